@@ -1,0 +1,14 @@
+#ifndef ORTMODULE_BINDINGS_CPU_MEMORY_STATS_H_
+#define ORTMODULE_BINDINGS_CPU_MEMORY_STATS_H_
+
+#include <pybind11/pybind11.h>
+
+namespace ortmodule {
+
+// Adds the submodule `cpu_memory`: a counting wrapper around torch's CPU allocator.
+// It does nothing until its `install()` is called from Python.
+void init_cpu_memory_stats(pybind11::module_& m);
+
+}  // namespace ortmodule
+
+#endif  // ORTMODULE_BINDINGS_CPU_MEMORY_STATS_H_

@@ -1,0 +1,146 @@
+"""Exact memory measurements on the CPU, for tests, benchmarks and curious users.
+
+PyTorch has no ``max_memory_allocated`` for the CPU. ``install_counting_allocator`` puts a counting
+allocator in front of torch's own, for the rest of the process: every tensor storage, of eager,
+compiled and ORTModule code alike and from any thread, is counted with the bytes that were asked
+for. Storages that are older than the call are never counted, so call it before the first tensor.
+
+What does not come from torch's allocator (scratch of oneDNN or OpenMP, the heap's own
+fragmentation) shows in the resident set only: ``reset_vm_hwm`` and ``vm_hwm_bytes``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch  # noqa: F401  (the extension module needs torch's libraries loaded)
+
+_active: list[PeakMeasurement] = []
+
+
+@dataclass(frozen=True)
+class CpuMemoryStats:
+    """Counters of the allocator since it was installed."""
+
+    current_bytes: int
+    peak_bytes: int
+    allocation_count: int
+
+
+@dataclass(eq=False)
+class PeakMeasurement:
+    """What ``measure_peak`` saw; complete once its block has been left."""
+
+    start_bytes: int
+    peak_bytes: int
+    end_bytes: int = 0
+    allocation_count: int = 0
+
+    @property
+    def peak_above_start(self) -> int:
+        """Bytes of the peak on top of what was live at the start."""
+        return self.peak_bytes - self.start_bytes
+
+    @property
+    def end_above_start(self) -> int:
+        """Bytes that were live at the end on top of what was live at the start."""
+        return self.end_bytes - self.start_bytes
+
+
+def _counters() -> Any:
+    return importlib.import_module("ortmodule_py._C").cpu_memory
+
+
+def install_counting_allocator() -> None:
+    """Start counting. Calling it again does nothing; it cannot be undone in this process."""
+    _counters().install()
+
+
+def cpu_memory_stats() -> CpuMemoryStats:
+    """The counters as they are now; raises ``RuntimeError`` when nothing is being counted."""
+    counters = _counters()
+    if not counters.installed():
+        raise RuntimeError("call install_counting_allocator() before the first tensor is made")
+    return CpuMemoryStats(
+        current_bytes=counters.current_bytes(),
+        peak_bytes=counters.peak_bytes(),
+        allocation_count=counters.allocation_count(),
+    )
+
+
+def _fold_peak(peak: int) -> None:
+    for measurement in _active:
+        measurement.peak_bytes = max(measurement.peak_bytes, peak)
+
+
+@contextlib.contextmanager
+def measure_peak() -> Iterator[PeakMeasurement]:
+    """Measure a block: bytes at its start, at its peak and at its end. Blocks may be nested."""
+    before = cpu_memory_stats()
+    counters = _counters()
+    _fold_peak(before.peak_bytes)
+    counters.reset_peak()
+    measurement = PeakMeasurement(before.current_bytes, before.current_bytes)
+    _active.append(measurement)
+    try:
+        yield measurement
+    finally:
+        after = cpu_memory_stats()
+        _fold_peak(after.peak_bytes)
+        _active.remove(measurement)
+        measurement.end_bytes = after.current_bytes
+        measurement.allocation_count = after.allocation_count - before.allocation_count
+
+
+@contextlib.contextmanager
+def trace_allocations() -> Iterator[list[int]]:
+    """Record every allocation (positive) and free (negative) of a block, in bytes and in order.
+
+    The list that is yielded is filled when the block is left.
+    """
+    cpu_memory_stats()
+    trace: list[int] = []
+    _counters().start_trace()
+    try:
+        yield trace
+    finally:
+        trace.extend(_counters().stop_trace())
+
+
+def reset_vm_hwm(*, trim: bool = True) -> bool:
+    """Set the kernel's high-water mark of the resident set to the present size.
+
+    With ``trim`` the heap's free pages are given back first, so that they do not hide what comes.
+    Returns ``False`` where the kernel does not allow it.
+    """
+    if trim:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def vm_hwm_bytes() -> int:
+    """High-water mark of the resident set, since the start or the last ``reset_vm_hwm``."""
+    return _status_bytes("VmHWM")
+
+
+def vm_rss_bytes() -> int:
+    """The resident set as it is now."""
+    return _status_bytes("VmRSS")
