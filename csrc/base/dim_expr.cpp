@@ -1,0 +1,386 @@
+#include "base/dim_expr.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+
+namespace ortmodule {
+namespace {
+
+int64_t floor_div_value(int64_t a, int64_t b) {
+  ORTM_CHECK(b != 0, "[shape] division by zero in a size expression");
+  const int64_t q = a / b;
+  return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
+}
+
+int64_t apply(DimAtom::Kind kind, int64_t a, int64_t b) {
+  switch (kind) {
+    case DimAtom::Kind::FloorDiv: return floor_div_value(a, b);
+    case DimAtom::Kind::Mod: return a - floor_div_value(a, b) * b;
+    case DimAtom::Kind::Max: return std::max(a, b);
+    case DimAtom::Kind::Min: return std::min(a, b);
+    case DimAtom::Kind::Symbol: break;
+  }
+  throw InternalError("a symbol is not an operation");
+}
+
+// Recursive descent: sum := product (("+"|"-") product)*; product := unary (("*"|"//"|"%") unary)*.
+class DimParser {
+ public:
+  explicit DimParser(std::string_view text) : text_(text) {}
+
+  DimExpr parse() {
+    DimExpr result = sum();
+    skip_space();
+    ORTM_CHECK(at_ == text_.size(), "[shape] a size expression must end here, but found '",
+               text_.substr(at_), "' in '", text_, "'");
+    return result;
+  }
+
+ private:
+  DimExpr sum() {
+    DimExpr left = product();
+    for (;;) {
+      if (eat("+")) {
+        left = left + product();
+      } else if (eat("-")) {
+        left = left - product();
+      } else {
+        return left;
+      }
+    }
+  }
+
+  DimExpr product() {
+    DimExpr left = unary();
+    for (;;) {
+      if (eat("//")) {
+        left = DimExpr::floor_div(left, unary());
+      } else if (eat("*")) {
+        left = left * unary();
+      } else if (eat("%")) {
+        left = DimExpr::mod(left, unary());
+      } else {
+        return left;
+      }
+    }
+  }
+
+  DimExpr unary() {
+    if (eat("-")) return DimExpr(0) - unary();
+    if (eat("(")) {
+      DimExpr inner = sum();
+      expect(")");
+      return inner;
+    }
+    skip_space();
+    ORTM_CHECK(at_ < text_.size(), "[shape] a size expression must not end after an operator: '",
+               text_, "'");
+    if (std::isdigit(static_cast<unsigned char>(text_[at_]))) return number();
+    const std::string name = identifier();
+    if (name == "max" || name == "min") {
+      expect("(");
+      DimExpr a = sum();
+      expect(",");
+      DimExpr b = sum();
+      expect(")");
+      return name == "max" ? DimExpr::max(a, b) : DimExpr::min(a, b);
+    }
+    return DimExpr::symbol(name);
+  }
+
+  DimExpr number() {
+    int64_t value = 0;
+    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])))
+      value = value * 10 + (text_[at_++] - '0');
+    return DimExpr(value);
+  }
+
+  std::string identifier() {
+    const size_t start = at_;
+    auto is_word = [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
+    };
+    while (at_ < text_.size() && is_word(text_[at_])) ++at_;
+    ORTM_CHECK(at_ > start, "[shape] a size expression wants a number or a name, but found '",
+               text_.substr(at_), "' in '", text_, "'");
+    return std::string(text_.substr(start, at_ - start));
+  }
+
+  void skip_space() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+
+  bool eat(std::string_view token) {
+    skip_space();
+    if (text_.substr(at_, token.size()) != token) return false;
+    at_ += token.size();
+    return true;
+  }
+
+  void expect(std::string_view token) {
+    ORTM_CHECK(eat(token), "[shape] a size expression wants '", token, "', but found '",
+               text_.substr(at_), "' in '", text_, "'");
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+std::string atom_text(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
+  switch (kind) {
+    case DimAtom::Kind::FloorDiv: return str("((", a, ")//(", b, "))");
+    case DimAtom::Kind::Mod: return str("((", a, ")%(", b, "))");
+    case DimAtom::Kind::Max: return str("max(", a, ",", b, ")");
+    default: return str("min(", a, ",", b, ")");
+  }
+}
+
+}  // namespace
+
+void SymbolValues::bind(std::string_view symbol, int64_t value) {
+  for (auto& [name, bound] : entries_) {
+    if (name != symbol) continue;
+    ORTM_CHECK(bound == value, "[shape] dimension ", symbol, " must have one size, but found ", bound,
+               " and ", value);
+    return;
+  }
+  entries_.emplace_back(symbol, value);
+}
+
+const int64_t* SymbolValues::find(std::string_view symbol) const {
+  for (const auto& [name, value] : entries_)
+    if (name == symbol) return &value;
+  return nullptr;
+}
+
+DimExpr::DimExpr(int64_t value) : value_(value) {}
+
+DimExpr DimExpr::symbol(std::string_view name) {
+  auto atom = std::make_shared<DimAtom>();
+  atom->symbol = name;
+  atom->text = name;
+  return from_atom(std::move(atom));
+}
+
+DimExpr DimExpr::from_atom(std::shared_ptr<const DimAtom> atom) {
+  Term term;
+  term.coefficient = 1;
+  term.atoms.push_back(std::move(atom));
+  return from_terms({std::move(term)});
+}
+
+DimExpr DimExpr::from_terms(std::vector<Term> terms) {
+  auto key = [](const Term& t) {
+    std::string k;
+    for (const auto& atom : t.atoms) k += (k.empty() ? "" : "*") + atom->text;
+    return k;
+  };
+  std::vector<std::pair<std::string, Term>> merged;
+  for (Term& term : terms) {
+    const std::string k = key(term);
+    auto same = std::find_if(merged.begin(), merged.end(), [&](auto& m) { return m.first == k; });
+    if (same == merged.end()) {
+      merged.emplace_back(k, std::move(term));
+    } else {
+      same->second.coefficient += term.coefficient;
+    }
+  }
+  std::erase_if(merged, [](const auto& m) { return m.second.coefficient == 0; });
+  // Highest degree first, the constant last: the order people write.
+  std::sort(merged.begin(), merged.end(), [](const auto& a, const auto& b) {
+    if (a.second.atoms.size() != b.second.atoms.size())
+      return a.second.atoms.size() > b.second.atoms.size();
+    return a.first < b.first;
+  });
+  DimExpr result;
+  if (merged.empty()) return result;
+  if (merged.size() == 1 && merged[0].second.atoms.empty())
+    return DimExpr(merged[0].second.coefficient);
+  auto polynomial = std::make_shared<Polynomial>();
+  for (auto& [k, term] : merged) {
+    const int64_t c = term.coefficient;
+    std::string& text = polynomial->text;
+    if (!text.empty()) text += c < 0 ? " - " : " + ";
+    else if (c < 0) text += "-";
+    const int64_t magnitude = c < 0 ? -c : c;
+    if (k.empty()) text += std::to_string(magnitude);
+    else text += magnitude == 1 ? k : std::to_string(magnitude) + "*" + k;
+    polynomial->terms.push_back(std::move(term));
+  }
+  result.constant_ = false;
+  result.polynomial_ = std::move(polynomial);
+  return result;
+}
+
+std::vector<DimExpr::Term> DimExpr::terms() const {
+  if (!constant_) return polynomial_->terms;
+  if (value_ == 0) return {};
+  Term term;
+  term.coefficient = value_;
+  return {term};
+}
+
+DimExpr DimExpr::operation(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
+  if (a.is_constant() && b.is_constant()) return DimExpr(apply(kind, a.value_, b.value_));
+  auto atom = std::make_shared<DimAtom>();
+  atom->kind = kind;
+  atom->operands = {a, b};
+  atom->text = atom_text(kind, a, b);
+  return from_atom(std::move(atom));
+}
+
+DimExpr DimExpr::floor_div(const DimExpr& a, const DimExpr& b) {
+  if (b == DimExpr(1)) return a;
+  if (a == b) return DimExpr(1);
+  if (b.is_constant() && b.value_ > 0) {
+    // (n*k*x)//n is exact when every coefficient divides.
+    std::vector<Term> divided = a.terms();
+    const bool exact = std::all_of(divided.begin(), divided.end(),
+                                   [&](const Term& t) { return t.coefficient % b.value_ == 0; });
+    if (exact) {
+      for (Term& t : divided) t.coefficient /= b.value_;
+      return from_terms(std::move(divided));
+    }
+  }
+  return operation(DimAtom::Kind::FloorDiv, a, b);
+}
+
+DimExpr DimExpr::mod(const DimExpr& a, const DimExpr& b) {
+  if (b == DimExpr(1) || a == b) return DimExpr(0);
+  return operation(DimAtom::Kind::Mod, a, b);
+}
+
+DimExpr DimExpr::max(const DimExpr& a, const DimExpr& b) {
+  return a == b ? a : operation(DimAtom::Kind::Max, a, b);
+}
+
+DimExpr DimExpr::min(const DimExpr& a, const DimExpr& b) {
+  return a == b ? a : operation(DimAtom::Kind::Min, a, b);
+}
+
+DimExpr DimExpr::parse(std::string_view text) { return DimParser(text).parse(); }
+
+int64_t DimExpr::value() const {
+  ORTM_ASSERT(constant_, "size ", text(), " is not a constant");
+  return value_;
+}
+
+bool DimExpr::is_symbol(std::string* name) const {
+  if (constant_ || polynomial_->terms.size() != 1) return false;
+  const Term& term = polynomial_->terms[0];
+  if (term.coefficient != 1 || term.atoms.size() != 1) return false;
+  if (term.atoms[0]->kind != DimAtom::Kind::Symbol) return false;
+  if (name) *name = term.atoms[0]->symbol;
+  return true;
+}
+
+int64_t DimExpr::evaluate(const SymbolValues& values) const {
+  if (constant_) return value_;
+  int64_t total = 0;
+  for (const Term& term : polynomial_->terms) {
+    int64_t product = term.coefficient;
+    for (const auto& atom : term.atoms) {
+      if (atom->kind == DimAtom::Kind::Symbol) {
+        const int64_t* bound = values.find(atom->symbol);
+        ORTM_CHECK(bound, "[shape] dimension ", atom->symbol, " must be the size of an input");
+        product *= *bound;
+      } else {
+        product *= apply(atom->kind, atom->operands[0].evaluate(values),
+                         atom->operands[1].evaluate(values));
+      }
+    }
+    total += product;
+  }
+  return total;
+}
+
+void DimExpr::collect_symbols(std::vector<std::string>& names) const {
+  if (constant_) return;
+  for (const Term& term : polynomial_->terms)
+    for (const auto& atom : term.atoms) {
+      if (atom->kind == DimAtom::Kind::Symbol) {
+        if (std::find(names.begin(), names.end(), atom->symbol) == names.end())
+          names.push_back(atom->symbol);
+      }
+      for (const DimExpr& operand : atom->operands) operand.collect_symbols(names);
+    }
+}
+
+DimExpr DimExpr::substitute(const std::vector<std::pair<std::string, DimExpr>>& map) const {
+  if (constant_) return *this;
+  DimExpr total;
+  for (const Term& term : polynomial_->terms) {
+    DimExpr product(term.coefficient);
+    for (const auto& atom : term.atoms) {
+      if (atom->kind == DimAtom::Kind::Symbol) {
+        auto found = std::find_if(map.begin(), map.end(),
+                                  [&](const auto& m) { return m.first == atom->symbol; });
+        product = product * (found == map.end() ? from_atom(atom) : found->second);
+      } else {
+        const DimExpr a = atom->operands[0].substitute(map);
+        const DimExpr b = atom->operands[1].substitute(map);
+        const bool div = atom->kind == DimAtom::Kind::FloorDiv;
+        product = product * (div ? floor_div(a, b) : operation(atom->kind, a, b));
+      }
+    }
+    total = total + product;
+  }
+  return total;
+}
+
+const std::string& DimExpr::text() const {
+  if (!constant_) return polynomial_->text;
+  thread_local std::string constant_text;
+  constant_text = std::to_string(value_);
+  return constant_text;
+}
+
+DimExpr operator+(const DimExpr& a, const DimExpr& b) {
+  if (a.constant_ && b.constant_) return DimExpr(a.value_ + b.value_);
+  std::vector<DimExpr::Term> terms = a.terms();
+  for (auto& term : b.terms()) terms.push_back(term);
+  return DimExpr::from_terms(std::move(terms));
+}
+
+DimExpr operator-(const DimExpr& a, const DimExpr& b) { return a + DimExpr(-1) * b; }
+
+DimExpr operator*(const DimExpr& a, const DimExpr& b) {
+  if (a.constant_ && b.constant_) return DimExpr(a.value_ * b.value_);
+  std::vector<DimExpr::Term> terms;
+  for (const auto& left : a.terms())
+    for (const auto& right : b.terms()) {
+      DimExpr::Term term;
+      term.coefficient = left.coefficient * right.coefficient;
+      term.atoms = left.atoms;
+      term.atoms.insert(term.atoms.end(), right.atoms.begin(), right.atoms.end());
+      std::sort(term.atoms.begin(), term.atoms.end(),
+                [](const auto& x, const auto& y) { return x->text < y->text; });
+      terms.push_back(std::move(term));
+    }
+  return DimExpr::from_terms(std::move(terms));
+}
+
+bool operator==(const DimExpr& a, const DimExpr& b) {
+  if (a.constant_ != b.constant_) return false;
+  if (a.constant_) return a.value_ == b.value_;
+  return a.polynomial_ == b.polynomial_ || a.polynomial_->text == b.polynomial_->text;
+}
+
+std::ostream& operator<<(std::ostream& out, const DimExpr& expr) { return out << expr.text(); }
+
+DimExpr product(const Dims& dims) {
+  DimExpr total(1);
+  for (const DimExpr& dim : dims) total = total * dim;
+  return total;
+}
+
+std::vector<int64_t> evaluate(const Dims& dims, const SymbolValues& values) {
+  std::vector<int64_t> sizes;
+  sizes.reserve(dims.size());
+  for (const DimExpr& dim : dims) sizes.push_back(dim.evaluate(values));
+  return sizes;
+}
+
+}  // namespace ortmodule

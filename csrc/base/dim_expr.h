@@ -1,0 +1,103 @@
+// Integer expressions over the sizes of a graph's inputs. A dimension is never a tensor: shapes,
+// offsets and strides are DimExpr in the graph and plain integers once a plan is made.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ortmodule {
+
+class DimExpr;
+
+/// Values of the symbols for one signature of shapes.
+class SymbolValues {
+ public:
+  /// Binds `symbol`; a second, different value for it is an Error.
+  void bind(std::string_view symbol, int64_t value);
+  /// The value of `symbol`, or null if it is not bound.
+  const int64_t* find(std::string_view symbol) const;
+  const std::vector<std::pair<std::string, int64_t>>& entries() const { return entries_; }
+
+ private:
+  std::vector<std::pair<std::string, int64_t>> entries_;  // a handful: linear search is fastest
+};
+
+/// An indivisible factor of a term: a symbol, or an operation that is not polynomial.
+struct DimAtom {
+  enum class Kind { Symbol, FloorDiv, Mod, Max, Min };
+  Kind kind = Kind::Symbol;
+  std::string symbol;            // Kind::Symbol
+  std::vector<DimExpr> operands;  // the two operands of the others
+  std::string text;              // canonical spelling; equal text means equal value
+};
+
+/// A polynomial with integer coefficients in normal form, so that equality is structural:
+/// `2*a*b + a` however it was written. Immutable and cheap to copy.
+class DimExpr {
+ public:
+  DimExpr() : DimExpr(int64_t{0}) {}
+  DimExpr(int64_t value);  // NOLINT: sizes are written as plain integers everywhere
+  DimExpr(int value) : DimExpr(static_cast<int64_t>(value)) {}  // NOLINT
+
+  static DimExpr symbol(std::string_view name);
+  static DimExpr floor_div(const DimExpr& a, const DimExpr& b);
+  static DimExpr mod(const DimExpr& a, const DimExpr& b);
+  static DimExpr max(const DimExpr& a, const DimExpr& b);
+  static DimExpr min(const DimExpr& a, const DimExpr& b);
+
+  /// Reads `3*(s0 + 1)//2`, with + - * // % max(,) min(,) and parentheses. Throws Error.
+  static DimExpr parse(std::string_view text);
+
+  bool is_constant() const { return constant_; }
+  /// The value of a constant expression; InternalError otherwise.
+  int64_t value() const;
+  /// True and sets `name` if the expression is one bare symbol.
+  bool is_symbol(std::string* name = nullptr) const;
+  /// Evaluates with floor semantics for `//` and `%`. Throws Error if a symbol is not bound.
+  int64_t evaluate(const SymbolValues& values) const;
+  /// Adds the names of all symbols in it.
+  void collect_symbols(std::vector<std::string>& names) const;
+  /// Replaces symbols by expressions; symbols without an entry stay.
+  DimExpr substitute(const std::vector<std::pair<std::string, DimExpr>>& map) const;
+
+  const std::string& text() const;
+
+  friend DimExpr operator+(const DimExpr& a, const DimExpr& b);
+  friend DimExpr operator-(const DimExpr& a, const DimExpr& b);
+  friend DimExpr operator*(const DimExpr& a, const DimExpr& b);
+  friend bool operator==(const DimExpr& a, const DimExpr& b);
+
+ private:
+  struct Term {
+    int64_t coefficient = 0;
+    std::vector<std::shared_ptr<const DimAtom>> atoms;  // sorted by text
+  };
+  struct Polynomial {
+    std::vector<Term> terms;  // sorted, none zero, like terms merged
+    std::string text;
+  };
+
+  static DimExpr from_terms(std::vector<Term> terms);
+  static DimExpr from_atom(std::shared_ptr<const DimAtom> atom);
+  static DimExpr operation(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b);
+  std::vector<Term> terms() const;
+
+  bool constant_ = true;
+  int64_t value_ = 0;
+  std::shared_ptr<const Polynomial> polynomial_;  // null for constants
+};
+
+std::ostream& operator<<(std::ostream& out, const DimExpr& expr);
+
+using Dims = std::vector<DimExpr>;
+
+/// Product of all dims: the number of elements.
+DimExpr product(const Dims& dims);
+
+/// All dims evaluated.
+std::vector<int64_t> evaluate(const Dims& dims, const SymbolValues& values);
+
+}  // namespace ortmodule

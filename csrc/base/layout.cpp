@@ -1,0 +1,84 @@
+#include "base/layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace ortmodule {
+
+int64_t element_count(const Sizes& sizes) {
+  int64_t count = 1;
+  for (int64_t size : sizes) count *= size;
+  return count;
+}
+
+Sizes contiguous_strides(const Sizes& sizes) {
+  Sizes strides(sizes.size());
+  int64_t next = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = next;
+    next *= std::max<int64_t>(sizes[i], 1);
+  }
+  return strides;
+}
+
+bool is_contiguous(const Layout& layout) {
+  if (element_count(layout.sizes) == 0) return true;
+  int64_t expected = 1;
+  for (size_t i = layout.sizes.size(); i-- > 0;) {
+    if (layout.sizes[i] == 1) continue;
+    if (layout.strides[i] != expected) return false;
+    expected *= layout.sizes[i];
+  }
+  return true;
+}
+
+namespace {
+
+// Dimensions of more than one element, innermost (smallest stride) first.
+std::vector<size_t> dims_by_stride(const Layout& layout) {
+  std::vector<size_t> order;
+  for (size_t i = layout.sizes.size(); i-- > 0;)
+    if (layout.sizes[i] != 1) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return layout.strides[a] < layout.strides[b];
+  });
+  return order;
+}
+
+}  // namespace
+
+bool is_dense(const Layout& layout) {
+  if (element_count(layout.sizes) == 0) return true;
+  int64_t expected = 1;
+  for (size_t dim : dims_by_stride(layout)) {
+    if (layout.strides[dim] != expected) return false;
+    expected *= layout.sizes[dim];
+  }
+  return true;
+}
+
+bool is_inner_contiguous(const Layout& layout) {
+  return layout.sizes.empty() || layout.sizes.back() <= 1 || layout.strides.back() == 1;
+}
+
+int64_t extent(const Layout& layout) {
+  int64_t last = 0;
+  for (size_t i = 0; i < layout.sizes.size(); ++i) {
+    if (layout.sizes[i] == 0) return 0;
+    last += (layout.sizes[i] - 1) * layout.strides[i];
+  }
+  return last + 1;
+}
+
+Sizes strides_like(const Sizes& sizes, const Layout& like) {
+  Sizes strides = contiguous_strides(sizes);
+  if (is_contiguous(like)) return strides;
+  int64_t next = 1;
+  for (size_t dim : dims_by_stride(like)) {
+    strides[dim] = next;
+    next *= std::max<int64_t>(sizes[dim], 1);
+  }
+  return strides;
+}
+
+}  // namespace ortmodule

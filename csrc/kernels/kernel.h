@@ -1,0 +1,185 @@
+// The contract of a kernel: views, resolved attributes, workspace and context in; nothing else.
+// Kernels never allocate, never choose and never see torch (kernels/aten excepted).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/layout.h"
+#include "ir/attr.h"
+
+namespace ortmodule {
+
+enum class Device : uint8_t { CPU, CUDA };
+
+/// A set of element types as a bit set.
+class DTypeSet {
+ public:
+  constexpr DTypeSet() = default;
+  constexpr DTypeSet(std::initializer_list<DType> types) {
+    for (DType type : types) bits_ |= 1u << static_cast<unsigned>(type);
+  }
+  constexpr bool contains(DType type) const {
+    return (bits_ >> static_cast<unsigned>(type)) & 1u;
+  }
+  friend constexpr DTypeSet operator|(DTypeSet a, DTypeSet b) {
+    DTypeSet both;
+    both.bits_ = a.bits_ | b.bits_;
+    return both;
+  }
+
+ private:
+  uint32_t bits_ = 0;
+};
+
+inline constexpr DTypeSet kFloats{DType::Float32, DType::Float64};
+inline constexpr DTypeSet kAllFloats{DType::Float32, DType::Float64, DType::Float16,
+                                     DType::BFloat16};
+inline constexpr DTypeSet kIntegers{DType::Int64, DType::Int32, DType::Int16, DType::Int8,
+                                    DType::UInt8};
+inline constexpr DTypeSet kRealTypes = kAllFloats | kIntegers | DTypeSet{DType::Bool};
+inline constexpr DTypeSet kEveryType = kRealTypes | DTypeSet{DType::Complex64, DType::Complex128};
+
+/// A tensor as a kernel sees it. `data` points at element 0 (the offset is already applied).
+/// sizes and strides (in elements) belong to the plan. An absent operand has null data and
+/// dtype Undefined.
+struct TensorView {
+  void* data = nullptr;
+  DType dtype = DType::Undefined;
+  int rank = 0;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  int64_t element_count() const {
+    int64_t count = 1;
+    for (int i = 0; i < rank; ++i) count *= sizes[i];
+    return count;
+  }
+  size_t byte_count() const { return static_cast<size_t>(element_count()) * size_of(dtype); }
+};
+
+/// Runs body(begin, end) over disjoint ranges that cover [0, count); `grain` is the least number of
+/// items worth a thread. The split depends on count, grain and the number of threads only.
+using ParallelFor = void (*)(int64_t count, int64_t grain,
+                             const std::function<void(int64_t begin, int64_t end)>& body);
+
+/// What a run gives every kernel.
+struct KernelContext {
+  ParallelFor parallel_for = nullptr;
+  uint64_t seed = 0;        // Philox key of this forward run
+  void* stream = nullptr;   // cudaStream_t
+  void* blas = nullptr;     // cublasHandle_t, owned by torch
+  void* dnn = nullptr;      // cudnnHandle_t, owned by torch
+};
+
+/// Where an operand of a node inside a step comes from.
+struct OperandRef {
+  enum class Kind : uint8_t { Absent, Input, Register, Literal };
+  Kind kind = Kind::Absent;
+  int index = 0;         // Input: position among the step's inputs; Register: producing node's
+                         // position in the step (its output 0)
+  double literal = 0.0;  // Literal, exact; computed in the op's computation type
+};
+
+/// One node of a step with sizes resolved.
+struct NodeFacts {
+  std::string op;
+  Attrs attrs;                       // every size expression is a constant
+  std::vector<OperandRef> inputs;
+  std::vector<DType> input_dtypes;   // Undefined for absent operands
+  std::vector<int> outputs;          // position among the step's outputs, -1 if only a register
+  std::vector<DType> output_dtypes;
+  std::vector<Sizes> output_sizes;
+};
+
+/// A tensor that a step reads or writes, without its address.
+struct OperandFacts {
+  DType dtype = DType::Undefined;
+  Layout layout;
+};
+
+/// What a kernel may decide and prepare from. Most steps hold one node; a pointwise group several,
+/// in program order, all with one output of the same sizes.
+struct StepFacts {
+  std::vector<NodeFacts> nodes;
+  std::vector<OperandFacts> inputs;  // same order as KernelArgs::in
+  std::vector<OperandFacts> outputs;
+  const NodeFacts& node() const { return nodes.front(); }
+};
+
+struct KernelArgs {
+  const StepFacts& facts;
+  std::span<const TensorView> in;
+  std::span<const TensorView> out;
+  void* workspace = nullptr;        // as many bytes as workspace_bytes() asked for, 64-byte aligned
+  const void* prepared = nullptr;   // what prepare() returned
+  KernelContext& context;
+};
+
+/// The least a kernel demands of an operand's layout; the plan inserts a copy otherwise.
+enum class LayoutRule : uint8_t { Any, InnerContiguous, Contiguous };
+
+struct KernelDef {
+  std::string_view op = {};    // operator name, or "PointwiseGroup"
+  std::string_view name = {};  // for plans and errors: "softmax_cpu"
+  Device device = Device::CPU;
+  DTypeSet dtypes = {};        // types of operand 0 (or output 0 if there is no operand)
+  void (*run)(const KernelArgs&) = nullptr;
+  /// Why this kernel cannot take this step, or nothing.
+  Reason (*unsupported)(const StepFacts&) = nullptr;
+  /// Scratch bytes.
+  size_t (*workspace_bytes)(const StepFacts&) = nullptr;
+  /// Bytes that the kernel's library allocates itself through torch while it runs (at its peak).
+  size_t (*library_bytes)(const StepFacts&) = nullptr;
+  /// State computed once per plan and handed to every run.
+  std::shared_ptr<const void> (*prepare)(const StepFacts&) = nullptr;
+  /// Rule for every operand; `input_rules` overrides by position.
+  LayoutRule layout = LayoutRule::Contiguous;
+  std::vector<LayoutRule> input_rules = {};
+  /// An output may take the storage of a dying operand of the same layout and element size.
+  bool inplace = false;
+  /// Results depend on nothing but the operands' bits (no atomics).
+  bool deterministic = true;
+  int priority = 0;            // the highest among those that accept wins
+};
+
+/// The best kernel for a step. If there is none, null, and `why` lists each candidate's reason.
+const KernelDef* select_kernel(std::string_view op, Device device, const StepFacts& facts,
+                               std::string* why);
+/// All kernels of an op.
+std::vector<const KernelDef*> kernels_of(std::string_view op);
+std::vector<const KernelDef*> all_kernels();
+
+/// Instruction set of a translation unit of kernels/cpu, compiled once per value of ORTM_ISA.
+enum class Isa : uint8_t { Baseline, Avx2, Avx512 };
+/// Whether this machine runs code of that instruction set.
+bool isa_available(Isa isa);
+
+class KernelRegistrar {
+ public:
+  explicit KernelRegistrar(KernelDef def);
+  /// Of the copies of a CPU kernel for several instruction sets, only those that this machine
+  /// runs are registered, a wider one with higher priority.
+  KernelRegistrar(KernelDef def, Isa isa);
+};
+
+}  // namespace ortmodule
+
+#define ORTM_KERNEL_CONCAT_INNER(a, b) a##b
+#define ORTM_KERNEL_CONCAT(a, b) ORTM_KERNEL_CONCAT_INNER(a, b)
+#define REGISTER_KERNEL(...)                                                          \
+  static const ::ortmodule::KernelRegistrar ORTM_KERNEL_CONCAT(kernel_, __LINE__)(    \
+      ::ortmodule::KernelDef __VA_ARGS__)

@@ -1,0 +1,117 @@
+// Everything the program knows about one operator, in one struct, registered by the op's own file.
+// An op is ONNX's; an empty domain is the standard one, "com.microsoft" holds fused ops and
+// gradients, "org.pytorch.aten" what the dispatcher runs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/layout.h"
+#include "ir/graph.h"
+#include "ops/grad_context.h"
+#include "ops/torch_call.h"
+
+namespace ortmodule {
+
+/// What an op does to memory, in one word. Grouping, cost and recompute read it.
+enum class OpKind : uint8_t {
+  View,       // output shares the input's storage where a legal view exists
+  Pointwise,  // each output element from the same element of the (broadcast) operands
+  Reduction,  // fewer output elements than input elements
+  Norm,       // row-wise statistics, then pointwise: softmax, layer norm
+  MatMul,     // compute-bound: matrix products, convolutions, attention
+  Data,       // moves elements: concat, gather, pad
+  Opaque,     // only its kernel knows
+};
+
+/// Sets the output types of a node from its operands and attributes.
+class InferContext {
+ public:
+  explicit InferContext(Node& node) : node_(node) {}
+  const Node& node() const { return node_; }
+  const Attrs& attrs() const { return node_.attrs; }
+  size_t input_count() const { return node_.inputs().size(); }
+  bool has_input(size_t i) const { return node_.input(i) != nullptr; }
+  /// Operand i; Error naming op and operand if it is absent.
+  const Value& input(size_t i) const;
+  void set(size_t output, DType dtype, Dims dims);
+  /// Fails with `[Op] rule, but found ... (origin)`.
+  [[noreturn]] void fail(const std::string& message) const;
+  /// Attribute `axis` counted from the front, checked against `rank`.
+  int64_t axis(std::string_view attr, size_t rank) const;
+
+ private:
+  Node& node_;
+};
+
+using InferFn = void (*)(InferContext&);
+/// Layout of a view op's output, or nothing if no view of this input layout is legal.
+using ViewFn = std::optional<Layout> (*)(const Layout& in, const Attrs& resolved,
+                                         const Sizes& out_sizes);
+using GradFn = Grads (*)(GradContext&);
+/// Floating point operations of the node for concrete sizes.
+using FlopsFn = double (*)(const Attrs& resolved, const std::vector<Sizes>& in,
+                           const std::vector<Sizes>& out);
+
+/// One spelling in torch of (a part of) this op.
+struct TorchRow {
+  std::string_view target;  // "aten.softmax.int"
+  Values (*convert)(TorchCall&) = nullptr;
+};
+
+struct OpDef {
+  std::string_view name = {};
+  std::string_view domain = {};
+  std::vector<std::string_view> inputs = {};   // "x"; optional "bias?"; variadic, last: "xs*"
+  std::vector<std::string_view> outputs = {};  // likewise
+  Attrs attrs = {};                            // defaults; an attribute not listed must be given
+  OpKind kind = OpKind::Opaque;
+  bool commutative = false;  // the first two operands may be swapped
+  bool random = false;       // draws from the run's Philox stream given by attribute `rng`
+  /// Draws from a generator nobody recorded, or has effects: never cloned, merged or removed.
+  bool effect = false;
+  InferFn infer = nullptr;
+  ViewFn view = nullptr;
+  GradFn grad = nullptr;
+  /// Operand i has no gradient by definition (indices, masks): silent, not a missing rule.
+  std::vector<size_t> non_differentiable = {};
+  FlopsFn flops = nullptr;
+  /// Definition by other ops in the text notation; operands and outputs by the names above and
+  /// attributes as `@name`. Used as pattern, gradient, ONNX function and fallback kernel.
+  std::string_view body = {};
+  std::vector<TorchRow> from_torch = {};
+};
+
+/// The op of that name, or null.
+const OpDef* find_op(std::string_view name);
+/// The op of that name; InternalError if there is none.
+const OpDef& op_def(std::string_view name);
+/// The conversion of a torch overload, or null.
+const TorchRow* find_torch_row(std::string_view target);
+/// All ops by name.
+std::vector<const OpDef*> all_ops();
+
+/// Registers at static initialization; a name or torch target registered twice is a fatal error.
+class OpRegistrar {
+ public:
+  OpRegistrar(std::string_view name, OpDef def, std::string_view file);
+  /// A family in one table.
+  OpRegistrar(std::vector<OpDef> defs, std::string_view file);
+};
+
+/// Source file that registered the op, for `python -m ortmodule_py.ops`.
+std::string_view file_of(const OpDef& def);
+
+}  // namespace ortmodule
+
+#define ORTM_CONCAT_INNER(a, b) a##b
+#define ORTM_CONCAT(a, b) ORTM_CONCAT_INNER(a, b)
+/// REGISTER_OP(Softmax, {.inputs = {"x"}, ...});
+#define REGISTER_OP(op_name, ...)                                                       \
+  static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __LINE__)(#op_name,     \
+                                                                          __VA_ARGS__, __FILE__)
+/// REGISTER_OPS(table) with a std::vector<OpDef> whose rows carry their names.
+#define REGISTER_OPS(table) \
+  static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __LINE__)(table, __FILE__)

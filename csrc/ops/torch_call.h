@@ -1,0 +1,98 @@
+// One captured ATen call, as an op's `from_torch` row sees it: typed access to the arguments and
+// emission of nodes that carry the call's origin.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/emit.h"
+
+namespace ortmodule {
+
+/// device, layout, memory_format, generator: kept as text.
+struct TorchOpaque {
+  std::string text;
+};
+
+struct TorchArg;
+using TorchArgList = std::vector<TorchArg>;
+
+/// An argument: None, tensor, int or SymInt, bool, float, string, dtype, opaque, or a list.
+struct TorchArg {
+  std::variant<std::monostate, Value*, DimExpr, bool, double, std::string, DType, TorchOpaque,
+               TorchArgList>
+      value;
+};
+
+/// Type of an output as the tracer saw it. Strides are what eager would give.
+struct TorchOutput {
+  bool present = true;  // false for outputs that are None
+  DType dtype = DType::Undefined;
+  Dims dims;
+  Dims strides;
+};
+
+class TorchCall {
+ public:
+  TorchCall(Graph& graph, std::string target,
+            std::vector<std::pair<std::string, TorchArg>> args, std::vector<TorchOutput> outputs);
+
+  Graph& graph() { return graph_; }
+  const std::string& target() const { return target_; }
+  const std::vector<std::pair<std::string, TorchArg>>& args() const { return args_; }
+  const std::vector<TorchOutput>& outputs() const { return outputs_; }
+  const TorchOutput& output(size_t i = 0) const { return outputs_.at(i); }
+
+  bool has(std::string_view name) const;      // the schema has it
+  bool is_none(std::string_view name) const;  // missing or None
+  const TorchArg& arg(std::string_view name) const;
+  /// A tensor argument; InternalError if it is none. `optional_tensor` gives null for None.
+  Value* tensor(std::string_view name) const;
+  Value* optional_tensor(std::string_view name) const;
+  Values tensors(std::string_view name) const;
+  /// A tensor, or a number as a literal of type `dtype`.
+  Value* operand(std::string_view name, DType dtype);
+  bool is_tensor(std::string_view name) const;
+  /// An integer known at capture; refuses (Refused) if it is symbolic.
+  int64_t integer(std::string_view name) const;
+  int64_t integer_or(std::string_view name, int64_t fallback) const;
+  DimExpr dim(std::string_view name) const;
+  Dims dims(std::string_view name) const;
+  std::vector<int64_t> integers(std::string_view name) const;
+  double number(std::string_view name) const;
+  double number_or(std::string_view name, double fallback) const;
+  bool flag(std::string_view name) const;
+  std::string string(std::string_view name) const;
+  DType dtype_or(std::string_view name, DType fallback) const;
+  /// `dim` counted from the front for a tensor of that rank.
+  int64_t axis(std::string_view name, size_t rank) const;
+
+  Value* emit(std::string_view op, Values inputs, Attrs attrs = {});
+  Values emit_all(std::string_view op, Values inputs, Attrs attrs = {}, size_t outputs = 0);
+  Value* cast(Value* value, DType dtype);
+  Value* literal(double value, DType dtype);
+
+  /// A fresh stream number for a random op: its place in program order.
+  int64_t next_rng_stream();
+
+  /// Gives up the conversion: the call becomes an ATen node, and `why` is reported.
+  [[noreturn]] void refuse(const std::string& why) const;
+
+ private:
+  Graph& graph_;
+  std::string target_;
+  std::vector<std::pair<std::string, TorchArg>> args_;
+  std::vector<TorchOutput> outputs_;
+};
+
+/// Thrown by TorchCall::refuse and caught by the exporter alone.
+class Refused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace ortmodule
