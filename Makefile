@@ -1,0 +1,96 @@
+# make build   a ready environment in .venv and the compiled extension (incremental)
+# make train   train a small model with ortmodule_py      make test    all tests
+# make quick   tests without the slow ones                make bench   benchmarks
+# make lint    format, style, types, layout               make cuda    CUDA build and quick tests
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+.PHONY: build train test quick bench lint format cuda ctest sanitize clean
+
+VENV      ?= .venv
+TORCH     ?= torch==2.13.0
+CUDA_VENV ?= .venv-cuda
+CUDA_TORCH ?= torch==2.11.0
+PY        := $(VENV)/bin/python
+CUDA_PY   := $(CUDA_VENV)/bin/python
+JOBS      ?= $(shell nproc)
+
+CPP_SOURCES = $$(git ls-files --cached --others --exclude-standard 'csrc/**.cpp' 'csrc/**.h' \
+	'csrc/**.cu' 'csrc/**.cuh' 'tests/cpp/**.cpp' 'tests/cpp/**.h')
+# Where the editable install of an environment keeps its CMake build.
+build_dir = build/$$($(1) -c 'import sys; sys.path.insert(0, "tools"); import torch_facts as t; print(t.find_torch().build_tag)')
+# Builds what changed and puts the extension beside the package.
+build_extension = MAX_JOBS=$(JOBS) CMAKE_ARGS="-DORTMODULE_TESTS=$(2)" $(1) setup.py --quiet build_ext --inplace
+
+# ---- environment: each stamp is remade only when what it depends on changed ---------------------
+build: $(VENV)/.installed
+	@$(call build_extension,$(PY),ON)
+
+build/.system_packages: tools/install_system_packages.sh
+	@mkdir -p build
+	@tools/install_system_packages.sh
+	@touch $@
+
+$(VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
+	@tools/make_venv.sh $(VENV) "$(TORCH)" requirements-dev.txt python3.11 python3
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.requirements pyproject.toml setup.py
+	@MAX_JOBS=$(JOBS) CMAKE_ARGS="-DORTMODULE_TESTS=ON" $(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# ---- use ---------------------------------------------------------------------------------------
+train: build
+	$(PY) examples/train_gpt.py
+
+bench: build
+	$(PY) benchmarks/run.py
+
+# ---- tests -------------------------------------------------------------------------------------
+ctest: build
+	@folder=$(call build_dir,$(PY)); \
+	cmake --build $$folder --target ortm_core_tests --parallel $(JOBS); \
+	ctest --test-dir $$folder --output-on-failure --parallel $(JOBS)
+
+test: ctest
+	$(PY) -m pytest tests
+
+quick: ctest
+	$(PY) -m pytest tests -m "not slow"
+
+# The C++ tests under the address and undefined-behaviour sanitizers; needs no Python.
+sanitize: build/.system_packages
+	cmake -G Ninja -S . -B build/sanitize -DORTMODULE_TORCH=OFF -DORTMODULE_TESTS=ON \
+	  -DORTMODULE_SANITIZE=address,undefined
+	cmake --build build/sanitize --parallel $(JOBS)
+	ctest --test-dir build/sanitize --output-on-failure --parallel $(JOBS)
+
+lint: $(VENV)/.requirements
+	clang-format --dry-run -Werror $(CPP_SOURCES)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(PY) tools/lint_layout.py
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.requirements
+	clang-format -i $(CPP_SOURCES)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+# ---- CUDA: compiles and links without a GPU; the quick tests run on the CPU ----------------------
+$(CUDA_VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
+	@tools/make_venv.sh $(CUDA_VENV) "$(CUDA_TORCH)" requirements-dev.txt python3.12
+	@touch $@
+
+$(CUDA_VENV)/.installed: $(CUDA_VENV)/.requirements pyproject.toml setup.py
+	@ORTMODULE_CUDA=ON MAX_JOBS=$(JOBS) CMAKE_ARGS="-DORTMODULE_TESTS=OFF" $(CUDA_PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+cuda: $(CUDA_VENV)/.installed
+	@export ORTMODULE_CUDA=ON; $(call build_extension,$(CUDA_PY),OFF)
+	$(CUDA_PY) -c 'import ortmodule_py; info = ortmodule_py.build_info(); print(info); assert info["cuda"]["architectures"]'
+	$(CUDA_PY) -m pytest tests -m "not slow"
+
+clean:
+	rm -rf build ortmodule_py/_C.* ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed

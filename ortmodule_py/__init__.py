@@ -1,0 +1,24 @@
+"""Train PyTorch modules in a C++ engine that plans memory to the byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch  # first: the extension uses the libraries that it loads
+
+from ortmodule_py import _build_info
+
+_build_info.check_torch(torch.__version__)
+
+from ortmodule_py import _C  # noqa: E402
+
+__version__: str = _C.__version__
+
+
+def build_info() -> dict[str, Any]:
+    """Returns what this build was made of: versions, CPU instruction sets, CUDA architectures."""
+    info: dict[str, Any] = _C.build_info()
+    return info
+
+
+__all__ = ["__version__", "build_info"]

@@ -1,0 +1,106 @@
+"""Builds the extension with CMake and Ninja against the torch of this environment.
+
+Editable installs build in build/<torch>-<python>-<device>, which is kept, so that the next build
+compiles only what changed; other installs build in a temporary folder. CMAKE_ARGS is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+from torch_facts import TorchFacts, find_torch  # noqa: E402
+
+APT_HINT = "On Debian and Ubuntu: apt-get install {}"
+
+
+def require_tool(name: str, package: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise SystemExit(f"{name} was not found. {APT_HINT.format(package)}")
+    return path
+
+
+class CMakeBuild(build_ext):
+    def run(self) -> None:
+        facts = find_torch()
+        if self.inplace:
+            self.build_in(ROOT / "build" / facts.build_tag, facts)
+        else:
+            with tempfile.TemporaryDirectory(prefix="ortmodule_py-") as folder:
+                self.build_in(Path(folder), facts)
+
+    def build_in(self, folder: Path, facts: TorchFacts) -> None:
+        cmake = require_tool("cmake", "cmake")
+        ninja = require_tool("ninja", "ninja-build")
+        print(f"building for torch {facts.version} in {folder}")
+        configure = [
+            cmake,
+            "-G",
+            "Ninja",
+            f"-S{ROOT}",
+            f"-B{folder}",
+            f"-DCMAKE_MAKE_PROGRAM={ninja}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DORTMODULE_WERROR={'ON' if self.inplace else 'OFF'}",
+        ]
+        if "ORTMODULE_CUDA" in os.environ:
+            configure.append(f"-DORTMODULE_CUDA={os.environ['ORTMODULE_CUDA']}")
+        configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
+        build = [cmake, "--build", str(folder), "--target", "_C"]
+        jobs = os.environ.get("MAX_JOBS")
+        if jobs:
+            build += ["--parallel", jobs]
+        try:
+            self.configure(configure, folder)
+            subprocess.run(build, check=True)
+        except subprocess.CalledProcessError as error:
+            command = shlex.join(error.cmd)
+            raise SystemExit(f"the C++ build failed; its messages are above. Command: {command}") from None
+        self.copy_package(folder / "package")
+
+    def configure(self, command: list[str], folder: Path) -> None:
+        """Runs CMake when the command changed; Ninja itself reruns it when a CMake file changed."""
+        stamp = folder / "configured_with.txt"
+        text = shlex.join(command)
+        if stamp.exists() and stamp.read_text() == text and (folder / "build.ninja").exists():
+            return
+        stamp.unlink(missing_ok=True)
+        subprocess.run(command, check=True)
+        stamp.write_text(text)
+
+    def copy_package(self, built: Path) -> None:
+        target = ROOT / "ortmodule_py" if self.inplace else Path(self.build_lib) / "ortmodule_py"
+        target.mkdir(parents=True, exist_ok=True)
+        for source in sorted(built.iterdir()):
+            copy = target / source.name
+            if copy.exists() and copy.read_bytes() == source.read_bytes():
+                continue
+            copy.unlink(missing_ok=True)  # never write into a file that a process has mapped
+            shutil.copy2(source, copy)
+
+    def get_outputs(self) -> list[str]:
+        folder = Path(self.build_lib) / "ortmodule_py"
+        return [str(path) for path in folder.glob("*") if path.name.startswith(("_C.", "libproto"))]
+
+
+def install_requires() -> list[str]:
+    """The built extension fits one torch minor version only."""
+    return [f"torch=={find_torch().major_minor}.*"]
+
+
+setup(
+    ext_modules=[Extension("ortmodule_py._C", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+    install_requires=install_requires(),
+)

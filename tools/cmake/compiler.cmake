@@ -1,0 +1,44 @@
+# Flags for our own code: C++20, warnings, hidden symbols, ccache and a fast linker where found.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+find_program(MOLD mold)
+find_program(LLD ld.lld)
+if(MOLD AND (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" OR CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1))
+  add_link_options(-fuse-ld=mold)
+elseif(LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+# Contraction is off everywhere: recomputing a value must give the same bits as computing it, in
+# whatever function the compiler inlined the formula.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+if(ORTMODULE_SANITIZE)
+  if(ORTMODULE_TORCH)
+    message(FATAL_ERROR "ORTMODULE_SANITIZE is for the C++ tests: add -DORTMODULE_TORCH=OFF")
+  endif()
+  add_compile_options(-fsanitize=${ORTMODULE_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${ORTMODULE_SANITIZE})
+endif()
+
+function(ortm_target target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/csrc)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ORTMODULE_WERROR}>>:-Werror>)
+endfunction()

@@ -1,0 +1,36 @@
+# CPU kernels and the registry. ORTM_KERNEL_TARGETS lists the OBJECT libraries in link order.
+file(GLOB registry_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/kernels/*.cpp)
+file(GLOB_RECURSE cpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/kernels/cpu/*.cpp)
+set(ORTM_KERNEL_TARGETS)
+
+if(registry_sources)
+  add_library(ortm_kernels OBJECT ${registry_sources})
+  ortm_target(ortm_kernels)
+  list(APPEND ORTM_KERNEL_TARGETS ortm_kernels)
+endif()
+
+# Flags that let loops over math functions vectorize and change no result. Not -ffast-math.
+set(kernel_options -O3 -fno-math-errno -fno-trapping-math)
+
+function(ortm_cpu_kernels isa)
+  add_library(ortm_kernels_${isa} OBJECT ${cpu_sources})
+  ortm_target(ortm_kernels_${isa})
+  target_compile_definitions(ortm_kernels_${isa} PRIVATE ORTM_ISA=${isa})
+  target_compile_options(ortm_kernels_${isa} PRIVATE ${kernel_options} ${ARGN})
+endfunction()
+
+set(ORTM_ISAS)
+if(cpu_sources)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    ortm_cpu_kernels(baseline -march=x86-64-v2)
+    ortm_cpu_kernels(avx2 -march=x86-64-v3)
+    ortm_cpu_kernels(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+    set(ORTM_ISAS baseline avx2 avx512)
+  else()
+    ortm_cpu_kernels(baseline)
+    set(ORTM_ISAS baseline)
+  endif()
+  foreach(isa ${ORTM_ISAS})
+    list(APPEND ORTM_KERNEL_TARGETS ortm_kernels_${isa})
+  endforeach()
+endif()

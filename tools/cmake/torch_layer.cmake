@@ -1,0 +1,71 @@
+# Finds torch by asking Python (no find_package(Torch): with a CUDA torch that demands a whole
+# toolkit), adds CUDA where torch and nvcc allow it, and builds the extension module _C.
+find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+execute_process(
+  COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/torch_facts.py
+  OUTPUT_VARIABLE torch_facts RESULT_VARIABLE status ERROR_VARIABLE torch_message)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "${torch_message}")
+endif()
+cmake_language(EVAL CODE "${torch_facts}")
+message(STATUS "torch ${TORCH_VERSION} (cuda: ${TORCH_CUDA_VERSION}) in ${TORCH_ROOT}")
+
+function(torch_library name)
+  add_library(torch::${name} SHARED IMPORTED)
+  set_target_properties(torch::${name} PROPERTIES
+    IMPORTED_LOCATION ${TORCH_ROOT}/lib/lib${name}.so IMPORTED_NO_SONAME OFF)
+endfunction()
+foreach(name c10 torch_cpu torch torch_python)
+  torch_library(${name})
+endforeach()
+
+include(cuda) # ORTM_HAS_CUDA, ortm_kernels_cuda
+
+file(GLOB torch_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/bindings/*.cpp)
+file(GLOB_RECURSE aten_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/kernels/aten/*.cpp)
+list(APPEND torch_sources ${aten_sources})
+if(ORTM_HAS_CUDA)
+  file(GLOB_RECURSE cuda_glue CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/bindings/cuda/*.cpp)
+  list(APPEND torch_sources ${cuda_glue})
+endif()
+
+Python_add_library(_C MODULE WITH_SOABI ${torch_sources} ${ORTM_OBJECTS})
+ortm_target(_C)
+target_include_directories(_C SYSTEM PRIVATE
+  ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+string(JOIN " " isas ${ORTM_ISAS})
+target_compile_definitions(_C PRIVATE
+  AT_PER_OPERATOR_HEADERS TORCH_EXTENSION_NAME=_C
+  ORTM_TORCH_VERSION="${TORCH_VERSION}" ORTM_TORCH_CUDA_VERSION="${TORCH_CUDA_VERSION}"
+  ORTM_CPU_ISAS="${isas}")
+# protobuf first: libtorch_cpu exports protobuf-typed symbols of another version.
+target_link_libraries(_C PRIVATE protobuf::libprotobuf-lite
+  torch::torch_python torch::torch torch::torch_cpu torch::c10)
+if(ORTM_HAS_CUDA)
+  target_sources(_C PRIVATE $<TARGET_OBJECTS:ortm_kernels_cuda>)
+  target_compile_definitions(_C PRIVATE ORTM_WITH_CUDA)
+  target_include_directories(_C SYSTEM PRIVATE ${ORTM_CUDA_INCLUDE_DIRS})
+  target_link_libraries(_C PRIVATE torch::torch_cuda torch::c10_cuda ${ORTM_CUDA_LIBRARIES})
+endif()
+set(version_script ${PROJECT_SOURCE_DIR}/tools/cmake/exports.map)
+target_link_options(_C PRIVATE
+  -Wl,--version-script=${version_script} -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,-z,text -Wl,-z,now)
+set_target_properties(_C PROPERTIES
+  LINKER_LANGUAGE CXX LINK_DEPENDS ${version_script}
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package
+  SKIP_BUILD_RPATH OFF BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN:$ORIGIN/../torch/lib")
+
+# What setup.py copies: the module, libprotobuf-lite under its soname, and a note saying which torch
+# this build is for, to be read before the module is loaded.
+get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION)
+if(NOT protobuf_file)
+  get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION_RELEASE)
+endif()
+file(REAL_PATH "${protobuf_file}" protobuf_real)
+string(REGEX MATCH "libprotobuf-lite\\.so\\.[0-9]+" protobuf_soname "${protobuf_real}")
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/package)
+if(protobuf_soname)
+  file(COPY_FILE ${protobuf_real} ${PROJECT_BINARY_DIR}/package/${protobuf_soname} ONLY_IF_DIFFERENT)
+endif()
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/package/_C.${Python_SOABI}.json CONTENT
+  "{\"torch\": \"@TORCH_VERSION@\", \"cuda\": \"@TORCH_CUDA_VERSION@\"}\n" @ONLY)
