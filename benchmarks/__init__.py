@@ -1,0 +1,1 @@
+"""Benchmarks of ORTModule beside eager PyTorch, torch.compile and activation checkpointing."""
