@@ -50,7 +50,7 @@ bench: build
 # ---- tests -------------------------------------------------------------------------------------
 ctest: build
 	@folder=$(call build_dir,$(PY)); \
-	cmake --build $$folder --target ortm_core_tests --parallel $(JOBS); \
+	flock $$folder/.lock cmake --build $$folder --target ortm_core_tests --parallel $(JOBS); \
 	ctest --test-dir $$folder --output-on-failure --parallel $(JOBS)
 
 test: ctest
@@ -93,4 +93,4 @@ cuda: $(CUDA_VENV)/.installed
 	$(CUDA_PY) -m pytest tests -m "not slow"
 
 clean:
-	rm -rf build ortmodule_py/_C.* ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed
+	rm -rf build ortmodule_py/_C.*.so ortmodule_py/_C.*.json ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed

@@ -6,6 +6,7 @@ compiles only what changed; other installs build in a temporary folder. CMAKE_AR
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -21,13 +22,12 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
 from torch_facts import TorchFacts, find_torch  # noqa: E402
 
-APT_HINT = "On Debian and Ubuntu: apt-get install {}"
-
 
 def require_tool(name: str, package: str) -> str:
-    path = shutil.which(name)
+    beside_python = os.path.dirname(sys.executable)
+    path = shutil.which(name) or shutil.which(name, path=beside_python)
     if path is None:
-        raise SystemExit(f"{name} was not found. {APT_HINT.format(package)}")
+        raise SystemExit(f"{name} was not found. On Debian and Ubuntu: apt-get install {package}")
     return path
 
 
@@ -35,7 +35,11 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         facts = find_torch()
         if self.inplace:
-            self.build_in(ROOT / "build" / facts.build_tag, facts)
+            folder = ROOT / "build" / facts.build_tag
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / ".lock", "w") as lock:  # two builds in one folder spoil it
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self.build_in(folder, facts)
         else:
             with tempfile.TemporaryDirectory(prefix="ortmodule_py-") as folder:
                 self.build_in(Path(folder), facts)
@@ -66,7 +70,9 @@ class CMakeBuild(build_ext):
             subprocess.run(build, check=True)
         except subprocess.CalledProcessError as error:
             command = shlex.join(error.cmd)
-            raise SystemExit(f"the C++ build failed; its messages are above. Command: {command}") from None
+            raise SystemExit(
+                f"the C++ build failed; its messages are above. Command: {command}"
+            ) from None
         self.copy_package(folder / "package")
 
     def configure(self, command: list[str], folder: Path) -> None:

@@ -10,7 +10,7 @@ from ortmodule_py import _build_info
 
 _build_info.check_torch(torch.__version__)
 
-from ortmodule_py import _C  # noqa: E402
+import ortmodule_py._C as _C  # noqa: E402
 
 __version__: str = _C.__version__
 

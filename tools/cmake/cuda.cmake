@@ -51,7 +51,7 @@ if(TORCH_CUDA_VERSION)
   endif()
 endif()
 
-# Headers and libraries that come with torch's own dependency wheels (cuBLASLt, cuDNN). Their
+# Headers and libraries that come with torch's own dependency wheels (cuBLAS, cuBLASLt, cuDNN). Their
 # sonames are loaded by `import torch`, so nothing is searched for at run time.
 get_filename_component(site_packages ${TORCH_ROOT} DIRECTORY)
 set(ORTM_CUDA_INCLUDE_DIRS ${CUDAToolkit_INCLUDE_DIRS})
@@ -62,7 +62,7 @@ foreach(wheel cu${CUDAToolkit_VERSION_MAJOR} cublas cudnn)
     list(APPEND ORTM_CUDA_INCLUDE_DIRS ${site_packages}/nvidia/${wheel}/include)
   endif()
 endforeach()
-foreach(name cublasLt cudnn)
+foreach(name cublas cublasLt cudnn)
   file(GLOB found ${site_packages}/nvidia/*/lib/lib${name}.so.[0-9]*)
   if(found)
     list(GET found 0 library)

@@ -49,7 +49,8 @@ if(ORTM_HAS_CUDA)
 endif()
 set(version_script ${PROJECT_SOURCE_DIR}/tools/cmake/exports.map)
 target_link_options(_C PRIVATE
-  -Wl,--version-script=${version_script} -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,-z,text -Wl,-z,now)
+  -Wl,--version-script=${version_script} -Wl,--exclude-libs,ALL -Wl,--gc-sections
+  -Wl,--as-needed -Wl,-z,text -Wl,-z,now)
 set_target_properties(_C PROPERTIES
   LINKER_LANGUAGE CXX LINK_DEPENDS ${version_script}
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package

@@ -1,0 +1,55 @@
+"""The extension as a file: what it exports, what it needs, and which torch it accepts."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ortmodule_py import _C, _build_info, build_info
+
+EXTENSION = Path(_C.__file__)
+needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not installed")
+
+
+def dynamic_symbols(kind: str) -> list[str]:
+    command = ["nm", "-D", kind, str(EXTENSION)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [line.split()[-1] for line in output.splitlines()]
+
+
+@needs_nm
+def test_only_the_init_function_is_exported() -> None:
+    assert dynamic_symbols("--defined-only") == ["PyInit__C"]
+
+
+def test_protobuf_lies_beside_the_extension() -> None:
+    assert list(EXTENSION.parent.glob("libprotobuf-lite.so.*"))
+
+
+def test_build_info_names_this_torch() -> None:
+    info = build_info()
+    assert info["torch"] == _build_info.built_for()["torch"] == torch.__version__
+    assert (info["cuda"] != {}) == (torch.version.cuda is not None)
+
+
+def test_another_torch_is_refused_with_the_command_to_run() -> None:
+    with pytest.raises(ImportError, match=r"built for torch .* this is torch 2\.7\.1.*pip install"):
+        _build_info.check_torch("2.7.1")
+
+
+def test_a_patch_release_is_accepted() -> None:
+    major, minor = torch.__version__.split(".")[:2]
+    _build_info.check_torch(f"{major}.{minor}.9")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", list(itertools.permutations(["torch", "onnx", "ortmodule_py"])))
+def test_any_import_order_works(order: tuple[str, ...]) -> None:
+    pytest.importorskip("onnx")
+    subprocess.run([sys.executable, "-c", f"import {', '.join(order)}"], check=True)

@@ -1,0 +1,128 @@
+"""Checks the layout rules of CONTRIBUTING.md: file length, file names, include directions.
+
+Prints one line per violation and exits with 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_LINES = 600
+CODE_SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake"}
+CPP_SUFFIXES = {".cpp", ".h", ".cu", ".cuh"}
+EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
+
+# What each folder of csrc may include of the others. Kernel facts are data (KernelDef); the
+# kernels' code is reached through the registry only.
+KERNEL_FACTS = {"kernels/kernel.h", "kernels/kernel_registry.h"}
+CORE = {"base", "ir", "ops", "plan"}
+MAY_INCLUDE: dict[str, set[str]] = {
+    "base": {"base"},
+    "ir": {"base", "ir"},
+    "ops": {"base", "ir", "ops"},
+    "plan": CORE | KERNEL_FACTS,
+    "exporter": CORE | {"exporter"},
+    "gradient": CORE | {"gradient"},
+    "optimizer": CORE | {"optimizer"},
+    "runtime": CORE | {"exporter", "gradient", "optimizer", "runtime"} | KERNEL_FACTS,
+    "session": CORE | {"exporter", "gradient", "optimizer", "runtime", "session"} | KERNEL_FACTS,
+    "kernels": {"base", "ir", "kernels"},
+    "kernels/cpu": {"base", "ir", "kernels", "kernels/cpu"},
+    "kernels/cuda": {"base", "ir", "kernels", "kernels/cuda"},
+    "kernels/aten": {"base", "ir", "kernels", "kernels/aten"},
+    "bindings": CORE
+    | {"exporter", "gradient", "optimizer", "runtime", "session", "bindings"}
+    | {"kernels", "kernels/cpu", "kernels/cuda", "kernels/aten"},
+}
+
+# Foreign headers and the only places that may see them.
+FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
+    (
+        "torch and Python",
+        re.compile(r"^(torch|ATen|c10|caffe2|pybind11)/|^Python\.h$"),
+        ("csrc/bindings/", "csrc/kernels/aten/"),
+    ),
+    (
+        "protobuf",
+        re.compile(r"^google/protobuf/|\.pb\.h$"),
+        ("csrc/ir/onnx_file.cpp",),
+    ),
+    (
+        "CUDA",
+        re.compile(r"^(cuda|cublas|cudnn|cub/|thrust/|cooperative_groups)"),
+        ("csrc/kernels/cuda/", "csrc/bindings/cuda/"),
+    ),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def project_files() -> list[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [name for name in names.splitlines() if (ROOT / name).is_file()]
+
+
+def folder_of(path: str) -> str:
+    """Names the layer of a path below csrc: "ir/graph.h" -> "ir", "session.h" -> "session"."""
+    parts = PurePosixPath(path).parts
+    if len(parts) == 1:
+        return PurePosixPath(path).stem
+    if parts[0] == "kernels" and len(parts) > 2:
+        return f"kernels/{parts[1]}"
+    return parts[0]
+
+
+def check_size_and_name(name: str, text: str) -> Iterator[str]:
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        yield f"{lines} lines, more than {MAX_LINES}: it holds two ideas, split it"
+    words = set(PurePosixPath(name).stem.lower().split("_"))
+    for word in sorted(words & EMPTY_NAMES):
+        yield f'"{word}" in a file name says nothing: name it after what it holds'
+
+
+def check_includes(name: str, text: str) -> Iterator[str]:
+    for quote, target in INCLUDE.findall(text):
+        for what, pattern, places in FOREIGN:
+            if pattern.search(target) and not name.startswith(places):
+                yield f"includes {target}: {what} headers belong to {', '.join(places)} only"
+        if quote == '"' and not target.endswith(".pb.h"):
+            yield from check_direction(name, target)
+
+
+def check_direction(name: str, target: str) -> Iterator[str]:
+    if not name.startswith("csrc/"):
+        return
+    if not (ROOT / "csrc" / target).is_file():
+        yield f'includes "{target}", which is no path below csrc'
+        return
+    layer, wanted = folder_of(name.removeprefix("csrc/")), folder_of(target)
+    allowed = MAY_INCLUDE.get(layer)
+    if allowed is None:
+        yield f'folder "{layer}" has no include rule in tools/lint_layout.py'
+    elif wanted not in allowed and target not in allowed:
+        yield f'includes "{target}": {layer} may not see {wanted}'
+
+
+def main() -> int:
+    violations = []
+    for name in project_files():
+        path = PurePosixPath(name)
+        if path.suffix not in CODE_SUFFIXES and path.name != "CMakeLists.txt":
+            continue
+        text = (ROOT / name).read_text()
+        found = list(check_size_and_name(name, text))
+        if path.suffix in CPP_SUFFIXES:
+            found += check_includes(name, text)
+        violations += [f"{name}: {message}" for message in found]
+    print("\n".join(violations) or "layout: ok")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
