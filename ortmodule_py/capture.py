@@ -1,0 +1,498 @@
+"""From TorchDynamo's graph to one functional ATen graph, written into the C++ graph builder.
+
+`lower` takes the torch-level graph that Dynamo hands to a backend, runs it once on fake tensors and writes what it saw.
+Every use of an entry point that is private to torch stands in this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._export.utils import _collect_all_valid_cia_ops, _special_op_to_preserve_cia
+from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.export.exported_program import _override_composite_implicit_decomp
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from .graph_builder import CannotLower, GraphBuilder
+from .lowering import Emitter, tensor_meta
+from .lowering_vjp import GradientBody, TracedFunction
+
+__all__ = ["CannotLower", "LoweredPiece", "lower"]
+
+Origin = tuple[str, str]
+
+
+@dataclass
+class LoweredPiece:
+    """What the caller must know about a lowered piece besides what the builder was told."""
+
+    grad_enabled: bool
+    """Whether anything in the piece runs with gradients on; otherwise it is an inference piece."""
+    calls: int
+    mutated_inputs: list[int]
+    """Flat inputs written back after forward. At run time none of them may share storage with another input."""
+    view_outputs: list[tuple[int, int]]
+    """(output, input): this output shares storage with this input, without being it."""
+    traced_gradients: list[str]
+    """Operators whose gradient was traced because the builder has no rule for them."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuilder) -> LoweredPiece:
+    """Write `gm` into `builder`. Raises CannotLower, with the source line, for what cannot be said faithfully."""
+    clock = _Clock()
+    fake_mode, inputs = _fake_inputs(gm, example_inputs)
+    clock.lap("inputs")
+    trace = _PieceTrace(gm, fake_mode, tensor_grad_mode=torch.is_grad_enabled())
+    graph = trace.run(inputs, _preserved_composites(builder))
+    clock.lap("trace")
+
+    def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
+        return _trace_function(function, args, fake_mode)
+
+    emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled)
+    emitter.inputs(_input_facts(gm, example_inputs, inputs))
+    emitter.calls()
+    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs)
+    clock.lap("emit")
+    clock.seconds["emit"] -= emitter.vjp_seconds
+    clock.seconds["gradients"] = emitter.vjp_seconds
+    return LoweredPiece(
+        trace.grad_enabled,
+        emitter.call_count,
+        trace.mutated,
+        trace.view_outputs,
+        emitter.traced_gradients,
+        clock.seconds,
+    )
+
+
+class _Clock:
+    """Wall seconds per stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = now - self._last
+        self._last = now
+
+
+# ---- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def _fake_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any]]:
+    """A fresh fake tensor per flat input, in Dynamo's shape environment, so that sizes are the symbols Dynamo guards."""
+    context = TracingContext.try_get()
+    fake_mode = context.fake_mode if context is not None else detect_fake_mode(list(example_inputs))
+    if fake_mode is None:
+        fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if type(value) not in (Tensor, torch.nn.Parameter, FakeTensor):
+            raise CannotLower(f"an input is a {type(value).__name__}, a tensor subclass")
+        if value.layout is not torch.strided or value.is_complex() or value.is_quantized:
+            raise CannotLower(f"an input is a tensor of {value.dtype}, {value.layout}")
+        if isinstance(value, FakeTensor):
+            return value if value.fake_mode is fake_mode else fake_mode.from_tensor(value)
+        symbolic = context.tensor_to_context.get(value) if context is not None else None
+        source = symbolic.tensor_source if symbolic is not None else None
+        return fake_mode.from_tensor(
+            value, static_shapes=symbolic is None, symbolic_context=symbolic, source=source, trace=False
+        )
+
+    fakes = [convert(value) for value in example_inputs]
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    if len(placeholders) != len(fakes):
+        raise CannotLower(f"{len(placeholders)} placeholders, but {len(fakes)} inputs")
+    return fake_mode, fakes
+
+
+def _input_facts(gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Sequence[Any]) -> list[dict[str, Any]]:
+    """Name, kind and tensor facts of each flat input."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    facts: list[dict[str, Any]] = []
+    for node, real, fake in zip(placeholders, example_inputs, fakes, strict=True):
+        if not isinstance(fake, Tensor):
+            facts.append({"value": fake})
+            continue
+        name, kind = _name_and_kind(node, real)
+        meta = tensor_meta(fake, None)
+        facts.append({"name": name, "kind": kind, "requires_grad": bool(real.requires_grad), **meta})
+    return facts
+
+
+def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
+    """`L['self']._modules['fc']._parameters['weight']` is the parameter "fc.weight"."""
+    grapharg = node.meta.get("grapharg")
+    source = getattr(grapharg, "source", None) or getattr(node, "_dynamo_source", None)
+    if source is None:
+        return node.name, "parameter" if isinstance(real, torch.nn.Parameter) else "tensor"
+    text = source.name() if callable(source.name) else source.name
+    keys = re.findall(r"\._(modules|parameters|buffers)\['([^']+)'\]", text)
+    kind = "tensor"
+    if isinstance(real, torch.nn.Parameter) or (keys and keys[-1][0] == "parameters"):
+        kind = "parameter"
+    elif keys and keys[-1][0] == "buffers":
+        kind = "buffer"
+    if keys and keys[-1][0] != "modules":
+        return ".".join(key for _, key in keys), kind
+    plain = re.fullmatch(r"L\['([^']+)'\](.*)", text)
+    return (plain.group(1) + plain.group(2) if plain else text), kind
+
+
+# ---- the trace --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _preservable_composites() -> tuple[Any, ...]:
+    # The order of a set of operators changes from process to process; nothing may depend on it.
+    return tuple(sorted(_collect_all_valid_cia_ops(), key=str))
+
+
+def _preserved_composites(builder: GraphBuilder) -> list[Any]:
+    """Composite operators that the builder knows stay whole; the others decompose into parts that have rules."""
+    return [op for op in _preservable_composites() if builder.has_rule(str(op))]
+
+
+@contextlib.contextmanager
+def _tracing(fake_mode: FakeTensorMode, preserved: Sequence[Any]) -> Iterator[None]:
+    """What must be in force while an ATen graph is recorded."""
+    override = _override_composite_implicit_decomp(dict.fromkeys(preserved, _special_op_to_preserve_cia))
+    with override, fake_mode, enable_python_dispatcher(), FunctionalTensorMode():
+        yield
+
+
+def _functionalize_off() -> Any:
+    """The C++ functionalization layer must not run above the Python one."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
+
+
+def _to_functional(value: Any) -> Any:
+    return FunctionalTensor.to_functional(value) if isinstance(value, Tensor) else value
+
+
+def _from_functional(value: Any) -> Any:
+    if not isinstance(value, FunctionalTensor):
+        return value
+    torch._sync(value)
+    return torch._from_functional_tensor(value.elem)
+
+
+def _storage_key(value: Tensor) -> int:
+    return int(value.untyped_storage()._cdata)
+
+
+class _PieceTrace:
+    """Runs Dynamo's graph once on functional fake tensors and keeps what the ATen graph alone does not say."""
+
+    def __init__(self, gm: fx.GraphModule, fake_mode: FakeTensorMode, tensor_grad_mode: bool) -> None:
+        self.gm = gm
+        self.fake_mode = fake_mode
+        self.initial_grad_mode = tensor_grad_mode
+        self.grad_enabled = tensor_grad_mode or _turns_grad_on(gm)
+        self.bodies: list[GradientBody] = []
+        self.mutated: list[int] = []
+        self.output_count = 0
+        self.identical_outputs: list[tuple[int, int]] = []
+        self.view_outputs: list[tuple[int, int]] = []
+
+    def run(self, inputs: Sequence[Any], preserved: Sequence[Any]) -> fx.Graph:
+        """The functional graph; its outputs are the piece's outputs, then the new values of the mutated inputs."""
+        interpreter = _PieceInterpreter(self.gm, self)
+
+        def functional(*args: Any) -> list[Any]:
+            with _functionalize_off():
+                f_args = [_to_functional(arg) for arg in args]
+                interpreter.start()
+                outputs = list(interpreter.run(*f_args))
+                self._note_results(args, f_args, outputs)
+            changed = [_from_functional(f_args[i]) for i in self.mutated]
+            return [_from_functional(out) for out in outputs] + changed
+
+        try:
+            with torch.no_grad(), _tracing(self.fake_mode, preserved):
+                traced = make_fx(functional)(*inputs)
+        except CannotLower:
+            raise
+        except Exception as error:  # whatever torch raises here, eager still runs the piece
+            raise CannotLower(f"{type(error).__name__}: {error}", interpreter.origin) from error
+        traced.graph.eliminate_dead_code()
+        graph: fx.Graph = traced.graph
+        return graph
+
+    def _note_results(self, args: Sequence[Any], f_args: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.output_count = len(outputs)
+        for i, (arg, f_arg) in enumerate(zip(args, f_args, strict=True)):
+            if not isinstance(f_arg, FunctionalTensor):
+                continue
+            if torch._functionalize_has_metadata_mutation(f_arg.elem) or torch._functionalize_was_storage_changed(
+                f_arg.elem
+            ):
+                raise CannotLower("the sizes, strides or storage of an input are changed in place")
+            if torch._functionalize_has_data_mutation(f_arg.elem):
+                if arg.requires_grad and self.grad_enabled:
+                    raise CannotLower("an input that requires a gradient is changed in place")
+                self.mutated.append(i)
+        by_storage = {_storage_key(f): i for i, f in enumerate(f_args) if isinstance(f, FunctionalTensor)}
+        for j, out in enumerate(outputs):
+            if not isinstance(out, FunctionalTensor):
+                continue
+            source = by_storage.get(_storage_key(out))
+            if source is None:
+                continue
+            pairs = self.identical_outputs if out is f_args[source] else self.view_outputs
+            pairs.append((j, source))
+
+
+def _turns_grad_on(gm: fx.GraphModule) -> bool:
+    return any(node.target is torch._C._set_grad_enabled and node.args[0] for node in gm.graph.nodes)
+
+
+class _PieceInterpreter(fx.Interpreter):
+    """Runs torch-level nodes; says with `detach` what grad mode says in eager, and opens higher-order operators."""
+
+    def __init__(self, gm: fx.GraphModule, trace: _PieceTrace, tag: str = "", follow_grad_mode: bool = True) -> None:
+        super().__init__(gm, garbage_collect_values=True)
+        self.trace = trace
+        self.tag = tag
+        self.follow_grad_mode = follow_grad_mode and trace.grad_enabled
+        self.grad_mode = trace.initial_grad_mode
+        self.origin: Origin = ("", "")
+        self._detached: dict[fx.Node, Tensor] = {}
+        self._last_recorded: fx.Node | None = None
+        self._grad_storages: set[int] | None = None
+
+    def start(self) -> None:
+        """Begin a new run."""
+        self.grad_mode = self.trace.initial_grad_mode
+        self._detached.clear()
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.origin = _origin(n) if n.op.startswith("call") else self.origin
+        before = self._mutation_counts(n)
+        result = super().run_node(n)
+        self._check_mutations(before)
+        self._label_recorded()
+        return result
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.grad_mode or not self.follow_grad_mode or not n.op.startswith("call"):
+            return super().fetch_args_kwargs_from_env(n)
+        fetched: tuple[Any, ...] = fx.map_arg(n.args, self._fetch_without_gradient)
+        fetched_kwargs: dict[str, Any] = fx.map_arg(n.kwargs, self._fetch_without_gradient)
+        return fetched, fetched_kwargs
+
+    def _fetch_without_gradient(self, node: fx.Node) -> Any:
+        """A value as a region without gradients sees it: whatever is computed from it has no path back."""
+        value = self.env[node]
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        example = node.meta.get("example_value")
+        if isinstance(example, Tensor) and not example.requires_grad:
+            return value
+        if node not in self._detached:
+            self._detached[node] = value.detach()
+        return self._detached[node]
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is torch._C._set_grad_enabled:
+            self.grad_mode = bool(args[0])
+            self._detached.clear()
+            return None
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return self._higher_order(target, args, kwargs)
+        return super().call_function(target, args, kwargs)
+
+    def _higher_order(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is torch.ops.higher_order.tag_activation_checkpoint:
+            body, *operands = args
+            return self._nested(body, self.tag or "checkpoint", self.follow_grad_mode).run(*operands)
+        if target.name() == "autograd_function_apply":
+            return self._autograd_function(args, kwargs)
+        raise CannotLower(f"higher-order operator {target.name()}", self.origin)
+
+    def _nested(self, body: fx.GraphModule, tag: str, follow_grad_mode: bool) -> _PieceInterpreter:
+        nested = _PieceInterpreter(body, self.trace, tag, follow_grad_mode)
+        nested.grad_mode = self.grad_mode
+        nested.origin = self.origin
+        return nested
+
+    def _autograd_function(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The user's forward is inlined; a marker operator hands its outputs over to the user's own backward."""
+        forward, backward, *operands = args
+        if kwargs.get("dirty_idx"):
+            raise CannotLower("an autograd.Function that changes its inputs in place", self.origin)
+        outs, saved = self._nested(forward, self.tag, False).run(*_with_context_argument(forward, operands))
+        single = not isinstance(outs, (tuple, list))
+        outs = [outs] if single else list(outs)
+        apart = set(kwargs.get("non_differentiable_idx", ()))
+        differentiable = [
+            i for i, out in enumerate(outs) if i not in apart and isinstance(out, Tensor) and out.is_floating_point()
+        ]
+        operands = operands[: sum(kwargs["args_tensor_mask"])] if "args_tensor_mask" in kwargs else operands
+        inputs = [(i, operand) for i, operand in enumerate(operands) if isinstance(operand, Tensor)]
+        if self.trace.grad_enabled and differentiable and inputs:
+            outs = self._hand_over(backward, outs, differentiable, inputs, list(saved))
+        return outs[0] if single else tuple(outs)
+
+    def _hand_over(
+        self,
+        backward: fx.GraphModule,
+        outs: list[Any],
+        differentiable: list[int],
+        inputs: list[tuple[int, Any]],
+        saved: list[Any],
+    ) -> list[Any]:
+        """`outs` with their gradient given by `backward`."""
+
+        def run(arguments: list[Any]) -> Any:
+            return fx.Interpreter(backward).run(*_with_context_argument(backward, arguments))
+
+        plain_inputs = [(position, _from_functional(value)) for position, value in inputs]
+        plain_outs = [_from_functional(out) for out in outs]
+        plain_saved = [_from_functional(value) for value in saved]
+        body = GradientBody.of_user_backward(run, plain_outs, differentiable, plain_inputs, plain_saved)
+        self.trace.bodies.append(body)
+        marked = torch.ops.ortmodule_py.custom_gradient(
+            [outs[i] for i in differentiable],
+            [value for _, value in inputs],
+            [value for value in saved if isinstance(value, Tensor)],
+            len(self.trace.bodies) - 1,
+        )
+        fresh = dict(zip(differentiable, marked, strict=True))
+        return [
+            fresh[i] if i in fresh else out.detach() if isinstance(out, Tensor) and out.is_floating_point() else out
+            for i, out in enumerate(outs)
+        ]
+
+    # -- in-place changes
+
+    def _mutation_counts(self, n: fx.Node) -> list[tuple[fx.Node, Tensor, int]]:
+        if not self.follow_grad_mode or not n.op.startswith("call"):
+            return []
+        values = [(node, self.env[node]) for node in n.all_input_nodes]
+        return [
+            (node, value.elem, torch._functionalize_mutation_counter(value.elem))
+            for node, value in values
+            if isinstance(value, FunctionalTensor)
+        ]
+
+    def _check_mutations(self, before: list[tuple[fx.Node, Tensor, int]]) -> None:
+        """Eager's gradient passes by a change made without gradients; a functional graph cannot say that."""
+        for node, elem, count in before:
+            if torch._functionalize_mutation_counter(elem) == count:
+                continue
+            example = node.meta.get("example_value")
+            if not isinstance(example, Tensor):
+                raise CannotLower("an in-place change of a value of unknown origin", self.origin)
+            if example.requires_grad and self.grad_mode:
+                continue
+            if _storage_key(example) in self._storages_with_gradient():
+                raise CannotLower("a value with a gradient is changed in place where gradients are off", self.origin)
+
+    def _storages_with_gradient(self) -> set[int]:
+        if self._grad_storages is None:
+            examples = [node.meta.get("example_value") for node in self.module.graph.nodes]
+            self._grad_storages = {_storage_key(e) for e in examples if isinstance(e, Tensor) and e.requires_grad}
+        return self._grad_storages
+
+    def _label_recorded(self) -> None:
+        """Give the ATen nodes recorded since the last torch-level node its origin and tag."""
+        mode = get_proxy_mode()
+        assert mode is not None
+        graph = mode.tracer.graph
+        for node in reversed(graph.nodes):
+            if node is self._last_recorded or "origin" in node.meta:
+                break
+            node.meta["origin"] = self.origin
+            node.meta["tag"] = self.tag
+        self._last_recorded = next(iter(reversed(graph.nodes)), None)
+
+
+def _with_context_argument(body: fx.GraphModule, operands: list[Any]) -> list[Any]:
+    """Bodies of older versions of torch take `ctx` first, always None."""
+    placeholders = sum(node.op == "placeholder" for node in body.graph.nodes)
+    return [None, *operands] if placeholders == len(operands) + 1 else operands
+
+
+_TORCH = torch.__path__[0]
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _origin(node: fx.Node) -> Origin:
+    """Path of the innermost module, and "file.py:line" of the innermost frame of the user's code."""
+    module_path = ""
+    stack = node.meta.get("nn_module_stack")
+    if stack:
+        innermost = list(stack.values())[-1][0]
+        module_path = ".".join(_path_keys(innermost))
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    frames = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
+    return module_path, f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+
+
+def _path_keys(text: str) -> list[str]:
+    """`L['self'].blocks[0].attn` and `L['self']._modules['blocks']._modules['0']` are both blocks, 0, ..."""
+    text = re.sub(r"^L\['[^']+'\]", "", text)
+    return re.findall(r"[^\.\[\]']+", re.sub(r"\._modules\b", "", text))
+
+
+# ---- functions traced apart from the piece ----------------------------------------------------------------------------
+
+
+def _trace_function(function: Callable[..., Any], args: Sequence[Any], fake_mode: FakeTensorMode) -> TracedFunction:
+    """Record `function` on fresh fake tensors; `args` are tensors (taken as patterns), SymInts and constants."""
+
+    def pattern(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        with fake_mode:
+            fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        return fresh.requires_grad_(value.requires_grad)
+
+    def functional(*inputs: Any) -> list[Any]:
+        with _functionalize_off():
+            outputs = function(*[_to_functional(value) for value in inputs])
+        return [_from_functional(out) for out in outputs]
+
+    patterns = [pattern(arg) for arg in args]
+    try:
+        with torch.no_grad(), _tracing(fake_mode, ()):
+            traced = make_fx(functional)(*patterns)
+    except CannotLower:
+        raise
+    except Exception as error:  # an operator whose gradient torch itself cannot trace
+        raise CannotLower(f"its gradient cannot be traced, {type(error).__name__}: {error}") from error
+    traced.graph.eliminate_dead_code()
+    return TracedFunction(traced.graph, traced)
+
+
+_LIBRARY = torch.library.Library("ortmodule_py", "FRAGMENT")
+_LIBRARY.define("custom_gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] saved, int body) -> Tensor[]")
+
+
+@torch.library.impl(_LIBRARY, "custom_gradient", "CompositeExplicitAutograd")
+def _custom_gradient(outputs: list[Tensor], inputs: list[Tensor], saved: list[Tensor], body: int) -> list[Tensor]:
+    """Marks `outputs` in the trace: from here on their gradient is that of the body with this number."""
+    del inputs, saved, body
+    return [
+        torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device) for out in outputs
+    ]
+

@@ -1,0 +1,90 @@
+"""What capture says to C++: the interface of the graph builder, as Python sees it.
+
+The builder only takes notes. Every decision about what a graph means is made before (in `capture`) or after (in C++).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class CannotLower(Exception):
+    """A piece of the program that capture cannot say faithfully; the caller runs this piece in eager and counts it."""
+
+    def __init__(self, reason: str, origin: tuple[str, str] = ("", "")) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.origin = origin
+
+
+class OpSink(Protocol):
+    """Takes calls of ATen operators in program order."""
+
+    def call(
+        self,
+        target: str,
+        args: list[tuple[str, Any]],
+        outputs: Sequence[dict[str, Any] | None],
+        origin: tuple[str, str],
+        tag: str = "",
+    ) -> list[int]:
+        """Note `target(**args)`; one id per output, -1 where there is none."""
+
+    def constant(self, tensor: Any) -> int:
+        """Note a small tensor that is part of the program's text."""
+
+
+class BodyBuilder(OpSink, Protocol):
+    """The backward of one `custom_gradient`, written as calls on values that are saved or arrive as gradients."""
+
+    def input(self, kind: str, value: int) -> int:
+        """Id, inside the body, of a value computed outside; kind is "saved"."""
+
+    def grad_input(self, index: int) -> int:
+        """Id of the gradient of the output with this index; always defined."""
+
+    def output(self, grads: list[int]) -> None:
+        """The gradients of the inputs, in order; -1 for an input that gets none."""
+
+
+class GraphBuilder(OpSink, Protocol):
+    """Takes one functional ATen graph; implemented by `_C.GraphBuilder`."""
+
+    Val: Any
+    Dim: Any
+    DType: Any
+    Opaque: Any
+
+    def has_rule(self, target: str) -> bool:
+        """Whether the gradient stage knows this operator."""
+
+    def input(
+        self,
+        name: str,
+        kind: str,
+        dtype: str,
+        sizes: list[Any],
+        strides: list[Any],
+        requires_grad: bool,
+        is_parameter: bool,
+    ) -> int:
+        """Note the next flat input, a tensor; kind is "parameter", "buffer" or "tensor"."""
+
+    def symint_input(self, symbol: str, hint: int) -> int:
+        """Note the next flat input, a Python int which binds `symbol`."""
+
+    def body(self) -> BodyBuilder:
+        """An empty backward body."""
+
+    def custom_gradient(self, outputs: list[int], inputs: list[int], saved: list[int], body: BodyBuilder) -> list[int]:
+        """New ids for `outputs`, whose gradient with respect to `inputs` is given by `body`."""
+
+    def mutate(self, input_index: int, value: int) -> None:
+        """At the end of forward the flat input with this index takes this value."""
+
+    def alias_output(self, output_index: int, input_index: int) -> None:
+        """This output is this very input."""
+
+    def outputs(self, values: list[Any]) -> None:
+        """The flat outputs; called once, last."""

@@ -1,0 +1,383 @@
+"""Writes a traced ATen graph into the graph builder: arguments by schema, sizes as text, gradients where no rule is known."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink
+from .lowering_vjp import GradientBody, JointTrace, TracedFunction
+from .symbolic import dim_text
+
+Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
+
+_STOPS_GRADIENT = {torch.ops.aten.detach.default}
+_DIFFERENTIABLE_OUTPUTS = {
+    # The other outputs are statistics, which eager writes to buffers behind autograd's back.
+    torch.ops.aten._native_batch_norm_legit_functional.default: {0},
+    torch.ops.aten.native_dropout.default: {0},
+}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def encode_int(value: Any, builder: GraphBuilder | None) -> Any:
+    """An int as it is, a symbolic int as a Dim (as its text where there is no builder)."""
+    if not isinstance(value, torch.SymInt):
+        return int(value)
+    expr = value.node.expr
+    if expr.is_Integer:
+        return int(expr)
+    text = dim_text(expr)
+    return builder.Dim(text) if builder is not None else text
+
+
+def tensor_meta(value: Tensor, builder: GraphBuilder | None) -> dict[str, Any]:
+    """dtype, device, sizes and strides, as the builder takes them (as plain values where there is no builder)."""
+    if value.is_complex() or value.is_quantized or value.layout is not torch.strided:
+        raise CannotLower(f"a tensor of {value.dtype}, {value.layout}")
+    return {
+        "dtype": dtype_name(value.dtype),
+        "device": str(value.device),
+        "sizes": [encode_int(size, builder) for size in value.shape],
+        "strides": [encode_int(stride, builder) for stride in value.stride()],
+    }
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _output_values(node: fx.Node) -> list[Any]:
+    value = node.meta["val"]
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+class CallWriter:
+    """Writes the nodes of one traced graph into one sink (the builder, or a backward body)."""
+
+    def __init__(self, builder: GraphBuilder, sink: OpSink) -> None:
+        self.builder = builder
+        self.sink = sink
+        self.ids: dict[fx.Node, list[int]] = {}
+        self.missing: Callable[[fx.Node], int] | None = None
+        self.count = 0
+
+    def id_of(self, node: fx.Node) -> int:
+        """The id of a node with one tensor output."""
+        if node not in self.ids and node.op == "get_attr":
+            self.ids[node] = [self.sink.constant(_constant(node))]
+        if node not in self.ids and self.missing is not None:
+            self.ids[node] = [self.missing(node)]
+        (value,) = self.ids[node]
+        return value
+
+    def write(self, node: fx.Node, origin: tuple[str, str], tag: str) -> list[int]:
+        """Write one node; its ids, one per output."""
+        if node.target is operator.getitem:
+            source, index = node.args
+            ids = [self._item(node, source, index)]
+        else:
+            outputs = [
+                tensor_meta(value, self.builder) if isinstance(value, Tensor) else None for value in _output_values(node)
+            ]
+            self.count += 1
+            ids = self.sink.call(str(node.target), self.arguments(node), outputs, origin, tag)
+        self.ids[node] = ids
+        return ids
+
+    def _item(self, node: fx.Node, source: Any, index: Any) -> int:
+        if source not in self.ids and self.missing is not None:
+            return self.missing(node)
+        return self.ids[source][index]
+
+    def arguments(self, node: fx.Node) -> list[tuple[str, Any]]:
+        """All arguments of the schema by name, in schema order, defaults filled in."""
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise CannotLower(f"{node.target} is not an ATen operator")
+        values: list[tuple[str, Any]] = []
+        for position, argument in enumerate(node.target._schema.arguments):
+            if position < len(node.args):
+                value: Any = node.args[position]
+            elif argument.name in node.kwargs:
+                value = node.kwargs[argument.name]
+            else:
+                value = argument.default_value
+            values.append((argument.name, self.encode(value)))
+        return values
+
+    def encode(self, value: Any) -> Any:
+        """One argument as the builder takes it."""
+        if isinstance(value, fx.Node):
+            known = value.meta.get("val")
+            if isinstance(known, (torch.SymFloat, torch.SymBool)):
+                raise CannotLower(f"the number {known} depends on a size and is not an integer")
+            if isinstance(known, (int, float, torch.SymInt)):
+                return self.encode(known)
+            return self.builder.Val(self.id_of(value))
+        if isinstance(value, torch.SymInt):
+            return encode_int(value, self.builder)
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, torch.dtype):
+            return self.builder.DType(dtype_name(value))
+        if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+            return self.builder.Opaque(str(value))
+        if isinstance(value, (list, tuple)):
+            return [self.encode(item) for item in value]
+        raise CannotLower(f"an argument of type {type(value).__name__}")
+
+
+def _constant(node: fx.Node) -> Tensor:
+    value = getattr(node.graph.owning_module, str(node.target))
+    if not isinstance(value, Tensor) or isinstance(value, torch._subclasses.FakeTensor):
+        raise CannotLower(f"the constant {node.target} has no data")
+    return value.detach()
+
+
+def is_size_arithmetic(node: fx.Node) -> bool:
+    """Nodes on Python numbers: whoever uses them reads the expression from their value."""
+    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+class Emitter:
+    """Writes a piece: inputs, calls with their gradients, results."""
+
+    def __init__(
+        self, builder: GraphBuilder, graph: fx.Graph, bodies: list[GradientBody], trace: Trace, grad_enabled: bool
+    ) -> None:
+        self.builder = builder
+        self.graph = graph
+        self.bodies = bodies
+        self.trace = trace
+        self.grad_enabled = grad_enabled
+        self.writer = CallWriter(builder, builder)
+        self.traced_gradients: list[str] = []
+        self.vjp_seconds = 0.0
+        self._differentiable: set[int] = set()
+        self._joint_traces: dict[str, JointTrace] = {}
+
+    @property
+    def call_count(self) -> int:
+        """Calls written outside backward bodies."""
+        return self.writer.count
+
+    def inputs(self, facts: Sequence[dict[str, Any]]) -> None:
+        """Announce the flat inputs, in order."""
+        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        for node, fact in zip(placeholders, facts, strict=True):
+            if "value" in fact:
+                self._number_input(node, fact["value"])
+                continue
+            meta = tensor_meta(node.meta["val"], self.builder)
+            value = self.builder.input(
+                fact["name"],
+                fact["kind"],
+                meta["dtype"],
+                meta["sizes"],
+                meta["strides"],
+                fact["requires_grad"],
+                fact["kind"] == "parameter",
+            )
+            self.writer.ids[node] = [value]
+            if fact["requires_grad"] and self.grad_enabled:
+                self._differentiable.add(value)
+
+    def _number_input(self, node: fx.Node, value: Any) -> None:
+        if isinstance(value, torch.SymInt):
+            text = encode_int(value, None)
+            hint = int(value.node.hint)
+        elif isinstance(value, int):
+            text, hint = str(value), value
+        else:
+            raise CannotLower(f"an input is a {type(value).__name__}")
+        self.writer.ids[node] = [self.builder.symint_input(str(text), hint)]
+
+    def calls(self) -> None:
+        """Write every operator."""
+        for node in self.graph.nodes:
+            if node.op != "call_function" or is_size_arithmetic(node):
+                continue
+            origin = node.meta.get("origin", ("", ""))
+            try:
+                self._call(node, origin, node.meta.get("tag", ""))
+            except CannotLower as error:
+                raise CannotLower(error.reason, error.origin if any(error.origin) else origin) from error
+
+    def _call(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
+        name = str(node.target)
+        if name.startswith("aten._assert_tensor_metadata"):
+            return  # says what Dynamo's guards say
+        if name.startswith(("aten._assert", "aten.sym_constrain", "aten._functional_assert")):
+            raise CannotLower(f"{name}: a check at run time")
+        if node.target is torch.ops.ortmodule_py.custom_gradient.default:
+            self._user_gradient(node, origin, tag)
+            return
+        differentiable = self._is_differentiable(node)
+        if differentiable and node.target is not operator.getitem and not self.builder.has_rule(name):
+            self._traced_gradient(node, origin, tag)
+            return
+        ids = self.writer.write(node, origin, tag)
+        if differentiable:
+            self._mark(node, ids)
+
+    def _is_differentiable(self, node: fx.Node) -> bool:
+        if not self.grad_enabled or node.target in _STOPS_GRADIENT:
+            return False
+        if node.target is operator.getitem:
+            return self.writer.ids[node.args[0]][node.args[1]] in self._differentiable  # type: ignore[index]
+        ids = [value for operand in node.all_input_nodes for value in self.writer.ids.get(operand, ())]
+        return any(value in self._differentiable for value in ids) and any(map(_is_float, _output_values(node)))
+
+    def _mark(self, node: fx.Node, ids: list[int]) -> None:
+        allowed = _DIFFERENTIABLE_OUTPUTS.get(node.target)
+        for position, (value, known) in enumerate(zip(ids, _output_values(node), strict=True)):
+            if _is_float(known) and (allowed is None or position in allowed):
+                self._differentiable.add(value)
+
+    # -- gradients that are not rules
+
+    def _user_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
+        outputs, inputs, saved, index = node.args
+        body = self.bodies[index]  # type: ignore[index]
+        traced = self._timed_trace(body.function, body.patterns)
+        values = [self.writer.id_of(n) for n in outputs]  # type: ignore[union-attr,arg-type]
+        given = [self.writer.id_of(n) for n in inputs]  # type: ignore[union-attr,arg-type]
+        kept = [self.writer.id_of(n) for n in saved]  # type: ignore[union-attr,arg-type]
+        ids = self._with_body(traced, values, given, kept, body.gradients, body.saved_tensors, origin, tag)
+        self.writer.ids[node] = ids
+        self._differentiable.update(ids)
+
+    def _with_body(
+        self,
+        traced: TracedFunction,
+        outputs: list[int],
+        inputs: list[int],
+        saved: list[int],
+        gradients: dict[int, int],
+        saved_placeholders: list[int],
+        origin: tuple[str, str],
+        tag: str,
+    ) -> list[int]:
+        """A backward body whose whole graph is `traced`: placeholders are gradients and saved values."""
+        body = self.builder.body()
+        writer = CallWriter(self.builder, body)
+        placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
+        for position, index in gradients.items():
+            writer.ids[placeholders[position]] = [body.grad_input(index)]
+        for position, value in zip(saved_placeholders, saved, strict=True):
+            writer.ids[placeholders[position]] = [body.input("saved", value)]
+        _write_body(writer, body, traced.calls(), traced.outputs(), origin, tag)
+        return self.builder.custom_gradient(outputs, inputs, saved, body)
+
+    def _traced_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
+        """An operator without a rule: its forward and its gradient, traced once, as explicit calls."""
+        joint = self._joint_trace(node)
+        writer = CallWriter(self.builder, self.builder)
+        placeholders = joint.placeholders()
+        operands = [self.writer.id_of(n) for n in joint.operands(node)]
+        for placeholder, value in zip(placeholders, operands, strict=False):
+            writer.ids[placeholder] = [value]
+        for call in joint.forward:
+            writer.write(call, origin, tag)
+        self.writer.count += writer.count
+        outputs = [writer.id_of(out) if isinstance(out, fx.Node) else -1 for out in joint.outputs]
+        if joint.differentiable:
+            outputs = self._explicit_backward(joint, writer, operands, outputs, origin, tag)
+        self.writer.ids[node] = outputs
+
+    def _explicit_backward(
+        self,
+        joint: JointTrace,
+        forward: CallWriter,
+        operands: list[int],
+        outputs: list[int],
+        origin: tuple[str, str],
+        tag: str,
+    ) -> list[int]:
+        body = self.builder.body()
+        backward = CallWriter(self.builder, body)
+        saved: list[int] = []
+
+        def save(node: fx.Node) -> int:
+            saved.append(forward.id_of(node))
+            return body.input("saved", saved[-1])
+
+        backward.missing = save
+        for index, placeholder in enumerate(joint.gradient_placeholders()):
+            backward.ids[placeholder] = [body.grad_input(index)]
+        _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
+        inputs = [operands[i] for i in joint.inputs]
+        fresh = self.builder.custom_gradient([outputs[i] for i in joint.differentiable], inputs, saved, body)
+        result = list(outputs)
+        for position, value in zip(joint.differentiable, fresh, strict=True):
+            result[position] = value
+        self._differentiable.update(fresh)
+        return result
+
+    def _joint_trace(self, node: fx.Node) -> JointTrace:
+        operands = JointTrace.operands(node)
+        flags = [self.writer.id_of(n) in self._differentiable for n in operands]
+        key = self._joint_key(node, operands, flags)
+        if key not in self._joint_traces:
+            start = time.perf_counter()
+            self._joint_traces[key] = JointTrace.of(node, flags, self.trace)
+            self.vjp_seconds += time.perf_counter() - start
+            self.traced_gradients.append(str(node.target))
+        return self._joint_traces[key]
+
+    def _joint_key(self, node: fx.Node, operands: list[fx.Node], flags: list[bool]) -> str:
+        """Everything the trace can depend on: operator, plain arguments, and the facts of each tensor."""
+
+        def text(value: Any) -> str:
+            if isinstance(value, fx.Node):
+                known = value.meta["val"]
+                if isinstance(known, Tensor):
+                    return f"{tensor_meta(known, None)} {flags[operands.index(value)]}"
+                return str(known)
+            return f"[{','.join(map(text, value))}]" if isinstance(value, (list, tuple)) else repr(value)
+
+        same = [operands.index(operand) for operand in operands]
+        return f"{node.target}|{text(list(node.args))}|{[(k, text(v)) for k, v in node.kwargs.items()]}|{same}"
+
+    def _timed_trace(self, function: Callable[..., Any], patterns: Sequence[Any]) -> TracedFunction:
+        start = time.perf_counter()
+        traced = self.trace(function, patterns)
+        self.vjp_seconds += time.perf_counter() - start
+        return traced
+
+    # -- results
+
+    def results(self, output_count: int, mutated: Iterable[int], identical: Iterable[tuple[int, int]]) -> None:
+        """New values of changed inputs, then the outputs."""
+        (output,) = (node for node in self.graph.nodes if node.op == "output")
+        values = list(output.args[0])
+        for index, value in zip(mutated, values[output_count:], strict=True):
+            new = self.writer.id_of(value)
+            if new in self._differentiable:
+                raise CannotLower("a value with a gradient is written into an input")
+            self.builder.mutate(index, new)
+        for output_index, input_index in identical:
+            self.builder.alias_output(output_index, input_index)
+        self.builder.outputs([self.writer.encode(value) for value in values[:output_count]])
+
+
+def _write_body(
+    writer: CallWriter,
+    body: BodyBuilder,
+    calls: Iterable[fx.Node],
+    gradients: Iterable[Any],
+    origin: tuple[str, str],
+    tag: str,
+) -> None:
+    for call in calls:
+        writer.write(call, origin, tag)
+    body.output([writer.id_of(grad) if isinstance(grad, fx.Node) else -1 for grad in gradients])
