@@ -47,9 +47,10 @@ class InferContext {
 };
 
 using InferFn = void (*)(InferContext&);
-/// Layout of a view op's output, or nothing if no view of this input layout is legal.
+/// Layout of output `output` of a view op as a view of operand 0, or nothing if no view of this
+/// input layout is legal.
 using ViewFn = std::optional<Layout> (*)(const Layout& in, const Attrs& resolved,
-                                         const Sizes& out_sizes);
+                                         const Sizes& out_sizes, size_t output);
 using GradFn = Grads (*)(GradContext&);
 /// Floating point operations of the node for concrete sizes.
 using FlopsFn = double (*)(const Attrs& resolved, const std::vector<Sizes>& in,
@@ -90,6 +91,8 @@ const OpDef* find_op(std::string_view name);
 const OpDef& op_def(std::string_view name);
 /// The conversion of a torch overload, or null.
 const TorchRow* find_torch_row(std::string_view target);
+/// All torch overloads with a conversion, sorted.
+std::vector<std::string_view> all_torch_targets();
 /// All ops by name.
 std::vector<const OpDef*> all_ops();
 
@@ -101,6 +104,12 @@ class OpRegistrar {
   OpRegistrar(std::vector<OpDef> defs, std::string_view file);
 };
 
+/// Registers conversions of torch overloads that are compositions and belong to no single op.
+class TorchRegistrar {
+ public:
+  explicit TorchRegistrar(std::vector<TorchRow> rows);
+};
+
 /// Source file that registered the op, for `python -m ortmodule_py.ops`.
 std::string_view file_of(const OpDef& def);
 
@@ -109,9 +118,13 @@ std::string_view file_of(const OpDef& def);
 #define ORTM_CONCAT_INNER(a, b) a##b
 #define ORTM_CONCAT(a, b) ORTM_CONCAT_INNER(a, b)
 /// REGISTER_OP(Softmax, {.inputs = {"x"}, ...});
-#define REGISTER_OP(op_name, ...)                                                       \
-  static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __LINE__)(#op_name,     \
-                                                                          __VA_ARGS__, __FILE__)
+#define REGISTER_OP(op_name, ...)                                                                \
+  static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __LINE__)(#op_name, __VA_ARGS__, \
+                                                                          __FILE__)
 /// REGISTER_OPS(table) with a std::vector<OpDef> whose rows carry their names.
 #define REGISTER_OPS(table) \
   static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __LINE__)(table, __FILE__)
+/// REGISTER_TORCH({{"aten.mse_loss.default", convert_mse}, ...});
+#define REGISTER_TORCH(...)                             \
+  static const ::ortmodule::TorchRegistrar ORTM_CONCAT( \
+      torch_registrar_, __LINE__)(std::vector<::ortmodule::TorchRow> __VA_ARGS__)

@@ -38,8 +38,8 @@ struct TorchOutput {
 
 class TorchCall {
  public:
-  TorchCall(Graph& graph, std::string target,
-            std::vector<std::pair<std::string, TorchArg>> args, std::vector<TorchOutput> outputs);
+  TorchCall(Graph& graph, std::string target, std::vector<std::pair<std::string, TorchArg>> args,
+            std::vector<TorchOutput> outputs);
 
   Graph& graph() { return graph_; }
   const std::string& target() const { return target_; }

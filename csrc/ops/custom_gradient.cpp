@@ -1,0 +1,38 @@
+// CustomGradient (y1..yn, x1..xm, saved...) -> y1..yn: the identity on its first operands, whose
+// gradient with respect to x1..xm is an explicit graph. It carries a user's autograd.Function and
+// the traced vector-Jacobian product of an op without a rule. Lowering replaces it by its operands.
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_custom_gradient(InferContext& c) {
+  const auto count = static_cast<size_t>(c.attrs().integer("outputs"));
+  for (size_t i = 0; i < count; ++i) c.set(i, c.input(i).dtype, c.input(i).dims);
+}
+
+// Body inputs: the saved values, then one gradient per output.
+Grads custom_gradient_grad(GradContext& c) {
+  const auto outputs = static_cast<size_t>(c.attrs().integer("outputs"));
+  const auto inputs = static_cast<size_t>(c.attrs().integer("inputs"));
+  Values arguments;
+  for (size_t i = outputs + inputs; i < c.input_count(); ++i) arguments.push_back(c.x(i).value());
+  for (size_t i = 0; i < outputs; ++i)
+    if (is_differentiable(c.y(i).dtype())) arguments.push_back(c.dy_or_zero(i).value());
+  const Values results = c.graph().inline_graph(*c.attrs().graph("body"), arguments);
+  Grads grads(c.input_count());
+  for (size_t i = 0; i < results.size() && i < inputs; ++i)
+    if (results[i]) grads[outputs + i] = Handle(&c.graph(), results[i]);
+  return grads;
+}
+
+}  // namespace
+
+REGISTER_OP(CustomGradient, {.domain = "org.pytorch.aten",
+                             .inputs = {"values*"},
+                             .outputs = {"values*"},
+                             .kind = OpKind::Opaque,
+                             .infer = infer_custom_gradient,
+                             .grad = custom_gradient_grad});
+
+}  // namespace ortmodule
