@@ -53,9 +53,11 @@ class WorkerProcess:
         )
 
     def _environment(self, threads: int) -> dict[str, str]:
+        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         return (
             dict(os.environ)
             | {
+                "PYTHONPATH": os.pathsep.join(path),
                 "OMP_NUM_THREADS": str(threads),
                 "OMP_WAIT_POLICY": "PASSIVE",
                 "GOMP_SPINCOUNT": "0",

@@ -7,6 +7,7 @@ and answers each with one JSON line. Everything else that is printed goes to sta
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -61,22 +62,18 @@ class Worker:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def _timed_step(self) -> tuple[float, float]:
+    def _timed_step(self, clock: Callable[[], float] = time.process_time) -> tuple[float, float]:
         self._clear_gradients()
-        wall, processor = time.perf_counter(), time.process_time()
+        wall, processor = time.perf_counter(), clock()
         self._step()
-        return time.perf_counter() - wall, time.process_time() - processor
+        return time.perf_counter() - wall, clock() - processor
 
     def first(self) -> Answer:
         """The first forward and backward, with whatever it compiles."""
         from benchmarks import variants
 
-        wall, processor = time.perf_counter(), _processor_seconds()
-        self._step()
-        answer = {
-            "first_wall_s": time.perf_counter() - wall,
-            "first_processor_s": _processor_seconds() - processor,
-        }
+        wall, processor = self._timed_step(_processor_seconds)
+        answer = {"first_wall_s": wall, "first_processor_s": processor}
         report = variants.report(self.run, self.variant)
         return answer | {"stages_ms": report.get("stages_ms", {})}
 
@@ -141,28 +138,21 @@ class Worker:
                 raise RuntimeError(f"{name} has no gradient")
             largest = max(largest, reference.grad.abs().max().item())
             error = (parameter.grad.double() - reference.grad).abs().max().item()
-            if not error <= worst:  # also true for nan
+            if math.isnan(error):
+                return {"gradient_error": error, "gradient_error_where": name}
+            if error > worst:
                 worst, where = error, name
         return {"gradient_error": worst / largest, "gradient_error_where": where}
 
     def new_shape(self, batch_size: int, length: int | None = None) -> Answer:
         """The first and the second step at another shape."""
         self.batch = self.model.batch(batch_size, length)
-        first, again = self._timed_step(), self._timed_step()
+        first, again = (self._timed_step(_processor_seconds) for _ in range(2))
         return {
             "new_shape_wall_ms": first[0] * 1e3,
             "new_shape_processor_ms": first[1] * 1e3,
             "again_wall_ms": again[0] * 1e3,
             "again_processor_ms": again[1] * 1e3,
-        }
-
-    def forward(self) -> Answer:
-        """One forward alone."""
-        wall, processor = time.perf_counter(), _processor_seconds()
-        self.run(**self.batch)
-        return {
-            "forward_wall_s": time.perf_counter() - wall,
-            "forward_processor_s": _processor_seconds() - processor,
         }
 
 
@@ -174,7 +164,6 @@ _COMMANDS: dict[str, Callable[..., Answer]] = {
     "memory": Worker.memory,
     "gradients": Worker.gradients,
     "new_shape": Worker.new_shape,
-    "forward": Worker.forward,
 }
 
 

@@ -1,5 +1,4 @@
-#ifndef ORTMODULE_BINDINGS_CPU_MEMORY_STATS_H_
-#define ORTMODULE_BINDINGS_CPU_MEMORY_STATS_H_
+#pragma once
 
 #include <pybind11/pybind11.h>
 
@@ -10,5 +9,3 @@ namespace ortmodule {
 void init_cpu_memory_stats(pybind11::module_& m);
 
 }  // namespace ortmodule
-
-#endif  // ORTMODULE_BINDINGS_CPU_MEMORY_STATS_H_
