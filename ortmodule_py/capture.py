@@ -92,11 +92,13 @@ class _Clock:
         self._last = now
 
 
-# ---- inputs -----------------------------------------------------------------------------------------------------------
+# ---- inputs -------------------------------------------------------------------------------------
 
 
-def _fake_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any]]:
-    """A fresh fake tensor per flat input, in Dynamo's shape environment, so that sizes are the symbols Dynamo guards."""
+def _fake_inputs(
+    gm: fx.GraphModule, example_inputs: Sequence[Any]
+) -> tuple[FakeTensorMode, list[Any]]:
+    """A fresh fake tensor per flat input, in Dynamo's shape environment: sizes are the symbols it guards."""
     context = TracingContext.try_get()
     fake_mode = context.fake_mode if context is not None else detect_fake_mode(list(example_inputs))
     if fake_mode is None:
@@ -114,7 +116,11 @@ def _fake_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[Fak
         symbolic = context.tensor_to_context.get(value) if context is not None else None
         source = symbolic.tensor_source if symbolic is not None else None
         return fake_mode.from_tensor(
-            value, static_shapes=symbolic is None, symbolic_context=symbolic, source=source, trace=False
+            value,
+            static_shapes=symbolic is None,
+            symbolic_context=symbolic,
+            source=source,
+            trace=False,
         )
 
     fakes = [convert(value) for value in example_inputs]
@@ -124,7 +130,9 @@ def _fake_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[Fak
     return fake_mode, fakes
 
 
-def _input_facts(gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Sequence[Any]) -> list[dict[str, Any]]:
+def _input_facts(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Sequence[Any]
+) -> list[dict[str, Any]]:
     """Name, kind and tensor facts of each flat input."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     facts: list[dict[str, Any]] = []
@@ -134,7 +142,9 @@ def _input_facts(gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Seque
             continue
         name, kind = _name_and_kind(node, real)
         meta = tensor_meta(fake, None)
-        facts.append({"name": name, "kind": kind, "requires_grad": bool(real.requires_grad), **meta})
+        facts.append(
+            {"name": name, "kind": kind, "requires_grad": bool(real.requires_grad), **meta}
+        )
     return facts
 
 
@@ -157,7 +167,7 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
     return (plain.group(1) + plain.group(2) if plain else text), kind
 
 
-# ---- the trace --------------------------------------------------------------------------------------------------------
+# ---- the trace ----------------------------------------------------------------------------------
 
 
 @cache
@@ -174,14 +184,18 @@ def _preserved_composites(builder: GraphBuilder) -> list[Any]:
 @contextlib.contextmanager
 def _tracing(fake_mode: FakeTensorMode, preserved: Sequence[Any]) -> Iterator[None]:
     """What must be in force while an ATen graph is recorded."""
-    override = _override_composite_implicit_decomp(dict.fromkeys(preserved, _special_op_to_preserve_cia))
+    override = _override_composite_implicit_decomp(
+        dict.fromkeys(preserved, _special_op_to_preserve_cia)
+    )
     with override, fake_mode, enable_python_dispatcher(), FunctionalTensorMode():
         yield
 
 
 def _functionalize_off() -> Any:
     """The C++ functionalization layer must not run above the Python one."""
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
+    return torch._C._ExcludeDispatchKeyGuard(
+        torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+    )
 
 
 def _to_functional(value: Any) -> Any:
@@ -202,7 +216,9 @@ def _storage_key(value: Tensor) -> int:
 class _PieceTrace:
     """Runs Dynamo's graph once on functional fake tensors and keeps what the ATen graph alone does not say."""
 
-    def __init__(self, gm: fx.GraphModule, fake_mode: FakeTensorMode, tensor_grad_mode: bool) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, fake_mode: FakeTensorMode, tensor_grad_mode: bool
+    ) -> None:
         self.gm = gm
         self.fake_mode = fake_mode
         self.initial_grad_mode = tensor_grad_mode
@@ -237,20 +253,24 @@ class _PieceTrace:
         graph: fx.Graph = traced.graph
         return graph
 
-    def _note_results(self, args: Sequence[Any], f_args: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def _note_results(
+        self, args: Sequence[Any], f_args: Sequence[Any], outputs: Sequence[Any]
+    ) -> None:
         self.output_count = len(outputs)
         for i, (arg, f_arg) in enumerate(zip(args, f_args, strict=True)):
             if not isinstance(f_arg, FunctionalTensor):
                 continue
-            if torch._functionalize_has_metadata_mutation(f_arg.elem) or torch._functionalize_was_storage_changed(
+            if torch._functionalize_has_metadata_mutation(
                 f_arg.elem
-            ):
+            ) or torch._functionalize_was_storage_changed(f_arg.elem):
                 raise CannotLower("the sizes, strides or storage of an input are changed in place")
             if torch._functionalize_has_data_mutation(f_arg.elem):
                 if arg.requires_grad and self.grad_enabled:
                     raise CannotLower("an input that requires a gradient is changed in place")
                 self.mutated.append(i)
-        by_storage = {_storage_key(f): i for i, f in enumerate(f_args) if isinstance(f, FunctionalTensor)}
+        by_storage = {
+            _storage_key(f): i for i, f in enumerate(f_args) if isinstance(f, FunctionalTensor)
+        }
         for j, out in enumerate(outputs):
             if not isinstance(out, FunctionalTensor):
                 continue
@@ -262,13 +282,17 @@ class _PieceTrace:
 
 
 def _turns_grad_on(gm: fx.GraphModule) -> bool:
-    return any(node.target is torch._C._set_grad_enabled and node.args[0] for node in gm.graph.nodes)
+    return any(
+        node.target is torch._C._set_grad_enabled and node.args[0] for node in gm.graph.nodes
+    )
 
 
 class _PieceInterpreter(fx.Interpreter):
     """Runs torch-level nodes; says with `detach` what grad mode says in eager, and opens higher-order operators."""
 
-    def __init__(self, gm: fx.GraphModule, trace: _PieceTrace, tag: str = "", follow_grad_mode: bool = True) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, trace: _PieceTrace, tag: str = "", follow_grad_mode: bool = True
+    ) -> None:
         super().__init__(gm, garbage_collect_values=True)
         self.trace = trace
         self.tag = tag
@@ -323,7 +347,9 @@ class _PieceInterpreter(fx.Interpreter):
     def _higher_order(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.tag_activation_checkpoint:
             body, *operands = args
-            return self._nested(body, self.tag or "checkpoint", self.follow_grad_mode).run(*operands)
+            return self._nested(body, self.tag or "checkpoint", self.follow_grad_mode).run(
+                *operands
+            )
         if target.name() == "autograd_function_apply":
             return self._autograd_function(args, kwargs)
         raise CannotLower(f"higher-order operator {target.name()}", self.origin)
@@ -339,14 +365,15 @@ class _PieceInterpreter(fx.Interpreter):
         forward, backward, *operands = args
         if kwargs.get("dirty_idx"):
             raise CannotLower("an autograd.Function that changes its inputs in place", self.origin)
-        outs, saved = self._nested(forward, self.tag, False).run(*_with_context_argument(forward, operands))
+        outs, saved = self._nested(forward, self.tag, False).run(*operands)
         single = not isinstance(outs, (tuple, list))
         outs = [outs] if single else list(outs)
         apart = set(kwargs.get("non_differentiable_idx", ()))
         differentiable = [
-            i for i, out in enumerate(outs) if i not in apart and isinstance(out, Tensor) and out.is_floating_point()
+            i
+            for i, out in enumerate(outs)
+            if i not in apart and isinstance(out, Tensor) and out.is_floating_point()
         ]
-        operands = operands[: sum(kwargs["args_tensor_mask"])] if "args_tensor_mask" in kwargs else operands
         inputs = [(i, operand) for i, operand in enumerate(operands) if isinstance(operand, Tensor)]
         if self.trace.grad_enabled and differentiable and inputs:
             outs = self._hand_over(backward, outs, differentiable, inputs, list(saved))
@@ -363,12 +390,14 @@ class _PieceInterpreter(fx.Interpreter):
         """`outs` with their gradient given by `backward`."""
 
         def run(arguments: list[Any]) -> Any:
-            return fx.Interpreter(backward).run(*_with_context_argument(backward, arguments))
+            return fx.Interpreter(backward).run(*arguments)
 
         plain_inputs = [(position, _from_functional(value)) for position, value in inputs]
         plain_outs = [_from_functional(out) for out in outs]
         plain_saved = [_from_functional(value) for value in saved]
-        body = GradientBody.of_user_backward(run, plain_outs, differentiable, plain_inputs, plain_saved)
+        body = GradientBody.of_user_backward(
+            run, plain_outs, differentiable, plain_inputs, plain_saved
+        )
         self.trace.bodies.append(body)
         marked = torch.ops.ortmodule_py.custom_gradient(
             [outs[i] for i in differentiable],
@@ -378,7 +407,11 @@ class _PieceInterpreter(fx.Interpreter):
         )
         fresh = dict(zip(differentiable, marked, strict=True))
         return [
-            fresh[i] if i in fresh else out.detach() if isinstance(out, Tensor) and out.is_floating_point() else out
+            fresh[i]
+            if i in fresh
+            else out.detach()
+            if isinstance(out, Tensor) and out.is_floating_point()
+            else out
             for i, out in enumerate(outs)
         ]
 
@@ -405,12 +438,17 @@ class _PieceInterpreter(fx.Interpreter):
             if example.requires_grad and self.grad_mode:
                 continue
             if _storage_key(example) in self._storages_with_gradient():
-                raise CannotLower("a value with a gradient is changed in place where gradients are off", self.origin)
+                raise CannotLower(
+                    "a value with a gradient is changed in place where gradients are off",
+                    self.origin,
+                )
 
     def _storages_with_gradient(self) -> set[int]:
         if self._grad_storages is None:
             examples = [node.meta.get("example_value") for node in self.module.graph.nodes]
-            self._grad_storages = {_storage_key(e) for e in examples if isinstance(e, Tensor) and e.requires_grad}
+            self._grad_storages = {
+                _storage_key(e) for e in examples if isinstance(e, Tensor) and e.requires_grad
+            }
         return self._grad_storages
 
     def _label_recorded(self) -> None:
@@ -424,12 +462,6 @@ class _PieceInterpreter(fx.Interpreter):
             node.meta["origin"] = self.origin
             node.meta["tag"] = self.tag
         self._last_recorded = next(iter(reversed(graph.nodes)), None)
-
-
-def _with_context_argument(body: fx.GraphModule, operands: list[Any]) -> list[Any]:
-    """Bodies of older versions of torch take `ctx` first, always None."""
-    placeholders = sum(node.op == "placeholder" for node in body.graph.nodes)
-    return [None, *operands] if placeholders == len(operands) + 1 else operands
 
 
 _TORCH = torch.__path__[0]
@@ -454,17 +486,21 @@ def _path_keys(text: str) -> list[str]:
     return re.findall(r"[^\.\[\]']+", re.sub(r"\._modules\b", "", text))
 
 
-# ---- functions traced apart from the piece ----------------------------------------------------------------------------
+# ---- functions traced apart from the piece ------------------------------------------------------
 
 
-def _trace_function(function: Callable[..., Any], args: Sequence[Any], fake_mode: FakeTensorMode) -> TracedFunction:
+def _trace_function(
+    function: Callable[..., Any], args: Sequence[Any], fake_mode: FakeTensorMode
+) -> TracedFunction:
     """Record `function` on fresh fake tensors; `args` are tensors (taken as patterns), SymInts and constants."""
 
     def pattern(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         with fake_mode:
-            fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            fresh = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=value.device
+            )
         return fresh.requires_grad_(value.requires_grad)
 
     def functional(*inputs: Any) -> list[Any]:
@@ -479,20 +515,26 @@ def _trace_function(function: Callable[..., Any], args: Sequence[Any], fake_mode
     except CannotLower:
         raise
     except Exception as error:  # an operator whose gradient torch itself cannot trace
-        raise CannotLower(f"its gradient cannot be traced, {type(error).__name__}: {error}") from error
+        raise CannotLower(
+            f"its gradient cannot be traced, {type(error).__name__}: {error}"
+        ) from error
     traced.graph.eliminate_dead_code()
     return TracedFunction(traced.graph, traced)
 
 
 _LIBRARY = torch.library.Library("ortmodule_py", "FRAGMENT")
-_LIBRARY.define("custom_gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] saved, int body) -> Tensor[]")
+_LIBRARY.define(
+    "custom_gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] saved, int body) -> Tensor[]"
+)
 
 
 @torch.library.impl(_LIBRARY, "custom_gradient", "CompositeExplicitAutograd")
-def _custom_gradient(outputs: list[Tensor], inputs: list[Tensor], saved: list[Tensor], body: int) -> list[Tensor]:
+def _custom_gradient(
+    outputs: list[Tensor], inputs: list[Tensor], saved: list[Tensor], body: int
+) -> list[Tensor]:
     """Marks `outputs` in the trace: from here on their gradient is that of the body with this number."""
     del inputs, saved, body
     return [
-        torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device) for out in outputs
+        torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device)
+        for out in outputs
     ]
-

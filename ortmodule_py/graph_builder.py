@@ -77,7 +77,9 @@ class GraphBuilder(OpSink, Protocol):
     def body(self) -> BodyBuilder:
         """An empty backward body."""
 
-    def custom_gradient(self, outputs: list[int], inputs: list[int], saved: list[int], body: BodyBuilder) -> list[int]:
+    def custom_gradient(
+        self, outputs: list[int], inputs: list[int], saved: list[int], body: BodyBuilder
+    ) -> list[int]:
         """New ids for `outputs`, whose gradient with respect to `inputs` is given by `body`."""
 
     def mutate(self, input_index: int, value: int) -> None:

@@ -1,4 +1,5 @@
-"""Writes a traced ATen graph into the graph builder: arguments by schema, sizes as text, gradients where no rule is known."""
+"""Writes a traced ATen graph into the graph builder: arguments by schema, sizes as text, gradients
+where no rule is known."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ class CallWriter:
             ids = [self._item(node, source, index)]
         else:
             outputs = [
-                tensor_meta(value, self.builder) if isinstance(value, Tensor) else None for value in _output_values(node)
+                tensor_meta(value, self.builder) if isinstance(value, Tensor) else None
+                for value in _output_values(node)
             ]
             self.count += 1
             ids = self.sink.call(str(node.target), self.arguments(node), outputs, origin, tag)
@@ -145,14 +147,21 @@ def _constant(node: fx.Node) -> Tensor:
 
 def is_size_arithmetic(node: fx.Node) -> bool:
     """Nodes on Python numbers: whoever uses them reads the expression from their value."""
-    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+    return isinstance(
+        node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    )
 
 
 class Emitter:
     """Writes a piece: inputs, calls with their gradients, results."""
 
     def __init__(
-        self, builder: GraphBuilder, graph: fx.Graph, bodies: list[GradientBody], trace: Trace, grad_enabled: bool
+        self,
+        builder: GraphBuilder,
+        graph: fx.Graph,
+        bodies: list[GradientBody],
+        trace: Trace,
+        grad_enabled: bool,
     ) -> None:
         self.builder = builder
         self.graph = graph
@@ -210,7 +219,9 @@ class Emitter:
             try:
                 self._call(node, origin, node.meta.get("tag", ""))
             except CannotLower as error:
-                raise CannotLower(error.reason, error.origin if any(error.origin) else origin) from error
+                raise CannotLower(
+                    error.reason, error.origin if any(error.origin) else origin
+                ) from error
 
     def _call(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         name = str(node.target)
@@ -222,7 +233,11 @@ class Emitter:
             self._user_gradient(node, origin, tag)
             return
         differentiable = self._is_differentiable(node)
-        if differentiable and node.target is not operator.getitem and not self.builder.has_rule(name):
+        if (
+            differentiable
+            and node.target is not operator.getitem
+            and not self.builder.has_rule(name)
+        ):
             self._traced_gradient(node, origin, tag)
             return
         ids = self.writer.write(node, origin, tag)
@@ -233,9 +248,13 @@ class Emitter:
         if not self.grad_enabled or node.target in _STOPS_GRADIENT:
             return False
         if node.target is operator.getitem:
-            return self.writer.ids[node.args[0]][node.args[1]] in self._differentiable  # type: ignore[index]
-        ids = [value for operand in node.all_input_nodes for value in self.writer.ids.get(operand, ())]
-        return any(value in self._differentiable for value in ids) and any(map(_is_float, _output_values(node)))
+            return self.writer.ids[node.args[0]][node.args[1]] in self._differentiable
+        ids = [
+            value for operand in node.all_input_nodes for value in self.writer.ids.get(operand, ())
+        ]
+        return any(value in self._differentiable for value in ids) and any(
+            map(_is_float, _output_values(node))
+        )
 
     def _mark(self, node: fx.Node, ids: list[int]) -> None:
         allowed = _DIFFERENTIABLE_OUTPUTS.get(node.target)
@@ -247,12 +266,14 @@ class Emitter:
 
     def _user_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         outputs, inputs, saved, index = node.args
-        body = self.bodies[index]  # type: ignore[index]
+        body = self.bodies[index]
         traced = self._timed_trace(body.function, body.patterns)
-        values = [self.writer.id_of(n) for n in outputs]  # type: ignore[union-attr,arg-type]
-        given = [self.writer.id_of(n) for n in inputs]  # type: ignore[union-attr,arg-type]
-        kept = [self.writer.id_of(n) for n in saved]  # type: ignore[union-attr,arg-type]
-        ids = self._with_body(traced, values, given, kept, body.gradients, body.saved_tensors, origin, tag)
+        values = [self.writer.id_of(n) for n in outputs]
+        given = [self.writer.id_of(n) for n in inputs]
+        kept = [self.writer.id_of(n) for n in saved]
+        ids = self._with_body(
+            traced, values, given, kept, body.gradients, body.saved_tensors, origin, tag
+        )
         self.writer.ids[node] = ids
         self._differentiable.update(ids)
 
@@ -316,7 +337,9 @@ class Emitter:
             backward.ids[placeholder] = [body.grad_input(index)]
         _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
         inputs = [operands[i] for i in joint.inputs]
-        fresh = self.builder.custom_gradient([outputs[i] for i in joint.differentiable], inputs, saved, body)
+        fresh = self.builder.custom_gradient(
+            [outputs[i] for i in joint.differentiable], inputs, saved, body
+        )
         result = list(outputs)
         for position, value in zip(joint.differentiable, fresh, strict=True):
             result[position] = value
@@ -343,7 +366,11 @@ class Emitter:
                 if isinstance(known, Tensor):
                     return f"{tensor_meta(known, None)} {flags[operands.index(value)]}"
                 return str(known)
-            return f"[{','.join(map(text, value))}]" if isinstance(value, (list, tuple)) else repr(value)
+            return (
+                f"[{','.join(map(text, value))}]"
+                if isinstance(value, (list, tuple))
+                else repr(value)
+            )
 
         same = [operands.index(operand) for operand in operands]
         return f"{node.target}|{text(list(node.args))}|{[(k, text(v)) for k, v in node.kwargs.items()]}|{same}"
@@ -356,7 +383,9 @@ class Emitter:
 
     # -- results
 
-    def results(self, output_count: int, mutated: Iterable[int], identical: Iterable[tuple[int, int]]) -> None:
+    def results(
+        self, output_count: int, mutated: Iterable[int], identical: Iterable[tuple[int, int]]
+    ) -> None:
         """New values of changed inputs, then the outputs."""
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         values = list(output.args[0])

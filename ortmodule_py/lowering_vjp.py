@@ -22,7 +22,9 @@ class TracedFunction:
 
     def calls(self) -> list[fx.Node]:
         """The operators, without arithmetic on sizes."""
-        return [node for node in self.graph.nodes if node.op == "call_function" and not _is_number(node)]
+        return [
+            node for node in self.graph.nodes if node.op == "call_function" and not _is_number(node)
+        ]
 
     def outputs(self) -> list[Any]:
         """What the function returned: nodes, numbers or None."""
@@ -38,7 +40,7 @@ def _is_number(node: fx.Node) -> bool:
     return not isinstance(node.meta.get("val"), (Tensor, tuple, list))
 
 
-# ---- a user's own backward --------------------------------------------------------------------------------------------
+# ---- a user's own backward ----------------------------------------------------------------------
 
 
 @dataclass
@@ -86,7 +88,9 @@ def _fitted(grad: Any, tensor: Tensor) -> Any:
     """Autograd sums a gradient to its input's shape and casts it to its dtype; inputs of integers get none."""
     if not isinstance(grad, Tensor) or not tensor.is_floating_point():
         return None
-    if grad.dim() != tensor.dim() or any(_differ(a, b) for a, b in zip(grad.shape, tensor.shape, strict=True)):
+    if grad.dim() != tensor.dim() or any(
+        _differ(a, b) for a, b in zip(grad.shape, tensor.shape, strict=True)
+    ):
         grad = grad.sum_to_size(tensor.shape)
     return grad.to(tensor.dtype) if grad.dtype != tensor.dtype else grad
 
@@ -98,7 +102,7 @@ def _differ(a: Any, b: Any) -> bool:
     return bool(left != right)
 
 
-# ---- an operator without a rule ---------------------------------------------------------------------------------------
+# ---- an operator without a rule -----------------------------------------------------------------
 
 
 @dataclass
@@ -120,7 +124,11 @@ class JointTrace:
     @staticmethod
     def operands(node: fx.Node) -> list[fx.Node]:
         """The operator's tensor operands, each node once."""
-        return [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), Tensor)]
+        return [
+            operand
+            for operand in node.all_input_nodes
+            if isinstance(operand.meta.get("val"), Tensor)
+        ]
 
     def placeholders(self) -> list[fx.Node]:
         """The placeholders that stand for the operands, then the others."""
@@ -138,8 +146,16 @@ class JointTrace:
         numbers = [n for n in node.all_input_nodes if n not in operands]
         values = node.meta["val"]
         values = list(values) if isinstance(values, (tuple, list)) else [values]
-        floats = [i for i, value in enumerate(values) if isinstance(value, Tensor) and value.is_floating_point()]
-        inputs = [i for i, flag in enumerate(flags) if flag and operands[i].meta["val"].is_floating_point()]
+        floats = [
+            i
+            for i, value in enumerate(values)
+            if isinstance(value, Tensor) and value.is_floating_point()
+        ]
+        inputs = [
+            i
+            for i, flag in enumerate(flags)
+            if flag and operands[i].meta["val"].is_floating_point()
+        ]
         found: list[int] = []
         function = joint_function(node, operands, numbers, inputs, floats, found)
         patterns = [operand.meta["val"] for operand in operands]
@@ -167,7 +183,7 @@ def joint_function(
             for i in inputs:
                 given[operands[i]].requires_grad_()
             call_args, call_kwargs = fx.map_arg((node.args, node.kwargs), lambda n: given[n])
-            results = node.target(*call_args, **call_kwargs)  # type: ignore[operator]
+            results = node.target(*call_args, **call_kwargs)
             outs = list(results) if isinstance(results, (tuple, list)) else [results]
             found[:] = [i for i in floats if outs[i].requires_grad]
             wanted = [given[operands[i]] for i in inputs]
@@ -176,13 +192,23 @@ def joint_function(
                 gradients = torch.autograd.grad(
                     [outs[i] for i in found], wanted, [grads[i] for i in found], allow_unused=True
                 )
-        return [*(out.detach() if isinstance(out, Tensor) and out.requires_grad else out for out in outs), *gradients]
+        return [
+            *(
+                out.detach() if isinstance(out, Tensor) and out.requires_grad else out
+                for out in outs
+            ),
+            *gradients,
+        ]
 
     return function
 
 
 def _split(
-    traced: TracedFunction, output_count: int, found: list[int], inputs: list[int], positions: list[int]
+    traced: TracedFunction,
+    output_count: int,
+    found: list[int],
+    inputs: list[int],
+    positions: list[int],
 ) -> JointTrace:
     placeholders = traced.placeholders()
     late = {placeholders[i] for i in positions}
@@ -198,6 +224,12 @@ def _split(
     if any(out in late for out in outputs[:output_count]):
         raise CannotLower("an output of the forward depends on a gradient")
     return JointTrace(
-        traced, forward, backward, outputs[:output_count], found, inputs, outputs[output_count:], positions
+        traced,
+        forward,
+        backward,
+        outputs[:output_count],
+        found,
+        inputs,
+        outputs[output_count:],
+        positions,
     )
-

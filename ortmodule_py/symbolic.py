@@ -21,7 +21,9 @@ def dim_text(expr: sympy.Expr) -> str:
         return _symbol_text(expr)
     writer = _WRITERS.get(type(expr).__name__)
     if writer is None:
-        raise CannotLower(f"size expression {expr} uses {type(expr).__name__}, which has no integer form")
+        raise CannotLower(
+            f"size expression {expr} uses {type(expr).__name__}, which has no integer form"
+        )
     return writer(expr)
 
 
@@ -50,7 +52,8 @@ def _add(expr: sympy.Expr) -> str:
 
 
 def _as_fraction(expr: sympy.Expr) -> str | None:
-    """A sum or product with rational coefficients. As a size it is an integer, so one exact division at the end is right."""
+    """A sum or product with rational coefficients: as a size it is an integer, so one exact
+    division at the end is right."""
     numerator, denominator = expr.as_numer_denom()
     if denominator == 1:
         return None

@@ -1,4 +1,4 @@
-"""A graph builder in Python which notes what capture says and can run it again with torch, to prove it was said right."""
+"""A graph builder in Python which notes what capture says and can run it again with torch."""
 
 from __future__ import annotations
 
@@ -59,8 +59,18 @@ class Input:
 
 
 _OPAQUE = {"torch.strided": torch.strided} | {
-    str(f): f for f in (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+    str(f): f
+    for f in (
+        torch.contiguous_format,
+        torch.preserve_format,
+        torch.channels_last,
+        torch.channels_last_3d,
+    )
 }
+
+
+def _copied(old: Tensor, new: Tensor) -> Tensor:
+    return new.to(old.dtype).expand(old.shape).clone()
 
 
 class Ops:
@@ -129,8 +139,8 @@ class RecordingBuilder(Ops):
         return target not in self.without_rule
 
     def input(self, name, kind, dtype, sizes, strides, requires_grad, is_parameter) -> int:  # type: ignore[no-untyped-def]
-        facts = dict(name=name, kind=kind, dtype=dtype, sizes=sizes, strides=strides)
-        facts |= dict(requires_grad=requires_grad, is_parameter=is_parameter)
+        facts = {"name": name, "kind": kind, "dtype": dtype, "sizes": sizes, "strides": strides}
+        facts |= {"requires_grad": requires_grad, "is_parameter": is_parameter}
         self.flat_inputs.append(Input(self.new(), facts))
         return self.flat_inputs[-1].id
 
@@ -142,7 +152,9 @@ class RecordingBuilder(Ops):
     def body(self) -> Body:
         return Body(self._ids)
 
-    def custom_gradient(self, outputs: list[int], inputs: list[int], saved: list[int], body: Body) -> list[int]:
+    def custom_gradient(
+        self, outputs: list[int], inputs: list[int], saved: list[int], body: Body
+    ) -> list[int]:
         assert [value for _, value in body.saved] == saved
         assert len(body.result) == len(inputs)
         self.steps.append(Gradient(outputs, inputs, body, [self.new() for _ in outputs]))
@@ -182,7 +194,9 @@ class Replay:
         self.symbols: dict[str, int] = {}
 
     def run(self) -> list[Any]:
-        for index, (given, value) in enumerate(zip(self.builder.flat_inputs, self.flat, strict=True)):
+        for index, (given, value) in enumerate(
+            zip(self.builder.flat_inputs, self.flat, strict=True)
+        ):
             # What backward needs of an input that is written back is its old value.
             self._bind(given, value.clone() if index in self.builder.mutations else value)
         self._steps(self.builder, self.values, check=True)
@@ -227,6 +241,9 @@ class Replay:
             for (_, value), argument in zip(call.args, op._schema.arguments, strict=True)
             if argument.kwarg_only
         }
+        if op is torch.ops.aten.copy.default:
+            # Exists for functional graphs alone: eager has no gradient for it.
+            op, positional = _copied, positional[:2]
         result = op(*positional, **keywords)
         results = list(result) if isinstance(result, (tuple, list)) else [result]
         for value, meta, out in zip(call.ids, call.outputs, results, strict=True):
@@ -258,10 +275,15 @@ class Replay:
                 replay._steps(step.body, inner, check=False)
                 found = [None if value == -1 else inner[value] for value in step.body.result]
                 for grad, outer in zip(found, step.inputs, strict=True):
-                    assert grad is None or (grad.shape, grad.dtype) == (values[outer].shape, values[outer].dtype)
+                    assert grad is None or (grad.shape, grad.dtype) == (
+                        values[outer].shape,
+                        values[outer].dtype,
+                    )
                 return (*([None] * len(step.outputs)), *found)
 
-        given = [values[value].detach() for value in step.outputs] + [values[value] for value in step.inputs]
+        given = [values[value].detach() for value in step.outputs] + [
+            values[value] for value in step.inputs
+        ]
         for value, out in zip(step.ids, Explicit.apply(*given), strict=True):
             values[value] = out
 
