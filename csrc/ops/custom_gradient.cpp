@@ -11,15 +11,18 @@ void infer_custom_gradient(InferContext& c) {
   for (size_t i = 0; i < count; ++i) c.set(i, c.input(i).dtype, c.input(i).dims);
 }
 
-// Body inputs: the saved values, then one gradient per output.
+// Body inputs: User inputs are the saved values in order, GradOutput ones say which gradient.
 Grads custom_gradient_grad(GradContext& c) {
   const auto outputs = static_cast<size_t>(c.attrs().integer("outputs"));
   const auto inputs = static_cast<size_t>(c.attrs().integer("inputs"));
+  const auto body = c.attrs().graph("body");
   Values arguments;
-  for (size_t i = outputs + inputs; i < c.input_count(); ++i) arguments.push_back(c.x(i).value());
-  for (size_t i = 0; i < outputs; ++i)
-    if (is_differentiable(c.y(i).dtype())) arguments.push_back(c.dy_or_zero(i).value());
-  const Values results = c.graph().inline_graph(*c.attrs().graph("body"), arguments);
+  size_t saved = outputs + inputs;
+  for (const GraphInput& input : body->inputs())
+    arguments.push_back(input.kind == InputKind::GradOutput
+                            ? c.dy_or_zero(static_cast<size_t>(input.index)).value()
+                            : c.x(saved++).value());
+  const Values results = c.graph().inline_graph(*body, arguments);
   Grads grads(c.input_count());
   for (size_t i = 0; i < results.size() && i < inputs; ++i)
     if (results[i]) grads[outputs + i] = Handle(&c.graph(), results[i]);

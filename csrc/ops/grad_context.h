@@ -62,6 +62,8 @@ class GradContext {
   std::vector<Handle> emit_all(std::string_view op, std::vector<Handle> inputs, Attrs attrs = {},
                                size_t outputs = 0);
   Handle literal(double value, DType dtype);
+  /// A size used as data, such as the number of elements a mean runs over.
+  Handle size_literal(const DimExpr& size, DType dtype);
   /// Tensor of `dims` filled with `value`.
   Handle full(double value, const Dims& dims, DType dtype);
   Handle cast(Handle value, DType dtype);

@@ -54,7 +54,8 @@ class TorchCall {
   Value* tensor(std::string_view name) const;
   Value* optional_tensor(std::string_view name) const;
   Values tensors(std::string_view name) const;
-  /// A tensor, or a number as a literal of type `dtype`.
+  /// A tensor cast to `dtype`, or a number as a literal of that type. Refuses a number that the
+  /// type cannot hold exactly.
   Value* operand(std::string_view name, DType dtype);
   bool is_tensor(std::string_view name) const;
   /// An integer known at capture; refuses (Refused) if it is symbolic.
@@ -65,16 +66,26 @@ class TorchCall {
   std::vector<int64_t> integers(std::string_view name) const;
   double number(std::string_view name) const;
   double number_or(std::string_view name, double fallback) const;
-  bool flag(std::string_view name) const;
-  std::string string(std::string_view name) const;
+  bool flag(std::string_view name, bool fallback = false) const;
+  std::string string(std::string_view name, std::string_view fallback = "") const;
   DType dtype_or(std::string_view name, DType fallback) const;
-  /// `dim` counted from the front for a tensor of that rank.
-  int64_t axis(std::string_view name, size_t rank) const;
+  /// `dim` counted from the front for a tensor of that rank; torch lets a scalar have dim 0.
+  int64_t axis(std::string_view name, size_t rank, int64_t fallback = 0) const;
+  /// A list of dims (a single one reads as a list) counted from the front; empty for None.
+  std::vector<int64_t> axes(std::string_view name, size_t rank) const;
+  /// Whether the argument is a Python number that is a float (not an int or bool).
+  bool is_float_number(std::string_view name) const;
 
+  /// Emission. A shape or type that the op cannot take refuses the conversion.
   Value* emit(std::string_view op, Values inputs, Attrs attrs = {});
   Values emit_all(std::string_view op, Values inputs, Attrs attrs = {}, size_t outputs = 0);
   Value* cast(Value* value, DType dtype);
   Value* literal(double value, DType dtype);
+  /// A size used as data.
+  Value* size_literal(const DimExpr& size, DType dtype);
+  Value* reshape(Value* value, const Dims& dims);
+  /// `dims` filled with `value`.
+  Value* full(double value, Dims dims, DType dtype);
 
   /// A fresh stream number for a random op: its place in program order.
   int64_t next_rng_stream();

@@ -1,0 +1,245 @@
+// y = f(a, b) element by element, with broadcasting: Add Sub Mul Div Pow Max Min Mod FloorDiv Atan2
+
+#include <cmath>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+// --- gradients --------------------------------------------------------------------------------
+
+Grads add_grad(GradContext& c) { return {c.dy(), c.dy()}; }
+
+Grads sub_grad(GradContext& c) { return {c.dy(), c.needs(1) ? -c.dy() : Handle()}; }
+
+Grads mul_grad(GradContext& c) {
+  return {c.needs(0) ? c.dy() * c.x(1) : Handle(), c.needs(1) ? c.dy() * c.x(0) : Handle()};
+}
+
+Grads div_grad(GradContext& c) {  // d(a/b) = da / b - y * db / b
+  const Handle scaled = c.dy() / c.x(1);
+  return {c.needs(0) ? scaled : Handle(), c.needs(1) ? -(scaled * c.y()) : Handle()};
+}
+
+bool literal_number(Handle value, double* number) {
+  if (!value.value()->is_literal()) return false;
+  const Scalar& scalar = value.value()->literal();
+  if (const auto* given = std::get_if<double>(&scalar)) *number = *given;
+  return std::holds_alternative<double>(scalar);
+}
+
+Handle pow_base_grad(GradContext& c) {  // b * a^(b-1), and 0 where b is 0
+  double exponent = 0.0;
+  if (literal_number(c.x(1), &exponent)) {
+    if (exponent == 0.0) return c.full(0.0, c.x(0).dims(), c.dy().dtype());
+    if (exponent == 1.0) return c.dy();
+    if (exponent == 2.0) return c.dy() * (c.x(0) * 2.0);
+    const Handle power = c.emit("Pow", {c.x(0), c.literal(exponent - 1.0, c.x(0).dtype())});
+    return c.dy() * (power * exponent);
+  }
+  const Handle zero = c.literal(0.0, c.x(1).dtype());
+  const Handle power = c.emit("Pow", {c.x(0), c.x(1) - 1.0});
+  return c.emit("Where", {c.emit("Equal", {c.x(1), zero}), zero, c.dy() * (c.x(1) * power)});
+}
+
+Handle pow_exponent_grad(GradContext& c) {  // y * log(a), and 0 where a is 0 and b >= 0
+  double base = 0.0;
+  if (literal_number(c.x(0), &base) && base > 0.0) return c.dy() * (c.y() * std::log(base));
+  const Handle zero = c.literal(0.0, c.y().dtype());
+  const Handle at_zero =
+      c.emit("And", {c.emit("Equal", {c.x(0), zero}), c.emit("GreaterOrEqual", {c.x(1), zero})});
+  const Handle slope = c.y() * c.emit("Log", {c.x(0)});
+  return c.dy() * c.emit("Where", {at_zero, zero, slope});
+}
+
+Grads pow_grad(GradContext& c) {
+  return {c.needs(0) ? pow_base_grad(c) : Handle(), c.needs(1) ? pow_exponent_grad(c) : Handle()};
+}
+
+// The operand that wins takes the gradient; equal ones take half each, as in torch.
+Handle extremum_grad(GradContext& c, std::string_view loses, size_t self, size_t other) {
+  const Handle zero = c.literal(0.0, c.dy().dtype());
+  const Handle ties = c.emit("Equal", {c.x(0), c.x(1)});
+  const Handle share = c.emit("Where", {ties, c.dy() * 0.5, c.dy()});
+  return c.emit("Where", {c.emit(loses, {c.x(self), c.x(other)}), zero, share});
+}
+
+Grads max_grad(GradContext& c) {
+  return {c.needs(0) ? extremum_grad(c, "Less", 0, 1) : Handle(),
+          c.needs(1) ? extremum_grad(c, "Less", 1, 0) : Handle()};
+}
+
+Grads min_grad(GradContext& c) {
+  return {c.needs(0) ? extremum_grad(c, "Greater", 0, 1) : Handle(),
+          c.needs(1) ? extremum_grad(c, "Greater", 1, 0) : Handle()};
+}
+
+Grads mod_grad(GradContext& c) {  // a mod b = a - b * quotient, the quotient locally constant
+  Handle other;
+  if (c.needs(1)) {
+    Handle quotient = c.emit("FloorDiv", {c.x(0), c.x(1)});
+    if (c.attrs().flag("fmod")) {
+      const Handle ratio = c.x(0) / c.x(1);
+      const Handle negative = c.emit("Less", {ratio, c.literal(0.0, ratio.dtype())});
+      quotient = c.emit("Where", {negative, c.emit("Ceil", {ratio}), c.emit("Floor", {ratio})});
+    }
+    other = -(c.dy() * quotient);
+  }
+  return {c.dy(), other};
+}
+
+Grads floor_div_grad(GradContext& c) {
+  return {c.needs(0) ? c.full(0.0, c.x(0).dims(), c.dy().dtype()) : Handle(),
+          c.needs(1) ? c.full(0.0, c.x(1).dims(), c.dy().dtype()) : Handle()};
+}
+
+Grads atan2_grad(GradContext& c) {
+  const Handle scaled = c.dy() / (c.x(0) * c.x(0) + c.x(1) * c.x(1));
+  return {c.needs(0) ? scaled * c.x(1) : Handle(), c.needs(1) ? -(scaled * c.x(0)) : Handle()};
+}
+
+// --- conversions ------------------------------------------------------------------------------
+
+// other * alpha
+Value* scaled(TorchCall& t, std::string_view name) {
+  const DType dtype = t.output().dtype;
+  Value* value = t.operand(name, dtype);
+  const double alpha = t.number_or("alpha", 1.0);
+  return alpha == 1.0 ? value : t.emit("Mul", {value, t.operand("alpha", dtype)});
+}
+
+Values convert_add(TorchCall& t) {
+  const DType dtype = t.output().dtype;
+  if (dtype != DType::Bool) return {t.emit("Add", {t.operand("self", dtype), scaled(t, "other")})};
+  if (t.number_or("alpha", 1.0) != 1.0) t.refuse("alpha of a bool sum must be 1");
+  return {t.emit("Or", binary_operands(t))};
+}
+
+Values convert_sub(TorchCall& t) {
+  return {t.emit("Sub", {t.operand("self", t.output().dtype), scaled(t, "other")})};
+}
+
+Values convert_rsub(TorchCall& t) {
+  return {t.emit("Sub", {t.operand("other", t.output().dtype), scaled(t, "self")})};
+}
+
+Values convert_mul(TorchCall& t) {
+  return {t.emit(t.output().dtype == DType::Bool ? "And" : "Mul", binary_operands(t))};
+}
+
+Values convert_div(TorchCall& t) {
+  const std::string mode = t.string("rounding_mode");
+  if (mode == "floor") return convert_binary<"FloorDiv">(t);
+  if (mode == "trunc" && is_floating(t.output().dtype))
+    t.refuse("division of floats that rounds to zero has no op");
+  return convert_binary<"Div">(t);
+}
+
+// a^2, a^3, sqrt and reciprocals as torch computes them: without pow.
+Values convert_pow_number(TorchCall& t) {
+  const DType dtype = t.output().dtype;
+  Value* x = t.operand("self", dtype);
+  const double exponent = t.number("exponent");
+  if (exponent == 1.0) return {t.emit("Identity", {x})};
+  if (exponent == 2.0) return {t.emit("Mul", {x, x})};
+  if (exponent == 3.0) return {t.emit("Mul", {t.emit("Mul", {x, x}), x})};
+  if (!is_floating(dtype)) t.refuse("powers of integers other than 1, 2 and 3 have no op");
+  if (exponent == 0.5) return {t.emit("Sqrt", {x})};
+  if (exponent == -0.5) return {t.emit("Rsqrt", {x})};
+  if (exponent == -1.0) return {t.emit("Reciprocal", {x})};
+  if (exponent == -2.0) return {t.emit("Reciprocal", {t.emit("Mul", {x, x})})};
+  return {t.emit("Pow", {x, t.literal(exponent, dtype)})};
+}
+
+Values convert_pow(TorchCall& t) {
+  require_real(t, true);
+  const DType dtype = t.output().dtype;
+  return {t.emit("Pow", {t.operand("self", dtype), t.operand("exponent", dtype)})};
+}
+
+Values convert_max(TorchCall& t) {
+  return {t.emit(t.output().dtype == DType::Bool ? "Or" : "Max", binary_operands(t))};
+}
+
+Values convert_min(TorchCall& t) {
+  return {t.emit(t.output().dtype == DType::Bool ? "And" : "Min", binary_operands(t))};
+}
+
+template <int fmod>
+Values convert_mod(TorchCall& t) {
+  return {t.emit("Mod", binary_operands(t), {{"fmod", fmod}})};
+}
+
+// self + value * tensor1 op tensor2
+template <OpName op>
+Values convert_addc(TorchCall& t) {
+  const DType dtype = t.output().dtype;
+  if (!is_floating(dtype)) t.refuse("only floating types are converted");
+  Value* term = t.emit(op.text, {t.operand("tensor1", dtype), t.operand("tensor2", dtype)});
+  if (t.number_or("value", 1.0) != 1.0) term = t.emit("Mul", {term, t.operand("value", dtype)});
+  return {t.emit("Add", {t.operand("self", dtype), term})};
+}
+
+// --- the ops ----------------------------------------------------------------------------------
+
+OpDef binary(std::string_view name, bool commutative, GradFn grad, std::vector<TorchRow> rows,
+             Attrs attrs = {}) {
+  return {.name = name,
+          .inputs = {"a", "b"},
+          .outputs = {"y"},
+          .attrs = std::move(attrs),
+          .kind = OpKind::Pointwise,
+          .commutative = commutative,
+          .infer = infer_broadcast,
+          .grad = grad,
+          .from_torch = std::move(rows)};
+}
+
+std::vector<OpDef> binary_ops() {
+  return {
+      binary("Add", true, add_grad,
+             {{"aten.add.Tensor", convert_add},
+              {"aten.add.Scalar", convert_add},
+              {"aten.addcmul.default", convert_addc<"Mul">},
+              {"aten.addcdiv.default", convert_addc<"Div">}}),
+      binary("Sub", false, sub_grad,
+             {{"aten.sub.Tensor", convert_sub},
+              {"aten.sub.Scalar", convert_sub},
+              {"aten.rsub.Tensor", convert_rsub},
+              {"aten.rsub.Scalar", convert_rsub}}),
+      binary("Mul", true, mul_grad,
+             {{"aten.mul.Tensor", convert_mul}, {"aten.mul.Scalar", convert_mul}}),
+      binary("Div", false, div_grad,
+             {{"aten.div.Tensor", convert_div},
+              {"aten.div.Scalar", convert_div},
+              {"aten.div.Tensor_mode", convert_div},
+              {"aten.div.Scalar_mode", convert_div}}),
+      binary("Pow", false, pow_grad,
+             {{"aten.pow.Tensor_Scalar", convert_pow_number},
+              {"aten.pow.Tensor_Tensor", convert_pow},
+              {"aten.pow.Scalar", convert_pow}}),
+      binary("Max", true, max_grad,
+             {{"aten.maximum.default", convert_max}, {"aten.max.other", convert_max}}),
+      binary("Min", true, min_grad,
+             {{"aten.minimum.default", convert_min}, {"aten.min.other", convert_min}}),
+      binary("Mod", false, mod_grad,  // fmod 0: the sign of b, as in Python; 1: the sign of a
+             {{"aten.remainder.Tensor", convert_mod<0>},
+              {"aten.remainder.Scalar", convert_mod<0>},
+              {"aten.remainder.Scalar_Tensor", convert_mod<0>},
+              {"aten.fmod.Tensor", convert_mod<1>},
+              {"aten.fmod.Scalar", convert_mod<1>}},
+             {{"fmod", 0}}),
+      binary("FloorDiv", false, floor_div_grad,
+             {{"aten.floor_divide.default", convert_binary<"FloorDiv">},
+              {"aten.floor_divide.Scalar", convert_binary<"FloorDiv">}}),
+      binary("Atan2", false, atan2_grad, {{"aten.atan2.default", convert_binary<"Atan2">}}),
+  };
+}
+
+REGISTER_OPS(binary_ops());
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,34 @@
+// y = x in element type `to`
+
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_cast(InferContext& c) { c.set(0, c.attrs().dtype("to"), c.input(0).dims); }
+
+Grads cast_grad(GradContext& c) { return {c.cast(c.dy(), c.x().dtype())}; }
+
+// Devices and layouts are left to the exporter: on one device such a copy is the identity.
+Values convert_to(TorchCall& t) {
+  Value* x = t.tensor("self");
+  require_real(t);
+  if (is_complex(x->dtype)) t.refuse("only real types are converted");
+  if (x->dtype == t.output().dtype) return {t.emit("Identity", {x})};
+  return {t.cast(x, t.output().dtype)};
+}
+
+REGISTER_OP(Cast, {.inputs = {"x"},
+                   .outputs = {"y"},
+                   .kind = OpKind::Pointwise,
+                   .infer = infer_cast,
+                   .grad = cast_grad,
+                   .from_torch = {{"aten._to_copy.default", convert_to},
+                                  {"aten.to.dtype", convert_to},
+                                  {"aten.to.dtype_layout", convert_to},
+                                  {"aten.to.other", convert_to},
+                                  {"aten.type_as.default", convert_to}}});
+
+}  // namespace
+}  // namespace ortmodule

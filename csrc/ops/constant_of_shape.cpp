@@ -1,0 +1,50 @@
+// y = a tensor of `shape` and `dtype` filled with `value`
+
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_constant(InferContext& c) {
+  c.set(0, c.attrs().dtype("dtype"), c.attrs().dims("shape"));
+}
+
+Values filled(TorchCall& t, double value) {
+  require_real(t);
+  return {t.full(value, t.output().dims, t.output().dtype)};
+}
+
+// Memory that torch leaves uninitialized is zero here: a run must be repeatable.
+Values convert_zeros(TorchCall& t) { return filled(t, 0.0); }
+Values convert_ones(TorchCall& t) { return filled(t, 1.0); }
+
+template <OpName argument>
+Values convert_full(TorchCall& t) {
+  const Value* value = t.operand(argument.text, t.output().dtype);
+  const double* number = value->is_literal() ? std::get_if<double>(&value->literal()) : nullptr;
+  if (!number) t.refuse("the value must be a number known at capture");
+  return filled(t, *number);
+}
+
+REGISTER_OP(ConstantOfShape, {.inputs = {},
+                              .outputs = {"y"},
+                              .kind = OpKind::Pointwise,
+                              .infer = infer_constant,
+                              .from_torch = {{"aten.zeros.default", convert_zeros},
+                                             {"aten.zeros_like.default", convert_zeros},
+                                             {"aten.new_zeros.default", convert_zeros},
+                                             {"aten.empty.memory_format", convert_zeros},
+                                             {"aten.empty_like.default", convert_zeros},
+                                             {"aten.new_empty.default", convert_zeros},
+                                             {"aten.ones.default", convert_ones},
+                                             {"aten.ones_like.default", convert_ones},
+                                             {"aten.new_ones.default", convert_ones},
+                                             {"aten.full.default", convert_full<"fill_value">},
+                                             {"aten.full_like.default", convert_full<"fill_value">},
+                                             {"aten.new_full.default", convert_full<"fill_value">},
+                                             {"aten.fill.Scalar", convert_full<"value">},
+                                             {"aten.scalar_tensor.default", convert_full<"s">}}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,133 @@
+// Adding nodes with defaults filled in and output types inferred.
+
+#include "ops/emit.h"
+
+#include "base/error.h"
+#include "ir/text.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+bool is_variadic(const OpDef& def) {
+  return !def.outputs.empty() && def.outputs.back().ends_with('*');
+}
+
+void fill_defaults(const OpDef& def, Attrs& attrs) {
+  for (const auto& [name, value] : def.attrs.entries())
+    if (!attrs.has(name)) attrs.set(name, value);
+}
+
+// A literal written into a text without types takes the type of its node's other operands.
+void type_literals(Graph& graph, Node& node) {
+  for (size_t i = 0; i < node.inputs().size(); ++i) {
+    Value* value = node.input(i);
+    if (!value || !value->is_literal() || value->dtype != DType::Undefined) continue;
+    const DType dtype = default_literal_dtype(node.inputs());
+    graph.set_input(&node, i, graph.literal(value->literal(), dtype));
+  }
+}
+
+void infer_from_body(Node& node) {
+  const std::unique_ptr<Graph> body = instantiate_body(node);
+  for (size_t i = 0; i < node.outputs().size(); ++i) {
+    const Value* from = body->outputs().at(i).value;
+    node.output(i)->dtype = from->dtype;
+    node.output(i)->dims = from->dims;
+  }
+}
+
+// Attributes `@name` of a body's node take the value that the fused node has under that name.
+void substitute_attrs(Node& inner, const Node& fused) {
+  const auto entries = inner.attrs.entries();
+  for (const auto& [name, value] : entries) {
+    const auto* text = std::get_if<std::string>(&value);
+    if (!text || !text->starts_with('@')) continue;
+    const Attr* actual = fused.attrs.find(std::string_view(*text).substr(1));
+    if (actual)
+      inner.attrs.set(name, *actual);
+    else
+      inner.attrs.erase(name);  // an optional attribute that the fused node does not have
+  }
+  fill_defaults(op_def(inner.op), inner.attrs);
+}
+
+// With an optional operand absent, `x + absent` and `x * absent` in the body mean x.
+void drop_absent(Graph& body, Node* inner) {
+  if (inner->op != "Add" && inner->op != "Mul") return;
+  Value* a = inner->input(0);
+  Value* b = inner->input(1);
+  if (a && b) return;
+  body.replace_all_uses(inner->output(), a ? a : b);
+  body.erase(inner);
+}
+
+}  // namespace
+
+Node* emit_node(Graph& graph, std::string_view op, Values inputs, Attrs attrs, size_t outputs) {
+  const OpDef& def = op_def(op);
+  if (!is_variadic(def)) outputs = def.outputs.size();
+  ORTM_ASSERT(outputs > 0, "op ", op, " needs the number of its outputs");
+  fill_defaults(def, attrs);
+  Node* node = graph.add_node(op, std::move(inputs), outputs, std::move(attrs));
+  try {
+    infer(*node);
+  } catch (...) {
+    graph.erase(node);
+    throw;
+  }
+  return node;
+}
+
+Value* emit(Graph& graph, std::string_view op, Values inputs, Attrs attrs) {
+  return emit_node(graph, op, std::move(inputs), std::move(attrs))->output();
+}
+
+void infer(Node& node) {
+  const OpDef& def = op_def(node.op);
+  if (def.infer) {
+    InferContext context(node);
+    def.infer(context);
+  } else if (!def.body.empty()) {
+    infer_from_body(node);
+  }
+}
+
+void infer(Graph& graph) {
+  for (Node* node : graph.node_pointers()) {
+    fill_defaults(op_def(node->op), node->attrs);
+    type_literals(graph, *node);
+    infer(*node);
+  }
+}
+
+Value* emit_cast(Graph& graph, Value* value, DType dtype) {
+  if (value->dtype == dtype) return value;
+  if (value->is_literal()) return graph.literal(value->literal(), dtype);
+  return emit(graph, "Cast", {value}, {{"to", dtype}});
+}
+
+std::unique_ptr<Graph> instantiate_body(const Node& node) {
+  const OpDef& def = op_def(node.op);
+  ORTM_ASSERT(!def.body.empty(), "op ", node.op, " has no body");
+  std::unique_ptr<Graph> body = parse_graph(def.body);
+  const size_t count = body->inputs().size();
+  ORTM_ASSERT(count == def.inputs.size(), "the body of ", node.op, " takes other operands");
+  for (size_t i = 0; i < count; ++i) {
+    Value* inside = body->inputs()[i].value;
+    if (const Value* outside = node.input(i)) {
+      inside->dtype = outside->dtype;
+      inside->dims = outside->dims;
+    } else {
+      body->replace_all_uses(inside, nullptr);
+    }
+  }
+  for (Node* inner : body->node_pointers()) {
+    substitute_attrs(*inner, node);
+    drop_absent(*body, inner);
+  }
+  infer(*body);
+  return body;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,51 @@
+// y = x repeated along dimensions of size 1 and new leading ones, without a copy
+
+#include "base/error.h"
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_expand(InferContext& c) {
+  const Dims& shape = c.attrs().dims("shape");
+  const std::optional<Dims> both = try_broadcast(c.input(0).dims, shape);
+  if (!both || *both != shape)
+    c.fail(str("shape must be one to which ", dims_text(c.input(0).dims), " broadcasts, but found ",
+               dims_text(shape)));
+  c.set(0, c.input(0).dtype, shape);
+}
+
+std::optional<Layout> expand_view(const Layout& in, const Attrs&, const Sizes& out_sizes, size_t) {
+  Layout out{out_sizes, Sizes(out_sizes.size(), 0), in.offset};
+  const size_t lead = out_sizes.size() - in.sizes.size();
+  for (size_t d = out_sizes.size(); d-- > 0;) {
+    if (d >= lead && in.sizes[d - lead] == out_sizes[d])
+      out.strides[d] = in.strides[d - lead];
+    else if (d < lead && out_sizes[d] == 1 && d + 1 < out_sizes.size())
+      out.strides[d] = out_sizes[d + 1] * out.strides[d + 1];  // nothing is repeated
+  }
+  return out;
+}
+
+Grads expand_grad(GradContext& c) { return {c.sum_to(c.dy(), c.x().dims())}; }
+
+Values convert_expand(TorchCall& t) {
+  Value* x = t.tensor("self");
+  if (x->dims == t.output().dims) return {t.emit("Identity", {x})};
+  return {t.emit("Expand", {x}, {{"shape", t.output().dims}})};
+}
+
+REGISTER_OP(Expand, {.inputs = {"x"},
+                     .outputs = {"y"},
+                     .kind = OpKind::View,
+                     .infer = infer_expand,
+                     .view = expand_view,
+                     .grad = expand_grad,
+                     .from_torch = {{"aten.expand.default", convert_expand},
+                                    {"aten.expand_as.default", convert_expand},
+                                    {"aten.broadcast_to.default", convert_expand}}});
+
+}  // namespace
+}  // namespace ortmodule

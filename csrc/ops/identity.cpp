@@ -1,0 +1,45 @@
+// y = x: Identity, and Detach, through which no gradient passes
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+std::optional<Layout> same_view(const Layout& in, const Attrs&, const Sizes&, size_t) { return in; }
+
+Grads identity_grad(GradContext& c) { return {c.dy()}; }
+Grads no_grad(GradContext&) { return {Handle()}; }
+
+template <OpName op>
+Values convert(TorchCall& t) {
+  return {t.emit(op.text, {t.tensor("self")})};
+}
+
+REGISTER_OP(Identity, {.inputs = {"x"},
+                       .outputs = {"y"},
+                       .kind = OpKind::View,
+                       .infer = infer_same_as_input,
+                       .view = same_view,
+                       .grad = identity_grad,
+                       .from_torch = {{"aten.contiguous.default", convert<"Identity">},
+                                      {"aten.clone.default", convert<"Identity">},
+                                      {"aten.alias.default", convert<"Identity">},
+                                      {"aten.lift_fresh.default", convert<"Identity">},
+                                      {"aten.lift_fresh_copy.default", convert<"Identity">},
+                                      {"aten.positive.default", convert<"Identity">}}});
+
+REGISTER_OP(Detach, {.domain = "com.microsoft",
+                     .inputs = {"x"},
+                     .outputs = {"y"},
+                     .kind = OpKind::View,
+                     .infer = infer_same_as_input,
+                     .view = same_view,
+                     .grad = no_grad,
+                     .non_differentiable = {0},
+                     .from_torch = {{"aten.detach.default", convert<"Detach">},
+                                    {"aten.detach_.default", convert<"Detach">}}});
+
+}  // namespace
+}  // namespace ortmodule

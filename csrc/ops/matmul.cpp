@@ -1,0 +1,150 @@
+// y[..., m, n] = sum_k a[..., m, k] * b[..., k, n]: MatMul, and FusedMatMul with scale and flips
+
+#include <numeric>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+double matmul_flops(const Attrs& attrs, const std::vector<Sizes>& in,
+                    const std::vector<Sizes>& out) {
+  const Sizes& a = in.at(0);
+  const int64_t k = a[a.size() - (attrs.flag("transA") ? 2 : 1)];
+  return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(k);
+}
+
+// --- gradients --------------------------------------------------------------------------------
+
+Handle flip(GradContext& c, Handle value) {  // swaps the last two dimensions
+  std::vector<int64_t> perm(value.dims().size());
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[perm.size() - 2], perm[perm.size() - 1]);
+  return c.transpose(value, perm);
+}
+
+Handle rows(GradContext& c, Handle value) {  // [..., m, k] as [rows, k]
+  const Dims& dims = value.dims();
+  return c.reshape(value, {product(Dims(dims.begin(), dims.end() - 1)), dims.back()});
+}
+
+// One product over all rows. Of a weight that is itself a transposed view the gradient is made in
+// the layout of what lies under the view, so that a parameter's gradient comes out dense.
+Handle weight_grad(GradContext& c) {
+  const Handle a = rows(c, c.x(0));
+  const Handle dy = rows(c, c.dy());
+  const Node* producer = c.x(1).value()->producer();
+  if (producer && producer->op == "Transpose") return flip(c, c.emit("MatMul", {flip(c, dy), a}));
+  return c.emit("MatMul", {flip(c, a), dy});
+}
+
+Grads matmul_grad(GradContext& c) {  // sums over broadcast batch dimensions are the engine's
+  Handle da;
+  Handle db;
+  if (c.needs(0)) da = c.emit("MatMul", {c.dy(), flip(c, c.x(1))});
+  if (c.needs(1))
+    db = c.x(1).dims().size() == 2 ? weight_grad(c) : c.emit("MatMul", {flip(c, c.x(0)), c.dy()});
+  return {da, db};
+}
+
+Grads fused_matmul_grad(GradContext& c) {
+  const int64_t trans_a = c.attrs().integer("transA");
+  const int64_t trans_b = c.attrs().integer("transB");
+  const Attr alpha = *c.attrs().find("alpha");
+  auto product = [&](Handle a, Handle b, int64_t flip_a, int64_t flip_b) {
+    return c.emit("FusedMatMul", {a, b},
+                  {{"alpha", alpha}, {"transA", flip_a}, {"transB", flip_b}});
+  };
+  Handle da;
+  Handle db;
+  if (c.needs(0))
+    da = trans_a ? product(c.x(1), c.dy(), trans_b, 1) : product(c.dy(), c.x(1), 0, !trans_b);
+  if (c.needs(1))
+    db = trans_b ? product(c.dy(), c.x(0), 1, trans_a) : product(c.x(0), c.dy(), !trans_a, 0);
+  return {da, db};
+}
+
+// --- conversions ------------------------------------------------------------------------------
+
+Value* flipped(TorchCall& t, Value* value) {
+  Dims perm(value->rank());
+  for (size_t i = 0; i < perm.size(); ++i) perm[i] = static_cast<int64_t>(i);
+  std::swap(perm[perm.size() - 2], perm[perm.size() - 1]);
+  return t.emit("Transpose", {value}, {{"perm", perm}});
+}
+
+// Vectors become a row (left) or a column (right); the result's sizes drop them again.
+Value* product(TorchCall& t, Value* a, Value* b) {
+  if (a->dtype != b->dtype) t.refuse("operands of a matrix product must have one type");
+  require_real(t);
+  if (a->rank() == 0 || b->rank() == 0) t.refuse("operands of a matrix product must have dims");
+  if (a->rank() == 1) a = t.emit("Unsqueeze", {a}, {{"axes", Dims{0}}});
+  if (b->rank() == 1) b = t.emit("Unsqueeze", {b}, {{"axes", Dims{1}}});
+  return t.reshape(t.emit("MatMul", {a, b}), t.output().dims);
+}
+
+template <OpName first, OpName second>
+Values convert_matmul(TorchCall& t) {
+  return {product(t, t.tensor(first.text), t.tensor(second.text))};
+}
+
+Values convert_linear(TorchCall& t) {
+  Value* x = t.tensor("input");
+  Value* w = t.tensor("weight");
+  Value* bias = t.optional_tensor("bias");
+  if (w->rank() != 2) t.refuse("the weight must have rank 2");
+  if (x->dtype != w->dtype || (bias && bias->dtype != w->dtype))
+    t.refuse("input, weight and bias must have one type");
+  require_real(t);
+  if (x->rank() == 2) return {t.emit("Gemm", {x, w, bias}, {{"transB", 1}})};
+  Value* y = product(t, x, flipped(t, w));
+  return {bias ? t.emit("Add", {y, bias}) : y};
+}
+
+// beta * self + alpha * product
+Values convert_sum(TorchCall& t, Value* y) {
+  const DType dtype = t.output().dtype;
+  if (t.number_or("alpha", 1.0) != 1.0) y = t.emit("Mul", {y, t.operand("alpha", dtype)});
+  const double beta = t.number_or("beta", 1.0);
+  if (beta == 0.0) return {y};  // self is not read at all, nan included
+  Value* self = t.operand("self", dtype);
+  if (beta != 1.0) self = t.emit("Mul", {self, t.operand("beta", dtype)});
+  return {t.emit("Add", {y, self})};
+}
+
+Values convert_baddbmm(TorchCall& t) {
+  return convert_sum(t, product(t, t.tensor("batch1"), t.tensor("batch2")));
+}
+
+Values convert_addmv(TorchCall& t) {
+  return convert_sum(t, product(t, t.tensor("mat"), t.tensor("vec")));
+}
+
+REGISTER_OP(MatMul, {.inputs = {"a", "b"},
+                     .outputs = {"y"},
+                     .kind = OpKind::MatMul,
+                     .infer = infer_matmul,
+                     .grad = matmul_grad,
+                     .flops = matmul_flops,
+                     .from_torch = {{"aten.linear.default", convert_linear},
+                                    {"aten.matmul.default", convert_matmul<"self", "other">},
+                                    {"aten.mm.default", convert_matmul<"self", "mat2">},
+                                    {"aten.bmm.default", convert_matmul<"self", "mat2">},
+                                    {"aten.mv.default", convert_matmul<"self", "vec">},
+                                    {"aten.dot.default", convert_matmul<"self", "tensor">},
+                                    {"aten.baddbmm.default", convert_baddbmm},
+                                    {"aten.addmv.default", convert_addmv}}});
+
+REGISTER_OP(FusedMatMul, {.domain = "com.microsoft",
+                          .inputs = {"a", "b"},
+                          .outputs = {"y"},
+                          .attrs = {{"alpha", 1.0}, {"transA", 0}, {"transB", 0}},
+                          .kind = OpKind::MatMul,
+                          .infer = infer_matmul,
+                          .grad = fused_matmul_grad,
+                          .flops = matmul_flops});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,115 @@
+// y = sum, mean, max, min or product of x over `axes` (all if empty)
+
+#include <algorithm>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+Dims kept_dims(const GradContext& c) {
+  Dims dims = c.x().dims();
+  for (int64_t axis : reduced_axes(c.attrs(), dims.size())) dims[static_cast<size_t>(axis)] = 1;
+  return dims;
+}
+
+// A value of the result's shape with the reduced dimensions back as 1.
+Handle keep(GradContext& c, Handle value) { return c.reshape(value, kept_dims(c)); }
+
+Handle spread(GradContext& c, Handle value) {
+  const Dims& dims = c.x().dims();
+  return value.dims() == dims ? value : c.emit("Expand", {value}, {{"shape", dims}});
+}
+
+Grads sum_grad(GradContext& c) { return {spread(c, keep(c, c.dy()))}; }
+
+Grads mean_grad(GradContext& c) {
+  DimExpr count = 1;
+  for (int64_t axis : reduced_axes(c.attrs(), c.x().dims().size()))
+    count = count * c.x().dims()[static_cast<size_t>(axis)];
+  return {spread(c, keep(c, c.dy()) / c.size_literal(count, c.dy().dtype()))};
+}
+
+// Equal extrema share the gradient evenly, as in torch.
+Grads extremum_grad(GradContext& c) {
+  const DType dtype = c.dy().dtype();
+  const Handle chosen = c.emit("Equal", {c.x(), keep(c, c.y())});
+  Attrs attrs = c.attrs();
+  attrs.set("keepdims", 1);
+  const Handle count = c.emit("ReduceSum", {c.cast(chosen, dtype)}, attrs);
+  return {c.emit("Where", {chosen, keep(c, c.dy()) / count, c.literal(0.0, dtype)})};
+}
+
+// --- conversions ------------------------------------------------------------------------------
+
+Attrs reduce_attrs(TorchCall& t, size_t rank) {
+  const std::vector<int64_t> axes = t.axes("dim", rank);
+  return {{"axes", Dims(axes.begin(), axes.end())}, {"keepdims", t.flag("keepdim") ? 1 : 0}};
+}
+
+// A scalar has nothing to reduce, whatever dims the call names.
+Value* reduce(TorchCall& t, std::string_view op, Value* x) {
+  if (x->rank() == 0) return t.emit("Identity", {x});
+  return t.emit(op, {x}, reduce_attrs(t, x->rank()));
+}
+
+// sum and mean first go to the result's type: bool and integers are counted in 64 bits.
+template <OpName op>
+Values convert_reduce(TorchCall& t) {
+  require_real(t);
+  return {reduce(t, op.text, t.operand("self", t.output().dtype))};
+}
+
+template <OpName op>
+Values convert_extremum(TorchCall& t) {
+  require_real(t);
+  if (t.output().dtype == DType::Bool) t.refuse("an extremum of bools has no op");
+  return {reduce(t, op.text, t.tensor("self"))};
+}
+
+// any and all count in 32 bits
+template <OpName op>
+Values convert_quantifier(TorchCall& t) {
+  Value* bits = t.cast(t.operand("self", DType::Bool), DType::Int32);
+  return {t.cast(reduce(t, op.text, bits), t.output().dtype)};
+}
+
+OpDef reduction(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
+  return {.name = name,
+          .inputs = {"x"},
+          .outputs = {"y"},
+          .attrs = {{"axes", Dims()}, {"keepdims", 1}},
+          .kind = OpKind::Reduction,
+          .infer = infer_reduce,
+          .grad = grad,
+          .from_torch = std::move(rows)};
+}
+
+std::vector<OpDef> reductions() {
+  return {
+      reduction("ReduceSum", sum_grad,
+                {{"aten.sum.default", convert_reduce<"ReduceSum">},
+                 {"aten.sum.dim_IntList", convert_reduce<"ReduceSum">}}),
+      reduction("ReduceMean", mean_grad,
+                {{"aten.mean.default", convert_reduce<"ReduceMean">},
+                 {"aten.mean.dim", convert_reduce<"ReduceMean">}}),
+      reduction("ReduceMax", extremum_grad,
+                {{"aten.amax.default", convert_extremum<"ReduceMax">},
+                 {"aten.max.default", convert_extremum<"ReduceMax">},
+                 {"aten.any.default", convert_quantifier<"ReduceMax">},
+                 {"aten.any.dim", convert_quantifier<"ReduceMax">}}),
+      reduction("ReduceMin", extremum_grad,
+                {{"aten.amin.default", convert_extremum<"ReduceMin">},
+                 {"aten.min.default", convert_extremum<"ReduceMin">},
+                 {"aten.all.default", convert_quantifier<"ReduceMin">},
+                 {"aten.all.dim", convert_quantifier<"ReduceMin">}}),
+      reduction("ReduceProd", nullptr, {}),  // a product's gradient needs care with zeros
+  };
+}
+
+REGISTER_OPS(reductions());
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,179 @@
+// y = x with other sizes and the same elements in row-major order: Reshape, Unsqueeze, Squeeze
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+// A run of input dimensions that one stride describes.
+struct Block {
+  int64_t size = 1;
+  int64_t stride = 1;
+};
+
+// Merges neighbours whose strides nest, innermost first.
+std::vector<Block> merge_dims(const Layout& in) {
+  std::vector<Block> blocks;
+  for (size_t i = in.sizes.size(); i-- > 0;) {
+    if (in.sizes[i] == 1) continue;
+    if (!blocks.empty() && in.strides[i] == blocks.back().size * blocks.back().stride)
+      blocks.back().size *= in.sizes[i];
+    else
+      blocks.push_back({in.sizes[i], in.strides[i]});
+  }
+  if (blocks.empty()) blocks.push_back({});
+  return blocks;
+}
+
+// Every output dimension must lie within one block: fills blocks with output dimensions from the
+// right; a dimension that straddles two blocks has no single stride.
+std::optional<Layout> reshape_view(const Layout& in, const Attrs&, const Sizes& out_sizes, size_t) {
+  Layout out{out_sizes, contiguous_strides(out_sizes), in.offset};
+  if (element_count(in.sizes) == 0) return out;
+  size_t d = out_sizes.size();
+  for (const Block& block : merge_dims(in)) {
+    int64_t filled = 1;
+    while (d > 0 && (filled < block.size || out_sizes[d - 1] == 1)) {
+      --d;
+      out.strides[d] = filled * block.stride;
+      filled *= out_sizes[d];
+    }
+    if (filled != block.size) return std::nullopt;
+  }
+  return out;
+}
+
+// A new dimension of size 1 takes the stride that it would have if it were split off the next one.
+std::optional<Layout> unsqueeze_view(const Layout& in, const Attrs& attrs, const Sizes& out_sizes,
+                                     size_t) {
+  Layout out{out_sizes, Sizes(out_sizes.size(), 1), in.offset};
+  std::vector<int64_t> axes = attrs.integers("axes");
+  for (int64_t& axis : axes)
+    if (axis < 0) axis += static_cast<int64_t>(out_sizes.size());
+  size_t from = in.sizes.size();
+  for (size_t d = out_sizes.size(); d-- > 0;) {
+    if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) == axes.end())
+      out.strides[d] = in.strides[--from];
+    else if (d + 1 < out_sizes.size())
+      out.strides[d] = out_sizes[d + 1] * out.strides[d + 1];
+  }
+  return out;
+}
+
+std::optional<Layout> squeeze_view(const Layout& in, const Attrs& attrs, const Sizes& out_sizes,
+                                   size_t) {
+  Layout out{out_sizes, {}, in.offset};
+  const std::vector<int64_t> axes = reduced_axes(attrs, in.sizes.size());
+  for (size_t d = 0; d < in.sizes.size(); ++d)
+    if (!std::binary_search(axes.begin(), axes.end(), static_cast<int64_t>(d)))
+      out.strides.push_back(in.strides[d]);
+  return out;
+}
+
+// --- shapes -----------------------------------------------------------------------------------
+
+void infer_reshape(InferContext& c) {
+  const Dims& shape = c.attrs().dims("shape");
+  const DimExpr from = product(c.input(0).dims);
+  const DimExpr to = product(shape);
+  if (from.is_constant() && to.is_constant() && !(from == to))
+    c.fail(str("the number of elements must stay, but found ", dims_text(c.input(0).dims), " to ",
+               dims_text(shape)));
+  c.set(0, c.input(0).dtype, shape);
+}
+
+void infer_unsqueeze(InferContext& c) {
+  Dims dims = c.input(0).dims;
+  const auto rank = static_cast<int64_t>(dims.size() + c.attrs().dims("axes").size());
+  std::vector<int64_t> axes = c.attrs().integers("axes");
+  for (int64_t& axis : axes) {
+    if (axis < 0) axis += rank;
+    if (axis < 0 || axis >= rank) c.fail(str("axes must lie within rank ", rank));
+  }
+  std::sort(axes.begin(), axes.end());
+  for (int64_t axis : axes) dims.insert(dims.begin() + axis, DimExpr(1));
+  c.set(0, c.input(0).dtype, std::move(dims));
+}
+
+void infer_squeeze(InferContext& c) {
+  const Value& x = c.input(0);
+  const std::vector<int64_t> axes = reduced_axes(c.attrs(), x.rank());
+  Dims dims;
+  for (size_t d = 0; d < x.rank(); ++d) {
+    if (!std::binary_search(axes.begin(), axes.end(), static_cast<int64_t>(d)))
+      dims.push_back(x.dims[d]);
+    else if (!(x.dims[d] == DimExpr(1)))
+      c.fail(str("a squeezed dimension must have size 1, but found ", x.dims[d].text()));
+  }
+  c.set(0, x.dtype, std::move(dims));
+}
+
+Grads reshape_grad(GradContext& c) { return {c.reshape(c.dy(), c.x().dims())}; }
+
+// --- conversions: the result's sizes are known -------------------------------------------------
+
+Values convert_view(TorchCall& t) {
+  if (t.tensor("self")->dtype != t.output().dtype) t.refuse("reads the bytes as another type");
+  return {t.emit("Reshape", {t.tensor("self")}, {{"shape", t.output().dims}})};
+}
+
+Values convert_unsqueeze(TorchCall& t) {
+  Value* x = t.tensor("self");
+  return {t.emit("Unsqueeze", {x}, {{"axes", Dims{t.axis("dim", x->rank() + 1)}}})};
+}
+
+// squeeze(), squeeze(dim) and squeeze(dims) drop only dimensions of size 1.
+Values convert_squeeze(TorchCall& t) {
+  Value* x = t.tensor("self");
+  std::vector<int64_t> wanted;
+  if (t.has("dim"))
+    wanted = t.axes("dim", x->rank());
+  else
+    for (size_t d = 0; d < x->rank(); ++d) wanted.push_back(static_cast<int64_t>(d));
+  std::sort(wanted.begin(), wanted.end());
+  Dims axes;
+  for (int64_t axis : wanted)
+    if (x->rank() > 0 && x->dims[static_cast<size_t>(axis)] == DimExpr(1)) axes.push_back(axis);
+  if (axes.empty()) return {t.emit("Identity", {x})};
+  return {t.emit("Squeeze", {x}, {{"axes", axes}})};
+}
+
+REGISTER_OP(Reshape, {.inputs = {"x"},
+                      .outputs = {"y"},
+                      .kind = OpKind::View,
+                      .infer = infer_reshape,
+                      .view = reshape_view,
+                      .grad = reshape_grad,
+                      .from_torch = {{"aten.view.default", convert_view},
+                                     {"aten._unsafe_view.default", convert_view},
+                                     {"aten.reshape.default", convert_view},
+                                     {"aten._reshape_copy.default", convert_view},
+                                     {"aten.view_as.default", convert_view},
+                                     {"aten.flatten.using_ints", convert_view},
+                                     {"aten.unflatten.int", convert_view}}});
+
+REGISTER_OP(Unsqueeze, {.inputs = {"x"},
+                        .outputs = {"y"},
+                        .kind = OpKind::View,
+                        .infer = infer_unsqueeze,
+                        .view = unsqueeze_view,
+                        .grad = reshape_grad,
+                        .from_torch = {{"aten.unsqueeze.default", convert_unsqueeze}}});
+
+REGISTER_OP(Squeeze, {.inputs = {"x"},
+                      .outputs = {"y"},
+                      .kind = OpKind::View,
+                      .infer = infer_squeeze,
+                      .view = squeeze_view,
+                      .grad = reshape_grad,
+                      .from_torch = {{"aten.squeeze.default", convert_squeeze},
+                                     {"aten.squeeze.dim", convert_squeeze},
+                                     {"aten.squeeze.dims", convert_squeeze}}});
+
+}  // namespace
+}  // namespace ortmodule

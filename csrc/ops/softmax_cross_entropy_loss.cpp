@@ -1,0 +1,107 @@
+// loss = reduce(w[label] * (log_sum_exp(scores) - scores[label])) over labels != ignore_index,
+// smoothed towards all classes by label_smoothing; the mean divides by the sum of w[label]
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_loss(InferContext& c) {
+  const Value& scores = c.input(0);
+  const Value& labels = c.input(1);
+  if (scores.rank() < 2) c.fail(str("scores must have rank 2 or more, but found ", scores.rank()));
+  Dims expected = scores.dims;
+  expected.erase(expected.begin() + 1);
+  if (labels.dims != expected)
+    c.fail(str("labels must have the shape ", dims_text(expected), ", but found ",
+               dims_text(labels.dims)));
+  if (c.has_input(2) && c.input(2).dims != Dims{scores.dims[1]})
+    c.fail(str("weights must have the shape ", dims_text({scores.dims[1]}), ", but found ",
+               dims_text(c.input(2).dims)));
+  const bool none = c.attrs().string("reduction") == "none";
+  c.set(0, scores.dtype, none ? labels.dims : Dims());
+  c.set(1, statistics_dtype(scores.dtype), labels.dims);
+}
+
+Grads loss_grad(GradContext& c) {
+  return {
+      c.emit("SoftmaxCrossEntropyLossGrad", {c.dy(), c.x(0), c.x(1), c.x(2), c.y(1)}, c.attrs())};
+}
+
+// Targets that are probabilities: -sum_c w_c * target_c * log_softmax(scores)_c
+Values probabilities(TorchCall& t, Value* scores, Value* target, Value* weights) {
+  const DType dtype = t.output().dtype;
+  const int64_t axis = scores->rank() == 1 ? 0 : 1;
+  const DimExpr& classes = scores->dims[static_cast<size_t>(axis)];
+  const double smoothing = t.number_or("label_smoothing", 0.0);
+  if (smoothing > 0.0) {
+    Value* share = t.emit("Div", {t.literal(smoothing, dtype), t.size_literal(classes, dtype)});
+    target = t.emit("Add", {t.emit("Mul", {target, t.literal(1.0 - smoothing, dtype)}), share});
+  }
+  Value* terms = t.emit("Mul", {t.emit("LogSoftmax", {scores}, {{"axis", axis}}), target});
+  if (weights) {
+    Dims dims(scores->rank(), DimExpr(1));
+    dims[static_cast<size_t>(axis)] = classes;
+    terms = t.emit("Mul", {terms, t.reshape(weights, dims)});
+  }
+  const int64_t reduction = t.integer_or("reduction", 1);
+  const Dims axes = reduction == 0 ? Dims{axis} : Dims();
+  Value* loss = t.emit("Neg", {t.emit("ReduceSum", {terms}, {{"axes", axes}, {"keepdims", 0}})});
+  if (reduction != 1) return {loss};
+  DimExpr count = 1;  // the mean runs over everything but the classes
+  for (size_t i = 0; i < scores->rank(); ++i)
+    if (static_cast<int64_t>(i) != axis) count = count * scores->dims[i];
+  return {t.emit("Div", {loss, t.size_literal(count, dtype)})};
+}
+
+Values convert_cross_entropy(TorchCall& t) {
+  static constexpr const char* kReductions[] = {"none", "mean", "sum"};
+  require_real(t, true);
+  Value* scores = t.tensor("self");
+  Value* target = t.tensor("target");
+  Value* weights = t.optional_tensor("weight");
+  if (scores->rank() == 0) t.refuse("scores must have a class dimension");
+  if (scores->dtype != t.output().dtype || (weights && weights->dtype != scores->dtype))
+    t.refuse("scores, weights and loss must have one type");
+  if (is_floating(target->dtype)) {
+    if (target->dtype != scores->dtype) t.refuse("scores and probabilities must have one type");
+    return probabilities(t, scores, target, weights);
+  }
+  if (target->dtype != DType::Int64) t.refuse("labels must be int64");
+  const int64_t reduction = t.integer_or("reduction", 1);
+  if (reduction < 0 || reduction > 2) t.refuse("unknown reduction");
+  if (scores->rank() == 1) {  // one sample without a batch dimension
+    scores = t.emit("Unsqueeze", {scores}, {{"axes", Dims{0}}});
+    target = t.emit("Unsqueeze", {target}, {{"axes", Dims{0}}});
+  }
+  Value* loss = t.emit("SoftmaxCrossEntropyLoss", {scores, target, weights},
+                       {{"ignore_index", t.integer_or("ignore_index", -100)},
+                        {"reduction", kReductions[reduction]},
+                        {"label_smoothing", t.number_or("label_smoothing", 0.0)}});
+  return {t.reshape(loss, t.output().dims)};
+}
+
+const Attrs kAttrs = {{"ignore_index", -100}, {"reduction", "mean"}, {"label_smoothing", 0.0}};
+
+REGISTER_OP(SoftmaxCrossEntropyLoss,
+            {.inputs = {"scores", "labels", "weights?"},
+             .outputs = {"loss", "log_sum_exp"},
+             .attrs = kAttrs,
+             .kind = OpKind::Norm,
+             .infer = infer_loss,
+             .grad = loss_grad,
+             .non_differentiable = {1, 2},
+             .from_torch = {{"aten.cross_entropy_loss.default", convert_cross_entropy}}});
+
+REGISTER_OP(SoftmaxCrossEntropyLossGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dloss", "scores", "labels", "weights?", "log_sum_exp"},
+             .outputs = {"dscores"},
+             .attrs = kAttrs,
+             .kind = OpKind::Norm,
+             .infer = infer_like<1>});
+
+}  // namespace
+}  // namespace ortmodule
