@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include "base/error.h"
 
@@ -16,14 +17,21 @@ int64_t floor_div_value(int64_t a, int64_t b) {
 
 int64_t apply(DimAtom::Kind kind, int64_t a, int64_t b) {
   switch (kind) {
-    case DimAtom::Kind::FloorDiv: return floor_div_value(a, b);
-    case DimAtom::Kind::Mod: return a - floor_div_value(a, b) * b;
-    case DimAtom::Kind::Max: return std::max(a, b);
-    case DimAtom::Kind::Min: return std::min(a, b);
-    case DimAtom::Kind::Symbol: break;
+    case DimAtom::Kind::FloorDiv:
+      return floor_div_value(a, b);
+    case DimAtom::Kind::Mod:
+      return a - floor_div_value(a, b) * b;
+    case DimAtom::Kind::Max:
+      return std::max(a, b);
+    case DimAtom::Kind::Min:
+      return std::min(a, b);
+    case DimAtom::Kind::Symbol:
+      break;
   }
   throw InternalError("a symbol is not an operation");
 }
+
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
 // Recursive descent: sum := product (("+"|"-") product)*; product := unary (("*"|"//"|"%") unary)*.
 class DimParser {
@@ -68,7 +76,10 @@ class DimParser {
   }
 
   DimExpr unary() {
-    if (eat("-")) return DimExpr(0) - unary();
+    if (eat("-")) {
+      if (at_ < text_.size() && is_digit(text_[at_])) return number(true);
+      return DimExpr(0) - unary();
+    }
     if (eat("(")) {
       DimExpr inner = sum();
       expect(")");
@@ -77,7 +88,7 @@ class DimParser {
     skip_space();
     ORTM_CHECK(at_ < text_.size(), "[shape] a size expression must not end after an operator: '",
                text_, "'");
-    if (std::isdigit(static_cast<unsigned char>(text_[at_]))) return number();
+    if (is_digit(text_[at_])) return number(false);
     const std::string name = identifier();
     if (name == "max" || name == "min") {
       expect("(");
@@ -90,10 +101,13 @@ class DimParser {
     return DimExpr::symbol(name);
   }
 
-  DimExpr number() {
+  DimExpr number(bool negative) {
+    const size_t start = at_;
+    while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
+    const std::string digits = str(negative ? "-" : "", text_.substr(start, at_ - start));
     int64_t value = 0;
-    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])))
-      value = value * 10 + (text_[at_++] - '0');
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    ORTM_CHECK(error == std::errc(), "[shape] a size must fit 64 bits, but found ", digits);
     return DimExpr(value);
   }
 
@@ -130,10 +144,14 @@ class DimParser {
 
 std::string atom_text(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
   switch (kind) {
-    case DimAtom::Kind::FloorDiv: return str("((", a, ")//(", b, "))");
-    case DimAtom::Kind::Mod: return str("((", a, ")%(", b, "))");
-    case DimAtom::Kind::Max: return str("max(", a, ",", b, ")");
-    default: return str("min(", a, ",", b, ")");
+    case DimAtom::Kind::FloorDiv:
+      return str("((", a, ")//(", b, "))");
+    case DimAtom::Kind::Mod:
+      return str("((", a, ")%(", b, "))");
+    case DimAtom::Kind::Max:
+      return str("max(", a, ",", b, ")");
+    default:
+      return str("min(", a, ",", b, ")");
   }
 }
 
@@ -142,8 +160,8 @@ std::string atom_text(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
 void SymbolValues::bind(std::string_view symbol, int64_t value) {
   for (auto& [name, bound] : entries_) {
     if (name != symbol) continue;
-    ORTM_CHECK(bound == value, "[shape] dimension ", symbol, " must have one size, but found ", bound,
-               " and ", value);
+    ORTM_CHECK(bound == value, "[shape] dimension ", symbol, " must have one size, but found ",
+               bound, " and ", value);
     return;
   }
   entries_.emplace_back(symbol, value);
@@ -202,11 +220,15 @@ DimExpr DimExpr::from_terms(std::vector<Term> terms) {
   for (auto& [k, term] : merged) {
     const int64_t c = term.coefficient;
     std::string& text = polynomial->text;
-    if (!text.empty()) text += c < 0 ? " - " : " + ";
-    else if (c < 0) text += "-";
+    if (!text.empty())
+      text += c < 0 ? " - " : " + ";
+    else if (c < 0)
+      text += "-";
     const int64_t magnitude = c < 0 ? -c : c;
-    if (k.empty()) text += std::to_string(magnitude);
-    else text += magnitude == 1 ? k : std::to_string(magnitude) + "*" + k;
+    if (k.empty())
+      text += std::to_string(magnitude);
+    else
+      text += magnitude == 1 ? k : std::to_string(magnitude) + "*" + k;
     polynomial->terms.push_back(std::move(term));
   }
   result.constant_ = false;
@@ -258,6 +280,22 @@ DimExpr DimExpr::max(const DimExpr& a, const DimExpr& b) {
 
 DimExpr DimExpr::min(const DimExpr& a, const DimExpr& b) {
   return a == b ? a : operation(DimAtom::Kind::Min, a, b);
+}
+
+DimExpr DimExpr::simplified(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
+  switch (kind) {
+    case DimAtom::Kind::FloorDiv:
+      return floor_div(a, b);
+    case DimAtom::Kind::Mod:
+      return mod(a, b);
+    case DimAtom::Kind::Max:
+      return max(a, b);
+    case DimAtom::Kind::Min:
+      return min(a, b);
+    case DimAtom::Kind::Symbol:
+      break;
+  }
+  throw InternalError("a symbol is not an operation");
 }
 
 DimExpr DimExpr::parse(std::string_view text) { return DimParser(text).parse(); }
@@ -321,8 +359,7 @@ DimExpr DimExpr::substitute(const std::vector<std::pair<std::string, DimExpr>>& 
       } else {
         const DimExpr a = atom->operands[0].substitute(map);
         const DimExpr b = atom->operands[1].substitute(map);
-        const bool div = atom->kind == DimAtom::Kind::FloorDiv;
-        product = product * (div ? floor_div(a, b) : operation(atom->kind, a, b));
+        product = product * simplified(atom->kind, a, b);
       }
     }
     total = total + product;

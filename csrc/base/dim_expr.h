@@ -29,9 +29,9 @@ class SymbolValues {
 struct DimAtom {
   enum class Kind { Symbol, FloorDiv, Mod, Max, Min };
   Kind kind = Kind::Symbol;
-  std::string symbol;            // Kind::Symbol
+  std::string symbol;             // Kind::Symbol
   std::vector<DimExpr> operands;  // the two operands of the others
-  std::string text;              // canonical spelling; equal text means equal value
+  std::string text;               // canonical spelling; equal text means equal value
 };
 
 /// A polynomial with integer coefficients in normal form, so that equality is structural:
@@ -83,6 +83,7 @@ class DimExpr {
   static DimExpr from_terms(std::vector<Term> terms);
   static DimExpr from_atom(std::shared_ptr<const DimAtom> atom);
   static DimExpr operation(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b);
+  static DimExpr simplified(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b);
   std::vector<Term> terms() const;
 
   bool constant_ = true;

@@ -1,10 +1,23 @@
 #include "ir/graph.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include "base/error.h"
 
 namespace ortmodule {
+namespace {
+
+// Bit by bit: 0.0 and -0.0 are two literals, nan is one.
+bool same_scalar(const Scalar& a, const Scalar& b) {
+  const auto* x = std::get_if<double>(&a);
+  const auto* y = std::get_if<double>(&b);
+  if (x && y) return std::bit_cast<uint64_t>(*x) == std::bit_cast<uint64_t>(*y);
+  return a == b;
+}
+
+}  // namespace
 
 Value* Graph::new_value() {
   values_.push_back(std::make_unique<Value>());
@@ -51,9 +64,9 @@ void Graph::add_output(Value* value, OutputKind kind, int index) {
 
 Value* Graph::literal(Scalar scalar, DType dtype) {
   for (Value* known : literals_)
-    if (known->dtype == dtype && known->literal() == scalar) return known;
+    if (known->dtype == dtype && same_scalar(known->literal(), scalar)) return known;
   Value* value = new_value();
-  value->name = unique_name("literal");
+  value->name = "literal";  // not a name of the graph: a literal is printed as its number
   value->dtype = dtype;
   value->literal_ = std::move(scalar);
   literals_.push_back(value);
@@ -127,7 +140,9 @@ void Graph::move_before(Node* node, Node* before) {
 }
 
 void Graph::rename(Value* value, std::string_view name) {
-  if (value->name != name) value->name = unique_name(name);
+  if (value->name == name) return;
+  names_.erase(value->name);
+  value->name = unique_name(name);
 }
 
 std::vector<Node*> Graph::node_pointers() const {
@@ -171,9 +186,10 @@ std::unique_ptr<Graph> Graph::clone(std::unordered_map<const Value*, Value*>* ma
     twin->origin = node->origin;
     twin->region = node->region;
     twin->tag = node->tag;
+    // All automatic names go before the first own one is taken, or they could meet.
+    for (Value* output : twin->outputs_) copy->names_.erase(output->name);
     for (size_t i = 0; i < node->outputs_.size(); ++i) {
       copy_type(*node->outputs_[i], *twin->outputs_[i]);
-      copy->names_.erase(twin->outputs_[i]->name);
       twin->outputs_[i]->name = node->outputs_[i]->name;
       copy->names_.try_emplace(node->outputs_[i]->name, 1);
       to[node->outputs_[i]] = twin->outputs_[i];
