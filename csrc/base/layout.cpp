@@ -61,6 +61,16 @@ bool is_inner_contiguous(const Layout& layout) {
   return layout.sizes.empty() || layout.sizes.back() <= 1 || layout.strides.back() == 1;
 }
 
+bool is_matrix(const Layout& layout) {
+  const size_t rank = layout.sizes.size();
+  if (rank < 2) return is_contiguous(layout);
+  const int64_t rows = layout.sizes[rank - 2], columns = layout.sizes[rank - 1];
+  const int64_t row_stride = layout.strides[rank - 2], column_stride = layout.strides[rank - 1];
+  const bool row_major = column_stride == 1 && row_stride >= std::max<int64_t>(columns, 1);
+  const bool column_major = row_stride == 1 && column_stride >= std::max<int64_t>(rows, 1);
+  return row_major || column_major;
+}
+
 int64_t extent(const Layout& layout) {
   int64_t last = 0;
   for (size_t i = 0; i < layout.sizes.size(); ++i) {

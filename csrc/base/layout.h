@@ -30,6 +30,9 @@ bool is_dense(const Layout& layout);
 /// The last dimension has stride 1 or at most one element.
 bool is_inner_contiguous(const Layout& layout);
 
+/// One of the last two dimensions has stride 1 and the other steps over it: what GEMM takes.
+bool is_matrix(const Layout& layout);
+
 /// Elements between the first and one past the last that are touched; 0 for empty tensors.
 int64_t extent(const Layout& layout);
 

@@ -1,8 +1,12 @@
 // The Python module: one line per topic.
+#include "bindings/cpu_memory_stats.h"
 #include "bindings/topics.h"
 
 PYBIND11_MODULE(_C, m) {
   using namespace ortmodule::bindings;
   m.doc() = "The C++ engine of ortmodule_py.";
   init_build(m);
+  init_builder(m);
+  init_session(m);
+  ortmodule::init_cpu_memory_stats(m);
 }

@@ -130,7 +130,8 @@ struct KernelArgs {
 };
 
 /// The least a kernel demands of an operand's layout; the plan inserts a copy otherwise.
-enum class LayoutRule : uint8_t { Any, InnerContiguous, Contiguous };
+/// Matrix: one of the last two dimensions has stride 1 and the other does not overlap it.
+enum class LayoutRule : uint8_t { Any, InnerContiguous, Matrix, Contiguous };
 
 struct KernelDef {
   std::string_view op = {};    // operator name, or "PointwiseGroup"
@@ -144,6 +145,8 @@ struct KernelDef {
   size_t (*workspace_bytes)(const StepFacts&) = nullptr;
   /// Bytes that the kernel's library allocates itself through torch while it runs (at its peak).
   size_t (*library_bytes)(const StepFacts&) = nullptr;
+  /// Strides of each output where they are not row-major.
+  std::vector<Sizes> (*output_strides)(const StepFacts&) = nullptr;
   /// State computed once per plan and handed to every run.
   std::shared_ptr<const void> (*prepare)(const StepFacts&) = nullptr;
   /// Rule for every operand; `input_rules` overrides by position.
@@ -151,6 +154,8 @@ struct KernelDef {
   std::vector<LayoutRule> input_rules = {};
   /// An output may take the storage of a dying operand of the same layout and element size.
   bool inplace = false;
+  /// The library may allocate more than library_bytes declares: the plan's prediction is labelled.
+  bool inexact = false;
   /// Results depend on nothing but the operands' bits (no atomics).
   bool deterministic = true;
   int priority = 0;            // the highest among those that accept wins

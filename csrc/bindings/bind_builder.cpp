@@ -1,0 +1,260 @@
+// The graph builder as Python sees it: arguments become TorchArg, tensors that the program closed
+// over are kept for the session.
+#include <pybind11/stl.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <utility>
+#include <vector>
+
+#include "bindings/engine.h"
+#include "bindings/topics.h"
+#include "exporter/graph_builder.h"
+
+namespace ortmodule::bindings {
+namespace py = pybind11;
+namespace {
+
+struct PyVal {
+  int id;
+};
+struct PyDim {
+  DimExpr expr;
+};
+struct PyDType {
+  DType dtype;
+};
+struct PyOpaque {
+  std::string text;
+};
+
+DimExpr to_dim(const py::handle& object) {
+  if (py::isinstance<PyDim>(object)) return object.cast<const PyDim&>().expr;
+  return DimExpr(object.cast<int64_t>());
+}
+
+Dims to_dims(const py::handle& sizes) {
+  Dims dims;
+  for (const py::handle& size : sizes) dims.push_back(to_dim(size));
+  return dims;
+}
+
+TorchArg to_arg(const py::handle& object, const GraphBuilder& builder) {
+  if (object.is_none()) return {std::monostate{}};
+  if (py::isinstance<PyVal>(object)) return {builder.value(object.cast<const PyVal&>().id)};
+  if (py::isinstance<PyDim>(object)) return {object.cast<const PyDim&>().expr};
+  if (py::isinstance<PyDType>(object)) return {object.cast<const PyDType&>().dtype};
+  if (py::isinstance<PyOpaque>(object)) return {TorchOpaque{object.cast<const PyOpaque&>().text}};
+  if (py::isinstance<py::bool_>(object)) return {object.cast<bool>()};
+  if (py::isinstance<py::int_>(object)) return {DimExpr(object.cast<int64_t>())};
+  if (py::isinstance<py::float_>(object)) return {object.cast<double>()};
+  if (py::isinstance<py::str>(object)) return {object.cast<std::string>()};
+  TorchArgList list;
+  for (const py::handle& entry : object) list.push_back(to_arg(entry, builder));
+  return {std::move(list)};
+}
+
+TorchOutput to_output(const py::handle& object) {
+  TorchOutput output;
+  output.present = !object.is_none();
+  if (!output.present) return output;
+  output.dtype = parse_dtype(object["dtype"].cast<std::string>());
+  output.dims = to_dims(object["sizes"]);
+  output.strides = to_dims(object["strides"]);
+  return output;
+}
+
+/// Whether the operator draws from a generator of torch's.
+bool draws_random_numbers(const std::string& target) {
+  const size_t dot = target.find('.');
+  const size_t last = target.rfind('.');
+  if (dot == std::string::npos || last == dot) return false;
+  const std::string name = target.substr(0, dot) + "::" + target.substr(dot + 1, last - dot - 1);
+  const std::string overload = target.substr(last + 1);
+  const auto schema = c10::Dispatcher::singleton().findSchema(
+      {name, overload == "default" ? std::string() : overload});
+  return schema && schema->hasTag(at::Tag::nondeterministic_seeded);
+}
+
+/// A GraphBuilder together with what only torch knows: strides of values and constants' data.
+class PyGraphBuilder {
+ public:
+  explicit PyGraphBuilder(PyGraphBuilder* parent = nullptr) : parent_(parent) {}
+
+  int input(const std::string& name, const std::string& kind, const std::string& dtype,
+            const py::list& sizes, const py::list& strides, bool requires_grad, bool) {
+    const InputKind input_kind = kind == "parameter" ? InputKind::Parameter
+                                 : kind == "buffer"  ? InputKind::Buffer
+                                                     : InputKind::User;
+    const int id =
+        builder_.input(name, parse_dtype(dtype), to_dims(sizes), requires_grad, input_kind);
+    remember_strides({id}, {to_dims(strides)});
+    return id;
+  }
+
+  int symint_input(const std::string& symbol, int64_t) {
+    builder_.symint_input(symbol);
+    return -1;
+  }
+
+  /// A constant of a backward body becomes one of the piece, saved for the body.
+  int constant(const at::Tensor& tensor) {
+    if (parent_) return body_input("saved", parent_->constant(tensor));
+    const int id = builder_.constant("constant", to_dtype(tensor.scalar_type()),
+                                     Dims(tensor.sizes().begin(), tensor.sizes().end()));
+    remember_strides({id}, {Dims(tensor.strides().begin(), tensor.strides().end())});
+    constants_.push_back(tensor);
+    return id;
+  }
+
+  py::object call(const std::string& target, const py::list& args, const py::sequence& outputs,
+                  const std::pair<std::string, std::string>& origin, const std::string& tag,
+                  bool gradient) {
+    std::vector<std::pair<std::string, TorchArg>> converted;
+    for (const py::handle& entry : args) {
+      const auto pair = entry.cast<py::tuple>();
+      converted.emplace_back(pair[0].cast<std::string>(), to_arg(pair[1], builder_));
+    }
+    std::vector<TorchOutput> types;
+    std::vector<Dims> strides;
+    for (const py::handle& entry : outputs) {
+      types.push_back(to_output(entry));
+      strides.push_back(types.back().strides);
+    }
+    const CallResult ids = builder_.call(target, std::move(converted), std::move(types),
+                                         {origin.first, origin.second}, tag,
+                                         draws_random_numbers(target), gradient);
+    if (!ids) return py::none();
+    remember_strides(*ids, strides);
+    return py::cast(*ids);
+  }
+
+  std::vector<int> custom_gradient(const std::vector<int>& outputs, const std::vector<int>& inputs,
+                                   const std::vector<int>&, PyGraphBuilder& body) {
+    ExportedPiece piece = body.builder_.take();
+    const std::vector<int> ids =
+        builder_.custom_gradient(outputs, inputs, body.saved_, std::move(piece.graph));
+    std::vector<Dims> strides;
+    for (int id : outputs) strides.push_back(strides_of(id));
+    remember_strides(ids, strides);
+    return ids;
+  }
+
+  /// A backward body for the gradients of `outputs`.
+  std::unique_ptr<PyGraphBuilder> body(const std::vector<int>& outputs) {
+    auto body = std::make_unique<PyGraphBuilder>(this);
+    body->gradient_of_ = outputs;
+    return body;
+  }
+
+  int body_input(const std::string&, int id) {
+    const Value* value = parent_->builder_.value(id);
+    saved_.push_back(id);
+    return builder_.input(value->name, value->dtype, value->dims, false, InputKind::User);
+  }
+
+  int grad_input(int index) {
+    const Value* output = parent_->builder_.value(gradient_of_.at(static_cast<size_t>(index)));
+    return builder_.input("d_" + output->name, output->dtype, output->dims, false,
+                          InputKind::GradOutput, index);
+  }
+
+  void body_output(const std::vector<int>& grads) {
+    for (int id : grads)
+      builder_.graph().add_output(id >= 0 ? builder_.value(id) : nullptr, OutputKind::Output, 0);
+  }
+
+  void mutate(int argument, int value) { builder_.mutate(argument, value); }
+  void alias_output(int output, int argument) { aliases_.emplace_back(output, argument); }
+
+  void outputs(const py::list& values) {
+    int position = 0;
+    for (const py::handle& value : values) {
+      int argument = -1;
+      for (const auto& [output, input] : aliases_)
+        if (output == position) argument = input;
+      ++position;
+      if (argument >= 0) {
+        builder_.output_argument(argument);
+      } else if (py::isinstance<PyVal>(value)) {
+        const int id = value.cast<const PyVal&>().id;
+        builder_.output(id, strides_of(id));
+      } else if (value.is_none()) {
+        builder_.output_none();
+      } else {
+        builder_.output_dim(to_dim(value));
+      }
+    }
+  }
+
+  std::string print() { return ortmodule::print(builder_.graph(), {true, true}); }
+
+  GraphBuilder& builder() { return builder_; }
+  std::vector<at::Tensor>& constants() { return constants_; }
+
+ private:
+  void remember_strides(const std::vector<int>& ids, const std::vector<Dims>& strides) {
+    for (size_t i = 0; i < ids.size() && i < strides.size(); ++i) {
+      if (ids[i] < 0) continue;
+      const auto id = static_cast<size_t>(ids[i]);
+      if (strides_.size() <= id) strides_.resize(id + 1);
+      strides_[id] = strides[i];
+    }
+  }
+  Dims strides_of(int id) const {
+    const auto at = static_cast<size_t>(id);
+    return at < strides_.size() ? strides_[at] : Dims{};
+  }
+
+  GraphBuilder builder_;
+  PyGraphBuilder* parent_ = nullptr;
+  std::vector<int> saved_;
+  std::vector<int> gradient_of_;  // body: the parent's outputs
+  std::vector<Dims> strides_;
+  std::vector<at::Tensor> constants_;
+  std::vector<std::pair<int, int>> aliases_;
+};
+
+std::shared_ptr<CompiledPiece> finish(PyGraphBuilder& builder, const PieceOptions& options) {
+  return std::make_shared<CompiledPiece>(builder.builder().take(), std::move(builder.constants()),
+                                         options);
+}
+
+}  // namespace
+
+void init_builder(py::module_& m) {
+  py::class_<PyVal>(m, "Val", "A captured tensor.").def(py::init<int>());
+  py::class_<PyDim>(m, "Dim", "A size expression as text, e.g. 's0*2'.")
+      .def(py::init([](const std::string& text) { return PyDim{DimExpr::parse(text)}; }));
+  py::class_<PyDType>(m, "DType", "An element type by torch's name.")
+      .def(py::init([](const std::string& name) { return PyDType{parse_dtype(name)}; }));
+  py::class_<PyOpaque>(m, "Opaque", "A device, layout or memory format.")
+      .def(py::init<std::string>());
+  py::class_<PyGraphBuilder> cls(m, "GraphBuilder",
+                                 "Receives a captured program; see ortmodule_py/graph_builder.py.");
+  cls.def(py::init([] { return std::make_unique<PyGraphBuilder>(); }))
+      .def_static("has_rule", &GraphBuilder::has_rule)
+      .def("input", &PyGraphBuilder::input)
+      .def("symint_input", &PyGraphBuilder::symint_input)
+      .def("constant", &PyGraphBuilder::constant)
+      .def("call", &PyGraphBuilder::call, py::arg("target"), py::arg("args"), py::arg("outputs"),
+           py::arg("origin"), py::arg("tag") = "", py::arg("gradient") = false)
+      .def("body", &PyGraphBuilder::body, py::keep_alive<0, 1>())
+      .def("custom_gradient", &PyGraphBuilder::custom_gradient)
+      .def("mutate", &PyGraphBuilder::mutate)
+      .def("alias_output", &PyGraphBuilder::alias_output)
+      .def("outputs", &PyGraphBuilder::outputs)
+      .def("print", &PyGraphBuilder::print, "The graph so far as text.")
+      .def("finish", &finish, "The compiled piece; the builder is empty afterwards.")
+      // A backward body is a builder of its own.
+      .def("body_input", &PyGraphBuilder::body_input)
+      .def("grad_input", &PyGraphBuilder::grad_input)
+      .def("output", &PyGraphBuilder::body_output);
+  cls.attr("Val") = m.attr("Val");
+  cls.attr("Dim") = m.attr("Dim");
+  cls.attr("DType") = m.attr("DType");
+  cls.attr("Opaque") = m.attr("Opaque");
+}
+
+}  // namespace ortmodule::bindings

@@ -1,0 +1,124 @@
+// The compiled piece as a Python callable, and what can be asked about it.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/engine.h"
+#include "bindings/topics.h"
+#include "ir/text.h"
+
+namespace ortmodule::bindings {
+namespace py = pybind11;
+namespace {
+
+/// Calls the piece with Dynamo's flat arguments; returns the flat results.
+py::list call(CompiledPiece& piece, const py::args& args) {
+  const ExportedPiece& exported = piece.session().piece();
+  std::vector<at::Tensor> tensors;
+  std::vector<int64_t> symbols;
+  size_t constant = 0;
+  size_t position = 0;
+  for (const BoundInput& bound : exported.arguments) {
+    if (bound.kind == BoundInput::Kind::Symbol) {
+      symbols.push_back(py::cast<int64_t>(args[position++]));
+      continue;
+    }
+    const auto& input = exported.graph->inputs()[static_cast<size_t>(bound.graph_input)];
+    if (input.kind == InputKind::Constant) {
+      tensors.push_back(piece.constants().at(constant++));
+    } else {
+      tensors.push_back(py::cast<at::Tensor>(args[position++]));
+    }
+  }
+  SymbolValues sizes;
+  std::vector<at::Tensor> outputs;
+  {
+    const py::gil_scoped_release release;
+    outputs = piece.run(std::move(tensors), symbols, &sizes);
+  }
+  py::list results;
+  for (const BoundOutput& bound : exported.results) {
+    switch (bound.kind) {
+      case BoundOutput::Kind::Tensor:
+        results.append(std::move(outputs[static_cast<size_t>(bound.graph_output)]));
+        break;
+      case BoundOutput::Kind::Dim: results.append(bound.dim.evaluate(sizes)); break;
+      case BoundOutput::Kind::Input: results.append(args[static_cast<size_t>(bound.argument)]); break;
+      case BoundOutput::Kind::None: results.append(py::none()); break;
+    }
+  }
+  return results;
+}
+
+py::dict facts(CompiledPiece& piece) {
+  Session& session = piece.session();
+  py::dict result;
+  size_t aten = 0;
+  for (const auto& node : session.joint_graph().nodes()) aten += node->op == "ATen" ? 1 : 0;
+  const StageTimes& times = session.times();
+  py::dict stages;
+  stages["optimize_forward"] = times.optimize_forward_ms;
+  stages["gradient"] = times.gradient_ms;
+  stages["optimize_joint"] = times.optimize_joint_ms;
+  stages["lower"] = times.lower_ms;
+  stages["plan"] = times.plan_ms;
+  result["stages_ms"] = stages;
+  result["training"] = session.training();
+  result["nodes"] = session.joint_graph().node_count();
+  result["nodes_aten"] = aten;
+  result["plans"] = session.plans_made();
+  result["refusals"] = session.piece().refusals;
+  const RunStatistics& runs = piece.statistics();
+  result["forwards"] = runs.forwards;
+  result["backwards"] = runs.backwards;
+  result["planned_peak_bytes"] = runs.planned_peak_bytes;
+  result["measured_peak_bytes"] = runs.measured_peak_bytes;
+  if (const auto entry = piece.last_plan()) {
+    result["exact"] = entry->program.plan->exact;
+    result["saved_bytes"] = entry->program.plan->saved_bytes;
+    result["steps"] = entry->program.plan->steps.size();
+  }
+  return result;
+}
+
+std::string stage_text(CompiledPiece& piece, const std::string& stage) {
+  const Session& session = piece.session();
+  const PrintOptions options{true, true};
+  if (stage == "exported") return print(session.exported_graph(), options);
+  if (stage == "forward") return print(session.forward_graph(), options);
+  if (stage == "joint") return print(session.joint_graph(), options);
+  if (stage == "lowered") return print(*session.lowered().graph, options);
+  if (stage == "passes") return text(session.forward_report(), true) + text(session.joint_report(), true);
+  ORTM_CHECK(stage == "plan", "[inspect] the stage must be exported, forward, joint, lowered, "
+             "passes or plan, but found '", stage, "'");
+  const auto entry = piece.last_plan();
+  return entry ? print(*entry->program.plan) : std::string("no plan yet: run a forward first\n");
+}
+
+}  // namespace
+
+void init_session(py::module_& m) {
+  py::register_exception<Error>(m, "ORTModuleError", PyExc_RuntimeError);
+  py::class_<PieceOptions>(m, "PieceOptions", "How a piece is optimized and planned.")
+      .def(py::init<>())
+      .def_readwrite("training", &PieceOptions::training)
+      .def_readwrite("verify", &PieceOptions::verify)
+      .def_readwrite("disabled_passes", &PieceOptions::disabled_passes)
+      .def_readwrite("fuel", &PieceOptions::fuel)
+      .def_readwrite("plan_cache_size", &PieceOptions::plan_cache_size)
+      .def_property(
+          "dump", [](const PieceOptions&) { return py::none(); },
+          [](PieceOptions& options, const std::function<void(int, std::string, std::string)>& hook) {
+            options.dump = [hook](int stage, std::string_view name, const std::string& text) {
+              hook(stage, std::string(name), text);
+            };
+          });
+  py::class_<CompiledPiece, std::shared_ptr<CompiledPiece>>(
+      m, "CompiledPiece", "A captured piece of a module, compiled; call it with flat arguments.")
+      .def("__call__", &call)
+      .def("facts", &facts, "Counts, stage times and bytes as a dict.")
+      .def("text", &stage_text, py::arg("stage"), "A stage's printed form.");
+}
+
+}  // namespace ortmodule::bindings

@@ -1,0 +1,266 @@
+#include "bindings/engine.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <mutex>
+#include <utility>
+
+namespace ortmodule::bindings {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// A forward run between forward and backward; shared by the chained autograd nodes of its ranges.
+struct RunState : torch::CustomClassHolder {
+  RunState(CompiledPiece& piece_, std::shared_ptr<PlanEntry> entry_)
+      : piece(piece_), entry(std::move(entry_)), frame(entry->program, torch_allocator()) {}
+
+  const Plan& plan() const { return *entry->program.plan; }
+
+  CompiledPiece& piece;
+  std::shared_ptr<PlanEntry> entry;
+  Frame frame;
+  std::vector<at::Tensor> tensors;   // arguments by graph input; only those in use
+  std::vector<at::Tensor> outputs;   // filled by forward
+  std::vector<at::Tensor> held;      // saved arguments, outputs and gradients during backward
+  const Program* backward = nullptr;  // chosen when the first range runs
+  bool consumed = false;
+};
+
+using StatePtr = c10::intrusive_ptr<RunState>;
+
+int find_buffer(const Plan& plan, BufferKind kind, int index) {
+  for (size_t b = 0; b < plan.buffers.size(); ++b)
+    if (plan.buffers[b].kind == kind && plan.buffers[b].index == index) return static_cast<int>(b);
+  return -1;
+}
+
+/// Guards under which the engine runs: no autograd, no autocast (the graph has its own casts).
+struct EngineGuards {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
+KernelContext make_context(const Frame& frame) {
+  KernelContext context;
+  context.parallel_for = torch_parallel_for();
+  context.seed = frame.seed;
+  return context;
+}
+
+uint64_t draw_seed() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+void run_forward(RunState& state) {
+  const EngineGuards guards;
+  const Program& program = state.entry->program;
+  const Plan& plan = state.plan();
+  if (program.random) state.frame.seed = draw_seed();
+  for (size_t b = 0; b < plan.buffers.size(); ++b)
+    if (plan.buffers[b].kind == BufferKind::Argument)
+      state.frame.bind(static_cast<int>(b),
+                       state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
+  KernelContext context = make_context(state.frame);
+  execute(program, state.frame, context, 0, plan.forward_steps, false);
+  for (int argument : plan.mutated_arguments)
+    state.tensors[static_cast<size_t>(argument)].unsafeGetTensorImpl()->bump_version();
+  for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
+    const PlannedTensor& tensor =
+        plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
+    Buffer buffer =
+        state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+    state.outputs.push_back(tensor_from(std::move(buffer), tensor.dtype, tensor.layout));
+  }
+}
+
+/// Binds the output gradients that arrived, choosing the backward plan that needs just these.
+void begin_backward(RunState& state, const variable_list& grads,
+                    const variable_list& saved) {
+  Session& session = state.piece.session();
+  std::vector<bool> arrived = session.differentiable_outputs();
+  for (size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && grads[k].defined();
+  state.backward = &session.backward_program(*state.entry, arrived);
+  state.frame.switch_to(*state.backward);
+  const Plan& plan = *state.backward->plan;
+  state.held = saved;
+  size_t next = 0;
+  for (int argument : state.plan().saved_arguments)
+    state.frame.bind(find_buffer(plan, BufferKind::Argument, argument),
+                     saved[next++].mutable_data_ptr());
+  for (int output : state.plan().saved_outputs)
+    state.frame.bind(find_buffer(plan, BufferKind::Output, output),
+                     saved[next++].mutable_data_ptr());
+  const auto& inputs = plan.graph->inputs();
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (plan.buffers[b].kind != BufferKind::OutputGrad) continue;
+    const GraphInput& input = inputs[static_cast<size_t>(plan.buffers[b].index)];
+    const at::Tensor& grad = grads[static_cast<size_t>(input.index)];
+    if (!grad.defined()) continue;
+    state.held.push_back(grad.to(to_scalar_type(input.value->dtype)).contiguous());
+    state.frame.bind(static_cast<int>(b), state.held.back().mutable_data_ptr());
+  }
+}
+
+void check_backward(const RunState& state) {
+  TORCH_CHECK(!at::GradMode::is_enabled(),
+              "[backward] ortmodule_py computes first derivatives only, but backward ran with "
+              "create_graph=True; set ORTMODULE_BYPASS=1 to run the original module");
+  TORCH_CHECK(!state.consumed,
+              "Trying to backward through the graph a second time (or directly access saved tensors "
+              "after they have already been freed). Specify retain_graph=True if you need to "
+              "backward through the graph a second time.");
+}
+
+/// One piece of the schedule as an autograd node. Range 0 also is the forward: its outputs are the
+/// module's; the nodes of later ranges precede it in the autograd graph and hand it an empty token.
+class RangeNode : public torch::autograd::Function<RangeNode> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const StatePtr& state, int64_t range,
+                               std::vector<int64_t> arguments, at::TensorList inputs) {
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["state"] = c10::IValue::make_capsule(state);
+    ctx->saved_data["range"] = range;
+    ctx->saved_data["arguments"] = std::move(arguments);
+    ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
+    if (range > 0) return {at::empty({0}, at::kFloat)};
+    run_forward(*state);
+    variable_list saved, fixed, dirty;
+    for (int argument : state->plan().saved_arguments)
+      saved.push_back(state->tensors[static_cast<size_t>(argument)]);
+    for (int output : state->plan().saved_outputs)
+      saved.push_back(state->outputs[static_cast<size_t>(output)]);
+    ctx->save_for_backward(std::move(saved));
+    state->tensors.clear();
+    variable_list outputs = std::move(state->outputs);
+    state->outputs.clear();
+    const std::vector<bool>& differentiable = state->piece.session().differentiable_outputs();
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (!differentiable[k]) fixed.push_back(outputs[k]);
+    ctx->mark_non_differentiable(fixed);
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto state = c10::static_intrusive_pointer_cast<RunState>(
+        ctx->saved_data["state"].toCapsule());
+    const auto range = static_cast<int>(ctx->saved_data["range"].toInt());
+    check_backward(*state);
+    const EngineGuards guards;
+    const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+    if (range == 0) begin_backward(*state, grads, ctx->get_saved_variables());
+    const Program& program = *state->backward;
+    KernelContext context = make_context(state->frame);
+    execute(program, state->frame, context, program.range_begin[static_cast<size_t>(range)],
+            program.range_begin[static_cast<size_t>(range) + 1], keep);
+    variable_list results = take_gradients(*state, *ctx);
+    if (range + 1 == program.plan->ranges) finish(*state, keep);
+    return results;
+  }
+
+ private:
+  // Non-tensor arguments (state, range, arguments) come first and have no gradient.
+  static variable_list take_gradients(RunState& state, AutogradContext& ctx) {
+    const auto inputs = static_cast<size_t>(ctx.saved_data["inputs"].toInt());
+    const std::vector<int64_t> arguments = ctx.saved_data["arguments"].toIntVector();
+    variable_list results(3 + inputs);
+    const Plan& plan = *state.backward->plan;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      for (const PlannedGradient& gradient : plan.gradients) {
+        if (gradient.input != arguments[i] || gradient.tensor < 0) continue;
+        const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
+        Buffer buffer =
+            state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+        results[3 + i] = tensor_from(std::move(buffer), tensor.dtype, tensor.layout);
+      }
+    }
+    if (arguments.size() < inputs) results.back() = at::empty({0}, at::kFloat);  // the token
+    return results;
+  }
+
+  static void finish(RunState& state, bool keep) {
+    RunStatistics& statistics = state.piece.statistics();
+    statistics.measured_peak_bytes = state.frame.peak_bytes();
+    statistics.planned_peak_bytes = state.backward->plan->peak_bytes;
+    ++statistics.backwards;
+    state.held.clear();
+    if (keep) return;
+    state.consumed = true;
+    state.frame.clear();
+  }
+};
+
+/// Records the chain of range nodes, last range first; returns the outputs.
+variable_list record(const StatePtr& state) {
+  const Plan& plan = state->plan();
+  at::Tensor token;
+  for (int range = plan.ranges - 1; range >= 0; --range) {
+    std::vector<int64_t> arguments;
+    variable_list inputs;
+    for (const PlannedGradient& gradient : plan.gradients) {
+      if (gradient.tensor < 0 || gradient.range != range) continue;
+      arguments.push_back(gradient.input);
+      inputs.push_back(state->tensors[static_cast<size_t>(gradient.input)]);
+    }
+    if (token.defined()) inputs.push_back(token);
+    variable_list outputs =
+        RangeNode::apply(state, int64_t{range}, std::move(arguments), at::TensorList(inputs));
+    if (range == 0) return outputs;
+    token = outputs.at(0);
+  }
+  return {};
+}
+
+Layout layout_of(const at::Tensor& tensor) {
+  return {Sizes(tensor.sizes().begin(), tensor.sizes().end()),
+          Sizes(tensor.strides().begin(), tensor.strides().end()), 0};
+}
+
+SessionOptions session_options(const PieceOptions& options) {
+  SessionOptions result;
+  result.training = options.training;
+  result.plan_cache_size = static_cast<size_t>(options.plan_cache_size);
+  result.optimizer.verify = options.verify;
+  result.optimizer.disabled = {options.disabled_passes.begin(), options.disabled_passes.end()};
+  if (options.fuel >= 0) result.optimizer.fuel = std::make_shared<int64_t>(options.fuel);
+  result.optimizer.dump = options.dump;
+  return result;
+}
+
+}  // namespace
+
+CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
+                             const PieceOptions& options)
+    : session_(std::make_unique<Session>(std::move(piece), session_options(options))),
+      constants_(std::move(constants)) {}
+
+std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
+                                           const std::vector<int64_t>& symbols,
+                                           SymbolValues* sizes) {
+  std::vector<Layout> layouts;
+  layouts.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) layouts.push_back(layout_of(tensor));
+  last_plan_ = session_->plan_for(layouts, symbols);
+  if (sizes) *sizes = last_plan_->request.symbols;
+  auto state = c10::make_intrusive<RunState>(*this, last_plan_);
+  state->tensors = std::move(tensors);
+  ++statistics_.forwards;
+  const bool record_gradients = session_->training() && at::GradMode::is_enabled();
+  if (record_gradients && !state->plan().gradients.empty()) return record(state);
+  {
+    run_forward(*state);
+    statistics_.measured_peak_bytes = state->frame.peak_bytes();
+    statistics_.planned_peak_bytes = state->plan().forward_peak_bytes;
+  }
+  return std::move(state->outputs);
+}
+
+}  // namespace ortmodule::bindings

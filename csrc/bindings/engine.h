@@ -1,0 +1,67 @@
+// The torch side of a session: tensors in and out, autograd, torch's allocator, threads and
+// generator.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "session.h"
+
+namespace ortmodule::bindings {
+
+DType to_dtype(at::ScalarType type);
+at::ScalarType to_scalar_type(DType dtype);
+
+/// torch's allocator for CPU memory.
+Allocator& torch_allocator();
+
+/// torch's thread pool as a ParallelFor.
+ParallelFor torch_parallel_for();
+
+/// A tensor that owns `buffer`.
+at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout);
+
+struct PieceOptions {
+  bool training = true;
+  bool verify = false;
+  std::vector<std::string> disabled_passes;
+  int64_t fuel = -1;         // negative: no limit
+  DumpHook dump;
+  int plan_cache_size = 64;
+};
+
+/// What runs did, summed over a piece.
+struct RunStatistics {
+  int64_t forwards = 0;
+  int64_t backwards = 0;
+  int64_t planned_peak_bytes = 0;   // of the last run
+  int64_t measured_peak_bytes = 0;  // engine bytes of the last finished run
+};
+
+/// A captured piece, callable with the flat arguments that Dynamo gives.
+class CompiledPiece {
+ public:
+  CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
+                const PieceOptions& options);
+
+  /// Tensors by graph input (constants included) and symbol arguments, in order. Returns forward
+  /// outputs by index; records one autograd node per range if anything requires a gradient.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> tensors, const std::vector<int64_t>& symbols,
+                              SymbolValues* sizes);
+
+  Session& session() { return *session_; }
+  const std::vector<at::Tensor>& constants() const { return constants_; }
+  RunStatistics& statistics() { return statistics_; }
+  std::shared_ptr<PlanEntry> last_plan() const { return last_plan_; }
+
+ private:
+  std::unique_ptr<Session> session_;
+  std::vector<at::Tensor> constants_;
+  RunStatistics statistics_;
+  std::shared_ptr<PlanEntry> last_plan_;
+};
+
+}  // namespace ortmodule::bindings

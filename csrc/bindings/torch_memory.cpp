@@ -1,0 +1,92 @@
+// Conversions between torch's notions and ours: types, memory, threads.
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+#include <ATen/ops/empty.h>
+
+#include "bindings/engine.h"
+
+namespace ortmodule::bindings {
+
+DType to_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat: return DType::Float32;
+    case at::kDouble: return DType::Float64;
+    case at::kHalf: return DType::Float16;
+    case at::kBFloat16: return DType::BFloat16;
+    case at::kLong: return DType::Int64;
+    case at::kInt: return DType::Int32;
+    case at::kShort: return DType::Int16;
+    case at::kChar: return DType::Int8;
+    case at::kByte: return DType::UInt8;
+    case at::kBool: return DType::Bool;
+    case at::kComplexFloat: return DType::Complex64;
+    case at::kComplexDouble: return DType::Complex128;
+    default: break;
+  }
+  throw Error(str("[dtype] tensors must have a type that ortmodule_py knows, but found ",
+                  c10::toString(type)));
+}
+
+at::ScalarType to_scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::Float32: return at::kFloat;
+    case DType::Float64: return at::kDouble;
+    case DType::Float16: return at::kHalf;
+    case DType::BFloat16: return at::kBFloat16;
+    case DType::Int64: return at::kLong;
+    case DType::Int32: return at::kInt;
+    case DType::Int16: return at::kShort;
+    case DType::Int8: return at::kChar;
+    case DType::UInt8: return at::kByte;
+    case DType::Bool: return at::kBool;
+    case DType::Complex64: return at::kComplexFloat;
+    case DType::Complex128: return at::kComplexDouble;
+    case DType::Undefined: break;
+  }
+  throw InternalError("an undefined type has no torch type");
+}
+
+namespace {
+
+class TorchAllocator : public Allocator {
+ public:
+  Buffer allocate(int64_t bytes) override {
+    // Asked each time, so that an allocator installed later (a counting one) sees every block.
+    at::DataPtr data = c10::GetCPUAllocator()->allocate(static_cast<size_t>(bytes));
+    void* pointer = data.get();
+    const auto deleter = data.get_deleter();
+    return Buffer(pointer, bytes, data.release_context(), deleter);
+  }
+};
+
+void parallel_for_at(int64_t count, int64_t grain,
+                     const std::function<void(int64_t, int64_t)>& body) {
+  at::parallel_for(0, count, grain, body);
+}
+
+}  // namespace
+
+Allocator& torch_allocator() {
+  static TorchAllocator allocator;
+  return allocator;
+}
+
+ParallelFor torch_parallel_for() { return &parallel_for_at; }
+
+at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout) {
+  void* data = buffer.data();
+  const auto bytes = static_cast<size_t>(buffer.bytes());
+  const auto deleter = buffer.deleter();
+  void* context = buffer.release_context();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                       at::DataPtr(data, context, deleter, at::kCPU), c10::GetCPUAllocator(),
+                       /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::scalarTypeToTypeMeta(to_scalar_type(dtype)));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
+  return tensor;
+}
+
+}  // namespace ortmodule::bindings

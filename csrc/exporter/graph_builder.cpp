@@ -1,0 +1,218 @@
+#include "exporter/graph_builder.h"
+
+#include "base/error.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+/// The argument of an ATen node as an attribute; tensors become references to operands.
+Attr encode_argument(const TorchArg& arg, Values& operands) {
+  struct Encoder {
+    Values& operands;
+    Attr operator()(std::monostate) const { return std::string("none"); }
+    Attr operator()(Value* value) const {
+      operands.push_back(value);
+      return str("tensor:", operands.size() - 1);
+    }
+    Attr operator()(const DimExpr& dim) const { return dim; }
+    Attr operator()(bool flag) const { return std::string(flag ? "true" : "false"); }
+    Attr operator()(double number) const { return number; }
+    Attr operator()(const std::string& text) const { return "str:" + text; }
+    Attr operator()(DType dtype) const { return dtype; }
+    Attr operator()(const TorchOpaque& opaque) const { return "opaque:" + opaque.text; }
+    Attr operator()(const TorchArgList& list) const { return encode_list(list); }
+
+    Attr encode_list(const TorchArgList& list) const {
+      Dims dims;
+      std::vector<double> numbers;
+      std::string tensors = "tensors:";
+      std::string flags = "flags:";
+      size_t tensor_count = 0;
+      for (const TorchArg& entry : list) {
+        if (const auto* dim = std::get_if<DimExpr>(&entry.value)) dims.push_back(*dim);
+        if (const auto* number = std::get_if<double>(&entry.value)) numbers.push_back(*number);
+        if (const auto* flag = std::get_if<bool>(&entry.value)) flags += *flag ? "1" : "0";
+        const auto* value = std::get_if<Value*>(&entry.value);
+        if (value || std::holds_alternative<std::monostate>(entry.value)) {
+          tensors += str(tensor_count++ ? "," : "", value ? static_cast<int>(operands.size()) : -1);
+          if (value) operands.push_back(*value);
+        }
+      }
+      if (dims.size() == list.size()) return dims;
+      if (numbers.size() == list.size()) return numbers;
+      if (tensor_count == list.size()) return tensors;
+      if (flags.size() == list.size() + 6) return flags;
+      throw Error("[export] a list argument must hold tensors, sizes, numbers or flags alone");
+    }
+  };
+  return std::visit(Encoder{operands}, arg.value);
+}
+
+}  // namespace
+
+GraphBuilder::GraphBuilder() { piece_.graph = std::make_unique<Graph>(); }
+
+int GraphBuilder::remember(Value* value) {
+  values_.push_back(value);
+  return static_cast<int>(values_.size()) - 1;
+}
+
+Value* GraphBuilder::value(int id) const {
+  ORTM_ASSERT(id >= 0 && static_cast<size_t>(id) < values_.size(), "no captured value ", id);
+  return values_[static_cast<size_t>(id)];
+}
+
+int GraphBuilder::input(const std::string& name, DType dtype, const Dims& sizes, bool requires_grad,
+                        InputKind kind, int index) {
+  BoundInput bound;
+  bound.graph_input = static_cast<int>(graph().inputs().size());
+  piece_.arguments.push_back(bound);
+  return remember(graph().add_input(name, dtype, sizes, kind, requires_grad, index));
+}
+
+void GraphBuilder::symint_input(const std::string& symbol) {
+  BoundInput bound;
+  bound.kind = BoundInput::Kind::Symbol;
+  bound.symbol = symbol;
+  piece_.arguments.push_back(bound);
+}
+
+int GraphBuilder::constant(const std::string& name, DType dtype, const Dims& sizes) {
+  return input(name, dtype, sizes, false, InputKind::Constant);
+}
+
+bool GraphBuilder::has_rule(const std::string& target) { return find_torch_row(target) != nullptr; }
+
+CallResult GraphBuilder::call(const std::string& target,
+                              std::vector<std::pair<std::string, TorchArg>> args,
+                              std::vector<TorchOutput> outputs, const Origin& origin,
+                              const std::string& tag, bool random, bool gradient) {
+  graph().current_origin = origin;
+  graph().current_tag = tag;
+  const TorchRow* row = find_torch_row(target);
+  const size_t before = graph().node_count();
+  std::string why = "no own op";
+  if (row) {
+    TorchCall call(graph(), target, args, outputs);
+    try {
+      return finish_call(target, row->convert(call), outputs);
+    } catch (const Refused& refused) {
+      why = refused.what();
+      while (graph().node_count() > before) graph().erase(graph().nodes().back().get());
+    }
+  }
+  piece_.refusals.push_back(str(target, ": ", why, " (", origin.module, ", ", origin.source, ")"));
+  if (gradient) return std::nullopt;
+  return aten_call(target, args, outputs, random);
+}
+
+std::vector<int> GraphBuilder::finish_call(const std::string& target, const Values& values,
+                                           const std::vector<TorchOutput>& outputs) {
+  std::vector<int> ids;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].present || i >= values.size() || !values[i]) {
+      ids.push_back(-1);
+      continue;
+    }
+    Value* value = values[i];
+    ORTM_ASSERT(value->dtype == outputs[i].dtype, target, " output ", i, " should be ",
+                name_of(outputs[i].dtype), ", but its op gives ", name_of(value->dtype));
+    ORTM_ASSERT(value->dims.size() == outputs[i].dims.size(), target, " output ", i,
+                " should have rank ", outputs[i].dims.size(), ", but has ", value->dims.size());
+    // The tracer's spelling of a size wins where ours is only differently written.
+    for (size_t d = 0; d < value->dims.size(); ++d) {
+      const DimExpr& theirs = outputs[i].dims[d];
+      ORTM_ASSERT(!theirs.is_constant() || !value->dims[d].is_constant() ||
+                      theirs == value->dims[d],
+                  target, " output ", i, " should have size ", theirs, " in dim ", d, ", but has ",
+                  value->dims[d]);
+      if (value->producer()) value->dims[d] = theirs;
+    }
+    ids.push_back(remember(value));
+  }
+  return ids;
+}
+
+std::vector<int> GraphBuilder::aten_call(
+    const std::string& target, const std::vector<std::pair<std::string, TorchArg>>& args,
+    const std::vector<TorchOutput>& outputs, bool random) {
+  Values operands;
+  Attrs attrs;
+  attrs.set("operator", target);
+  if (random) attrs.set("random", DimExpr(1));
+  for (const auto& [name, arg] : args) attrs.set("arg_" + name, encode_argument(arg, operands));
+  Node* node = graph().add_node("ATen", operands, outputs.size(), std::move(attrs));
+  std::vector<int> ids;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    node->output(i)->dtype = outputs[i].present ? outputs[i].dtype : DType::Undefined;
+    node->output(i)->dims = outputs[i].dims;
+    ids.push_back(outputs[i].present ? remember(node->output(i)) : -1);
+  }
+  return ids;
+}
+
+std::vector<int> GraphBuilder::custom_gradient(const std::vector<int>& outputs,
+                                               const std::vector<int>& inputs,
+                                               const std::vector<int>& saved,
+                                               std::shared_ptr<const Graph> body) {
+  Values operands;
+  for (int id : outputs) operands.push_back(value(id));
+  for (int id : inputs) operands.push_back(value(id));
+  for (int id : saved) operands.push_back(value(id));
+  Attrs attrs;
+  attrs.set("outputs", DimExpr(static_cast<int64_t>(outputs.size())));
+  attrs.set("inputs", DimExpr(static_cast<int64_t>(inputs.size())));
+  attrs.set("body", std::move(body));
+  Node* node = graph().add_node("CustomGradient", operands, outputs.size(), std::move(attrs));
+  infer(*node);
+  std::vector<int> ids;
+  for (Value* output : node->outputs()) ids.push_back(remember(output));
+  return ids;
+}
+
+void GraphBuilder::mutate(int argument, int id) {
+  const BoundInput& bound = piece_.arguments.at(static_cast<size_t>(argument));
+  graph().add_output(value(id), OutputKind::Mutation, bound.graph_input);
+}
+
+void GraphBuilder::output(int id, const Dims& strides) {
+  BoundOutput bound;
+  bound.kind = BoundOutput::Kind::Tensor;
+  bound.graph_output = outputs_;
+  piece_.results.push_back(bound);
+  piece_.output_strides.push_back(strides);
+  Value* result = value(id);
+  if (result->is_literal()) {  // only nodes and inputs have storage
+    const double number = std::holds_alternative<double>(result->literal())
+                              ? std::get<double>(result->literal())
+                              : static_cast<double>(std::get<DimExpr>(result->literal()).value());
+    result = emit(graph(), "ConstantOfShape", {},
+                  {{"value", number}, {"shape", Dims{}}, {"dtype", result->dtype}});
+  }
+  graph().add_output(result, OutputKind::Output, outputs_++);
+}
+
+void GraphBuilder::output_dim(const DimExpr& dim) {
+  BoundOutput bound;
+  bound.kind = BoundOutput::Kind::Dim;
+  bound.dim = dim;
+  piece_.results.push_back(bound);
+}
+
+void GraphBuilder::output_argument(int argument) {
+  BoundOutput bound;
+  bound.kind = BoundOutput::Kind::Input;
+  bound.argument = argument;
+  piece_.results.push_back(bound);
+}
+
+void GraphBuilder::output_none() { piece_.results.emplace_back(); }
+
+ExportedPiece GraphBuilder::take() {
+  graph().current_origin = {};
+  graph().current_tag.clear();
+  return std::move(piece_);
+}
+
+}  // namespace ortmodule

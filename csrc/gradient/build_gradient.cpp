@@ -1,0 +1,171 @@
+#include "gradient/build_gradient.h"
+
+#include <algorithm>
+#include <span>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+bool flows_through(const OpDef& def, size_t operand) {
+  const auto& blocked = def.non_differentiable;
+  return std::find(blocked.begin(), blocked.end(), operand) == blocked.end();
+}
+
+/// Whether a gradient must reach `value`. Grows while nodes are added.
+class Differentiated {
+ public:
+  bool contains(const Value* value) const {
+    const auto id = static_cast<size_t>(value->id());
+    return id < marked_.size() && marked_[id];
+  }
+  void mark(const Value* value) {
+    const auto id = static_cast<size_t>(value->id());
+    if (id >= marked_.size()) marked_.resize(id + 1, false);
+    marked_[id] = true;
+  }
+  void propagate(const Node& node) {
+    const OpDef& def = op_def(node.op);
+    for (size_t i = 0; i < node.inputs().size(); ++i) {
+      const Value* input = node.inputs()[i];
+      if (!input || !contains(input) || !flows_through(def, i)) continue;
+      for (const Value* output : node.outputs())
+        if (is_differentiable(output->dtype)) mark(output);
+      return;
+    }
+  }
+  std::vector<bool> take() { return std::move(marked_); }
+
+ private:
+  std::vector<bool> marked_;
+};
+
+Differentiated differentiated_values(const Graph& graph) {
+  Differentiated result;
+  for (const GraphInput& input : graph.inputs())
+    if (input.requires_grad && is_differentiable(input.value->dtype)) result.mark(input.value);
+  for (const auto& node : graph.nodes()) result.propagate(*node);
+  return result;
+}
+
+class GradientBuilder {
+ public:
+  explicit GradientBuilder(Graph& joint)
+      : graph_(joint), differentiated_(differentiated_values(joint)) {}
+
+  void build() {
+    const std::vector<Node*> forward = graph_.node_pointers();
+    seed_outputs();
+    for (size_t i = forward.size(); i-- > 0;) differentiate(*forward[i]);
+    const size_t inputs = graph_.inputs().size();
+    for (size_t i = 0; i < inputs; ++i) {
+      const GraphInput input = graph_.inputs()[i];
+      if (input.requires_grad && is_differentiable(input.value->dtype))
+        graph_.add_output(gradient_of(input.value), OutputKind::Gradient, static_cast<int>(i));
+    }
+  }
+
+ private:
+  void seed_outputs() {
+    graph_.current_region = Region::Backward;
+    const std::vector<GraphOutput> outputs = graph_.outputs();
+    for (const GraphOutput& output : outputs) {
+      if (output.kind != OutputKind::Output || !output.value) continue;
+      if (!differentiated_.contains(output.value)) continue;
+      Value* dy = graph_.add_input("d_" + output.value->name, output.value->dtype,
+                                   output.value->dims, InputKind::GradOutput, false, output.index);
+      accumulate(output.value, dy);
+    }
+  }
+
+  Value* gradient_of(const Value* value) const {
+    auto found = gradients_.find(value);
+    return found == gradients_.end() ? nullptr : found->second;
+  }
+
+  // Adding as soon as the second contribution exists frees both early.
+  void accumulate(const Value* value, Value* contribution) {
+    Value*& slot = gradients_[value];
+    slot = slot ? emit(graph_, "Add", {slot, contribution}) : contribution;
+  }
+
+  void differentiate(const Node& node) {
+    Values output_grads;
+    for (const Value* output : node.outputs()) output_grads.push_back(gradient_of(output));
+    const bool reached = std::any_of(output_grads.begin(), output_grads.end(),
+                                     [](const Value* grad) { return grad != nullptr; });
+    if (!reached) return;
+    const OpDef& def = op_def(node.op);
+    std::vector<bool> needs(node.inputs().size(), false);
+    bool any = false;
+    for (size_t i = 0; i < needs.size(); ++i) {
+      const Value* input = node.inputs()[i];
+      needs[i] = input && differentiated_.contains(input) && flows_through(def, i);
+      any = any || needs[i];
+    }
+    if (!any) return;
+    graph_.current_origin = node.origin;
+    graph_.current_tag = node.tag;
+    if (def.grad) {
+      apply_rule(node, def, std::move(output_grads), needs);
+    } else if (!def.body.empty()) {
+      differentiate_body(node, output_grads);
+    } else {
+      throw Error(str("[gradient] every op on a differentiated path needs a gradient rule, but ",
+                      node.op, " has none (", node.origin.module, ", ", node.origin.source, ")"));
+    }
+  }
+
+  void apply_rule(const Node& node, const OpDef& def, Values output_grads,
+                  const std::vector<bool>& needs) {
+    GradContext context(graph_, node, std::move(output_grads), needs);
+    const Grads grads = def.grad(context);
+    for (size_t i = 0; i < grads.size() && i < needs.size(); ++i) {
+      if (!needs[i] || !grads[i]) continue;
+      const Value* operand = node.inputs()[i];
+      Value* grad = grads[i].value();
+      if (grad->dims != operand->dims) grad = emit_sum_to(graph_, grad, operand->dims);
+      accumulate(operand, emit_cast(graph_, grad, operand->dtype));
+    }
+  }
+
+  // The body is computed again in the backward region, from the node's operands, and its nodes are
+  // differentiated one by one.
+  void differentiate_body(const Node& node, const Values& output_grads) {
+    const std::unique_ptr<Graph> body = instantiate_body(node);
+    const size_t before = graph_.node_count();
+    const Values results = graph_.inline_graph(*body, node.inputs());
+    std::vector<Node*> inlined = graph_.node_pointers();
+    inlined.erase(inlined.begin(), inlined.begin() + static_cast<std::ptrdiff_t>(before));
+    for (const Node* copy : inlined) differentiated_.propagate(*copy);
+    for (size_t i = 0; i < output_grads.size() && i < results.size(); ++i)
+      if (output_grads[i] && results[i]) accumulate(results[i], output_grads[i]);
+    for (size_t i = inlined.size(); i-- > 0;) differentiate(*inlined[i]);
+  }
+
+  Graph& graph_;
+  Differentiated differentiated_;
+  std::unordered_map<const Value*, Value*> gradients_;
+};
+
+}  // namespace
+
+std::vector<bool> find_differentiated(const Graph& graph) {
+  std::vector<bool> result = differentiated_values(graph).take();
+  result.resize(static_cast<size_t>(graph.value_id_bound()), false);
+  return result;
+}
+
+std::unique_ptr<Graph> build_gradient(const Graph& forward) {
+  std::unique_ptr<Graph> joint = forward.clone();
+  GradientBuilder(*joint).build();
+  joint->current_region = Region::Forward;
+  joint->current_origin = {};
+  joint->current_tag.clear();
+  return joint;
+}
+
+}  // namespace ortmodule

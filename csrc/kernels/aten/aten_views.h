@@ -1,0 +1,19 @@
+// Planned memory as torch tensors, for kernels that call ATen.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/kernel.h"
+
+namespace ortmodule {
+
+/// A tensor over the view's memory that owns nothing.
+at::Tensor as_tensor(const TensorView& view);
+
+/// The same memory with other sizes and strides.
+at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArrayRef strides);
+
+/// torch's name of a type.
+at::ScalarType aten_type(DType dtype);
+
+}  // namespace ortmodule

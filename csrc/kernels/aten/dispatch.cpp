@@ -1,0 +1,210 @@
+// ATen nodes through torch's dispatcher: the arguments are rebuilt from the node's attributes, the
+// results are copied into planned memory. What the operator allocates inside is its own affair, so
+// a plan that holds such a node is labelled inexact.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <charconv>
+
+#include "kernels/aten/aten_views.h"
+
+namespace ortmodule {
+namespace {
+
+struct PreparedCall {
+  explicit PreparedCall(c10::OperatorHandle found) : handle(std::move(found)) {}
+  c10::OperatorHandle handle;
+  // Per schema argument: a finished value, or operands to fill in.
+  struct Argument {
+    c10::IValue value;
+    std::vector<int> operands;  // -1: None
+    enum class Kind : uint8_t { Fixed, Tensor, TensorList, OptionalTensorList } kind = Kind::Fixed;
+  };
+  std::vector<Argument> arguments;
+};
+
+std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
+  const size_t dot = target.find('.');
+  const size_t last = target.rfind('.');
+  if (dot == std::string::npos || dot == last) return std::nullopt;
+  const std::string overload = target.substr(last + 1);
+  return c10::Dispatcher::singleton().findSchema(
+      {target.substr(0, dot) + "::" + target.substr(dot + 1, last - dot - 1),
+       overload == "default" ? std::string() : overload});
+}
+
+std::vector<int> parse_operands(std::string_view text) {
+  std::vector<int> operands;
+  while (!text.empty()) {
+    int index = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+    ORTM_ASSERT(error == std::errc(), "operand list '", text, "'");
+    operands.push_back(index);
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    if (!text.empty()) text.remove_prefix(1);
+  }
+  return operands;
+}
+
+c10::IValue parse_opaque(const std::string& text) {
+  if (text.starts_with("torch.")) {
+    // Layouts and memory formats; sparse layouts do not reach an ATen node.
+    if (text == "torch.strided") return c10::IValue(static_cast<int64_t>(c10::kStrided));
+    if (text == "torch.contiguous_format")
+      return c10::IValue(static_cast<int64_t>(at::MemoryFormat::Contiguous));
+    if (text == "torch.preserve_format")
+      return c10::IValue(static_cast<int64_t>(at::MemoryFormat::Preserve));
+    if (text == "torch.channels_last")
+      return c10::IValue(static_cast<int64_t>(at::MemoryFormat::ChannelsLast));
+    if (text == "torch.channels_last_3d")
+      return c10::IValue(static_cast<int64_t>(at::MemoryFormat::ChannelsLast3d));
+    throw Error(str("[aten] an argument must be a dense layout, but found ", text));
+  }
+  return c10::IValue(c10::Device(text));
+}
+
+PreparedCall::Argument from_text(const std::string& text, const c10::TypePtr& type) {
+  PreparedCall::Argument argument;
+  using Kind = PreparedCall::Argument::Kind;
+  if (text.starts_with("tensor:")) {
+    argument.kind = Kind::Tensor;
+    argument.operands = parse_operands(std::string_view(text).substr(7));
+  } else if (text.starts_with("tensors:")) {
+    const bool optional = type->str().find('?') != std::string::npos ||
+                          type->str().find("Optional") != std::string::npos;
+    argument.kind = optional ? Kind::OptionalTensorList : Kind::TensorList;
+    argument.operands = parse_operands(std::string_view(text).substr(8));
+  } else if (text.starts_with("str:")) {
+    argument.value = text.substr(4);
+  } else if (text.starts_with("opaque:")) {
+    argument.value = parse_opaque(text.substr(7));
+  } else if (text.starts_with("flags:")) {
+    c10::List<bool> flags;
+    for (char c : text.substr(6)) flags.push_back(c == '1');
+    argument.value = flags;
+  } else if (text != "none") {
+    argument.value = text == "true";
+  }
+  return argument;
+}
+
+bool wants_float(const c10::TypePtr& type) {
+  const std::string name = type->str();
+  return name.find("float") != std::string::npos;
+}
+
+PreparedCall::Argument to_argument(const Attr& attr, const c10::TypePtr& type) {
+  PreparedCall::Argument argument;
+  if (const auto* dim = std::get_if<DimExpr>(&attr)) {
+    argument.value = wants_float(type) ? c10::IValue(static_cast<double>(dim->value()))
+                                       : c10::IValue(dim->value());
+  } else if (const auto* dims = std::get_if<Dims>(&attr)) {
+    const bool tensors = type->str().find("Tensor") != std::string::npos;
+    if (dims->empty() && tensors) return from_text("tensors:", type);
+    if (wants_float(type)) {
+      c10::List<double> values;
+      for (const DimExpr& d : *dims) values.push_back(static_cast<double>(d.value()));
+      argument.value = values;
+    } else {
+      c10::List<int64_t> values;
+      for (const DimExpr& d : *dims) values.push_back(d.value());
+      argument.value = values;
+    }
+  } else if (const auto* number = std::get_if<double>(&attr)) {
+    argument.value = *number;
+  } else if (const auto* numbers = std::get_if<std::vector<double>>(&attr)) {
+    argument.value = c10::List<double>(at::ArrayRef<double>(*numbers));
+  } else if (const auto* dtype = std::get_if<DType>(&attr)) {
+    argument.value = static_cast<int64_t>(aten_type(*dtype));
+  } else {
+    return from_text(std::get<std::string>(attr), type);
+  }
+  return argument;
+}
+
+Reason unknown_operator(const StepFacts& facts) {
+  const std::string target = facts.node().attrs.string("operator", "");
+  if (find_operator(target)) return {};
+  return str("the dispatcher knows no operator ", target);
+}
+
+std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
+  const Attrs& attrs = facts.node().attrs;
+  auto call = std::make_shared<PreparedCall>(*find_operator(attrs.string("operator")));
+  for (const c10::Argument& argument : call->handle.schema().arguments()) {
+    const Attr* attr = attrs.find("arg_" + argument.name());
+    ORTM_ASSERT(attr, attrs.string("operator"), " lacks argument ", argument.name());
+    call->arguments.push_back(to_argument(*attr, argument.type()));
+  }
+  return call;
+}
+
+at::Tensor operand(const KernelArgs& args, int index) {
+  const OperandRef& ref = args.facts.node().inputs[static_cast<size_t>(index)];
+  if (ref.kind == OperandRef::Kind::Literal)
+    return at::scalar_tensor(
+        ref.literal,
+        at::TensorOptions().dtype(aten_type(args.facts.node().input_dtypes[static_cast<size_t>(index)])));
+  return as_tensor(args.in[static_cast<size_t>(index)]);
+}
+
+void push(torch::jit::Stack& stack, const PreparedCall::Argument& argument, const KernelArgs& args) {
+  using Kind = PreparedCall::Argument::Kind;
+  switch (argument.kind) {
+    case Kind::Fixed: stack.push_back(argument.value); return;
+    case Kind::Tensor: stack.emplace_back(operand(args, argument.operands[0])); return;
+    case Kind::TensorList: {
+      c10::List<at::Tensor> list;
+      for (int index : argument.operands) list.push_back(operand(args, index));
+      stack.emplace_back(std::move(list));
+      return;
+    }
+    case Kind::OptionalTensorList: {
+      c10::List<std::optional<at::Tensor>> list;
+      for (int index : argument.operands)
+        list.push_back(index < 0 ? std::optional<at::Tensor>() : operand(args, index));
+      stack.emplace_back(std::move(list));
+      return;
+    }
+  }
+}
+
+void flatten(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
+  if (value.isTensor()) {
+    tensors.push_back(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
+  } else {
+    tensors.emplace_back();  // a number: its slot is never read
+  }
+}
+
+void call_operator(const KernelArgs& args) {
+  const auto& call = *static_cast<const PreparedCall*>(args.prepared);
+  torch::jit::Stack stack;
+  stack.reserve(call.arguments.size());
+  for (const PreparedCall::Argument& argument : call.arguments) push(stack, argument, args);
+  call.handle.callBoxed(&stack);
+  std::vector<at::Tensor> results;
+  for (const c10::IValue& value : stack) flatten(value, results);
+  stack.clear();
+  for (size_t i = 0; i < args.out.size() && i < results.size(); ++i) {
+    if (args.out[i].dtype == DType::Undefined || !results[i].defined()) continue;
+    as_tensor(args.out[i]).copy_(results[i]);
+  }
+}
+
+size_t result_bytes(const StepFacts& facts) {
+  size_t bytes = 0;
+  for (const OperandFacts& output : facts.outputs)
+    bytes += static_cast<size_t>(element_count(output.layout.sizes)) * size_of(output.dtype);
+  return bytes;
+}
+
+REGISTER_KERNEL({.op = "ATen", .name = "dispatcher", .dtypes = kEveryType, .run = call_operator,
+                 .unsupported = unknown_operator, .library_bytes = result_bytes,
+                 .prepare = prepare_call, .layout = LayoutRule::Any, .inexact = true});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,231 @@
+#include "plan/lower.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+/// The facts of one node as far as they do not depend on sizes: enough for `unsupported`.
+StepFacts symbolic_facts(const Node& node) {
+  StepFacts facts;
+  NodeFacts& n = facts.nodes.emplace_back();
+  n.op = node.op;
+  n.attrs = node.attrs;
+  for (size_t i = 0; i < node.inputs().size(); ++i) {
+    const Value* input = node.inputs()[i];
+    OperandRef& ref = n.inputs.emplace_back();
+    n.input_dtypes.push_back(input ? input->dtype : DType::Undefined);
+    if (!input) continue;
+    ref.kind = input->is_literal() ? OperandRef::Kind::Literal : OperandRef::Kind::Input;
+    ref.index = static_cast<int>(facts.inputs.size());
+    if (!input->is_literal()) facts.inputs.push_back({input->dtype, {}});
+  }
+  for (const Value* output : node.outputs()) {
+    n.outputs.push_back(static_cast<int>(facts.outputs.size()));
+    n.output_dtypes.push_back(output->dtype);
+    n.output_sizes.emplace_back();
+    facts.outputs.push_back({output->dtype, {}});
+  }
+  return facts;
+}
+
+bool runs_in_group(const Node& node, Device device) {
+  if (op_def(node.op).kind != OpKind::Pointwise || node.outputs().size() != 1) return false;
+  return select_kernel("PointwiseGroup", device, symbolic_facts(node), nullptr) != nullptr;
+}
+
+/// Fused ops that no kernel takes become their body; one level at a time until nothing changes.
+void expand_bodies(Graph& graph, Device device) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Node* node : graph.node_pointers()) {
+      const OpDef& def = op_def(node->op);
+      if (def.body.empty() || def.kind == OpKind::View || runs_in_group(*node, device)) continue;
+      if (!kernels_of(node->op).empty() &&
+          select_kernel(node->op, device, symbolic_facts(*node), nullptr))
+        continue;
+      const std::unique_ptr<Graph> body = instantiate_body(*node);
+      Graph::Inserting here(graph, node);
+      const Values results = graph.inline_graph(*body, node->inputs());
+      for (size_t i = 0; i < results.size(); ++i)
+        if (results[i]) graph.replace_all_uses(node->output(i), results[i]);
+      graph.erase(node);
+      changed = true;
+    }
+  }
+}
+
+void remove_identities(Graph& graph) {
+  for (Node* node : graph.node_pointers()) {
+    const bool same = node->op == "CustomGradient" || node->op == "Identity" || node->op == "Detach";
+    if (!same) continue;
+    for (size_t i = 0; i < node->outputs().size(); ++i)
+      graph.replace_all_uses(node->output(i), node->input(i));
+    graph.erase(node);
+  }
+}
+
+void remove_dead_nodes(Graph& graph) {
+  std::vector<Node*> nodes = graph.node_pointers();
+  for (size_t i = nodes.size(); i-- > 0;) {
+    Node* node = nodes[i];
+    const bool used = std::any_of(node->outputs().begin(), node->outputs().end(), [](Value* v) {
+      return !v->uses().empty() || v->is_graph_output();
+    });
+    if (!used && !op_def(node->op).effect && !node->attrs.flag("random")) graph.erase(node);
+  }
+}
+
+}  // namespace
+
+Lowered lower(const Graph& graph, Device device) {
+  Lowered lowered;
+  lowered.graph = graph.clone();
+  remove_identities(*lowered.graph);
+  expand_bodies(*lowered.graph, device);
+  remove_dead_nodes(*lowered.graph);
+  std::vector<Node*> forward, backward;
+  for (Node* node : lowered.graph->node_pointers())
+    (node->region == Region::Forward ? forward : backward).push_back(node);
+  lowered.steps = group_pointwise(forward, device);
+  lowered.forward_steps = lowered.steps.size();
+  for (StepNodes& step : group_pointwise(backward, device)) lowered.steps.push_back(std::move(step));
+  return lowered;
+}
+
+Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived, Device device) {
+  Lowered pruned;
+  pruned.graph = base.graph->clone();
+  prune_absent_gradients(*pruned.graph, arrived);
+  std::vector<Node*> backward;
+  for (Node* node : pruned.graph->node_pointers())
+    if (node->region == Region::Backward) backward.push_back(node);
+  pruned.steps = group_pointwise(backward, device);
+  return pruned;
+}
+
+namespace {
+
+/// Grouping state: items in program order, each a group or a single node; merged ones are empty.
+class Grouper {
+ public:
+  Grouper(const std::vector<Node*>& nodes, Device device) {
+    for (Node* node : nodes) {
+      if (static_cast<size_t>(node->id()) >= place_.size())
+        place_.resize(static_cast<size_t>(node->id()) + 1, -1);
+      place_[static_cast<size_t>(node->id())] = static_cast<int>(items_.size());
+      items_.push_back({{node}, runs_in_group(*node, device)});
+    }
+  }
+
+  std::vector<StepNodes> run() {
+    for (size_t i = 0; i < items_.size(); ++i)
+      if (items_[i].pointwise && items_[i].nodes.size() == 1) join_producers(static_cast<int>(i));
+    std::erase_if(items_, [](const StepNodes& item) { return item.nodes.empty(); });
+    return std::move(items_);
+  }
+
+ private:
+  static constexpr size_t kMostNodes = 24;
+  static constexpr size_t kMostOperands = 12;
+
+  int place(const Value* value) const {
+    if (!value || !value->producer()) return -1;
+    const auto id = static_cast<size_t>(value->producer()->id());
+    return id < place_.size() ? place_[id] : -1;  // -1 also for the other region
+  }
+
+  // The item at `at` (one node) merges with the groups that produce its operands.
+  void join_producers(int at) {
+    for (int attempt = 0; attempt < 4; ++attempt) {
+      StepNodes& item = items_[static_cast<size_t>(at)];
+      bool joined = false;
+      const std::vector<Node*> members = item.nodes;
+      for (const Node* node : members) {
+        for (const Value* input : node->inputs()) {
+          const int from = place(input);
+          if (from < 0 || from == at || !can_merge(from, at)) continue;
+          at = merge(from, at);
+          if (at < 0) return;
+          joined = true;
+          break;
+        }
+        if (joined) break;
+      }
+      if (!joined) return;
+    }
+  }
+
+  bool can_merge(int from, int to) const {
+    const StepNodes& a = items_[static_cast<size_t>(from)];
+    const StepNodes& b = items_[static_cast<size_t>(to)];
+    if (!a.pointwise || !b.pointwise) return false;
+    if (a.nodes.size() + b.nodes.size() > kMostNodes) return false;
+    if (a.nodes[0]->output()->dims != b.nodes[0]->output()->dims) return false;
+    if (operand_count(a, b) > kMostOperands) return false;
+    return sinkable(from, to) || hoistable(from, to);
+  }
+
+  static size_t operand_count(const StepNodes& a, const StepNodes& b) {
+    std::vector<const Value*> seen;
+    for (const StepNodes* item : {&a, &b})
+      for (const Node* node : item->nodes)
+        for (const Value* input : node->inputs())
+          if (input && !input->is_literal() &&
+              std::find(seen.begin(), seen.end(), input) == seen.end())
+            seen.push_back(input);
+    return seen.size();
+  }
+
+  // `to` may move up to `from`: all its other operands exist there.
+  bool hoistable(int from, int to) const {
+    for (const Node* node : items_[static_cast<size_t>(to)].nodes)
+      for (const Value* input : node->inputs()) {
+        const int at = place(input);
+        if (at > from && at != to) return false;
+      }
+    return true;
+  }
+
+  // `from` may move down to `to`: nobody between reads its results.
+  bool sinkable(int from, int to) const {
+    for (const Node* node : items_[static_cast<size_t>(from)].nodes)
+      for (const Use& use : node->output()->uses()) {
+        const auto id = static_cast<size_t>(use.node->id());
+        const int at = id < place_.size() ? place_[id] : -1;
+        if (at >= 0 && at != from && at < to) return false;
+      }
+    return true;
+  }
+
+  // Sinking frees the consumer's place in the order last, so results are born late; hoisting is
+  // the other way out.
+  int merge(int from, int to) {
+    StepNodes& a = items_[static_cast<size_t>(from)];
+    StepNodes& b = items_[static_cast<size_t>(to)];
+    const bool sink = sinkable(from, to);
+    const int stays = sink ? to : from;
+    std::vector<Node*> merged = a.nodes;
+    merged.insert(merged.end(), b.nodes.begin(), b.nodes.end());
+    a.nodes.clear();
+    b.nodes.clear();
+    items_[static_cast<size_t>(stays)].nodes = std::move(merged);
+    for (const Node* node : items_[static_cast<size_t>(stays)].nodes)
+      place_[static_cast<size_t>(node->id())] = stays;
+    return stays;
+  }
+
+  std::vector<StepNodes> items_;
+  std::vector<int> place_;  // item of each node id
+};
+
+}  // namespace
+
+std::vector<StepNodes> group_pointwise(const std::vector<Node*>& nodes, Device device) {
+  return Grouper(nodes, device).run();
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,28 @@
+// Concrete plans from lowered graphs: pure functions that the memory optimizer and the runtime
+// share, so that there is one model of the peak.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "plan/lower.h"
+#include "plan/plan.h"
+
+namespace ortmodule {
+
+struct PlanRequest {
+  SymbolValues symbols;
+  std::vector<Layout> arguments;      // by graph input; OutputGrad inputs are contiguous
+  std::vector<Sizes> output_strides;  // eager's, by GraphOutput::index; empty: as computed
+  Device device = Device::CPU;
+};
+
+/// Plans forward and backward (if `lowered` holds any).
+std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& request);
+
+/// A plan whose forward part is `base`'s, byte for byte, and whose backward part is that of
+/// `lowered`: the same graph after prune_absent_gradients.
+std::shared_ptr<Plan> make_backward_plan(const Plan& base, const Lowered& lowered,
+                                         const PlanRequest& request);
+
+}  // namespace ortmodule

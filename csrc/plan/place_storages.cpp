@@ -1,0 +1,368 @@
+#include "plan/place_storages.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "plan/pack.h"
+
+namespace ortmodule {
+namespace {
+
+using Role = PlannedStorage::Role;
+
+bool is_transient(Role role) { return role == Role::Forward || role == Role::Backward; }
+
+void touch(PlannedStorage& storage, int step) {
+  if (storage.first_step < 0 || step < storage.first_step) storage.first_step = step;
+  storage.last_step = std::max(storage.last_step, step);
+}
+
+}  // namespace
+
+void find_lifetimes(Plan& plan) {
+  for (PlannedStorage& storage : plan.storages) storage.first_step = storage.last_step = -1;
+  auto storage_of = [&](int tensor) -> PlannedStorage& {
+    return plan.storages[static_cast<size_t>(plan.tensors[static_cast<size_t>(tensor)].storage)];
+  };
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
+    for (int tensor : step.in)
+      if (tensor >= 0) touch(storage_of(tensor), s);
+    for (int tensor : step.out) touch(storage_of(tensor), s);
+    if (step.workspace_storage >= 0)
+      touch(plan.storages[static_cast<size_t>(step.workspace_storage)], s);
+  }
+  plan.saved_arguments.clear();
+  plan.saved_outputs.clear();
+  for (PlannedStorage& storage : plan.storages) {
+    if (storage.last_step < plan.forward_steps) continue;
+    if (storage.role == Role::Forward) storage.role = Role::Saved;
+    if (storage.role == Role::Argument &&
+        plan.graph->inputs()[static_cast<size_t>(storage.index)].kind != InputKind::GradOutput)
+      plan.saved_arguments.push_back(storage.index);
+    if (storage.role == Role::Output) plan.saved_outputs.push_back(storage.index);
+  }
+}
+
+namespace {
+
+/// The operand whose storage output tensor `out` of step `s` may take over, or -1.
+int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out) {
+  const PlannedTensor& target = plan.tensors[static_cast<size_t>(out)];
+  const PlannedStorage& own = plan.storages[static_cast<size_t>(target.storage)];
+  if (!is_transient(own.role) || own.first_step != s) return -1;
+  for (int in : step.in) {
+    if (in < 0) continue;
+    const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
+    const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
+    const bool dies = theirs.role == own.role && theirs.last_step == s && theirs.first_step < s;
+    const bool fits = theirs.bytes == own.bytes && source.layout == target.layout &&
+                      size_of(source.dtype) == size_of(target.dtype);
+    if (!dies || !fits) continue;
+    const bool read_otherwise = std::any_of(step.in.begin(), step.in.end(), [&](int other) {
+      if (other < 0 || other == in) return false;
+      const PlannedTensor& o = plan.tensors[static_cast<size_t>(other)];
+      return o.storage == source.storage && !(o.layout == source.layout);
+    });
+    const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](int other) {
+      return plan.tensors[static_cast<size_t>(other)].storage == source.storage;
+    });
+    if (!read_otherwise && !taken) return in;
+  }
+  return -1;
+}
+
+}  // namespace
+
+void reuse_in_place(Plan& plan) {
+  std::vector<int> taken_by(plan.storages.size(), -1);
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
+    if (!step.kernel->inplace) continue;
+    for (int out : step.out) {
+      const int in = reusable_operand(plan, step, s, out);
+      if (in < 0) continue;
+      const int from = plan.tensors[static_cast<size_t>(out)].storage;
+      const int to = plan.tensors[static_cast<size_t>(in)].storage;
+      PlannedStorage& gone = plan.storages[static_cast<size_t>(from)];
+      PlannedStorage& stays = plan.storages[static_cast<size_t>(to)];
+      stays.last_step = std::max(stays.last_step, gone.last_step);
+      gone.bytes = 0;
+      gone.first_step = gone.last_step = s;
+      taken_by[static_cast<size_t>(from)] = to;
+      for (PlannedTensor& tensor : plan.tensors)
+        if (tensor.storage == from) tensor.storage = to;
+    }
+  }
+}
+
+namespace {
+
+class Placer {
+ public:
+  Placer(Plan& plan, const Plan* base) : plan_(plan), base_(base) {}
+
+  void run() {
+    if (base_) {
+      adopt_base();
+    } else {
+      place_arguments();
+      place_outputs();
+      place_saved();
+      place_transients(Role::Forward, 0, plan_.forward_steps);
+    }
+    place_gradients();
+    place_transients(Role::Backward, plan_.forward_steps, static_cast<int>(plan_.steps.size()));
+    list_events();
+  }
+
+ private:
+  int last_step() const { return static_cast<int>(plan_.steps.size()) - 1; }
+
+  int add_buffer(BufferKind kind, int index, int64_t bytes, int first, int last) {
+    plan_.buffers.push_back({kind, index, bytes, first, last});
+    return static_cast<int>(plan_.buffers.size()) - 1;
+  }
+
+  // Saved segments and outputs keep their place; only how long backward needs them is new.
+  void adopt_base() {
+    plan_.buffers.clear();
+    for (const PlannedBuffer& buffer : base_->buffers) {
+      if (buffer.kind == BufferKind::Gradient || buffer.kind == BufferKind::BackwardArena) break;
+      plan_.buffers.push_back(buffer);
+    }
+    for (PlannedBuffer& buffer : plan_.buffers) {
+      if (buffer.kind == BufferKind::Saved) buffer.last_step = plan_.forward_steps;
+      if (buffer.kind == BufferKind::Output) buffer.last_step = last_step();
+    }
+    for (const PlannedStorage& storage : plan_.storages) {
+      if (storage.role != Role::Saved || storage.buffer < 0) continue;
+      PlannedBuffer& buffer = plan_.buffers[static_cast<size_t>(storage.buffer)];
+      buffer.last_step = std::max(buffer.last_step, storage.last_step);
+    }
+  }
+
+  void place_arguments() {
+    for (PlannedStorage& storage : plan_.storages) {
+      if (storage.role != Role::Argument) continue;
+      const auto& input = plan_.graph->inputs()[static_cast<size_t>(storage.index)];
+      const bool grad = input.kind == InputKind::GradOutput;
+      storage.buffer = add_buffer(grad ? BufferKind::OutputGrad : BufferKind::Argument,
+                                  storage.index, storage.bytes, 0, last_step());
+    }
+  }
+
+  void place_outputs() {
+    for (PlannedStorage& storage : plan_.storages)
+      if (storage.role == Role::Output)
+        storage.buffer = add_buffer(BufferKind::Output, storage.index, storage.bytes,
+                                    std::max(storage.first_step, 0), last_step());
+  }
+
+  void place_gradients() {
+    for (PlannedStorage& storage : plan_.storages)
+      if (storage.role == Role::Gradient)
+        storage.buffer = add_buffer(BufferKind::Gradient, storage.index, storage.bytes,
+                                    storage.first_step, last_step());
+  }
+
+  // Values that die together share a segment, so that backward gives memory back as it passes.
+  void place_saved() {
+    std::vector<size_t> saved;
+    int64_t total = 0;
+    for (size_t i = 0; i < plan_.storages.size(); ++i) {
+      if (plan_.storages[i].role != Role::Saved) continue;
+      saved.push_back(i);
+      total += align_up(plan_.storages[i].bytes);
+    }
+    std::stable_sort(saved.begin(), saved.end(), [&](size_t a, size_t b) {
+      return plan_.storages[a].last_step < plan_.storages[b].last_step;
+    });
+    constexpr int64_t kMostSegments = 32;
+    constexpr int64_t kLeastBytes = 64 << 10;
+    const int64_t target = std::max(total / kMostSegments, kLeastBytes);
+    int segment = -1;
+    for (size_t i : saved) {
+      PlannedStorage& storage = plan_.storages[i];
+      if (segment < 0 || plan_.buffers[static_cast<size_t>(segment)].bytes >= target)
+        segment = add_buffer(BufferKind::Saved, 0, 0, storage.first_step, storage.last_step);
+      PlannedBuffer& buffer = plan_.buffers[static_cast<size_t>(segment)];
+      storage.buffer = segment;
+      storage.offset_bytes = buffer.bytes;
+      buffer.bytes += align_up(storage.bytes);
+      buffer.first_step = std::min(buffer.first_step, storage.first_step);
+      buffer.last_step = std::max(buffer.last_step, storage.last_step);
+    }
+  }
+
+  // Several phases follow the live bytes more closely than one arena, at the cost of more
+  // allocations: take the fewest that reach the least peak.
+  void place_transients(Role role, int begin, int end) {
+    std::vector<size_t> members;
+    int64_t total = 0;
+    for (size_t i = 0; i < plan_.storages.size(); ++i) {
+      const PlannedStorage& storage = plan_.storages[i];
+      if (storage.role != role || storage.bytes == 0 || storage.first_step < 0) continue;
+      members.push_back(i);
+      total += storage.bytes;
+    }
+    constexpr int64_t kWorthPhases = 1 << 20;
+    const size_t fixed = plan_.buffers.size();
+    int best_phases = 1;
+    int64_t best_peak = -1;
+    for (int phases : {1, 2, 4, 8, 16}) {
+      if (phases > 1 && (total < kWorthPhases || end - begin < 4 * phases)) break;
+      place_phases(members, role, begin, end, phases);
+      const int64_t peak = replayed_peak(begin, end);
+      plan_.buffers.resize(fixed);
+      if (best_peak >= 0 && peak >= best_peak - best_peak / 100) continue;
+      best_peak = peak;
+      best_phases = phases;
+    }
+    place_phases(members, role, begin, end, best_phases);
+  }
+
+  void place_phases(const std::vector<size_t>& members, Role role, int begin, int end, int phases) {
+    const BufferKind kind =
+        role == Role::Forward ? BufferKind::ForwardArena : BufferKind::BackwardArena;
+    std::vector<std::vector<size_t>> inside(static_cast<size_t>(phases));
+    auto phase_of = [&](int step) {
+      return std::min(phases - 1, static_cast<int>(int64_t{step - begin} * phases / (end - begin)));
+    };
+    for (size_t i : members) {
+      PlannedStorage& storage = plan_.storages[i];
+      const int phase = phase_of(storage.first_step);
+      if (phase == phase_of(storage.last_step)) {
+        inside[static_cast<size_t>(phase)].push_back(i);
+        continue;
+      }
+      storage.offset_bytes = 0;
+      storage.buffer = add_buffer(kind, 0, align_up(storage.bytes), storage.first_step,
+                                  storage.last_step);
+    }
+    for (const std::vector<size_t>& group : inside) {
+      if (group.empty()) continue;
+      std::vector<Block> blocks;
+      int first = end, last = begin;
+      for (size_t i : group) {
+        const PlannedStorage& storage = plan_.storages[i];
+        blocks.push_back({storage.first_step, storage.last_step, storage.bytes});
+        first = std::min(first, storage.first_step);
+        last = std::max(last, storage.last_step);
+      }
+      const Packing packing = pack(blocks);
+      const int arena = add_buffer(kind, 0, packing.bytes, first, last);
+      for (size_t k = 0; k < group.size(); ++k) {
+        plan_.storages[group[k]].buffer = arena;
+        plan_.storages[group[k]].offset_bytes = packing.offsets[k];
+      }
+    }
+  }
+
+  int64_t replayed_peak(int begin, int end) const {
+    int64_t peak = 0;
+    for (int s = begin; s < end; ++s) {
+      int64_t alive = 0;
+      for (const PlannedBuffer& buffer : plan_.buffers)
+        if (buffer.owned() && buffer.first_step <= s && s <= buffer.last_step) alive += buffer.bytes;
+      peak = std::max(peak, alive);
+    }
+    return peak;
+  }
+
+  void list_events() {
+    for (PlannedStep& step : plan_.steps) {
+      step.allocate.clear();
+      step.release.clear();
+    }
+    for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+      const PlannedBuffer& buffer = plan_.buffers[b];
+      if (!buffer.owned() || plan_.steps.empty()) continue;
+      plan_.steps[static_cast<size_t>(buffer.first_step)].allocate.push_back(static_cast<int>(b));
+      const bool kept = buffer.kind == BufferKind::Output || buffer.kind == BufferKind::Gradient;
+      if (!kept)
+        plan_.steps[static_cast<size_t>(buffer.last_step)].release.push_back(static_cast<int>(b));
+    }
+  }
+
+  Plan& plan_;
+  const Plan* base_;
+};
+
+}  // namespace
+
+void place_storages(Plan& plan, const Plan* base) { Placer(plan, base).run(); }
+
+void cut_ranges(Plan& plan, const Plan* base) {
+  auto completed_at = [&](const PlannedGradient& gradient) {
+    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
+    return plan.storages[static_cast<size_t>(tensor.storage)].first_step;
+  };
+  if (base) {
+    plan.ranges = base->ranges;
+    for (PlannedGradient& gradient : plan.gradients)
+      for (const PlannedGradient& known : base->gradients)
+        if (known.input == gradient.input) gradient.range = known.range;
+  } else {
+    std::vector<std::pair<int, PlannedGradient*>> order;
+    int64_t total = 0;
+    for (PlannedGradient& gradient : plan.gradients) {
+      if (gradient.tensor < 0) continue;
+      order.emplace_back(completed_at(gradient), &gradient);
+      const auto& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
+      total += plan.storages[static_cast<size_t>(tensor.storage)].bytes;
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    constexpr int64_t kRangeBytes = 4 << 20;
+    constexpr int64_t kMostRanges = 16;
+    const int64_t wanted = std::clamp<int64_t>(total / kRangeBytes, 1, kMostRanges);
+    int64_t sum = 0;
+    for (auto& [step, gradient] : order) {
+      gradient->range = static_cast<int>(std::min(wanted - 1, sum * wanted / std::max<int64_t>(total, 1)));
+      const auto& tensor = plan.tensors[static_cast<size_t>(gradient->tensor)];
+      sum += plan.storages[static_cast<size_t>(tensor.storage)].bytes;
+    }
+    // A large gradient can leave numbers unused: count on without gaps.
+    int last_seen = -1, dense = -1;
+    for (auto& [step, gradient] : order) {
+      if (gradient->range != last_seen) ++dense;
+      last_seen = gradient->range;
+      gradient->range = dense;
+    }
+    plan.ranges = std::max(dense + 1, 1);
+  }
+  std::vector<int> last(static_cast<size_t>(plan.ranges), plan.forward_steps - 1);
+  for (const PlannedGradient& gradient : plan.gradients)
+    if (gradient.tensor >= 0)
+      last[static_cast<size_t>(gradient.range)] =
+          std::max(last[static_cast<size_t>(gradient.range)], completed_at(gradient));
+  int range = 0;
+  for (size_t r = 1; r < last.size(); ++r) last[r] = std::max(last[r], last[r - 1]);
+  for (int s = plan.forward_steps; s < static_cast<int>(plan.steps.size()); ++s) {
+    while (range + 1 < plan.ranges && s > last[static_cast<size_t>(range)]) ++range;
+    plan.steps[static_cast<size_t>(s)].range = range;
+  }
+}
+
+void replay_events(Plan& plan) {
+  plan.peak_bytes = plan.forward_peak_bytes = plan.saved_bytes = 0;
+  plan.peak_step = 0;
+  int64_t alive = 0;
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
+    for (int b : step.allocate) alive += plan.buffers[static_cast<size_t>(b)].bytes;
+    const int64_t now = alive + step.library_bytes;
+    if (now > plan.peak_bytes) {
+      plan.peak_bytes = now;
+      plan.peak_step = s;
+    }
+    if (s < plan.forward_steps) plan.forward_peak_bytes = plan.peak_bytes;
+    for (int b : step.release) alive -= plan.buffers[static_cast<size_t>(b)].bytes;
+  }
+  for (const PlannedBuffer& buffer : plan.buffers)
+    if (buffer.kind == BufferKind::Saved) plan.saved_bytes += buffer.bytes;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,28 @@
+// Second half of planning: lifetimes, in-place reuse, saved segments, arenas, and the replay that
+// gives the peak.
+#pragma once
+
+#include "plan/plan.h"
+
+namespace ortmodule {
+
+/// Fills first_step and last_step of every storage from the steps, and the roles that follow from
+/// them (Saved; which arguments and outputs backward reads).
+void find_lifetimes(Plan& plan);
+
+/// Lets outputs of kernels that allow it take the storage of a dying transient operand.
+void reuse_in_place(Plan& plan);
+
+/// Assigns every engine-owned storage to a buffer and an offset. With `base`, the buffers of its
+/// forward part and its saved segments stay as they are.
+void place_storages(Plan& plan, const Plan* base = nullptr);
+
+/// Cuts the backward pass into ranges of about equal gradient bytes, or, with `base`, at the same
+/// gradients as `base`.
+void cut_ranges(Plan& plan, const Plan* base = nullptr);
+
+/// Bytes of engine-owned buffers and declared library allocations at each step, and their maximum,
+/// written into the plan. The one model of the peak.
+void replay_events(Plan& plan);
+
+}  // namespace ortmodule

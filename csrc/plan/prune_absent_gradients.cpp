@@ -1,0 +1,102 @@
+// A backward value is linear in the output gradients that reach it, so one that only absent
+// gradients reach is zero. This needs no knowledge of any op.
+#include <algorithm>
+
+#include "ops/emit.h"
+#include "ops/op_def.h"
+#include "plan/lower.h"
+
+namespace ortmodule {
+namespace {
+
+enum class State : uint8_t { Independent, Present, Absent };
+
+class Pruner {
+ public:
+  Pruner(Graph& joint, const std::vector<bool>& arrived)
+      : graph_(joint), state_(static_cast<size_t>(joint.value_id_bound()), State::Independent) {
+    for (const GraphInput& input : joint.inputs()) {
+      if (input.kind != InputKind::GradOutput) continue;
+      const auto index = static_cast<size_t>(input.index);
+      state_[static_cast<size_t>(input.value->id())] =
+          index < arrived.size() && arrived[index] ? State::Present : State::Absent;
+    }
+  }
+
+  void run() {
+    for (Node* node : graph_.node_pointers())
+      if (node->region == Region::Backward) visit(*node);
+    for (size_t i = 0; i < graph_.outputs().size(); ++i) {
+      const GraphOutput& output = graph_.outputs()[i];
+      if (output.kind == OutputKind::Gradient && output.value && state(output.value) == State::Absent)
+        graph_.replace_output(i, nullptr);
+    }
+    remove_dead();
+  }
+
+ private:
+  State state(const Value* value) const {
+    const auto id = static_cast<size_t>(value->id());
+    return id < state_.size() ? state_[id] : State::Independent;
+  }
+
+  void set(const Value* value, State state) {
+    const auto id = static_cast<size_t>(value->id());
+    if (id >= state_.size()) state_.resize(id + 1, State::Independent);
+    state_[id] = state;
+  }
+
+  void visit(Node& node) {
+    bool present = false, absent = false;
+    for (const Value* input : node.inputs()) {
+      if (!input) continue;
+      present = present || state(input) == State::Present;
+      absent = absent || state(input) == State::Absent;
+    }
+    const State result = present ? State::Present : absent ? State::Absent : State::Independent;
+    for (const Value* output : node.outputs()) set(output, result);
+    if (!present || !absent) return;
+    if (node.op == "Add") {
+      Value* kept = state(node.input(0)) == State::Absent ? node.input(1) : node.input(0);
+      if (kept->dims == node.output()->dims) {
+        graph_.replace_all_uses(node.output(), kept);
+        return;
+      }
+    }
+    materialize_zeros(node);
+  }
+
+  void materialize_zeros(Node& node) {
+    Graph::Inserting here(graph_, &node);
+    for (size_t i = 0; i < node.inputs().size(); ++i) {
+      Value* input = node.input(i);
+      if (!input || state(input) != State::Absent) continue;
+      Value* zeros = emit(graph_, "ConstantOfShape", {},
+                          {{"value", 0.0}, {"shape", input->dims}, {"dtype", input->dtype}});
+      graph_.set_input(&node, i, zeros);
+    }
+  }
+
+  void remove_dead() {
+    const std::vector<Node*> nodes = graph_.node_pointers();
+    for (size_t i = nodes.size(); i-- > 0;) {
+      Node* node = nodes[i];
+      if (node->region != Region::Backward) continue;
+      const bool used = std::any_of(node->outputs().begin(), node->outputs().end(), [](Value* v) {
+        return !v->uses().empty() || v->is_graph_output();
+      });
+      if (!used) graph_.erase(node);
+    }
+  }
+
+  Graph& graph_;
+  std::vector<State> state_;  // by value id
+};
+
+}  // namespace
+
+void prune_absent_gradients(Graph& joint, const std::vector<bool>& arrived) {
+  Pruner(joint, arrived).run();
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,465 @@
+#include "plan/step_builder.h"
+
+#include <algorithm>
+
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+int64_t storage_bytes(const Layout& layout, DType dtype) {
+  return extent(layout) * static_cast<int64_t>(size_of(dtype));
+}
+
+// Strides matter only where a dimension has more than one element.
+bool same_strides(const Layout& layout, const Sizes& wanted) {
+  if (element_count(layout.sizes) == 0) return true;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (layout.sizes[i] > 1 && layout.strides[i] != wanted[i]) return false;
+  return true;
+}
+
+Layout contiguous_layout(const Sizes& sizes) { return {sizes, contiguous_strides(sizes), 0}; }
+
+size_t region_index(Region region) { return region == Region::Forward ? 0 : 1; }
+
+}  // namespace
+
+StepBuilder::StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& request)
+    : plan_(plan), lowered_(lowered), request_(request) {
+  const auto values = static_cast<size_t>(lowered.graph->value_id_bound());
+  tensor_of_value_.assign(values, -1);
+  sizes_.resize(values);
+  sizes_known_.assign(values, false);
+  plan_.graph = lowered.graph;
+  plan_.symbols = request.symbols;
+  bind_arguments();
+}
+
+StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
+                         const PlanRequest& request)
+    : StepBuilder(plan, lowered, request) {
+  // Argument tensors come first in both plans, so tensor numbers agree.
+  for (size_t t = plan_.tensors.size(); t < base.tensors.size(); ++t)
+    plan_.tensors.push_back(base.tensors[t]);
+  plan_.storages = base.storages;
+  for (PlannedStorage& storage : plan_.storages) {
+    const bool of_backward = storage.role == PlannedStorage::Role::Gradient ||
+                             storage.role == PlannedStorage::Role::Backward;
+    if (!of_backward) continue;
+    storage.role = PlannedStorage::Role::Backward;
+    storage.bytes = 0;
+  }
+  plan_.steps.assign(base.steps.begin(), base.steps.begin() + base.forward_steps);
+  plan_.forward_steps = base.forward_steps;
+  plan_.output_tensors = base.output_tensors;
+  plan_.mutated_arguments = base.mutated_arguments;
+  // The forward nodes of both graphs are copies of each other, in the same order.
+  std::unordered_map<const Value*, const Value*> twin;
+  auto other = base.graph->nodes().begin();
+  for (const auto& node : lowered.graph->nodes()) {
+    if (node->region != Region::Forward) break;
+    ORTM_ASSERT((*other)->op == node->op, "forward parts of two plans differ");
+    for (size_t i = 0; i < node->outputs().size(); ++i) twin[(*other)->output(i)] = node->output(i);
+    ++other;
+  }
+  for (size_t t = 0; t < base.tensors.size(); ++t) {
+    auto found = twin.find(base.tensors[t].value);
+    if (found == twin.end()) continue;
+    int& slot = tensor_of_value_[static_cast<size_t>(found->second->id())];
+    if (slot < 0) slot = static_cast<int>(t);
+  }
+}
+
+void StepBuilder::bind_arguments() {
+  const auto& inputs = lowered_.graph->inputs();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value* value = inputs[i].value;
+    const Sizes& sizes = sizes_of(value);
+    Layout layout = contiguous_layout(sizes);
+    if (i < request_.arguments.size() && inputs[i].kind != InputKind::GradOutput)
+      layout = request_.arguments[i];
+    ORTM_CHECK(layout.sizes == sizes, "[plan] argument ", value->name,
+               " must have the sizes it was captured with");
+    layout.offset = 0;
+    const int storage = new_storage(PlannedStorage::Role::Argument, storage_bytes(layout, value->dtype),
+                                    value->name);
+    plan_.storages[static_cast<size_t>(storage)].index = static_cast<int>(i);
+    tensor_of_value_[static_cast<size_t>(value->id())] =
+        new_tensor(value, value->dtype, std::move(layout), storage);
+  }
+}
+
+const Sizes& StepBuilder::sizes_of(const Value* value) {
+  const auto id = static_cast<size_t>(value->id());
+  if (!sizes_known_[id]) {
+    sizes_[id] = evaluate(value->dims, request_.symbols);
+    sizes_known_[id] = true;
+  }
+  return sizes_[id];
+}
+
+int StepBuilder::new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name) {
+  PlannedStorage storage;
+  storage.role = role;
+  storage.bytes = bytes;
+  storage.name = name;
+  plan_.storages.push_back(std::move(storage));
+  return static_cast<int>(plan_.storages.size()) - 1;
+}
+
+int StepBuilder::new_tensor(const Value* value, DType dtype, Layout layout, int storage) {
+  plan_.tensors.push_back({value, dtype, std::move(layout), storage});
+  return static_cast<int>(plan_.tensors.size()) - 1;
+}
+
+int StepBuilder::tensor_of(const Value* value, Region region) {
+  const int tensor = tensor_of_value_[static_cast<size_t>(value->id())];
+  ORTM_ASSERT(tensor >= 0, "value ", value->name, " is read before it is computed");
+  if (region == Region::Backward) {
+    auto copy = backward_copy_.find(tensor);
+    if (copy != backward_copy_.end()) return copy->second;
+  }
+  return tensor;
+}
+
+void StepBuilder::build_forward() {
+  plan_.output_tensors.clear();
+  protect_mutated_arguments();
+  for (size_t i = 0; i < lowered_.forward_steps; ++i) add_step(lowered_.steps[i], Region::Forward);
+  claim_rest(Region::Forward);
+  write_back();
+  plan_.forward_steps = static_cast<int>(plan_.steps.size());
+}
+
+void StepBuilder::build_backward() {
+  for (const GraphOutput& output : lowered_.graph->outputs())
+    if (output.kind == OutputKind::Gradient)
+      plan_.gradients.push_back({output.index, -1, 0});
+  for (size_t i = lowered_.forward_steps; i < lowered_.steps.size(); ++i)
+    add_step(lowered_.steps[i], Region::Backward);
+  claim_rest(Region::Backward);
+}
+
+void StepBuilder::add_step(const StepNodes& nodes, Region region) {
+  const Node& first = *nodes.nodes.front();
+  if (op_def(first.op).kind == OpKind::View) {
+    add_view(first, region);
+  } else {
+    add_kernel_step(nodes, region);
+  }
+  for (const Node* node : nodes.nodes) claim_results(*node);
+}
+
+void StepBuilder::add_view(const Node& node, Region region) {
+  const OpDef& def = op_def(node.op);
+  const Attrs attrs = node.attrs.resolve(request_.symbols);
+  int source = tensor_of(node.input(0), region);
+  for (size_t i = 0; i < node.outputs().size(); ++i) {
+    const Value* output = node.output(i);
+    const Sizes& sizes = sizes_of(output);
+    Layout in = plan_.tensors[static_cast<size_t>(source)].layout;
+    std::optional<Layout> layout = def.view(in, attrs, sizes, i);
+    if (!layout) {
+      source = contiguous_copy(source, region, str(node.op, " has no view of this layout"));
+      in = plan_.tensors[static_cast<size_t>(source)].layout;
+      layout = def.view(in, attrs, sizes, i);
+      ORTM_ASSERT(layout, "no view of a contiguous tensor for ", node.op);
+    }
+    tensor_of_value_[static_cast<size_t>(output->id())] =
+        new_tensor(output, output->dtype, std::move(*layout),
+                   plan_.tensors[static_cast<size_t>(source)].storage);
+  }
+}
+
+void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<int>& in,
+                                Region region) {
+  for (const Node* node : nodes.nodes) {
+    NodeFacts& n = facts.nodes.emplace_back();
+    n.op = node->op;
+    n.attrs = node->attrs.resolve(request_.symbols);
+    for (const Value* input : node->inputs()) {
+      OperandRef& ref = n.inputs.emplace_back();
+      n.input_dtypes.push_back(input ? input->dtype : DType::Undefined);
+      if (input && input->is_literal()) {
+        ref.kind = OperandRef::Kind::Literal;
+        const Scalar& scalar = input->literal();
+        ref.literal = std::holds_alternative<double>(scalar)
+                          ? std::get<double>(scalar)
+                          : static_cast<double>(std::get<DimExpr>(scalar).evaluate(request_.symbols));
+      } else if (input) {
+        const auto member = std::find(nodes.nodes.begin(), nodes.nodes.end(), input->producer());
+        if (member != nodes.nodes.end() && *member != node) {
+          ref.kind = OperandRef::Kind::Register;
+          ref.index = static_cast<int>(member - nodes.nodes.begin());
+          continue;
+        }
+        const int tensor = tensor_of(input, region);
+        const auto known = std::find(in.begin(), in.end(), tensor);
+        ref.kind = OperandRef::Kind::Input;
+        if (nodes.pointwise && known != in.end()) {
+          ref.index = static_cast<int>(known - in.begin());
+          continue;
+        }
+        ref.index = static_cast<int>(in.size());
+        in.push_back(tensor);
+        continue;
+      }
+      if (!nodes.pointwise) in.push_back(-1);  // operands of single nodes keep their positions
+    }
+  }
+}
+
+StepFacts StepBuilder::make_facts(const StepNodes& nodes, std::vector<int>& in, Region region) {
+  StepFacts facts;
+  fill_operands(nodes, facts, in, region);
+  for (int tensor : in) {
+    if (tensor < 0) {
+      facts.inputs.emplace_back();
+    } else {
+      const PlannedTensor& t = plan_.tensors[static_cast<size_t>(tensor)];
+      facts.inputs.push_back({t.dtype, t.layout});
+    }
+  }
+  for (size_t n = 0; n < nodes.nodes.size(); ++n) {
+    const Node& node = *nodes.nodes[n];
+    for (const Value* output : node.outputs()) {
+      const bool inside = nodes.pointwise && !output->is_graph_output() &&
+                          std::all_of(output->uses().begin(), output->uses().end(), [&](Use use) {
+                            return std::find(nodes.nodes.begin(), nodes.nodes.end(), use.node) !=
+                                   nodes.nodes.end();
+                          });
+      const Sizes& sizes = sizes_of(output);
+      facts.nodes[n].output_dtypes.push_back(output->dtype);
+      facts.nodes[n].output_sizes.push_back(sizes);
+      facts.nodes[n].outputs.push_back(inside ? -1 : static_cast<int>(facts.outputs.size()));
+      if (!inside) facts.outputs.push_back({output->dtype, contiguous_layout(sizes)});
+    }
+  }
+  return facts;
+}
+
+void StepBuilder::choose_output_layouts(const StepNodes& nodes, PlannedStep& step) {
+  if (!nodes.pointwise) {
+    if (!step.kernel->output_strides) return;
+    const std::vector<Sizes> strides = step.kernel->output_strides(step.facts);
+    for (size_t i = 0; i < strides.size() && i < step.facts.outputs.size(); ++i)
+      step.facts.outputs[i].layout.strides = strides[i];
+    return;
+  }
+  // As TensorIterator does: the result nests its dimensions as the first full-sized operand.
+  for (OperandFacts& output : step.facts.outputs)
+    for (const OperandFacts& input : step.facts.inputs) {
+      if (input.layout.sizes != output.layout.sizes || !is_dense(input.layout)) continue;
+      output.layout.strides = strides_like(output.layout.sizes, input.layout);
+      break;
+    }
+}
+
+void StepBuilder::choose_kernel(PlannedStep& step, const StepNodes& nodes) {
+  std::string why;
+  step.kernel_op = nodes.pointwise ? "PointwiseGroup" : nodes.nodes.front()->op;
+  step.kernel = select_kernel(step.kernel_op, request_.device, step.facts, &why);
+  if (step.kernel) return;
+  const Node& node = *nodes.nodes.front();
+  throw Error(str("[plan] ", node.op, " needs a kernel, but found none that takes it (",
+                  node.origin.module, ", ", node.origin.source, "): ", why));
+}
+
+bool StepBuilder::conform_operands(PlannedStep& step, Region region) {
+  bool changed = false;
+  for (size_t i = 0; i < step.in.size(); ++i) {
+    if (step.in[i] < 0) continue;
+    const Layout layout = plan_.tensors[static_cast<size_t>(step.in[i])].layout;
+    const auto& rules = step.kernel->input_rules;
+    const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
+    const bool fits = rule == LayoutRule::Any ||
+                      (rule == LayoutRule::InnerContiguous && is_inner_contiguous(layout)) ||
+                      (rule == LayoutRule::Matrix && is_matrix(layout)) ||
+                      is_contiguous(layout);
+    if (fits) continue;
+    step.in[i] = contiguous_copy(step.in[i], region,
+                                 str(step.kernel->name, " wants operand ", i, " contiguous"));
+    step.facts.inputs[i].layout = plan_.tensors[static_cast<size_t>(step.in[i])].layout;
+    changed = true;
+  }
+  return changed;
+}
+
+void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
+  PlannedStep step;
+  step.nodes.assign(nodes.nodes.begin(), nodes.nodes.end());
+  step.region = region;
+  step.facts = make_facts(nodes, step.in, region);
+  choose_kernel(step, nodes);
+  // Copies are steps of their own, before this one.
+  if (conform_operands(step, region)) choose_kernel(step, nodes);
+  choose_output_layouts(nodes, step);
+  size_t next = 0;
+  for (size_t n = 0; n < nodes.nodes.size(); ++n)
+    for (size_t o = 0; o < nodes.nodes[n]->outputs().size(); ++o) {
+      if (step.facts.nodes[n].outputs[o] < 0) continue;
+      const Value* output = nodes.nodes[n]->output(o);
+      const OperandFacts& facts = step.facts.outputs[next++];
+      const int storage = new_storage(
+          region == Region::Forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
+          storage_bytes(facts.layout, output->dtype), output->name);
+      const int tensor = new_tensor(output, output->dtype, facts.layout, storage);
+      tensor_of_value_[static_cast<size_t>(output->id())] = tensor;
+      step.out.push_back(tensor);
+    }
+  if (step.kernel->workspace_bytes) {
+    const auto bytes = static_cast<int64_t>(step.kernel->workspace_bytes(step.facts));
+    if (bytes > 0)
+      step.workspace_storage = new_storage(
+          region == Region::Forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
+          bytes, "workspace of " + nodes.nodes.front()->op);
+  }
+  if (step.kernel->library_bytes)
+    step.library_bytes = static_cast<int64_t>(step.kernel->library_bytes(step.facts));
+  if (step.kernel->inexact) plan_.exact = false;
+  if (step.kernel->prepare) step.prepared = step.kernel->prepare(step.facts);
+  plan_.steps.push_back(std::move(step));
+}
+
+int StepBuilder::copy_to(int tensor, const Layout& layout, Region region, int storage) {
+  const PlannedTensor source = plan_.tensors[static_cast<size_t>(tensor)];
+  PlannedStep step;
+  step.region = region;
+  step.kernel_op = "Contiguous";
+  NodeFacts& node = step.facts.nodes.emplace_back();
+  node.op = "Contiguous";
+  node.inputs.push_back({OperandRef::Kind::Input, 0, 0.0});
+  node.input_dtypes.push_back(source.dtype);
+  node.outputs.push_back(0);
+  node.output_dtypes.push_back(source.dtype);
+  node.output_sizes.push_back(layout.sizes);
+  step.facts.inputs.push_back({source.dtype, source.layout});
+  step.facts.outputs.push_back({source.dtype, layout});
+  std::string why;
+  step.kernel = select_kernel("Contiguous", request_.device, step.facts, &why);
+  ORTM_ASSERT(step.kernel, "no copy kernel for ", name_of(source.dtype), ": ", why);
+  if (step.kernel->prepare) step.prepared = step.kernel->prepare(step.facts);
+  if (storage < 0)
+    storage = new_storage(
+        region == Region::Forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
+        storage_bytes(layout, source.dtype),
+        plan_.storages[static_cast<size_t>(source.storage)].name + " copied");
+  step.in.push_back(tensor);
+  const int result = new_tensor(nullptr, source.dtype, layout, storage);
+  step.out.push_back(result);
+  plan_.steps.push_back(std::move(step));
+  return result;
+}
+
+int StepBuilder::contiguous_copy(int tensor, Region region, const std::string& why) {
+  auto [slot, is_new] = contiguous_copy_[region_index(region)].try_emplace(tensor, -1);
+  if (!is_new) return slot->second;
+  const Layout layout = contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
+  const int copy = copy_to(tensor, layout, region);
+  contiguous_copy_[region_index(region)][tensor] = copy;
+  plan_.notes.push_back(str("copy of ",
+                            plan_.storages[static_cast<size_t>(plan_.tensors[static_cast<size_t>(tensor)].storage)].name,
+                            ": ", why));
+  return copy;
+}
+
+// --- results ------------------------------------------------------------------------------------
+
+int StepBuilder::claim(int tensor, PlannedStorage::Role role, int index, const Sizes& strides,
+                       Region region) {
+  const PlannedTensor t = plan_.tensors[static_cast<size_t>(tensor)];
+  PlannedStorage& storage = plan_.storages[static_cast<size_t>(t.storage)];
+  const bool whole = t.layout.offset == 0 && is_dense(t.layout) &&
+                     storage.bytes == storage_bytes(t.layout, t.dtype);
+  const bool free = storage.role == (region == Region::Forward ? PlannedStorage::Role::Forward
+                                                               : PlannedStorage::Role::Backward);
+  if (free && whole && same_strides(t.layout, strides)) {
+    storage.role = role;
+    storage.index = index;
+    return tensor;
+  }
+  Layout layout{t.layout.sizes, strides, 0};
+  const int copy = copy_to(tensor, layout, region);
+  PlannedStorage& target =
+      plan_.storages[static_cast<size_t>(plan_.tensors[static_cast<size_t>(copy)].storage)];
+  target.role = role;
+  target.index = index;
+  return copy;
+}
+
+void StepBuilder::claim_results(const Node& node) {
+  for (const Value* value : node.outputs()) {
+    if (!value->is_graph_output()) continue;
+    const int tensor = tensor_of_value_[static_cast<size_t>(value->id())];
+    for (const GraphOutput& output : lowered_.graph->outputs()) {
+      if (output.value != value || output.kind != OutputKind::Gradient) continue;
+      if (node.region == Region::Forward) continue;  // claim_rest copies it in backward
+      const int argument = tensor_of_value_[static_cast<size_t>(
+          lowered_.graph->inputs()[static_cast<size_t>(output.index)].value->id())];
+      const Layout& like = plan_.tensors[static_cast<size_t>(argument)].layout;
+      const Sizes strides =
+          is_dense(like) ? like.strides : contiguous_strides(sizes_of(value));
+      for (PlannedGradient& gradient : plan_.gradients)
+        if (gradient.input == output.index)
+          gradient.tensor =
+              claim(tensor, PlannedStorage::Role::Gradient, output.index, strides, Region::Backward);
+    }
+  }
+}
+
+void StepBuilder::claim_rest(Region region) {
+  for (const GraphOutput& output : lowered_.graph->outputs()) {
+    if (!output.value) continue;
+    if (region == Region::Forward && output.kind == OutputKind::Output) {
+      const auto index = static_cast<size_t>(output.index);
+      if (plan_.output_tensors.size() <= index) plan_.output_tensors.resize(index + 1, -1);
+      const int tensor = tensor_of(output.value, region);
+      Sizes strides = contiguous_strides(sizes_of(output.value));
+      if (index < request_.output_strides.size() && !request_.output_strides[index].empty())
+        strides = request_.output_strides[index];
+      plan_.output_tensors[index] =
+          claim(tensor, PlannedStorage::Role::Output, output.index, strides, region);
+    }
+    if (region == Region::Backward && output.kind == OutputKind::Gradient) {
+      for (PlannedGradient& gradient : plan_.gradients) {
+        if (gradient.input != output.index || gradient.tensor >= 0) continue;
+        const int tensor = tensor_of(output.value, region);
+        gradient.tensor = claim(tensor, PlannedStorage::Role::Gradient, output.index,
+                                contiguous_strides(sizes_of(output.value)), region);
+      }
+    }
+  }
+}
+
+// --- arguments changed in place -----------------------------------------------------------------
+
+void StepBuilder::protect_mutated_arguments() {
+  for (const GraphOutput& output : lowered_.graph->outputs()) {
+    if (output.kind != OutputKind::Mutation) continue;
+    const Value* argument = lowered_.graph->inputs()[static_cast<size_t>(output.index)].value;
+    const bool read_by_backward =
+        std::any_of(argument->uses().begin(), argument->uses().end(),
+                    [](Use use) { return use.node->region == Region::Backward; });
+    if (!read_by_backward) continue;
+    const int tensor = tensor_of_value_[static_cast<size_t>(argument->id())];
+    const Layout layout = contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
+    backward_copy_[tensor] = copy_to(tensor, layout, Region::Forward);
+    plan_.notes.push_back("backward keeps the old content of " + argument->name);
+  }
+}
+
+void StepBuilder::write_back() {
+  for (const GraphOutput& output : lowered_.graph->outputs()) {
+    if (output.kind != OutputKind::Mutation || !output.value) continue;
+    const Value* argument = lowered_.graph->inputs()[static_cast<size_t>(output.index)].value;
+    if (argument == output.value) continue;
+    const int target = tensor_of_value_[static_cast<size_t>(argument->id())];
+    const int source = tensor_of(output.value, Region::Forward);
+    const PlannedTensor old = plan_.tensors[static_cast<size_t>(target)];
+    copy_to(source, old.layout, Region::Forward, old.storage);
+    plan_.mutated_arguments.push_back(output.index);
+  }
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,57 @@
+// First half of planning: walks lowered steps in order, gives every value a layout, chooses
+// kernels, inserts copies where a kernel or the caller wants another layout.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "plan/make_plan.h"
+
+namespace ortmodule {
+
+class StepBuilder {
+ public:
+  /// Starts an empty plan with the arguments as tensors.
+  StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& request);
+  /// Continues after the forward part of `base`, whose value ids `lowered` shares.
+  StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered, const PlanRequest& request);
+
+  void build_forward();
+  void build_backward();
+
+ private:
+  void bind_arguments();
+  void add_step(const StepNodes& nodes, Region region);
+  void add_view(const Node& node, Region region);
+  void add_kernel_step(const StepNodes& nodes, Region region);
+  StepFacts make_facts(const StepNodes& nodes, std::vector<int>& in, Region region);
+  void fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<int>& in, Region region);
+  void choose_output_layouts(const StepNodes& nodes, PlannedStep& step);
+  bool conform_operands(PlannedStep& step, Region region);
+  void choose_kernel(PlannedStep& step, const StepNodes& nodes);
+
+  int tensor_of(const Value* value, Region region);
+  int new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name);
+  int new_tensor(const Value* value, DType dtype, Layout layout, int storage);
+  int copy_to(int tensor, const Layout& layout, Region region, int storage = -1);
+  int contiguous_copy(int tensor, Region region, const std::string& why);
+
+  void claim_results(const Node& node);
+  int claim(int tensor, PlannedStorage::Role role, int index, const Sizes& strides, Region region);
+  void claim_rest(Region region);
+  void protect_mutated_arguments();
+  void write_back();
+
+  const Sizes& sizes_of(const Value* value);
+
+  Plan& plan_;
+  const Lowered& lowered_;
+  const PlanRequest& request_;
+  std::vector<int> tensor_of_value_;          // by value id; -1: none yet
+  std::vector<Sizes> sizes_;                  // by value id
+  std::vector<bool> sizes_known_;
+  std::unordered_map<int, int> backward_copy_;    // argument tensor -> copy of its old content
+  std::unordered_map<int, int> contiguous_copy_[2];  // per region: tensor -> its copy
+};
+
+}  // namespace ortmodule

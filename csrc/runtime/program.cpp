@@ -1,0 +1,127 @@
+#include "runtime/program.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr size_t kMostOperands = 64;
+
+ProgramOperand operand_of(const Plan& plan, int tensor) {
+  ProgramOperand operand;
+  if (tensor < 0) return operand;
+  const PlannedTensor& t = plan.tensors[static_cast<size_t>(tensor)];
+  const PlannedStorage& storage = plan.storages[static_cast<size_t>(t.storage)];
+  operand.view.dtype = t.dtype;
+  operand.view.rank = static_cast<int>(t.layout.sizes.size());
+  operand.view.sizes = t.layout.sizes.data();
+  operand.view.strides = t.layout.strides.data();
+  operand.buffer = storage.buffer;
+  operand.offset_bytes =
+      storage.offset_bytes + t.layout.offset * static_cast<int64_t>(size_of(t.dtype));
+  ORTM_ASSERT(storage.buffer >= 0, "storage of ", storage.name, " has no buffer");
+  return operand;
+}
+
+}  // namespace
+
+Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
+  for (const PlannedStep& planned : plan->steps) {
+    ProgramStep& step = steps.emplace_back();
+    step.run = planned.kernel->run;
+    step.facts = &planned.facts;
+    step.prepared = planned.prepared.get();
+    for (int tensor : planned.in) step.in.push_back(operand_of(*plan, tensor));
+    for (int tensor : planned.out) step.out.push_back(operand_of(*plan, tensor));
+    if (planned.workspace_storage >= 0) {
+      const auto& storage = plan->storages[static_cast<size_t>(planned.workspace_storage)];
+      step.workspace_buffer = storage.buffer;
+      step.workspace_offset_bytes = storage.offset_bytes;
+    }
+    step.allocate = &planned.allocate;
+    step.release = &planned.release;
+    ORTM_ASSERT(step.in.size() + step.out.size() <= kMostOperands, "too many operands in one step");
+    for (const NodeFacts& node : planned.facts.nodes)
+      random = random || node.attrs.has("rng");
+  }
+  range_begin.push_back(plan->forward_steps);
+  for (int r = 1; r < plan->ranges; ++r) {
+    int at = range_begin.back();
+    while (at < static_cast<int>(steps.size()) && plan->steps[static_cast<size_t>(at)].range < r) ++at;
+    range_begin.push_back(at);
+  }
+  range_begin.push_back(static_cast<int>(steps.size()));
+}
+
+Frame::Frame(const Program& program, Allocator& allocator)
+    : program_(&program), allocator_(allocator) {
+  owned_.resize(program.plan->buffers.size());
+  base_.assign(program.plan->buffers.size(), nullptr);
+}
+
+void Frame::begin(int buffer) {
+  const PlannedBuffer& planned = program_->plan->buffers[static_cast<size_t>(buffer)];
+  const auto b = static_cast<size_t>(buffer);
+  owned_[b] = allocator_.allocate(planned.bytes);
+  base_[b] = owned_[b].data();
+  live_bytes_ += planned.bytes;
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+}
+
+void Frame::end(int buffer) {
+  const auto b = static_cast<size_t>(buffer);
+  if (!owned_[b]) return;
+  live_bytes_ -= owned_[b].bytes();
+  owned_[b] = Buffer();
+  base_[b] = nullptr;
+}
+
+Buffer Frame::take(int buffer) { return std::move(owned_[static_cast<size_t>(buffer)]); }
+
+void Frame::switch_to(const Program& program) {
+  program_ = &program;
+  owned_.resize(program.plan->buffers.size());
+  base_.resize(program.plan->buffers.size(), nullptr);
+}
+
+void Frame::clear() {
+  for (Buffer& buffer : owned_) buffer = Buffer();
+}
+
+void execute(const Program& program, Frame& frame, KernelContext& context, int begin, int end,
+             bool keep_saved) {
+  const std::vector<PlannedBuffer>& buffers = program.plan->buffers;
+  std::array<TensorView, kMostOperands> views;
+  for (int s = begin; s < end; ++s) {
+    const ProgramStep& step = program.steps[static_cast<size_t>(s)];
+    for (int buffer : *step.allocate) frame.begin(buffer);
+    size_t count = 0;
+    auto add = [&](const ProgramOperand& operand) {
+      TensorView& view = views[count++];
+      view = operand.view;
+      if (operand.buffer >= 0)
+        view.data = static_cast<char*>(frame.base_[static_cast<size_t>(operand.buffer)]) +
+                    operand.offset_bytes;
+    };
+    for (const ProgramOperand& operand : step.in) add(operand);
+    for (const ProgramOperand& operand : step.out) add(operand);
+    void* workspace = nullptr;
+    if (step.workspace_buffer >= 0)
+      workspace = static_cast<char*>(frame.base_[static_cast<size_t>(step.workspace_buffer)]) +
+                  step.workspace_offset_bytes;
+    step.run({*step.facts,
+              {views.data(), step.in.size()},
+              {views.data() + step.in.size(), step.out.size()},
+              workspace,
+              step.prepared,
+              context});
+    for (int buffer : *step.release)
+      if (!keep_saved || buffers[static_cast<size_t>(buffer)].kind != BufferKind::Saved)
+        frame.end(buffer);
+  }
+}
+
+}  // namespace ortmodule

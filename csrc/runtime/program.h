@@ -1,0 +1,78 @@
+// A plan with every lookup done: flat steps that the executor only follows.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "plan/plan.h"
+#include "runtime/buffer.h"
+
+namespace ortmodule {
+
+/// An operand: its view without address, and where the address comes from.
+struct ProgramOperand {
+  TensorView view;
+  int buffer = -1;  // -1: absent
+  int64_t offset_bytes = 0;
+};
+
+struct ProgramStep {
+  void (*run)(const KernelArgs&) = nullptr;
+  const StepFacts* facts = nullptr;
+  const void* prepared = nullptr;
+  std::vector<ProgramOperand> in;
+  std::vector<ProgramOperand> out;
+  int workspace_buffer = -1;
+  int64_t workspace_offset_bytes = 0;
+  const std::vector<int>* allocate = nullptr;
+  const std::vector<int>* release = nullptr;
+};
+
+struct Program {
+  explicit Program(std::shared_ptr<const Plan> plan);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  std::shared_ptr<const Plan> plan;
+  std::vector<ProgramStep> steps;
+  std::vector<int> range_begin;  // first step of each backward range, then the end
+  bool random = false;           // a step draws from the run's Philox stream
+};
+
+/// The buffers of one forward run; lives until its backward has run.
+class Frame {
+ public:
+  Frame(const Program& program, Allocator& allocator);
+
+  /// Address of argument or output gradient `buffer`.
+  void bind(int buffer, void* data) { base_[static_cast<size_t>(buffer)] = data; }
+  /// Takes an engine-owned buffer out: an output or a gradient.
+  Buffer take(int buffer);
+  /// The same forward run under another backward plan.
+  void switch_to(const Program& program);
+  /// Frees all that is still held.
+  void clear();
+
+  int64_t live_bytes() const { return live_bytes_; }
+  int64_t peak_bytes() const { return peak_bytes_; }
+
+  uint64_t seed = 0;
+
+ private:
+  friend void execute(const Program&, Frame&, KernelContext&, int, int, bool);
+  void begin(int buffer);
+  void end(int buffer);
+
+  const Program* program_;
+  Allocator& allocator_;
+  std::vector<Buffer> owned_;
+  std::vector<void*> base_;
+  int64_t live_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
+};
+
+/// Runs steps [begin, end). With `keep_saved`, saved segments outlive their last use (retain_graph).
+void execute(const Program& program, Frame& frame, KernelContext& context, int begin, int end,
+             bool keep_saved);
+
+}  // namespace ortmodule

@@ -1,0 +1,89 @@
+// The program in one class: a captured piece becomes a graph, a joint graph, lowered steps, plans.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exporter/graph_builder.h"
+#include "optimizer/pipeline.h"
+#include "plan/make_plan.h"
+#include "runtime/program.h"
+
+namespace ortmodule {
+
+struct SessionOptions {
+  Device device = Device::CPU;
+  bool training = true;  // false: forward only, nothing is saved
+  OptimizerOptions optimizer;
+  size_t plan_cache_size = 64;
+};
+
+/// Milliseconds per stage of building the session and its plans.
+struct StageTimes {
+  double optimize_forward_ms = 0;
+  double gradient_ms = 0;
+  double optimize_joint_ms = 0;
+  double lower_ms = 0;
+  double plan_ms = 0;  // sum over all plans
+};
+
+/// A plan ready to run, and its variants for fewer output gradients.
+struct PlanEntry {
+  PlanEntry(std::shared_ptr<const Plan> plan, PlanRequest asked)
+      : program(std::move(plan)), request(std::move(asked)) {}
+  Program program;
+  PlanRequest request;
+  std::map<std::vector<bool>, std::unique_ptr<Program>> backward;  // by arrived gradients
+};
+
+class Session {
+ public:
+  Session(ExportedPiece piece, SessionOptions options);
+
+  /// The plan for these argument layouts (by graph input) and symbol arguments (in order).
+  /// Thread-safe. Throws Error if a size contradicts the captured graph.
+  std::shared_ptr<PlanEntry> plan_for(const std::vector<Layout>& arguments,
+                                      const std::vector<int64_t>& symbols);
+  /// The program whose backward part serves exactly the arrived gradients.
+  const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived);
+
+  const ExportedPiece& piece() const { return piece_; }
+  const SessionOptions& options() const { return options_; }
+  bool training() const { return options_.training; }
+  /// Whether forward output k can receive a gradient.
+  const std::vector<bool>& differentiable_outputs() const { return differentiable_outputs_; }
+
+  const Graph& exported_graph() const { return *piece_.graph; }
+  const Graph& forward_graph() const { return *forward_; }
+  const Graph& joint_graph() const { return *joint_; }
+  const Lowered& lowered() const { return lowered_; }
+  const PassReport& forward_report() const { return forward_report_; }
+  const PassReport& joint_report() const { return joint_report_; }
+  const StageTimes& times() const { return times_; }
+  size_t plans_made() const { return plans_made_; }
+
+ private:
+  SymbolValues bind_symbols(const std::vector<Layout>& arguments,
+                            const std::vector<int64_t>& symbols) const;
+
+  ExportedPiece piece_;
+  SessionOptions options_;
+  std::unique_ptr<Graph> forward_;
+  std::unique_ptr<Graph> joint_;
+  Lowered lowered_;
+  PassReport forward_report_;
+  PassReport joint_report_;
+  std::vector<bool> differentiable_outputs_;
+  StageTimes times_;
+
+  std::mutex mutex_;
+  using Key = std::vector<int64_t>;
+  std::list<std::pair<Key, std::shared_ptr<PlanEntry>>> plans_;  // most recent first
+  size_t plans_made_ = 0;
+};
+
+}  // namespace ortmodule
