@@ -81,11 +81,7 @@ Grads mod_grad(GradContext& c) {  // a mod b = a - b * quotient, the quotient lo
   Handle other;
   if (c.needs(1)) {
     Handle quotient = c.emit("FloorDiv", {c.x(0), c.x(1)});
-    if (c.attrs().flag("fmod")) {
-      const Handle ratio = c.x(0) / c.x(1);
-      const Handle negative = c.emit("Less", {ratio, c.literal(0.0, ratio.dtype())});
-      quotient = c.emit("Where", {negative, c.emit("Ceil", {ratio}), c.emit("Floor", {ratio})});
-    }
+    if (c.attrs().flag("fmod")) quotient = c.emit("Trunc", {c.x(0) / c.x(1)});
     other = -(c.dy() * quotient);
   }
   return {c.dy(), other};
@@ -133,9 +129,10 @@ Values convert_mul(TorchCall& t) {
 Values convert_div(TorchCall& t) {
   const std::string mode = t.string("rounding_mode");
   if (mode == "floor") return convert_binary<"FloorDiv">(t);
+  Values quotient = convert_binary<"Div">(t);
   if (mode == "trunc" && is_floating(t.output().dtype))
-    t.refuse("division of floats that rounds to zero has no op");
-  return convert_binary<"Div">(t);
+    return {t.emit("Trunc", std::move(quotient))};
+  return quotient;  // Div of integers rounds to zero
 }
 
 // a^2, a^3, sqrt and reciprocals as torch computes them: without pow.
@@ -146,7 +143,8 @@ Values convert_pow_number(TorchCall& t) {
   if (exponent == 1.0) return {t.emit("Identity", {x})};
   if (exponent == 2.0) return {t.emit("Mul", {x, x})};
   if (exponent == 3.0) return {t.emit("Mul", {t.emit("Mul", {x, x}), x})};
-  if (!is_floating(dtype)) t.refuse("powers of integers other than 1, 2 and 3 have no op");
+  if (!is_floating(dtype) && exponent < 0.0) t.refuse("integers have no negative powers");
+  if (!is_floating(dtype)) return {t.emit("Pow", {x, t.literal(exponent, dtype)})};
   if (exponent == 0.5) return {t.emit("Sqrt", {x})};
   if (exponent == -0.5) return {t.emit("Rsqrt", {x})};
   if (exponent == -1.0) return {t.emit("Reciprocal", {x})};

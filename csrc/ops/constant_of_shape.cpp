@@ -29,7 +29,7 @@ Values convert_full(TorchCall& t) {
 
 REGISTER_OP(ConstantOfShape, {.inputs = {},
                               .outputs = {"y"},
-                              .kind = OpKind::Pointwise,
+                              .kind = OpKind::Data,
                               .infer = infer_constant,
                               .from_torch = {{"aten.zeros.default", convert_zeros},
                                              {"aten.zeros_like.default", convert_zeros},

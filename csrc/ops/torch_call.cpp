@@ -85,7 +85,11 @@ bool TorchCall::is_float_number(std::string_view name) const {
 }
 
 Value* TorchCall::operand(std::string_view name, DType dtype) {
-  if (is_tensor(name)) return cast(tensor(name), dtype);
+  if (is_complex(dtype)) refuse("complex types have no op");
+  if (is_tensor(name)) {
+    if (is_complex(tensor(name)->dtype)) refuse("complex types have no op");
+    return cast(tensor(name), dtype);
+  }
   const TorchArg& given = arg(name);
   if (const auto* number = std::get_if<double>(&given.value)) {
     if (!is_floating(dtype) && !(std::trunc(*number) == *number))

@@ -1,0 +1,155 @@
+// Activation functions whose gradient is one op: Tanh Sigmoid Silu Softplus LeakyRelu Elu
+// HardSigmoid HardSwish Mish LogSigmoid, each with <Op>Grad (dy, x) or (dy, y)
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+template <OpName op>
+Grads grad_of_x(GradContext& c) {
+  return {c.emit(op.text, {c.dy(), c.x()}, c.attrs())};
+}
+
+template <OpName op>
+Grads grad_of_y(GradContext& c) {
+  return {c.emit(op.text, {c.dy(), c.y()}, c.attrs())};
+}
+
+Value* floating_self(TorchCall& t) { return t.operand("self", t.output().dtype); }
+
+Values convert_softplus(TorchCall& t) {
+  return {
+      t.emit("Softplus", {floating_self(t)},
+             {{"beta", t.number_or("beta", 1.0)}, {"threshold", t.number_or("threshold", 20.0)}})};
+}
+
+Values convert_leaky_relu(TorchCall& t) {
+  return {
+      t.emit("LeakyRelu", {floating_self(t)}, {{"alpha", t.number_or("negative_slope", 0.01)}})};
+}
+
+Values convert_elu(TorchCall& t) {  // scale * (x > 0 ? x : alpha * (exp(x) - 1))
+  if (t.number_or("input_scale", 1.0) != 1.0) t.refuse("input_scale must be 1");
+  Value* y = t.emit("Elu", {floating_self(t)}, {{"alpha", t.number_or("alpha", 1.0)}});
+  const double scale = t.number_or("scale", 1.0);
+  return {scale == 1.0 ? y : t.emit("Mul", {y, t.literal(scale, y->dtype)})};
+}
+
+Values convert_glu(TorchCall& t) {  // first half * sigmoid(second half)
+  require_real(t, true);
+  Value* x = t.tensor("self");
+  const int64_t axis = t.axis("dim", x->rank(), -1);
+  const DimExpr half = t.output().dims.at(static_cast<size_t>(axis));
+  const Values halves = t.emit_all("Split", {x}, {{"axis", axis}, {"sizes", Dims{half, half}}}, 2);
+  return {t.emit("Mul", {halves[0], t.emit("Sigmoid", {halves[1]})})};
+}
+
+struct Activation {
+  std::string_view name;
+  std::string_view grad_name;
+  std::string_view saved;  // what the gradient reads: x or y
+  GradFn grad;
+  Attrs attrs;
+  std::vector<TorchRow> rows;
+};
+
+std::vector<Activation> table() {
+  return {
+      {"Tanh",
+       "TanhGrad",
+       "y",
+       grad_of_y<"TanhGrad">,
+       {},
+       {{"aten.tanh.default", convert_unary<"Tanh">}}},
+      {"Sigmoid",
+       "SigmoidGrad",
+       "y",
+       grad_of_y<"SigmoidGrad">,
+       {},
+       {{"aten.sigmoid.default", convert_unary<"Sigmoid">}, {"aten.glu.default", convert_glu}}},
+      {"Silu",
+       "SiluGrad",
+       "x",
+       grad_of_x<"SiluGrad">,
+       {},
+       {{"aten.silu.default", convert_unary<"Silu">}}},
+      {"Softplus",
+       "SoftplusGrad",
+       "x",
+       grad_of_x<"SoftplusGrad">,
+       {{"beta", 1.0}, {"threshold", 20.0}},
+       {{"aten.softplus.default", convert_softplus}}},
+      {"LeakyRelu",
+       "LeakyReluGrad",
+       "x",
+       grad_of_x<"LeakyReluGrad">,
+       {{"alpha", 0.01}},
+       {{"aten.leaky_relu.default", convert_leaky_relu}}},
+      {"Elu",
+       "EluGrad",
+       "x",
+       grad_of_x<"EluGrad">,
+       {{"alpha", 1.0}},
+       {{"aten.elu.default", convert_elu}}},
+      {"HardSigmoid",
+       "HardSigmoidGrad",
+       "x",
+       grad_of_x<"HardSigmoidGrad">,
+       {},  // relu6(x + 3) / 6
+       {{"aten.hardsigmoid.default", convert_unary<"HardSigmoid">}}},
+      {"HardSwish",
+       "HardSwishGrad",
+       "x",
+       grad_of_x<"HardSwishGrad">,
+       {},
+       {{"aten.hardswish.default", convert_unary<"HardSwish">}}},
+      {"Mish",
+       "MishGrad",
+       "x",
+       grad_of_x<"MishGrad">,
+       {},
+       {{"aten.mish.default", convert_unary<"Mish">}}},
+      {"LogSigmoid",
+       "LogSigmoidGrad",
+       "x",
+       grad_of_x<"LogSigmoidGrad">,
+       {},
+       {{"aten.log_sigmoid.default", convert_unary<"LogSigmoid">}}},
+  };
+}
+
+// ONNX knows neither Silu nor LogSigmoid.
+std::string_view domain_of(std::string_view name) {
+  return name == "Silu" || name == "LogSigmoid" ? "com.microsoft" : "";
+}
+
+std::vector<OpDef> activations() {
+  std::vector<OpDef> ops;
+  for (const Activation& row : table()) {
+    ops.push_back({.name = row.name,
+                   .domain = domain_of(row.name),
+                   .inputs = {"x"},
+                   .outputs = {"y"},
+                   .attrs = row.attrs,
+                   .kind = OpKind::Pointwise,
+                   .infer = infer_same_as_input,
+                   .grad = row.grad,
+                   .from_torch = row.rows});
+    ops.push_back({.name = row.grad_name,
+                   .domain = "com.microsoft",
+                   .inputs = {"dy", row.saved},
+                   .outputs = {"dx"},
+                   .attrs = row.attrs,
+                   .kind = OpKind::Pointwise,
+                   .infer = infer_broadcast});
+  }
+  return ops;
+}
+
+REGISTER_OPS(activations());
+
+}  // namespace
+}  // namespace ortmodule

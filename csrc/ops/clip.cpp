@@ -1,0 +1,69 @@
+// y = min(max(x, min), max), either bound absent; HardTanh is the same with another gradient at the
+// bounds
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+Grads clip_grad(GradContext& c) { return {c.emit("ClipGrad", {c.dy(), c.x()}, c.attrs())}; }
+
+// At the bounds themselves torch passes the gradient of clamp, but not that of hardtanh.
+Grads hard_tanh_grad(GradContext& c) {
+  const DType dtype = c.x().dtype();
+  const Handle above = c.emit("Greater", {c.x(), c.literal(c.attrs().number("min"), dtype)});
+  const Handle below = c.emit("Less", {c.x(), c.literal(c.attrs().number("max"), dtype)});
+  const Handle inside = c.emit("And", {above, below});
+  return {c.emit("Where", {inside, c.dy(), c.literal(0.0, c.dy().dtype())})};
+}
+
+Values clipped(TorchCall& t, std::string_view min, std::string_view max) {
+  Attrs attrs;
+  if (!t.is_none(min)) attrs.set("min", t.number(min));
+  if (!t.is_none(max)) attrs.set("max", t.number(max));
+  return {t.emit("Clip", {t.operand("self", t.output().dtype)}, std::move(attrs))};
+}
+
+Values convert_clamp(TorchCall& t) { return clipped(t, "min", "max"); }
+
+Values hard_tanh(TorchCall& t, double min, double max) {
+  require_real(t, true);
+  return {t.emit("HardTanh", {t.tensor("self")}, {{"min", min}, {"max", max}})};
+}
+
+Values convert_hardtanh(TorchCall& t) {
+  return hard_tanh(t, t.number_or("min_val", -1.0), t.number_or("max_val", 1.0));
+}
+
+Values convert_relu6(TorchCall& t) { return hard_tanh(t, 0.0, 6.0); }
+
+REGISTER_OP(Clip, {.inputs = {"x"},
+                   .outputs = {"y"},
+                   .kind = OpKind::Pointwise,
+                   .infer = infer_same_as_input,
+                   .grad = clip_grad,
+                   .from_torch = {{"aten.clamp.default", convert_clamp},
+                                  {"aten.clamp_min.default", convert_clamp},
+                                  {"aten.clamp_max.default", convert_clamp}}});
+
+REGISTER_OP(ClipGrad, {.domain = "com.microsoft",
+                       .inputs = {"dy", "x"},
+                       .outputs = {"dx"},
+                       .kind = OpKind::Pointwise,
+                       .infer = infer_broadcast});
+
+REGISTER_OP(HardTanh, {.domain = "com.microsoft",
+                       .inputs = {"x"},
+                       .outputs = {"y"},
+                       .attrs = {{"min", -1.0}, {"max", 1.0}},
+                       .kind = OpKind::Pointwise,
+                       .infer = infer_same_as_input,
+                       .grad = hard_tanh_grad,
+                       .body = "hard_tanh (x) => (y) { y = Clip<min=@min, max=@max> (x) }",
+                       .from_torch = {{"aten.hardtanh.default", convert_hardtanh},
+                                      {"aten.relu6.default", convert_relu6}}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,73 @@
+// y = a < b and the like, to bool; IsNaN and IsInf of one operand
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+// Both sides go to torch's result type of the two: 1 < 1.5 compares floats.
+template <OpName op>
+Values convert_compare(TorchCall& t) {
+  const DType dtype = result_type(t, {"self", "other"});
+  return {t.emit(op.text, {t.operand("self", dtype), t.operand("other", dtype)})};
+}
+
+template <OpName op>
+Values convert_predicate(TorchCall& t) {
+  Value* x = t.tensor("self");
+  return {t.emit(op.text, {t.operand("self", x->dtype)})};
+}
+
+OpDef comparison(std::string_view name, bool commutative, std::vector<TorchRow> rows) {
+  return {.name = name,
+          .domain = name == "NotEqual" ? "com.microsoft" : "",
+          .inputs = {"a", "b"},
+          .outputs = {"y"},
+          .kind = OpKind::Pointwise,
+          .commutative = commutative,
+          .infer = infer_broadcast_bool,
+          .non_differentiable = {0, 1},
+          .from_torch = std::move(rows)};
+}
+
+OpDef predicate(std::string_view name, std::vector<TorchRow> rows) {
+  return {.name = name,
+          .inputs = {"x"},
+          .outputs = {"y"},
+          .kind = OpKind::Pointwise,
+          .infer = infer_predicate,
+          .non_differentiable = {0},
+          .from_torch = std::move(rows)};
+}
+
+std::vector<OpDef> comparisons() {
+  return {
+      comparison("Equal", true,
+                 {{"aten.eq.Tensor", convert_compare<"Equal">},
+                  {"aten.eq.Scalar", convert_compare<"Equal">}}),
+      comparison("NotEqual", true,
+                 {{"aten.ne.Tensor", convert_compare<"NotEqual">},
+                  {"aten.ne.Scalar", convert_compare<"NotEqual">}}),
+      comparison("Less", false,
+                 {{"aten.lt.Tensor", convert_compare<"Less">},
+                  {"aten.lt.Scalar", convert_compare<"Less">}}),
+      comparison("LessOrEqual", false,
+                 {{"aten.le.Tensor", convert_compare<"LessOrEqual">},
+                  {"aten.le.Scalar", convert_compare<"LessOrEqual">}}),
+      comparison("Greater", false,
+                 {{"aten.gt.Tensor", convert_compare<"Greater">},
+                  {"aten.gt.Scalar", convert_compare<"Greater">}}),
+      comparison("GreaterOrEqual", false,
+                 {{"aten.ge.Tensor", convert_compare<"GreaterOrEqual">},
+                  {"aten.ge.Scalar", convert_compare<"GreaterOrEqual">}}),
+      predicate("IsNaN", {{"aten.isnan.default", convert_predicate<"IsNaN">}}),
+      predicate("IsInf", {{"aten.isinf.default", convert_predicate<"IsInf">}}),
+  };
+}
+
+REGISTER_OPS(comparisons());
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,73 @@
+// y = keep ? x / (1 - ratio) : 0, with keep drawn from the run's Philox stream `rng` by the
+// element's index, so that no mask is stored; BiasDropout = Dropout(x + bias) + residual
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+Grads dropout_grad(GradContext& c) { return {c.emit("DropoutGrad", {c.dy()}, c.attrs())}; }
+
+// The gradient draws the same numbers again.
+Grads bias_dropout_grad(GradContext& c) {
+  const Handle dx = c.emit("DropoutGrad", {c.dy()}, c.attrs());
+  return {dx, dx, c.dy()};
+}
+
+Attrs dropout_attrs(TorchCall& t, double ratio) {
+  return {{"ratio", ratio}, {"rng", t.next_rng_stream()}};
+}
+
+Values convert_dropout(TorchCall& t) {
+  Value* x = t.tensor("input");
+  const double ratio = t.number("p");
+  if (!t.flag("train") || ratio == 0.0) return {t.emit("Identity", {x})};
+  require_real(t, true);
+  return {t.emit("Dropout", {x}, dropout_attrs(t, ratio))};
+}
+
+// The mask is what dropout makes of ones; nobody asks for it but a composed backward.
+Values convert_native_dropout(TorchCall& t) {
+  Value* x = t.tensor("input");
+  const double ratio = t.number("p");
+  if (!t.flag("train", true) || ratio == 0.0)
+    return {t.emit("Identity", {x}), t.full(1.0, x->dims, DType::Bool)};
+  require_real(t, true);
+  const Attrs attrs = dropout_attrs(t, ratio);
+  Value* mask = t.emit("Dropout", {t.full(1.0, x->dims, x->dtype)}, attrs);
+  return {t.emit("Dropout", {x}, attrs), t.cast(mask, DType::Bool)};
+}
+
+REGISTER_OP(Dropout, {.inputs = {"x"},
+                      .outputs = {"y"},
+                      .kind = OpKind::Pointwise,
+                      .random = true,
+                      .infer = infer_same_as_input,
+                      .grad = dropout_grad,
+                      .from_torch = {{"aten.dropout.default", convert_dropout},
+                                     {"aten.native_dropout.default", convert_native_dropout}}});
+
+REGISTER_OP(DropoutGrad, {.domain = "com.microsoft",
+                          .inputs = {"dy"},
+                          .outputs = {"dx"},
+                          .kind = OpKind::Pointwise,
+                          .random = true,
+                          .infer = infer_same_as_input});
+
+REGISTER_OP(BiasDropout, {.domain = "com.microsoft",
+                          .inputs = {"x", "bias", "residual?"},
+                          .outputs = {"y"},
+                          .kind = OpKind::Pointwise,
+                          .random = true,
+                          .infer = infer_broadcast,
+                          .grad = bias_dropout_grad,
+                          .body = R"(bias_dropout (x, bias, residual) => (y) {
+                            sum = Add (x, bias)
+                            dropped = Dropout<ratio=@ratio, rng=@rng> (sum)
+                            y = Add (dropped, residual)
+                          })"});
+
+}  // namespace
+}  // namespace ortmodule

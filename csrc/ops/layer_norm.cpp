@@ -1,0 +1,137 @@
+// y = (x - mean) * inv_std_dev * scale + bias over the dimensions from `axis`, inv_std_dev =
+// 1 / sqrt(var + epsilon); SkipLayerNormalization normalizes x + skip and returns the sum too
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+// Sizes of the statistics: 1 in every normalized dimension.
+Dims statistics_dims(InferContext& c, const Value& x) {
+  Dims dims = x.dims;
+  for (size_t d = static_cast<size_t>(c.axis("axis", x.rank())); d < dims.size(); ++d) dims[d] = 1;
+  return dims;
+}
+
+Dims normalized_dims(InferContext& c, const Value& x) {
+  return Dims(x.dims.begin() + c.axis("axis", x.rank()), x.dims.end());
+}
+
+void check_affine(InferContext& c, const Value& x, size_t operand) {
+  if (!c.has_input(operand)) return;
+  const Dims expected = normalized_dims(c, x);
+  if (c.input(operand).dims != expected || c.input(operand).dtype != x.dtype)
+    c.fail(str("scale and bias must be ", name_of(x.dtype), dims_text(expected), ", but found ",
+               name_of(c.input(operand).dtype), dims_text(c.input(operand).dims)));
+}
+
+void infer_layer_norm(InferContext& c) {
+  const Value& x = c.input(0);
+  check_affine(c, x, 1);
+  check_affine(c, x, 2);
+  const Dims statistics = statistics_dims(c, x);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, statistics_dtype(x.dtype), statistics);
+  c.set(2, statistics_dtype(x.dtype), statistics);
+}
+
+void infer_layer_norm_grad(InferContext& c) {
+  const Value& x = c.input(1);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, x.dtype, normalized_dims(c, x));
+  c.set(2, x.dtype, normalized_dims(c, x));
+}
+
+void infer_skip_layer_norm(InferContext& c) {
+  const Value& x = c.input(0);
+  if (c.input(1).dims != x.dims || c.input(1).dtype != x.dtype)
+    c.fail("x and skip must have one type and shape");
+  check_affine(c, x, 2);
+  check_affine(c, x, 3);
+  const Dims statistics = statistics_dims(c, x);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, statistics_dtype(x.dtype), statistics);
+  c.set(2, statistics_dtype(x.dtype), statistics);
+  c.set(3, x.dtype, x.dims);
+}
+
+// --- gradients --------------------------------------------------------------------------------
+
+std::vector<Handle> norm_grads(GradContext& c, Handle x, Handle scale) {
+  return c.emit_all("LayerNormalizationGrad", {c.dy(), x, scale, c.y(1), c.y(2)},
+                    {{"axis", *c.attrs().find("axis")}});
+}
+
+Grads layer_norm_grad(GradContext& c) { return norm_grads(c, c.x(0), c.x(1)); }
+
+Grads skip_layer_norm_grad(GradContext& c) {
+  Handle dsum = c.dy(3);
+  Grads grads(4);
+  if (c.dy(0)) {
+    const std::vector<Handle> norm = norm_grads(c, c.y(3), c.x(2));
+    dsum = dsum ? dsum + norm[0] : norm[0];
+    grads[2] = norm[1];
+    grads[3] = norm[2];
+  }
+  grads[0] = dsum;
+  grads[1] = dsum;
+  return grads;
+}
+
+// --- conversions ------------------------------------------------------------------------------
+
+// 16-bit x with 32-bit scale is computed in 32 bits, as torch does, and rounded once.
+Values convert_layer_norm(TorchCall& t) {
+  require_real(t, true);
+  Value* x = t.tensor("input");
+  Value* scale = t.optional_tensor("weight");
+  Value* bias = t.optional_tensor("bias");
+  const size_t count = t.dims("normalized_shape").size();
+  if (count == 0 || count > x->rank()) t.refuse("normalized_shape must name trailing dimensions");
+  DType dtype = x->dtype;
+  if (scale) dtype = promote(dtype, scale->dtype);
+  if (bias) dtype = promote(dtype, bias->dtype);
+  auto in_type = [&](Value* value) { return value ? t.cast(value, dtype) : nullptr; };
+  Values y = t.emit_all(
+      "LayerNormalization", {in_type(x), in_type(scale), in_type(bias)},
+      {{"axis", static_cast<int64_t>(x->rank() - count)}, {"epsilon", t.number_or("eps", 1e-5)}});
+  for (size_t i = 0; i < t.outputs().size(); ++i) y[i] = t.cast(y[i], t.output(i).dtype);
+  y.resize(t.outputs().size());
+  return y;
+}
+
+REGISTER_OP(LayerNormalization,
+            {.inputs = {"x", "scale?", "bias?"},
+             .outputs = {"y", "mean", "inv_std_dev"},
+             .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_layer_norm,
+             .grad = layer_norm_grad,
+             .from_torch = {{"aten.layer_norm.default", convert_layer_norm},
+                            {"aten.native_layer_norm.default", convert_layer_norm}}});
+
+REGISTER_OP(LayerNormalizationGrad, {.domain = "com.microsoft",
+                                     .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev"},
+                                     .outputs = {"dx", "dscale", "dbias"},
+                                     .attrs = {{"axis", -1}},
+                                     .kind = OpKind::Norm,
+                                     .infer = infer_layer_norm_grad});
+
+REGISTER_OP(SkipLayerNormalization,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "skip", "scale?", "bias?"},
+             .outputs = {"y", "mean", "inv_std_dev", "sum"},
+             .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_skip_layer_norm,
+             .grad = skip_layer_norm_grad,
+             .body = R"(skip_layer_norm (x, skip, scale, bias) => (y, mean, inv_std_dev, sum) {
+               sum = Add (x, skip)
+               y, mean, inv_std_dev = LayerNormalization<axis=@axis, epsilon=@epsilon>
+                   (sum, scale, bias)
+             })"});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,72 @@
+// y = x * inv_std_dev * scale over the dimensions from `axis`, inv_std_dev = 1 / sqrt(mean(x^2) +
+// epsilon)
+
+#include <limits>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_rms_norm(InferContext& c) {
+  const Value& x = c.input(0);
+  const auto axis = static_cast<size_t>(c.axis("axis", x.rank()));
+  const Dims normalized(x.dims.begin() + static_cast<std::ptrdiff_t>(axis), x.dims.end());
+  if (c.has_input(1) && (c.input(1).dims != normalized || c.input(1).dtype != x.dtype))
+    c.fail(str("scale must be ", name_of(x.dtype), dims_text(normalized), ", but found ",
+               name_of(c.input(1).dtype), dims_text(c.input(1).dims)));
+  Dims statistics = x.dims;
+  for (size_t d = axis; d < statistics.size(); ++d) statistics[d] = 1;
+  c.set(0, x.dtype, x.dims);
+  c.set(1, statistics_dtype(x.dtype), std::move(statistics));
+}
+
+void infer_rms_norm_grad(InferContext& c) {
+  const Value& x = c.input(1);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, x.dtype, Dims(x.dims.begin() + c.axis("axis", x.rank()), x.dims.end()));
+}
+
+Grads rms_norm_grad(GradContext& c) {
+  return c.emit_all("SimplifiedLayerNormalizationGrad", {c.dy(), c.x(0), c.x(1), c.y(1)},
+                    {{"axis", *c.attrs().find("axis")}});
+}
+
+Values convert_rms_norm(TorchCall& t) {
+  require_real(t, true);
+  Value* x = t.tensor("input");
+  Value* scale = t.optional_tensor("weight");
+  const size_t count = t.dims("normalized_shape").size();
+  if (count == 0 || count > x->rank()) t.refuse("normalized_shape must name trailing dimensions");
+  if (scale && scale->dtype != x->dtype) t.refuse("input and weight must have one type");
+  double epsilon = t.number_or("eps", 0.0);
+  if (t.is_none("eps")) {
+    if (size_of(x->dtype) == 2) t.refuse("the default epsilon of 16-bit floats differs by device");
+    epsilon = x->dtype == DType::Float64 ? std::numeric_limits<double>::epsilon()
+                                         : std::numeric_limits<float>::epsilon();
+  }
+  return {t.emit("SimplifiedLayerNormalization", {x, scale},
+                 {{"axis", static_cast<int64_t>(x->rank() - count)}, {"epsilon", epsilon}})};
+}
+
+REGISTER_OP(SimplifiedLayerNormalization,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "scale?"},
+             .outputs = {"y", "inv_std_dev"},
+             .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_rms_norm,
+             .grad = rms_norm_grad,
+             .from_torch = {{"aten.rms_norm.default", convert_rms_norm}}});
+
+REGISTER_OP(SimplifiedLayerNormalizationGrad, {.domain = "com.microsoft",
+                                               .inputs = {"dy", "x", "scale?", "inv_std_dev"},
+                                               .outputs = {"dx", "dscale"},
+                                               .attrs = {{"axis", -1}},
+                                               .kind = OpKind::Norm,
+                                               .infer = infer_rms_norm_grad});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,94 @@
+// y = f(x) element by element: elementary functions and rounding
+
+#include <cmath>
+#include <numbers>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+using C = GradContext&;
+
+// torch gives zeros, not nothing, for functions whose slope is 0 almost everywhere.
+Grads zero_grad(C c) { return {c.full(0.0, c.x().dims(), c.dy().dtype())}; }
+
+OpDef unary(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
+  return {.name = name,
+          .inputs = {"x"},
+          .outputs = {"y"},
+          .kind = OpKind::Pointwise,
+          .infer = infer_same_as_input,
+          .grad = grad,
+          .from_torch = std::move(rows)};
+}
+
+std::vector<OpDef> elementary() {
+  return {
+      unary("Neg", [](C c) -> Grads { return {-c.dy()}; },
+            {{"aten.neg.default", convert_unary<"Neg">}}),
+      unary("Abs", [](C c) -> Grads { return {c.dy() * c.emit("Sign", {c.x()})}; },
+            {{"aten.abs.default", convert_unary<"Abs">}}),
+      unary("Exp", [](C c) -> Grads { return {c.dy() * c.y()}; },
+            {{"aten.exp.default", convert_unary<"Exp">}}),
+      unary("Log", [](C c) -> Grads { return {c.dy() / c.x()}; },
+            {{"aten.log.default", convert_unary<"Log">}}),
+      unary("Log1p", [](C c) -> Grads { return {c.dy() / (c.x() + 1.0)}; },
+            {{"aten.log1p.default", convert_unary<"Log1p">}}),
+      unary("Expm1", [](C c) -> Grads { return {c.dy() * (c.y() + 1.0)}; },
+            {{"aten.expm1.default", convert_unary<"Expm1">}}),
+      unary("Sqrt", [](C c) -> Grads { return {c.dy() / (c.y() * 2.0)}; },
+            {{"aten.sqrt.default", convert_unary<"Sqrt">}}),
+      unary("Rsqrt", [](C c) -> Grads { return {c.dy() * (c.y() * c.y() * c.y()) * -0.5}; },
+            {{"aten.rsqrt.default", convert_unary<"Rsqrt">}}),
+      unary("Reciprocal", [](C c) -> Grads { return {-(c.dy() * (c.y() * c.y()))}; },
+            {{"aten.reciprocal.default", convert_unary<"Reciprocal">}}),
+      unary("Erf",
+            [](C c) -> Grads {
+              const double slope = 2.0 / std::sqrt(std::numbers::pi);
+              return {c.dy() * (c.emit("Exp", {-(c.x() * c.x())}) * slope)};
+            },
+            {{"aten.erf.default", convert_unary<"Erf">}}),
+  };
+}
+
+std::vector<OpDef> trigonometric() {
+  return {
+      unary("Sin", [](C c) -> Grads { return {c.dy() * c.emit("Cos", {c.x()})}; },
+            {{"aten.sin.default", convert_unary<"Sin">}}),
+      unary("Cos", [](C c) -> Grads { return {-(c.dy() * c.emit("Sin", {c.x()}))}; },
+            {{"aten.cos.default", convert_unary<"Cos">}}),
+      unary("Tan", [](C c) -> Grads { return {c.dy() * (c.y() * c.y() + 1.0)}; },
+            {{"aten.tan.default", convert_unary<"Tan">}}),
+      unary("Asin", [](C c) -> Grads { return {c.dy() * c.emit("Rsqrt", {1.0 - c.x() * c.x()})}; },
+            {{"aten.asin.default", convert_unary<"Asin">}}),
+      unary("Acos",
+            [](C c) -> Grads { return {-(c.dy() * c.emit("Rsqrt", {1.0 - c.x() * c.x()}))}; },
+            {{"aten.acos.default", convert_unary<"Acos">}}),
+      unary("Atan", [](C c) -> Grads { return {c.dy() / (c.x() * c.x() + 1.0)}; },
+            {{"aten.atan.default", convert_unary<"Atan">}}),
+      unary("Sinh", [](C c) -> Grads { return {c.dy() * c.emit("Cosh", {c.x()})}; },
+            {{"aten.sinh.default", convert_unary<"Sinh">}}),
+      unary("Cosh", [](C c) -> Grads { return {c.dy() * c.emit("Sinh", {c.x()})}; },
+            {{"aten.cosh.default", convert_unary<"Cosh">}}),
+  };
+}
+
+std::vector<OpDef> rounding() {
+  return {
+      unary("Sign", zero_grad, {{"aten.sign.default", convert_unary<"Sign">}}),
+      unary("Floor", zero_grad, {{"aten.floor.default", convert_unary<"Floor">}}),
+      unary("Ceil", zero_grad, {{"aten.ceil.default", convert_unary<"Ceil">}}),
+      unary("Round", zero_grad, {{"aten.round.default", convert_unary<"Round">}}),
+      unary("Trunc", zero_grad, {{"aten.trunc.default", convert_unary<"Trunc">}}),
+  };
+}
+
+REGISTER_OPS(elementary());
+REGISTER_OPS(trigonometric());
+REGISTER_OPS(rounding());
+
+}  // namespace
+}  // namespace ortmodule
