@@ -1,0 +1,95 @@
+// Value numbering in program order: nodes with equal op, operands and attributes compute the same.
+
+#include <bit>
+#include <map>
+
+#include "ops/op_def.h"
+#include "optimizer/cleanup/cleanup.h"
+#include "optimizer/edit.h"
+
+namespace ortmodule {
+namespace {
+
+// Exact spelling of an attribute: unlike ==, it keeps 0.0 and -0.0 apart.
+std::string key_of(const Attr& attr) {
+  if (const auto* dim = std::get_if<DimExpr>(&attr)) return dim->text();
+  if (const auto* dims = std::get_if<Dims>(&attr)) {
+    std::string key = "[";
+    for (const DimExpr& dim : *dims) key += dim.text() + ",";
+    return key;
+  }
+  if (const auto* number = std::get_if<double>(&attr))
+    return str("#", std::bit_cast<uint64_t>(*number));
+  if (const auto* numbers = std::get_if<std::vector<double>>(&attr)) {
+    std::string key = "#[";
+    for (double number : *numbers) key += str(std::bit_cast<uint64_t>(number), ",");
+    return key;
+  }
+  if (const auto* text = std::get_if<std::string>(&attr)) return str("'", text->size(), *text);
+  if (const auto* dtype = std::get_if<DType>(&attr)) return str("t", name_of(*dtype));
+  return str("g", static_cast<const void*>(std::get<std::shared_ptr<const Graph>>(attr).get()));
+}
+
+std::string key_of(const Node& node) {
+  // The tag is part of it: a checkpointed node must not become what the user wants to keep.
+  std::string key = str(node.op, "|", node.tag, "|", node.outputs().size());
+  for (const Value* input : node.inputs()) key += str("|", input ? input->id() : -1);
+  std::map<std::string_view, const Attr*> sorted;
+  for (const auto& [name, attr] : node.attrs.entries()) sorted[name] = &attr;
+  for (const auto& [name, attr] : sorted) key += str("|", name, "=", key_of(*attr));
+  return key;
+}
+
+bool may_merge(const Node& node) {
+  const OpDef* op = find_op(node.op);
+  return op && !op->random && !op->effect && !node.outputs().empty();
+}
+
+// First nodes of each kind, one per region.
+struct Known {
+  Node* forward = nullptr;
+  Node* backward = nullptr;
+};
+
+Node* twin_of(const Known& known, const Node& node) {
+  if (node.region == Region::Forward) return known.forward;
+  if (known.forward && is_view(node)) return known.forward;
+  return known.backward;
+}
+
+Reason cannot_merge(const Node& node, const Node& twin) {
+  for (size_t i = 0; i < node.outputs().size(); ++i) {
+    const Value& from = *node.output(i);
+    const Value& to = *twin.output(i);
+    if (from.dtype != to.dtype || from.dims != to.dims)
+      return str("types of ", from.name, " and ", to.name, " differ");
+    if (Reason reason = cannot_replace(from, to, is_view(node))) return reason;
+  }
+  return {};
+}
+
+}  // namespace
+
+bool eliminate_common_subexpressions(Graph& graph, PassContext& context) {
+  std::unordered_map<std::string, Known> known;
+  bool changed = false;
+  for (Node* node : graph.node_pointers()) {
+    if (!may_merge(*node)) continue;
+    Known& first = known[key_of(*node)];
+    if (Node* twin = twin_of(first, *node)) {
+      if (Reason reason = cannot_merge(*node, *twin)) {
+        context.reject("merge", *reason, *node, true);
+      } else if (context.take()) {
+        for (size_t i = 0; i < node->outputs().size(); ++i)
+          graph.replace_all_uses(node->output(i), twin->output(i));
+        graph.erase(node);
+        changed = true;
+      }
+      continue;
+    }
+    (node->region == Region::Forward ? first.forward : first.backward) = node;
+  }
+  return changed;
+}
+
+}  // namespace ortmodule

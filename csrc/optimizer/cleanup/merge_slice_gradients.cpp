@@ -1,0 +1,155 @@
+// The gradient of x[a:b] is a zero tensor with dy in it, and a tensor that was cut into pieces gets
+// the sum of such tensors: n times its size written and read again. When the pieces do not
+// overlap, the sum is a Concat. Each element still gets the same addends in the same order; only
+// exact zeros are left out.
+
+#include <algorithm>
+
+#include "ops/emit.h"
+#include "optimizer/cleanup/cleanup.h"
+#include "optimizer/edit.h"
+
+namespace ortmodule {
+namespace {
+
+// A sum that nobody reads but the next sum.
+bool is_inner_sum(const Value& value, const Value& sum) {
+  const Node* node = value.producer();
+  return node && node->op == "Add" && node->region == sum.producer()->region &&
+         value.uses().size() == 1 && !value.is_graph_output() && value.dims == sum.dims &&
+         value.dtype == sum.dtype;
+}
+
+bool is_piece(const Value& value, const Value& sum) {
+  const Node* node = value.producer();
+  return node && node->op == "SliceGrad" && value.uses().size() == 1 && !value.is_graph_output() &&
+         value.dims == sum.dims && node->attrs.dim("step") == DimExpr(1);
+}
+
+// Addends of one tree of sums. A subtree without a piece stays whole: it is one of the `others`.
+struct Addends {
+  std::vector<Node*> pieces;
+  std::vector<Value*> others;
+};
+
+Addends addends_of(Value* value, const Value& sum) {
+  if (is_piece(*value, sum)) return {{value->producer()}, {}};
+  if (value != &sum && !is_inner_sum(*value, sum)) return {{}, {value}};
+  Addends left = addends_of(value->producer()->input(0), sum);
+  const Addends right = addends_of(value->producer()->input(1), sum);
+  left.pieces.insert(left.pieces.end(), right.pieces.begin(), right.pieces.end());
+  left.others.insert(left.others.end(), right.others.begin(), right.others.end());
+  if (left.pieces.empty() && value != &sum) return {{}, {value}};
+  return left;
+}
+
+const DimExpr& start_of(const Node& piece) { return piece.attrs.dim("start"); }
+const DimExpr& end_of(const Node& piece) { return piece.attrs.dim("end"); }
+
+// The pieces in order of position; empty if their order cannot be proved.
+std::vector<Node*> in_order(std::vector<Node*> pieces) {
+  std::vector<Node*> ordered;
+  DimExpr reached = 0;
+  while (!pieces.empty()) {
+    auto next = std::find_if(pieces.begin(), pieces.end(),
+                             [&](const Node* piece) { return start_of(*piece) == reached; });
+    if (next == pieces.end()) {
+      const bool known =
+          reached.is_constant() && std::all_of(pieces.begin(), pieces.end(), [](const Node* piece) {
+            return start_of(*piece).is_constant();
+          });
+      if (!known) return {};
+      next = std::min_element(pieces.begin(), pieces.end(), [](const Node* a, const Node* b) {
+        return start_of(*a).value() < start_of(*b).value();
+      });
+      if (start_of(**next).value() < reached.value()) return {};
+    }
+    reached = end_of(**next);
+    ordered.push_back(*next);
+    pieces.erase(next);
+  }
+  return ordered;
+}
+
+bool cut_alike(const Node& a, const Node& b) {
+  return a.attrs.dim("axis") == b.attrs.dim("axis") &&
+         a.attrs.dims("shape") == b.attrs.dims("shape") && a.output()->dtype == b.output()->dtype;
+}
+
+Reason cannot_merge(const Addends& addends) {
+  if (addends.pieces.size() < 2) return "fewer than two slices";
+  if (addends.others.size() > 1)
+    return str(addends.others.size(), " other addends lie between the slices");
+  for (const Node* piece : addends.pieces)
+    if (!cut_alike(*piece, *addends.pieces[0])) return "the slices are cut differently";
+  if (in_order(addends.pieces).empty()) return "the slices may overlap";
+  return {};
+}
+
+Value* zeros(Graph& graph, Dims shape, size_t axis, const DimExpr& size, DType dtype) {
+  shape[axis] = size;
+  return emit(graph, "ConstantOfShape", {}, {{"value", 0.0}, {"shape", shape}, {"dtype", dtype}});
+}
+
+void merge(Graph& graph, Node* sum, const Addends& addends) {
+  Graph::Inserting here(graph, sum);
+  const Node& first = *addends.pieces[0];
+  const Dims& shape = first.attrs.dims("shape");
+  int64_t axis = first.attrs.integer("axis");
+  if (axis < 0) axis += static_cast<int64_t>(shape.size());
+  const auto at = static_cast<size_t>(axis);
+  const DType dtype = sum->output()->dtype;
+  Values parts;
+  DimExpr reached = 0;
+  auto fill_to = [&](const DimExpr& position) {
+    if (position == reached) return;
+    parts.push_back(zeros(graph, shape, at, position - reached, dtype));
+  };
+  for (const Node* piece : in_order(addends.pieces)) {
+    fill_to(start_of(*piece));
+    parts.push_back(piece->input(0));
+    reached = end_of(*piece);
+  }
+  fill_to(shape[at]);
+  Value* merged = emit(graph, "Concat", parts, {{"axis", DimExpr(axis)}});
+  if (!addends.others.empty()) merged = emit(graph, "Add", {addends.others[0], merged});
+  supersede(graph, sum->output(), merged);
+}
+
+// True if `node` or a sum inside it was merged.
+bool merge_inside(Graph& graph, Node* node, PassContext& context) {
+  const Addends addends = addends_of(node->output(), *node->output());
+  const Reason reason = cannot_merge(addends);
+  if (!reason) {
+    if (!context.take()) return false;
+    merge(graph, node, addends);
+    return true;
+  }
+  if (addends.pieces.size() >= 2) context.reject("concat", *reason, *node, true);
+  bool changed = false;
+  for (Value* operand : std::vector<Value*>(node->inputs()))
+    if (operand && is_inner_sum(*operand, *node->output()))
+      changed = merge_inside(graph, operand->producer(), context) || changed;
+  return changed;
+}
+
+bool is_outermost_sum(const Node& node) {
+  if (node.op != "Add") return false;
+  const Value& sum = *node.output();
+  if (sum.uses().size() != 1) return true;
+  const Node* reader = sum.uses()[0].node;
+  return reader->op != "Add" || !is_inner_sum(sum, *reader->output());
+}
+
+}  // namespace
+
+bool merge_slice_gradients(Graph& graph, PassContext& context) {
+  std::vector<Node*> sums;
+  for (Node* node : graph.node_pointers())
+    if (is_outermost_sum(*node)) sums.push_back(node);
+  bool changed = false;
+  for (Node* sum : sums) changed = merge_inside(graph, sum, context) || changed;
+  return changed;
+}
+
+}  // namespace ortmodule
