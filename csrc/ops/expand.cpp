@@ -37,6 +37,29 @@ Values convert_expand(TorchCall& t) {
   return {t.emit("Expand", {x}, {{"shape", t.output().dims}})};
 }
 
+// Every dimension becomes (repeats, size) and is merged again.
+Values convert_repeat(TorchCall& t) {
+  Value* x = t.tensor("self");
+  const Dims repeats = t.dims("repeats");
+  const size_t lead = repeats.size() - x->rank();
+  Dims apart;
+  Dims repeated;
+  for (size_t d = 0; d < repeats.size(); ++d) {
+    const DimExpr size = d < lead ? DimExpr(1) : x->dims[d - lead];
+    apart.insert(apart.end(), {DimExpr(1), size});
+    repeated.insert(repeated.end(), {repeats[d], size});
+  }
+  Value* expanded = t.emit("Expand", {t.reshape(x, apart)}, {{"shape", repeated}});
+  return {t.reshape(expanded, t.output().dims)};
+}
+
+// Functional form of self.copy_(src): src in the shape and type of self.
+Values convert_copy(TorchCall& t) {
+  Value* src = t.cast(t.tensor("src"), t.output().dtype);
+  if (src->dims == t.output().dims) return {t.emit("Identity", {src})};
+  return {t.emit("Expand", {src}, {{"shape", t.output().dims}})};
+}
+
 REGISTER_OP(Expand, {.inputs = {"x"},
                      .outputs = {"y"},
                      .kind = OpKind::View,
@@ -45,7 +68,9 @@ REGISTER_OP(Expand, {.inputs = {"x"},
                      .grad = expand_grad,
                      .from_torch = {{"aten.expand.default", convert_expand},
                                     {"aten.expand_as.default", convert_expand},
-                                    {"aten.broadcast_to.default", convert_expand}}});
+                                    {"aten.broadcast_to.default", convert_expand},
+                                    {"aten.repeat.default", convert_repeat},
+                                    {"aten.copy.default", convert_copy}}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,0 +1,164 @@
+// y = (x - mean) / sqrt(var + epsilon) * scale + bias per channel (dimension 1): with statistics of
+// the batch, which also move the running ones (BatchNormInternal), or with given ones
+// (BatchNormalization)
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+Dims channel_dims(InferContext& c, const Value& x) {
+  if (x.rank() < 2) c.fail(str("x must have rank 2 or more, but found ", x.rank()));
+  return {x.dims[1]};
+}
+
+void check_channels(InferContext& c, const Dims& channels) {
+  for (size_t i = 1; i < c.input_count(); ++i)
+    if (c.has_input(i) && c.input(i).dims != channels)
+      c.fail(str("per-channel operands must have the shape ", dims_text(channels), ", but found ",
+                 dims_text(c.input(i).dims)));
+}
+
+void infer_eval(InferContext& c) {
+  check_channels(c, channel_dims(c, c.input(0)));
+  infer_same_as_input(c);
+}
+
+void infer_training(InferContext& c) {
+  const Value& x = c.input(0);
+  const Dims channels = channel_dims(c, x);
+  check_channels(c, channels);
+  const DType statistics = statistics_dtype(x.dtype);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, c.has_input(3) ? c.input(3).dtype : statistics, channels);
+  c.set(2, c.has_input(4) ? c.input(4).dtype : statistics, channels);
+  c.set(3, statistics, channels);
+  c.set(4, statistics, channels);
+}
+
+void infer_grad(InferContext& c) {
+  const Value& x = c.input(1);
+  const DType dtype = c.has_input(2) ? c.input(2).dtype : x.dtype;
+  c.set(0, x.dtype, x.dims);
+  c.set(1, dtype, channel_dims(c, x));
+  c.set(2, dtype, channel_dims(c, x));
+}
+
+Grads training_grad(GradContext& c) {
+  return c.emit_all("BatchNormInternalGrad", {c.dy(), c.x(0), c.x(1), c.y(3), c.y(4)});
+}
+
+// With given statistics the layer is affine in x.
+Grads eval_grad(GradContext& c) {
+  Dims per_channel(c.x(0).dims().size(), DimExpr(1));
+  per_channel[1] = c.x(0).dims()[1];
+  auto spread = [&](Handle value) { return c.reshape(value, per_channel); };
+  const DType dtype = c.dy().dtype();
+  const Handle inv = c.cast(c.emit("Rsqrt", {c.x(4) + c.attrs().number("epsilon")}), dtype);
+  Grads grads(5);
+  if (c.needs(0)) {
+    const Handle factor = c.x(1) ? inv * c.cast(c.x(1), dtype) : inv;
+    grads[0] = c.dy() * spread(factor);
+  }
+  if (c.needs(1)) {
+    const Handle deviation = c.x(0) - spread(c.cast(c.x(3), dtype));
+    const Handle sum = c.sum_to(c.dy() * deviation, per_channel);
+    grads[1] = c.reshape(sum, c.x(1).dims()) * inv;
+  }
+  if (c.needs(2)) grads[2] = c.reshape(c.sum_to(c.dy(), per_channel), c.x(2).dims());
+  return grads;
+}
+
+// --- conversions ------------------------------------------------------------------------------
+
+// x, scale, bias, mean, var in one type: 16-bit x beside 32-bit statistics is computed in 32 bits,
+// as in torch, and rounded once.
+Values operands(TorchCall& t) {
+  require_real(t, true);
+  Values values;
+  DType dtype = t.tensor("input")->dtype;
+  for (std::string_view name : {"input", "weight", "bias", "running_mean", "running_var"}) {
+    values.push_back(t.optional_tensor(name));
+    if (values.back()) dtype = promote(dtype, values.back()->dtype);
+  }
+  for (Value*& value : values)
+    if (value) value = t.cast(value, dtype);
+  return values;
+}
+
+Value* normalized(TorchCall& t) {
+  const Values values = operands(t);
+  if (!values[3] || !values[4]) t.refuse("statistics must be given");
+  Value* y = t.emit("BatchNormalization", values, {{"epsilon", t.number("eps")}});
+  return t.cast(y, t.output().dtype);
+}
+
+Values trained(TorchCall& t) {
+  const Attrs attrs = {{"epsilon", t.number("eps")}, {"momentum", t.number_or("momentum", 0.0)}};
+  return t.emit_all("BatchNormInternal", operands(t), attrs);
+}
+
+Value* statistic(TorchCall& t, Value* value, size_t output) {
+  return t.outputs().size() > output ? t.cast(value, t.output(output).dtype) : nullptr;
+}
+
+// (y, saved mean, saved inv_std, new running mean, new running var); eval has no saved ones.
+Values convert_functional(TorchCall& t) {
+  if (!t.flag("training"))
+    return {normalized(t), nullptr, nullptr, t.emit("Identity", {t.tensor("running_mean")}),
+            t.emit("Identity", {t.tensor("running_var")})};
+  const Values y = trained(t);
+  return {t.cast(y[0], t.output().dtype), statistic(t, y[3], 1), statistic(t, y[4], 2),
+          statistic(t, y[1], 3), statistic(t, y[2], 4)};
+}
+
+// Without running statistics nothing is updated behind the graph's back.
+Values convert_no_stats(TorchCall& t) {
+  if (!t.flag("training")) t.refuse("statistics must be given");
+  const Values y = trained(t);
+  return {t.cast(y[0], t.output().dtype), statistic(t, y[3], 1), statistic(t, y[4], 2)};
+}
+
+Values convert_native(TorchCall& t) {
+  if (!t.flag("training")) return {normalized(t), nullptr, nullptr};
+  if (t.optional_tensor("running_mean")) t.refuse("changes its running statistics in place");
+  return convert_no_stats(t);
+}
+
+Values convert_no_training(TorchCall& t) { return {normalized(t), nullptr, nullptr}; }
+
+REGISTER_OP(BatchNormalization,
+            {.inputs = {"x", "scale?", "bias?", "mean", "var"},
+             .outputs = {"y"},
+             .attrs = {{"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_eval,
+             .grad = eval_grad,
+             .non_differentiable = {3, 4},
+             .from_torch = {
+                 {"aten.native_batch_norm.default", convert_native},
+                 {"aten._native_batch_norm_legit_no_training.default", convert_no_training}}});
+
+REGISTER_OP(BatchNormInternal,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "scale?", "bias?", "running_mean?", "running_var?"},
+             .outputs = {"y", "new_running_mean", "new_running_var", "saved_mean", "saved_inv_std"},
+             .attrs = {{"epsilon", 1e-5}, {"momentum", 0.1}},
+             .kind = OpKind::Norm,
+             .infer = infer_training,
+             .grad = training_grad,
+             .non_differentiable = {3, 4},
+             .from_torch = {
+                 {"aten._native_batch_norm_legit_functional.default", convert_functional},
+                 {"aten._native_batch_norm_legit.no_stats", convert_no_stats}}});
+
+REGISTER_OP(BatchNormInternalGrad, {.domain = "com.microsoft",
+                                    .inputs = {"dy", "x", "scale?", "saved_mean", "saved_inv_std"},
+                                    .outputs = {"dx", "dscale", "dbias"},
+                                    .kind = OpKind::Norm,
+                                    .infer = infer_grad});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,99 @@
+// y[n, o] = bias[o] + sum over channels i of the group and window offsets k of x[n, i, s * p + d *
+// k
+// - pad] * w[o, i, k]
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+#include "ops/window.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_conv(InferContext& c) {
+  const Value& x = c.input(0);
+  const Value& w = c.input(1);
+  if (x.dtype != w.dtype)
+    c.fail(
+        str("x and w must have one type, but found ", name_of(x.dtype), " and ", name_of(w.dtype)));
+  if (x.rank() < 3 || x.rank() != w.rank())
+    c.fail(str("x and w must have one rank of 3 or more, but found ", dims_text(x.dims), " and ",
+               dims_text(w.dims)));
+  if (!(w.dims[1] * c.attrs().dim("group") == x.dims[1]))
+    c.fail(str("w must have the channels of x per group, but found ", dims_text(w.dims), " for ",
+               dims_text(x.dims), " in ", c.attrs().dim("group"), " groups"));
+  const Dims spatial = window_dims(c, Dims(w.dims.begin() + 2, w.dims.end()));
+  Dims dims = {x.dims[0], w.dims[0]};
+  dims.insert(dims.end(), spatial.begin(), spatial.end());
+  c.set(0, x.dtype, std::move(dims));
+}
+
+void infer_conv_grad(InferContext& c) {
+  const Value& x = c.input(1);
+  const Value& w = c.input(2);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, w.dtype, w.dims);
+  c.set(2, w.dtype, {w.dims.at(0)});
+}
+
+double conv_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>& out) {
+  const Sizes& w = in.at(1);  // per output element: channels of the group times window
+  const double window = static_cast<double>(element_count(w)) / static_cast<double>(w.at(0));
+  return 2.0 * static_cast<double>(element_count(out.at(0))) * window;
+}
+
+double conv_grad_flops(const Attrs& attrs, const std::vector<Sizes>& in,
+                       const std::vector<Sizes>&) {
+  return 2.0 * conv_flops(attrs, {in.at(1), in.at(2)}, {in.at(0)});
+}
+
+Grads conv_grad(GradContext& c) {
+  return c.emit_all("ConvGrad", {c.dy(), c.x(0), c.x(1)}, c.attrs());
+}
+
+Values convert_conv(TorchCall& t) {
+  require_real(t, true);
+  Value* x = t.tensor("input");
+  Value* w = t.tensor("weight");
+  Value* bias = t.optional_tensor("bias");
+  if (x->rank() != w->rank() || x->rank() < 3) t.refuse("x must have a batch dimension");
+  if (x->dtype != w->dtype || (bias && bias->dtype != x->dtype))
+    t.refuse("input, weight and bias must have one type");
+  const size_t spatial = x->rank() - 2;
+  const Dims ones(spatial, DimExpr(1));
+  const Dims padding = window_list(t, "padding", spatial, Dims(spatial, DimExpr(0)));
+  return {t.emit("Conv", {x, w, bias},
+                 {{"strides", window_list(t, "stride", spatial, ones)},
+                  {"pads", symmetric_pads(padding)},
+                  {"dilations", window_list(t, "dilation", spatial, ones)},
+                  {"group", t.integer_or("groups", 1)}})};
+}
+
+Values convert_convolution(TorchCall& t) {
+  if (t.flag("transposed")) t.refuse("transposed convolution has no op");
+  return convert_conv(t);
+}
+
+REGISTER_OP(Conv, {.inputs = {"x", "w", "bias?"},
+                   .outputs = {"y"},
+                   .attrs = {{"group", 1}},
+                   .kind = OpKind::MatMul,
+                   .infer = infer_conv,
+                   .grad = conv_grad,
+                   .flops = conv_flops,
+                   .from_torch = {{"aten.conv1d.default", convert_conv},
+                                  {"aten.conv2d.default", convert_conv},
+                                  {"aten.conv3d.default", convert_conv},
+                                  {"aten.convolution.default", convert_convolution}}});
+
+// Gradients that nobody reads need not be computed.
+REGISTER_OP(ConvGrad, {.domain = "com.microsoft",
+                       .inputs = {"dy", "x", "w"},
+                       .outputs = {"dx", "dw", "dbias"},
+                       .attrs = {{"group", 1}},
+                       .kind = OpKind::MatMul,
+                       .infer = infer_conv_grad,
+                       .flops = conv_grad_flops});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,84 @@
+// GatherElements: y[i, j] = data[indices[i, j], j] for axis 0 and so on; ScatterElements writes
+// updates to such places and adds them to data if `reduction` is "add"
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_gather_elements(InferContext& c) {
+  const Value& data = c.input(0);
+  const Value& indices = c.input(1);
+  c.axis("axis", data.rank());
+  if (indices.rank() != data.rank())
+    c.fail(str("data and indices must have one rank, but found ", dims_text(data.dims), " and ",
+               dims_text(indices.dims)));
+  c.set(0, data.dtype, indices.dims);
+}
+
+void infer_scatter_elements(InferContext& c) {
+  const Value& data = c.input(0);
+  const Value& updates = c.input(2);
+  c.axis("axis", data.rank());
+  if (c.input(1).rank() != data.rank() || updates.dims != c.input(1).dims)
+    c.fail(str("updates and indices must have one shape, but found ", dims_text(updates.dims),
+               " and ", dims_text(c.input(1).dims)));
+  if (updates.dtype != data.dtype)
+    c.fail(str("data and updates must have one type, but found ", name_of(data.dtype), " and ",
+               name_of(updates.dtype)));
+  infer_same_as_input(c);
+}
+
+Grads gather_elements_grad(GradContext& c) {
+  const Handle zeros = c.full(0.0, c.x(0).dims(), c.dy().dtype());
+  return {c.emit("ScatterElements", {zeros, c.x(1), c.dy()},
+                 {{"axis", *c.attrs().find("axis")}, {"reduction", "add"}})};
+}
+
+Grads scatter_elements_grad(GradContext& c) {  // only of sums: places written twice have no one
+  Attrs axis = {{"axis", *c.attrs().find("axis")}};
+  return {c.dy(), Handle(), c.emit("GatherElements", {c.dy(), c.x(1)}, axis)};
+}
+
+Values convert_gather(TorchCall& t) {
+  Value* data = t.tensor("self");
+  Value* indices = t.tensor("index");
+  if (t.flag("sparse_grad")) t.refuse("sparse gradients have no op");
+  if (indices->dtype != DType::Int64) t.refuse("indices must be int64");
+  if (data->rank() == 0 || data->rank() != indices->rank()) t.refuse("scalars have no elements");
+  return {t.emit("GatherElements", {data, indices}, {{"axis", t.axis("dim", data->rank())}})};
+}
+
+Values convert_scatter_add(TorchCall& t) {
+  Value* data = t.tensor("self");
+  Value* indices = t.tensor("index");
+  Value* updates = t.tensor("src");
+  if (indices->dtype != DType::Int64) t.refuse("indices must be int64");
+  if (data->rank() == 0 || data->rank() != indices->rank()) t.refuse("scalars have no elements");
+  if (updates->dims != indices->dims) t.refuse("src must have the shape of index");
+  return {t.emit("ScatterElements", {data, indices, updates},
+                 {{"axis", t.axis("dim", data->rank())}, {"reduction", "add"}})};
+}
+
+REGISTER_OP(GatherElements, {.inputs = {"data", "indices"},
+                             .outputs = {"y"},
+                             .attrs = {{"axis", 0}},
+                             .kind = OpKind::Data,
+                             .infer = infer_gather_elements,
+                             .grad = gather_elements_grad,
+                             .non_differentiable = {1},
+                             .from_torch = {{"aten.gather.default", convert_gather}}});
+
+REGISTER_OP(ScatterElements, {.inputs = {"data", "indices", "updates"},
+                              .outputs = {"y"},
+                              .attrs = {{"axis", 0}, {"reduction", "add"}},
+                              .kind = OpKind::Data,
+                              .infer = infer_scatter_elements,
+                              .grad = scatter_elements_grad,
+                              .non_differentiable = {1},
+                              .from_torch = {{"aten.scatter_add.default", convert_scatter_add}}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,58 @@
+// y = x with `pads` elements of `value` around it: beginnings of all dimensions, then ends
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_pad(InferContext& c) {
+  Dims dims = c.input(0).dims;
+  const Dims& pads = c.attrs().dims("pads");
+  if (pads.size() != 2 * dims.size())
+    c.fail(str("pads must hold two numbers per dimension, but found ", pads.size(), " for ",
+               dims_text(dims)));
+  for (size_t d = 0; d < dims.size(); ++d) dims[d] = pads[d] + dims[d] + pads[dims.size() + d];
+  c.set(0, c.input(0).dtype, std::move(dims));
+}
+
+Grads pad_grad(GradContext& c) {  // what lies inside, as views
+  const Dims& dims = c.x().dims();
+  const Dims& pads = c.attrs().dims("pads");
+  Handle dx = c.dy();
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dx.dims()[d] == dims[d] && pads[d] == DimExpr(0)) continue;
+    dx =
+        c.emit("Slice", {dx},
+               {{"axis", static_cast<int64_t>(d)}, {"start", pads[d]}, {"end", pads[d] + dims[d]}});
+  }
+  return {dx};
+}
+
+// torch lists (before, after) from the last dimension backwards.
+Values convert_pad(TorchCall& t) {
+  Value* x = t.tensor("self");
+  const Dims given = t.dims("pad");
+  Dims pads(2 * x->rank(), DimExpr(0));
+  for (size_t i = 0; i + 1 < given.size(); i += 2) {
+    for (const DimExpr& pad : {given[i], given[i + 1]})
+      if (pad.is_constant() && pad.value() < 0) t.refuse("negative padding has no op");
+    const size_t d = x->rank() - 1 - i / 2;
+    pads[d] = given[i];
+    pads[x->rank() + d] = given[i + 1];
+  }
+  const double value = t.is_none("value") ? 0.0 : t.number("value");
+  return {t.emit("Pad", {x}, {{"pads", pads}, {"value", value}})};
+}
+
+REGISTER_OP(Pad, {.inputs = {"x"},
+                  .outputs = {"y"},
+                  .attrs = {{"value", 0.0}},
+                  .kind = OpKind::Data,
+                  .infer = infer_pad,
+                  .grad = pad_grad,
+                  .from_torch = {{"aten.constant_pad_nd.default", convert_pad}}});
+
+}  // namespace
+}  // namespace ortmodule

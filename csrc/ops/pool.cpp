@@ -1,0 +1,134 @@
+// MaxPool: y = the largest element of each window, and its place in the plane as torch counts it;
+// AveragePool: y = the mean of each window
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+#include "ops/window.h"
+
+namespace ortmodule {
+namespace {
+
+Dims pooled_dims(InferContext& c) {
+  const Dims& x = c.input(0).dims;
+  const Dims spatial = window_dims(c, c.attrs().dims("kernel_shape"));
+  Dims dims = {x[0], x[1]};
+  dims.insert(dims.end(), spatial.begin(), spatial.end());
+  return dims;
+}
+
+void infer_max_pool(InferContext& c) {
+  const Dims dims = pooled_dims(c);
+  c.set(0, c.input(0).dtype, dims);
+  c.set(1, DType::Int64, dims);
+}
+
+void infer_average_pool(InferContext& c) { c.set(0, c.input(0).dtype, pooled_dims(c)); }
+
+Grads max_pool_grad(GradContext& c) {
+  return {c.emit("MaxPoolGrad", {c.dy(), c.x(), c.y(1)}, c.attrs())};
+}
+
+Grads average_pool_grad(GradContext& c) {
+  Attrs attrs = c.attrs();
+  attrs.set("shape", c.x().dims());
+  return {c.emit("AveragePoolGrad", {c.dy()}, std::move(attrs))};
+}
+
+void infer_average_pool_grad(InferContext& c) {
+  c.set(0, c.input(0).dtype, c.attrs().dims("shape"));
+}
+
+// --- conversions ------------------------------------------------------------------------------
+
+// x with a batch dimension
+Value* pooled_input(TorchCall& t) {
+  require_real(t, true);
+  Value* x = t.tensor("self");
+  if (x->rank() != 4) t.refuse("x must have a batch dimension");
+  return x;
+}
+
+Attrs window_attrs(TorchCall& t) {
+  const Dims kernel = window_list(t, "kernel_size", 2, {});
+  const Dims padding = window_list(t, "padding", 2, {0, 0});
+  return {{"kernel_shape", kernel},
+          {"strides", window_list(t, "stride", 2, kernel)},
+          {"pads", symmetric_pads(padding)}};
+}
+
+Values convert_max_pool(TorchCall& t) {
+  Value* x = pooled_input(t);
+  const bool ceil_mode = t.flag("ceil_mode");
+  if (ceil_mode && (!x->dims[2].is_constant() || !x->dims[3].is_constant()))
+    t.refuse("ceil_mode needs sizes known at capture");
+  Attrs attrs = window_attrs(t);
+  attrs.set("dilations", window_list(t, "dilation", 2, {1, 1}));
+  attrs.set("ceil_mode", ceil_mode ? 1 : 0);
+  Values y = t.emit_all("MaxPool", {x}, std::move(attrs));
+  y.resize(t.outputs().size());
+  return y;
+}
+
+Values convert_avg_pool(TorchCall& t) {
+  Value* x = pooled_input(t);
+  if (!t.is_none("divisor_override")) t.refuse("divisor_override has no op");
+  if (t.flag("ceil_mode")) t.refuse("ceil_mode of an average has no op");
+  Attrs attrs = window_attrs(t);
+  attrs.set("count_include_pad", t.flag("count_include_pad", true) ? 1 : 0);
+  return {t.emit("AveragePool", {x}, std::move(attrs))};
+}
+
+// To one element it is a mean; to a divisor of the size, windows of one size.
+Values convert_adaptive_avg_pool(TorchCall& t) {
+  Value* x = pooled_input(t);
+  const Dims size = window_list(t, "output_size", 2, {});
+  if (size == Dims{1, 1})
+    return {t.emit("ReduceMean", {x}, {{"axes", Dims{2, 3}}, {"keepdims", 1}})};
+  Dims kernel;
+  for (size_t i = 0; i < 2; ++i) {
+    const DimExpr& in = x->dims[i + 2];
+    if (!in.is_constant() || !size.at(i).is_constant() || in.value() % size[i].value() != 0)
+      t.refuse("windows of several sizes have no op");
+    kernel.push_back(in.value() / size[i].value());
+  }
+  return {t.emit("AveragePool", {x},
+                 {{"kernel_shape", kernel}, {"strides", kernel}, {"pads", Dims(4, DimExpr(0))}})};
+}
+
+REGISTER_OP(MaxPool, {.inputs = {"x"},
+                      .outputs = {"y", "indices"},
+                      .attrs = {{"dilations", Dims{1, 1}}, {"ceil_mode", 0}},
+                      .kind = OpKind::Data,
+                      .infer = infer_max_pool,
+                      .grad = max_pool_grad,
+                      .from_torch = {{"aten.max_pool2d.default", convert_max_pool},
+                                     {"aten.max_pool2d_with_indices.default", convert_max_pool}}});
+
+REGISTER_OP(MaxPoolGrad, {.domain = "com.microsoft",
+                          .inputs = {"dy", "x", "indices"},
+                          .outputs = {"dx"},
+                          .attrs = {{"dilations", Dims{1, 1}}, {"ceil_mode", 0}},
+                          .kind = OpKind::Data,
+                          .infer = infer_like<1>});
+
+REGISTER_OP(AveragePool,
+            {.inputs = {"x"},
+             .outputs = {"y"},
+             .attrs = {{"count_include_pad", 1}},
+             .kind = OpKind::Data,
+             .infer = infer_average_pool,
+             .grad = average_pool_grad,
+             .from_torch = {{"aten.avg_pool2d.default", convert_avg_pool},
+                            {"aten.adaptive_avg_pool2d.default", convert_adaptive_avg_pool},
+                            {"aten._adaptive_avg_pool2d.default", convert_adaptive_avg_pool}}});
+
+REGISTER_OP(AveragePoolGrad, {.domain = "com.microsoft",
+                              .inputs = {"dy"},
+                              .outputs = {"dx"},
+                              .attrs = {{"count_include_pad", 1}},
+                              .kind = OpKind::Data,
+                              .infer = infer_average_pool_grad});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,67 @@
+// y[i] = start + i * delta, up to but without limit; sizes or numbers as attributes
+
+#include <cmath>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+// Integers are exact for sizes that are not known yet; floats are numbers.
+DimExpr range_length(InferContext& c) {
+  const Attrs& attrs = c.attrs();
+  auto is_size = [&](std::string_view name) {
+    return std::holds_alternative<DimExpr>(*attrs.find(name));
+  };
+  if (is_size("start") && is_size("limit") && is_size("delta")) {
+    const int64_t delta = attrs.integer("delta");
+    if (delta == 0) c.fail("delta must not be 0");
+    const DimExpr way = attrs.dim("limit") - attrs.dim("start");
+    if (delta == 1) return way;
+    const DimExpr ahead = delta > 0 ? way : DimExpr(0) - way;
+    const int64_t pace = std::abs(delta);
+    return DimExpr::floor_div(ahead + DimExpr(pace - 1), pace);
+  }
+  const double length =
+      std::ceil((attrs.number("limit") - attrs.number("start")) / attrs.number("delta"));
+  return DimExpr(static_cast<int64_t>(std::max(length, 0.0)));
+}
+
+void infer_range(InferContext& c) {
+  const DimExpr length = range_length(c);
+  if (length.is_constant() && length.value() < 0)
+    c.fail(str("limit must not lie before start, but found a length of ", length));
+  c.set(0, c.attrs().dtype("dtype"), {length});
+}
+
+Attr bound(const TorchCall& t, std::string_view name, int64_t absent) {
+  if (t.is_none(name)) return DimExpr(absent);
+  if (t.is_float_number(name)) return t.number(name);
+  return t.dim(name);
+}
+
+Values convert_arange(TorchCall& t) {
+  require_real(t);
+  Value* y = t.emit("Range", {},
+                    {{"start", bound(t, "start", 0)},
+                     {"limit", bound(t, "end", 0)},
+                     {"delta", bound(t, "step", 1)},
+                     {"dtype", t.output().dtype}});
+  const DimExpr& expected = t.output().dims.at(0);
+  if (y->dims[0].is_constant() && expected.is_constant() && !(y->dims[0] == expected))
+    t.refuse(str("the length should be ", expected, ", but found ", y->dims[0]));
+  return {y};
+}
+
+REGISTER_OP(Range, {.inputs = {},
+                    .outputs = {"y"},
+                    .kind = OpKind::Data,
+                    .infer = infer_range,
+                    .from_torch = {{"aten.arange.default", convert_arange},
+                                   {"aten.arange.start", convert_arange},
+                                   {"aten.arange.start_step", convert_arange}}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,177 @@
+// y = x[..., start:end:step, ...] along `axis`, step > 0; its gradient places dy among zeros
+
+#include <algorithm>
+#include <limits>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+DimExpr slice_length(const DimExpr& start, const DimExpr& end, int64_t step) {
+  if (step == 1) return end - start;
+  return DimExpr::floor_div(end - start + DimExpr(step - 1), step);
+}
+
+void infer_slice(InferContext& c) {
+  const Value& x = c.input(0);
+  const int64_t step = c.attrs().integer("step");
+  if (step <= 0) c.fail(str("step must be positive, but found ", step));
+  Dims dims = x.dims;
+  DimExpr& dim = dims[static_cast<size_t>(c.axis("axis", x.rank()))];
+  const DimExpr length = slice_length(c.attrs().dim("start"), c.attrs().dim("end"), step);
+  if (length.is_constant() && length.value() < 0)
+    c.fail(str("end must not lie before start, but found ", c.attrs().dim("start"), " and ",
+               c.attrs().dim("end")));
+  dim = length;
+  c.set(0, x.dtype, std::move(dims));
+}
+
+std::optional<Layout> slice_view(const Layout& in, const Attrs& attrs, const Sizes& out_sizes,
+                                 size_t) {
+  const int64_t given = attrs.integer("axis");
+  const auto axis =
+      static_cast<size_t>(given < 0 ? given + static_cast<int64_t>(in.sizes.size()) : given);
+  Layout out{out_sizes, in.strides, in.offset};
+  // An empty slice touches nothing; its offset must not leave the storage.
+  if (element_count(out_sizes) > 0) out.offset += attrs.integer("start") * in.strides[axis];
+  out.strides[axis] = in.strides[axis] * attrs.integer("step");
+  return out;
+}
+
+void infer_slice_grad(InferContext& c) { c.set(0, c.input(0).dtype, c.attrs().dims("shape")); }
+
+Grads slice_grad(GradContext& c) {
+  Attrs attrs = c.attrs();
+  attrs.set("shape", c.x().dims());
+  return {c.emit("SliceGrad", {c.dy()}, std::move(attrs))};
+}
+
+// --- conversions ------------------------------------------------------------------------------
+
+Value* slice(TorchCall& t, Value* x, int64_t axis, const DimExpr& start, const DimExpr& end,
+             int64_t step = 1) {
+  return t.emit("Slice", {x}, {{"axis", axis}, {"start", start}, {"end", end}, {"step", step}});
+}
+
+// A bound as torch reads it: from the back if negative, clamped where that can be decided.
+DimExpr bound(const TorchCall& t, std::string_view name, const DimExpr& size,
+              const DimExpr& absent) {
+  if (t.is_none(name)) return absent;
+  const DimExpr given = t.dim(name);
+  if (!given.is_constant()) return given;
+  const int64_t value = given.value();
+  if (value >= std::numeric_limits<int64_t>::max() / 2) return size;
+  if (!size.is_constant()) return value < 0 ? size + given : given;
+  return std::clamp(value < 0 ? value + size.value() : value, int64_t{0}, size.value());
+}
+
+// The tracer knows the length, so of a slice over a size that is not known only the start must be
+// understood: it is as given if it counts from the front, and from the back if the length fits.
+Values convert_slice(TorchCall& t) {
+  Value* x = t.tensor("self");
+  if (x->rank() == 0) t.refuse("a scalar has nothing to slice");
+  const int64_t axis = t.axis("dim", x->rank());
+  const DimExpr& size = x->dims[static_cast<size_t>(axis)];
+  const DimExpr length = t.output().dims.at(static_cast<size_t>(axis));
+  const int64_t step = t.integer_or("step", 1);
+  const DimExpr start = bound(t, "start", size, 0);
+  const DimExpr end = bound(t, "end", size, size);
+  if (length == DimExpr(0)) return {slice(t, x, axis, 0, 0)};
+  if (length == size && step == 1) return {t.emit("Identity", {x})};
+  if (slice_length(start, end, step) == length) return {slice(t, x, axis, start, end, step)};
+  const bool from_back = !t.is_none("start") && t.dim("start").is_constant() &&
+                         t.dim("start").value() < 0 && !size.is_constant();
+  if (from_back) t.refuse("the start of a slice of unknown size must be known");
+  const DimExpr last = start + (length - DimExpr(1)) * DimExpr(step);
+  return {slice(t, x, axis, start, last + DimExpr(1), step)};
+}
+
+// x[..., index, ...] as a slice of one without its dimension
+Values convert_select(TorchCall& t) {
+  Value* x = t.tensor("self");
+  const int64_t axis = t.axis("dim", x->rank());
+  DimExpr index = t.dim("index");
+  if (index.is_constant() && index.value() < 0) index = x->dims[static_cast<size_t>(axis)] + index;
+  Value* row = slice(t, x, axis, index, index + DimExpr(1));
+  return {t.emit("Squeeze", {row}, {{"axes", Dims{axis}}})};
+}
+
+Value* joined(TorchCall& t, const Values& parts, int64_t axis) {
+  return parts.size() == 1 ? parts[0] : t.emit("Concat", parts, {{"axis", axis}});
+}
+
+// self with [start, end) of an axis replaced by src
+Value* replaced(TorchCall& t, Value* self, Value* src, int64_t axis, const DimExpr& start,
+                const DimExpr& end) {
+  const DimExpr& size = self->dims[static_cast<size_t>(axis)];
+  Values parts;
+  if (!(start == DimExpr(0))) parts.push_back(slice(t, self, axis, 0, start));
+  parts.push_back(t.cast(src, self->dtype));
+  if (!(end == size)) parts.push_back(slice(t, self, axis, end, size));
+  return joined(t, parts, axis);
+}
+
+Values convert_slice_scatter(TorchCall& t) {
+  Value* self = t.tensor("self");
+  Value* src = t.tensor("src");
+  const int64_t axis = t.axis("dim", self->rank());
+  const DimExpr& size = self->dims[static_cast<size_t>(axis)];
+  if (t.integer_or("step", 1) != 1) t.refuse("step must be 1");
+  const DimExpr start = bound(t, "start", size, 0);
+  const DimExpr end = bound(t, "end", size, size);
+  if (!(end - start == src->dims.at(static_cast<size_t>(axis))))
+    t.refuse("the place of src must be known");
+  return {replaced(t, self, src, axis, start, end)};
+}
+
+Values convert_select_scatter(TorchCall& t) {
+  Value* self = t.tensor("self");
+  const int64_t axis = t.axis("dim", self->rank());
+  DimExpr index = t.dim("index");
+  if (index.is_constant() && index.value() < 0)
+    index = self->dims[static_cast<size_t>(axis)] + index;
+  Value* row = t.emit("Unsqueeze", {t.tensor("src")}, {{"axes", Dims{axis}}});
+  return {replaced(t, self, row, axis, index, index + DimExpr(1))};
+}
+
+// Each rolled axis is its tail followed by its head.
+Values convert_roll(TorchCall& t) {
+  Value* x = t.tensor("self");
+  const Dims shifts = t.dims("shifts");
+  const std::vector<int64_t> axes = t.axes("dims", x->rank());
+  if (axes.size() != shifts.size()) t.refuse("every shift must name its dimension");
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const DimExpr size = x->dims[static_cast<size_t>(axes[i])];
+    const DimExpr tail = DimExpr::mod(shifts[i], size);
+    if (tail == DimExpr(0)) continue;
+    x = joined(t, {slice(t, x, axes[i], size - tail, size), slice(t, x, axes[i], 0, size - tail)},
+               axes[i]);
+  }
+  return {x == t.tensor("self") ? t.emit("Identity", {x}) : x};
+}
+
+REGISTER_OP(Slice, {.inputs = {"x"},
+                    .outputs = {"y"},
+                    .attrs = {{"step", 1}},
+                    .kind = OpKind::View,
+                    .infer = infer_slice,
+                    .view = slice_view,
+                    .grad = slice_grad,
+                    .from_torch = {{"aten.slice.Tensor", convert_slice},
+                                   {"aten.select.int", convert_select},
+                                   {"aten.slice_scatter.default", convert_slice_scatter},
+                                   {"aten.select_scatter.default", convert_select_scatter},
+                                   {"aten.roll.default", convert_roll}}});
+
+REGISTER_OP(SliceGrad, {.domain = "com.microsoft",
+                        .inputs = {"dy"},
+                        .outputs = {"dx"},
+                        .attrs = {{"step", 1}},
+                        .kind = OpKind::Data,
+                        .infer = infer_slice_grad});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,68 @@
+// var = sum((x - mean)^2) / (n - correction), std = sqrt(var), from elementary ops
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+struct Moments {
+  Value* variance = nullptr;
+  Value* mean = nullptr;
+};
+
+// 16-bit floats are computed in 32 bits, as torch does. The deviations sum to zero, so the variance
+// has no gradient through the mean.
+Moments moments(TorchCall& t) {
+  require_real(t, true);
+  const DType dtype = compute_dtype(t.output().dtype);
+  Value* x = t.operand("self", dtype);
+  if (x->rank() == 0) t.refuse("a scalar has no variance");
+  const std::vector<int64_t> given = t.axes("dim", x->rank());
+  const Attrs kept = {{"axes", Dims(given.begin(), given.end())}, {"keepdims", 1}};
+  Attrs attrs = kept;
+  attrs.set("keepdims", t.flag("keepdim") ? 1 : 0);
+  DimExpr count = 1;
+  for (int64_t axis : reduced_axes(kept, x->rank()))
+    count = count * x->dims[static_cast<size_t>(axis)];
+  const DimExpr freedom = count - DimExpr(t.integer_or("correction", 1));
+  Value* mean = t.emit("ReduceMean", {x}, kept);
+  Value* deviation = t.emit("Sub", {x, t.emit("Detach", {mean})});
+  Value* sum = t.emit("ReduceSum", {t.emit("Mul", {deviation, deviation})}, attrs);
+  const DimExpr divisor = DimExpr::max(freedom, 0);
+  return {t.emit("Div", {sum, t.size_literal(divisor, dtype)}), t.reshape(mean, sum->dims)};
+}
+
+// The slope of a square root at 0 is infinite; torch takes 0 there.
+Value* safe_sqrt(TorchCall& t, Value* x) {
+  Value* zero = t.literal(0.0, x->dtype);
+  Value* at_zero = t.emit("Equal", {x, zero});
+  Value* root = t.emit("Sqrt", {t.emit("Where", {at_zero, t.literal(1.0, x->dtype), x})});
+  return t.emit("Where", {at_zero, zero, root});
+}
+
+Values convert_var(TorchCall& t) { return {t.cast(moments(t).variance, t.output().dtype)}; }
+
+Values convert_std(TorchCall& t) {
+  return {t.cast(safe_sqrt(t, moments(t).variance), t.output().dtype)};
+}
+
+Values convert_var_mean(TorchCall& t) {
+  const Moments both = moments(t);
+  return {t.cast(both.variance, t.output(0).dtype), t.cast(both.mean, t.output(1).dtype)};
+}
+
+Values convert_std_mean(TorchCall& t) {
+  const Moments both = moments(t);
+  return {t.cast(safe_sqrt(t, both.variance), t.output(0).dtype),
+          t.cast(both.mean, t.output(1).dtype)};
+}
+
+REGISTER_TORCH({{"aten.var.correction", convert_var},
+                {"aten.std.correction", convert_std},
+                {"aten.var_mean.correction", convert_var_mean},
+                {"aten.std_mean.correction", convert_std_mean}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,57 @@
+// Sizes of sliding windows: out = (in + pads - dilation * (kernel - 1) - 1) / stride + 1
+
+#include "ops/window.h"
+
+namespace ortmodule {
+namespace {
+
+DimExpr window_count(const DimExpr& padded, const DimExpr& stride, const DimExpr& inside,
+                     bool ceil_mode) {
+  const DimExpr slack = ceil_mode ? stride - DimExpr(1) : DimExpr(0);
+  const DimExpr count = DimExpr::floor_div(padded + slack, stride) + DimExpr(1);
+  if (!ceil_mode || !count.is_constant() || !inside.is_constant()) return count;
+  // The last window must begin inside the input or its left padding.
+  const bool begins_outside = (count.value() - 1) * stride.value() >= inside.value();
+  return begins_outside ? count - DimExpr(1) : count;
+}
+
+}  // namespace
+
+Dims window_dims(InferContext& c, const Dims& kernel) {
+  const Dims& in = c.input(0).dims;
+  const Dims& strides = c.attrs().dims("strides");
+  const Dims& pads = c.attrs().dims("pads");
+  const size_t spatial = kernel.size();
+  Dims dilations(spatial, DimExpr(1));
+  if (c.attrs().has("dilations")) dilations = c.attrs().dims("dilations");
+  if (in.size() != spatial + 2 || strides.size() != spatial || pads.size() != 2 * spatial ||
+      dilations.size() != spatial)
+    c.fail(str("x, strides, pads and dilations must fit ", spatial,
+               " window dimensions, but found x ", dims_text(in), ", strides ", dims_text(strides),
+               ", pads ", dims_text(pads), ", dilations ", dims_text(dilations)));
+  const bool ceil_mode = c.attrs().flag("ceil_mode");
+  Dims out;
+  for (size_t i = 0; i < spatial; ++i) {
+    const DimExpr& size = in[i + 2];
+    const DimExpr reach = dilations[i] * (kernel[i] - DimExpr(1)) + DimExpr(1);
+    const DimExpr padded = size + pads[i] + pads[spatial + i] - reach;
+    out.push_back(window_count(padded, strides[i], size + pads[i], ceil_mode));
+  }
+  return out;
+}
+
+Dims window_list(const TorchCall& t, std::string_view name, size_t spatial, const Dims& fallback) {
+  Dims list = t.dims(name);
+  if (list.empty()) return fallback;
+  if (list.size() == 1) list.resize(spatial, list[0]);
+  if (list.size() != spatial) t.refuse(str("'", name, "' must have a number per dimension"));
+  return list;
+}
+
+Dims symmetric_pads(const Dims& padding) {
+  Dims pads = padding;
+  pads.insert(pads.end(), padding.begin(), padding.end());
+  return pads;
+}
+
+}  // namespace ortmodule

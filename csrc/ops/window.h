@@ -1,0 +1,20 @@
+// Sizes of sliding windows: convolution and pooling.
+#pragma once
+
+#include "ops/infer_rules.h"
+#include "ops/torch_call.h"
+
+namespace ortmodule {
+
+/// Spatial sizes of windows `kernel` over x [N, C, ...] with attributes `strides`, `pads` (begins,
+/// then ends), `dilations` and `ceil_mode` (a last window that begins inside is kept).
+Dims window_dims(InferContext& c, const Dims& kernel);
+
+/// A list argument of a window, one number for all `spatial` dimensions or one for each, `fallback`
+/// if it is empty.
+Dims window_list(const TorchCall& t, std::string_view name, size_t spatial, const Dims& fallback);
+
+/// torch's symmetric padding as begins, then ends.
+Dims symmetric_pads(const Dims& padding);
+
+}  // namespace ortmodule
