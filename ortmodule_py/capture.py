@@ -1,30 +1,21 @@
 """From TorchDynamo's graph to one functional ATen graph, written into the C++ graph builder.
 
-`lower` takes the torch-level graph that Dynamo hands to a backend, runs it once on fake tensors and writes what it saw.
-Every use of an entry point that is private to torch stands in this file.
+`lower` takes the torch-level graph that Dynamo hands to a backend, runs it once on fake tensors
+and writes what it saw.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._export.utils import _collect_all_valid_cia_ops, _special_op_to_preserve_cia
-from torch._guards import TracingContext, detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
-from torch.export.exported_program import _override_composite_implicit_decomp
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from . import tracing
 from .graph_builder import CannotLower, GraphBuilder
 from .lowering import Emitter, tensor_meta
 from .lowering_vjp import GradientBody, TracedFunction
@@ -53,14 +44,21 @@ class LoweredPiece:
 def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuilder) -> LoweredPiece:
     """Write `gm` into `builder`. Raises CannotLower, with the source line, for what cannot be said faithfully."""
     clock = _Clock()
-    fake_mode, inputs = _fake_inputs(gm, example_inputs)
+    fake_mode, inputs = tracing.fake_inputs(example_inputs)
     clock.lap("inputs")
     trace = _PieceTrace(gm, fake_mode, tensor_grad_mode=torch.is_grad_enabled())
-    graph = trace.run(inputs, _preserved_composites(builder))
+    graph = trace.run(inputs, tracing.preserved_composites(builder.has_rule))
     clock.lap("trace")
 
     def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
-        return _trace_function(function, args, fake_mode)
+        try:
+            patterns = [tracing.fake_like(arg, fake_mode) for arg in args]
+            return TracedFunction(tracing.record(function, patterns, fake_mode).graph)
+        except CannotLower:
+            raise
+        except Exception as error:  # an operator whose gradient torch itself cannot trace
+            text = f"its gradient cannot be traced, {type(error).__name__}: {error}"
+            raise CannotLower(text) from error
 
     emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled)
     emitter.inputs(_input_facts(gm, example_inputs, inputs))
@@ -93,41 +91,6 @@ class _Clock:
 
 
 # ---- inputs -------------------------------------------------------------------------------------
-
-
-def _fake_inputs(
-    gm: fx.GraphModule, example_inputs: Sequence[Any]
-) -> tuple[FakeTensorMode, list[Any]]:
-    """A fresh fake tensor per flat input, in Dynamo's shape environment: sizes are the symbols it guards."""
-    context = TracingContext.try_get()
-    fake_mode = context.fake_mode if context is not None else detect_fake_mode(list(example_inputs))
-    if fake_mode is None:
-        fake_mode = FakeTensorMode(shape_env=ShapeEnv())
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if type(value) not in (Tensor, torch.nn.Parameter, FakeTensor):
-            raise CannotLower(f"an input is a {type(value).__name__}, a tensor subclass")
-        if value.layout is not torch.strided or value.is_complex() or value.is_quantized:
-            raise CannotLower(f"an input is a tensor of {value.dtype}, {value.layout}")
-        if isinstance(value, FakeTensor):
-            return value if value.fake_mode is fake_mode else fake_mode.from_tensor(value)
-        symbolic = context.tensor_to_context.get(value) if context is not None else None
-        source = symbolic.tensor_source if symbolic is not None else None
-        return fake_mode.from_tensor(
-            value,
-            static_shapes=symbolic is None,
-            symbolic_context=symbolic,
-            source=source,
-            trace=False,
-        )
-
-    fakes = [convert(value) for value in example_inputs]
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    if len(placeholders) != len(fakes):
-        raise CannotLower(f"{len(placeholders)} placeholders, but {len(fakes)} inputs")
-    return fake_mode, fakes
 
 
 def _input_facts(
@@ -170,55 +133,10 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
 # ---- the trace ----------------------------------------------------------------------------------
 
 
-@cache
-def _preservable_composites() -> tuple[Any, ...]:
-    # The order of a set of operators changes from process to process; nothing may depend on it.
-    return tuple(sorted(_collect_all_valid_cia_ops(), key=str))
-
-
-def _preserved_composites(builder: GraphBuilder) -> list[Any]:
-    """Composite operators that the builder knows stay whole; the others decompose into parts that have rules."""
-    return [op for op in _preservable_composites() if builder.has_rule(str(op))]
-
-
-@contextlib.contextmanager
-def _tracing(fake_mode: FakeTensorMode, preserved: Sequence[Any]) -> Iterator[None]:
-    """What must be in force while an ATen graph is recorded."""
-    override = _override_composite_implicit_decomp(
-        dict.fromkeys(preserved, _special_op_to_preserve_cia)
-    )
-    with override, fake_mode, enable_python_dispatcher(), FunctionalTensorMode():
-        yield
-
-
-def _functionalize_off() -> Any:
-    """The C++ functionalization layer must not run above the Python one."""
-    return torch._C._ExcludeDispatchKeyGuard(
-        torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
-    )
-
-
-def _to_functional(value: Any) -> Any:
-    return FunctionalTensor.to_functional(value) if isinstance(value, Tensor) else value
-
-
-def _from_functional(value: Any) -> Any:
-    if not isinstance(value, FunctionalTensor):
-        return value
-    torch._sync(value)
-    return torch._from_functional_tensor(value.elem)
-
-
-def _storage_key(value: Tensor) -> int:
-    return int(value.untyped_storage()._cdata)
-
-
 class _PieceTrace:
     """Runs Dynamo's graph once on functional fake tensors and keeps what the ATen graph alone does not say."""
 
-    def __init__(
-        self, gm: fx.GraphModule, fake_mode: FakeTensorMode, tensor_grad_mode: bool
-    ) -> None:
+    def __init__(self, gm: fx.GraphModule, fake_mode: Any, tensor_grad_mode: bool) -> None:
         self.gm = gm
         self.fake_mode = fake_mode
         self.initial_grad_mode = tensor_grad_mode
@@ -233,58 +151,45 @@ class _PieceTrace:
         """The functional graph; its outputs are the piece's outputs, then the new values of the mutated inputs."""
         interpreter = _PieceInterpreter(self.gm, self)
 
-        def functional(*args: Any) -> list[Any]:
-            with _functionalize_off():
-                f_args = [_to_functional(arg) for arg in args]
-                interpreter.start()
-                outputs = list(interpreter.run(*f_args))
-                self._note_results(args, f_args, outputs)
-            changed = [_from_functional(f_args[i]) for i in self.mutated]
-            return [_from_functional(out) for out in outputs] + changed
+        def function(*args: Any) -> list[Any]:
+            interpreter.start()
+            outputs = list(interpreter.run(*args))
+            self._note_results(inputs, args, outputs)
+            return outputs + [args[i] for i in self.mutated]
 
         try:
-            with torch.no_grad(), _tracing(self.fake_mode, preserved):
-                traced = make_fx(functional)(*inputs)
+            return tracing.record(function, inputs, self.fake_mode, preserved).graph
         except CannotLower:
             raise
         except Exception as error:  # whatever torch raises here, eager still runs the piece
             raise CannotLower(f"{type(error).__name__}: {error}", interpreter.origin) from error
-        traced.graph.eliminate_dead_code()
-        graph: fx.Graph = traced.graph
-        return graph
 
     def _note_results(
-        self, args: Sequence[Any], f_args: Sequence[Any], outputs: Sequence[Any]
+        self, inputs: Sequence[Any], args: Sequence[Any], outputs: Sequence[Any]
     ) -> None:
+        """What happened to the inputs, and which outputs are made of them."""
         self.output_count = len(outputs)
-        for i, (arg, f_arg) in enumerate(zip(args, f_args, strict=True)):
-            if not isinstance(f_arg, FunctionalTensor):
+        for i, (given, arg) in enumerate(zip(inputs, args, strict=True)):
+            if not tracing.is_traced(arg):
                 continue
-            if torch._functionalize_has_metadata_mutation(
-                f_arg.elem
-            ) or torch._functionalize_was_storage_changed(f_arg.elem):
+            if tracing.is_reshaped(arg):
                 raise CannotLower("the sizes, strides or storage of an input are changed in place")
-            if torch._functionalize_has_data_mutation(f_arg.elem):
-                if arg.requires_grad and self.grad_enabled:
+            if tracing.is_changed(arg):
+                if given.requires_grad and self.grad_enabled:
                     raise CannotLower("an input that requires a gradient is changed in place")
                 self.mutated.append(i)
-        by_storage = {
-            _storage_key(f): i for i, f in enumerate(f_args) if isinstance(f, FunctionalTensor)
+        sources = {
+            tracing.storage_key(arg): i for i, arg in enumerate(args) if tracing.is_traced(arg)
         }
         for j, out in enumerate(outputs):
-            if not isinstance(out, FunctionalTensor):
-                continue
-            source = by_storage.get(_storage_key(out))
-            if source is None:
-                continue
-            pairs = self.identical_outputs if out is f_args[source] else self.view_outputs
-            pairs.append((j, source))
+            source = sources.get(tracing.storage_key(out)) if tracing.is_traced(out) else None
+            if source is not None:
+                pairs = self.identical_outputs if out is args[source] else self.view_outputs
+                pairs.append((j, source))
 
 
 def _turns_grad_on(gm: fx.GraphModule) -> bool:
-    return any(
-        node.target is torch._C._set_grad_enabled and node.args[0] for node in gm.graph.nodes
-    )
+    return any(node.target is tracing.set_grad_enabled and node.args[0] for node in gm.graph.nodes)
 
 
 class _PieceInterpreter(fx.Interpreter):
@@ -310,9 +215,9 @@ class _PieceInterpreter(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         self.origin = _origin(n) if n.op.startswith("call") else self.origin
-        before = self._mutation_counts(n)
+        before = self._change_counters(n)
         result = super().run_node(n)
-        self._check_mutations(before)
+        self._check_changes(before)
         self._label_recorded()
         return result
 
@@ -336,7 +241,7 @@ class _PieceInterpreter(fx.Interpreter):
         return self._detached[node]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is torch._C._set_grad_enabled:
+        if target is tracing.set_grad_enabled:
             self.grad_mode = bool(args[0])
             self._detached.clear()
             return None
@@ -345,12 +250,12 @@ class _PieceInterpreter(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def _higher_order(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is torch.ops.higher_order.tag_activation_checkpoint:
+        if target is tracing.tag_activation_checkpoint:
             body, *operands = args
             return self._nested(body, self.tag or "checkpoint", self.follow_grad_mode).run(
                 *operands
             )
-        if target.name() == "autograd_function_apply":
+        if target is tracing.autograd_function_apply:
             return self._autograd_function(args, kwargs)
         raise CannotLower(f"higher-order operator {target.name()}", self.origin)
 
@@ -392,9 +297,9 @@ class _PieceInterpreter(fx.Interpreter):
         def run(arguments: list[Any]) -> Any:
             return fx.Interpreter(backward).run(*arguments)
 
-        plain_inputs = [(position, _from_functional(value)) for position, value in inputs]
-        plain_outs = [_from_functional(out) for out in outs]
-        plain_saved = [_from_functional(value) for value in saved]
+        plain_inputs = [(position, tracing.plain(value)) for position, value in inputs]
+        plain_outs = [tracing.plain(out) for out in outs]
+        plain_saved = [tracing.plain(value) for value in saved]
         body = GradientBody.of_user_backward(
             run, plain_outs, differentiable, plain_inputs, plain_saved
         )
@@ -417,27 +322,27 @@ class _PieceInterpreter(fx.Interpreter):
 
     # -- in-place changes
 
-    def _mutation_counts(self, n: fx.Node) -> list[tuple[fx.Node, Tensor, int]]:
+    def _change_counters(self, n: fx.Node) -> list[tuple[fx.Node, Callable[[], int], int]]:
         if not self.follow_grad_mode or not n.op.startswith("call"):
             return []
-        values = [(node, self.env[node]) for node in n.all_input_nodes]
-        return [
-            (node, value.elem, torch._functionalize_mutation_counter(value.elem))
-            for node, value in values
-            if isinstance(value, FunctionalTensor)
+        counters = [
+            (node, tracing.change_counter(self.env[node]))
+            for node in n.all_input_nodes
+            if tracing.is_traced(self.env[node])
         ]
+        return [(node, counter, counter()) for node, counter in counters]
 
-    def _check_mutations(self, before: list[tuple[fx.Node, Tensor, int]]) -> None:
+    def _check_changes(self, before: list[tuple[fx.Node, Callable[[], int], int]]) -> None:
         """Eager's gradient passes by a change made without gradients; a functional graph cannot say that."""
-        for node, elem, count in before:
-            if torch._functionalize_mutation_counter(elem) == count:
+        for node, counter, count in before:
+            if counter() == count:
                 continue
             example = node.meta.get("example_value")
             if not isinstance(example, Tensor):
                 raise CannotLower("an in-place change of a value of unknown origin", self.origin)
             if example.requires_grad and self.grad_mode:
                 continue
-            if _storage_key(example) in self._storages_with_gradient():
+            if tracing.storage_key(example) in self._storages_with_gradient():
                 raise CannotLower(
                     "a value with a gradient is changed in place where gradients are off",
                     self.origin,
@@ -447,15 +352,15 @@ class _PieceInterpreter(fx.Interpreter):
         if self._grad_storages is None:
             examples = [node.meta.get("example_value") for node in self.module.graph.nodes]
             self._grad_storages = {
-                _storage_key(e) for e in examples if isinstance(e, Tensor) and e.requires_grad
+                tracing.storage_key(e)
+                for e in examples
+                if isinstance(e, Tensor) and e.requires_grad
             }
         return self._grad_storages
 
     def _label_recorded(self) -> None:
         """Give the ATen nodes recorded since the last torch-level node its origin and tag."""
-        mode = get_proxy_mode()
-        assert mode is not None
-        graph = mode.tracer.graph
+        graph = tracing.recorded_graph()
         for node in reversed(graph.nodes):
             if node is self._last_recorded or "origin" in node.meta:
                 break
@@ -484,57 +389,3 @@ def _path_keys(text: str) -> list[str]:
     """`L['self'].blocks[0].attn` and `L['self']._modules['blocks']._modules['0']` are both blocks, 0, ..."""
     text = re.sub(r"^L\['[^']+'\]", "", text)
     return re.findall(r"[^\.\[\]']+", re.sub(r"\._modules\b", "", text))
-
-
-# ---- functions traced apart from the piece ------------------------------------------------------
-
-
-def _trace_function(
-    function: Callable[..., Any], args: Sequence[Any], fake_mode: FakeTensorMode
-) -> TracedFunction:
-    """Record `function` on fresh fake tensors; `args` are tensors (taken as patterns), SymInts and constants."""
-
-    def pattern(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        with fake_mode:
-            fresh = torch.empty_strided(
-                value.shape, value.stride(), dtype=value.dtype, device=value.device
-            )
-        return fresh.requires_grad_(value.requires_grad)
-
-    def functional(*inputs: Any) -> list[Any]:
-        with _functionalize_off():
-            outputs = function(*[_to_functional(value) for value in inputs])
-        return [_from_functional(out) for out in outputs]
-
-    patterns = [pattern(arg) for arg in args]
-    try:
-        with torch.no_grad(), _tracing(fake_mode, ()):
-            traced = make_fx(functional)(*patterns)
-    except CannotLower:
-        raise
-    except Exception as error:  # an operator whose gradient torch itself cannot trace
-        raise CannotLower(
-            f"its gradient cannot be traced, {type(error).__name__}: {error}"
-        ) from error
-    traced.graph.eliminate_dead_code()
-    return TracedFunction(traced.graph, traced)
-
-
-_LIBRARY = torch.library.Library("ortmodule_py", "FRAGMENT")
-_LIBRARY.define(
-    "custom_gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] saved, int body) -> Tensor[]"
-)
-
-
-@torch.library.impl(_LIBRARY, "custom_gradient", "CompositeExplicitAutograd")
-def _custom_gradient(
-    outputs: list[Tensor], inputs: list[Tensor], saved: list[Tensor], body: int
-) -> list[Tensor]:
-    """Marks `outputs` in the trace: from here on their gradient is that of the body with this number."""
-    del inputs, saved, body
-    return [
-        torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device)
-        for out in outputs
-    ]

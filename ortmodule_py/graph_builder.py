@@ -28,8 +28,13 @@ class OpSink(Protocol):
         outputs: Sequence[dict[str, Any] | None],
         origin: tuple[str, str],
         tag: str = "",
-    ) -> list[int]:
-        """Note `target(**args)`; one id per output, -1 where there is none."""
+        gradient: bool = False,
+    ) -> list[int] | None:
+        """Note `target(**args)`; one id per output, -1 where there is none.
+
+        With `gradient`, a gradient must flow through the call; None says that the builder has no
+        rule for it: then nothing was noted, and the call comes again with its traced gradient.
+        """
 
     def constant(self, tensor: Any) -> int:
         """Note a small tensor that is part of the program's text."""
@@ -38,7 +43,7 @@ class OpSink(Protocol):
 class BodyBuilder(OpSink, Protocol):
     """The backward of one `custom_gradient`, written as calls on values that are saved or arrive as gradients."""
 
-    def input(self, kind: str, value: int) -> int:
+    def body_input(self, kind: str, value: int) -> int:
         """Id, inside the body, of a value computed outside; kind is "saved"."""
 
     def grad_input(self, index: int) -> int:
@@ -57,7 +62,7 @@ class GraphBuilder(OpSink, Protocol):
     Opaque: Any
 
     def has_rule(self, target: str) -> bool:
-        """Whether the gradient stage knows this operator."""
+        """Whether the builder knows this operator; composites that it knows arrive whole."""
 
     def input(
         self,
@@ -72,10 +77,14 @@ class GraphBuilder(OpSink, Protocol):
         """Note the next flat input, a tensor; kind is "parameter", "buffer" or "tensor"."""
 
     def symint_input(self, symbol: str, hint: int) -> int:
-        """Note the next flat input, a Python int which binds `symbol`."""
+        """Note the next flat input, a Python int which binds `symbol`.
 
-    def body(self) -> BodyBuilder:
-        """An empty backward body."""
+        Where Dynamo has fixed it or expressed it by others, `symbol` is a number or an expression
+        and binds nothing.
+        """
+
+    def body(self, outputs: list[int]) -> BodyBuilder:
+        """An empty backward body for the gradients of these values."""
 
     def custom_gradient(
         self, outputs: list[int], inputs: list[int], saved: list[int], body: BodyBuilder

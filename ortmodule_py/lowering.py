@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink
+from .lowering_floats import UnknownFloat, write_float
 from .lowering_vjp import GradientBody, JointTrace, TracedFunction
 from .symbolic import dim_text
 
@@ -81,8 +82,11 @@ class CallWriter:
         (value,) = self.ids[node]
         return value
 
-    def write(self, node: fx.Node, origin: tuple[str, str], tag: str) -> list[int]:
-        """Write one node; its ids, one per output."""
+    def write(
+        self, node: fx.Node, origin: tuple[str, str], tag: str, gradient: bool = False
+    ) -> list[int] | None:
+        """Write one node; its ids, one per output, or None if its gradient must be traced."""
+        ids: list[int] | None
         if node.target is operator.getitem:
             source, index = node.args
             ids = [self._item(node, source, index)]
@@ -91,8 +95,11 @@ class CallWriter:
                 tensor_meta(value, self.builder) if isinstance(value, Tensor) else None
                 for value in _output_values(node)
             ]
+            arguments = self.arguments(node, origin, tag)
+            ids = self.sink.call(str(node.target), arguments, outputs, origin, tag, gradient)
+            if ids is None:
+                return None
             self.count += 1
-            ids = self.sink.call(str(node.target), self.arguments(node), outputs, origin, tag)
         self.ids[node] = ids
         return ids
 
@@ -101,7 +108,7 @@ class CallWriter:
             return self.missing(node)
         return self.ids[source][index]
 
-    def arguments(self, node: fx.Node) -> list[tuple[str, Any]]:
+    def arguments(self, node: fx.Node, origin: tuple[str, str], tag: str) -> list[tuple[str, Any]]:
         """All arguments of the schema by name, in schema order, defaults filled in."""
         if not isinstance(node.target, torch._ops.OpOverload):
             raise CannotLower(f"{node.target} is not an ATen operator")
@@ -113,15 +120,46 @@ class CallWriter:
                 value = node.kwargs[argument.name]
             else:
                 value = argument.default_value
-            values.append((argument.name, self.encode(value)))
+            if _is_symbolic_float(value) and isinstance(argument.type, torch.TensorType):
+                values.append((argument.name, self._float_scalar(node, value, origin, tag)))
+            else:
+                values.append((argument.name, self.encode(value)))
         return values
+
+    def _float_scalar(
+        self, node: fx.Node, value: fx.Node, origin: tuple[str, str], tag: str
+    ) -> Any:
+        """A number that follows from sizes, where the schema takes a tensor."""
+        (result,) = (out for out in _output_values(node) if isinstance(out, Tensor))
+
+        def call(target: str, given: dict[str, Any], dtype: str = "float64") -> int:
+            device = str(result.device)
+            meta = {"dtype": dtype, "device": device, "sizes": [], "strides": []}
+            self.count += 1
+            arguments = _arguments_by_name(target, given, dtype, device, self.builder)
+            ids = self.sink.call(target, arguments, [meta], origin, tag)
+            assert ids is not None
+            return ids[0]
+
+        known = value.meta["val"]
+        try:
+            number = write_float(
+                known.node.expr, lambda expr: self.builder.Dim(dim_text(expr)), call
+            )
+        except UnknownFloat:
+            return float(known)  # fixes the number, with a guard in Dynamo's shape environment
+        if result.dim() == 0:
+            # Among tensors without dimensions a float64 one would win the promotion.
+            number = call("aten._to_copy.default", {"self": number}, dtype_name(result.dtype))
+        return self.builder.Val(number)
 
     def encode(self, value: Any) -> Any:
         """One argument as the builder takes it."""
         if isinstance(value, fx.Node):
             known = value.meta.get("val")
             if isinstance(known, (torch.SymFloat, torch.SymBool)):
-                raise CannotLower(f"the number {known} depends on a size and is not an integer")
+                # Takes the value of now, with a guard in Dynamo's shape environment.
+                return float(known) if isinstance(known, torch.SymFloat) else bool(known)
             if isinstance(known, (int, float, torch.SymInt)):
                 return self.encode(known)
             return self.builder.Val(self.id_of(value))
@@ -136,6 +174,29 @@ class CallWriter:
         if isinstance(value, (list, tuple)):
             return [self.encode(item) for item in value]
         raise CannotLower(f"an argument of type {type(value).__name__}")
+
+
+def _is_symbolic_float(value: Any) -> bool:
+    return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymFloat)
+
+
+def _arguments_by_name(
+    target: str, given: dict[str, Any], dtype: str, device: str, builder: GraphBuilder
+) -> list[tuple[str, Any]]:
+    """All arguments of `target`; ids stand for tensors."""
+    _, packet, overload = target.split(".")
+    schema = getattr(getattr(torch.ops.aten, packet), overload)._schema
+    values: list[tuple[str, Any]] = []
+    for argument in schema.arguments:
+        value = given.get(argument.name, argument.default_value)
+        if argument.name in given and isinstance(argument.type, torch.TensorType):
+            value = builder.Val(value)
+        elif argument.name == "dtype":
+            value = builder.DType(dtype)
+        elif argument.name == "device":
+            value = builder.Opaque(device)
+        values.append((argument.name, value))
+    return values
 
 
 def _constant(node: fx.Node) -> Tensor:
@@ -233,15 +294,10 @@ class Emitter:
             self._user_gradient(node, origin, tag)
             return
         differentiable = self._is_differentiable(node)
-        if (
-            differentiable
-            and node.target is not operator.getitem
-            and not self.builder.has_rule(name)
-        ):
+        ids = self.writer.write(node, origin, tag, gradient=differentiable)
+        if ids is None:
             self._traced_gradient(node, origin, tag)
-            return
-        ids = self.writer.write(node, origin, tag)
-        if differentiable:
+        elif differentiable:
             self._mark(node, ids)
 
     def _is_differentiable(self, node: fx.Node) -> bool:
@@ -289,13 +345,13 @@ class Emitter:
         tag: str,
     ) -> list[int]:
         """A backward body whose whole graph is `traced`: placeholders are gradients and saved values."""
-        body = self.builder.body()
+        body = self.builder.body(outputs)
         writer = CallWriter(self.builder, body)
         placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
         for position, index in gradients.items():
             writer.ids[placeholders[position]] = [body.grad_input(index)]
         for position, value in zip(saved_placeholders, saved, strict=True):
-            writer.ids[placeholders[position]] = [body.input("saved", value)]
+            writer.ids[placeholders[position]] = [body.body_input("saved", value)]
         _write_body(writer, body, traced.calls(), traced.outputs(), origin, tag)
         return self.builder.custom_gradient(outputs, inputs, saved, body)
 
@@ -324,22 +380,21 @@ class Emitter:
         origin: tuple[str, str],
         tag: str,
     ) -> list[int]:
-        body = self.builder.body()
+        found = [outputs[i] for i in joint.differentiable]
+        body = self.builder.body(found)
         backward = CallWriter(self.builder, body)
         saved: list[int] = []
 
         def save(node: fx.Node) -> int:
             saved.append(forward.id_of(node))
-            return body.input("saved", saved[-1])
+            return body.body_input("saved", saved[-1])
 
         backward.missing = save
         for index, placeholder in enumerate(joint.gradient_placeholders()):
             backward.ids[placeholder] = [body.grad_input(index)]
         _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
         inputs = [operands[i] for i in joint.inputs]
-        fresh = self.builder.custom_gradient(
-            [outputs[i] for i in joint.differentiable], inputs, saved, body
-        )
+        fresh = self.builder.custom_gradient(found, inputs, saved, body)
         result = list(outputs)
         for position, value in zip(joint.differentiable, fresh, strict=True):
             result[position] = value

@@ -17,8 +17,6 @@ class TracedFunction:
     """A functional ATen graph recorded apart from the piece."""
 
     graph: fx.Graph
-    module: fx.GraphModule
-    """Owns the constants of the graph."""
 
     def calls(self) -> list[fx.Node]:
         """The operators, without arithmetic on sizes."""

@@ -83,8 +83,12 @@ class Ops:
 
     def __init__(self, ids: list[int]) -> None:
         self._ids = ids
+        self.without_rule: set[str] = set()
         self.steps: list[Call | Gradient] = []
         self.constants: dict[int, Tensor] = {}
+
+    def has_rule(self, target: str) -> bool:
+        return target not in self.without_rule
 
     def new(self) -> int:
         self._ids[0] += 1
@@ -97,7 +101,10 @@ class Ops:
         outputs: Sequence[dict[str, Any] | None],
         origin: tuple[str, str],
         tag: str = "",
-    ) -> list[int]:
+        gradient: bool = False,
+    ) -> list[int] | None:
+        if gradient and not self.has_rule(target):
+            return None
         ids = [-1 if out is None else self.new() for out in outputs]
         self.steps.append(Call(target, args, list(outputs), origin, tag, ids))
         return ids
@@ -116,7 +123,7 @@ class Body(Ops):
         self.grads: list[tuple[int, int]] = []
         self.result: list[int] = []
 
-    def input(self, kind: str, value: int) -> int:
+    def body_input(self, kind: str, value: int) -> int:
         assert kind == "saved"
         self.saved.append((self.new(), value))
         return self.saved[-1][0]
@@ -140,9 +147,6 @@ class RecordingBuilder(Ops):
         self.aliases: dict[int, int] = {}
         self.results: list[Any] = []
 
-    def has_rule(self, target: str) -> bool:
-        return target not in self.without_rule
-
     def input(self, name, kind, dtype, sizes, strides, requires_grad, is_parameter) -> int:  # type: ignore[no-untyped-def]
         facts = {"name": name, "kind": kind, "dtype": dtype, "sizes": sizes, "strides": strides}
         facts |= {"requires_grad": requires_grad, "is_parameter": is_parameter}
@@ -154,7 +158,7 @@ class RecordingBuilder(Ops):
         self.flat_inputs.append(Input(self.new(), None, symbol))
         return self.flat_inputs[-1].id
 
-    def body(self) -> Body:
+    def body(self, outputs: list[int]) -> Body:
         return Body(self._ids)
 
     def custom_gradient(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -259,6 +260,44 @@ def test_ambient_autocast_has_explicit_casts() -> None:
     assert [c.outputs[0]["dtype"] for c in builder.calls if "linear" in c.target] == [
         "bfloat16"
     ] * 2
+
+
+class Composites(MLP):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.out(self.fc(x))
+        return torch.einsum("bi,ci->bc", y, y.float()).softmax(-1) + F.layer_norm(y, (3,)).sum()
+
+
+def test_autocast_reaches_into_composites() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        builder = check(Composites(), torch.randn(4, 6, requires_grad=True), atol=1e-2)
+    assert "aten.einsum.default" not in builder.targets  # autocast acts on its bmm
+    torch._dynamo.reset()
+    assert "aten.einsum.default" in check(Composites(), torch.randn(4, 6)).targets
+
+
+class SizeNumbers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(6))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        n, k = x.shape[0], x.shape[1]
+        y = x * self.w
+        total = y.sum() * (1.0 / n)
+        return y * n**-0.5 / math.sqrt(n + 1), y.sum() / (n * k), total, y.clamp(max=n / 2)
+
+
+def test_numbers_that_follow_from_sizes() -> None:
+    backend = Backend()
+    model = SizeNumbers()
+    compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=True)
+    for n in (3, 7, 4, 7):
+        x = torch.randn(n, 6, requires_grad=True)
+        torch.testing.assert_close(compiled(x), model(x))
+    # The bound of `clamp` is no tensor, so its value is guarded: one capture per size.
+    assert len(backend.builders) == 3
+    assert all("aten.sqrt.default" in builder.targets for builder in backend.builders)
 
 
 class Doubled(torch.autograd.Function):

@@ -1,0 +1,233 @@
+"""Recording ATen graphs on fake tensors: every entry point that is private to torch stands here.
+
+Tested with torch 2.11 and 2.13. What the functions here hide: fake tensors in Dynamo's shape
+environment, functionalization, composite operators that stay whole, autocast inside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._export.utils import (
+    _collect_all_valid_cia_ops,
+    _get_decomp_for_cia,
+    _special_op_to_preserve_cia,
+)
+from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.export.exported_program import (
+    _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE,
+    _override_composite_implicit_decomp,
+)
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+from .graph_builder import CannotLower
+
+autograd_function_apply = torch.ops.higher_order.autograd_function_apply
+tag_activation_checkpoint = torch.ops.higher_order.tag_activation_checkpoint
+set_grad_enabled = torch._C._set_grad_enabled
+
+
+# ---- inputs -------------------------------------------------------------------------------------
+
+
+def fake_inputs(example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any]]:
+    """A fresh fake tensor per input, in Dynamo's shape environment: sizes are the symbols it guards."""
+    context = TracingContext.try_get()
+    fake_mode = context.fake_mode if context is not None else detect_fake_mode(list(example_inputs))
+    if fake_mode is None:
+        fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if type(value) not in (Tensor, torch.nn.Parameter, FakeTensor):
+            raise CannotLower(f"an input is a {type(value).__name__}, a tensor subclass")
+        if value.layout is not torch.strided or value.is_complex() or value.is_quantized:
+            raise CannotLower(f"an input is a tensor of {value.dtype}, {value.layout}")
+        if isinstance(value, FakeTensor):
+            return value if value.fake_mode is fake_mode else fake_mode.from_tensor(value)
+        symbolic = context.tensor_to_context.get(value) if context is not None else None
+        source = symbolic.tensor_source if symbolic is not None else None
+        return fake_mode.from_tensor(
+            value,
+            static_shapes=symbolic is None,
+            symbolic_context=symbolic,
+            source=source,
+            trace=False,
+        )
+
+    return fake_mode, [convert(value) for value in example_inputs]
+
+
+def fake_like(value: Any, fake_mode: FakeTensorMode) -> Any:
+    """A new fake tensor with the facts of this one; other values as they are."""
+    if not isinstance(value, Tensor):
+        return value
+    with fake_mode:
+        fresh = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        )
+    return fresh.requires_grad_(value.requires_grad)
+
+
+# ---- composite operators ------------------------------------------------------------------------
+
+
+@cache
+def _preservable_composites() -> tuple[Any, ...]:
+    # The order of a set of operators changes from process to process; nothing may depend on it.
+    return tuple(sorted(_collect_all_valid_cia_ops(), key=str))
+
+
+def preserved_composites(known: Callable[[str], bool]) -> list[Any]:
+    """Composite operators that are known stay whole; the others decompose into parts that have rules."""
+    return [op for op in _preservable_composites() if known(str(op))]
+
+
+_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU"}
+
+
+def _casts_inside(op: Any, args: Any) -> bool:
+    """Whether autocast would act on parts of this composite, instead of on the whole."""
+    devices = {leaf.device.type for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)}
+    return any(
+        torch.is_autocast_enabled(device)
+        and not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _AUTOCAST_KEYS[device])
+        for device in devices & _AUTOCAST_KEYS.keys()
+    )
+
+
+def _open_under_autocast(op: Any, whole: Callable[..., Any], parts: Callable[..., Any]) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if not _casts_inside(op, (args, kwargs)):
+            return whole(*args, **kwargs)
+        if op is torch.ops.aten.cross_entropy_loss.default:
+            # All its parts run in float32, so it can stay whole, on float32.
+            args, kwargs = pytree.tree_map_only(Tensor, _widened, (args, kwargs))
+            with torch._C._DisableAutocast():
+                return whole(*args, **kwargs)
+        return parts(*args, **kwargs)
+
+    return kernel
+
+
+def _widened(value: Tensor) -> Tensor:
+    return value.float() if value.is_floating_point() else value
+
+
+@contextlib.contextmanager
+def _preserving(ops: Sequence[Any]) -> Iterator[None]:
+    """Keep these composites whole, as far as autocast allows."""
+    parts = {op: _get_decomp_for_cia(op) for op in ops}
+    with _override_composite_implicit_decomp(dict.fromkeys(ops, _special_op_to_preserve_cia)):
+        for op in ops:
+            for key in _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE:
+                op.py_kernels[key] = _open_under_autocast(op, op.py_kernels[key], parts[op])
+            op._dispatch_cache.clear()
+        yield
+
+
+# ---- recording ----------------------------------------------------------------------------------
+
+
+def record(
+    function: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    fake_mode: FakeTensorMode,
+    preserved: Sequence[Any] = (),
+) -> fx.GraphModule:
+    """The functional ATen graph of `function`, which sees functional tensors (see `is_traced`)."""
+
+    def functional(*args: Any) -> list[Any]:
+        # The C++ functionalization layer must not run above the Python one.
+        with torch._C._ExcludeDispatchKeyGuard(
+            torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+        ):
+            outputs = function(*[_to_functional(arg) for arg in args])
+        return [plain(out) for out in outputs]
+
+    with (
+        torch.no_grad(),
+        _preserving(preserved),
+        fake_mode,
+        enable_python_dispatcher(),
+        FunctionalTensorMode(),
+    ):
+        traced = make_fx(functional)(*inputs)
+    traced.graph.eliminate_dead_code()
+    return traced
+
+
+def recorded_graph() -> fx.Graph:
+    """The graph that is being recorded."""
+    mode = get_proxy_mode()
+    assert mode is not None
+    graph: fx.Graph = mode.tracer.graph
+    return graph
+
+
+def _to_functional(value: Any) -> Any:
+    return FunctionalTensor.to_functional(value) if isinstance(value, Tensor) else value
+
+
+def is_traced(value: Any) -> bool:
+    """Whether this is a tensor of the recorded function."""
+    return isinstance(value, FunctionalTensor)
+
+
+def plain(value: Any) -> Any:
+    """The fake tensor of a tensor of the recorded function; other values as they are."""
+    if not isinstance(value, FunctionalTensor):
+        return value
+    torch._sync(value)
+    return torch._from_functional_tensor(value.elem)
+
+
+def storage_key(value: Tensor) -> int:
+    """Equal for tensors that share storage."""
+    return int(value.untyped_storage()._cdata)
+
+
+def change_counter(value: Any) -> Callable[[], int]:
+    """Counts the in-place changes of the storage of a traced tensor; does not keep its wrapper."""
+    elem = value.elem
+    return lambda: torch._functionalize_mutation_counter(elem)
+
+
+def is_changed(value: Any) -> bool:
+    """Whether the content of this traced input was changed in place."""
+    return bool(torch._functionalize_has_data_mutation(value.elem))
+
+
+def is_reshaped(value: Any) -> bool:
+    """Whether sizes, strides or storage of this traced input were changed in place."""
+    metadata = torch._functionalize_has_metadata_mutation(value.elem)
+    return bool(metadata or torch._functionalize_was_storage_changed(value.elem))
+
+
+_LIBRARY = torch.library.Library("ortmodule_py", "FRAGMENT")
+_LIBRARY.define(
+    "custom_gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] saved, int body) -> Tensor[]"
+)
+
+
+@torch.library.impl(_LIBRARY, "custom_gradient", "CompositeExplicitAutograd")
+def _custom_gradient(
+    outputs: list[Tensor], inputs: list[Tensor], saved: list[Tensor], body: int
+) -> list[Tensor]:
+    """Marks `outputs` in the trace: from here on their gradient is that of the body with this number."""
+    del inputs, saved, body
+    return [
+        torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device)
+        for out in outputs
+    ]
