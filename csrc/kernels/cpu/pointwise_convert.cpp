@@ -1,0 +1,143 @@
+// Conversions of the pointwise group: memory to tile, tile to memory, tile to tile.
+#include <cstring>
+
+#include "kernels/cpu/pointwise_op.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+// --- between an element in memory and its computation type ---------------------------------------
+template <class Stored>
+inline Stored computed(Stored x) {
+  return x;
+}
+inline float computed(BFloat16 x) { return to_float(x); }
+inline float computed(Float16 x) { return to_float(x); }
+
+template <class Stored, class Computed>
+inline Stored stored(Computed x) {
+  if constexpr (std::is_same_v<Stored, BFloat16>) {
+    return to_bfloat16(x);
+  } else if constexpr (std::is_same_v<Stored, Float16>) {
+    return to_float16(x);
+  } else {
+    return static_cast<Stored>(x);  // integers wrap around
+  }
+}
+
+template <class Stored, class Computed>
+void load(void* tile, const void* from, int64_t count, int64_t stride) {
+  Computed* out = static_cast<Computed*>(tile);
+  const Stored* in = static_cast<const Stored*>(from);
+  if (stride == 1) {
+    ORTM_SIMD
+    for (int64_t i = 0; i < count; ++i) out[i] = computed(in[i]);
+  } else if (stride == 0) {
+    const Computed value = computed(in[0]);
+    for (int64_t i = 0; i < count; ++i) out[i] = value;
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[i] = computed(in[i * stride]);
+  }
+}
+
+template <class Stored, class Computed>
+void store(void* to, const void* tile, int64_t count, int64_t stride) {
+  Stored* out = static_cast<Stored*>(to);
+  const Computed* in = static_cast<const Computed*>(tile);
+  if (stride == 1) {
+    ORTM_SIMD
+    for (int64_t i = 0; i < count; ++i) out[i] = stored<Stored>(in[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[i * stride] = stored<Stored>(in[i]);
+  }
+}
+
+// --- rounding to a narrower type, kept in the computation type -----------------------------------
+template <class Stored>
+struct Round {
+  template <class T>
+  T operator()(T x) const {
+    return static_cast<T>(computed(stored<Stored>(x)));
+  }
+};
+
+// --- casts ---------------------------------------------------------------------------------------
+template <class To>
+struct Convert {
+  template <class From>
+  To operator()(From x) const {
+    if constexpr (std::is_same_v<To, bool>) return x != From(0);
+    return static_cast<To>(x);
+  }
+};
+
+template <class From>
+MicroFn conversion_from(Compute to) {
+  switch (to) {
+    case Compute::F32: return &unary<Convert<float>, From, float>;
+    case Compute::F64: return &unary<Convert<double>, From, double>;
+    case Compute::I64: return &unary<Convert<int64_t>, From, int64_t>;
+    case Compute::Bool: return &unary<Convert<bool>, From, bool>;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+MicroFn conversion(Compute from, Compute to) {
+  switch (from) {
+    case Compute::F32: return conversion_from<float>(to);
+    case Compute::F64: return conversion_from<double>(to);
+    case Compute::I64: return conversion_from<int64_t>(to);
+    case Compute::Bool: return conversion_from<bool>(to);
+  }
+  return nullptr;
+}
+
+MicroFn rounding(DType dtype) {
+  switch (dtype) {
+    case DType::BFloat16: return &unary<Round<BFloat16>, float>;
+    case DType::Float16: return &unary<Round<Float16>, float>;
+    case DType::Int32: return &unary<Round<int32_t>, int64_t>;
+    case DType::Int16: return &unary<Round<int16_t>, int64_t>;
+    case DType::Int8: return &unary<Round<int8_t>, int64_t>;
+    case DType::UInt8: return &unary<Round<uint8_t>, int64_t>;
+    default: return nullptr;
+  }
+}
+
+LoadFn load_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float32: return &load<float, float>;
+    case DType::Float64: return &load<double, double>;
+    case DType::Float16: return &load<Float16, float>;
+    case DType::BFloat16: return &load<BFloat16, float>;
+    case DType::Int64: return &load<int64_t, int64_t>;
+    case DType::Int32: return &load<int32_t, int64_t>;
+    case DType::Int16: return &load<int16_t, int64_t>;
+    case DType::Int8: return &load<int8_t, int64_t>;
+    case DType::UInt8: return &load<uint8_t, int64_t>;
+    case DType::Bool: return &load<bool, bool>;
+    default: return nullptr;
+  }
+}
+
+StoreFn store_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float32: return &store<float, float>;
+    case DType::Float64: return &store<double, double>;
+    case DType::Float16: return &store<Float16, float>;
+    case DType::BFloat16: return &store<BFloat16, float>;
+    case DType::Int64: return &store<int64_t, int64_t>;
+    case DType::Int32: return &store<int32_t, int64_t>;
+    case DType::Int16: return &store<int16_t, int64_t>;
+    case DType::Int8: return &store<int8_t, int64_t>;
+    case DType::UInt8: return &store<uint8_t, int64_t>;
+    case DType::Bool: return &store<bool, bool>;
+    default: return nullptr;
+  }
+}
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

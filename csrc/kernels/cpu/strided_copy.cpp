@@ -1,0 +1,181 @@
+// Method: dimensions are ordered by the destination's strides and merged where both sides allow. If
+// the source is consecutive where the destination is, runs are copied; if along another dimension,
+// blocks of 64 bytes by 64 bytes are transposed, so that each cache line of either side is used
+// whole; else elements are gathered.
+#include "kernels/cpu/strided_copy.h"
+
+#include <cstring>
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+struct Bytes16 {
+  uint64_t half[2];
+};
+
+template <class F>
+void with_element_type(int64_t bytes, const F& f) {
+  switch (bytes) {
+    case 1: return f(uint8_t{});
+    case 2: return f(uint16_t{});
+    case 4: return f(uint32_t{});
+    case 8: return f(uint64_t{});
+    default: return f(Bytes16{});
+  }
+}
+
+// One run along the innermost dimension.
+template <class T>
+void copy_run(T* to, int64_t to_stride, const T* from, int64_t from_stride, int64_t count) {
+  if (to_stride == 1 && from_stride == 1) {
+    if (count >= 64) {
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+    } else {
+      for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+    }
+  } else if (to_stride == 1 && from_stride == 0) {
+    const T value = *from;
+    for (int64_t i = 0; i < count; ++i) to[i] = value;
+  } else if (to_stride == 1) {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i * from_stride];
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i * to_stride] = from[i * from_stride];
+  }
+}
+
+// Advances coordinates over the dimensions below `last` and keeps both offsets in step.
+void advance(const IterationSpace& space, int last, Coords& coords, int64_t& to, int64_t& from) {
+  for (int d = last - 1; d >= 0; --d) {
+    to += space.strides[0][d];
+    from += space.strides[1][d];
+    if (++coords[d] < space.sizes[d]) return;
+    to -= space.strides[0][d] * space.sizes[d];
+    from -= space.strides[1][d] * space.sizes[d];
+    coords[d] = 0;
+  }
+}
+
+template <class T>
+void copy_rows(const StridedCopy& copy, T* to, const T* from, int64_t begin, int64_t end) {
+  const IterationSpace& space = copy.space;
+  const int last = space.rank - 1;
+  const int64_t inner = space.sizes[last];
+  Coords coords = space.unravel(begin * inner);
+  int64_t to_at = space.offset(0, coords), from_at = space.offset(1, coords);
+  for (int64_t row = begin; row < end; ++row) {
+    copy_run(to + to_at, space.strides[0][last], from + from_at, space.strides[1][last], inner);
+    advance(space, last, coords, to_at, from_at);
+  }
+}
+
+// `rows` by `columns` elements: to[r * to_row + c] = from[c * from_column + r].
+template <class T>
+void transpose_block(T* to, int64_t to_row, const T* from, int64_t from_column, int64_t rows,
+                     int64_t columns) {
+  constexpr int64_t kSide = 64 / sizeof(T);
+  alignas(64) T block[kSide][kSide];
+  if (rows == kSide && columns == kSide) {
+    for (int64_t c = 0; c < kSide; ++c)
+      for (int64_t r = 0; r < kSide; ++r) block[r][c] = from[c * from_column + r];
+    for (int64_t r = 0; r < kSide; ++r) std::memcpy(to + r * to_row, block[r], sizeof(block[r]));
+    return;
+  }
+  for (int64_t c = 0; c < columns; ++c)
+    for (int64_t r = 0; r < rows; ++r) to[r * to_row + c] = from[c * from_column + r];
+}
+
+// The plane of source_dim (rows) and the innermost dimension (columns) in blocks; the dimensions
+// left over are the items of the loop.
+struct Planes {
+  IterationSpace outer;
+  int64_t rows = 0, columns = 0, to_row = 0, from_column = 0;
+};
+
+Planes planes_of(const StridedCopy& copy) {
+  const IterationSpace& space = copy.space;
+  Planes planes;
+  planes.outer.strides.assign(2, Coords{});
+  for (int d = 0; d < space.rank - 1; ++d) {
+    if (d == copy.source_dim) continue;
+    const int target = planes.outer.rank++;
+    planes.outer.sizes[target] = space.sizes[d];
+    for (size_t i = 0; i < 2; ++i) planes.outer.strides[i][target] = space.strides[i][d];
+  }
+  if (planes.outer.rank == 0) {
+    planes.outer.rank = 1;
+    planes.outer.sizes[0] = 1;
+  }
+  planes.rows = space.sizes[copy.source_dim];
+  planes.columns = space.sizes[space.rank - 1];
+  planes.to_row = space.strides[0][copy.source_dim];
+  planes.from_column = space.strides[1][space.rank - 1];
+  return planes;
+}
+
+template <class T>
+void copy_planes(const StridedCopy& copy, T* to, const T* from, const KernelContext& context) {
+  constexpr int64_t kSide = 64 / sizeof(T);
+  const Planes p = planes_of(copy);
+  const int64_t bands = ceil_div(p.rows, kSide);  // bands of rows of one plane
+  parallel_ranges(context, p.outer.count() * bands, grain_for(kSide * p.columns),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t item = begin; item < end; ++item) {
+                      const Coords coords = p.outer.unravel(item / bands);
+                      const int64_t row = item % bands * kSide,
+                                    rows = std::min(kSide, p.rows - row);
+                      T* band_to = to + p.outer.offset(0, coords) + row * p.to_row;
+                      const T* band_from = from + p.outer.offset(1, coords) + row;
+                      for (int64_t c = 0; c < p.columns; c += kSide)
+                        transpose_block(band_to + c, p.to_row, band_from + c * p.from_column,
+                                        p.from_column, rows, std::min(kSide, p.columns - c));
+                    }
+                  });
+}
+
+void copy_linear(const StridedCopy& copy, void* to, const void* from,
+                 const KernelContext& context) {
+  const int64_t bytes = copy.total * copy.element_bytes;
+  parallel_ranges(context, bytes, int64_t{256} * 1024, [&](int64_t begin, int64_t end) {
+    std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
+                static_cast<size_t>(end - begin));
+  });
+}
+
+}  // namespace
+
+StridedCopy make_copy(const Sizes& sizes, const Sizes& to, const Sizes& from,
+                      size_t element_bytes) {
+  StridedCopy copy;
+  copy.space = iteration_space(sizes, {to, from});
+  copy.element_bytes = static_cast<int64_t>(element_bytes);
+  copy.total = element_count(sizes);
+  copy.linear = copy.space.is_linear(0) && copy.space.is_linear(1);
+  const int last = copy.space.rank - 1;
+  const bool scattered = copy.space.strides[0][last] == 1 && copy.space.strides[1][last] > 1;
+  for (int d = 0; scattered && d < last; ++d) {
+    // Shorter rows would leave most of a block empty.
+    if (copy.space.strides[1][d] == 1 && copy.space.sizes[d] >= 4) {
+      copy.transposes = true;
+      copy.source_dim = d;
+    }
+  }
+  return copy;
+}
+
+void run_copy(const StridedCopy& copy, void* to, const void* from, const KernelContext& context) {
+  if (copy.total == 0) return;
+  if (copy.linear) return copy_linear(copy, to, from, context);
+  with_element_type(copy.element_bytes, [&](auto element) {
+    using T = decltype(element);
+    T* out = static_cast<T*>(to);
+    const T* in = static_cast<const T*>(from);
+    if (copy.transposes) return copy_planes(copy, out, in, context);
+    const int64_t inner = copy.space.inner();
+    parallel_ranges(context, copy.total / inner, grain_for(inner),
+                    [&](int64_t begin, int64_t end) { copy_rows(copy, out, in, begin, end); });
+  });
+}
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,109 @@
+// All kernels of the program: filled by static initialisers, read when plans are made.
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "kernels/kernel.h"
+
+namespace ortmodule {
+namespace {
+
+struct Entry {
+  KernelDef def;
+  Isa isa = Isa::Baseline;
+};
+
+// A deque, because plans keep pointers to the definitions.
+std::deque<Entry>& entries() {
+  static std::deque<Entry> all;
+  return all;
+}
+
+// Best first; a wider instruction set decides only between copies of equal priority.
+std::vector<const Entry*> entries_of(std::string_view op) {
+  std::vector<const Entry*> found;
+  for (const Entry& entry : entries())
+    if (entry.def.op == op) found.push_back(&entry);
+  std::stable_sort(found.begin(), found.end(), [](const Entry* a, const Entry* b) {
+    return std::pair(a->def.priority, a->isa) > std::pair(b->def.priority, b->isa);
+  });
+  return found;
+}
+
+// The dtype that KernelDef::dtypes speaks of.
+DType leading_dtype(const StepFacts& facts) {
+  if (!facts.inputs.empty()) return facts.inputs.front().dtype;
+  return facts.outputs.empty() ? DType::Undefined : facts.outputs.front().dtype;
+}
+
+Reason refusal(const KernelDef& def, const StepFacts& facts) {
+  const DType dtype = leading_dtype(facts);
+  if (dtype != DType::Undefined && !def.dtypes.contains(dtype))
+    return str("it does not take ", name_of(dtype));
+  return def.unsupported ? def.unsupported(facts) : Reason();
+}
+
+std::string_view device_name(Device device) { return device == Device::CPU ? "CPU" : "CUDA"; }
+
+}  // namespace
+
+const KernelDef* select_kernel(std::string_view op, Device device, const StepFacts& facts,
+                               std::string* why) {
+  std::vector<std::string> refusals;
+  for (const Entry* entry : entries_of(op)) {
+    if (entry->def.device != device) continue;
+    const Reason reason = refusal(entry->def, facts);
+    if (!reason) return &entry->def;
+    // Copies for several instruction sets refuse alike: one line for all of them.
+    std::string line = str("\n  - ", entry->def.name, ": ", *reason);
+    if (std::find(refusals.begin(), refusals.end(), line) == refusals.end())
+      refusals.push_back(std::move(line));
+  }
+  if (!why) return nullptr;
+  *why = str("no kernel for ", op, " on ", device_name(device), ":");
+  if (refusals.empty()) *why += " none is registered";
+  for (const std::string& line : refusals) *why += line;
+  return nullptr;
+}
+
+std::vector<const KernelDef*> kernels_of(std::string_view op) {
+  std::vector<const KernelDef*> defs;
+  for (const Entry* entry : entries_of(op)) defs.push_back(&entry->def);
+  return defs;
+}
+
+std::vector<const KernelDef*> all_kernels() {
+  std::vector<const KernelDef*> defs;
+  for (const Entry& entry : entries()) defs.push_back(&entry.def);
+  return defs;
+}
+
+bool isa_available(Isa isa) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();  // static initialisers may run before the runtime's own call
+  const bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
+  const bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                  __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vl");
+  switch (isa) {
+    case Isa::Baseline: return v2;
+    case Isa::Avx2: return v3;
+    case Isa::Avx512: return v4;
+  }
+  return false;
+#else
+  return isa == Isa::Baseline;
+#endif
+}
+
+KernelRegistrar::KernelRegistrar(KernelDef def) {
+  entries().push_back({std::move(def), Isa::Baseline});
+}
+
+KernelRegistrar::KernelRegistrar(KernelDef def, Isa isa) {
+  if (isa_available(isa)) entries().push_back({std::move(def), isa});
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,99 @@
+// Accuracy of the vectorizable functions against double, over floats of every exponent.
+#include "test_kernels_harness.h"
+
+namespace ortmodule::testing {
+namespace {
+
+// Error in units of the last place of the float nearest to `exact`.
+double ulps(float actual, double exact) {
+  const float nearest = static_cast<float>(exact);
+  if (std::isnan(actual) || std::isnan(nearest))
+    return std::isnan(actual) && std::isnan(nearest) ? 0 : 1e30;
+  if (std::isinf(nearest) || std::isinf(actual)) return nearest == actual ? 0 : 1e30;
+  int exponent;
+  std::frexp(exact, &exponent);
+  const double unit = std::ldexp(1.0, std::max(exponent - 24, -149));
+  return std::fabs(actual - exact) / unit;
+}
+
+template <class Fast, class Exact>
+double worst_ulps(const Fast& fast, const Exact& exact, float* where) {
+  double worst = 0;
+  for (uint64_t bits = 0; bits < 0x7f800000ull; bits += 1021) {
+    for (uint32_t sign : {0u, 0x80000000u}) {
+      const float x = float_of(static_cast<uint32_t>(bits) | sign);
+      const double error = ulps(fast(x), exact(static_cast<double>(x)));
+      if (error > worst) worst = error, *where = x;
+    }
+  }
+  return worst;
+}
+
+const float kInfinity = std::numeric_limits<float>::infinity();
+const float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+TEST(ScalarMath, ExpIsWithinTwoUlps) {
+  float where = 0;
+  EXPECT_LE(
+      worst_ulps([](float x) { return fast_exp(x); }, [](double x) { return std::exp(x); }, &where),
+      2.0)
+      << "at " << where;
+  EXPECT_EQ(fast_exp(0.0f), 1.0f);
+  EXPECT_EQ(fast_exp(kInfinity), kInfinity);
+  EXPECT_EQ(fast_exp(-kInfinity), 0.0f);
+  EXPECT_TRUE(std::isnan(fast_exp(kNaN)));
+}
+
+TEST(ScalarMath, TanhIsWithinTwoUlps) {
+  float where = 0;
+  EXPECT_LE(worst_ulps([](float x) { return fast_tanh(x); }, [](double x) { return std::tanh(x); },
+                       &where),
+            2.0)
+      << "at " << where;
+  EXPECT_EQ(fast_tanh(kInfinity), 1.0f);
+  EXPECT_EQ(fast_tanh(-kInfinity), -1.0f);
+  EXPECT_TRUE(std::isnan(fast_tanh(kNaN)));
+}
+
+TEST(ScalarMath, ErfIsWithinFourUlps) {
+  float where = 0;
+  EXPECT_LE(
+      worst_ulps([](float x) { return fast_erf(x); }, [](double x) { return std::erf(x); }, &where),
+      4.0)
+      << "at " << where;
+  EXPECT_EQ(fast_erf(kInfinity), 1.0f);
+  EXPECT_EQ(fast_erf(-kInfinity), -1.0f);
+  EXPECT_TRUE(std::isnan(fast_erf(kNaN)));
+}
+
+TEST(ScalarMath, BFloat16RoundsToNearestEven) {
+  EXPECT_EQ(to_bfloat16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(to_bfloat16(float_of(0x3f808000u)).bits, 0x3f80);  // a tie goes to even
+  EXPECT_EQ(to_bfloat16(float_of(0x3f818000u)).bits, 0x3f82);
+  EXPECT_EQ(to_bfloat16(kInfinity).bits, 0x7f80);
+  EXPECT_EQ(to_bfloat16(kNaN).bits, 0x7fc0);
+  EXPECT_EQ(to_bfloat16(3.4e38f).bits, 0x7f80);
+}
+
+TEST(ScalarMath, Float16KeepsEveryValue) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const Float16 half{static_cast<uint16_t>(bits)};
+    const float value = to_float(half);
+    if (std::isnan(value)) continue;
+    ASSERT_EQ(to_float16(value).bits, half.bits);
+    const int exponent = static_cast<int>((bits >> 10) & 31),
+              mantissa = static_cast<int>(bits & 1023);
+    if (exponent == 31) continue;
+    const double exact =
+        exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24);
+    ASSERT_EQ(std::fabs(value), exact);
+  }
+  EXPECT_EQ(to_float16(65520.0f).bits, 0x7c00);  // rounds up to infinity
+  EXPECT_EQ(to_float16(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(to_float16(0x1p-25f).bits, 0);  // a tie with zero
+  EXPECT_EQ(to_float16(0x1.8p-25f).bits, 1);
+  EXPECT_TRUE(std::isnan(to_float(to_float16(kNaN))));
+}
+
+}  // namespace
+}  // namespace ortmodule::testing
