@@ -33,6 +33,11 @@ struct Section {
   std::string expected;
 };
 
+// What GoogleTest shows of a section.
+void PrintTo(const Section& section, std::ostream* out) {
+  *out << section.file << ": " << section.name;
+}
+
 std::filesystem::path golden_folder() {
   const char* folder = std::getenv("ORTM_GOLDEN_DIR");
   return folder ? std::filesystem::path(folder)
