@@ -12,7 +12,12 @@ _build_info.check_torch(torch.__version__)
 
 import ortmodule_py._C as _C  # noqa: E402
 
+from ortmodule_py.module import ORTModule  # noqa: E402
+from ortmodule_py.options import DebugOptions, LogLevel  # noqa: E402
+from ortmodule_py.report import last_run_report  # noqa: E402
+
 __version__: str = _C.__version__
+ORTModuleError = _C.ORTModuleError
 
 
 def build_info() -> dict[str, Any]:
@@ -21,4 +26,12 @@ def build_info() -> dict[str, Any]:
     return info
 
 
-__all__ = ["__version__", "build_info"]
+__all__ = [
+    "DebugOptions",
+    "LogLevel",
+    "ORTModule",
+    "ORTModuleError",
+    "__version__",
+    "build_info",
+    "last_run_report",
+]

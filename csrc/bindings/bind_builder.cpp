@@ -11,6 +11,7 @@
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 #include "exporter/graph_builder.h"
+#include "ir/text.h"
 
 namespace ortmodule::bindings {
 namespace py = pybind11;
@@ -188,7 +189,7 @@ class PyGraphBuilder {
     }
   }
 
-  std::string print() { return ortmodule::print(builder_.graph(), {true, true}); }
+  std::string print() { return ortmodule::print(builder_.graph(), PrintOptions{true, true}); }
 
   GraphBuilder& builder() { return builder_; }
   std::vector<at::Tensor>& constants() { return constants_; }

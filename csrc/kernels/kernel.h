@@ -103,6 +103,7 @@ struct NodeFacts {
   std::vector<int> outputs;          // position among the step's outputs, -1 if only a register
   std::vector<DType> output_dtypes;
   std::vector<Sizes> output_sizes;
+  std::vector<bool> output_used;     // false: nobody reads it, a kernel may leave it unwritten
 };
 
 /// A tensor that a step reads or writes, without its address.

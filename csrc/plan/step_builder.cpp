@@ -232,6 +232,7 @@ StepFacts StepBuilder::make_facts(const StepNodes& nodes, std::vector<int>& in, 
       const Sizes& sizes = sizes_of(output);
       facts.nodes[n].output_dtypes.push_back(output->dtype);
       facts.nodes[n].output_sizes.push_back(sizes);
+      facts.nodes[n].output_used.push_back(!output->uses().empty() || output->is_graph_output());
       facts.nodes[n].outputs.push_back(inside ? -1 : static_cast<int>(facts.outputs.size()));
       if (!inside) facts.outputs.push_back({output->dtype, contiguous_layout(sizes)});
     }
@@ -334,6 +335,7 @@ int StepBuilder::copy_to(int tensor, const Layout& layout, Region region, int st
   node.outputs.push_back(0);
   node.output_dtypes.push_back(source.dtype);
   node.output_sizes.push_back(layout.sizes);
+  node.output_used.push_back(true);
   step.facts.inputs.push_back({source.dtype, source.layout});
   step.facts.outputs.push_back({source.dtype, layout});
   std::string why;

@@ -1,0 +1,98 @@
+// Conv and ConvGrad through torch's convolution (oneDNN where it is built in). torch allocates the
+// result itself, so it is copied into planned memory and declared as library bytes.
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+
+#include "kernels/aten/aten_views.h"
+
+namespace ortmodule {
+namespace {
+
+struct Window {
+  std::vector<int64_t> strides, padding, dilations;
+  int64_t group = 1;
+};
+
+Window window_of(const Attrs& attrs) {
+  Window window;
+  window.strides = attrs.integers("strides");
+  window.dilations = attrs.integers("dilations");
+  const std::vector<int64_t> pads = attrs.integers("pads");  // begins, then ends
+  window.padding.assign(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(pads.size() / 2));
+  window.group = attrs.integer("group");
+  return window;
+}
+
+std::shared_ptr<const void> prepare_window(const StepFacts& facts) {
+  return std::make_shared<Window>(window_of(facts.node().attrs));
+}
+
+Reason asymmetric(const StepFacts& facts) {
+  const std::vector<int64_t> pads = facts.node().attrs.integers("pads");
+  for (size_t i = 0; i < pads.size() / 2; ++i)
+    if (pads[i] != pads[i + pads.size() / 2]) return "padding must be equal on both sides";
+  return {};
+}
+
+size_t output_bytes(const StepFacts& facts) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < facts.outputs.size(); ++i)
+    if (facts.node().output_used[i])
+      bytes += static_cast<size_t>(element_count(facts.outputs[i].layout.sizes)) *
+               size_of(facts.outputs[i].dtype);
+  return bytes;
+}
+
+// A channels_last operand gives a channels_last result, as in torch.
+std::vector<Sizes> conv_strides(const StepFacts& facts) {
+  const Layout& x = facts.inputs[0].layout;
+  const Layout& y = facts.outputs[0].layout;
+  return {is_dense(x) ? strides_like(y.sizes, x) : y.strides};
+}
+
+std::vector<Sizes> conv_grad_strides(const StepFacts& facts) {
+  std::vector<Sizes> strides;
+  for (size_t i = 0; i < 2; ++i) {
+    const Layout& like = facts.inputs[i + 1].layout;
+    const Sizes& sizes = facts.outputs[i].layout.sizes;
+    strides.push_back(is_dense(like) ? strides_like(sizes, like) : contiguous_strides(sizes));
+  }
+  return strides;
+}
+
+void conv(const KernelArgs& args) {
+  const Window& w = *static_cast<const Window*>(args.prepared);
+  std::optional<at::Tensor> bias;
+  if (args.in.size() > 2 && args.in[2].data) bias = as_tensor(args.in[2]);
+  const std::vector<int64_t> no_output_padding(w.strides.size(), 0);
+  const at::Tensor y =
+      at::convolution(as_tensor(args.in[0]), as_tensor(args.in[1]), bias, w.strides, w.padding,
+                      w.dilations, /*transposed=*/false, no_output_padding, w.group);
+  as_tensor(args.out[0]).copy_(y);
+}
+
+void conv_grad(const KernelArgs& args) {
+  const Window& w = *static_cast<const Window*>(args.prepared);
+  const std::vector<bool>& used = args.facts.node().output_used;
+  const at::Tensor weight = as_tensor(args.in[2]);
+  const std::vector<int64_t> bias_sizes{weight.size(0)};
+  const std::vector<int64_t> no_output_padding(w.strides.size(), 0);
+  const auto [dx, dw, dbias] = at::convolution_backward(
+      as_tensor(args.in[0]), as_tensor(args.in[1]), weight, bias_sizes, w.strides, w.padding,
+      w.dilations, /*transposed=*/false, no_output_padding, w.group, {used[0], used[1], used[2]});
+  const at::Tensor results[] = {dx, dw, dbias};
+  for (size_t i = 0; i < 3; ++i)
+    if (used[i]) as_tensor(args.out[i]).copy_(results[i]);
+}
+
+REGISTER_KERNEL({.op = "Conv", .name = "conv_aten", .dtypes = kAllFloats, .run = conv,
+                 .unsupported = asymmetric, .library_bytes = output_bytes,
+                 .output_strides = conv_strides, .prepare = prepare_window,
+                 .layout = LayoutRule::Any, .inexact = true});
+REGISTER_KERNEL({.op = "ConvGrad", .name = "conv_grad_aten", .dtypes = kAllFloats,
+                 .run = conv_grad, .unsupported = asymmetric, .library_bytes = output_bytes,
+                 .output_strides = conv_grad_strides, .prepare = prepare_window,
+                 .layout = LayoutRule::Any, .inexact = true});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,72 @@
+// Two-dimensional pooling through torch's out-variants, into planned memory.
+#include <ATen/ops/avg_pool2d.h>
+#include <ATen/ops/avg_pool2d_backward.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/max_pool2d_with_indices_backward.h>
+
+#include "kernels/aten/aten_views.h"
+
+namespace ortmodule {
+namespace {
+
+struct Pooling {
+  std::vector<int64_t> kernel, strides, padding, dilations;
+  bool ceil_mode = false;
+  bool count_include_pad = true;
+};
+
+std::shared_ptr<const void> prepare_pooling(const StepFacts& facts) {
+  const Attrs& attrs = facts.node().attrs;
+  auto pooling = std::make_shared<Pooling>();
+  pooling->kernel = attrs.integers("kernel_shape");
+  pooling->strides = attrs.integers("strides");
+  const std::vector<int64_t> pads = attrs.integers("pads");
+  pooling->padding = {pads.at(0), pads.at(1)};
+  if (attrs.has("dilations")) pooling->dilations = attrs.integers("dilations");
+  pooling->ceil_mode = attrs.flag("ceil_mode");
+  pooling->count_include_pad = attrs.integer("count_include_pad", 1) != 0;
+  return pooling;
+}
+
+void max_pool(const KernelArgs& args) {
+  const Pooling& p = *static_cast<const Pooling*>(args.prepared);
+  at::Tensor y = as_tensor(args.out[0]);
+  at::Tensor indices = as_tensor(args.out[1]);
+  at::max_pool2d_with_indices_out(y, indices, as_tensor(args.in[0]), p.kernel, p.strides, p.padding,
+                                  p.dilations, p.ceil_mode);
+}
+
+void max_pool_grad(const KernelArgs& args) {
+  const Pooling& p = *static_cast<const Pooling*>(args.prepared);
+  at::Tensor dx = as_tensor(args.out[0]);
+  at::max_pool2d_with_indices_backward_out(dx, as_tensor(args.in[0]), as_tensor(args.in[1]),
+                                           p.kernel, p.strides, p.padding, p.dilations, p.ceil_mode,
+                                           as_tensor(args.in[2]));
+}
+
+void average_pool(const KernelArgs& args) {
+  const Pooling& p = *static_cast<const Pooling*>(args.prepared);
+  at::Tensor y = as_tensor(args.out[0]);
+  at::avg_pool2d_out(y, as_tensor(args.in[0]), p.kernel, p.strides, p.padding, p.ceil_mode,
+                     p.count_include_pad);
+}
+
+// Only the shape of x matters for the gradient of a mean: dx stands for it.
+void average_pool_grad(const KernelArgs& args) {
+  const Pooling& p = *static_cast<const Pooling*>(args.prepared);
+  at::Tensor dx = as_tensor(args.out[0]);
+  at::avg_pool2d_backward_out(dx, as_tensor(args.in[0]), dx, p.kernel, p.strides, p.padding,
+                              p.ceil_mode, p.count_include_pad, std::nullopt);
+}
+
+REGISTER_KERNEL({.op = "MaxPool", .name = "max_pool_aten", .dtypes = kAllFloats, .run = max_pool,
+                 .prepare = prepare_pooling});
+REGISTER_KERNEL({.op = "MaxPoolGrad", .name = "max_pool_grad_aten", .dtypes = kAllFloats,
+                 .run = max_pool_grad, .prepare = prepare_pooling});
+REGISTER_KERNEL({.op = "AveragePool", .name = "average_pool_aten", .dtypes = kAllFloats,
+                 .run = average_pool, .prepare = prepare_pooling});
+REGISTER_KERNEL({.op = "AveragePoolGrad", .name = "average_pool_grad_aten", .dtypes = kAllFloats,
+                 .run = average_pool_grad, .prepare = prepare_pooling});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,116 @@
+"""The Dynamo backend: one captured piece in, one compiled piece of the C++ engine out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from . import _C
+from .capture import CannotLower, lower
+from .options import EngineOptions
+
+_log = logging.getLogger("ortmodule_py")
+
+
+@dataclass
+class Piece:
+    """A captured piece and how its capture went."""
+
+    compiled: Any
+    """`_C.CompiledPiece`."""
+    seconds: dict[str, float]
+    calls: int
+    traced_gradients: list[str]
+
+
+@dataclass
+class EagerPiece:
+    """A piece that runs in eager PyTorch, and why."""
+
+    reason: str
+    origin: str
+
+
+@dataclass
+class Compiler:
+    """Compiles the pieces of one module and remembers what happened to them."""
+
+    options: EngineOptions = field(default_factory=EngineOptions.from_environment)
+    logger: logging.Logger = _log
+    on_piece: Callable[[Any], None] | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    eager_pieces: list[EagerPiece] = field(default_factory=list)
+    graph_breaks: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile one piece; what cannot be lowered runs in eager and is counted."""
+        start = time.perf_counter()
+        try:
+            run = self._compile(gm, example_inputs)
+        except (CannotLower, _C.ORTModuleError) as error:
+            run = self._leave_to_eager(gm, error)
+        self.seconds += time.perf_counter() - start
+        return run
+
+    def _compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        builder = _C.GraphBuilder()
+        lowered = lower(gm, example_inputs, builder)
+        start = time.perf_counter()
+        compiled = builder.finish(self._piece_options(lowered.grad_enabled))
+        seconds = dict(lowered.seconds)
+        seconds["compile"] = time.perf_counter() - start
+        self.pieces.append(Piece(compiled, seconds, lowered.calls, lowered.traced_gradients))
+        if self.on_piece is not None:
+            self.on_piece(compiled)
+
+        def run(*args: Any) -> Any:
+            return compiled(*args)
+
+        return run
+
+    def _piece_options(self, training: bool) -> Any:
+        options = _C.PieceOptions()
+        options.training = training
+        options.verify = self.options.verify
+        options.fuel = self.options.fuel
+        options.disabled_passes = self.options.disabled_passes
+        if self.options.dump is not None:
+            options.dump = self._dump
+        return options
+
+    def _dump(self, stage: int, name: str, text: str) -> None:
+        assert self.options.dump is not None
+        self.options.dump.mkdir(parents=True, exist_ok=True)
+        path = self.options.dump / f"{len(self.pieces):02d}_{stage:02d}_{name}.txt"
+        path.write_text(text)
+
+    def _leave_to_eager(self, gm: fx.GraphModule, error: Exception) -> Callable[..., Any]:
+        reason = getattr(error, "reason", str(error))
+        origin = " ".join(part for part in getattr(error, "origin", ()) if part)
+        self.eager_pieces.append(EagerPiece(reason, origin))
+        self.logger.warning(
+            "ortmodule_py: a piece of the model runs in eager PyTorch: %s%s",
+            reason,
+            f" ({origin})" if origin else "",
+        )
+        eager: Callable[..., Any] = gm.forward
+        return eager
+
+
+def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    """`torch.compile(model, backend="ortmodule")`: the same path without the wrapper."""
+    return Compiler()(gm, example_inputs)
+
+
+def dynamo_settings() -> Any:
+    """Dynamo's configuration while our modules run."""
+    return torch._dynamo.config.patch(
+        allow_rnn=True, capture_scalar_outputs=False
+    )

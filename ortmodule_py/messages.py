@@ -1,0 +1,40 @@
+"""What ORTModule prints: its own logger with its own handler, so that levels work in any script."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from .options import LogLevel
+
+_PYTHON_LEVEL = {
+    LogLevel.VERBOSE: logging.DEBUG,
+    LogLevel.DEVINFO: logging.DEBUG + 5,
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARNING: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+    LogLevel.FATAL: logging.CRITICAL,
+}
+
+
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Looks up sys.stderr at each record, as progress bars and test runners replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def module_logger(level: LogLevel, number: int) -> logging.Logger:
+    """The logger of one ORTModule; silent above DEVINFO on ranks other than 0."""
+    logger = logging.getLogger(f"ortmodule_py.{number}")
+    logger.propagate = False
+    if not logger.handlers:
+        handler = _StderrHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(_PYTHON_LEVEL[level])
+    rank = int(os.environ.get("RANK", "0") or 0)
+    logger.disabled = rank != 0 and level >= LogLevel.INFO
+    return logger

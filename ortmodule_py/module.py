@@ -1,0 +1,200 @@
+"""ORTModule: a module trained by the C++ engine, in place of the original in any training script."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .backend import Compiler, dynamo_settings
+from .messages import module_logger
+from .options import DebugOptions, EngineOptions
+from .report import RunReport, banner
+
+_numbers = itertools.count()
+
+# What nn.Module answers itself but the wrapped module must answer, so that keys, parameters and
+# structure are those of the original.
+_DELEGATED = (
+    "parameters",
+    "named_parameters",
+    "buffers",
+    "named_buffers",
+    "children",
+    "named_children",
+    "modules",
+    "named_modules",
+    "get_parameter",
+    "get_buffer",
+    "get_submodule",
+    "state_dict",
+    "load_state_dict",
+    "register_buffer",
+    "register_parameter",
+    "zero_grad",
+    "requires_grad_",
+)
+
+
+class ORTModule(nn.Module):
+    """Runs forward and backward of `module` in the C++ engine.
+
+    `state_dict`, parameters, attributes and `train`/`eval` are those of the original module, which
+    stays reachable as `.module`. Environment variables (see docs) are read here.
+
+    Args:
+        module: any `torch.nn.Module`.
+        debug_options: log level and saved graphs.
+
+    Raises:
+        TypeError: `module` is no module, or is an ORTModule already.
+        ValueError: an environment variable has a value it cannot have.
+    """
+
+    def __init__(self, module: nn.Module, debug_options: DebugOptions | None = None) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(
+                f"[ORTModule] module must be a torch.nn.Module, but found {type(module).__name__}"
+            )
+        if isinstance(module, ORTModule):
+            raise TypeError("[ORTModule] module is an ORTModule already; pass the original module")
+        super().__init__()
+        own = self.__dict__
+        own["_original"] = module
+        own["_debug_options"] = debug_options or DebugOptions()
+        own["_engine_options"] = EngineOptions.from_environment()
+        own["_number"] = next(_numbers)
+        own["_logger"] = module_logger(own["_debug_options"].log_level, own["_number"])
+        own["_compiler"] = Compiler(own["_engine_options"], own["_logger"])
+        own["_compiled"] = None
+        own["_settings"] = dynamo_settings()
+        own["_announced"] = set()
+        own["training"] = module.training
+        own["__signature__"] = inspect.signature(module.forward)
+        for name in _DELEGATED:
+            own[name] = getattr(module, name)
+
+    # ---- running ---------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The original's forward."""
+        if self._engine_options.bypass:
+            return self._original(*args, **kwargs)
+        known = len(self._compiler.pieces) + len(self._compiler.eager_pieces)
+        if self._compiled is None:
+            self.__dict__["_compiled"] = self._compile()
+        for tensor in _tensors((args, kwargs)):
+            _mark_dynamic(tensor)
+        start = time.perf_counter()
+        with self._settings:
+            result = self._compiled(*args, **kwargs)
+        if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
+            self._announce(time.perf_counter() - start)
+        return result
+
+    def _compile(self) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = torch.compile(
+            self._original, backend=self._compiler, fullgraph=self._engine_options.fullgraph
+        )
+        return compiled
+
+    def _announce(self, seconds: float) -> None:
+        """The banner: once for training, once for inference."""
+        mode = "training" if torch.is_grad_enabled() and self.training else "inference"
+        if mode in self._announced:
+            return
+        self._announced.add(mode)
+        for line in banner(self._compiler, mode, seconds):
+            self._logger.warning("%s", line)
+
+    def _report(self) -> RunReport:
+        return RunReport.of(self._compiler)
+
+    # ---- the original's face ---------------------------------------------------------------------
+
+    @property
+    def module(self) -> nn.Module:
+        """The original module."""
+        original: nn.Module = self._original
+        return original
+
+    def train(self, mode: bool = True) -> ORTModule:
+        """Set the mode of the original and of the wrapper."""
+        self._original.train(mode)
+        self.__dict__["training"] = mode
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
+        self._original._apply(fn, recurse)
+        return self
+
+    def apply(self, fn: Any) -> ORTModule:
+        """Apply `fn` to every submodule of the original."""
+        self._original.apply(fn)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if "_original" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["_original"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__:
+            self.__dict__[name] = value
+        else:
+            setattr(self._original, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._original, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._original)})
+
+    def __repr__(self) -> str:
+        return f"ORTModule({self._original!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"module": self._original, "debug_options": self._debug_options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ORTModule.__init__(self, state["module"], state["debug_options"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
+        import copy
+
+        return ORTModule(copy.deepcopy(self._original, memo), self._debug_options)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """Add a submodule to the original."""
+        self._original.add_module(name, module)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise NotImplementedError(
+            "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
+        )
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _mark_dynamic(tensor: Tensor) -> None:
+    """Sizes that change from batch to batch: dim 0, and all dims of integer tensors."""
+    if tensor.dim() == 0 or isinstance(tensor, nn.Parameter):
+        return
+    dims = [0] if tensor.is_floating_point() else range(tensor.dim())
+    for dim in dims:
+        if tensor.shape[dim] > 1:
+            torch._dynamo.maybe_mark_dynamic(tensor, dim)

@@ -1,0 +1,123 @@
+"""What a user may choose: log level, dumps, and the environment variables read at construction."""
+
+from __future__ import annotations
+
+import enum
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class LogLevel(enum.IntEnum):
+    """How much ORTModule says, from everything to nothing but fatal errors."""
+
+    VERBOSE = 0
+    DEVINFO = 1
+    INFO = 2
+    WARNING = 3
+    ERROR = 4
+    FATAL = 5
+
+
+def _level_from_environment(given: LogLevel) -> LogLevel:
+    name = os.environ.get("ORTMODULE_LOG_LEVEL")
+    if name is None:
+        return given
+    try:
+        return LogLevel[name.strip().upper()]
+    except KeyError:
+        names = ", ".join(level.name for level in LogLevel)
+        raise ValueError(
+            f"[ORTMODULE_LOG_LEVEL] the level must be one of {names}, but found {name!r}"
+        ) from None
+
+
+class DebugOptions:
+    """Logging and saved graphs of one ORTModule.
+
+    Args:
+        log_level: how much is logged; the environment variable `ORTMODULE_LOG_LEVEL` wins.
+        save_onnx: write the graph of each stage as an `.onnx` file.
+        onnx_prefix: start of the file names; needed with `save_onnx`.
+        save_path: directory for the files, the working directory by default;
+            `ORTMODULE_SAVE_ONNX_PATH` wins.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: `save_onnx` without `onnx_prefix`, or an unknown level in the environment.
+        OSError: the directory cannot be written.
+    """
+
+    def __init__(
+        self,
+        log_level: LogLevel = LogLevel.WARNING,
+        save_onnx: bool = False,
+        onnx_prefix: str = "",
+        save_path: str = "",
+    ) -> None:
+        if not isinstance(log_level, LogLevel):
+            raise TypeError(
+                f"[DebugOptions] log_level must be a LogLevel, but found {type(log_level).__name__}"
+            )
+        if not isinstance(onnx_prefix, str):
+            raise TypeError(
+                f"[DebugOptions] onnx_prefix must be a str, but found {type(onnx_prefix).__name__}"
+            )
+        self.log_level = _level_from_environment(log_level)
+        self.save_onnx = save_onnx
+        self.onnx_prefix = onnx_prefix
+        self.save_path = Path(os.environ.get("ORTMODULE_SAVE_ONNX_PATH", save_path) or ".")
+        if save_onnx and not onnx_prefix:
+            raise ValueError("[DebugOptions] onnx_prefix must be provided when save_onnx is set")
+        if save_onnx and not os.access(self.save_path, os.W_OK):
+            raise OSError(
+                f"[DebugOptions] directory {self.save_path} is not writable; set "
+                "ORTMODULE_SAVE_ONNX_PATH to one that is"
+            )
+
+
+def _flag(name: str) -> bool:
+    text = os.environ.get(name, "0").strip()
+    if text not in ("0", "1", ""):
+        raise ValueError(f"[{name}] the value must be 0 or 1, but found {text!r}")
+    return text == "1"
+
+
+@dataclass
+class EngineOptions:
+    """Developer and run-time switches, read from the environment once per ORTModule."""
+
+    bypass: bool = False
+    fullgraph: bool = False
+    verify: bool = False
+    torch_rng: bool = False
+    fuel: int = -1
+    disabled_passes: list[str] = field(default_factory=list)
+    dump: Path | None = None
+
+    @classmethod
+    def from_environment(cls) -> EngineOptions:
+        """Read `ORTMODULE_*`; ValueError names the variable and what it may be."""
+        options = cls(
+            bypass=_flag("ORTMODULE_BYPASS"),
+            fullgraph=_flag("ORTMODULE_FULLGRAPH"),
+            verify=_flag("ORTMODULE_VERIFY"),
+        )
+        rng = os.environ.get("ORTMODULE_RNG", "philox").strip().lower()
+        if rng not in ("philox", "torch"):
+            raise ValueError(
+                f"[ORTMODULE_RNG] the generator must be philox or torch, but found {rng!r}"
+            )
+        options.torch_rng = rng == "torch"
+        fuel = os.environ.get("ORTMODULE_FUEL")
+        if fuel is not None:
+            if not fuel.strip().isdigit():
+                raise ValueError(
+                    f"[ORTMODULE_FUEL] the number of rewrites must be >= 0, but found {fuel!r}"
+                )
+            options.fuel = int(fuel)
+        names = os.environ.get("ORTMODULE_DISABLE_PASSES", "")
+        options.disabled_passes = [name.strip() for name in names.split(",") if name.strip()]
+        if os.environ.get("ORTMODULE_DUMP"):
+            options.dump = Path(os.environ["ORTMODULE_DUMP"])
+        return options

@@ -1,0 +1,114 @@
+"""What was compiled and what it cost: the report as a dict and the banner."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from .backend import Compiler
+
+
+@dataclass
+class RunReport:
+    """One module's captures, plans and bytes."""
+
+    compiled: bool
+    """Every piece ran in the engine."""
+    captures: int
+    plans: int
+    graph_breaks: int
+    eager_pieces: list[str]
+    nodes_total: int
+    nodes_aten_fallback: int
+    planned_peak_bytes: int
+    """Engine bytes of the last run, as planned."""
+    measured_peak_bytes: int
+    prediction_exact: bool
+    """False if a node of torch's dispatcher may allocate more than the plan knows."""
+    saved_bytes: int
+    """Bytes kept between forward and backward of the last run."""
+    traced_gradients: list[str]
+    """Operators without a rule of their own, whose gradient was traced."""
+    stages_ms: dict[str, float]
+
+    @classmethod
+    def of(cls, compiler: Compiler) -> RunReport:
+        """Sum over all pieces of a module."""
+        facts = [piece.compiled.facts() for piece in compiler.pieces]
+        last = max(facts, key=lambda f: f["forwards"], default={})
+        stages: dict[str, float] = {}
+        for piece, fact in zip(compiler.pieces, facts, strict=True):
+            for stage, seconds in piece.seconds.items():
+                if stage != "compile":
+                    stages[stage] = stages.get(stage, 0.0) + seconds * 1e3
+            for stage, milliseconds in fact["stages_ms"].items():
+                stages[stage] = stages.get(stage, 0.0) + milliseconds
+        ran = [fact for fact in facts if fact["forwards"]]
+        return cls(
+            compiled=bool(ran) and not compiler.eager_pieces,
+            captures=len(facts) + len(compiler.eager_pieces),
+            plans=sum(fact["plans"] for fact in facts),
+            graph_breaks=len(compiler.graph_breaks),
+            eager_pieces=[f"{piece.reason} ({piece.origin})" for piece in compiler.eager_pieces],
+            nodes_total=sum(fact["nodes"] for fact in facts),
+            nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
+            planned_peak_bytes=last.get("planned_peak_bytes", 0),
+            measured_peak_bytes=last.get("measured_peak_bytes", 0),
+            prediction_exact=all(fact.get("exact", True) for fact in facts),
+            saved_bytes=last.get("saved_bytes", 0),
+            traced_gradients=sorted({op for p in compiler.pieces for op in p.traced_gradients}),
+            stages_ms=stages,
+        )
+
+
+def last_run_report(model: Any) -> dict[str, Any]:
+    """What the engine did for `model` (an ORTModule) so far, as a dict of plain values.
+
+    Raises:
+        TypeError: `model` is not an ORTModule.
+    """
+    from .module import ORTModule
+
+    if not isinstance(model, ORTModule):
+        raise TypeError(
+            f"[last_run_report] model must be an ORTModule, but found {type(model).__name__}"
+        )
+    return asdict(model._report())
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"
+
+
+def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
+    """At most 10 lines about a module that was just captured."""
+    from . import __version__
+
+    report = RunReport.of(compiler)
+    pieces = f"{len(compiler.pieces)} piece{'s' if len(compiler.pieces) != 1 else ''}"
+    if compiler.eager_pieces:
+        pieces += f" compiled, {len(compiler.eager_pieces)} in eager PyTorch"
+    share = report.nodes_aten_fallback
+    times = report.stages_ms
+    capture = sum(times.get(stage, 0.0) for stage in ("inputs", "trace", "emit", "vjp")) / 1e3
+    build = sum(
+        times.get(stage, 0.0) for stage in ("optimize_forward", "gradient", "optimize_joint", "lower")
+    )
+    lines = [
+        f"***** ortmodule_py {__version__} runs your model [{mode} mode] *****",
+        f"Graph            : {pieces}, {report.nodes_total} nodes, {share} through torch's dispatcher",
+    ]
+    if report.graph_breaks:
+        lines.append(f"Graph breaks     : {report.graph_breaks}, see last_run_report(model)")
+    exact = "" if report.prediction_exact else " (at least)"
+    lines += [
+        f"Planned peak     : {_mib(report.planned_peak_bytes)}{exact}, "
+        f"kept for backward {_mib(report.saved_bytes)}",
+        f"First step takes {seconds:.2f}s where export takes {capture:.2f}s, "
+        f"graph building takes {build / 1e3:.2f}s, planning takes {times.get('plan', 0.0) / 1e3:.2f}s",
+        f"Versions: ortmodule_py - {__version__}, torch - {torch.__version__}",
+    ]
+    return lines
