@@ -81,8 +81,8 @@ def check_size_and_name(name: str, text: str) -> Iterator[str]:
     lines = text.count("\n")
     if lines > MAX_LINES:
         yield f"{lines} lines, more than {MAX_LINES}: it holds two ideas, split it"
-    words = set(PurePosixPath(name).stem.lower().split("_"))
-    for word in sorted(words & EMPTY_NAMES):
+    words = PurePosixPath(name).stem.lower().split("_")
+    for word in sorted({words[0], words[-1]} & EMPTY_NAMES):
         yield f'"{word}" in a file name says nothing: name it after what it holds'
 
 

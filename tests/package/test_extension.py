@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -53,3 +55,24 @@ def test_a_patch_release_is_accepted() -> None:
 def test_any_import_order_works(order: tuple[str, ...]) -> None:
     pytest.importorskip("onnx")
     subprocess.run([sys.executable, "-c", f"import {', '.join(order)}"], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="one instruction set only")
+@pytest.mark.xfail(reason="kernels register themselves by dynamic initialisers", strict=True)
+def test_wide_instructions_stay_within_their_kernels() -> None:
+    """Code that runs before the processor is asked, static initialisers too, is baseline code."""
+    command = ["objdump", "-d", "-C", "--no-show-raw-insn", "-w", str(EXTENSION)]
+    function, wrong = "", set()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dump:
+        assert dump.stdout is not None
+        for line in dump.stdout:
+            if line.endswith(">:\n"):
+                function = line.split("<", 1)[1][:-3]
+            # A local clone is called from its own object file only.
+            elif re.search(r"\t(v[a-z0-9]+ |.*%[yz]mm)", line) and not re.search(
+                r"\bavx(2|512)::|\[clone ", function
+            ):
+                wrong.add(function)
+    assert not wrong
