@@ -205,6 +205,7 @@ class _PieceInterpreter(fx.Interpreter):
         self.grad_mode = trace.initial_grad_mode
         self.origin: Origin = ("", "")
         self._detached: dict[fx.Node, Tensor] = {}
+        self._node: fx.Node | None = None
         self._last_recorded: fx.Node | None = None
         self._grad_storages: set[int] | None = None
 
@@ -215,6 +216,7 @@ class _PieceInterpreter(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         self.origin = _origin(n) if n.op.startswith("call") else self.origin
+        self._node = n
         before = self._change_counters(n)
         result = super().run_node(n)
         self._check_changes(before)
@@ -250,14 +252,15 @@ class _PieceInterpreter(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def _higher_order(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is tracing.tag_activation_checkpoint:
-            body, *operands = args
-            return self._nested(body, self.tag or "checkpoint", self.follow_grad_mode).run(
-                *operands
-            )
-        if target is tracing.autograd_function_apply:
+        name = target.name()
+        if name == "tag_activation_checkpoint":
+            nested = self._nested(args[0], self.tag or "checkpoint", self.follow_grad_mode)
+            return nested.run(*args[1:])
+        if name == "autograd_function_apply":
             return self._autograd_function(args, kwargs)
-        raise CannotLower(f"higher-order operator {target.name()}", self.origin)
+        if name == "register_hook":
+            return self._tensor_hook(*args)
+        raise CannotLower(f"higher-order operator {name}", self.origin)
 
     def _nested(self, body: fx.GraphModule, tag: str, follow_grad_mode: bool) -> _PieceInterpreter:
         nested = _PieceInterpreter(body, self.trace, tag, follow_grad_mode)
@@ -281,22 +284,40 @@ class _PieceInterpreter(fx.Interpreter):
         ]
         inputs = [(i, operand) for i, operand in enumerate(operands) if isinstance(operand, Tensor)]
         if self.trace.grad_enabled and differentiable and inputs:
-            outs = self._hand_over(backward, outs, differentiable, inputs, list(saved))
+
+            def run(arguments: list[Any]) -> Any:
+                return fx.Interpreter(backward).run(*arguments)
+
+            outs = self._hand_over(run, outs, differentiable, inputs, list(saved))
         return outs[0] if single else tuple(outs)
+
+    def _tensor_hook(self, tensor: Any, hook: fx.GraphModule, *captured: Any) -> Any:
+        """A hook sees the whole gradient of its tensor, so no use of the tensor may stand before it."""
+        if not self.trace.grad_enabled:
+            return tensor
+        assert self._node is not None
+        hooked: Any = self._node.args[0]
+        earlier = [node for node in hooked.users if node is not self._node and node < self._node]
+        chained = isinstance(hooked.target, torch._ops.HigherOrderOperator)
+        if chained or any(map(_may_carry_gradient, earlier)):
+            raise CannotLower("a hook on a tensor that was used or hooked before", self.origin)
+
+        def run(arguments: list[Any]) -> list[Any]:
+            changed = fx.Interpreter(hook).run(*arguments)
+            return [arguments[0] if changed is None else changed]
+
+        (result,) = self._hand_over(run, [tensor], [0], [(0, tensor)], list(captured))
+        return result
 
     def _hand_over(
         self,
-        backward: fx.GraphModule,
+        run: Callable[[list[Any]], Any],
         outs: list[Any],
         differentiable: list[int],
         inputs: list[tuple[int, Any]],
         saved: list[Any],
     ) -> list[Any]:
-        """`outs` with their gradient given by `backward`."""
-
-        def run(arguments: list[Any]) -> Any:
-            return fx.Interpreter(backward).run(*arguments)
-
+        """`outs` with their gradient given by `run`, which takes all gradients and saved values."""
         plain_inputs = [(position, tracing.plain(value)) for position, value in inputs]
         plain_outs = [tracing.plain(out) for out in outs]
         plain_saved = [tracing.plain(value) for value in saved]
@@ -367,6 +388,11 @@ class _PieceInterpreter(fx.Interpreter):
             node.meta["origin"] = self.origin
             node.meta["tag"] = self.tag
         self._last_recorded = next(iter(reversed(graph.nodes)), None)
+
+
+def _may_carry_gradient(node: fx.Node) -> bool:
+    example = node.meta.get("example_value")
+    return not isinstance(example, Tensor) or example.requires_grad
 
 
 _TORCH = torch.__path__[0]

@@ -18,6 +18,7 @@ from .symbolic import dim_text
 
 Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
 
+_READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 _STOPS_GRADIENT = {torch.ops.aten.detach.default}
 _DIFFERENTIABLE_OUTPUTS = {
     # The other outputs are statistics, which eager writes to buffers behind autograd's back.
@@ -70,6 +71,7 @@ class CallWriter:
         self.builder = builder
         self.sink = sink
         self.ids: dict[fx.Node, list[int]] = {}
+        self.float_sources: dict[str, fx.Node] = {}
         self.missing: Callable[[fx.Node], int] | None = None
         self.count = 0
 
@@ -144,7 +146,10 @@ class CallWriter:
         known = value.meta["val"]
         try:
             number = write_float(
-                known.node.expr, lambda expr: self.builder.Dim(dim_text(expr)), call
+                known.node.expr,
+                lambda expr: self.builder.Dim(dim_text(expr)),
+                self._float_argument,
+                call,
             )
         except UnknownFloat:
             return float(known)  # fixes the number, with a guard in Dynamo's shape environment
@@ -152,6 +157,11 @@ class CallWriter:
             # Among tensors without dimensions a float64 one would win the promotion.
             number = call("aten._to_copy.default", {"self": number}, dtype_name(result.dtype))
         return self.builder.Val(number)
+
+    def _float_argument(self, symbol: str) -> int | None:
+        """Dynamo passes a float that changes from call to call as a tensor."""
+        source = self.float_sources.get(symbol)
+        return None if source is None else self.id_of(source)
 
     def encode(self, value: Any) -> Any:
         """One argument as the builder takes it."""
@@ -274,7 +284,10 @@ class Emitter:
     def calls(self) -> None:
         """Write every operator."""
         for node in self.graph.nodes:
-            if node.op != "call_function" or is_size_arithmetic(node):
+            if node.op != "call_function":
+                continue
+            if is_size_arithmetic(node):
+                self._note_float_source(node)
                 continue
             origin = node.meta.get("origin", ("", ""))
             try:
@@ -283,6 +296,12 @@ class Emitter:
                 raise CannotLower(
                     error.reason, error.origin if any(error.origin) else origin
                 ) from error
+
+    def _note_float_source(self, node: fx.Node) -> None:
+        if node.target in _READS_NUMBER:
+            known, source = node.meta["val"], node.args[0]
+            if isinstance(known, torch.SymFloat) and isinstance(source, fx.Node):
+                self.writer.float_sources[str(known.node.expr)] = source
 
     def _call(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         name = str(node.target)

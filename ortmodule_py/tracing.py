@@ -32,8 +32,6 @@ from torch.utils import _pytree as pytree
 
 from .graph_builder import CannotLower
 
-autograd_function_apply = torch.ops.higher_order.autograd_function_apply
-tag_activation_checkpoint = torch.ops.higher_order.tag_activation_checkpoint
 set_grad_enabled = torch._C._set_grad_enabled
 
 

@@ -300,6 +300,21 @@ def test_numbers_that_follow_from_sizes() -> None:
     assert all("aten.sqrt.default" in builder.targets for builder in backend.builders)
 
 
+class Weighted(MLP):
+    def forward(self, x: Tensor, weight: float) -> Tensor:
+        return self.fc(x)[:, :6] * (weight / 2) + x.sum() * weight
+
+
+def test_float_argument_that_changes_needs_two_captures() -> None:
+    backend = Backend()
+    model = Weighted()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    x = torch.randn(4, 6)
+    for weight in (0.5, 0.75, 1.25, 3.5):
+        torch.testing.assert_close(compiled(x, weight), model(x, weight))
+    assert len(backend.builders) == 2
+
+
 class Doubled(torch.autograd.Function):
     """A gradient that is wrong on purpose, so that the engine's own would be seen."""
 
@@ -329,6 +344,27 @@ class UsesFunction(nn.Module):
 
 def test_autograd_function_keeps_its_backward() -> None:
     check(UsesFunction(), torch.randn(3, 4, requires_grad=True))
+
+
+class Hooked(MLP):
+    def __init__(self, late: bool = False) -> None:
+        super().__init__()
+        self.late = late
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        scale = h.detach().abs() + 1
+        y = h * 2 if self.late else 0
+        h.register_hook(lambda grad: grad * scale)
+        return self.out(h) + (h.exp().sum() + y).sum()
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="Dynamo's graph of a hook does not run")
+def test_tensor_hook() -> None:
+    check(Hooked(), torch.randn(4, 6, requires_grad=True))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="used or hooked before"):
+        check(Hooked(late=True), torch.randn(4, 6, requires_grad=True))
 
 
 class Checkpointed(MLP):
