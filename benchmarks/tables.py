@@ -64,7 +64,14 @@ def print_tables(rows: list[Row], console: Console, *, threads: int) -> None:
         table.add_column("model")
         table.add_column("variant")
     columns = (
-        (times, ("processor ms, 1 thread", f"wall ms, {threads} threads", "first step s")),
+        (
+            times,
+            (
+                "processor ms, 1 thread",
+                f"wall ms, {threads} threads" if threads > 1 else "wall ms",
+                "first step s",
+            ),
+        ),
         (times, ("gradient error",)),
         (memory, ("activation peak", "fresh peak", "total peak", "VmHWM")),
         (memory, ("planned / measured",)),

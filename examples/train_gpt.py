@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.testing import install_counting_allocator, measure_peak
 
-# Held-out bits per byte that a run of the default size has to reach. Eager reaches 2.7.
-BITS_PER_BYTE_LIMIT = 3.0
+# Held-out bits per byte that a run of the default size has to reach. Eager reaches 3.0.
+BITS_PER_BYTE_LIMIT = 3.2
 # Dropout draws other numbers in the two runs, so they differ, but by no more than this.
 RELATIVE_LIMIT = 0.01
 
@@ -72,15 +72,17 @@ class Gpt(nn.Module):
         self.tokens = nn.Embedding(256, width)
         self.positions = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width, width // 64, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, width // 32, dropout) for _ in range(layers))
         self.ln = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256, bias=False)
         self.head.weight = self.tokens.weight
         future = torch.ones(context, context, dtype=torch.bool).triu(1)
         self.register_buffer("future", future, persistent=False)
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
+        for name, parameter in self.named_parameters():
+            if name.endswith(("out.weight", "down.weight")):
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers))
+            elif parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.06 if name.startswith("tokens") else 0.02)
 
     def forward(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the next byte, and their mean cross entropy."""
@@ -126,12 +128,12 @@ def bits_per_byte(model: nn.Module, text: Tensor, context: int, batch_size: int)
     return statistics.fmean(losses) / math.log(2)
 
 
-def learning_rate(step: int, steps: int, peak: float = 1e-3) -> float:
-    """Warm up over a tenth of the run, then a cosine down to a tenth of the peak."""
+def learning_rate(step: int, steps: int, peak: float = 2e-3) -> float:
+    """Warm up over a tenth of the run, then a cosine down to a fiftieth of the peak."""
     warm = max(1, steps // 10)
     if step < warm:
         return peak * (step + 1) / warm
-    return peak * (0.55 + 0.45 * math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+    return peak * (0.51 + 0.49 * math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
 @dataclass
@@ -232,10 +234,10 @@ def verdict(results: dict[str, Result], limit: float, console: Console) -> int:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=256, help="a multiple of 64")
+    parser.add_argument("--width", type=int, default=128, help="a multiple of 32")
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", choices=("ortmodule", "eager"), default="ortmodule")
