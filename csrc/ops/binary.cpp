@@ -153,7 +153,6 @@ Values convert_pow_number(TorchCall& t) {
 }
 
 Values convert_pow(TorchCall& t) {
-  require_real(t, true);
   const DType dtype = t.output().dtype;
   return {t.emit("Pow", {t.operand("self", dtype), t.operand("exponent", dtype)})};
 }

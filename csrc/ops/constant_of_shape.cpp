@@ -1,4 +1,4 @@
-// y = a tensor of `shape` and `dtype` filled with `value`
+// y = a tensor of `shape` and `dtype` filled with `value`, a number or a size
 
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -21,10 +21,13 @@ Values convert_ones(TorchCall& t) { return filled(t, 1.0); }
 
 template <OpName argument>
 Values convert_full(TorchCall& t) {
+  require_real(t);
   const Value* value = t.operand(argument.text, t.output().dtype);
-  const double* number = value->is_literal() ? std::get_if<double>(&value->literal()) : nullptr;
-  if (!number) t.refuse("the value must be a number known at capture");
-  return filled(t, *number);
+  if (!value->is_literal()) t.refuse("the value must be a number");
+  const auto* number = std::get_if<double>(&value->literal());
+  const Attr attr = number ? Attr(*number) : Attr(std::get<DimExpr>(value->literal()));
+  return {t.emit("ConstantOfShape", {},
+                 {{"value", attr}, {"shape", t.output().dims}, {"dtype", t.output().dtype}})};
 }
 
 REGISTER_OP(ConstantOfShape, {.inputs = {},

@@ -55,9 +55,8 @@ Values convert_addmm(TorchCall& t) {
   require_real(t, true);
   if (a->dtype != b->dtype || self->dtype != a->dtype) t.refuse("operands must have one type");
   const double beta = t.number_or("beta", 1.0);
-  // With beta = 0 torch does not read self, nan included.
-  return {t.emit("Gemm", {a, b, beta == 0.0 ? nullptr : self},
-                 {{"alpha", t.number_or("alpha", 1.0)}, {"beta", beta}})};
+  if (beta == 0.0) t.refuse("with beta = 0 torch does not read self, nan included");
+  return {t.emit("Gemm", {a, b, self}, {{"alpha", t.number_or("alpha", 1.0)}, {"beta", beta}})};
 }
 
 REGISTER_OP(Gemm, {.inputs = {"a", "b", "c?"},

@@ -108,7 +108,7 @@ Values convert_sum(TorchCall& t, Value* y) {
   const DType dtype = t.output().dtype;
   if (t.number_or("alpha", 1.0) != 1.0) y = t.emit("Mul", {y, t.operand("alpha", dtype)});
   const double beta = t.number_or("beta", 1.0);
-  if (beta == 0.0) return {y};  // self is not read at all, nan included
+  if (beta == 0.0) t.refuse("with beta = 0 torch does not read self, nan included");
   Value* self = t.operand("self", dtype);
   if (beta != 1.0) self = t.emit("Mul", {self, t.operand("beta", dtype)});
   return {t.emit("Add", {y, self})};

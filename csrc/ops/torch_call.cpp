@@ -225,6 +225,6 @@ int64_t TorchCall::next_rng_stream() {
   return next;
 }
 
-void TorchCall::refuse(const std::string& why) const { throw Refused(str(target_, ": ", why)); }
+void TorchCall::refuse(const std::string& why) const { throw Refused(why); }
 
 }  // namespace ortmodule
