@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,6 +64,11 @@ class DimExpr {
   /// Replaces symbols by expressions; symbols without an entry stay.
   DimExpr substitute(const std::vector<std::pair<std::string, DimExpr>>& map) const;
 
+  /// Rebuilds the expression in another algebra: `constant(int64_t)`, `symbol(name)`, `add(a, b)`,
+  /// `multiply(a, b)` on Algebra::Result, `apply(DimAtom::Kind, a, b)` on DimExpr.
+  template <class Algebra>
+  typename Algebra::Result rebuild(Algebra& algebra) const;
+
   const std::string& text() const;
 
   friend DimExpr operator+(const DimExpr& a, const DimExpr& b);
@@ -90,6 +96,25 @@ class DimExpr {
   int64_t value_ = 0;
   std::shared_ptr<const Polynomial> polynomial_;  // null for constants
 };
+
+template <class Algebra>
+typename Algebra::Result DimExpr::rebuild(Algebra& algebra) const {
+  using Result = typename Algebra::Result;
+  if (constant_) return algebra.constant(value_);
+  std::optional<Result> sum;
+  for (const Term& term : polynomial_->terms) {
+    std::optional<Result> product;
+    if (term.coefficient != 1 || term.atoms.empty()) product = algebra.constant(term.coefficient);
+    for (const auto& atom : term.atoms) {
+      Result factor = atom->kind == DimAtom::Kind::Symbol
+                          ? algebra.symbol(atom->symbol)
+                          : algebra.apply(atom->kind, atom->operands[0], atom->operands[1]);
+      product = product ? algebra.multiply(*product, factor) : factor;
+    }
+    sum = sum ? algebra.add(*sum, *product) : *product;
+  }
+  return *sum;
+}
 
 std::ostream& operator<<(std::ostream& out, const DimExpr& expr);
 

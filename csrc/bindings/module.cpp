@@ -6,6 +6,7 @@ PYBIND11_MODULE(_C, m) {
   using namespace ortmodule::bindings;
   m.doc() = "The C++ engine of ortmodule_py.";
   init_build(m);
+  init_graph(m);
   init_builder(m);
   init_session(m);
   ortmodule::init_cpu_memory_stats(m);

@@ -7,6 +7,7 @@ namespace ortmodule::bindings {
 
 void init_build(pybind11::module_& m);
 void init_builder(pybind11::module_& m);
+void init_graph(pybind11::module_& m);
 void init_session(pybind11::module_& m);
 
 }  // namespace ortmodule::bindings

@@ -40,6 +40,9 @@ std::string print(const Graph& graph, const PrintOptions& options = {});
 /// One node as one line, without a line break.
 std::string print(const Node& node, const PrintOptions& options = {});
 
+/// Name, inputs and outputs of the graph: `name (x: f32[2]) => (y)`.
+std::string signature_text(const Graph& graph);
+
 /// "f32[batch,64]"
 std::string type_text(const Value& value);
 

@@ -191,14 +191,18 @@ std::string outputs_text(const Graph& graph, const Names& names) {
   });
 }
 
+std::string signature(const Graph& graph, const Names& names, const PrintOptions& options) {
+  return word_text(graph.name) + " (" +
+         joined(graph.inputs(), ", ",
+                [&](const GraphInput& input) { return input_text(input, names, options); }) +
+         ") => (" + outputs_text(graph, names) + ")";
+}
+
 // `line_break` is "\n" for a whole graph and " " for one nested in an attribute.
 std::string graph_text(const Graph& graph, const PrintOptions& options, std::string_view line_break,
                        std::string_view indent) {
   const Names names(graph);
-  std::string text = word_text(graph.name) + " (";
-  text += joined(graph.inputs(), ", ",
-                 [&](const GraphInput& input) { return input_text(input, names, options); });
-  text += ") => (" + outputs_text(graph, names) + ") {";
+  std::string text = signature(graph, names, options) + " {";
   text += line_break;
   for (const auto& node : graph.nodes()) {
     text += indent;
@@ -254,6 +258,8 @@ DType default_literal_dtype(const std::vector<Value*>& operands) {
 std::string type_text(const Value& value) {
   return std::string(name_of(value.dtype)) + dims_text(value.dims);
 }
+
+std::string signature_text(const Graph& graph) { return signature(graph, Names(graph), {}); }
 
 std::string print(const Node& node, const PrintOptions& options) {
   return node_text(node, Names(), options);

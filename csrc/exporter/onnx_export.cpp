@@ -1,0 +1,204 @@
+#include "exporter/onnx_export.h"
+
+#include <unordered_set>
+
+#include "base/error.h"
+#include "exporter/onnx_rules.h"
+#include "ir/text.h"
+#include "ops/emit.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr const char* kGraphKey = "ortmodule.graph";
+constexpr const char* kNodeKey = "ortmodule.node";
+constexpr const char* kModuleKey = "ortmodule.module";
+constexpr const char* kSourceKey = "ortmodule.source";
+
+// A copy whose names are unique, as the text and ONNX want them.
+std::unique_ptr<Graph> with_unique_names(const Graph& graph) {
+  std::unique_ptr<Graph> copy = parse_graph(print(graph));
+  auto from = graph.nodes().begin();
+  for (const auto& node : copy->nodes()) node->origin = (*from++)->origin;
+  return copy;
+}
+
+class Lowering {
+ public:
+  Lowering(const Graph& graph, const OnnxSaveOptions& options) : graph_(graph), options_(options) {}
+
+  OnnxModel run() {
+    model().name = graph_.name;
+    model().metadata.emplace_back(kGraphKey, signature_text(graph_));
+    for (const Value* value : graph_.values()) {
+      if (value->is_literal()) continue;
+      builder_.reserve(value->name);
+      names_[value] = value->name;
+    }
+    for (const GraphInput& input : graph_.inputs()) add_input(*input.value);
+    for (const auto& node : graph_.nodes()) add_node(*node);
+    for (const GraphOutput& output : graph_.outputs())
+      if (output.value) add_output(*output.value);
+    add_types();
+    return std::move(model());
+  }
+
+ private:
+  OnnxModel& model() { return builder_.model(); }
+
+  void add_input(const Value& value) {
+    builder_.provide_dims(value.name, value.dims);
+    auto data = options_.initializers.find(value.name);
+    if (data == options_.initializers.end()) {
+      model().inputs.push_back({value.name, value.dtype, value.dims});
+      return;
+    }
+    const auto [pointer, bytes] = data->second;
+    OnnxInitializer initializer{value.name, value.dtype, {}, pointer, bytes};
+    for (const DimExpr& dim : value.dims) {
+      ORTM_CHECK(dim.is_constant(), "[onnx] an initializer must have constant sizes, but found ",
+                 value.name, ": ", type_text(value));
+      initializer.dims.push_back(dim.value());
+    }
+    const auto expected = static_cast<size_t>(product(value.dims).value()) * size_of(value.dtype);
+    ORTM_CHECK(bytes == expected, "[onnx] data of ", value.name, " must have ", expected,
+               " bytes, but found ", bytes);
+    model().initializers.push_back(std::move(initializer));
+  }
+
+  void add_node(const Node& node) {
+    builder_.set_scope(node.outputs().empty() ? node.op : node.output()->name);
+    const size_t before = model().nodes.size();
+    lower(node);
+    ORTM_ASSERT(model().nodes.size() > before, "op ", node.op, " became no ONNX node");
+    OnnxMetadata& metadata = model().nodes.back().metadata;
+    metadata.emplace_back(kNodeKey, print(node));
+    if (!node.origin.module.empty()) metadata.emplace_back(kModuleKey, node.origin.module);
+    if (!node.origin.source.empty()) metadata.emplace_back(kSourceKey, node.origin.source);
+    for (size_t i = before; i < model().nodes.size(); ++i)
+      for (const std::string& name : model().nodes[i].outputs) produced_.insert(name);
+    for (const Value* output : node.outputs())
+      if (produced_.count(output->name) > 0) builder_.provide_dims(output->name, output->dims);
+  }
+
+  void lower(const Node& node) {
+    const OnnxRuleContext context(builder_, node, names_);
+    const OpDef* def = find_op(node.op);
+    if (const OnnxRule* rule = find_onnx_rule(node.op))
+      rule->lower(context);
+    else if (def && !def->body.empty())
+      lower_body(node);
+    else
+      add_custom(context, def && !def->domain.empty() ? def->domain : "com.microsoft");
+  }
+
+  // Nodes of the body in place of the node; its outputs take the node's names.
+  void lower_body(const Node& node) {
+    bodies_.push_back(instantiate_body(node));  // kept: names_ points at its values
+    const Graph& body = *bodies_.back();
+    for (size_t i = 0; i < body.inputs().size(); ++i)
+      if (const Value* operand = node.input(i))
+        names_[body.inputs()[i].value] = OnnxRuleContext(builder_, node, names_).tensor(operand);
+    for (const auto& inner : body.nodes())
+      for (const Value* output : inner->outputs())
+        names_[output] = builder_.fresh_name(node.output()->name + "/" + output->name);
+    std::vector<std::pair<const Value*, std::string>> further;
+    std::unordered_set<const Value*> named;
+    for (size_t i = 0; i < node.outputs().size(); ++i) {
+      const Value* result = body.outputs().at(i).value;
+      if (result->producer() && named.insert(result).second)
+        names_[result] = names_.at(node.output(i));
+      else
+        further.emplace_back(result, names_.at(node.output(i)));
+    }
+    for (const auto& inner : body.nodes()) lower(*inner);
+    for (const auto& [value, name] : further)
+      builder_.add("Identity", {OnnxRuleContext(builder_, node, names_).tensor(value)}, {}, {name});
+  }
+
+  void add_custom(const OnnxRuleContext& context, std::string_view domain) {
+    OnnxAttrs attrs;
+    for (const auto& [name, attr] : context.attrs().entries())
+      attrs.emplace_back(name, to_onnx_attr(attr));
+    std::vector<std::string> outputs;
+    for (size_t i = 0; i < context.node.outputs().size(); ++i) outputs.push_back(context.out(i));
+    builder_.add(context.node.op, context.ins(), std::move(attrs), std::move(outputs)).domain =
+        domain;
+  }
+
+  // An output of an ONNX graph is computed by a node and listed once.
+  void add_output(const Value& value) {
+    std::string name = value.is_literal() ? "" : value.name;
+    if (!value.producer() || !outputs_.insert(name).second) {
+      builder_.set_scope("output");
+      const std::string source = value.is_literal() ? literal_output(value) : names_.at(&value);
+      name = builder_.fresh_name((value.is_literal() ? "literal" : value.name) + "/output");
+      builder_.add("Identity", {source}, {}, {name});
+      outputs_.insert(name);
+    }
+    model().outputs.push_back({name, value.dtype, value.dims});
+  }
+
+  std::string literal_output(const Value& value) {
+    const Node none;
+    return OnnxRuleContext(builder_, none, names_).tensor(&value);
+  }
+
+  void add_types() {
+    for (const auto& node : graph_.nodes())
+      for (const Value* value : node->outputs())
+        if (produced_.count(value->name) > 0 && outputs_.count(value->name) == 0)
+          model().values.push_back({value->name, value->dtype, value->dims});
+  }
+
+  const Graph& graph_;
+  const OnnxSaveOptions& options_;
+  OnnxBuilder builder_;
+  std::unordered_map<const Value*, std::string> names_;
+  std::vector<std::unique_ptr<Graph>> bodies_;
+  std::unordered_set<std::string> produced_;
+  std::unordered_set<std::string> outputs_;
+};
+
+const std::string* find_metadata(const OnnxMetadata& metadata, std::string_view key) {
+  for (const auto& [name, value] : metadata)
+    if (name == key) return &value;
+  return nullptr;
+}
+
+}  // namespace
+
+OnnxModel lower_to_onnx(const Graph& graph, const OnnxSaveOptions& options) {
+  const std::unique_ptr<Graph> named = with_unique_names(graph);
+  return Lowering(*named, options).run();
+}
+
+void save_onnx(const Graph& graph, const std::string& path, const OnnxSaveOptions& options) {
+  write_onnx_file(lower_to_onnx(graph, options), path, options.external_threshold);
+}
+
+std::unique_ptr<Graph> load_onnx(const std::string& path) {
+  const OnnxModel model = read_onnx_file(path);
+  const std::string* signature = find_metadata(model.metadata, kGraphKey);
+  ORTM_CHECK(signature, "[onnx] ", path,
+             " must be written by ortmodule_py, but found no graph text in its metadata");
+  ORTM_CHECK(model.intact, "[onnx] ", path,
+             " must be as ortmodule_py wrote it, but found that its graph was edited");
+  std::string text = *signature + " {\n";
+  std::vector<Origin> origins;
+  for (const OnnxNode& node : model.nodes) {
+    const std::string* line = find_metadata(node.metadata, kNodeKey);
+    if (!line) continue;
+    text += *line + "\n";
+    const std::string* module = find_metadata(node.metadata, kModuleKey);
+    const std::string* source = find_metadata(node.metadata, kSourceKey);
+    origins.push_back({module ? *module : "", source ? *source : ""});
+  }
+  std::unique_ptr<Graph> graph = parse_graph(text + "}");
+  auto origin = origins.begin();
+  for (const auto& node : graph->nodes()) node->origin = *origin++;
+  return graph;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,373 @@
+"""Written .onnx files are valid, read back exactly, and compute the same in stock onnxruntime."""
+
+import math
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ortmodule_py import _C
+
+
+def save(text, path, infer=True, **options):
+    """Writes the graph, checks the file and that it reads back as it was."""
+    graph = _C.parse_graph(text)
+    if infer:
+        graph.infer()
+    assert graph.verify() is None
+    _C.save_onnx(graph, str(path), **options)
+    onnx.checker.check_model(str(path), full_check=True)
+    assert _C.load_onnx(str(path)).print() == graph.print()
+    return onnx.load(str(path), load_external_data=False)
+
+
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run(text, feeds, path, **options):
+    """Outputs of stock onnxruntime for torch tensors."""
+    save(text, path, **options)
+    feeds = {name: tensor.detach().numpy() for name, tensor in feeds.items()}
+    return [torch.from_numpy(np.array(y)) for y in session(path).run(None, feeds)]
+
+
+def close(actual, *expected, atol=1e-5):
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e, atol=atol, rtol=1e-5)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.onnx"
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def test_mlp(path):
+    text = """mlp (x: f32[n,8], w1: param grad f32[16,8], b1: param grad f32[16],
+                   w2: param grad f32[4,16]) => (y) {
+        h = Gemm<transB=1> (x, w1, b1)
+        a = Gelu<approximate="tanh"> (h)
+        s = Silu (a)
+        z = Gemm<transB=1, alpha=0.5> (s, w2)
+        y = Add (z, 0.1)
+    }"""
+    x, w1, b1, w2 = torch.randn(5, 8), torch.randn(16, 8), torch.randn(16), torch.randn(4, 16)
+    y = 0.5 * F.silu(F.gelu(x @ w1.T + b1, approximate="tanh")) @ w2.T + 0.1
+    close(run(text, {"x": x, "w1": w1, "b1": b1, "w2": w2}, path), y)
+
+
+def test_parameters_as_initializers(path):
+    text = """g (x: f32[n,512], w: param grad f32[512,512], b: buffer f32[512]) => (y) {
+        h = MatMul (x, w)
+        y = Add (h, b)
+    }"""
+    x, w, b = torch.randn(3, 512), torch.randn(512, 512), torch.randn(512)
+    held = {"w": w.numpy(), "b": b.numpy()}
+    close(run(text, {"x": x}, path, initializers=held), x @ w + b, atol=1e-3)
+    assert not path.with_name("model.onnx.data").exists()
+    save(text, path, initializers=held, external_threshold=1 << 20)
+    assert path.stat().st_size < 10_000
+    assert path.with_name("model.onnx.data").stat().st_size >= w.nbytes + b.nbytes
+    result = session(path).run(None, {"x": x.numpy()})[0]
+    close([torch.from_numpy(result)], x @ w + b, atol=1e-3)
+    assert sorted(p.name for p in path.parent.iterdir()) == ["model.onnx", "model.onnx.data"]
+    with pytest.raises(Exception, match="must have 2048 bytes, but found 8"):
+        save(text, path, initializers={"b": np.zeros(1)})
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_normalizations(path, dtype):
+    text = """norms (x: DT[b,s,6], r: DT[b,s,6], g: DT[6], h: DT[6]) => (a, m, i, c, d, e, t) {
+        a, m, i = LayerNormalization<axis=-1, epsilon=0.001> (x, g, h)
+        c, _, _ = LayerNormalization<axis=1> (x)
+        d, _ = SimplifiedLayerNormalization<axis=-1> (x, g)
+        e, _, _, t = SkipLayerNormalization<axis=2> (x, r, g, h)
+    }""".replace("DT", dtype)
+    kind = {"f32": torch.float32, "f64": torch.float64}[dtype]
+    x, r, g, h = (torch.randn(*s, dtype=kind) for s in [(2, 3, 6), (2, 3, 6), (6,), (6,)])
+    feeds = {"x": x, "r": r, "g": g, "h": h}
+    expected = [
+        F.layer_norm(x, (6,), g, h, 0.001),
+        x.mean(-1, keepdim=True),
+        (x.var(-1, unbiased=False, keepdim=True) + 0.001).rsqrt(),
+        F.layer_norm(x, (3, 6)),
+        F.rms_norm(x, (6,), g, 1e-5),
+        F.layer_norm(x + r, (6,), g, h),
+        x + r,
+    ]
+    close(run(text, feeds, path), *expected)
+
+
+def test_attention_with_dynamic_sizes(path):
+    text = """attention (x: f32[batch,seq,12], w: param grad f32[12,36], keep: bool[batch,seq])
+            => (y) {
+        qkv = MatMul (x, w)
+        heads = Reshape<shape=[batch,seq,3,2,6]> (qkv)
+        q5, k5, v5 = Split<axis=2, sizes=[1,1,1]> (heads)
+        q4 = Reshape<shape=[batch,seq,2,6]> (q5)
+        k4 = Reshape<shape=[batch,seq,2,6]> (k5)
+        v4 = Squeeze<axes=[2]> (v5)
+        q = Transpose<perm=[0,2,1,3]> (q4)
+        k = Transpose<perm=[0,2,1,3]> (k4)
+        v = Transpose<perm=[0,2,1,3]> (v4)
+        scores = FusedMatMul<alpha=SCALE, transB=1> (q, k)
+        rows = Range<start=0, limit=seq, delta=1, dtype=i64> ()
+        row = Unsqueeze<axes=[1]> (rows)
+        column = Unsqueeze<axes=[0]> (rows)
+        causal = GreaterOrEqual (row, column)
+        mask = Unsqueeze<axes=[1,2]> (keep)
+        allowed = And (causal, mask)
+        masked = Where (allowed, scores, -inf)
+        p = Softmax<axis=-1> (masked)
+        o = MatMul (p, v)
+        t = Transpose<perm=[0,2,1,3]> (o)
+        y = Reshape<shape=[batch*seq,12]> (t)
+    }""".replace("SCALE", repr(1 / math.sqrt(6)))
+    w = torch.randn(12, 36)
+    for batch, seq in [(2, 5), (3, 1), (1, 7)]:
+        x = torch.randn(batch, seq, 12)
+        keep = torch.rand(batch, seq) > 0.3
+        keep[:, 0] = True
+        q, k, v = (x @ w).view(batch, seq, 3, 2, 6).permute(2, 0, 3, 1, 4)
+        allowed = torch.ones(seq, seq, dtype=torch.bool).tril() & keep[:, None, None]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+        y = y.transpose(1, 2).reshape(batch * seq, 12)
+        close(run(text, {"x": x, "w": w, "keep": keep}, path), y)
+
+
+SIZES = """g (x: f32[2*n,m], z: f32[m,k]) => (a, b, c, d, e, f, h, i) {
+    a: f32[n,2,m] = Reshape<shape=[n,2,m]> (x)
+    b: f32[max(n,((m)%(4)) + 1) - ((n)//(2)),m] =
+        Slice<axis=0, start=((n)//(2)), end=max(n,((m)%(4)) + 1), step=1> (x)
+    c: f32[m,n*k - 1] = ConstantOfShape<value=2.5, shape=[m,n*k - 1], dtype=f32> ()
+    d: f32[2*n,m] = Mul (x, {n*m})
+    e: f32[1 - ((-k)//(2))] = Range<start=1, limit=((-k)//(2)), delta=-1, dtype=f32> ()
+    f: f32[n,m,k] = Expand<shape=[n,m,k]> (z)
+    h: f32[2*n,2*m] = Concat<axis=1> (x, x)
+    i: f32[m*k] = Reshape<shape=[m*k]> (z)
+}"""
+
+
+def test_sizes_as_data(path):
+    for n, m, k in [(2, 3, 4), (5, 7, 3)]:
+        x, z = torch.randn(2 * n, m), torch.randn(m, k)
+        expected = [
+            x.view(n, 2, m),
+            x[n // 2 : max(n, m % 4 + 1)],
+            torch.full((m, n * k - 1), 2.5),
+            x * (n * m),
+            torch.arange(1, (-k) // 2, -1, dtype=torch.float32),
+            z.expand(n, m, k),
+            torch.cat([x, x], 1),
+            z.flatten(),
+        ]
+        close(run(SIZES, {"x": x, "z": z}, path, infer=False), *expected)
+
+
+def test_empty_tensors(path):
+    text = """g (x: f32[n,4]) => (y, z) {
+        e: f32[n,0] = Slice<axis=1, start=2, end=2, step=1> (x)
+        y: f32[2*n,2] = Reshape<shape=[2*n,2]> (x)
+        z: f32[0,n] = Reshape<shape=[0,n]> (e)
+    }"""
+    x = torch.randn(0, 4)
+    close(run(text, {"x": x}, path, infer=False), x.view(0, 2), torch.empty(0, 0))
+
+
+def test_pointwise(path):
+    text = """g (x: f32[n], y: f32[n]) => (OUTS) {
+        LINES
+    }"""
+    rows = [
+        ("Log1p (y)", torch.log1p, "y"),
+        ("Expm1 (x)", torch.expm1, "x"),
+        ("Rsqrt (y)", torch.rsqrt, "y"),
+        ("LogSigmoid (x)", F.logsigmoid, "x"),
+        ("Softplus<beta=2.0, threshold=20.0> (x)", lambda x: F.softplus(x, beta=2.0), "x"),
+        ("Softplus (x)", F.softplus, "x"),
+        ("HardSigmoid (x)", F.hardsigmoid, "x"),
+        ("HardSwish (x)", F.hardswish, "x"),
+        ("Mish (x)", F.mish, "x"),
+        ("LeakyRelu<alpha=0.2> (x)", lambda x: F.leaky_relu(x, 0.2), "x"),
+        ("Elu<alpha=0.7> (x)", lambda x: F.elu(x, 0.7), "x"),
+        ("Clip<min=-0.5> (x)", lambda x: x.clamp(min=-0.5), "x"),
+        ("Clip<max=0.5> (x)", lambda x: x.clamp(max=0.5), "x"),
+        ("HardTanh<min=-0.5, max=1.0> (x)", lambda x: F.hardtanh(x, -0.5, 1.0), "x"),
+        ("Trunc (x)", torch.trunc, "x"),
+        ("Round (x)", torch.round, "x"),
+        ("Gelu (x)", F.gelu, "x"),
+        ('BiasGelu<approximate="none"> (x, y)', lambda x, y: F.gelu(x + y), "xy"),
+        ("Mod<fmod=0> (x, y)", torch.remainder, "xy"),
+        ("Mod<fmod=1> (x, y)", torch.fmod, "xy"),
+        ("FloorDiv (x, y)", lambda x, y: torch.div(x, y, rounding_mode="floor"), "xy"),
+        ("Atan2 (x, y)", torch.atan2, "xy"),
+        ("NotEqual (x, y)", torch.ne, "xy"),
+        ("Pow (y, 1.7)", lambda y: y**1.7, "y"),
+    ]
+    values = {"x": torch.randn(40) * 3, "y": torch.rand(40) + 0.1}
+    names = [f"v{i}" for i in range(len(rows))]
+    lines = "\n".join(f"{name} = {row[0]}" for name, row in zip(names, rows, strict=True))
+    text = text.replace("OUTS", ", ".join(names)).replace("LINES", lines)
+    expected = [f(*(values[v] for v in operands)) for _, f, operands in rows]
+    close(run(text, values, path), *expected)
+
+
+def test_integer_division_and_casts(path):
+    text = """g (a: i64[n], b: i64[n], x: f32[n]) => (q, r, c, d, e, f, h) {
+        q = FloorDiv (a, b)
+        r = Mod<fmod=0> (a, b)
+        c = Cast<to=f32> (a)
+        d = Cast<to=bool> (a)
+        e = Cast<to=i32> (x)
+        f = ReduceSum<axes=[0], keepdims=0> (c)
+        h = Where (d, x, 7.5)
+    }"""
+    a = torch.tensor([7, -7, 7, -7, 0])
+    b = torch.tensor([2, 2, -2, -2, 3])
+    x = torch.tensor([1.9, -1.9, 0.5, 3.0, -0.2])
+    expected = [a // b, a % b, a.float(), a.bool(), x.int(), a.float().sum()]
+    close(run(text, {"a": a, "b": b, "x": x}, path), *expected, torch.where(a.bool(), x, 7.5))
+
+
+def test_float16_scalars_are_applied_in_float32(path):
+    text = """g (x: f16[n]) => (a, b, c) {
+        a = Mul (x, 0.1)
+        b = Less (x, 0.1)
+        c = Add (x, 0.5)
+    }"""
+    x = torch.randn(500).half()
+    x[0] = 0.1
+    a, b, c = run(text, {"x": x}, path)
+    assert torch.equal(a, x * 0.1)
+    assert torch.equal(b, x.float() < 0.1)
+    assert torch.equal(c, x + 0.5)
+
+
+EMBEDDING = """g (table: param grad f32[10,4], ids: i64[b,s]) => (m, v, i, ids, m, 1.5:f32) {
+    e: f32[b,s,4] = Gather<axis=0> (table, ids)
+    m: f32[b,4] = ReduceMean<axes=[1], keepdims=0> (e)
+    v: f32[b,s,1] = ReduceMax<axes=[-1], keepdims=1> (e)
+    i: i64[b,s] = ArgMax<axis=2, keepdims=0> (e)
+}"""
+
+
+def test_embedding_reductions_and_literal_outputs(path):
+    table, ids = torch.randn(10, 4), torch.randint(-10, 10, (2, 3))
+    e = table[ids]
+    expected = [e.mean(1), e.amax(-1, keepdim=True), e.argmax(2), ids, e.mean(1), torch.tensor(1.5)]
+    close(run(EMBEDDING, {"table": table, "ids": ids}, path, infer=False), *expected)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy(path, reduction, smoothing, weighted):
+    text = """loss (x: f32[n,7,k], t: i64[n,k]WEIGHTS) => (l, z) {
+        l, z = SoftmaxCrossEntropyLoss<ignore_index=-100, reduction="REDUCTION",
+            label_smoothing=SMOOTHING> (x, t, WEIGHT)
+    }"""
+    text = text.replace("WEIGHTS", ", w: f32[7]" if weighted else "")
+    text = text.replace("WEIGHT", "w" if weighted else "_")
+    text = text.replace("REDUCTION", reduction).replace("SMOOTHING", str(smoothing))
+    x, t, w = torch.randn(4, 7, 3), torch.randint(0, 7, (4, 3)), torch.rand(7)
+    t[0, 0] = t[2, 1] = -100
+    feeds = {"x": x, "t": t} | ({"w": w} if weighted else {})
+    loss = F.cross_entropy(
+        x, t, w if weighted else None, reduction=reduction, label_smoothing=smoothing
+    )
+    close(run(text, feeds, path), loss, x.logsumexp(1))
+
+
+def test_convolution_batch_norm_and_pooling(path):
+    text = """net (x: f32[b,3,9,9], w: param grad f32[4,3,3,3], c: param grad f32[4],
+                   g: param grad f32[4], m: buffer f32[4], v: buffer f32[4]) => (p, i, a, z) {
+        h: f32[b,4,9,9] = Conv<strides=[1,1], pads=[1,1,1,1], dilations=[1,1], group=1> (x, w, c)
+        n: f32[b,4,9,9] = BatchNormalization<epsilon=1e-05> (h, g, _, m, v)
+        r: f32[b,4,9,9] = Relu (n)
+        p: f32[b,4,4,4], i: i64[b,4,4,4] = MaxPool<kernel_shape=[3,3], strides=[2,2],
+            pads=[0,0,0,0], dilations=[1,1], ceil_mode=0> (r)
+        a: f32[b,4,5,5] = AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[1,1,0,0],
+            ceil_mode=0, count_include_pad=1> (r)
+        z: f32[b,4] = ReduceMean<axes=[2,3], keepdims=0> (p)
+    }"""
+    x, w = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3)
+    c, g, m, v = torch.randn(4), torch.randn(4), torch.randn(4), torch.rand(4)
+    r = F.batch_norm(F.conv2d(x, w, c, padding=1), m, v, g).relu()
+    p, i = F.max_pool2d(r, 3, 2, return_indices=True)
+    a = F.avg_pool2d(F.pad(r, (1, 0, 1, 0)), 2, 2)
+    feeds = {"x": x, "w": w, "c": c, "g": g, "m": m, "v": v}
+    close(run(text, feeds, path, infer=False), p, i, a, p.mean((2, 3)))
+
+
+def test_training_batch_norm_updates_like_torch(path):
+    text = """bn (x: f32[b,3,4], g: f32[3], c: f32[3], m: buffer f32[3], v: buffer f32[3])
+            => (y, mutate 3: nm, mutate 4: nv) {
+        y: f32[b,3,4], nm: f32[3], nv: f32[3], sm: f32[3], si: f32[3] =
+            BatchNormInternal<epsilon=1e-05, momentum=0.1> (x, g, c, m, v)
+    }"""
+    x, g, c, m, v = torch.randn(5, 3, 4), *(torch.rand(3) for _ in range(4))
+    new_m, new_v = m.clone(), v.clone()
+    y = F.batch_norm(x, new_m, new_v, g, c, training=True)
+    feeds = {"x": x, "g": g, "c": c, "m": m, "v": v}
+    close(run(text, feeds, path, infer=False), y, new_m, new_v)
+
+
+JOINT = """joint (x: f32[n,4], w: param grad f32[4,4], k: const f16[2], g: dy 0 f32[n,4])
+        => (y, grad 1: dw, s) {
+    h: f32[n,4] = MatMul (x, w)
+    tag checkpoint: a: f32[n,4] = Gelu<approximate="none"> (h)
+    y: f32[n,4] = Dropout<ratio=0.1, rng=3> (a)
+    s: f32[n] = ATen<operator="aten.foo.default", arg_dim=1, arg_size=2*n> (a)
+    backward: da: f32[n,4] = DropoutGrad<ratio=0.1, rng=3> (g)
+    backward: dh: f32[n,4] = GeluGrad<approximate="none"> (da, h)
+    backward: t: f32[4,n] = Transpose<perm=[1,0]> (x)
+    backward: dw: f32[4,4] = MatMul (t, dh)
+}"""
+
+
+def test_joint_graph_keeps_what_onnx_cannot_say(path):
+    model = save(JOINT, path, infer=False)
+    domains = {node.op_type: node.domain for node in model.graph.node}
+    assert domains["ATen"] == "org.pytorch.aten"
+    assert domains["GeluGrad"] == domains["DropoutGrad"] == "com.microsoft"
+    assert {o.domain: o.version for o in model.opset_import} == {
+        "": 23,
+        "com.microsoft": 1,
+        "org.pytorch.aten": 1,
+    }
+    assert [
+        d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim
+    ] == [
+        "n",
+        4,
+    ]
+
+
+def test_edited_and_foreign_files_are_refused(path):
+    model = save(JOINT, path, infer=False)
+    onnx.save(model, str(path))
+    _C.load_onnx(str(path))  # written again by another library, but unchanged
+    model.graph.node[0].op_type = "Add"
+    onnx.save(model, str(path))
+    with pytest.raises(Exception, match="its graph was edited"):
+        _C.load_onnx(str(path))
+    del model.metadata_props[:]
+    onnx.save(model, str(path))
+    with pytest.raises(Exception, match="must be written by ortmodule_py"):
+        _C.load_onnx(str(path))
+    path.write_bytes(b"no model")
+    with pytest.raises(Exception, match="must be an ONNX model"):
+        _C.load_onnx(str(path))
+    with pytest.raises(Exception, match="cannot be read"):
+        _C.load_onnx(str(path / "missing"))
