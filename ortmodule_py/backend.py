@@ -60,7 +60,7 @@ class Compiler:
         return run
 
     def _compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        builder = _C.GraphBuilder()
+        builder = _C.GraphBuilder(self.options.torch_rng)
         lowered = lower(gm, example_inputs, builder)
         start = time.perf_counter()
         compiled = builder.finish(self._piece_options(lowered.grad_enabled))

@@ -81,7 +81,13 @@ bool draws_random_numbers(const std::string& target) {
 /// A GraphBuilder together with what only torch knows: strides of values and constants' data.
 class PyGraphBuilder {
  public:
-  explicit PyGraphBuilder(PyGraphBuilder* parent = nullptr) : parent_(parent) {}
+  /// With `torch_random`, everything random runs through torch's own operators, in eager's order.
+  explicit PyGraphBuilder(bool torch_random, PyGraphBuilder* parent = nullptr)
+      : parent_(parent), torch_random_(torch_random) {}
+
+  bool has_rule(const std::string& target) const {
+    return GraphBuilder::has_rule(target) && !(torch_random_ && draws_random_numbers(target));
+  }
 
   int input(const std::string& name, const std::string& kind, const std::string& dtype,
             const py::list& sizes, const py::list& strides, bool requires_grad, bool) {
@@ -123,9 +129,10 @@ class PyGraphBuilder {
       types.push_back(to_output(entry));
       strides.push_back(types.back().strides);
     }
-    const CallResult ids = builder_.call(target, std::move(converted), std::move(types),
-                                         {origin.first, origin.second}, tag,
-                                         draws_random_numbers(target), gradient);
+    const bool random = draws_random_numbers(target);
+    const CallResult ids =
+        builder_.call(target, std::move(converted), std::move(types), {origin.first, origin.second},
+                      tag, random, gradient, /*own_ops=*/!(random && torch_random_));
     if (!ids) return py::none();
     remember_strides(*ids, strides);
     return py::cast(*ids);
@@ -144,7 +151,7 @@ class PyGraphBuilder {
 
   /// A backward body for the gradients of `outputs`.
   std::unique_ptr<PyGraphBuilder> body(const std::vector<int>& outputs) {
-    auto body = std::make_unique<PyGraphBuilder>(this);
+    auto body = std::make_unique<PyGraphBuilder>(torch_random_, this);
     body->gradient_of_ = outputs;
     return body;
   }
@@ -210,6 +217,7 @@ class PyGraphBuilder {
 
   GraphBuilder builder_;
   PyGraphBuilder* parent_ = nullptr;
+  bool torch_random_ = false;
   std::vector<int> saved_;
   std::vector<int> gradient_of_;  // body: the parent's outputs
   std::vector<Dims> strides_;
@@ -234,8 +242,9 @@ void init_builder(py::module_& m) {
       .def(py::init<std::string>());
   py::class_<PyGraphBuilder> cls(m, "GraphBuilder",
                                  "Receives a captured program; see ortmodule_py/graph_builder.py.");
-  cls.def(py::init([] { return std::make_unique<PyGraphBuilder>(); }))
-      .def_static("has_rule", &GraphBuilder::has_rule)
+  cls.def(py::init([](bool torch_random) { return std::make_unique<PyGraphBuilder>(torch_random); }),
+          py::arg("torch_random") = false)
+      .def("has_rule", &PyGraphBuilder::has_rule)
       .def("input", &PyGraphBuilder::input)
       .def("symint_input", &PyGraphBuilder::symint_input)
       .def("constant", &PyGraphBuilder::constant)

@@ -87,10 +87,11 @@ bool GraphBuilder::has_rule(const std::string& target) { return find_torch_row(t
 CallResult GraphBuilder::call(const std::string& target,
                               std::vector<std::pair<std::string, TorchArg>> args,
                               std::vector<TorchOutput> outputs, const Origin& origin,
-                              const std::string& tag, bool random, bool gradient) {
+                              const std::string& tag, bool random, bool gradient,
+                              bool own_ops) {
   graph().current_origin = origin;
   graph().current_tag = tag;
-  const TorchRow* row = find_torch_row(target);
+  const TorchRow* row = own_ops ? find_torch_row(target) : nullptr;
   const size_t before = graph().node_count();
   std::string why = "no own op";
   if (row) {

@@ -57,11 +57,12 @@ class GraphBuilder {
 
   /// Converts one ATen call; without an own op for these arguments it becomes an ATen node, or,
   /// if `gradient` says that a gradient must flow through it, nothing is added or returned.
-  /// `random` marks operators that draw from torch's generator.
+  /// `random` marks operators that draw from torch's generator; without `own_ops`, every call
+  /// becomes an ATen node.
   CallResult call(const std::string& target,
                   std::vector<std::pair<std::string, TorchArg>> args,
                   std::vector<TorchOutput> outputs, const Origin& origin, const std::string& tag,
-                  bool random, bool gradient);
+                  bool random, bool gradient, bool own_ops = true);
   /// Whether some own op knows this spelling (it may still refuse the arguments).
   static bool has_rule(const std::string& target);
 

@@ -93,6 +93,8 @@ const OpDef& op_def(std::string_view name);
 const TorchRow* find_torch_row(std::string_view target);
 /// All torch overloads with a conversion, sorted.
 std::vector<std::string_view> all_torch_targets();
+/// Has effects or draws from a generator that nobody recorded: never cloned, merged or removed.
+bool is_pinned(const Node& node);
 /// All ops by name.
 std::vector<const OpDef*> all_ops();
 

@@ -78,6 +78,8 @@ std::vector<std::string_view> all_torch_targets() {
   return targets;
 }
 
+bool is_pinned(const Node& node) { return op_def(node.op).effect || node.attrs.flag("random"); }
+
 std::vector<const OpDef*> all_ops() {
   std::vector<const OpDef*> ops;
   for (const auto& [name, entry] : registry().by_name) ops.push_back(&entry->def);

@@ -75,7 +75,7 @@ void remove_dead_nodes(Graph& graph) {
     const bool used = std::any_of(node->outputs().begin(), node->outputs().end(), [](Value* v) {
       return !v->uses().empty() || v->is_graph_output();
     });
-    if (!used && !op_def(node->op).effect && !node->attrs.flag("random")) graph.erase(node);
+    if (!used && !is_pinned(*node)) graph.erase(node);
   }
 }
 
