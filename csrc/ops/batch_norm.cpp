@@ -88,10 +88,20 @@ Values operands(TorchCall& t) {
   return values;
 }
 
+// With given statistics the layer is pointwise and joins its neighbours' group.
 Value* normalized(TorchCall& t) {
-  const Values values = operands(t);
-  if (!values[3] || !values[4]) t.refuse("statistics must be given");
-  Value* y = t.emit("BatchNormalization", values, {{"epsilon", t.number("eps")}});
+  const Values v = operands(t);
+  Value* x = v[0];
+  if (!v[3] || !v[4]) t.refuse("statistics must be given");
+  if (x->rank() < 2) t.refuse("x must have a channel dimension");
+  Dims per_channel(x->rank(), DimExpr(1));
+  per_channel[1] = x->dims[1];
+  auto spread = [&](Value* value) { return t.reshape(value, per_channel); };
+  Value* shifted = t.emit("Add", {v[4], t.literal(t.number("eps"), x->dtype)});
+  Value* factor = t.emit("Rsqrt", {shifted});
+  if (v[1]) factor = t.emit("Mul", {factor, v[1]});
+  Value* y = t.emit("Mul", {t.emit("Sub", {x, spread(v[3])}), spread(factor)});
+  if (v[2]) y = t.emit("Add", {y, spread(v[2])});
   return t.cast(y, t.output().dtype);
 }
 

@@ -69,6 +69,7 @@ Node* emit_node(Graph& graph, std::string_view op, Values inputs, Attrs attrs, s
   if (!is_variadic(def)) outputs = def.outputs.size();
   ORTM_ASSERT(outputs > 0, "op ", op, " needs the number of its outputs");
   fill_defaults(def, attrs);
+  while (!inputs.empty() && !inputs.back()) inputs.pop_back();  // absent either way
   Node* node = graph.add_node(op, std::move(inputs), outputs, std::move(attrs));
   try {
     infer(*node);
