@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -75,15 +76,19 @@ class PassContext {
   bool out_of_fuel() const { return options_.fuel && *options_.fuel <= 0; }
   /// Counts without asking: for removals that cannot be wrong.
   void count(int64_t hits) { row_.hits += hits; }
-  /// Records why `node` was left alone.
+  /// Records why `node` was left alone. Of one rule at one node, a reason against a complete
+  /// binding stands above the others, and the latest of those.
   void reject(std::string_view rule, const std::string& reason, const Node& node, bool complete);
-  /// Forgets the rejections of an earlier sweep over the same graph.
-  void clear_rejections() { row_.rejections.clear(); }
+  /// Forgets what was said about a node that is gone.
+  void forget(int node_id) { rejected_.erase(node_id); }
+  /// Brings the rejections into the row; called once, when the pass is done.
+  void finish();
 
  private:
   Stage stage_;
   const OptimizerOptions& options_;
   PassRow& row_;
+  std::map<int, std::vector<Rejection>> rejected_;  // by node id, which grows in program order
 };
 
 /// A named edit of a graph. `run` is true if the graph changed.

@@ -49,15 +49,33 @@ bool PassContext::take() {
 
 void PassContext::reject(std::string_view rule, const std::string& reason, const Node& node,
                          bool complete) {
-  for (Rejection& known : row_.rejections) {
-    if (known.rule != rule || known.reason != reason) continue;
-    ++known.count;
-    return;
+  std::vector<Rejection>& known = rejected_[node.id()];
+  for (const Rejection& rejection : known) {
+    if (rejection.rule != rule) continue;
+    if (rejection.reason == reason || (rejection.complete && !complete)) return;
   }
+  std::erase_if(known, [&](const Rejection& rejection) {
+    return rejection.rule == rule && !rejection.complete;
+  });
   std::string where = node.outputs().empty() ? node.op : node.output()->name;
   if (!node.origin.module.empty()) where += str(", ", node.origin.module);
   if (!node.origin.source.empty()) where += str(", ", node.origin.source);
-  row_.rejections.push_back({std::string(rule), reason, where, complete, 1});
+  known.push_back({std::string(rule), reason, where, complete, 1});
+}
+
+void PassContext::finish() {
+  for (auto& [node, rejections] : rejected_)
+    for (Rejection& rejection : rejections) {
+      auto same =
+          std::find_if(row_.rejections.begin(), row_.rejections.end(), [&](const Rejection& known) {
+            return known.rule == rejection.rule && known.reason == rejection.reason;
+          });
+      if (same != row_.rejections.end())
+        ++same->count;
+      else
+        row_.rejections.push_back(std::move(rejection));
+    }
+  rejected_.clear();
 }
 
 namespace {
@@ -96,6 +114,7 @@ PassReport run_passes(Graph& graph, Stage stage, const std::vector<Pass>& passes
       changed = pass.run(graph, context);
       row.milliseconds = milliseconds_since(start);
       row.nodes_after = graph.node_count();
+      context.finish();
       if (options.verify) check_graph(graph, report, pass.name);
     }
     // Numbered by position in the list, so that the files of two runs stand side by side.

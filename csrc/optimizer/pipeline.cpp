@@ -11,6 +11,8 @@ namespace {
 
 // Fusions whose order matters; all others follow by name.
 constexpr std::string_view kOrderedFusions[] = {
+    // Makes the Gelu that BiasGelu takes.
+    "fuse_gelu",
     // BiasDropout takes the residual sum before SkipLayerNormalization can: one pointwise group
     // then writes the sum once, where the norm would have to read the dropout's result first.
     "fuse_bias_dropout",

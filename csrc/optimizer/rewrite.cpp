@@ -150,6 +150,7 @@ bool apply_once(Graph& graph, const CompiledRule& rule, PassContext& context) {
     std::vector<int> erased;
     changed = apply_at(graph, rule, node, context, erased) || changed;
     gone.insert(erased.begin(), erased.end());
+    for (int id_gone : erased) context.forget(id_gone);
   }
   return changed;
 }
@@ -168,7 +169,6 @@ bool apply_rules(Graph& graph, std::span<const RewriteRule> rules, PassContext& 
   constexpr int kMostWalks = 100;
   bool changed = false;
   for (int walk = 0; walk < kMostWalks; ++walk) {
-    context.clear_rejections();
     bool again = false;
     for (const CompiledRule& rule : compiled) again = apply_once(graph, rule, context) || again;
     if (!again) return changed;

@@ -206,11 +206,10 @@ std::string updated(const std::filesystem::path& file) {
     if (section.stage == Stage::Joint) text += "// STAGE joint\n";
     text += section.input + str("// EXPECT hits=", outcome.row.hits);
     const auto& rejections = outcome.row.rejections;
-    if (outcome.row.hits == 0 && !rejections.empty()) {
-      const std::string& reason =
-          has_reason(outcome.row, section.reason) ? section.reason : rejections[0].reason;
-      text += " reason=\"" + reason + "\"";
-    }
+    if (!section.reason.empty() && has_reason(outcome.row, section.reason))
+      text += " reason=\"" + section.reason + "\"";
+    else if (outcome.row.hits == 0 && !rejections.empty())
+      text += " reason=\"" + rejections[0].reason + "\"";
     text += "\n";
     if (outcome.row.hits > 0) text += outcome.text;
   }
