@@ -146,12 +146,13 @@ void pointwise_at(const std::string& suffix, int64_t rows, int64_t columns) {
   const Sizes sizes{rows, columns};
   const DType f32 = DType::Float32;
   Buffer a(f32, sizes), b(f32, sizes), c(f32, sizes), bias(f32, {columns}),
-      ha(DType::BFloat16, sizes), hb(DType::BFloat16, sizes), column(f32, {rows, 1});
+      ha(DType::BFloat16, sizes), hb(DType::BFloat16, sizes), column(f32, {rows, 1}), d(f32, sizes),
+      zero(f32, sizes, 0);
   memcpy_rate("memcpy" + suffix, a, c);
   bench_pointwise("Add" + suffix, "Add", {}, {&a, &b}, {&c});
   bench_pointwise("Add bias" + suffix, "Add", {}, {&a, &bias}, {&c});
   bench_pointwise("Mul column" + suffix, "Mul", {}, {&a, &column}, {&c});
-  bench_pointwise("Add in place" + suffix, "Add", {}, {&a, &b}, {&a});
+  bench_pointwise("Add in place" + suffix, "Add", {}, {&d, &zero}, {&d});
   bench_pointwise("Add bf16" + suffix, "Add", {}, {&ha, &ha}, {&hb});
   bench_pointwise("Exp" + suffix, "Exp", {}, {&a}, {&c});
   bench_pointwise("Tanh" + suffix, "Tanh", {}, {&a}, {&c});

@@ -80,76 +80,96 @@ ORTM_HD Float16 to_float16(float x) {
   return {static_cast<uint16_t>(magnitude | ((bits >> 16) & 0x8000u))};
 }
 
-/// 2^n as the product of two representable powers, for -252 <= n <= 254.
-ORTM_HD float scale_by_power(float y, int32_t n) {
-  const int32_t half = n >> 1;
-  const float first = float_of(static_cast<uint32_t>(half + 127) << 23);
-  const float second = float_of(static_cast<uint32_t>(n - half + 127) << 23);
-  return y * first * second;
+// The functions of float are templates over F, which is float or, on the CPU, a vector of floats
+// (kernels/cpu/float_vec.h). They choose with select(), never with a branch.
+ORTM_HD float select(bool condition, float a, float b) { return condition ? a : b; }
+ORTM_HD double select(bool condition, double a, double b) { return condition ? a : b; }
+ORTM_HD float multiply_add(float a, float b, float c) {
+#if defined(__FMA__) || defined(__CUDA_ARCH__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
 }
+ORTM_HD float magnitude_of(float x) { return float_of(bits_of(x) & 0x7fffffffu); }
+ORTM_HD uint32_t halved(uint32_t x) { return static_cast<uint32_t>(static_cast<int32_t>(x) >> 1); }
 
-/// exp: x = n ln2 + r, |r| <= ln2/2, a polynomial of degree 6 in r (Cephes' coefficients).
-ORTM_HD float fast_exp(float x) {
+/// exp: x = n ln2 + r, |r| <= ln2/2, a polynomial of degree 6 in r (Cephes' coefficients). Results
+/// below the least normal number are 0: masked softmax rows are full of them, and processors take a
+/// hundred cycles over each.
+template <class F>
+ORTM_HD F exp_of(F x0) {
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  x = x > 89.0f ? 89.0f : x;             // comparisons with NaN are false: NaN passes
-  x = x < -104.0f ? -104.0f : x;
-  const float shifted = x * 1.44269504088896341f + kMagic;
-  const float n = shifted - kMagic;
-  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const float y = (p * (r * r) + r) + 1.0f;
-  // Unsigned, because for NaN the bits are arbitrary.
-  const uint32_t exponent = bits_of(shifted) - bits_of(kMagic);
-  return scale_by_power(y, x != x ? 0 : static_cast<int32_t>(exponent));
+  constexpr float kLeast = -87.3365f;
+  F x = select(x0 > F(89.0f), F(89.0f), x0);  // comparisons with NaN are false: NaN passes
+  x = select(x < F(kLeast), F(kLeast), x);
+  const F shifted = multiply_add(x, F(1.44269504088896341f), F(kMagic));
+  const F n = shifted - F(kMagic);
+  const F r = multiply_add(n, F(2.12194440e-4f), multiply_add(n, F(-0.693359375f), x));
+  F p = F(1.9875691500e-4f);
+  p = multiply_add(p, r, F(1.3981999507e-3f));
+  p = multiply_add(p, r, F(8.3334519073e-3f));
+  p = multiply_add(p, r, F(4.1665795894e-2f));
+  p = multiply_add(p, r, F(1.6666665459e-1f));
+  p = multiply_add(p, r, F(5.0000001201e-1f));
+  const F y = multiply_add(p, r * r, r) + F(1.0f);
+  // Times 2^n in two halves, since 2^n alone may be out of range. For NaN n is arbitrary.
+  const auto exponent = bits_of(shifted) - 0x4b400000u;
+  const auto half = halved(exponent);
+  const F first = float_of((half + 127u) << 23);
+  const F second = float_of((exponent - half + 127u) << 23);
+  return select(x0 < F(kLeast), F(0.0f), y * first * second);
 }
+ORTM_HD float fast_exp(float x) { return exp_of(x); }
 ORTM_HD double fast_exp(double x) { return std::exp(x); }
 
-ORTM_HD float with_sign_of(float magnitude, float x) {
+template <class F>
+ORTM_HD F with_sign_of(F magnitude, F x) {
   return float_of((bits_of(magnitude) & 0x7fffffffu) | (bits_of(x) & 0x80000000u));
 }
 
 /// tanh: odd polynomial below 0.625, else 1 - 2 / (exp(2|x|) + 1).
-ORTM_HD float fast_tanh(float x) {
-  const float z = x * x;
-  float p = -5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  const float small = p * z * x + x;
-  const float magnitude = std::fabs(x);
-  const float large = 1.0f - 2.0f / (fast_exp(2.0f * magnitude) + 1.0f);
-  return magnitude < 0.625f ? small : with_sign_of(large, x);
+template <class F>
+ORTM_HD F tanh_of(F x) {
+  const F z = x * x;
+  F p = F(-5.70498872745e-3f);
+  p = multiply_add(p, z, F(2.06390887954e-2f));
+  p = multiply_add(p, z, F(-5.37397155531e-2f));
+  p = multiply_add(p, z, F(1.33314422036e-1f));
+  p = multiply_add(p, z, F(-3.33332819422e-1f));
+  const F small = multiply_add(p * z, x, x);
+  F magnitude = magnitude_of(x);
+  magnitude = select(magnitude > F(10.0f), F(10.0f), magnitude);  // where the result is 1
+  const F large = F(1.0f) - F(2.0f) / (exp_of(F(2.0f) * magnitude) + F(1.0f));
+  return select(magnitude < F(0.625f), small, with_sign_of(large, x));
 }
+ORTM_HD float fast_tanh(float x) { return tanh_of(x); }
 ORTM_HD double fast_tanh(double x) { return std::tanh(x); }
 
 /// erf: x + x P(x^2) below 475/512, else 1 - exp(Q(|x|)) (N. Juffa's minimax coefficients).
-ORTM_HD float fast_erf(float x) {
-  const float t = std::fabs(x);
-  const float s = x * x;
-  float q = -1.72853470e-5f * t + 3.83197126e-4f;
-  const float u = -3.88396438e-3f * t + 2.42546219e-2f;
-  q = q * s + u;
-  q = q * t - 1.06777877e-1f;
-  q = q * t - 6.34846687e-1f;
-  q = q * t - 1.28717512e-1f;
-  q = q * t - t;
-  // Beyond 4 the result is 1; the clamp also keeps the polynomial from turning up again.
-  const float large = t > 4.0f ? 1.0f : 1.0f - fast_exp(q);
-  float p = -5.96761703e-4f;
-  p = p * s + 4.99119423e-3f;
-  p = p * s - 2.67681349e-2f;
-  p = p * s + 1.12819925e-1f;
-  p = p * s - 3.76125336e-1f;
-  p = p * s + 1.28379166e-1f;
-  const float small = p * x + x;
-  return t > 0.927734375f ? with_sign_of(large, x) : small;
+template <class F>
+ORTM_HD F erf_of(F x) {
+  F t = magnitude_of(x);
+  t = select(t > F(4.0f), F(4.0f), t);  // where the result is 1; the polynomial turns up again
+  const F s = t * t;
+  F q = multiply_add(F(-1.72853470e-5f), t, F(3.83197126e-4f));
+  const F u = multiply_add(F(-3.88396438e-3f), t, F(2.42546219e-2f));
+  q = multiply_add(q, s, u);
+  q = multiply_add(q, t, F(-1.06777877e-1f));
+  q = multiply_add(q, t, F(-6.34846687e-1f));
+  q = multiply_add(q, t, F(-1.28717512e-1f));
+  q = multiply_add(q, t, -t);
+  const F large = F(1.0f) - exp_of(q);
+  F p = F(-5.96761703e-4f);
+  p = multiply_add(p, s, F(4.99119423e-3f));
+  p = multiply_add(p, s, F(-2.67681349e-2f));
+  p = multiply_add(p, s, F(1.12819925e-1f));
+  p = multiply_add(p, s, F(-3.76125336e-1f));
+  p = multiply_add(p, s, F(1.28379166e-1f));
+  const F small = multiply_add(p, x, x);
+  return select(t > F(0.927734375f), with_sign_of(large, x), small);
 }
+ORTM_HD float fast_erf(float x) { return erf_of(x); }
 ORTM_HD double fast_erf(double x) { return std::erf(x); }
 
 template <class T>

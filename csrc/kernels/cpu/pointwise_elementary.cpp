@@ -80,8 +80,8 @@ struct Atan2 {
 };
 
 constexpr MicroOp kElementary[] = {
-    ORTM_FLOAT_ROWS("Exp", unary, Exp),
-    ORTM_FLOAT_ROWS("Erf", unary, Erf),
+    ORTM_FLOAT_ROWS("Exp", unary_formula, Exp),
+    ORTM_FLOAT_ROWS("Erf", unary_formula, Erf),
     ORTM_FLOAT_ROWS("Log", unary, Log),
     ORTM_FLOAT_ROWS("Log1p", unary, Log1p),
     ORTM_FLOAT_ROWS("Expm1", unary, Expm1),

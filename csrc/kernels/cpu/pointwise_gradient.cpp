@@ -48,7 +48,7 @@ struct SoftplusGrad {
   T operator()(T dy, T x) const {
     const T scaled = x * static_cast<T>(beta);
     const T slope = dy * sigmoid(scaled);
-    return scaled > static_cast<T>(threshold) ? dy : slope;
+    return select(scaled > static_cast<T>(threshold), dy, slope);
   }
   double beta, threshold;
 };
@@ -66,7 +66,7 @@ struct EluGrad {
   template <class T>
   T operator()(T dy, T x) const {
     const T slope = dy * static_cast<T>(alpha) * fast_exp(x);
-    return x > T(0) ? dy : slope;
+    return select(x > T(0), dy, slope);
   }
   double alpha;
 };
@@ -126,20 +126,20 @@ void configure_softplus(const NodeFacts& node, MicroParams& p) {
 }
 
 constexpr MicroOp kGradients[] = {
-    ORTM_FLOAT_ROWS("GeluGrad", binary, GeluGrad),
-    ORTM_FLOAT_ROWS("GeluGrad.tanh", binary, GeluTanhGrad),
+    ORTM_FLOAT_ROWS("GeluGrad", binary_formula, GeluGrad),
+    ORTM_FLOAT_ROWS("GeluGrad.tanh", binary_formula, GeluTanhGrad),
     ORTM_FLOAT_ROWS("ReluGrad", binary, ReluGrad),
     ORTM_FLOAT_ROWS("TanhGrad", binary, TanhGrad),
     ORTM_FLOAT_ROWS("SigmoidGrad", binary, SigmoidGrad),
-    ORTM_FLOAT_ROWS("SiluGrad", binary, SiluGrad),
-    ORTM_FLOAT_ROWS("LogSigmoidGrad", binary, LogSigmoidGrad),
+    ORTM_FLOAT_ROWS("SiluGrad", binary_formula, SiluGrad),
+    ORTM_FLOAT_ROWS("LogSigmoidGrad", binary_formula, LogSigmoidGrad),
     ORTM_FLOAT_ROWS("MishGrad", binary, MishGrad),
     ORTM_FLOAT_ROWS("HardSigmoidGrad", binary, HardSigmoidGrad),
     ORTM_FLOAT_ROWS("HardSwishGrad", binary, HardSwishGrad),
     ORTM_FLOAT_ROWS_WITH("ClipGrad", binary, ClipGrad, &configure_clip),
     ORTM_FLOAT_ROWS_WITH("LeakyReluGrad", binary, LeakyReluGrad, &configure_leaky_relu),
-    ORTM_FLOAT_ROWS_WITH("EluGrad", binary, EluGrad, &configure_elu),
-    ORTM_FLOAT_ROWS_WITH("SoftplusGrad", binary, SoftplusGrad, &configure_softplus),
+    ORTM_FLOAT_ROWS_WITH("EluGrad", binary_formula, EluGrad, &configure_elu),
+    ORTM_FLOAT_ROWS_WITH("SoftplusGrad", binary_formula, SoftplusGrad, &configure_softplus),
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/float_vec.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -98,6 +98,17 @@ void unary(const MicroArgs& m) {
   for (int64_t i = 0; i < count; ++i) out[i] = f(a[i]);
 }
 
+/// The same for functors over scalar_math.h's formulas, which take double and FloatVec.
+template <class F, class T>
+void unary_formula(const MicroArgs& m) {
+  if constexpr (std::is_same_v<T, float>) {
+    map_vectors(make_functor<F>(m), m.count, static_cast<float*>(m.out),
+                static_cast<const float*>(m.in[0]));
+  } else {
+    unary<F, T>(m);
+  }
+}
+
 template <class F, class In, class Out = In>
 void binary(const MicroArgs& m) {
   const F f = make_functor<F>(m);
@@ -107,6 +118,16 @@ void binary(const MicroArgs& m) {
   const int64_t count = m.count;
   ORTM_SIMD
   for (int64_t i = 0; i < count; ++i) out[i] = f(a[i], b[i]);
+}
+
+template <class F, class T>
+void binary_formula(const MicroArgs& m) {
+  if constexpr (std::is_same_v<T, float>) {
+    map_vectors(make_functor<F>(m), m.count, static_cast<float*>(m.out),
+                static_cast<const float*>(m.in[0]), static_cast<const float*>(m.in[1]));
+  } else {
+    binary<F, T>(m);
+  }
 }
 
 }  // namespace ORTM_ISA

@@ -5,10 +5,13 @@
 #include "kernels/cpu/strided_copy.h"
 
 #include <cstring>
+#include <utility>
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
+
+constexpr int64_t kBlockBytes = 64;  // side of a block that is transposed: a cache line
 
 struct Bytes16 {
   uint64_t half[2];
@@ -69,20 +72,57 @@ void copy_rows(const StridedCopy& copy, T* to, const T* from, int64_t begin, int
   }
 }
 
+// Two vectors riffled: the lower (upper) halves of a and b, element by element.
+template <class V, size_t... I>
+void riffle_low(V& out, const V& a, const V& b, std::index_sequence<I...>) {
+  out = __builtin_shufflevector(a, b, (I % 2 * sizeof...(I) + I / 2)...);
+}
+template <class V, size_t... I>
+void riffle_high(V& out, const V& a, const V& b, std::index_sequence<I...>) {
+  out = __builtin_shufflevector(a, b, (I % 2 * sizeof...(I) + sizeof...(I) / 2 + I / 2)...);
+}
+
+// A square of kCount by kCount elements in registers: log2(kCount) riffles of rows i and
+// i + kCount / 2 transpose it.
+template <class T>
+struct Square {
+  static constexpr size_t kCount = 32 / sizeof(T);
+  typedef T Row __attribute__((vector_size(32)));
+
+  static void transpose(T* to, int64_t to_row, const T* from, int64_t from_column) {
+    constexpr auto kLanes = std::make_index_sequence<kCount>();
+    Row rows[2][kCount];
+    for (size_t i = 0; i < kCount; ++i)
+      std::memcpy(&rows[0][i], from + static_cast<int64_t>(i) * from_column, sizeof(Row));
+    int now = 0;
+    for (size_t step = 1; step < kCount; step *= 2, now ^= 1) {
+      for (size_t i = 0; i < kCount / 2; ++i) {
+        const Row &a = rows[now][i], &b = rows[now][i + kCount / 2];
+        riffle_low(rows[now ^ 1][2 * i], a, b, kLanes);
+        riffle_high(rows[now ^ 1][2 * i + 1], a, b, kLanes);
+      }
+    }
+    for (size_t i = 0; i < kCount; ++i)
+      std::memcpy(to + static_cast<int64_t>(i) * to_row, &rows[now][i], sizeof(Row));
+  }
+};
+
 // `rows` by `columns` elements: to[r * to_row + c] = from[c * from_column + r].
 template <class T>
 void transpose_block(T* to, int64_t to_row, const T* from, int64_t from_column, int64_t rows,
                      int64_t columns) {
-  constexpr int64_t kSide = 64 / sizeof(T);
-  alignas(64) T block[kSide][kSide];
-  if (rows == kSide && columns == kSide) {
-    for (int64_t c = 0; c < kSide; ++c)
-      for (int64_t r = 0; r < kSide; ++r) block[r][c] = from[c * from_column + r];
-    for (int64_t r = 0; r < kSide; ++r) std::memcpy(to + r * to_row, block[r], sizeof(block[r]));
-    return;
+  constexpr int64_t kSide = kBlockBytes / sizeof(T);
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 2) {
+    if (rows == kSide && columns == kSide) {
+      for (int64_t r = 0; r < kSide; r += 32 / static_cast<int64_t>(sizeof(T)))
+        for (int64_t c = 0; c < kSide; c += 32 / static_cast<int64_t>(sizeof(T)))
+          Square<T>::transpose(to + r * to_row + c, to_row, from + c * from_column + r,
+                               from_column);
+      return;
+    }
   }
-  for (int64_t c = 0; c < columns; ++c)
-    for (int64_t r = 0; r < rows; ++r) to[r * to_row + c] = from[c * from_column + r];
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) to[r * to_row + c] = from[c * from_column + r];
 }
 
 // The plane of source_dim (rows) and the innermost dimension (columns) in blocks; the dimensions
@@ -115,21 +155,24 @@ Planes planes_of(const StridedCopy& copy) {
 
 template <class T>
 void copy_planes(const StridedCopy& copy, T* to, const T* from, const KernelContext& context) {
-  constexpr int64_t kSide = 64 / sizeof(T);
+  constexpr int64_t kSide = kBlockBytes / sizeof(T);
+  // Bands of rows of one plane, wide enough that the source is read several lines at a stretch.
+  constexpr int64_t kBand = 4 * kSide;
   const Planes p = planes_of(copy);
-  const int64_t bands = ceil_div(p.rows, kSide);  // bands of rows of one plane
-  parallel_ranges(context, p.outer.count() * bands, grain_for(kSide * p.columns),
+  const int64_t bands = ceil_div(p.rows, kBand);
+  auto copy_band = [&](int64_t item) {
+    const Coords coords = p.outer.unravel(item / bands);
+    const int64_t row = item % bands * kBand, rows = std::min(kBand, p.rows - row);
+    T* band_to = to + p.outer.offset(0, coords) + row * p.to_row;
+    const T* band_from = from + p.outer.offset(1, coords) + row;
+    for (int64_t c = 0; c < p.columns; c += kSide)
+      for (int64_t r = 0; r < rows; r += kSide)
+        transpose_block(band_to + r * p.to_row + c, p.to_row, band_from + c * p.from_column + r,
+                        p.from_column, std::min(kSide, rows - r), std::min(kSide, p.columns - c));
+  };
+  parallel_ranges(context, p.outer.count() * bands, grain_for(kBand * p.columns),
                   [&](int64_t begin, int64_t end) {
-                    for (int64_t item = begin; item < end; ++item) {
-                      const Coords coords = p.outer.unravel(item / bands);
-                      const int64_t row = item % bands * kSide,
-                                    rows = std::min(kSide, p.rows - row);
-                      T* band_to = to + p.outer.offset(0, coords) + row * p.to_row;
-                      const T* band_from = from + p.outer.offset(1, coords) + row;
-                      for (int64_t c = 0; c < p.columns; c += kSide)
-                        transpose_block(band_to + c, p.to_row, band_from + c * p.from_column,
-                                        p.from_column, rows, std::min(kSide, p.columns - c));
-                    }
+                    for (int64_t item = begin; item < end; ++item) copy_band(item);
                   });
 }
 

@@ -1,0 +1,118 @@
+// A vector of floats of the instruction set's width, for the formulas of scalar_math.h. Compilers
+// vectorize loops over simple arithmetic well, but turn the selections of longer formulas into
+// branches; explicit vectors do not depend on their mood.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cpu/cpu_kernel.h"
+
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
+typedef float FloatLanes __attribute__((vector_size(kVectorBytes)));
+typedef uint32_t UIntLanes __attribute__((vector_size(kVectorBytes)));
+typedef int32_t IntLanes __attribute__((vector_size(kVectorBytes)));
+
+struct FloatVec {
+  static constexpr int64_t kCount = kVectorBytes / 4;
+  FloatLanes v;
+
+  FloatVec() = default;
+  FloatVec(FloatLanes lanes) : v(lanes) {}  // NOLINT: the same thing
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  explicit FloatVec(T x) : v(FloatLanes{} + static_cast<float>(x)) {}
+
+  static FloatVec load(const float* from) {
+    FloatVec x;
+    std::memcpy(&x.v, from, sizeof(x.v));
+    return x;
+  }
+  void store(float* to) const { std::memcpy(to, &v, sizeof(v)); }
+
+  friend FloatVec operator+(FloatVec a, FloatVec b) { return a.v + b.v; }
+  friend FloatVec operator-(FloatVec a, FloatVec b) { return a.v - b.v; }
+  friend FloatVec operator*(FloatVec a, FloatVec b) { return a.v * b.v; }
+  friend FloatVec operator/(FloatVec a, FloatVec b) { return a.v / b.v; }
+  friend FloatVec operator-(FloatVec a) { return -a.v; }
+  friend IntLanes operator<(FloatVec a, FloatVec b) { return a.v < b.v; }
+  friend IntLanes operator>(FloatVec a, FloatVec b) { return a.v > b.v; }
+  friend IntLanes operator<=(FloatVec a, FloatVec b) { return a.v <= b.v; }
+  friend IntLanes operator>=(FloatVec a, FloatVec b) { return a.v >= b.v; }
+};
+
+/// The bits of a FloatVec, lane by lane.
+struct UIntVec {
+  UIntLanes v;
+  friend UIntVec operator+(UIntVec a, uint32_t b) { return {a.v + b}; }
+  friend UIntVec operator-(UIntVec a, uint32_t b) { return {a.v - b}; }
+  friend UIntVec operator-(UIntVec a, UIntVec b) { return {a.v - b.v}; }
+  friend UIntVec operator&(UIntVec a, uint32_t b) { return {a.v & b}; }
+  friend UIntVec operator|(UIntVec a, UIntVec b) { return {a.v | b.v}; }
+  friend UIntVec operator<<(UIntVec a, int b) { return {a.v << b}; }
+};
+
+inline UIntVec bits_of(FloatVec x) { return {reinterpret_cast<UIntLanes>(x.v)}; }
+inline FloatVec float_of(UIntVec bits) { return reinterpret_cast<FloatLanes>(bits.v); }
+inline UIntVec halved(UIntVec x) {
+  return {reinterpret_cast<UIntLanes>(reinterpret_cast<IntLanes>(x.v) >> 1)};
+}
+inline FloatVec select(IntLanes mask, FloatVec a, FloatVec b) { return mask ? a.v : b.v; }
+inline FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
+#if defined(__AVX512F__)
+  return FloatLanes(_mm512_fmadd_ps(__m512(a.v), __m512(b.v), __m512(c.v)));
+#elif defined(__FMA__)
+  return FloatLanes(_mm256_fmadd_ps(__m256(a.v), __m256(b.v), __m256(c.v)));
+#else
+  return a * b + c;
+#endif
+}
+inline FloatVec magnitude_of(FloatVec x) { return float_of(bits_of(x) & 0x7fffffffu); }
+inline FloatVec fast_exp(FloatVec x) { return exp_of(x); }
+inline FloatVec fast_tanh(FloatVec x) { return tanh_of(x); }
+inline FloatVec fast_erf(FloatVec x) { return erf_of(x); }
+
+/// out[i] = f(a[i]) for float arrays, whole vectors at a time; the tail runs in a padded vector.
+template <class F>
+inline void map_vectors(const F& f, int64_t count, float* out, const float* a) {
+  constexpr int64_t kStep = FloatVec::kCount;
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) f(FloatVec::load(a + i)).store(out + i);
+  if (i == count) return;
+  float tail[kStep] = {};
+  std::memcpy(tail, a + i, static_cast<size_t>(count - i) * sizeof(float));
+  f(FloatVec::load(tail)).store(tail);
+  std::memcpy(out + i, tail, static_cast<size_t>(count - i) * sizeof(float));
+}
+
+template <class F>
+inline void map_vectors(const F& f, int64_t count, float* out, const float* a, const float* b) {
+  constexpr int64_t kStep = FloatVec::kCount;
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep)
+    f(FloatVec::load(a + i), FloatVec::load(b + i)).store(out + i);
+  if (i == count) return;
+  const size_t rest = static_cast<size_t>(count - i) * sizeof(float);
+  float tail_a[kStep] = {}, tail_b[kStep] = {};
+  std::memcpy(tail_a, a + i, rest);
+  std::memcpy(tail_b, b + i, rest);
+  f(FloatVec::load(tail_a), FloatVec::load(tail_b)).store(tail_a);
+  std::memcpy(out + i, tail_a, rest);
+}
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
