@@ -175,6 +175,31 @@ def test_sizes_as_data(path):
         close(run(SIZES, {"x": x, "z": z}, path, infer=False), *expected)
 
 
+def test_moving_elements(path):
+    text = """g (x: f32[4,n], i: i64[2,n], u: f32[2,n], h: f16[n]) => (a, b, c, d, e, f, k, q) {
+        a = Pad<pads=[1,0,0,2], value=-1.5> (x)
+        b = CumSum<axis=0, reverse=1> (x)
+        c = Trilu<upper=0, k=-1> (x)
+        d = GatherElements<axis=0> (x, i)
+        e = ScatterElements<axis=0, reduction="add"> (x, i, u)
+        f = Range<start=0.5, limit=3.0, delta=0.25, dtype=f16> ()
+        k, _ = Split<axis=0, sizes=[1,3]> (x)
+        q = BiasSoftmax<axis=-1> (x, x)
+    }"""
+    x, i, u = torch.randn(4, 5), torch.randint(0, 4, (2, 5)), torch.randn(2, 5)
+    expected = [
+        F.pad(x, (0, 2, 1, 0), value=-1.5),
+        x.flip(0).cumsum(0).flip(0),
+        x.tril(-1),
+        x.gather(0, i),
+        x.scatter_add(0, i, u),
+        torch.arange(0.5, 3.0, 0.25, dtype=torch.float16),
+        x[:1],
+        (2 * x).softmax(-1),
+    ]
+    close(run(text, {"x": x, "i": i, "u": u, "h": torch.zeros(5).half()}, path), *expected)
+
+
 def test_empty_tensors(path):
     text = """g (x: f32[n,4]) => (y, z) {
         e: f32[n,0] = Slice<axis=1, start=2, end=2, step=1> (x)
