@@ -40,6 +40,14 @@ Values convert_native_dropout(TorchCall& t) {
   return {t.emit("Dropout", {x}, attrs), t.cast(mask, DType::Bool)};
 }
 
+// The backward of a composite that was traced whole: its mask is a value.
+Values convert_native_dropout_backward(TorchCall& t) {
+  require_real(t, true);
+  const DType dtype = t.output().dtype;
+  Value* kept = t.emit("Mul", {t.operand("grad_output", dtype), t.operand("mask", dtype)});
+  return {t.emit("Mul", {kept, t.operand("scale", dtype)})};
+}
+
 REGISTER_OP(Dropout, {.inputs = {"x"},
                       .outputs = {"y"},
                       .kind = OpKind::Pointwise,
@@ -47,7 +55,9 @@ REGISTER_OP(Dropout, {.inputs = {"x"},
                       .infer = infer_same_as_input,
                       .grad = dropout_grad,
                       .from_torch = {{"aten.dropout.default", convert_dropout},
-                                     {"aten.native_dropout.default", convert_native_dropout}}});
+                                     {"aten.native_dropout.default", convert_native_dropout},
+                                     {"aten.native_dropout_backward.default",
+                                      convert_native_dropout_backward}}});
 
 REGISTER_OP(DropoutGrad, {.domain = "com.microsoft",
                           .inputs = {"dy"},

@@ -53,9 +53,10 @@ Values convert_repeat(TorchCall& t) {
   return {t.reshape(expanded, t.output().dims)};
 }
 
-// Functional form of self.copy_(src): src in the shape and type of self.
+// Functional form of self.copy_(src) and self.fill_(src): src in the shape and type of self.
+template <OpName source>
 Values convert_copy(TorchCall& t) {
-  Value* src = t.cast(t.tensor("src"), t.output().dtype);
+  Value* src = t.operand(source.text, t.output().dtype);
   if (src->dims == t.output().dims) return {t.emit("Identity", {src})};
   return {t.emit("Expand", {src}, {{"shape", t.output().dims}})};
 }
@@ -70,7 +71,8 @@ REGISTER_OP(Expand, {.inputs = {"x"},
                                     {"aten.expand_as.default", convert_expand},
                                     {"aten.broadcast_to.default", convert_expand},
                                     {"aten.repeat.default", convert_repeat},
-                                    {"aten.copy.default", convert_copy}}});
+                                    {"aten.copy.default", convert_copy<"src">},
+                                    {"aten.fill.Tensor", convert_copy<"value">}}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -60,17 +60,43 @@ Values convert_index_select(TorchCall& t) {
   return gathered(t, data, t.tensor("index"), t.axis("dim", data->rank()));
 }
 
-// x[:, indices]: one tensor of integers among the indices.
-Values convert_index(TorchCall& t) {
-  const Values indices = t.tensors("indices");
-  int64_t axis = -1;
-  for (size_t i = 0; i < indices.size(); ++i) {
-    if (!indices[i]) continue;
-    if (axis >= 0) t.refuse("several index tensors at once have no op");
-    axis = static_cast<int64_t>(i);
+// Indices of several neighbouring dimensions as one index into the merged dimension.
+Value* merged_index(TorchCall& t, const Values& indices, const Dims& dims, size_t first) {
+  Value* flat = nullptr;
+  for (size_t i = first; i < first + indices.size(); ++i) {
+    Value* index = t.cast(indices[i - first], DType::Int64);
+    Value* size = t.size_literal(dims[i], DType::Int64);
+    Value* negative = t.emit("Less", {index, t.literal(0.0, DType::Int64)});
+    index = t.emit("Where", {negative, t.emit("Add", {index, size}), index});
+    flat = flat ? t.emit("Add", {t.emit("Mul", {flat, size}), index}) : index;
   }
-  if (axis < 0) t.refuse("there is no index tensor");
-  return gathered(t, t.tensor("self"), indices[static_cast<size_t>(axis)], axis);
+  return flat;
+}
+
+// x[:, i, j]: tensors of integers for neighbouring dimensions.
+Values convert_index(TorchCall& t) {
+  Value* x = t.tensor("self");
+  const Values given = t.tensors("indices");
+  Values indices;
+  size_t first = 0;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i]) continue;
+    if (!is_index(given[i]->dtype)) t.refuse("indices must be int64 or int32");
+    if (indices.empty()) first = i;
+    if (i != first + indices.size()) t.refuse("indexed dimensions must be neighbours");
+    indices.push_back(given[i]);
+  }
+  if (indices.empty()) t.refuse("there is no index tensor");
+  const auto axis = static_cast<int64_t>(first);
+  if (indices.size() == 1) return gathered(t, x, indices[0], axis);
+  Dims merged(x->dims.begin(), x->dims.begin() + axis);
+  DimExpr size = 1;
+  for (size_t i = first; i < first + indices.size(); ++i) size = size * x->dims[i];
+  merged.push_back(size);
+  merged.insert(merged.end(), x->dims.begin() + axis + static_cast<int64_t>(indices.size()),
+                x->dims.end());
+  Value* index = merged_index(t, indices, x->dims, first);
+  return gathered(t, t.reshape(x, merged), index, axis);
 }
 
 // padding_idx means something to the gradient only: rows of that index get none.

@@ -1,5 +1,7 @@
 // y = exp(x) / sum(exp(x), axis), its logarithm, and BiasSoftmax = Softmax(x + bias)
 
+#include <limits>
+
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -38,6 +40,31 @@ Values convert(TorchCall& t) {
   return {t.emit(op.text, {x}, {{"axis", t.axis("dim", x->rank())}})};
 }
 
+// Rows that are wholly -inf give zeros. They are computed on zeros, so that no nan arises that a
+// gradient would carry on.
+Values convert_safe_softmax(TorchCall& t) {
+  require_real(t, true);
+  Value* x = t.operand("self", t.output().dtype);
+  if (x->rank() == 0) t.refuse("a scalar has no axis");
+  const int64_t axis = t.axis("dim", x->rank());
+  Value* zero = t.literal(0.0, x->dtype);
+  Value* lowest = t.literal(-std::numeric_limits<double>::infinity(), x->dtype);
+  Value* largest = t.emit("ReduceMax", {t.emit("Detach", {x})}, {{"axes", Dims{axis}}});
+  Value* masked = t.emit("Equal", {largest, lowest});
+  Value* y = t.emit("Softmax", {t.emit("Where", {masked, zero, x})}, {{"axis", axis}});
+  return {t.emit("Where", {masked, zero, y})};
+}
+
+// The backward of a composite that was traced whole.
+template <OpName op>
+Values convert_backward(TorchCall& t) {
+  Value* y = t.tensor("output");
+  Value* dy = t.operand("grad_output", y->dtype);
+  if (y->rank() == 0) t.refuse("a scalar has no axis");
+  Value* dx = t.emit(op.text, {dy, y}, {{"axis", t.axis("dim", y->rank())}});
+  return {t.cast(dx, t.output().dtype)};
+}
+
 OpDef softmax(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
   return {.name = name,
           .inputs = {"x"},
@@ -49,25 +76,29 @@ OpDef softmax(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
           .from_torch = std::move(rows)};
 }
 
-OpDef softmax_gradient(std::string_view name) {
+OpDef softmax_gradient(std::string_view name, std::vector<TorchRow> rows) {
   return {.name = name,
           .domain = "com.microsoft",
           .inputs = {"dy", "y"},
           .outputs = {"dx"},
           .attrs = {{"axis", -1}},
           .kind = OpKind::Norm,
-          .infer = infer_softmax};
+          .infer = infer_softmax,
+          .from_torch = std::move(rows)};
 }
 
 std::vector<OpDef> softmaxes() {
   return {softmax("Softmax", softmax_grad,
                   {{"aten.softmax.int", convert<"Softmax">},
-                   {"aten._softmax.default", convert<"Softmax">}}),
-          softmax_gradient("SoftmaxGrad"),
+                   {"aten._softmax.default", convert<"Softmax">},
+                   {"aten._safe_softmax.default", convert_safe_softmax}}),
+          softmax_gradient("SoftmaxGrad", {{"aten._softmax_backward_data.default",
+                                            convert_backward<"SoftmaxGrad">}}),
           softmax("LogSoftmax", log_softmax_grad,
                   {{"aten.log_softmax.int", convert<"LogSoftmax">},
                    {"aten._log_softmax.default", convert<"LogSoftmax">}}),
-          softmax_gradient("LogSoftmaxGrad")};
+          softmax_gradient("LogSoftmaxGrad", {{"aten._log_softmax_backward_data.default",
+                                               convert_backward<"LogSoftmaxGrad">}})};
 }
 
 REGISTER_OPS(softmaxes());
