@@ -413,6 +413,15 @@ DimExpr product(const Dims& dims) {
   return total;
 }
 
+bool may_equal(const DimExpr& a, const DimExpr& b) {
+  return !a.is_constant() || !b.is_constant() || a == b;
+}
+
+bool may_equal(const Dims& a, const Dims& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const DimExpr& x, const DimExpr& y) { return may_equal(x, y); });
+}
+
 std::vector<int64_t> evaluate(const Dims& dims, const SymbolValues& values) {
   std::vector<int64_t> sizes;
   sizes.reserve(dims.size());

@@ -123,6 +123,11 @@ using Dims = std::vector<DimExpr>;
 /// Product of all dims: the number of elements.
 DimExpr product(const Dims& dims);
 
+/// False only if the sizes certainly differ. Sizes that the tracer compared may be spelled
+/// differently: it has guarded their equality, and plans check it again on numbers.
+bool may_equal(const DimExpr& a, const DimExpr& b);
+bool may_equal(const Dims& a, const Dims& b);
+
 /// All dims evaluated.
 std::vector<int64_t> evaluate(const Dims& dims, const SymbolValues& values);
 

@@ -16,7 +16,7 @@ Dims channel_dims(InferContext& c, const Value& x) {
 
 void check_channels(InferContext& c, const Dims& channels) {
   for (size_t i = 1; i < c.input_count(); ++i)
-    if (c.has_input(i) && c.input(i).dims != channels)
+    if (c.has_input(i) && !may_equal(c.input(i).dims, channels))
       c.fail(str("per-channel operands must have the shape ", dims_text(channels), ", but found ",
                  dims_text(c.input(i).dims)));
 }

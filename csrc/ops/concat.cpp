@@ -14,7 +14,7 @@ void infer_concat(InferContext& c) {
     const Value& x = c.input(i);
     Dims other = x.dims;
     if (other.size() == dims.size()) other[axis] = dims[axis];
-    if (other != dims || x.dtype != c.input(0).dtype)
+    if (!may_equal(other, dims) || x.dtype != c.input(0).dtype)
       c.fail(str("operands must agree except along axis ", axis, ", but found ",
                  name_of(c.input(0).dtype), dims_text(c.input(0).dims), " and ", name_of(x.dtype),
                  dims_text(x.dims)));

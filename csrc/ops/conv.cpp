@@ -19,7 +19,7 @@ void infer_conv(InferContext& c) {
   if (x.rank() < 3 || x.rank() != w.rank())
     c.fail(str("x and w must have one rank of 3 or more, but found ", dims_text(x.dims), " and ",
                dims_text(w.dims)));
-  if (!(w.dims[1] * c.attrs().dim("group") == x.dims[1]))
+  if (!may_equal(w.dims[1] * c.attrs().dim("group"), x.dims[1]))
     c.fail(str("w must have the channels of x per group, but found ", dims_text(w.dims), " for ",
                dims_text(x.dims), " in ", c.attrs().dim("group"), " groups"));
   const Dims spatial = window_dims(c, Dims(w.dims.begin() + 2, w.dims.end()));

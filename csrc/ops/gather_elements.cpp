@@ -22,7 +22,7 @@ void infer_scatter_elements(InferContext& c) {
   const Value& data = c.input(0);
   const Value& updates = c.input(2);
   c.axis("axis", data.rank());
-  if (c.input(1).rank() != data.rank() || updates.dims != c.input(1).dims)
+  if (c.input(1).rank() != data.rank() || !may_equal(updates.dims, c.input(1).dims))
     c.fail(str("updates and indices must have one shape, but found ", dims_text(updates.dims),
                " and ", dims_text(c.input(1).dims)));
   if (updates.dtype != data.dtype)
@@ -57,7 +57,7 @@ Values convert_scatter_add(TorchCall& t) {
   Value* updates = t.tensor("src");
   if (indices->dtype != DType::Int64) t.refuse("indices must be int64");
   if (data->rank() == 0 || data->rank() != indices->rank()) t.refuse("scalars have no elements");
-  if (updates->dims != indices->dims) t.refuse("src must have the shape of index");
+  if (!may_equal(updates->dims, indices->dims)) t.refuse("src must have the shape of index");
   return {t.emit("ScatterElements", {data, indices, updates},
                  {{"axis", t.axis("dim", data->rank())}, {"reduction", "add"}})};
 }

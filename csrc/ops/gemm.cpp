@@ -15,7 +15,7 @@ void infer_gemm(InferContext& c) {
   if (!c.has_input(2)) return;
   const Dims& dims = c.node().output()->dims;
   const std::optional<Dims> both = try_broadcast(dims, c.input(2).dims);
-  if (!both || *both != dims)
+  if (!both || !may_equal(*both, dims))
     c.fail(
         str("c must broadcast to ", dims_text(dims), ", but found ", dims_text(c.input(2).dims)));
   if (c.input(2).dtype != c.input(0).dtype)

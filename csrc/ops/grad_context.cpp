@@ -108,7 +108,9 @@ Value* emit_sum_to(Graph& graph, Value* value, const Dims& dims) {
   const size_t lead = value->rank() - dims.size();
   Dims axes;
   for (size_t i = 0; i < value->rank(); ++i)
-    if (i < lead || !(value->dims[i] == dims[i - lead])) axes.push_back(static_cast<int64_t>(i));
+    if (i < lead || (dims[i - lead] == DimExpr(1) && !(value->dims[i] == DimExpr(1))))
+      axes.push_back(static_cast<int64_t>(i));
+  if (axes.empty()) return value;  // the same sizes, spelled differently
   const bool only_leading = axes.size() == lead;
   Value* sum =
       emit(graph, "ReduceSum", {value}, {{"axes", axes}, {"keepdims", only_leading ? 0 : 1}});

@@ -48,8 +48,8 @@ std::optional<Dims> try_broadcast(const Dims& a, const Dims& b) {
   for (size_t i = 0; i < shorter.size(); ++i) {
     DimExpr& dim = result[lead + i];
     if (dim == shorter[i] || is_one(shorter[i])) continue;
-    if (!is_one(dim)) return std::nullopt;
-    dim = shorter[i];
+    if (!is_one(dim) && !may_equal(dim, shorter[i])) return std::nullopt;
+    if (is_one(dim) || shorter[i].is_constant()) dim = shorter[i];
   }
   return result;
 }
@@ -118,7 +118,7 @@ void infer_matmul(InferContext& c) {
   const DimExpr& m = a.dims[a.rank() - 2 + flip_a];
   const DimExpr& k = a.dims[a.rank() - 1 - flip_a];
   const DimExpr& n = b.dims[b.rank() - 1 - flip_b];
-  if (!(k == b.dims[b.rank() - 2 + flip_b]))
+  if (!may_equal(k, b.dims[b.rank() - 2 + flip_b]))
     c.fail(str("inner dimensions must be equal, but found ", dims_text(a.dims), " and ",
                dims_text(b.dims)));
   std::optional<Dims> dims =

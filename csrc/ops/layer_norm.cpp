@@ -22,7 +22,7 @@ Dims normalized_dims(InferContext& c, const Value& x) {
 void check_affine(InferContext& c, const Value& x, size_t operand) {
   if (!c.has_input(operand)) return;
   const Dims expected = normalized_dims(c, x);
-  if (c.input(operand).dims != expected || c.input(operand).dtype != x.dtype)
+  if (!may_equal(c.input(operand).dims, expected) || c.input(operand).dtype != x.dtype)
     c.fail(str("scale and bias must be ", name_of(x.dtype), dims_text(expected), ", but found ",
                name_of(c.input(operand).dtype), dims_text(c.input(operand).dims)));
 }
@@ -46,7 +46,7 @@ void infer_layer_norm_grad(InferContext& c) {
 
 void infer_skip_layer_norm(InferContext& c) {
   const Value& x = c.input(0);
-  if (c.input(1).dims != x.dims || c.input(1).dtype != x.dtype)
+  if (!may_equal(c.input(1).dims, x.dims) || c.input(1).dtype != x.dtype)
     c.fail("x and skip must have one type and shape");
   check_affine(c, x, 2);
   check_affine(c, x, 3);

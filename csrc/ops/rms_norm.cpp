@@ -14,7 +14,7 @@ void infer_rms_norm(InferContext& c) {
   const Value& x = c.input(0);
   const auto axis = static_cast<size_t>(c.axis("axis", x.rank()));
   const Dims normalized(x.dims.begin() + static_cast<std::ptrdiff_t>(axis), x.dims.end());
-  if (c.has_input(1) && (c.input(1).dims != normalized || c.input(1).dtype != x.dtype))
+  if (c.has_input(1) && (!may_equal(c.input(1).dims, normalized) || c.input(1).dtype != x.dtype))
     c.fail(str("scale must be ", name_of(x.dtype), dims_text(normalized), ", but found ",
                name_of(c.input(1).dtype), dims_text(c.input(1).dims)));
   Dims statistics = x.dims;

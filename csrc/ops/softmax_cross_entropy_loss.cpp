@@ -14,10 +14,10 @@ void infer_loss(InferContext& c) {
   if (scores.rank() < 2) c.fail(str("scores must have rank 2 or more, but found ", scores.rank()));
   Dims expected = scores.dims;
   expected.erase(expected.begin() + 1);
-  if (labels.dims != expected)
+  if (!may_equal(labels.dims, expected))
     c.fail(str("labels must have the shape ", dims_text(expected), ", but found ",
                dims_text(labels.dims)));
-  if (c.has_input(2) && c.input(2).dims != Dims{scores.dims[1]})
+  if (c.has_input(2) && !may_equal(c.input(2).dims, Dims{scores.dims[1]}))
     c.fail(str("weights must have the shape ", dims_text({scores.dims[1]}), ", but found ",
                dims_text(c.input(2).dims)));
   const bool none = c.attrs().string("reduction") == "none";
