@@ -17,16 +17,11 @@ int64_t floor_div_value(int64_t a, int64_t b) {
 
 int64_t apply(DimAtom::Kind kind, int64_t a, int64_t b) {
   switch (kind) {
-    case DimAtom::Kind::FloorDiv:
-      return floor_div_value(a, b);
-    case DimAtom::Kind::Mod:
-      return a - floor_div_value(a, b) * b;
-    case DimAtom::Kind::Max:
-      return std::max(a, b);
-    case DimAtom::Kind::Min:
-      return std::min(a, b);
-    case DimAtom::Kind::Symbol:
-      break;
+    case DimAtom::Kind::FloorDiv: return floor_div_value(a, b);
+    case DimAtom::Kind::Mod: return a - floor_div_value(a, b) * b;
+    case DimAtom::Kind::Max: return std::max(a, b);
+    case DimAtom::Kind::Min: return std::min(a, b);
+    case DimAtom::Kind::Symbol: break;
   }
   throw InternalError("a symbol is not an operation");
 }
@@ -116,7 +111,8 @@ class DimParser {
     auto is_word = [](char c) {
       return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
     };
-    while (at_ < text_.size() && is_word(text_[at_])) ++at_;
+    if (at_ < text_.size() && text_[at_] != '.')  // .5 is no name
+      while (at_ < text_.size() && is_word(text_[at_])) ++at_;
     ORTM_CHECK(at_ > start, "[shape] a size expression wants a number or a name, but found '",
                text_.substr(at_), "' in '", text_, "'");
     return std::string(text_.substr(start, at_ - start));
@@ -144,14 +140,10 @@ class DimParser {
 
 std::string atom_text(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
   switch (kind) {
-    case DimAtom::Kind::FloorDiv:
-      return str("((", a, ")//(", b, "))");
-    case DimAtom::Kind::Mod:
-      return str("((", a, ")%(", b, "))");
-    case DimAtom::Kind::Max:
-      return str("max(", a, ",", b, ")");
-    default:
-      return str("min(", a, ",", b, ")");
+    case DimAtom::Kind::FloorDiv: return str("((", a, ")//(", b, "))");
+    case DimAtom::Kind::Mod: return str("((", a, ")%(", b, "))");
+    case DimAtom::Kind::Max: return str("max(", a, ",", b, ")");
+    default: return str("min(", a, ",", b, ")");
   }
 }
 
@@ -284,16 +276,11 @@ DimExpr DimExpr::min(const DimExpr& a, const DimExpr& b) {
 
 DimExpr DimExpr::simplified(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
   switch (kind) {
-    case DimAtom::Kind::FloorDiv:
-      return floor_div(a, b);
-    case DimAtom::Kind::Mod:
-      return mod(a, b);
-    case DimAtom::Kind::Max:
-      return max(a, b);
-    case DimAtom::Kind::Min:
-      return min(a, b);
-    case DimAtom::Kind::Symbol:
-      break;
+    case DimAtom::Kind::FloorDiv: return floor_div(a, b);
+    case DimAtom::Kind::Mod: return mod(a, b);
+    case DimAtom::Kind::Max: return max(a, b);
+    case DimAtom::Kind::Min: return min(a, b);
+    case DimAtom::Kind::Symbol: break;
   }
   throw InternalError("a symbol is not an operation");
 }

@@ -76,7 +76,7 @@ TEST(DimExpr, Symbols) {
 
 TEST(DimExpr, RefusesBadText) {
   for (const char* text :
-       {"", "2 +", "(n", "n)", "max(n)", "a b", "99999999999999999999", "n//0 //"})
+       {"", "2 +", ".5", "1.5", "(n", "n)", "max(n)", "a b", "99999999999999999999", "n//0 //"})
     EXPECT_THROW(parse(text), Error) << text;
 }
 
