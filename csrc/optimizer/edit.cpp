@@ -94,11 +94,12 @@ void supersede(Graph& graph, Value* from, Value* fresh) {
 std::optional<Scalar> uniform_value(const Value& value) {
   const Value* source = storage_root(&value);
   if (source->is_literal()) return source->literal();
-  if (!source->producer() || source->producer()->op != "ConstantOfShape") return {};
+  if (!source->producer() || source->producer()->op != "ConstantOfShape") return std::nullopt;
   const Attr* filler = source->producer()->attrs.find("value");
-  if (const auto* number = filler ? std::get_if<double>(filler) : nullptr) return Scalar(*number);
-  if (const auto* size = filler ? std::get_if<DimExpr>(filler) : nullptr) return Scalar(*size);
-  return {};
+  if (!filler) return std::nullopt;
+  if (const auto* size = std::get_if<DimExpr>(filler)) return *size;
+  if (const auto* number = std::get_if<double>(filler)) return *number;
+  return std::nullopt;
 }
 
 std::optional<double> number_of(const Scalar& scalar) {
