@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +55,10 @@ class Compiler:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one piece; what cannot be lowered runs in eager and is counted."""
         start = time.perf_counter()
+        broken = _graph_break(gm)
+        if broken is not None:
+            self.graph_breaks.append(broken)
+            self.logger.warning("ortmodule_py: the graph breaks here: %s", broken)
         try:
             run = self._compile(gm, example_inputs)
         except (CannotLower, _C.ORTModuleError) as error:
@@ -92,16 +99,23 @@ class Compiler:
         path.write_text(text)
 
     def _leave_to_eager(self, gm: fx.GraphModule, error: Exception) -> Callable[..., Any]:
+        self.note_eager(error)
+        eager: Callable[..., Any] = gm.forward
+        return eager
+
+    def note_eager(self, error: Exception) -> None:
+        """Count a piece that eager PyTorch runs, and say so once."""
         reason = getattr(error, "reason", str(error))
         origin = " ".join(part for part in getattr(error, "origin", ()) if part)
-        self.eager_pieces.append(EagerPiece(reason, origin))
+        piece = EagerPiece(reason, origin)
+        if piece in self.eager_pieces:
+            return
+        self.eager_pieces.append(piece)
         self.logger.warning(
             "ortmodule_py: a piece of the model runs in eager PyTorch: %s%s",
             reason,
             f" ({origin})" if origin else "",
         )
-        eager: Callable[..., Any] = gm.forward
-        return eager
 
 
 def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
@@ -109,8 +123,45 @@ def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Ca
     return Compiler()(gm, example_inputs)
 
 
+_CAPTURES_PER_FUNCTION = 256
+"""Captures of one function over all modules of a process, before it is left to eager PyTorch."""
+
+
 def dynamo_settings() -> Any:
-    """Dynamo's configuration while our modules run."""
+    """Dynamo's configuration while our modules run.
+
+    Reaching the limit of captures raises `RecompileLimit`, as the alternative is silent eager.
+    """
     return torch._dynamo.config.patch(
-        allow_rnn=True, capture_scalar_outputs=False
+        allow_rnn=True,
+        recompile_limit=_CAPTURES_PER_FUNCTION,
+        accumulated_recompile_limit=16 * _CAPTURES_PER_FUNCTION,
+        fail_on_recompile_limit_hit=True,
+        ignore_logging_functions=_logging_functions(),
     )
+
+
+RecompileLimit: type[Exception] = torch._dynamo.exc.FailOnRecompileLimitHit
+
+
+@functools.cache
+def _logging_functions() -> set[Any]:
+    """Functions that only print: Dynamo skips them instead of breaking the graph."""
+    names = ("debug", "info", "warning", "error", "critical", "exception", "log")
+    functions: set[Any] = {getattr(logging.Logger, name) for name in names}
+    functions |= {warnings.warn, logging.Logger.isEnabledFor}
+    transformers_logging = sys.modules.get("transformers.utils.logging")
+    for name in ("warning_once", "info_once", "warning_advice"):
+        if hasattr(transformers_logging, name):
+            functions.add(getattr(transformers_logging, name))
+    return functions
+
+
+def _graph_break(gm: fx.GraphModule) -> str | None:
+    """Why Dynamo ended this piece early, with the user's source line; None at a function's end."""
+    why = getattr(gm, "compile_subgraph_reason", None)
+    if why is None or not getattr(why, "graph_break", False):
+        return None
+    frames = list(getattr(why, "user_stack", None) or ())
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return str(why.reason).strip().splitlines()[0] + where

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .backend import Compiler, dynamo_settings
+from .backend import Compiler, RecompileLimit, dynamo_settings
 from .messages import module_logger
 from .options import DebugOptions, EngineOptions
 from .report import RunReport, banner
@@ -91,8 +91,12 @@ class ORTModule(nn.Module):
         for tensor in _tensors((args, kwargs)):
             _mark_dynamic(tensor)
         start = time.perf_counter()
-        with self._settings:
-            result = self._compiled(*args, **kwargs)
+        try:
+            with self._settings:
+                result = self._compiled(*args, **kwargs)
+        except RecompileLimit as error:
+            self._compiler.note_eager(error)
+            return self._original(*args, **kwargs)
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
             self._announce(time.perf_counter() - start)
         return result

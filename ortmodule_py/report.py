@@ -19,7 +19,7 @@ class RunReport:
     """Every piece ran in the engine."""
     captures: int
     plans: int
-    graph_breaks: int
+    graph_breaks: list[str]
     eager_pieces: list[str]
     nodes_total: int
     nodes_aten_fallback: int
@@ -51,7 +51,7 @@ class RunReport:
             compiled=bool(ran) and not compiler.eager_pieces,
             captures=len(facts) + len(compiler.eager_pieces),
             plans=sum(fact["plans"] for fact in facts),
-            graph_breaks=len(compiler.graph_breaks),
+            graph_breaks=list(compiler.graph_breaks),
             eager_pieces=[f"{piece.reason} ({piece.origin})" for piece in compiler.eager_pieces],
             nodes_total=sum(fact["nodes"] for fact in facts),
             nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
@@ -102,7 +102,7 @@ def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
         f"Graph            : {pieces}, {report.nodes_total} nodes, {share} through torch's dispatcher",
     ]
     if report.graph_breaks:
-        lines.append(f"Graph breaks     : {report.graph_breaks}, see last_run_report(model)")
+        lines.append(f"Graph breaks     : {len(report.graph_breaks)}, see last_run_report(model)")
     exact = "" if report.prediction_exact else " (at least)"
     lines += [
         f"Planned peak     : {_mib(report.planned_peak_bytes)}{exact}, "
