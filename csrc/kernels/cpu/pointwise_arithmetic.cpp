@@ -219,6 +219,8 @@ constexpr MicroOp kArithmetic[] = {
     ORTM_BOOL_ROW("Min", binary, Min),
     ORTM_FLOAT_ROWS_WITH("Clip", unary, Clip, &configure_clip),
     {"Clip", Compute::I64, Compute::I64, &unary<Clip, int64_t>, &configure_clip},
+    ORTM_FLOAT_ROWS_WITH("HardTanh", unary, Clip, &configure_clip),
+    {"HardTanh", Compute::I64, Compute::I64, &unary<Clip, int64_t>, &configure_clip},
     ORTM_FLOAT_ROWS("FloorDiv", binary, FloorDiv),
     ORTM_INTEGER_ROW("FloorDiv", binary, FloorDiv),
     ORTM_FLOAT_ROWS("Mod", binary, Mod),

@@ -2,29 +2,11 @@
 #include <cstring>
 
 #include "kernels/cpu/pointwise_op.h"
+#include "kernels/dtype_dispatch.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
-
-// --- between an element in memory and its computation type ---------------------------------------
-template <class Stored>
-inline Stored computed(Stored x) {
-  return x;
-}
-inline float computed(BFloat16 x) { return to_float(x); }
-inline float computed(Float16 x) { return to_float(x); }
-
-template <class Stored, class Computed>
-inline Stored stored(Computed x) {
-  if constexpr (std::is_same_v<Stored, BFloat16>) {
-    return to_bfloat16(x);
-  } else if constexpr (std::is_same_v<Stored, Float16>) {
-    return to_float16(x);
-  } else {
-    return static_cast<Stored>(x);  // integers wrap around
-  }
-}
 
 template <class Stored, class Computed>
 void load(void* tile, const void* from, int64_t count, int64_t stride) {

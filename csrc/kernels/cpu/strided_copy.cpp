@@ -7,26 +7,13 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/dtype_dispatch.h"
+
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
 constexpr int64_t kBlockBytes = 64;  // side of a block that is transposed: a cache line
-
-struct Bytes16 {
-  uint64_t half[2];
-};
-
-template <class F>
-void with_element_type(int64_t bytes, const F& f) {
-  switch (bytes) {
-    case 1: return f(uint8_t{});
-    case 2: return f(uint16_t{});
-    case 4: return f(uint32_t{});
-    case 8: return f(uint64_t{});
-    default: return f(Bytes16{});
-  }
-}
 
 // One run along the innermost dimension.
 template <class T>
@@ -209,8 +196,7 @@ StridedCopy make_copy(const Sizes& sizes, const Sizes& to, const Sizes& from,
 void run_copy(const StridedCopy& copy, void* to, const void* from, const KernelContext& context) {
   if (copy.total == 0) return;
   if (copy.linear) return copy_linear(copy, to, from, context);
-  with_element_type(copy.element_bytes, [&](auto element) {
-    using T = decltype(element);
+  dispatch_width(static_cast<size_t>(copy.element_bytes), [&]<class T> {
     T* out = static_cast<T*>(to);
     const T* in = static_cast<const T*>(from);
     if (copy.transposes) return copy_planes(copy, out, in, context);

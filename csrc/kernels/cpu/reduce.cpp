@@ -1,0 +1,360 @@
+// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd over any axes.
+// Method: dimensions collapse to alternating kept and reduced ones. If the innermost is reduced,
+// rows are folded by 32 (float sums) or 8 partial results; if it is kept, whole rows are added to a
+// strip of column accumulators. Long reductions to few outputs are split; partial results lie in
+// the workspace and are combined in order. Splits depend on the shape only, so the number of
+// threads changes no bit. Float sums continue in double after at most kRowChunk (rows) or 32
+// (columns) additions. Integers add up in int64. Bytes moved: x once.
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/iteration.h"
+#include "kernels/cpu/row_math.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+constexpr int64_t kSplitElements = 32768;  // least part of a reduction worth a task of its own
+constexpr int64_t kMaxTasks = 64;
+constexpr int64_t kStrip = 512;       // columns at a time
+constexpr int64_t kColumnBlock = 32;  // rows between two carries to the accumulators in double
+
+// What the reduction does, from the facts alone.
+struct ReducePlan {
+  IterationSpace kept, reduced;  // operand 0: x; the innermost dimension of x is in neither
+  int64_t inner = 1;             // size of the innermost dimension
+  bool inner_reduced = false;
+  int64_t outputs = 1, per_output = 1;
+  int64_t splits = 1;  // of each output's reduction
+  double divisor = 1;  // of means
+};
+
+void push_dim(IterationSpace& space, int64_t size, int64_t stride) {
+  if (space.strides.empty()) space.strides.assign(1, Coords{});
+  space.sizes[space.rank] = size;
+  space.strides[0][space.rank++] = stride;
+}
+
+// x is contiguous, so neighbouring dimensions of one kind are one.
+ReducePlan make_plan(const StepFacts& facts) {
+  const Sizes& sizes = facts.inputs[0].layout.sizes;
+  std::vector<bool> is_reduced(sizes.size(), false);
+  const std::vector<int64_t> axes = facts.node().attrs.integers("axes");
+  for (int64_t axis : axes)
+    is_reduced[static_cast<size_t>(normalized_axis(axis, sizes.size()))] = true;
+  if (axes.empty()) is_reduced.assign(sizes.size(), true);
+  std::vector<std::pair<int64_t, bool>> groups;
+  ReducePlan plan;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    (is_reduced[d] ? plan.per_output : plan.outputs) *= sizes[d];
+    if (sizes[d] == 1) continue;
+    if (!groups.empty() && groups.back().second == is_reduced[d])
+      groups.back().first *= sizes[d];
+    else
+      groups.emplace_back(sizes[d], is_reduced[d]);
+  }
+  if (groups.empty()) groups.emplace_back(1, true);
+  plan.inner = groups.back().first;
+  plan.inner_reduced = groups.back().second;
+  int64_t stride = element_count(sizes);
+  for (size_t g = 0; g + 1 < groups.size(); ++g) {
+    stride /= std::max<int64_t>(groups[g].first, 1);
+    push_dim(groups[g].second ? plan.reduced : plan.kept, groups[g].first, stride);
+  }
+  for (IterationSpace* space : {&plan.kept, &plan.reduced})
+    if (space->rank == 0) push_dim(*space, 1, 0);
+  plan.divisor = facts.node().op == "ReduceMean" ? static_cast<double>(plan.per_output) : 1.0;
+  const int64_t width = plan.inner_reduced ? 1 : std::min(plan.inner, kStrip);
+  const int64_t tasks = std::max<int64_t>(1, plan.outputs / std::max<int64_t>(width, 1));
+  plan.splits = std::clamp(plan.per_output * width / kSplitElements, int64_t{1},
+                           std::max<int64_t>(1, kMaxTasks / tasks));
+  return plan;
+}
+
+// --- operations ----------------------------------------------------------------------------------
+// C is how elements are computed, Partial what is carried between parts.
+template <class T>
+struct Sum {
+  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
+  using Partial = std::conditional_t<std::is_floating_point_v<C>, double, int64_t>;
+  static constexpr Partial kStart = 0;
+  static C add(C a, C b) { return a + b; }
+  static Partial combine(Partial a, Partial b) { return a + b; }
+};
+template <class T>
+struct Prod {
+  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, double, int64_t>;
+  using Partial = C;
+  static constexpr Partial kStart = 1;
+  static C add(C a, C b) { return combine(a, b); }
+  static Partial combine(Partial a, Partial b) {
+    if constexpr (std::is_same_v<Partial, int64_t>) {  // wraps around
+      return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+// NaN wins.
+template <class T, bool largest>
+struct Extremum {
+  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
+  using Partial = C;
+  static constexpr C kLimit = std::numeric_limits<C>::has_infinity
+                                  ? std::numeric_limits<C>::infinity()
+                                  : std::numeric_limits<C>::max();
+  static constexpr C kStart =
+      !largest ? kLimit
+               : (std::numeric_limits<C>::has_infinity ? -kLimit : std::numeric_limits<C>::min());
+  static C add(C a, C b) {
+    const bool better = largest ? b > a : b < a;
+    return better | (b != b) ? b : a;
+  }
+  static Partial combine(Partial a, Partial b) { return add(a, b); }
+};
+template <class T>
+using Max = Extremum<T, true>;
+template <class T>
+using Min = Extremum<T, false>;
+
+// --- rows ----------------------------------------------------------------------------------------
+template <class Op, class T>
+typename Op::Partial reduce_row(const T* x, int64_t count) {
+  using C = typename Op::C;
+  if constexpr (std::is_same_v<Op, Sum<T>> && std::is_same_v<C, float>) {
+    C buffer[kRowChunk];
+    double total = 0;
+    for_each_chunk(count, [&](int64_t at, int64_t n) {
+      total += row_sum(
+          n, [](auto v) { return v; }, computed_row(x + at, n, buffer));
+    });
+    return total;
+  } else {
+    constexpr int kLanes = 8;
+    C lanes[kLanes];
+    std::fill(lanes, lanes + kLanes, static_cast<C>(Op::kStart));
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes)
+      for (int k = 0; k < kLanes; ++k)
+        lanes[k] = Op::add(lanes[k], static_cast<C>(computed(x[i + k])));
+    for (int k = 0; i < count; ++i, ++k)
+      lanes[k] = Op::add(lanes[k], static_cast<C>(computed(x[i])));
+    typename Op::Partial result = lanes[0];
+    for (int k = 1; k < kLanes; ++k) result = Op::combine(result, lanes[k]);
+    return result;
+  }
+}
+
+// Reduces elements [begin, end) of one output's reduction, in row-major order of x.
+template <class Op, class T>
+typename Op::Partial reduce_range(const ReducePlan& plan, const T* x, int64_t begin, int64_t end) {
+  typename Op::Partial result = Op::kStart;
+  while (begin < end) {
+    const int64_t row = begin / plan.inner, column = begin - row * plan.inner;
+    const int64_t count = std::min(plan.inner - column, end - begin);
+    const T* from = x + plan.reduced.offset(0, plan.reduced.unravel(row)) + column;
+    result = Op::combine(result, reduce_row<Op>(from, count));
+    begin += count;
+  }
+  return result;
+}
+
+// --- columns -------------------------------------------------------------------------------------
+// Accumulators of a strip: in C for at most kColumnBlock rows, then carried to Partial.
+template <class Op>
+struct Strip {
+  typename Op::C recent[kStrip];
+  typename Op::Partial total[kStrip];
+  int64_t width;
+  int64_t rows = 0;
+
+  explicit Strip(int64_t columns) : width(columns) {
+    std::fill(recent, recent + width, static_cast<typename Op::C>(Op::kStart));
+    std::fill(total, total + width, static_cast<typename Op::Partial>(Op::kStart));
+  }
+  void carry() {
+    for (int64_t c = 0; c < width; ++c) {
+      total[c] = Op::combine(total[c], recent[c]);
+      recent[c] = static_cast<typename Op::C>(Op::kStart);
+    }
+    rows = 0;
+  }
+  // `count` rows of `columns` elements, `stride` apart.
+  template <class T>
+  void add(const T* x, int64_t count, int64_t stride, int64_t columns) {
+    using C = typename Op::C;
+    for (int64_t r = 0; r < count;) {
+      if (rows >= kColumnBlock) carry();
+      const T *a = x + r * stride, *b = a + stride;
+      if (r + 4 <= count) {  // four rows per pass over the accumulators
+        const T *c = b + stride, *d = c + stride;
+        ORTM_SIMD
+        for (int64_t i = 0; i < columns; ++i) {
+          const C left = Op::add(static_cast<C>(computed(a[i])), static_cast<C>(computed(b[i])));
+          const C right = Op::add(static_cast<C>(computed(c[i])), static_cast<C>(computed(d[i])));
+          recent[i] = Op::add(recent[i], Op::add(left, right));
+        }
+        r += 4;
+        rows += 4;
+      } else {
+        ORTM_SIMD
+        for (int64_t i = 0; i < columns; ++i)
+          recent[i] = Op::add(recent[i], static_cast<C>(computed(a[i])));
+        ++r;
+        ++rows;
+      }
+    }
+  }
+};
+
+// Reduces rows [begin, end) of one strip of columns into out.
+template <class Op, class T>
+void reduce_columns(const ReducePlan& plan, const T* x, int64_t columns, int64_t begin, int64_t end,
+                    typename Op::Partial* out) {
+  const int last = plan.reduced.rank - 1;
+  const int64_t run = plan.reduced.sizes[last], stride = plan.reduced.strides[0][last];
+  // Narrow rows that follow one another are added several at a time, as one wide row.
+  const bool narrow = columns == plan.inner && stride == columns && columns <= kStrip / 8;
+  const int64_t together = narrow ? kStrip / columns : 1;
+  Strip<Op> strip(columns * together);
+  while (begin < end) {
+    const int64_t row = begin % run, count = std::min(run - row, end - begin);
+    const T* from = x + plan.reduced.offset(0, plan.reduced.unravel(begin));
+    if (narrow) {
+      const int64_t wide = count / together;
+      strip.add(from, wide, stride * together, columns * together);
+      strip.add(from + wide * together * stride, 1, 0, (count - wide * together) * columns);
+    } else {
+      strip.add(from, count, stride, columns);
+    }
+    begin += count;
+  }
+  strip.carry();
+  for (int64_t c = 0; c < columns; ++c) {
+    typename Op::Partial result = strip.total[c];
+    for (int64_t k = 1; k < together; ++k)
+      result = Op::combine(result, strip.total[c + k * columns]);
+    out[c] = result;
+  }
+}
+
+// --- the whole -----------------------------------------------------------------------------------
+template <class Partial>
+void store_results(const ReducePlan& plan, const Partial* partials, int64_t begin, int64_t end,
+                   Partial (*combine)(Partial, Partial), const TensorView& out) {
+  dispatch_real(out.dtype, [&]<class R> {
+    R* results = out.as<R>();
+    for (int64_t i = begin; i < end; ++i) {
+      Partial result = partials[i * plan.splits];
+      for (int64_t s = 1; s < plan.splits; ++s)
+        result = combine(result, partials[i * plan.splits + s]);
+      if (plan.divisor != 1)
+        result = static_cast<Partial>(static_cast<double>(result) / plan.divisor);
+      if constexpr (std::is_same_v<R, bool>) {
+        results[i] = result != 0;
+      } else {
+        results[i] = stored<R>(result);
+      }
+    }
+  });
+}
+
+// Partial results go to [outputs, splits] in the workspace.
+template <class Op, class T>
+void reduce_rows(const KernelArgs& args, const ReducePlan& plan, typename Op::Partial* partials) {
+  const T* x = args.in[0].as<T>();
+  const int64_t part = ceil_div(plan.per_output, plan.splits);
+  parallel_ranges(args.context, plan.outputs * plan.splits, grain_for(part),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t item = begin; item < end; ++item) {
+                      const int64_t output = item / plan.splits, split = item % plan.splits;
+                      const T* from = x + plan.kept.offset(0, plan.kept.unravel(output));
+                      partials[item] = reduce_range<Op>(
+                          plan, from, split * part, std::min(plan.per_output, (split + 1) * part));
+                    }
+                  });
+}
+
+template <class Op, class T>
+void reduce_strips(const KernelArgs& args, const ReducePlan& plan, typename Op::Partial* partials) {
+  const T* x = args.in[0].as<T>();
+  const int64_t strips = ceil_div(plan.inner, kStrip),
+                part = ceil_div(plan.per_output, plan.splits);
+  const int64_t items = plan.kept.count() * strips * plan.splits;
+  auto run_item = [&](int64_t item) {
+    const int64_t split = item % plan.splits, strip = item / plan.splits % strips;
+    const int64_t outer = item / plan.splits / strips;
+    const int64_t column = strip * kStrip, columns = std::min(kStrip, plan.inner - column);
+    const T* from = x + plan.kept.offset(0, plan.kept.unravel(outer)) + column;
+    typename Op::Partial results[kStrip];
+    reduce_columns<Op>(plan, from, columns, split * part,
+                       std::min(plan.per_output, (split + 1) * part), results);
+    const int64_t first = outer * plan.inner + column;
+    for (int64_t c = 0; c < columns; ++c) partials[(first + c) * plan.splits + split] = results[c];
+  };
+  parallel_ranges(args.context, items, grain_for(part * std::min(plan.inner, kStrip)),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t item = begin; item < end; ++item) run_item(item);
+                  });
+}
+
+template <template <class> class Op>
+void run_reduce(const KernelArgs& args) {
+  const ReducePlan& plan = *static_cast<const ReducePlan*>(args.prepared);
+  if (plan.outputs == 0) return;
+  dispatch_real(args.in[0].dtype, [&]<class T> {
+    using Partial = typename Op<T>::Partial;
+    Partial* partials = static_cast<Partial*>(args.workspace);
+    if (plan.per_output == 0) {
+      std::fill(partials, partials + plan.outputs * plan.splits, Partial(Op<T>::kStart));
+    } else if (plan.inner_reduced) {
+      reduce_rows<Op<T>, T>(args, plan, partials);
+    } else {
+      reduce_strips<Op<T>, T>(args, plan, partials);
+    }
+    parallel_ranges(
+        args.context, plan.outputs, grain_for(plan.splits), [&](int64_t begin, int64_t end) {
+          store_results<Partial>(plan, partials, begin, end, &Op<T>::combine, args.out[0]);
+        });
+  });
+}
+
+std::shared_ptr<const void> prepare_reduce(const StepFacts& facts) {
+  return std::make_shared<const ReducePlan>(make_plan(facts));
+}
+
+size_t reduce_workspace(const StepFacts& facts) {
+  const ReducePlan plan = make_plan(facts);
+  return static_cast<size_t>(plan.outputs * plan.splits) * 8;
+}
+
+Reason reduce_unsupported(const StepFacts& facts) {
+  if (real_rank(facts.inputs[0].layout.sizes) > kMaxRank)
+    return str("it takes at most ", kMaxRank, " dimensions");
+  if (facts.node().op == "ReduceMean" && !is_floating(facts.inputs[0].dtype))
+    return "a mean of integers is not a float here";
+  if (!kRealTypes.contains(facts.outputs[0].dtype)) return "the result is not of a real type";
+  return {};
+}
+
+#define ORTM_REGISTER_REDUCTION(op_name, kernel_name, Op)   \
+  REGISTER_CPU_KERNEL({.op = op_name,                       \
+                       .name = kernel_name,                 \
+                       .dtypes = kRealTypes,                \
+                       .run = run_reduce<Op>,               \
+                       .unsupported = reduce_unsupported,   \
+                       .workspace_bytes = reduce_workspace, \
+                       .prepare = prepare_reduce})
+
+ORTM_REGISTER_REDUCTION("ReduceSum", "reduce_sum_cpu", Sum);
+ORTM_REGISTER_REDUCTION("ReduceMean", "reduce_mean_cpu", Sum);
+ORTM_REGISTER_REDUCTION("ReduceMax", "reduce_max_cpu", Max);
+ORTM_REGISTER_REDUCTION("ReduceMin", "reduce_min_cpu", Min);
+ORTM_REGISTER_REDUCTION("ReduceProd", "reduce_prod_cpu", Prod);
+
+#undef ORTM_REGISTER_REDUCTION
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,319 @@
+// Softmax over any axis and its relatives:
+//   y = exp(x - max) / sum exp(x - max)       SoftmaxGrad:    dx = y (dy - sum dy y)
+//   y = x - max - log sum exp(x - max)        LogSoftmaxGrad: dx = dy - exp(y) sum dy
+//   BiasSoftmax: y = softmax(x + bias), the sum rounded to the type of x as Add would.
+// Method: a row at a time, which stays in cache over its passes; along an axis that is not the last
+// one, a strip of neighbouring columns at a time. Rows of only -infinity give NaN, as in PyTorch.
+// Bytes moved: each operand and the result once.
+#include <cstring>
+
+#include "kernels/cpu/iteration.h"
+#include "kernels/cpu/row_math.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+// Longest row of 16-bit floats that is converted once and kept; longer ones are converted per pass.
+constexpr int64_t kKeptRow = 4096;
+
+template <class C>
+void scale_row(C* x, int64_t count, C factor) {
+  ORTM_SIMD
+  for (int64_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
+// Row functors: operator()(out, rows of operands..., n). T is the stored type.
+template <class T>
+struct SoftmaxRow {
+  using C = ComputeOf<T>;
+  static void run(const T* x, T* y, int64_t n) {
+    if (n <= 0) return;
+    if (!kIsHalf<T> || n <= kKeptRow) {
+      C buffer[kIsHalf<T> ? kKeptRow : 1];
+      const C* values = computed_row(x, n, buffer);
+      C* out = writable_row(y, buffer);
+      const double sum = row_exp(n, values, row_max(n, values), out);
+      scale_row(out, n, static_cast<C>(1.0 / sum));
+      store_row(y, out, n);
+      return;
+    }
+    run_long(x, y, n);
+  }
+
+ private:
+  static void run_long(const T* x, T* y, int64_t n) {
+    C buffer[kRowChunk];
+    C max = -std::numeric_limits<C>::infinity();
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      max = std::max(max, row_max(count, computed_row(x + at, count, buffer)));
+    });
+    double sum = 0;
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      sum += row_sum_exp(count, computed_row(x + at, count, buffer), max);
+    });
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      row_exp(count, computed_row(x + at, count, buffer), max, buffer);
+      scale_row(buffer, count, static_cast<C>(1.0 / sum));
+      store_row(y + at, buffer, count);
+    });
+  }
+};
+
+template <class T>
+struct LogSoftmaxRow {
+  using C = ComputeOf<T>;
+  static void run(const T* x, T* y, int64_t n) {
+    C buffer[kRowChunk];
+    C max = -std::numeric_limits<C>::infinity();
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      max = std::max(max, row_max(count, computed_row(x + at, count, buffer)));
+    });
+    double sum = 0;
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      sum += row_sum_exp(count, computed_row(x + at, count, buffer), max);
+    });
+    const C log_sum = static_cast<C>(std::log(sum));
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      const C* values = computed_row(x + at, count, buffer);
+      C* out = writable_row(y + at, buffer);
+      ORTM_SIMD
+      for (int64_t i = 0; i < count; ++i) out[i] = values[i] - max - log_sum;
+      store_row(y + at, out, count);
+    });
+  }
+};
+
+template <class T>
+struct SoftmaxGradRow {
+  using C = ComputeOf<T>;
+  static void run(const T* dy, const T* y, T* dx, int64_t n) {
+    C dy_buffer[kRowChunk], y_buffer[kRowChunk];
+    double dot = 0;
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      dot += row_sum(
+          count, [](auto a, auto b) { return a * b; }, computed_row(dy + at, count, dy_buffer),
+          computed_row(y + at, count, y_buffer));
+    });
+    const C sum = static_cast<C>(dot);
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      const C* a = computed_row(dy + at, count, dy_buffer);
+      const C* b = computed_row(y + at, count, y_buffer);
+      C* out = writable_row(dx + at, dy_buffer);
+      ORTM_SIMD
+      for (int64_t i = 0; i < count; ++i) out[i] = b[i] * (a[i] - sum);
+      store_row(dx + at, out, count);
+    });
+  }
+};
+
+template <class T>
+struct LogSoftmaxGradRow {
+  using C = ComputeOf<T>;
+  static void run(const T* dy, const T* y, T* dx, int64_t n) {
+    C dy_buffer[kRowChunk], exp_buffer[kRowChunk];
+    double total = 0;
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      total += row_sum(
+          count, [](auto a) { return a; }, computed_row(dy + at, count, dy_buffer));
+    });
+    const C sum = static_cast<C>(total);
+    for_each_chunk(n, [&](int64_t at, int64_t count) {
+      const C* a = computed_row(dy + at, count, dy_buffer);
+      row_exp(count, computed_row(y + at, count, exp_buffer), C(0), exp_buffer);
+      C* out = writable_row(dx + at, dy_buffer);
+      ORTM_SIMD
+      for (int64_t i = 0; i < count; ++i) out[i] = a[i] - exp_buffer[i] * sum;
+      store_row(dx + at, out, count);
+    });
+  }
+};
+
+// --- along an axis that is not the last one: rows are gathered from a strip of columns
+// ------------
+constexpr int64_t kStrip = 16;
+
+// Copies `columns` neighbouring columns of an [n, inner] plane to rows of n, or back.
+template <class T>
+void gather_strip(const T* plane, int64_t n, int64_t inner, int64_t columns, T* rows) {
+  for (int64_t j = 0; j < n; ++j)
+    for (int64_t c = 0; c < columns; ++c) rows[c * n + j] = plane[j * inner + c];
+}
+template <class T>
+void scatter_strip(const T* rows, int64_t n, int64_t inner, int64_t columns, T* plane) {
+  for (int64_t j = 0; j < n; ++j)
+    for (int64_t c = 0; c < columns; ++c) plane[j * inner + c] = rows[c * n + j];
+}
+
+// Strips of all operands, in as many tasks as the workspace has room for.
+constexpr int64_t kStripTasks = 16;
+
+AxisSplit axis_split(const StepFacts& facts) {
+  return split_at(facts.outputs[0].layout.sizes, facts.node().attrs.integer("axis", -1));
+}
+
+size_t strip_bytes(const StepFacts& facts) {
+  const AxisSplit split = axis_split(facts);
+  if (split.inner == 1) return 0;
+  const size_t rows = static_cast<size_t>(kStripTasks * kStrip * split.axis);
+  return rows * facts.inputs.size() * size_of(facts.inputs[0].dtype);
+}
+
+template <class T, class Row>
+void run_strips(const KernelArgs& args, const AxisSplit& split, const Row& row) {
+  const size_t operands = args.in.size();
+  const int64_t strips = ceil_div(split.inner, kStrip), count = split.outer * strips;
+  const int64_t tasks = std::min(kStripTasks, count);
+  auto run_task = [&](int64_t task) {
+    T* rows = static_cast<T*>(args.workspace) +
+              task * static_cast<int64_t>(operands) * kStrip * split.axis;
+    T* operand_rows[2] = {rows, rows + (operands - 1) * static_cast<size_t>(kStrip * split.axis)};
+    for (int64_t item = task; item < count; item += tasks) {
+      const int64_t column = item % strips * kStrip;
+      const int64_t columns = std::min(kStrip, split.inner - column);
+      const int64_t at = item / strips * split.axis * split.inner + column;
+      for (size_t k = 0; k < operands; ++k)
+        gather_strip(args.in[k].template as<T>() + at, split.axis, split.inner, columns,
+                     operand_rows[k]);
+      for (int64_t c = 0; c < columns; ++c)
+        row(operand_rows[0] + c * split.axis, operand_rows[1] + c * split.axis,
+            operand_rows[0] + c * split.axis);
+      scatter_strip(operand_rows[0], split.axis, split.inner, columns,
+                    args.out[0].template as<T>() + at);
+    }
+  };
+  const int64_t per_task = split.axis * split.inner * split.outer / tasks;
+  parallel_ranges(args.context, tasks, grain_for(per_task), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) run_task(task);
+  });
+}
+
+// Row functions of one or two operands, over any axis. row(first, second, out); `second` is the
+// last operand, which is the first one if there is only one.
+template <class T, class Row>
+void run_rows(const KernelArgs& args, const Row& row) {
+  const AxisSplit split = axis_split(args.facts);
+  if (split.outer * split.axis * split.inner == 0) return;
+  if (split.inner != 1) return run_strips<T>(args, split, row);
+  const T* first = args.in.front().template as<T>();
+  const T* second = args.in.back().template as<T>();
+  T* out = args.out[0].template as<T>();
+  parallel_ranges(args.context, split.outer, grain_for(split.axis),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t i = begin; i < end; ++i)
+                      row(first + i * split.axis, second + i * split.axis, out + i * split.axis);
+                  });
+}
+
+template <template <class> class Row>
+void run_forward(const KernelArgs& args) {
+  const int64_t n = axis_split(args.facts).axis;
+  dispatch_float(args.in[0].dtype, [&]<class T> {
+    run_rows<T>(args, [n](const T* x, const T*, T* y) { Row<T>::run(x, y, n); });
+  });
+}
+
+template <template <class> class Row>
+void run_backward(const KernelArgs& args) {
+  const int64_t n = axis_split(args.facts).axis;
+  dispatch_float(args.in[0].dtype, [&]<class T> {
+    run_rows<T>(args, [n](const T* dy, const T* y, T* dx) { Row<T>::run(dy, y, dx, n); });
+  });
+}
+
+// --- bias ----------------------------------------------------------------------------------------
+template <class T>
+void add_bias(const T* x, const T* bias, int64_t stride, T* y, int64_t n) {
+  using C = ComputeOf<T>;
+  if (stride == 1) {
+    ORTM_SIMD
+    for (int64_t i = 0; i < n; ++i) y[i] = stored<T>(C(computed(x[i]) + computed(bias[i])));
+  } else {
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = stored<T>(C(computed(x[i]) + computed(bias[i * stride])));
+  }
+}
+
+// The space of rows: dimensions before the last one, operand 0 the bias.
+std::shared_ptr<const void> prepare_bias(const StepFacts& facts) {
+  const Sizes& sizes = facts.outputs[0].layout.sizes;
+  Sizes strides = broadcast_strides(facts.inputs[1].layout, sizes);
+  auto space = std::make_shared<IterationSpace>();
+  space->rank = static_cast<int>(sizes.size()) - 1;
+  space->strides.assign(1, Coords{});
+  for (int d = 0; d < space->rank; ++d) {
+    space->sizes[d] = sizes[static_cast<size_t>(d)];
+    space->strides[0][d] = strides[static_cast<size_t>(d)];
+  }
+  return space;
+}
+
+template <class T>
+void bias_softmax(const KernelArgs& args) {
+  const AxisSplit split = axis_split(args.facts);
+  const IterationSpace& rows = *static_cast<const IterationSpace*>(args.prepared);
+  const TensorView& bias = args.in[1];
+  const bool spread = bias.rank == 0 || bias.sizes[bias.rank - 1] == 1;
+  const int64_t stride = spread ? 0 : bias.strides[bias.rank - 1];
+  const int64_t n = split.axis;
+  parallel_ranges(args.context, split.outer, grain_for(n), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = rows.rank ? rows.offset(0, rows.unravel(i)) : 0;
+      T* y = args.out[0].as<T>() + i * n;
+      add_bias(args.in[0].as<T>() + i * n, bias.as<T>() + at, stride, y, n);
+      SoftmaxRow<T>::run(y, y, n);
+    }
+  });
+}
+
+Reason bias_unsupported(const StepFacts& facts) {
+  const Sizes& sizes = facts.outputs[0].layout.sizes;
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  if (rank == 0 || rank > kMaxRank) return str("it takes 1 to ", kMaxRank, " dimensions");
+  if (normalized_axis(facts.node().attrs.integer("axis", -1), sizes.size()) != rank - 1)
+    return "the axis is not the last one";
+  if (facts.inputs[0].layout.sizes != sizes) return "x is broadcast, not the bias";
+  if (facts.inputs[1].dtype != facts.inputs[0].dtype) return "x and bias differ in type";
+  return {};
+}
+
+void run_bias_softmax(const KernelArgs& args) {
+  dispatch_float(args.in[0].dtype, [&]<class T> { bias_softmax<T>(args); });
+}
+
+REGISTER_CPU_KERNEL({.op = "Softmax",
+                     .name = "softmax_cpu",
+                     .dtypes = kAllFloats,
+                     .run = run_forward<SoftmaxRow>,
+                     .workspace_bytes = strip_bytes,
+                     .inplace = true});
+REGISTER_CPU_KERNEL({.op = "LogSoftmax",
+                     .name = "log_softmax_cpu",
+                     .dtypes = kAllFloats,
+                     .run = run_forward<LogSoftmaxRow>,
+                     .workspace_bytes = strip_bytes,
+                     .inplace = true});
+REGISTER_CPU_KERNEL({.op = "SoftmaxGrad",
+                     .name = "softmax_grad_cpu",
+                     .dtypes = kAllFloats,
+                     .run = run_backward<SoftmaxGradRow>,
+                     .workspace_bytes = strip_bytes,
+                     .inplace = true});
+REGISTER_CPU_KERNEL({.op = "LogSoftmaxGrad",
+                     .name = "log_softmax_grad_cpu",
+                     .dtypes = kAllFloats,
+                     .run = run_backward<LogSoftmaxGradRow>,
+                     .workspace_bytes = strip_bytes,
+                     .inplace = true});
+REGISTER_CPU_KERNEL({.op = "BiasSoftmax",
+                     .name = "bias_softmax_cpu",
+                     .dtypes = kAllFloats,
+                     .run = run_bias_softmax,
+                     .unsupported = bias_unsupported,
+                     .prepare = prepare_bias,
+                     .input_rules = {LayoutRule::Contiguous, LayoutRule::Any},
+                     .inplace = true});
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
