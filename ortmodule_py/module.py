@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .backend import Compiler, RecompileLimit, dynamo_settings
 from .messages import module_logger
+from .onnx_files import save_stages
 from .options import DebugOptions, EngineOptions
 from .report import RunReport, banner
 
@@ -71,6 +72,7 @@ class ORTModule(nn.Module):
         own["_number"] = next(_numbers)
         own["_logger"] = module_logger(own["_debug_options"].log_level, own["_number"])
         own["_compiler"] = Compiler(own["_engine_options"], own["_logger"])
+        own["_compiler"].on_piece = self._save_onnx if own["_debug_options"].save_onnx else None
         own["_compiled"] = None
         own["_settings"] = dynamo_settings()
         own["_announced"] = set()
@@ -115,6 +117,10 @@ class ORTModule(nn.Module):
         self._announced.add(mode)
         for line in banner(self._compiler, mode, seconds):
             self._logger.warning("%s", line)
+
+    def _save_onnx(self, piece: Any) -> None:
+        options = self._debug_options
+        save_stages(piece, self._original, options.save_path, options.onnx_prefix)
 
     def _report(self) -> RunReport:
         return RunReport.of(self._compiler)

@@ -78,8 +78,24 @@ py::dict facts(CompiledPiece& piece) {
     result["exact"] = entry->program.plan->exact;
     result["saved_bytes"] = entry->program.plan->saved_bytes;
     result["steps"] = entry->program.plan->steps.size();
+    std::vector<int64_t> buffers;
+    for (const PlannedBuffer& buffer : entry->program.plan->buffers)
+      if (buffer.owned()) buffers.push_back(buffer.bytes);
+    result["buffer_bytes"] = buffers;
+    result["ranges"] = entry->program.plan->ranges;
   }
   return result;
+}
+
+/// A copy of a stage's graph.
+std::shared_ptr<Graph> stage_graph(CompiledPiece& piece, const std::string& stage) {
+  const Session& session = piece.session();
+  if (stage == "exported") return session.exported_graph().clone();
+  if (stage == "forward") return session.forward_graph().clone();
+  if (stage == "joint") return session.joint_graph().clone();
+  ORTM_CHECK(stage == "lowered", "[inspect] the stage must be exported, forward, joint or lowered, "
+             "but found '", stage, "'");
+  return session.lowered().graph->clone();
 }
 
 std::string stage_text(CompiledPiece& piece, const std::string& stage) {
@@ -118,6 +134,16 @@ void init_session(py::module_& m) {
       m, "CompiledPiece", "A captured piece of a module, compiled; call it with flat arguments.")
       .def("__call__", &call)
       .def("facts", &facts, "Counts, stage times and bytes as a dict.")
+      .def("graph", &stage_graph, py::arg("stage"), "A copy of a stage's graph.")
+      .def(
+          "input_names",
+          [](CompiledPiece& piece) {
+            std::vector<std::string> names;
+            for (const GraphInput& input : piece.session().exported_graph().inputs())
+              names.push_back(input.value->name);
+            return names;
+          },
+          "Names of the graph's inputs, in order.")
       .def("text", &stage_text, py::arg("stage"), "A stage's printed form.");
 }
 

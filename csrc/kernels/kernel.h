@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/layout.h"
@@ -128,6 +129,9 @@ struct KernelArgs {
   void* workspace = nullptr;        // as many bytes as workspace_bytes() asked for, 64-byte aligned
   const void* prepared = nullptr;   // what prepare() returned
   KernelContext& context;
+  /// Of a kernel with `gives_results`: it fills in the memory of every output that is used, laid out
+  /// as planned; `out` has no addresses then.
+  std::span<Buffer> results = {};
 };
 
 /// The least a kernel demands of an operand's layout; the plan inserts a copy otherwise.
@@ -153,6 +157,8 @@ struct KernelDef {
   /// Rule for every operand; `input_rules` overrides by position.
   LayoutRule layout = LayoutRule::Contiguous;
   std::vector<LayoutRule> input_rules = {};
+  /// The library allocates the results itself: they are taken over instead of copied.
+  bool gives_results = false;
   /// An output may take the storage of a dying operand of the same layout and element size.
   bool inplace = false;
   /// The library may allocate more than library_bytes declares: the plan's prediction is labelled.

@@ -57,7 +57,7 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out) 
     const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
     const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
     const bool dies = theirs.role == own.role && theirs.last_step == s && theirs.first_step < s;
-    const bool fits = theirs.bytes == own.bytes && source.layout == target.layout &&
+    const bool fits = !own.adopted && theirs.bytes == own.bytes && source.layout == target.layout &&
                       size_of(source.dtype) == size_of(target.dtype);
     if (!dies || !fits) continue;
     const bool read_otherwise = std::any_of(step.in.begin(), step.in.end(), [&](int other) {
@@ -154,17 +154,28 @@ class Placer {
   }
 
   void place_outputs() {
-    for (PlannedStorage& storage : plan_.storages)
-      if (storage.role == Role::Output)
-        storage.buffer = add_buffer(BufferKind::Output, storage.index, storage.bytes,
-                                    std::max(storage.first_step, 0), last_step());
+    for (PlannedStorage& storage : plan_.storages) {
+      if (storage.role != Role::Output) continue;
+      storage.buffer = add_buffer(BufferKind::Output, storage.index, storage.bytes,
+                                  std::max(storage.first_step, 0), last_step());
+      plan_.buffers.back().adopted = storage.adopted;
+    }
   }
 
   void place_gradients() {
-    for (PlannedStorage& storage : plan_.storages)
-      if (storage.role == Role::Gradient)
-        storage.buffer = add_buffer(BufferKind::Gradient, storage.index, storage.bytes,
-                                    storage.first_step, last_step());
+    for (PlannedStorage& storage : plan_.storages) {
+      if (storage.role != Role::Gradient) continue;
+      storage.buffer = add_buffer(BufferKind::Gradient, storage.index, storage.bytes,
+                                  storage.first_step, last_step());
+      plan_.buffers.back().adopted = storage.adopted;
+    }
+  }
+
+  // Memory that a kernel returns cannot lie in an arena.
+  void place_adopted(PlannedStorage& storage, BufferKind kind) {
+    storage.buffer = add_buffer(kind, 0, storage.bytes, storage.first_step, storage.last_step);
+    storage.offset_bytes = 0;
+    plan_.buffers.back().adopted = true;
   }
 
   // Values that die together share a segment, so that backward gives memory back as it passes.
@@ -173,6 +184,10 @@ class Placer {
     int64_t total = 0;
     for (size_t i = 0; i < plan_.storages.size(); ++i) {
       if (plan_.storages[i].role != Role::Saved) continue;
+      if (plan_.storages[i].adopted) {
+        place_adopted(plan_.storages[i], BufferKind::Saved);
+        continue;
+      }
       saved.push_back(i);
       total += align_up(plan_.storages[i].bytes);
     }
@@ -202,8 +217,12 @@ class Placer {
     std::vector<size_t> members;
     int64_t total = 0;
     for (size_t i = 0; i < plan_.storages.size(); ++i) {
-      const PlannedStorage& storage = plan_.storages[i];
+      PlannedStorage& storage = plan_.storages[i];
       if (storage.role != role || storage.bytes == 0 || storage.first_step < 0) continue;
+      if (storage.adopted) {
+        place_adopted(storage, kind_of(role));
+        continue;
+      }
       members.push_back(i);
       total += storage.bytes;
     }
@@ -224,8 +243,7 @@ class Placer {
   }
 
   void place_phases(const std::vector<size_t>& members, Role role, int begin, int end, int phases) {
-    const BufferKind kind =
-        role == Role::Forward ? BufferKind::ForwardArena : BufferKind::BackwardArena;
+    const BufferKind kind = kind_of(role);
     std::vector<std::vector<size_t>> inside(static_cast<size_t>(phases));
     auto phase_of = [&](int step) {
       return std::min(phases - 1, static_cast<int>(int64_t{step - begin} * phases / (end - begin)));
@@ -258,6 +276,10 @@ class Placer {
         plan_.storages[group[k]].offset_bytes = packing.offsets[k];
       }
     }
+  }
+
+  static BufferKind kind_of(Role role) {
+    return role == Role::Forward ? BufferKind::ForwardArena : BufferKind::BackwardArena;
   }
 
   int64_t replayed_peak(int begin, int end) const {

@@ -30,6 +30,7 @@ struct PlannedBuffer {
   int64_t bytes = 0;
   int first_step = 0;
   int last_step = 0;
+  bool adopted = false;  // allocated by a kernel's library, not by the runtime
   bool owned() const { return kind != BufferKind::Argument && kind != BufferKind::OutputGrad; }
 };
 
@@ -43,6 +44,7 @@ struct PlannedStorage {
   int last_step = -1;
   int buffer = -1;
   int64_t offset_bytes = 0;
+  bool adopted = false;  // memory that a kernel returns: a buffer of its own
   std::string name;    // of the value that founded it
 };
 

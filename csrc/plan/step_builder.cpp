@@ -302,11 +302,14 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
       if (step.facts.nodes[n].outputs[o] < 0) continue;
       const Value* output = nodes.nodes[n]->output(o);
       const OperandFacts& facts = step.facts.outputs[next++];
+      // What a library returns and nobody reads does not exist.
+      const bool given = step.kernel->gives_results && !step.facts.nodes[n].output_used[o];
       const int storage = new_storage(
           region == Region::Forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
-          storage_bytes(facts.layout, output->dtype), output->name);
+          given ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
       const int tensor = new_tensor(output, output->dtype, facts.layout, storage);
       tensor_of_value_[static_cast<size_t>(output->id())] = tensor;
+      plan_.storages[static_cast<size_t>(storage)].adopted = step.kernel->gives_results;
       step.out.push_back(tensor);
     }
   if (step.kernel->workspace_bytes) {

@@ -9,6 +9,7 @@ namespace ortmodule {
 namespace {
 
 constexpr size_t kMostOperands = 64;
+constexpr size_t kMostResults = 16;
 
 ProgramOperand operand_of(const Plan& plan, int tensor) {
   ProgramOperand operand;
@@ -32,6 +33,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
   for (const PlannedStep& planned : plan->steps) {
     ProgramStep& step = steps.emplace_back();
     step.run = planned.kernel->run;
+    step.gives_results = planned.kernel->gives_results;
     step.facts = &planned.facts;
     step.prepared = planned.prepared.get();
     for (int tensor : planned.in) step.in.push_back(operand_of(*plan, tensor));
@@ -44,6 +46,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     step.allocate = &planned.allocate;
     step.release = &planned.release;
     ORTM_ASSERT(step.in.size() + step.out.size() <= kMostOperands, "too many operands in one step");
+    ORTM_ASSERT(!step.gives_results || step.out.size() <= kMostResults, "too many results");
     for (const NodeFacts& node : planned.facts.nodes)
       random = random || node.attrs.has("rng");
   }
@@ -64,10 +67,19 @@ Frame::Frame(const Program& program, Allocator& allocator)
 
 void Frame::begin(int buffer) {
   const PlannedBuffer& planned = program_->plan->buffers[static_cast<size_t>(buffer)];
+  if (planned.adopted) return;
   const auto b = static_cast<size_t>(buffer);
   owned_[b] = allocator_.allocate(planned.bytes);
   base_[b] = owned_[b].data();
   live_bytes_ += planned.bytes;
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+}
+
+void Frame::adopt(int buffer, Buffer result) {
+  const auto b = static_cast<size_t>(buffer);
+  owned_[b] = std::move(result);
+  base_[b] = owned_[b].data();
+  live_bytes_ += owned_[b].bytes();
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
 }
 
@@ -102,7 +114,7 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
     auto add = [&](const ProgramOperand& operand) {
       TensorView& view = views[count++];
       view = operand.view;
-      if (operand.buffer >= 0)
+      if (operand.buffer >= 0 && frame.base_[static_cast<size_t>(operand.buffer)])
         view.data = static_cast<char*>(frame.base_[static_cast<size_t>(operand.buffer)]) +
                     operand.offset_bytes;
     };
@@ -112,12 +124,17 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
     if (step.workspace_buffer >= 0)
       workspace = static_cast<char*>(frame.base_[static_cast<size_t>(step.workspace_buffer)]) +
                   step.workspace_offset_bytes;
+    std::array<Buffer, kMostResults> results;
     step.run({*step.facts,
               {views.data(), step.in.size()},
               {views.data() + step.in.size(), step.out.size()},
               workspace,
               step.prepared,
-              context});
+              context,
+              {results.data(), step.gives_results ? step.out.size() : 0}});
+    if (step.gives_results)
+      for (size_t i = 0; i < step.out.size(); ++i)
+        if (results[i]) frame.adopt(step.out[i].buffer, std::move(results[i]));
     for (int buffer : *step.release)
       if (!keep_saved || buffers[static_cast<size_t>(buffer)].kind != BufferKind::Saved)
         frame.end(buffer);

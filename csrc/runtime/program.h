@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/buffer.h"
 #include "plan/plan.h"
-#include "runtime/buffer.h"
 
 namespace ortmodule {
 
@@ -24,6 +24,7 @@ struct ProgramStep {
   std::vector<ProgramOperand> out;
   int workspace_buffer = -1;
   int64_t workspace_offset_bytes = 0;
+  bool gives_results = false;  // the kernel returns its outputs' memory
   const std::vector<int>* allocate = nullptr;
   const std::vector<int>* release = nullptr;
 };
@@ -61,6 +62,7 @@ class Frame {
  private:
   friend void execute(const Program&, Frame&, KernelContext&, int, int, bool);
   void begin(int buffer);
+  void adopt(int buffer, Buffer result);
   void end(int buffer);
 
   const Program* program_;

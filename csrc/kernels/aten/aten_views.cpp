@@ -1,6 +1,9 @@
 #include "kernels/aten/aten_views.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/TensorImpl.h>
+
+#include <memory>
 
 namespace ortmodule {
 
@@ -35,6 +38,36 @@ at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArray
       c10::scalarTypeToTypeMeta(aten_type(view.dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
+}
+
+namespace {
+
+// Owned by this tensor alone (a view of an operand owns nothing) and laid out as planned.
+bool can_be_taken_over(const at::Tensor& tensor, const TensorView& view) {
+  if (!tensor.storage().data_ptr().get_deleter() || tensor.storage().use_count() != 1) return false;
+  const auto rank = static_cast<size_t>(view.rank);
+  if (!tensor.sizes().equals({view.sizes, rank})) return false;
+  for (size_t i = 0; i < rank; ++i)
+    if (view.sizes[i] > 1 && tensor.strides()[i] != view.strides[i]) return false;
+  return tensor.scalar_type() == aten_type(view.dtype) && tensor.storage_offset() == 0 &&
+         tensor.storage().nbytes() == view.byte_count();
+}
+
+}  // namespace
+
+Buffer give(const at::Tensor& result, const TensorView& out) {
+  at::Tensor given = result;
+  if (!can_be_taken_over(given, out)) {
+    const auto rank = static_cast<size_t>(out.rank);
+    given = at::empty_strided({out.sizes, rank}, {out.strides, rank},
+                              at::TensorOptions().dtype(aten_type(out.dtype)));
+    given.copy_(result);
+  }
+  auto owner = std::make_unique<at::Tensor>(std::move(given));
+  void* data = owner->mutable_data_ptr();
+  const auto bytes = static_cast<int64_t>(out.byte_count());
+  return Buffer(data, bytes, owner.release(),
+                [](void* context) { delete static_cast<at::Tensor*>(context); });
 }
 
 at::Tensor as_tensor(const TensorView& view) {

@@ -13,6 +13,9 @@ at::Tensor as_tensor(const TensorView& view);
 /// The same memory with other sizes and strides.
 at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArrayRef strides);
 
+/// Hands `result` over as planned output `out`; copied first if its layout is not the planned one.
+Buffer give(const at::Tensor& result, const TensorView& out);
+
 /// torch's name of a type.
 at::ScalarType aten_type(DType dtype);
 

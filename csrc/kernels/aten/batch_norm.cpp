@@ -31,15 +31,6 @@ void batch_norm(const KernelArgs& args) {
                             /*training=*/true, attrs.number("momentum"), attrs.number("epsilon"));
 }
 
-size_t gradient_bytes(const StepFacts& facts) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < facts.outputs.size(); ++i)
-    if (facts.node().output_used[i])
-      bytes += static_cast<size_t>(element_count(facts.outputs[i].layout.sizes)) *
-               size_of(facts.outputs[i].dtype);
-  return bytes;
-}
-
 void batch_norm_grad(const KernelArgs& args) {
   const std::vector<bool>& used = args.facts.node().output_used;
   const auto [dx, dscale, dbias] = at::native_batch_norm_backward(
@@ -48,13 +39,13 @@ void batch_norm_grad(const KernelArgs& args) {
       {used[0], used[1], used[2]});
   const at::Tensor results[] = {dx, dscale, dbias};
   for (size_t i = 0; i < 3; ++i)
-    if (used[i]) as_tensor(args.out[i]).copy_(results[i]);
+    if (used[i]) args.results[i] = give(results[i], args.out[i]);
 }
 
 REGISTER_KERNEL({.op = "BatchNormInternal", .name = "batch_norm_aten", .dtypes = kAllFloats,
                  .run = batch_norm});
 REGISTER_KERNEL({.op = "BatchNormInternalGrad", .name = "batch_norm_grad_aten",
-                 .dtypes = kAllFloats, .run = batch_norm_grad, .library_bytes = gradient_bytes,
+                 .dtypes = kAllFloats, .run = batch_norm_grad, .gives_results = true,
                  .inexact = true});
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Conv and ConvGrad through torch's convolution (oneDNN where it is built in). torch allocates the
-// result itself, so it is copied into planned memory and declared as library bytes.
+// Conv and ConvGrad through torch's convolution (oneDNN where it is built in), which allocates the
+// results itself: they are taken over.
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 
@@ -34,15 +34,6 @@ Reason asymmetric(const StepFacts& facts) {
   return {};
 }
 
-size_t output_bytes(const StepFacts& facts) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < facts.outputs.size(); ++i)
-    if (facts.node().output_used[i])
-      bytes += static_cast<size_t>(element_count(facts.outputs[i].layout.sizes)) *
-               size_of(facts.outputs[i].dtype);
-  return bytes;
-}
-
 // A channels_last operand gives a channels_last result, as in torch.
 std::vector<Sizes> conv_strides(const StepFacts& facts) {
   const Layout& x = facts.inputs[0].layout;
@@ -68,7 +59,7 @@ void conv(const KernelArgs& args) {
   const at::Tensor y =
       at::convolution(as_tensor(args.in[0]), as_tensor(args.in[1]), bias, w.strides, w.padding,
                       w.dilations, /*transposed=*/false, no_output_padding, w.group);
-  as_tensor(args.out[0]).copy_(y);
+  args.results[0] = give(y, args.out[0]);
 }
 
 void conv_grad(const KernelArgs& args) {
@@ -82,17 +73,17 @@ void conv_grad(const KernelArgs& args) {
       w.dilations, /*transposed=*/false, no_output_padding, w.group, {used[0], used[1], used[2]});
   const at::Tensor results[] = {dx, dw, dbias};
   for (size_t i = 0; i < 3; ++i)
-    if (used[i]) as_tensor(args.out[i]).copy_(results[i]);
+    if (used[i]) args.results[i] = give(results[i], args.out[i]);
 }
 
 REGISTER_KERNEL({.op = "Conv", .name = "conv_aten", .dtypes = kAllFloats, .run = conv,
-                 .unsupported = asymmetric, .library_bytes = output_bytes,
-                 .output_strides = conv_strides, .prepare = prepare_window,
-                 .layout = LayoutRule::Any, .inexact = true});
+                 .unsupported = asymmetric, .output_strides = conv_strides,
+                 .prepare = prepare_window, .layout = LayoutRule::Any, .gives_results = true,
+                 .inexact = true});
 REGISTER_KERNEL({.op = "ConvGrad", .name = "conv_grad_aten", .dtypes = kAllFloats,
-                 .run = conv_grad, .unsupported = asymmetric, .library_bytes = output_bytes,
+                 .run = conv_grad, .unsupported = asymmetric,
                  .output_strides = conv_grad_strides, .prepare = prepare_window,
-                 .layout = LayoutRule::Any, .inexact = true});
+                 .layout = LayoutRule::Any, .gives_results = true, .inexact = true});
 
 }  // namespace
 }  // namespace ortmodule

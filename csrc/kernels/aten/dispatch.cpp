@@ -1,5 +1,5 @@
 // ATen nodes through torch's dispatcher: the arguments are rebuilt from the node's attributes, the
-// results are copied into planned memory. What the operator allocates inside is its own affair, so
+// results are taken over. What the operator allocates inside is its own affair, so
 // a plan that holds such a node is labelled inexact.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -191,20 +191,13 @@ void call_operator(const KernelArgs& args) {
   stack.clear();
   for (size_t i = 0; i < args.out.size() && i < results.size(); ++i) {
     if (args.out[i].dtype == DType::Undefined || !results[i].defined()) continue;
-    as_tensor(args.out[i]).copy_(results[i]);
+    args.results[i] = give(results[i], args.out[i]);
   }
 }
 
-size_t result_bytes(const StepFacts& facts) {
-  size_t bytes = 0;
-  for (const OperandFacts& output : facts.outputs)
-    bytes += static_cast<size_t>(element_count(output.layout.sizes)) * size_of(output.dtype);
-  return bytes;
-}
-
 REGISTER_KERNEL({.op = "ATen", .name = "dispatcher", .dtypes = kEveryType, .run = call_operator,
-                 .unsupported = unknown_operator, .library_bytes = result_bytes,
-                 .prepare = prepare_call, .layout = LayoutRule::Any, .inexact = true});
+                 .unsupported = unknown_operator, .prepare = prepare_call,
+                 .layout = LayoutRule::Any, .gives_results = true, .inexact = true});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,0 +1,36 @@
+"""ORTMODULE_RNG=torch: dropout draws eager's numbers in eager's order."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from ortmodule_py import ORTModule
+
+from .difficult_model import DifficultModel, batch
+
+
+def test_dropout_is_eagers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    torch.manual_seed(0)
+    eager = DifficultModel(dropout=0.1)
+    ours = ORTModule(copy.deepcopy(eager))
+    tokens, targets = batch(4)
+    for _ in range(2):
+        losses = []
+        for module in (eager, ours):
+            torch.manual_seed(5)
+            loss, _ = module(tokens, targets)
+            loss.backward()
+            losses.append(loss.detach())
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=1e-6)
+    for name, p in eager.named_parameters():
+        grad = ours.module.get_parameter(name).grad
+        torch.testing.assert_close(grad, p.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_wrong_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "numpy")
+    with pytest.raises(ValueError, match="ORTMODULE_RNG"):
+        ORTModule(torch.nn.Linear(2, 2))

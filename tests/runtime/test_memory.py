@@ -1,0 +1,109 @@
+"""What the engine allocates is what the plan says, seen by an allocator that counts the process."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from ortmodule_py import ORTModule, last_run_report, testing
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+testing.install_counting_allocator()
+
+
+class Mlp(nn.Module):
+    """Dense layers with dropout, layer norm and a loss: every node has an own kernel."""
+
+    def __init__(self, width: int = 128, layers: int = 6) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + F.dropout(F.gelu(layer(norm(x))), 0.1, self.training)
+        return F.cross_entropy(self.head(x), target)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[ORTModule, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = ORTModule(Mlp())
+    x, target = torch.randn(256, 128), torch.randint(10, (256,))
+    for _ in range(2):
+        model(x, target).backward()
+        model.zero_grad()
+    return model, x, target
+
+
+def _facts(model: ORTModule) -> Any:
+    return model._compiler.pieces[0].compiled.facts()
+
+
+def test_planned_peak_is_the_counted_peak(trained: tuple[ORTModule, Tensor, Tensor]) -> None:
+    model, x, target = trained
+    model.zero_grad()
+    gc.collect()
+    with testing.measure_peak() as peak:
+        loss = model(x, target)
+        loss.backward()
+    report = last_run_report(model)
+    assert report["prediction_exact"]
+    assert report["planned_peak_bytes"] == report["measured_peak_bytes"]
+    # autograd's own gradient of the loss: one float.
+    counted = peak.peak_bytes - peak.start_bytes
+    assert 0 <= counted - report["planned_peak_bytes"] <= 4 * report["captures"]
+
+
+def test_a_step_allocates_segments_outputs_and_gradients_only(
+    trained: tuple[ORTModule, Tensor, Tensor],
+) -> None:
+    model, x, target = trained
+    model.zero_grad()
+    with testing.trace_allocations() as trace:
+        model(x, target).backward()
+    allocated = sorted(size for size in trace if size > 4)
+    assert allocated == sorted(size for size in _facts(model)["buffer_bytes"] if size > 4)
+
+
+def test_everything_is_given_back(trained: tuple[ORTModule, Tensor, Tensor]) -> None:
+    model, x, target = trained
+    for _ in range(3):
+        model.zero_grad()
+        gc.collect()
+        before = testing.cpu_memory_stats().current_bytes
+        model(x, target).backward()
+        model.zero_grad()
+        gc.collect()
+        assert testing.cpu_memory_stats().current_bytes == before
+
+
+def test_gradients_are_sole_references_with_the_parameters_strides(
+    trained: tuple[ORTModule, Tensor, Tensor],
+) -> None:
+    model, x, target = trained
+    model.zero_grad()
+    model(x, target).backward()
+    seen = set()
+    for name, p in model.named_parameters():
+        assert p.grad is not None and p.grad.stride() == p.stride(), name
+        storage = p.grad.untyped_storage()
+        assert storage.nbytes() == p.grad.nbytes, name
+        assert storage.data_ptr() not in seen, name
+        seen.add(storage.data_ptr())
+
+
+def test_large_models_hand_gradients_over_in_ranges() -> None:
+    torch.manual_seed(0)
+    model = ORTModule(Mlp(width=768, layers=8))
+    order: list[str] = []
+    for name, p in model.named_parameters():
+        p.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
+    model(torch.randn(8, 768), torch.randint(10, (8,))).backward()
+    assert _facts(model)["ranges"] > 1
+    assert sorted(order) == sorted(name for name, _ in model.named_parameters())
+    assert order.index("head.weight") < order.index("layers.0.weight")
