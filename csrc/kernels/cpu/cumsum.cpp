@@ -1,0 +1,48 @@
+// CumSum along `axis`, from the end if `reverse`, without the element itself if `exclusive`. Floats
+// add up in double, as in PyTorch. Bytes moved: x and y once.
+#include "kernels/cpu/row_math.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+template <class T>
+void cumsum_line(const T* x, T* y, int64_t count, int64_t stride, bool exclusive) {
+  using Sum = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, double, int64_t>;
+  Sum sum = 0;
+  for (int64_t i = 0; i < count; ++i, x += stride, y += stride) {
+    const Sum before = sum;
+    sum += static_cast<Sum>(computed(*x));
+    *y = stored<T>(exclusive ? before : sum);
+  }
+}
+
+void run_cumsum(const KernelArgs& args) {
+  const Attrs& attrs = args.facts.node().attrs;
+  const AxisSplit split = split_at(args.facts.inputs[0].layout.sizes, attrs.integer("axis", 0));
+  const bool reverse = attrs.flag("reverse"), exclusive = attrs.flag("exclusive");
+  const int64_t stride = reverse ? -split.inner : split.inner;
+  const int64_t start = reverse ? (split.axis - 1) * split.inner : 0;
+  if (split.axis == 0) return;
+  dispatch_real(args.in[0].dtype, [&]<class T> {
+    parallel_ranges(args.context, split.outer * split.inner, grain_for(split.axis),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t line = begin; line < end; ++line) {
+                        const int64_t at = line / split.inner * split.axis * split.inner +
+                                           line % split.inner + start;
+                        cumsum_line(args.in[0].as<T>() + at, args.out[0].as<T>() + at, split.axis,
+                                    stride, exclusive);
+                      }
+                    });
+  });
+}
+
+REGISTER_CPU_KERNEL({.op = "CumSum",
+                     .name = "cumsum_cpu",
+                     .dtypes = kAllFloats | kIntegers,
+                     .run = run_cumsum,
+                     .inplace = true});
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

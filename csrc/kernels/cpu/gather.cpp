@@ -1,0 +1,134 @@
+// Gather: y[o, m, i] = data[o, indices[m], i] along `axis`; negative indices count from the end.
+// GatherGrad: ddata[o, a, i] = sum of dy[o, m, i] over the m with indices[m] == a, in the order of
+// m, but nothing for padding_idx. Method: rows are copied. The gradient sorts positions by index
+// (counting sort in the workspace) and writes each row of ddata once, so that it is deterministic
+// and needs no zeroing pass. Bytes moved: the rows that are read and y (forward); dy and ddata once
+// (gradient).
+#include <cstring>
+
+#include "kernels/cpu/index_reader.h"
+#include "kernels/cpu/row_math.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+template <class T>
+void gather_rows(const KernelArgs& args, const AxisSplit& split, const IndexReader& indices) {
+  const T* data = args.in[0].as<T>();
+  T* y = args.out[0].as<T>();
+  const int64_t rows = split.outer * indices.count();
+  parallel_ranges(args.context, rows, grain_for(split.inner), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t outer = row / indices.count();
+      const int64_t from = outer * split.axis + indices.at(row - outer * indices.count());
+      if (split.inner == 1)
+        y[row] = data[from];
+      else
+        std::memcpy(y + row * split.inner, data + from * split.inner,
+                    static_cast<size_t>(split.inner) * sizeof(T));
+    }
+  });
+}
+
+void run_gather(const KernelArgs& args) {
+  const AxisSplit split =
+      split_at(args.facts.inputs[0].layout.sizes, args.facts.node().attrs.integer("axis", 0));
+  const IndexReader indices(args.in[1], split.axis, "Gather");
+  if (indices.count() == 0 || split.outer * split.inner == 0) return;
+  dispatch_width(size_of(args.in[0].dtype), [&]<class T> { gather_rows<T>(args, split, indices); });
+}
+
+// --- gradient ------------------------------------------------------------------------------------
+// [outer, size, inner] of the result; the axis of the attribute belongs to it.
+AxisSplit grad_split(const StepFacts& facts) {
+  return split_at(facts.outputs[0].layout.sizes, facts.node().attrs.integer("axis", 0));
+}
+
+size_t grad_workspace(const StepFacts& facts) {
+  const int64_t indices = element_count(facts.inputs[1].layout.sizes);
+  return static_cast<size_t>(grad_split(facts).axis + 1 + indices) * sizeof(int64_t);
+}
+
+// Positions sorted by index, stable: those of index a are order[starts[a]] .. order[starts[a + 1]].
+void sort_positions(const IndexReader& indices, int64_t size, int64_t padding, int64_t* starts,
+                    int64_t* order) {
+  std::fill(starts, starts + size + 1, 0);
+  for (int64_t m = 0; m < indices.count(); ++m) {
+    const int64_t index = indices.at(m);
+    if (index != padding) ++starts[index + 1];
+  }
+  for (int64_t a = 0; a < size; ++a) starts[a + 1] += starts[a];
+  // Filling moves each start to the next one's place; a shift afterwards restores them.
+  for (int64_t m = 0; m < indices.count(); ++m) {
+    const int64_t index = indices.at(m);
+    if (index != padding) order[starts[index]++] = m;
+  }
+  for (int64_t a = size; a > 0; --a) starts[a] = starts[a - 1];
+  starts[0] = 0;
+}
+
+// out = sum of the rows of dy at `positions`.
+template <class T>
+void sum_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inner, T* out) {
+  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
+  if (count == 0) {
+    std::memset(static_cast<void*>(out), 0, static_cast<size_t>(inner) * sizeof(T));
+    return;
+  }
+  if (count == 1) {
+    std::memcpy(static_cast<void*>(out), dy + positions[0] * inner,
+                static_cast<size_t>(inner) * sizeof(T));
+    return;
+  }
+  for_each_chunk(inner, [&](int64_t at, int64_t columns) {
+    C sums[kRowChunk];
+    for (int64_t i = 0; i < columns; ++i) sums[i] = 0;
+    for (int64_t k = 0; k < count; ++k) {
+      const T* row = dy + positions[k] * inner + at;
+      ORTM_SIMD
+      for (int64_t i = 0; i < columns; ++i) sums[i] += static_cast<C>(computed(row[i]));
+    }
+    ORTM_SIMD
+    for (int64_t i = 0; i < columns; ++i) out[at + i] = stored<T>(sums[i]);
+  });
+}
+
+void run_gather_grad(const KernelArgs& args) {
+  const AxisSplit split = grad_split(args.facts);
+  if (split.outer * split.inner * split.axis == 0) return;
+  const IndexReader indices(args.in[1], split.axis, "GatherGrad");
+  int64_t padding = args.facts.node().attrs.integer("padding_idx", -1);
+  int64_t* starts = static_cast<int64_t*>(args.workspace);
+  int64_t* order = starts + split.axis + 1;
+  sort_positions(indices, split.axis, padding, starts, order);
+  dispatch_real(args.in[0].dtype, [&]<class T> {
+    const T* dy = args.in[0].as<T>();
+    T* out = args.out[0].as<T>();
+    auto run_row = [&](int64_t row) {
+      const int64_t outer = row / split.axis, index = row - outer * split.axis;
+      sum_rows(dy + outer * indices.count() * split.inner, order + starts[index],
+               starts[index + 1] - starts[index], split.inner, out + row * split.inner);
+    };
+    parallel_ranges(args.context, split.outer * split.axis, grain_for(split.inner),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t row = begin; row < end; ++row) run_row(row);
+                    });
+  });
+}
+
+REGISTER_CPU_KERNEL({.op = "Gather",
+                     .name = "gather_cpu",
+                     .dtypes = kEveryType,
+                     .run = run_gather,
+                     .unsupported = indices_unsupported});
+REGISTER_CPU_KERNEL({.op = "GatherGrad",
+                     .name = "gather_grad_cpu",
+                     .dtypes = kAllFloats | kIntegers,
+                     .run = run_gather_grad,
+                     .unsupported = indices_unsupported,
+                     .workspace_bytes = grad_workspace});
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,49 @@
+// Indices of int64 or int32, checked: an index out of range is the user's error and named as such.
+#pragma once
+
+#include "kernels/cpu/cpu_kernel.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+class IndexReader {
+ public:
+  /// `size` is that of the indexed dimension.
+  IndexReader(const TensorView& indices, int64_t size, std::string_view op)
+      : wide_(indices.dtype == DType::Int64 ? indices.as<int64_t>() : nullptr),
+        narrow_(wide_ ? nullptr : indices.as<int32_t>()),
+        count_(indices.element_count()),
+        size_(size),
+        op_(op) {}
+
+  int64_t count() const { return count_; }
+  /// The index at a position, counted from the front.
+  int64_t at(int64_t position) const {
+    const int64_t index = wide_ ? wide_[position] : narrow_[position];
+    const int64_t from_front = index < 0 ? index + size_ : index;
+    if (from_front < 0 || from_front >= size_) fail(index, position);
+    return from_front;
+  }
+
+ private:
+  [[noreturn]] __attribute__((noinline)) void fail(int64_t index, int64_t position) const {
+    throw Error(str("[", op_, "] indices must lie in [", -size_, ", ", size_, "), but found ",
+                    index, " at position ", position));
+  }
+
+  const int64_t* wide_;
+  const int32_t* narrow_;
+  int64_t count_, size_;
+  std::string_view op_;
+};
+
+/// For ops whose operand 1 holds the indices.
+inline Reason indices_unsupported(const StepFacts& facts) {
+  const DType dtype = facts.inputs.at(1).dtype;
+  if (dtype != DType::Int64 && dtype != DType::Int32)
+    return str("indices are ", name_of(dtype), ", not int64 or int32");
+  return {};
+}
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
