@@ -55,7 +55,7 @@ class RunReport:
             eager_pieces=[f"{piece.reason} ({piece.origin})" for piece in compiler.eager_pieces],
             nodes_total=sum(fact["nodes"] for fact in facts),
             nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
-            planned_peak_bytes=last.get("planned_peak_bytes", 0),
+            planned_peak_bytes=last.get("planned_peak_bytes") or last.get("plan_peak_bytes", 0),
             measured_peak_bytes=last.get("measured_peak_bytes", 0),
             prediction_exact=all(fact.get("exact", True) for fact in facts),
             saved_bytes=last.get("saved_bytes", 0),
@@ -106,7 +106,7 @@ def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
     exact = "" if report.prediction_exact else " (at least)"
     lines += [
         f"Planned peak     : {_mib(report.planned_peak_bytes)}{exact}, "
-        f"kept for backward {_mib(report.saved_bytes)}",
+        f"of it kept for backward {_mib(report.saved_bytes)}",
         f"First step takes {seconds:.2f}s where export takes {capture:.2f}s, "
         f"graph building takes {build / 1e3:.2f}s, planning takes {times.get('plan', 0.0) / 1e3:.2f}s",
         f"Versions: ortmodule_py - {__version__}, torch - {torch.__version__}",

@@ -76,6 +76,7 @@ py::dict facts(CompiledPiece& piece) {
   result["measured_peak_bytes"] = runs.measured_peak_bytes;
   if (const auto entry = piece.last_plan()) {
     result["exact"] = entry->program.plan->exact;
+    result["plan_peak_bytes"] = entry->program.plan->peak_bytes;
     result["saved_bytes"] = entry->program.plan->saved_bytes;
     result["steps"] = entry->program.plan->steps.size();
     std::vector<int64_t> buffers;

@@ -35,12 +35,6 @@ struct RunState : torch::CustomClassHolder {
 
 using StatePtr = c10::intrusive_ptr<RunState>;
 
-int find_buffer(const Plan& plan, BufferKind kind, int index) {
-  for (size_t b = 0; b < plan.buffers.size(); ++b)
-    if (plan.buffers[b].kind == kind && plan.buffers[b].index == index) return static_cast<int>(b);
-  return -1;
-}
-
 /// Guards under which the engine runs: no autograd, no autocast (the graph has its own casts).
 struct EngineGuards {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -94,10 +88,10 @@ void begin_backward(RunState& state, const variable_list& grads,
   state.held = saved;
   size_t next = 0;
   for (int argument : state.plan().saved_arguments)
-    state.frame.bind(find_buffer(plan, BufferKind::Argument, argument),
+    state.frame.bind(state.backward->argument_buffer[static_cast<size_t>(argument)],
                      saved[next++].mutable_data_ptr());
   for (int output : state.plan().saved_outputs)
-    state.frame.bind(find_buffer(plan, BufferKind::Output, output),
+    state.frame.bind(state.backward->output_buffer[static_cast<size_t>(output)],
                      saved[next++].mutable_data_ptr());
   const auto& inputs = plan.graph->inputs();
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
@@ -174,13 +168,11 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     variable_list results(3 + inputs);
     const Plan& plan = *state.backward->plan;
     for (size_t i = 0; i < arguments.size(); ++i) {
-      for (const PlannedGradient& gradient : plan.gradients) {
-        if (gradient.input != arguments[i] || gradient.tensor < 0) continue;
-        const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
-        Buffer buffer =
-            state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
-        results[3 + i] = tensor_from(std::move(buffer), tensor.dtype, tensor.layout);
-      }
+      const int gradient = state.backward->gradient_tensor[static_cast<size_t>(arguments[i])];
+      if (gradient < 0) continue;
+      const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
+      Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+      results[3 + i] = tensor_from(std::move(buffer), tensor.dtype, tensor.layout);
     }
     if (arguments.size() < inputs) results.back() = at::empty({0}, at::kFloat);  // the token
     return results;

@@ -52,6 +52,17 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     for (const NodeFacts& node : planned.facts.nodes)
       random = random || node.attrs.has("rng");
   }
+  argument_buffer.assign(plan->graph->inputs().size(), -1);
+  gradient_tensor.assign(plan->graph->inputs().size(), -1);
+  output_buffer.assign(plan->output_tensors.size(), -1);
+  for (size_t b = 0; b < plan->buffers.size(); ++b) {
+    const PlannedBuffer& buffer = plan->buffers[b];
+    const auto index = static_cast<size_t>(buffer.index);
+    if (!buffer.owned()) argument_buffer[index] = static_cast<int>(b);
+    if (buffer.kind == BufferKind::Output) output_buffer[index] = static_cast<int>(b);
+  }
+  for (const PlannedGradient& gradient : plan->gradients)
+    gradient_tensor[static_cast<size_t>(gradient.input)] = gradient.tensor;
   range_begin.push_back(plan->forward_steps);
   for (int r = 1; r < plan->ranges; ++r) {
     int at = range_begin.back();
