@@ -1,0 +1,190 @@
+// Kernels that move elements: gather, concat, pad, slices, triangles, ranges, running sums.
+#include "test_kernels_harness.h"
+
+namespace ortmodule::testing {
+namespace {
+
+constexpr DType kTypes[] = {DType::Float32, DType::Float64, DType::BFloat16, DType::Int64,
+                            DType::Int8};
+
+TEST(Gather, TakesRowsOfAnyAxis) {
+  for (DType dtype : kTypes) {
+    for (int64_t inner : {1, 5, 70}) {
+      Tensor data = Tensor::random(dtype, {3, 11, inner}, 1, -50, 50);
+      for (DType index_type : {DType::Int64, DType::Int32}) {
+        Tensor indices = Tensor::of(index_type, {2, 3}, {0, 10, -1, -11, 4, 4});
+        Tensor y(dtype, {3, 2, 3, inner});
+        std::vector<double> expected;
+        for (int64_t o = 0; o < 3; ++o)
+          for (int64_t m = 0; m < 6; ++m)
+            for (int64_t i = 0; i < inner; ++i) {
+              const int64_t index = (static_cast<int64_t>(indices.get(m)) + 11) % 11;
+              expected.push_back(data.get((o * 11 + index) * inner + i));
+            }
+        run_op("Gather", {{"axis", 1}}, {&data, &indices}, {&y},
+               [&] { expect_close(y, expected, 0, 0, "Gather"); });
+      }
+    }
+  }
+}
+
+TEST(Gather, AddsGradientsInOrder) {
+  for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
+    for (int64_t padding : {-1, 4}) {
+      const int64_t count = 50, size = 7, inner = 33, outer = 2;
+      Tensor dy = Tensor::random(dtype, {outer, count, inner}, 2);
+      Tensor indices = Tensor::random(DType::Int64, {count}, 3, -6.9, 5.9);  // 6 has none
+      Tensor ddata(dtype, {outer, size, inner});
+      std::vector<double> expected(static_cast<size_t>(outer * size * inner), 0.0);
+      for (int64_t o = 0; o < outer; ++o)
+        for (int64_t m = 0; m < count; ++m) {
+          const int64_t index = (static_cast<int64_t>(indices.get(m)) + size) % size;
+          for (int64_t i = 0; index != padding && i < inner; ++i)
+            expected[static_cast<size_t>((o * size + index) * inner + i)] +=
+                dy.get((o * count + m) * inner + i);
+        }
+      run_op("GatherGrad", {{"axis", 1}, {"size", size}, {"padding_idx", padding}}, {&dy, &indices},
+             {&ddata}, [&] { expect_close(ddata, expected, 4, 4, "GatherGrad"); });
+    }
+  }
+}
+
+TEST(Gather, NamesABadIndex) {
+  Tensor data = Tensor::random(DType::Float32, {4, 2}, 1), y(DType::Float32, {2, 2});
+  Tensor indices = Tensor::of(DType::Int64, {2}, {0, 4});
+  const StepFacts facts = facts_of({node_of("Gather", {{"axis", 0}}, {&data, &indices}, {&y})},
+                                   {&data, &indices}, {&y});
+  try {
+    run_kernel(*kernels_of("Gather")[0], facts, {&data, &indices}, {&y});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "[Gather] indices must lie in [-4, 4), but found 4 at position 1");
+  }
+}
+
+TEST(GatherElements, TakesAndScatters) {
+  for (int64_t axis : {0, 1, 2}) {
+    Tensor data = Tensor::random(DType::Float32, {4, 5, 6}, 4);
+    Tensor indices = Tensor::random(DType::Int64, {3, 4, 5}, 5, -3.9, 3.9);
+    Tensor updates = Tensor::random(DType::Float32, {3, 4, 5}, 6);
+    Tensor y(DType::Float32, {3, 4, 5}), sum(DType::Float32, {4, 5, 6});
+    std::vector<double> expected, sums = data.values();
+    for (int64_t i = 0; i < 60; ++i) {
+      int64_t place[3] = {i / 20, i / 5 % 4, i % 5};
+      const int64_t size = data.sizes()[static_cast<size_t>(axis)];
+      place[axis] = (static_cast<int64_t>(indices.get(i)) + size) % size;
+      const int64_t at = (place[0] * 5 + place[1]) * 6 + place[2];
+      expected.push_back(data.get(at));
+      sums[static_cast<size_t>(at)] += updates.get(i);
+    }
+    run_op("GatherElements", {{"axis", axis}}, {&data, &indices}, {&y},
+           [&] { expect_close(y, expected, 0, 0, "GatherElements"); });
+    run_op("ScatterElements", {{"axis", axis}, {"reduction", std::string("add")}},
+           {&data, &indices, &updates}, {&sum},
+           [&] { expect_close(sum, sums, 4, 1, "ScatterElements"); });
+  }
+}
+
+TEST(Concat, JoinsAnyLayouts) {
+  for (int64_t axis : {0, 1, 2}) {
+    Sizes a_sizes{2, 3, 4}, b_sizes{2, 3, 4}, y_sizes{2, 3, 4};
+    const auto at = static_cast<size_t>(axis);
+    b_sizes[at] = 5;
+    y_sizes[at] += 5;
+    Tensor a = Tensor::random(DType::Float32, a_sizes, 7);
+    Tensor b =
+        Tensor::random(DType::Float32, b_sizes, 8, -2, 2, {1, b_sizes[0], b_sizes[0] * b_sizes[1]});
+    Tensor y(DType::Float32, y_sizes);
+    std::vector<double> expected(static_cast<size_t>(y.count()));
+    for (int64_t i = 0; i < y.count(); ++i) {
+      int64_t c[3] = {i / (y_sizes[1] * y_sizes[2]), i / y_sizes[2] % y_sizes[1], i % y_sizes[2]};
+      const bool first = c[axis] < a_sizes[at];
+      if (!first) c[axis] -= a_sizes[at];
+      const Tensor& from = first ? a : b;
+      expected[static_cast<size_t>(i)] =
+          from.get((c[0] * from.sizes()[1] + c[1]) * from.sizes()[2] + c[2]);
+    }
+    run_op("Concat", {{"axis", axis}}, {&a, &b}, {&y},
+           [&] { expect_close(y, expected, 0, 0, "Concat"); });
+  }
+}
+
+TEST(Pad, SurroundsWithAValue) {
+  for (DType dtype : kTypes) {
+    Tensor x = Tensor::random(dtype, {2, 3}, 9, -50, 50, {1, 2}), y(dtype, {2 + 1 + 2, 3 - 1 + 4});
+    std::vector<double> expected;
+    for (int64_t i = -1; i < 4; ++i)
+      for (int64_t j = 1; j < 7; ++j)
+        expected.push_back(i >= 0 && i < 2 && j < 3 ? x.get(i * 3 + j) : 7);
+    run_op("Pad", {{"pads", Dims{1, -1, 2, 4}}, {"value", 7.0}}, {&x}, {&y},
+           [&] { expect_close(y, expected, 0, 0, "Pad"); });
+  }
+}
+
+TEST(SliceGrad, PutsTheSliceBack) {
+  Tensor dy = Tensor::random(DType::Float32, {2, 3, 2}, 10), dx(DType::Float32, {2, 9, 2});
+  std::vector<double> expected(36, 0.0);
+  for (int64_t o = 0; o < 2; ++o)
+    for (int64_t k = 0; k < 3; ++k)
+      for (int64_t i = 0; i < 2; ++i)
+        expected[static_cast<size_t>((o * 9 + 1 + 3 * k) * 2 + i)] = dy.get((o * 3 + k) * 2 + i);
+  run_op("SliceGrad",
+         {{"axis", 1}, {"start", 1}, {"end", 9}, {"step", 3}, {"shape", Dims{2, 9, 2}}}, {&dy},
+         {&dx}, [&] { expect_close(dx, expected, 0, 0, "SliceGrad"); });
+}
+
+TEST(Trilu, KeepsATriangle) {
+  for (DType dtype : kTypes) {
+    for (bool upper : {false, true}) {
+      for (int64_t k = -6; k <= 6; ++k) {
+        Tensor x = Tensor::random(dtype, {2, 4, 5}, 11, 1, 9), y(dtype, {2, 4, 5});
+        std::vector<double> expected;
+        for (int64_t i = 0; i < 40; ++i) {
+          const int64_t row = i / 5 % 4, column = i % 5;
+          expected.push_back((upper ? column - row >= k : column - row <= k) ? x.get(i) : 0);
+        }
+        run_op("Trilu", {{"upper", upper ? 1 : 0}, {"k", k}}, {&x}, {&y},
+               [&] { expect_close(y, expected, 0, 0, "Trilu"); });
+      }
+    }
+  }
+}
+
+TEST(CumSum, AddsUp) {
+  for (DType dtype : kTypes) {
+    for (bool reverse : {false, true}) {
+      Tensor x = Tensor::random(dtype, {2, 10, 3}, 12, -5, 5), y(dtype, {2, 10, 3});
+      std::vector<double> expected(60);
+      for (int64_t line = 0; line < 6; ++line) {
+        double sum = 0;
+        for (int64_t j = 0; j < 10; ++j) {
+          const int64_t at = (line / 3 * 10 + (reverse ? 9 - j : j)) * 3 + line % 3;
+          expected[static_cast<size_t>(at)] = sum += x.get(at);
+        }
+      }
+      run_op("CumSum", {{"axis", 1}, {"reverse", reverse ? 1 : 0}}, {&x}, {&y},
+             [&] { expect_close(y, expected, 1, 0.1, "CumSum"); });
+    }
+  }
+}
+
+TEST(Constants, FillAndCount) {
+  for (DType dtype : kTypes) {
+    Tensor full(dtype, {3, 5}), counted(dtype, {6});
+    run_op("ConstantOfShape", {{"value", 3.0}, {"shape", Dims{3, 5}}, {"dtype", dtype}}, {},
+           {&full},
+           [&] { expect_close(full, std::vector<double>(15, 3.0), 0, 0, "ConstantOfShape"); });
+    run_op("Range", {{"start", 2}, {"limit", 20}, {"delta", 3}, {"dtype", dtype}}, {}, {&counted},
+           [&] {
+             expect_close(counted, {2, 5, 8, 11, 14, 17}, 0, 0, "Range");
+           });
+  }
+  Tensor halves(DType::Float32, {3});
+  run_op("Range", {{"start", 0.5}, {"limit", 2.0}, {"delta", 0.5}, {"dtype", DType::Float32}}, {},
+         {&halves}, [&] {
+           expect_close(halves, {0.5, 1, 1.5}, 0, 0, "Range");
+         });
+}
+
+}  // namespace
+}  // namespace ortmodule::testing

@@ -1,0 +1,176 @@
+// Layer norm, RMS norm and their gradients against formulas in double.
+#include "test_kernels_harness.h"
+
+namespace ortmodule::testing {
+namespace {
+
+constexpr DType kTypes[] = {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16};
+const std::vector<std::pair<int64_t, int64_t>> kShapes = {{1, 1},    {3, 7},   {5, 1}, {300, 33},
+                                                          {2, 2500}, {70, 96}, {0, 4}};
+constexpr double kEpsilon = 1e-5;
+
+DType statistics_of(DType dtype) {
+  return dtype == DType::Float64 ? DType::Float64 : DType::Float32;
+}
+
+struct Row {
+  double mean = 0, inv = 0;
+};
+
+// Statistics of a row; RMS norm has no mean.
+Row statistics(const Tensor& x, int64_t row, int64_t n, bool centered) {
+  Row r;
+  for (int64_t i = 0; centered && i < n; ++i) r.mean += x.get(row * n + i) / static_cast<double>(n);
+  double variance = 0;
+  for (int64_t i = 0; i < n; ++i)
+    variance += std::pow(x.get(row * n + i) - r.mean, 2) / static_cast<double>(n);
+  r.inv = 1 / std::sqrt(variance + kEpsilon);
+  return r;
+}
+
+struct Case {
+  int64_t rows, n;
+  DType dtype;
+  bool affine, centered;
+  Tensor x, dy, scale, bias, y, dx, dscale, dbias, mean, inv;
+
+  Case(int64_t row_count, int64_t columns, DType type, bool has_scale, bool has_mean)
+      : rows(row_count),
+        n(columns),
+        dtype(type),
+        affine(has_scale),
+        centered(has_mean),
+        x(Tensor::random(type, {rows, n}, 1, -1, 3)),
+        dy(Tensor::random(type, {rows, n}, 2)),
+        scale(Tensor::random(type, {n}, 3)),
+        bias(Tensor::random(type, {n}, 4)),
+        y(type, {rows, n}),
+        dx(type, {rows, n}),
+        dscale(type, {n}),
+        dbias(type, {n}),
+        mean(statistics_of(type), {rows, 1}),
+        inv(statistics_of(type), {rows, 1}) {}
+
+  double factor(int64_t i) const { return affine ? scale.get(i) : 1; }
+
+  void check_forward(const std::string& what) const {
+    std::vector<double> expected;
+    for (int64_t row = 0; row < rows; ++row) {
+      const Row r = statistics(x, row, n, centered);
+      for (int64_t i = 0; i < n; ++i)
+        expected.push_back((x.get(row * n + i) - r.mean) * r.inv * factor(i) +
+                           (affine && centered ? bias.get(i) : 0));
+      if (centered) {
+        ASSERT_NEAR(mean.get(row), r.mean, 1e-6);
+      }
+      ASSERT_NEAR(inv.get(row), r.inv, 1e-5 * r.inv + (n == 1 ? 1 : 0));
+    }
+    expect_close(y, expected, 32, 1, what);
+  }
+
+  void set_statistics() {
+    for (int64_t row = 0; row < rows; ++row) {
+      const Row r = statistics(x, row, n, centered);
+      mean.set(row, r.mean);
+      inv.set(row, r.inv);
+    }
+  }
+
+  void check_backward() const {
+    std::vector<double> expected, expected_scale(static_cast<size_t>(n)),
+        expected_bias(static_cast<size_t>(n));
+    for (int64_t row = 0; row < rows; ++row) {
+      const double m = centered ? mean.get(row) : 0, v = inv.get(row);
+      double g = 0, gh = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const double h = (x.get(row * n + i) - m) * v, d = dy.get(row * n + i);
+        g += centered ? d * factor(i) / static_cast<double>(n) : 0;
+        gh += d * factor(i) * h / static_cast<double>(n);
+        expected_scale[static_cast<size_t>(i)] += d * h;
+        expected_bias[static_cast<size_t>(i)] += d;
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        const double h = (x.get(row * n + i) - m) * v;
+        expected.push_back(v * (dy.get(row * n + i) * factor(i) - g - h * gh));
+      }
+    }
+    const double size = n == 1 ? 1e3 : 4;
+    expect_close(dx, expected, 32, size, "dx");
+    const double sums = 4 * std::sqrt(static_cast<double>(rows));
+    expect_close(dscale, expected_scale, 32, sums, "dscale");
+    if (centered) expect_close(dbias, expected_bias, 32, sums, "dbias");
+  }
+};
+
+TEST(LayerNorm, MatchesDouble) {
+  const Attrs attrs{{"axis", -1}, {"epsilon", kEpsilon}};
+  for (auto [rows, n] : kShapes) {
+    for (DType dtype : kTypes) {
+      for (bool affine : {false, true}) {
+        Case c(rows, n, dtype, affine, true);
+        Tensor* scale = affine ? &c.scale : nullptr;
+        Tensor* bias = affine ? &c.bias : nullptr;
+        run_op("LayerNormalization", attrs, {&c.x, scale, bias}, {&c.y, &c.mean, &c.inv},
+               [&] { c.check_forward("LayerNormalization"); });
+        c.set_statistics();
+        run_op("LayerNormalizationGrad", attrs, {&c.dy, &c.x, scale, &c.mean, &c.inv},
+               {&c.dx, &c.dscale, &c.dbias}, [&] { c.check_backward(); });
+        run_op("LayerNormalizationGrad", attrs, {&c.dy, &c.x, scale, &c.mean, &c.inv},
+               {&c.dx, nullptr, nullptr}, [&] { c.check_backward(); });
+      }
+    }
+  }
+}
+
+TEST(LayerNorm, NormalizesSeveralDimensions) {
+  Case c(6, 35, DType::Float32, true, true);
+  Tensor x = Tensor::of(DType::Float32, {2, 3, 5, 7}, c.x.values());
+  Tensor scale = Tensor::of(DType::Float32, {5, 7}, c.scale.values());
+  Tensor bias = Tensor::of(DType::Float32, {5, 7}, c.bias.values());
+  Tensor y(DType::Float32, {2, 3, 5, 7}), mean(DType::Float32, {2, 3, 1, 1}),
+      inv(DType::Float32, {2, 3, 1, 1});
+  run_op("LayerNormalization", {{"axis", 2}, {"epsilon", kEpsilon}}, {&x, &scale, &bias},
+         {&y, &mean, &inv}, [&] {
+           c.y = Tensor::of(DType::Float32, {6, 35}, y.values());
+           c.mean = Tensor::of(DType::Float32, {6, 1}, mean.values());
+           c.inv = Tensor::of(DType::Float32, {6, 1}, inv.values());
+           c.check_forward("several dimensions");
+         });
+}
+
+TEST(LayerNorm, AddsSkip) {
+  for (DType dtype : kTypes) {
+    Case c(9, 130, dtype, true, true);
+    Tensor left = Tensor::random(dtype, {9, 130}, 5), skip = Tensor::random(dtype, {9, 130}, 6);
+    for (int64_t i = 0; i < c.x.count(); ++i) c.x.set(i, left.get(i) + skip.get(i));
+    Tensor sum(dtype, {9, 130});
+    run_op("SkipLayerNormalization", {{"axis", -1}, {"epsilon", kEpsilon}},
+           {&left, &skip, &c.scale, &c.bias}, {&c.y, &c.mean, &c.inv, &sum}, [&] {
+             EXPECT_TRUE(sum.same_bits(c.x));
+             c.check_forward("SkipLayerNormalization");
+           });
+    run_op("SkipLayerNormalization", {{"axis", -1}, {"epsilon", kEpsilon}},
+           {&left, &skip, &c.scale, &c.bias}, {&c.y, &c.mean, &c.inv, nullptr},
+           [&] { c.check_forward("without the sum"); });
+  }
+}
+
+TEST(RmsNorm, MatchesDouble) {
+  const Attrs attrs{{"axis", -1}, {"epsilon", kEpsilon}};
+  for (auto [rows, n] : kShapes) {
+    for (DType dtype : kTypes) {
+      for (bool affine : {false, true}) {
+        Case c(rows, n, dtype, affine, false);
+        Tensor* scale = affine ? &c.scale : nullptr;
+        run_op("SimplifiedLayerNormalization", attrs, {&c.x, scale}, {&c.y, &c.inv},
+               [&] { c.check_forward("SimplifiedLayerNormalization"); });
+        c.set_statistics();
+        run_op("SimplifiedLayerNormalizationGrad", attrs, {&c.dy, &c.x, scale, &c.inv},
+               {&c.dx, &c.dscale}, [&] { c.check_backward(); });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ortmodule::testing

@@ -1,0 +1,160 @@
+#include "test_kernels_harness.h"
+
+namespace ortmodule::testing {
+namespace {
+
+using Fold = std::function<double(double, double)>;
+
+// Folds over `axes`; the result in row-major order of the kept dimensions.
+std::vector<double> fold(const Tensor& x, const std::vector<int64_t>& axes, double start,
+                         const Fold& f, double* count) {
+  const Sizes& sizes = x.sizes();
+  std::vector<bool> reduced(sizes.size(), axes.empty());
+  for (int64_t axis : axes) reduced[static_cast<size_t>(axis)] = true;
+  int64_t outputs = 1;
+  *count = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (reduced[d])
+      *count *= static_cast<double>(sizes[d]);
+    else
+      outputs *= sizes[d];
+  }
+  std::vector<double> result(static_cast<size_t>(outputs), start);
+  for (int64_t i = 0; i < x.count(); ++i) {
+    int64_t rest = i, at = 0, stride = 1;
+    for (size_t d = sizes.size(); d-- > 0;) {
+      if (!reduced[d]) {
+        at += rest % sizes[d] * stride;
+        stride *= sizes[d];
+      }
+      rest /= sizes[d];
+    }
+    double& place = result[static_cast<size_t>(at)];
+    place = f(place, x.get(i));
+  }
+  return result;
+}
+
+Dims dims_of(const std::vector<int64_t>& axes) { return Dims(axes.begin(), axes.end()); }
+
+struct Shape {
+  Sizes sizes;
+  std::vector<int64_t> axes;
+};
+const std::vector<Shape> kShapes = {{{}, {}},
+                                    {{1}, {0}},
+                                    {{1000}, {}},
+                                    {{7, 13}, {1}},
+                                    {{7, 13}, {0}},
+                                    {{7, 13}, {}},
+                                    {{500, 1037}, {0}},
+                                    {{2000, 3}, {0}},
+                                    {{3, 9000}, {1}},
+                                    {{70001}, {0}},
+                                    {{2, 3, 4, 5, 6}, {1, 3}},
+                                    {{2, 3, 4, 5, 6}, {0, 2, 4}},
+                                    {{5, 33, 20}, {1}},
+                                    {{64, 8, 9, 10}, {0, 2, 3}},
+                                    {{4, 0, 3}, {2}},
+                                    {{4000, 5, 7}, {0}},
+                                    {{90, 1000}, {0}}};
+
+Tensor result_of(DType dtype, const std::vector<double>& expected) {
+  return Tensor(dtype, {static_cast<int64_t>(expected.size())});
+}
+
+TEST(Reduce, MatchesDouble) {
+  for (const Shape& shape : kShapes) {
+    for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16}) {
+      Tensor x = Tensor::random(dtype, shape.sizes, 1, -1, 2);
+      const Attrs attrs{{"axes", dims_of(shape.axes)}, {"keepdims", 0}};
+      double count = 0;
+      std::vector<double> sums = fold(x, shape.axes, 0, std::plus<double>(), &count);
+      const double noise = std::sqrt(count);  // of a sum that cancels
+      // In double the reference errs as well.
+      const double ulps = dtype == DType::Float64 ? 2 + count : 4;
+      Tensor y = result_of(dtype, sums);
+      run_op("ReduceSum", attrs, {&x}, {&y}, [&] { expect_close(y, sums, ulps, noise, "sum"); });
+      std::vector<double> means = sums;
+      for (double& mean : means) mean /= count;
+      run_op("ReduceMean", attrs, {&x}, {&y},
+             [&] { expect_close(y, means, ulps, 1 / noise, "mean"); });
+      if (x.count() == 0) continue;
+      auto max = [](double a, double b) { return std::max(a, b); };
+      auto min = [](double a, double b) { return std::min(a, b); };
+      const std::vector<double> most = fold(x, shape.axes, -INFINITY, max, &count);
+      const std::vector<double> least = fold(x, shape.axes, INFINITY, min, &count);
+      run_op("ReduceMax", attrs, {&x}, {&y}, [&] { expect_close(y, most, 0, 0, "max"); });
+      run_op("ReduceMin", attrs, {&x}, {&y}, [&] { expect_close(y, least, 0, 0, "min"); });
+      if (count > 100) continue;
+      const std::vector<double> products =
+          fold(x, shape.axes, 1, std::multiplies<double>(), &count);
+      run_op("ReduceProd", attrs, {&x}, {&y},
+             [&] { expect_close(y, products, ulps, 1e-2, "prod"); });
+    }
+  }
+}
+
+TEST(Reduce, AddsIntegersAndBools) {
+  for (DType dtype :
+       {DType::Int64, DType::Int32, DType::Int16, DType::Int8, DType::UInt8, DType::Bool}) {
+    for (const Shape& shape : kShapes) {
+      Tensor x = Tensor::random(dtype, shape.sizes, 2, 0, 100);
+      for (int64_t i = 0; i < x.count(); i += 3) x.set(i, 0);
+      double count = 0;
+      const std::vector<double> sums = fold(x, shape.axes, 0, std::plus<double>(), &count);
+      Tensor y = result_of(DType::Int64, sums);
+      run_op("ReduceSum", {{"axes", dims_of(shape.axes)}}, {&x}, {&y},
+             [&] { expect_close(y, sums, 0, 0, "integer sum"); });
+    }
+  }
+}
+
+TEST(Reduce, ErrsLessThanAFloatSum) {
+  const int64_t count = 1 << 20;
+  Tensor x = Tensor::random(DType::Float32, {count}, 3, 0, 1), y(DType::Float32, {1});
+  double expected = 0;
+  for (double v : x.values()) expected += v;
+  run_op("ReduceSum", {{"axes", Dims{0}}}, {&x}, {&y},
+         [&] { expect_close(y, {expected}, 1.01, 0, "long sum"); });
+}
+
+TEST(Reduce, PropagatesNaN) {
+  const double nan = std::nan("");
+  for (int64_t position : {0, 1, 5, 40, 99}) {
+    Tensor x = Tensor::random(DType::Float32, {100}, 4), y(DType::Float32, {});
+    x.set(position, nan);
+    for (const char* op : {"ReduceMax", "ReduceMin", "ReduceSum"})
+      run_op(op, {{"axes", Dims()}}, {&x}, {&y}, [&] { EXPECT_TRUE(std::isnan(y.get(0))); });
+    Tensor matrix = Tensor::of(DType::Float32, {100, 1, 1}, x.values());
+    Tensor index(DType::Int64, {1, 1});
+    run_op("ArgMax", {{"axis", 0}}, {&matrix}, {&index},
+           [&] { EXPECT_EQ(index.get(0), static_cast<double>(position)); });
+  }
+}
+
+TEST(ArgReduce, FindsTheFirst) {
+  for (DType dtype : {DType::Float32, DType::BFloat16, DType::Int64, DType::Int8}) {
+    Tensor x = Tensor::random(dtype, {5, 37, 3}, 5, -9, 9);
+    Tensor most(DType::Int64, {5, 3}), least(DType::Int64, {5, 3});
+    std::vector<double> expected_most, expected_least;
+    for (int64_t o = 0; o < 5; ++o) {
+      for (int64_t i = 0; i < 3; ++i) {
+        int64_t high = 0, low = 0;
+        for (int64_t j = 0; j < 37; ++j) {
+          if (x.get((o * 37 + j) * 3 + i) > x.get((o * 37 + high) * 3 + i)) high = j;
+          if (x.get((o * 37 + j) * 3 + i) < x.get((o * 37 + low) * 3 + i)) low = j;
+        }
+        expected_most.push_back(static_cast<double>(high));
+        expected_least.push_back(static_cast<double>(low));
+      }
+    }
+    run_op("ArgMax", {{"axis", 1}}, {&x}, {&most},
+           [&] { expect_close(most, expected_most, 0, 0, "ArgMax"); });
+    run_op("ArgMin", {{"axis", -2}}, {&x}, {&least},
+           [&] { expect_close(least, expected_least, 0, 0, "ArgMin"); });
+  }
+}
+
+}  // namespace
+}  // namespace ortmodule::testing
