@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/cpu_kernel.h"
 
-#if defined(__FMA__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -59,8 +59,6 @@ struct FloatVec {
 struct UIntVec {
   UIntLanes v;
   friend UIntVec operator+(UIntVec a, uint32_t b) { return {a.v + b}; }
-  friend UIntVec operator-(UIntVec a, uint32_t b) { return {a.v - b}; }
-  friend UIntVec operator-(UIntVec a, UIntVec b) { return {a.v - b.v}; }
   friend UIntVec operator&(UIntVec a, uint32_t b) { return {a.v & b}; }
   friend UIntVec operator|(UIntVec a, UIntVec b) { return {a.v | b.v}; }
   friend UIntVec operator<<(UIntVec a, int b) { return {a.v << b}; }
@@ -68,9 +66,6 @@ struct UIntVec {
 
 inline UIntVec bits_of(FloatVec x) { return {reinterpret_cast<UIntLanes>(x.v)}; }
 inline FloatVec float_of(UIntVec bits) { return reinterpret_cast<FloatLanes>(bits.v); }
-inline UIntVec halved(UIntVec x) {
-  return {reinterpret_cast<UIntLanes>(reinterpret_cast<IntLanes>(x.v) >> 1)};
-}
 inline FloatVec select(IntLanes mask, FloatVec a, FloatVec b) { return mask ? a.v : b.v; }
 inline FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
 #if defined(__AVX512F__)
@@ -81,10 +76,22 @@ inline FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
   return a * b + c;
 #endif
 }
+inline FloatVec at_most(FloatVec x, float limit) {
+  const FloatVec limits(limit);
+#if defined(__AVX512F__)  // of a NaN and a number these give the second operand
+  return FloatLanes(_mm512_maskz_min_ps(0xffff, __m512(limits.v), __m512(x.v)));
+#elif defined(__AVX2__)
+  return FloatLanes(_mm256_min_ps(__m256(limits.v), __m256(x.v)));
+#else
+  return select(x > limits, limits, x);
+#endif
+}
 inline FloatVec magnitude_of(FloatVec x) { return float_of(bits_of(x) & 0x7fffffffu); }
 inline FloatVec fast_exp(FloatVec x) { return exp_of(x); }
 inline FloatVec fast_tanh(FloatVec x) { return tanh_of(x); }
 inline FloatVec fast_erf(FloatVec x) { return erf_of(x); }
+inline FloatVec normal_cdf(FloatVec x) { return normal_cdf_of(x); }
+inline FloatVec normal_density(FloatVec x) { return normal_density_of(x); }
 
 /// out[i] = f(a[i]) for float arrays, whole vectors at a time; the tail runs in a padded vector.
 template <class F>
