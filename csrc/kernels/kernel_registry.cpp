@@ -1,11 +1,20 @@
-// All kernels of the program: filled by static initialisers, read when plans are made.
+// All kernels of the program: those of kernels/cpu come from their section, the others from static
+// initialisers; read when plans are made.
 #include <algorithm>
 #include <deque>
+#include <span>
 #include <utility>
 
-#include "kernels/kernel.h"
+#include "kernels/cpu_kernel_entry.h"
 
 namespace ortmodule {
+
+// Bounds of the section, from the linker; weak because a program without CPU kernels has none.
+extern "C" {
+[[gnu::weak, gnu::visibility("hidden")]] extern const CpuKernelEntry __start_ortm_cpu_kernels[];
+[[gnu::weak, gnu::visibility("hidden")]] extern const CpuKernelEntry __stop_ortm_cpu_kernels[];
+}
+
 namespace {
 
 struct Entry {
@@ -13,9 +22,16 @@ struct Entry {
   Isa isa = Isa::Baseline;
 };
 
+std::deque<Entry> cpu_kernels() {
+  std::deque<Entry> found;
+  for (const CpuKernelEntry& entry : std::span(__start_ortm_cpu_kernels, __stop_ortm_cpu_kernels))
+    if (isa_available(entry.isa)) found.push_back({entry.make(), entry.isa});
+  return found;
+}
+
 // A deque, because plans keep pointers to the definitions.
 std::deque<Entry>& entries() {
-  static std::deque<Entry> all;
+  static std::deque<Entry> all = cpu_kernels();
   return all;
 }
 

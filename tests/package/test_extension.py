@@ -60,7 +60,6 @@ def test_any_import_order_works(order: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="one instruction set only")
-@pytest.mark.xfail(reason="kernels register themselves by dynamic initialisers", strict=True)
 def test_wide_instructions_stay_within_their_kernels() -> None:
     """Code that runs before the processor is asked, static initialisers too, is baseline code."""
     command = ["objdump", "-d", "-C", "--no-show-raw-insn", "-w", str(EXTENSION)]

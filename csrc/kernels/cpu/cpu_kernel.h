@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/kernel.h"
+#include "kernels/cpu_kernel_entry.h"
 #include "kernels/scalar_math.h"
 
 /// The vectorizer may assume that iterations are independent. Operands either do not overlap or are
@@ -46,7 +46,13 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace ORTM_ISA
 }  // namespace ortmodule
 
-/// REGISTER_CPU_KERNEL({.op = "Softmax", .name = "softmax_cpu", ...});
-#define REGISTER_CPU_KERNEL(...)                                                   \
-  static const ::ortmodule::KernelRegistrar ORTM_KERNEL_CONCAT(kernel_, __LINE__)( \
-      ::ortmodule::KernelDef __VA_ARGS__, ::ortmodule::isa_of::ORTM_ISA)
+/// REGISTER_CPU_KERNEL({.op = "Softmax", .name = "softmax_cpu", ...}); emits a constant and no
+/// initialiser: an initialiser would be code of this instruction set that every machine runs.
+#define REGISTER_CPU_KERNEL(...)                                    \
+  ORTM_CPU_KERNEL_ENTRY(ORTM_KERNEL_CONCAT(make_kernel_, __LINE__), \
+                        ORTM_KERNEL_CONCAT(kernel_, __LINE__), __VA_ARGS__)
+#define ORTM_CPU_KERNEL_ENTRY(make, entry, ...)                                       \
+  static ::ortmodule::KernelDef make() { return ::ortmodule::KernelDef __VA_ARGS__; } \
+  [[gnu::section("ortm_cpu_kernels"), gnu::used,                                      \
+    gnu::retain]] static constinit const ::ortmodule::CpuKernelEntry entry = {        \
+      &make, ::ortmodule::isa_of::ORTM_ISA}
