@@ -42,10 +42,11 @@ $(VENV)/.installed: $(VENV)/.requirements pyproject.toml setup.py
 
 # ---- use ---------------------------------------------------------------------------------------
 train: build
-	$(PY) examples/train_gpt.py
+	OMP_WAIT_POLICY=PASSIVE $(PY) examples/train_gpt.py
+	OMP_WAIT_POLICY=PASSIVE $(PY) examples/train_digits.py
 
 bench: build
-	$(PY) benchmarks/run.py
+	$(PY) -m benchmarks.run
 
 # ---- tests -------------------------------------------------------------------------------------
 ctest: build

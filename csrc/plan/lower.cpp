@@ -49,7 +49,9 @@ void expand_bodies(Graph& graph, Device device) {
         continue;
       const std::unique_ptr<Graph> body = instantiate_body(*node);
       Graph::Inserting here(graph, node);
-      const Values results = graph.inline_graph(*body, node->inputs());
+      Values operands = node->inputs();
+      operands.resize(body->inputs().size());  // absent ones at the end are not listed
+      const Values results = graph.inline_graph(*body, operands);
       for (size_t i = 0; i < results.size(); ++i)
         if (results[i]) graph.replace_all_uses(node->output(i), results[i]);
       graph.erase(node);
@@ -92,7 +94,7 @@ Lowered lower(const Graph& graph, Device device) {
     (node->region == Region::Forward ? forward : backward).push_back(node);
   lowered.steps = group_pointwise(forward, device);
   lowered.forward_steps = lowered.steps.size();
-  for (StepNodes& step : group_pointwise(backward, device)) lowered.steps.push_back(std::move(step));
+  for (StepNodes& step : group_pointwise(order_backward(backward), device)) lowered.steps.push_back(std::move(step));
   return lowered;
 }
 
@@ -103,7 +105,7 @@ Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived, Dev
   std::vector<Node*> backward;
   for (Node* node : pruned.graph->node_pointers())
     if (node->region == Region::Backward) backward.push_back(node);
-  pruned.steps = group_pointwise(backward, device);
+  pruned.steps = group_pointwise(order_backward(backward), device);
   return pruned;
 }
 

@@ -26,6 +26,9 @@ struct Lowered {
 /// Lowers a copy of `graph`.
 Lowered lower(const Graph& graph, Device device);
 
+/// Backward nodes with those results first that only the caller waits for; see the source.
+std::vector<Node*> order_backward(const std::vector<Node*>& nodes);
+
 /// Merges pointwise nodes with their pointwise producers of the same region and shape where the
 /// program order allows it. `nodes` is in program order; groups run at one place of that order.
 std::vector<StepNodes> group_pointwise(const std::vector<Node*>& nodes, Device device);

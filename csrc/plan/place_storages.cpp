@@ -194,7 +194,7 @@ class Placer {
     std::stable_sort(saved.begin(), saved.end(), [&](size_t a, size_t b) {
       return plan_.storages[a].last_step < plan_.storages[b].last_step;
     });
-    constexpr int64_t kMostSegments = 32;
+    constexpr int64_t kMostSegments = 96;
     constexpr int64_t kLeastBytes = 64 << 10;
     const int64_t target = std::max(total / kMostSegments, kLeastBytes);
     int segment = -1;
