@@ -214,6 +214,19 @@ void copies() {
            {&rows, &indices}, {&table});
 }
 
+// Rows of a few elements, where the work per row shows.
+void short_rows() {
+  const DType f32 = DType::Float32;
+  Buffer x(f32, {100000, 8}), y(f32, {100000, 8}), column(f32, {100000, 1}), sums(f32, {100000});
+  bench_pointwise("Mul column 100000x8", "Mul", {}, {&x, &column}, {&y});
+  bench_op("Softmax 100000x8", "Softmax", {{"axis", -1}}, {&x}, {&y});
+  bench_op("ReduceSum rows 100000x8", "ReduceSum", {{"axes", Dims{1}}, {"keepdims", 0}}, {&x},
+           {&sums});
+  Buffer heads(f32, {64, 12, 100, 64}), mask(f32, {64, 1, 1, 64}), masked(f32, {64, 12, 100, 64});
+  heads.layout.strides = {100 * 12 * 64, 64, 12 * 64, 1};
+  bench_pointwise("Add mask to transposed heads", "Add", {}, {&heads, &mask}, {&masked});
+}
+
 }  // namespace
 }  // namespace ortmodule
 
@@ -226,5 +239,6 @@ int main(int argc, char** argv) {
   rows_at(" 8192x768", 8192, 768);
   rows_at(" 512x768", 512, 768);
   rows_at(" 1024x30000", 1024, 30000);
+  short_rows();
   copies();
 }

@@ -52,17 +52,18 @@ void normalize_row(const T* x, const T* scale, const T* bias, int64_t n, Statist
   for_each_chunk(n, [&](int64_t at, int64_t count) {
     const C* values = computed_row(x + at, count, buffer);
     C* out = writable_row(y + at, buffer);
-    ORTM_SIMD
-    for (int64_t i = 0; i < count; ++i) out[i] = (values[i] - s.mean) * s.inv_std_dev;
-    if (scale) {
-      const C* factors = computed_row(scale + at, count, scale_buffer);
+    const C* factors = scale ? computed_row(scale + at, count, scale_buffer) : nullptr;
+    const C* terms = bias ? computed_row(bias + at, count, bias_buffer) : nullptr;
+    if (factors && terms) {
       ORTM_SIMD
-      for (int64_t i = 0; i < count; ++i) out[i] *= factors[i];
-    }
-    if (bias) {
-      const C* terms = computed_row(bias + at, count, bias_buffer);
+      for (int64_t i = 0; i < count; ++i)
+        out[i] = (values[i] - s.mean) * s.inv_std_dev * factors[i] + terms[i];
+    } else {
       ORTM_SIMD
-      for (int64_t i = 0; i < count; ++i) out[i] += terms[i];
+      for (int64_t i = 0; i < count; ++i) {
+        const C h = (values[i] - s.mean) * s.inv_std_dev;
+        out[i] = factors ? h * factors[i] : terms ? h + terms[i] : h;
+      }
     }
     store_row(y + at, out, count);
   });

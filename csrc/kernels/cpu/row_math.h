@@ -40,9 +40,12 @@ struct Lanes32 {
   double sum() const {
     float parts[32];
     store(parts);
-    double total = 0;
-    for (float part : parts) total += static_cast<double>(part);
-    return total;
+    double sums[16];
+    for (int i = 0; i < 16; ++i)
+      sums[i] = static_cast<double>(parts[i]) + static_cast<double>(parts[i + 16]);
+    for (int i = 0; i < 8; ++i) sums[i] += sums[i + 8];
+    for (int i = 0; i < 4; ++i) sums[i] += sums[i + 4];
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
   }
 };
 
@@ -102,9 +105,12 @@ inline float row_max(int64_t count, const float* x) {
   if (i < count) take(Lanes32::load(x + i, count - i, least));
   float parts[32];
   most.store(parts);
-  float result = least;
-  for (float part : parts) result = part > result ? part : result;
-  return result;
+  for (int width = 16; width >= 4; width /= 2)
+    for (int k = 0; k < width; ++k)
+      parts[k] = parts[k] > parts[k + width] ? parts[k] : parts[k + width];
+  const float left = parts[0] > parts[2] ? parts[0] : parts[2];
+  const float right = parts[1] > parts[3] ? parts[1] : parts[3];
+  return left > right ? left : right;
 }
 inline double row_max(int64_t count, const double* x) {
   double result = -std::numeric_limits<double>::infinity();
