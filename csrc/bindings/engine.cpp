@@ -1,14 +1,17 @@
 #include "bindings/engine.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
+
+#include "plan/retained_peak.h"
 
 namespace ortmodule::bindings {
 namespace {
@@ -26,10 +29,11 @@ struct RunState : torch::CustomClassHolder {
   CompiledPiece& piece;
   std::shared_ptr<PlanEntry> entry;
   Frame frame;
-  std::vector<at::Tensor> tensors;   // arguments by graph input; only those in use
-  std::vector<at::Tensor> outputs;   // filled by forward
-  std::vector<at::Tensor> held;      // saved arguments, outputs and gradients during backward
+  std::vector<at::Tensor> tensors;    // arguments by graph input; only those in use
+  std::vector<at::Tensor> outputs;    // filled by forward
+  std::vector<at::Tensor> held;       // saved arguments, outputs and gradients during backward
   const Program* backward = nullptr;  // chosen when the first range runs
+  int64_t planned_peak_bytes = 0;     // of the backward passes so far
   bool consumed = false;
 };
 
@@ -61,24 +65,22 @@ void run_forward(RunState& state) {
   if (program.random) state.frame.seed = draw_seed();
   for (size_t b = 0; b < plan.buffers.size(); ++b)
     if (plan.buffers[b].kind == BufferKind::Argument)
-      state.frame.bind(static_cast<int>(b),
-                       state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
+      state.frame.bind(
+          static_cast<int>(b),
+          state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
   KernelContext context = make_context(state.frame);
   execute(program, state.frame, context, 0, plan.forward_steps, false);
   for (int argument : plan.mutated_arguments)
     state.tensors[static_cast<size_t>(argument)].unsafeGetTensorImpl()->bump_version();
   for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
-    const PlannedTensor& tensor =
-        plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
-    Buffer buffer =
-        state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
+    Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
     state.outputs.push_back(tensor_from(std::move(buffer), tensor.dtype, tensor.layout));
   }
 }
 
 /// Binds the output gradients that arrived, choosing the backward plan that needs just these.
-void begin_backward(RunState& state, const variable_list& grads,
-                    const variable_list& saved) {
+void begin_backward(RunState& state, const variable_list& grads, const variable_list& saved) {
   Session& session = state.piece.session();
   std::vector<bool> arrived = session.differentiable_outputs();
   for (size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && grads[k].defined();
@@ -108,10 +110,11 @@ void check_backward(const RunState& state) {
   TORCH_CHECK(!at::GradMode::is_enabled(),
               "[backward] ortmodule_py computes first derivatives only, but backward ran with "
               "create_graph=True; set ORTMODULE_BYPASS=1 to run the original module");
-  TORCH_CHECK(!state.consumed,
-              "Trying to backward through the graph a second time (or directly access saved tensors "
-              "after they have already been freed). Specify retain_graph=True if you need to "
-              "backward through the graph a second time.");
+  TORCH_CHECK(
+      !state.consumed,
+      "Trying to backward through the graph a second time (or directly access saved tensors "
+      "after they have already been freed). Specify retain_graph=True if you need to "
+      "backward through the graph a second time.");
 }
 
 /// One piece of the schedule as an autograd node. Range 0 also is the forward: its outputs are the
@@ -144,8 +147,8 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto state = c10::static_intrusive_pointer_cast<RunState>(
-        ctx->saved_data["state"].toCapsule());
+    const auto state =
+        c10::static_intrusive_pointer_cast<RunState>(ctx->saved_data["state"].toCapsule());
     const auto range = static_cast<int>(ctx->saved_data["range"].toInt());
     check_backward(*state);
     const EngineGuards guards;
@@ -179,12 +182,18 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
   }
 
   static void finish(RunState& state, bool keep) {
+    const Plan& plan = *state.backward->plan;
+    state.planned_peak_bytes =
+        std::max(state.planned_peak_bytes, keep ? retained_peak_bytes(plan) : plan.peak_bytes);
     RunStatistics& statistics = state.piece.statistics();
     statistics.measured_peak_bytes = state.frame.peak_bytes();
-    statistics.planned_peak_bytes = state.backward->plan->peak_bytes;
+    statistics.planned_peak_bytes = state.planned_peak_bytes;
     ++statistics.backwards;
     state.held.clear();
-    if (keep) return;
+    if (keep) {
+      state.frame.hand_over(gradient_bytes(plan));
+      return;
+    }
     state.consumed = true;
     state.frame.clear();
   }
@@ -246,7 +255,10 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
   state->tensors = std::move(tensors);
   ++statistics_.forwards;
   const bool record_gradients = session_->training() && at::GradMode::is_enabled();
-  if (record_gradients && !state->plan().gradients.empty()) return record(state);
+  const auto& gradients = state->plan().gradients;
+  const bool any_flows = std::any_of(gradients.begin(), gradients.end(),
+                                     [](const PlannedGradient& g) { return g.tensor >= 0; });
+  if (record_gradients && any_flows) return record(state);
   {
     run_forward(*state);
     statistics_.measured_peak_bytes = state->frame.peak_bytes();

@@ -49,8 +49,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     step.release = &planned.release;
     ORTM_ASSERT(step.in.size() + step.out.size() <= kMostOperands, "too many operands in one step");
     ORTM_ASSERT(!step.gives_results || step.out.size() <= kMostResults, "too many results");
-    for (const NodeFacts& node : planned.facts.nodes)
-      random = random || node.attrs.has("rng");
+    for (const NodeFacts& node : planned.facts.nodes) random = random || node.attrs.has("rng");
   }
   argument_buffer.assign(plan->graph->inputs().size(), -1);
   gradient_tensor.assign(plan->graph->inputs().size(), -1);
@@ -66,7 +65,8 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
   range_begin.push_back(plan->forward_steps);
   for (int r = 1; r < plan->ranges; ++r) {
     int at = range_begin.back();
-    while (at < static_cast<int>(steps.size()) && plan->steps[static_cast<size_t>(at)].range < r) ++at;
+    while (at < static_cast<int>(steps.size()) && plan->steps[static_cast<size_t>(at)].range < r)
+      ++at;
     range_begin.push_back(at);
   }
   range_begin.push_back(static_cast<int>(steps.size()));
@@ -147,7 +147,9 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
               {results.data(), step.gives_results ? step.out.size() : 0}});
     if (step.gives_results)
       for (size_t i = 0; i < step.out.size(); ++i)
-        if (results[i]) frame.adopt(step.out[i].buffer, std::move(results[i]));
+        // A result that nobody reads has no buffer and ends here.
+        if (results[i] && step.out[i].buffer >= 0)
+          frame.adopt(step.out[i].buffer, std::move(results[i]));
     for (int buffer : *step.release)
       if (!keep_saved || buffers[static_cast<size_t>(buffer)].kind != BufferKind::Saved)
         frame.end(buffer);

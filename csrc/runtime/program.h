@@ -36,11 +36,11 @@ struct Program {
 
   std::shared_ptr<const Plan> plan;
   std::vector<ProgramStep> steps;
-  std::vector<int> argument_buffer;    // by graph input, -1: not read
-  std::vector<int> output_buffer;      // by forward output
-  std::vector<int> gradient_tensor;    // by graph input, -1: no gradient
-  std::vector<int> range_begin;  // first step of each backward range, then the end
-  bool random = false;           // a step draws from the run's Philox stream
+  std::vector<int> argument_buffer;  // by graph input, -1: not read
+  std::vector<int> output_buffer;    // by forward output
+  std::vector<int> gradient_tensor;  // by graph input, -1: no gradient
+  std::vector<int> range_begin;      // first step of each backward range, then the end
+  bool random = false;               // a step draws from the run's Philox stream
 };
 
 /// The buffers of one forward run; lives until its backward has run.
@@ -56,6 +56,9 @@ class Frame {
   void switch_to(const Program& program);
   /// Frees all that is still held.
   void clear();
+
+  /// Counts `bytes` that were taken out as the caller's from now on.
+  void hand_over(int64_t bytes) { live_bytes_ -= bytes; }
 
   int64_t live_bytes() const { return live_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }
@@ -76,7 +79,8 @@ class Frame {
   int64_t peak_bytes_ = 0;
 };
 
-/// Runs steps [begin, end). With `keep_saved`, saved segments outlive their last use (retain_graph).
+/// Runs steps [begin, end). With `keep_saved`, saved segments outlive their last use
+/// (retain_graph).
 void execute(const Program& program, Frame& frame, KernelContext& context, int begin, int end,
              bool keep_saved);
 
