@@ -107,8 +107,8 @@ const Program& Session::backward_program(PlanEntry& entry, const std::vector<boo
   if (!slot) {
     StageTimer timer(times_.plan_ms);
     const Lowered pruned = prune_lowered(lowered_, arrived, options_.device);
-    slot = std::make_unique<Program>(
-        make_backward_plan(*entry.program.plan, pruned, entry.request));
+    slot =
+        std::make_unique<Program>(make_backward_plan(*entry.program.plan, pruned, entry.request));
   }
   return *slot;
 }

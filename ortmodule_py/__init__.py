@@ -11,7 +11,6 @@ from ortmodule_py import _build_info
 _build_info.check_torch(torch.__version__)
 
 import ortmodule_py._C as _C  # noqa: E402
-
 from ortmodule_py.module import ORTModule  # noqa: E402
 from ortmodule_py.options import DebugOptions, LogLevel  # noqa: E402
 from ortmodule_py.report import last_run_report  # noqa: E402

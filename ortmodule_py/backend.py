@@ -67,6 +67,7 @@ class Compiler:
         return run
 
     def _compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        _check_devices(example_inputs)
         builder = _C.GraphBuilder(self.options.torch_rng)
         lowered = lower(gm, example_inputs, builder)
         start = time.perf_counter()
@@ -116,6 +117,12 @@ class Compiler:
             reason,
             f" ({origin})" if origin else "",
         )
+
+
+def _check_devices(example_inputs: Sequence[Any]) -> None:
+    for value in example_inputs:
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            raise CannotLower(f"the engine runs on the CPU, but found a tensor on {value.device}")
 
 
 def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ _PYTHON_LEVEL = {
 }
 
 
-class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+class _StderrHandler(logging.StreamHandler):
     """Looks up sys.stderr at each record, as progress bars and test runners replace it."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -38,7 +38,7 @@ class RunReport:
     def of(cls, compiler: Compiler) -> RunReport:
         """Sum over all pieces of a module."""
         facts = [piece.compiled.facts() for piece in compiler.pieces]
-        last = max(facts, key=lambda f: f["forwards"], default={})
+        last: dict[str, Any] = max(facts, key=lambda f: f["forwards"], default={})
         stages: dict[str, float] = {}
         for piece, fact in zip(compiler.pieces, facts, strict=True):
             for stage, seconds in piece.seconds.items():
@@ -95,7 +95,8 @@ def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
     times = report.stages_ms
     capture = sum(times.get(stage, 0.0) for stage in ("inputs", "trace", "emit", "vjp")) / 1e3
     build = sum(
-        times.get(stage, 0.0) for stage in ("optimize_forward", "gradient", "optimize_joint", "lower")
+        times.get(stage, 0.0)
+        for stage in ("optimize_forward", "gradient", "optimize_joint", "lower")
     )
     lines = [
         f"***** ortmodule_py {__version__} runs your model [{mode} mode] *****",

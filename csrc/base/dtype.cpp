@@ -53,8 +53,8 @@ std::string_view torch_name_of(DType dtype) { return row(dtype).torch_name; }
 DType parse_dtype(std::string_view name) {
   for (const DTypeRow& r : kRows)
     if (r.name == name || r.torch_name == name) return r.dtype;
-  throw Error(str("[dtype] the element type must be one that ortmodule_py knows, but found '", name,
-                  "'"));
+  throw Error(
+      str("[dtype] the element type must be one that ortmodule_py knows, but found '", name, "'"));
 }
 
 bool is_floating(DType dtype) {
@@ -86,8 +86,8 @@ DType promote(DType a, DType b) {
   }
   if (is_floating(a)) return a;
   if (is_floating(b)) return b;
-  const bool unsigned_with_int8 = (a == DType::UInt8 && b == DType::Int8) ||
-                                  (a == DType::Int8 && b == DType::UInt8);
+  const bool unsigned_with_int8 =
+      (a == DType::UInt8 && b == DType::Int8) || (a == DType::Int8 && b == DType::UInt8);
   if (unsigned_with_int8) return DType::Int16;
   return integral_rank(a) > integral_rank(b) ? a : b;
 }

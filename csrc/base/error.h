@@ -33,15 +33,15 @@ std::string str(const Args&... args) {
 
 }  // namespace ortmodule
 
-#define ORTM_CHECK(condition, ...)                                                \
-  do {                                                                            \
-    if (!(condition)) throw ::ortmodule::Error(::ortmodule::str(__VA_ARGS__));    \
+#define ORTM_CHECK(condition, ...)                                             \
+  do {                                                                         \
+    if (!(condition)) throw ::ortmodule::Error(::ortmodule::str(__VA_ARGS__)); \
   } while (false)
 
-#define ORTM_ASSERT(condition, ...)                                                               \
-  do {                                                                                            \
-    if (!(condition))                                                                             \
-      throw ::ortmodule::InternalError(::ortmodule::str("internal error, please report it: ",     \
-                                                        __VA_ARGS__, " [", #condition, " at ",    \
-                                                        __FILE__, ":", __LINE__, "]"));           \
+#define ORTM_ASSERT(condition, ...)                                                             \
+  do {                                                                                          \
+    if (!(condition))                                                                           \
+      throw ::ortmodule::InternalError(                                                         \
+          ::ortmodule::str("internal error, please report it: ", __VA_ARGS__, " [", #condition, \
+                           " at ", __FILE__, ":", __LINE__, "]"));                              \
   } while (false)

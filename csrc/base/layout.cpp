@@ -39,9 +39,8 @@ std::vector<size_t> dims_by_stride(const Layout& layout) {
   std::vector<size_t> order;
   for (size_t i = layout.sizes.size(); i-- > 0;)
     if (layout.sizes[i] != 1) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return layout.strides[a] < layout.strides[b];
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return layout.strides[a] < layout.strides[b]; });
   return order;
 }
 

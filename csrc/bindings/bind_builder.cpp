@@ -1,8 +1,7 @@
 // The graph builder as Python sees it: arguments become TorchArg, tensors that the program closed
 // over are kept for the session.
-#include <pybind11/stl.h>
-
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <utility>
@@ -242,8 +241,9 @@ void init_builder(py::module_& m) {
       .def(py::init<std::string>());
   py::class_<PyGraphBuilder> cls(m, "GraphBuilder",
                                  "Receives a captured program; see ortmodule_py/graph_builder.py.");
-  cls.def(py::init([](bool torch_random) { return std::make_unique<PyGraphBuilder>(torch_random); }),
-          py::arg("torch_random") = false)
+  cls.def(
+         py::init([](bool torch_random) { return std::make_unique<PyGraphBuilder>(torch_random); }),
+         py::arg("torch_random") = false)
       .def("has_rule", &PyGraphBuilder::has_rule)
       .def("input", &PyGraphBuilder::input)
       .def("symint_input", &PyGraphBuilder::symint_input)

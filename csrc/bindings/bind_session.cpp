@@ -1,7 +1,6 @@
 // The compiled piece as a Python callable, and what can be asked about it.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
-
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/engine.h"
@@ -44,7 +43,9 @@ py::list call(CompiledPiece& piece, const py::args& args) {
         results.append(std::move(outputs[static_cast<size_t>(bound.graph_output)]));
         break;
       case BoundOutput::Kind::Dim: results.append(bound.dim.evaluate(sizes)); break;
-      case BoundOutput::Kind::Input: results.append(args[static_cast<size_t>(bound.argument)]); break;
+      case BoundOutput::Kind::Input:
+        results.append(args[static_cast<size_t>(bound.argument)]);
+        break;
       case BoundOutput::Kind::None: results.append(py::none()); break;
     }
   }
@@ -94,8 +95,10 @@ std::shared_ptr<Graph> stage_graph(CompiledPiece& piece, const std::string& stag
   if (stage == "exported") return session.exported_graph().clone();
   if (stage == "forward") return session.forward_graph().clone();
   if (stage == "joint") return session.joint_graph().clone();
-  ORTM_CHECK(stage == "lowered", "[inspect] the stage must be exported, forward, joint or lowered, "
-             "but found '", stage, "'");
+  ORTM_CHECK(stage == "lowered",
+             "[inspect] the stage must be exported, forward, joint or lowered, "
+             "but found '",
+             stage, "'");
   return session.lowered().graph->clone();
 }
 
@@ -106,9 +109,12 @@ std::string stage_text(CompiledPiece& piece, const std::string& stage) {
   if (stage == "forward") return print(session.forward_graph(), options);
   if (stage == "joint") return print(session.joint_graph(), options);
   if (stage == "lowered") return print(*session.lowered().graph, options);
-  if (stage == "passes") return text(session.forward_report(), true) + text(session.joint_report(), true);
-  ORTM_CHECK(stage == "plan", "[inspect] the stage must be exported, forward, joint, lowered, "
-             "passes or plan, but found '", stage, "'");
+  if (stage == "passes")
+    return text(session.forward_report(), true) + text(session.joint_report(), true);
+  ORTM_CHECK(stage == "plan",
+             "[inspect] the stage must be exported, forward, joint, lowered, "
+             "passes or plan, but found '",
+             stage, "'");
   const auto entry = piece.last_plan();
   return entry ? print(*entry->program.plan) : std::string("no plan yet: run a forward first\n");
 }
@@ -126,7 +132,8 @@ void init_session(py::module_& m) {
       .def_readwrite("plan_cache_size", &PieceOptions::plan_cache_size)
       .def_property(
           "dump", [](const PieceOptions&) { return py::none(); },
-          [](PieceOptions& options, const std::function<void(int, std::string, std::string)>& hook) {
+          [](PieceOptions& options,
+             const std::function<void(int, std::string, std::string)>& hook) {
             options.dump = [hook](int stage, std::string_view name, const std::string& text) {
               hook(stage, std::string(name), text);
             };

@@ -28,7 +28,7 @@ struct PieceOptions {
   bool training = true;
   bool verify = false;
   std::vector<std::string> disabled_passes;
-  int64_t fuel = -1;         // negative: no limit
+  int64_t fuel = -1;  // negative: no limit
   DumpHook dump;
   int plan_cache_size = 64;
 };

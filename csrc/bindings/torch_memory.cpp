@@ -1,8 +1,8 @@
 // Conversions between torch's notions and ours: types, memory, threads.
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
-#include <ATen/ops/empty.h>
 
 #include "bindings/engine.h"
 

@@ -87,8 +87,7 @@ bool GraphBuilder::has_rule(const std::string& target) { return find_torch_row(t
 CallResult GraphBuilder::call(const std::string& target,
                               std::vector<std::pair<std::string, TorchArg>> args,
                               std::vector<TorchOutput> outputs, const Origin& origin,
-                              const std::string& tag, bool random, bool gradient,
-                              bool own_ops) {
+                              const std::string& tag, bool random, bool gradient, bool own_ops) {
   graph().current_origin = origin;
   graph().current_tag = tag;
   const TorchRow* row = own_ops ? find_torch_row(target) : nullptr;
@@ -124,10 +123,10 @@ std::vector<int> GraphBuilder::finish_call(const std::string& target, const Valu
     // The tracer's spelling of a size wins where ours is only differently written.
     for (size_t d = 0; d < value->dims.size(); ++d) {
       const DimExpr& theirs = outputs[i].dims[d];
-      ORTM_ASSERT(!theirs.is_constant() || !value->dims[d].is_constant() ||
-                      theirs == value->dims[d],
-                  target, " output ", i, " should have size ", theirs, " in dim ", d, ", but has ",
-                  value->dims[d]);
+      ORTM_ASSERT(
+          !theirs.is_constant() || !value->dims[d].is_constant() || theirs == value->dims[d],
+          target, " output ", i, " should have size ", theirs, " in dim ", d, ", but has ",
+          value->dims[d]);
       if (value->producer()) value->dims[d] = theirs;
     }
     ids.push_back(remember(value));
@@ -135,9 +134,9 @@ std::vector<int> GraphBuilder::finish_call(const std::string& target, const Valu
   return ids;
 }
 
-std::vector<int> GraphBuilder::aten_call(
-    const std::string& target, const std::vector<std::pair<std::string, TorchArg>>& args,
-    const std::vector<TorchOutput>& outputs, bool random) {
+std::vector<int> GraphBuilder::aten_call(const std::string& target,
+                                         const std::vector<std::pair<std::string, TorchArg>>& args,
+                                         const std::vector<TorchOutput>& outputs, bool random) {
   Values operands;
   Attrs attrs;
   attrs.set("operator", target);

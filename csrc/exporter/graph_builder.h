@@ -36,7 +36,7 @@ struct ExportedPiece {
   std::unique_ptr<Graph> graph;
   std::vector<BoundInput> arguments;
   std::vector<BoundOutput> results;
-  std::vector<Dims> output_strides;  // per GraphOutput::index, eager's strides
+  std::vector<Dims> output_strides;   // per GraphOutput::index, eager's strides
   std::vector<std::string> refusals;  // why a call became an ATen node, one line each
 };
 
@@ -59,8 +59,7 @@ class GraphBuilder {
   /// if `gradient` says that a gradient must flow through it, nothing is added or returned.
   /// `random` marks operators that draw from torch's generator; without `own_ops`, every call
   /// becomes an ATen node.
-  CallResult call(const std::string& target,
-                  std::vector<std::pair<std::string, TorchArg>> args,
+  CallResult call(const std::string& target, std::vector<std::pair<std::string, TorchArg>> args,
                   std::vector<TorchOutput> outputs, const Origin& origin, const std::string& tag,
                   bool random, bool gradient, bool own_ops = true);
   /// Whether some own op knows this spelling (it may still refuse the arguments).
@@ -68,7 +67,8 @@ class GraphBuilder {
 
   /// Values that stand for `outputs` from now on, with the gradient given by `body`: a graph whose
   /// User inputs are the `saved` values in order, whose GradOutput inputs are gradients of
-  /// `outputs` by index, and whose outputs are the gradients of `inputs` (null where there is none).
+  /// `outputs` by index, and whose outputs are the gradients of `inputs` (null where there is
+  /// none).
   std::vector<int> custom_gradient(const std::vector<int>& outputs, const std::vector<int>& inputs,
                                    const std::vector<int>& saved,
                                    std::shared_ptr<const Graph> body);

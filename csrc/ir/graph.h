@@ -97,8 +97,8 @@ enum class InputKind : uint8_t {
   User,       // an argument of the module
   Parameter,  // trainable or frozen
   Buffer,
-  Constant,      // a tensor the traced program closed over
-  GradOutput,    // gradient of forward output `GraphInput::index`, given by autograd
+  Constant,    // a tensor the traced program closed over
+  GradOutput,  // gradient of forward output `GraphInput::index`, given by autograd
 };
 
 struct GraphInput {

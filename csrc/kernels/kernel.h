@@ -29,9 +29,7 @@ class DTypeSet {
   constexpr DTypeSet(std::initializer_list<DType> types) {
     for (DType type : types) bits_ |= 1u << static_cast<unsigned>(type);
   }
-  constexpr bool contains(DType type) const {
-    return (bits_ >> static_cast<unsigned>(type)) & 1u;
-  }
+  constexpr bool contains(DType type) const { return (bits_ >> static_cast<unsigned>(type)) & 1u; }
   friend constexpr DTypeSet operator|(DTypeSet a, DTypeSet b) {
     DTypeSet both;
     both.bits_ = a.bits_ | b.bits_;
@@ -80,10 +78,10 @@ using ParallelFor = void (*)(int64_t count, int64_t grain,
 /// What a run gives every kernel.
 struct KernelContext {
   ParallelFor parallel_for = nullptr;
-  uint64_t seed = 0;        // Philox key of this forward run
-  void* stream = nullptr;   // cudaStream_t
-  void* blas = nullptr;     // cublasHandle_t, owned by torch
-  void* dnn = nullptr;      // cudnnHandle_t, owned by torch
+  uint64_t seed = 0;       // Philox key of this forward run
+  void* stream = nullptr;  // cudaStream_t
+  void* blas = nullptr;    // cublasHandle_t, owned by torch
+  void* dnn = nullptr;     // cudnnHandle_t, owned by torch
 };
 
 /// Where an operand of a node inside a step comes from.
@@ -98,13 +96,13 @@ struct OperandRef {
 /// One node of a step with sizes resolved.
 struct NodeFacts {
   std::string op;
-  Attrs attrs;                       // every size expression is a constant
+  Attrs attrs;  // every size expression is a constant
   std::vector<OperandRef> inputs;
-  std::vector<DType> input_dtypes;   // Undefined for absent operands
-  std::vector<int> outputs;          // position among the step's outputs, -1 if only a register
+  std::vector<DType> input_dtypes;  // Undefined for absent operands
+  std::vector<int> outputs;         // position among the step's outputs, -1 if only a register
   std::vector<DType> output_dtypes;
   std::vector<Sizes> output_sizes;
-  std::vector<bool> output_used;     // false: nobody reads it, a kernel may leave it unwritten
+  std::vector<bool> output_used;  // false: nobody reads it, a kernel may leave it unwritten
 };
 
 /// A tensor that a step reads or writes, without its address.
@@ -126,11 +124,11 @@ struct KernelArgs {
   const StepFacts& facts;
   std::span<const TensorView> in;
   std::span<const TensorView> out;
-  void* workspace = nullptr;        // as many bytes as workspace_bytes() asked for, 64-byte aligned
-  const void* prepared = nullptr;   // what prepare() returned
+  void* workspace = nullptr;       // as many bytes as workspace_bytes() asked for, 64-byte aligned
+  const void* prepared = nullptr;  // what prepare() returned
   KernelContext& context;
-  /// Of a kernel with `gives_results`: it fills in the memory of every output that is used, laid out
-  /// as planned; `out` has no addresses then.
+  /// Of a kernel with `gives_results`: it fills in the memory of every output that is used, laid
+  /// out as planned; `out` has no addresses then.
   std::span<Buffer> results = {};
 };
 
@@ -142,7 +140,7 @@ struct KernelDef {
   std::string_view op = {};    // operator name, or "PointwiseGroup"
   std::string_view name = {};  // for plans and errors: "softmax_cpu"
   Device device = Device::CPU;
-  DTypeSet dtypes = {};        // types of operand 0 (or output 0 if there is no operand)
+  DTypeSet dtypes = {};  // types of operand 0 (or output 0 if there is no operand)
   void (*run)(const KernelArgs&) = nullptr;
   /// Why this kernel cannot take this step, or nothing.
   Reason (*unsupported)(const StepFacts&) = nullptr;
@@ -165,7 +163,7 @@ struct KernelDef {
   bool inexact = false;
   /// Results depend on nothing but the operands' bits (no atomics).
   bool deterministic = true;
-  int priority = 0;            // the highest among those that accept wins
+  int priority = 0;  // the highest among those that accept wins
 };
 
 /// The best kernel for a step. If there is none, null, and `why` lists each candidate's reason.
@@ -192,6 +190,6 @@ class KernelRegistrar {
 
 #define ORTM_KERNEL_CONCAT_INNER(a, b) a##b
 #define ORTM_KERNEL_CONCAT(a, b) ORTM_KERNEL_CONCAT_INNER(a, b)
-#define REGISTER_KERNEL(...)                                                          \
-  static const ::ortmodule::KernelRegistrar ORTM_KERNEL_CONCAT(kernel_, __LINE__)(    \
-      ::ortmodule::KernelDef __VA_ARGS__)
+#define REGISTER_KERNEL(...)                                    \
+  static const ::ortmodule::KernelRegistrar ORTM_KERNEL_CONCAT( \
+      kernel_, __LINE__)(::ortmodule::KernelDef __VA_ARGS__)

@@ -105,20 +105,31 @@ Value* normalized(TorchCall& t) {
   return t.cast(y, t.output().dtype);
 }
 
+// 16-bit x stays as it is beside 32-bit parameters and statistics, as torch's kernel wants them.
 Values trained(TorchCall& t) {
   const Attrs attrs = {{"epsilon", t.number("eps")}, {"momentum", t.number_or("momentum", 0.0)}};
-  return t.emit_all("BatchNormInternal", operands(t), attrs);
+  Values v = operands(t);
+  Value* x = t.tensor("input");
+  const DType statistics = statistics_dtype(x->dtype);
+  if (statistics != x->dtype) {
+    v[0] = x;
+    for (size_t i = 1; i < v.size(); ++i)
+      if (v[i]) v[i] = t.cast(v[i], statistics);
+  }
+  return t.emit_all("BatchNormInternal", std::move(v), attrs);
 }
 
+// Statistics have no gradient in torch.
 Value* statistic(TorchCall& t, Value* value, size_t output) {
-  return t.outputs().size() > output ? t.cast(value, t.output(output).dtype) : nullptr;
+  if (t.outputs().size() <= output) return nullptr;
+  return t.emit("Detach", {t.cast(value, t.output(output).dtype)});
 }
 
 // (y, saved mean, saved inv_std, new running mean, new running var); eval has no saved ones.
 Values convert_functional(TorchCall& t) {
   if (!t.flag("training"))
-    return {normalized(t), nullptr, nullptr, t.emit("Identity", {t.tensor("running_mean")}),
-            t.emit("Identity", {t.tensor("running_var")})};
+    return {normalized(t), nullptr, nullptr, statistic(t, t.tensor("running_mean"), 3),
+            statistic(t, t.tensor("running_var"), 4)};
   const Values y = trained(t);
   return {t.cast(y[0], t.output().dtype), statistic(t, y[3], 1), statistic(t, y[4], 2),
           statistic(t, y[1], 3), statistic(t, y[2], 4)};

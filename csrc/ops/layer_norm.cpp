@@ -98,6 +98,8 @@ Values convert_layer_norm(TorchCall& t) {
       "LayerNormalization", {in_type(x), in_type(scale), in_type(bias)},
       {{"axis", static_cast<int64_t>(x->rank() - count)}, {"epsilon", t.number_or("eps", 1e-5)}});
   for (size_t i = 0; i < t.outputs().size(); ++i) y[i] = t.cast(y[i], t.output(i).dtype);
+  // The statistics have no gradient in torch.
+  for (size_t i = 1; i < t.outputs().size(); ++i) y[i] = t.emit("Detach", {y[i]});
   y.resize(t.outputs().size());
   return y;
 }

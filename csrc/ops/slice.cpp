@@ -56,16 +56,75 @@ Value* slice(TorchCall& t, Value* x, int64_t axis, const DimExpr& start, const D
   return t.emit("Slice", {x}, {{"axis", axis}, {"start", start}, {"end", end}, {"step", step}});
 }
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// Least and greatest value that an expression may take; every symbol is at least 1.
+struct ValueRange {
+  struct Result {
+    double least = -kInfinity;
+    double greatest = kInfinity;
+  };
+  static Result constant(int64_t value) {
+    return {static_cast<double>(value), static_cast<double>(value)};
+  }
+  static Result symbol(const std::string&) { return {1.0, kInfinity}; }
+  static Result add(const Result& a, const Result& b) {
+    return {a.least + b.least, a.greatest + b.greatest};
+  }
+  static Result multiply(const Result& a, const Result& b) {
+    const double ends[] = {times(a.least, b.least), times(a.least, b.greatest),
+                           times(a.greatest, b.least), times(a.greatest, b.greatest)};
+    return {*std::min_element(ends, ends + 4), *std::max_element(ends, ends + 4)};
+  }
+  Result apply(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
+    const Result x = a.rebuild(*this);
+    const Result y = b.rebuild(*this);
+    switch (kind) {
+      case DimAtom::Kind::Max:
+        return {std::max(x.least, y.least), std::max(x.greatest, y.greatest)};
+      case DimAtom::Kind::Min:
+        return {std::min(x.least, y.least), std::min(x.greatest, y.greatest)};
+      default: return {x.least >= 0 && y.least > 0 ? 0.0 : -kInfinity, kInfinity};
+    }
+  }
+
+ private:
+  static double times(double a, double b) { return a == 0 || b == 0 ? 0 : a * b; }
+};
+
+/// A bound counted from the front, if its sign is certain.
+struct Bound {
+  DimExpr at;
+  bool certain = true;
+};
+
+Bound from_front(const DimExpr& given, const DimExpr& size) {
+  ValueRange range;
+  const ValueRange::Result values = given.rebuild(range);
+  if (values.least >= 0) return {given};
+  if (values.greatest < 0) return {size + given};
+  return {given, false};
+}
+
 // A bound as torch reads it: from the back if negative, clamped where that can be decided.
-DimExpr bound(const TorchCall& t, std::string_view name, const DimExpr& size,
-              const DimExpr& absent) {
-  if (t.is_none(name)) return absent;
+Bound bound(const TorchCall& t, std::string_view name, const DimExpr& size, const DimExpr& absent) {
+  if (t.is_none(name)) return {absent};
   const DimExpr given = t.dim(name);
-  if (!given.is_constant()) return given;
+  if (!given.is_constant()) return from_front(given, size);
   const int64_t value = given.value();
-  if (value >= std::numeric_limits<int64_t>::max() / 2) return size;
-  if (!size.is_constant()) return value < 0 ? size + given : given;
-  return std::clamp(value < 0 ? value + size.value() : value, int64_t{0}, size.value());
+  if (value >= std::numeric_limits<int64_t>::max() / 2) return {size};
+  if (!size.is_constant()) return {value < 0 ? size + given : given};
+  return {std::clamp(value < 0 ? value + size.value() : value, int64_t{0}, size.value())};
+}
+
+// The sign of a start that is not certain shows in the length, if only one of the two fits.
+DimExpr start_by_length(const TorchCall& t, const Bound& start, const Bound& end,
+                        const DimExpr& size, const DimExpr& length, int64_t step) {
+  if (start.certain) return start.at;
+  const bool front = end.certain && slice_length(start.at, end.at, step) == length;
+  const bool back = end.certain && slice_length(size + start.at, end.at, step) == length;
+  if (front == back) t.refuse("the start of a slice must be known to count from one end");
+  return front ? start.at : size + start.at;
 }
 
 // The tracer knows the length, so of a slice over a size that is not known only the start must be
@@ -77,24 +136,29 @@ Values convert_slice(TorchCall& t) {
   const DimExpr& size = x->dims[static_cast<size_t>(axis)];
   const DimExpr length = t.output().dims.at(static_cast<size_t>(axis));
   const int64_t step = t.integer_or("step", 1);
-  const DimExpr start = bound(t, "start", size, 0);
-  const DimExpr end = bound(t, "end", size, size);
+  const Bound end = bound(t, "end", size, size);
   if (length == DimExpr(0)) return {slice(t, x, axis, 0, 0)};
   if (length == size && step == 1) return {t.emit("Identity", {x})};
-  if (slice_length(start, end, step) == length) return {slice(t, x, axis, start, end, step)};
-  const bool from_back = !t.is_none("start") && t.dim("start").is_constant() &&
-                         t.dim("start").value() < 0 && !size.is_constant();
+  const DimExpr start = start_by_length(t, bound(t, "start", size, 0), end, size, length, step);
+  if (end.certain && slice_length(start, end.at, step) == length)
+    return {slice(t, x, axis, start, end.at, step)};
+  const bool from_back = !t.is_none("start") && !(start == t.dim("start")) && !size.is_constant();
   if (from_back) t.refuse("the start of a slice of unknown size must be known");
   const DimExpr last = start + (length - DimExpr(1)) * DimExpr(step);
   return {slice(t, x, axis, start, last + DimExpr(1), step)};
+}
+
+DimExpr known_index(const TorchCall& t, const DimExpr& size) {
+  const Bound index = from_front(t.dim("index"), size);
+  if (!index.certain) t.refuse("an index must be known to count from one end");
+  return index.at;
 }
 
 // x[..., index, ...] as a slice of one without its dimension
 Values convert_select(TorchCall& t) {
   Value* x = t.tensor("self");
   const int64_t axis = t.axis("dim", x->rank());
-  DimExpr index = t.dim("index");
-  if (index.is_constant() && index.value() < 0) index = x->dims[static_cast<size_t>(axis)] + index;
+  const DimExpr index = known_index(t, x->dims[static_cast<size_t>(axis)]);
   Value* row = slice(t, x, axis, index, index + DimExpr(1));
   return {t.emit("Squeeze", {row}, {{"axes", Dims{axis}}})};
 }
@@ -120,19 +184,18 @@ Values convert_slice_scatter(TorchCall& t) {
   const int64_t axis = t.axis("dim", self->rank());
   const DimExpr& size = self->dims[static_cast<size_t>(axis)];
   if (t.integer_or("step", 1) != 1) t.refuse("step must be 1");
-  const DimExpr start = bound(t, "start", size, 0);
-  const DimExpr end = bound(t, "end", size, size);
-  if (!(end - start == src->dims.at(static_cast<size_t>(axis))))
+  const Bound start = bound(t, "start", size, 0);
+  const Bound end = bound(t, "end", size, size);
+  const DimExpr& length = src->dims.at(static_cast<size_t>(axis));
+  if (!start.certain || !end.certain || !(end.at - start.at == length))
     t.refuse("the place of src must be known");
-  return {replaced(t, self, src, axis, start, end)};
+  return {replaced(t, self, src, axis, start.at, end.at)};
 }
 
 Values convert_select_scatter(TorchCall& t) {
   Value* self = t.tensor("self");
   const int64_t axis = t.axis("dim", self->rank());
-  DimExpr index = t.dim("index");
-  if (index.is_constant() && index.value() < 0)
-    index = self->dims[static_cast<size_t>(axis)] + index;
+  const DimExpr index = known_index(t, self->dims[static_cast<size_t>(axis)]);
   Value* row = t.emit("Unsqueeze", {t.tensor("src")}, {{"axes", Dims{axis}}});
   return {replaced(t, self, row, axis, index, index + DimExpr(1))};
 }
@@ -145,6 +208,7 @@ Values convert_roll(TorchCall& t) {
   if (axes.size() != shifts.size()) t.refuse("every shift must name its dimension");
   for (size_t i = 0; i < axes.size(); ++i) {
     const DimExpr size = x->dims[static_cast<size_t>(axes[i])];
+    if (size == DimExpr(0)) continue;
     const DimExpr tail = DimExpr::mod(shifts[i], size);
     if (tail == DimExpr(0)) continue;
     x = joined(t, {slice(t, x, axes[i], size - tail, size), slice(t, x, axes[i], 0, size - tail)},

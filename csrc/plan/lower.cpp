@@ -62,7 +62,8 @@ void expand_bodies(Graph& graph, Device device) {
 
 void remove_identities(Graph& graph) {
   for (Node* node : graph.node_pointers()) {
-    const bool same = node->op == "CustomGradient" || node->op == "Identity" || node->op == "Detach";
+    const bool same =
+        node->op == "CustomGradient" || node->op == "Identity" || node->op == "Detach";
     if (!same) continue;
     for (size_t i = 0; i < node->outputs().size(); ++i)
       graph.replace_all_uses(node->output(i), node->input(i));
@@ -94,7 +95,8 @@ Lowered lower(const Graph& graph, Device device) {
     (node->region == Region::Forward ? forward : backward).push_back(node);
   lowered.steps = group_pointwise(forward, device);
   lowered.forward_steps = lowered.steps.size();
-  for (StepNodes& step : group_pointwise(order_backward(backward), device)) lowered.steps.push_back(std::move(step));
+  for (StepNodes& step : group_pointwise(order_backward(backward), device))
+    lowered.steps.push_back(std::move(step));
   return lowered;
 }
 

@@ -256,8 +256,8 @@ class Placer {
         continue;
       }
       storage.offset_bytes = 0;
-      storage.buffer = add_buffer(kind, 0, align_up(storage.bytes), storage.first_step,
-                                  storage.last_step);
+      storage.buffer =
+          add_buffer(kind, 0, align_up(storage.bytes), storage.first_step, storage.last_step);
     }
     for (const std::vector<size_t>& group : inside) {
       if (group.empty()) continue;
@@ -287,7 +287,8 @@ class Placer {
     for (int s = begin; s < end; ++s) {
       int64_t alive = 0;
       for (const PlannedBuffer& buffer : plan_.buffers)
-        if (buffer.owned() && buffer.first_step <= s && s <= buffer.last_step) alive += buffer.bytes;
+        if (buffer.owned() && buffer.first_step <= s && s <= buffer.last_step)
+          alive += buffer.bytes;
       peak = std::max(peak, alive);
     }
     return peak;
@@ -342,7 +343,8 @@ void cut_ranges(Plan& plan, const Plan* base) {
     const int64_t wanted = std::clamp<int64_t>(total / kRangeBytes, 1, kMostRanges);
     int64_t sum = 0;
     for (auto& [step, gradient] : order) {
-      gradient->range = static_cast<int>(std::min(wanted - 1, sum * wanted / std::max<int64_t>(total, 1)));
+      gradient->range =
+          static_cast<int>(std::min(wanted - 1, sum * wanted / std::max<int64_t>(total, 1)));
       const auto& tensor = plan.tensors[static_cast<size_t>(gradient->tensor)];
       sum += plan.storages[static_cast<size_t>(tensor.storage)].bytes;
     }

@@ -38,14 +38,14 @@ struct PlannedBuffer {
 struct PlannedStorage {
   enum class Role : uint8_t { Argument, Output, Gradient, Saved, Forward, Backward };
   Role role = Role::Forward;
-  int index = 0;       // Argument: graph input; Output, Gradient: as in PlannedBuffer
+  int index = 0;  // Argument: graph input; Output, Gradient: as in PlannedBuffer
   int64_t bytes = 0;
   int first_step = -1;  // -1: exists before the first step
   int last_step = -1;
   int buffer = -1;
   int64_t offset_bytes = 0;
   bool adopted = false;  // memory that a kernel returns: a buffer of its own
-  std::string name;    // of the value that founded it
+  std::string name;      // of the value that founded it
 };
 
 /// A tensor of the plan; views share a storage.
@@ -59,46 +59,46 @@ struct PlannedTensor {
 struct PlannedStep {
   std::vector<const Node*> nodes;  // empty for a copy that the plan inserted
   Region region = Region::Forward;
-  std::string kernel_op;           // what select_kernel was asked for
+  std::string kernel_op;  // what select_kernel was asked for
   const KernelDef* kernel = nullptr;
   std::shared_ptr<const void> prepared;
   StepFacts facts;
-  std::vector<int> in;             // tensors; -1 for an absent operand
+  std::vector<int> in;  // tensors; -1 for an absent operand
   std::vector<int> out;
   int workspace_storage = -1;
-  int64_t library_bytes = 0;       // allocated by the kernel's library while it runs
-  std::vector<int> allocate;       // buffers that begin here
-  std::vector<int> release;        // buffers that end here
-  int range = 0;                   // backward: which piece of the schedule (0 runs first)
+  int64_t library_bytes = 0;  // allocated by the kernel's library while it runs
+  std::vector<int> allocate;  // buffers that begin here
+  std::vector<int> release;   // buffers that end here
+  int range = 0;              // backward: which piece of the schedule (0 runs first)
 };
 
 /// A gradient that the backward pass hands over.
 struct PlannedGradient {
-  int input = 0;     // graph input
-  int tensor = -1;   // -1: no gradient flows
-  int range = 0;     // range whose end completes it
+  int input = 0;    // graph input
+  int tensor = -1;  // -1: no gradient flows
+  int range = 0;    // range whose end completes it
 };
 
 struct Plan {
   std::shared_ptr<const Graph> graph;  // lowered; steps point into it
   std::vector<PlannedStep> steps;
-  int forward_steps = 0;               // steps[0, forward_steps) are forward
+  int forward_steps = 0;  // steps[0, forward_steps) are forward
   std::vector<PlannedTensor> tensors;
   std::vector<PlannedStorage> storages;
   std::vector<PlannedBuffer> buffers;
-  std::vector<int> output_tensors;     // by GraphOutput::index
+  std::vector<int> output_tensors;  // by GraphOutput::index
   std::vector<PlannedGradient> gradients;
   std::vector<int> saved_arguments;    // graph inputs that backward reads
   std::vector<int> saved_outputs;      // outputs that backward reads
   std::vector<int> mutated_arguments;  // graph inputs written at the end of forward
   int ranges = 1;
-  bool exact = true;                   // false if a kernel may allocate what it did not declare
-  std::vector<std::string> notes;      // why copies were inserted, kernels refused ...
+  bool exact = true;               // false if a kernel may allocate what it did not declare
+  std::vector<std::string> notes;  // why copies were inserted, kernels refused ...
 
-  int64_t forward_peak_bytes = 0;      // engine bytes, relative to entry of forward
-  int64_t peak_bytes = 0;              // over forward and backward
+  int64_t forward_peak_bytes = 0;  // engine bytes, relative to entry of forward
+  int64_t peak_bytes = 0;          // over forward and backward
   int peak_step = 0;
-  int64_t saved_bytes = 0;             // segments alive between forward and backward
+  int64_t saved_bytes = 0;  // segments alive between forward and backward
 
   SymbolValues symbols;
 };

@@ -36,7 +36,8 @@ void print_step(std::ostream& out, const Plan& plan, size_t index) {
   out << step.kernel->name << " [";
   for (size_t n = 0; n < step.nodes.size(); ++n) out << (n ? " " : "") << step.nodes[n]->op;
   out << "] (";
-  for (size_t i = 0; i < step.in.size(); ++i) out << (i ? ", " : "") << operand_text(plan, step.in[i]);
+  for (size_t i = 0; i < step.in.size(); ++i)
+    out << (i ? ", " : "") << operand_text(plan, step.in[i]);
   out << ") -> ";
   for (size_t i = 0; i < step.out.size(); ++i)
     out << (i ? ", " : "") << operand_text(plan, step.out[i]);

@@ -28,7 +28,8 @@ class Pruner {
       if (node->region == Region::Backward) visit(*node);
     for (size_t i = 0; i < graph_.outputs().size(); ++i) {
       const GraphOutput& output = graph_.outputs()[i];
-      if (output.kind == OutputKind::Gradient && output.value && state(output.value) == State::Absent)
+      if (output.kind == OutputKind::Gradient && output.value &&
+          state(output.value) == State::Absent)
         graph_.replace_output(i, nullptr);
     }
     remove_dead();

@@ -82,8 +82,8 @@ void StepBuilder::bind_arguments() {
     ORTM_CHECK(layout.sizes == sizes, "[plan] argument ", value->name,
                " must have the sizes it was captured with");
     layout.offset = 0;
-    const int storage = new_storage(PlannedStorage::Role::Argument, storage_bytes(layout, value->dtype),
-                                    value->name);
+    const int storage = new_storage(PlannedStorage::Role::Argument,
+                                    storage_bytes(layout, value->dtype), value->name);
     plan_.storages[static_cast<size_t>(storage)].index = static_cast<int>(i);
     tensor_of_value_[static_cast<size_t>(value->id())] =
         new_tensor(value, value->dtype, std::move(layout), storage);
@@ -134,8 +134,7 @@ void StepBuilder::build_forward() {
 
 void StepBuilder::build_backward() {
   for (const GraphOutput& output : lowered_.graph->outputs())
-    if (output.kind == OutputKind::Gradient)
-      plan_.gradients.push_back({output.index, -1, 0});
+    if (output.kind == OutputKind::Gradient) plan_.gradients.push_back({output.index, -1, 0});
   for (size_t i = lowered_.forward_steps; i < lowered_.steps.size(); ++i)
     add_step(lowered_.steps[i], Region::Backward);
   claim_rest(Region::Backward);
@@ -184,9 +183,10 @@ void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::v
       if (input && input->is_literal()) {
         ref.kind = OperandRef::Kind::Literal;
         const Scalar& scalar = input->literal();
-        ref.literal = std::holds_alternative<double>(scalar)
-                          ? std::get<double>(scalar)
-                          : static_cast<double>(std::get<DimExpr>(scalar).evaluate(request_.symbols));
+        ref.literal =
+            std::holds_alternative<double>(scalar)
+                ? std::get<double>(scalar)
+                : static_cast<double>(std::get<DimExpr>(scalar).evaluate(request_.symbols));
       } else if (input) {
         const auto member = std::find(nodes.nodes.begin(), nodes.nodes.end(), input->producer());
         if (member != nodes.nodes.end() && *member != node) {
@@ -224,11 +224,11 @@ StepFacts StepBuilder::make_facts(const StepNodes& nodes, std::vector<int>& in, 
   for (size_t n = 0; n < nodes.nodes.size(); ++n) {
     const Node& node = *nodes.nodes[n];
     for (const Value* output : node.outputs()) {
-      const bool inside = nodes.pointwise && !output->is_graph_output() &&
-                          std::all_of(output->uses().begin(), output->uses().end(), [&](Use use) {
-                            return std::find(nodes.nodes.begin(), nodes.nodes.end(), use.node) !=
-                                   nodes.nodes.end();
-                          });
+      const bool inside =
+          nodes.pointwise && !output->is_graph_output() &&
+          std::all_of(output->uses().begin(), output->uses().end(), [&](Use use) {
+            return std::find(nodes.nodes.begin(), nodes.nodes.end(), use.node) != nodes.nodes.end();
+          });
       const Sizes& sizes = sizes_of(output);
       facts.nodes[n].output_dtypes.push_back(output->dtype);
       facts.nodes[n].output_sizes.push_back(sizes);
@@ -276,8 +276,7 @@ bool StepBuilder::conform_operands(PlannedStep& step, Region region) {
     const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
     const bool fits = rule == LayoutRule::Any ||
                       (rule == LayoutRule::InnerContiguous && is_inner_contiguous(layout)) ||
-                      (rule == LayoutRule::Matrix && is_matrix(layout)) ||
-                      is_contiguous(layout);
+                      (rule == LayoutRule::Matrix && is_matrix(layout)) || is_contiguous(layout);
     if (fits) continue;
     step.in[i] = contiguous_copy(step.in[i], region,
                                  str(step.kernel->name, " wants operand ", i, " contiguous"));
@@ -304,9 +303,10 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
       const OperandFacts& facts = step.facts.outputs[next++];
       // What a library returns and nobody reads does not exist.
       const bool given = step.kernel->gives_results && !step.facts.nodes[n].output_used[o];
-      const int storage = new_storage(
-          region == Region::Forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
-          given ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
+      const int storage =
+          new_storage(region == Region::Forward ? PlannedStorage::Role::Forward
+                                                : PlannedStorage::Role::Backward,
+                      given ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
       const int tensor = new_tensor(output, output->dtype, facts.layout, storage);
       tensor_of_value_[static_cast<size_t>(output->id())] = tensor;
       plan_.storages[static_cast<size_t>(storage)].adopted = step.kernel->gives_results;
@@ -315,9 +315,10 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
   if (step.kernel->workspace_bytes) {
     const auto bytes = static_cast<int64_t>(step.kernel->workspace_bytes(step.facts));
     if (bytes > 0)
-      step.workspace_storage = new_storage(
-          region == Region::Forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
-          bytes, "workspace of " + nodes.nodes.front()->op);
+      step.workspace_storage =
+          new_storage(region == Region::Forward ? PlannedStorage::Role::Forward
+                                                : PlannedStorage::Role::Backward,
+                      bytes, "workspace of " + nodes.nodes.front()->op);
   }
   if (step.kernel->library_bytes)
     step.library_bytes = static_cast<int64_t>(step.kernel->library_bytes(step.facts));
@@ -363,9 +364,10 @@ int StepBuilder::contiguous_copy(int tensor, Region region, const std::string& w
   const Layout layout = contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
   const int copy = copy_to(tensor, layout, region);
   contiguous_copy_[region_index(region)][tensor] = copy;
-  plan_.notes.push_back(str("copy of ",
-                            plan_.storages[static_cast<size_t>(plan_.tensors[static_cast<size_t>(tensor)].storage)].name,
-                            ": ", why));
+  plan_.notes.push_back(str(
+      "copy of ",
+      plan_.storages[static_cast<size_t>(plan_.tensors[static_cast<size_t>(tensor)].storage)].name,
+      ": ", why));
   return copy;
 }
 
@@ -403,12 +405,11 @@ void StepBuilder::claim_results(const Node& node) {
       const int argument = tensor_of_value_[static_cast<size_t>(
           lowered_.graph->inputs()[static_cast<size_t>(output.index)].value->id())];
       const Layout& like = plan_.tensors[static_cast<size_t>(argument)].layout;
-      const Sizes strides =
-          is_dense(like) ? like.strides : contiguous_strides(sizes_of(value));
+      const Sizes strides = is_dense(like) ? like.strides : contiguous_strides(sizes_of(value));
       for (PlannedGradient& gradient : plan_.gradients)
         if (gradient.input == output.index)
-          gradient.tensor =
-              claim(tensor, PlannedStorage::Role::Gradient, output.index, strides, Region::Backward);
+          gradient.tensor = claim(tensor, PlannedStorage::Role::Gradient, output.index, strides,
+                                  Region::Backward);
     }
   }
 }
@@ -448,7 +449,8 @@ void StepBuilder::protect_mutated_arguments() {
                     [](Use use) { return use.node->region == Region::Backward; });
     if (!read_by_backward) continue;
     const int tensor = tensor_of_value_[static_cast<size_t>(argument->id())];
-    const Layout layout = contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
+    const Layout layout =
+        contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
     backward_copy_[tensor] = copy_to(tensor, layout, Region::Forward);
     plan_.notes.push_back("backward keeps the old content of " + argument->name);
   }

@@ -47,10 +47,10 @@ class StepBuilder {
   Plan& plan_;
   const Lowered& lowered_;
   const PlanRequest& request_;
-  std::vector<int> tensor_of_value_;          // by value id; -1: none yet
-  std::vector<Sizes> sizes_;                  // by value id
+  std::vector<int> tensor_of_value_;  // by value id; -1: none yet
+  std::vector<Sizes> sizes_;          // by value id
   std::vector<bool> sizes_known_;
-  std::unordered_map<int, int> backward_copy_;    // argument tensor -> copy of its old content
+  std::unordered_map<int, int> backward_copy_;       // argument tensor -> copy of its old content
   std::unordered_map<int, int> contiguous_copy_[2];  // per region: tensor -> its copy
 };
 

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 Step = Callable[[nn.Module], Tensor]
@@ -41,7 +40,9 @@ def assert_gradients_close(
     largest = max((float(g.abs().max()) for g in exact.values() if g is not None), default=0.0)
     for name, reference in exact.items():
         mine, theirs = ours[name], eager[name]
-        assert (mine is None) == (theirs is None), f"{name}: {mine is None} but eager {theirs is None}"
+        assert (mine is None) == (theirs is None), (
+            f"{name}: {mine is None} but eager {theirs is None}"
+        )
         if reference is None or mine is None or theirs is None or mine.numel() == 0:
             continue
         assert mine.dtype == theirs.dtype and mine.shape == theirs.shape, name

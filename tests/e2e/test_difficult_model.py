@@ -6,8 +6,9 @@ import copy
 
 import pytest
 import torch
-from ortmodule_py import ORTModule, last_run_report
 from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, last_run_report
 
 from .compare import assert_gradients_close, exact_copy, gradients
 from .difficult_model import DifficultModel, batch
@@ -39,9 +40,7 @@ def check(eager: nn.Module, ours: ORTModule, size: int) -> None:
     torch.testing.assert_close(loss, want_loss, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits, want_logits, rtol=1e-4, atol=1e-4)
     assert_gradients_close(gradients(ours.module), gradients(reference), gradients(exact))
-    for (name, buffer), want in zip(
-        ours.module.named_buffers(), reference.buffers(), strict=True
-    ):
+    for (name, buffer), want in zip(ours.module.named_buffers(), reference.buffers(), strict=True):
         torch.testing.assert_close(buffer, want, msg=name)
 
 
@@ -66,7 +65,9 @@ def test_accumulation_over_two_backwards(eager: nn.Module) -> None:
         run(ours, 4)
         run(eager, 4)
     for name, p in eager.named_parameters():
-        torch.testing.assert_close(ours.module.get_parameter(name).grad, p.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            ours.module.get_parameter(name).grad, p.grad, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_retain_graph_then_second_backward(eager: nn.Module) -> None:
@@ -89,7 +90,9 @@ def test_gradient_through_both_outputs(eager: nn.Module) -> None:
         loss, logits = module(tokens, targets)
         (loss + logits.square().mean()).backward()
     for name, p in eager.named_parameters():
-        torch.testing.assert_close(ours.module.get_parameter(name).grad, p.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            ours.module.get_parameter(name).grad, p.grad, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_only_the_second_output_gets_a_gradient(eager: nn.Module) -> None:
@@ -99,7 +102,9 @@ def test_only_the_second_output_gets_a_gradient(eager: nn.Module) -> None:
         _, logits = module(tokens, targets)
         logits.square().mean().backward()
     for name, p in eager.named_parameters():
-        torch.testing.assert_close(ours.module.get_parameter(name).grad, p.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            ours.module.get_parameter(name).grad, p.grad, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_bf16_autocast(eager: nn.Module) -> None:
@@ -109,9 +114,7 @@ def test_bf16_autocast(eager: nn.Module) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         run(ours, 4)
         run(eager, 4)
-    assert_gradients_close(
-        gradients(ours.module), gradients(eager), gradients(exact), floor=2e-2
-    )
+    assert_gradients_close(gradients(ours.module), gradients(eager), gradients(exact), floor=2e-2)
 
 
 def test_dropout_follows_the_seed() -> None:

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+
 from ortmodule_py import ORTModule
 
 from .difficult_model import DifficultModel, batch

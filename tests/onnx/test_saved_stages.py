@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from ortmodule_py import DebugOptions, ORTModule
 from torch import nn
 
+from ortmodule_py import DebugOptions, ORTModule
 from tests.e2e.difficult_model import Block
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from ortmodule_py import ORTModule, last_run_report, testing
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ortmodule_py import ORTModule, last_run_report, testing
 
 testing.install_counting_allocator()
 

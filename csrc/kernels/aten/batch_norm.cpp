@@ -42,10 +42,15 @@ void batch_norm_grad(const KernelArgs& args) {
     if (used[i]) args.results[i] = give(results[i], args.out[i]);
 }
 
-REGISTER_KERNEL({.op = "BatchNormInternal", .name = "batch_norm_aten", .dtypes = kAllFloats,
+REGISTER_KERNEL({.op = "BatchNormInternal",
+                 .name = "batch_norm_aten",
+                 .dtypes = kAllFloats,
                  .run = batch_norm});
-REGISTER_KERNEL({.op = "BatchNormInternalGrad", .name = "batch_norm_grad_aten",
-                 .dtypes = kAllFloats, .run = batch_norm_grad, .gives_results = true,
+REGISTER_KERNEL({.op = "BatchNormInternalGrad",
+                 .name = "batch_norm_grad_aten",
+                 .dtypes = kAllFloats,
+                 .run = batch_norm_grad,
+                 .gives_results = true,
                  .inexact = true});
 
 }  // namespace

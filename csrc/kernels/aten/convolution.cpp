@@ -76,14 +76,26 @@ void conv_grad(const KernelArgs& args) {
     if (used[i]) args.results[i] = give(results[i], args.out[i]);
 }
 
-REGISTER_KERNEL({.op = "Conv", .name = "conv_aten", .dtypes = kAllFloats, .run = conv,
-                 .unsupported = asymmetric, .output_strides = conv_strides,
-                 .prepare = prepare_window, .layout = LayoutRule::Any, .gives_results = true,
+REGISTER_KERNEL({.op = "Conv",
+                 .name = "conv_aten",
+                 .dtypes = kAllFloats,
+                 .run = conv,
+                 .unsupported = asymmetric,
+                 .output_strides = conv_strides,
+                 .prepare = prepare_window,
+                 .layout = LayoutRule::Any,
+                 .gives_results = true,
                  .inexact = true});
-REGISTER_KERNEL({.op = "ConvGrad", .name = "conv_grad_aten", .dtypes = kAllFloats,
-                 .run = conv_grad, .unsupported = asymmetric,
-                 .output_strides = conv_grad_strides, .prepare = prepare_window,
-                 .layout = LayoutRule::Any, .gives_results = true, .inexact = true});
+REGISTER_KERNEL({.op = "ConvGrad",
+                 .name = "conv_grad_aten",
+                 .dtypes = kAllFloats,
+                 .run = conv_grad,
+                 .unsupported = asymmetric,
+                 .output_strides = conv_grad_strides,
+                 .prepare = prepare_window,
+                 .layout = LayoutRule::Any,
+                 .gives_results = true,
+                 .inexact = true});
 
 }  // namespace
 }  // namespace ortmodule

@@ -144,12 +144,13 @@ at::Tensor operand(const KernelArgs& args, int index) {
   const OperandRef& ref = args.facts.node().inputs[static_cast<size_t>(index)];
   if (ref.kind == OperandRef::Kind::Literal)
     return at::scalar_tensor(
-        ref.literal,
-        at::TensorOptions().dtype(aten_type(args.facts.node().input_dtypes[static_cast<size_t>(index)])));
+        ref.literal, at::TensorOptions().dtype(
+                         aten_type(args.facts.node().input_dtypes[static_cast<size_t>(index)])));
   return as_tensor(args.in[static_cast<size_t>(index)]);
 }
 
-void push(torch::jit::Stack& stack, const PreparedCall::Argument& argument, const KernelArgs& args) {
+void push(torch::jit::Stack& stack, const PreparedCall::Argument& argument,
+          const KernelArgs& args) {
   using Kind = PreparedCall::Argument::Kind;
   switch (argument.kind) {
     case Kind::Fixed: stack.push_back(argument.value); return;
@@ -195,9 +196,15 @@ void call_operator(const KernelArgs& args) {
   }
 }
 
-REGISTER_KERNEL({.op = "ATen", .name = "dispatcher", .dtypes = kEveryType, .run = call_operator,
-                 .unsupported = unknown_operator, .prepare = prepare_call,
-                 .layout = LayoutRule::Any, .gives_results = true, .inexact = true});
+REGISTER_KERNEL({.op = "ATen",
+                 .name = "dispatcher",
+                 .dtypes = kEveryType,
+                 .run = call_operator,
+                 .unsupported = unknown_operator,
+                 .prepare = prepare_call,
+                 .layout = LayoutRule::Any,
+                 .gives_results = true,
+                 .inexact = true});
 
 }  // namespace
 }  // namespace ortmodule

@@ -38,12 +38,14 @@ struct BatchedMatrix {
 
   at::Tensor at(int64_t offset, int64_t count, int64_t stride) const {
     TensorView moved = *view;
-    moved.data = static_cast<char*>(view->data) + offset * static_cast<int64_t>(size_of(view->dtype));
+    moved.data =
+        static_cast<char*>(view->data) + offset * static_cast<int64_t>(size_of(view->dtype));
     return as_tensor(moved, {count, rows, columns}, {stride, row_stride, column_stride});
   }
   at::Tensor matrix(int64_t offset, int64_t merged_rows) const {
     TensorView moved = *view;
-    moved.data = static_cast<char*>(view->data) + offset * static_cast<int64_t>(size_of(view->dtype));
+    moved.data =
+        static_cast<char*>(view->data) + offset * static_cast<int64_t>(size_of(view->dtype));
     return as_tensor(moved, {merged_rows, columns}, {row_stride, column_stride});
   }
 };
@@ -164,14 +166,27 @@ void gemm(const KernelArgs& args) {
   }
 }
 
-constexpr DTypeSet kGemmTypes = kAllFloats | kIntegers | DTypeSet{DType::Complex64, DType::Complex128};
+constexpr DTypeSet kGemmTypes =
+    kAllFloats | kIntegers | DTypeSet{DType::Complex64, DType::Complex128};
 
-REGISTER_KERNEL({.op = "MatMul", .name = "matmul_aten", .dtypes = kGemmTypes, .run = matmul,
-                 .prepare = prepare_matmul, .layout = LayoutRule::Matrix});
-REGISTER_KERNEL({.op = "FusedMatMul", .name = "fused_matmul_aten", .dtypes = kGemmTypes,
-                 .run = matmul, .prepare = prepare_matmul, .layout = LayoutRule::Matrix});
-REGISTER_KERNEL({.op = "Gemm", .name = "gemm_aten", .dtypes = kGemmTypes, .run = gemm,
-                 .prepare = prepare_matmul, .layout = LayoutRule::Matrix,
+REGISTER_KERNEL({.op = "MatMul",
+                 .name = "matmul_aten",
+                 .dtypes = kGemmTypes,
+                 .run = matmul,
+                 .prepare = prepare_matmul,
+                 .layout = LayoutRule::Matrix});
+REGISTER_KERNEL({.op = "FusedMatMul",
+                 .name = "fused_matmul_aten",
+                 .dtypes = kGemmTypes,
+                 .run = matmul,
+                 .prepare = prepare_matmul,
+                 .layout = LayoutRule::Matrix});
+REGISTER_KERNEL({.op = "Gemm",
+                 .name = "gemm_aten",
+                 .dtypes = kGemmTypes,
+                 .run = gemm,
+                 .prepare = prepare_matmul,
+                 .layout = LayoutRule::Matrix,
                  .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any}});
 
 }  // namespace

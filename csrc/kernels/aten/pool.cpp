@@ -59,14 +59,26 @@ void average_pool_grad(const KernelArgs& args) {
                               p.ceil_mode, p.count_include_pad, std::nullopt);
 }
 
-REGISTER_KERNEL({.op = "MaxPool", .name = "max_pool_aten", .dtypes = kAllFloats, .run = max_pool,
+REGISTER_KERNEL({.op = "MaxPool",
+                 .name = "max_pool_aten",
+                 .dtypes = kAllFloats,
+                 .run = max_pool,
                  .prepare = prepare_pooling});
-REGISTER_KERNEL({.op = "MaxPoolGrad", .name = "max_pool_grad_aten", .dtypes = kAllFloats,
-                 .run = max_pool_grad, .prepare = prepare_pooling});
-REGISTER_KERNEL({.op = "AveragePool", .name = "average_pool_aten", .dtypes = kAllFloats,
-                 .run = average_pool, .prepare = prepare_pooling});
-REGISTER_KERNEL({.op = "AveragePoolGrad", .name = "average_pool_grad_aten", .dtypes = kAllFloats,
-                 .run = average_pool_grad, .prepare = prepare_pooling});
+REGISTER_KERNEL({.op = "MaxPoolGrad",
+                 .name = "max_pool_grad_aten",
+                 .dtypes = kAllFloats,
+                 .run = max_pool_grad,
+                 .prepare = prepare_pooling});
+REGISTER_KERNEL({.op = "AveragePool",
+                 .name = "average_pool_aten",
+                 .dtypes = kAllFloats,
+                 .run = average_pool,
+                 .prepare = prepare_pooling});
+REGISTER_KERNEL({.op = "AveragePoolGrad",
+                 .name = "average_pool_grad_aten",
+                 .dtypes = kAllFloats,
+                 .run = average_pool_grad,
+                 .prepare = prepare_pooling});
 
 }  // namespace
 }  // namespace ortmodule

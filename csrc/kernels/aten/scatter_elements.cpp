@@ -29,8 +29,11 @@ void scatter_elements(const KernelArgs& args) {
   }
 }
 
-REGISTER_KERNEL({.op = "ScatterElements", .name = "scatter_elements_aten", .dtypes = kRealTypes,
-                 .run = scatter_elements, .unsupported = unknown_reduction});
+REGISTER_KERNEL({.op = "ScatterElements",
+                 .name = "scatter_elements_aten",
+                 .dtypes = kRealTypes,
+                 .run = scatter_elements,
+                 .unsupported = unknown_reduction});
 
 }  // namespace
 }  // namespace ortmodule

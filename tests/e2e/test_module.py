@@ -1,0 +1,140 @@
+"""The wrapper's face: keys, attributes, modes, what is reported and what goes wrong."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import LogLevel, ORTModule, last_run_report
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+        self.note = "kept"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).relu()
+
+
+class Printing(nn.Module):
+    """Dynamo must break the graph at the call that it may not trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        torch._dynamo.graph_break()
+        return self.b(x)
+
+
+def test_state_dict_and_attributes_are_the_originals() -> None:
+    original = Net()
+    model = ORTModule(original)
+    assert list(model.state_dict()) == list(original.state_dict())
+    assert model.module is original and model.note == "kept"
+    model.note = "changed"
+    assert original.note == "changed"
+    assert [p is q for p, q in zip(model.parameters(), original.parameters(), strict=True)]
+    model.load_state_dict(Net().state_dict())
+    model.eval()
+    assert not original.training and not model.training
+
+
+def test_copies_and_pickles() -> None:
+    model = ORTModule(Net())
+    x = torch.randn(3, 8)
+    want = model(x)
+    torch.testing.assert_close(copy.deepcopy(model)(x), want)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(model))(x), want)
+
+
+def test_eval_and_no_grad() -> None:
+    model = ORTModule(Net())
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        assert not model(x).requires_grad
+    model.eval()
+    assert model(x).requires_grad
+    torch.testing.assert_close(model(x), model.module(x))
+
+
+def test_graph_breaks_are_counted_with_their_line() -> None:
+    model = ORTModule(Printing())
+    model(torch.randn(2, 4)).sum().backward()
+    report = last_run_report(model)
+    assert len(report["graph_breaks"]) == 1 and "test_module.py" in report["graph_breaks"][0]
+    assert report["compiled"] and report["captures"] == 2
+
+
+def test_fullgraph_makes_a_break_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_FULLGRAPH", "1")
+    with pytest.raises(Exception, match=r"graph_break|Graph break"):
+        ORTModule(Printing())(torch.randn(2, 4))
+
+
+def test_bypass_runs_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_BYPASS", "1")
+    model = ORTModule(Net())
+    model(torch.randn(3, 8)).sum().backward()
+    assert last_run_report(model)["captures"] == 0
+
+
+def test_double_backward_is_a_clear_error() -> None:
+    model = ORTModule(Net())
+    x = torch.randn(3, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+
+
+def test_change_of_a_saved_input_between_forward_and_backward() -> None:
+    model = ORTModule(Net())
+    x = torch.randn(3, 8)
+    loss = model(x).sum()
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_the_backend_alone() -> None:
+    net = Net()
+    x = torch.randn(3, 8)
+    compiled = torch.compile(net, backend="ortmodule")
+    torch.testing.assert_close(compiled(x), net(x))
+
+
+@pytest.mark.parametrize("bad", [3, None])
+def test_no_module_is_an_error(bad: object) -> None:
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
+        ORTModule(bad)  # type: ignore[arg-type]
+
+
+def _lines(level: LogLevel) -> list[str]:
+    script = f"""
+import torch
+from ortmodule_py import ORTModule, DebugOptions, LogLevel
+model = ORTModule(torch.nn.Linear(4, 4), DebugOptions(log_level=LogLevel.{level.name}))
+for _ in range(3):
+    model(torch.randn(3, 4)).sum().backward()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stderr.splitlines() if line.strip()]
+
+
+def test_log_levels_work_without_logging_set_up() -> None:
+    assert 1 <= len(_lines(LogLevel.WARNING)) <= 10
+    assert _lines(LogLevel.ERROR) == []
