@@ -1,0 +1,45 @@
+"""Gather: embedding, index_select and indexing by tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .case import Case, case, flags, integers, normal
+
+_EMBEDDING = "aten.embedding.default"
+_SELECT = "aten.index_select.default"
+_INDEX = "aten.index.Tensor"
+
+
+def _mask_grid(n: int) -> tuple[Tensor, list[Tensor]]:
+    """Transformers look up a padding mask like this."""
+    zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+    return flags(n, 1, 1, 13), [torch.arange(n).view(n, 1, 1, 1), zero, zero, torch.arange(13)]
+
+
+def cases() -> list[Case]:
+    return [
+        case(_EMBEDDING, lambda n: (normal(10, 3), integers(10, 2, n))),
+        case(_EMBEDDING, lambda n: (normal(10, 3), integers(4, 2, n), 2), label="-padding"),
+        case(_EMBEDDING, lambda n: (normal(10, 3), integers(4, 2, n), -1, True), label="-scaled",
+             aten="scale_grad_by_freq"),
+        case(_EMBEDDING, lambda n: (normal(10, 3), integers(10, n, dtype=torch.int32)),
+             label="-i32"),
+        case(_EMBEDDING, lambda n: (normal(10, 3), integers(10)), label="-scalar"),
+        case(_SELECT, lambda n: (normal(10, n), 0, integers(10, 4))),
+        case(_SELECT, lambda n: (normal(5, n), -1, integers(7, 4)), label="-last"),
+        case(_SELECT, lambda n: (normal(2, 5, n, 1, 3), 1, integers(5, n)), label="-5d"),
+        case(_INDEX, lambda n: (normal(10, 3), [integers(10, n)])),
+        case(_INDEX, lambda n: (normal(10, 5, 3), [None, integers(5, 2, n)]), label="-second"),
+        case(_INDEX, lambda n: (normal(10, 5, 3), [integers(10, n), integers(5, n)]),
+             label="-two"),
+        case(_INDEX, lambda n: (normal(5, 3), [torch.tensor([-1, 0, -1])]), label="-negative"),
+        case(_INDEX, lambda n: (normal(10, 5, 3), [None, integers(5, n), integers(0, n, low=-3)]),
+             label="-last_two"),
+        case(_INDEX, lambda n: (normal(10, 5, 3), [integers(10, n, 1), integers(0, 4, low=-5),
+                                                   None]), label="-grid"),
+        case(_INDEX, _mask_grid, label="-mask"),
+        case(_INDEX, lambda n: (normal(10, 5, 3), [integers(10, n), None, integers(3, n)]),
+             label="-apart", aten="index"),
+    ]  # fmt: skip

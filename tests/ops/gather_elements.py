@@ -1,0 +1,25 @@
+"""GatherElements and ScatterElements."""
+
+from __future__ import annotations
+
+from .case import Case, case, integers, normal
+
+_GATHER = "aten.gather.default"
+_ADD = "aten.scatter_add.default"
+
+
+def cases() -> list[Case]:
+    return [
+        case(_GATHER, lambda n: (normal(n, 5), 1, integers(5, n, 2))),
+        case(_GATHER, lambda n: (normal(7, 5), 0, integers(7, n, 5)), label="-first"),
+        case(_GATHER, lambda n: (normal(n, 5), -1, integers(5, 3, 1)), label="-part"),
+        case(_GATHER, lambda n: (normal(2, n, 5, 1, 3), 2, integers(5, 2, n, 2, 1, 3)),
+             label="-5d"),
+        case(_GATHER, lambda n: (normal(5), 0, integers(5, n)), label="-1d"),
+        case(_ADD, lambda n: (normal(n, 5), 1, integers(5, n, 2), normal(n, 2))),
+        case(_ADD, lambda n: (normal(3, 20), 0, integers(3, n, 20), normal(n, 20)),
+             label="-collisions"),
+        case(_ADD, lambda n: (normal(5), 0, integers(5, n), normal(n)), label="-1d"),
+        case(_ADD, lambda n: (integers(9, 5), 0, integers(5, n), integers(9, n)),
+             label="-integers"),
+    ]  # fmt: skip

@@ -1,0 +1,447 @@
+"""All checks of an op, written once: capture without Dynamo, run in the engine, compare with eager."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils import _pytree as pytree
+
+from ortmodule_py import _C
+from ortmodule_py.capture import lower
+
+from .case import Case, Outcome, operator_of
+
+SIZE, OTHER_SIZE = 7, 11
+
+TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 2e-5,
+    torch.float16: 5e-3,
+    torch.bfloat16: 4e-2,
+}
+"""Allowed error by type, relative to the largest value, where eager's own is not larger still."""
+
+
+OVERWRITES = {"aten.fill.Tensor", "aten.select_scatter.default"}
+"""Operators of which nothing may flow back to an operand; eager says so by zeros."""
+
+
+class EagerRefuses(Exception):
+    """Torch itself does not run this variant."""
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Arguments:
+    """A case's arguments, flattened."""
+
+    leaves: list[Any]
+    spec: Any
+
+    @classmethod
+    def of(cls, case: Case, size: int) -> Arguments:
+        """Built from a seed that belongs to the case and the size."""
+        torch.manual_seed(zlib.crc32(f"{case.name} {size}".encode()))
+        return cls(*pytree.tree_flatten((tuple(case.build(size)), case.keywords)))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
+
+    def with_tensors(self, tensors: Sequence[Any]) -> Arguments:
+        """The same arguments with other tensors."""
+        rest = iter(tensors)
+        leaves = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        return Arguments(leaves, self.spec)
+
+    def in_dtype(self, dtype: torch.dtype) -> Arguments:
+        """float64 converted, tensors and arguments alike."""
+        leaves = [dtype if leaf is torch.float64 else leaf for leaf in self.leaves]
+        wide = [t.to(dtype) if t.dtype == torch.float64 else t for t in self.tensors]
+        return Arguments(leaves, self.spec).with_tensors(wide)
+
+    def strided(self) -> Arguments:
+        """Tensors as views with other strides: dimensions permuted, elements apart."""
+        return self.with_tensors([_restride(t, i) for i, t in enumerate(self.tensors)])
+
+    def call(self, function: Callable[..., Any]) -> list[Any]:
+        """Flat results of the function."""
+        args, kwargs = pytree.tree_unflatten(self.leaves, self.spec)
+        return pytree.tree_leaves(function(*args, **kwargs))
+
+
+def _restride(tensor: Tensor, position: int) -> Tensor:
+    if tensor.dim() == 0:
+        return tensor
+    if position % 2 == 0 and tensor.dim() > 1:
+        return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+    wide = tensor.new_zeros([*tensor.shape[:-1], 2 * tensor.shape[-1]])
+    wide[..., ::2] = tensor
+    return wide[..., ::2]
+
+
+def with_leaves(case: Case, arguments: Arguments) -> Arguments:
+    """Fresh tensors; those that are differentiable require a gradient."""
+    fresh = []
+    for position, tensor in enumerate(arguments.tensors):
+        wanted = case.gradient and tensor.is_floating_point() and position not in case.constant
+        fresh.append(tensor.detach().requires_grad_(wanted))
+    return arguments.with_tensors(fresh)
+
+
+# ---- capture ------------------------------------------------------------------------------------
+
+
+class _Recorder(_C.GraphBuilder):
+    """The builder, which also notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.has_bodies = False
+
+    def body(self, *args: Any) -> Any:
+        self.has_bodies = True
+        return super().body(*args)
+
+    def call(self, target: str, *args: Any, **kwargs: Any) -> Any:
+        self.targets.append(target)
+        return super().call(target, *args, **kwargs)
+
+
+class _Call(nn.Module):
+    """The case's call on tensors, with ints that follow the symbol (if there is one)."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Arguments,
+        slopes: list[int],
+        takes_symbol: bool,
+    ) -> None:
+        super().__init__()
+        self.function, self.arguments, self.slopes = function, arguments, slopes
+        self.takes_symbol = takes_symbol
+
+    def forward(self, *values: Any) -> list[Any]:
+        rest = iter(values)
+        symbol = next(rest) if self.takes_symbol else SIZE
+        leaves = []
+        for leaf, slope in zip(self.arguments.leaves, self.slopes, strict=True):
+            if isinstance(leaf, Tensor):
+                leaves.append(next(rest))
+            else:
+                leaves.append(leaf + slope * (symbol - SIZE) if slope else leaf)
+        return Arguments(leaves, self.arguments.spec).call(self.function)
+
+
+def _graph_module(call: _Call, placeholders: int) -> fx.GraphModule:
+    graph = fx.Graph()
+    inputs = [graph.placeholder(f"input_{i}") for i in range(placeholders)]
+    graph.output(graph.call_module("call", tuple(inputs)))
+    root = nn.Module()
+    root.call = call
+    return fx.GraphModule(root, graph)
+
+
+@dataclass
+class Compiled:
+    """A compiled case and what capture told the builder."""
+
+    piece: Any
+    targets: list[str]
+    symbolic: bool
+    fake_outputs: list[Any] = field(default_factory=list)
+    """What torch's fake tensors say about the outputs: their strides, and types of statistics, are
+    not always eager's."""
+
+    def run(self, arguments: Arguments, size: int) -> list[Any]:
+        """Flat results."""
+        symbols = [size] if self.symbolic else []
+        return list(self.piece(*symbols, *arguments.tensors))
+
+
+def compile_fixed(case: Case, arguments: Arguments) -> Compiled:
+    """Captured with the sizes of these arguments."""
+    call = _Call(_function(case), arguments, [0] * len(arguments.leaves), takes_symbol=False)
+    module = _graph_module(call, len(arguments.tensors))
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fakes = [mode.from_tensor(t, static_shapes=True) for t in arguments.tensors]
+    compiled = _compile(case, module, fakes, mode, symbolic=False)
+    with mode:
+        compiled.fake_outputs = arguments.with_tensors(fakes).call(_function(case))
+    return compiled
+
+
+def compile_symbolic(case: Case, here: Arguments, there: Arguments) -> Compiled:
+    """Captured with a symbolic size: whatever differs between the two sizes is linear in it."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    symbol = _new_symbol(mode.shape_env)
+    slopes = [_slope(a, b) for a, b in zip(here.leaves, there.leaves, strict=True)]
+    call = _Call(_function(case), here, slopes, takes_symbol=True)
+    fakes = [symbol]
+    for a, b in zip(here.tensors, there.tensors, strict=True):
+        fakes.append(_symbolic_tensor(a, b, symbol, mode))
+    module = _graph_module(call, len(fakes))
+    return _compile(case, module, fakes, mode, symbolic=True)
+
+
+def _function(case: Case) -> Callable[..., Any]:
+    return case.function or operator_of(case.target)
+
+
+def _new_symbol(shape_env: ShapeEnv) -> Any:
+    from torch._dynamo.source import ConstantSource
+
+    source = ConstantSource("size")
+    symbol = shape_env.create_symbol(SIZE, source, dynamic_dim=DimDynamic.DYNAMIC)
+    return shape_env.create_symintnode(symbol, hint=SIZE, source=source)
+
+
+def _slope(here: Any, there: Any) -> int:
+    """How an int grows with the size."""
+    if isinstance(here, bool) or not isinstance(here, int) or here == there:
+        return 0
+    slope, rest = divmod(there - here, OTHER_SIZE - SIZE)
+    assert rest == 0, f"{here} and {there} are not linear in the size"
+    return slope
+
+
+def _symbolic_tensor(here: Tensor, there: Tensor, symbol: Any, mode: FakeTensorMode) -> Tensor:
+    assert here.is_contiguous() and there.is_contiguous()
+    sizes = [
+        a + _slope(a, b) * (symbol - SIZE) for a, b in zip(here.shape, there.shape, strict=True)
+    ]
+    with mode:
+        fake = torch.empty(sizes, dtype=here.dtype)
+    return fake.requires_grad_(here.requires_grad)
+
+
+@contextlib.contextmanager
+def _context(mode: FakeTensorMode) -> Iterator[None]:
+    with tracing(TracingContext(mode)):
+        yield
+
+
+def _compile(
+    case: Case, module: fx.GraphModule, fakes: list[Any], mode: FakeTensorMode, symbolic: bool
+) -> Compiled:
+    builder = _Recorder()
+    with _context(mode):
+        lowered = lower(module, fakes, builder)
+    options = _C.PieceOptions()
+    options.training = lowered.grad_enabled
+    options.verify = not builder.has_bodies
+    return Compiled(builder.finish(options), builder.targets, symbolic)
+
+
+# ---- checks -------------------------------------------------------------------------------------
+
+
+def check_symbolic(case: Case) -> None:
+    """One capture, run with two sizes."""
+    here, there = (with_leaves(case, Arguments.of(case, n)) for n in (SIZE, OTHER_SIZE))
+    if case.symbolic:
+        compiled = compile_symbolic(case, here, there)
+        check_graph(case, compiled)
+        check_run(case, compiled, here, SIZE)
+        check_run(case, compiled, there, OTHER_SIZE)
+    else:
+        check_fixed(case, Arguments.of(case, SIZE))
+
+
+def check_size(case: Case, size: int) -> None:
+    """One capture for this size alone, which may be 0 or 1."""
+    try:
+        arguments = Arguments.of(case, size)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise EagerRefuses(str(error)) from error
+    check_fixed(case, arguments)
+
+
+def check_fixed(case: Case, arguments: Arguments) -> None:
+    """One capture for these arguments."""
+    arguments = with_leaves(case, arguments)
+    try:
+        arguments.call(_function(case))
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise EagerRefuses(str(error)) from error
+    compiled = compile_fixed(case, arguments)
+    check_graph(case, compiled)
+    check_run(case, compiled, arguments, SIZE)
+
+
+def is_composite(target: str) -> bool:
+    """Whether torch defines the operator by others: capture may see those instead."""
+    name = operator_of(target).name()
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
+def check_graph(case: Case, compiled: Compiled) -> None:
+    """The operator arrived whole and became ops of ours, unless the case says otherwise."""
+    arrived = (case.arrives_as or case.target) in compiled.targets
+    assert arrived or is_composite(case.target), f"capture called {compiled.targets}"
+    facts = compiled.piece.facts()
+    if case.aten:
+        reasons = str(facts["refusals"])
+        assert facts["nodes_aten"] == 0 or case.aten in reasons, reasons
+    else:
+        assert facts["nodes_aten"] == 0, f"{facts['refusals']}\n{compiled.piece.text('joint')}"
+    if case.contains:
+        text = compiled.piece.text("joint")
+        assert f" {case.contains} " in text or f" {case.contains}<" in text, text
+
+
+def check_run(case: Case, compiled: Compiled, arguments: Arguments, size: int) -> None:
+    """Outputs and gradients like eager's; peak memory as planned."""
+    try:
+        expected = Reference.of(case, arguments)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise EagerRefuses(str(error)) from error
+    outputs = compiled.run(arguments, size)
+    assert len(outputs) == len(expected.outputs)
+    for position, (mine, theirs) in enumerate(zip(outputs, expected.outputs, strict=True)):
+        faked = compiled.fake_outputs[position : position + 1]
+        _check_kind(mine, [theirs, *faked], f"output {position}")
+        if isinstance(theirs, Tensor):
+            _check_strides(mine, [theirs, *faked], f"output {position}")
+    grads = gradients(outputs, arguments, expected.grad_outputs)
+    if case.check is not None:
+        inputs = [t.detach() for t in arguments.tensors]
+        case.check(Outcome(inputs, outputs, expected.grad_outputs, grads))
+        return
+    tolerance = case.tolerance * _tolerance([*arguments.tensors, *outputs])
+    for position, mine in enumerate(outputs):
+        if isinstance(mine, Tensor):
+            _check_close(mine, *expected.output(position), tolerance, f"output {position}")
+    for position, mine in enumerate(grads):
+        theirs, exact = expected.grad(position)
+        if theirs is None:
+            assert mine is None or not mine.any(), f"gradient {position} should be None"
+            continue
+        if mine is None and (theirs.numel() == 0 or case.target in OVERWRITES):
+            assert not theirs.any()
+            continue
+        assert mine is not None, f"gradient {position} is missing"
+        _check_kind(mine, [theirs], f"gradient {position}")
+        _check_close(mine, theirs, exact, tolerance, f"gradient {position}")
+    _check_peak(compiled)
+
+
+def gradients(
+    outputs: Sequence[Any], arguments: Arguments, grad_outputs: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Gradients of all tensor arguments."""
+    results = [o for o in outputs if isinstance(o, Tensor) and o.requires_grad]
+    leaves = [t for t in arguments.tensors if t.requires_grad]
+    if not results or not leaves:
+        return [None] * len(arguments.tensors)
+    found = iter(torch.autograd.grad(results, leaves, list(grad_outputs), allow_unused=True))
+    return [next(found) if t.requires_grad else None for t in arguments.tensors]
+
+
+@dataclass
+class Reference:
+    """Eager's results in the types of the arguments, and in float64."""
+
+    outputs: list[Any]
+    grads: list[Tensor | None]
+    grad_outputs: list[Tensor]
+    exact: Reference | None = None
+
+    @classmethod
+    def of(cls, case: Case, arguments: Arguments) -> Reference:
+        """Runs eager once, or twice where a floating type is narrower."""
+        torch.manual_seed(1)
+        plain = cls._run(case, arguments, None)
+        wide = arguments.with_tensors([_widened(t) for t in arguments.tensors])
+        if wide.leaves and any(
+            a.dtype != b.dtype for a, b in zip(arguments.tensors, wide.tensors, strict=True)
+        ):
+            with contextlib.suppress(RuntimeError):  # types may be part of the arguments
+                plain.exact = cls._run(case, wide, plain.grad_outputs)
+        return plain
+
+    @classmethod
+    def _run(cls, case: Case, arguments: Arguments, given: list[Tensor] | None) -> Reference:
+        outputs = arguments.call(_function(case))
+        results = [o for o in outputs if isinstance(o, Tensor) and o.requires_grad]
+        if given is None:
+            random = [torch.randn(o.shape, dtype=torch.float64).to(o.dtype) for o in results]
+        else:
+            random = [g.to(o.dtype) for g, o in zip(given, results, strict=True)]
+        return cls(outputs, gradients(outputs, arguments, random), random)
+
+    def output(self, position: int) -> tuple[Tensor, Tensor]:
+        exact = (self.exact or self).outputs[position]
+        return self.outputs[position], exact
+
+    def grad(self, position: int) -> tuple[Tensor | None, Tensor | None]:
+        return self.grads[position], (self.exact or self).grads[position]
+
+
+def _tolerance(values: Sequence[Any]) -> float:
+    types = {v.dtype for v in values if isinstance(v, Tensor)}
+    return max((TOLERANCE[dtype] for dtype in types & TOLERANCE.keys()), default=0.0)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.detach().double().requires_grad_(tensor.requires_grad)
+
+
+def _check_kind(mine: Any, allowed: Sequence[Any], what: str) -> None:
+    """Type and sizes like one of `allowed`, of which the first is eager's."""
+    theirs = allowed[0]
+    if not isinstance(theirs, Tensor):
+        assert mine == theirs, f"{what} is {mine}, eager's {theirs}"
+        return
+    types = [like.dtype for like in allowed]
+    assert mine.dtype in types, f"{what} is {mine.dtype}, eager's {theirs.dtype}"
+    assert mine.shape == theirs.shape, f"{what} is {mine.shape}, eager's {theirs.shape}"
+
+
+def _check_strides(mine: Tensor, allowed: Sequence[Tensor], what: str) -> None:
+    """Strides like one of `allowed`, of which the first is eager's."""
+    theirs = allowed[0]
+    assert mine.requires_grad == theirs.requires_grad, f"{what} requires_grad={mine.requires_grad}"
+    steps = [d for d, size in enumerate(theirs.shape) if size > 1]
+    same = any(all(mine.stride(d) == like.stride(d) for d in steps) for like in allowed)
+    assert same or theirs.numel() == 0, f"{what}: {mine.stride()}, eager's {theirs.stride()}"
+
+
+def _check_close(mine: Tensor, theirs: Any, exact: Any, tolerance: float, what: str) -> None:
+    """An error of at most twice eager's own, or of the table's tolerance."""
+    mine, theirs, exact = mine.detach(), theirs.detach(), exact.detach()
+    if not mine.dtype.is_floating_point:
+        assert torch.equal(mine, theirs), f"{what}:\n{mine}\neager's:\n{theirs}"
+        return
+    mine, theirs, exact = mine.double(), theirs.double(), exact.double()
+    special = ~torch.isfinite(theirs)
+    same = torch.equal(torch.nan_to_num(mine[special]), torch.nan_to_num(theirs[special]))
+    assert same and bool((mine.isnan() == theirs.isnan()).all()), f"{what}: {mine} eager's {theirs}"
+    mine, theirs, exact = mine[~special], theirs[~special], exact[~special]
+    if mine.numel() == 0:
+        return
+    scale = max(1.0, float(exact.abs().max()))
+    error, eager_error = float((mine - exact).abs().max()), float((theirs - exact).abs().max())
+    allowed = max(2 * eager_error, tolerance * scale)
+    assert error <= allowed, f"{what}: error {error:.3g}, allowed {allowed:.3g}\n{mine}\n{exact}"
+
+
+def _check_peak(compiled: Compiled) -> None:
+    facts = compiled.piece.facts()
+    if facts.get("exact") and facts["backwards"]:
+        assert facts["measured_peak_bytes"] == facts["planned_peak_bytes"], facts

@@ -1,0 +1,117 @@
+"""Every op against eager: all cases of all data files of this folder, through all checks of the harness.
+
+The quick part captures each case once with a symbolic size and runs it, forward and backward in
+float64, with two sizes. The slow part captures it with fixed sizes: narrower types, other strides,
+empty tensors and sizes of one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ortmodule_py import _C
+
+from . import harness
+from .case import Case
+
+_FOLDER = Path(__file__).parent
+_SOURCES = _FOLDER.parents[1] / "csrc" / "ops"
+_NO_DATA = {"__init__", "case", "harness", "test_ops"}
+_STEMS = sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _NO_DATA)
+
+
+def _cases_of(stem: str) -> list[Case]:
+    cases: list[Case] = importlib.import_module(f"{__package__}.{stem}").cases()
+    return cases
+
+
+_CASES = {stem: _cases_of(stem) for stem in _STEMS}
+_PARAMETERS = [
+    pytest.param(case, id=f"{stem}-{case.name}") for stem in _STEMS for case in _CASES[stem]
+]
+every_case = pytest.mark.parametrize("case", _PARAMETERS)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> object:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _run(check: Callable[[], None]) -> None:
+    try:
+        check()
+    except harness.EagerRefuses as refusal:
+        pytest.skip(f"eager refuses: {str(refusal)[:80]}")
+
+
+@every_case
+def test_symbolic(case: Case, request: pytest.FixtureRequest) -> None:
+    if case.broken:
+        request.applymarker(pytest.mark.xfail(reason=case.broken, strict=True))
+    _run(lambda: harness.check_symbolic(case))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@every_case
+def test_dtype(case: Case, dtype: torch.dtype) -> None:
+    arguments = harness.Arguments.of(case, harness.SIZE)
+    if not any(t.dtype == torch.float64 for t in arguments.tensors):
+        pytest.skip("fixed types")
+    _run(lambda: harness.check_fixed(case, arguments.in_dtype(dtype)))
+
+
+@pytest.mark.slow
+@every_case
+def test_strided(case: Case) -> None:
+    arguments = harness.Arguments.of(case, harness.SIZE)
+    if not arguments.tensors:
+        pytest.skip("no tensors")
+    _run(lambda: harness.check_fixed(case, arguments.strided()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [0, 1, harness.SIZE])
+@every_case
+def test_fixed(case: Case, size: int) -> None:
+    if size not in (*case.sizes, harness.SIZE):
+        pytest.skip("torch does not survive this size")
+    _run(lambda: harness.check_size(case, size))
+
+
+def test_every_rule_has_a_case() -> None:
+    """Of all overloads that torch has, those that the exporter converts."""
+    names = {s.name + "." + (s.overload_name or "default") for s in torch._C._jit_get_all_schemas()}
+    targets = {n.replace("::", ".") for n in names if n.startswith("aten::")}
+    builder = _C.GraphBuilder()
+    rules = {target for target in targets if builder.has_rule(target)}
+    tested = {case.target for cases in _CASES.values() for case in cases}
+    assert len(rules) > 200
+    assert rules - tested == set()
+    assert tested - rules == set()
+
+
+def test_cases_stand_in_the_file_of_their_op() -> None:
+    """The data of csrc/ops/softmax.cpp is in softmax.py."""
+    sources = {path.stem: path.read_text() for path in _SOURCES.glob("*.cpp")}
+    owners = {
+        target: stem
+        for stem, text in sources.items()
+        for target in re.findall(r'"(aten\.[\w.]+)"', text)
+    }
+    misplaced = [
+        f"{case.target} in {stem}.py belongs to {owners.get(case.target)}.py"
+        for stem, cases in _CASES.items()
+        for case in cases
+        if owners.get(case.target) != stem
+    ]
+    assert misplaced == []
