@@ -1,0 +1,374 @@
+"""One case in eager PyTorch, in float64 and in the engine, compared."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, last_run_report
+
+from .generator import Call, Case, generate
+
+Path = str
+Corrupt = Callable[[nn.Module], None]
+
+
+class Difference(Exception):
+    """What the engine did differently from eager PyTorch."""
+
+
+@dataclass
+class Observation:
+    """What can be seen of one call and its backward passes."""
+
+    outputs: dict[Path, Any] = field(default_factory=dict)
+    gradients: dict[Path, Tensor | None] = field(default_factory=dict)
+    first_gradients: dict[Path, Tensor | None] = field(default_factory=dict)
+    buffers: dict[Path, Tensor] = field(default_factory=dict)
+    inputs: dict[Path, Tensor] = field(default_factory=dict)
+    requires_grad: dict[Path, bool] = field(default_factory=dict)
+
+
+def leaves(value: Any, path: Path = "out") -> Iterator[tuple[Path, Any]]:
+    """Everything in nested containers, by path."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        yield f"{path}#", type(value).__name__
+        for position, item in enumerate(value):
+            yield from leaves(item, f"{path}.{position}")
+    else:
+        yield path, value
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+def _cotangents(
+    outputs: dict[Path, Any], call: Call, dtype: torch.dtype
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs that the loss uses and their gradients, some of them not contiguous."""
+    generator = torch.Generator().manual_seed(call.loss_seed)
+    found = [(n, v) for n, v in outputs.items() if isinstance(v, Tensor) and v.requires_grad]
+    coins = torch.rand(len(found), generator=generator).tolist()
+    used = [value for (_, value), coin in zip(found, coins, strict=True) if coin < 0.75]
+    used = used or [value for _, value in found[:1]]
+    grads = []
+    for value in used:
+        draw = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        kind = int(torch.randint(4, (), generator=generator))
+        if kind == 0:
+            draw = torch.ones((), dtype=torch.float64).expand(value.shape)
+        elif kind == 1 and value.dim() > 1:
+            draw = draw.transpose(0, 1).contiguous().transpose(0, 1)
+        grads.append(draw.to(value.dtype) if kind else draw.to(value.dtype).expand(value.shape))
+    del dtype
+    return used, grads
+
+
+def _gradients(module: nn.Module, tensors: dict[Path, Tensor]) -> dict[Path, Tensor | None]:
+    named = [*module.named_parameters(), *tensors.items()]
+    return {n: None if p.grad is None else p.grad.detach().clone() for n, p in named}
+
+
+def observe(case: Case, module: nn.Module, index: int, dtype: torch.dtype) -> Observation:
+    """Call `module` as the case says; the same seeds each time."""
+    call = case.calls[index]
+    args, kwargs = case.arguments(index, dtype)
+    tensors = {f"arg {i}": t for i, t in enumerate(args)} | {
+        f"arg {k}": t for k, t in kwargs.items()
+    }
+    original = module.module if isinstance(module, ORTModule) else module
+    seen = Observation()
+    original.zero_grad()
+    for _ in range(2 if call.action == "accumulate" else 1):
+        torch.manual_seed(call.loss_seed)
+        with torch.set_grad_enabled(case.mode != "no_grad"), _autocast(case, dtype):
+            result = module(*args, **kwargs)
+        live = dict(leaves(result))
+        used, grads = _cotangents(live, call, dtype)
+        if used:
+            torch.autograd.backward(used, grads, retain_graph=call.action == "retain")
+        if used and call.action == "retain":
+            seen.first_gradients = _gradients(original, tensors)
+            torch.autograd.backward(used, grads)
+    for name, value in live.items():
+        seen.outputs[name] = value.detach() if isinstance(value, Tensor) else value
+        seen.requires_grad[name] = isinstance(value, Tensor) and value.requires_grad
+    seen.gradients = _gradients(original, tensors)
+    seen.buffers = {n: b.detach().clone() for n, b in original.named_buffers()}
+    seen.inputs = {n: t.detach() for n, t in tensors.items()}
+    return seen
+
+
+def _autocast(case: Case, dtype: torch.dtype) -> Any:
+    enabled = case.autocast and dtype == torch.float32
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
+
+
+def is_valid(case: Case) -> bool:
+    """Whether eager PyTorch runs the case, with finite values."""
+    try:
+        module = case.module(case.dtype)
+        for index in range(len(case.calls)):
+            if not _is_finite(observe(case, module, index, case.dtype)):
+                return False
+        if case.dtype != torch.float64:
+            exact = case.module(torch.float64)
+            return all(
+                _is_finite(observe(case, exact, index, torch.float64))
+                for index in range(len(case.calls))
+            )
+    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def _is_finite(seen: Observation) -> bool:
+    groups = [seen.outputs, seen.gradients, seen.buffers]
+    tensors = [t for group in groups for t in group.values() if isinstance(t, Tensor)]
+    floats = [t for t in tensors if t.is_floating_point() and t.numel()]
+    return all(bool(t.isfinite().all()) and float(t.abs().max()) < 1e4 for t in floats)
+
+
+# ---- comparing -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Tolerance:
+    """How much an error may be: a part of the largest value, or a multiple of eager's own error."""
+
+    relative: float
+    of_eager: float = 2.0
+
+    def check(self, name: str, ours: Tensor, eager: Tensor, exact: Tensor, largest: float) -> None:
+        """Raises Difference with the error and what was allowed."""
+        if ours.numel() == 0:
+            return
+        mine = float((ours.double() - exact.double()).abs().max())
+        theirs = float((eager.double() - exact.double()).abs().max())
+        allowed = max(self.of_eager * theirs, self.relative * largest)
+        if not mine <= allowed:
+            raise Difference(
+                f"{name}: error {mine:.3g}, allowed {allowed:.3g}, largest {largest:.3g}"
+            )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """The bound for a case's precision."""
+    if case.autocast:
+        return Tolerance(3e-2, 3.0)
+    return Tolerance(1e-9 if case.dtype == torch.float64 else 1e-4)
+
+
+def _largest(values: Sequence[Any]) -> float:
+    floats = [v for v in values if isinstance(v, Tensor) and v.is_floating_point() and v.numel()]
+    return max((float(v.abs().max()) for v in floats), default=0.0)
+
+
+def _strides(tensor: Tensor) -> list[int]:
+    return [s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1]
+
+
+def _same_kind(name: str, ours: Tensor, eager: Tensor) -> None:
+    if ours.dtype != eager.dtype or ours.shape != eager.shape:
+        raise Difference(
+            f"{name}: {ours.dtype} {tuple(ours.shape)}, eager {eager.dtype} {tuple(eager.shape)}"
+        )
+
+
+def compare(case: Case, ours: Observation, eager: Observation, exact: Observation) -> None:
+    """Raises Difference at the first thing that is not as in eager PyTorch."""
+    bound = tolerance(case)
+    if list(ours.outputs) != list(eager.outputs):
+        raise Difference(f"outputs: {list(ours.outputs)}, eager {list(eager.outputs)}")
+    if ours.requires_grad != eager.requires_grad:
+        raise Difference(f"requires_grad: {ours.requires_grad}, eager {eager.requires_grad}")
+    for name, theirs in eager.outputs.items():
+        mine = ours.outputs[name]
+        if not isinstance(theirs, Tensor):
+            if mine != theirs:
+                raise Difference(f"{name}: {mine!r}, eager {theirs!r}")
+            continue
+        _same_kind(name, mine, theirs)
+        if theirs.numel() and _strides(mine) != _strides(theirs):
+            raise Difference(f"{name}: strides {mine.stride()}, eager {theirs.stride()}")
+        _close(bound, name, mine, theirs, exact.outputs[name], max(_largest([theirs]), 1e-2))
+    largest = _largest(list(exact.gradients.values()))
+    for name, grad in eager.gradients.items():
+        mine = ours.gradients[name]
+        if (mine is None) != (grad is None):
+            raise Difference(f"gradient of {name}: {_presence(mine)}, eager {_presence(grad)}")
+        if grad is None or mine is None:
+            continue
+        reference = exact.gradients[name]
+        assert reference is not None
+        _same_kind(f"gradient of {name}", mine, grad)
+        if not name.startswith("arg") and _strides(mine) != _strides(grad):
+            raise Difference(f"gradient of {name}: strides {mine.stride()}, eager {grad.stride()}")
+        bound.check(f"gradient of {name}", mine, grad, reference, largest)
+    for group in ("buffers", "inputs"):
+        for name, theirs in getattr(eager, group).items():
+            mine = getattr(ours, group)[name]
+            _same_kind(name, mine, theirs)
+            limit = max(_largest([theirs]), 1e-2)
+            _close(bound, f"{group} {name}", mine, theirs, getattr(exact, group)[name], limit)
+
+
+def _presence(grad: Tensor | None) -> str:
+    return "None" if grad is None else "a tensor"
+
+
+def _close(
+    bound: Tolerance, name: str, ours: Tensor, eager: Tensor, exact: Tensor, largest: float
+) -> None:
+    if eager.is_floating_point():
+        bound.check(name, ours, eager, exact, largest)
+    elif not torch.equal(ours, eager):
+        raise Difference(f"{name}: {int((ours != eager).sum())} of {eager.numel()} elements differ")
+
+
+def _check_own(case: Case, ours: Observation) -> None:
+    """Laws that hold without a look at eager PyTorch."""
+    for name, first in ours.first_gradients.items():
+        twice = ours.gradients[name]
+        if first is not None and twice is not None and not torch.equal(twice, 2 * first):
+            raise Difference(f"gradient of {name}: the second backward is not the first")
+
+
+def check_report(case: Case, model: ORTModule) -> dict[str, Any]:
+    """Raises Difference unless everything ran in the engine, at the planned peak."""
+    report = last_run_report(model)
+    if report["eager_pieces"] or not report["compiled"]:
+        raise Difference(f"not compiled: {report['eager_pieces']}")
+    if report["graph_breaks"] and "graph break" not in case.features:
+        raise Difference(f"graph breaks: {report['graph_breaks']}")
+    planned, measured = report["planned_peak_bytes"], report["measured_peak_bytes"]
+    if report["prediction_exact"] and planned != measured:
+        raise Difference(f"planned peak {planned}, measured {measured}")
+    return report
+
+
+# ---- the case ------------------------------------------------------------------------------------
+
+
+def is_sensitive(case: Case, index: int) -> bool:
+    """Whether eager itself leaves the bound when its parameters and inputs move by one rounding."""
+    step = {torch.float64: 1e-15, torch.float32: 3e-7}[case.dtype]
+    step = 1e-2 if case.autocast else step
+    exact = _history(case, index, torch.float64, None)
+    plain = _history(case, index, case.dtype, None)
+    for seed in range(4):
+        moved = _history(case, index, case.dtype, torch.Generator().manual_seed(seed), step)
+        try:
+            compare(case, moved, plain, exact)
+        except Difference:
+            return True
+    return False
+
+
+def _history(
+    case: Case, index: int, dtype: torch.dtype, noise: torch.Generator | None, step: float = 0.0
+) -> Observation:
+    module = case.module(dtype)
+    if noise is not None:
+        with torch.no_grad():
+            for p in module.parameters():
+                p.mul_(1 + step * torch.randn(p.shape, generator=noise, dtype=dtype))
+    for i in range(index):
+        observe(case, module, i, dtype)
+    return observe(case, module, index, dtype)
+
+
+def run(case: Case, corrupt: Corrupt | None = None) -> dict[str, Any]:
+    """Compare all calls of a case; returns the engine's report. Raises Difference."""
+    torch._dynamo.reset()
+    eager, exact = case.module(case.dtype), case.module(torch.float64)
+    model = ORTModule(copy.deepcopy(eager))
+    model._compiler.options.torch_rng = case.torch_rng
+    philox = "dropout" in case.features and not case.torch_rng
+    for index in range(len(case.calls)):
+        ours = observe(case, model, index, case.dtype)
+        if corrupt is not None:
+            corrupt(model.module)
+            ours.gradients |= _gradients(model.module, {})
+        _check_own(case, ours)
+        if philox:
+            _check_repeats(case, eager, index)
+            continue
+        plain = observe(case, eager, index, case.dtype)
+        reference = (
+            plain if case.dtype == torch.float64 else observe(case, exact, index, torch.float64)
+        )
+        try:
+            compare(case, ours, plain, reference)
+        except Difference as difference:
+            if is_sensitive(case, index):
+                return {"sensitive": str(difference)}
+            raise Difference(f"call {index}: {difference}") from None
+    return check_report(case, model)
+
+
+def _check_repeats(case: Case, eager: nn.Module, index: int) -> None:
+    """With dropout: the same seed gives the same bits, in values and gradients."""
+    first, second = (
+        observe(case, ORTModule(copy.deepcopy(eager)), index, case.dtype) for _ in range(2)
+    )
+    for group in ("outputs", "gradients", "buffers"):
+        for name, value in getattr(first, group).items():
+            again = getattr(second, group)[name]
+            if isinstance(value, Tensor) and not torch.equal(value, again):
+                raise Difference(f"call {index}: {name} differs between runs of one seed")
+
+
+def run_seed(seed: int) -> dict[str, Any]:
+    """The outcome of a seed, as plain values."""
+    case = generate(seed, is_valid)
+    outcome: dict[str, Any] = {"seed": seed, "features": sorted(case.features)}
+    try:
+        report = run(case)
+    except Difference as difference:
+        return outcome | {"status": "differs", "message": str(difference), "case": case.describe()}
+    except Exception:  # any error that eager does not raise
+        text = traceback.format_exc().strip()
+        short = text.splitlines()[-1]
+        return outcome | {
+            "status": "error",
+            "message": short,
+            "trace": text,
+            "case": case.describe(),
+        }
+    if "sensitive" in report:
+        return outcome | {"status": "sensitive", "message": report["sensitive"]}
+    keep = ("captures", "nodes_total", "nodes_aten_fallback", "prediction_exact")
+    return outcome | {"status": "same", **{key: report[key] for key in keep}}
+
+
+def quiet() -> None:
+    """No logs and one thread: cases are small and the machine may be shared."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+
+
+def main() -> None:
+    """Runs the seeds of the command line, a line of JSON before and after each."""
+    quiet()
+    for seed in map(int, sys.argv[1:]):
+        print(json.dumps({"start": seed}), flush=True)
+        print(json.dumps(run_seed(seed)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
