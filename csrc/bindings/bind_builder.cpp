@@ -175,18 +175,22 @@ class PyGraphBuilder {
   void mutate(int argument, int value) { builder_.mutate(argument, value); }
   void alias_output(int output, int argument) { aliases_.emplace_back(output, argument); }
 
+  void output_strides(int output, const py::list& strides) {
+    output_strides_[output] = to_dims(strides);
+  }
+
   void outputs(const py::list& values) {
     int position = 0;
     for (const py::handle& value : values) {
       int argument = -1;
       for (const auto& [output, input] : aliases_)
         if (output == position) argument = input;
-      ++position;
+      const auto stated = output_strides_.find(position++);
       if (argument >= 0) {
         builder_.output_argument(argument);
       } else if (py::isinstance<PyVal>(value)) {
         const int id = value.cast<const PyVal&>().id;
-        builder_.output(id, strides_of(id));
+        builder_.output(id, stated != output_strides_.end() ? stated->second : strides_of(id));
       } else if (value.is_none()) {
         builder_.output_none();
       } else {
@@ -222,6 +226,7 @@ class PyGraphBuilder {
   std::vector<Dims> strides_;
   std::vector<at::Tensor> constants_;
   std::vector<std::pair<int, int>> aliases_;
+  std::map<int, Dims> output_strides_;
 };
 
 std::shared_ptr<CompiledPiece> finish(PyGraphBuilder& builder, const PieceOptions& options) {
@@ -254,6 +259,7 @@ void init_builder(py::module_& m) {
       .def("custom_gradient", &PyGraphBuilder::custom_gradient)
       .def("mutate", &PyGraphBuilder::mutate)
       .def("alias_output", &PyGraphBuilder::alias_output)
+      .def("output_strides", &PyGraphBuilder::output_strides)
       .def("outputs", &PyGraphBuilder::outputs)
       .def("print", &PyGraphBuilder::print, "The graph so far as text.")
       .def("finish", &finish, "The compiled piece; the builder is empty afterwards.")

@@ -21,11 +21,15 @@ using torch::autograd::variable_list;
 
 /// A forward run between forward and backward; shared by the chained autograd nodes of its ranges.
 struct RunState : torch::CustomClassHolder {
-  RunState(CompiledPiece& piece_, std::shared_ptr<PlanEntry> entry_)
-      : piece(piece_), entry(std::move(entry_)), frame(entry->program, torch_allocator()) {}
+  RunState(std::shared_ptr<CompiledPiece> owner_, std::shared_ptr<PlanEntry> entry_)
+      : owner(std::move(owner_)),
+        piece(*owner),
+        entry(std::move(entry_)),
+        frame(entry->program, torch_allocator()) {}
 
   const Plan& plan() const { return *entry->program.plan; }
 
+  std::shared_ptr<CompiledPiece> owner;  // backward may outlive the module
   CompiledPiece& piece;
   std::shared_ptr<PlanEntry> entry;
   Frame frame;
@@ -251,7 +255,7 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
   for (const at::Tensor& tensor : tensors) layouts.push_back(layout_of(tensor));
   last_plan_ = session_->plan_for(layouts, symbols);
   if (sizes) *sizes = last_plan_->request.symbols;
-  auto state = c10::make_intrusive<RunState>(*this, last_plan_);
+  auto state = c10::make_intrusive<RunState>(shared_from_this(), last_plan_);
   state->tensors = std::move(tensors);
   ++statistics_.forwards;
   const bool record_gradients = session_->training() && at::GradMode::is_enabled();

@@ -42,7 +42,7 @@ struct RunStatistics {
 };
 
 /// A captured piece, callable with the flat arguments that Dynamo gives.
-class CompiledPiece {
+class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
  public:
   CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
                 const PieceOptions& options);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import subprocess
@@ -138,3 +139,14 @@ for _ in range(3):
 def test_log_levels_work_without_logging_set_up() -> None:
     assert 1 <= len(_lines(LogLevel.WARNING)) <= 10
     assert _lines(LogLevel.ERROR) == []
+
+
+def test_backward_may_outlive_the_module() -> None:
+    x = torch.randn(3, 8, requires_grad=True)
+    model = ORTModule(Net())
+    loss = model(x).sum()
+    del model
+    torch._dynamo.reset()
+    gc.collect()
+    loss.backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
