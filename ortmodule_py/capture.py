@@ -63,7 +63,7 @@ def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuild
     emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled)
     emitter.inputs(_input_facts(gm, example_inputs, inputs))
     emitter.calls()
-    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs)
+    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, _eager_outputs(gm))
     clock.lap("emit")
     clock.seconds["emit"] -= emitter.vjp_seconds
     clock.seconds["gradients"] = emitter.vjp_seconds
@@ -130,6 +130,15 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
     return (plain.group(1) + plain.group(2) if plain else text), kind
 
 
+def _eager_outputs(gm: fx.GraphModule) -> list[Any]:
+    """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
+    (output,) = (node for node in gm.graph.nodes if node.op == "output")
+    return [
+        value.meta.get("example_value") if isinstance(value, fx.Node) else None
+        for value in output.args[0]
+    ]
+
+
 # ---- the trace ----------------------------------------------------------------------------------
 
 
@@ -158,7 +167,9 @@ class _PieceTrace:
             return outputs + [args[i] for i in self.mutated]
 
         try:
-            return tracing.record(function, inputs, self.fake_mode, preserved).graph
+            return tracing.record(
+                function, inputs, self.fake_mode, preserved, keep_draws=True
+            ).graph
         except CannotLower:
             raise
         except Exception as error:  # whatever torch raises here, eager still runs the piece

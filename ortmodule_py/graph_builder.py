@@ -97,5 +97,8 @@ class GraphBuilder(OpSink, Protocol):
     def alias_output(self, output_index: int, input_index: int) -> None:
         """This output is this very input."""
 
+    def output_strides(self, output_index: int, strides: list[Any]) -> None:
+        """Eager's strides of this output, where they are not those of its value."""
+
     def outputs(self, values: list[Any]) -> None:
         """The flat outputs; called once, last."""

@@ -458,9 +458,13 @@ class Emitter:
     # -- results
 
     def results(
-        self, output_count: int, mutated: Iterable[int], identical: Iterable[tuple[int, int]]
+        self,
+        output_count: int,
+        mutated: Iterable[int],
+        identical: Iterable[tuple[int, int]],
+        eager: Sequence[Any],
     ) -> None:
-        """New values of changed inputs, then the outputs."""
+        """New values of changed inputs, then the outputs, with the strides of `eager`."""
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         values = list(output.args[0])
         for index, value in zip(mutated, values[output_count:], strict=True):
@@ -470,7 +474,15 @@ class Emitter:
             self.builder.mutate(index, new)
         for output_index, input_index in identical:
             self.builder.alias_output(output_index, input_index)
+        for index, (value, known) in enumerate(zip(values, eager, strict=False)):
+            if isinstance(value, fx.Node) and isinstance(known, Tensor):
+                self._note_strides(index, value.meta["val"], known)
         self.builder.outputs([self.writer.encode(value) for value in values[:output_count]])
+
+    def _note_strides(self, index: int, traced: Tensor, eager: Tensor) -> None:
+        given, wanted = (tensor_meta(tensor, None)["strides"] for tensor in (traced, eager))
+        if given != wanted and len(given) == len(wanted):
+            self.builder.output_strides(index, tensor_meta(eager, self.builder)["strides"])
 
 
 def _write_body(

@@ -143,8 +143,12 @@ def record(
     inputs: Sequence[Any],
     fake_mode: FakeTensorMode,
     preserved: Sequence[Any] = (),
+    keep_draws: bool = False,
 ) -> fx.GraphModule:
-    """The functional ATen graph of `function`, which sees functional tensors (see `is_traced`)."""
+    """The functional ATen graph of `function`, which sees functional tensors (see `is_traced`).
+
+    With `keep_draws`, operators stay that nothing reads but that advance torch's generator.
+    """
 
     def functional(*args: Any) -> list[Any]:
         # The C++ functionalization layer must not run above the Python one.
@@ -162,8 +166,13 @@ def record(
         FunctionalTensorMode(),
     ):
         traced = make_fx(functional)(*inputs)
-    traced.graph.eliminate_dead_code()
+    traced.graph.eliminate_dead_code(_draws_or_acts if keep_draws else None)
     return traced
+
+
+def _draws_or_acts(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return node.is_impure() or torch.Tag.nondeterministic_seeded in tags
 
 
 def recorded_graph() -> fx.Graph:

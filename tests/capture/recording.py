@@ -144,6 +144,7 @@ class RecordingBuilder(Ops):
         self.without_rule = set(without_rule)
         self.flat_inputs: list[Input] = []
         self.mutations: dict[int, int] = {}
+        self.strides: dict[int, list[Any]] = {}
         self.aliases: dict[int, int] = {}
         self.results: list[Any] = []
 
@@ -174,6 +175,9 @@ class RecordingBuilder(Ops):
 
     def alias_output(self, output_index: int, input_index: int) -> None:
         self.aliases[output_index] = input_index
+
+    def output_strides(self, output_index: int, strides: list[Any]) -> None:
+        self.strides[output_index] = strides
 
     def outputs(self, values: list[Any]) -> None:
         self.results = values
