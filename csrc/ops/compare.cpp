@@ -17,7 +17,8 @@ Values convert_compare(TorchCall& t) {
 template <OpName op>
 Values convert_predicate(TorchCall& t) {
   Value* x = t.tensor("self");
-  return {t.emit(op.text, {t.operand("self", x->dtype)})};
+  if (x->dtype == DType::Bool) return {t.full(0.0, x->dims, DType::Bool)};
+  return {t.emit(op.text, {x})};
 }
 
 OpDef comparison(std::string_view name, bool commutative, std::vector<TorchRow> rows) {

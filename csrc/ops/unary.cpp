@@ -76,9 +76,14 @@ std::vector<OpDef> trigonometric() {
   };
 }
 
+Values convert_sign(TorchCall& t) {
+  Value* x = t.tensor("self");
+  return {t.emit(x->dtype == DType::Bool ? "Identity" : "Sign", {x})};
+}
+
 std::vector<OpDef> rounding() {
   return {
-      unary("Sign", zero_grad, {{"aten.sign.default", convert_unary<"Sign">}}),
+      unary("Sign", zero_grad, {{"aten.sign.default", convert_sign}}),
       unary("Floor", zero_grad, {{"aten.floor.default", convert_unary<"Floor">}}),
       unary("Ceil", zero_grad, {{"aten.ceil.default", convert_unary<"Ceil">}}),
       unary("Round", zero_grad, {{"aten.round.default", convert_unary<"Round">}}),
