@@ -40,4 +40,6 @@ def cases() -> list[Case]:
         case("aten.isinf.default", lambda n: (_special(n),), gradient=False),
         case("aten.isnan.default", lambda n: (integers(3, n),), label="-integers"),
         case("aten.isinf.default", lambda n: (integers(3, n),), label="-integers"),
+        case("aten.isnan.default", lambda n: (flags(n),), label="-bool"),
+        case("aten.isinf.default", lambda n: (flags(n),), label="-bool"),
     ]

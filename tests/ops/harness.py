@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -146,10 +148,16 @@ class _Call(nn.Module):
         return Arguments(leaves, self.arguments.spec).call(self.function)
 
 
-def _graph_module(call: _Call, placeholders: int) -> fx.GraphModule:
+def _graph_module(call: _Call, placeholders: int, fake_outputs: Sequence[Any]) -> fx.GraphModule:
+    """As Dynamo would give it: outputs one by one, with fake values."""
     graph = fx.Graph()
     inputs = [graph.placeholder(f"input_{i}") for i in range(placeholders)]
-    graph.output(graph.call_module("call", tuple(inputs)))
+    results = graph.call_module("call", tuple(inputs))
+    outputs = []
+    for position, fake in enumerate(fake_outputs):
+        outputs.append(graph.call_function(operator.getitem, (results, position)))
+        outputs[-1].meta["example_value"] = fake
+    graph.output(tuple(outputs))
     root = nn.Module()
     root.call = call
     return fx.GraphModule(root, graph)
@@ -175,13 +183,9 @@ class Compiled:
 def compile_fixed(case: Case, arguments: Arguments) -> Compiled:
     """Captured with the sizes of these arguments."""
     call = _Call(_function(case), arguments, [0] * len(arguments.leaves), takes_symbol=False)
-    module = _graph_module(call, len(arguments.tensors))
     mode = FakeTensorMode(shape_env=ShapeEnv())
     fakes = [mode.from_tensor(t, static_shapes=True) for t in arguments.tensors]
-    compiled = _compile(case, module, fakes, mode, symbolic=False)
-    with mode:
-        compiled.fake_outputs = arguments.with_tensors(fakes).call(_function(case))
-    return compiled
+    return _compile(call, fakes, mode)
 
 
 def compile_symbolic(case: Case, here: Arguments, there: Arguments) -> Compiled:
@@ -190,11 +194,8 @@ def compile_symbolic(case: Case, here: Arguments, there: Arguments) -> Compiled:
     symbol = _new_symbol(mode.shape_env)
     slopes = [_slope(a, b) for a, b in zip(here.leaves, there.leaves, strict=True)]
     call = _Call(_function(case), here, slopes, takes_symbol=True)
-    fakes = [symbol]
-    for a, b in zip(here.tensors, there.tensors, strict=True):
-        fakes.append(_symbolic_tensor(a, b, symbol, mode))
-    module = _graph_module(call, len(fakes))
-    return _compile(case, module, fakes, mode, symbolic=True)
+    pairs = zip(here.tensors, there.tensors, strict=True)
+    return _compile(call, [symbol, *(_symbolic_tensor(a, b, symbol, mode) for a, b in pairs)], mode)
 
 
 def _function(case: Case) -> Callable[..., Any]:
@@ -228,22 +229,18 @@ def _symbolic_tensor(here: Tensor, there: Tensor, symbol: Any, mode: FakeTensorM
     return fake.requires_grad_(here.requires_grad)
 
 
-@contextlib.contextmanager
-def _context(mode: FakeTensorMode) -> Iterator[None]:
-    with tracing(TracingContext(mode)):
-        yield
-
-
-def _compile(
-    case: Case, module: fx.GraphModule, fakes: list[Any], mode: FakeTensorMode, symbolic: bool
-) -> Compiled:
+def _compile(call: _Call, fakes: list[Any], mode: FakeTensorMode) -> Compiled:
+    with mode, enable_python_dispatcher():
+        fake_outputs = call(*fakes)
+    module = _graph_module(call, len(fakes), fake_outputs)
     builder = _Recorder()
-    with _context(mode):
+    with tracing(TracingContext(mode)):
         lowered = lower(module, fakes, builder)
     options = _C.PieceOptions()
     options.training = lowered.grad_enabled
     options.verify = not builder.has_bodies
-    return Compiled(builder.finish(options), builder.targets, symbolic)
+    piece = builder.finish(options)
+    return Compiled(piece, builder.targets, call.takes_symbol, fake_outputs)
 
 
 # ---- checks -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ def cases() -> list[Case]:
         case("aten.lift_fresh.default", lambda n: (normal(n, 3),), arrives_as="aten.view.default"),
         case(
             "aten.lift_fresh_copy.default",
-            lambda n: (normal(n, 3),),
+            lambda n: (normal(n),),
             arrives_as="aten.clone.default",
         ),
         case(

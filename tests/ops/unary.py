@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .case import Case, case, integers, normal, positive, unit
+from .case import Case, case, flags, integers, normal, positive, unit
 
 _ANY = [
     "neg",
@@ -41,6 +41,7 @@ def cases() -> list[Case]:
     result += [
         case("aten.exp.default", lambda n: (normal(2, n, 1, 3, 2),), label="-5d"),
         case("aten.sin.default", lambda n: (normal(),), label="-scalar"),
+        case("aten.sign.default", lambda n: (flags(n),), label="-bool"),
         case("aten.tan.default", lambda n: (unit(131, n),), label="-large"),
     ]
     return result
