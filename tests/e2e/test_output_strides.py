@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from ortmodule_py import ORTModule
 from torch import Tensor, nn
+
+from ortmodule_py import ORTModule
 
 
 class FilledInPlace(nn.Module):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ortmodule_py import ORTModule
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ortmodule_py import ORTModule
 
 
 class UnreadDropout(nn.Module):

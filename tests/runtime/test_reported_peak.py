@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from ortmodule_py import ORTModule, last_run_report
 from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, last_run_report
 
 
 class Layers(nn.Module):

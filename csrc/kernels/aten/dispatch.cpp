@@ -196,13 +196,39 @@ void call_operator(const KernelArgs& args) {
   }
 }
 
+/// Operators that refuse strided operands: their composite callers make them contiguous, which the
+/// graph does not keep.
+bool demands_contiguous(const StepFacts& facts) {
+  return facts.node().attrs.string("operator", "").starts_with("aten.native_group_norm");
+}
+
+Reason not_strided(const StepFacts& facts) {
+  if (demands_contiguous(facts)) return "the operator demands contiguous operands";
+  return unknown_operator(facts);
+}
+
+Reason not_contiguous(const StepFacts& facts) {
+  if (!demands_contiguous(facts)) return "the operator takes strided operands";
+  return unknown_operator(facts);
+}
+
 REGISTER_KERNEL({.op = "ATen",
                  .name = "dispatcher",
                  .dtypes = kEveryType,
                  .run = call_operator,
-                 .unsupported = unknown_operator,
+                 .unsupported = not_strided,
                  .prepare = prepare_call,
                  .layout = LayoutRule::Any,
+                 .gives_results = true,
+                 .inexact = true});
+
+REGISTER_KERNEL({.op = "ATen",
+                 .name = "dispatcher_contiguous",
+                 .dtypes = kEveryType,
+                 .run = call_operator,
+                 .unsupported = not_contiguous,
+                 .prepare = prepare_call,
+                 .layout = LayoutRule::Contiguous,
                  .gives_results = true,
                  .inexact = true});
 
