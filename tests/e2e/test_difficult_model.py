@@ -137,3 +137,8 @@ def test_planned_peak_is_the_measured_peak(eager: nn.Module) -> None:
         run(ours, 4)
     report = last_run_report(ours)
     assert report["planned_peak_bytes"] == report["measured_peak_bytes"] > 0
+
+
+def test_every_stage_verifies(eager: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_VERIFY", "1")
+    check(eager, ORTModule(copy.deepcopy(eager)), 3)
