@@ -5,6 +5,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "bindings/engine.h"
+#include "kernels/aten/aten_views.h"
 
 namespace ortmodule::bindings {
 
@@ -28,24 +29,7 @@ DType to_dtype(at::ScalarType type) {
                   c10::toString(type)));
 }
 
-at::ScalarType to_scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::Float32: return at::kFloat;
-    case DType::Float64: return at::kDouble;
-    case DType::Float16: return at::kHalf;
-    case DType::BFloat16: return at::kBFloat16;
-    case DType::Int64: return at::kLong;
-    case DType::Int32: return at::kInt;
-    case DType::Int16: return at::kShort;
-    case DType::Int8: return at::kChar;
-    case DType::UInt8: return at::kByte;
-    case DType::Bool: return at::kBool;
-    case DType::Complex64: return at::kComplexFloat;
-    case DType::Complex128: return at::kComplexDouble;
-    case DType::Undefined: break;
-  }
-  throw InternalError("an undefined type has no torch type");
-}
+at::ScalarType to_scalar_type(DType dtype) { return aten_type(dtype); }
 
 namespace {
 
