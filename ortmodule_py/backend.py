@@ -152,7 +152,7 @@ RecompileLimit: type[Exception] = torch._dynamo.exc.FailOnRecompileLimitHit
 
 
 @functools.cache
-def _logging_functions() -> set[Any]:
+def _logging_functions() -> frozenset[Any]:
     """Functions that only print: Dynamo skips them instead of breaking the graph."""
     names = ("debug", "info", "warning", "error", "critical", "exception", "log")
     functions: set[Any] = {getattr(logging.Logger, name) for name in names}
@@ -161,7 +161,8 @@ def _logging_functions() -> set[Any]:
     for name in ("warning_once", "info_once", "warning_advice"):
         if hasattr(transformers_logging, name):
             functions.add(getattr(transformers_logging, name))
-    return functions
+    # Not a set: torch 2.11 sorts the sets of its configuration, and functions have no order.
+    return frozenset(functions)
 
 
 def _graph_break(gm: fx.GraphModule) -> str | None:

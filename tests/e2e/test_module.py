@@ -130,7 +130,10 @@ for _ in range(3):
     model(torch.randn(3, 4)).sum().backward()
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ)
+        [sys.executable, "-W", "ignore", "-c", script],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
     )
     assert done.returncode == 0, done.stderr
     return [line for line in done.stderr.splitlines() if line.strip()]

@@ -53,10 +53,15 @@ def _run(check: Callable[[], None]) -> None:
         pytest.skip(f"eager refuses: {str(refusal)[:80]}")
 
 
+_TORCH_BEFORE_2_13 = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
+
 @every_case
 def test_symbolic(case: Case, request: pytest.FixtureRequest) -> None:
     if case.broken:
         request.applymarker(pytest.mark.xfail(reason=case.broken, strict=True))
+    if _TORCH_BEFORE_2_13 and re.search(r"-soft|torch_attention", request.node.name):
+        pytest.skip("torch 2.11's fake tensors specialize these sizes or mix their types")
     _run(lambda: harness.check_symbolic(case))
 
 
