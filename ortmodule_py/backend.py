@@ -139,20 +139,23 @@ def dynamo_settings() -> Any:
 
     Reaching the limit of captures raises `RecompileLimit`, as the alternative is silent eager.
     """
-    return torch._dynamo.config.patch(
-        allow_rnn=True,
-        recompile_limit=_CAPTURES_PER_FUNCTION,
-        accumulated_recompile_limit=16 * _CAPTURES_PER_FUNCTION,
-        fail_on_recompile_limit_hit=True,
-        ignore_logging_functions=_logging_functions(),
-    )
+    settings: dict[str, Any] = {
+        "allow_rnn": True,
+        "recompile_limit": _CAPTURES_PER_FUNCTION,
+        "accumulated_recompile_limit": 16 * _CAPTURES_PER_FUNCTION,
+        "fail_on_recompile_limit_hit": True,
+    }
+    # torch 2.11 cannot write this setting into its own log and prints a traceback instead.
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):
+        settings["ignore_logging_functions"] = _logging_functions()
+    return torch._dynamo.config.patch(**settings)
 
 
 RecompileLimit: type[Exception] = torch._dynamo.exc.FailOnRecompileLimitHit
 
 
 @functools.cache
-def _logging_functions() -> frozenset[Any]:
+def _logging_functions() -> set[Any]:
     """Functions that only print: Dynamo skips them instead of breaking the graph."""
     names = ("debug", "info", "warning", "error", "critical", "exception", "log")
     functions: set[Any] = {getattr(logging.Logger, name) for name in names}
@@ -161,8 +164,7 @@ def _logging_functions() -> frozenset[Any]:
     for name in ("warning_once", "info_once", "warning_advice"):
         if hasattr(transformers_logging, name):
             functions.add(getattr(transformers_logging, name))
-    # Not a set: torch 2.11 sorts the sets of its configuration, and functions have no order.
-    return frozenset(functions)
+    return functions
 
 
 def _graph_break(gm: fx.GraphModule) -> str | None:
