@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import (
     _collect_all_valid_cia_ops,
@@ -127,12 +128,34 @@ def _widened(value: Tensor) -> Tensor:
 def _preserving(ops: Sequence[Any]) -> Iterator[None]:
     """Keep these composites whole, as far as autocast allows."""
     parts = {op: _get_decomp_for_cia(op) for op in ops}
-    with _override_composite_implicit_decomp(dict.fromkeys(ops, _special_op_to_preserve_cia)):
+    with (
+        _override_composite_implicit_decomp(dict.fromkeys(ops, _special_op_to_preserve_cia)),
+        _without_wrong_decompositions(),
+    ):
         for op in ops:
             for key in _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE:
                 op.py_kernels[key] = _open_under_autocast(op, op.py_kernels[key], parts[op])
             op._dispatch_cache.clear()
         yield
+
+
+_WRONG_DECOMPOSITIONS = (
+    # Python's nll_loss takes other arguments than the operator: it reads `reduction` as
+    # `size_average`, so that a loss that is not reduced comes out as a scalar.
+    torch.ops.aten.nll_loss.default,
+)
+
+
+@contextlib.contextmanager
+def _without_wrong_decompositions() -> Iterator[None]:
+    """Fake tensors with symbolic sizes look here before they ask a composite for its parts."""
+    hidden = {
+        op: decomposition_table.pop(op) for op in _WRONG_DECOMPOSITIONS if op in decomposition_table
+    }
+    try:
+        yield
+    finally:
+        decomposition_table.update(hidden)
 
 
 # ---- recording ----------------------------------------------------------------------------------

@@ -7,14 +7,12 @@ import torch
 from .case import Case, case, classes, integers, normal, positive
 
 _LOSS = "aten.cross_entropy_loss.default"
-_BROKEN = "under symbolic sizes torch reads reduction=0 as a sum, so the traced result is a scalar"
 
 
 def _reduction(code: int) -> list[Case]:
     name = ("none", "mean", "sum")[code]
     return [
-        case(_LOSS, lambda n: (normal(n, 5), classes(5, n), None, code), label=f"-{name}",
-             broken=_BROKEN if code == 0 else ""),
+        case(_LOSS, lambda n: (normal(n, 5), classes(5, n), None, code), label=f"-{name}"),
         case(_LOSS, lambda n: (normal(n, 5, 3), integers(5, n, 3), None, code),
              label=f"-{name}-inner"),
         case(_LOSS, lambda n: (normal(n, 5), classes(5, n), positive(5), code, -100, 0.1),

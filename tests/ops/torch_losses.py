@@ -9,7 +9,6 @@ import torch
 
 from .case import Case, case, classes, integers, normal, positive, unit
 
-_BROKEN = "under symbolic sizes torch reads reduction=0 as a sum, so the traced result is a scalar"
 _BCE = "aten.binary_cross_entropy_with_logits.default"
 
 
@@ -40,7 +39,6 @@ def _reduction(code: int) -> list[Case]:
             "nll_loss",
             lambda n: (normal(n, 5), classes(5, n), positive(5), code),
             constant=(2,),
-            broken=_BROKEN if code == 0 else "",
         ),
         loss("nll_loss_nd", lambda n: (normal(n, 5, 3), integers(5, n, 3), None, code)),
         loss(
