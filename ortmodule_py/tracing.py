@@ -189,8 +189,20 @@ def record(
         FunctionalTensorMode(),
     ):
         traced = make_fx(functional)(*inputs)
+        _correct_facts(traced.graph)
     traced.graph.eliminate_dead_code(_draws_or_acts if keep_draws else None)
     return traced
+
+
+_CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+def _correct_facts(graph: fx.Graph) -> None:
+    """Before 2.13 a fake tensor says float32 where attention's statistics are float64, as its operands."""
+    for node in graph.find_nodes(op="call_function", target=_CPU_ATTENTION):
+        out, statistics = node.meta["val"]
+        if out.dtype == torch.float64 and statistics.dtype != torch.float64:
+            node.meta["val"] = (out, statistics.double())
 
 
 def _draws_or_acts(node: fx.Node) -> bool:
