@@ -82,11 +82,38 @@ void remove_dead_nodes(Graph& graph) {
   }
 }
 
+/// The clone of `graph` with the clones of recomputed nodes in it. Backward nodes take the order in
+/// which they run first, since a clone belongs directly before its first reader.
+std::unique_ptr<Graph> clone_with(const Graph& graph, const MemoryDecisions& decisions) {
+  std::unordered_map<const Value*, Value*> twin;
+  std::unique_ptr<Graph> copy = graph.clone(&twin);
+  if (decisions.empty()) return copy;
+  std::vector<Node*> backward;
+  for (Node* node : copy->node_pointers())
+    if (node->region == Region::Backward) backward.push_back(node);
+  backward = order_backward(backward);
+  Node* last = copy->nodes().back().get();
+  if (!backward.empty() && backward.back() != last) {
+    copy->move_before(backward.back(), last);
+    copy->move_before(last, backward.back());
+  }
+  for (size_t i = backward.size(); i-- > 1;) copy->move_before(backward[i - 1], backward[i]);
+  std::vector<const Value*> by_id(static_cast<size_t>(graph.value_id_bound()), nullptr);
+  for (const auto& [value, ignored] : twin) by_id[static_cast<size_t>(value->id())] = value;
+  MemoryDecisions here;
+  for (int id : decisions.recompute)
+    here.recompute.push_back(twin.at(by_id.at(static_cast<size_t>(id)))->id());
+  for (int id : decisions.keep)
+    here.keep.push_back(twin.at(by_id.at(static_cast<size_t>(id)))->id());
+  insert_recomputation(*copy, here);
+  return copy;
+}
+
 }  // namespace
 
-Lowered lower(const Graph& graph, Device device) {
+Lowered lower(const Graph& graph, Device device, const MemoryDecisions& decisions) {
   Lowered lowered;
-  lowered.graph = graph.clone();
+  lowered.graph = clone_with(graph, decisions);
   remove_identities(*lowered.graph);
   expand_bodies(*lowered.graph, device);
   remove_dead_nodes(*lowered.graph);

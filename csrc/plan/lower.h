@@ -8,6 +8,7 @@
 
 #include "ir/graph.h"
 #include "kernels/kernel.h"
+#include "plan/recompute.h"
 
 namespace ortmodule {
 
@@ -23,8 +24,8 @@ struct Lowered {
   size_t forward_steps = 0;
 };
 
-/// Lowers a copy of `graph`.
-Lowered lower(const Graph& graph, Device device);
+/// Lowers a copy of `graph`, in which backward recomputes what `decisions` names.
+Lowered lower(const Graph& graph, Device device, const MemoryDecisions& decisions = {});
 
 /// Backward nodes with those results first that only the caller waits for; see the source.
 std::vector<Node*> order_backward(const std::vector<Node*>& nodes);

@@ -1,0 +1,160 @@
+#include "plan/recompute.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "ops/emit.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr std::string_view kTag = "recompute";
+
+bool is_alias(const Node& node) {
+  return op_def(node.op).kind == OpKind::View || node.op == "Identity" || node.op == "Detach" ||
+         node.op == "CustomGradient";
+}
+
+}  // namespace
+
+const Value* founder(const Value* value) {
+  while (value->producer() && is_alias(*value->producer())) {
+    const Node& node = *value->producer();
+    const bool same_position = node.op == "CustomGradient";
+    value = node.input(same_position ? value->output_index() : 0);
+  }
+  return value;
+}
+
+std::vector<bool> stashed_values(const Graph& joint) {
+  std::vector<bool> stashed(static_cast<size_t>(joint.value_id_bound()), false);
+  auto mark = [&](const Value* value) {
+    if (!value || value->is_literal()) return;
+    const Value* source = founder(value);
+    const Node* producer = source->producer();
+    if (producer && producer->region == Region::Forward)
+      stashed[static_cast<size_t>(source->id())] = true;
+  };
+  for (const auto& node : joint.nodes())
+    if (node->region == Region::Backward)
+      for (const Value* input : node->inputs()) mark(input);
+  for (const GraphOutput& output : joint.outputs())
+    if (output.kind == OutputKind::Gradient) mark(output.value);
+  return stashed;
+}
+
+std::vector<bool> returned_values(const Graph& joint) {
+  std::vector<bool> returned(static_cast<size_t>(joint.value_id_bound()), false);
+  for (const GraphOutput& output : joint.outputs())
+    if (output.kind == OutputKind::Output && output.value)
+      returned[static_cast<size_t>(founder(output.value)->id())] = true;
+  return returned;
+}
+
+bool is_recomputation(const Node& node) { return node.tag == kTag; }
+
+namespace {
+
+class Recomputer {
+ public:
+  Recomputer(Graph& joint, const MemoryDecisions& decisions)
+      : graph_(joint), kept_(stashed_values(joint)) {
+    const std::vector<bool> returned = returned_values(joint);
+    for (size_t i = 0; i < kept_.size(); ++i) kept_[i] = kept_[i] || returned[i];
+    for (int id : decisions.keep) kept_.at(static_cast<size_t>(id)) = true;
+    for (int id : decisions.recompute) {
+      const auto at = static_cast<size_t>(id);
+      kept_.at(at) = returned[at];
+    }
+  }
+
+  void run() {
+    split_partly_kept_nodes();
+    std::vector<Node*> backward;
+    for (Node* node : graph_.node_pointers())
+      if (node->region == Region::Backward) backward.push_back(node);
+    for (Node* node : backward) {
+      before_ = node;
+      for (size_t i = 0; i < node->inputs().size(); ++i) {
+        Value* input = node->input(i);
+        if (!input) continue;
+        Value* read = in_backward(input);
+        if (read != input) graph_.set_input(node, i, read);
+      }
+    }
+  }
+
+ private:
+  bool is_kept(const Value* value) const {
+    const Value* source = founder(value);
+    if (!source->producer() || source->producer()->region == Region::Backward) return true;
+    const auto id = static_cast<size_t>(source->id());
+    return (id < kept_.size() && kept_[id]) || is_pinned(*source->producer());
+  }
+
+  // A fused node of which one result is kept and another is not falls apart into its body, so that
+  // the missing result is recomputed from the kept one: a norm from its residual sum.
+  void split_partly_kept_nodes() {
+    for (Node* node : graph_.node_pointers()) {
+      if (node->region != Region::Forward || node->outputs().size() < 2) continue;
+      if (op_def(node->op).body.empty() || is_alias(*node)) continue;
+      const auto& outputs = node->outputs();
+      const bool all = std::all_of(outputs.begin(), outputs.end(),
+                                   [&](const Value* value) { return is_kept(value); });
+      const bool none = std::none_of(outputs.begin(), outputs.end(),
+                                     [&](const Value* value) { return is_kept(value); });
+      if (all || none) continue;
+      const std::unique_ptr<Graph> body = instantiate_body(*node);
+      Graph::Inserting here(graph_, node);
+      Values operands = node->inputs();
+      operands.resize(body->inputs().size());
+      const Values results = graph_.inline_graph(*body, operands);
+      for (size_t i = 0; i < results.size() && i < outputs.size(); ++i) {
+        if (!results[i]) continue;
+        if (is_kept(outputs[i])) {
+          graph_.replace_all_uses(results[i], outputs[i]);
+        } else {
+          same_as_[outputs[i]] = results[i];
+        }
+      }
+    }
+  }
+
+  /// What a backward node reads for forward value `value`.
+  Value* in_backward(Value* value) {
+    if (value->is_literal() || is_kept(value)) return value;
+    if (auto same = same_as_.find(value); same != same_as_.end()) value = same->second;
+    if (auto known = clone_.find(value); known != clone_.end()) return known->second;
+    Node* node = value->producer();
+    Values operands;
+    for (Value* input : node->inputs()) operands.push_back(input ? in_backward(input) : nullptr);
+    Graph::Inserting here(graph_, before_);
+    Node* twin = graph_.add_node(node->op, operands, node->outputs().size(), node->attrs);
+    twin->region = Region::Backward;
+    twin->origin = node->origin;
+    twin->tag = kTag;
+    for (size_t i = 0; i < node->outputs().size(); ++i) {
+      Value* output = twin->output(i);
+      output->dtype = node->output(i)->dtype;
+      output->dims = node->output(i)->dims;
+      graph_.rename(output, node->output(i)->name + "_recompute");
+      clone_[node->output(i)] = output;
+    }
+    return clone_.at(value);
+  }
+
+  Graph& graph_;
+  std::vector<bool> kept_;  // by value id
+  Node* before_ = nullptr;
+  std::unordered_map<const Value*, Value*> clone_;
+  std::unordered_map<const Value*, Value*> same_as_;  // result of a split node -> of its body
+};
+
+}  // namespace
+
+void insert_recomputation(Graph& joint, const MemoryDecisions& decisions) {
+  Recomputer(joint, decisions).run();
+}
+
+}  // namespace ortmodule
