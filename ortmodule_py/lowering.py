@@ -20,6 +20,15 @@ Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
 
 _READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 _STOPS_GRADIENT = {torch.ops.aten.detach.default}
+# Nothing of the first operand is left in the result, and the builder forgets it; but eager's result
+# still requires a gradient and gives the operand zeros.
+_OVERWRITES = {torch.ops.aten.fill.Scalar, torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default}
+_PUTS_BACK = {
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.diagonal_scatter.default,
+    torch.ops.aten.as_strided_scatter.default,
+}
 _DIFFERENTIABLE_OUTPUTS = {
     # The other outputs are statistics, which eager writes to buffers behind autograd's back.
     torch.ops.aten._native_batch_norm_legit_functional.default: {0},
@@ -62,6 +71,11 @@ def _is_float(value: Any) -> bool:
 def _output_values(node: fx.Node) -> list[Any]:
     value = node.meta["val"]
     return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
+    left, right = (tensor_meta(node.meta["val"], None)["sizes"] for node in (a, b))
+    return bool(left != right)
 
 
 class CallWriter:
@@ -313,11 +327,26 @@ class Emitter:
             self._user_gradient(node, origin, tag)
             return
         differentiable = self._is_differentiable(node)
+        if differentiable and self._forgets_operand(node):
+            self._traced_gradient(node, origin, tag)
+            return
         ids = self.writer.write(node, origin, tag, gradient=differentiable)
         if ids is None:
             self._traced_gradient(node, origin, tag)
         elif differentiable:
             self._mark(node, ids)
+
+    def _forgets_operand(self, node: fx.Node) -> bool:
+        """Whether eager gives zeros to an operand with a gradient that the builder would not see."""
+        if node.target not in _OVERWRITES or not self._carries_gradient(node.args[0]):
+            return False
+        # A part that is put back into its whole: the whole's own gradient has the zeros.
+        return not all(
+            user.target in _PUTS_BACK and _differ_in_size(user, node) for user in node.users
+        )
+
+    def _carries_gradient(self, operand: Any) -> bool:
+        return isinstance(operand, fx.Node) and self.writer.id_of(operand) in self._differentiable
 
     def _is_differentiable(self, node: fx.Node) -> bool:
         if not self.grad_enabled or node.target in _STOPS_GRADIENT:

@@ -164,6 +164,14 @@ class JointTrace:
         return _split(traced, len(values), found, inputs, positions)
 
 
+def _copy(operand: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    return operand.clone().copy_(src, non_blocking)
+
+
+# What functionalization made of an operator in place, and autograd does not know.
+_DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {torch.ops.aten.copy.default: _copy}
+
+
 def joint_function(
     node: fx.Node,
     operands: list[fx.Node],
@@ -181,7 +189,7 @@ def joint_function(
             for i in inputs:
                 given[operands[i]].requires_grad_()
             call_args, call_kwargs = fx.map_arg((node.args, node.kwargs), lambda n: given[n])
-            results = node.target(*call_args, **call_kwargs)
+            results = _DIFFERENTIABLE_FORMS.get(node.target, node.target)(*call_args, **call_kwargs)
             outs = list(results) if isinstance(results, (tuple, list)) else [results]
             found[:] = [i for i in floats if outs[i].requires_grad]
             wanted = [given[operands[i]] for i in inputs]

@@ -33,7 +33,7 @@ TOLERANCE = {
 """Allowed error by type, relative to the largest value, where eager's own is not larger still."""
 
 
-OVERWRITES = {"aten.fill.Tensor", "aten.select_scatter.default"}
+OVERWRITES = {"aten.select_scatter.default"}
 """Operators of which nothing may flow back to an operand; eager says so by zeros."""
 
 
