@@ -13,7 +13,8 @@ LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 DEFAULT = ("eager", "checkpoint", "compile", "ours", "ours1")
 HELP = (
     "eager; checkpoint (per block); compile or compile-BUDGET (inductor, with an "
-    "activation_memory_budget); dynamo (Dynamo alone, eager backend); ours, ours1, ours2 "
+    "activation_memory_budget); dynamo (Dynamo alone, eager backend); dynamo-marked (the same, "
+    "with the sizes symbolic that ORTModule makes symbolic); ours, ours1, ours2 "
     "(ORTModule at that memory level); any of them with :NAME=VALUE[,NAME=VALUE] for the "
     "environment of its process"
 )
@@ -44,7 +45,7 @@ def environment(variant: str) -> dict[str, str]:
 def check(variant: str) -> str:
     """Return the variant's name; raise ``ValueError`` when there is none of that name."""
     name = base_name(variant)
-    known = name in ("eager", "checkpoint", "compile", "dynamo", "ours", "ours1", "ours2")
+    known = name in (*DEFAULT, "dynamo", "dynamo-marked", "ours2")
     if not known and name.startswith("compile-"):
         float(name.removeprefix("compile-"))
         known = True
@@ -63,6 +64,8 @@ def wrap(model: BenchmarkModel, variant: str) -> Any:
         return model.module
     if name == "dynamo":
         return torch.compile(model.module, backend="eager")
+    if name == "dynamo-marked":
+        return _with_marked_sizes(torch.compile(model.module, backend="eager"))
     if name.startswith("compile"):
         if "-" in name:
             import torch._functorch.config as functorch_config
@@ -72,6 +75,16 @@ def wrap(model: BenchmarkModel, variant: str) -> Any:
     from ortmodule_py import ORTModule
 
     return ORTModule(model.module)
+
+
+def _with_marked_sizes(compiled: Any) -> Any:
+    def run(**batch: torch.Tensor) -> Any:
+        for tensor in batch.values():
+            for dim in [0] if tensor.is_floating_point() else range(tensor.dim()):
+                torch._dynamo.maybe_mark_dynamic(tensor, dim)
+        return compiled(**batch)
+
+    return run
 
 
 @functools.cache

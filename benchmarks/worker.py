@@ -146,14 +146,24 @@ class Worker:
 
     def new_shape(self, batch_size: int, length: int | None = None) -> Answer:
         """The first and the second step at another shape."""
+        from benchmarks import variants
+
         self.batch = self.model.batch(batch_size, length)
+        before = variants.report(self.run, self.variant)
         first, again = (self._timed_step(_processor_seconds) for _ in range(2))
+        after = variants.report(self.run, self.variant)
         return {
+            "plans_ms": _stage(after, "plan") - _stage(before, "plan") if after else None,
+            "captures": after["captures"] - before["captures"] if after else None,
             "new_shape_wall_ms": first[0] * 1e3,
             "new_shape_processor_ms": first[1] * 1e3,
             "again_wall_ms": again[0] * 1e3,
             "again_processor_ms": again[1] * 1e3,
         }
+
+
+def _stage(report: Answer, name: str) -> float:
+    return float(report["stages_ms"].get(name, 0.0))
 
 
 _COMMANDS: dict[str, Callable[..., Answer]] = {
