@@ -1,5 +1,9 @@
 // Bandwidth of the CPU kernels against memcpy, one thread: nanoseconds per call and GB/s of the
-// bytes that a kernel must move (operands and outputs once each). Usage: kernels_cpu [name part]
+// bytes that a kernel must move (operands and outputs once each).
+//
+//   cmake -G Ninja -S . -B build/bench -DORTMODULE_TORCH=OFF -DORTMODULE_BENCHMARKS=ON
+//   cmake --build build/bench --target ortm_kernels_cpu
+//   build/bench/ortm_kernels_cpu [name part]
 #include <cstdio>
 #include <cstring>
 #include <ctime>
