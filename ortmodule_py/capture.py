@@ -63,7 +63,8 @@ def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuild
     emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled)
     emitter.inputs(_input_facts(gm, example_inputs, inputs))
     emitter.calls()
-    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, _eager_outputs(gm))
+    eager = _eager_outputs(gm, inputs, fake_mode)
+    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
     clock.lap("emit")
     clock.seconds["emit"] -= emitter.vjp_seconds
     clock.seconds["gradients"] = emitter.vjp_seconds
@@ -130,13 +131,27 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
     return (plain.group(1) + plain.group(2) if plain else text), kind
 
 
-def _eager_outputs(gm: fx.GraphModule) -> list[Any]:
+def _eager_outputs(gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any) -> list[Any]:
     """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
+    if any(map(_is_restrided_dropout, gm.graph.nodes)):
+        try:
+            return tracing.replayed(gm, inputs, fake_mode)
+        except Exception as error:  # a higher-order operator, in nearly no model
+            raise CannotLower(f"strides behind a dropout, {type(error).__name__}") from error
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
     return [
         value.meta.get("example_value") if isinstance(value, fx.Node) else None
         for value in output.args[0]
     ]
+
+
+def _is_restrided_dropout(node: fx.Node) -> bool:
+    """Dynamo takes a dropout that draws nothing for a copy, which has strides of its own; in eager it
+    is the tensor itself."""
+    if node.target not in (torch.nn.functional.dropout, torch.dropout) or not node.args:
+        return False
+    operand, result = (n.meta.get("example_value") for n in (node.args[0], node))
+    return isinstance(operand, Tensor) and operand.stride() != result.stride()
 
 
 # ---- the trace ----------------------------------------------------------------------------------

@@ -158,6 +158,36 @@ def _without_wrong_decompositions() -> Iterator[None]:
         decomposition_table.update(hidden)
 
 
+_DROPOUT = torch.ops.aten.dropout.default
+
+
+def _dropout(operand: Tensor, p: float, train: bool) -> Tensor:
+    """As eager has it: what draws nothing is its argument, where torch's Python kernel makes a copy."""
+    if p == 0 or not train:
+        return operand
+    result: Tensor = torch.ops.aten.native_dropout.default(operand, p, train)[0]
+    return result
+
+
+@contextlib.contextmanager
+def _eager_dropout() -> Iterator[None]:
+    before = dict(_DROPOUT.py_kernels)
+    _DROPOUT.py_kernels.update(dict.fromkeys(before, _dropout))
+    _DROPOUT._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        _DROPOUT.py_kernels.update(before)
+        _DROPOUT._dispatch_cache.clear()
+
+
+def replayed(gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: FakeTensorMode) -> list[Any]:
+    """The outputs of Dynamo's graph as fake tensors, where Dynamo's own cannot be relied on."""
+    arguments = [fake_like(value, fake_mode) for value in inputs]
+    with torch.no_grad(), fake_mode, enable_python_dispatcher(), _eager_dropout():
+        return list(fx.Interpreter(gm).run(*arguments))
+
+
 # ---- recording ----------------------------------------------------------------------------------
 
 
@@ -186,6 +216,7 @@ def record(
         _preserving(preserved),
         fake_mode,
         enable_python_dispatcher(),
+        _eager_dropout(),
         FunctionalTensorMode(),
     ):
         traced = make_fx(functional)(*inputs)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule
+from ortmodule_py import ORTModule, last_run_report
 
 
 class FilledInPlace(nn.Module):
@@ -23,3 +24,30 @@ def test_in_place_change_keeps_the_layout() -> None:
     got = ORTModule(FilledInPlace())(x)
     assert got.stride() == want.stride()
     torch.testing.assert_close(got, want)
+
+
+class DropsNothing(nn.Module):
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = F.dropout(x, 0.0)
+        return [y, y.flatten(0, 1), F.dropout(x, 0.5, training=False).mT]
+
+
+def test_dropout_that_draws_nothing_is_its_argument() -> None:
+    x = torch.randn(3, 4, 10)[..., ::2]
+    want = DropsNothing()(x)
+    model = ORTModule(DropsNothing())
+    for out, expected in zip(model(x), want, strict=True):
+        assert out.stride() == expected.stride() and torch.equal(out, expected)
+    assert last_run_report(model)["compiled"]
+
+
+class ChangesWhatItDropped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        v = x * 2
+        F.dropout(v, 0.5, training=False).add_(1)
+        return v
+
+
+def test_change_of_what_a_dropout_passed_on() -> None:
+    x = torch.randn(3, 4)
+    assert torch.equal(ORTModule(ChangesWhatItDropped())(x), 2 * x + 1)
