@@ -81,7 +81,7 @@ class Compiler:
         def run(*args: Any) -> Any:
             return compiled(*args)
 
-        return run
+        return _checked(run, lowered.checks) if lowered.checks else run
 
     def _piece_options(self, training: bool) -> Any:
         options = _C.PieceOptions()
@@ -117,6 +117,20 @@ class Compiler:
             reason,
             f" ({origin})" if origin else "",
         )
+
+
+def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]:
+    """`run` without its last outputs, which are conditions: eager raises where one does not hold."""
+
+    def checked(*args: Any) -> Any:
+        outputs = run(*args)
+        first = len(outputs) - len(messages)
+        for condition, message in zip(outputs[first:], messages, strict=True):
+            if not condition:
+                raise RuntimeError(message)
+        return outputs[:first]
+
+    return checked
 
 
 def _check_devices(example_inputs: Sequence[Any]) -> None:

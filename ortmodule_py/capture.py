@@ -38,6 +38,8 @@ class LoweredPiece:
     """(output, input): this output shares storage with this input, without being it."""
     traced_gradients: list[str]
     """Operators whose gradient was traced because the builder has no rule for them."""
+    checks: list[str]
+    """What to say where an additional output, behind the piece's own, is not true."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -74,6 +76,7 @@ def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuild
         trace.mutated,
         trace.view_outputs,
         emitter.traced_gradients,
+        [message for _, message in emitter.checks],
         clock.seconds,
     )
 

@@ -23,6 +23,7 @@ _STOPS_GRADIENT = {torch.ops.aten.detach.default}
 # Nothing of the first operand is left in the result, and the builder forgets it; but eager's result
 # still requires a gradient and gives the operand zeros.
 _OVERWRITES = {torch.ops.aten.fill.Scalar, torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default}
+_CHECKS = {torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg}
 _PUTS_BACK = {
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.slice_scatter.default,
@@ -255,6 +256,8 @@ class Emitter:
         self.grad_enabled = grad_enabled
         self.writer = CallWriter(builder, builder)
         self.traced_gradients: list[str] = []
+        self.checks: list[tuple[int, str]] = []
+        """Conditions and what to say where they do not hold."""
         self.vjp_seconds = 0.0
         self._differentiable: set[int] = set()
         self._joint_traces: dict[str, JointTrace] = {}
@@ -321,6 +324,9 @@ class Emitter:
         name = str(node.target)
         if name.startswith("aten._assert_tensor_metadata"):
             return  # says what Dynamo's guards say
+        if node.target in _CHECKS:
+            self._check(node)
+            return
         if name.startswith(("aten._assert", "aten.sym_constrain", "aten._functional_assert")):
             raise CannotLower(f"{name}: a check at run time")
         if node.target is torch.ops.ortmodule_py.custom_gradient.default:
@@ -335,6 +341,12 @@ class Emitter:
             self._traced_gradient(node, origin, tag)
         elif differentiable:
             self._mark(node, ids)
+
+    def _check(self, node: fx.Node) -> None:
+        """A condition on data: an output more, which the caller looks at when forward is done."""
+        condition, *message = node.args
+        text = str(message[0]) if message else "an assertion on a tensor does not hold"
+        self.checks.append((self.writer.id_of(condition), text))
 
     def _forgets_operand(self, node: fx.Node) -> bool:
         """Whether eager gives zeros to an operand with a gradient that the builder would not see."""
@@ -493,7 +505,7 @@ class Emitter:
         identical: Iterable[tuple[int, int]],
         eager: Sequence[Any],
     ) -> None:
-        """New values of changed inputs, then the outputs, with the strides of `eager`."""
+        """New values of changed inputs, then the outputs, with the strides of `eager`, and the checks."""
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         values = list(output.args[0])
         for index, value in zip(mutated, values[output_count:], strict=True):
@@ -506,7 +518,8 @@ class Emitter:
         for index, (value, known) in enumerate(zip(values, eager, strict=False)):
             if isinstance(value, fx.Node) and isinstance(known, Tensor):
                 self._note_strides(index, value.meta["val"], known)
-        self.builder.outputs([self.writer.encode(value) for value in values[:output_count]])
+        outputs = [self.writer.encode(value) for value in values[:output_count]]
+        self.builder.outputs(outputs + [self.builder.Val(value) for value, _ in self.checks])
 
     def _note_strides(self, index: int, traced: Tensor, eager: Tensor) -> None:
         given, wanted = (tensor_meta(tensor, None)["strides"] for tensor in (traced, eager))
