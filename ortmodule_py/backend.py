@@ -17,6 +17,7 @@ from torch import fx
 from . import _C
 from .capture import CannotLower, lower
 from .options import EngineOptions
+from .overlap import OverlapGuard
 
 _log = logging.getLogger("ortmodule_py")
 
@@ -38,6 +39,9 @@ class EagerPiece:
 
     reason: str
     origin: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.origin})" if self.origin else self.reason
 
 
 @dataclass
@@ -81,7 +85,25 @@ class Compiler:
         def run(*args: Any) -> Any:
             return compiled(*args)
 
-        return _checked(run, lowered.checks) if lowered.checks else run
+        if lowered.checks:
+            run = _checked(run, lowered.checks)
+        if not lowered.mutated_inputs:
+            return run
+        return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
+
+    def _guarded(
+        self, run: Callable[..., Any], gm: fx.GraphModule, overlap: OverlapGuard
+    ) -> Callable[..., Any]:
+        """`run`, but eager PyTorch where a change in place would have to show in another argument."""
+        shared = CannotLower("an argument that is changed in place shares memory with another")
+
+        def guarded(*args: Any) -> Any:
+            if overlap(args):
+                self.note_eager(shared)
+                return gm.forward(*args)
+            return run(*args)
+
+        return guarded
 
     def _piece_options(self, training: bool) -> Any:
         options = _C.PieceOptions()
@@ -112,11 +134,7 @@ class Compiler:
         if piece in self.eager_pieces:
             return
         self.eager_pieces.append(piece)
-        self.logger.warning(
-            "ortmodule_py: a piece of the model runs in eager PyTorch: %s%s",
-            reason,
-            f" ({origin})" if origin else "",
-        )
+        self.logger.warning("ortmodule_py: a piece of the model runs in eager PyTorch: %s", piece)
 
 
 def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]:

@@ -33,7 +33,9 @@ class LoweredPiece:
     """Whether anything in the piece runs with gradients on; otherwise it is an inference piece."""
     calls: int
     mutated_inputs: list[int]
-    """Flat inputs written back after forward. At run time none of them may share storage with another input."""
+    """Flat inputs written back after forward. At run time none of them may share memory with another input."""
+    fixed_inputs: list[bool]
+    """Which flat inputs are tensors whose sizes and strides never change."""
     view_outputs: list[tuple[int, int]]
     """(output, input): this output shares storage with this input, without being it."""
     traced_gradients: list[str]
@@ -74,6 +76,7 @@ def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuild
         trace.grad_enabled,
         emitter.call_count,
         trace.mutated,
+        list(map(_is_fixed, inputs)),
         trace.view_outputs,
         emitter.traced_gradients,
         [message for _, message in emitter.checks],
@@ -113,6 +116,12 @@ def _input_facts(
             {"name": name, "kind": kind, "requires_grad": bool(real.requires_grad), **meta}
         )
     return facts
+
+
+def _is_fixed(fake: Any) -> bool:
+    if not isinstance(fake, Tensor):
+        return False
+    return not any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride()))
 
 
 def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:

@@ -52,7 +52,7 @@ class RunReport:
             captures=len(facts) + len(compiler.eager_pieces),
             plans=sum(fact["plans"] for fact in facts),
             graph_breaks=list(compiler.graph_breaks),
-            eager_pieces=[f"{piece.reason} ({piece.origin})" for piece in compiler.eager_pieces],
+            eager_pieces=list(map(str, compiler.eager_pieces)),
             nodes_total=sum(fact["nodes"] for fact in facts),
             nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
             planned_peak_bytes=last.get("planned_peak_bytes") or last.get("plan_peak_bytes", 0),
