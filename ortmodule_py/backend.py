@@ -129,6 +129,9 @@ class Compiler:
     def note_eager(self, error: Exception) -> None:
         """Count a piece that eager PyTorch runs, and say so once."""
         reason = getattr(error, "reason", str(error))
+        if isinstance(error, RecompileLimit):
+            reason = f"a function was captured {_CAPTURES_PER_FUNCTION} times, which is the limit"
+            _silence_limit_warnings()
         origin = " ".join(part for part in getattr(error, "origin", ()) if part)
         piece = EagerPiece(reason, origin)
         if piece in self.eager_pieces:
@@ -184,6 +187,14 @@ def dynamo_settings() -> Any:
 
 
 RecompileLimit: type[Exception] = torch._dynamo.exc.FailOnRecompileLimitHit
+
+
+@functools.cache
+def _silence_limit_warnings() -> None:
+    """Dynamo gives the last reason for a capture and the way to all of them, but with every call."""
+    logging.getLogger("torch._dynamo.convert_frame").addFilter(
+        lambda record: not str(record.msg).startswith("torch._dynamo hit config")
+    )
 
 
 @functools.cache
