@@ -12,7 +12,7 @@ from .generator import generate
 from .run_case import Difference, is_valid, run
 
 QUICK = range(30)
-SLOW = range(500, 620)
+SLOW = range(2000, 2120)
 
 
 def _failures(seeds: range) -> str:
