@@ -77,6 +77,12 @@ void lower_range(C c) {
 
 void lower_constant_of_shape(C c) {
   const DType dtype = c.attrs().dtype("dtype");
+  const auto* dim = std::get_if<DimExpr>(c.attrs().find("value"));
+  if (dim && !dim->is_constant()) {
+    const std::string size = c.b.size_scalar(*dim);
+    const std::string value = dtype == DType::Int64 ? size : c.cast(size, dtype);
+    return c.set(0, "Expand", {value, c.b.sizes(c.attrs().dims("shape"))});
+  }
   const OnnxTensor value{dtype, {1}, encode_scalar(c.attrs().number("value"), dtype)};
   c.set(0, "ConstantOfShape", {c.b.sizes(c.attrs().dims("shape"))}, {{"value", value}});
 }

@@ -175,6 +175,16 @@ def test_sizes_as_data(path):
         close(run(SIZES, {"x": x, "z": z}, path, infer=False), *expected)
 
 
+def test_tensors_filled_with_a_size(path):
+    text = """g (x: f32[n,m]) => (a, b, c) {
+        a = ConstantOfShape<value=n, shape=[2,m], dtype=i64> ()
+        b = ConstantOfShape<value=n*m, shape=[n], dtype=f32> ()
+        c = ConstantOfShape<value=m, shape=[], dtype=f64> ()
+    }"""
+    expected = [torch.full((2, 5), 3), torch.full((3,), 15.0), torch.tensor(5.0).double()]
+    close(run(text, {"x": torch.randn(3, 5)}, path), *expected)
+
+
 def test_moving_elements(path):
     text = """g (x: f32[4,n], i: i64[2,n], u: f32[2,n], h: f16[n]) => (a, b, c, d, e, f, k, q) {
         a = Pad<pads=[1,0,0,2], value=-1.5> (x)
