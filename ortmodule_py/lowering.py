@@ -109,7 +109,9 @@ class CallWriter:
             ids = [self._item(node, source, index)]
         else:
             outputs = [
-                tensor_meta(value, self.builder) if isinstance(value, Tensor) else None
+                _on_cpu(node, tensor_meta(value, self.builder))
+                if isinstance(value, Tensor)
+                else None
                 for value in _output_values(node)
             ]
             arguments = self.arguments(node, origin, tag)
@@ -182,6 +184,8 @@ class CallWriter:
         """One argument as the builder takes it."""
         if isinstance(value, fx.Node):
             known = value.meta.get("val")
+            if known is None and "val" in value.meta:
+                return None  # a result that the operator left out
             if isinstance(known, (torch.SymFloat, torch.SymBool)):
                 # Takes the value of now, with a guard in Dynamo's shape environment.
                 return float(known) if isinstance(known, torch.SymFloat) else bool(known)
@@ -199,6 +203,15 @@ class CallWriter:
         if isinstance(value, (list, tuple)):
             return [self.encode(item) for item in value]
         raise CannotLower(f"an argument of type {type(value).__name__}")
+
+
+def _on_cpu(node: fx.Node, meta: dict[str, Any]) -> dict[str, Any]:
+    """`meta`; a `.to(device)` in the program may leave the device that the inputs are on."""
+    if meta["device"] != "cpu":
+        raise CannotLower(
+            f"the engine runs on the CPU, but {node.target} makes a tensor on {meta['device']}"
+        )
+    return meta
 
 
 def _is_symbolic_float(value: Any) -> bool:
@@ -519,6 +532,8 @@ class Emitter:
             if isinstance(value, fx.Node) and isinstance(known, Tensor):
                 self._note_strides(index, value.meta["val"], known)
         outputs = [self.writer.encode(value) for value in values[:output_count]]
+        if any(isinstance(value, (float, str)) for value in outputs):
+            raise CannotLower("an output is a number that is no size")
         self.builder.outputs(outputs + [self.builder.Val(value) for value, _ in self.checks])
 
     def _note_strides(self, index: int, traced: Tensor, eager: Tensor) -> None:

@@ -85,11 +85,14 @@ Found check_uses(const Graph& graph) {
   return std::nullopt;
 }
 
-// Every value has an element type. Dims need no rule: a scalar has none.
+// Every value has an element type, but for those that are not there: results that a torch operator
+// leaves out, and literals. Dims need no rule: a scalar has none.
 Found check_types(const Graph& graph) {
   for (const Value* value : graph.values()) {
-    const bool unused_literal = value->is_literal() && value->uses().empty();
-    if (value->dtype == DType::Undefined && !unused_literal)
+    const bool may_lack =
+        value->is_literal() || (value->producer() && value->producer()->op == "ATen");
+    const bool absent = may_lack && value->uses().empty();
+    if (value->dtype == DType::Undefined && !absent)
       return Violation{
           str("a value must have an element type, but ", value_label(value), " has none"),
           value->producer()};
