@@ -255,7 +255,8 @@ def check_report(case: Case, model: ORTModule) -> dict[str, Any]:
     if report["graph_breaks"] and "graph break" not in case.features:
         raise Difference(f"graph breaks: {report['graph_breaks']}")
     planned, measured = report["planned_peak_bytes"], report["measured_peak_bytes"]
-    if report["prediction_exact"] and planned != measured:
+    # A forward in training mode is measured when its backward runs, which may be never.
+    if report["prediction_exact"] and measured and planned != measured:
         raise Difference(f"planned peak {planned}, measured {measured}")
     return report
 
