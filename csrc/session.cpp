@@ -3,6 +3,8 @@
 #include <chrono>
 
 #include "gradient/build_gradient.h"
+#include "plan/retained_peak.h"
+#include "plan/step_cost.h"
 
 namespace ortmodule {
 namespace {
@@ -39,7 +41,7 @@ Session::Session(ExportedPiece piece, SessionOptions options)
   }
   {
     StageTimer timer(times_.lower_ms);
-    lowered_ = lower(*joint_, options_.device);
+    lowered_ = std::make_shared<Lowered>(lower(*joint_, options_.device));
   }
   differentiable_outputs_.assign(piece_.output_strides.size(), false);
   for (const GraphInput& input : joint_->inputs())
@@ -85,30 +87,92 @@ std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& argument
     plans_.splice(plans_.begin(), plans_, it);
     return plans_.front().second;
   }
-  StageTimer timer(times_.plan_ms);
   PlanRequest request;
   request.device = options_.device;
   request.symbols = bind_symbols(arguments, symbols);
   request.arguments = arguments;
   for (const Dims& strides : piece_.output_strides)
     request.output_strides.push_back(evaluate(strides, request.symbols));
-  std::shared_ptr<Plan> plan = make_plan(lowered_, request);
-  auto entry = std::make_shared<PlanEntry>(std::move(plan), std::move(request));
+  std::shared_ptr<const Lowered> lowered = lowered_for(decide(request));
+  StageTimer timer(times_.plan_ms);
+  std::shared_ptr<Plan> plan = make_plan(*lowered, request);
+  auto entry = std::make_shared<PlanEntry>(std::move(plan), std::move(lowered), std::move(request));
   ++plans_made_;
   plans_.emplace_front(std::move(key), entry);
   if (plans_.size() > options_.plan_cache_size) plans_.pop_back();
   return entry;
 }
 
-const Program& Session::backward_program(PlanEntry& entry, const std::vector<bool>& arrived) {
-  if (arrived == differentiable_outputs_) return entry.program;
+std::shared_ptr<const Lowered> Session::lowered_for(const MemoryDecisions& decisions) {
+  if (decisions.empty()) return lowered_;
+  for (const auto& [known, lowered] : recomputing_)
+    if (known == decisions) return lowered;
+  constexpr size_t kMostLowered = 96;
+  if (recomputing_.size() >= kMostLowered) recomputing_.erase(recomputing_.begin());
+  auto lowered = std::make_shared<Lowered>(lower(*joint_, options_.device, decisions));
+  recomputing_.emplace_back(decisions, lowered);
+  return lowered;
+}
+
+PlanFigures Session::figures_with(const MemoryDecisions& decisions, const PlanRequest& request) {
+  const std::shared_ptr<Plan> plan = make_plan(*lowered_for(decisions), request);
+  return {plan->peak_bytes, accumulating_peak_bytes(*plan), plan->saved_bytes, estimated_us(*plan)};
+}
+
+PlanFigures Session::figures_of(const MemoryDecisions& decisions) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<Program>& slot = entry.backward[arrived];
+  ORTM_CHECK(first_request_, "[memory] a forward must have run before plans are compared");
+  return figures_with(decisions, *first_request_);
+}
+
+void Session::choose(const PlanRequest& request) {
+  StageTimer timer(times_.optimize_memory_ms);
+  memory_choice_ = choose_memory_plan(
+      *joint_, options_.memory, request.symbols,
+      [&](const MemoryDecisions& decisions) { return figures_with(decisions, request); });
+}
+
+const MemoryChoice* Session::memory_choice() {
+  const std::lock_guard lock(mutex_);
+  if (!first_request_ || !options_.training) return nullptr;
+  if (!memory_choice_) choose(*first_request_);
+  return &*memory_choice_;
+}
+
+MemoryDecisions Session::decide(const PlanRequest& request) {
+  if (!options_.training) return {};
+  if (!first_request_) {
+    first_request_ = request;
+    if (options_.memory.asked()) choose(request);
+  }
+  if (!memory_choice_) return {};
+  const auto& frontier = memory_choice_->frontier;
+  if (request.symbols.entries() == first_request_->symbols.entries())
+    return memory_choice_->decisions;
+  if (frontier.empty() || !options_.memory.budget_bytes) return memory_choice_->decisions;
+  // Peaks ascend along the frontier for other shapes as well: the last that fits is the fastest.
+  size_t fits = 0, end = frontier.size();
+  while (fits + 1 < end) {
+    const size_t middle = (fits + end) / 2;
+    const bool ok = figures_with(frontier[middle], request).peak_bytes <= *options_.memory.budget_bytes;
+    (ok ? fits : end) = middle;
+  }
+  return frontier[fits];
+}
+
+const Program& Session::backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
+                                         bool keep_saved) {
+  const bool all = arrived == differentiable_outputs_;
+  if (all && !keep_saved) return entry.program;
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<Program>& slot = entry.backward[{arrived, keep_saved}];
   if (!slot) {
     StageTimer timer(times_.plan_ms);
-    const Lowered pruned = prune_lowered(lowered_, arrived, options_.device);
-    slot =
-        std::make_unique<Program>(make_backward_plan(*entry.program.plan, pruned, entry.request));
+    const Plan& base = *entry.program.plan;
+    slot = std::make_unique<Program>(
+        all ? make_backward_plan(base, *entry.lowered, entry.request, keep_saved)
+            : make_backward_plan(base, prune_lowered(*entry.lowered, arrived, options_.device),
+                                 entry.request, keep_saved));
   }
   return *slot;
 }

@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "exporter/graph_builder.h"
+#include "optimizer/memory/memory_optimizer.h"
 #include "optimizer/pipeline.h"
 #include "plan/make_plan.h"
 #include "runtime/program.h"
@@ -19,6 +21,7 @@ struct SessionOptions {
   Device device = Device::CPU;
   bool training = true;  // false: forward only, nothing is saved
   OptimizerOptions optimizer;
+  MemoryOptions memory;
   size_t plan_cache_size = 64;
 };
 
@@ -28,16 +31,20 @@ struct StageTimes {
   double gradient_ms = 0;
   double optimize_joint_ms = 0;
   double lower_ms = 0;
+  double optimize_memory_ms = 0;  // choosing what is recomputed
   double plan_ms = 0;  // sum over all plans
 };
 
 /// A plan ready to run, and its variants for fewer output gradients.
 struct PlanEntry {
-  PlanEntry(std::shared_ptr<const Plan> plan, PlanRequest asked)
-      : program(std::move(plan)), request(std::move(asked)) {}
+  PlanEntry(std::shared_ptr<const Plan> plan, std::shared_ptr<const Lowered> from,
+            PlanRequest asked)
+      : program(std::move(plan)), lowered(std::move(from)), request(std::move(asked)) {}
   Program program;
+  std::shared_ptr<const Lowered> lowered;
   PlanRequest request;
-  std::map<std::vector<bool>, std::unique_ptr<Program>> backward;  // by arrived gradients
+  /// By arrived gradients and whether saved values must stay.
+  std::map<std::pair<std::vector<bool>, bool>, std::unique_ptr<Program>> backward;
 };
 
 class Session {
@@ -48,8 +55,10 @@ class Session {
   /// Thread-safe. Throws Error if a size contradicts the captured graph.
   std::shared_ptr<PlanEntry> plan_for(const std::vector<Layout>& arguments,
                                       const std::vector<int64_t>& symbols);
-  /// The program whose backward part serves exactly the arrived gradients.
-  const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived);
+  /// The program whose backward part serves exactly the arrived gradients; with `keep_saved` it
+  /// can run again (retain_graph).
+  const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
+                                  bool keep_saved);
 
   const ExportedPiece& piece() const { return piece_; }
   const SessionOptions& options() const { return options_; }
@@ -60,7 +69,15 @@ class Session {
   const Graph& exported_graph() const { return *piece_.graph; }
   const Graph& forward_graph() const { return *forward_; }
   const Graph& joint_graph() const { return *joint_; }
-  const Lowered& lowered() const { return lowered_; }
+  /// Lowered without recomputation.
+  const Lowered& lowered() const { return *lowered_; }
+  /// What the memory optimizer found and chose for the shapes of the first plan; null before it
+  /// and without training. Computed on demand if nothing was asked of it.
+  const MemoryChoice* memory_choice();
+  /// The peak and time that these decisions lead to, for the shapes of the first plan.
+  PlanFigures figures_of(const MemoryDecisions& decisions);
+  /// Symbol values of the first plan.
+  const SymbolValues& first_sizes() const { return first_request_->symbols; }
   const PassReport& forward_report() const { return forward_report_; }
   const PassReport& joint_report() const { return joint_report_; }
   const StageTimes& times() const { return times_; }
@@ -74,7 +91,16 @@ class Session {
   SessionOptions options_;
   std::unique_ptr<Graph> forward_;
   std::unique_ptr<Graph> joint_;
-  Lowered lowered_;
+  std::shared_ptr<const Lowered> lowered_for(const MemoryDecisions& decisions);
+  /// What to recompute for the shapes of `request`.
+  MemoryDecisions decide(const PlanRequest& request);
+  PlanFigures figures_with(const MemoryDecisions& decisions, const PlanRequest& request);
+  void choose(const PlanRequest& request);
+
+  std::shared_ptr<const Lowered> lowered_;
+  std::vector<std::pair<MemoryDecisions, std::shared_ptr<const Lowered>>> recomputing_;
+  std::optional<MemoryChoice> memory_choice_;
+  std::optional<PlanRequest> first_request_;
   PassReport forward_report_;
   PassReport joint_report_;
   std::vector<bool> differentiable_outputs_;

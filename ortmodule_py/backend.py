@@ -55,6 +55,8 @@ class Compiler:
     eager_pieces: list[EagerPiece] = field(default_factory=list)
     graph_breaks: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    reserved_bytes: Callable[[], int] = lambda: 0
+    """What a budget for the whole device leaves to others: parameters, optimizer state."""
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one piece; what cannot be lowered runs in eager and is counted."""
@@ -111,8 +113,27 @@ class Compiler:
         options.verify = self.options.verify
         options.fuel = self.options.fuel
         options.disabled_passes = self.options.disabled_passes
+        options.memory = self._memory_options()
         if self.options.dump is not None:
             options.dump = self._dump
+        return options
+
+    def _memory_options(self) -> Any:
+        request = self.options.memory
+        options = _C.MemoryOptions()
+        options.level = request.level
+        for element in request.config:
+            options.add_config(element.cluster_id, element.strategy, element.count)
+        budget = request.budget
+        if budget is None:
+            return options
+        if budget.activation_fraction is not None:
+            options.budget_fraction = budget.activation_fraction
+        elif budget.activation_bytes is not None:
+            options.budget_bytes = budget.activation_bytes
+        else:
+            assert budget.total_bytes is not None
+            options.budget_bytes = max(budget.total_bytes - self.reserved_bytes(), 0)
         return options
 
     def _dump(self, stage: int, name: str, text: str) -> None:

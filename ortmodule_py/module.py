@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .backend import Compiler, RecompileLimit, dynamo_settings
+from .memory_report import reserved_bytes
 from .messages import module_logger
 from .onnx_files import save_stages
 from .options import DebugOptions, EngineOptions
@@ -51,13 +52,22 @@ class ORTModule(nn.Module):
     Args:
         module: any `torch.nn.Module`.
         debug_options: log level and saved graphs.
+        memory_budget: bytes that training may take: `"20GiB"` for all that the device's allocator
+            gives out, `"activations:900MB"` or `"activations:60%"` for the step alone. Wins over
+            `ORTMODULE_MEMORY_OPT_BUDGET`.
 
     Raises:
         TypeError: `module` is no module, or is an ORTModule already.
         ValueError: an environment variable has a value it cannot have.
     """
 
-    def __init__(self, module: nn.Module, debug_options: DebugOptions | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        debug_options: DebugOptions | None = None,
+        *,
+        memory_budget: str | int | float | None = None,
+    ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(
                 f"[ORTModule] module must be a torch.nn.Module, but found {type(module).__name__}"
@@ -68,10 +78,12 @@ class ORTModule(nn.Module):
         own = self.__dict__
         own["_original"] = module
         own["_debug_options"] = debug_options or DebugOptions()
-        own["_engine_options"] = EngineOptions.from_environment()
+        own["_engine_options"] = EngineOptions.from_environment(memory_budget)
+        own["_memory_budget"] = memory_budget
         own["_number"] = next(_numbers)
         own["_logger"] = module_logger(own["_debug_options"].log_level, own["_number"])
         own["_compiler"] = Compiler(own["_engine_options"], own["_logger"])
+        own["_compiler"].reserved_bytes = lambda: reserved_bytes(module)
         own["_compiler"].on_piece = self._save_onnx if own["_debug_options"].save_onnx else None
         own["_compiled"] = None
         own["_settings"] = dynamo_settings()
@@ -169,15 +181,28 @@ class ORTModule(nn.Module):
         return f"ORTModule({self._original!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"module": self._original, "debug_options": self._debug_options}
+        return {
+            "module": self._original,
+            "debug_options": self._debug_options,
+            "memory_budget": self._memory_budget,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ORTModule.__init__(self, state["module"], state["debug_options"])
+        ORTModule.__init__(
+            self,
+            state["module"],
+            state["debug_options"],
+            memory_budget=state.get("memory_budget"),
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
         import copy
 
-        return ORTModule(copy.deepcopy(self._original, memo), self._debug_options)
+        return ORTModule(
+            copy.deepcopy(self._original, memo),
+            self._debug_options,
+            memory_budget=self._memory_budget,
+        )
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """Add a submodule to the original."""

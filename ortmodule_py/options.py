@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .memory_options import MemoryRequest
+
 
 class LogLevel(enum.IntEnum):
     """How much ORTModule says, from everything to nothing but fatal errors."""
@@ -94,11 +96,13 @@ class EngineOptions:
     fuel: int = -1
     disabled_passes: list[str] = field(default_factory=list)
     dump: Path | None = None
+    memory: MemoryRequest = field(default_factory=MemoryRequest)
 
     @classmethod
-    def from_environment(cls) -> EngineOptions:
+    def from_environment(cls, memory_budget: str | int | float | None = None) -> EngineOptions:
         """Read `ORTMODULE_*`; ValueError names the variable and what it may be."""
         options = cls(
+            memory=MemoryRequest.from_environment(memory_budget),
             bypass=_flag("ORTMODULE_BYPASS"),
             fullgraph=_flag("ORTMODULE_FULLGRAPH"),
             verify=_flag("ORTMODULE_VERIFY"),

@@ -63,6 +63,7 @@ py::dict facts(CompiledPiece& piece) {
   stages["gradient"] = times.gradient_ms;
   stages["optimize_joint"] = times.optimize_joint_ms;
   stages["lower"] = times.lower_ms;
+  stages["optimize_memory"] = times.optimize_memory_ms;
   stages["plan"] = times.plan_ms;
   result["stages_ms"] = stages;
   result["training"] = session.training();
@@ -129,6 +130,7 @@ void init_session(py::module_& m) {
       .def_readwrite("verify", &PieceOptions::verify)
       .def_readwrite("disabled_passes", &PieceOptions::disabled_passes)
       .def_readwrite("fuel", &PieceOptions::fuel)
+      .def_readwrite("memory", &PieceOptions::memory)
       .def_readwrite("plan_cache_size", &PieceOptions::plan_cache_size)
       .def_property(
           "dump", [](const PieceOptions&) { return py::none(); },
@@ -142,6 +144,10 @@ void init_session(py::module_& m) {
       m, "CompiledPiece", "A captured piece of a module, compiled; call it with flat arguments.")
       .def("__call__", &call)
       .def("facts", &facts, "Counts, stage times and bytes as a dict.")
+      .def("memory", &memory_facts,
+           "What the memory optimizer found and chose, as a dict; None before the first forward.")
+      .def("row_figures", &row_figures, py::arg("row"),
+           "Peak and time if exactly that row of memory() were applied.")
       .def("graph", &stage_graph, py::arg("stage"), "A copy of a stage's graph.")
       .def(
           "input_names",

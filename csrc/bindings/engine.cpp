@@ -84,11 +84,12 @@ void run_forward(RunState& state) {
 }
 
 /// Binds the output gradients that arrived, choosing the backward plan that needs just these.
-void begin_backward(RunState& state, const variable_list& grads, const variable_list& saved) {
+void begin_backward(RunState& state, const variable_list& grads, const variable_list& saved,
+                    bool keep) {
   Session& session = state.piece.session();
   std::vector<bool> arrived = session.differentiable_outputs();
   for (size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && grads[k].defined();
-  state.backward = &session.backward_program(*state.entry, arrived);
+  state.backward = &session.backward_program(*state.entry, arrived, keep);
   state.frame.switch_to(*state.backward);
   const Plan& plan = *state.backward->plan;
   state.held = saved;
@@ -157,7 +158,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     check_backward(*state);
     const EngineGuards guards;
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
-    if (range == 0) begin_backward(*state, grads, ctx->get_saved_variables());
+    if (range == 0) begin_backward(*state, grads, ctx->get_saved_variables(), keep);
     const Program& program = *state->backward;
     KernelContext context = make_context(state->frame);
     execute(program, state->frame, context, program.range_begin[static_cast<size_t>(range)],
@@ -237,6 +238,7 @@ SessionOptions session_options(const PieceOptions& options) {
   result.optimizer.disabled = {options.disabled_passes.begin(), options.disabled_passes.end()};
   if (options.fuel >= 0) result.optimizer.fuel = std::make_shared<int64_t>(options.fuel);
   result.optimizer.dump = options.dump;
+  result.memory = options.memory;
   return result;
 }
 

@@ -30,6 +30,7 @@ struct PieceOptions {
   std::vector<std::string> disabled_passes;
   int64_t fuel = -1;  // negative: no limit
   DumpHook dump;
+  MemoryOptions memory;
   int plan_cache_size = 64;
 };
 

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_C, m) {
   init_build(m);
   init_graph(m);
   init_builder(m);
+  init_memory(m);
   init_session(m);
   ortmodule::init_cpu_memory_stats(m);
 }

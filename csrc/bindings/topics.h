@@ -8,6 +8,14 @@ namespace ortmodule::bindings {
 void init_build(pybind11::module_& m);
 void init_builder(pybind11::module_& m);
 void init_graph(pybind11::module_& m);
+void init_memory(pybind11::module_& m);
 void init_session(pybind11::module_& m);
+
+class CompiledPiece;
+
+/// Stashes, rows, layers and the choice of the memory optimizer; None before the first forward.
+pybind11::object memory_facts(CompiledPiece& piece);
+/// Peak and time if exactly row `row` of memory_facts() were applied.
+pybind11::object row_figures(CompiledPiece& piece, size_t row);
 
 }  // namespace ortmodule::bindings

@@ -6,9 +6,9 @@
 namespace ortmodule {
 namespace {
 
-void finish(Plan& plan, const Plan* base) {
+void finish(Plan& plan, const Plan* base, bool keep_saved) {
   find_lifetimes(plan);
-  reuse_in_place(plan);
+  reuse_in_place(plan, !keep_saved);
   place_storages(plan, base);
   cut_ranges(plan, base);
   replay_events(plan);
@@ -21,16 +21,16 @@ std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& reque
   StepBuilder builder(*plan, lowered, request);
   builder.build_forward();
   builder.build_backward();
-  finish(*plan, nullptr);
+  finish(*plan, nullptr, false);
   return plan;
 }
 
 std::shared_ptr<Plan> make_backward_plan(const Plan& base, const Lowered& lowered,
-                                         const PlanRequest& request) {
+                                         const PlanRequest& request, bool keep_saved) {
   auto plan = std::make_shared<Plan>();
   StepBuilder builder(*plan, base, lowered, request);
   builder.build_backward();
-  finish(*plan, &base);
+  finish(*plan, &base, keep_saved);
   return plan;
 }
 

@@ -17,12 +17,13 @@ struct PlanRequest {
   Device device = Device::CPU;
 };
 
-/// Plans forward and backward (if `lowered` holds any).
+/// Plans forward and backward (if `lowered` holds any), for a backward pass that runs once.
 std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& request);
 
 /// A plan whose forward part is `base`'s, byte for byte, and whose backward part is that of
-/// `lowered`: the same graph after prune_absent_gradients.
+/// `lowered`: the same graph, perhaps after prune_absent_gradients. With `keep_saved` the pass
+/// leaves what forward saved as it was, so that it can run again (retain_graph).
 std::shared_ptr<Plan> make_backward_plan(const Plan& base, const Lowered& lowered,
-                                         const PlanRequest& request);
+                                         const PlanRequest& request, bool keep_saved);
 
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "plan/pack.h"
@@ -10,8 +11,6 @@ namespace ortmodule {
 namespace {
 
 using Role = PlannedStorage::Role;
-
-bool is_transient(Role role) { return role == Role::Forward || role == Role::Backward; }
 
 void touch(PlannedStorage& storage, int step) {
   if (storage.first_step < 0 || step < storage.first_step) storage.first_step = step;
@@ -47,17 +46,36 @@ void find_lifetimes(Plan& plan) {
 
 namespace {
 
+/// The role of a transient operand that may become the result's memory: its own kind, or, for what
+/// the caller receives, what is transient in the same region (a sum of gradients then grows in the
+/// memory that is handed over).
+std::optional<Role> operand_role(Role result) {
+  switch (result) {
+    case Role::Forward:
+    case Role::Output: return Role::Forward;
+    case Role::Backward:
+    case Role::Gradient: return Role::Backward;
+    default: return std::nullopt;
+  }
+}
+
 /// The operand whose storage output tensor `out` of step `s` may take over, or -1.
-int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out) {
+int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
+                     bool overwrite_saved) {
   const PlannedTensor& target = plan.tensors[static_cast<size_t>(out)];
   const PlannedStorage& own = plan.storages[static_cast<size_t>(target.storage)];
-  if (!is_transient(own.role) || own.first_step != s) return -1;
+  const std::optional<Role> wanted = operand_role(own.role);
+  if (!wanted || own.first_step != s) return -1;
   for (int in : step.in) {
     if (in < 0) continue;
     const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
     const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
-    const bool dies = theirs.role == own.role && theirs.last_step == s && theirs.first_step < s;
-    const bool fits = !own.adopted && theirs.bytes == own.bytes && source.layout == target.layout &&
+    const bool saved =
+        overwrite_saved && own.role == Role::Backward && theirs.role == Role::Saved;
+    const bool dies =
+        (theirs.role == *wanted || saved) && theirs.last_step == s && theirs.first_step < s;
+    const bool adopted = own.adopted || (own.role != *wanted && theirs.adopted);
+    const bool fits = !adopted && theirs.bytes == own.bytes && source.layout == target.layout &&
                       size_of(source.dtype) == size_of(target.dtype);
     if (!dies || !fits) continue;
     const bool read_otherwise = std::any_of(step.in.begin(), step.in.end(), [&](int other) {
@@ -75,19 +93,26 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out) 
 
 }  // namespace
 
-void reuse_in_place(Plan& plan) {
+void reuse_in_place(Plan& plan, bool overwrite_saved) {
   std::vector<int> taken_by(plan.storages.size(), -1);
   for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
     const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
     if (!step.kernel->inplace) continue;
     for (int out : step.out) {
-      const int in = reusable_operand(plan, step, s, out);
+      const int in = reusable_operand(plan, step, s, out, overwrite_saved);
       if (in < 0) continue;
       const int from = plan.tensors[static_cast<size_t>(out)].storage;
       const int to = plan.tensors[static_cast<size_t>(in)].storage;
       PlannedStorage& gone = plan.storages[static_cast<size_t>(from)];
       PlannedStorage& stays = plan.storages[static_cast<size_t>(to)];
       stays.last_step = std::max(stays.last_step, gone.last_step);
+      if (stays.role != Role::Saved) {
+        stays.role = gone.role;
+        stays.index = gone.index;
+      }
+      gone.role = gone.role == Role::Gradient ? Role::Backward
+                  : gone.role == Role::Output ? Role::Forward
+                                              : gone.role;
       gone.bytes = 0;
       gone.first_step = gone.last_step = s;
       taken_by[static_cast<size_t>(from)] = to;
@@ -318,9 +343,14 @@ class Placer {
 void place_storages(Plan& plan, const Plan* base) { Placer(plan, base).run(); }
 
 void cut_ranges(Plan& plan, const Plan* base) {
+  // A sum of gradients may have grown in the buffer since long before.
+  std::vector<int> last_written(plan.storages.size(), -1);
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s)
+    for (int out : plan.steps[static_cast<size_t>(s)].out)
+      last_written[static_cast<size_t>(plan.tensors[static_cast<size_t>(out)].storage)] = s;
   auto completed_at = [&](const PlannedGradient& gradient) {
     const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
-    return plan.storages[static_cast<size_t>(tensor.storage)].first_step;
+    return last_written[static_cast<size_t>(tensor.storage)];
   };
   if (base) {
     plan.ranges = base->ranges;

@@ -10,8 +10,9 @@ namespace ortmodule {
 /// them (Saved; which arguments and outputs backward reads).
 void find_lifetimes(Plan& plan);
 
-/// Lets outputs of kernels that allow it take the storage of a dying transient operand.
-void reuse_in_place(Plan& plan);
+/// Lets outputs of kernels that allow it take the storage of a dying operand. Only a pass that may
+/// not run again (no retain_graph) overwrites what forward saved.
+void reuse_in_place(Plan& plan, bool overwrite_saved);
 
 /// Assigns every engine-owned storage to a buffer and an offset. With `base`, the buffers of its
 /// forward part and its saved segments stay as they are.

@@ -1,0 +1,139 @@
+// What the memory optimizer is asked, and what it found and chose, as plain Python values.
+#include "optimizer/memory/memory_optimizer.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/engine.h"
+#include "bindings/topics.h"
+
+namespace ortmodule::bindings {
+namespace py = pybind11;
+namespace {
+
+py::dict figures(const PlanFigures& figures) {
+  py::dict result;
+  result["peak_bytes"] = figures.peak_bytes;
+  result["accumulating_peak_bytes"] = figures.accumulating_peak_bytes;
+  result["saved_bytes"] = figures.saved_bytes;
+  result["time_us"] = figures.time_us;
+  return result;
+}
+
+std::vector<std::string> names(const std::vector<const Value*>& values) {
+  std::vector<std::string> result;
+  for (const Value* value : values) result.push_back(value->name);
+  return result;
+}
+
+py::dict row_facts(const PlanRow& row, const MemoryChoice& choice, const SymbolValues& sizes) {
+  py::dict result;
+  result["cluster_id"] = row.cluster_id;
+  result["strategy"] = static_cast<int>(row.strategy);
+  result["frequency"] = row.stashes.size();
+  result["applied"] = row.applied;
+  result["saving"] = row.saving_bytes.text();
+  result["saving_bytes"] = row.saving_bytes.evaluate(sizes);
+  result["reason"] = row.reason;
+  std::vector<std::string> origins;
+  for (size_t s : row.stashes) origins.push_back(choice.stashes[s].node->origin.module);
+  result["modules"] = origins;
+  return result;
+}
+
+py::dict stash_facts(const Stash& stash, const std::optional<Strategy>& chosen,
+                     const SymbolValues& sizes) {
+  py::dict result;
+  result["op"] = stash.node->op;
+  result["values"] = names(stash.values);
+  result["module"] = stash.node->origin.module;
+  result["source"] = stash.node->origin.source;
+  result["bytes"] = stash.bytes.evaluate(sizes);
+  result["symbolic"] = stash.bytes.text();
+  result["refusal"] = stash.refusal;
+  result["chosen"] = chosen ? static_cast<int>(*chosen) : 0;
+  py::list outputs;
+  for (const Value* value : stash.values) {
+    py::dict output;
+    output["index"] = value->output_index();
+    std::vector<std::string> dims;
+    for (const DimExpr& dim : value->dims) dims.push_back(dim.text());
+    output["dims"] = dims;
+    output["element_bytes"] = size_of(value->dtype);
+    outputs.append(output);
+  }
+  result["outputs"] = outputs;
+  py::list plans;
+  for (const RecomputePlan& plan : stash.plans) {
+    py::dict item;
+    item["cluster_id"] = plan.cluster_id;
+    item["strategy"] = static_cast<int>(plan.strategy);
+    item["saving_bytes"] = plan.saving_bytes.evaluate(sizes);
+    plans.append(item);
+  }
+  result["plans"] = plans;
+  return result;
+}
+
+py::dict choice_facts(const MemoryChoice& choice, const SymbolValues& sizes) {
+  py::dict result;
+  py::list rows, stashes, layers;
+  for (const PlanRow& row : choice.rows) rows.append(row_facts(row, choice, sizes));
+  for (size_t s = 0; s < choice.stashes.size(); ++s)
+    stashes.append(stash_facts(choice.stashes[s], choice.chosen[s], sizes));
+  for (const LayerGroup& group : choice.layers.groups) {
+    py::dict item;
+    item["count"] = group.count;
+    item["boundaries"] = names(group.boundaries);
+    layers.append(item);
+  }
+  result["rows"] = rows;
+  result["stashes"] = stashes;
+  result["layers"] = layers;
+  result["before"] = figures(choice.before);
+  result["after"] = figures(choice.after);
+  result["warnings"] = choice.warnings;
+  result["minimum_bytes"] = choice.minimum_bytes;
+  result["fits"] = choice.fits;
+  result["recomputed_values"] = choice.decisions.recompute.size();
+  py::dict values;
+  for (const auto& [symbol, value] : sizes.entries()) values[py::str(symbol)] = value;
+  result["sizes"] = values;
+  return result;
+}
+
+}  // namespace
+
+py::object memory_facts(CompiledPiece& piece) {
+  const MemoryChoice* choice = piece.session().memory_choice();
+  if (!choice) return py::none();
+  return choice_facts(*choice, piece.session().first_sizes());
+}
+
+/// Peak and time if exactly the row of that number were applied.
+py::object row_figures(CompiledPiece& piece, size_t row) {
+  const MemoryChoice* choice = piece.session().memory_choice();
+  if (!choice) return py::none();
+  std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
+  for (size_t s : choice->rows.at(row).stashes) chosen[s] = choice->rows[row].strategy;
+  return figures(piece.session().figures_of(decisions_of(*choice, chosen)));
+}
+
+void init_memory(py::module_& m) {
+  py::class_<MemoryOptions>(m, "MemoryOptions", "What is asked of the memory optimizer.")
+      .def(py::init<>())
+      .def_readwrite("level", &MemoryOptions::level)
+      .def_readwrite("budget_bytes", &MemoryOptions::budget_bytes)
+      .def_readwrite("budget_fraction", &MemoryOptions::budget_fraction)
+      .def(
+          "add_config",
+          [](MemoryOptions& options, std::string id, int strategy, int64_t count) {
+            ORTM_CHECK(strategy >= 0 && strategy <= 2,
+                       "[memory] the strategy must be 0, 1 or 2, but found ", strategy);
+            options.config.push_back({std::move(id), static_cast<Strategy>(strategy), count});
+          },
+          py::arg("cluster_id"), py::arg("strategy"), py::arg("count"),
+          "Adds one element `cluster_id:strategy:count` of a configuration.");
+}
+
+}  // namespace ortmodule::bindings

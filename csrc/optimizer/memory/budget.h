@@ -1,0 +1,16 @@
+// The fastest plan that fits a number of bytes.
+#pragma once
+
+#include "optimizer/memory/memory_optimizer.h"
+
+namespace ortmodule {
+
+/// By stash: whether it holds a value that crosses from one layer to the next.
+std::vector<bool> boundary_stashes(const MemoryChoice& choice);
+
+/// Fills `chosen`, `minimum_bytes` and `fits` of `choice`. The candidates do not depend on the
+/// budget, and dominated ones are dropped: a larger budget never gets a slower plan, a smaller one
+/// never a higher peak. If nothing fits, the plan with the least peak is taken.
+void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluate& evaluate);
+
+}  // namespace ortmodule

@@ -1,0 +1,310 @@
+#include "optimizer/memory/memory_optimizer.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "optimizer/memory/budget.h"
+
+namespace ortmodule {
+namespace {
+
+using Chosen = std::vector<std::optional<Strategy>>;
+
+const RecomputePlan* plan_of(const Stash& stash, Strategy strategy) {
+  for (const RecomputePlan& plan : stash.plans)
+    if (plan.strategy == strategy) return &plan;
+  return nullptr;
+}
+
+void list_rows(MemoryChoice& choice, const SymbolValues& sizes) {
+  std::map<std::pair<std::string, Strategy>, size_t> known;
+  for (size_t s = 0; s < choice.stashes.size(); ++s) {
+    for (const RecomputePlan& plan : choice.stashes[s].plans) {
+      const auto [at, is_new] =
+          known.try_emplace({plan.cluster_id, plan.strategy}, choice.rows.size());
+      if (is_new) choice.rows.push_back({plan.cluster_id, plan.strategy, {}, 0, {}, {}});
+      PlanRow& row = choice.rows[at->second];
+      row.stashes.push_back(s);
+      row.saving_bytes = row.saving_bytes + plan.saving_bytes;
+    }
+  }
+  std::stable_sort(choice.rows.begin(), choice.rows.end(), [&](const PlanRow& a, const PlanRow& b) {
+    return a.saving_bytes.evaluate(sizes) > b.saving_bytes.evaluate(sizes);
+  });
+}
+
+/// A stash of which only some values cross a layer's start falls in two: those are kept, the rest
+/// follows from them.
+void split_at_boundaries(MemoryChoice& choice) {
+  std::unordered_set<const Value*> crossing;
+  for (const LayerGroup& group : choice.layers.groups)
+    crossing.insert(group.boundaries.begin(), group.boundaries.end());
+  std::vector<Stash> result;
+  for (Stash& stash : choice.stashes) {
+    Stash rest = stash;
+    std::erase_if(rest.values, [&](const Value* v) { return crossing.contains(v); });
+    std::erase_if(stash.values, [&](const Value* v) { return !crossing.contains(v); });
+    for (Stash* part : {&stash, &rest}) {
+      if (part->values.empty()) continue;
+      const DimExpr whole = part->bytes;
+      part->bytes = DimExpr(0);
+      for (const Value* value : part->values) part->bytes = part->bytes + bytes_of(*value);
+      for (RecomputePlan& plan : part->plans)
+        plan.saving_bytes = plan.saving_bytes - whole + part->bytes;
+      result.push_back(std::move(*part));
+    }
+  }
+  choice.stashes = std::move(result);
+}
+
+void apply_config(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
+  std::map<std::string, ConfigElement> last;  // of equal ids the last element holds
+  for (const ConfigElement& element : config) last[element.cluster_id] = element;
+  for (const auto& [id, element] : last) {
+    if (element.strategy == Strategy::None) continue;
+    const auto row = std::find_if(choice.rows.begin(), choice.rows.end(), [&](const PlanRow& r) {
+      return r.cluster_id == id && r.strategy == element.strategy;
+    });
+    if (row == choice.rows.end()) continue;
+    const size_t wanted = element.count < 0 ? row->stashes.size()
+                                            : std::min(row->stashes.size(),
+                                                       static_cast<size_t>(element.count));
+    for (size_t i = 0; i < wanted; ++i) choice.chosen[row->stashes[i]] = element.strategy;
+  }
+}
+
+void warn_unknown(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
+  std::vector<std::string> ids;
+  for (const PlanRow& row : choice.rows)
+    ids.push_back(str(row.cluster_id, ":", static_cast<int>(row.strategy)));
+  for (const ConfigElement& element : config) {
+    const std::string wanted =
+        str(element.cluster_id, ":", static_cast<int>(element.strategy));
+    const bool known = std::any_of(choice.rows.begin(), choice.rows.end(), [&](const PlanRow& r) {
+      return r.cluster_id == element.cluster_id &&
+             (element.strategy == Strategy::None || r.strategy == element.strategy);
+    });
+    if (known) continue;
+    std::string near;
+    for (const std::string& id : nearest_ids(wanted, ids)) near += (near.empty() ? "" : ", ") + id;
+    choice.warnings.push_back(
+        str("[ORTMODULE_MEMORY_OPT_CONFIG] '", wanted, "' matches no plan of this model",
+            near.empty() ? std::string("; it has none") : str("; the nearest are ", near)));
+  }
+}
+
+/// What a level asks for before rows without gain are dropped.
+Chosen level_candidates(const MemoryChoice& choice, int level) {
+  Chosen chosen(choice.stashes.size());
+  const std::vector<bool> kept = boundary_stashes(choice);
+  for (size_t s = 0; s < choice.stashes.size(); ++s) {
+    const Stash& stash = choice.stashes[s];
+    if (!kept[s] && plan_of(stash, Strategy::Recompute)) {
+      chosen[s] = Strategy::Recompute;
+    } else if (level >= 2 && plan_of(stash, Strategy::Compromise)) {
+      chosen[s] = Strategy::Compromise;
+    }
+  }
+  return chosen;
+}
+
+class LevelChooser {
+ public:
+  LevelChooser(MemoryChoice& choice, const Evaluate& evaluate)
+      : choice_(choice), evaluate_(evaluate) {}
+
+  void run(int level) {
+    Chosen chosen = level_candidates(choice_, level);
+    PlanFigures best = figures(chosen);
+    const PlanFigures& before = choice_.before;
+    const bool gains = best.peak_bytes < before.peak_bytes - before.peak_bytes / 100 ||
+                       best.accumulating_peak_bytes <
+                           before.accumulating_peak_bytes - before.accumulating_peak_bytes / 100;
+    if (!gains || best.peak_bytes > before.peak_bytes) {
+      for (PlanRow& row : choice_.rows)
+        row.reason = "no gain: the peak of this model is not what forward keeps";
+      choice_.warnings.push_back(
+          str("recomputation would not lower the peak of this model (", best.peak_bytes,
+              " bytes with it, ", choice_.before.peak_bytes, " without): it is left alone"));
+      return;
+    }
+    drop_rows_without_gain(chosen, best);
+    drop_late_layers(chosen, best);
+    choice_.chosen = std::move(chosen);
+  }
+
+ private:
+  PlanFigures figures(const Chosen& chosen) const {
+    return evaluate_(decisions_of(choice_, chosen));
+  }
+
+  // A step may start with gradients from the last one or without: neither peak may rise.
+  static bool is_higher(const PlanFigures& a, const PlanFigures& b) {
+    return a.peak_bytes > b.peak_bytes || a.accumulating_peak_bytes > b.accumulating_peak_bytes;
+  }
+
+  // A row gains nothing if the peak is no higher without it.
+  void drop_rows_without_gain(Chosen& chosen, PlanFigures& best) {
+    for (PlanRow& row : choice_.rows) {
+      Chosen without = chosen;
+      bool any = false;
+      for (size_t s : row.stashes) {
+        if (chosen[s] != row.strategy) continue;
+        without[s].reset();
+        any = true;
+      }
+      if (!any) continue;
+      const PlanFigures now = figures(without);
+      if (is_higher(now, best) || now.time_us > best.time_us) continue;
+      chosen = std::move(without);
+      best = now;
+      row.reason = "no gain: the peak is no lower with it";
+    }
+  }
+
+  // Backward passes the last layers first, while the first layers' values are all still there:
+  // what they would free is taken again at once.
+  void drop_late_layers(Chosen& chosen, PlanFigures& best) {
+    size_t end = chosen.size();
+    for (size_t step = std::max<size_t>(chosen.size() / 16, 1); end > 0; end -= std::min(end, step)) {
+      Chosen without = chosen;
+      bool any = false;
+      for (size_t s = end - std::min(end, step); s < end; ++s) {
+        any = any || without[s].has_value();
+        without[s].reset();
+      }
+      if (!any) continue;
+      const PlanFigures now = figures(without);
+      if (is_higher(now, best) || now.time_us > best.time_us) return;
+      chosen = std::move(without);
+      best = now;
+    }
+  }
+
+  MemoryChoice& choice_;
+  const Evaluate& evaluate_;
+};
+
+void forbid(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
+  for (const ConfigElement& element : config) {
+    if (element.strategy != Strategy::None) continue;
+    for (Stash& stash : choice.stashes)
+      std::erase_if(stash.plans, [&](const RecomputePlan& plan) {
+        return plan.cluster_id == element.cluster_id;
+      });
+  }
+}
+
+void finish(MemoryChoice& choice, const MemoryOptions& options, const Evaluate& evaluate) {
+  choice.decisions = decisions_of(choice, choice.chosen);
+  choice.after = choice.decisions.empty() ? choice.before : evaluate(choice.decisions);
+  for (PlanRow& row : choice.rows) {
+    row.applied = static_cast<size_t>(
+        std::count_if(row.stashes.begin(), row.stashes.end(),
+                      [&](size_t s) { return choice.chosen[s] == row.strategy; }));
+    if (options.level == 0 && !options.config.empty() && row.applied > 0) {
+      Chosen without = choice.chosen;
+      for (size_t s : row.stashes) without[s].reset();
+      if (evaluate(decisions_of(choice, without)).peak_bytes <= choice.after.peak_bytes)
+        choice.warnings.push_back(str("'", row.cluster_id, ":", static_cast<int>(row.strategy),
+                                      "' is applied as asked, but the peak would be no higher "
+                                      "without it"));
+    }
+  }
+}
+
+}  // namespace
+
+MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
+  MemoryDecisions decisions;
+  std::vector<bool> dropped;
+  auto drop = [&](const Value* value) {
+    const auto id = static_cast<size_t>(value->id());
+    if (dropped.size() <= id) dropped.resize(id + 1, false);
+    dropped[id] = true;
+    decisions.recompute.push_back(value->id());
+  };
+  std::vector<const Value*> keep;
+  for (size_t s = 0; s < chosen.size(); ++s) {
+    if (!chosen[s]) continue;
+    const RecomputePlan* plan = plan_of(choice.stashes[s], *chosen[s]);
+    ORTM_ASSERT(plan, "a stash is recomputed without a plan");
+    for (const Value* value : choice.stashes[s].values) drop(value);
+    keep.insert(keep.end(), plan->keep.begin(), plan->keep.end());
+  }
+  if (decisions.recompute.empty()) return decisions;
+  // Where a layer begins, its operand is kept even if backward would not read it.
+  if (choice.keep_boundaries)
+    for (const LayerGroup& group : choice.layers.groups)
+      keep.insert(keep.end(), group.boundaries.begin(), group.boundaries.end());
+  for (const Value* value : keep) {
+    const auto id = static_cast<size_t>(value->id());
+    const bool known = std::find(decisions.keep.begin(), decisions.keep.end(), value->id()) !=
+                       decisions.keep.end();
+    if (!known && (id >= dropped.size() || !dropped[id])) decisions.keep.push_back(value->id());
+  }
+  return decisions;
+}
+
+MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
+                                const SymbolValues& sizes, const Evaluate& evaluate) {
+  MemoryChoice choice;
+  choice.stashes = find_stashes(joint);
+  choice.before = choice.after = evaluate({});
+  const bool budget = options.budget_bytes || options.budget_fraction;
+  choice.layers = find_layers(joint, sizes);
+  if (options.level > 0 || budget) split_at_boundaries(choice);
+  list_rows(choice, sizes);
+  choice.chosen.assign(choice.stashes.size(), std::nullopt);
+  if (!options.asked()) return choice;
+  if (options.level == 0) warn_unknown(choice, options.config);
+  choice.keep_boundaries = options.level > 0 || budget;
+  if (options.level > 0) {
+    LevelChooser(choice, evaluate).run(options.level);
+  } else if (budget) {
+    forbid(choice, options.config);
+    const int64_t bytes =
+        options.budget_bytes ? *options.budget_bytes
+                             : static_cast<int64_t>(*options.budget_fraction *
+                                                    static_cast<double>(choice.before.peak_bytes));
+    choose_for_budget(choice, bytes, evaluate);
+  } else {
+    apply_config(choice, options.config);
+  }
+  finish(choice, options, evaluate);
+  return choice;
+}
+
+namespace {
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::vector<std::string> nearest_ids(const std::string& wanted,
+                                     const std::vector<std::string>& ids) {
+  std::vector<std::pair<size_t, std::string>> ranked;
+  for (const std::string& id : ids) ranked.emplace_back(edit_distance(wanted, id), id);
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<std::string> nearest;
+  for (size_t i = 0; i < ranked.size() && i < 3; ++i) nearest.push_back(ranked[i].second);
+  return nearest;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,75 @@
+// Which stashes a module recomputes: by configuration, by level, or by a budget in bytes.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizer/memory/layers.h"
+#include "optimizer/memory/stashes.h"
+
+namespace ortmodule {
+
+/// One element of a configuration: `cluster_id:strategy:count`.
+struct ConfigElement {
+  std::string cluster_id;
+  Strategy strategy = Strategy::Recompute;
+  int64_t count = -1;  // the first `count` occurrences in program order; -1: all
+};
+
+/// What the user asked of the memory optimizer. A budget excludes a level above 0; with one, only
+/// elements of strategy 0 mean anything: they forbid.
+struct MemoryOptions {
+  int level = 0;
+  std::vector<ConfigElement> config;
+  std::optional<int64_t> budget_bytes;    // of Plan::peak_bytes
+  std::optional<double> budget_fraction;  // of the peak without the optimizer
+  bool asked() const { return level > 0 || !config.empty() || budget_bytes || budget_fraction; }
+};
+
+/// What a set of decisions costs, by the plan that it leads to.
+struct PlanFigures {
+  int64_t peak_bytes = 0;
+  int64_t accumulating_peak_bytes = 0;  // with gradients handed over as they are made
+  int64_t saved_bytes = 0;
+  double time_us = 0;
+};
+using Evaluate = std::function<PlanFigures(const MemoryDecisions&)>;
+
+/// All occurrences of one cluster id and strategy.
+struct PlanRow {
+  std::string cluster_id;
+  Strategy strategy = Strategy::Recompute;
+  std::vector<size_t> stashes;  // positions among MemoryChoice::stashes
+  size_t applied = 0;
+  DimExpr saving_bytes;
+  std::string reason;  // why a level or budget left it off
+};
+
+struct MemoryChoice {
+  std::vector<Stash> stashes;
+  std::vector<std::optional<Strategy>> chosen;  // by stash; nothing: kept
+  std::vector<PlanRow> rows;                    // largest saving first
+  Layers layers;
+  MemoryDecisions decisions;
+  PlanFigures before, after;
+  std::vector<MemoryDecisions> frontier;  // of a budget: peak ascends, time descends
+  std::vector<std::string> warnings;
+  bool keep_boundaries = false;
+  int64_t minimum_bytes = 0;  // least reachable peak, if a budget was given
+  bool fits = true;           // the budget is kept
+};
+
+/// The decisions that `choice` stands for if exactly `chosen` is recomputed.
+MemoryDecisions decisions_of(const MemoryChoice& choice,
+                             const std::vector<std::optional<Strategy>>& chosen);
+
+/// Chooses for one signature of shapes. `evaluate` plans the module with given decisions.
+MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
+                                const SymbolValues& sizes, const Evaluate& evaluate);
+
+/// Up to three of `ids` closest to `wanted` by edit distance.
+std::vector<std::string> nearest_ids(const std::string& wanted, const std::vector<std::string>& ids);
+
+}  // namespace ortmodule

@@ -1,0 +1,47 @@
+// What forward keeps for backward, and how each kept value could be recomputed instead.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/recompute.h"
+
+namespace ortmodule {
+
+/// How a stash is treated; the numbers are those of a configuration element.
+enum class Strategy : uint8_t { None = 0, Recompute = 1, Compromise = 2 };
+
+/// A way to recompute the results of one node: the subgraph that runs again, ending in the node.
+struct RecomputePlan {
+  Strategy strategy = Strategy::Recompute;
+  std::vector<const Node*> nodes;  // in program order
+  std::string cluster_id;          // op types, each followed by "+"
+  /// Values that must be kept for it although backward does not read them.
+  std::vector<const Value*> keep;
+  /// Bytes that the plan no longer keeps, less what it newly keeps.
+  DimExpr saving_bytes;
+  /// What the user writes into a configuration: "BiasGelu+:1:-1".
+  std::string config(int64_t count = -1) const;
+};
+
+/// The values of one forward node that backward reads, as storages: views of them count as they.
+struct Stash {
+  const Node* node = nullptr;
+  std::vector<const Value*> values;  // outputs of `node`
+  DimExpr bytes;
+  std::vector<RecomputePlan> plans;  // empty: `refusal` says why
+  std::string refusal;
+};
+
+/// Every stash of `joint` in program order. Values that the caller receives anyway are left out:
+/// dropping them would free nothing.
+///
+/// A plan walks from the node towards its operands until it meets inputs, other stashes or returned
+/// values, and takes everything on its way, views included. Strategy 2 stops at a widening cast and
+/// keeps the cast's narrow operand.
+std::vector<Stash> find_stashes(const Graph& joint);
+
+/// Bytes of a value as an expression over the input sizes.
+DimExpr bytes_of(const Value& value);
+
+}  // namespace ortmodule

@@ -1,0 +1,244 @@
+"""What a user asks of the memory optimizer: a level, a configuration, or a budget in bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LEVEL = "ORTMODULE_MEMORY_OPT_LEVEL"
+CONFIG = "ORTMODULE_MEMORY_OPT_CONFIG"
+BUDGET = "ORTMODULE_MEMORY_OPT_BUDGET"
+STRICT = "ORTMODULE_MEMORY_OPT_STRICT"
+
+LEVEL_NAMES = (
+    "USER_SPECIFIED",
+    "TRANSFORMER_LAYERWISE_RECOMPUTE",
+    "TRANSFORMER_LAYERWISE_RECOMPUTE_WITH_COMPROMISE",
+)
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+@dataclass(frozen=True)
+class ConfigElement:
+    """`cluster_id:strategy:count` of a configuration."""
+
+    cluster_id: str
+    strategy: int
+    """0 none (forbid), 1 recompute, 2 recompute with compromise."""
+    count: int
+    """The first `count` occurrences in program order; -1 for all."""
+
+    def __str__(self) -> str:
+        return f"{self.cluster_id}:{self.strategy}:{self.count}"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes that a step may take. Exactly one of the three is set."""
+
+    text: str
+    total_bytes: int | None = None
+    """All bytes on the device: parameters, gradients, optimizer state and the step."""
+    activation_bytes: int | None = None
+    """The step alone."""
+    activation_fraction: float | None = None
+    """The step alone, as a part of its peak without the optimizer."""
+
+
+@dataclass
+class MemoryRequest:
+    """The memory optimizer's settings of one module."""
+
+    level: int = 0
+    config: list[ConfigElement] = field(default_factory=list)
+    config_source: str = ""
+    """The path or the text that the configuration came from."""
+    budget: Budget | None = None
+    strict: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def asked(self) -> bool:
+        """A level, a configuration or a budget was set."""
+        return self.level > 0 or bool(self.config_source) or self.budget is not None
+
+    @classmethod
+    def from_environment(cls, memory_budget: str | int | float | None = None) -> MemoryRequest:
+        """Read the variables; `memory_budget`, an argument of `ORTModule`, wins over its variable.
+
+        Raises:
+            ValueError: a value that it cannot have, with the variable, the element and the remedy.
+        """
+        request = cls(level=_level(), strict=_strict())
+        where = "memory_budget" if memory_budget is not None else BUDGET
+        given = memory_budget if memory_budget is not None else os.environ.get(BUDGET)
+        if given is not None and str(given).strip():
+            request.budget = parse_budget(given, where)
+        text = os.environ.get(CONFIG, "").strip()
+        if text and request.level > 0:
+            request.warnings.append(
+                f"[{CONFIG}] ignored, since {LEVEL}={request.level} applies whole layers; set "
+                f"{LEVEL}=0 to use the configuration"
+            )
+        elif text:
+            request.config = parse_config(text)
+            request.config_source = text
+        request._check_budget(where)
+        return request
+
+    def _check_budget(self, where: str) -> None:
+        if self.budget is None:
+            return
+        if self.level > 0:
+            raise ValueError(
+                f"[{where}] a budget chooses the plan itself, but found {LEVEL}={self.level} "
+                f"beside it; set {LEVEL}=0 or remove the budget"
+            )
+        for element in self.config:
+            if element.strategy != 0:
+                raise ValueError(
+                    f"[{CONFIG}] beside a budget only elements of strategy 0 (which forbid) are "
+                    f"possible, but found {str(element)!r}; write "
+                    f"'{element.cluster_id}:0:{element.count}' or remove the budget"
+                )
+
+
+def _level() -> int:
+    text = os.environ.get(LEVEL, "").strip() or "0"
+    if text not in ("0", "1", "2"):
+        raise ValueError(
+            f"[{LEVEL}] the level must be 0, 1 or 2, but found {text!r}; 0 applies "
+            f"{CONFIG}, 1 recomputes by layer, 2 keeps narrower tensors as well"
+        )
+    return int(text)
+
+
+def _strict() -> bool:
+    text = os.environ.get(STRICT, "").strip() or "0"
+    if text not in ("0", "1"):
+        raise ValueError(f"[{STRICT}] the value must be 0 or 1, but found {text!r}")
+    return text == "1"
+
+
+def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:
+    """`20GiB`, `activations:900MB` or `activations:60%`; a plain number counts bytes.
+
+    Raises:
+        ValueError: the text is none of these, or not positive.
+    """
+    text = str(given).strip()
+    rule = "a budget is written as '20GiB', 'activations:900MB' or 'activations:60%'"
+    of_step = text.lower().startswith("activations:")
+    amount = text.split(":", 1)[1].strip() if of_step else text
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z%]*)", amount)
+    if match is None or isinstance(given, bool):
+        raise ValueError(f"[{where}] {rule}, but found {text!r}")
+    number, unit = float(match[1]), match[2].lower()
+    if number <= 0:
+        raise ValueError(f"[{where}] a budget must be positive, but found {text!r}")
+    if unit == "%":
+        if not of_step:
+            raise ValueError(
+                f"[{where}] a percentage needs 'activations:' before it, but found {text!r}; "
+                f"write 'activations:{amount}'"
+            )
+        return Budget(text, activation_fraction=number / 100)
+    if unit not in _UNITS:
+        raise ValueError(f"[{where}] {rule}, but found the unit {match[2]!r} in {text!r}")
+    count = int(number * _UNITS[unit])
+    if count < 1:
+        raise ValueError(f"[{where}] a budget is at least one byte, but found {text!r}")
+    return Budget(text, activation_bytes=count) if of_step else Budget(text, total_bytes=count)
+
+
+def parse_config(text: str) -> list[ConfigElement]:
+    """The elements of a JSON file, of a JSON list, or of a comma-separated list.
+
+    Raises:
+        ValueError: the file is missing or no array of strings, or an element is malformed.
+    """
+    if text.startswith("["):
+        return _from_json(text, "its value")
+    if _looks_like_path(text):
+        path = Path(text).expanduser()
+        try:
+            content = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"[{CONFIG}] the file {text!r} must be readable, but found: "
+                f"{getattr(error, 'strerror', None) or error}; write a JSON list of "
+                "'<cluster id>:<strategy>:<count>' into it"
+            ) from None
+        return _from_json(content, f"the file {text!r}")
+    return _from_strings([text])
+
+
+def _looks_like_path(text: str) -> bool:
+    """An element ends in `:strategy:count`; anything else names a file."""
+    return text.endswith(".json") or Path(text).is_file() or ":" not in text
+
+
+def _from_json(content: str, source: str) -> list[ConfigElement]:
+    try:
+        value: Any = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"[{CONFIG}] {source} must hold JSON, but found: {error.msg} in line {error.lineno}; "
+            'write ["BiasGelu+:1:-1"]'
+        ) from None
+    if not isinstance(value, list):
+        raise ValueError(
+            f"[{CONFIG}] {source} must hold a JSON list of strings, but found "
+            f'{type(value).__name__}; write ["BiasGelu+:1:-1"]'
+        )
+    for item in value:
+        if not isinstance(item, str):
+            raise ValueError(
+                f"[{CONFIG}] each element must be a string, but found {item!r} in {source}; "
+                'write "BiasGelu+:1:-1"'
+            )
+    return _from_strings(value)
+
+
+def _from_strings(texts: list[str]) -> list[ConfigElement]:
+    return [_element(part.strip()) for text in texts for part in text.split(",")]
+
+
+def _element(text: str) -> ConfigElement:
+    rule = "an element is '<cluster id>:<strategy>:<count>', as in 'BiasGelu+:1:-1'"
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise ValueError(f"[{CONFIG}] {rule}, but found {text!r} with {len(parts)} parts")
+    cluster, strategy, count = (part.strip() for part in parts)
+    if re.fullmatch(r"(?:[A-Za-z_][A-Za-z0-9_.]*\+)+", cluster) is None:
+        raise ValueError(
+            f"[{CONFIG}] a cluster id is op types each followed by '+', but found {cluster!r} in "
+            f"{text!r}; copy an id from the table of plans"
+        )
+    if strategy not in ("0", "1", "2"):
+        raise ValueError(
+            f"[{CONFIG}] the strategy must be 0 (none), 1 (recompute) or 2 (compromise), but found "
+            f"{strategy!r} in {text!r}"
+        )
+    if re.fullmatch(r"-1|[0-9]{1,9}", count) is None:
+        raise ValueError(
+            f"[{CONFIG}] the count must be -1 (all) or a number of occurrences, but found "
+            f"{count!r} in {text!r}"
+        )
+    return ConfigElement(cluster, int(strategy), int(count))
