@@ -6,6 +6,7 @@ and writes what it saw.
 
 from __future__ import annotations
 
+import operator
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -145,11 +146,10 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
 
 def _eager_outputs(gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any) -> list[Any]:
     """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
-    if any(map(_is_restrided_dropout, gm.graph.nodes)):
-        try:
-            return tracing.replayed(gm, inputs, fake_mode)
-        except Exception as error:  # a higher-order operator, in nearly no model
-            raise CannotLower(f"strides behind a dropout, {type(error).__name__}") from error
+    if any(_is_restrided_dropout(node) or _is_doubtful(node) for node in gm.graph.nodes):
+        trace = _PieceTrace(gm, fake_mode, tensor_grad_mode=False)
+        trace.grad_enabled = False
+        return list(tracing.replayed(_Replay(gm, trace).run, inputs, fake_mode))
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
     return [
         value.meta.get("example_value") if isinstance(value, fx.Node) else None
@@ -164,6 +164,27 @@ def _is_restrided_dropout(node: fx.Node) -> bool:
         return False
     operand, result = (n.meta.get("example_value") for n in (node.args[0], node))
     return isinstance(operand, Tensor) and operand.stride() != result.stride()
+
+
+_DOUBTFUL = {torch.pow, operator.pow, torch.roll, "pow", "roll", "__rpow__"}
+
+
+def _is_doubtful(node: fx.Node) -> bool:
+    """Whether fake tensors may say other strides than eager, as they do for some operators."""
+    return node.target in _DOUBTFUL and not all(
+        _is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
+    )
+
+
+def _is_row_major(value: Any) -> bool:
+    """Compared as texts, since comparing symbols would add guards."""
+    expected: Any = 1
+    if isinstance(value, Tensor):
+        for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+            if str(stride) != str(expected):
+                return False
+            expected = expected * size
+    return True
 
 
 # ---- the trace ----------------------------------------------------------------------------------
@@ -301,7 +322,7 @@ class _PieceInterpreter(fx.Interpreter):
         raise CannotLower(f"higher-order operator {name}", self.origin)
 
     def _nested(self, body: fx.GraphModule, tag: str, follow_grad_mode: bool) -> _PieceInterpreter:
-        nested = _PieceInterpreter(body, self.trace, tag, follow_grad_mode)
+        nested = type(self)(body, self.trace, tag, follow_grad_mode)
         nested.grad_mode = self.grad_mode
         nested.origin = self.origin
         return nested
@@ -426,6 +447,13 @@ class _PieceInterpreter(fx.Interpreter):
             node.meta["origin"] = self.origin
             node.meta["tag"] = self.tag
         self._last_recorded = next(iter(reversed(graph.nodes)), None)
+
+
+class _Replay(_PieceInterpreter):
+    """Runs the graph on fake tensors for what is known of its outputs alone."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        return fx.Interpreter.run_node(self, n)
 
 
 def _may_carry_gradient(node: fx.Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ortmodule_py import ORTModule, last_run_report
 
@@ -51,3 +52,26 @@ class ChangesWhatItDropped(nn.Module):
 def test_change_of_what_a_dropout_passed_on() -> None:
     x = torch.randn(3, 4)
     assert torch.equal(ORTModule(ChangesWhatItDropped())(x), 2 * x + 1)
+
+
+class FakedWrongly(nn.Module):
+    """For these operators torch's fake tensors have other strides than eager's results."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        power = torch.pow(2.0, x)
+        inner = checkpoint(lambda t: 2.0 ** t.tanh(), x, use_reentrant=False)
+        return [power, power + 1, x.roll(1, 1), torch.roll(x, 2, 2) * 2, inner]
+
+
+def test_operators_that_fake_tensors_get_wrong() -> None:
+    for x in (
+        torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last),
+        torch.randn(5, 3, 4, 2).permute(3, 2, 1, 0),
+        torch.randn(2, 4, 3, 5),
+    ):
+        want = FakedWrongly()(x)
+        model = ORTModule(FakedWrongly())
+        for out, expected in zip(model(x), want, strict=True):
+            assert out.stride() == expected.stride()
+            torch.testing.assert_close(out, expected)
+        assert last_run_report(model)["compiled"]
