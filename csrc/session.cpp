@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <chrono>
+#include <utility>
 
 #include "gradient/build_gradient.h"
 #include "plan/retained_peak.h"
@@ -125,6 +126,12 @@ PlanFigures Session::figures_of(const MemoryDecisions& decisions) {
   return figures_with(decisions, *first_request_);
 }
 
+std::shared_ptr<const Plan> Session::plan_with(const MemoryDecisions& decisions) {
+  const std::lock_guard lock(mutex_);
+  ORTM_CHECK(first_request_, "[memory] a forward must have run before a plan is shown");
+  return make_plan(*lowered_for(decisions), *first_request_);
+}
+
 void Session::choose(const PlanRequest& request) {
   StageTimer timer(times_.optimize_memory_ms);
   memory_choice_ = choose_memory_plan(
@@ -146,18 +153,36 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
     if (options_.memory.asked()) choose(request);
   }
   if (!memory_choice_) return {};
-  const auto& frontier = memory_choice_->frontier;
-  if (request.symbols.entries() == first_request_->symbols.entries())
-    return memory_choice_->decisions;
-  if (frontier.empty() || !options_.memory.budget_bytes) return memory_choice_->decisions;
-  // Peaks ascend along the frontier for other shapes as well: the last that fits is the fastest.
-  size_t fits = 0, end = frontier.size();
-  while (fits + 1 < end) {
-    const size_t middle = (fits + end) / 2;
-    const bool ok = figures_with(frontier[middle], request).peak_bytes <= *options_.memory.budget_bytes;
-    (ok ? fits : end) = middle;
+  const std::optional<int64_t> budget = budget_of(options_.memory, memory_choice_->before.peak_bytes);
+  if (!budget) return memory_choice_->decisions;
+  if (request.symbols.entries() == first_request_->symbols.entries()) {
+    if (memory_choice_->fits) return memory_choice_->decisions;
+    throw Error(over_budget_text(options_.memory, *budget, memory_choice_->minimum_bytes));
   }
-  return frontier[fits];
+  return options_.memory.budget_fraction ? memory_choice_->decisions : fit_to_budget(request);
+}
+
+MemoryDecisions Session::fit_to_budget(const PlanRequest& request) {
+  const int64_t budget = *options_.memory.budget_bytes;
+  const auto& frontier = memory_choice_->frontier;
+  // Peaks ascend along the frontier for other shapes as well: the last that fits is the fastest.
+  size_t fitting = 0, end = frontier.size();  // frontier[0, fitting) fits, [end, size) does not
+  while (fitting < end) {
+    const size_t middle = (fitting + end) / 2;
+    const bool fits = figures_with(frontier[middle], request).peak_bytes <= budget;
+    (fits ? fitting : end) = fits ? middle + 1 : middle;
+  }
+  if (fitting > 0) return frontier[fitting - 1];
+  const int64_t least = figures_with(frontier[0], request).peak_bytes;
+  const std::string text = over_budget_text(options_.memory, budget, least);
+  if (options_.memory.strict) throw Error(text);
+  warnings_.push_back(text + "; this shape runs with the plan of the least peak");
+  return frontier[0];
+}
+
+std::vector<std::string> Session::take_warnings() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(warnings_, {});
 }
 
 const Program& Session::backward_program(PlanEntry& entry, const std::vector<bool>& arrived,

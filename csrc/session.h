@@ -76,6 +76,10 @@ class Session {
   const MemoryChoice* memory_choice();
   /// The peak and time that these decisions lead to, for the shapes of the first plan.
   PlanFigures figures_of(const MemoryDecisions& decisions);
+  /// The plan that these decisions lead to, for the shapes of the first plan.
+  std::shared_ptr<const Plan> plan_with(const MemoryDecisions& decisions);
+  /// What was said about the memory of new shapes since the last call.
+  std::vector<std::string> take_warnings();
   /// Symbol values of the first plan.
   const SymbolValues& first_sizes() const { return first_request_->symbols; }
   const PassReport& forward_report() const { return forward_report_; }
@@ -96,11 +100,13 @@ class Session {
   MemoryDecisions decide(const PlanRequest& request);
   PlanFigures figures_with(const MemoryDecisions& decisions, const PlanRequest& request);
   void choose(const PlanRequest& request);
+  MemoryDecisions fit_to_budget(const PlanRequest& request);
 
   std::shared_ptr<const Lowered> lowered_;
   std::vector<std::pair<MemoryDecisions, std::shared_ptr<const Lowered>>> recomputing_;
   std::optional<MemoryChoice> memory_choice_;
   std::optional<PlanRequest> first_request_;
+  std::vector<std::string> warnings_;
   PassReport forward_report_;
   PassReport joint_report_;
   std::vector<bool> differentiable_outputs_;

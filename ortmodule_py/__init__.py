@@ -11,6 +11,7 @@ from ortmodule_py import _build_info
 _build_info.check_torch(torch.__version__)
 
 import ortmodule_py._C as _C  # noqa: E402
+from ortmodule_py.explain import Explanation, explain  # noqa: E402
 from ortmodule_py.module import ORTModule  # noqa: E402
 from ortmodule_py.options import DebugOptions, LogLevel  # noqa: E402
 from ortmodule_py.report import last_run_report  # noqa: E402
@@ -27,10 +28,12 @@ def build_info() -> dict[str, Any]:
 
 __all__ = [
     "DebugOptions",
+    "Explanation",
     "LogLevel",
     "ORTModule",
     "ORTModuleError",
     "__version__",
     "build_info",
+    "explain",
     "last_run_report",
 ]

@@ -87,11 +87,24 @@ class Compiler:
         def run(*args: Any) -> Any:
             return compiled(*args)
 
+        if self.options.memory.budget is not None:
+            run = self._warning_of_shapes(compiled)
         if lowered.checks:
             run = _checked(run, lowered.checks)
         if not lowered.mutated_inputs:
             return run
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
+
+    def _warning_of_shapes(self, compiled: Any) -> Callable[..., Any]:
+        """The piece, saying so where a new shape does not fit the budget."""
+
+        def run(*args: Any) -> Any:
+            result = compiled(*args)
+            for warning in compiled.take_warnings():
+                self.logger.warning("ortmodule_py: %s", warning)
+            return result
+
+        return run
 
     def _guarded(
         self, run: Callable[..., Any], gm: fx.GraphModule, overlap: OverlapGuard
@@ -122,6 +135,7 @@ class Compiler:
         request = self.options.memory
         options = _C.MemoryOptions()
         options.level = request.level
+        options.strict = request.strict
         for element in request.config:
             options.add_config(element.cluster_id, element.strategy, element.count)
         budget = request.budget
@@ -133,7 +147,8 @@ class Compiler:
             options.budget_bytes = budget.activation_bytes
         else:
             assert budget.total_bytes is not None
-            options.budget_bytes = max(budget.total_bytes - self.reserved_bytes(), 0)
+            options.reserved_bytes = self.reserved_bytes()
+            options.budget_bytes = max(budget.total_bytes - options.reserved_bytes, 0)
         return options
 
     def _dump(self, stage: int, name: str, text: str) -> None:

@@ -1,10 +1,19 @@
-"""What the memory optimizer did, for people: the table of plans and what the bytes are."""
+"""What the memory optimizer found and did, for people: symbols, the table of plans, notes."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Any
 
+import sympy
 from torch import nn
+
+from .memory_options import BUDGET, CONFIG, LEVEL, LEVEL_NAMES, MemoryRequest
+
+_COLUMNS = ("Configs", "Freq", "Max Saving(Bytes)", "Saving Symbolic(Bytes)", "Peak", "Step time")
+ROWS_BY_DEFAULT = 5
+"""Rows shown at the default log level if nothing was asked of the memory optimizer."""
 
 
 def reserved_bytes(module: nn.Module) -> int:
@@ -17,8 +26,167 @@ def reserved_bytes(module: nn.Module) -> int:
     return held + state
 
 
-def facts_of(compiler: Any) -> dict[str, Any] | None:
-    """The memory optimizer's facts of the training piece with the most saved bytes."""
-    facts = [piece.compiled.memory() for piece in compiler.pieces]
-    known = [fact for fact in facts if fact is not None]
-    return max(known, key=lambda fact: fact["before"]["saved_bytes"], default=None)
+def training_piece(compiler: Any) -> Any | None:
+    """The compiled piece whose step keeps the most bytes; None before the first forward."""
+    known = [(piece.compiled, piece.compiled.memory()) for piece in compiler.pieces]
+    trained = [(facts["before"]["saved_bytes"], n) for n, (_, facts) in enumerate(known) if facts]
+    return known[max(trained)[1]][0] if trained else None
+
+
+# ---- symbols ---------------------------------------------------------------------------------
+
+
+def symbol_names(facts: dict[str, Any]) -> dict[str, str]:
+    """Names for the symbols of a captured piece, given the facts of its memory.
+
+    `batch` is the size that dim 0 of most arguments has, `seq_len` that of dim 1 of the first
+    integer argument; symbols that the first batch gave one value there share the name. Any other
+    one is `{argument}_dim{i}` after the first argument that has it.
+    """
+    sizes: dict[str, int] = facts["sizes"]
+    places: dict[str, tuple[str, int, bool]] = {}
+    leading: Counter[int] = Counter()
+    for value in facts["inputs"]:
+        for dim, text in enumerate(value["dims"]):
+            if text not in sizes:
+                continue
+            places.setdefault(text, (value["name"], dim, value["integer"]))
+            if dim == 0:
+                leading[sizes[text]] += 1
+    batch = leading.most_common(1)[0][0] if leading else None
+    lengths = [sizes[s] for s, (_, dim, integer) in places.items() if dim == 1 and integer]
+    names = {}
+    for symbol, (argument, dim, integer) in places.items():
+        if dim == 0 and sizes[symbol] == batch:
+            names[symbol] = "batch"
+        elif dim == 1 and integer and sizes[symbol] == lengths[0]:
+            names[symbol] = "seq_len"
+        else:
+            names[symbol] = f"{argument}_dim{dim}"
+    return names
+
+
+def renamed(text: str, names: dict[str, str]) -> str:
+    """An expression over sizes with readable symbols."""
+    return re.sub(r"[A-Za-z_]\w*", lambda match: names.get(match[0], match[0]), text)
+
+
+def symbolic_text(text: str, names: dict[str, str]) -> str:
+    """An expression over sizes with readable symbols and a float factor in front."""
+    shown = renamed(text, names)
+    if "//" in shown or "%" in shown or "(" in shown:
+        return f"1.0*({shown})"
+    symbols = {name: sympy.Symbol(name) for name in re.findall(r"[A-Za-z_]\w*", shown)}
+    expression = sympy.factor(sympy.sympify(shown, locals=symbols))
+    factor, rest = expression.as_coeff_Mul()
+    if rest == 1:
+        return f"{float(factor)}"
+    return f"{float(factor)}*" + (f"({rest})" if rest.is_Add else str(rest))
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+
+def _row_config(row: dict[str, Any], request: MemoryRequest) -> str:
+    count = -1
+    for element in request.config:
+        if element.cluster_id == row["cluster_id"] and element.strategy == row["strategy"]:
+            count = element.count
+    return f"{row['cluster_id']}:{row['strategy']}:{count}"
+
+
+def _change(after: float, before: float) -> str:
+    return f"{(after / before - 1) * 100:+.1f}%" if before else "n/a"
+
+
+def plan_rows(piece: Any, request: MemoryRequest, limit: int | None = None) -> list[dict[str, Any]]:
+    """The rows of the plan table, largest saving first, as plain values.
+
+    Each predicts the peak and the step time of applying it alone.
+    """
+    facts = piece.memory()
+    names = symbol_names(facts)
+    rows = []
+    for number, row in enumerate(facts["rows"][:limit], start=1):
+        alone = piece.row_figures(number - 1)
+        rows.append(
+            {
+                "number": number,
+                "config": _row_config(row, request),
+                "on": row["applied"] > 0,
+                "applied": row["applied"],
+                "frequency": row["frequency"],
+                "saving_bytes": row["saving_bytes"],
+                "saving_symbolic": symbolic_text(row["saving"], names),
+                "peak_change_bytes": alone["peak_bytes"] - facts["before"]["peak_bytes"],
+                "peak_change": _change(alone["peak_bytes"], facts["before"]["peak_bytes"]),
+                "time_change": _change(alone["time_us"], facts["before"]["time_us"]),
+                "reason": row["reason"],
+                "modules": row["modules"],
+            }
+        )
+    return rows
+
+
+def table_lines(piece: Any, request: MemoryRequest, limit: int | None = None) -> list[str]:
+    """The memory optimizer's part of the start-up text: state, table of plans, notes."""
+    facts = piece.memory()
+    rows = plan_rows(piece, request, limit)
+    cells = [
+        (
+            row["config"],
+            f"{row['frequency']}",
+            f"{row['saving_bytes']:,}",
+            row["saving_symbolic"],
+            row["peak_change"],
+            row["time_change"],
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in [_COLUMNS, *cells]) + 2 for i in range(len(_COLUMNS))]
+    lines = [f"Memory Optimizer     :  {_state(facts, request)}"]
+    if rows:
+        header = "".join(text.ljust(width) for text, width in zip(_COLUMNS, widths, strict=True))
+        lines.append(" " * 32 + header.rstrip())
+    for row, line in zip(rows, cells, strict=True):
+        text = "".join(part.ljust(width) for part, width in zip(line, widths, strict=True))
+        state = "ON " if row["on"] else "OFF"
+        why = f"  [{row['reason']}]" if request.asked and not row["on"] and row["reason"] else ""
+        lines.append(f" - Plan {row['number']:<12} :  {state}  :  {text.rstrip()}{why}")
+    if limit is not None and len(facts["rows"]) > limit:
+        lines.append(f"   ({len(facts['rows']) - limit} more rows at log level INFO)")
+    return lines + _notes(facts, request)
+
+
+def _state(facts: dict[str, Any], request: MemoryRequest) -> str:
+    if not request.asked:
+        return f"OFF  :  Enable with env {LEVEL}=1/2, {CONFIG}=<config.json> or {BUDGET}=<bytes>"
+    parts = []
+    if request.budget is not None:
+        parts.append(f"Memory Budget: [{request.budget.text}]")
+    else:
+        parts.append(f"Memory Optimization Level: [{LEVEL_NAMES[request.level]}]")
+    if request.config_source:
+        parts.append(f"Optimization Config: [{request.config_source}]")
+    before, after = facts["before"], facts["after"]
+    layers = " + ".join(str(group["count"]) for group in facts["layers"]) or "none found"
+    parts.append(
+        f"peak {before['peak_bytes']:,} -> {after['peak_bytes']:,} bytes "
+        f"({_change(after['peak_bytes'], before['peak_bytes'])}), step time "
+        f"{_change(after['time_us'], before['time_us'])} (estimate), layers: {layers}"
+    )
+    state = "ON " if facts["recomputed_values"] else "OFF"
+    return f"{state}  :  " + ", ".join(parts)
+
+
+def _notes(facts: dict[str, Any], request: MemoryRequest) -> list[str]:
+    names = symbol_names(facts)
+    notes = []
+    if not request.asked:
+        notes.append(f"Use {LEVEL}=1 or 2 to recompute by layer, or select plans with {CONFIG}.")
+    named = {names.get(symbol, symbol): value for symbol, value in facts["sizes"].items()}
+    values = ", ".join(f"{name}={value}" for name, value in sorted(named.items()))
+    if values:
+        notes.append(f"Memory saving is calculated based on the 1st batch: {values}")
+    notes += facts["warnings"]
+    return [f"Note {n}: [Memory Optimizer] {note}" for n, note in enumerate(notes, start=1)]

@@ -8,9 +8,12 @@ import sys
 
 from .options import LogLevel
 
+DEVINFO = logging.DEBUG + 5
+"""Python's number for `LogLevel.DEVINFO`."""
+
 _PYTHON_LEVEL = {
     LogLevel.VERBOSE: logging.DEBUG,
-    LogLevel.DEVINFO: logging.DEBUG + 5,
+    LogLevel.DEVINFO: DEVINFO,
     LogLevel.INFO: logging.INFO,
     LogLevel.WARNING: logging.WARNING,
     LogLevel.ERROR: logging.ERROR,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,13 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from .backend import Compiler, RecompileLimit, dynamo_settings
-from .memory_report import reserved_bytes
-from .messages import module_logger
+from .memory_insight import insight_lines
+from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, training_piece
+from .memory_stats import MemoryStatsPrinter
+from .messages import DEVINFO, module_logger
 from .onnx_files import save_stages
 from .options import DebugOptions, EngineOptions
 from .report import RunReport, banner
 
 _numbers = itertools.count()
+
+on_first_plan: Callable[[ORTModule], None] | None = None
+"""Called after the first training forward of a module; `python -m ortmodule_py.plan` sets it."""
 
 # What nn.Module answers itself but the wrapped module must answer, so that keys, parameters and
 # structure are those of the original.
@@ -83,8 +89,13 @@ class ORTModule(nn.Module):
         own["_number"] = next(_numbers)
         own["_logger"] = module_logger(own["_debug_options"].log_level, own["_number"])
         own["_compiler"] = Compiler(own["_engine_options"], own["_logger"])
+        for warning in own["_engine_options"].memory.warnings:
+            own["_logger"].warning("ortmodule_py: %s", warning)
         own["_compiler"].reserved_bytes = lambda: reserved_bytes(module)
         own["_compiler"].on_piece = self._save_onnx if own["_debug_options"].save_onnx else None
+        own["_memory_stats"] = None
+        if own["_engine_options"].print_memory_stats:
+            own["_memory_stats"] = MemoryStatsPrinter(module, own["_logger"])
         own["_compiled"] = None
         own["_settings"] = dynamo_settings()
         own["_announced"] = set()
@@ -97,6 +108,14 @@ class ORTModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward."""
+        if self._memory_stats is None:
+            return self._run(*args, **kwargs)
+        self._memory_stats.before_forward()
+        result = self._run(*args, **kwargs)
+        self._memory_stats.after_forward(result, self.training and torch.is_grad_enabled())
+        return result
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self._engine_options.bypass:
             return self._original(*args, **kwargs)
         known = len(self._compiler.pieces) + len(self._compiler.eager_pieces)
@@ -129,6 +148,23 @@ class ORTModule(nn.Module):
         self._announced.add(mode)
         for line in banner(self._compiler, mode, seconds):
             self._logger.warning("%s", line)
+        if mode == "training":
+            self._announce_memory()
+            if on_first_plan is not None and training_piece(self._compiler) is not None:
+                on_first_plan(self)
+
+    def _announce_memory(self) -> None:
+        """The table of plans: always if anything was asked, else its best rows."""
+        piece = training_piece(self._compiler)
+        if piece is None or not self._logger.isEnabledFor(logging.WARNING):
+            return
+        request = self._engine_options.memory
+        whole = request.asked or self._logger.isEnabledFor(logging.INFO)
+        for line in table_lines(piece, request, None if whole else ROWS_BY_DEFAULT):
+            self._logger.warning("%s", line)
+        if self._logger.isEnabledFor(DEVINFO):
+            for line in insight_lines(piece, request):
+                self._logger.log(DEVINFO, "%s", line)
 
     def _save_onnx(self, piece: Any) -> None:
         options = self._debug_options

@@ -93,6 +93,7 @@ class EngineOptions:
     fullgraph: bool = False
     verify: bool = False
     torch_rng: bool = False
+    print_memory_stats: bool = False
     fuel: int = -1
     disabled_passes: list[str] = field(default_factory=list)
     dump: Path | None = None
@@ -106,6 +107,7 @@ class EngineOptions:
             bypass=_flag("ORTMODULE_BYPASS"),
             fullgraph=_flag("ORTMODULE_FULLGRAPH"),
             verify=_flag("ORTMODULE_VERIFY"),
+            print_memory_stats=_flag("ORTMODULE_PRINT_MEMORY_STATS"),
         )
         rng = os.environ.get("ORTMODULE_RNG", "philox").strip().lower()
         if rng not in ("philox", "torch"):

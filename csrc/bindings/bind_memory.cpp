@@ -102,12 +102,81 @@ py::dict choice_facts(const MemoryChoice& choice, const SymbolValues& sizes) {
   return result;
 }
 
+/// The module's own arguments, whose sizes the symbols stand for.
+py::list argument_facts(const Graph& graph) {
+  py::list result;
+  for (const GraphInput& input : graph.inputs()) {
+    if (input.kind != InputKind::User) continue;
+    py::dict item;
+    item["name"] = input.value->name;
+    const DType dtype = input.value->dtype;
+    item["integer"] = dtype == DType::Int64 || dtype == DType::Int32;
+    std::vector<std::string> dims;
+    for (const DimExpr& dim : input.value->dims) dims.push_back(dim.text());
+    item["dims"] = dims;
+    result.append(item);
+  }
+  return result;
+}
+
+const char* kind_name(PlannedStorage::Role role) {
+  switch (role) {
+    case PlannedStorage::Role::Argument: return "argument";
+    case PlannedStorage::Role::Output: return "output";
+    case PlannedStorage::Role::Gradient: return "gradient";
+    case PlannedStorage::Role::Saved: return "saved";
+    case PlannedStorage::Role::Forward: return "forward";
+    case PlannedStorage::Role::Backward: return "backward";
+  }
+  return "?";
+}
+
 }  // namespace
 
 py::object memory_facts(CompiledPiece& piece) {
   const MemoryChoice* choice = piece.session().memory_choice();
   if (!choice) return py::none();
-  return choice_facts(*choice, piece.session().first_sizes());
+  py::dict facts = choice_facts(*choice, piece.session().first_sizes());
+  facts["inputs"] = argument_facts(piece.session().exported_graph());
+  return facts;
+}
+
+py::object timeline(CompiledPiece& piece, bool optimized) {
+  Session& session = piece.session();
+  const MemoryChoice* choice = session.memory_choice();
+  if (!choice) return py::none();
+  const auto plan = session.plan_with(optimized ? choice->decisions : MemoryDecisions());
+  std::vector<const Value*> founders(plan->storages.size(), nullptr);
+  for (const PlannedTensor& tensor : plan->tensors) {
+    const Value*& slot = founders[static_cast<size_t>(tensor.storage)];
+    if (!slot) slot = tensor.value;
+  }
+  py::list storages;
+  for (size_t i = 0; i < plan->storages.size(); ++i) {
+    const PlannedStorage& storage = plan->storages[i];
+    if (storage.role == PlannedStorage::Role::Argument || storage.bytes == 0) continue;
+    const bool handed_over = storage.role == PlannedStorage::Role::Output ||
+                             storage.role == PlannedStorage::Role::Gradient;
+    const Node* producer = founders[i] ? founders[i]->producer() : nullptr;
+    py::dict item;
+    item["name"] = storage.name;
+    item["op"] = producer ? producer->op : "";
+    item["module"] = producer ? producer->origin.module : "";
+    item["source"] = producer ? producer->origin.source : "";
+    item["recomputed"] = producer && is_recomputation(*producer);
+    item["bytes"] = storage.bytes;
+    item["first_step"] = std::max(storage.first_step, 0);
+    item["last_step"] = handed_over ? static_cast<int>(plan->steps.size()) - 1 : storage.last_step;
+    item["kind"] = kind_name(storage.role);
+    storages.append(item);
+  }
+  py::dict result;
+  result["storages"] = storages;
+  result["steps"] = plan->steps.size();
+  result["forward_steps"] = plan->forward_steps;
+  result["peak_bytes"] = plan->peak_bytes;
+  result["peak_step"] = plan->peak_step;
+  return result;
 }
 
 /// Peak and time if exactly the row of that number were applied.
@@ -125,6 +194,8 @@ void init_memory(py::module_& m) {
       .def_readwrite("level", &MemoryOptions::level)
       .def_readwrite("budget_bytes", &MemoryOptions::budget_bytes)
       .def_readwrite("budget_fraction", &MemoryOptions::budget_fraction)
+      .def_readwrite("reserved_bytes", &MemoryOptions::reserved_bytes)
+      .def_readwrite("strict", &MemoryOptions::strict)
       .def(
           "add_config",
           [](MemoryOptions& options, std::string id, int strategy, int64_t count) {

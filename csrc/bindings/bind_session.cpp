@@ -146,6 +146,12 @@ void init_session(py::module_& m) {
       .def("facts", &facts, "Counts, stage times and bytes as a dict.")
       .def("memory", &memory_facts,
            "What the memory optimizer found and chose, as a dict; None before the first forward.")
+      .def("timeline", &timeline, py::arg("optimized"),
+           "Storages of the step with their first and last step, for the first shapes.")
+      .def(
+          "take_warnings",
+          [](CompiledPiece& piece) { return piece.session().take_warnings(); },
+          "What was said about the memory of new shapes since the last call.")
       .def("row_figures", &row_figures, py::arg("row"),
            "Peak and time if exactly that row of memory() were applied.")
       .def("graph", &stage_graph, py::arg("stage"), "A copy of a stage's graph.")

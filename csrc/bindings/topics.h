@@ -15,6 +15,8 @@ class CompiledPiece;
 
 /// Stashes, rows, layers and the choice of the memory optimizer; None before the first forward.
 pybind11::object memory_facts(CompiledPiece& piece);
+/// Which storages live from which step to which, with or without the memory optimizer.
+pybind11::object timeline(CompiledPiece& piece, bool optimized);
 /// Peak and time if exactly row `row` of memory_facts() were applied.
 pybind11::object row_figures(CompiledPiece& piece, size_t row);
 

@@ -159,6 +159,8 @@ struct KernelDef {
   bool gives_results = false;
   /// An output may take the storage of a dying operand of the same layout and element size.
   bool inplace = false;
+  /// With `inplace`: the only operand for which that holds; -1: any.
+  int inplace_operand = -1;
   /// The library may allocate more than library_bytes declares: the plan's prediction is labelled.
   bool inexact = false;
   /// Results depend on nothing but the operands' bits (no atomics).
@@ -181,9 +183,6 @@ bool isa_available(Isa isa);
 class KernelRegistrar {
  public:
   explicit KernelRegistrar(KernelDef def);
-  /// Of the copies of a CPU kernel for several instruction sets, only those that this machine
-  /// runs are registered, a wider one with higher priority.
-  KernelRegistrar(KernelDef def, Isa isa);
 };
 
 }  // namespace ortmodule

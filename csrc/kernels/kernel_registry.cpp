@@ -118,8 +118,4 @@ KernelRegistrar::KernelRegistrar(KernelDef def) {
   entries().push_back({std::move(def), Isa::Baseline});
 }
 
-KernelRegistrar::KernelRegistrar(KernelDef def, Isa isa) {
-  if (isa_available(isa)) entries().push_back({std::move(def), isa});
-}
-
 }  // namespace ortmodule

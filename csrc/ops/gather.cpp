@@ -1,4 +1,5 @@
-// y = data[..., indices, ...] along `axis`; its gradient adds rows back, in a fixed order
+// y = data[..., indices, ...] along `axis`; its gradient adds rows back, in a fixed order, to zero
+// or to `sum`
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -112,7 +113,7 @@ REGISTER_OP(Gather, {.inputs = {"data", "indices"},
                                     {"aten.index.Tensor", convert_index}}});
 
 REGISTER_OP(GatherGrad, {.domain = "com.microsoft",
-                         .inputs = {"dy", "indices"},
+                         .inputs = {"dy", "indices", "sum?"},
                          .outputs = {"ddata"},
                          .attrs = {{"axis", 0}, {"padding_idx", -1}},
                          .kind = OpKind::Data,

@@ -74,6 +74,7 @@ std::vector<Pass> joint_passes() {
       // Before equal nodes are merged: a piece with two readers is no piece of one sum.
       {"merge_slice_gradients", merge_slice_gradients},
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
+      {"accumulate_gather_gradients", accumulate_gather_gradients},
   };
   // The gradient of a product brings its own transposes and scales.
   passes.push_back(pass_of(*find_fusion("fuse_matmul")));

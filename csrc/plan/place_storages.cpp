@@ -66,8 +66,10 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
   const PlannedStorage& own = plan.storages[static_cast<size_t>(target.storage)];
   const std::optional<Role> wanted = operand_role(own.role);
   if (!wanted || own.first_step != s) return -1;
-  for (int in : step.in) {
-    if (in < 0) continue;
+  for (size_t i = 0; i < step.in.size(); ++i) {
+    const int in = step.in[i];
+    const int only = step.kernel->inplace_operand;
+    if (in < 0 || (only >= 0 && static_cast<size_t>(only) != i)) continue;
     const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
     const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
     const bool saved =
@@ -158,7 +160,9 @@ class Placer {
       plan_.buffers.push_back(buffer);
     }
     for (PlannedBuffer& buffer : plan_.buffers) {
-      if (buffer.kind == BufferKind::Saved) buffer.last_step = plan_.forward_steps;
+      // Nothing may run in backward at all: no gradient depends on what arrived.
+      if (buffer.kind == BufferKind::Saved)
+        buffer.last_step = std::min(plan_.forward_steps, last_step());
       if (buffer.kind == BufferKind::Output) buffer.last_step = last_step();
     }
     for (const PlannedStorage& storage : plan_.storages) {

@@ -1,5 +1,5 @@
 // A backward value is linear in the output gradients that reach it, so one that only absent
-// gradients reach is zero. This needs no knowledge of any op.
+// gradients reach is zero, and a sum of that with a constant (the zeros of round()) is the constant. This needs no knowledge of any op.
 #include <algorithm>
 
 #include "ops/emit.h"
@@ -54,17 +54,18 @@ class Pruner {
       present = present || state(input) == State::Present;
       absent = absent || state(input) == State::Absent;
     }
-    const State result = present ? State::Present : absent ? State::Absent : State::Independent;
-    for (const Value* output : node.outputs()) set(output, result);
-    if (!present || !absent) return;
-    if (node.op == "Add") {
+    if (absent && node.op == "Add") {
       Value* kept = state(node.input(0)) == State::Absent ? node.input(1) : node.input(0);
-      if (kept->dims == node.output()->dims) {
+      if (state(kept) != State::Absent && !kept->is_literal() &&
+          kept->dims == node.output()->dims) {
+        set(node.output(), state(kept));
         graph_.replace_all_uses(node.output(), kept);
         return;
       }
     }
-    materialize_zeros(node);
+    const State result = present ? State::Present : absent ? State::Absent : State::Independent;
+    for (const Value* output : node.outputs()) set(output, result);
+    if (present && absent) materialize_zeros(node);
   }
 
   void materialize_zeros(Node& node) {

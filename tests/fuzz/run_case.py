@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py.memory_options import ConfigElement
 
 from .generator import Call, Case, generate
 
@@ -305,6 +306,8 @@ def run(case: Case, corrupt: Corrupt | None = None) -> dict[str, Any]:
             corrupt(model.module)
             ours.gradients |= _gradients(model.module, {})
         _check_own(case, ours)
+        if index == 0 and corrupt is None:
+            _check_recomputed(case, eager, ours, model)
         if philox:
             _check_repeats(case, eager, index)
             continue
@@ -319,6 +322,36 @@ def run(case: Case, corrupt: Corrupt | None = None) -> dict[str, Any]:
                 return {"sensitive": str(difference)}
             raise Difference(f"call {index}: {difference}") from None
     return check_report(case, model)
+
+
+def _check_recomputed(case: Case, eager: nn.Module, kept: Observation, model: ORTModule) -> None:
+    """With everything recomputed that can be: the same bits."""
+    rows = [row for piece in model._compiler.pieces for row in _rows(piece.compiled)]
+    if not rows:
+        return
+    other = ORTModule(copy.deepcopy(eager))
+    other._compiler.options.torch_rng = case.torch_rng
+    other._compiler.options.memory.config = [ConfigElement(row, 1, -1) for row in rows]
+    recomputed = observe(case, other, 0, case.dtype)
+    for group in ("outputs", "gradients", "first_gradients", "buffers", "inputs"):
+        for name, value in getattr(kept, group).items():
+            again = getattr(recomputed, group)[name]
+            same = (
+                torch.equal(value.nan_to_num(), again.nan_to_num())
+                if _both(value, again)
+                else (isinstance(value, Tensor) == isinstance(again, Tensor))
+            )
+            if not same:
+                raise Difference(f"{name} differs where values are recomputed: {rows}")
+
+
+def _both(a: Any, b: Any) -> bool:
+    return isinstance(a, Tensor) and isinstance(b, Tensor)
+
+
+def _rows(compiled: Any) -> list[str]:
+    facts = compiled.memory()
+    return sorted({r["cluster_id"] for r in facts["rows"] if r["strategy"] == 1}) if facts else []
 
 
 def _check_repeats(case: Case, eager: nn.Module, index: int) -> None:

@@ -1,8 +1,9 @@
 // Gather: y[o, m, i] = data[o, indices[m], i] along `axis`; negative indices count from the end.
 // GatherGrad: ddata[o, a, i] = sum of dy[o, m, i] over the m with indices[m] == a, in the order of
-// m, but nothing for padding_idx. Method: rows are copied. The gradient sorts positions by index
+// m, but nothing for padding_idx, plus sum[o, a, i] if there is a sum. Method: rows are copied. The gradient sorts positions by index
 // (counting sort in the workspace) and writes each row of ddata once, so that it is deterministic
-// and needs no zeroing pass. Bytes moved: the rows that are read and y (forward); dy and ddata once
+// and needs no zeroing pass; a sum may be the result's own memory, of which only the rows that get
+// something are touched then. Bytes moved: the rows that are read and y (forward); dy and ddata once
 // (gradient).
 #include <cstring>
 
@@ -68,6 +69,30 @@ void sort_positions(const IndexReader& indices, int64_t size, int64_t padding, i
   starts[0] = 0;
 }
 
+// out += rows of dy at `positions`, their sum rounded first, as if it were added afterwards.
+template <class T>
+void add_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inner, const T* sum,
+              T* out) {
+  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
+  if (count == 0) {
+    if (sum != out)
+      std::memcpy(static_cast<void*>(out), sum, static_cast<size_t>(inner) * sizeof(T));
+    return;
+  }
+  for_each_chunk(inner, [&](int64_t at, int64_t columns) {
+    C sums[kRowChunk];
+    for (int64_t i = 0; i < columns; ++i) sums[i] = 0;
+    for (int64_t k = 0; k < count; ++k) {
+      const T* row = dy + positions[k] * inner + at;
+      ORTM_SIMD
+      for (int64_t i = 0; i < columns; ++i) sums[i] += static_cast<C>(computed(row[i]));
+    }
+    for (int64_t i = 0; i < columns; ++i)
+      out[at + i] = stored<T>(static_cast<C>(computed(sum[at + i])) +
+                              static_cast<C>(computed(stored<T>(sums[i]))));
+  });
+}
+
 // out = sum of the rows of dy at `positions`.
 template <class T>
 void sum_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inner, T* out) {
@@ -105,10 +130,16 @@ void run_gather_grad(const KernelArgs& args) {
   dispatch_real(args.in[0].dtype, [&]<class T> {
     const T* dy = args.in[0].as<T>();
     T* out = args.out[0].as<T>();
+    const T* sum = args.in.size() > 2 ? args.in[2].as<T>() : nullptr;
     auto run_row = [&](int64_t row) {
       const int64_t outer = row / split.axis, index = row - outer * split.axis;
-      sum_rows(dy + outer * indices.count() * split.inner, order + starts[index],
-               starts[index + 1] - starts[index], split.inner, out + row * split.inner);
+      const T* rows = dy + outer * indices.count() * split.inner;
+      const int64_t* positions = order + starts[index];
+      const int64_t count = starts[index + 1] - starts[index], at = row * split.inner;
+      if (sum)
+        add_rows(rows, positions, count, split.inner, sum + at, out + at);
+      else
+        sum_rows(rows, positions, count, split.inner, out + at);
     };
     parallel_ranges(args.context, split.outer * split.axis, grain_for(split.inner),
                     [&](int64_t begin, int64_t end) {
@@ -127,7 +158,9 @@ REGISTER_CPU_KERNEL({.op = "GatherGrad",
                      .dtypes = kAllFloats | kIntegers,
                      .run = run_gather_grad,
                      .unsupported = indices_unsupported,
-                     .workspace_bytes = grad_workspace});
+                     .workspace_bytes = grad_workspace,
+                     .inplace = true,
+                     .inplace_operand = 2});
 
 }  // namespace
 }  // namespace ORTM_ISA

@@ -30,4 +30,8 @@ bool remove_redundant_views(Graph& graph, PassContext& context);
 /// Sums of slices' gradients that tile one tensor become one Concat.
 bool merge_slice_gradients(Graph& graph, PassContext& context);
 
+/// A gathered table's gradient is added to the rest of the table's gradient where it lies, instead
+/// of filling a second table first.
+bool accumulate_gather_gradients(Graph& graph, PassContext& context);
+
 }  // namespace ortmodule

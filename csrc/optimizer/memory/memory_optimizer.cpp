@@ -19,6 +19,17 @@ const RecomputePlan* plan_of(const Stash& stash, Strategy strategy) {
   return nullptr;
 }
 
+/// A plan that must keep as much as it frees is none.
+void drop_plans_without_saving(MemoryChoice& choice, const SymbolValues& sizes) {
+  for (Stash& stash : choice.stashes) {
+    std::erase_if(stash.plans, [&](const RecomputePlan& plan) {
+      return plan.saving_bytes.evaluate(sizes) <= 0;
+    });
+    if (stash.plans.empty() && stash.refusal.empty())
+      stash.refusal = "what it would be recomputed from is as large";
+  }
+}
+
 void list_rows(MemoryChoice& choice, const SymbolValues& sizes) {
   std::map<std::pair<std::string, Strategy>, size_t> known;
   for (size_t s = 0; s < choice.stashes.size(); ++s) {
@@ -131,61 +142,70 @@ class LevelChooser {
               " bytes with it, ", choice_.before.peak_bytes, " without): it is left alone"));
       return;
     }
-    drop_rows_without_gain(chosen, best);
+    limit_ = best;
+    limit_.peak_bytes += best.peak_bytes / kSlack;
+    limit_.accumulating_peak_bytes += best.accumulating_peak_bytes / kSlack;
+    std::vector<std::vector<size_t>> groups = {after_the_last_layer()};
+    for (const PlanRow& row : choice_.rows) groups.push_back(row.stashes);
+    for (const std::vector<size_t>& group : groups) drop_without_gain(chosen, best, group);
     drop_late_layers(chosen, best);
+    for (PlanRow& row : choice_.rows)
+      if (std::none_of(row.stashes.begin(), row.stashes.end(), [&](size_t s) { return !!chosen[s]; }))
+        row.reason = "no gain: the peak is hardly lower with it";
     choice_.chosen = std::move(chosen);
   }
 
  private:
+  static constexpr int64_t kSlack = 64;  // a part of the peak not worth any time
+
   PlanFigures figures(const Chosen& chosen) const {
     return evaluate_(decisions_of(choice_, chosen));
   }
 
   // A step may start with gradients from the last one or without: neither peak may rise.
-  static bool is_higher(const PlanFigures& a, const PlanFigures& b) {
-    return a.peak_bytes > b.peak_bytes || a.accumulating_peak_bytes > b.accumulating_peak_bytes;
+  bool is_within_limit(const PlanFigures& figures) const {
+    return figures.peak_bytes <= limit_.peak_bytes &&
+           figures.accumulating_peak_bytes <= limit_.accumulating_peak_bytes;
   }
 
-  // A row gains nothing if the peak is no higher without it.
-  void drop_rows_without_gain(Chosen& chosen, PlanFigures& best) {
-    for (PlanRow& row : choice_.rows) {
-      Chosen without = chosen;
-      bool any = false;
-      for (size_t s : row.stashes) {
-        if (chosen[s] != row.strategy) continue;
-        without[s].reset();
-        any = true;
-      }
-      if (!any) continue;
-      const PlanFigures now = figures(without);
-      if (is_higher(now, best) || now.time_us > best.time_us) continue;
-      chosen = std::move(without);
-      best = now;
-      row.reason = "no gain: the peak is no lower with it";
+  /// The loss head and what else follows the layers: backward needs it at once.
+  std::vector<size_t> after_the_last_layer() const {
+    const std::vector<bool> boundary = boundary_stashes(choice_);
+    std::vector<size_t> members;
+    for (size_t s = choice_.stashes.size(); s-- > 0 && !boundary[s];) members.push_back(s);
+    return members.size() == choice_.stashes.size() ? std::vector<size_t>() : members;
+  }
+
+  /// Keeps the stashes of `group` if the peak is hardly higher then and the step faster.
+  bool drop_without_gain(Chosen& chosen, PlanFigures& best, const std::vector<size_t>& group) {
+    Chosen without = chosen;
+    bool any = false;
+    for (size_t s : group) {
+      any = any || without[s].has_value();
+      without[s].reset();
     }
+    if (!any) return true;
+    const PlanFigures now = figures(without);
+    if (!is_within_limit(now) || now.time_us > best.time_us) return false;
+    chosen = std::move(without);
+    best = now;
+    return true;
   }
 
   // Backward passes the last layers first, while the first layers' values are all still there:
   // what they would free is taken again at once.
   void drop_late_layers(Chosen& chosen, PlanFigures& best) {
-    size_t end = chosen.size();
-    for (size_t step = std::max<size_t>(chosen.size() / 16, 1); end > 0; end -= std::min(end, step)) {
-      Chosen without = chosen;
-      bool any = false;
-      for (size_t s = end - std::min(end, step); s < end; ++s) {
-        any = any || without[s].has_value();
-        without[s].reset();
-      }
-      if (!any) continue;
-      const PlanFigures now = figures(without);
-      if (is_higher(now, best) || now.time_us > best.time_us) return;
-      chosen = std::move(without);
-      best = now;
+    const size_t step = std::max<size_t>(chosen.size() / 16, 1);
+    for (size_t end = chosen.size(); end > 0; end -= std::min(end, step)) {
+      std::vector<size_t> chunk(std::min(end, step));
+      std::iota(chunk.begin(), chunk.end(), end - chunk.size());
+      if (!drop_without_gain(chosen, best, chunk)) return;
     }
   }
 
   MemoryChoice& choice_;
   const Evaluate& evaluate_;
+  PlanFigures limit_;
 };
 
 void forbid(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
@@ -257,6 +277,7 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
   const bool budget = options.budget_bytes || options.budget_fraction;
   choice.layers = find_layers(joint, sizes);
   if (options.level > 0 || budget) split_at_boundaries(choice);
+  drop_plans_without_saving(choice, sizes);
   list_rows(choice, sizes);
   choice.chosen.assign(choice.stashes.size(), std::nullopt);
   if (!options.asked()) return choice;
@@ -266,16 +287,30 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
     LevelChooser(choice, evaluate).run(options.level);
   } else if (budget) {
     forbid(choice, options.config);
-    const int64_t bytes =
-        options.budget_bytes ? *options.budget_bytes
-                             : static_cast<int64_t>(*options.budget_fraction *
-                                                    static_cast<double>(choice.before.peak_bytes));
-    choose_for_budget(choice, bytes, evaluate);
+    choose_for_budget(choice, *budget_of(options, choice.before.peak_bytes), evaluate);
   } else {
     apply_config(choice, options.config);
   }
   finish(choice, options, evaluate);
   return choice;
+}
+
+std::optional<int64_t> budget_of(const MemoryOptions& options, int64_t peak_bytes) {
+  if (options.budget_bytes) return options.budget_bytes;
+  if (!options.budget_fraction) return std::nullopt;
+  return static_cast<int64_t>(*options.budget_fraction * static_cast<double>(peak_bytes));
+}
+
+std::string over_budget_text(const MemoryOptions& options, int64_t budget_bytes,
+                             int64_t peak_bytes) {
+  std::string text = str("[memory budget] the step must fit ", budget_bytes,
+                         " bytes, but found that ", peak_bytes,
+                         " bytes is the least that this model reaches for these shapes");
+  const int64_t least = peak_bytes + options.reserved_bytes;
+  if (options.reserved_bytes > 0)
+    text += str(" (parameters, buffers and optimizer state take another ", options.reserved_bytes,
+                " bytes of the budget)");
+  return text + str("; use a smaller batch or a budget of at least ", least, " bytes");
 }
 
 namespace {

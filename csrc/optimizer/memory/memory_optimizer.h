@@ -25,6 +25,9 @@ struct MemoryOptions {
   std::vector<ConfigElement> config;
   std::optional<int64_t> budget_bytes;    // of Plan::peak_bytes
   std::optional<double> budget_fraction;  // of the peak without the optimizer
+  /// What the user's budget holds besides `budget_bytes`: only for messages.
+  int64_t reserved_bytes = 0;
+  bool strict = false;  // a later, larger shape that does not fit is an error, not a warning
   bool asked() const { return level > 0 || !config.empty() || budget_bytes || budget_fraction; }
 };
 
@@ -68,6 +71,14 @@ MemoryDecisions decisions_of(const MemoryChoice& choice,
 /// Chooses for one signature of shapes. `evaluate` plans the module with given decisions.
 MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
                                 const SymbolValues& sizes, const Evaluate& evaluate);
+
+/// The budget in bytes of Plan::peak_bytes, given the peak without the optimizer; nothing if there
+/// is no budget.
+std::optional<int64_t> budget_of(const MemoryOptions& options, int64_t peak_bytes);
+
+/// Why `peak_bytes`, the least that a module reaches for some shapes, breaks the budget.
+std::string over_budget_text(const MemoryOptions& options, int64_t budget_bytes,
+                             int64_t peak_bytes);
 
 /// Up to three of `ids` closest to `wanted` by edit distance.
 std::vector<std::string> nearest_ids(const std::string& wanted, const std::vector<std::string>& ids);

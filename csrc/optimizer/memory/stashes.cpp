@@ -18,9 +18,21 @@ bool widens(const Node& node) {
 class PlanFinder {
  public:
   explicit PlanFinder(const Graph& joint)
-      : stashed_(stashed_values(joint)), returned_(returned_values(joint)) {
+      : stashed_(stashed_values(joint)),
+        returned_(returned_values(joint)),
+        gradient_(static_cast<size_t>(joint.value_id_bound()), false) {
+    for (const GraphInput& input : joint.inputs())
+      gradient_[static_cast<size_t>(input.value->id())] = input.requires_grad;
     int position = 0;
-    for (const auto& node : joint.nodes()) position_[node.get()] = position++;
+    for (const auto& node : joint.nodes()) {
+      position_[node.get()] = position++;
+      const bool flows = std::any_of(
+          node->inputs().begin(), node->inputs().end(), [&](const Value* input) {
+            return input && !input->is_literal() && gradient_[static_cast<size_t>(input->id())];
+          });
+      for (const Value* output : node->outputs())
+        gradient_[static_cast<size_t>(output->id())] = flows && is_differentiable(output->dtype);
+    }
   }
 
   bool is_stashed(const Value* value) const { return stashed_[static_cast<size_t>(value->id())]; }
@@ -46,7 +58,9 @@ class PlanFinder {
     std::sort(plan.nodes.begin(), plan.nodes.end(), [&](const Node* a, const Node* b) {
       return position_.at(a) < position_.at(b);
     });
-    for (const Node* node : plan.nodes) plan.cluster_id += node->op + "+";
+    for (const Node* node : plan.nodes)
+      if (node == stash.node || gradient_[static_cast<size_t>(node->output()->id())])
+        plan.cluster_id += node->op + "+";
     plan.saving_bytes = stash.bytes;
     for (const Value* kept : plan.keep) plan.saving_bytes = plan.saving_bytes - bytes_of(*kept);
     return plan;
@@ -100,6 +114,7 @@ class PlanFinder {
 
   std::vector<bool> stashed_;
   std::vector<bool> returned_;
+  std::vector<bool> gradient_;  // by value id: a gradient flows through it
   std::unordered_map<const Node*, int> position_;
   std::unordered_set<const Node*> seen_;
   RecomputePlan* plan_ = nullptr;

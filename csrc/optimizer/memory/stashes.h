@@ -15,7 +15,9 @@ enum class Strategy : uint8_t { None = 0, Recompute = 1, Compromise = 2 };
 struct RecomputePlan {
   Strategy strategy = Strategy::Recompute;
   std::vector<const Node*> nodes;  // in program order
-  std::string cluster_id;          // op types, each followed by "+"
+  /// Op types, each followed by "+". Nodes without a gradient (masks, positions) run again as well
+  /// but are not in it: the same layer has the same id however its mask was made.
+  std::string cluster_id;
   /// Values that must be kept for it although backward does not read them.
   std::vector<const Value*> keep;
   /// Bytes that the plan no longer keeps, less what it newly keeps.

@@ -1,0 +1,173 @@
+"""Where the bytes of a training step are, and what the memory optimizer did about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .memory_report import plan_rows, training_piece
+
+_LARGEST = 10
+
+
+@dataclass
+class Explanation:
+    """The answer of `explain`; `print` it, write `to_json()`, or draw it with `save_picture()`."""
+
+    peak_bytes: int
+    """Predicted peak of the step, as it runs."""
+    unoptimized_peak_bytes: int
+    """The same without the memory optimizer."""
+    step_time_change: float
+    """Predicted relative change of the step's time; 0.1 is ten percent more."""
+    layers: list[int]
+    """Repeated layers that were found, by group."""
+    largest_at_peak: list[dict[str, Any]]
+    """The largest tensors alive at the peak, with module path and source line."""
+    decisions: list[dict[str, Any]]
+    """What happens to each value that backward needs, and why."""
+    rows: list[dict[str, Any]]
+    """The table of plans."""
+    timelines: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """All but the timelines as JSON."""
+        values = asdict(self)
+        del values["timelines"]
+        return json.dumps(values, indent=indent)
+
+    def __str__(self) -> str:
+        change = 100 * (self.peak_bytes / max(self.unoptimized_peak_bytes, 1) - 1)
+        lines = [
+            f"Predicted peak of a step: {self.peak_bytes:,} bytes ({change:+.1f}% against "
+            f"{self.unoptimized_peak_bytes:,} without the memory optimizer), step time "
+            f"{100 * self.step_time_change:+.1f}%",
+            f"Repeated layers: {' + '.join(map(str, self.layers)) or 'none found'}",
+            f"Largest tensors at the peak ({len(self.largest_at_peak)} of all):",
+        ]
+        for item in self.largest_at_peak:
+            lines.append(
+                f"  {item['bytes']:>15,}  {item['kind']:<9} {item['op']:<24} "
+                f"{item['module']}  {item['source']}"
+            )
+        lines.append("Values that backward needs:")
+        for item in self.decisions:
+            lines.append(
+                f"  {item['bytes']:>15,}  {item['decision']:<10} {item['op']:<24} {item['module']}"
+                f"  {item['reason']}"
+            )
+        return "\n".join(lines)
+
+    def save_picture(self, path: str | Path) -> None:
+        """Memory over forward and backward, stacked by module, before and after, as PNG or HTML's
+        picture formats that matplotlib knows (`.png`, `.svg`, `.pdf`).
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        from .memory_picture import draw
+
+        draw(self.timelines, path)
+
+
+def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
+    """Explain the memory of `model`'s training step.
+
+    Before the first step give a batch: `explain(model, *batch)` runs one forward with it and puts
+    buffers and random generators back as they were. After a step, `explain(model)` is enough.
+
+    Raises:
+        TypeError: `model` is not an ORTModule.
+        RuntimeError: no batch was given and no training forward has run, or the module was left to
+            eager PyTorch.
+    """
+    from .module import ORTModule
+
+    if not isinstance(model, ORTModule):
+        raise TypeError(f"[explain] model must be an ORTModule, but found {type(model).__name__}")
+    if args or kwargs:
+        with _left_as_found(model.module), torch.enable_grad():
+            model(*args, **kwargs)
+    piece = training_piece(model._compiler)
+    if piece is None:
+        eager = [piece.reason for piece in model._compiler.eager_pieces]
+        why = f"eager PyTorch runs it: {eager[0]}" if eager else "it has run no training forward"
+        raise RuntimeError(
+            f"[explain] the module must have a plan, but found none: {why}; give a batch, as in "
+            "explain(model, *batch)"
+        )
+    return _explanation(piece, model._engine_options.memory)
+
+
+@contextmanager
+def _left_as_found(module: nn.Module) -> Iterator[None]:
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    random_state = torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(random_state)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _explanation(piece: Any, request: Any) -> Explanation:
+    facts = piece.memory()
+    before, after = facts["before"], facts["after"]
+    timelines = {"before": piece.timeline(False), "after": piece.timeline(True)}
+    now = timelines["after"]
+    alive = [
+        storage
+        for storage in now["storages"]
+        if storage["first_step"] <= now["peak_step"] <= storage["last_step"]
+    ]
+    alive.sort(key=lambda storage: -storage["bytes"])
+    return Explanation(
+        peak_bytes=after["peak_bytes"],
+        unoptimized_peak_bytes=before["peak_bytes"],
+        step_time_change=after["time_us"] / before["time_us"] - 1 if before["time_us"] else 0.0,
+        layers=[group["count"] for group in facts["layers"]],
+        largest_at_peak=[_shown(storage) for storage in alive[:_LARGEST]],
+        decisions=[_decision(stash, facts, request.asked) for stash in facts["stashes"]],
+        rows=plan_rows(piece, request),
+        timelines=timelines,
+    )
+
+
+def _shown(storage: dict[str, Any]) -> dict[str, Any]:
+    keys = ("name", "op", "module", "source", "bytes", "kind", "recomputed")
+    return {key: storage[key] for key in keys}
+
+
+def _decision(stash: dict[str, Any], facts: dict[str, Any], asked: bool) -> dict[str, Any]:
+    boundaries = {name for group in facts["layers"] for name in group["boundaries"]}
+    if stash["chosen"]:
+        decision = "recompute" if stash["chosen"] == 1 else "compromise"
+        plan = next(p for p in stash["plans"] if p["strategy"] == stash["chosen"])
+        reason = f"by {plan['cluster_id']}"
+    elif stash["refusal"]:
+        decision, reason = "keep", stash["refusal"]
+    elif boundaries & set(stash["values"]) and asked:
+        decision, reason = "keep", "a layer begins with it"
+    else:
+        rows = {(r["cluster_id"], r["strategy"]): r["reason"] for r in facts["rows"]}
+        reasons = [rows.get((p["cluster_id"], p["strategy"]), "") for p in stash["plans"]]
+        decision = "keep"
+        reason = next(filter(None, reasons), "no plan needs it" if asked else "nothing was asked")
+    return {
+        "values": stash["values"],
+        "op": stash["op"],
+        "module": stash["module"],
+        "source": stash["source"],
+        "bytes": stash["bytes"],
+        "decision": decision,
+        "reason": reason,
+    }

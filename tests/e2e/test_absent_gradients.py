@@ -1,0 +1,49 @@
+"""Backward through outputs that no parameter's gradient flows through."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule
+
+
+class Rounding(nn.Module):
+    """The gradient of `round` is a constant zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(-2, 2, 12).reshape(3, 4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * self.w
+        return y * 2, (y * 3).round()
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_zeros_where_eager_gives_zeros(retain: bool) -> None:
+    module = Rounding()
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    for runner in (model, eager):
+        for _ in range(2):
+            x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+            runner(x)[1].sum().backward(retain_graph=retain)
+            assert x.grad is not None and torch.equal(x.grad, torch.zeros(3, 4))
+    assert module.w.grad is not None and torch.equal(module.w.grad, torch.zeros(3, 4))
+    runner_grad = [p.grad for p in eager.parameters()]
+    assert torch.equal(module.w.grad, runner_grad[0])
+
+
+def test_the_other_output_still_works() -> None:
+    module = Rounding()
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    x = torch.arange(12.0).reshape(3, 4)
+    for runner in (model, eager):
+        runner(x)[0].sum().backward()
+        sum(out.sum() for out in runner(x)).backward()
+    assert torch.equal(module.w.grad, eager.w.grad)

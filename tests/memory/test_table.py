@@ -1,0 +1,152 @@
+"""The table of plans: what is shown when, and that its numbers are true."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from ortmodule_py import DebugOptions, LogLevel, ORTModule
+from ortmodule_py.memory_report import symbol_names, symbolic_text, table_lines
+from tests.memory.small_models import make
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEVEL", "CONFIG", "BUDGET", "STRICT"):
+        monkeypatch.delenv(f"ORTMODULE_MEMORY_OPT_{name}", raising=False)
+
+
+def printed(capfd: pytest.CaptureFixture[str], level: LogLevel = LogLevel.WARNING) -> str:
+    module, batch = make("bert")
+    model = ORTModule(module, DebugOptions(log_level=level))
+    capfd.readouterr()
+    for _ in range(2):
+        model(**batch).backward()
+    return capfd.readouterr().err
+
+
+def plans(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(" - Plan ")]
+
+
+def test_five_rows_by_default_and_all_at_info(capfd: pytest.CaptureFixture[str]) -> None:
+    text = printed(capfd)
+    assert len(plans(text)) == 5
+    assert all(re.match(r" - Plan \d+ +:  OFF  :  \S+:[12]:-1 ", line) for line in plans(text))
+    assert re.search(r"^Memory Optimizer     :  OFF  :  Enable with env ", text, re.M)
+    assert len(text.splitlines()) <= 30
+    assert len(plans(printed(capfd, LogLevel.INFO))) > 5
+    assert printed(capfd, LogLevel.ERROR) == ""
+
+
+def test_config_rows_are_on(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", "BiasGelu+:1:2")
+    text = printed(capfd)
+    on = [line for line in plans(text) if ":  ON   :" in line]
+    assert len(on) == 1 and "BiasGelu+:1:2" in on[0]
+    assert "Memory Optimization Level: [USER_SPECIFIED]" in text
+    assert "Optimization Config: [BiasGelu+:1:2]" in text
+
+
+def test_levels_and_budgets_are_named(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    text = printed(capfd)
+    assert re.search(r"Memory Optimizer     :  ON   :  .*\[TRANSFORMER_LAYERWISE_RECOMPUTE\]", text)
+    assert "layers: 4" in text
+    assert any(":  ON   :" in line for line in plans(text))
+    monkeypatch.delenv("ORTMODULE_MEMORY_OPT_LEVEL")
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_BUDGET", "activations:80%")
+    assert "Memory Budget: [activations:80%]" in printed(capfd)
+
+
+def test_unknown_ids_are_warned_about_with_the_nearest(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", "BiasGelu2+:1:-1")
+    text = printed(capfd)
+    assert text.count("'BiasGelu2+:1' matches no plan of this model; the nearest are") == 1
+    assert "BiasGelu+:1" in text
+
+
+def test_symbols_evaluate_to_the_bytes() -> None:
+    module, batch = make("bert", batch=3, length=24)
+    model = ORTModule(module, DebugOptions(log_level=LogLevel.ERROR))
+    model(**batch).backward()
+    piece = model._compiler.pieces[0].compiled
+    facts = piece.memory()
+    names = symbol_names(facts)
+    values = {names[symbol]: value for symbol, value in facts["sizes"].items()}
+    assert values["batch"] == 3 and values["seq_len"] == 24
+    for row in facts["rows"]:
+        text = symbolic_text(row["saving"], names)
+        assert eval(text, {}, values) == row["saving_bytes"], text
+
+
+def test_symbolic_form() -> None:
+    names = {"s0": "batch", "s1": "seq_len"}
+    assert symbolic_text("128*s0*s1*s1", names) == "128.0*batch*seq_len**2"
+    assert symbolic_text("64*s0*s1*s1 - 64*s0*s1", names) == "64.0*batch*seq_len*(seq_len - 1)"
+    assert symbolic_text("4096", names) == "4096.0"
+    assert symbolic_text("s1//2*s0", names) == "1.0*(seq_len//2*batch)"
+
+
+def test_config_count_is_shown_as_given() -> None:
+    module, batch = make("gpt")
+    model = ORTModule(module, DebugOptions(log_level=LogLevel.ERROR))
+    model(**batch).backward()
+    piece = model._compiler.pieces[0].compiled
+    lines = table_lines(piece, model._engine_options.memory)
+    assert lines[0].startswith("Memory Optimizer     :  OFF")
+
+
+def test_devinfo_prints_the_node_level_table(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = printed(capfd, LogLevel.DEVINFO)
+    assert "MemoryInsight Summary - User config file path: not provided" in text
+    assert ">>Option 1     : Recompute subgraph BiasGelu+" in text
+    assert "  Status       : Disabled." in text
+    assert re.search(
+        r"- Output 0  : \[\(\(batch\)\*\(seq_len\)\*\(128\)\)\], byte/elem: 4, 100%", text
+    )
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", "BiasGelu+:1:2")
+    assert "Enabled, requested count=2, actual applied count=2." in printed(capfd, LogLevel.DEVINFO)
+
+
+def test_memory_line_survives_unusual_orders(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_PRINT_MEMORY_STATS", "1")
+    module, batch = make("gpt")
+    model = ORTModule(module)
+    first, second = model(**batch), model(**batch)
+    second.backward()
+    first.backward(retain_graph=True)
+    first.backward()
+    model(**batch)
+    with torch.no_grad():
+        model(**batch)
+    text = capfd.readouterr().err
+    lines = [line for line in text.splitlines() if "memory (MiB) | phase:" in line]
+    phases = [re.search(r"phase: (\w+)", line) for line in lines]
+    named = [match[1] for match in phases if match]
+    assert named.count("pre_forward") == named.count("post_forward") == 4
+    assert named.count("pre_backward") == named.count("post_backward") == 3
+    assert lines[0].startswith("rank-0 step 0 memory (MiB) | phase: pre_forward | allocated: ")
+
+
+def test_memory_line_thins_out(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_PRINT_MEMORY_STATS", "1")
+    model = ORTModule(torch.nn.Linear(4, 4))
+    for _ in range(32):
+        model(torch.randn(2, 4)).sum().backward()
+    lines = [line for line in capfd.readouterr().err.splitlines() if "| phase: " in line]
+    assert len(lines) == 11 * 4
