@@ -153,7 +153,8 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
     if (options_.memory.asked()) choose(request);
   }
   if (!memory_choice_) return {};
-  const std::optional<int64_t> budget = budget_of(options_.memory, memory_choice_->before.peak_bytes);
+  const std::optional<int64_t> budget =
+      budget_of(options_.memory, memory_choice_->before.peak_bytes);
   if (!budget) return memory_choice_->decisions;
   if (request.symbols.entries() == first_request_->symbols.entries()) {
     if (memory_choice_->fits) return memory_choice_->decisions;

@@ -32,7 +32,7 @@ struct StageTimes {
   double optimize_joint_ms = 0;
   double lower_ms = 0;
   double optimize_memory_ms = 0;  // choosing what is recomputed
-  double plan_ms = 0;  // sum over all plans
+  double plan_ms = 0;             // sum over all plans
 };
 
 /// A plan ready to run, and its variants for fewer output gradients.

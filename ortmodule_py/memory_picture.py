@@ -18,6 +18,7 @@ def draw(timelines: dict[str, dict[str, Any]], path: str | Path) -> None:
     figure = Figure(figsize=(11, 3.6 * len(timelines)))
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(timelines), 1, sharey=True, squeeze=False)
+    axis: Any
     for axis, (title, timeline) in zip(axes.flat, timelines.items(), strict=True):
         stacks = _stacks(timeline)
         steps = range(timeline["steps"])

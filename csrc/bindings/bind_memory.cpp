@@ -1,11 +1,10 @@
 // What the memory optimizer is asked, and what it found and chose, as plain Python values.
-#include "optimizer/memory/memory_optimizer.h"
-
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/engine.h"
 #include "bindings/topics.h"
+#include "optimizer/memory/memory_optimizer.h"
 
 namespace ortmodule::bindings {
 namespace py = pybind11;

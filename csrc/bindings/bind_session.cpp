@@ -149,8 +149,7 @@ void init_session(py::module_& m) {
       .def("timeline", &timeline, py::arg("optimized"),
            "Storages of the step with their first and last step, for the first shapes.")
       .def(
-          "take_warnings",
-          [](CompiledPiece& piece) { return piece.session().take_warnings(); },
+          "take_warnings", [](CompiledPiece& piece) { return piece.session().take_warnings(); },
           "What was said about the memory of new shapes since the last call.")
       .def("row_figures", &row_figures, py::arg("row"),
            "Peak and time if exactly that row of memory() were applied.")

@@ -72,8 +72,7 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
     if (in < 0 || (only >= 0 && static_cast<size_t>(only) != i)) continue;
     const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
     const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
-    const bool saved =
-        overwrite_saved && own.role == Role::Backward && theirs.role == Role::Saved;
+    const bool saved = overwrite_saved && own.role == Role::Backward && theirs.role == Role::Saved;
     const bool dies =
         (theirs.role == *wanted || saved) && theirs.last_step == s && theirs.first_step < s;
     const bool adopted = own.adopted || (own.role != *wanted && theirs.adopted);

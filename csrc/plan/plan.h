@@ -91,6 +91,8 @@ struct Plan {
   std::vector<int> saved_arguments;    // graph inputs that backward reads
   std::vector<int> saved_outputs;      // outputs that backward reads
   std::vector<int> mutated_arguments;  // graph inputs written at the end of forward
+  /// Tensor of a mutated argument -> tensor of its content before the run, for backward.
+  std::vector<std::pair<int, int>> old_contents;
   int ranges = 1;
   bool exact = true;               // false if a kernel may allocate what it did not declare
   std::vector<std::string> notes;  // why copies were inserted, kernels refused ...

@@ -1,5 +1,6 @@
 // A backward value is linear in the output gradients that reach it, so one that only absent
-// gradients reach is zero, and a sum of that with a constant (the zeros of round()) is the constant. This needs no knowledge of any op.
+// gradients reach is zero, and a sum of that with a constant (the zeros of round()) is the
+// constant. This needs no knowledge of any op.
 #include <algorithm>
 
 #include "ops/emit.h"

@@ -96,7 +96,9 @@ class Recomputer {
   // A fused node of which one result is kept and another is not falls apart into its body, so that
   // the missing result is recomputed from the kept one: a norm from its residual sum.
   void split_partly_kept_nodes() {
-    for (Node* node : graph_.node_pointers()) {
+    const std::vector<Node*> nodes = graph_.node_pointers();
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      Node* node = nodes[n];
       if (node->region != Region::Forward || node->outputs().size() < 2) continue;
       if (op_def(node->op).body.empty() || is_alias(*node)) continue;
       const auto& outputs = node->outputs();
@@ -106,7 +108,9 @@ class Recomputer {
                                      [&](const Value* value) { return is_kept(value); });
       if (all || none) continue;
       const std::unique_ptr<Graph> body = instantiate_body(*node);
-      Graph::Inserting here(graph_, node);
+      // After the node, whose kept results the body's nodes read.
+      Graph::Inserting here(graph_, n + 1 < nodes.size() ? nodes[n + 1] : nullptr);
+      graph_.current_region = Region::Forward;
       Values operands = node->inputs();
       operands.resize(body->inputs().size());
       const Values results = graph_.inline_graph(*body, operands);

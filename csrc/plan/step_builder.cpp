@@ -54,6 +54,8 @@ StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
   plan_.forward_steps = base.forward_steps;
   plan_.output_tensors = base.output_tensors;
   plan_.mutated_arguments = base.mutated_arguments;
+  plan_.old_contents = base.old_contents;
+  backward_copy_.insert(base.old_contents.begin(), base.old_contents.end());
   // The forward nodes of both graphs are copies of each other, in the same order.
   std::unordered_map<const Value*, const Value*> twin;
   auto other = base.graph->nodes().begin();
@@ -248,13 +250,25 @@ void StepBuilder::choose_output_layouts(const StepNodes& nodes, PlannedStep& ste
       step.facts.outputs[i].layout.strides = strides[i];
     return;
   }
-  // As TensorIterator does: the result nests its dimensions as the first full-sized operand.
-  for (OperandFacts& output : step.facts.outputs)
-    for (const OperandFacts& input : step.facts.inputs) {
-      if (input.layout.sizes != output.layout.sizes || !is_dense(input.layout)) continue;
-      output.layout.strides = strides_like(output.layout.sizes, input.layout);
+  // As TensorIterator does: a node's result nests its dimensions as its first full-sized operand.
+  // Each node of a group by itself: a value that is recomputed has the layout it had before, in
+  // whatever group.
+  std::vector<Layout> results;
+  for (const NodeFacts& node : step.facts.nodes) {
+    Layout result = contiguous_layout(node.output_sizes[0]);
+    for (const OperandRef& ref : node.inputs) {
+      if (ref.kind != OperandRef::Kind::Input && ref.kind != OperandRef::Kind::Register) continue;
+      const auto at = static_cast<size_t>(ref.index);
+      const Layout& operand =
+          ref.kind == OperandRef::Kind::Input ? step.facts.inputs[at].layout : results[at];
+      if (operand.sizes != result.sizes || !is_dense(operand)) continue;
+      result.strides = strides_like(result.sizes, operand);
       break;
     }
+    if (node.outputs[0] >= 0)
+      step.facts.outputs[static_cast<size_t>(node.outputs[0])].layout.strides = result.strides;
+    results.push_back(std::move(result));
+  }
 }
 
 void StepBuilder::choose_kernel(PlannedStep& step, const StepNodes& nodes) {
@@ -452,6 +466,7 @@ void StepBuilder::protect_mutated_arguments() {
     const Layout layout =
         contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
     backward_copy_[tensor] = copy_to(tensor, layout, Region::Forward);
+    plan_.old_contents.emplace_back(tensor, backward_copy_[tensor]);
     plan_.notes.push_back("backward keeps the old content of " + argument->name);
   }
 }

@@ -11,7 +11,8 @@ double moved_bytes(const OperandFacts& operand) {
   for (size_t d = 0; d < operand.layout.sizes.size(); ++d)
     if (operand.layout.strides.empty() || operand.layout.strides[d] != 0)
       elements *= static_cast<double>(operand.layout.sizes[d]);
-  return operand.dtype == DType::Undefined ? 0 : elements * static_cast<double>(size_of(operand.dtype));
+  return operand.dtype == DType::Undefined ? 0
+                                           : elements * static_cast<double>(size_of(operand.dtype));
 }
 
 }  // namespace

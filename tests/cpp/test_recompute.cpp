@@ -52,11 +52,12 @@ TEST(Recompute, ClonesStandBeforeTheirFirstReaderAndAreShared) {
   const auto graph = parse(kChain);
   insert_recomputation(*graph, {.recompute = {id_of(*graph, "b")}, .keep = {}});
   EXPECT_EQ(verify(*graph).value_or(""), "");
-  const std::vector<std::string> wanted = {"dc",          "a_recompute", "b_recompute", "dv",
-                                           "db",          "da",          "dw"};
+  const std::vector<std::string> wanted = {"dc", "a_recompute", "b_recompute", "dv",
+                                           "db", "da",          "dw"};
   EXPECT_EQ(backward_nodes(*graph), wanted);
-  EXPECT_NE(print(*graph).find("FusedMatMul<transA=1> (b_recompute, dc)"), std::string::npos);
-  EXPECT_NE(print(*graph).find("TanhGrad (db, b_recompute)"), std::string::npos);
+  const std::string text = print(*graph);
+  EXPECT_NE(text.find("(b_recompute, dc)"), std::string::npos) << text;
+  EXPECT_NE(text.find("TanhGrad (db, b_recompute)"), std::string::npos) << text;
 }
 
 TEST(Recompute, AKeptOperandEndsTheChain) {
@@ -75,15 +76,26 @@ TEST(Recompute, WhatTheCallerReceivesIsNeverRecomputed) {
 }
 
 TEST(Recompute, APlannedPeakFallsByWhatIsNoLongerKept) {
-  const auto graph = parse(kChain);
+  // Kernels of the core only.
+  const auto graph = parse(R"(chain (x: f32[8,4], w: param grad f32[8,4], dy: dy 0 f32[8,4]) =>
+      (y, grad 1: dw) {
+    a = Mul (x, w)
+    b = Softmax<axis=-1> (a)
+    y = Mul (b, w)
+    backward: c = Mul (dy, w)
+    backward: d = SoftmaxGrad<axis=-1> (c, b)
+    backward: e = Mul (d, x)
+    backward: f = Mul (dy, b)
+    backward: dw = Add (e, f)
+  })");
   PlanRequest request;
   for (const GraphInput& input : graph->inputs()) {
     const Sizes sizes = evaluate(input.value->dims, {});
     request.arguments.push_back({sizes, contiguous_strides(sizes), 0});
   }
   const auto kept = make_plan(lower(*graph, Device::CPU), request);
-  const auto dropped =
-      make_plan(lower(*graph, Device::CPU, {.recompute = {id_of(*graph, "b")}, .keep = {}}), request);
+  const auto dropped = make_plan(
+      lower(*graph, Device::CPU, {.recompute = {id_of(*graph, "b")}, .keep = {}}), request);
   EXPECT_EQ(kept->saved_bytes, 8 * 4 * 4);
   EXPECT_EQ(dropped->saved_bytes, 0);
 }
@@ -91,10 +103,10 @@ TEST(Recompute, APlannedPeakFallsByWhatIsNoLongerKept) {
 // A norm whose residual sum is kept: the norm is recomputed from the sum, not from the addends.
 TEST(Recompute, AFusedNodeFallsApartAroundItsKeptResult) {
   const auto graph = parse(R"(norm (p: f32[8,4], q: f32[8,4], g: param grad f32[4],
-      h: param f32[4], dy: dy 0 f32[8,4]) => (out, grad 2: dz) {
+      h: param f32[4], dy: dy 0 f32[8,4]) => (z, grad 2: dz) {
     s = Tanh (p)
     y, mean, rstd, sum = SkipLayerNormalization (s, q, g, h)
-    out = Mul (y, sum)
+    z = Mul (y, sum)
     backward: dx = Mul (dy, sum)
     backward: dw = Mul (dx, y)
     backward: dz = ReduceSum<axes=[0], keepdims=0> (dw)
@@ -155,7 +167,7 @@ TEST(Stashes, ViewsOfOneStorageAreOneStash) {
 TEST(Stashes, UnrecordedRandomnessIsKept) {
   const auto graph = parse(R"(noise (x: f32[8,4], w: param grad f32[8,4], dy: dy 0 f32[8,4]) =>
       (y, grad 1: dw) {
-    n = ATen<operator="aten.rand_like.default", random=1> (x)
+    n: f32[8,4] = ATen<operator="aten.rand_like.default", random=1> (x)
     y = Mul (n, w)
     backward: dw = Mul (dy, n)
   })");

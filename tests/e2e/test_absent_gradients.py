@@ -47,3 +47,32 @@ def test_the_other_output_still_works() -> None:
         runner(x)[0].sum().backward()
         sum(out.sum() for out in runner(x)).backward()
     assert torch.equal(module.w.grad, eager.w.grad)
+
+
+class Counting(nn.Module):
+    """Backward needs the buffer as it was before forward changed it."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.full((4,), 2.0))
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.w * self.scale.clone()
+        self.scale += 1.0
+        return (y * x).sum(), (y * y).sum()
+
+
+@pytest.mark.parametrize("output", [0, 1])
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_changed_buffer_keeps_its_old_content_for_backward(output: int, retain: bool) -> None:
+    module = Counting()
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    for runner in (model, eager):
+        for _ in range(2):
+            runner(torch.arange(4.0))[output].backward(retain_graph=retain)
+    assert torch.equal(module.w.grad, eager.w.grad)
+    assert torch.equal(module.scale, eager.scale)

@@ -1,10 +1,10 @@
 // Gather: y[o, m, i] = data[o, indices[m], i] along `axis`; negative indices count from the end.
 // GatherGrad: ddata[o, a, i] = sum of dy[o, m, i] over the m with indices[m] == a, in the order of
-// m, but nothing for padding_idx, plus sum[o, a, i] if there is a sum. Method: rows are copied. The gradient sorts positions by index
-// (counting sort in the workspace) and writes each row of ddata once, so that it is deterministic
-// and needs no zeroing pass; a sum may be the result's own memory, of which only the rows that get
-// something are touched then. Bytes moved: the rows that are read and y (forward); dy and ddata once
-// (gradient).
+// m, but nothing for padding_idx, plus sum[o, a, i] if there is a sum. Method: rows are copied. The
+// gradient sorts positions by index (counting sort in the workspace) and writes each row of ddata
+// once, so that it is deterministic and needs no zeroing pass; a sum may be the result's own
+// memory, of which only the rows that get something are touched then. Bytes moved: the rows that
+// are read and y (forward); dy and ddata once (gradient).
 #include <cstring>
 
 #include "kernels/cpu/index_reader.h"

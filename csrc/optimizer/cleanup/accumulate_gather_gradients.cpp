@@ -1,15 +1,17 @@
 // Add(x, GatherGrad(dy, indices)) -> GatherGrad(dy, indices, x): a tied embedding's gradient.
+#include "ops/emit.h"
 #include "optimizer/cleanup/cleanup.h"
 #include "optimizer/edit.h"
-#include "ops/emit.h"
 
 namespace ortmodule {
 namespace {
 
+bool is_table(const Value& value) {
+  return value.producer() && value.producer()->op == "GatherGrad";
+}
+
 Reason cannot_accumulate(const Value& table, const Value& rest, const Value& sum) {
-  const Node* node = table.producer();
-  if (!node || node->op != "GatherGrad") return "no operand is a gathered table's gradient";
-  if (node->input(2)) return "the table's gradient has its sum already";
+  if (table.producer()->input(2)) return "the table's gradient has its sum already";
   if (table.uses().size() != 1 || table.is_graph_output())
     return "the table's gradient is read elsewhere";
   if (rest.is_literal() || rest.dtype != table.dtype || sum.dtype != table.dtype)
@@ -24,12 +26,14 @@ bool accumulate_gather_gradients(Graph& graph, PassContext& context) {
   bool changed = false;
   for (Node* node : graph.node_pointers()) {
     if (node->op != "Add") continue;
-    Reason why;
     for (size_t i : {size_t{1}, size_t{0}}) {
       const Value* table = node->input(i);
       Value* rest = node->input(1 - i);
-      why = cannot_accumulate(*table, *rest, *node->output());
-      if (why) continue;
+      if (!is_table(*table)) continue;
+      if (const Reason why = cannot_accumulate(*table, *rest, *node->output())) {
+        context.reject("accumulate", *why, *node, true);
+        continue;
+      }
       if (!context.take()) return changed;
       const Node* gather = table->producer();
       Graph::Inserting here(graph, node);
@@ -39,8 +43,6 @@ bool accumulate_gather_gradients(Graph& graph, PassContext& context) {
       changed = true;
       break;
     }
-    if (why && *why != "no operand is a gathered table's gradient")
-      context.reject("accumulate", *why, *node, true);
   }
   return changed;
 }

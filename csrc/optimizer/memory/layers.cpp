@@ -48,8 +48,8 @@ class Sequence {
     std::vector<const Span*> result;
     for (const Span& span : spans_) {
       if (span.made >= at || span.last_read < at) continue;
-      const bool shared = span.last_read >= at + period ||
-                          (at >= period && span.made + period < at);
+      const bool shared =
+          span.last_read >= at + period || (at >= period && span.made + period < at);
       if (!shared) result.push_back(&span);
     }
     return without_derived(std::move(result));
@@ -84,8 +84,8 @@ class Sequence {
     for (const Value* output : node.outputs()) {
       if (!gradient_[id(output)]) continue;
       span_of[output] = spans_.size();
-      const int64_t bytes = product(output->dims).evaluate(sizes) *
-                            static_cast<int64_t>(size_of(output->dtype));
+      const int64_t bytes =
+          product(output->dims).evaluate(sizes) * static_cast<int64_t>(size_of(output->dtype));
       spans_.push_back({output, at, at, bytes});
     }
   }
@@ -177,8 +177,7 @@ class LayerFinder {
           continue;
         }
         // A multiple of the period repeats as well and covers no more.
-        if (run >= period && run + period > best.length())
-          best = {at - run, at + period, period};
+        if (run >= period && run + period > best.length()) best = {at - run, at + period, period};
         run = 0;
       }
     }
@@ -207,8 +206,8 @@ class LayerFinder {
     }
     // A layer whose start or end differs from the others' (a position bias made in the first) is
     // one if most of it repeats.
-    group.count = static_cast<size_t>(static_cast<double>(repeat.length()) /
-                                          static_cast<double>(repeat.period) + 0.7);
+    group.count = static_cast<size_t>(
+        static_cast<double>(repeat.length()) / static_cast<double>(repeat.period) + 0.7);
     return group;
   }
 

@@ -80,9 +80,9 @@ void apply_config(MemoryChoice& choice, const std::vector<ConfigElement>& config
       return r.cluster_id == id && r.strategy == element.strategy;
     });
     if (row == choice.rows.end()) continue;
-    const size_t wanted = element.count < 0 ? row->stashes.size()
-                                            : std::min(row->stashes.size(),
-                                                       static_cast<size_t>(element.count));
+    const size_t wanted = element.count < 0
+                              ? row->stashes.size()
+                              : std::min(row->stashes.size(), static_cast<size_t>(element.count));
     for (size_t i = 0; i < wanted; ++i) choice.chosen[row->stashes[i]] = element.strategy;
   }
 }
@@ -92,8 +92,7 @@ void warn_unknown(MemoryChoice& choice, const std::vector<ConfigElement>& config
   for (const PlanRow& row : choice.rows)
     ids.push_back(str(row.cluster_id, ":", static_cast<int>(row.strategy)));
   for (const ConfigElement& element : config) {
-    const std::string wanted =
-        str(element.cluster_id, ":", static_cast<int>(element.strategy));
+    const std::string wanted = str(element.cluster_id, ":", static_cast<int>(element.strategy));
     const bool known = std::any_of(choice.rows.begin(), choice.rows.end(), [&](const PlanRow& r) {
       return r.cluster_id == element.cluster_id &&
              (element.strategy == Strategy::None || r.strategy == element.strategy);
@@ -137,9 +136,9 @@ class LevelChooser {
     if (!gains || best.peak_bytes > before.peak_bytes) {
       for (PlanRow& row : choice_.rows)
         row.reason = "no gain: the peak of this model is not what forward keeps";
-      choice_.warnings.push_back(
-          str("recomputation would not lower the peak of this model (", best.peak_bytes,
-              " bytes with it, ", choice_.before.peak_bytes, " without): it is left alone"));
+      choice_.warnings.push_back(str("recomputation would not lower the peak of this model (",
+                                     best.peak_bytes, " bytes with it, ", choice_.before.peak_bytes,
+                                     " without): it is left alone"));
       return;
     }
     limit_ = best;
@@ -150,7 +149,8 @@ class LevelChooser {
     for (const std::vector<size_t>& group : groups) drop_without_gain(chosen, best, group);
     drop_late_layers(chosen, best);
     for (PlanRow& row : choice_.rows)
-      if (std::none_of(row.stashes.begin(), row.stashes.end(), [&](size_t s) { return !!chosen[s]; }))
+      if (std::none_of(row.stashes.begin(), row.stashes.end(),
+                       [&](size_t s) { return !!chosen[s]; }))
         row.reason = "no gain: the peak is hardly lower with it";
     choice_.chosen = std::move(chosen);
   }
@@ -222,9 +222,10 @@ void finish(MemoryChoice& choice, const MemoryOptions& options, const Evaluate& 
   choice.decisions = decisions_of(choice, choice.chosen);
   choice.after = choice.decisions.empty() ? choice.before : evaluate(choice.decisions);
   for (PlanRow& row : choice.rows) {
-    row.applied = static_cast<size_t>(
-        std::count_if(row.stashes.begin(), row.stashes.end(),
-                      [&](size_t s) { return choice.chosen[s] == row.strategy; }));
+    row.applied =
+        static_cast<size_t>(std::count_if(row.stashes.begin(), row.stashes.end(), [&](size_t s) {
+          return choice.chosen[s] == row.strategy;
+        }));
     if (options.level == 0 && !options.config.empty() && row.applied > 0) {
       Chosen without = choice.chosen;
       for (size_t s : row.stashes) without[s].reset();
@@ -303,9 +304,9 @@ std::optional<int64_t> budget_of(const MemoryOptions& options, int64_t peak_byte
 
 std::string over_budget_text(const MemoryOptions& options, int64_t budget_bytes,
                              int64_t peak_bytes) {
-  std::string text = str("[memory budget] the step must fit ", budget_bytes,
-                         " bytes, but found that ", peak_bytes,
-                         " bytes is the least that this model reaches for these shapes");
+  std::string text =
+      str("[memory budget] the step must fit ", budget_bytes, " bytes, but found that ", peak_bytes,
+          " bytes is the least that this model reaches for these shapes");
   const int64_t least = peak_bytes + options.reserved_bytes;
   if (options.reserved_bytes > 0)
     text += str(" (parameters, buffers and optimizer state take another ", options.reserved_bytes,

@@ -26,8 +26,8 @@ class PlanFinder {
     int position = 0;
     for (const auto& node : joint.nodes()) {
       position_[node.get()] = position++;
-      const bool flows = std::any_of(
-          node->inputs().begin(), node->inputs().end(), [&](const Value* input) {
+      const bool flows =
+          std::any_of(node->inputs().begin(), node->inputs().end(), [&](const Value* input) {
             return input && !input->is_literal() && gradient_[static_cast<size_t>(input->id())];
           });
       for (const Value* output : node->outputs())
@@ -55,9 +55,8 @@ class PlanFinder {
       plan.nodes.clear();
       return plan;
     }
-    std::sort(plan.nodes.begin(), plan.nodes.end(), [&](const Node* a, const Node* b) {
-      return position_.at(a) < position_.at(b);
-    });
+    std::sort(plan.nodes.begin(), plan.nodes.end(),
+              [&](const Node* a, const Node* b) { return position_.at(a) < position_.at(b); });
     for (const Node* node : plan.nodes)
       if (node == stash.node || gradient_[static_cast<size_t>(node->output()->id())])
         plan.cluster_id += node->op + "+";
@@ -99,9 +98,8 @@ class PlanFinder {
     // A view that backward reads anyway needs no second one.
     for (const Value* value = from; value != to; value = value->producer()->input(0)) {
       const auto& uses = value->uses();
-      const bool read = std::any_of(uses.begin(), uses.end(), [](Use use) {
-        return use.node->region == Region::Backward;
-      });
+      const bool read = std::any_of(uses.begin(), uses.end(),
+                                    [](Use use) { return use.node->region == Region::Backward; });
       if (read) return;
       if (seen_.insert(value->producer()).second) plan_->nodes.push_back(value->producer());
     }
