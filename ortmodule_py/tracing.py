@@ -215,6 +215,17 @@ def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTens
 # ---- recording ----------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    """oneDNN's recurrent layers keep a workspace whose size only a run can tell."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
 def record(
     function: Callable[..., Sequence[Any]],
     inputs: Sequence[Any],
@@ -243,7 +254,8 @@ def record(
         _eager_dropout(),
         FunctionalTensorMode(),
     ):
-        traced = make_fx(functional)(*inputs)
+        with _without_onednn():
+            traced = make_fx(functional)(*inputs)
         _correct_facts(traced.graph)
     traced.graph.eliminate_dead_code(_draws_or_acts if keep_draws else None)
     return traced

@@ -118,8 +118,10 @@ class PyGraphBuilder {
                   const std::pair<std::string, std::string>& origin, const std::string& tag,
                   bool gradient) {
     std::vector<std::pair<std::string, TorchArg>> converted;
+    Values row_major;
     for (const py::handle& entry : args) {
       const auto pair = entry.cast<py::tuple>();
+      list_row_major(pair[1], row_major);
       converted.emplace_back(pair[0].cast<std::string>(), to_arg(pair[1], builder_));
     }
     std::vector<TorchOutput> types;
@@ -131,7 +133,7 @@ class PyGraphBuilder {
     const bool random = draws_random_numbers(target);
     const CallResult ids =
         builder_.call(target, std::move(converted), std::move(types), {origin.first, origin.second},
-                      tag, random, gradient, /*own_ops=*/!(random && torch_random_));
+                      tag, random, gradient, /*own_ops=*/!(random && torch_random_), row_major);
     if (!ids) return py::none();
     remember_strides(*ids, strides);
     return py::cast(*ids);
@@ -158,7 +160,10 @@ class PyGraphBuilder {
   int body_input(const std::string&, int id) {
     const Value* value = parent_->builder_.value(id);
     saved_.push_back(id);
-    return builder_.input(value->name, value->dtype, value->dims, false, InputKind::User);
+    const int input =
+        builder_.input(value->name, value->dtype, value->dims, false, InputKind::User);
+    remember_strides({input}, {parent_->strides_of(id)});
+    return input;
   }
 
   int grad_input(int index) {
@@ -211,6 +216,23 @@ class PyGraphBuilder {
       const auto id = static_cast<size_t>(ids[i]);
       if (strides_.size() <= id) strides_.resize(id + 1);
       strides_[id] = strides[i];
+    }
+  }
+  /// Adds the tensors of an argument that lay row-major when they were traced.
+  void list_row_major(const py::handle& argument, Values& found) const {
+    if (py::isinstance<PyVal>(argument)) {
+      const int id = argument.cast<const PyVal&>().id;
+      Value* value = builder_.value(id);
+      Dims strides = strides_of(id);
+      DimExpr expected = 1;
+      // The piece's own inputs lie as they did: Dynamo guards that.
+      const bool may_change = value->producer() || parent_;
+      bool is = may_change && strides.size() == value->rank() && value->rank() > 1;
+      for (size_t d = value->rank(); is && d-- > 0; expected = expected * value->dims[d])
+        is = strides[d] == expected || value->dims[d] == DimExpr(1);
+      if (is) found.push_back(value);
+    } else if (py::isinstance<py::list>(argument) || py::isinstance<py::tuple>(argument)) {
+      for (const py::handle& entry : argument) list_row_major(entry, found);
     }
   }
   Dims strides_of(int id) const {

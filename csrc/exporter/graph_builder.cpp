@@ -1,6 +1,9 @@
 #include "exporter/graph_builder.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "ops/emit.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -87,7 +90,8 @@ bool GraphBuilder::has_rule(const std::string& target) { return find_torch_row(t
 CallResult GraphBuilder::call(const std::string& target,
                               std::vector<std::pair<std::string, TorchArg>> args,
                               std::vector<TorchOutput> outputs, const Origin& origin,
-                              const std::string& tag, bool random, bool gradient, bool own_ops) {
+                              const std::string& tag, bool random, bool gradient, bool own_ops,
+                              const Values& row_major) {
   graph().current_origin = origin;
   graph().current_tag = tag;
   const TorchRow* row = own_ops ? find_torch_row(target) : nullptr;
@@ -104,7 +108,7 @@ CallResult GraphBuilder::call(const std::string& target,
   }
   piece_.refusals.push_back(str(target, ": ", why, " (", origin.module, ", ", origin.source, ")"));
   if (gradient) return std::nullopt;
-  return aten_call(target, args, outputs, random);
+  return aten_call(target, args, outputs, random, row_major);
 }
 
 std::vector<int> GraphBuilder::finish_call(const std::string& target, const Values& values,
@@ -136,12 +140,16 @@ std::vector<int> GraphBuilder::finish_call(const std::string& target, const Valu
 
 std::vector<int> GraphBuilder::aten_call(const std::string& target,
                                          const std::vector<std::pair<std::string, TorchArg>>& args,
-                                         const std::vector<TorchOutput>& outputs, bool random) {
+                                         const std::vector<TorchOutput>& outputs, bool random,
+                                         const Values& row_major) {
   Values operands;
   Attrs attrs;
   attrs.set("operator", target);
   if (random) attrs.set("random", DimExpr(1));
   for (const auto& [name, arg] : args) attrs.set("arg_" + name, encode_argument(arg, operands));
+  for (Value*& operand : operands)
+    if (std::count(row_major.begin(), row_major.end(), operand) > 0)
+      operand = emit(graph(), "Contiguous", {operand});
   Node* node = graph().add_node("ATen", operands, outputs.size(), std::move(attrs));
   std::vector<int> ids;
   for (size_t i = 0; i < outputs.size(); ++i) {

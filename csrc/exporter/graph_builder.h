@@ -58,10 +58,12 @@ class GraphBuilder {
   /// Converts one ATen call; without an own op for these arguments it becomes an ATen node, or,
   /// if `gradient` says that a gradient must flow through it, nothing is added or returned.
   /// `random` marks operators that draw from torch's generator; without `own_ops`, every call
-  /// becomes an ATen node.
+  /// becomes an ATen node. Operands among `row_major` lay row-major when the program was traced;
+  /// an ATen node gets them so, since operators may depend on it.
   CallResult call(const std::string& target, std::vector<std::pair<std::string, TorchArg>> args,
                   std::vector<TorchOutput> outputs, const Origin& origin, const std::string& tag,
-                  bool random, bool gradient, bool own_ops = true);
+                  bool random, bool gradient, bool own_ops = true,
+                  const Values& row_major = {});
   /// Whether some own op knows this spelling (it may still refuse the arguments).
   static bool has_rule(const std::string& target);
 
@@ -89,7 +91,8 @@ class GraphBuilder {
   int remember(Value* value);
   std::vector<int> aten_call(const std::string& target,
                              const std::vector<std::pair<std::string, TorchArg>>& args,
-                             const std::vector<TorchOutput>& outputs, bool random);
+                             const std::vector<TorchOutput>& outputs, bool random,
+                             const Values& row_major);
   std::vector<int> finish_call(const std::string& target, const Values& values,
                                const std::vector<TorchOutput>& outputs);
 

@@ -1,4 +1,4 @@
-// y = x in row-major order; the plan puts it where a kernel or a view needs that
+// y = x in row-major order, for readers that depend on it; where x has it, a view of x
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -8,11 +8,17 @@ namespace {
 
 Grads contiguous_grad(GradContext& c) { return {c.dy()}; }
 
+std::optional<Layout> view_contiguous(const Layout& in, const Attrs&, const Sizes&, size_t) {
+  if (is_contiguous(in)) return in;
+  return std::nullopt;
+}
+
 REGISTER_OP(Contiguous, {.domain = "com.microsoft",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .kind = OpKind::Data,
+                         .kind = OpKind::View,
                          .infer = infer_same_as_input,
+                         .view = view_contiguous,
                          .grad = contiguous_grad});
 
 }  // namespace

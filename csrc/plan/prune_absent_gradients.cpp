@@ -37,6 +37,17 @@ class Pruner {
   }
 
  private:
+  /// Zero whatever the operands are, as far as it is easily seen.
+  static bool is_zero(const Value& value) {
+    const Node* node = value.producer();
+    if (!node) return false;
+    if (node->op == "ConstantOfShape") return node->attrs.number("value") == 0.0;
+    if (node->op == "Mul" && is_zero(*node->input(1))) return true;
+    const bool follows = node->op == "Mul" || node->op == "Neg" || node->op == "Cast" ||
+                         node->op == "ReduceSum" || op_def(node->op).kind == OpKind::View;
+    return follows && is_zero(*node->input(0));
+  }
+
   State state(const Value* value) const {
     const auto id = static_cast<size_t>(value->id());
     return id < state_.size() ? state_[id] : State::Independent;
@@ -57,8 +68,8 @@ class Pruner {
     }
     if (absent && node.op == "Add") {
       Value* kept = state(node.input(0)) == State::Absent ? node.input(1) : node.input(0);
-      if (state(kept) != State::Absent && !kept->is_literal() &&
-          kept->dims == node.output()->dims) {
+      const bool counts = state(kept) == State::Present || is_zero(*kept);
+      if (counts && kept->dims == node.output()->dims) {
         set(node.output(), state(kept));
         graph_.replace_all_uses(node.output(), kept);
         return;

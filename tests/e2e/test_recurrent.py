@@ -1,0 +1,41 @@
+"""Recurrent layers, whose operators depend on how their operands lie in memory."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, last_run_report
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], batch_first: bool) -> None:
+        super().__init__()
+        self.rnn = kind(4, 6, num_layers=2, batch_first=batch_first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rnn(x.tanh())[0].sin()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_values_and_gradients(kind: type[nn.RNNBase], batch_first: bool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module = Recurrent(kind, batch_first)
+    exact = copy.deepcopy(module).double()
+    model = ORTModule(module)
+    x = torch.randn(3, 5, 4)
+    ours, wanted = model(x), exact(x.double())
+    torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=1e-5)
+    ours.square().sum().backward()
+    wanted.square().sum().backward()
+    for (name, mine), theirs in zip(module.named_parameters(), exact.parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None, name
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-5, msg=name)
+    assert last_run_report(model)["compiled"]
+    with torch.no_grad():
+        torch.testing.assert_close(model(x).double(), exact(x.double()), rtol=1e-5, atol=1e-5)
