@@ -151,7 +151,8 @@ def table_lines(piece: Any, request: MemoryRequest, limit: int | None = None) ->
     for row, line in zip(rows, cells, strict=True):
         text = "".join(part.ljust(width) for part, width in zip(line, widths, strict=True))
         state = "ON " if row["on"] else "OFF"
-        why = f"  [{row['reason']}]" if request.asked and not row["on"] and row["reason"] else ""
+        reason = row["reason"].partition(":")[0]
+        why = f"  [{reason}]" if request.asked and not row["on"] and reason else ""
         lines.append(f" - Plan {row['number']:<12} :  {state}  :  {text.rstrip()}{why}")
     if limit is not None and len(facts["rows"]) > limit:
         lines.append(f"   ({len(facts['rows']) - limit} more rows at log level INFO)")

@@ -31,6 +31,8 @@ class BudgetChooser {
     rank_units();
     add(Chosen(choice_.stashes.size()));
     add_prefixes();
+    add(level_candidates(choice_, 1));
+    add(level_candidates(choice_, 2));
     add_sparser_boundaries();
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) {
@@ -133,6 +135,11 @@ std::vector<bool> boundary_stashes(const MemoryChoice& choice) {
     for (const Value* value : choice.stashes[s].values)
       result[s] = result[s] || values.contains(value);
   return result;
+}
+
+std::pair<Chosen, PlanFigures> least_peak(MemoryChoice& choice, const Evaluate& evaluate) {
+  std::vector<Candidate> frontier = BudgetChooser(choice, evaluate).frontier();
+  return {std::move(frontier.front().chosen), frontier.front().figures};
 }
 
 void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluate& evaluate) {

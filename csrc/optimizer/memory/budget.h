@@ -8,6 +8,13 @@ namespace ortmodule {
 /// By stash: whether it holds a value that crosses from one layer to the next.
 std::vector<bool> boundary_stashes(const MemoryChoice& choice);
 
+/// By stash: recomputed if the level asks for it, before anything without gain is dropped.
+std::vector<std::optional<Strategy>> level_candidates(const MemoryChoice& choice, int level);
+
+/// What is recomputed for the least peak that is known to be reachable, and its figures.
+std::pair<std::vector<std::optional<Strategy>>, PlanFigures> least_peak(MemoryChoice& choice,
+                                                                        const Evaluate& evaluate);
+
 /// Fills `chosen`, `minimum_bytes` and `fits` of `choice`. The candidates do not depend on the
 /// budget, and dominated ones are dropped: a larger budget never gets a slower plan, a smaller one
 /// never a higher peak. If nothing fits, the plan with the least peak is taken.

@@ -176,8 +176,10 @@ class LayerFinder {
           ++run;
           continue;
         }
-        // A multiple of the period repeats as well and covers no more.
-        if (run >= period && run + period > best.length()) best = {at - run, at + period, period};
+        // A multiple of the period repeats as well and covers no more. Of two layers the second's
+        // start or end may be fused otherwise: most of one must repeat.
+        if (run * 10 >= period * 6 && run + period > best.length())
+          best = {at - run, at + period, period};
         run = 0;
       }
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -106,21 +107,6 @@ void warn_unknown(MemoryChoice& choice, const std::vector<ConfigElement>& config
   }
 }
 
-/// What a level asks for before rows without gain are dropped.
-Chosen level_candidates(const MemoryChoice& choice, int level) {
-  Chosen chosen(choice.stashes.size());
-  const std::vector<bool> kept = boundary_stashes(choice);
-  for (size_t s = 0; s < choice.stashes.size(); ++s) {
-    const Stash& stash = choice.stashes[s];
-    if (!kept[s] && plan_of(stash, Strategy::Recompute)) {
-      chosen[s] = Strategy::Recompute;
-    } else if (level >= 2 && plan_of(stash, Strategy::Compromise)) {
-      chosen[s] = Strategy::Compromise;
-    }
-  }
-  return chosen;
-}
-
 class LevelChooser {
  public:
   LevelChooser(MemoryChoice& choice, const Evaluate& evaluate)
@@ -129,11 +115,9 @@ class LevelChooser {
   void run(int level) {
     Chosen chosen = level_candidates(choice_, level);
     PlanFigures best = figures(chosen);
-    const PlanFigures& before = choice_.before;
-    const bool gains = best.peak_bytes < before.peak_bytes - before.peak_bytes / 100 ||
-                       best.accumulating_peak_bytes <
-                           before.accumulating_peak_bytes - before.accumulating_peak_bytes / 100;
-    if (!gains || best.peak_bytes > before.peak_bytes) {
+    // Without layers everything would be computed anew at once: the best choice of rows then.
+    if (!gains(best)) std::tie(chosen, best) = least_peak(choice_, evaluate_);
+    if (!gains(best)) {
       for (PlanRow& row : choice_.rows)
         row.reason = "no gain: the peak of this model is not what forward keeps";
       choice_.warnings.push_back(str("recomputation would not lower the peak of this model (",
@@ -156,6 +140,14 @@ class LevelChooser {
   }
 
  private:
+  bool gains(const PlanFigures& now) const {
+    const PlanFigures& before = choice_.before;
+    return now.peak_bytes <= before.peak_bytes &&
+           (now.peak_bytes < before.peak_bytes - before.peak_bytes / 100 ||
+            now.accumulating_peak_bytes <
+                before.accumulating_peak_bytes - before.accumulating_peak_bytes / 100);
+  }
+
   static constexpr int64_t kSlack = 64;  // a part of the peak not worth any time
 
   PlanFigures figures(const Chosen& chosen) const {
@@ -238,6 +230,20 @@ void finish(MemoryChoice& choice, const MemoryOptions& options, const Evaluate& 
 }
 
 }  // namespace
+
+Chosen level_candidates(const MemoryChoice& choice, int level) {
+  Chosen chosen(choice.stashes.size());
+  const std::vector<bool> kept = boundary_stashes(choice);
+  for (size_t s = 0; s < choice.stashes.size(); ++s) {
+    const Stash& stash = choice.stashes[s];
+    if (!kept[s] && plan_of(stash, Strategy::Recompute)) {
+      chosen[s] = Strategy::Recompute;
+    } else if (level >= 2 && plan_of(stash, Strategy::Compromise)) {
+      chosen[s] = Strategy::Compromise;
+    }
+  }
+  return chosen;
+}
 
 MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
   MemoryDecisions decisions;

@@ -1,0 +1,133 @@
+"""explain, the plan command and the example of the documents."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ortmodule_py import ORTModule, explain
+from tests.memory.small_models import make
+
+ROOT = Path(__file__).parents[2]
+SEED_MODEL = ROOT / "examples" / "seed_model.py"
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEVEL", "CONFIG", "BUDGET", "STRICT"):
+        monkeypatch.delenv(f"ORTMODULE_MEMORY_OPT_{name}", raising=False)
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "ERROR")
+
+
+def test_explain_before_the_first_step_changes_nothing() -> None:
+    module, batch = make("resnet")
+    before = copy.deepcopy(module.state_dict())
+    model = ORTModule(module)
+    torch.manual_seed(3)
+    state = torch.random.get_rng_state()
+    explanation = explain(model, **batch)
+    assert torch.equal(state, torch.random.get_rng_state())
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(p.grad is None for p in module.parameters())
+    assert explanation.peak_bytes == explanation.unoptimized_peak_bytes > 0
+    alive = sum(item["bytes"] for item in explanation.largest_at_peak)
+    assert 0 < alive <= explanation.peak_bytes
+    assert any(item["module"] and item["source"] for item in explanation.largest_at_peak)
+
+
+def test_explain_names_decisions_and_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    module, batch = make("gpt")
+    model = ORTModule(module)
+    model(**batch).backward()
+    explanation = explain(model)
+    assert explanation.layers == [4]
+    assert explanation.peak_bytes < explanation.unoptimized_peak_bytes
+    decided = {item["decision"] for item in explanation.decisions}
+    assert decided == {"keep", "recompute"}
+    assert all(item["reason"] for item in explanation.decisions)
+    assert any(item["reason"] == "a layer begins with it" for item in explanation.decisions)
+    values = json.loads(explanation.to_json())
+    assert values["peak_bytes"] == explanation.peak_bytes
+    assert "Predicted peak of a step" in str(explanation)
+    picture = tmp_path / "memory.png"
+    explanation.save_picture(picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_explain_without_a_plan_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="give a batch"):
+        explain(ORTModule(torch.nn.Linear(2, 2)))
+    with pytest.raises(TypeError, match="must be an ORTModule"):
+        explain(torch.nn.Linear(2, 2))
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def plans(text: str) -> dict[str, bool]:
+    """Config -> ON, of the rows of a table."""
+    rows = re.findall(r"^ - Plan \d+ +:  (ON |OFF)  :  (\S+)", text, re.M)
+    return {config: state == "ON " for state, config in rows}
+
+
+def test_the_seed_model_has_every_plan_of_the_documents() -> None:
+    done = run(str(SEED_MODEL), "--steps", "1", ORTMODULE_LOG_LEVEL="INFO")
+    assert done.returncode == 0, done.stderr
+    listed = plans(done.stderr)
+    for cluster in ("BiasGelu+", "BiasSoftmax+", "Dropout+", "FusedMatMul+", "Reshape+Where+"):
+        assert f"{cluster}:1:-1" in listed
+    assert "Cast+:1:-1" in listed and "Cast+:2:-1" in listed
+    assert not any(listed.values())
+
+
+def test_selected_rows_are_on_in_the_next_run(tmp_path: Path) -> None:
+    out = tmp_path / "mem_opt.json"
+    select = ("-m", "ortmodule_py.plan", "--select", "1,3", "--out", str(out))
+    planned = run(*select, str(SEED_MODEL), "--steps", "2")
+    assert planned.returncode == 0, planned.stderr
+    assert "step 0" not in planned.stdout, "no optimizer step runs"
+    rows = list(plans(planned.stdout))
+    chosen = json.loads(out.read_text())
+    assert chosen == [rows[0], rows[2]]
+    environment = {"ORTMODULE_MEMORY_OPT_CONFIG": str(out), "ORTMODULE_LOG_LEVEL": "INFO"}
+    done = run(str(SEED_MODEL), "--steps", "1", **environment)
+    assert done.returncode == 0, done.stderr
+    assert {config for config, on in plans(done.stderr).items() if on} == set(chosen)
+    peaks = re.search(r"planned peak ([\d,]+) bytes, measured ([\d,]+) bytes", done.stdout)
+    assert peaks and peaks[1] == peaks[2]
+
+
+def test_plan_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    script = tmp_path / "empty.py"
+    script.write_text("print('nothing')\n")
+    ended = run("-m", "ortmodule_py.plan", str(script))
+    assert ended.returncode == 1 and "before an ORTModule ran" in ended.stderr
+    out = tmp_path / "out.json"
+    wrong = run("-m", "ortmodule_py.plan", "--select", "99", "--out", str(out), str(SEED_MODEL))
+    assert wrong.returncode == 2 and "row numbers from 1 to" in wrong.stderr
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_fit_in_eager_trains() -> None:
+    done = run(str(ROOT / "examples" / "fit_in_memory.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "eager runs out of memory, ortmodule_py trains" in done.stdout
