@@ -34,11 +34,11 @@ bool is_contiguous(const Layout& layout) {
 
 namespace {
 
-// Dimensions of more than one element, innermost (smallest stride) first.
-std::vector<size_t> dims_by_stride(const Layout& layout) {
+// Dimensions of more than one element in `layout` or in `sizes`, innermost (smallest stride) first.
+std::vector<size_t> dims_by_stride(const Layout& layout, const Sizes& sizes) {
   std::vector<size_t> order;
   for (size_t i = layout.sizes.size(); i-- > 0;)
-    if (layout.sizes[i] != 1) order.push_back(i);
+    if (layout.sizes[i] != 1 || sizes[i] != 1) order.push_back(i);
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return layout.strides[a] < layout.strides[b]; });
   return order;
@@ -49,7 +49,7 @@ std::vector<size_t> dims_by_stride(const Layout& layout) {
 bool is_dense(const Layout& layout) {
   if (element_count(layout.sizes) == 0) return true;
   int64_t expected = 1;
-  for (size_t dim : dims_by_stride(layout)) {
+  for (size_t dim : dims_by_stride(layout, layout.sizes)) {
     if (layout.strides[dim] != expected) return false;
     expected *= layout.sizes[dim];
   }
@@ -83,7 +83,7 @@ Sizes strides_like(const Sizes& sizes, const Layout& like) {
   Sizes strides = contiguous_strides(sizes);
   if (is_contiguous(like)) return strides;
   int64_t next = 1;
-  for (size_t dim : dims_by_stride(like)) {
+  for (size_t dim : dims_by_stride(like, sizes)) {
     strides[dim] = next;
     next *= std::max<int64_t>(sizes[dim], 1);
   }

@@ -72,5 +72,12 @@ TEST(DType, Promotion) {
   EXPECT_EQ(compute_dtype(DType::BFloat16), DType::Float32);
 }
 
+// A convolution's result may be larger where its operand has one element.
+TEST(Layout, StridesLikeNeverOverlap) {
+  const Layout like{{2, 3, 3, 1}, {9, 1, 3, 1}, 0};
+  const Layout result{{2, 3, 5, 3}, strides_like({2, 3, 5, 3}, like), 0};
+  EXPECT_TRUE(is_dense(result));
+}
+
 }  // namespace
 }  // namespace ortmodule

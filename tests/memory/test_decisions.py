@@ -60,15 +60,15 @@ def test_levels_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", ["gpt", "bert", "resnet", "llama"])
 def test_every_row_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _, piece = run(name)
+    plain, _, piece = run(name, layers=2)
     rows = piece.memory()["rows"]
     assert rows
     for number, row in enumerate(rows):
         config = f"{row['cluster_id']}:{row['strategy']}:-1"
         monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", config)
-        result, report, applied = run(name)
+        result, report, applied = run(name, layers=2)
         assert_same(plain, result)
         on = [r["cluster_id"] for r in applied.memory()["rows"] if r["applied"]]
         assert on == [row["cluster_id"]]
@@ -78,7 +78,7 @@ def test_every_row_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", ["gpt", "vit", "resnet"])
 def test_budgets_are_kept_and_monotone(name: str) -> None:
     plain, report, _ = run(name)
     unlimited = report["planned_peak_bytes"]
