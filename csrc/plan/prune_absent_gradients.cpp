@@ -2,6 +2,8 @@
 // gradients reach is zero, and a sum of that with a constant (the zeros of round()) is the
 // constant. This needs no knowledge of any op.
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "ops/emit.h"
 #include "ops/op_def.h"
@@ -39,12 +41,20 @@ class Pruner {
  private:
   /// Zero whatever the operands are, as far as it is easily seen.
   static bool is_zero(const Value& value) {
+    if (value.is_literal()) {
+      const auto* number = std::get_if<double>(&value.literal());
+      return number && *number == 0.0;
+    }
     const Node* node = value.producer();
     if (!node) return false;
     if (node->op == "ConstantOfShape") return node->attrs.number("value") == 0.0;
-    if (node->op == "Mul" && is_zero(*node->input(1))) return true;
-    const bool follows = node->op == "Mul" || node->op == "Neg" || node->op == "Cast" ||
-                         node->op == "ReduceSum" || op_def(node->op).kind == OpKind::View;
+    const std::string& op = node->op;
+    if (op == "Mul" && is_zero(*node->input(1))) return true;
+    if (op == "Where") return is_zero(*node->input(1)) && is_zero(*node->input(2));
+    if (op == "Add" || op == "Sub") return is_zero(*node->input(0)) && is_zero(*node->input(1));
+    static const std::set<std::string_view> kLinear = {"Mul",       "Div",       "Neg", "Cast",
+                                                       "ReduceSum", "SliceGrad", "Pad"};
+    const bool follows = kLinear.contains(op) || op_def(op).kind == OpKind::View;
     return follows && is_zero(*node->input(0));
   }
 
