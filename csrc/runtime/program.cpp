@@ -35,6 +35,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
   for (const PlannedStep& planned : plan->steps) {
     ProgramStep& step = steps.emplace_back();
     step.run = planned.kernel->run;
+    step.library_bytes = planned.library_bytes;
     step.gives_results = planned.kernel->gives_results;
     step.facts = &planned.facts;
     step.prepared = planned.prepared.get();
@@ -150,6 +151,7 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
         // A result that nobody reads has no buffer and ends here.
         if (results[i] && step.out[i].buffer >= 0)
           frame.adopt(step.out[i].buffer, std::move(results[i]));
+    frame.count_library(step.library_bytes);
     for (int buffer : *step.release)
       if (!keep_saved || buffers[static_cast<size_t>(buffer)].kind != BufferKind::Saved)
         frame.end(buffer);

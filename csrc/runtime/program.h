@@ -24,6 +24,7 @@ struct ProgramStep {
   std::vector<ProgramOperand> out;
   int workspace_buffer = -1;
   int64_t workspace_offset_bytes = 0;
+  int64_t library_bytes = 0;   // what the kernel's library declares to take while it runs
   bool gives_results = false;  // the kernel returns its outputs' memory
   const std::vector<int>* allocate = nullptr;
   const std::vector<int>* release = nullptr;
@@ -59,6 +60,11 @@ class Frame {
 
   /// Counts `bytes` that were taken out as the caller's from now on.
   void hand_over(int64_t bytes) { live_bytes_ -= bytes; }
+
+  /// Counts scratch that a library takes for the length of one step.
+  void count_library(int64_t bytes) {
+    if (live_bytes_ + bytes > peak_bytes_) peak_bytes_ = live_bytes_ + bytes;
+  }
 
   int64_t live_bytes() const { return live_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }

@@ -1,6 +1,7 @@
 // ATen nodes through torch's dispatcher: the arguments are rebuilt from the node's attributes, the
 // results are taken over. What the operator allocates inside is its own affair, so
 // a plan that holds such a node is labelled inexact.
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -202,6 +203,26 @@ bool demands_contiguous(const StepFacts& facts) {
   return facts.node().attrs.string("operator", "").starts_with("aten.native_group_norm");
 }
 
+/// Scratch of torch's CPU attention (torch/aten/src/ATen/native/cpu/FlashAttentionKernel.cpp): per
+/// thread a block of scores and its statistics; backward also copies the gradient of the result.
+size_t attention_library_bytes(const StepFacts& facts) {
+  constexpr std::string_view kForward = "aten._scaled_dot_product_flash_attention_for_cpu.default";
+  constexpr std::string_view kBackward =
+      "aten._scaled_dot_product_flash_attention_for_cpu_backward.default";
+  const std::string name = facts.node().attrs.string("operator", "");
+  if (name != kForward && name != kBackward) return 0;
+  const size_t first = name == kForward ? 0 : 1;  // backward's first operand is the gradient
+  const OperandFacts &query = facts.inputs[first], &key = facts.inputs[first + 1];
+  const Sizes &q = query.layout.sizes, &k = key.layout.sizes;
+  if (q.size() != 4 || k.size() != 4) return 0;
+  const int64_t rows = q[2] >= 768 ? 256 : q[2] >= 192 ? 64 : 32;
+  const int64_t columns = std::min<int64_t>(k[2], 512);
+  const int64_t block = name == kForward ? rows * (columns + 2 + q[3]) : rows * (2 * columns + 1);
+  const int64_t scratch = at::get_num_threads() * block * static_cast<int64_t>(sizeof(float));
+  const int64_t copied = element_count(q) * static_cast<int64_t>(size_of(query.dtype));
+  return static_cast<size_t>(scratch + (name == kBackward ? copied : 0));
+}
+
 Reason not_strided(const StepFacts& facts) {
   if (demands_contiguous(facts)) return "the operator demands contiguous operands";
   return unknown_operator(facts);
@@ -217,6 +238,7 @@ REGISTER_KERNEL({.op = "ATen",
                  .dtypes = kEveryType,
                  .run = call_operator,
                  .unsupported = not_strided,
+                 .library_bytes = attention_library_bytes,
                  .prepare = prepare_call,
                  .layout = LayoutRule::Any,
                  .gives_results = true,
