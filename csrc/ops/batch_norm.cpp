@@ -30,7 +30,11 @@ void infer_training(InferContext& c) {
   const Value& x = c.input(0);
   const Dims channels = channel_dims(c, x);
   check_channels(c, channels);
-  const DType statistics = statistics_dtype(x.dtype);
+  // As torch: statistics of 16-bit values are wider where anything per channel is.
+  bool wider = false;
+  for (size_t i = 1; i < c.input_count(); ++i)
+    wider = wider || (c.has_input(i) && c.input(i).dtype != x.dtype);
+  const DType statistics = wider ? statistics_dtype(x.dtype) : x.dtype;
   c.set(0, x.dtype, x.dims);
   c.set(1, c.has_input(3) ? c.input(3).dtype : statistics, channels);
   c.set(2, c.has_input(4) ? c.input(4).dtype : statistics, channels);

@@ -153,3 +153,28 @@ def test_backward_may_outlive_the_module() -> None:
     gc.collect()
     loss.backward()
     assert x.grad is not None and x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_instance_norm_of_16_bit_values(affine: bool) -> None:
+    """Its statistics are 16-bit as well unless something per channel is wider."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(5, 3)
+            self.norm = nn.InstanceNorm2d(3, affine=affine)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.fc(x))
+
+    torch.manual_seed(0)
+    module = Normed()
+    model = ORTModule(copy.deepcopy(module))
+    x = torch.randn(2, 3, 4, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, eager = model(x), module(x)
+    torch.testing.assert_close(ours, eager, rtol=2e-2, atol=2e-2)
+    ours.float().square().sum().backward()
+    assert last_run_report(model)["compiled"]
+    assert all(p.grad is not None for p in model.parameters())
