@@ -111,7 +111,8 @@ def test_layers_are_found(name: str) -> None:
     assert found == MODELS[name].layers(12)
 
 
-@pytest.mark.parametrize("name", ["gpt", pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "bert"])
 def test_request_count_takes_the_first_occurrences(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +126,10 @@ def test_request_count_takes_the_first_occurrences(
         assert [s["chosen"] for s in chosen] == [1] * count + [0] * (len(chosen) - count)
 
 
-@pytest.mark.parametrize("budget", [None, "level", "activations:70%"])
+@pytest.mark.parametrize(
+    "budget",
+    ["level", *[pytest.param(b, marks=pytest.mark.slow) for b in (None, "activations:70%")]],
+)
 def test_forwards_in_flight_do_not_disturb_each_other(
     budget: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_explain_before_the_first_step_changes_nothing() -> None:
     assert any(item["module"] and item["source"] for item in explanation.largest_at_peak)
 
 
+@pytest.mark.slow
 def test_explain_names_decisions_and_reasons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def plans(text: str) -> dict[str, bool]:
     return {config: state == "ON " for state, config in rows}
 
 
+@pytest.mark.slow
 def test_the_seed_model_has_every_plan_of_the_documents() -> None:
     done = run(str(SEED_MODEL), "--steps", "1", ORTMODULE_LOG_LEVEL="INFO")
     assert done.returncode == 0, done.stderr
@@ -98,6 +100,7 @@ def test_the_seed_model_has_every_plan_of_the_documents() -> None:
     assert not any(listed.values())
 
 
+@pytest.mark.slow
 def test_selected_rows_are_on_in_the_next_run(tmp_path: Path) -> None:
     out = tmp_path / "mem_opt.json"
     select = ("-m", "ortmodule_py.plan", "--select", "1,3", "--out", str(out))
@@ -115,6 +118,7 @@ def test_selected_rows_are_on_in_the_next_run(tmp_path: Path) -> None:
     assert peaks and peaks[1] == peaks[2]
 
 
+@pytest.mark.slow
 def test_plan_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     script = tmp_path / "empty.py"
     script.write_text("print('nothing')\n")

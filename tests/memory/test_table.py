@@ -52,6 +52,7 @@ def test_config_rows_are_on(
     assert "Optimization Config: [BiasGelu+:1:2]" in text
 
 
+@pytest.mark.slow
 def test_levels_and_budgets_are_named(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_symbolic_form() -> None:
     assert symbolic_text("s1//2*s0", names) == "1.0*(seq_len//2*batch)"
 
 
+@pytest.mark.slow
 def test_config_count_is_shown_as_given() -> None:
     module, batch = make("gpt")
     model = ORTModule(module, DebugOptions(log_level=LogLevel.ERROR))
@@ -105,6 +107,7 @@ def test_config_count_is_shown_as_given() -> None:
     assert lines[0].startswith("Memory Optimizer     :  OFF")
 
 
+@pytest.mark.slow
 def test_devinfo_prints_the_node_level_table(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +144,7 @@ def test_memory_line_survives_unusual_orders(
     assert lines[0].startswith("rank-0 step 0 memory (MiB) | phase: pre_forward | allocated: ")
 
 
+@pytest.mark.slow
 def test_memory_line_thins_out(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
