@@ -62,8 +62,7 @@ class GraphBuilder {
   /// an ATen node gets them so, since operators may depend on it.
   CallResult call(const std::string& target, std::vector<std::pair<std::string, TorchArg>> args,
                   std::vector<TorchOutput> outputs, const Origin& origin, const std::string& tag,
-                  bool random, bool gradient, bool own_ops = true,
-                  const Values& row_major = {});
+                  bool random, bool gradient, bool own_ops = true, const Values& row_major = {});
   /// Whether some own op knows this spelling (it may still refuse the arguments).
   static bool has_rule(const std::string& target);
 

@@ -189,6 +189,7 @@ def test_batch_norm_statistics_are_updated_once(monkeypatch: pytest.MonkeyPatch)
         torch.testing.assert_close(mine, theirs, msg=name)
 
 
+@pytest.mark.slow
 def test_a_larger_shape_is_fitted_or_warned_about(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

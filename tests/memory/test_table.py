@@ -31,6 +31,7 @@ def plans(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(" - Plan ")]
 
 
+@pytest.mark.slow
 def test_five_rows_by_default_and_all_at_info(capfd: pytest.CaptureFixture[str]) -> None:
     text = printed(capfd)
     assert len(plans(text)) == 5
@@ -122,6 +123,7 @@ def test_devinfo_prints_the_node_level_table(
     assert "Enabled, requested count=2, actual applied count=2." in printed(capfd, LogLevel.DEVINFO)
 
 
+@pytest.mark.slow
 def test_memory_line_survives_unusual_orders(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
