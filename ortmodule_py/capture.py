@@ -166,7 +166,17 @@ def _is_restrided_dropout(node: fx.Node) -> bool:
     return isinstance(operand, Tensor) and operand.stride() != result.stride()
 
 
-_DOUBTFUL = {torch.pow, operator.pow, torch.roll, "pow", "roll", "__rpow__"}
+_DOUBTFUL = {
+    torch.pow,
+    operator.pow,
+    torch.roll,
+    torch.batch_norm,
+    torch.nn.functional.batch_norm,
+    torch.nn.functional.instance_norm,
+    "pow",
+    "roll",
+    "__rpow__",
+}
 
 
 def _is_doubtful(node: fx.Node) -> bool:

@@ -21,6 +21,7 @@ from torch._export.utils import (
     _special_op_to_preserve_cia,
 )
 from torch._guards import TracingContext, detect_fake_mode
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.export.exported_program import (
@@ -182,6 +183,13 @@ def _eager_dropout() -> Iterator[None]:
         _DROPOUT._dispatch_cache.clear()
 
 
+_BATCH_NORMS = (
+    torch.ops.aten.native_batch_norm,
+    torch.ops.aten._native_batch_norm_legit,
+    torch.ops.aten._native_batch_norm_legit_no_training,
+)
+
+
 class _EagerStrides(TorchDispatchMode):
     """Operators whose fake results have other strides than their results in eager."""
 
@@ -196,6 +204,10 @@ class _EagerStrides(TorchDispatchMode):
             operand, dim = args[0], args[2][0]
             rest = operand.narrow(dim, 1, operand.shape[dim] - 1)
             return torch.cat([operand.narrow(dim, 0, 1), rest], dim)
+        # Row-major or channels-last, whatever the operand's order of dimensions.
+        if func.overloadpacket in _BATCH_NORMS:
+            fitting = result[0].contiguous(memory_format=suggest_memory_format(args[0]))
+            return (fitting, *result[1:])
         return result
 
 

@@ -57,10 +57,16 @@ def test_change_of_what_a_dropout_passed_on() -> None:
 class FakedWrongly(nn.Module):
     """For these operators torch's fake tensors have other strides than eager's results."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(4)
+        self.instance = nn.InstanceNorm2d(4)
+
     def forward(self, x: Tensor) -> list[Tensor]:
         power = torch.pow(2.0, x)
         inner = checkpoint(lambda t: 2.0 ** t.tanh(), x, use_reentrant=False)
-        return [power, power + 1, x.roll(1, 1), torch.roll(x, 2, 2) * 2, inner]
+        normed = [self.norm(x), self.instance(x).sin()]
+        return [power, power + 1, x.roll(1, 1), torch.roll(x, 2, 2) * 2, inner, *normed]
 
 
 def test_operators_that_fake_tensors_get_wrong() -> None:

@@ -126,10 +126,8 @@ def test_request_count_takes_the_first_occurrences(
         assert [s["chosen"] for s in chosen] == [1] * count + [0] * (len(chosen) - count)
 
 
-@pytest.mark.parametrize(
-    "budget",
-    ["level", *[pytest.param(b, marks=pytest.mark.slow) for b in (None, "activations:70%")]],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["level", None, "activations:70%"])
 def test_forwards_in_flight_do_not_disturb_each_other(
     budget: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
