@@ -1,9 +1,6 @@
 // A backward value is linear in the output gradients that reach it, so one that only absent
-// gradients reach is zero, and a sum of that with a constant (the zeros of round()) is the
-// constant. This needs no knowledge of any op.
+// gradients reach is zero, whatever constants are added. This needs no knowledge of any op.
 #include <algorithm>
-#include <set>
-#include <string_view>
 
 #include "ops/emit.h"
 #include "ops/op_def.h"
@@ -39,25 +36,6 @@ class Pruner {
   }
 
  private:
-  /// Zero whatever the operands are, as far as it is easily seen.
-  static bool is_zero(const Value& value) {
-    if (value.is_literal()) {
-      const auto* number = std::get_if<double>(&value.literal());
-      return number && *number == 0.0;
-    }
-    const Node* node = value.producer();
-    if (!node) return false;
-    if (node->op == "ConstantOfShape") return node->attrs.number("value") == 0.0;
-    const std::string& op = node->op;
-    if (op == "Mul" && is_zero(*node->input(1))) return true;
-    if (op == "Where") return is_zero(*node->input(1)) && is_zero(*node->input(2));
-    if (op == "Add" || op == "Sub") return is_zero(*node->input(0)) && is_zero(*node->input(1));
-    static const std::set<std::string_view> kLinear = {"Mul",       "Div",       "Neg", "Cast",
-                                                       "ReduceSum", "SliceGrad", "Pad"};
-    const bool follows = kLinear.contains(op) || op_def(op).kind == OpKind::View;
-    return follows && is_zero(*node->input(0));
-  }
-
   State state(const Value* value) const {
     const auto id = static_cast<size_t>(value->id());
     return id < state_.size() ? state_[id] : State::Independent;
@@ -78,8 +56,7 @@ class Pruner {
     }
     if (absent && node.op == "Add") {
       Value* kept = state(node.input(0)) == State::Absent ? node.input(1) : node.input(0);
-      const bool counts = state(kept) == State::Present || is_zero(*kept);
-      if (counts && kept->dims == node.output()->dims) {
+      if (state(kept) == State::Present && kept->dims == node.output()->dims) {
         set(node.output(), state(kept));
         graph_.replace_all_uses(node.output(), kept);
         return;
