@@ -164,6 +164,7 @@ class SourceBuilder:
     def _run(self, text: str) -> None:
         try:
             exec(text, self.env)
+        # Eager PyTorch refuses this statement while the module is being written: another is drawn.
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             raise Rejected(str(error)) from error
 

@@ -53,8 +53,6 @@ class Case:
     check: Check | None = None
     """Instead of the comparison with eager."""
     label: str = ""
-    broken: str = ""
-    """Why one capture for several sizes is known to fail."""
 
     @property
     def name(self) -> str:

@@ -69,34 +69,42 @@ void sort_positions(const IndexReader& indices, int64_t size, int64_t padding, i
   starts[0] = 0;
 }
 
-// out += rows of dy at `positions`, their sum rounded first, as if it were added afterwards.
+template <class T>
+using SumOf = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
+
+// Columns [at, at + columns) of the sum of the rows of dy at `positions`.
+template <class T>
+void sum_chunk(const T* dy, const int64_t* positions, int64_t count, int64_t inner, int64_t at,
+               int64_t columns, SumOf<T>* sums) {
+  for (int64_t i = 0; i < columns; ++i) sums[i] = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    const T* row = dy + positions[k] * inner + at;
+    ORTM_SIMD
+    for (int64_t i = 0; i < columns; ++i) sums[i] += static_cast<SumOf<T>>(computed(row[i]));
+  }
+}
+
+// out = sum + rows of dy at `positions`, their sum rounded first, as if it were added afterwards.
 template <class T>
 void add_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inner, const T* sum,
               T* out) {
-  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
   if (count == 0) {
     if (sum != out)
       std::memcpy(static_cast<void*>(out), sum, static_cast<size_t>(inner) * sizeof(T));
     return;
   }
   for_each_chunk(inner, [&](int64_t at, int64_t columns) {
-    C sums[kRowChunk];
-    for (int64_t i = 0; i < columns; ++i) sums[i] = 0;
-    for (int64_t k = 0; k < count; ++k) {
-      const T* row = dy + positions[k] * inner + at;
-      ORTM_SIMD
-      for (int64_t i = 0; i < columns; ++i) sums[i] += static_cast<C>(computed(row[i]));
-    }
+    SumOf<T> sums[kRowChunk];
+    sum_chunk(dy, positions, count, inner, at, columns, sums);
     for (int64_t i = 0; i < columns; ++i)
-      out[at + i] = stored<T>(static_cast<C>(computed(sum[at + i])) +
-                              static_cast<C>(computed(stored<T>(sums[i]))));
+      out[at + i] = stored<T>(static_cast<SumOf<T>>(computed(sum[at + i])) +
+                              static_cast<SumOf<T>>(computed(stored<T>(sums[i]))));
   });
 }
 
 // out = sum of the rows of dy at `positions`.
 template <class T>
 void sum_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inner, T* out) {
-  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
   if (count == 0) {
     std::memset(static_cast<void*>(out), 0, static_cast<size_t>(inner) * sizeof(T));
     return;
@@ -107,13 +115,8 @@ void sum_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inne
     return;
   }
   for_each_chunk(inner, [&](int64_t at, int64_t columns) {
-    C sums[kRowChunk];
-    for (int64_t i = 0; i < columns; ++i) sums[i] = 0;
-    for (int64_t k = 0; k < count; ++k) {
-      const T* row = dy + positions[k] * inner + at;
-      ORTM_SIMD
-      for (int64_t i = 0; i < columns; ++i) sums[i] += static_cast<C>(computed(row[i]));
-    }
+    SumOf<T> sums[kRowChunk];
+    sum_chunk(dy, positions, count, inner, at, columns, sums);
     ORTM_SIMD
     for (int64_t i = 0; i < columns; ++i) out[at + i] = stored<T>(sums[i]);
   });
