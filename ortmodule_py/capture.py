@@ -173,6 +173,7 @@ _DOUBTFUL = {
     torch.batch_norm,
     torch.nn.functional.batch_norm,
     torch.nn.functional.instance_norm,
+    torch.nn.functional.interpolate,
     "pow",
     "roll",
     "__rpow__",

@@ -183,6 +183,35 @@ def _eager_dropout() -> Iterator[None]:
         _DROPOUT._dispatch_cache.clear()
 
 
+# In eager row-major; the Python kernels index the operand, and so keep its order of dimensions.
+_NEAREST_1D = tuple(
+    getattr(packet, overload)
+    for packet in (
+        torch.ops.aten.upsample_nearest1d,
+        torch.ops.aten._upsample_nearest_exact1d,
+    )
+    for overload in packet.overloads()
+    if getattr(packet, overload).py_kernels
+)
+
+
+@contextlib.contextmanager
+def _row_major_nearest_1d() -> Iterator[None]:
+    def row_major(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *args, **kwargs: kernel(*args, **kwargs).contiguous()
+
+    before = {op: dict(op.py_kernels) for op in _NEAREST_1D}
+    for op, kernels in before.items():
+        op.py_kernels.update({key: row_major(kernel) for key, kernel in kernels.items()})
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernels in before.items():
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+
+
 _BATCH_NORMS = (
     torch.ops.aten.native_batch_norm,
     torch.ops.aten._native_batch_norm_legit,
@@ -219,6 +248,7 @@ def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTens
         fake_mode,
         enable_python_dispatcher(),
         _eager_dropout(),
+        _row_major_nearest_1d(),
         _EagerStrides(),
     ):
         return run(*arguments)

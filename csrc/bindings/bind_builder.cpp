@@ -118,10 +118,11 @@ class PyGraphBuilder {
                   const std::pair<std::string, std::string>& origin, const std::string& tag,
                   bool gradient) {
     std::vector<std::pair<std::string, TorchArg>> converted;
-    Values row_major;
+    const bool random = draws_random_numbers(target);
+    MemoryOrders orders;
     for (const py::handle& entry : args) {
       const auto pair = entry.cast<py::tuple>();
-      list_row_major(pair[1], row_major);
+      note_orders(pair[1], random, orders);
       converted.emplace_back(pair[0].cast<std::string>(), to_arg(pair[1], builder_));
     }
     std::vector<TorchOutput> types;
@@ -130,10 +131,9 @@ class PyGraphBuilder {
       types.push_back(to_output(entry));
       strides.push_back(types.back().strides);
     }
-    const bool random = draws_random_numbers(target);
     const CallResult ids =
         builder_.call(target, std::move(converted), std::move(types), {origin.first, origin.second},
-                      tag, random, gradient, /*own_ops=*/!(random && torch_random_), row_major);
+                      tag, random, gradient, /*own_ops=*/!(random && torch_random_), orders);
     if (!ids) return py::none();
     remember_strides(*ids, strides);
     return py::cast(*ids);
@@ -218,22 +218,36 @@ class PyGraphBuilder {
       strides_[id] = strides[i];
     }
   }
-  /// Adds the tensors of an argument that lay row-major when they were traced.
-  void list_row_major(const py::handle& argument, Values& found) const {
+  /// Adds how the tensors of an argument lay when they were traced: those in row-major order, and
+  /// where numbers are drawn in the order of memory, the others that are dense.
+  void note_orders(const py::handle& argument, bool random, MemoryOrders& orders) const {
     if (py::isinstance<PyVal>(argument)) {
       const int id = argument.cast<const PyVal&>().id;
-      Value* value = builder_.value(id);
-      Dims strides = strides_of(id);
-      DimExpr expected = 1;
+      const Value* value = builder_.value(id);
       // The piece's own inputs lie as they did: Dynamo guards that.
-      const bool may_change = value->producer() || parent_;
-      bool is = may_change && strides.size() == value->rank() && value->rank() > 1;
-      for (size_t d = value->rank(); is && d-- > 0; expected = expected * value->dims[d])
-        is = strides[d] == expected || value->dims[d] == DimExpr(1);
-      if (is) found.push_back(value);
+      if (value->rank() < 2 || !(value->producer() || parent_)) return;
+      std::vector<int64_t> order = memory_order(value->dims, strides_of(id));
+      const bool row_major = std::is_sorted(order.begin(), order.end());
+      if (!order.empty() && (row_major || random)) orders[value] = std::move(order);
     } else if (py::isinstance<py::list>(argument) || py::isinstance<py::tuple>(argument)) {
-      for (const py::handle& entry : argument) list_row_major(entry, found);
+      for (const py::handle& entry : argument) note_orders(entry, random, orders);
     }
+  }
+  /// The dims from the outermost in memory to the innermost; empty if the tensor is not dense.
+  static std::vector<int64_t> memory_order(const Dims& sizes, const Dims& strides) {
+    const size_t rank = strides.size() == sizes.size() ? sizes.size() : 0;
+    std::vector<int64_t> order;
+    std::vector<bool> placed(rank, false);
+    for (DimExpr expected = 1; order.size() < rank;) {
+      size_t next = rank;
+      for (size_t d = rank; d-- > 0 && next == rank;)
+        if (!placed[d] && (sizes[d] == DimExpr(1) || strides[d] == expected)) next = d;
+      if (next == rank) return {};
+      placed[next] = true;
+      expected = expected * sizes[next];
+      order.insert(order.begin(), static_cast<int64_t>(next));
+    }
+    return order;
   }
   Dims strides_of(int id) const {
     const auto at = static_cast<size_t>(id);

@@ -91,7 +91,7 @@ CallResult GraphBuilder::call(const std::string& target,
                               std::vector<std::pair<std::string, TorchArg>> args,
                               std::vector<TorchOutput> outputs, const Origin& origin,
                               const std::string& tag, bool random, bool gradient, bool own_ops,
-                              const Values& row_major) {
+                              const MemoryOrders& orders) {
   graph().current_origin = origin;
   graph().current_tag = tag;
   const TorchRow* row = own_ops ? find_torch_row(target) : nullptr;
@@ -108,7 +108,7 @@ CallResult GraphBuilder::call(const std::string& target,
   }
   piece_.refusals.push_back(str(target, ": ", why, " (", origin.module, ", ", origin.source, ")"));
   if (gradient) return std::nullopt;
-  return aten_call(target, args, outputs, random, row_major);
+  return aten_call(target, args, outputs, random, orders);
 }
 
 std::vector<int> GraphBuilder::finish_call(const std::string& target, const Values& values,
@@ -138,18 +138,28 @@ std::vector<int> GraphBuilder::finish_call(const std::string& target, const Valu
   return ids;
 }
 
+Value* GraphBuilder::laid_out(Value* value, const std::vector<int64_t>& order) {
+  if (std::is_sorted(order.begin(), order.end())) return emit(graph(), "Contiguous", {value});
+  Dims perm(order.begin(), order.end()), inverse(order.size(), DimExpr(0));
+  for (size_t i = 0; i < order.size(); ++i)
+    inverse[static_cast<size_t>(order[i])] = DimExpr(static_cast<int64_t>(i));
+  Value* outer_first = emit(graph(), "Transpose", {value}, {{"perm", perm}});
+  Value* dense = emit(graph(), "Contiguous", {outer_first});
+  return emit(graph(), "Transpose", {dense}, {{"perm", inverse}});
+}
+
 std::vector<int> GraphBuilder::aten_call(const std::string& target,
                                          const std::vector<std::pair<std::string, TorchArg>>& args,
                                          const std::vector<TorchOutput>& outputs, bool random,
-                                         const Values& row_major) {
+                                         const MemoryOrders& orders) {
   Values operands;
   Attrs attrs;
   attrs.set("operator", target);
   if (random) attrs.set("random", DimExpr(1));
   for (const auto& [name, arg] : args) attrs.set("arg_" + name, encode_argument(arg, operands));
   for (Value*& operand : operands)
-    if (std::count(row_major.begin(), row_major.end(), operand) > 0)
-      operand = emit(graph(), "Contiguous", {operand});
+    if (const auto order = orders.find(operand); order != orders.end())
+      operand = laid_out(operand, order->second);
   Node* node = graph().add_node("ATen", operands, outputs.size(), std::move(attrs));
   std::vector<int> ids;
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -3,6 +3,7 @@
 // the op that knows the spelling (OpDef::from_torch) turns it into nodes.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ struct ExportedPiece {
 /// again with its traced gradient (see CustomGradient).
 using CallResult = std::optional<std::vector<int>>;
 
+/// How values lay when the program was traced: their dims, the outermost in memory first.
+using MemoryOrders = std::map<const Value*, std::vector<int64_t>>;
+
 class GraphBuilder {
  public:
   GraphBuilder();
@@ -58,11 +62,11 @@ class GraphBuilder {
   /// Converts one ATen call; without an own op for these arguments it becomes an ATen node, or,
   /// if `gradient` says that a gradient must flow through it, nothing is added or returned.
   /// `random` marks operators that draw from torch's generator; without `own_ops`, every call
-  /// becomes an ATen node. Operands among `row_major` lay row-major when the program was traced;
-  /// an ATen node gets them so, since operators may depend on it.
+  /// becomes an ATen node, which gets the operands in `orders` laid out so, since operators may
+  /// depend on it.
   CallResult call(const std::string& target, std::vector<std::pair<std::string, TorchArg>> args,
                   std::vector<TorchOutput> outputs, const Origin& origin, const std::string& tag,
-                  bool random, bool gradient, bool own_ops = true, const Values& row_major = {});
+                  bool random, bool gradient, bool own_ops = true, const MemoryOrders& orders = {});
   /// Whether some own op knows this spelling (it may still refuse the arguments).
   static bool has_rule(const std::string& target);
 
@@ -91,7 +95,8 @@ class GraphBuilder {
   std::vector<int> aten_call(const std::string& target,
                              const std::vector<std::pair<std::string, TorchArg>>& args,
                              const std::vector<TorchOutput>& outputs, bool random,
-                             const Values& row_major);
+                             const MemoryOrders& orders);
+  Value* laid_out(Value* value, const std::vector<int64_t>& order);
   std::vector<int> finish_call(const std::string& target, const Values& values,
                                const std::vector<TorchOutput>& outputs);
 

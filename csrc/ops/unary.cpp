@@ -12,9 +12,10 @@ namespace {
 
 using C = GradContext&;
 
-// torch gives zeros, not nothing, for functions whose slope is 0 almost everywhere; zeros made of
-// the gradient, so that there are none where no gradient arrives.
-Grads zero_grad(C c) { return {c.emit("Clip", {c.dy()}, {{"min", 0.0}, {"max", 0.0}})}; }
+// torch gives zeros, not nothing, for functions whose slope is 0 almost everywhere.
+Grads zero_grad(C c) {
+  return {c.emit("GradientZeros", {c.dy()}, {{"shape", c.x().dims()}, {"dtype", c.x().dtype()}})};
+}
 
 OpDef unary(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
   return {.name = name,

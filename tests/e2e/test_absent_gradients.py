@@ -38,6 +38,36 @@ def test_zeros_where_eager_gives_zeros(retain: bool) -> None:
     assert torch.equal(module.w.grad, runner_grad[0])
 
 
+class Overwriting(nn.Module):
+    """The gradient of what `fill_` overwrites has a traced body of its own: zeros."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 3
+        doubled = y * 2
+        y.fill_(0.5)
+        return doubled, y.abs()
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_zeros_of_what_was_overwritten(output: int) -> None:
+    results = []
+    for runner in (ORTModule(Overwriting()), Overwriting()):
+        x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+        runner(x)[output].sum().backward()
+        assert x.grad is not None
+        results.append(x.grad)
+    assert torch.equal(*results)
+
+
+def test_zeros_of_a_step_function_where_the_gradient_is_not_finite() -> None:
+    results = []
+    for runner in (ORTModule(Rounding()), Rounding()):
+        x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+        runner(x)[1].backward(torch.full((3, 4), float("nan")))
+        results.append(x.grad)
+    torch.testing.assert_close(*results, equal_nan=True)
+
+
 def test_the_other_output_still_works() -> None:
     module = Rounding()
     eager = copy.deepcopy(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -81,3 +82,21 @@ def test_operators_that_fake_tensors_get_wrong() -> None:
             assert out.stride() == expected.stride()
             torch.testing.assert_close(out, expected)
         assert last_run_report(model)["compiled"]
+
+
+class Enlarges(nn.Module):
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.interpolate(x * 2, scale_factor=2, mode=self.mode).relu()
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])
+def test_interpolation_of_a_transposed_sequence(mode: str) -> None:
+    x = torch.randn(2, 7, 4).transpose(0, 1)
+    want = Enlarges(mode)(x)
+    got = ORTModule(Enlarges(mode))(x)
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want)
