@@ -160,56 +160,74 @@ def _without_wrong_decompositions() -> Iterator[None]:
         decomposition_table.update(hidden)
 
 
-_DROPOUT = torch.ops.aten.dropout.default
+# ---- Python kernels that differ from eager ------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _with_kernels(
+    changes: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any] | None]],
+) -> Iterator[None]:
+    """Each Python kernel of these operators changed by a function; None takes it away."""
+    before = {op: dict(op.py_kernels) for op in changes}
+    for op, change in changes.items():
+        changed = {key: change(kernel) for key, kernel in before[op].items()}
+        op.py_kernels.clear()
+        op.py_kernels.update({key: kernel for key, kernel in changed.items() if kernel})
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernels in before.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
 
 
 def _dropout(operand: Tensor, p: float, train: bool) -> Tensor:
-    """As eager has it: what draws nothing is its argument, where torch's Python kernel makes a copy."""
+    """What draws nothing is its argument, where torch's Python kernel makes a copy."""
     if p == 0 or not train:
         return operand
     result: Tensor = torch.ops.aten.native_dropout.default(operand, p, train)[0]
     return result
 
 
-@contextlib.contextmanager
-def _eager_dropout() -> Iterator[None]:
-    before = dict(_DROPOUT.py_kernels)
-    _DROPOUT.py_kernels.update(dict.fromkeys(before, _dropout))
-    _DROPOUT._dispatch_cache.clear()
-    try:
-        yield
-    finally:
-        _DROPOUT.py_kernels.update(before)
-        _DROPOUT._dispatch_cache.clear()
+def _in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Under autocast oneDNN computes an LSTM in bfloat16; torch's own parts keep its state in float32."""
+
+    def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *rest: Any) -> Any:
+        projects = hx[0].shape[-1] != hx[1].shape[-1]
+        narrow = torch.is_autocast_enabled("cpu") and torch.backends.mkldnn.is_available()
+        if projects or not narrow or torch.get_autocast_dtype("cpu") != torch.bfloat16:
+            return kernel(input, hx, params, *rest)
+        cast = [value.bfloat16() for value in (input, *hx, *params)]
+        with torch._C._DisableAutocast():
+            return kernel(cast[0], cast[1:3], cast[3:], *rest)
+
+    return lstm
 
 
-# In eager row-major; the Python kernels index the operand, and so keep its order of dimensions.
-_NEAREST_1D = tuple(
-    getattr(packet, overload)
-    for packet in (
-        torch.ops.aten.upsample_nearest1d,
-        torch.ops.aten._upsample_nearest_exact1d,
-    )
-    for overload in packet.overloads()
-    if getattr(packet, overload).py_kernels
+def _row_major(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """In eager row-major; the Python kernels index the operand, and so keep its order of dimensions."""
+    return lambda *args, **kwargs: kernel(*args, **kwargs).contiguous()
+
+
+_EAGER_KERNELS: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any] | None]] = {
+    torch.ops.aten.dropout.default: lambda _: _dropout,
+    torch.ops.aten.lstm.input: _in_bfloat16,
+    # The parts multiply by 0, so that the gradient is NaN where an infinite one arrives.
+    torch.ops.aten.softshrink.default: lambda _: None,
+}
+_EAGER_STRIDE_KERNELS = dict.fromkeys(
+    (
+        getattr(packet, overload)
+        for packet in (
+            torch.ops.aten.upsample_nearest1d,
+            torch.ops.aten._upsample_nearest_exact1d,
+        )
+        for overload in packet.overloads()
+    ),
+    _row_major,
 )
-
-
-@contextlib.contextmanager
-def _row_major_nearest_1d() -> Iterator[None]:
-    def row_major(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return lambda *args, **kwargs: kernel(*args, **kwargs).contiguous()
-
-    before = {op: dict(op.py_kernels) for op in _NEAREST_1D}
-    for op, kernels in before.items():
-        op.py_kernels.update({key: row_major(kernel) for key, kernel in kernels.items()})
-        op._dispatch_cache.clear()
-    try:
-        yield
-    finally:
-        for op, kernels in before.items():
-            op.py_kernels.update(kernels)
-            op._dispatch_cache.clear()
 
 
 _BATCH_NORMS = (
@@ -247,8 +265,7 @@ def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTens
         torch.no_grad(),
         fake_mode,
         enable_python_dispatcher(),
-        _eager_dropout(),
-        _row_major_nearest_1d(),
+        _with_kernels({**_EAGER_KERNELS, **_EAGER_STRIDE_KERNELS}),
         _EagerStrides(),
     ):
         return run(*arguments)
@@ -293,7 +310,7 @@ def record(
         _preserving(preserved),
         fake_mode,
         enable_python_dispatcher(),
-        _eager_dropout(),
+        _with_kernels(_EAGER_KERNELS),
         FunctionalTensorMode(),
     ):
         with _without_onednn():

@@ -149,7 +149,21 @@ std::vector<OpDef> activations() {
   return ops;
 }
 
+// |x| > lambda ? x - sign(x) * lambda : 0, NaN kept. Torch's own parts multiply by 0 in between, so
+// that their gradient is NaN where an infinite one arrives.
+Values convert_softshrink(TorchCall& t) {
+  require_real(t);
+  Value* x = t.tensor("self");
+  Value* lambda = t.literal(t.number_or("lambd", 0.5), x->dtype);
+  Value* fixed = t.emit("Detach", {x});
+  Value* outside = t.emit("Greater", {t.emit("Abs", {fixed}), lambda});
+  Value* shift = t.emit("Mul", {t.emit("Sign", {fixed}), lambda});
+  Value* zero = t.emit("Mul", {fixed, t.literal(0.0, x->dtype)});
+  return {t.emit("Where", {outside, t.emit("Sub", {x, shift}), zero})};
+}
+
 REGISTER_OPS(activations());
+REGISTER_TORCH({{"aten.softshrink.default", convert_softshrink}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -55,7 +55,6 @@ StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
   plan_.output_tensors = base.output_tensors;
   plan_.mutated_arguments = base.mutated_arguments;
   plan_.old_contents = base.old_contents;
-  backward_copy_.insert(base.old_contents.begin(), base.old_contents.end());
   // The forward nodes of both graphs are copies of each other, in the same order.
   std::unordered_map<const Value*, const Value*> twin;
   auto other = base.graph->nodes().begin();
@@ -118,9 +117,18 @@ int StepBuilder::new_tensor(const Value* value, DType dtype, Layout layout, int 
 int StepBuilder::tensor_of(const Value* value, Region region) {
   const int tensor = tensor_of_value_[static_cast<size_t>(value->id())];
   ORTM_ASSERT(tensor >= 0, "value ", value->name, " is read before it is computed");
-  if (region == Region::Backward) {
-    auto copy = backward_copy_.find(tensor);
-    if (copy != backward_copy_.end()) return copy->second;
+  return region == Region::Backward ? with_old_content(tensor) : tensor;
+}
+
+int StepBuilder::with_old_content(int tensor) {
+  const PlannedTensor changed = plan_.tensors[static_cast<size_t>(tensor)];
+  for (const auto& [argument, copy] : plan_.old_contents) {
+    if (plan_.tensors[static_cast<size_t>(argument)].storage != changed.storage) continue;
+    auto [slot, is_new] = in_old_content_.try_emplace(tensor, -1);
+    if (is_new)
+      slot->second = new_tensor(changed.value, changed.dtype, changed.layout,
+                                plan_.tensors[static_cast<size_t>(copy)].storage);
+    return slot->second;
   }
   return tensor;
 }
@@ -454,19 +462,29 @@ void StepBuilder::claim_rest(Region region) {
 
 // --- arguments changed in place -----------------------------------------------------------------
 
+namespace {
+
+/// Whether a step of backward reads the storage of `value`, itself or through views.
+bool backward_reads(const Value& value) {
+  return std::any_of(value.uses().begin(), value.uses().end(), [](Use use) {
+    if (use.node->region == Region::Backward) return true;
+    const auto& views = use.node->outputs();
+    return op_def(use.node->op).kind == OpKind::View &&
+           std::any_of(views.begin(), views.end(), [](Value* v) { return backward_reads(*v); });
+  });
+}
+
+}  // namespace
+
 void StepBuilder::protect_mutated_arguments() {
   for (const GraphOutput& output : lowered_.graph->outputs()) {
     if (output.kind != OutputKind::Mutation) continue;
     const Value* argument = lowered_.graph->inputs()[static_cast<size_t>(output.index)].value;
-    const bool read_by_backward =
-        std::any_of(argument->uses().begin(), argument->uses().end(),
-                    [](Use use) { return use.node->region == Region::Backward; });
-    if (!read_by_backward) continue;
+    if (!backward_reads(*argument)) continue;
     const int tensor = tensor_of_value_[static_cast<size_t>(argument->id())];
-    const Layout layout =
-        contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
-    backward_copy_[tensor] = copy_to(tensor, layout, Region::Forward);
-    plan_.old_contents.emplace_back(tensor, backward_copy_[tensor]);
+    // Laid out as the argument, so that every view of the one is one of the other.
+    const Layout layout = plan_.tensors[static_cast<size_t>(tensor)].layout;
+    plan_.old_contents.emplace_back(tensor, copy_to(tensor, layout, Region::Forward));
     plan_.notes.push_back("backward keeps the old content of " + argument->name);
   }
 }

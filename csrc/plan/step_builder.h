@@ -33,6 +33,8 @@ class StepBuilder {
   int tensor_of(const Value* value, Region region);
   int new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name);
   int new_tensor(const Value* value, DType dtype, Layout layout, int storage);
+  /// `tensor`, but what it held before the run if it lies in an argument that changes.
+  int with_old_content(int tensor);
   int copy_to(int tensor, const Layout& layout, Region region, int storage = -1);
   int contiguous_copy(int tensor, Region region, const std::string& why);
 
@@ -50,7 +52,7 @@ class StepBuilder {
   std::vector<int> tensor_of_value_;  // by value id; -1: none yet
   std::vector<Sizes> sizes_;          // by value id
   std::vector<bool> sizes_known_;
-  std::unordered_map<int, int> backward_copy_;       // argument tensor -> copy of its old content
+  std::unordered_map<int, int> in_old_content_;      // tensor of an argument -> the same before the run
   std::unordered_map<int, int> contiguous_copy_[2];  // per region: tensor -> its copy
 };
 

@@ -106,3 +106,31 @@ def test_a_changed_buffer_keeps_its_old_content_for_backward(output: int, retain
             runner(torch.arange(4.0))[output].backward(retain_graph=retain)
     assert torch.equal(module.w.grad, eager.w.grad)
     assert torch.equal(module.scale, eager.scale)
+
+
+class ChangesItsArgument(nn.Module):
+    """Backward needs a view of the argument as it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(-1, 1, 12).reshape(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.w * x.t().contiguous()
+        x.masked_fill_(x > 1, 0.5)
+        return (y / (y.abs() + 1)).sum()
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_view_of_a_changed_argument_keeps_its_old_content(
+    monkeypatch: pytest.MonkeyPatch, retain: bool, level: int
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", str(level))
+    module = ChangesItsArgument()
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    for runner in (model, eager):
+        for _ in range(2):
+            runner(torch.arange(12.0).reshape(4, 3)).backward(retain_graph=retain)
+    torch.testing.assert_close(module.w.grad, eager.w.grad)

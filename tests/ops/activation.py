@@ -36,6 +36,8 @@ def cases() -> list[Case]:
         ),
         case("aten.leaky_relu.default", lambda n: (normal(n), 0.2), label="-slope"),
         case("aten.leaky_relu.default", lambda n: (normal(n), -0.2), label="-negative"),
+        case("aten.softshrink.default", lambda n: (normal(n, 3),)),
+        case("aten.softshrink.default", lambda n: (normal(n, 3), 0.1), label="-lambda"),
         case("aten.glu.default", lambda n: (normal(n, 6),)),
         case("aten.glu.default", lambda n: (normal(2 * n, 3), 0), label="-first"),
         case("aten.silu.default", lambda n: (normal(2, n, 1, 3, 2),), label="-5d"),
