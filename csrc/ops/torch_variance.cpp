@@ -12,6 +12,16 @@ struct Moments {
   Value* mean = nullptr;
 };
 
+// The first element along `axes`, with dims of size 1. Differences from it have the same variance,
+// and that of equal elements is 0 without rounding, as it is with torch's running update.
+Value* first_element(TorchCall& t, Value* x, const std::vector<int64_t>& axes) {
+  for (int64_t axis : axes) {
+    if (x->dims[static_cast<size_t>(axis)] == DimExpr(0)) return t.literal(0.0, x->dtype);
+    x = t.emit("Slice", {x}, {{"axis", axis}, {"start", 0}, {"end", 1}, {"step", 1}});
+  }
+  return t.emit("Detach", {x});
+}
+
 // 16-bit floats are computed in 32 bits, as torch does. The deviations sum to zero, so the variance
 // has no gradient through the mean.
 Moments moments(TorchCall& t) {
@@ -24,11 +34,13 @@ Moments moments(TorchCall& t) {
   Attrs attrs = kept;
   attrs.set("keepdims", t.flag("keepdim") ? 1 : 0);
   DimExpr count = 1;
-  for (int64_t axis : reduced_axes(kept, x->rank()))
-    count = count * x->dims[static_cast<size_t>(axis)];
+  const std::vector<int64_t> axes = reduced_axes(kept, x->rank());
+  for (int64_t axis : axes) count = count * x->dims[static_cast<size_t>(axis)];
   const DimExpr freedom = count - DimExpr(t.integer_or("correction", 1));
   Value* mean = t.emit("ReduceMean", {x}, kept);
-  Value* deviation = t.emit("Sub", {x, t.emit("Detach", {mean})});
+  Value* shifted = t.emit("Sub", {x, first_element(t, x, axes)});
+  Value* shifted_mean = t.emit("Detach", {t.emit("ReduceMean", {shifted}, kept)});
+  Value* deviation = t.emit("Sub", {shifted, shifted_mean});
   Value* sum = t.emit("ReduceSum", {t.emit("Mul", {deviation, deviation})}, attrs);
   const DimExpr divisor = DimExpr::max(freedom, 0);
   return {t.emit("Div", {sum, t.size_literal(divisor, dtype)}), t.reshape(mean, sum->dims)};

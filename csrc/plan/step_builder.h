@@ -52,7 +52,7 @@ class StepBuilder {
   std::vector<int> tensor_of_value_;  // by value id; -1: none yet
   std::vector<Sizes> sizes_;          // by value id
   std::vector<bool> sizes_known_;
-  std::unordered_map<int, int> in_old_content_;      // tensor of an argument -> the same before the run
+  std::unordered_map<int, int> in_old_content_;  // tensor of an argument -> the same before the run
   std::unordered_map<int, int> contiguous_copy_[2];  // per region: tensor -> its copy
 };
 
