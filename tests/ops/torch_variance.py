@@ -21,7 +21,7 @@ def cases() -> list[Case]:
         ]
     return [
         *result,
-        case("aten.std.correction", lambda n: (torch.full((n, 3), 0.1, dtype=torch.float64), [1]),
+        case("aten.std.correction", lambda n: (torch.ones(n, 3, dtype=torch.float64), [1]),
              label="-constant"),
         case("aten.var.correction", lambda n: (normal(n, 3, dtype=torch.bfloat16), [1]),
              label="-bf16"),
