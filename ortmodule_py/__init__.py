@@ -11,6 +11,7 @@ from ortmodule_py import _build_info
 _build_info.check_torch(torch.__version__)
 
 import ortmodule_py._C as _C  # noqa: E402
+import ortmodule_py.nn as nn  # noqa: E402
 from ortmodule_py.explain import Explanation, explain  # noqa: E402
 from ortmodule_py.module import ORTModule  # noqa: E402
 from ortmodule_py.options import DebugOptions, LogLevel  # noqa: E402
@@ -36,4 +37,5 @@ __all__ = [
     "build_info",
     "explain",
     "last_run_report",
+    "nn",
 ]

@@ -140,7 +140,7 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
         kind = "buffer"
     if keys and keys[-1][0] != "modules":
         return ".".join(key for _, key in keys), kind
-    plain = re.fullmatch(r"L\['([^']+)'\](.*)", text)
+    plain = re.fullmatch(r"L(?:\['kwargs'\])?\['([^']+)'\](.*)", text)
     return (plain.group(1) + plain.group(2) if plain else text), kind
 
 

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from .memory_stats import MemoryStatsPrinter
 from .messages import DEVINFO, module_logger
 from .onnx_files import save_stages
 from .options import DebugOptions, EngineOptions
+from .outputs import by_name, requested_outputs, with_outputs
 from .report import RunReport, banner
 
 _numbers = itertools.count()
@@ -61,6 +62,9 @@ class ORTModule(nn.Module):
         memory_budget: bytes that training may take: `"20GiB"` for all that the device's allocator
             gives out, `"activations:900MB"` or `"activations:60%"` for the step alone. Wins over
             `ORTMODULE_MEMORY_OPT_BUDGET`.
+        outputs: names (of a dict or model output) or positions (of a tuple) of the outputs that
+            training reads; the others are None in training mode, so that the scores of a loss
+            head need not exist. Wins over `ORTMODULE_OUTPUTS`.
 
     Raises:
         TypeError: `module` is no module, or is an ORTModule already.
@@ -73,6 +77,7 @@ class ORTModule(nn.Module):
         debug_options: DebugOptions | None = None,
         *,
         memory_budget: str | int | float | None = None,
+        outputs: Sequence[str | int] | None = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(
@@ -86,6 +91,7 @@ class ORTModule(nn.Module):
         own["_debug_options"] = debug_options or DebugOptions()
         own["_engine_options"] = EngineOptions.from_environment(memory_budget)
         own["_memory_budget"] = memory_budget
+        own["_outputs"] = requested_outputs(outputs)
         own["_number"] = next(_numbers)
         own["_logger"] = module_logger(own["_debug_options"].log_level, own["_number"])
         own["_compiler"] = Compiler(own["_engine_options"], own["_logger"])
@@ -117,26 +123,35 @@ class ORTModule(nn.Module):
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self._engine_options.bypass:
-            return self._original(*args, **kwargs)
+            return self._target()(*args, **kwargs)
         known = len(self._compiler.pieces) + len(self._compiler.eager_pieces)
         if self._compiled is None:
             self.__dict__["_compiled"] = self._compile()
         for tensor in _tensors((args, kwargs)):
             _mark_dynamic(tensor)
+        if self._outputs is not None:
+            args, kwargs = by_name(self.__signature__, args, kwargs)
         start = time.perf_counter()
         try:
             with self._settings:
                 result = self._compiled(*args, **kwargs)
         except RecompileLimit as error:
             self._compiler.note_eager(error)
-            return self._original(*args, **kwargs)
+            return self._target()(*args, **kwargs)
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
             self._announce(time.perf_counter() - start)
         return result
 
+    def _target(self) -> Callable[..., Any]:
+        """What is captured: the original, or a function that leaves out some of its outputs."""
+        if self._outputs is None:
+            original: Callable[..., Any] = self._original
+            return original
+        return with_outputs(self._original, self._outputs)
+
     def _compile(self) -> Callable[..., Any]:
         compiled: Callable[..., Any] = torch.compile(
-            self._original, backend=self._compiler, fullgraph=self._engine_options.fullgraph
+            self._target(), backend=self._compiler, fullgraph=self._engine_options.fullgraph
         )
         return compiled
 
@@ -221,6 +236,7 @@ class ORTModule(nn.Module):
             "module": self._original,
             "debug_options": self._debug_options,
             "memory_budget": self._memory_budget,
+            "outputs": self._outputs,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -229,6 +245,7 @@ class ORTModule(nn.Module):
             state["module"],
             state["debug_options"],
             memory_budget=state.get("memory_budget"),
+            outputs=state.get("outputs"),
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
@@ -238,6 +255,7 @@ class ORTModule(nn.Module):
             copy.deepcopy(self._original, memo),
             self._debug_options,
             memory_budget=self._memory_budget,
+            outputs=self._outputs,
         )
 
     def add_module(self, name: str, module: nn.Module | None) -> None:

@@ -157,6 +157,8 @@ struct KernelDef {
   std::vector<LayoutRule> input_rules = {};
   /// The library allocates the results itself: they are taken over instead of copied.
   bool gives_results = false;
+  /// Outputs that nobody reads are left out: they have no memory, `out` no address for them.
+  bool leaves_out_unused = false;
   /// An output may take the storage of a dying operand of the same layout and element size.
   bool inplace = false;
   /// With `inplace`: the only operand for which that holds; -1: any.

@@ -8,7 +8,7 @@ namespace {
 
 void finish(Plan& plan, const Plan* base, bool keep_saved) {
   find_lifetimes(plan);
-  reuse_in_place(plan, !keep_saved);
+  reuse_in_place(plan, !keep_saved, base != nullptr);
   place_storages(plan, base);
   cut_ranges(plan, base);
   replay_events(plan);

@@ -61,7 +61,7 @@ std::optional<Role> operand_role(Role result) {
 
 /// The operand whose storage output tensor `out` of step `s` may take over, or -1.
 int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
-                     bool overwrite_saved) {
+                     bool overwrite_saved, bool forward_is_fixed) {
   const PlannedTensor& target = plan.tensors[static_cast<size_t>(out)];
   const PlannedStorage& own = plan.storages[static_cast<size_t>(target.storage)];
   const std::optional<Role> wanted = operand_role(own.role);
@@ -72,7 +72,10 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
     if (in < 0 || (only >= 0 && static_cast<size_t>(only) != i)) continue;
     const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
     const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
-    const bool saved = overwrite_saved && own.role == Role::Backward && theirs.role == Role::Saved;
+    // A gradient is handed over, so it needs memory that is not part of a segment.
+    const bool apart = !forward_is_fixed || theirs.founds_gradient;
+    const bool saved = overwrite_saved && theirs.role == Role::Saved &&
+                       (own.role == Role::Backward || (own.role == Role::Gradient && apart));
     const bool dies =
         (theirs.role == *wanted || saved) && theirs.last_step == s && theirs.first_step < s;
     const bool adopted = own.adopted || (own.role != *wanted && theirs.adopted);
@@ -94,20 +97,21 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
 
 }  // namespace
 
-void reuse_in_place(Plan& plan, bool overwrite_saved) {
+void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
   std::vector<int> taken_by(plan.storages.size(), -1);
   for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
     const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
     if (!step.kernel->inplace) continue;
     for (int out : step.out) {
-      const int in = reusable_operand(plan, step, s, out, overwrite_saved);
+      const int in = reusable_operand(plan, step, s, out, overwrite_saved, forward_is_fixed);
       if (in < 0) continue;
       const int from = plan.tensors[static_cast<size_t>(out)].storage;
       const int to = plan.tensors[static_cast<size_t>(in)].storage;
       PlannedStorage& gone = plan.storages[static_cast<size_t>(from)];
       PlannedStorage& stays = plan.storages[static_cast<size_t>(to)];
       stays.last_step = std::max(stays.last_step, gone.last_step);
-      if (stays.role != Role::Saved) {
+      if (stays.role == Role::Saved && gone.role == Role::Gradient) stays.founds_gradient = true;
+      if (stays.role != Role::Saved || stays.founds_gradient) {
         stays.role = gone.role;
         stays.index = gone.index;
       }
@@ -136,9 +140,10 @@ class Placer {
       place_arguments();
       place_outputs();
       place_saved();
+      place_gradients(Region::Forward);
       place_transients(Role::Forward, 0, plan_.forward_steps);
     }
-    place_gradients();
+    place_gradients(Region::Backward);
     place_transients(Role::Backward, plan_.forward_steps, static_cast<int>(plan_.steps.size()));
     list_events();
   }
@@ -155,8 +160,13 @@ class Placer {
   void adopt_base() {
     plan_.buffers.clear();
     for (const PlannedBuffer& buffer : base_->buffers) {
-      if (buffer.kind == BufferKind::Gradient || buffer.kind == BufferKind::BackwardArena) break;
+      const bool early = buffer.first_step < plan_.forward_steps;
+      if (buffer.kind == BufferKind::BackwardArena ||
+          (buffer.kind == BufferKind::Gradient && !early))
+        break;
       plan_.buffers.push_back(buffer);
+      // This backward may not need the gradient, or may have to leave what it would grow in.
+      if (buffer.kind == BufferKind::Gradient) plan_.buffers.back().kind = BufferKind::Saved;
     }
     for (PlannedBuffer& buffer : plan_.buffers) {
       // Nothing may run in backward at all: no gradient depends on what arrived.
@@ -165,9 +175,13 @@ class Placer {
       if (buffer.kind == BufferKind::Output) buffer.last_step = last_step();
     }
     for (const PlannedStorage& storage : plan_.storages) {
-      if (storage.role != Role::Saved || storage.buffer < 0) continue;
+      const bool handed_over = storage.founds_gradient && storage.role == Role::Gradient;
+      if ((storage.role != Role::Saved && !handed_over) || storage.buffer < 0) continue;
       PlannedBuffer& buffer = plan_.buffers[static_cast<size_t>(storage.buffer)];
-      buffer.last_step = std::max(buffer.last_step, storage.last_step);
+      buffer.last_step = handed_over ? last_step() : std::max(buffer.last_step, storage.last_step);
+      if (!handed_over) continue;
+      buffer.kind = BufferKind::Gradient;
+      buffer.index = storage.index;
     }
   }
 
@@ -190,9 +204,12 @@ class Placer {
     }
   }
 
-  void place_gradients() {
+  /// Gradients whose memory begins in that region. Those of forward are placed before its arenas,
+  /// so that other backward plans find them at the same number.
+  void place_gradients(Region region) {
     for (PlannedStorage& storage : plan_.storages) {
-      if (storage.role != Role::Gradient) continue;
+      const bool early = storage.founds_gradient;
+      if (storage.role != Role::Gradient || early != (region == Region::Forward)) continue;
       storage.buffer = add_buffer(BufferKind::Gradient, storage.index, storage.bytes,
                                   storage.first_step, last_step());
       plan_.buffers.back().adopted = storage.adopted;
@@ -418,8 +435,11 @@ void replay_events(Plan& plan) {
     if (s < plan.forward_steps) plan.forward_peak_bytes = plan.peak_bytes;
     for (int b : step.release) alive -= plan.buffers[static_cast<size_t>(b)].bytes;
   }
-  for (const PlannedBuffer& buffer : plan.buffers)
-    if (buffer.kind == BufferKind::Saved) plan.saved_bytes += buffer.bytes;
+  for (const PlannedBuffer& buffer : plan.buffers) {
+    const bool early =
+        buffer.kind == BufferKind::Gradient && buffer.first_step < plan.forward_steps;
+    if (buffer.kind == BufferKind::Saved || early) plan.saved_bytes += buffer.bytes;
+  }
 }
 
 }  // namespace ortmodule

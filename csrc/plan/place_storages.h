@@ -11,8 +11,9 @@ namespace ortmodule {
 void find_lifetimes(Plan& plan);
 
 /// Lets outputs of kernels that allow it take the storage of a dying operand. Only a pass that may
-/// not run again (no retain_graph) overwrites what forward saved.
-void reuse_in_place(Plan& plan, bool overwrite_saved);
+/// not run again (no retain_graph) overwrites what forward saved. With `forward_is_fixed`, forward
+/// has been placed already, for another backward.
+void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed);
 
 /// Assigns every engine-owned storage to a buffer and an offset. With `base`, the buffers of its
 /// forward part and its saved segments stay as they are.

@@ -45,7 +45,9 @@ struct PlannedStorage {
   int buffer = -1;
   int64_t offset_bytes = 0;
   bool adopted = false;  // memory that a kernel returns: a buffer of its own
-  std::string name;      // of the value that founded it
+  /// Made by forward for a gradient to grow in: a buffer of its own, which the caller may receive.
+  bool founds_gradient = false;
+  std::string name;  // of the value that founded it
 };
 
 /// A tensor of the plan; views share a storage.

@@ -47,6 +47,10 @@ StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
     const bool of_backward = storage.role == PlannedStorage::Role::Gradient ||
                              storage.role == PlannedStorage::Role::Backward;
     if (!of_backward) continue;
+    if (storage.founds_gradient) {
+      storage.role = PlannedStorage::Role::Saved;
+      continue;
+    }
     storage.role = PlannedStorage::Role::Backward;
     storage.bytes = 0;
   }
@@ -323,12 +327,13 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
       if (step.facts.nodes[n].outputs[o] < 0) continue;
       const Value* output = nodes.nodes[n]->output(o);
       const OperandFacts& facts = step.facts.outputs[next++];
-      // What a library returns and nobody reads does not exist.
-      const bool given = step.kernel->gives_results && !step.facts.nodes[n].output_used[o];
+      // What a library returns, or a kernel leaves out, and nobody reads does not exist.
+      const bool left_out = (step.kernel->gives_results || step.kernel->leaves_out_unused) &&
+                            !step.facts.nodes[n].output_used[o];
       const int storage =
           new_storage(region == Region::Forward ? PlannedStorage::Role::Forward
                                                 : PlannedStorage::Role::Backward,
-                      given ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
+                      left_out ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
       const int tensor = new_tensor(output, output->dtype, facts.layout, storage);
       tensor_of_value_[static_cast<size_t>(output->id())] = tensor;
       plan_.storages[static_cast<size_t>(storage)].adopted = step.kernel->gives_results;

@@ -1,0 +1,354 @@
+// LinearCrossEntropy in tiles of rows: scores by torch's GEMM, losses and their gradient by the
+// kernels of SoftmaxCrossEntropyLoss, then the tile's share of unit_dx and unit_dw. One tile of
+// scores exists at a time. Its size follows from the shape alone, so the sums have one order.
+// Scores of 16 bits are widened first, as torch does under autocast; the gradient of a row is not
+// divided by the mean's divisor until it is wide, since 16 bits would lose it.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/addmv.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/aten/aten_views.h"
+#include "kernels/dtype_dispatch.h"
+#include "kernels/scalar_math.h"
+
+namespace ortmodule {
+namespace {
+
+enum Operand : size_t { kX, kW, kBias, kLabels, kWeights };
+enum Result : size_t { kLoss, kUnitDx, kUnitDw, kUnitDbias };
+
+struct HeadShape {
+  int64_t rows = 0, channels = 0, classes = 0, tile_rows = 0;
+  bool trans_b = true;
+  DType dtype = DType::Undefined;  // of x and w
+  DType wide = DType::Undefined;   // in which losses and unit gradients are computed
+
+  explicit HeadShape(const StepFacts& facts)
+      : rows(facts.inputs[kX].layout.sizes[0]),
+        channels(facts.inputs[kX].layout.sizes[1]),
+        trans_b(facts.node().attrs.flag("transB")),
+        dtype(facts.inputs[kX].dtype),
+        wide(compute_dtype(dtype)) {
+    classes = facts.inputs[kW].layout.sizes[trans_b ? 0 : 1];
+    // A 32nd of the scores, but enough rows for the products to pay.
+    constexpr int64_t kLeastRows = 64, kMostRows = 512, kShare = 32;
+    tile_rows = std::min(rows, std::clamp((rows + kShare - 1) / kShare, kLeastRows, kMostRows));
+  }
+  bool widens() const { return dtype != wide; }
+};
+
+/// The pieces of the workspace, each aligned to 64 bytes.
+struct Workspace {
+  size_t bytes = 0;
+  size_t narrow, scores, narrow_dx, wide_x, losses, log_sum_exp, ones, row_scratch;
+
+  Workspace(const HeadShape& s, bool class_weights) {
+    const auto tile = static_cast<size_t>(s.tile_rows);
+    const size_t scores_count = tile * static_cast<size_t>(s.classes);
+    const size_t x_count = tile * static_cast<size_t>(s.channels);
+    const size_t thin = size_of(s.dtype), thick = size_of(s.wide);
+    narrow = add(s.widens() ? scores_count * thin : 0);
+    scores = add(scores_count * thick);
+    narrow_dx = add(s.widens() ? x_count * thin : 0);
+    wide_x = add(s.widens() ? x_count * thick : 0);
+    losses = add(tile * thick);
+    log_sum_exp = add(tile * thick);
+    ones = add(tile * thick);
+    row_scratch = add(tile * sizeof(double) +
+                      (class_weights ? static_cast<size_t>(s.classes) * sizeof(double) : 0));
+  }
+
+ private:
+  size_t add(size_t count) {
+    const size_t at = bytes;
+    bytes += (count + 63) / 64 * 64;
+    return at;
+  }
+};
+
+/// A step of one SoftmaxCrossEntropyLoss kernel on a tile.
+struct TileKernel {
+  StepFacts facts;
+  const KernelDef* kernel = nullptr;
+};
+
+struct Prepared {
+  explicit Prepared(const StepFacts& facts) : shape(facts), workspace(shape, true) {}
+  HeadShape shape;
+  Workspace workspace;
+  bool mean = false;
+  int64_t ignore_index = -100;
+  TileKernel loss, gradient;
+};
+
+OperandFacts dense(DType dtype, Sizes sizes) {
+  Sizes strides = contiguous_strides(sizes);
+  return {dtype, {std::move(sizes), std::move(strides), 0}};
+}
+
+TileKernel tile_kernel(const std::string& op, const Attrs& attrs, std::vector<OperandFacts> inputs,
+                       std::vector<OperandFacts> outputs) {
+  TileKernel tile;
+  NodeFacts& node = tile.facts.nodes.emplace_back();
+  node.op = op;
+  node.attrs = attrs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool present = inputs[i].dtype != DType::Undefined;
+    node.inputs.push_back(
+        {present ? OperandRef::Kind::Input : OperandRef::Kind::Absent, static_cast<int>(i), 0.0});
+    node.input_dtypes.push_back(inputs[i].dtype);
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    node.outputs.push_back(static_cast<int>(i));
+    node.output_dtypes.push_back(outputs[i].dtype);
+    node.output_sizes.push_back(outputs[i].layout.sizes);
+    node.output_used.push_back(true);
+  }
+  tile.facts.inputs = std::move(inputs);
+  tile.facts.outputs = std::move(outputs);
+  std::string why;
+  tile.kernel = select_kernel(op, Device::CPU, tile.facts, &why);
+  ORTM_ASSERT(tile.kernel, "no kernel of ", op, " for a tile: ", why);
+  return tile;
+}
+
+OperandFacts operand_or_absent(const StepFacts& facts, size_t i) {
+  return i < facts.inputs.size() ? facts.inputs[i] : OperandFacts{};
+}
+
+std::shared_ptr<const void> prepare_head(const StepFacts& facts) {
+  auto p = std::make_shared<Prepared>(facts);
+  const HeadShape& s = p->shape;
+  const Attrs& given = facts.node().attrs;
+  p->mean = given.string("reduction") == "mean";
+  p->ignore_index = given.integer("ignore_index");
+  Attrs attrs = {{"ignore_index", p->ignore_index},
+                 {"label_smoothing", given.number("label_smoothing")},
+                 {"reduction", "none"}};
+  const OperandFacts scores = dense(s.wide, {s.tile_rows, s.classes});
+  const OperandFacts rows = dense(s.wide, {s.tile_rows});
+  const OperandFacts labels = dense(facts.inputs[kLabels].dtype, {s.tile_rows});
+  const OperandFacts weights = operand_or_absent(facts, kWeights);
+  p->loss = tile_kernel("SoftmaxCrossEntropyLoss", attrs, {scores, labels, weights}, {rows, rows});
+  attrs.set("reduction", "sum");
+  p->gradient = tile_kernel("SoftmaxCrossEntropyLossGrad", attrs,
+                            {dense(s.wide, {}), scores, labels, weights, rows}, {scores});
+  return p;
+}
+
+size_t head_workspace(const StepFacts& facts) { return Workspace(HeadShape(facts), true).bytes; }
+
+/// What the mean divides by: the weights of the labels that count.
+struct Divisor {
+  double sum = 0;
+  int64_t counted = 0;
+
+  Divisor(const TensorView& labels, const TensorView& weights, int64_t ignore_index) {
+    const int64_t rows = labels.element_count();
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t label =
+          labels.dtype == DType::Int64 ? labels.as<int64_t>()[row] : labels.as<int32_t>()[row];
+      if (label == ignore_index) continue;
+      ++counted;
+      sum += weights.data ? weight(weights, label) : 1.0;
+    }
+  }
+
+ private:
+  static double weight(const TensorView& weights, int64_t label) {
+    if (label < 0 || label >= weights.sizes[0]) return 0;  // the loss kernel says which label
+    double value = 0;
+    dispatch_float(weights.dtype,
+                   [&]<class T> { value = static_cast<double>(computed(weights.as<T>()[label])); });
+    return value;
+  }
+};
+
+class Head {
+ public:
+  Head(const KernelArgs& args, const Prepared& p)
+      : args_(args),
+        p_(p),
+        s_(p.shape),
+        base_(static_cast<char*>(args.workspace)),
+        divisor_(args.in[kLabels], operand(kWeights), p.ignore_index) {
+    w_ = as_tensor(args.in[kW]);
+    if (s_.trans_b) w_ = w_.t();  // [channels, classes]
+    // Where no label counts the loss is NaN, but the gradient is zero.
+    scale_ = !p.mean ? 1.0 : divisor_.counted == 0 ? 0.0 : 1.0 / divisor_.sum;
+  }
+
+  void run() {
+    const bool gradient = wanted(kUnitDx) || wanted(kUnitDw) || wanted(kUnitDbias);
+    ones().fill_(1);
+    if (s_.rows == 0) clear();
+    double total = 0;
+    for (int64_t begin = 0; begin < s_.rows; begin += s_.tile_rows) {
+      const int64_t count = std::min(s_.tile_rows, s_.rows - begin);
+      write_scores(begin, count);
+      total += losses(begin, count);
+      if (gradient) write_gradients(begin, count);
+    }
+    const double loss = p_.mean ? total / divisor_.sum : total;
+    dispatch_float(args_.out[kLoss].dtype,
+                   [&]<class T> { *args_.out[kLoss].as<T>() = stored<T>(loss); });
+  }
+
+ private:
+  bool wanted(size_t result) const { return args_.facts.node().output_used[result]; }
+  TensorView operand(size_t i) const { return i < args_.in.size() ? args_.in[i] : TensorView{}; }
+
+  TensorView view(size_t at, DType dtype, const std::array<int64_t, 2>& sizes,
+                  const std::array<int64_t, 2>& strides, int rank) const {
+    return {base_ + at, dtype, rank, sizes.data(), strides.data()};
+  }
+  at::Tensor matrix(size_t at, DType dtype, int64_t rows, int64_t columns) const {
+    const std::array<int64_t, 2> sizes{rows, columns}, strides{columns, 1};
+    return as_tensor(view(at, dtype, sizes, strides, 2));
+  }
+  at::Tensor ones() const {
+    const std::array<int64_t, 2> sizes{s_.tile_rows, 1}, strides{1, 1};
+    return as_tensor(view(p_.workspace.ones, s_.wide, sizes, strides, 1));
+  }
+  at::Tensor scores(int64_t count) const {
+    return matrix(p_.workspace.scores, s_.wide, count, s_.classes);
+  }
+  at::Tensor narrow(int64_t count) const {
+    return s_.widens() ? matrix(p_.workspace.narrow, s_.dtype, count, s_.classes) : scores(count);
+  }
+  at::Tensor x_rows(int64_t begin, int64_t count) const {
+    return as_tensor(args_.in[kX]).narrow(0, begin, count);
+  }
+  at::Tensor result(size_t i) const { return as_tensor(args_.out[i]); }
+
+  void clear() {
+    for (size_t i : {kUnitDx, kUnitDw, kUnitDbias})
+      if (wanted(i)) result(i).zero_();
+  }
+
+  void write_scores(int64_t begin, int64_t count) {
+    at::Tensor out = narrow(count);
+    if (operand(kBias).data) {
+      at::addmm_out(out, as_tensor(args_.in[kBias]), x_rows(begin, count), w_);
+    } else {
+      at::mm_out(out, x_rows(begin, count), w_);
+    }
+    if (s_.widens()) scores(count).copy_(out);
+  }
+
+  /// Runs a kernel on the first `count` rows of the tile; views in the order of its operands.
+  void run_on_tile(const TileKernel& tile, std::span<const TensorView> in,
+                   std::span<const TensorView> out) const {
+    tile.kernel->run(
+        {tile.facts, in, out, base_ + p_.workspace.row_scratch, nullptr, args_.context, {}});
+  }
+
+  struct TileViews {
+    std::array<int64_t, 2> sizes, strides;
+    TensorView scores, labels, losses, log_sum_exp;
+  };
+  void fill_views(TileViews& v, int64_t begin, int64_t count) const {
+    v.sizes = {count, s_.classes};
+    v.strides = {s_.classes, 1};
+    const int64_t* row_stride = v.strides.data() + 1;
+    v.scores = view(p_.workspace.scores, s_.wide, v.sizes, v.strides, 2);
+    v.labels = args_.in[kLabels];
+    v.labels.sizes = v.sizes.data();
+    v.labels.data = v.labels.as<char>() + begin * static_cast<int64_t>(size_of(v.labels.dtype));
+    v.losses = {base_ + p_.workspace.losses, s_.wide, 1, v.sizes.data(), row_stride};
+    v.log_sum_exp = {base_ + p_.workspace.log_sum_exp, s_.wide, 1, v.sizes.data(), row_stride};
+  }
+
+  double losses(int64_t begin, int64_t count) const {
+    TileViews v;
+    fill_views(v, begin, count);
+    const std::array<TensorView, 3> in{v.scores, v.labels, operand(kWeights)};
+    const std::array<TensorView, 2> out{v.losses, v.log_sum_exp};
+    run_on_tile(p_.loss, in, out);
+    double sum = 0;
+    dispatch_float(s_.wide, [&]<class T> {
+      for (int64_t row = 0; row < count; ++row)
+        sum += static_cast<double>(computed(v.losses.as<T>()[row]));
+    });
+    return sum;
+  }
+
+  void write_gradients(int64_t begin, int64_t count) {
+    TileViews v;
+    fill_views(v, begin, count);
+    const TensorView one{base_ + p_.workspace.ones, s_.wide, 0, nullptr, nullptr};
+    const std::array<TensorView, 5> in{one, v.scores, v.labels, operand(kWeights), v.log_sum_exp};
+    run_on_tile(p_.gradient, in, {&v.scores, 1});
+    at::Tensor dscores = scores(count);
+    if (wanted(kUnitDx)) add_dx(begin, count, dscores);
+    const double beta = begin == 0 ? 0.0 : 1.0;
+    if (wanted(kUnitDw)) {
+      const at::Tensor x = wide_x(begin, count);
+      at::Tensor dw = result(kUnitDw);
+      const at::Tensor a = s_.trans_b ? dscores.t() : x.t();
+      at::addmm_out(dw, dw, a, s_.trans_b ? x : dscores, beta, scale_);
+    }
+    if (wanted(kUnitDbias)) {
+      at::Tensor dbias = result(kUnitDbias);
+      at::addmv_out(dbias, dbias, dscores.t(), ones().narrow(0, 0, count), beta, scale_);
+    }
+  }
+
+  void add_dx(int64_t begin, int64_t count, const at::Tensor& dscores) {
+    at::Tensor dx = result(kUnitDx).narrow(0, begin, count);
+    if (!s_.widens()) {
+      at::addmm_out(dx, dx, dscores, w_.t(), 0, scale_);
+      return;
+    }
+    at::Tensor rounded = narrow(count);
+    rounded.copy_(dscores);
+    at::Tensor product = matrix(p_.workspace.narrow_dx, s_.dtype, count, s_.channels);
+    at::mm_out(product, rounded, w_.t());
+    dx.copy_(product);
+    if (scale_ != 1.0) dx.mul_(scale_);
+  }
+
+  at::Tensor wide_x(int64_t begin, int64_t count) const {
+    const at::Tensor x = x_rows(begin, count);
+    if (!s_.widens()) return x;
+    at::Tensor wide = matrix(p_.workspace.wide_x, s_.wide, count, s_.channels);
+    wide.copy_(x);
+    return wide;
+  }
+
+  const KernelArgs& args_;
+  const Prepared& p_;
+  const HeadShape& s_;
+  char* base_;
+  Divisor divisor_;
+  at::Tensor w_;
+  double scale_ = 1.0;
+};
+
+void run_head(const KernelArgs& args) {
+  Head(args, *static_cast<const Prepared*>(args.prepared)).run();
+}
+
+Reason head_unsupported(const StepFacts& facts) {
+  const DType labels = facts.inputs[kLabels].dtype;
+  if (labels != DType::Int64 && labels != DType::Int32) return "labels are not int64 or int32";
+  return {};
+}
+
+REGISTER_KERNEL({.op = "LinearCrossEntropy",
+                 .name = "linear_cross_entropy_aten",
+                 .dtypes = kAllFloats,
+                 .run = run_head,
+                 .unsupported = head_unsupported,
+                 .workspace_bytes = head_workspace,
+                 .prepare = prepare_head,
+                 .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Contiguous,
+                                 LayoutRule::Contiguous, LayoutRule::Contiguous},
+                 .leaves_out_unused = true});
+
+}  // namespace
+}  // namespace ortmodule

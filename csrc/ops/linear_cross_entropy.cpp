@@ -1,0 +1,71 @@
+// loss = SoftmaxCrossEntropyLoss(x w' + bias, labels) for rows x [N, C], without the scores as a
+// whole. Beside the loss it gives the gradients for dloss = 1, so that backward only scales them;
+// they are wider than x and w where those have 16 bits, since they are small before they are
+// scaled. The idea, in other clothes: "Cut Your Losses in Large-Vocabulary Language Models"
+// (Wijmans et al. 2024) and Liger Kernel (Hsu et al. 2024).
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_head(InferContext& c) {
+  const Value& x = c.input(0);
+  const Value& w = c.input(1);
+  const bool trans_b = c.attrs().flag("transB");
+  if (x.rank() != 2 || w.rank() != 2)
+    c.fail(
+        str("x and w must have rank 2, but found ", dims_text(x.dims), " and ", dims_text(w.dims)));
+  if (x.dtype != w.dtype)
+    c.fail(
+        str("x and w must have one type, but found ", name_of(x.dtype), " and ", name_of(w.dtype)));
+  if (!may_equal(Dims{x.dims[1]}, Dims{w.dims[trans_b ? 1 : 0]}))
+    c.fail(
+        str("x and w must share a dim, but found ", dims_text(x.dims), " and ", dims_text(w.dims)));
+  if (!may_equal(c.input(3).dims, Dims{x.dims[0]}))
+    c.fail(str("labels must have the shape ", dims_text({x.dims[0]}), ", but found ",
+               dims_text(c.input(3).dims)));
+  const Dims classes{w.dims[trans_b ? 0 : 1]};
+  for (size_t i : {2, 4})  // the bias and the weights of the classes
+    if (c.has_input(i) && !may_equal(c.input(i).dims, classes))
+      c.fail(str("operand ", i, " must have the shape ", dims_text(classes), ", but found ",
+                 dims_text(c.input(i).dims)));
+  const DType wide = compute_dtype(x.dtype);
+  c.set(0, c.attrs().dtype("dtype"), {});
+  c.set(1, wide, x.dims);
+  c.set(2, wide, w.dims);
+  c.set(3, wide, classes);
+}
+
+Grads head_grad(GradContext& c) {
+  Grads grads(5);
+  for (size_t i = 0; i < 3; ++i)
+    if (c.needs(i) && c.x(i)) {
+      const Handle unit = c.y(i + 1);
+      grads[i] = unit * c.cast(c.dy(), unit.dtype());
+    }
+  return grads;
+}
+
+// The product of forward, and those for dx and dw.
+double head_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return 3 * 2.0 * static_cast<double>(in.at(0).at(0)) *
+         static_cast<double>(element_count(in.at(1)));
+}
+
+REGISTER_OP(LinearCrossEntropy, {.domain = "com.microsoft",
+                                 .inputs = {"x", "w", "bias?", "labels", "weights?"},
+                                 .outputs = {"loss", "unit_dx", "unit_dw", "unit_dbias"},
+                                 .attrs = {{"ignore_index", -100},
+                                           {"reduction", "mean"},
+                                           {"label_smoothing", 0.0},
+                                           {"transB", 1}},
+                                 .kind = OpKind::MatMul,
+                                 .infer = infer_head,
+                                 .grad = head_grad,
+                                 .non_differentiable = {3, 4},
+                                 .flops = head_flops});
+
+}  // namespace
+}  // namespace ortmodule

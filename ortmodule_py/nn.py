@@ -1,0 +1,144 @@
+"""Layers that the engine runs better than their parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .module import ORTModule
+from .options import DebugOptions, LogLevel
+
+
+class LinearCrossEntropy(nn.Module):
+    """`cross_entropy(linear(input), target)` whose scores never exist as a whole.
+
+    For a loss outside the model: the model returns what its head would read, and this layer is
+    head and loss. Inside an ORTModule the engine recognizes a linear layer and its loss by itself.
+    Loss and gradients are made tile by tile in forward; see docs/memory_optimizer.md.
+
+    Args:
+        in_features: size of the input's last dim.
+        num_classes: number of classes; from 1,024 on the scores are tiled.
+        bias: whether the linear layer has a bias.
+        class_weights: weight of each class, `[num_classes]`.
+        ignore_index, reduction, label_smoothing: as `torch.nn.functional.cross_entropy` has them.
+            A loss that is not reduced (`reduction="none"`) needs all scores.
+
+    Parameters are named and initialized as those of `torch.nn.Linear`.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        bias: bool = True,
+        *,
+        class_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if reduction not in ("none", "mean", "sum"):
+            raise ValueError(
+                f"[LinearCrossEntropy] reduction must be none, mean or sum, but found {reduction!r}"
+            )
+        linear = nn.Linear(in_features, num_classes, bias, device=device, dtype=dtype)
+        self.weight, self.bias = linear.weight, linear.bias
+        self.register_buffer("class_weights", class_weights)
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, **options: Any) -> LinearCrossEntropy:
+        """A layer that shares the parameters of `linear`; `options` are those of the loss."""
+        layer = cls(linear.in_features, linear.out_features, bias=False, device="meta", **options)
+        layer.weight, layer.bias = linear.weight, linear.bias
+        return layer
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """The loss of `input` `[..., in_features]` against class indices `target` `[...]`."""
+        if input.shape[:-1] != target.shape:
+            raise ValueError(
+                "[LinearCrossEntropy] target must have input's shape without the last dim, but "
+                f"found {tuple(target.shape)} and {tuple(input.shape)}"
+            )
+        rows = input.reshape(-1, input.shape[-1])
+        labels = target.reshape(-1)
+        operands = (rows, self.weight, self.bias, labels, self.class_weights)
+        loss: Tensor = self._rows(*operands) if _is_traced() else self._engine()(*operands)
+        return loss.reshape(target.shape) if self.reduction == "none" else loss
+
+    def scores(self, input: Tensor) -> Tensor:
+        """The scores themselves, `[..., num_classes]`: for inference."""
+        return F.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """The options, as in `repr` of a torch layer."""
+        return (
+            f"in_features={self.weight.shape[1]}, num_classes={self.weight.shape[0]}, "
+            f"bias={self.bias is not None}, reduction={self.reduction!r}"
+        )
+
+    def _rows(
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        class_weights: Tensor | None,
+    ) -> Tensor:
+        return F.cross_entropy(
+            F.linear(rows, weight, bias),
+            labels,
+            class_weights,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def _engine(self) -> nn.Module:
+        """The engine on the layer's own, made at the first call and not part of its state."""
+        engine = self.__dict__.get("_runner")
+        if engine is None:
+            engine = ORTModule(_Rows(self), DebugOptions(log_level=LogLevel.ERROR))
+            self.__dict__["_runner"] = engine
+        engine.train(self.training)
+        runner: nn.Module = engine
+        return runner
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_runner"}
+
+
+class _Rows(nn.Module):
+    """The layer as a function of its parameters, so that the engine sees no second owner of them."""
+
+    def __init__(self, layer: LinearCrossEntropy) -> None:
+        super().__init__()
+        self.__dict__["layer"] = layer
+
+    def forward(
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        class_weights: Tensor | None,
+    ) -> Tensor:
+        layer: LinearCrossEntropy = self.__dict__["layer"]
+        return layer._rows(rows, weight, bias, labels, class_weights)
+
+
+def _is_traced() -> bool:
+    return bool(torch.compiler.is_compiling())

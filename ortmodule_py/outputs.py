@@ -1,0 +1,89 @@
+"""Which outputs of a model training reads: what nobody asks for need not be computed or kept."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+VARIABLE = "ORTMODULE_OUTPUTS"
+
+
+def requested_outputs(argument: Sequence[str | int] | None) -> tuple[str, ...] | None:
+    """Names (or positions) of the outputs that are wanted; None: all. The argument wins.
+
+    Raises:
+        ValueError: nothing is named.
+        TypeError: an entry is neither a name nor a position.
+    """
+    if argument is None:
+        text = os.environ.get(VARIABLE)
+        if text is None:
+            return None
+        names: list[Any] = [name.strip() for name in text.split(",") if name.strip()]
+        where = VARIABLE
+    else:
+        names, where = [argument] if isinstance(argument, str) else list(argument), "outputs"
+    if not names:
+        raise ValueError(f"[{where}] at least one output must be named, but found none")
+    for name in names:
+        if not isinstance(name, (str, int)) or isinstance(name, bool):
+            raise TypeError(f"[{where}] an output must be a name or a position, but found {name!r}")
+    return tuple(str(name) for name in names)
+
+
+def with_outputs(module: nn.Module, wanted: tuple[str, ...]) -> Callable[..., Any]:
+    """`module` with None for every output in training that is not wanted."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        result = module(*args, **kwargs)
+        return selected(result, wanted) if module.training else result
+
+    return forward
+
+
+def by_name(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments, by name where the signature allows it: so they are called in reports."""
+    names = list(signature.parameters.values())[: len(args)]
+    if len(names) < len(args) or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in names):
+        return args, kwargs
+    given = {p.name: value for p, value in zip(names, args, strict=True)}
+    if given.keys() & kwargs.keys():
+        return args, kwargs  # the call itself says what is wrong
+    return (), given | kwargs
+
+
+def selected(result: Any, wanted: tuple[str, ...]) -> Any:
+    """`result` with None for what is not wanted: a dict or model output by key, a tuple by field or position.
+
+    Raises:
+        ValueError: a wanted output does not exist.
+    """
+    if isinstance(result, dict):
+        _check(wanted, [str(key) for key in result])
+        kept = {key: value if str(key) in wanted else None for key, value in result.items()}
+        return type(result)(**kept)
+    if isinstance(result, (tuple, list)):
+        fields = getattr(result, "_fields", None)
+        names = list(fields) if fields else [str(i) for i in range(len(result))]
+        positions = [str(i) for i in range(len(result))]
+        _check(wanted, names if fields else positions)
+        values = [
+            value if name in wanted or position in wanted else None
+            for name, position, value in zip(names, positions, result, strict=True)
+        ]
+        return type(result)(*values) if fields else type(result)(values)
+    return result
+
+
+def _check(wanted: tuple[str, ...], known: list[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            raise ValueError(
+                f"[outputs] an output must be one of {', '.join(known)}, but found {name!r}"
+            )
