@@ -77,7 +77,8 @@ def selected(result: Any, wanted: tuple[str, ...]) -> Any:
             value if name in wanted or position in wanted else None
             for name, position, value in zip(names, positions, result, strict=True)
         ]
-        return type(result)(*values) if fields else type(result)(values)
+        kind: Any = type(result)
+        return kind(*values) if fields else kind(values)
     return result
 
 
