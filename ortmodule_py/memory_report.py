@@ -189,5 +189,11 @@ def _notes(facts: dict[str, Any], request: MemoryRequest) -> list[str]:
     values = ", ".join(f"{name}={value}" for name, value in sorted(named.items()))
     if values:
         notes.append(f"Memory saving is calculated based on the 1st batch: {values}")
+    for scores in facts["returned_scores"]:
+        where = ", ".join(filter(None, (scores["module"], scores["source"])))
+        notes.append(
+            f"The scores of the loss ({where}) are returned: {scores['bytes']:,} bytes, and as many "
+            'for their gradient. Training that reads the loss alone needs neither: outputs=["loss"].'
+        )
     notes += facts["warnings"]
     return [f"Note {n}: [Memory Optimizer] {note}" for n, note in enumerate(notes, start=1)]

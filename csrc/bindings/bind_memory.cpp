@@ -4,6 +4,7 @@
 
 #include "bindings/engine.h"
 #include "bindings/topics.h"
+#include "optimizer/loss_head.h"
 #include "optimizer/memory/memory_optimizer.h"
 
 namespace ortmodule::bindings {
@@ -118,6 +119,21 @@ py::list argument_facts(const Graph& graph) {
   return result;
 }
 
+py::list returned_score_facts(const Session& session) {
+  py::list result;
+  for (const Value* scores : returned_scores(session.forward_graph())) {
+    int64_t bytes = static_cast<int64_t>(size_of(scores->dtype));
+    for (const DimExpr& dim : scores->dims) bytes *= dim.evaluate(session.first_sizes());
+    const Node* producer = scores->producer();
+    py::dict item;
+    item["bytes"] = bytes;
+    item["module"] = producer ? producer->origin.module : "";
+    item["source"] = producer ? producer->origin.source : "";
+    result.append(item);
+  }
+  return result;
+}
+
 const char* kind_name(PlannedStorage::Role role) {
   switch (role) {
     case PlannedStorage::Role::Argument: return "argument";
@@ -137,6 +153,7 @@ py::object memory_facts(CompiledPiece& piece) {
   if (!choice) return py::none();
   py::dict facts = choice_facts(*choice, piece.session().first_sizes());
   facts["inputs"] = argument_facts(piece.session().exported_graph());
+  facts["returned_scores"] = returned_score_facts(piece.session());
   return facts;
 }
 

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py.memory_options import MemoryRequest
+from ortmodule_py.memory_report import table_lines, training_piece
 from ortmodule_py.nn import LinearCrossEntropy
 
 CLASSES, WIDTH = 1031, 24
@@ -192,6 +194,12 @@ def test_scores_that_are_returned_are_kept() -> None:
     assert result["scores"].shape == (6, 50, CLASSES)
     result["loss"].backward()
     assert fused_count(model) == 0
+    (scores,) = model._compiler.pieces[0].compiled.memory()["returned_scores"]
+    assert scores["bytes"] == result["scores"].nbytes and scores["module"] == "head"
+    assert any(
+        'outputs=["loss"]' in line
+        for line in table_lines(training_piece(model._compiler), MemoryRequest())
+    )
 
 
 def test_scores_are_never_whole() -> None:

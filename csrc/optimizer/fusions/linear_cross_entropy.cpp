@@ -7,6 +7,7 @@
 #include "ops/emit.h"
 #include "ops/op_def.h"
 #include "optimizer/edit.h"
+#include "optimizer/loss_head.h"
 #include "optimizer/rewrite.h"
 
 namespace ortmodule {
@@ -167,7 +168,28 @@ bool fuse_loss_head(Graph& graph, PassContext& context) {
   return changed;
 }
 
+/// The scores above `value` that are an output, if it is no more than an arrangement of them.
+const Value* output_among(const Value* value) {
+  for (;;) {
+    if (value->is_graph_output()) return value;
+    const Node* node = value->producer();
+    if (!node || !(moves_rows(*node) || widens(*node))) return nullptr;
+    value = node->input(0);
+  }
+}
+
 }  // namespace
+
+std::vector<const Value*> returned_scores(const Graph& forward) {
+  std::vector<const Value*> found;
+  for (const auto& node : forward.nodes()) {
+    if (node->op != "SoftmaxCrossEntropyLoss" || node->input(0)->rank() != 2) continue;
+    const DimExpr& classes = node->input(0)->dims[1];
+    if (!classes.is_constant() || classes.value() < kLeastClasses) continue;
+    if (const Value* scores = output_among(node->input(0))) found.push_back(scores);
+  }
+  return found;
+}
 
 REGISTER_FUSION(fuse_loss_head, fuse_loss_head);
 
