@@ -81,6 +81,7 @@ class Compiler:
         seconds = dict(lowered.seconds)
         seconds["compile"] = time.perf_counter() - start
         self.pieces.append(Piece(compiled, seconds, lowered.calls, lowered.traced_gradients))
+        self._log_capture(self.pieces[-1])
         if self.on_piece is not None:
             self.on_piece(compiled)
 
@@ -94,6 +95,24 @@ class Compiler:
         if not lowered.mutated_inputs:
             return run
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
+
+    def _log_capture(self, piece: Piece) -> None:
+        """A line per capture at INFO, a line per stage at VERBOSE."""
+        if not self.logger.isEnabledFor(logging.INFO):
+            return
+        facts = piece.compiled.facts()
+        mode = "training" if facts["training"] else "inference"
+        self.logger.info(
+            "ortmodule_py: captured piece %d for %s: %d calls, %d nodes, %.2f s",
+            len(self.pieces),
+            mode,
+            piece.calls,
+            facts["nodes"],
+            sum(piece.seconds.values()),
+        )
+        stages = {name: seconds * 1e3 for name, seconds in piece.seconds.items()}
+        for stage, milliseconds in (stages | facts["stages_ms"]).items():
+            self.logger.debug("ortmodule_py:   %-16s %9.2f ms", stage, milliseconds)
 
     def _warning_of_shapes(self, compiled: Any) -> Callable[..., Any]:
         """The piece, saying so where a new shape does not fit the budget."""
@@ -170,6 +189,11 @@ class Compiler:
             _silence_limit_warnings()
         origin = " ".join(part for part in getattr(error, "origin", ()) if part)
         piece = EagerPiece(reason, origin)
+        if not self.options.eager_allowed:
+            raise _C.ORTModuleError(
+                "[ORTMODULE_FALLBACK_POLICY] with FALLBACK_DISABLE every piece must be compiled, "
+                f"but found one that cannot be: {piece}"
+            )
         if piece in self.eager_pieces:
             return
         self.eager_pieces.append(piece)
@@ -223,6 +247,13 @@ def dynamo_settings() -> Any:
 
 
 RecompileLimit: type[Exception] = torch._dynamo.exc.FailOnRecompileLimitHit
+BackendCompilerFailed: type[Exception] = torch._dynamo.exc.BackendCompilerFailed
+
+
+def ours_within(error: Exception) -> Exception:
+    """The engine's own error without Dynamo's wrapping, which hides the sentence that matters."""
+    inner = getattr(error, "inner_exception", None)
+    return inner if isinstance(inner, _C.ORTModuleError) else error
 
 
 @functools.cache

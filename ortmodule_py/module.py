@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .backend import Compiler, RecompileLimit, dynamo_settings
+from .backend import (
+    BackendCompilerFailed,
+    Compiler,
+    RecompileLimit,
+    dynamo_settings,
+    ours_within,
+)
 from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, training_piece
 from .memory_stats import MemoryStatsPrinter
@@ -21,6 +27,7 @@ from .onnx_files import save_stages
 from .options import DebugOptions, EngineOptions
 from .outputs import by_name, requested_outputs, with_outputs
 from .report import RunReport, banner
+from .variables import report_environment
 
 _numbers = itertools.count()
 
@@ -95,6 +102,7 @@ class ORTModule(nn.Module):
         own["_number"] = next(_numbers)
         own["_logger"] = module_logger(own["_debug_options"].log_level, own["_number"])
         own["_compiler"] = Compiler(own["_engine_options"], own["_logger"])
+        report_environment(own["_logger"])
         for warning in own["_engine_options"].memory.warnings:
             own["_logger"].warning("ortmodule_py: %s", warning)
         own["_compiler"].reserved_bytes = lambda: reserved_bytes(module)
@@ -138,6 +146,8 @@ class ORTModule(nn.Module):
         except RecompileLimit as error:
             self._compiler.note_eager(error)
             return self._target()(*args, **kwargs)
+        except BackendCompilerFailed as error:
+            raise ours_within(error) from None
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
             self._announce(time.perf_counter() - start)
         return result

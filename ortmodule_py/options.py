@@ -6,12 +6,17 @@ import enum
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .memory_options import MemoryRequest
 
 
 class LogLevel(enum.IntEnum):
-    """How much ORTModule says, from everything to nothing but fatal errors."""
+    """How much ORTModule says, from everything to nothing but fatal errors.
+
+    WARNING shows the banner, notices and warnings; INFO adds every plan and every capture; DEVINFO
+    adds the values that backward needs, and other ranks than 0; VERBOSE adds the times of each pass.
+    """
 
     VERBOSE = 0
     DEVINFO = 1
@@ -34,6 +39,22 @@ def _level_from_environment(given: LogLevel) -> LogLevel:
         ) from None
 
 
+@dataclass(frozen=True)
+class SaveOnnxOptions:
+    """The graphs that are saved: `DebugOptions.save_onnx_models`."""
+
+    save: bool
+    name_prefix: str
+    path: str
+
+
+@dataclass(frozen=True)
+class LoggingOptions:
+    """What is logged: `DebugOptions.logging`."""
+
+    log_level: LogLevel
+
+
 class DebugOptions:
     """Logging and saved graphs of one ORTModule.
 
@@ -43,6 +64,7 @@ class DebugOptions:
         onnx_prefix: start of the file names; needed with `save_onnx`.
         save_path: directory for the files, the working directory by default;
             `ORTMODULE_SAVE_ONNX_PATH` wins.
+        config: ignored, as in ORTModule.
 
     Raises:
         TypeError: an argument of the wrong type.
@@ -56,6 +78,7 @@ class DebugOptions:
         save_onnx: bool = False,
         onnx_prefix: str = "",
         save_path: str = "",
+        config: Any = None,
     ) -> None:
         if not isinstance(log_level, LogLevel):
             raise TypeError(
@@ -77,12 +100,66 @@ class DebugOptions:
                 "ORTMODULE_SAVE_ONNX_PATH to one that is"
             )
 
+    @property
+    def save_onnx_models(self) -> SaveOnnxOptions:
+        """Whether, under which names and where graphs are saved."""
+        return SaveOnnxOptions(self.save_onnx, self.onnx_prefix, str(self.save_path))
+
+    @property
+    def logging(self) -> LoggingOptions:
+        """The level in force; the same as `log_level`."""
+        return LoggingOptions(self.log_level)
+
+    @property
+    def torch_exporter_filter(self) -> list[str] | None:
+        """None: the exporter prints nothing that would have to be left out."""
+        return None
+
+    @property
+    def onnxruntime_log_filter(self) -> list[str] | None:
+        """None, as in ORTModule."""
+        return None
+
 
 def _flag(name: str) -> bool:
     text = os.environ.get(name, "0").strip()
     if text not in ("0", "1", ""):
         raise ValueError(f"[{name}] the value must be 0 or 1, but found {text!r}")
     return text == "1"
+
+
+def _count(name: str, what: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise ValueError(f"[{name}] {what} must be a whole number >= 0, but found {text!r}")
+    return int(text)
+
+
+_FALLBACK_POLICIES = (
+    "FALLBACK_DISABLE",
+    "FALLBACK_FORCE_TORCH_FORWARD",
+    "FALLBACK_FORCE_TORCH_BACKWARD",
+    "FALLBACK_UNSUPPORTED_DEVICE",
+    "FALLBACK_UNSUPPORTED_DATA",
+    "FALLBACK_UNSUPPORTED_TORCH_MODEL",
+    "FALLBACK_UNSUPPORTED_ONNX_MODEL",
+    "FALLBACK_BAD_INITIALIZATION",
+)
+
+
+def _eager_allowed() -> bool:
+    """Whether a piece may run in eager PyTorch; only one of the old policies forbids it."""
+    variable = "ORTMODULE_FALLBACK_POLICY"
+    names = [name.strip() for name in os.environ.get(variable, "").split("|") if name.strip()]
+    for name in names:
+        if name not in _FALLBACK_POLICIES:
+            raise ValueError(
+                f"[{variable}] a policy must be one of {', '.join(_FALLBACK_POLICIES)}, "
+                f"but found {name!r}"
+            )
+    return "FALLBACK_DISABLE" not in names
 
 
 @dataclass
@@ -92,6 +169,10 @@ class EngineOptions:
     bypass: bool = False
     fullgraph: bool = False
     verify: bool = False
+    verify_every: int = 0
+    """Training forwards between two comparisons with eager PyTorch; 0 for none."""
+    eager_allowed: bool = True
+    """Whether a piece that cannot be compiled runs in eager PyTorch, or is an error."""
     torch_rng: bool = False
     print_memory_stats: bool = False
     fuel: int = -1
@@ -107,6 +188,9 @@ class EngineOptions:
             bypass=_flag("ORTMODULE_BYPASS"),
             fullgraph=_flag("ORTMODULE_FULLGRAPH"),
             verify=_flag("ORTMODULE_VERIFY"),
+            verify_every=_count("ORTMODULE_VERIFY_EVERY", "the number of steps", 0),
+            eager_allowed=_eager_allowed(),
+            fuel=_count("ORTMODULE_FUEL", "the number of rewrites", -1),
             print_memory_stats=_flag("ORTMODULE_PRINT_MEMORY_STATS"),
         )
         rng = os.environ.get("ORTMODULE_RNG", "philox").strip().lower()
@@ -115,13 +199,6 @@ class EngineOptions:
                 f"[ORTMODULE_RNG] the generator must be philox or torch, but found {rng!r}"
             )
         options.torch_rng = rng == "torch"
-        fuel = os.environ.get("ORTMODULE_FUEL")
-        if fuel is not None:
-            if not fuel.strip().isdigit():
-                raise ValueError(
-                    f"[ORTMODULE_FUEL] the number of rewrites must be >= 0, but found {fuel!r}"
-                )
-            options.fuel = int(fuel)
         names = os.environ.get("ORTMODULE_DISABLE_PASSES", "")
         options.disabled_passes = [name.strip() for name in names.split(",") if name.strip()]
         if os.environ.get("ORTMODULE_DUMP"):

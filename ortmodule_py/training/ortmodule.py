@@ -1,0 +1,37 @@
+"""The names of `onnxruntime.training.ortmodule`; docs/migrating.md says what became of each."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, ORTModuleError
+
+ORTModuleFallbackException = ORTModuleError
+"""What a piece that cannot be compiled raises under `ORTMODULE_FALLBACK_POLICY=FALLBACK_DISABLE`."""
+ORTModuleInitException = ORTModuleError
+"""Never raised: there are no extensions to be compiled after the installation."""
+
+
+def register_graph_optimizer(
+    target_modules: str = "all", devices: str = "all", priority: int = 0
+) -> NoReturn:
+    """Not supported: the training graph is no ONNX protobuf in Python.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    asked: tuple[Any, ...] = (target_modules, devices, priority)
+    raise NotImplementedError(
+        "[register_graph_optimizer] rewrites must be C++ passes of the engine, but found a Python "
+        f"function to register for {asked}; see CONTRIBUTING.md, 'a fusion'"
+    )
+
+
+__all__ = [
+    "DebugOptions",
+    "LogLevel",
+    "ORTModule",
+    "ORTModuleFallbackException",
+    "ORTModuleInitException",
+    "register_graph_optimizer",
+]
