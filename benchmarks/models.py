@@ -185,3 +185,30 @@ def checkpoint_blocks(model: BenchmarkModel) -> None:
     for block in model.module.modules():
         if isinstance(block, model.block_types):
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def checkpoint_blocks_selectively(model: BenchmarkModel) -> None:
+    """Per-block checkpointing that keeps the results of matrix products, convolutions, attention.
+
+    The usual policy of selective activation checkpointing: what is expensive is kept, what is cheap
+    runs again.
+    """
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+    aten = torch.ops.aten
+    kept: list[Any] = [
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
+        aten.convolution.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+    ]
+    contexts = functools.partial(create_selective_checkpoint_contexts, kept)
+    for block in model.module.modules():
+        if isinstance(block, model.block_types):
+            block.forward = functools.partial(
+                checkpoint, block.forward, use_reentrant=False, context_fn=contexts
+            )

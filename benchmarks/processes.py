@@ -21,6 +21,8 @@ from benchmarks import variants
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
+_NO_GRAPH_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+
 
 class WorkerError(RuntimeError):
     """The worker failed, died or took too long; the text says which."""
@@ -32,12 +34,19 @@ def default_core() -> int:
 
 
 class WorkerProcess:
-    """One variant of one model in a process of its own, with cold compiler caches."""
+    """One variant of one model in a process of its own.
 
-    def __init__(self, config: dict[str, Any], *, timeout_s: float) -> None:
+    Compiler caches are cold, unless ``kernel_cache`` names a folder that processes may share: it
+    keeps compiled kernels, which spares compiling equal ones again, but never graphs.
+    """
+
+    def __init__(
+        self, config: dict[str, Any], *, timeout_s: float, kernel_cache: str | None = None
+    ) -> None:
         self.variant: str = config["variant"]
         self.timeout_s = timeout_s
-        self._cache = tempfile.mkdtemp(prefix="bench-cache-")
+        self._shared = kernel_cache is not None
+        self._cache = kernel_cache or tempfile.mkdtemp(prefix="bench-cache-")
         log = RESULTS / "logs" / f"{config['model']}-{self.variant}-{config['threads']}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log.with_name(log.name.replace(":", "-").replace("=", "-")).open("w")
@@ -63,6 +72,7 @@ class WorkerProcess:
                 "GOMP_SPINCOUNT": "0",
                 "TORCHINDUCTOR_CACHE_DIR": self._cache,
             }
+            | (_NO_GRAPH_CACHES if self._shared else {})
             | variants.environment(self.variant)
         )
 
@@ -114,7 +124,8 @@ class WorkerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._log.close()
-        shutil.rmtree(self._cache, ignore_errors=True)
+        if not self._shared:
+            shutil.rmtree(self._cache, ignore_errors=True)
 
     def __enter__(self) -> WorkerProcess:
         return self

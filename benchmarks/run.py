@@ -74,8 +74,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 class ModelRun:
     """All variants of one model, each in a process that lives as long as this object."""
 
-    def __init__(self, model: str, options: argparse.Namespace, console: Console) -> None:
+    def __init__(
+        self,
+        model: str,
+        options: argparse.Namespace,
+        console: Console,
+        kernel_cache: str | None = None,
+    ) -> None:
         self.model = model
+        self.kernel_cache = kernel_cache
         self.options = options
         self.console = console
         self.rows: dict[str, Row] = {
@@ -100,7 +107,9 @@ class ModelRun:
             config = {"model": self.model, "variant": variant, "threads": threads}
             config["core"] = self.options.core if threads == 1 else None
             self.console.print(f"[dim]{self.model} {variant}: {threads} thread(s)[/dim]")
-            worker = WorkerProcess(config, timeout_s=self.options.timeout)
+            worker = WorkerProcess(
+                config, timeout_s=self.options.timeout, kernel_cache=self.kernel_cache
+            )
             stack.callback(worker.close)
             for command in ("setup", "first", "warm"):
                 if not row["error"]:
@@ -133,6 +142,7 @@ class ModelRun:
                     row.update(self._ask(worker, "memory") or {})
                 if not row["error"] and self._wants_gradients(worker.variant):
                     row.update(self._ask(worker, "gradients") or {})
+                worker.close()  # its memory, for the others
 
     def _wants_gradients(self, variant: str) -> bool:
         if self.options.gradients == "ours":
@@ -146,7 +156,8 @@ class ModelRun:
             self._rounds(workers, "wall_ms", "wall_ms")
 
 
-def _machine() -> Row:
+def machine() -> Row:
+    """Processor and versions, for the results file."""
     processor = platform.processor()
     try:
         with open("/proc/cpuinfo") as file:
@@ -176,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.threads > 1:
             run.run_threads()
         rows.extend(run.rows.values())
-        document = {"machine": _machine(), "options": vars(options), "rows": rows}
+        document = {"machine": machine(), "options": vars(options), "rows": rows}
         path.write_text(json.dumps(document, indent=1, default=str) + "\n")
     print_tables(rows, console, threads=options.threads)
     console.print(f"written to {path.relative_to(RESULTS.parent.parent)}")

@@ -121,7 +121,7 @@ class Worker:
         return answer | {"report": variants.report(self.run, self.variant)}
 
     def gradients(self) -> Answer:
-        """Largest error of a gradient against float64 eager, without dropout."""
+        """Largest errors of gradients and of statistics against float64 eager, without dropout."""
         from benchmarks import models, variants
 
         model = models.make(self.config["model"], dropout=0.0)
@@ -142,7 +142,11 @@ class Worker:
                 return {"gradient_error": error, "gradient_error_where": name}
             if error > worst:
                 worst, where = error, name
-        return {"gradient_error": worst / largest, "gradient_error_where": where}
+        return {
+            "gradient_error": worst / largest,
+            "gradient_error_where": where,
+            "statistics_error": _statistics_error(model.module, exact),
+        }
 
     def new_shape(self, batch_size: int, length: int | None = None) -> Answer:
         """The first and the second step at another shape."""
@@ -160,6 +164,16 @@ class Worker:
             "again_wall_ms": again[0] * 1e3,
             "again_processor_ms": again[1] * 1e3,
         }
+
+
+def _statistics_error(module: Any, exact: Any) -> float | None:
+    """Largest relative error of running statistics after one step; None if there are none."""
+    errors = [
+        ((mine.double() - reference).abs().max() / reference.abs().max()).item()
+        for (name, mine), reference in zip(module.named_buffers(), exact.buffers(), strict=True)
+        if "running" in name
+    ]
+    return max(errors, default=None)
 
 
 def _stage(report: Answer, name: str) -> float:

@@ -39,7 +39,7 @@ def test_the_search_finds_the_largest_size(limit: int) -> None:
 
 
 def test_accumulated_gradients_are_those_of_the_whole_batch() -> None:
-    done = run("gradient_accumulation.py", "--batch", "8", "--epochs", "3")
+    done = run("gradient_accumulation.py", "--batch", "16", "--epochs", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accumulated" in done.stdout and "captures 1" in done.stdout
 
