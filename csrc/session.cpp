@@ -1,9 +1,11 @@
 #include "session.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "gradient/build_gradient.h"
+#include "optimizer/memory/budget.h"
 #include "plan/retained_peak.h"
 #include "plan/step_cost.h"
 
@@ -94,9 +96,11 @@ std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& argument
   request.arguments = arguments;
   for (const Dims& strides : piece_.output_strides)
     request.output_strides.push_back(evaluate(strides, request.symbols));
-  std::shared_ptr<const Lowered> lowered = lowered_for(decide(request));
+  const MemoryDecisions decisions = decide(request);
+  std::shared_ptr<const Lowered> lowered = lowered_for(decisions);
   StageTimer timer(times_.plan_ms);
-  std::shared_ptr<Plan> plan = make_plan(*lowered, request);
+  std::shared_ptr<const Plan> plan = planned(decisions, request);
+  compared_.clear();
   auto entry = std::make_shared<PlanEntry>(std::move(plan), std::move(lowered), std::move(request));
   ++plans_made_;
   plans_.emplace_front(std::move(key), entry);
@@ -116,8 +120,26 @@ std::shared_ptr<const Lowered> Session::lowered_for(const MemoryDecisions& decis
 }
 
 PlanFigures Session::figures_with(const MemoryDecisions& decisions, const PlanRequest& request) {
-  const std::shared_ptr<Plan> plan = make_plan(*lowered_for(decisions), request);
-  return {plan->peak_bytes, accumulating_peak_bytes(*plan), plan->saved_bytes, estimated_us(*plan)};
+  const Plan& plan = *planned(decisions, request);
+  int64_t gradients = 0;
+  for (const PlannedBuffer& buffer : plan.buffers)
+    if (buffer.kind == BufferKind::Gradient && buffer.first_step <= plan.peak_step)
+      gradients += buffer.bytes;
+  return {plan.peak_bytes, accumulating_peak_bytes(plan), plan.saved_bytes, gradients,
+          estimated_us(plan)};
+}
+
+std::shared_ptr<const Plan> Session::planned(const MemoryDecisions& decisions,
+                                             const PlanRequest& request) {
+  for (const Compared& known : compared_)
+    if (known.decisions == decisions && known.symbols == request.symbols.entries() &&
+        known.arguments == request.arguments)
+      return known.plan;
+  std::shared_ptr<const Plan> plan = make_plan(*lowered_for(decisions), request);
+  constexpr size_t kMostCompared = 4;
+  if (compared_.size() >= kMostCompared) compared_.erase(compared_.begin());
+  compared_.push_back({decisions, request.symbols.entries(), request.arguments, plan});
+  return plan;
 }
 
 PlanFigures Session::figures_of(const MemoryDecisions& decisions) {
@@ -166,19 +188,29 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
 MemoryDecisions Session::fit_to_budget(const PlanRequest& request) {
   const int64_t budget = *options_.memory.budget_bytes;
   const auto& frontier = memory_choice_->frontier;
-  // Peaks ascend along the frontier for other shapes as well: the last that fits is the fastest.
-  size_t fitting = 0, end = frontier.size();  // frontier[0, fitting) fits, [end, size) does not
-  while (fitting < end) {
-    const size_t middle = (fitting + end) / 2;
-    const bool fits = figures_with(frontier[middle], request).peak_bytes <= budget;
-    (fits ? fitting : end) = fits ? middle + 1 : middle;
-  }
-  if (fitting > 0) return frontier[fitting - 1];
-  const int64_t least = figures_with(frontier[0], request).peak_bytes;
-  const std::string text = over_budget_text(options_.memory, budget, least);
+  // What is not a gradient grows with what the step keeps: good enough to look at one or two plans.
+  const double growth = static_cast<double>(stash_bytes(request.symbols)) /
+                        static_cast<double>(std::max<int64_t>(stash_bytes(first_sizes()), 1));
+  const auto expected = [&](size_t i) {
+    const PlanFigures& known = frontier[i].figures;
+    const auto changing = static_cast<double>(known.peak_bytes - known.gradients_at_peak_bytes);
+    return known.gradients_at_peak_bytes + static_cast<int64_t>(changing * growth);
+  };
+  const size_t taken = fastest_that_fits(
+      frontier.size(), [&](size_t i) { return expected(i) <= budget; },
+      [&](size_t i) { return figures_with(frontier[i].decisions, request).peak_bytes <= budget; });
+  const int64_t peak = figures_with(frontier[taken].decisions, request).peak_bytes;
+  if (peak <= budget) return frontier[taken].decisions;
+  const std::string text = over_budget_text(options_.memory, budget, peak);
   if (options_.memory.strict) throw Error(text);
   warnings_.push_back(text + "; this shape runs with the plan of the least peak");
-  return frontier[0];
+  return frontier[taken].decisions;
+}
+
+int64_t Session::stash_bytes(const SymbolValues& sizes) const {
+  int64_t bytes = 0;
+  for (const Stash& stash : memory_choice_->stashes) bytes += stash.bytes.evaluate(sizes);
+  return bytes;
 }
 
 std::vector<std::string> Session::take_warnings() {

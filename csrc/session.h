@@ -101,9 +101,20 @@ class Session {
   PlanFigures figures_with(const MemoryDecisions& decisions, const PlanRequest& request);
   void choose(const PlanRequest& request);
   MemoryDecisions fit_to_budget(const PlanRequest& request);
+  /// Bytes of everything that forward could keep for backward.
+  int64_t stash_bytes(const SymbolValues& sizes) const;
+  std::shared_ptr<const Plan> planned(const MemoryDecisions& decisions, const PlanRequest& request);
 
   std::shared_ptr<const Lowered> lowered_;
   std::vector<std::pair<MemoryDecisions, std::shared_ptr<const Lowered>>> recomputing_;
+  /// Plans that were made to be compared, the last few: one of them is taken.
+  struct Compared {
+    MemoryDecisions decisions;
+    std::vector<std::pair<std::string, int64_t>> symbols;
+    std::vector<Layout> arguments;
+    std::shared_ptr<const Plan> plan;
+  };
+  std::vector<Compared> compared_;
   std::optional<MemoryChoice> memory_choice_;
   std::optional<PlanRequest> first_request_;
   std::vector<std::string> warnings_;

@@ -398,7 +398,12 @@ def _check_repeats(case: Case, eager: nn.Module, index: int) -> None:
 
 def run_seed(seed: int) -> dict[str, Any]:
     """The outcome of a seed, as plain values."""
-    case = generate(seed, is_valid)
+    return run_generated(generate(seed, is_valid))
+
+
+def run_generated(case: Case) -> dict[str, Any]:
+    """The outcome of a case that eager PyTorch runs, as plain values."""
+    seed = case.seed
     outcome: dict[str, Any] = {"seed": seed, "features": sorted(case.features)}
     try:
         report = run(case)
@@ -427,11 +432,13 @@ def quiet() -> None:
 
 
 def main() -> None:
-    """Runs the seeds of the command line, a line of JSON before and after each."""
+    """Runs the seeds of the command line; lines of JSON say where it is: it may crash anywhere."""
     quiet()
     for seed in map(int, sys.argv[1:]):
         print(json.dumps({"start": seed}), flush=True)
-        print(json.dumps(run_seed(seed)), flush=True)
+        case = generate(seed, is_valid)
+        print(json.dumps({"case": case.describe()}), flush=True)
+        print(json.dumps(run_generated(case)), flush=True)
 
 
 if __name__ == "__main__":

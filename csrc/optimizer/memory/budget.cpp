@@ -1,6 +1,7 @@
 #include "optimizer/memory/budget.h"
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_set>
 
 #include "ops/op_def.h"
@@ -13,6 +14,7 @@ using Chosen = std::vector<std::optional<Strategy>>;
 struct Candidate {
   Chosen chosen;
   PlanFigures figures;
+  bool exact = true;  // evaluated; else between two that are
 };
 
 /// A stash with what recomputing it would free and cost, alone.
@@ -27,31 +29,57 @@ class BudgetChooser {
   BudgetChooser(MemoryChoice& choice, const Evaluate& evaluate)
       : choice_(choice), evaluate_(evaluate) {}
 
+  /// What nothing else beats in peak and time: peak ascends, time descends.
   std::vector<Candidate> frontier() {
-    rank_units();
-    add(Chosen(choice_.stashes.size()));
-    add_prefixes();
-    add(level_candidates(choice_, 1));
-    add(level_candidates(choice_, 2));
-    add_sparser_boundaries();
+    if (!add_everything()) {
+      rank_units();
+      add_chain();
+      add(level_candidates(choice_, 1));
+      add(level_candidates(choice_, 2));
+      add_sparser_boundaries();
+    }
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) {
-                       return a.figures.peak_bytes < b.figures.peak_bytes;
+                       return std::tie(a.figures.peak_bytes, a.figures.time_us) <
+                              std::tie(b.figures.peak_bytes, b.figures.time_us);
                      });
-    std::vector<Candidate> best;  // peak ascends, time descends
-    for (Candidate& candidate : candidates_) {
-      if (!best.empty() && candidate.figures.time_us >= best.back().figures.time_us) continue;
-      best.push_back(std::move(candidate));
+    // The least peak is promised as reachable, so it must be one that was planned.
+    const auto first = std::find_if(candidates_.begin(), candidates_.end(),
+                                    [](const Candidate& c) { return c.exact; });
+    std::vector<Candidate> best;
+    for (auto at = first; at != candidates_.end(); ++at) {
+      if (!best.empty() && at->figures.time_us >= best.back().figures.time_us) continue;
+      best.push_back(std::move(*at));
     }
     return best;
   }
 
  private:
-  static constexpr size_t kPrefixes = 32;
-
   void add(Chosen chosen) {
     const PlanFigures figures = evaluate_(decisions_of(choice_, chosen));
-    candidates_.push_back({std::move(chosen), figures});
+    candidates_.push_back({std::move(chosen), figures, true});
+  }
+
+  /// All combinations, if they are few: the optimum itself.
+  bool add_everything() {
+    constexpr size_t kMost = 512;
+    size_t count = 1;
+    for (const Stash& stash : choice_.stashes) {
+      count *= 1 + stash.plans.size();
+      if (count > kMost) return false;
+    }
+    for (size_t number = 0; number < count; ++number) {
+      Chosen chosen(choice_.stashes.size());
+      size_t rest = number;
+      for (size_t s = 0; s < chosen.size(); ++s) {
+        const auto& plans = choice_.stashes[s].plans;
+        const size_t way = rest % (1 + plans.size());
+        rest /= 1 + plans.size();
+        if (way > 0) chosen[s] = plans[way - 1].strategy;
+      }
+      add(std::move(chosen));
+    }
+    return true;
   }
 
   // The time of a row is measured on the whole row: what a clone shares with others of its kind
@@ -87,14 +115,41 @@ class BudgetChooser {
     return false;
   }
 
-  void add_prefixes() {
+  // Unit by unit along the ranking. Rows are evaluated where they end; within a row every unit is
+  // the same layer again, so what lies between follows from the two ends.
+  void add_chain() {
     Chosen chosen(choice_.stashes.size());
-    const size_t step = std::max<size_t>(units_.size() / kPrefixes, 1);
+    add(chosen);
+    std::vector<Chosen> between;
     for (size_t i = 0; i < units_.size(); ++i) {
       if (!chosen[units_[i].stash]) chosen[units_[i].stash] = strategy_of(units_[i]);
-      const bool row_ends = i + 1 == units_.size() || units_[i + 1].row != units_[i].row;
-      if ((i + 1) % step == 0 || row_ends) add(chosen);
+      if (i + 1 < units_.size() && units_[i + 1].row == units_[i].row) {
+        between.push_back(chosen);
+        continue;
+      }
+      const PlanFigures from = candidates_.back().figures;
+      add(chosen);
+      const PlanFigures to = candidates_.back().figures;
+      Candidate last = std::move(candidates_.back());
+      candidates_.pop_back();
+      for (size_t k = 0; k < between.size(); ++k) {
+        const double part = static_cast<double>(k + 1) / static_cast<double>(between.size() + 1);
+        candidates_.push_back({std::move(between[k]), interpolated(from, to, part), false});
+      }
+      candidates_.push_back(std::move(last));
+      between.clear();
     }
+  }
+
+  static PlanFigures interpolated(const PlanFigures& a, const PlanFigures& b, double part) {
+    const auto bytes = [&](int64_t x, int64_t y) {
+      return x + static_cast<int64_t>(part * static_cast<double>(y - x));
+    };
+    return {bytes(a.peak_bytes, b.peak_bytes),
+            bytes(a.accumulating_peak_bytes, b.accumulating_peak_bytes),
+            bytes(a.saved_bytes, b.saved_bytes),
+            bytes(a.gradients_at_peak_bytes, b.gradients_at_peak_bytes),
+            a.time_us + part * (b.time_us - a.time_us)};
   }
 
   Strategy strategy_of(const Unit& unit) const { return choice_.rows[unit.row].strategy; }
@@ -142,17 +197,46 @@ std::pair<Chosen, PlanFigures> least_peak(MemoryChoice& choice, const Evaluate& 
   return {std::move(frontier.front().chosen), frontier.front().figures};
 }
 
+size_t fastest_that_fits(size_t count, const std::function<bool(size_t)>& is_expected_to_fit,
+                         const std::function<bool(size_t)>& fits) {
+  constexpr size_t kTries = 3;
+  size_t first = 0, end = count;  // expectations ascend: [0, first) is expected to fit
+  while (first < end) {
+    const size_t middle = (first + end) / 2;
+    const bool yes = is_expected_to_fit(middle);
+    (yes ? first : end) = yes ? middle + 1 : middle;
+  }
+  size_t taken = first > 0 ? first - 1 : 0;
+  if (!fits(taken)) {
+    while (taken > 0 && !fits(--taken)) {
+    }
+    return taken;
+  }
+  for (size_t tries = 0; tries < kTries && taken + 1 < count && fits(taken + 1); ++tries) ++taken;
+  return taken;
+}
+
 void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluate& evaluate) {
-  const std::vector<Candidate> frontier = BudgetChooser(choice, evaluate).frontier();
+  std::vector<Candidate> frontier = BudgetChooser(choice, evaluate).frontier();
+  const auto peak_of = [&](size_t i) {
+    Candidate& candidate = frontier[i];
+    if (!candidate.exact) {
+      candidate.figures = evaluate(decisions_of(choice, candidate.chosen));
+      candidate.exact = true;
+    }
+    return candidate.figures.peak_bytes;
+  };
   choice.minimum_bytes = frontier.front().figures.peak_bytes;
   choice.fits = choice.minimum_bytes <= budget_bytes;
-  const Candidate* taken = &frontier.front();
-  for (const Candidate& candidate : frontier)
-    if (candidate.figures.peak_bytes <= budget_bytes) taken = &candidate;
-  choice.chosen = taken->chosen;
+  std::vector<int64_t> expected;
+  for (const Candidate& candidate : frontier) expected.push_back(candidate.figures.peak_bytes);
+  const size_t taken = fastest_that_fits(
+      frontier.size(), [&](size_t i) { return expected[i] <= budget_bytes; },
+      [&](size_t i) { return peak_of(i) <= budget_bytes; });
+  choice.chosen = frontier[taken].chosen;
   choice.frontier.clear();
   for (const Candidate& candidate : frontier)
-    choice.frontier.push_back(decisions_of(choice, candidate.chosen));
+    choice.frontier.push_back({decisions_of(choice, candidate.chosen), candidate.figures});
 }
 
 }  // namespace ortmodule

@@ -36,6 +36,7 @@ struct PlanFigures {
   int64_t peak_bytes = 0;
   int64_t accumulating_peak_bytes = 0;  // with gradients handed over as they are made
   int64_t saved_bytes = 0;
+  int64_t gradients_at_peak_bytes = 0;  // the part of the peak that no shape changes
   double time_us = 0;
 };
 using Evaluate = std::function<PlanFigures(const MemoryDecisions&)>;
@@ -50,6 +51,12 @@ struct PlanRow {
   std::string reason;  // why a level or budget left it off
 };
 
+/// One of the plans that a budget chooses among.
+struct FrontierPlan {
+  MemoryDecisions decisions;
+  PlanFigures figures;  // for the first shapes, some interpolated
+};
+
 struct MemoryChoice {
   std::vector<Stash> stashes;
   std::vector<std::optional<Strategy>> chosen;  // by stash; nothing: kept
@@ -57,7 +64,7 @@ struct MemoryChoice {
   Layers layers;
   MemoryDecisions decisions;
   PlanFigures before, after;
-  std::vector<MemoryDecisions> frontier;  // of a budget: peak ascends, time descends
+  std::vector<FrontierPlan> frontier;  // of a budget: peak ascends, time descends
   std::vector<std::string> warnings;
   bool keep_boundaries = false;
   int64_t minimum_bytes = 0;  // least reachable peak, if a budget was given
