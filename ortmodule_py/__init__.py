@@ -12,6 +12,7 @@ _build_info.check_torch(torch.__version__)
 
 import ortmodule_py._C as _C  # noqa: E402
 import ortmodule_py.nn as nn  # noqa: E402
+from ortmodule_py.check import CheckReport, check  # noqa: E402
 from ortmodule_py.explain import Explanation, explain  # noqa: E402
 from ortmodule_py.module import ORTModule  # noqa: E402
 from ortmodule_py.options import DebugOptions, LogLevel  # noqa: E402
@@ -28,6 +29,7 @@ def build_info() -> dict[str, Any]:
 
 
 __all__ = [
+    "CheckReport",
     "DebugOptions",
     "Explanation",
     "LogLevel",
@@ -35,6 +37,7 @@ __all__ = [
     "ORTModuleError",
     "__version__",
     "build_info",
+    "check",
     "explain",
     "last_run_report",
     "nn",

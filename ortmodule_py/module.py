@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,10 +25,11 @@ from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, trainin
 from .memory_stats import MemoryStatsPrinter
 from .messages import DEVINFO, module_logger
 from .onnx_files import save_stages
-from .options import DebugOptions, EngineOptions
+from .options import DebugOptions, EngineOptions, LogLevel
 from .outputs import by_name, requested_outputs, with_outputs
 from .report import RunReport, banner
 from .variables import report_environment
+from .verifier import Verifier
 
 _numbers = itertools.count()
 
@@ -110,6 +112,7 @@ class ORTModule(nn.Module):
         own["_memory_stats"] = None
         if own["_engine_options"].print_memory_stats:
             own["_memory_stats"] = MemoryStatsPrinter(module, own["_logger"])
+        own["_verifier"] = self._new_verifier()
         own["_compiled"] = None
         own["_settings"] = dynamo_settings()
         own["_announced"] = set()
@@ -122,6 +125,8 @@ class ORTModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward."""
+        if self._verifier is not None and self.training and torch.is_grad_enabled():
+            self._verifier.before_forward(args, kwargs)
         if self._memory_stats is None:
             return self._run(*args, **kwargs)
         self._memory_stats.before_forward()
@@ -152,12 +157,21 @@ class ORTModule(nn.Module):
             self._announce(time.perf_counter() - start)
         return result
 
-    def _target(self) -> Callable[..., Any]:
+    def _target(self, module: nn.Module | None = None) -> Callable[..., Any]:
         """What is captured: the original, or a function that leaves out some of its outputs."""
-        if self._outputs is None:
-            original: Callable[..., Any] = self._original
-            return original
-        return with_outputs(self._original, self._outputs)
+        original: nn.Module = self._original if module is None else module
+        return original if self._outputs is None else with_outputs(original, self._outputs)
+
+    def _new_verifier(self) -> Verifier | None:
+        every = self._engine_options.verify_every
+        if not every or self._engine_options.bypass:
+            return None
+
+        def twin() -> Callable[..., Any]:
+            run: Callable[..., Any] = quiet_twin(self, self._original, torch_rng=True)._run
+            return run
+
+        return Verifier(every, self._run, self._target, self._original, twin)
 
     def _compile(self) -> Callable[..., Any]:
         compiled: Callable[..., Any] = torch.compile(
@@ -276,6 +290,24 @@ class ORTModule(nn.Module):
         raise NotImplementedError(
             "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
         )
+
+
+def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = None) -> ORTModule:
+    """An ORTModule over `module` with the options of `model`, which says and saves nothing."""
+    twin = ORTModule(module, DebugOptions(LogLevel.FATAL))
+    own = twin.__dict__
+    if isinstance(model, ORTModule):
+        own["_outputs"], options = model._outputs, model._engine_options
+    else:
+        options = twin._engine_options
+    options = replace(options, verify_every=0, dump=None, print_memory_stats=False)
+    if torch_rng is not None:
+        options.torch_rng = torch_rng
+    own["_engine_options"] = twin._compiler.options = options
+    own["_memory_stats"] = own["_verifier"] = None
+    own["_announced"] = {"training", "inference"}
+    twin._logger.disabled = True
+    return twin
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -1,6 +1,6 @@
 """Every environment variable with an ORTMODULE name: what works, what changed and what is gone.
 
-`python -m ortmodule_py.variables` prints the table of docs/migrating.md.
+`markdown_table()` is the table of docs/migrating.md.
 """
 
 from __future__ import annotations
@@ -195,7 +195,3 @@ def markdown_table() -> str:
         meaning = variable.meaning.replace("|", "\\|")
         lines.append(f"| `{variable.name}` | {values} | {variable.status.value} | {meaning} |")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(markdown_table())

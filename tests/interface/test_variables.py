@@ -122,5 +122,5 @@ def test_wrong_values_are_errors(monkeypatch: pytest.MonkeyPatch, name: str, val
 def test_docs_have_the_table() -> None:
     text = (ROOT / "docs" / "migrating.md").read_text()
     assert variables.markdown_table() in text, (
-        "put the output of `python -m ortmodule_py.variables` into docs/migrating.md"
+        "put what is returned by `ortmodule_py.variables.markdown_table()` into docs/migrating.md"
     )

@@ -1,0 +1,279 @@
+"""`check`: eager PyTorch and ORTModule side by side, on the user's own module and batch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .comparison import Comparison, Eager, compare
+from .module import ORTModule, quiet_twin
+from .observation import Batch, Generators, observe, scalar_loss
+from .report import RunReport
+from .testing import install_counting_allocator, measure_peak
+
+_REPEATS = 5
+_SECONDS = 20.0
+"""After this long no further repeat is begun."""
+
+
+@dataclass
+class CheckReport:
+    """What `check` found; `print` it, or write `to_json()`."""
+
+    ok: bool
+    """Nothing differs from eager PyTorch by more than eager's own error allows."""
+    differences: list[str]
+    """What differs, the worst first; names of parameters, outputs, buffers and inputs."""
+    loss: float | None
+    eager_loss: float | None
+    worst_gradient: str | None
+    """The parameter (or input) whose gradient is nearest to or farthest above what is allowed."""
+    worst_gradient_error: float
+    """Its largest absolute error."""
+    worst_gradient_allowed: float
+    largest_gradient: float
+    gradients: int
+    """Gradients that were compared."""
+    absent_gradients: list[str]
+    """Parameters that get no gradient, in eager PyTorch and here."""
+    reference: str
+    """float64, or why eager PyTorch itself was the reference."""
+    eager_draws: bool
+    """The model draws random numbers; the comparison ran with eager's (`ORTMODULE_RNG=torch`)."""
+    peak_bytes: int
+    """Peak of forward and backward above what is allocated before, median."""
+    eager_peak_bytes: int
+    step_ms: float
+    """Forward and backward in milliseconds of wall time, median."""
+    eager_step_ms: float
+    repeats: int
+    first_step_s: float
+    """The first forward and backward, capture included, in seconds."""
+    compiled: bool
+    """Every piece ran in the engine."""
+    graph_breaks: list[str]
+    eager_pieces: list[str]
+    nodes_total: int
+    nodes_aten_fallback: int
+    """Nodes that run through torch's dispatcher."""
+    aten_share: float
+    """Their part of all nodes, 0 to 1."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values."""
+        return asdict(self)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """All fields as JSON."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def __str__(self) -> str:
+        verdict = "as in eager PyTorch" if self.ok else "NOT as in eager PyTorch"
+        losses = ["-" if v is None else f"{v:.6g}" for v in (self.loss, self.eager_loss)]
+        rows = [
+            ("", "ORTModule", "eager"),
+            ("loss", *losses),
+            (
+                "peak of a step, MiB",
+                f"{self.peak_bytes / 2**20:.1f}",
+                f"{self.eager_peak_bytes / 2**20:.1f}",
+            ),
+            (f"step, ms (of {self.repeats})", f"{self.step_ms:.1f}", f"{self.eager_step_ms:.1f}"),
+        ]
+        lines = [f"This step is {verdict}."]
+        lines += [f"{name:<22}{ours:>14}{eager:>14}" for name, ours, eager in rows]
+        lines.append(f"{'first step, s':<22}{self.first_step_s:>14.2f}")
+        if self.worst_gradient is not None:
+            lines.append(
+                f"worst gradient of {self.gradients}: {self.worst_gradient}, error "
+                f"{self.worst_gradient_error:.3g}, allowed {self.worst_gradient_allowed:.3g}, "
+                f"largest gradient {self.largest_gradient:.3g}"
+            )
+        lines.append(f"reference: {self.reference}{', with eager’s draws' * self.eager_draws}")
+        lines.append(
+            f"through torch's dispatcher: {self.nodes_aten_fallback} of {self.nodes_total} nodes "
+            f"({100 * self.aten_share:.1f}%)"
+        )
+        lines += [f"graph break: {reason}" for reason in self.graph_breaks]
+        lines += [f"runs in eager PyTorch: {reason}" for reason in self.eager_pieces]
+        lines += [f"difference: {text}" for text in self.differences]
+        return "\n".join(lines)
+
+
+def check(model: nn.Module, *args: Any, **kwargs: Any) -> CheckReport:
+    """Compare a training step of `model` in eager PyTorch and in the engine, on the user's batch.
+
+    Works on copies of the module and of the batch: the module, its gradients, buffers, mode and
+    compiled pieces, the batch and the random generators stay as they are. The loss is the output if
+    it is a scalar, else its `loss`, else the first element of a tuple if that is a scalar, else all
+    floating outputs, weighted by fixed numbers. A gradient's error against float64 may be twice that
+    of eager PyTorch, or 1e-4 of the largest gradient. A model that draws random numbers is compared
+    with eager's draws, and measured with its own.
+
+    On the CPU the peak is that of torch's allocations; a counting allocator stays in place.
+
+    Args:
+        model: an ORTModule, or any other module, which is then compiled with today's environment.
+        args: positional arguments of the model's forward.
+        kwargs: keyword arguments of the model's forward.
+
+    Raises:
+        TypeError: `model` is no module, or it cannot be copied.
+        Exception: what the model itself raises in eager PyTorch.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"[check] model must be a torch.nn.Module, but found {type(model).__name__}"
+        )
+    install_counting_allocator()
+    generators = Generators()
+    try:
+        return _Check(model, args, kwargs, generators).report()
+    finally:
+        generators.restore()
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        twin = copy.deepcopy(module)
+    except Exception as error:
+        raise TypeError(
+            "[check] the module must allow copy.deepcopy, but found "
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
+    twin.zero_grad(set_to_none=True)
+    return twin
+
+
+@dataclass
+class _Cost:
+    """What a step takes, medians."""
+
+    step_ms: float
+    peak_bytes: int
+    repeats: int
+
+
+@dataclass
+class _Check:
+    """One call of `check`."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    generators: Generators
+
+    @property
+    def source(self) -> nn.Module:
+        """The user's own module, which is only copied."""
+        return self.model.module if isinstance(self.model, ORTModule) else self.model
+
+    def target(self, module: nn.Module) -> Callable[..., Any]:
+        """What eager PyTorch runs: the module, without the outputs that training does not read."""
+        return quiet_twin(self.model, module)._target()
+
+    def report(self) -> CheckReport:
+        """Compare, then measure."""
+        eager = Eager(_copied(self.source), self.target, self.args, self.kwargs, self.generators)
+        plain = eager.observe()
+        draws = self.generators.torch_has_drawn()
+        eager.module = _copied(self.source)  # its buffers are as they were
+        module = _copied(self.source)
+        compared = quiet_twin(self.model, module, torch_rng=True if draws else None)
+        self.generators.restore()
+        start = time.perf_counter()
+        ours = observe(compared, module, Batch(self.args, self.kwargs))
+        first_step_s = time.perf_counter() - start
+        comparison = compare(ours, plain, eager)
+        measured = quiet_twin(self.model, module) if draws else compared
+        cost, eager_cost = self._costs(
+            [(measured, module), (self.target(eager.module), eager.module)]
+        )
+        run = RunReport.of(measured._compiler)
+        return CheckReport(
+            loss=ours.loss,
+            eager_loss=plain.loss,
+            absent_gradients=[n for n, gradient in plain.gradients.items() if gradient is None],
+            eager_draws=draws,
+            peak_bytes=cost.peak_bytes,
+            eager_peak_bytes=eager_cost.peak_bytes,
+            step_ms=cost.step_ms,
+            eager_step_ms=eager_cost.step_ms,
+            repeats=cost.repeats,
+            first_step_s=first_step_s,
+            compiled=run.compiled,
+            graph_breaks=run.graph_breaks,
+            eager_pieces=run.eager_pieces,
+            nodes_total=run.nodes_total,
+            nodes_aten_fallback=run.nodes_aten_fallback,
+            aten_share=run.nodes_aten_fallback / max(run.nodes_total, 1),
+            **_verdict(comparison),
+        )
+
+    def _costs(self, runners: list[tuple[Callable[..., Any], nn.Module]]) -> list[_Cost]:
+        """Interleaved, so that a slow moment of the machine meets both; after one step to warm up."""
+        seen: list[list[tuple[float, int]]] = [[] for _ in runners]
+        begin = time.perf_counter()
+        for repeat in range(_REPEATS + 1):
+            if repeat > 1 and time.perf_counter() - begin > _SECONDS:
+                break
+            for (run, module), measured in zip(runners, seen, strict=True):
+                module.zero_grad(set_to_none=True)
+                cost = _timed_step(run, Batch(self.args, self.kwargs))
+                if repeat:
+                    measured.append(cost)
+        return [
+            _Cost(
+                statistics.median(seconds for seconds, _ in measured) * 1e3,
+                int(statistics.median(peak for _, peak in measured)),
+                len(measured),
+            )
+            for measured in seen
+        ]
+
+
+def _verdict(comparison: Comparison) -> dict[str, Any]:
+    worst = comparison.worst("gradient")
+    return {
+        "ok": comparison.ok,
+        "differences": comparison.differences,
+        "worst_gradient": worst.name if worst else None,
+        "worst_gradient_error": worst.error if worst else 0.0,
+        "worst_gradient_allowed": worst.allowed if worst else 0.0,
+        "largest_gradient": comparison.largest_gradient,
+        "gradients": sum(d.kind == "gradient" for d in comparison.deviations),
+        "reference": comparison.reference,
+    }
+
+
+def _timed_step(run: Callable[..., Any], batch: Batch) -> tuple[float, int]:
+    """Seconds and bytes of a forward and backward, outputs and gradients included."""
+    on_cuda = any(
+        isinstance(value, Tensor) and value.is_cuda
+        for value in (*batch.args, *batch.kwargs.values())
+    )
+    if on_cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    with measure_peak() as measured:
+        start = time.perf_counter()
+        with torch.enable_grad():
+            result = run(*batch.args, **batch.kwargs)
+            loss = scalar_loss(result)
+        if loss is not None:
+            loss.backward()
+        if on_cuda:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    if on_cuda:
+        return seconds, torch.cuda.max_memory_allocated() - before
+    return seconds, measured.peak_above_start

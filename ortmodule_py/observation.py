@@ -1,0 +1,166 @@
+"""One training step as it can be seen from outside: outputs, loss, gradients, buffers, inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Change = Callable[[Tensor], Tensor]
+"""What is done to each floating tensor of a batch: another precision, or a small move."""
+
+
+@dataclass
+class Observation:
+    """What one forward and backward gave, by path or parameter name; nothing of it is live."""
+
+    loss: float | None = None
+    outputs: dict[str, Any] = field(default_factory=dict)
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+
+
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Everything in nested containers, by path; a container itself gives its length."""
+    items: list[tuple[Any, Any]] | None = None
+    if isinstance(value, Mapping):
+        items = [(f"[{key!r}]", item) for key, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        names = getattr(value, "_fields", None) or [f"[{i}]" for i in range(len(value))]
+        items = [(n if n[0] == "[" else f".{n}", i) for n, i in zip(names, value, strict=True)]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        items = [(f".{f.name}", getattr(value, f.name)) for f in fields]
+    if items is None:
+        yield path, value
+        return
+    yield f"len({path})", len(items)
+    for name, item in items:
+        yield from leaves(item, path + name)
+
+
+class Batch:
+    """A copy of a model's arguments, so that nothing that a run does to them reaches the caller."""
+
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], change: Change = lambda t: t
+    ) -> None:
+        self._copies: dict[int, Tensor] = {}
+        self._change = change
+        self.roots: dict[int, Tensor] = {}
+        """The copies that gradients are asked of, by the id of the caller's tensor."""
+        self.names = {
+            id(value): name
+            for name, value in [*leaves(args, "args"), *leaves(kwargs, "kwargs")]
+            if isinstance(value, Tensor)
+        }
+        self.args: tuple[Any, ...] = tuple(map(self._copy, args))
+        self.kwargs: dict[str, Any] = {name: self._copy(item) for name, item in kwargs.items()}
+
+    def _copy(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if id(value) not in self._copies:
+                self._copies[id(value)] = self._copied_tensor(value)
+            return self._copies[id(value)]
+        if type(value) in (list, tuple):
+            return type(value)(map(self._copy, value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self._copy, value))
+        if isinstance(value, dict):
+            return type(value)((key, self._copy(item)) for key, item in value.items())
+        return value
+
+    def _copied_tensor(self, value: Tensor) -> Tensor:
+        root = value.detach().clone()
+        if root.is_floating_point():
+            root = self._change(root)
+        if not value.requires_grad:
+            return root
+        self.roots[id(value)] = root.requires_grad_()
+        # What is no leaf may be changed in place, and a leaf may not.
+        return root if value.is_leaf else root.clone()
+
+    def gradient_roots(self) -> dict[str, Tensor]:
+        """The inputs that require a gradient, by path."""
+        return {self.names[key]: root for key, root in self.roots.items()}
+
+    def contents(self) -> dict[str, Tensor]:
+        """All inputs as they are now, by path."""
+        return {self.names[key]: copy.detach() for key, copy in self._copies.items()}
+
+
+def scalar_loss(result: Any) -> Tensor | None:
+    """What a training script would call backward on; None if nothing requires a gradient.
+
+    The output if it is a scalar, else its `loss`, else a tuple's first element if that is a scalar,
+    else all floating outputs, weighted by fixed numbers.
+    """
+    candidates = [result]
+    if isinstance(result, Mapping):
+        candidates.append(result.get("loss"))
+    elif isinstance(result, (list, tuple)) and result:
+        candidates.append(result[0])
+    candidates.append(getattr(result, "loss", None))
+    for candidate in candidates:
+        if isinstance(candidate, Tensor) and candidate.numel() == 1 and candidate.requires_grad:
+            return candidate.sum()
+    generator = torch.Generator().manual_seed(0)
+    terms = []
+    for _, value in leaves(result, ""):
+        if isinstance(value, Tensor) and value.requires_grad and value.is_floating_point():
+            # Quarters are exact in every precision.
+            weights = torch.randint(-4, 5, value.shape, generator=generator) / 4
+            terms.append((value * weights.to(value.device, value.dtype)).sum())
+    return torch.stack([term.double() for term in terms]).sum() if terms else None
+
+
+def observe(run: Callable[..., Any], module: nn.Module, batch: Batch) -> Observation:
+    """Forward and backward of `run`, which runs `module`. `.grad` of no parameter is touched."""
+    wanted = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    wanted |= batch.gradient_roots()
+    with torch.enable_grad():
+        result = run(*batch.args, **batch.kwargs)
+        loss = scalar_loss(result)
+    seen = Observation(loss=None if loss is None else float(loss.detach()))
+    for name, value in leaves(result, "output"):
+        seen.outputs[name] = value.detach().clone() if isinstance(value, Tensor) else value
+    del result
+    if loss is not None:
+        gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+        seen.gradients = dict(zip(wanted, gradients, strict=True))
+    seen.buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
+    seen.inputs = batch.contents()
+    return seen
+
+
+class Generators:
+    """The random generators' states: torch's of every device, Python's and numpy's."""
+
+    def __init__(self) -> None:
+        self._cpu = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._python = random.getstate()
+        numpy: Any = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+
+    def restore(self) -> None:
+        """Put all of them back."""
+        torch.set_rng_state(self._cpu)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+    def torch_has_drawn(self) -> bool:
+        """Whether one of torch's generators was used since."""
+        now = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        same = all(torch.equal(a, b) for a, b in zip(self._cuda, now, strict=False))
+        return not same or not torch.equal(self._cpu, torch.get_rng_state())

@@ -1,0 +1,76 @@
+"""ORTMODULE_VERIFY_EVERY: the live model is compared with eager PyTorch, and goes on as without."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, ORTModuleError
+
+from .models import ChangesInput, Dropping, Wrong, assert_same, everything, not_a_leaf
+from .test_check import dropping_batch
+
+
+def steps(model: nn.Module, count: int) -> list[float]:
+    """A short training, two forwards before each backward."""
+    torch.manual_seed(3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    x, target = dropping_batch()
+    for _ in range(count):
+        optimizer.zero_grad()
+        first, second = (model(x, target)["loss"] for _ in range(2))
+        (first + second).backward()
+        optimizer.step()
+        losses.append(float(first.detach()))
+    return losses
+
+
+def test_training_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module = Dropping()
+    states, losses = [], []
+    for every in ("0", "3"):
+        monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", every)
+        model = ORTModule(copy.deepcopy(module))
+        losses.append(steps(model, 4))
+        state = everything(model.module)
+        states.append({k: v for k, v in state.items() if not k.endswith("itself")})
+    assert losses[0] == losses[1]
+    assert_same(*states)
+
+
+def test_state_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", "1")
+    torch.manual_seed(0)
+    x, target = dropping_batch()
+    model = ORTModule(Dropping())
+    model(x, target)["loss"].backward()
+    before = everything(model.module)
+    model._verifier.before_forward((x, target), {})
+    assert_same(before, everything(model.module))
+
+
+def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", "2")
+    torch.manual_seed(0)
+    model, x = ORTModule(Wrong()), torch.randn(3, 4)
+    model(x).sum().backward()
+    with torch.no_grad():
+        model(x)
+    message = r"^\[ORTMODULE_VERIFY_EVERY\] .* at training forward 2: gradient [ab]\.\w+: error .* "
+    with pytest.raises(ORTModuleError, match=message + r"the worst gradient is that of [ab]\.\w+"):
+        model(x)
+    before: Tensor = model.module.a.weight.grad
+    model(x).sum().backward()
+    assert model.module.a.weight.grad is before
+
+
+def test_an_input_that_is_changed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", "1")
+    model, x = ORTModule(ChangesInput()), not_a_leaf()
+    model(x).sum().backward()
+    assert torch.equal(x, torch.full((2, 2), 2.0))
