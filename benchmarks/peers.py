@@ -25,6 +25,7 @@ import itertools
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,14 @@ _UNREACHABLE = "is the least that this model reaches"
 _MIB = 1 << 20
 
 
-def variant_names(*, quick: bool, skip_compile: bool) -> list[str]:
-    """Every variant of a model, ours first."""
+def variant_names(*, quick: bool, compile_budgets: Sequence[str]) -> list[str]:
+    """Every variant of a model: eager, ours, then the peers."""
     percents = ("60",) if quick else PERCENTS
-    compiled = () if skip_compile else (("0.5",) if quick else COMPILE_BUDGETS)
     return [
         *("eager", "ours1", "ours2"),
         *(f"ours_budget_{percent}" for percent in percents),
         *("ours_least", "checkpoint", "selective"),
-        *(f"compile_budget_{budget}" for budget in compiled),
+        *(f"compile_budget_{budget}" for budget in compile_budgets),
     ]
 
 
@@ -70,7 +70,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="rounds per variant (5)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for any one answer")
     parser.add_argument("--core", type=int, default=default_core(), help="core to pin to")
-    parser.add_argument("--skip-compile", action="store_true", help="leave out torch.compile")
+    compiled = parser.add_mutually_exclusive_group()
+    compiled.add_argument("--skip-compile", action="store_true", help="leave out torch.compile")
+    compiled.add_argument(
+        "--compile-budgets",
+        nargs="+",
+        metavar="FRACTION",
+        help=f"activation memory budgets of torch.compile ({' '.join(COMPILE_BUDGETS)})",
+    )
     parser.add_argument(
         "--gradients",
         choices=("all", "ours", "none"),
@@ -86,7 +93,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.quick:
         options.steps, options.rounds = 2, 1
-    options.variants = variant_names(quick=options.quick, skip_compile=options.skip_compile)
+    budgets = options.compile_budgets or (("0.5",) if options.quick else COMPILE_BUDGETS)
+    options.variants = variant_names(
+        quick=options.quick, compile_budgets=() if options.skip_compile else budgets
+    )
+    try:
+        for variant in options.variants:
+            variants.check(variant)
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 
