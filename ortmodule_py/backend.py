@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import _C
+from . import _C, progress
 from .capture import CannotLower, lower
 from .options import EngineOptions
 from .overlap import OverlapGuard
@@ -75,7 +75,9 @@ class Compiler:
     def _compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         _check_devices(example_inputs)
         builder = _C.GraphBuilder(self.options.torch_rng)
+        progress.stage("exporting")
         lowered = lower(gm, example_inputs, builder)
+        progress.stage("compiling")
         start = time.perf_counter()
         compiled = builder.finish(self._piece_options(lowered.grad_enabled))
         seconds = dict(lowered.seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any
 
 from .options import LogLevel
 
@@ -22,9 +23,13 @@ _PYTHON_LEVEL = {
 
 
 class _StderrHandler(logging.StreamHandler):
-    """Looks up sys.stderr at each record, as progress bars and test runners replace it."""
+    """Looks up sys.stderr at each record, as test runners replace it, and spares progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        bar: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
+        if getattr(bar, "_instances", None):
+            bar.write(self.format(record), file=sys.stderr)  # above the bars
+            return
         self.stream = sys.stderr
         super().emit(record)
 

@@ -27,6 +27,7 @@ from .messages import DEVINFO, module_logger
 from .onnx_files import save_stages
 from .options import DebugOptions, EngineOptions, LogLevel
 from .outputs import by_name, requested_outputs, with_outputs
+from .progress import Progress
 from .report import RunReport, banner
 from .variables import report_environment
 from .verifier import Verifier
@@ -115,6 +116,7 @@ class ORTModule(nn.Module):
         own["_verifier"] = self._new_verifier()
         own["_compiled"] = None
         own["_settings"] = dynamo_settings()
+        own["_progress"] = Progress(own["_logger"])
         own["_announced"] = set()
         own["training"] = module.training
         own["__signature__"] = inspect.signature(module.forward)
@@ -146,7 +148,7 @@ class ORTModule(nn.Module):
             args, kwargs = by_name(self.__signature__, args, kwargs)
         start = time.perf_counter()
         try:
-            with self._settings:
+            with self._settings, self._progress:
                 result = self._compiled(*args, **kwargs)
         except RecompileLimit as error:
             self._compiler.note_eager(error)
