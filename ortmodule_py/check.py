@@ -6,6 +6,7 @@ import copy
 import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -66,6 +67,8 @@ class CheckReport:
     """Nodes that run through torch's dispatcher."""
     aten_share: float
     """Their part of all nodes, 0 to 1."""
+    aten_operators: dict[str, int]
+    """How many of them run which ATen operator."""
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
@@ -102,6 +105,7 @@ class CheckReport:
             f"through torch's dispatcher: {self.nodes_aten_fallback} of {self.nodes_total} nodes "
             f"({100 * self.aten_share:.1f}%)"
         )
+        lines += [f"  {count} x {name}" for name, count in self.aten_operators.items()]
         lines += [f"graph break: {reason}" for reason in self.graph_breaks]
         lines += [f"runs in eager PyTorch: {reason}" for reason in self.eager_pieces]
         lines += [f"difference: {text}" for text in self.differences]
@@ -215,6 +219,7 @@ class _Check:
             nodes_total=run.nodes_total,
             nodes_aten_fallback=run.nodes_aten_fallback,
             aten_share=run.nodes_aten_fallback / max(run.nodes_total, 1),
+            aten_operators=_aten_operators(measured),
             **_verdict(comparison),
         )
 
@@ -252,6 +257,18 @@ def _verdict(comparison: Comparison) -> dict[str, Any]:
         "gradients": sum(d.kind == "gradient" for d in comparison.deviations),
         "reference": comparison.reference,
     }
+
+
+def _aten_operators(model: ORTModule) -> dict[str, int]:
+    """The operators of all ATen nodes with their counts, the most frequent first."""
+    start = 'ATen<operator="'
+    counts: Counter[str] = Counter()
+    for piece in model._compiler.pieces:
+        for line in piece.compiled.text("joint").splitlines():
+            node = line.partition(" = ")[2]  # what follows belongs to the body of another node
+            if node.startswith(start):
+                counts[node[len(start) :].partition('"')[0]] += 1
+    return dict(counts.most_common())
 
 
 def _timed_step(run: Callable[..., Any], batch: Batch) -> tuple[float, int]:

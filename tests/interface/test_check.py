@@ -68,16 +68,6 @@ def test_a_difference_is_named() -> None:
     assert "NOT as in eager PyTorch" in str(report) and report.differences[0] in str(report)
 
 
-def test_what_is_not_compiled_is_listed() -> None:
-    report = check(Breaking(), torch.randn(3, 4))
-    assert report.ok and report.compiled and len(report.graph_breaks) == 1
-    assert "graph break: " in str(report)
-    report = check(ChangesInput(), not_a_leaf())
-    assert report.ok and not report.compiled
-    assert report.eager_pieces == ["an input that requires a gradient is changed in place"]
-    assert f"runs in eager PyTorch: {report.eager_pieces[0]}" in str(report)
-
-
 class Returning(nn.Module):
     """Gives back what a function makes of a linear layer's result."""
 
@@ -88,6 +78,20 @@ class Returning(nn.Module):
 
     def forward(self, x: Tensor) -> object:
         return self.make(self.fc(x))
+
+
+def test_what_is_not_compiled_is_listed() -> None:
+    report = check(Breaking(), torch.randn(3, 4))
+    assert report.ok and report.compiled and len(report.graph_breaks) == 1
+    assert "graph break: " in str(report)
+    report = check(Returning(lambda y: y.cummax(0)[0].sum()), torch.randn(5, 4))
+    assert report.ok and report.aten_operators == {"aten.cummax.default": 1}
+    assert report.nodes_aten_fallback == 1 and 0 < report.aten_share < 1
+    assert "  1 x aten.cummax.default" in str(report)
+    report = check(ChangesInput(), not_a_leaf())
+    assert report.ok and not report.compiled
+    assert report.eager_pieces == ["an input that requires a gradient is changed in place"]
+    assert f"runs in eager PyTorch: {report.eager_pieces[0]}" in str(report)
 
 
 @pytest.mark.parametrize(
