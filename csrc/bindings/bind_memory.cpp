@@ -204,6 +204,17 @@ py::object row_figures(CompiledPiece& piece, size_t row) {
   return figures(piece.session().figures_of(decisions_of(*choice, chosen)));
 }
 
+/// Peak and time if exactly these stashes were recomputed, given as (position, strategy).
+py::object decision_figures(CompiledPiece& piece,
+                            const std::vector<std::pair<size_t, int>>& decisions) {
+  const MemoryChoice* choice = piece.session().memory_choice();
+  if (!choice) return py::none();
+  std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
+  for (const auto& [stash, strategy] : decisions)
+    chosen.at(stash) = static_cast<Strategy>(strategy);
+  return figures(piece.session().figures_of(decisions_of(*choice, chosen)));
+}
+
 void init_memory(py::module_& m) {
   py::class_<MemoryOptions>(m, "MemoryOptions", "What is asked of the memory optimizer.")
       .def(py::init<>())

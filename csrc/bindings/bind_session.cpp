@@ -151,6 +151,8 @@ void init_session(py::module_& m) {
       .def(
           "take_warnings", [](CompiledPiece& piece) { return piece.session().take_warnings(); },
           "What was said about the memory of new shapes since the last call.")
+      .def("decision_figures", &decision_figures, py::arg("decisions"),
+           "Peak and time if these (stash, strategy) were recomputed.")
       .def("row_figures", &row_figures, py::arg("row"),
            "Peak and time if exactly that row of memory() were applied.")
       .def("graph", &stage_graph, py::arg("stage"), "A copy of a stage's graph.")

@@ -19,5 +19,7 @@ pybind11::object memory_facts(CompiledPiece& piece);
 pybind11::object timeline(CompiledPiece& piece, bool optimized);
 /// Peak and time if exactly row `row` of memory_facts() were applied.
 pybind11::object row_figures(CompiledPiece& piece, size_t row);
+pybind11::object decision_figures(CompiledPiece& piece,
+                                  const std::vector<std::pair<size_t, int>>& decisions);
 
 }  // namespace ortmodule::bindings

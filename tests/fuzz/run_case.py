@@ -170,7 +170,7 @@ class Tolerance:
         theirs = float((eager.double() - exact.double()).abs().max())
         # What cancels to zero is noise of values of order one; where all of it does, there is no scale.
         eps = torch.finfo(ours.dtype).eps if ours.is_floating_point() else 0.0
-        noise = (8 if largest else 1024) * eps
+        noise = (8 if largest > 64 * eps else 1024) * eps
         allowed = max(self.of_eager * theirs, self.relative * largest, noise)
         if not mine <= allowed:
             raise Difference(
