@@ -5,13 +5,16 @@ Peers: eager, per-block checkpointing, selective checkpointing (what matrix prod
 and attention return is kept), and torch.compile with activation memory budgets. Every variant has
 a process of its own, pinned to one core, and they take turns, round by round.
 
-The peak is that of forward and backward above idle, with gradients already there, by the counting
-allocator; the time is processor time per step, the median over all rounds. Both are also given as
-ratios to eager. Gradients are those of one step without dropout, compared with eager in float64;
-they agree if their error is at most twice eager's own, or 1e-4 of the model's largest gradient.
-BatchNorm statistics after that step tell whether they were updated once.
+Peaks are those of forward and backward above idle, by the counting allocator: the activation peak
+with gradients already there, as in gradient accumulation, and the fresh peak with gradients that
+start as None, so that new ones count; budgets are about the latter. The time is processor time per
+step, the median over all rounds. All are also given as ratios to eager. Gradients are those of one
+step without dropout, compared with eager in float64; they agree if their error is at most twice
+eager's own, or 1e-4 of the model's largest gradient. BatchNorm statistics after that step tell
+whether they were updated once.
 
-A peer's point lies below our curve if no point of ours has at most its memory and at most its time.
+A peer's point lies below our curve if no point of ours has at most its memory and at most its time,
+by either peak.
 
     python -m benchmarks.peers --models gpt bert --core 0
     python -m benchmarks.peers --show benchmarks/results/peers-*.json
@@ -42,7 +45,7 @@ Row = dict[str, Any]
 
 PERCENTS = ("100", "80", "60", "50", "40", "30", "20")
 COMPILE_BUDGETS = ("1", "0.8", "0.5", "0.2", "0.1", "0")
-PEAK, TIME = "activation_peak_bytes", "processor_ms"
+PEAK, FRESH, TIME = "activation_peak_bytes", "fresh_peak_bytes", "processor_ms"
 _UNREACHABLE = "is the least that this model reaches"
 _MIB = 1 << 20
 
@@ -114,14 +117,14 @@ def measured(rows: list[Row], *, ours: bool) -> list[Row]:
     ]
 
 
-def points_below(rows: list[Row]) -> list[tuple[Row, list[Row]]]:
+def points_below(rows: list[Row], peak: str = PEAK) -> list[tuple[Row, list[Row]]]:
     """Peers' points that no point of ours equals or beats in both, each with ours that it beats."""
     curve = measured(rows, ours=True)
     below = []
     for peer in measured(rows, ours=False):
-        if any(row[PEAK] <= peer[PEAK] and row[TIME] <= peer[TIME] for row in curve):
+        if any(row[peak] <= peer[peak] and row[TIME] <= peer[TIME] for row in curve):
             continue
-        beaten = [row for row in curve if peer[PEAK] <= row[PEAK] and peer[TIME] <= row[TIME]]
+        beaten = [row for row in curve if peer[peak] <= row[peak] and peer[TIME] <= row[TIME]]
         below.append((peer, beaten))
     return below
 
@@ -145,7 +148,8 @@ def print_table(model: str, rows: list[Row], console: Console) -> None:
     """One model: peaks and times with their ratios to eager."""
     table = Table(title=f"{model}: forward + backward on one core")
     table.add_column("variant")
-    for name in ("peak MiB", "of eager", "processor ms", "of eager", "gradient error"):
+    names = ("activation MiB", "of eager", "fresh MiB", "of eager", "processor ms", "of eager")
+    for name in (*names, "gradient error"):
         table.add_column(name, justify="right")
     statistics = any(row.get("statistics_error") is not None for row in rows)
     if statistics:
@@ -154,7 +158,7 @@ def print_table(model: str, rows: list[Row], console: Console) -> None:
     for row in rows:
         cells = [row["variant"]]
         if PEAK in row and TIME in row:
-            for key, scale in ((PEAK, _MIB), (TIME, 1)):
+            for key, scale in ((PEAK, _MIB), (FRESH, _MIB), (TIME, 1)):
                 ratio = f"{row[key] / eager[key]:.2f}" if key in eager else "-"
                 cells += [f"{row[key] / scale:.1f}", ratio]
             cells.append(_gradients_text(row, eager))
@@ -171,18 +175,20 @@ def print_table(model: str, rows: list[Row], console: Console) -> None:
 
 
 def print_below(model: str, rows: list[Row], console: Console) -> int:
-    """The peers' points below our curve, and how many they are."""
-    below = points_below(rows)
-    for peer, beaten in below:
-        names = ", ".join(row["variant"] for row in beaten) or "none of ours in both"
-        everything = " (ALL of ours)" if len(beaten) == len(measured(rows, ours=True)) else ""
-        console.print(
-            f"{model}: {peer['variant']} lies below our curve: {peer[PEAK] / _MIB:.1f} MiB, "
-            f"{peer[TIME]:.1f} ms; it beats {names}{everything}"
-        )
-    if not below:
+    """The peers' points below our curve by either peak, and how many they are."""
+    count = 0
+    for key, title in ((PEAK, "activation"), (FRESH, "fresh")):
+        for peer, beaten in points_below(rows, key):
+            names = ", ".join(row["variant"] for row in beaten) or "none of ours in both"
+            everything = " (ALL of ours)" if len(beaten) == len(measured(rows, ours=True)) else ""
+            console.print(
+                f"{model}: {peer['variant']} lies below our curve: {title} peak "
+                f"{peer[key] / _MIB:.1f} MiB, {peer[TIME]:.1f} ms; it beats {names}{everything}"
+            )
+            count += 1
+    if not count:
         console.print(f"{model}: no peer's point lies below our curve")
-    return len(below)
+    return count
 
 
 def print_rows(rows: list[Row], console: Console) -> None:
