@@ -87,7 +87,8 @@ def draw(rows: list[Row], path: Path) -> None:
     for axes in grid[-1]:
         axes.set_xlabel("processor time, of eager's")
     handles, labels = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=len(labels), fontsize=8)
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    figure.legend(handles, labels, loc="lower center", ncols=2 * columns, fontsize=8)
+    legend_inches = 0.2 + 0.2 * -(-len(labels) // (2 * columns))
+    figure.tight_layout(rect=(0, legend_inches / (4 * lines), 1, 1))
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
