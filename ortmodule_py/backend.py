@@ -98,6 +98,12 @@ class Compiler:
             return run
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
 
+    def release(self) -> None:
+        """Let go of the module and of all pieces; nothing will run them again."""
+        self.pieces.clear()
+        self.on_piece = None
+        self.reserved_bytes = lambda: 0
+
     def _log_capture(self, piece: Piece) -> None:
         """A line per capture at INFO, a line per stage at VERBOSE."""
         if not self.logger.isEnabledFor(logging.INFO):

@@ -20,6 +20,7 @@ from .backend import (
     dynamo_settings,
     ours_within,
 )
+from .dynamo_cache import drop_with
 from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, training_piece
 from .memory_stats import MemoryStatsPrinter
@@ -117,6 +118,7 @@ class ORTModule(nn.Module):
         own["_compiled"] = None
         own["_settings"] = dynamo_settings()
         own["_progress"] = Progress(own["_logger"])
+        drop_with(self, own["_progress"].captures, own["_compiler"])
         own["_announced"] = set()
         own["training"] = module.training
         own["__signature__"] = inspect.signature(module.forward)

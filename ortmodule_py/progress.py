@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import types
 from types import TracebackType
 from typing import Any
 
 import torch
+
+from .dynamo_cache import Captures
 
 AFTER_SECONDS = 3.0
 """Shorter captures are not mentioned."""
@@ -23,6 +26,7 @@ class Progress:
 
     def __init__(self, logger: logging.Logger) -> None:
         self.stage = ""
+        self.captures = Captures()
         self._logger = logger
         self._lines = 0
         self._seconds = 0.0
@@ -91,6 +95,15 @@ def _on_end(_: Any) -> None:
     active: Progress | None = getattr(_thread, "active", None)
     if active is not None:
         active.end()
+
+
+def _on_code(code: types.CodeType, _: types.CodeType) -> None:
+    active: Progress | None = getattr(_thread, "active", None)
+    if active is not None:
+        active.captures.codes.add(code)
+
+
+torch._dynamo.convert_frame.register_bytecode_hook(_on_code)
 
 
 def _listen() -> None:

@@ -1,0 +1,63 @@
+"""Dynamo's captures of a module end with the module.
+
+Dynamo keeps a capture with the code of a class's `forward`, for all instances and for ever, and the
+compiled pieces with it; at a limit it captures no more. What a dead ORTModule left there is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+import weakref
+from typing import Any
+
+import torch
+from torch._C._dynamo import eval_frame
+
+
+class Captures:
+    """The code objects that were captured for one ORTModule."""
+
+    def __init__(self) -> None:
+        self.codes: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+
+
+class _Anything:
+    """Stands for an object that no frame holds, so that a dropped capture counts for nobody."""
+
+
+_nobody = _Anything()
+
+
+def drop_with(owner: object, captures: Captures, compiler: Any) -> None:
+    """When `owner` dies, drop what `compiler` compiled for these codes."""
+    weakref.finalize(owner, _drop, captures, weakref.ref(compiler)).atexit = False
+
+
+def _drop(captures: Captures, compiler: weakref.ref[Any]) -> None:
+    backend = compiler()
+    if backend is None:
+        return
+    # These are torch's private parts: should they change, captures stay until the process ends.
+    with contextlib.suppress(AttributeError, ImportError, TypeError):
+        for code in list(captures.codes):
+            for entry in eval_frame._debug_get_cache_entry_list(code):
+                if _innermost(entry.backend) is backend:
+                    _invalidate(entry.guard_manager)
+    # Dynamo keeps the backend itself, since guards compare its address.
+    backend.release()
+
+
+def _innermost(backend: Any) -> Any:
+    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
+        while hasattr(backend, name):
+            backend = getattr(backend, name)
+    return backend
+
+
+def _invalidate(guards: Any) -> None:
+    if guards.cache_entry is None or guards.extra_state is None:
+        return
+    dropped = torch._dynamo.guards.DeletedGuardManagerWrapper("its ORTModule is gone")
+    dropped.id_matched_objs = {"self": weakref.ref(_nobody)}
+    guards.extra_state.invalidate(guards.cache_entry, dropped)
