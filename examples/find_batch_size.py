@@ -119,7 +119,9 @@ def search_ours(limit: int, module: nn.Module) -> int:
     budget = limit * BUDGET_PERCENT // 100
     model = ORTModule(module, memory_budget=f"activations:{budget}")
     optimizer = torch.optim.Adam(model.parameters())
-    _train(model, optimizer, 2, 1)  # compiles the module before the limit holds
+    # Compiles the module before the limit holds. Plans are sought for the first batch and taken for
+    # others, so it should be of the size that one hopes for.
+    _train(model, optimizer, 16, 1)
     _limit_address_space(limit)
 
     def fits(size: int) -> bool:
