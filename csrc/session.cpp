@@ -126,7 +126,7 @@ PlanFigures Session::figures_with(const MemoryDecisions& decisions, const PlanRe
     if (buffer.kind == BufferKind::Gradient && buffer.first_step <= plan.peak_step)
       gradients += buffer.bytes;
   return {plan.peak_bytes, accumulating_peak_bytes(plan), plan.saved_bytes, gradients,
-          estimated_us(plan)};
+          estimated_us(plan, options_.memory.rates)};
 }
 
 std::shared_ptr<const Plan> Session::planned(const MemoryDecisions& decisions,

@@ -16,6 +16,7 @@ from torch import fx
 
 from . import _C, progress
 from .capture import CannotLower, lower
+from .machine_rates import machine_rates
 from .options import EngineOptions
 from .overlap import OverlapGuard
 
@@ -165,6 +166,10 @@ class Compiler:
         options.strict = request.strict
         for element in request.config:
             options.add_config(element.cluster_id, element.strategy, element.count)
+        if request.level > 0 or request.budget is not None:
+            rates = machine_rates()
+            if rates is not None:
+                options.set_rates(rates.flops_per_us, rates.bytes_per_us)
         budget = request.budget
         if budget is None:
             return options

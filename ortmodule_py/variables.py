@@ -82,7 +82,7 @@ VARIABLES: tuple[Variable, ...] = (
         "MEMORY_OPT_STRICT",
         "0, 1",
         "0",
-        "an element of the configuration without a match is an error",
+        "a later, larger shape that does not fit the budget is an error instead of a warning",
     ),
     _changed(
         "LOG_LEVEL",
@@ -117,6 +117,19 @@ VARIABLES: tuple[Variable, ...] = (
         "0",
         "compare every n-th training forward with eager PyTorch; a difference is an error",
     ),
+    _new(
+        "MACHINE_RATES",
+        "measure, estimate",
+        "measure",
+        "whether the memory optimizer's times follow from rates measured on this machine",
+    ),
+    _changed(
+        "CACHE_DIR",
+        "directory",
+        "~/.cache/ortmodule_py",
+        "where the measured rates of the machine are kept; no model is cached, as capture takes "
+        "seconds",
+    ),
     _new("VERIFY", "0, 1", "0", "check the graph after each pass"),
     _new("DUMP", "directory", "", "write the text of the graph after each stage"),
     _new("FUEL", "n", "", "stop after n rewrites, to find a wrong one by bisection"),
@@ -129,7 +142,6 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _moot("ENABLE_MEM_EFFICIENT_GRAD_MGMT", "gradients are always handed over while backward runs"),
     _moot("DEEPCOPY_BEFORE_MODEL_EXPORT", "the module is neither copied nor run for capture"),
-    _moot("CACHE_DIR", "nothing is cached on disk, as capture takes seconds"),
     _moot("ONNX_OPSET_VERSION", "the opset is fixed"),
     _moot("ENABLE_COMPUTE_OPTIMIZER", "there is no FLOP reduction to switch off"),
     _moot("ENABLE_EMBEDDING_SPARSE_OPTIMIZER", "padding is computed like any other row"),

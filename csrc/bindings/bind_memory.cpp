@@ -224,6 +224,13 @@ void init_memory(py::module_& m) {
       .def_readwrite("reserved_bytes", &MemoryOptions::reserved_bytes)
       .def_readwrite("strict", &MemoryOptions::strict)
       .def(
+          "set_rates",
+          [](MemoryOptions& options, double flops_per_us, double bytes_per_us) {
+            options.rates.flops_per_us = flops_per_us;
+            options.rates.bytes_per_us = bytes_per_us;
+          },
+          py::arg("flops_per_us"), py::arg("bytes_per_us"))
+      .def(
           "add_config",
           [](MemoryOptions& options, std::string id, int strategy, int64_t count) {
             ORTM_CHECK(strategy >= 0 && strategy <= 2,

@@ -8,6 +8,7 @@
 
 #include "optimizer/memory/layers.h"
 #include "optimizer/memory/stashes.h"
+#include "plan/step_cost.h"
 
 namespace ortmodule {
 
@@ -27,6 +28,7 @@ struct MemoryOptions {
   std::optional<double> budget_fraction;  // of the peak without the optimizer
   /// What the user's budget holds besides `budget_bytes`: only for messages.
   int64_t reserved_bytes = 0;
+  MachineRates rates;
   bool strict = false;  // a later, larger shape that does not fit is an error, not a warning
   bool asked() const { return level > 0 || !config.empty() || budget_bytes || budget_fraction; }
 };
