@@ -75,8 +75,12 @@ def _output_values(node: fx.Node) -> list[Any]:
 
 
 def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
-    left, right = (tensor_meta(node.meta["val"], None)["sizes"] for node in (a, b))
-    return bool(left != right)
+    """Whether one has fewer elements: a part may lack a dim of size 1 and still be the whole."""
+    left, right = (
+        [size for size in tensor_meta(node.meta["val"], None)["sizes"] if str(size) != "1"]
+        for node in (a, b)
+    )
+    return left != right
 
 
 class CallWriter:

@@ -59,6 +59,22 @@ def test_zeros_of_what_was_overwritten(output: int) -> None:
     assert torch.equal(*results)
 
 
+class OverwritesAll(nn.Module):
+    """The part that is overwritten lacks a dim of size 1 and still is everything."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        y[..., 0] = 0.25
+        return y.sin()
+
+
+def test_zeros_where_a_part_is_the_whole() -> None:
+    for runner in (ORTModule(OverwritesAll()), OverwritesAll()):
+        x = torch.ones(3, 5, 1, requires_grad=True)
+        runner(x).sum().backward()
+        assert x.grad is not None and torch.equal(x.grad, torch.zeros(3, 5, 1))
+
+
 def test_zeros_of_a_step_function_where_the_gradient_is_not_finite() -> None:
     results = []
     for runner in (ORTModule(Rounding()), Rounding()):
