@@ -140,7 +140,7 @@ def _statistics_text(row: Row) -> str:
     error = row.get("statistics_error")
     if error is None:
         return "-"
-    # A second update moves them by nearly half; float32 alone by a millionth.
+    # A second update moves a running mean by nine tenths; float32 alone by a millionth.
     return "once" if error < 1e-3 else "[red]not once[/red]"
 
 
