@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.more_models import DenseNet, Llama, LlamaBlock, Unet
 from benchmarks.text_models import T5, Bert, BertBlock, DecoderBlock, EncoderBlock, Gpt, GptBlock
 from benchmarks.vision_models import (
     BasicBlock,
@@ -148,6 +149,26 @@ def _mlp(dropout: float, *, layers: int = 60) -> BenchmarkModel:
     return BenchmarkModel("mlp", module, functools.partial(_mlp_batch, 64), 32, (MlpBlock,))
 
 
+def _llama(dropout: float, *, layers: int = 6) -> BenchmarkModel:
+    del dropout
+    vocab, length = 8192, 256
+    module = Llama(vocab=vocab, width=384, heads=6, layers=layers)
+    batch = functools.partial(_gpt_batch, vocab, length)
+    return BenchmarkModel("llama", module, batch, 2, (LlamaBlock,))
+
+
+def _unet(dropout: float) -> BenchmarkModel:
+    del dropout
+    module = Unet(width=16, classes=8)
+    return BenchmarkModel("unet", module, functools.partial(_image_batch, 64, 8), 8, ())
+
+
+def _densenet(dropout: float, *, layers: int = 8) -> BenchmarkModel:
+    del dropout
+    module = DenseNet(growth=16, layers=layers, classes=100)
+    return BenchmarkModel("densenet", module, functools.partial(_image_batch, 32, 100), 16, ())
+
+
 _MAKERS: dict[str, tuple[Callable[..., BenchmarkModel], float]] = {
     "gpt": (functools.partial(_gpt, fused=False), 0.1),
     "gpt_fused": (functools.partial(_gpt, fused=True), 0.0),
@@ -160,6 +181,14 @@ _MAKERS: dict[str, tuple[Callable[..., BenchmarkModel], float]] = {
 
 NAMES = tuple(_MAKERS)
 
+# Not among those that every benchmark runs: for memory plans.
+_MORE: dict[str, tuple[Callable[..., BenchmarkModel], float]] = {
+    "llama": (_llama, 0.0),
+    "unet": (_unet, 0.0),
+    "densenet": (_densenet, 0.0),
+}
+ALL_NAMES = (*NAMES, *_MORE)
+
 
 def make(
     name: str, *, dropout: float | None = None, layers: int | None = None, seed: int = 0
@@ -168,9 +197,9 @@ def make(
 
     ``dropout`` and ``layers`` override the model's own (``resnet`` and ``mlp`` have no dropout).
     """
-    if name not in _MAKERS:
-        raise ValueError(f"unknown model {name!r}; there are {', '.join(NAMES)}")
-    maker, default_dropout = _MAKERS[name]
+    if name not in ALL_NAMES:
+        raise ValueError(f"unknown model {name!r}; there are {', '.join(ALL_NAMES)}")
+    maker, default_dropout = (_MAKERS | _MORE)[name]
     options: dict[str, Any] = {} if layers is None else {"layers": layers}
     torch.manual_seed(seed)
     model = maker(default_dropout if dropout is None else dropout, **options)
