@@ -154,9 +154,9 @@ std::shared_ptr<const Plan> Session::plan_with(const MemoryDecisions& decisions)
   return make_plan(*lowered_for(decisions), *first_request_);
 }
 
-void Session::choose(const PlanRequest& request) {
+MemoryChoice Session::chosen_for(const PlanRequest& request) {
   StageTimer timer(times_.optimize_memory_ms);
-  memory_choice_ = choose_memory_plan(
+  return choose_memory_plan(
       *joint_, options_.memory, request.symbols,
       [&](const MemoryDecisions& decisions) { return figures_with(decisions, request); });
 }
@@ -164,7 +164,7 @@ void Session::choose(const PlanRequest& request) {
 const MemoryChoice* Session::memory_choice() {
   const std::lock_guard lock(mutex_);
   if (!first_request_ || !options_.training) return nullptr;
-  if (!memory_choice_) choose(*first_request_);
+  if (!memory_choice_) memory_choice_ = chosen_for(*first_request_);
   return &*memory_choice_;
 }
 
@@ -172,7 +172,7 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
   if (!options_.training) return {};
   if (!first_request_) {
     first_request_ = request;
-    if (options_.memory.asked()) choose(request);
+    if (options_.memory.asked()) memory_choice_ = chosen_for(request);
   }
   if (!memory_choice_) return {};
   const std::optional<int64_t> budget =
@@ -199,12 +199,15 @@ MemoryDecisions Session::fit_to_budget(const PlanRequest& request) {
   const size_t taken = fastest_that_fits(
       frontier.size(), [&](size_t i) { return expected(i) <= budget; },
       [&](size_t i) { return figures_with(frontier[i].decisions, request).peak_bytes <= budget; });
-  const int64_t peak = figures_with(frontier[taken].decisions, request).peak_bytes;
-  if (peak <= budget) return frontier[taken].decisions;
-  const std::string text = over_budget_text(options_.memory, budget, peak);
+  if (figures_with(frontier[taken].decisions, request).peak_bytes <= budget)
+    return frontier[taken].decisions;
+  // The plans of the first shape are too large: those of this one have the last word.
+  const MemoryChoice own = chosen_for(request);
+  if (own.fits) return own.decisions;
+  const std::string text = over_budget_text(options_.memory, budget, own.minimum_bytes);
   if (options_.memory.strict) throw Error(text);
   warnings_.push_back(text + "; this shape runs with the plan of the least peak");
-  return frontier[taken].decisions;
+  return own.frontier.front().decisions;
 }
 
 int64_t Session::stash_bytes(const SymbolValues& sizes) const {

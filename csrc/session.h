@@ -99,7 +99,8 @@ class Session {
   /// What to recompute for the shapes of `request`.
   MemoryDecisions decide(const PlanRequest& request);
   PlanFigures figures_with(const MemoryDecisions& decisions, const PlanRequest& request);
-  void choose(const PlanRequest& request);
+  /// What the memory optimizer chooses for these shapes.
+  MemoryChoice chosen_for(const PlanRequest& request);
   MemoryDecisions fit_to_budget(const PlanRequest& request);
   /// Bytes of everything that forward could keep for backward.
   int64_t stash_bytes(const SymbolValues& sizes) const;

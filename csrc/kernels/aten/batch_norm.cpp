@@ -4,6 +4,7 @@
 #include <ATen/ops/native_batch_norm_backward.h>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/library_probe.h"
 
 namespace ortmodule {
 namespace {
@@ -45,13 +46,14 @@ void batch_norm_grad(const KernelArgs& args) {
 REGISTER_KERNEL({.op = "BatchNormInternal",
                  .name = "batch_norm_aten",
                  .dtypes = kAllFloats,
-                 .run = batch_norm});
+                 .run = batch_norm,
+                 .library_bytes = probed_bytes<batch_norm>});
 REGISTER_KERNEL({.op = "BatchNormInternalGrad",
                  .name = "batch_norm_grad_aten",
                  .dtypes = kAllFloats,
                  .run = batch_norm_grad,
-                 .gives_results = true,
-                 .inexact = true});
+                 .library_bytes = probed_bytes<batch_norm_grad, true>,
+                 .gives_results = true});
 
 }  // namespace
 }  // namespace ortmodule

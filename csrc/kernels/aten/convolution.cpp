@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/library_probe.h"
 
 namespace ortmodule {
 namespace {
@@ -53,47 +54,6 @@ std::vector<Sizes> conv_grad_strides(const StepFacts& facts) {
   return strides;
 }
 
-size_t bytes_of(const OperandFacts& operand) {
-  return static_cast<size_t>(element_count(operand.layout.sizes)) * size_of(operand.dtype);
-}
-
-/// torch without oneDNN unfolds the windows of the whole batch: every weight's operand per result.
-size_t unfolded_bytes(const OperandFacts& weight, const OperandFacts& y) {
-  const Sizes& w = weight.layout.sizes;
-  size_t per_result = size_of(weight.dtype);
-  for (size_t i = 1; i < w.size(); ++i) per_result *= static_cast<size_t>(w[i]);
-  const Sizes& sizes = y.layout.sizes;
-  size_t results = static_cast<size_t>(sizes[0]);
-  for (size_t i = 2; i < sizes.size(); ++i) results *= static_cast<size_t>(sizes[i]);
-  return per_result * results;
-}
-
-bool is_channels_last(const Layout& layout) {
-  return layout.sizes.size() > 2 && !is_contiguous(layout) && is_dense(layout);
-}
-
-// What oneDNN takes for blocked copies, measured on torch 2.13 (AVX-512): forward copies the
-// operand and the weight, or the result where there are few channels; the gradient copies the
-// operand and the larger of the two gradients. Channels-last operands are used as they lie. float64
-// has no oneDNN.
-size_t conv_library_bytes(const StepFacts& facts) {
-  const OperandFacts &x = facts.inputs[0], &w = facts.inputs[1], &y = facts.outputs[0];
-  if (x.dtype == DType::Float64) return unfolded_bytes(w, y);
-  if (is_channels_last(x.layout)) return 2 * bytes_of(w);
-  constexpr int64_t kFewChannels = 4;
-  const bool few = x.layout.sizes.size() > 1 && x.layout.sizes[1] < kFewChannels;
-  return bytes_of(few ? y : x) + bytes_of(w);
-}
-
-size_t conv_grad_library_bytes(const StepFacts& facts) {
-  const OperandFacts &dy = facts.inputs[0], &x = facts.inputs[1], &w = facts.inputs[2];
-  if (x.dtype == DType::Float64) return unfolded_bytes(w, dy);
-  if (is_channels_last(x.layout)) return 3 * bytes_of(w);
-  const std::vector<bool>& used = facts.node().output_used;
-  const size_t larger = std::max(bytes_of(dy), bytes_of(x));
-  return used[0] ? bytes_of(x) + larger : larger;
-}
-
 void conv(const KernelArgs& args) {
   const Window& w = *static_cast<const Window*>(args.prepared);
   std::optional<at::Tensor> bias;
@@ -124,23 +84,21 @@ REGISTER_KERNEL({.op = "Conv",
                  .dtypes = kAllFloats,
                  .run = conv,
                  .unsupported = asymmetric,
-                 .library_bytes = conv_library_bytes,
+                 .library_bytes = probed_bytes<conv, prepare_window, true>,
                  .output_strides = conv_strides,
                  .prepare = prepare_window,
                  .layout = LayoutRule::Any,
-                 .gives_results = true,
-                 .inexact = true});
+                 .gives_results = true});
 REGISTER_KERNEL({.op = "ConvGrad",
                  .name = "conv_grad_aten",
                  .dtypes = kAllFloats,
                  .run = conv_grad,
                  .unsupported = asymmetric,
-                 .library_bytes = conv_grad_library_bytes,
+                 .library_bytes = probed_bytes<conv_grad, prepare_window, true>,
                  .output_strides = conv_grad_strides,
                  .prepare = prepare_window,
                  .layout = LayoutRule::Any,
-                 .gives_results = true,
-                 .inexact = true});
+                 .gives_results = true});
 
 }  // namespace
 }  // namespace ortmodule

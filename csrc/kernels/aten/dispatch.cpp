@@ -1,7 +1,6 @@
 // ATen nodes through torch's dispatcher: the arguments are rebuilt from the node's attributes, the
 // results are taken over. What the operator allocates inside is its own affair, so
 // a plan that holds such a node is labelled inexact.
-#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -9,6 +8,7 @@
 #include <charconv>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/library_probe.h"
 
 namespace ortmodule {
 namespace {
@@ -203,24 +203,15 @@ bool demands_contiguous(const StepFacts& facts) {
   return facts.node().attrs.string("operator", "").starts_with("aten.native_group_norm");
 }
 
-/// Scratch of torch's CPU attention (torch/aten/src/ATen/native/cpu/FlashAttentionKernel.cpp): per
-/// thread a block of scores and its statistics; backward also copies the gradient of the result.
-size_t attention_library_bytes(const StepFacts& facts) {
-  constexpr std::string_view kForward = "aten._scaled_dot_product_flash_attention_for_cpu.default";
-  constexpr std::string_view kBackward =
-      "aten._scaled_dot_product_flash_attention_for_cpu_backward.default";
-  const std::string name = facts.node().attrs.string("operator", "");
-  if (name != kForward && name != kBackward) return 0;
-  const size_t first = name == kForward ? 0 : 1;  // backward's first operand is the gradient
-  const OperandFacts &query = facts.inputs[first], &key = facts.inputs[first + 1];
-  const Sizes &q = query.layout.sizes, &k = key.layout.sizes;
-  if (q.size() != 4 || k.size() != 4) return 0;
-  const int64_t rows = q[2] >= 768 ? 256 : q[2] >= 192 ? 64 : 32;
-  const int64_t columns = std::min<int64_t>(k[2], 512);
-  const int64_t block = name == kForward ? rows * (columns + 2 + q[3]) : rows * (2 * columns + 1);
-  const int64_t scratch = at::get_num_threads() * block * static_cast<int64_t>(sizeof(float));
-  const int64_t copied = element_count(q) * static_cast<int64_t>(size_of(query.dtype));
-  return static_cast<size_t>(scratch + (name == kBackward ? copied : 0));
+/// What an operator allocates inside follows from its operands' layouts, unless it draws numbers or
+/// reads indices, which zeros are no example of.
+size_t operator_library_bytes(const StepFacts& facts) {
+  if (facts.node().attrs.has("random")) return 0;
+  for (const OperandFacts& operand : facts.inputs)
+    if (operand.dtype != DType::Undefined && !kAllFloats.contains(operand.dtype) &&
+        operand.dtype != DType::Bool)
+      return 0;
+  return probed_bytes<call_operator, prepare_call, true>(facts);
 }
 
 Reason not_strided(const StepFacts& facts) {
@@ -238,7 +229,7 @@ REGISTER_KERNEL({.op = "ATen",
                  .dtypes = kEveryType,
                  .run = call_operator,
                  .unsupported = not_strided,
-                 .library_bytes = attention_library_bytes,
+                 .library_bytes = operator_library_bytes,
                  .prepare = prepare_call,
                  .layout = LayoutRule::Any,
                  .gives_results = true,
@@ -249,6 +240,7 @@ REGISTER_KERNEL({.op = "ATen",
                  .dtypes = kEveryType,
                  .run = call_operator,
                  .unsupported = not_contiguous,
+                 .library_bytes = operator_library_bytes,
                  .prepare = prepare_call,
                  .layout = LayoutRule::Contiguous,
                  .gives_results = true,

@@ -5,6 +5,7 @@
 #include <ATen/ops/max_pool2d_with_indices_backward.h>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/library_probe.h"
 
 namespace ortmodule {
 namespace {
@@ -63,21 +64,25 @@ REGISTER_KERNEL({.op = "MaxPool",
                  .name = "max_pool_aten",
                  .dtypes = kAllFloats,
                  .run = max_pool,
+                 .library_bytes = probed_bytes<max_pool, prepare_pooling>,
                  .prepare = prepare_pooling});
 REGISTER_KERNEL({.op = "MaxPoolGrad",
                  .name = "max_pool_grad_aten",
                  .dtypes = kAllFloats,
                  .run = max_pool_grad,
+                 .library_bytes = probed_bytes<max_pool_grad, prepare_pooling>,
                  .prepare = prepare_pooling});
 REGISTER_KERNEL({.op = "AveragePool",
                  .name = "average_pool_aten",
                  .dtypes = kAllFloats,
                  .run = average_pool,
+                 .library_bytes = probed_bytes<average_pool, prepare_pooling>,
                  .prepare = prepare_pooling});
 REGISTER_KERNEL({.op = "AveragePoolGrad",
                  .name = "average_pool_grad_aten",
                  .dtypes = kAllFloats,
                  .run = average_pool_grad,
+                 .library_bytes = probed_bytes<average_pool_grad, prepare_pooling>,
                  .prepare = prepare_pooling});
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/ops/scatter_add.h>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/library_probe.h"
 
 namespace ortmodule {
 namespace {
@@ -33,7 +34,8 @@ REGISTER_KERNEL({.op = "ScatterElements",
                  .name = "scatter_elements_aten",
                  .dtypes = kRealTypes,
                  .run = scatter_elements,
-                 .unsupported = unknown_reduction});
+                 .unsupported = unknown_reduction,
+                 .library_bytes = probed_bytes<scatter_elements>});
 
 }  // namespace
 }  // namespace ortmodule

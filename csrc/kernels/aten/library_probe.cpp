@@ -1,0 +1,119 @@
+#include "kernels/aten/library_probe.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "ir/text.h"
+#include "kernels/aten/aten_views.h"
+
+namespace ortmodule {
+namespace {
+
+/// Follows this thread's allocations through torch's hook for memory profilers.
+class AllocationCounter final : public c10::MemoryReportingInfoBase {
+ public:
+  bool memoryProfilingEnabled() const override { return true; }
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
+    if (!device.is_cpu()) return;
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+  }
+  int64_t peak() const { return peak_; }
+
+ private:
+  int64_t now_ = 0, peak_ = 0;
+};
+
+/// As the engine runs its steps: no autograd, no autocast.
+struct Guards {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
+void add_layout(std::string& key, const OperandFacts& operand) {
+  key += name_of(operand.dtype);
+  for (int64_t size : operand.layout.sizes) key += str(",", size);
+  for (int64_t stride : operand.layout.strides) key += str("/", stride);
+  key += ";";
+}
+
+std::string signature(const StepFacts& facts) {
+  const NodeFacts& node = facts.node();
+  std::string key = str(at::get_num_threads(), " ", node.op, " ");
+  for (const auto& [name, attr] : node.attrs.entries()) key += str(name, "=", attr_text(attr), ";");
+  for (const OperandFacts& operand : facts.inputs) add_layout(key, operand);
+  for (size_t i = 0; i < facts.outputs.size(); ++i) {
+    add_layout(key, facts.outputs[i]);
+    key += node.output_used[i] ? "+" : "-";
+  }
+  return key;
+}
+
+TensorView view_of(const OperandFacts& operand, void* data) {
+  return {data, operand.dtype, static_cast<int>(operand.layout.sizes.size()),
+          operand.layout.sizes.data(), operand.layout.strides.data()};
+}
+
+at::Tensor zeros_of(const OperandFacts& operand) {
+  return at::empty_strided(operand.layout.sizes, operand.layout.strides,
+                           at::TensorOptions().dtype(aten_type(operand.dtype)))
+      .zero_();
+}
+
+std::optional<size_t> call_once(const StepFacts& facts, void (*run)(const KernelArgs&),
+                                const std::shared_ptr<const void>& prepared, bool gives_results) {
+  const Guards guards;
+  std::vector<at::Tensor> operands;
+  std::vector<TensorView> in, out;
+  for (const OperandFacts& operand : facts.inputs) {
+    if (operand.dtype == DType::Undefined) {
+      in.emplace_back();
+      continue;
+    }
+    operands.push_back(zeros_of(operand));
+    in.push_back(view_of(operand, operands.back().mutable_data_ptr()));
+  }
+  for (const OperandFacts& operand : facts.outputs) {
+    if (!gives_results && operand.dtype != DType::Undefined) operands.push_back(zeros_of(operand));
+    out.push_back(view_of(operand, gives_results ? nullptr : operands.back().mutable_data_ptr()));
+  }
+  KernelContext context;
+  std::vector<Buffer> results(out.size());
+  const auto counter = std::make_shared<AllocationCounter>();
+  try {
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
+    run({facts, in, out, nullptr, prepared.get(), context, results});
+  } catch (const std::exception&) {
+    return std::nullopt;  // zeros are no operands of this operator
+  }
+  int64_t given = 0;
+  for (const Buffer& result : results) given += result.bytes();
+  return static_cast<size_t>(std::max<int64_t>(counter->peak() - given, 0));
+}
+
+}  // namespace
+
+std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(const KernelArgs&),
+                                           const std::shared_ptr<const void>& prepared,
+                                           bool gives_results) {
+  static std::mutex mutex;
+  static std::map<std::string, std::optional<size_t>> known;
+  const std::string key = signature(facts);
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = known.find(key); found != known.end()) return found->second;
+  }
+  const std::optional<size_t> bytes = call_once(facts, run, prepared, gives_results);
+  const std::lock_guard lock(mutex);
+  return known[key] = bytes;
+}
+
+}  // namespace ortmodule

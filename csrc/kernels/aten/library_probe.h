@@ -1,0 +1,28 @@
+// What a library call allocates inside, found by making it once.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace ortmodule {
+
+/// Bytes that `run` takes from torch's allocator at its peak beyond the results it gives, on
+/// operands of zeros with the layouts of `facts`. The libraries choose their algorithms by shape,
+/// instruction set and version, so nothing but a call can tell; each signature is called once per
+/// process and number of threads. Without `gives_results` the outputs have memory, as planned.
+/// Nothing if the call refuses such operands.
+std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(const KernelArgs&),
+                                           const std::shared_ptr<const void>& prepared,
+                                           bool gives_results);
+
+/// KernelDef::library_bytes of a kernel that calls a library: what a probe finds, or 0.
+template <void (*run)(const KernelArgs&), bool gives_results = false>
+size_t probed_bytes(const StepFacts& facts) {
+  return probed_library_bytes(facts, run, nullptr, gives_results).value_or(0);
+}
+template <void (*run)(const KernelArgs&), std::shared_ptr<const void> (*prepare)(const StepFacts&),
+          bool gives_results = false>
+size_t probed_bytes(const StepFacts& facts) {
+  return probed_library_bytes(facts, run, prepare(facts), gives_results).value_or(0);
+}
+
+}  // namespace ortmodule
