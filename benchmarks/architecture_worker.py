@@ -9,6 +9,7 @@ import copy
 import json
 import logging
 import os
+import re
 import sys
 import time
 import traceback
@@ -167,6 +168,19 @@ def differences(ours: Seen, eager: Seen, exact: Seen) -> list[str]:
     return [text for text in found if text is not None]
 
 
+def is_sensitive(before: nn.Module, batch: dict[str, Any], eager: Seen, exact: Seen) -> bool:
+    """Whether eager itself leaves the bound when its parameters move by one rounding."""
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        moved = copy.deepcopy(before)
+        with torch.no_grad():
+            for parameter in moved.parameters():
+                parameter.mul_(1 + 3e-7 * torch.randn(parameter.shape, generator=generator))
+        if differences(step(moved, batch, train=True), eager, exact):
+            return True
+    return False
+
+
 def gradient_error(seen: Seen, exact: Seen) -> float:
     """The largest error of any gradient, as a part of the largest gradient."""
     largest = _largest(iter(exact.gradients.values())) or 1.0
@@ -176,6 +190,16 @@ def gradient_error(seen: Seen, exact: Seen) -> float:
         if grad is not None and reference is not None
     )
     return max(errors, default=0.0) / largest
+
+
+def skipped_functions() -> list[str]:
+    """Functions that Dynamo left to eager PyTorch as a whole, since a graph would break in a loop."""
+    found = set()
+    for text in torch._dynamo.utils.counters["unimplemented"]:
+        skipped = re.search(r"frame skipped: (.+)", text)
+        if skipped is not None:
+            found.add(f"{text.splitlines()[0]}: {skipped.group(1)}")
+    return sorted(found)
 
 
 # ---- one architecture ----------------------------------------------------------------------------
@@ -215,13 +239,15 @@ def measure(name: str, step_begins: Callable[[str], None] = lambda _: None) -> R
     eager = build()
     exact = _exact_copy(eager)
     ours = ORTModule(copy.deepcopy(eager))
-    row: Row = {"name": name, "problems": [], "gradient_error": 0.0, "eager_error": 0.0}
+    row: Row = {"name": name, "problems": [], "sensitive": []}
+    row |= {"gradient_error": 0.0, "eager_error": 0.0}
     for index, (size, length) in enumerate((*SHAPES, SHAPES[0])):
         train = index < len(SHAPES)
         label = f"batch {size}" if train else "evaluation"
         step_begins(label)
         torch.manual_seed(index)
         batch = make_batch(size, length)
+        before = copy.deepcopy(eager)
         theirs = step(eager, batch, train=train)
         reference = step(exact, to_double(batch), train=train)
         start, processor = time.perf_counter(), time.process_time()
@@ -229,12 +255,18 @@ def measure(name: str, step_begins: Callable[[str], None] = lambda _: None) -> R
         if index == 0:
             row["first_step_s"] = time.perf_counter() - start
             row["first_step_processor_s"] = time.process_time() - processor
-        row["problems"] += [f"{label}: {text}" for text in differences(mine, theirs, reference)]
+        found = [f"{label}: {text}" for text in differences(mine, theirs, reference)]
+        if train and found and all(": error " in text for text in found):
+            sensitive = is_sensitive(before, batch, theirs, reference)
+            row["sensitive" if sensitive else "problems"] += found
+        else:
+            row["problems"] += found
         report = last_run_report(ours)
         if train:
             row["gradient_error"] = max(row["gradient_error"], gradient_error(mine, reference))
             row["eager_error"] = max(row["eager_error"], gradient_error(theirs, reference))
             row["outside"] = [mine.eager_nodes, theirs.eager_nodes]
+            row["skipped"] = skipped_functions()
             row["report"] = report
         row["problems"] += [f"{label}: {text}" for text in _peak_differs(report, train)]
     return row

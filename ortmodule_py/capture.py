@@ -146,7 +146,8 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
 
 def _eager_outputs(gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any) -> list[Any]:
     """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
-    if any(_is_restrided_dropout(node) or _is_doubtful(node) for node in gm.graph.nodes):
+    checks = (_is_restrided_dropout, _is_doubtful, _is_range_of_floats)
+    if any(check(node) for node in gm.graph.nodes for check in checks):
         trace = _PieceTrace(gm, fake_mode, tensor_grad_mode=False)
         trace.grad_enabled = False
         return list(tracing.replayed(_Replay(gm, trace).run, inputs, fake_mode))
@@ -185,6 +186,12 @@ def _is_doubtful(node: fx.Node) -> bool:
     return node.target in _DOUBTFUL and not all(
         _is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
     )
+
+
+def _is_range_of_floats(node: fx.Node) -> bool:
+    """Its length goes through floating point in Dynamo's graph; see `_of_integers`."""
+    given = (*node.args, *node.kwargs.values())
+    return node.target is torch.arange and any(isinstance(value, float) for value in given)
 
 
 def _is_row_major(value: Any) -> bool:
@@ -258,6 +265,25 @@ class _PieceTrace:
                 pairs.append((j, source))
 
 
+def _of_integers(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of `arange(n, -n, -1.0)` as integers, so that its length is a size, and its dtype."""
+    bounds = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
+    if "out" in kwargs or not any(isinstance(bound, float) for bound in bounds):
+        return args, kwargs
+    fractional = (isinstance(b, float) and not b.is_integer() for b in bounds)
+    if any(fractional) or any(isinstance(bound, torch.SymFloat) for bound in bounds):
+        return args, kwargs
+
+    def whole(value: Any) -> Any:
+        return int(value) if isinstance(value, float) else value
+
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    named = {name: whole(value) for name, value in kwargs.items()}
+    return tuple(map(whole, args)), named | {"dtype": dtype}
+
+
 def _turns_grad_on(gm: fx.GraphModule) -> bool:
     return any(node.target is tracing.set_grad_enabled and node.args[0] for node in gm.graph.nodes)
 
@@ -319,6 +345,8 @@ class _PieceInterpreter(fx.Interpreter):
             return None
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(target, args, kwargs)
+        if target is torch.arange:
+            args, kwargs = _of_integers(args, kwargs)
         return super().call_function(target, args, kwargs)
 
     def _higher_order(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
