@@ -92,7 +92,11 @@ def _preservable_composites() -> tuple[Any, ...]:
 
 def preserved_composites(known: Callable[[str], bool]) -> list[Any]:
     """Composite operators that are known stay whole; the others decompose into parts that have rules."""
-    return [op for op in _preservable_composites() if known(str(op))]
+    return [op for op in _preservable_composites() if op not in _MAY_ALIAS and known(str(op))]
+
+
+# Gives back its operand where the type is the same, whatever its schema says.
+_MAY_ALIAS = (torch.ops.aten.type_as.default,)
 
 
 _AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU"}

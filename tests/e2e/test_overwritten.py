@@ -88,3 +88,24 @@ def test_as_in_eager(change: Callable[[Tensor, Tensor], None]) -> None:
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(a, b)
+
+
+class ChangesAnotherName(nn.Module):
+    """`type_as` of the same type is the tensor itself."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 1.5
+        same = y.type_as(x)
+        same.relu_()
+        other = y.type_as(x.double())
+        other.add_(1)
+        return y * 2, other
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_type_as_is_the_tensor_itself(rows: int) -> None:
+    x = torch.linspace(-1, 1, 2 * rows).reshape(rows, 2)
+    for ours, eager in zip(
+        ORTModule(ChangesAnotherName())(x), ChangesAnotherName()(x), strict=True
+    ):
+        torch.testing.assert_close(ours, eager)
