@@ -15,6 +15,9 @@ CUDA_TORCH ?= torch==2.11.0
 PY        := $(VENV)/bin/python
 CUDA_PY   := $(CUDA_VENV)/bin/python
 JOBS      ?= $(shell nproc)
+PASSIVE   := OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
+# Test processes; their OpenMP threads must not spin for each other's core.
+PYTEST    := -m pytest -n $(shell n=$$(nproc); echo $$((n < 8 ? n : 8))) --dist worksteal
 
 CPP_SOURCES = $$(git ls-files --cached --others --exclude-standard 'csrc/**.cpp' 'csrc/**.h' \
 	'csrc/**.cu' 'csrc/**.cuh' 'tests/cpp/**.cpp' 'tests/cpp/**.h')
@@ -55,10 +58,10 @@ ctest: build
 	ctest --test-dir $$folder --output-on-failure --parallel $(JOBS)
 
 test: ctest
-	$(PY) -m pytest tests
+	$(PASSIVE) $(PY) $(PYTEST) tests
 
 quick: ctest
-	$(PY) -m pytest tests -m "not slow"
+	$(PASSIVE) $(PY) $(PYTEST) tests -m "not slow"
 
 # The C++ tests under the address and undefined-behaviour sanitizers; needs no Python.
 sanitize: build/.system_packages
@@ -91,7 +94,7 @@ $(CUDA_VENV)/.installed: $(CUDA_VENV)/.requirements pyproject.toml setup.py
 cuda: $(CUDA_VENV)/.installed
 	@export ORTMODULE_CUDA=ON; $(call build_extension,$(CUDA_PY),OFF)
 	$(CUDA_PY) -c 'import ortmodule_py; info = ortmodule_py.build_info(); print(info); assert info["cuda"]["architectures"]'
-	$(CUDA_PY) -m pytest tests -m "not slow"
+	$(PASSIVE) $(CUDA_PY) $(PYTEST) tests -m "not slow"
 
 clean:
 	rm -rf build ortmodule_py/_C.*.so ortmodule_py/_C.*.json ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed
