@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import time
 import warnings
@@ -194,9 +195,20 @@ class Compiler:
         eager: Callable[..., Any] = gm.forward
         return eager
 
+    def note_left(self) -> None:
+        """Count a function that Dynamo has just left to eager PyTorch."""
+        reason = _first_line(next(reversed(torch._dynamo.utils.counters["unimplemented"]), ""))
+        self.note_eager(CannotLower(f"a function that the graph breaks in the midst of: {reason}"))
+
+    def note_untraced(self, error: Exception) -> None:
+        """Count a call that Dynamo failed on."""
+        reason = _first_line(str(error).rpartition("Explanation: ")[2])
+        self.note_eager(CannotLower(f"it cannot be traced, {type(error).__name__}: {reason}"))
+
     def note_eager(self, error: Exception) -> None:
         """Count a piece that eager PyTorch runs, and say so once."""
-        reason = getattr(error, "reason", str(error))
+        # Torch's own messages go on with its internals.
+        reason = (str(getattr(error, "reason", error)).strip().splitlines() or [""])[0]
         if isinstance(error, RecompileLimit):
             reason = f"a function was captured {_CAPTURES_PER_FUNCTION} times, which is the limit"
             _silence_limit_warnings()
@@ -211,6 +223,10 @@ class Compiler:
             return
         self.eager_pieces.append(piece)
         self.logger.warning("ortmodule_py: a piece of the model runs in eager PyTorch: %s", piece)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
 
 
 def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]:
@@ -242,17 +258,22 @@ _CAPTURES_PER_FUNCTION = 256
 """Captures of one function over all modules of a process, before it is left to eager PyTorch."""
 
 
-def dynamo_settings() -> Any:
+def dynamo_settings(changing_attributes: bool = False) -> Any:
     """Dynamo's configuration while our modules run.
 
     Reaching the limit of captures raises `RecompileLimit`, as the alternative is silent eager.
+    With `changing_attributes`, an integer attribute that changes is no constant of a capture.
     """
     settings: dict[str, Any] = {
         "allow_rnn": True,
         "recompile_limit": _CAPTURES_PER_FUNCTION,
         "accumulated_recompile_limit": 16 * _CAPTURES_PER_FUNCTION,
         "fail_on_recompile_limit_hit": True,
+        # Gradients are handed over in pieces anyway; cutting the graph at DDP's buckets would cost memory.
+        "optimize_ddp": False,
     }
+    if changing_attributes:
+        settings["allow_unspec_int_on_nn_module"] = True
     # torch 2.11 cannot write this setting into its own log and prints a traceback instead.
     if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):
         settings["ignore_logging_functions"] = _logging_functions()
@@ -261,6 +282,33 @@ def dynamo_settings() -> Any:
 
 RecompileLimit: type[Exception] = torch._dynamo.exc.FailOnRecompileLimitHit
 BackendCompilerFailed: type[Exception] = torch._dynamo.exc.BackendCompilerFailed
+CannotTrace: type[Exception] = torch._dynamo.exc.TorchDynamoException
+"""Dynamo fails on a function, be it by a mistake of the user's or of its own."""
+
+
+def failed_before_running(error: Exception) -> bool:
+    """Whether tracing failed before any of the user's code has run, so that eager may run it all."""
+    frame = error.__traceback__
+    while frame is not None:
+        path = frame.tb_frame.f_code.co_filename
+        if path.endswith(_TRACER):
+            return True
+        if not path.startswith(_LIBRARIES):
+            return False
+        frame = frame.tb_next
+    return False
+
+
+_TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
+_LIBRARIES = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+
+
+def functions_left() -> int:
+    """How often Dynamo has left a whole function to eager PyTorch, as it does without a word.
+
+    It does so where it would have to break the graph within a loop, a `with` or a `try`.
+    """
+    return sum(torch._dynamo.utils.counters["unimplemented"].values())
 
 
 def ours_within(error: Exception) -> Exception:

@@ -438,6 +438,8 @@ class Emitter:
         writer = CallWriter(self.builder, self.builder)
         placeholders = joint.placeholders()
         operands = [self.writer.id_of(n) for n in joint.operands(node)]
+        if not joint.differentiable:  # such as randn_like, which reads the sizes alone
+            operands = [self._detached(n, origin, tag) for n in joint.operands(node)]
         for placeholder, value in zip(placeholders, operands, strict=False):
             writer.ids[placeholder] = [value]
         for call in joint.forward:
@@ -447,6 +449,17 @@ class Emitter:
         if joint.differentiable:
             outputs = self._explicit_backward(joint, writer, operands, outputs, origin, tag)
         self.writer.ids[node] = outputs
+
+    def _detached(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int:
+        """The operand without a way back."""
+        value = self.writer.id_of(node)
+        if value not in self._differentiable:
+            return value
+        arguments = [("self", self.builder.Val(value))]
+        outputs = [tensor_meta(node.meta["val"], self.builder)]
+        ids = self.builder.call("aten.detach.default", arguments, outputs, origin, tag)
+        assert ids is not None
+        return ids[0]
 
     def _explicit_backward(
         self,

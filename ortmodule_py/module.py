@@ -6,6 +6,7 @@ import inspect
 import itertools
 import logging
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,12 @@ from torch import Tensor, nn
 
 from .backend import (
     BackendCompilerFailed,
+    CannotTrace,
     Compiler,
     RecompileLimit,
     dynamo_settings,
+    failed_before_running,
+    functions_left,
     ours_within,
 )
 from .dynamo_cache import drop_with
@@ -34,6 +38,9 @@ from .variables import report_environment
 from .verifier import Verifier
 
 _numbers = itertools.count()
+
+_MANY_CAPTURES = 3
+"""From here on an integer attribute of a module that has changed may change without a new capture."""
 
 on_first_plan: Callable[[ORTModule], None] | None = None
 """Called after the first training forward of a module; `python -m ortmodule_py.plan` sets it."""
@@ -122,6 +129,7 @@ class ORTModule(nn.Module):
         own["_announced"] = set()
         own["training"] = module.training
         own["__signature__"] = inspect.signature(module.forward)
+        own["forward"] = _Forward(self)
         for name in _DELEGATED:
             own[name] = getattr(module, name)
 
@@ -148,7 +156,7 @@ class ORTModule(nn.Module):
             _mark_dynamic(tensor)
         if self._outputs is not None:
             args, kwargs = by_name(self.__signature__, args, kwargs)
-        start = time.perf_counter()
+        start, left = time.perf_counter(), functions_left()
         try:
             with self._settings, self._progress:
                 result = self._compiled(*args, **kwargs)
@@ -157,6 +165,15 @@ class ORTModule(nn.Module):
             return self._target()(*args, **kwargs)
         except BackendCompilerFailed as error:
             raise ours_within(error) from None
+        except CannotTrace as error:
+            if self._engine_options.fullgraph or not failed_before_running(error):
+                raise
+            # Where the module itself is wrong, eager PyTorch says so, and in fewer words.
+            result = self._target()(*args, **kwargs)
+            self._compiler.note_untraced(error)
+            left = functions_left()
+        if functions_left() > left:
+            self._compiler.note_left()
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
             self._announce(time.perf_counter() - start)
         return result
@@ -185,6 +202,8 @@ class ORTModule(nn.Module):
 
     def _announce(self, seconds: float) -> None:
         """The banner: once for training, once for inference."""
+        if len(self._compiler.pieces) >= _MANY_CAPTURES:
+            self.__dict__["_settings"] = dynamo_settings(changing_attributes=True)
         mode = "training" if torch.is_grad_enabled() and self.training else "inference"
         if mode in self._announced:
             return
@@ -253,6 +272,23 @@ class ORTModule(nn.Module):
     def __delattr__(self, name: str) -> None:
         delattr(self._original, name)
 
+    # Containers such as Sequential are indexed and counted like the original.
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._original[key]
+
+    def __len__(self) -> int:
+        return len(self._original)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._original)
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self._original
+
+    def __bool__(self) -> bool:
+        return bool(self._original)
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._original)})
 
@@ -294,6 +330,23 @@ class ORTModule(nn.Module):
         raise NotImplementedError(
             "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
         )
+
+
+class _Forward:
+    """`model.forward`: has the original's signature, by which trainers choose what they pass.
+
+    It stands in the wrapper's own dict, where it can also be replaced.
+    """
+
+    def __init__(self, model: ORTModule) -> None:
+        self._model = weakref.ref(model)
+        self.__signature__ = model.__signature__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self._model()
+        if model is None:
+            raise ReferenceError("[ORTModule] its forward was called, but found that it is gone")
+        return ORTModule.forward(model, *args, **kwargs)
 
 
 def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = None) -> ORTModule:

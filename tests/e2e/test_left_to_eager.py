@@ -1,0 +1,140 @@
+"""What Dynamo leaves to eager PyTorch, or fails on, is counted and said, never silent and no error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+
+QUIET = DebugOptions(log_level=LogLevel.ERROR)
+
+
+class Layers(nn.Module):
+    def __init__(self, choose: Callable[[nn.ModuleList, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.choose = choose
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.choose(self.layers, x) + self.layers[0](x)
+
+
+def _break_in_loop(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    for layer in layers:
+        if torch.rand([]) < 0.5:
+            x = layer(x)
+    return x
+
+
+def _break_in_try(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    try:
+        x = layers[0](x)
+        torch._dynamo.graph_break()
+        x = layers[1](x)
+    finally:
+        x = x * 1
+    return x
+
+
+@pytest.mark.parametrize("choose", [_break_in_loop, _break_in_try])
+def test_a_function_that_dynamo_skips(choose: Callable[..., Tensor]) -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Layers(choose), QUIET)
+    x = torch.randn(3, 4)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        got = model(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(got, model.module(x))
+        got.sum().backward()
+    report = last_run_report(model)
+    assert not report["compiled"] and len(report["eager_pieces"]) == 1, report
+
+
+class Scaled(nn.Module):
+    """Dynamo itself fails on the square of a float that may be negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.t = 0.0
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.fc(x) * (1 - self.t) ** 2
+
+
+def test_a_failure_of_dynamo_is_no_error() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Scaled(), QUIET)
+    x = torch.randn(3, 4)
+    for step in range(5):
+        model.t = 0.3 + 0.3 * step
+        torch.testing.assert_close(model(x), model.fc(x) * (1 - model.t) ** 2)
+        assert model.calls == step + 1
+    assert len(last_run_report(model)["eager_pieces"]) <= 1
+
+
+class Wrong(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.ones(7, 2)
+
+
+class BreaksThenWrong(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        torch._dynamo.graph_break()
+        return x @ torch.ones(7, 2)
+
+
+def test_an_error_of_the_module_is_eagers() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Wrong(), QUIET)
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as ours:
+        model(torch.randn(3, 4))
+    with pytest.raises(RuntimeError) as eagers:
+        model.module(torch.randn(3, 4))
+    assert type(ours.value) is type(eagers.value) and str(ours.value) == str(eagers.value)
+    assert not last_run_report(model)["eager_pieces"]
+
+
+def test_what_has_run_does_not_run_again() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(BreaksThenWrong(), QUIET)
+    with pytest.raises(RuntimeError, match=r"same reduction dim|multipl"):
+        model(torch.randn(3, 4))
+    assert float(model.seen) == 1
+
+
+class Noisy(nn.Module):
+    """The usual reparametrization: noise of the size of a value with a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.spread = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        spread = self.spread(x).exp()
+        noise = torch.randn_like(spread)
+        chosen = torch.bernoulli(spread.sigmoid())
+        return self.mean(x) + noise * spread * chosen, noise
+
+
+def test_noise_like_a_value_with_a_gradient() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Noisy(), QUIET)
+    x = torch.randn(3, 4)
+    out, noise = model(x)
+    assert not noise.requires_grad and noise.std() > 0
+    out.sum().backward()
+    assert model.mean.weight.grad is not None and model.spread.weight.grad is not None
+    assert last_run_report(model)["compiled"]

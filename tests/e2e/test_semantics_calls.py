@@ -1,0 +1,221 @@
+"""How a module is called: arguments, outputs, the order of forwards and backwards, threads."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import threading
+from collections import namedtuple
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, last_run_report
+
+from .semantics import QUIET, Calls, as_in_eager, assert_compiled
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclasses.dataclass
+class Output:
+    loss: Tensor
+    states: list[Tensor]
+    note: str = "kept"
+
+
+def _nested(
+    self: Any, batch: dict[str, Any], rest: list[Any], *, scale: float = 2.0
+) -> dict[str, Any]:
+    y = self.fc(batch["x"]) + rest[0][1]
+    return {"y": y, "list": [y * scale, (y.tanh(), None)], "pair": Pair(y.sum(), 3)}
+
+
+def test_nested_inputs_and_outputs() -> None:
+    def step(model: Any) -> Any:
+        out = model({"x": torch.ones(3, 4)}, [(1, torch.ones(3, 4))], scale=3.0)
+        (out["y"].sum() + out["list"][1][0].sum() + out["pair"].first).backward()
+        return out
+
+    assert_compiled(as_in_eager(Calls(_nested), step))
+
+
+def test_dataclasses() -> None:
+    def forward(self: Any, given: Output) -> Output:
+        y = self.fc(given.loss) + given.states[0]
+        return Output(y.sum(), [y, y * 2], given.note)
+
+    def step(model: Any) -> Output:
+        out: Output = model(Output(torch.ones(3, 4), [torch.ones(3, 4)], "said"))
+        out.loss.backward()
+        return out
+
+    assert_compiled(as_in_eager(Calls(forward), step))
+
+
+def test_outputs_of_transformers() -> None:
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+
+    def forward(self: Any, x: Tensor) -> Any:
+        y = self.fc(x)
+        return outputs.SequenceClassifierOutput(loss=y.sum(), logits=y, hidden_states=(y, y * 2))
+
+    def step(model: Any) -> Any:
+        out = model(torch.ones(3, 4))
+        out.loss.backward()
+        assert out[0] is out.loss
+        return out
+
+    assert_compiled(as_in_eager(Calls(forward), step))
+
+
+def test_keyword_and_default_arguments() -> None:
+    def forward(
+        self: Any, x: Tensor, y: Tensor | None = None, *, flag: bool = False, scale: int = 1
+    ) -> Tensor:
+        z = self.fc(x) if y is None else self.fc(x) + y
+        return z * scale if flag else z
+
+    def step(model: Any) -> Any:
+        x = torch.ones(3, 4)
+        return [
+            model(x),
+            model(x, x),
+            model(y=x, x=x),
+            model(x, flag=True, scale=2),
+            model(x, None),
+        ]
+
+    assert as_in_eager(Calls(forward), step)["compiled"]
+
+
+def test_backward_in_any_order() -> None:
+    def step(model: Any) -> Any:
+        losses = [model(torch.full((rows, 4), 0.1 * rows)).square().sum() for rows in (3, 2, 4)]
+        for i in (1, 2, 0):
+            losses[i].backward()
+        return losses
+
+    assert_compiled(as_in_eager(Calls(lambda self, x: self.fc(x).tanh()), step))
+
+
+def test_applied_to_its_own_output() -> None:
+    def step(model: Any) -> Any:
+        y = model(model(model(torch.ones(3, 4))))
+        y.sum().backward()
+        return y
+
+    assert_compiled(as_in_eager(Calls(lambda self, x: self.fc(x).tanh()), step), captures=2)
+
+
+def test_inputs_that_require_a_gradient() -> None:
+    def step(model: Any) -> Any:
+        gradients = []
+        for requires in (True, False, True):
+            x = torch.ones(3, 4, requires_grad=requires)
+            w = torch.ones(3, 4, requires_grad=True)
+            y = model(x, w * 2)
+            y.retain_grad()
+            y.sum().backward()
+            gradients += [x.grad, w.grad, y.grad]
+        return gradients
+
+    report = as_in_eager(Calls(lambda self, x, w: self.fc(x * w).tanh()), step)
+    assert_compiled(report, captures=2)
+
+
+def test_empty_batches() -> None:
+    layers = nn.Sequential(
+        nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU(), nn.Dropout(0.0), nn.Softmax(-1)
+    )
+
+    def step(model: Any) -> Any:
+        found = []
+        for rows in (3, 0, 2, 0, 1):
+            x = torch.ones(rows, 4, requires_grad=True)
+            y = model(x)
+            (y.sum() + y.mean()).backward()
+            found += [y, x.grad]
+        return found
+
+    assert_compiled(as_in_eager(layers, step), captures=3)
+
+
+def test_a_mean_over_nothing() -> None:
+    def step(model: Any) -> Any:
+        return [model(torch.ones(rows, 4)) for rows in (3, 0, 2)]
+
+    assert_compiled(as_in_eager(Calls(lambda self, x: self.fc(x).mean()), step), captures=2)
+
+
+def test_two_modules_in_two_threads() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = [nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)) for _ in range(2)]
+    models = [ORTModule(copy.deepcopy(module), QUIET) for module in eager]
+    start = threading.Barrier(2)
+    failures: list[BaseException] = []
+
+    def work(model: nn.Module, module: nn.Module, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        try:
+            start.wait()
+            for i in range(30):
+                x = torch.randn(2 + i % 3, 4, generator=generator)
+                for runner in (model, module):
+                    runner.zero_grad()
+                    runner(x).sum().backward()
+                for mine, theirs in zip(model.parameters(), module.parameters(), strict=True):
+                    torch.testing.assert_close(mine.grad, theirs.grad)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(models[i], eager[i], i)) for i in range(len(models))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    for model in models:
+        assert_compiled(dict(last_run_report(model)))
+
+
+# ---- the wrapper as the original ------------------------------------------------------------------
+
+
+class Documented(nn.Module):
+    def forward(self, tokens: Tensor, *, labels: Tensor | None = None) -> Tensor:
+        return tokens * 2
+
+
+def test_the_signature_is_the_originals() -> None:
+    model = ORTModule(Documented(), QUIET)
+    want = inspect.signature(Documented().forward)
+    assert inspect.signature(model.forward) == inspect.signature(model) == want
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied.forward(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_forward_may_be_replaced() -> None:
+    """As Accelerate does, which puts a function around it."""
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    x, before = torch.ones(3, 4), model.forward
+    model.forward = MethodType(lambda self, x: before(x) + 1, model)
+    torch.testing.assert_close(model(x), model.module(x) + 1)
+
+
+def test_containers() -> None:
+    layers = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    model = ORTModule(layers, QUIET)
+    assert model[0] is layers[0] and len(model) == 2 and model[-1] is layers[1]
+    assert list(model) == list(layers) and bool(model)
+    single = ORTModule(nn.Linear(2, 2), QUIET)
+    assert bool(single)
+    with pytest.raises(TypeError):
+        len(single)
