@@ -56,6 +56,7 @@ class Compiler:
     pieces: list[Piece] = field(default_factory=list)
     eager_pieces: list[EagerPiece] = field(default_factory=list)
     graph_breaks: list[str] = field(default_factory=list)
+    checkpoints_noted: bool = False
     seconds: float = 0.0
     reserved_bytes: Callable[[], int] = lambda: 0
     """What a budget for the whole device leaves to others: parameters, optimizer state."""
@@ -94,6 +95,10 @@ class Compiler:
 
         if self.options.memory.budget is not None:
             run = self._warning_of_shapes(compiled)
+        if lowered.checkpoints:
+            self._note_checkpoints(lowered.checkpoints)
+        if lowered.drawn_inputs:
+            run = _with_types(run, lowered.drawn_inputs)
         if lowered.checks:
             run = _checked(run, lowered.checks)
         if not lowered.mutated_inputs:
@@ -123,6 +128,17 @@ class Compiler:
         stages = {name: seconds * 1e3 for name, seconds in piece.seconds.items()}
         for stage, milliseconds in (stages | facts["stages_ms"]).items():
             self.logger.debug("ortmodule_py:   %-16s %9.2f ms", stage, milliseconds)
+
+    def _note_checkpoints(self, count: int) -> None:
+        """Say once that the memory optimizer decides what is recomputed, not torch."""
+        if self.checkpoints_noted:
+            return
+        self.checkpoints_noted = True
+        self.logger.warning(
+            "ortmodule_py: %d regions of torch.utils.checkpoint are part of the graph; what is "
+            "recomputed is what the memory optimizer chooses, at level 0 nothing",
+            count,
+        )
 
     def _warning_of_shapes(self, compiled: Any) -> Callable[..., Any]:
         """The piece, saying so where a new shape does not fit the budget."""
@@ -227,6 +243,18 @@ class Compiler:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
+
+
+def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Callable[..., Any]:
+    """`run` with these arguments in the types that it was compiled for."""
+
+    def cast(*args: Any) -> Any:
+        given = list(args)
+        for position, dtype in types.items():
+            given[position] = given[position].to(dtype)
+        return run(*given)
+
+    return cast
 
 
 def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo.source import RandomValueSource
 
 from . import tracing
 from .graph_builder import CannotLower, GraphBuilder
@@ -39,6 +40,10 @@ class LoweredPiece:
     """Which flat inputs are tensors whose sizes and strides never change."""
     view_outputs: list[tuple[int, int]]
     """(output, input): this output shares storage with this input, without being it."""
+    drawn_inputs: dict[int, torch.dtype]
+    """Flat inputs that are random numbers of Python, and the type that the piece takes them in."""
+    checkpoints: int
+    """Regions of torch.utils.checkpoint."""
     traced_gradients: list[str]
     """Operators whose gradient was traced because the builder has no rule for them."""
     checks: list[str]
@@ -79,6 +84,8 @@ def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuild
         trace.mutated,
         list(map(_is_fixed, inputs)),
         trace.view_outputs,
+        _drawn_inputs(gm, inputs),
+        trace.checkpoints,
         emitter.traced_gradients,
         [message for _, message in emitter.checks],
         clock.seconds,
@@ -127,8 +134,7 @@ def _is_fixed(fake: Any) -> bool:
 
 def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
     """`L['self']._modules['fc']._parameters['weight']` is the parameter "fc.weight"."""
-    grapharg = node.meta.get("grapharg")
-    source = getattr(grapharg, "source", None) or getattr(node, "_dynamo_source", None)
+    source = _source(node)
     if source is None:
         return node.name, "parameter" if isinstance(real, torch.nn.Parameter) else "tensor"
     text = source.name() if callable(source.name) else source.name
@@ -142,6 +148,22 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
         return ".".join(key for _, key in keys), kind
     plain = re.fullmatch(r"L(?:\['kwargs'\])?\['([^']+)'\](.*)", text)
     return (plain.group(1) + plain.group(2) if plain else text), kind
+
+
+def _source(node: fx.Node) -> Any:
+    """Where Dynamo has this input from, as far as it says so."""
+    grapharg = node.meta.get("grapharg")
+    return getattr(grapharg, "source", None) or getattr(node, "_dynamo_source", None)
+
+
+def _drawn_inputs(gm: fx.GraphModule, fakes: Sequence[Any]) -> dict[int, torch.dtype]:
+    """Dynamo traces a random number as float32 and passes it as float64."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return {
+        i: fake.dtype
+        for i, (node, fake) in enumerate(zip(placeholders, fakes, strict=True))
+        if isinstance(fake, Tensor) and isinstance(_source(node), RandomValueSource)
+    }
 
 
 def _eager_outputs(gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any) -> list[Any]:
@@ -217,6 +239,7 @@ class _PieceTrace:
         self.initial_grad_mode = tensor_grad_mode
         self.grad_enabled = tensor_grad_mode or _turns_grad_on(gm)
         self.bodies: list[GradientBody] = []
+        self.checkpoints = 0
         self.mutated: list[int] = []
         self.output_count = 0
         self.identical_outputs: list[tuple[int, int]] = []
@@ -352,6 +375,7 @@ class _PieceInterpreter(fx.Interpreter):
     def _higher_order(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = target.name()
         if name == "tag_activation_checkpoint":
+            self.trace.checkpoints += 1
             nested = self._nested(args[0], self.tag or "checkpoint", self.follow_grad_mode)
             return nested.run(*args[1:])
         if name == "autograd_function_apply":

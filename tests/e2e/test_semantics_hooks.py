@@ -1,0 +1,228 @@
+"""The user's own code in the midst of it: hooks, autograd functions, checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ortmodule_py import ORTModule, last_run_report
+
+from .semantics import QUIET, Calls, as_in_eager, assert_compiled, original
+
+
+def _tanh(self: Any, x: Tensor) -> Tensor:
+    return self.fc(x).tanh()
+
+
+def _steps(model: Any, count: int = 3) -> list[Tensor | None]:
+    """Gradients of inputs of several steps."""
+    found = []
+    for i in range(count):
+        x = torch.full((3, 4), 0.1 * i, requires_grad=True)
+        model(x).sum().backward()
+        found.append(x.grad)
+    return found
+
+
+class Scaled(torch.autograd.Function):
+    """A backward that is not the gradient of its forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.factor = factor
+        return x * w * factor
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        second = (grads[0] * x * ctx.factor).sum(0) if ctx.needs_input_grad[1] else None
+        return grads[0] * w * 7, second, None
+
+
+class Outside(torch.autograd.Function):
+    """Leaves torch, so that only eager PyTorch can run it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.tensor(x.tolist()) * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return torch.tensor(grads[0].tolist()) * 3
+
+
+def test_an_own_backward() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return Scaled.apply(self.fc(x), self.fc.bias, 3.0)  # type: ignore[no-any-return, no-untyped-call]
+
+    assert_compiled(as_in_eager(Calls(forward), _steps))
+
+
+def test_an_own_backward_outside_of_torch() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = Outside.apply(self.fc(x))  # type: ignore[no-untyped-call]
+        return self.fc(y).tanh()
+
+    report = as_in_eager(Calls(forward), _steps)
+    assert report["graph_breaks"] or report["eager_pieces"]
+
+
+def test_a_hook_on_a_value() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        h.register_hook(lambda gradient: gradient * 2)
+        return h.tanh()
+
+    assert_compiled(as_in_eager(Calls(forward), _steps))
+
+
+class Recording(nn.Module):
+    """A hook that leaves a trace in Python each time it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.norms: list[float] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        if h.requires_grad:
+            h.register_hook(lambda gradient: self.norms.append(float(gradient.norm())))
+        return h.tanh()
+
+
+def test_a_hook_that_records() -> None:
+    def step(model: Any) -> Any:
+        found = _steps(model)
+        return [found, len(model.norms), torch.tensor(model.norms)]
+
+    as_in_eager(Recording(), step)
+
+
+def test_hooks_on_parameters() -> None:
+    def step(model: Any) -> Any:
+        seen = {"hook": 0, "after": 0}
+
+        def tripled(gradient: Tensor) -> Tensor:
+            seen["hook"] += 1
+            return gradient * 3
+
+        def counted(_: Tensor) -> None:
+            seen["after"] += 1
+
+        handle = model.fc.weight.register_hook(tripled)
+        model.fc.bias.register_post_accumulate_grad_hook(counted)
+        _steps(model)
+        handle.remove()
+        _steps(model, 1)
+        return seen
+
+    assert_compiled(as_in_eager(Calls(_tanh), step))
+
+
+def test_forward_hooks_of_submodules() -> None:
+    """Registered before and after the first call, and removed again."""
+
+    def step(model: Any) -> Any:
+        calls: dict[str, int] = {"before": 0, "after": 0}
+
+        def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            calls["before"] += 1
+            return (args[0] + 1,)
+
+        def after(_: nn.Module, args: Any, result: Tensor) -> Tensor:
+            calls["after"] += 1
+            return result * 2
+
+        handle = model.fc.register_forward_hook(after)
+        found = _steps(model)
+        other = model.fc.register_forward_pre_hook(before)
+        found += _steps(model)
+        handle.remove()
+        other.remove()
+        return [found + _steps(model), calls]
+
+    assert as_in_eager(Calls(_tanh), step)["compiled"]
+
+
+def test_hooks_of_the_module_itself() -> None:
+    """On the wrapper and on the original: each fires once per call."""
+
+    def step(model: Any) -> Any:
+        calls = {"outer": 0, "inner": 0, "backward": 0}
+
+        def count(name: str) -> Any:
+            def hook(*_: Any) -> None:
+                calls[name] += 1
+
+            return hook
+
+        model.register_forward_hook(count("outer"))
+        model.register_full_backward_hook(count("backward"))
+        original(model).register_forward_hook(count("inner"))
+        return [_steps(model), calls]
+
+    as_in_eager(Calls(_tanh), step)
+
+
+@pytest.mark.parametrize("kind", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hooks_of_submodules(kind: str) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.last(self.fc(x * 1)).tanh()
+
+    def step(model: Any) -> Any:
+        calls = []
+
+        def doubled(_: nn.Module, *gradients: Any) -> Any:
+            calls.append(1)
+            return tuple(None if g is None else g * 2 for g in gradients[0])
+
+        getattr(model.fc, kind)(doubled)
+        return [_steps(model), calls]
+
+    as_in_eager(Calls(forward, last=nn.Linear(4, 4)), step)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints(use_reentrant: bool) -> None:
+    """Dissolved into the plan, whichever kind: gradients as in eager, in one capture."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = checkpoint(lambda t: self.fc(t).tanh(), x, use_reentrant=use_reentrant)
+        return x
+
+    assert_compiled(as_in_eager(Calls(forward), _steps))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_are_mentioned_once(
+    use_reentrant: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = checkpoint(lambda t: self.fc(t).tanh(), x, use_reentrant=use_reentrant)
+        return x
+
+    torch._dynamo.reset()
+    model = ORTModule(Calls(forward))
+    model._logger.addHandler(caplog.handler)
+    for rows in (2, 3):
+        model(torch.ones(rows, 4, requires_grad=True)).sum().backward()
+    said = [r for r in caplog.records if "torch.utils.checkpoint" in r.getMessage()]
+    assert len(said) == 1 and said[0].levelno == logging.WARNING
+
+
+def test_double_backward_is_a_clear_error() -> None:
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    x = torch.ones(3, 4, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"first derivatives only.*ORTMODULE_BYPASS=1"):
+        torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(model(x).square().sum(), x)
+    assert gradient.abs().sum() > 0 and last_run_report(model)["compiled"]

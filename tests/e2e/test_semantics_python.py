@@ -1,0 +1,113 @@
+"""Python values that change from call to call: random numbers, counters, floats, switches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .semantics import Calls, as_in_eager, assert_compiled
+
+
+def _many(model: Any, count: int = 12) -> list[Tensor]:
+    found = []
+    for _ in range(count):
+        y = model(torch.ones(3, 4))
+        y.sum().backward()
+        found.append(y)
+    return found
+
+
+def test_random_numbers_of_python() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.fc(x) * random.random() + random.uniform(-1, 1)
+
+    report = as_in_eager(Calls(forward), _many)
+    assert report["captures"] <= 3
+
+
+def test_layers_dropped_by_chance() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if random.random() < 0.5:
+                x = layer(x)
+        return x + self.fc(x)
+
+    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    report = as_in_eager(Calls(forward, layers=layers), _many)
+    assert report["compiled"] or report["eager_pieces"]
+
+
+def test_a_counter() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.fc(x) * self.calls if self.calls % 100 else x
+
+    def step(model: Any) -> Any:
+        return [_many(model, 40), model.calls]
+
+    assert_compiled(as_in_eager(Calls(forward, calls=0), step), captures=5)
+
+
+def test_a_switch() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.fc(x) if self.on else self.fc(x).tanh()
+
+    def step(model: Any) -> Any:
+        found = []
+        for i in range(8):
+            model.on = i % 2 == 0
+            found += _many(model, 1)
+        return found
+
+    assert_compiled(as_in_eager(Calls(forward, on=True), step), captures=2)
+
+
+USES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "factor": lambda y, t: y * t + t,
+    "temperature": lambda y, t: F.softmax(y / t, -1),
+    "schedule": lambda y, t: y * (2 - t) * t**0.5,
+    "threshold": lambda y, t: y * 2 if t > -1 else y,
+}
+
+
+@pytest.mark.parametrize("use", list(USES))
+@pytest.mark.parametrize("attribute", [False, True])
+def test_a_float_that_changes_every_step(use: str, attribute: bool) -> None:
+    def forward(self: Any, x: Tensor, given: float) -> Tensor:
+        return USES[use](self.fc(x), self.number if attribute else given)
+
+    def step(model: Any) -> Any:
+        found = []
+        for i in range(60):
+            number = 0.25 + 0.03 * i
+            model.number = number
+            y = model(torch.ones(3, 4), 0.5 if attribute else number)
+            y.sum().backward()
+            found.append(y)
+        return found
+
+    assert_compiled(as_in_eager(Calls(forward, number=0.5), step), captures=2)
+
+
+def test_a_dropout_that_changes_every_step() -> None:
+    """The probability is part of the graph, so each value is a capture; results stay right."""
+
+    def step(model: Any) -> Any:
+        found = []
+        for i in range(4):
+            model.drop.p = 0.2 * i
+            y = model(torch.ones(200, 4))
+            y.sum().backward()
+            found.append(bool(abs(float((y == 0).float().mean()) - 0.2 * i) < 0.1))
+        model.zero_grad()
+        return found
+
+    module = Calls(lambda self, x: self.drop(self.fc(x)), drop=nn.Dropout(0.1))
+    report = as_in_eager(module, step)
+    assert report["compiled"]
