@@ -38,7 +38,7 @@ class RunReport:
     def of(cls, compiler: Compiler) -> RunReport:
         """Sum over all pieces of a module."""
         facts = [piece.compiled.facts() for piece in compiler.pieces]
-        last: dict[str, Any] = max(facts, key=lambda f: f["forwards"], default={})
+        last: dict[str, Any] = max(facts, key=lambda f: f["last_run"], default={})
         stages: dict[str, float] = {}
         for piece, fact in zip(compiler.pieces, facts, strict=True):
             for stage, seconds in piece.seconds.items():

@@ -73,6 +73,7 @@ py::dict facts(CompiledPiece& piece) {
   result["refusals"] = session.piece().refusals;
   const RunStatistics& runs = piece.statistics();
   result["forwards"] = runs.forwards;
+  result["last_run"] = runs.last_run;
   result["backwards"] = runs.backwards;
   result["planned_peak_bytes"] = runs.planned_peak_bytes;
   result["measured_peak_bytes"] = runs.measured_peak_bytes;

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -260,6 +261,8 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
   auto state = c10::make_intrusive<RunState>(shared_from_this(), last_plan_);
   state->tensors = std::move(tensors);
   ++statistics_.forwards;
+  static std::atomic<int64_t> runs{0};
+  statistics_.last_run = ++runs;
   const bool record_gradients = session_->training() && at::GradMode::is_enabled();
   const auto& gradients = state->plan().gradients;
   const bool any_flows = std::any_of(gradients.begin(), gradients.end(),

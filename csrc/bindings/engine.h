@@ -38,6 +38,7 @@ struct PieceOptions {
 struct RunStatistics {
   int64_t forwards = 0;
   int64_t backwards = 0;
+  int64_t last_run = 0;  // number of the last forward, counted over all pieces of the process
   int64_t planned_peak_bytes = 0;   // of the last run
   int64_t measured_peak_bytes = 0;  // engine bytes of the last finished run
 };

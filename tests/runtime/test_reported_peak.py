@@ -73,3 +73,17 @@ def test_results_that_nobody_reads(monkeypatch: object) -> None:
     torch.manual_seed(1)
     want, _ = UnreadDraw()(x)
     torch.testing.assert_close(got, want)
+
+
+def test_of_several_captures_the_last_run_is_reported() -> None:
+    model = ORTModule(Layers())
+    for rows in (8, 1, 8, 64, 1):  # one row is a capture of its own
+        x = torch.randn(rows, 16)
+        for _ in range(2):
+            model(x).sum().backward()
+        report = last_run_report(model)
+        alone = ORTModule(Layers())
+        alone(x).sum().backward()
+        assert report["planned_peak_bytes"] == last_run_report(alone)["planned_peak_bytes"]
+        assert report["planned_peak_bytes"] == report["measured_peak_bytes"]
+    assert report["captures"] == 2
