@@ -331,12 +331,15 @@ _TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
 _LIBRARIES = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 
 
-def functions_left() -> int:
-    """How often Dynamo has left a whole function to eager PyTorch, as it does without a word.
+def functions_left() -> tuple[int, int]:
+    """How many functions Dynamo did not capture, and how often it met what it cannot trace.
 
-    It does so where it would have to break the graph within a loop, a `with` or a `try`.
+    Where both grow, it has left a whole function to eager PyTorch, as it does without a word: it
+    would have to break the graph within a loop, a `with` or a `try`.
     """
-    return sum(torch._dynamo.utils.counters["unimplemented"].values())
+    frames = torch._dynamo.utils.counters["frames"]
+    unknown = torch._dynamo.utils.counters["unimplemented"]
+    return frames["total"] - frames["ok"], sum(unknown.values())
 
 
 def ours_within(error: Exception) -> Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import operator
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -172,7 +173,7 @@ class ORTModule(nn.Module):
             result = self._target()(*args, **kwargs)
             self._compiler.note_untraced(error)
             left = functions_left()
-        if functions_left() > left:
+        if all(map(operator.gt, functions_left(), left)):
             self._compiler.note_left()
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
             self._announce(time.perf_counter() - start)

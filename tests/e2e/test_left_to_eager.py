@@ -55,6 +55,30 @@ def test_a_function_that_dynamo_skips(choose: Callable[..., Tensor]) -> None:
     assert not report["compiled"] and len(report["eager_pieces"]) == 1, report
 
 
+class Branches(nn.Module):
+    """A condition on data outside of a loop: two pieces on each way, and both are compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        if x.sum() > 0:
+            return y * 2
+        return y.tanh()
+
+
+def test_a_break_outside_of_a_loop_leaves_nothing() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Branches(), QUIET)
+    for sign in (1.0, -1.0):
+        x = torch.full((3, 4), sign)
+        torch.testing.assert_close(model(x), model.module(x))
+    report = last_run_report(model)
+    assert report["compiled"] and report["captures"] == 3 and report["graph_breaks"], report
+
+
 class Scaled(nn.Module):
     """Dynamo itself fails on the square of a float that may be negative."""
 
