@@ -110,8 +110,10 @@ void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
       PlannedStorage& gone = plan.storages[static_cast<size_t>(from)];
       PlannedStorage& stays = plan.storages[static_cast<size_t>(to)];
       stays.last_step = std::max(stays.last_step, gone.last_step);
-      if (stays.role == Role::Saved && gone.role == Role::Gradient) stays.founds_gradient = true;
-      if (stays.role != Role::Saved || stays.founds_gradient) {
+      // A saved value that becomes a transient one stays where forward put it.
+      const bool becomes_gradient = stays.role == Role::Saved && gone.role == Role::Gradient;
+      stays.founds_gradient = stays.founds_gradient || becomes_gradient;
+      if (stays.role != Role::Saved || becomes_gradient) {
         stays.role = gone.role;
         stays.index = gone.index;
       }

@@ -150,3 +150,37 @@ def test_a_view_of_a_changed_argument_keeps_its_old_content(
         for _ in range(2):
             runner(torch.arange(12.0).reshape(4, 3)).backward(retain_graph=retain)
     torch.testing.assert_close(module.w.grad, eager.w.grad)
+
+
+class Difference(nn.Module):
+    """With all gradients the kept difference becomes the gradient of z, else a sum on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.layer(x)
+        return (y - z).square().sum(), y
+
+
+@pytest.mark.parametrize("outputs", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_kept_value_that_becomes_a_gradient(outputs: tuple[int, ...], retain: bool) -> None:
+    eager = Difference()
+    module = copy.deepcopy(eager)
+    model = ORTModule(module)
+    x = torch.randn(3, 4)
+    results = []
+    for runner in (model, eager):
+        z = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+        for _ in range(2):
+            total = sum(runner(x, z)[i].sum() for i in outputs)
+            if retain:
+                total.backward(retain_graph=True)
+            total.backward()
+        results.append((z.grad, *(p.grad for p in runner.parameters())))
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs)
