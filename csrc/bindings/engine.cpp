@@ -255,7 +255,14 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
                                            SymbolValues* sizes) {
   std::vector<Layout> layouts;
   layouts.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) layouts.push_back(layout_of(tensor));
+  const auto& inputs = session_->exported_graph().inputs();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Value& expected = *inputs.at(i).value;
+    ORTM_CHECK(tensors[i].scalar_type() == to_scalar_type(expected.dtype), "[forward] argument ",
+               expected.name, " must be of type ", name_of(expected.dtype), ", but found ",
+               c10::toString(tensors[i].scalar_type()));
+    layouts.push_back(layout_of(tensors[i]));
+  }
   last_plan_ = session_->plan_for(layouts, symbols);
   if (sizes) *sizes = last_plan_->request.symbols;
   auto state = c10::make_intrusive<RunState>(shared_from_this(), last_plan_);

@@ -387,7 +387,9 @@ def _both(a: Any, b: Any) -> bool:
 def _config(case: Case, compiled: Any) -> list[ConfigElement]:
     """Every row with strategy 1 of every second case, of the others any rows, ways and counts."""
     facts = compiled.memory()
-    rows = [(r["cluster_id"], r["strategy"], r["frequency"]) for r in facts["rows"]] if facts else []
+    rows = (
+        [(r["cluster_id"], r["strategy"], r["frequency"]) for r in facts["rows"]] if facts else []
+    )
     if case.seed % 2 == 0:
         return [ConfigElement(name, 1, -1) for name, strategy, _ in sorted(rows) if strategy == 1]
     rng = random.Random(case.seed)

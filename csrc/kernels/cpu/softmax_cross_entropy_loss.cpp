@@ -175,11 +175,24 @@ void backward_row(const T* scores, const Targets& targets, int64_t stride, Compu
   C buffer[kRowChunk];
   const double share = smoothing / static_cast<double>(targets.classes);
   const double label_part = g * (1 - smoothing) * targets.weight(label);
-  const C factor = static_cast<C>(label_part + g * share * weight_sum);
+  // The statistic is rounded, so that p sums to a little more or less than 1: where the label has
+  // nearly all of it, that little would be the gradient.
+  double sum = 1;
+  constexpr bool kKeepsExp = std::is_same_v<T, C>;
+  if (kKeepsExp && stride == 1) {
+    sum = 0;
+    for_each_chunk(targets.classes, [&](int64_t at, int64_t count) {
+      const C* x = row_piece(scores + at, count, 1, buffer);
+      sum += row_exp(count, x, log_sum_exp, writable_row(dscores + at, buffer));
+    });
+  }
+  const C factor = static_cast<C>((label_part + g * share * weight_sum) / sum);
   for_each_chunk(targets.classes, [&](int64_t at, int64_t count) {
-    const C* x = row_piece(scores + at * stride, count, stride, buffer);
     C* out = stride == 1 ? writable_row(dscores + at, buffer) : buffer;
-    row_exp(count, x, log_sum_exp, out);
+    if (!kKeepsExp || stride != 1) {
+      const C* x = row_piece(scores + at * stride, count, stride, buffer);
+      row_exp(count, x, log_sum_exp, out);
+    }
     ORTM_SIMD
     for (int64_t i = 0; i < count; ++i) out[i] *= factor;
     if (smoothing > 0)
