@@ -18,6 +18,7 @@ from torch import fx
 from . import _C, progress
 from .capture import CannotLower, lower
 from .machine_rates import machine_rates
+from .memory_options import LEVEL
 from .options import EngineOptions
 from .overlap import OverlapGuard
 
@@ -81,6 +82,8 @@ class Compiler:
         progress.stage("exporting")
         lowered = lower(gm, example_inputs, builder)
         progress.stage("compiling")
+        if lowered.checkpoints:
+            self._take_over_checkpoints(lowered.checkpoints)
         start = time.perf_counter()
         compiled = builder.finish(self._piece_options(lowered.grad_enabled))
         seconds = dict(lowered.seconds)
@@ -95,8 +98,6 @@ class Compiler:
 
         if self.options.memory.budget is not None:
             run = self._warning_of_shapes(compiled)
-        if lowered.checkpoints:
-            self._note_checkpoints(lowered.checkpoints)
         if lowered.drawn_inputs:
             run = _with_types(run, lowered.drawn_inputs)
         if lowered.checks:
@@ -129,15 +130,23 @@ class Compiler:
         for stage, milliseconds in (stages | facts["stages_ms"]).items():
             self.logger.debug("ortmodule_py:   %-16s %9.2f ms", stage, milliseconds)
 
-    def _note_checkpoints(self, count: int) -> None:
-        """Say once that the memory optimizer decides what is recomputed, not torch."""
+    def _take_over_checkpoints(self, count: int) -> None:
+        """The memory optimizer decides what is recomputed, not torch: said once.
+
+        Who wrote checkpoints wants recomputation, so level 1 holds where nothing else was asked.
+        """
         if self.checkpoints_noted:
             return
         self.checkpoints_noted = True
+        memory = self.options.memory
+        what = "what is recomputed is what the memory optimizer was asked for"
+        if not memory.asked and not memory.level_is_given:
+            memory.level = 1
+            what = f"the memory optimizer recomputes by layer instead, as with {LEVEL}=1"
         self.logger.warning(
-            "ortmodule_py: %d regions of torch.utils.checkpoint are part of the graph; what is "
-            "recomputed is what the memory optimizer chooses, at level 0 nothing",
+            "ortmodule_py: %d regions of torch.utils.checkpoint are part of the graph; %s",
             count,
+            what,
         )
 
     def _warning_of_shapes(self, compiled: Any) -> Callable[..., Any]:

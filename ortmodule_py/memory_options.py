@@ -72,6 +72,8 @@ class MemoryRequest:
     budget: Budget | None = None
     strict: bool = False
     warnings: list[str] = field(default_factory=list)
+    level_is_given: bool = False
+    """The level was set, be it to 0."""
 
     @property
     def asked(self) -> bool:
@@ -85,7 +87,8 @@ class MemoryRequest:
         Raises:
             ValueError: a value that it cannot have, with the variable, the element and the remedy.
         """
-        request = cls(level=_level(), strict=_strict())
+        given_level = bool(os.environ.get(LEVEL, "").strip())
+        request = cls(level=_level(), strict=_strict(), level_is_given=given_level)
         where = "memory_budget" if memory_budget is not None else BUDGET
         given = memory_budget if memory_budget is not None else os.environ.get(BUDGET)
         if given is not None and str(given).strip():

@@ -226,3 +226,30 @@ def test_double_backward_is_a_clear_error() -> None:
         torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
     (gradient,) = torch.autograd.grad(model(x).square().sum(), x)
     assert gradient.abs().sum() > 0 and last_run_report(model)["compiled"]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(6)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + checkpoint(block, x, use_reentrant=False)
+        return x.square().mean()
+
+
+def test_checkpoints_ask_for_recomputation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a level is given, be it 0."""
+    x = torch.randn(128, 64)
+    peaks = []
+    for level in (None, "0"):
+        monkeypatch.delenv("ORTMODULE_MEMORY_OPT_LEVEL", raising=False)
+        if level is not None:
+            monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+        model = ORTModule(Checkpointed(), QUIET)
+        model(x).backward()
+        peaks.append(last_run_report(model)["measured_peak_bytes"])
+    assert peaks[0] < 0.7 * peaks[1]
