@@ -67,6 +67,8 @@ class Block(nn.Module):
     def forward(self, x):
         return x + self.b(nn.functional.gelu(self.a(self.norm(x))))
 
+# A job in the background of a shell begins with Ctrl-C switched off.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.manual_seed(0)
 net, x, sent = nn.Sequential(*[Block() for _ in range(8)]), torch.randn(2, 8), []
 
