@@ -38,14 +38,19 @@ def _drop(captures: Captures, compiler: weakref.ref[Any]) -> None:
     backend = compiler()
     if backend is None:
         return
+    forget(captures, backend)
+    # Dynamo keeps the backend itself, since guards compare its address.
+    backend.release()
+
+
+def forget(captures: Captures, backend: Any) -> None:
+    """Drop what `backend` compiled for these codes: the next call captures anew."""
     # These are torch's private parts: should they change, captures stay until the process ends.
     with contextlib.suppress(AttributeError, ImportError, TypeError):
         for code in list(captures.codes):
             for entry in eval_frame._debug_get_cache_entry_list(code):
                 if _innermost(entry.backend) is backend:
                     _invalidate(entry.guard_manager)
-    # Dynamo keeps the backend itself, since guards compare its address.
-    backend.release()
 
 
 def _innermost(backend: Any) -> Any:
@@ -58,6 +63,6 @@ def _innermost(backend: Any) -> Any:
 def _invalidate(guards: Any) -> None:
     if guards.cache_entry is None or guards.extra_state is None:
         return
-    dropped = torch._dynamo.guards.DeletedGuardManagerWrapper("its ORTModule is gone")
+    dropped = torch._dynamo.guards.DeletedGuardManagerWrapper("dropped by its ORTModule")
     dropped.id_matched_objs = {"self": weakref.ref(_nobody)}
     guards.extra_state.invalidate(guards.cache_entry, dropped)

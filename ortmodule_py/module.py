@@ -25,7 +25,7 @@ from .backend import (
     functions_left,
     ours_within,
 )
-from .dynamo_cache import drop_with
+from .dynamo_cache import drop_with, forget
 from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, training_piece
 from .memory_stats import MemoryStatsPrinter
@@ -251,7 +251,11 @@ class ORTModule(nn.Module):
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
+        before = [p.stride() for p in self._original.parameters()]
         self._original._apply(fn, recurse)
+        # Before torch 2.13 Dynamo does not notice new strides, which results take over.
+        if before != [p.stride() for p in self._original.parameters()]:
+            forget(self._progress.captures, self._compiler)
         return self
 
     def apply(self, fn: Any) -> ORTModule:

@@ -94,11 +94,6 @@ def _convolutions() -> nn.Module:
     )  # fmt: skip
 
 
-@pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-    reason="before 2.13 Dynamo does not notice new strides of a parameter: the values are right, "
-    "the result's strides are those of the first capture",
-)
 def test_channels_last_weights() -> None:
     def step(model: Any) -> Any:
         x = torch.randn(2, 3, 8, 8)
