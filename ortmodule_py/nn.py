@@ -90,15 +90,9 @@ class LinearCrossEntropy(nn.Module):
             f"bias={self.bias is not None}, reduction={self.reduction!r}"
         )
 
-    def _rows(
-        self,
-        rows: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        class_weights: Tensor | None,
-    ) -> Tensor:
-        return F.cross_entropy(
+    def _rows(self, *operands: Any) -> Tensor:
+        rows, weight, bias, labels, class_weights = operands
+        loss: Tensor = F.cross_entropy(
             F.linear(rows, weight, bias),
             labels,
             class_weights,
@@ -106,6 +100,7 @@ class LinearCrossEntropy(nn.Module):
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )
+        return loss
 
     def _engine(self) -> nn.Module:
         """The engine on the layer's own, made at the first call and not part of its state."""
@@ -128,16 +123,9 @@ class _Rows(nn.Module):
         super().__init__()
         self.__dict__["layer"] = layer
 
-    def forward(
-        self,
-        rows: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        class_weights: Tensor | None,
-    ) -> Tensor:
+    def forward(self, *operands: Tensor | None) -> Tensor:
         layer: LinearCrossEntropy = self.__dict__["layer"]
-        return layer._rows(rows, weight, bias, labels, class_weights)
+        return layer._rows(*operands)
 
 
 def _is_traced() -> bool:

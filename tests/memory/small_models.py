@@ -8,19 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from benchmarks.more_models import RmsNorm
 from benchmarks.text_models import T5, Bert, Gpt
 from benchmarks.vision_models import ResNet, TinyMlp, VisionTransformer
 
 Batch = dict[str, Tensor]
-
-
-class RmsNorm(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
 class LlamaBlock(nn.Module):

@@ -82,8 +82,10 @@ std::optional<size_t> call_once(const StepFacts& facts, void (*run)(const Kernel
     in.push_back(view_of(operand, operands.back().mutable_data_ptr()));
   }
   for (const OperandFacts& operand : facts.outputs) {
-    if (!gives_results && operand.dtype != DType::Undefined) operands.push_back(zeros_of(operand));
-    out.push_back(view_of(operand, gives_results ? nullptr : operands.back().mutable_data_ptr()));
+    void* data = nullptr;
+    if (!gives_results && operand.dtype != DType::Undefined)
+      data = operands.emplace_back(zeros_of(operand)).mutable_data_ptr();
+    out.push_back(view_of(operand, data));
   }
   KernelContext context;
   std::vector<Buffer> results(out.size());

@@ -46,7 +46,7 @@ struct Workspace {
   size_t bytes = 0;
   size_t narrow, scores, narrow_dx, wide_x, losses, log_sum_exp, ones, row_scratch;
 
-  Workspace(const HeadShape& s, bool class_weights) {
+  Workspace(const HeadShape& s, size_t scratch_bytes) {
     const auto tile = static_cast<size_t>(s.tile_rows);
     const size_t scores_count = tile * static_cast<size_t>(s.classes);
     const size_t x_count = tile * static_cast<size_t>(s.channels);
@@ -58,8 +58,7 @@ struct Workspace {
     losses = add(tile * thick);
     log_sum_exp = add(tile * thick);
     ones = add(tile * thick);
-    row_scratch = add(tile * sizeof(double) +
-                      (class_weights ? static_cast<size_t>(s.classes) * sizeof(double) : 0));
+    row_scratch = add(scratch_bytes);
   }
 
  private:
@@ -74,15 +73,9 @@ struct Workspace {
 struct TileKernel {
   StepFacts facts;
   const KernelDef* kernel = nullptr;
-};
-
-struct Prepared {
-  explicit Prepared(const StepFacts& facts) : shape(facts), workspace(shape, true) {}
-  HeadShape shape;
-  Workspace workspace;
-  bool mean = false;
-  int64_t ignore_index = -100;
-  TileKernel loss, gradient;
+  size_t workspace_bytes() const {
+    return kernel->workspace_bytes ? kernel->workspace_bytes(facts) : 0;
+  }
 };
 
 OperandFacts dense(DType dtype, Sizes sizes) {
@@ -120,27 +113,51 @@ OperandFacts operand_or_absent(const StepFacts& facts, size_t i) {
   return i < facts.inputs.size() ? facts.inputs[i] : OperandFacts{};
 }
 
+struct Prepared {
+  HeadShape shape;
+  bool mean;
+  int64_t ignore_index;
+  TileKernel loss, gradient;
+  Workspace workspace;
+
+  explicit Prepared(const StepFacts& facts)
+      : shape(facts),
+        mean(facts.node().attrs.string("reduction") == "mean"),
+        ignore_index(facts.node().attrs.integer("ignore_index")),
+        loss(of_loss(facts, shape)),
+        gradient(of_gradient(facts, shape)),
+        workspace(shape, std::max(loss.workspace_bytes(), gradient.workspace_bytes())) {}
+
+ private:
+  static Attrs tile_attrs(const StepFacts& facts, const char* reduction) {
+    const Attrs& given = facts.node().attrs;
+    return {{"ignore_index", given.integer("ignore_index")},
+            {"label_smoothing", given.number("label_smoothing")},
+            {"reduction", reduction}};
+  }
+  static TileKernel of_loss(const StepFacts& facts, const HeadShape& s) {
+    const OperandFacts rows = dense(s.wide, {s.tile_rows});
+    return tile_kernel(
+        "SoftmaxCrossEntropyLoss", tile_attrs(facts, "none"),
+        {dense(s.wide, {s.tile_rows, s.classes}), dense(facts.inputs[kLabels].dtype, {s.tile_rows}),
+         operand_or_absent(facts, kWeights)},
+        {rows, rows});
+  }
+  static TileKernel of_gradient(const StepFacts& facts, const HeadShape& s) {
+    const OperandFacts scores = dense(s.wide, {s.tile_rows, s.classes});
+    return tile_kernel(
+        "SoftmaxCrossEntropyLossGrad", tile_attrs(facts, "sum"),
+        {dense(s.wide, {}), scores, dense(facts.inputs[kLabels].dtype, {s.tile_rows}),
+         operand_or_absent(facts, kWeights), dense(s.wide, {s.tile_rows})},
+        {scores});
+  }
+};
+
 std::shared_ptr<const void> prepare_head(const StepFacts& facts) {
-  auto p = std::make_shared<Prepared>(facts);
-  const HeadShape& s = p->shape;
-  const Attrs& given = facts.node().attrs;
-  p->mean = given.string("reduction") == "mean";
-  p->ignore_index = given.integer("ignore_index");
-  Attrs attrs = {{"ignore_index", p->ignore_index},
-                 {"label_smoothing", given.number("label_smoothing")},
-                 {"reduction", "none"}};
-  const OperandFacts scores = dense(s.wide, {s.tile_rows, s.classes});
-  const OperandFacts rows = dense(s.wide, {s.tile_rows});
-  const OperandFacts labels = dense(facts.inputs[kLabels].dtype, {s.tile_rows});
-  const OperandFacts weights = operand_or_absent(facts, kWeights);
-  p->loss = tile_kernel("SoftmaxCrossEntropyLoss", attrs, {scores, labels, weights}, {rows, rows});
-  attrs.set("reduction", "sum");
-  p->gradient = tile_kernel("SoftmaxCrossEntropyLossGrad", attrs,
-                            {dense(s.wide, {}), scores, labels, weights, rows}, {scores});
-  return p;
+  return std::make_shared<Prepared>(facts);
 }
 
-size_t head_workspace(const StepFacts& facts) { return Workspace(HeadShape(facts), true).bytes; }
+size_t head_workspace(const StepFacts& facts) { return Prepared(facts).workspace.bytes; }
 
 /// What the mean divides by: the weights of the labels that count.
 struct Divisor {
