@@ -241,6 +241,18 @@ _BATCH_NORMS = (
 )
 
 
+def _batch_norm_format(operand: Tensor) -> torch.memory_format:
+    """Row-major or channels-last, whatever the operand's order of dimensions. Where dimensions of
+    size 1 leave the choice, ATen's kernel (batch_norm_cpu) asks for contiguity first."""
+    if operand.is_contiguous():
+        return torch.contiguous_format
+    if operand.dim() == 4 and operand.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    if operand.dim() == 5 and operand.is_contiguous(memory_format=torch.channels_last_3d):
+        return torch.channels_last_3d
+    return suggest_memory_format(operand)
+
+
 class _EagerStrides(TorchDispatchMode):
     """Operators whose fake results have other strides than their results in eager."""
 
@@ -255,9 +267,9 @@ class _EagerStrides(TorchDispatchMode):
             operand, dim = args[0], args[2][0]
             rest = operand.narrow(dim, 1, operand.shape[dim] - 1)
             return torch.cat([operand.narrow(dim, 0, 1), rest], dim)
-        # Row-major or channels-last, whatever the operand's order of dimensions.
         if func.overloadpacket in _BATCH_NORMS:
-            fitting = result[0].contiguous(memory_format=suggest_memory_format(args[0]))
+            # Made anew: `contiguous` would leave the strides of dimensions of size 1 as they are.
+            fitting = torch.empty_like(result[0], memory_format=_batch_norm_format(args[0]))
             return (fitting, *result[1:])
         return result
 

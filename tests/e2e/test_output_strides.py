@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -100,3 +102,20 @@ def test_interpolation_of_a_transposed_sequence(mode: str) -> None:
     got = ORTModule(Enlarges(mode))(x)
     assert got.stride() == want.stride()
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1, 5), (2, 3, 1, 5), (1, 1, 1, 5), (2, 1, 3, 1)])
+def test_batch_norm_where_dimensions_of_size_1_leave_the_format_open(
+    shape: tuple[int, ...],
+) -> None:
+    for order in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 0, 2, 1), (1, 3, 2, 0)):
+        strides, step = [0] * 4, 1
+        for dim in reversed(order):
+            strides[dim] = 1 if shape[dim] == 1 else step
+            step *= shape[dim]
+        x = torch.empty_strided(shape, strides).normal_()
+        norm = nn.Sequential(nn.BatchNorm2d(shape[1]), nn.ReLU())
+        want = copy.deepcopy(norm)(x)
+        got = ORTModule(norm)(x)
+        assert got.stride() == want.stride(), (shape, strides)
+        torch.testing.assert_close(got, want)
