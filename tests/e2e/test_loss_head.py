@@ -123,6 +123,25 @@ def test_the_same_bits_at_every_level(monkeypatch: pytest.MonkeyPatch, level: in
         assert torch.equal(a.grad, b.grad)
 
 
+def test_every_row_recomputes_the_head_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that runs again in backward makes unit gradients alone, not the loss."""
+    torch.manual_seed(0)
+    first = Model(bias=True, tied=True)
+    tokens, labels = batch()
+    initial = copy.deepcopy(first)
+    plain = ORTModule(first, outputs=["loss"])
+    plain(tokens, labels)["loss"].backward()
+    rows = training_piece(plain._compiler).memory()["rows"]
+    assert any("LinearCrossEntropy+" in row["cluster_id"] for row in rows)
+    for row in rows:
+        config = f"{row['cluster_id']}:{row['strategy']}:-1"
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", config)
+        again = copy.deepcopy(initial)
+        ORTModule(again, outputs=["loss"])(tokens, labels)["loss"].backward()
+        for a, b in zip(first.parameters(), again.parameters(), strict=True):
+            assert torch.equal(a.grad, b.grad), config
+
+
 def test_autocast() -> None:
     torch.manual_seed(0)
     eager = Model(bias=True, shift=True)

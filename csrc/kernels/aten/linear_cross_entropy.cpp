@@ -210,6 +210,7 @@ class Head {
       total += losses(begin, count);
       if (gradient) write_gradients(begin, count);
     }
+    if (!wanted(kLoss)) return;  // recomputed for its unit gradients
     const double loss = p_.mean ? total / divisor_.sum : total;
     dispatch_float(args_.out[kLoss].dtype,
                    [&]<class T> { *args_.out[kLoss].as<T>() = stored<T>(loss); });
