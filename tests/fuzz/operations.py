@@ -235,6 +235,8 @@ def _attend(g: SourceBuilder, x: Var, q: str, k: str, v: str) -> Var:
         how = f"attn_mask={mask}" if kind == "none" or g.chance(0.6) else "is_causal=True"
         if kind != "none" and g.chance(0.3):
             how = f"attn_mask=torch.where({mask}, 0.0, -30.0).to({q}.dtype)"
+        if g.chance(0.5):  # drops nothing, but goes the way of dropout
+            how += ", dropout_p=1e-12 if self.training else 0.0"
         y = f"F.scaled_dot_product_attention({q}, {k}, {v}, {how})"
     else:
         s = f"s{g.fresh('')}"

@@ -1,0 +1,157 @@
+// y = dropout(softmax(scale q k' + mask)) v over heads, without the L x S matrix as a whole:
+// neither forward nor backward keeps it, since its rows are computed again from q and k and its
+// dropout from the run's Philox stream (Dao et al., "FlashAttention", 2022, with rows in one
+// piece). Attention without dropout stays torch's own operator, which has such kernels.
+#include <cmath>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+enum Operand : size_t { kQ, kK, kV, kMask };
+
+void infer_attention(InferContext& c) {
+  const Value &q = c.input(kQ), &k = c.input(kK), &v = c.input(kV);
+  const size_t rank = q.rank();
+  if (rank < 3 || rank > 4 || k.rank() != rank || v.rank() != rank)
+    c.fail(str("q, k and v must have rank 3 or 4 alike, but found ", dims_text(q.dims), ", ",
+               dims_text(k.dims), " and ", dims_text(v.dims)));
+  Dims keys = q.dims, values = k.dims;
+  keys[rank - 2] = k.dims[rank - 2];
+  values[rank - 1] = v.dims[rank - 1];
+  if (!may_equal(k.dims, keys) || !may_equal(v.dims, values))
+    c.fail(str("q [.., L, E], k [.., S, E] and v [.., S, V] must fit, but found ",
+               dims_text(q.dims), ", ", dims_text(k.dims), " and ", dims_text(v.dims)));
+  if (q.dtype != k.dtype || q.dtype != v.dtype)
+    c.fail(str("q, k and v must have one type, but found ", name_of(q.dtype), ", ",
+               name_of(k.dtype), " and ", name_of(v.dtype)));
+  Dims result = q.dims;
+  result[rank - 1] = v.dims[rank - 1];
+  c.set(0, q.dtype, result);
+}
+
+void infer_attention_grad(InferContext& c) {
+  for (size_t i = 0; i < 3; ++i) c.set(i, c.input(i + 1).dtype, c.input(i + 1).dims);
+}
+
+/// dims[rank - back]
+const DimExpr& from_back(const Handle& x, size_t back) { return x.dims()[x.dims().size() - back]; }
+
+Handle transposed(GradContext& c, Handle x) {
+  std::vector<int64_t> perm(x.dims().size());
+  for (size_t i = 0; i < perm.size(); ++i) perm[i] = static_cast<int64_t>(i);
+  std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
+  return c.transpose(x, perm);
+}
+
+/// scale q k' with the mask applied, whole.
+Handle masked_scores(GradContext& c, Handle q, Handle k) {
+  Handle scores = c.emit("MatMul", {q, transposed(c, k)}) * c.attrs().number("scale");
+  const Handle least = c.literal(-INFINITY, scores.dtype());
+  if (c.attrs().flag("is_causal")) {
+    const Dims square{from_back(q, 2), from_back(k, 2)};
+    const Handle seen = c.emit("Trilu", {c.full(1.0, square, DType::Bool)}, {{"upper", 0}});
+    scores = c.emit("Where", {seen, scores, least});
+  }
+  const Handle mask = c.x(kMask);
+  if (!mask) return scores;
+  if (mask.dtype() == DType::Bool) return c.emit("Where", {mask, scores, least});
+  return scores + c.cast(mask, scores.dtype());
+}
+
+/// All gradients with the L x S matrix as a whole: that of the mask has its size anyway.
+Grads whole_gradient(GradContext& c) {
+  const DType wide = compute_dtype(c.x(kQ).dtype());
+  const Handle q = c.cast(c.x(kQ), wide), k = c.cast(c.x(kK), wide), v = c.cast(c.x(kV), wide);
+  const Handle dy = c.cast(c.dy(), wide);
+  const Attrs draw{{"ratio", c.attrs().number("ratio")}, {"rng", c.attrs().integer("rng")}};
+  const Handle scores = masked_scores(c, q, k);
+  // A row that sees nothing has probabilities of zero, as in torch's _safe_softmax.
+  const Handle most = c.emit("ReduceMax", {scores}, {{"axes", Dims{-1}}, {"keepdims", 1}});
+  const Handle blind = c.emit("Equal", {most, c.literal(-INFINITY, wide)});
+  const Handle zero = c.literal(0.0, wide);
+  const Handle visible = c.emit("Where", {blind, zero, scores});
+  const Handle p = c.emit("Where", {blind, zero, c.emit("Softmax", {visible}, {{"axis", -1}})});
+  const Handle dp = c.emit("DropoutGrad", {c.emit("MatMul", {dy, transposed(c, v)})}, draw);
+  const Handle ds = c.emit("SoftmaxGrad", {dp, p}, {{"axis", -1}});
+  const double scale = c.attrs().number("scale");
+  Grads grads(4);
+  if (c.needs(kQ)) grads[kQ] = c.emit("MatMul", {ds, k}) * scale;
+  if (c.needs(kK)) grads[kK] = c.emit("MatMul", {transposed(c, ds), q}) * scale;
+  if (c.needs(kV)) grads[kV] = c.emit("MatMul", {transposed(c, c.emit("Dropout", {p}, draw)), dy});
+  grads[kMask] = ds;
+  return grads;
+}
+
+Grads attention_grad(GradContext& c) {
+  if (c.needs(kMask)) return whole_gradient(c);
+  return c.emit_all("ScaledDotProductAttentionGrad",
+                    {c.dy(), c.x(kQ), c.x(kK), c.x(kV), c.x(kMask)}, c.attrs());
+}
+
+/// L S (E + V) multiply-adds per head and pass over the matrix.
+double matrix_flops(const Sizes& q, const Sizes& k, const Sizes& v) {
+  const auto queries = static_cast<double>(element_count(q));
+  const auto keys = static_cast<double>(k[k.size() - 2]);
+  const auto widths = static_cast<double>(q.back() + v.back());
+  return q.back() == 0 ? 0.0 : 2.0 * queries / static_cast<double>(q.back()) * keys * widths;
+}
+double attention_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return matrix_flops(in.at(0), in.at(1), in.at(2));
+}
+// The scores again, and two products for each of the two of forward.
+double attention_grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return 2.5 * matrix_flops(in.at(1), in.at(2), in.at(3));
+}
+
+Values convert_attention(TorchCall& t) {
+  Value *q = t.tensor("query"), *k = t.tensor("key"), *v = t.tensor("value");
+  Value* mask = t.optional_tensor("attn_mask");
+  const double ratio = t.number_or("dropout_p", 0.0);
+  if (ratio == 0.0) t.refuse("runs as torch's fused attention");
+  if (!is_floating(q->dtype)) t.refuse("attention of other types than floats");
+  const size_t rank = q->rank();
+  const Dims& dims = q->dims;
+  if (rank < 3 || rank > 4) t.refuse("attention of another rank than 3 and 4");
+  const auto same_heads = [&](const Value* x) {
+    return x->rank() == rank && std::equal(dims.begin(), dims.end() - 2, x->dims.begin());
+  };
+  if (!same_heads(k) || !same_heads(v)) t.refuse("attention of heads that share keys and values");
+  if (mask && mask->rank() > rank) t.refuse("attention with a mask of a higher rank");
+  double scale = 0;
+  if (t.is_none("scale")) {
+    if (!dims.back().is_constant()) t.refuse("attention of heads whose width may change");
+    scale = 1.0 / std::sqrt(static_cast<double>(dims.back().value()));
+  } else {
+    scale = t.number("scale");
+  }
+  return {t.emit("ScaledDotProductAttention", {q, k, v, mask},
+                 {{"scale", scale},
+                  {"is_causal", int64_t{t.flag("is_causal")}},
+                  {"ratio", ratio},
+                  {"rng", t.next_rng_stream()}})};
+}
+
+REGISTER_OP(ScaledDotProductAttention,
+            {.domain = "com.microsoft",
+             .inputs = {"q", "k", "v", "mask?"},
+             .outputs = {"y"},
+             .kind = OpKind::MatMul,
+             .random = true,
+             .infer = infer_attention,
+             .grad = attention_grad,
+             .flops = attention_flops,
+             .from_torch = {{"aten.scaled_dot_product_attention.default", convert_attention}}});
+
+REGISTER_OP(ScaledDotProductAttentionGrad, {.domain = "com.microsoft",
+                                            .inputs = {"dy", "q", "k", "v", "mask?"},
+                                            .outputs = {"dq", "dk", "dv"},
+                                            .kind = OpKind::MatMul,
+                                            .random = true,
+                                            .infer = infer_attention_grad,
+                                            .flops = attention_grad_flops});
+
+}  // namespace
+}  // namespace ortmodule
