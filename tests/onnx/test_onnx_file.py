@@ -146,6 +146,33 @@ def test_attention_with_dynamic_sizes(path):
         close(run(text, {"x": x, "w": w, "keep": keep}, path), y)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("kind", ["none", "causal", "bool", "float"])
+def test_attention_with_dropout_is_spelled_out(path, kind, dtype):
+    """With a ratio that drops nothing; the first row of the masks sees nothing."""
+    mask = {"bool": ", mask: bool[batch,1,seq,keys]", "float": f", mask: {dtype}[seq,keys]"}
+    text = f"""attention (q: {dtype}[batch,3,seq,8], k: {dtype}[batch,3,keys,8],
+                          v: {dtype}[batch,3,keys,4]{mask.get(kind, "")}) => (y) {{
+        y = ScaledDotProductAttention<scale=0.3, is_causal={int(kind == "causal")}, ratio=1e-12,
+            rng=0> (q, k, v{", mask" if kind in mask else ""})
+    }}"""
+    torch_dtype = {"f32": torch.float32, "f16": torch.float16}[dtype]
+    for batch, seq, keys in [(2, 5, 7), (1, 1, 3)]:
+        q, k, v = (
+            torch.randn(batch, 3, n, w).to(torch_dtype) for n, w in ((seq, 8), (keys, 8), (keys, 4))
+        )
+        feeds = {"q": q, "k": k, "v": v}
+        if kind == "bool":
+            feeds["mask"] = torch.rand(batch, 1, seq, keys) > 0.3
+            feeds["mask"][:, :, 0] = False
+        if kind == "float":
+            feeds["mask"] = torch.randn(seq, keys).to(torch_dtype)
+        y = F.scaled_dot_product_attention(
+            q, k, v, feeds.get("mask"), is_causal=kind == "causal", scale=0.3
+        )
+        close(run(text, feeds, path), y, atol=1e-5 if dtype == "f32" else 2e-3)
+
+
 SIZES = """g (x: f32[2*n,m], z: f32[m,k]) => (a, b, c, d, e, f, h, i) {
     a: f32[n,2,m] = Reshape<shape=[n,2,m]> (x)
     b: f32[max(n,((m)%(4)) + 1) - ((n)//(2)),m] =
