@@ -98,11 +98,13 @@ def main() -> int:
     for column in ("model", "decisions", "other bits"):
         table.add_column(column)
     failed = False
+    console = Console(width=120)
     for name in options.models:
         count, differing = measure(name, options.layers)
         failed = failed or bool(differing)
         table.add_row(name, str(count), ", ".join(differing) or "none")
-    Console(width=120).print(table)
+        console.print(f"[dim]{name}: {count} decisions, {len(differing)} with other bits[/dim]")
+    console.print(table)
     return 1 if failed else 0
 
 
