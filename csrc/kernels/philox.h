@@ -36,14 +36,16 @@ ORTM_HD PhiloxBlock philox(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
   return {{c0, c1, c2, c3}};
 }
 
-/// The random word of logical element `index` in stream `rng` of a run.
-ORTM_HD uint32_t philox_word(uint64_t seed, uint64_t rng, uint64_t index) {
-  const uint64_t block = index / 4;
+/// Words of logical elements 4 block, 4 block + 1, ... in stream `rng` of a run.
+ORTM_HD PhiloxBlock philox_block(uint64_t seed, uint64_t rng, uint64_t block) {
   const PhiloxBlock counter{{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                              static_cast<uint32_t>(rng), static_cast<uint32_t>(rng >> 32)}};
-  const PhiloxBlock words =
-      philox(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
-  return words.word[index % 4];
+  return philox(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+}
+
+/// The random word of logical element `index` in stream `rng` of a run.
+ORTM_HD uint32_t philox_word(uint64_t seed, uint64_t rng, uint64_t index) {
+  return philox_block(seed, rng, index / 4).word[index % 4];
 }
 
 /// An element is kept iff its word, as a 64-bit number, is not below this.

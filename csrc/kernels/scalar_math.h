@@ -85,7 +85,7 @@ ORTM_HD Float16 to_float16(float x) {
 ORTM_HD float select(bool condition, float a, float b) { return condition ? a : b; }
 ORTM_HD double select(bool condition, double a, double b) { return condition ? a : b; }
 ORTM_HD float multiply_add(float a, float b, float c) {
-#if defined(__FMA__) || defined(__CUDA_ARCH__)
+#if defined(__FMA__) || defined(__CUDA_ARCH__) || defined(ORTM_CUDA_EMULATION)
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;

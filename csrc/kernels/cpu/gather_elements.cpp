@@ -6,7 +6,8 @@
 #include <cstring>
 
 #include "kernels/cpu/index_reader.h"
-#include "kernels/cpu/iteration.h"
+#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/iteration.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {

@@ -1,8 +1,9 @@
 // Conversions of the pointwise group: memory to tile, tile to memory, tile to tile.
+#include "kernels/pointwise_convert.h"
+
 #include <cstring>
 
 #include "kernels/cpu/pointwise_op.h"
-#include "kernels/dtype_dispatch.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -35,32 +36,13 @@ void store(void* to, const void* tile, int64_t count, int64_t stride) {
   }
 }
 
-// --- rounding to a narrower type, kept in the computation type -----------------------------------
-template <class Stored>
-struct Round {
-  template <class T>
-  T operator()(T x) const {
-    return static_cast<T>(computed(stored<Stored>(x)));
-  }
-};
-
-// --- casts ---------------------------------------------------------------------------------------
-template <class To>
-struct Convert {
-  template <class From>
-  To operator()(From x) const {
-    if constexpr (std::is_same_v<To, bool>) return x != From(0);
-    return static_cast<To>(x);
-  }
-};
-
 template <class From>
 MicroFn conversion_from(Compute to) {
   switch (to) {
-    case Compute::F32: return &unary<Convert<float>, From, float>;
-    case Compute::F64: return &unary<Convert<double>, From, double>;
-    case Compute::I64: return &unary<Convert<int64_t>, From, int64_t>;
-    case Compute::Bool: return &unary<Convert<bool>, From, bool>;
+    case Compute::F32: return &unary<formulas::Convert<float>, From, float>;
+    case Compute::F64: return &unary<formulas::Convert<double>, From, double>;
+    case Compute::I64: return &unary<formulas::Convert<int64_t>, From, int64_t>;
+    case Compute::Bool: return &unary<formulas::Convert<bool>, From, bool>;
   }
   return nullptr;
 }
@@ -79,12 +61,12 @@ MicroFn conversion(Compute from, Compute to) {
 
 MicroFn rounding(DType dtype) {
   switch (dtype) {
-    case DType::BFloat16: return &unary<Round<BFloat16>, float>;
-    case DType::Float16: return &unary<Round<Float16>, float>;
-    case DType::Int32: return &unary<Round<int32_t>, int64_t>;
-    case DType::Int16: return &unary<Round<int16_t>, int64_t>;
-    case DType::Int8: return &unary<Round<int8_t>, int64_t>;
-    case DType::UInt8: return &unary<Round<uint8_t>, int64_t>;
+    case DType::BFloat16: return &unary<formulas::RoundTo<BFloat16>, float>;
+    case DType::Float16: return &unary<formulas::RoundTo<Float16>, float>;
+    case DType::Int32: return &unary<formulas::RoundTo<int32_t>, int64_t>;
+    case DType::Int16: return &unary<formulas::RoundTo<int16_t>, int64_t>;
+    case DType::Int8: return &unary<formulas::RoundTo<int8_t>, int64_t>;
+    case DType::UInt8: return &unary<formulas::RoundTo<uint8_t>, int64_t>;
     default: return nullptr;
   }
 }

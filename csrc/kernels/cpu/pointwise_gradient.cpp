@@ -1,150 +1,19 @@
-// Gradients of activation functions in the pointwise group: (dy, x) or (dy, y) to dx.
+// Gradients of activation functions of the CPU's pointwise group.
+#include "kernels/pointwise_gradient.h"
+
 #include "kernels/cpu/pointwise_op.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-struct GeluGrad {
-  template <class T>
-  T operator()(T dy, T x) const {
-    return gelu_grad(dy, x);
-  }
-};
-struct GeluTanhGrad {
-  template <class T>
-  T operator()(T dy, T x) const {
-    return gelu_tanh_grad(dy, x);
-  }
-};
-struct ReluGrad {  // of y
-  template <class T>
-  T operator()(T dy, T y) const {
-    return y <= T(0) ? T(0) : dy;
-  }
-};
-struct TanhGrad {  // of y
-  template <class T>
-  T operator()(T dy, T y) const {
-    return dy * (T(1) - y * y);
-  }
-};
-struct SigmoidGrad {  // of y
-  template <class T>
-  T operator()(T dy, T y) const {
-    return dy * (T(1) - y) * y;
-  }
-};
-struct SiluGrad {
-  template <class T>
-  T operator()(T dy, T x) const {
-    const T s = sigmoid(x);
-    return dy * s * (T(1) + x * (T(1) - s));
-  }
-};
-struct SoftplusGrad {
-  explicit SoftplusGrad(const MicroParams& p) : beta(p.number[0]), threshold(p.number[1]) {}
-  template <class T>
-  T operator()(T dy, T x) const {
-    const T scaled = x * static_cast<T>(beta);
-    const T slope = dy * sigmoid(scaled);
-    return select(scaled > static_cast<T>(threshold), dy, slope);
-  }
-  double beta, threshold;
-};
-struct LeakyReluGrad {
-  explicit LeakyReluGrad(const MicroParams& p) : alpha(p.number[0]) {}
-  template <class T>
-  T operator()(T dy, T x) const {
-    const T scaled = dy * static_cast<T>(alpha);
-    return x > T(0) ? dy : scaled;
-  }
-  double alpha;
-};
-struct EluGrad {
-  explicit EluGrad(const MicroParams& p) : alpha(p.number[0]) {}
-  template <class T>
-  T operator()(T dy, T x) const {
-    const T slope = dy * static_cast<T>(alpha) * fast_exp(x);
-    return select(x > T(0), dy, slope);
-  }
-  double alpha;
-};
-// The bounds belong to the inside, as in torch.clamp.
-struct ClipGrad {
-  explicit ClipGrad(const MicroParams& p) : low(p.number[0]), high(p.number[1]) {}
-  template <class T>
-  T operator()(T dy, T x) const {
-    const T above = x >= static_cast<T>(low) ? dy : T(0);
-    return x <= static_cast<T>(high) ? above : T(0);
-  }
-  double low, high;
-};
-struct LogSigmoidGrad {
-  template <class T>
-  T operator()(T dy, T x) const {
-    return dy * sigmoid(-x);
-  }
-};
-struct MishGrad {
-  template <class T>
-  T operator()(T dy, T x) const {
-    const T t = fast_tanh(std::log1p(fast_exp(x)));
-    return dy * (t + x * sigmoid(x) * (T(1) - t * t));
-  }
-};
-struct HardSigmoidGrad {
-  template <class T>
-  T operator()(T dy, T x) const {
-    const T inside = dy / T(6);
-    return x > T(-3) && x < T(3) ? inside : T(0);
-  }
-};
-struct HardSwishGrad {
-  template <class T>
-  T operator()(T dy, T x) const {
-    const T inside = dy * (x / T(3) + T(0.5));
-    const T right = x < T(3) ? inside : dy;
-    return x <= T(-3) ? T(0) : right;
-  }
-};
+using namespace formulas;
 
-void configure_clip(const NodeFacts& node, MicroParams& p) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  p.number[0] = node.attrs.number("min", -infinity);
-  p.number[1] = node.attrs.number("max", infinity);
-}
-void configure_leaky_relu(const NodeFacts& node, MicroParams& p) {
-  p.number[0] = node.attrs.number("alpha", 0.01);
-}
-void configure_elu(const NodeFacts& node, MicroParams& p) {
-  p.number[0] = node.attrs.number("alpha", 1.0);
-}
-void configure_softplus(const NodeFacts& node, MicroParams& p) {
-  p.number[0] = node.attrs.number("beta", 1.0);
-  p.number[1] = node.attrs.number("threshold", 20.0);
-}
-
-constexpr MicroOp kGradients[] = {
-    ORTM_FLOAT_ROWS("GeluGrad", binary_formula, GeluGrad),
-    ORTM_FLOAT_ROWS("GeluGrad.tanh", binary_formula, GeluTanhGrad),
-    ORTM_FLOAT_ROWS("ReluGrad", binary, ReluGrad),
-    ORTM_FLOAT_ROWS("TanhGrad", binary, TanhGrad),
-    ORTM_FLOAT_ROWS("SigmoidGrad", binary, SigmoidGrad),
-    ORTM_FLOAT_ROWS("SiluGrad", binary_formula, SiluGrad),
-    ORTM_FLOAT_ROWS("LogSigmoidGrad", binary_formula, LogSigmoidGrad),
-    ORTM_FLOAT_ROWS("MishGrad", binary, MishGrad),
-    ORTM_FLOAT_ROWS("HardSigmoidGrad", binary, HardSigmoidGrad),
-    ORTM_FLOAT_ROWS("HardSwishGrad", binary, HardSwishGrad),
-    ORTM_FLOAT_ROWS_WITH("ClipGrad", binary, ClipGrad, &configure_clip),
-    ORTM_FLOAT_ROWS_WITH("LeakyReluGrad", binary, LeakyReluGrad, &configure_leaky_relu),
-    ORTM_FLOAT_ROWS_WITH("EluGrad", binary_formula, EluGrad, &configure_elu),
-    ORTM_FLOAT_ROWS_WITH("SoftplusGrad", binary_formula, SoftplusGrad, &configure_softplus),
-};
+constexpr MicroOp kOps[] = {ORTM_GRADIENT_OPS(ORTM_MICRO_OP)};
 
 }  // namespace
 
-std::span<const MicroOp> gradient_ops() { return kGradients; }
+std::span<const MicroOp> gradient_ops() { return kOps; }
 
 }  // namespace ORTM_ISA
 }  // namespace ortmodule

@@ -7,23 +7,10 @@
 #include <string_view>
 
 #include "kernels/cpu/float_vec.h"
+#include "kernels/pointwise_row.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
-
-/// Types in which tiles are computed.
-enum class Compute : uint8_t { F32, F64, I64, Bool };
-
-Compute compute_of(DType dtype);
-int64_t bytes_of(Compute type);
-/// Whether an element of `dtype` in memory is already of its computation type.
-bool is_stored_as_computed(DType dtype);
-
-/// Attributes of a node in the form that its loop wants.
-struct MicroParams {
-  double number[2] = {0, 0};
-  uint64_t word[2] = {0, 0};
-};
 
 /// Where a tile stands in the logical order of the output, for random ops.
 struct RandomState {
@@ -41,13 +28,11 @@ struct MicroArgs {
 };
 using MicroFn = void (*)(const MicroArgs&);
 
+/// A row of the CPU's tables: the loop of a PointwiseRow.
 struct MicroOp {
-  std::string_view name;  // op name, with ".variant" where an attribute selects the loop
+  std::string_view name;
   Compute in = Compute::F32;
-  Compute out = Compute::F32;
   MicroFn run = nullptr;
-  void (*configure)(const NodeFacts&, MicroParams&) = nullptr;
-  bool random = false;
 };
 
 /// The tables, one per family.
@@ -58,11 +43,7 @@ std::span<const MicroOp> elementary_ops();
 std::span<const MicroOp> gradient_ops();
 std::span<const MicroOp> random_ops();
 
-/// The micro-op of a node (Cast is not one, see conversions below), or null. Its operands are all
-/// of one computation type but for Where's condition.
-const MicroOp* find_micro_op(const NodeFacts& node);
-/// The computation type that decides: that of the first operand, the second one's for Where.
-Compute deciding_type(const NodeFacts& node);
+MicroFn find_loop(const PointwiseRow& row);
 
 // --- conversions -------------------------------------------------------------------------------
 /// Cast between computation types, with PyTorch's rules: towards zero to integers, != 0 to bool.
@@ -77,20 +58,9 @@ using StoreFn = void (*)(void* to, const void* tile, int64_t count, int64_t stri
 StoreFn store_of(DType dtype);
 
 // --- loops -------------------------------------------------------------------------------------
-// F is a functor; one that needs attributes is constructed from MicroParams.
-template <class F>
-inline F make_functor(const MicroArgs& m) {
-  if constexpr (std::is_constructible_v<F, const MicroParams&>) {
-    return F(*m.params);
-  } else {
-    (void)m;
-    return F();
-  }
-}
-
 template <class F, class In, class Out = In>
 void unary(const MicroArgs& m) {
-  const F f = make_functor<F>(m);
+  const F f = make_functor<F>(*m.params);
   const In* a = static_cast<const In*>(m.in[0]);
   Out* out = static_cast<Out*>(m.out);
   const int64_t count = m.count;
@@ -98,20 +68,25 @@ void unary(const MicroArgs& m) {
   for (int64_t i = 0; i < count; ++i) out[i] = f(a[i]);
 }
 
+template <class F, class In, class Out = In>
+void unary_library(const MicroArgs& m) {
+  unary<F, In, Out>(m);
+}
+
 /// The same for functors over scalar_math.h's formulas, which take double and FloatVec.
-template <class F, class T>
+template <class F, class In, class Out>
 void unary_formula(const MicroArgs& m) {
-  if constexpr (std::is_same_v<T, float>) {
-    map_vectors(make_functor<F>(m), m.count, static_cast<float*>(m.out),
+  if constexpr (std::is_same_v<In, float>) {
+    map_vectors(make_functor<F>(*m.params), m.count, static_cast<float*>(m.out),
                 static_cast<const float*>(m.in[0]));
   } else {
-    unary<F, T>(m);
+    unary<F, In, Out>(m);
   }
 }
 
 template <class F, class In, class Out = In>
 void binary(const MicroArgs& m) {
-  const F f = make_functor<F>(m);
+  const F f = make_functor<F>(*m.params);
   const In* a = static_cast<const In*>(m.in[0]);
   const In* b = static_cast<const In*>(m.in[1]);
   Out* out = static_cast<Out*>(m.out);
@@ -120,30 +95,23 @@ void binary(const MicroArgs& m) {
   for (int64_t i = 0; i < count; ++i) out[i] = f(a[i], b[i]);
 }
 
-template <class F, class T>
+template <class F, class In, class Out = In>
+void binary_library(const MicroArgs& m) {
+  binary<F, In, Out>(m);
+}
+
+template <class F, class In, class Out>
 void binary_formula(const MicroArgs& m) {
-  if constexpr (std::is_same_v<T, float>) {
-    map_vectors(make_functor<F>(m), m.count, static_cast<float*>(m.out),
+  if constexpr (std::is_same_v<In, float>) {
+    map_vectors(make_functor<F>(*m.params), m.count, static_cast<float*>(m.out),
                 static_cast<const float*>(m.in[0]), static_cast<const float*>(m.in[1]));
   } else {
-    binary<F, T>(m);
+    binary<F, In, Out>(m);
   }
 }
 
 }  // namespace ORTM_ISA
 }  // namespace ortmodule
 
-/// Rows of a table for float and double.
-#define ORTM_FLOAT_ROWS(name, loop, F)                   \
-  {name, Compute::F32, Compute::F32, &loop<F, float>}, { \
-    name, Compute::F64, Compute::F64, &loop<F, double>   \
-  }
-/// The same with attributes.
-#define ORTM_FLOAT_ROWS_WITH(name, loop, F, configure)              \
-  {name, Compute::F32, Compute::F32, &loop<F, float>, configure}, { \
-    name, Compute::F64, Compute::F64, &loop<F, double>, configure   \
-  }
-#define ORTM_INTEGER_ROW(name, loop, F) \
-  { name, Compute::I64, Compute::I64, &loop<F, int64_t> }
-#define ORTM_BOOL_ROW(name, loop, F) \
-  { name, Compute::Bool, Compute::Bool, &loop<F, bool> }
+/// An entry of a table of MicroOps from a row of a list of ops (kernels/pointwise_row.h).
+#define ORTM_MICRO_OP(name, loop, F, In, Out) {name, kComputeOf<In>, &loop<F, In, Out>},

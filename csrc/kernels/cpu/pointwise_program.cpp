@@ -118,8 +118,8 @@ class Compiler {
   }
 
   int add_micro_op(const NodeFacts& node, DType out) {
-    const MicroOp* op = find_micro_op(node);
-    ORTM_ASSERT(op, "pointwise op ", node.op, " was accepted without a micro-op");
+    const PointwiseRow* op = find_pointwise_row(node);
+    ORTM_ASSERT(op, "pointwise op ", node.op, " was accepted without a row");
     std::vector<int> in;
     for (size_t i = 0; i < node.inputs.size() && i < 3; ++i) {
       const bool condition = node.op == "Where" && i == 0;
@@ -129,7 +129,7 @@ class Compiler {
     MicroParams params;
     if (op->configure) op->configure(node, params);
     random_ = random_ || op->random;
-    const int value = add_op(op->run, std::move(in), op->out, params);
+    const int value = add_op(find_loop(*op), std::move(in), op->out, params);
     // Every node rounds to its own type, so that grouping changes no bit.
     return rounding(out) ? add_op(rounding(out), {value}, op->out) : value;
   }
@@ -388,32 +388,6 @@ class Compiler {
   bool fits_ = true;
 };
 
-Reason node_unsupported(const NodeFacts& node) {
-  for (size_t i = 0; i < node.inputs.size(); ++i)
-    if (node.inputs[i].kind != OperandRef::Kind::Absent &&
-        !kRealTypes.contains(node.input_dtypes[i]))
-      return str(node.op, " of ", name_of(node.input_dtypes[i]), " is not a pointwise kernel");
-  if (!kRealTypes.contains(node.output_dtypes.at(0)))
-    return str(node.op, " to ", name_of(node.output_dtypes.at(0)), " is not a pointwise kernel");
-  if (node.inputs.empty()) return str(node.op, " has no operand");
-  if (node.op == "Cast") return {};
-  const MicroOp* op = find_micro_op(node);
-  if (!op)
-    return str(node.op, " of ", name_of(node.input_dtypes[node.op == "Where" ? 1 : 0]),
-               " is not a pointwise kernel");
-  if (op->out != compute_of(node.output_dtypes[0]))
-    return str(node.op, " cannot give ", name_of(node.output_dtypes[0]));
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    const OperandRef::Kind kind = node.inputs[i].kind;
-    if (kind == OperandRef::Kind::Absent || kind == OperandRef::Kind::Literal) continue;
-    const Compute want = node.op == "Where" && i == 0 ? Compute::Bool : op->in;
-    if (compute_of(node.input_dtypes[i]) != want)
-      return str("operand ", i, " of ", node.op, " is ", name_of(node.input_dtypes[i]),
-                 " while operand ", node.op == "Where" ? 1 : 0, " is not");
-  }
-  return {};
-}
-
 }  // namespace
 
 Reason pointwise_unsupported(const StepFacts& facts) {
@@ -424,7 +398,7 @@ Reason pointwise_unsupported(const StepFacts& facts) {
     if (output.layout.sizes != sizes) return "the outputs differ in shape";
   size_t values = facts.inputs.size() + facts.outputs.size() + 1;
   for (const NodeFacts& node : facts.nodes) {
-    if (Reason reason = node_unsupported(node)) return reason;
+    if (Reason reason = pointwise_node_unsupported(node)) return reason;
     values += 2;  // the op and its rounding
     for (const OperandRef& ref : node.inputs) values += ref.kind == OperandRef::Kind::Literal;
   }

@@ -5,8 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/iteration.h"
+#include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/pointwise_op.h"
+#include "kernels/iteration.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {

@@ -1,22 +1,16 @@
-// Dropout and its gradient, one function: y[i] = keep(i) ? x[i] / (1 - ratio) : 0, with keep(i)
-// drawn by Philox from the element's logical index (kernels/philox.h), so that no mask is stored.
+// Dropout of the CPU's pointwise group: many random words at a time.
+#include "kernels/pointwise_random.h"
+
 #include "kernels/cpu/philox_words.h"
 #include "kernels/cpu/pointwise_op.h"
-#include "kernels/philox.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-constexpr int64_t kChunk = 512;  // words at a time, a multiple of 4
+using namespace formulas;
 
-// params: word[0] threshold, word[1] stream, number[0] scale.
-void configure_dropout(const NodeFacts& node, MicroParams& p) {
-  const double ratio = node.attrs.number("ratio");
-  p.number[0] = dropout_scale(ratio);
-  p.word[0] = dropout_threshold(ratio);
-  p.word[1] = static_cast<uint64_t>(node.attrs.integer("rng"));
-}
+constexpr int64_t kChunk = 512;  // words at a time, a multiple of 4
 
 template <class T>
 void apply(T* out, const T* x, const uint32_t* words, int64_t count, uint64_t threshold, T scale) {
@@ -32,10 +26,11 @@ void apply(T* out, const T* x, const uint32_t* words, int64_t count, uint64_t th
   }
 }
 
-template <class T>
+template <class F, class T, class>
 void dropout(const MicroArgs& m) {
-  const uint64_t threshold = m.params->word[0], rng = m.params->word[1];
-  const T scale = static_cast<T>(m.params->number[0]);
+  const F f(*m.params);
+  const uint64_t threshold = f.threshold, rng = f.rng;
+  const T scale = static_cast<T>(f.scale);
   const T* x = static_cast<const T*>(m.in[0]);
   T* out = static_cast<T*>(m.out);
   const RandomState& random = *m.random;
@@ -60,16 +55,11 @@ void dropout(const MicroArgs& m) {
   }
 }
 
-constexpr MicroOp kRandom[] = {
-    {"Dropout", Compute::F32, Compute::F32, &dropout<float>, &configure_dropout, true},
-    {"Dropout", Compute::F64, Compute::F64, &dropout<double>, &configure_dropout, true},
-    {"DropoutGrad", Compute::F32, Compute::F32, &dropout<float>, &configure_dropout, true},
-    {"DropoutGrad", Compute::F64, Compute::F64, &dropout<double>, &configure_dropout, true},
-};
+constexpr MicroOp kOps[] = {ORTM_RANDOM_OPS(ORTM_MICRO_OP)};
 
 }  // namespace
 
-std::span<const MicroOp> random_ops() { return kRandom; }
+std::span<const MicroOp> random_ops() { return kOps; }
 
 }  // namespace ORTM_ISA
 }  // namespace ortmodule

@@ -8,7 +8,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/iteration.h"
+#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/iteration.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {

@@ -7,7 +7,8 @@
 // Bytes moved: each operand and the result once.
 #include <cstring>
 
-#include "kernels/cpu/iteration.h"
+#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/iteration.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {

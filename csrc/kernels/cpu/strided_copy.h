@@ -2,7 +2,8 @@
 // SliceGrad and Tile are made of.
 #pragma once
 
-#include "kernels/cpu/iteration.h"
+#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/iteration.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {

@@ -1,10 +1,9 @@
-#include "kernels/cpu/iteration.h"
+#include "kernels/iteration.h"
 
 #include <algorithm>
 #include <numeric>
 
 namespace ortmodule {
-inline namespace ORTM_ISA {
 
 int64_t IterationSpace::count() const {
   int64_t total = 1;
@@ -79,5 +78,4 @@ int real_rank(const Sizes& sizes) {
       std::count_if(sizes.begin(), sizes.end(), [](int64_t size) { return size != 1; }));
 }
 
-}  // namespace ORTM_ISA
 }  // namespace ortmodule

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "base/layout.h"
-#include "kernels/cpu/cpu_kernel.h"
 
 namespace ortmodule {
-inline namespace ORTM_ISA {
 
 inline constexpr int kMaxRank = 16;
 using Coords = std::array<int64_t, kMaxRank>;
@@ -39,5 +39,4 @@ IterationSpace iteration_space(const Sizes& sizes, const std::vector<Sizes>& str
 /// Number of dimensions of more than one element: what kMaxRank limits.
 int real_rank(const Sizes& sizes);
 
-}  // namespace ORTM_ISA
 }  // namespace ortmodule

@@ -1,0 +1,35 @@
+// Conversions between computation types and rounding to narrower types, for the CPU and CUDA
+// pointwise groups.
+#pragma once
+
+#include "kernels/dtype_dispatch.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace formulas {
+
+/// Cast with PyTorch's rules: towards zero to integers, != 0 to bool.
+template <class To>
+struct Convert {
+  template <class From>
+  ORTM_HD To operator()(From x) const {
+    if constexpr (std::is_same_v<To, bool>) {
+      return x != From(0);
+    } else {
+      return static_cast<To>(x);
+    }
+  }
+};
+
+/// What `Stored` can hold of x, kept in the computation type.
+template <class Stored>
+struct RoundTo {
+  template <class T>
+  ORTM_HD T operator()(T x) const {
+    return static_cast<T>(computed(stored<Stored>(x)));
+  }
+};
+
+}  // namespace formulas
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
