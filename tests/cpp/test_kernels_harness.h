@@ -1,5 +1,7 @@
-// Runs a CPU kernel as the executor would, without graph and plan: tensors by layout, every copy of
-// the kernel (one per instruction set), workspace and prepared state included.
+// Runs kernels as the executor would, without graph and plan: tensors by layout, every copy of the
+// CPU kernel (one per instruction set) and the CUDA kernel in its emulation on the CPU
+// (tests/cuda_emulation), workspace and prepared state included. Ops without a CUDA kernel are
+// reported by test_kernels_cuda.cpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -205,19 +207,22 @@ inline StepFacts facts_of(std::vector<NodeFacts> nodes, const std::vector<Tensor
   return facts;
 }
 
-/// Runs every copy of the kernels of `key` on these facts, on one and on two threads, and calls
-/// check after each.
+/// Runs every kernel of `key` on these facts, the CPU's on one and on two threads, CUDA's twice,
+/// and calls check after each. A kernel that refuses fails the test.
 inline void run_all_kernels(std::string_view key, const StepFacts& facts,
                             const std::vector<Tensor*>& in, const std::vector<Tensor*>& out,
                             const std::function<void()>& check) {
   const std::vector<const KernelDef*> defs = kernels_of(key);
   ASSERT_FALSE(defs.empty()) << "no kernel for " << key;
   for (const KernelDef* def : defs) {
-    if (def->device != Device::CPU) continue;
+    SCOPED_TRACE(def->name);
     if (def->unsupported) {
       const Reason reason = def->unsupported(facts);
-      ASSERT_FALSE(reason) << key << ": " << *reason;
+      ASSERT_FALSE(reason) << def->name << ": " << *reason;
     }
+    const DType leading = in.empty() ? out[0]->dtype() : in[0]->dtype();
+    ASSERT_TRUE(def->dtypes.contains(leading))
+        << def->name << " does not take " << name_of(leading);
     std::vector<Tensor> first(out.size());
     run_kernel(*def, facts, in, out);
     for (size_t i = 0; i < out.size(); ++i)
@@ -226,7 +231,8 @@ inline void run_all_kernels(std::string_view key, const StepFacts& facts,
     run_kernel(*def, facts, in, out, two_threads);
     for (size_t i = 0; i < out.size(); ++i) {
       if (!out[i]) continue;
-      EXPECT_TRUE(first[i].same_bits(*out[i])) << key << ": threads change output " << i;
+      EXPECT_TRUE(first[i].same_bits(*out[i]))
+          << def->name << ": a second run changes output " << i;
     }
   }
 }

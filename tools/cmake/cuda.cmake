@@ -73,22 +73,25 @@ foreach(name cublas cublasLt cudnn)
   endif()
 endforeach()
 
-file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cu)
+# Host code of kernels in .cpp files is left to the C++ compiler.
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cpp)
 if(TORCH_CUDA_VERSION OR ORTMODULE_CUDA STREQUAL "ON")
   add_library(ortm_kernels_cuda OBJECT ${cuda_sources})
 else()
   add_library(ortm_kernels_cuda OBJECT EXCLUDE_FROM_ALL ${cuda_sources})
 endif()
 add_custom_target(cuda_kernels_check DEPENDS ortm_kernels_cuda)
-target_include_directories(ortm_kernels_cuda PRIVATE ${PROJECT_SOURCE_DIR}/csrc)
+ortm_target(ortm_kernels_cuda)
 # After the toolkit's own headers: the wheels bring a second copy of them.
 foreach(dir ${ORTM_CUDA_INCLUDE_DIRS})
-  target_compile_options(ortm_kernels_cuda PRIVATE "SHELL:-Xcompiler -idirafter,${dir}")
+  target_compile_options(ortm_kernels_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -idirafter,${dir}>)
 endforeach()
 target_compile_options(ortm_kernels_cuda PRIVATE
-  --expt-relaxed-constexpr --extended-lambda --fmad=false --threads=2
-  "SHELL:-Xcompiler -Wall,-Wextra,-ffp-contract=off"
-  $<$<BOOL:${ORTMODULE_WERROR}>:-Werror=all-warnings>)
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda --fmad=false --threads=2>
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall,-Wextra,-ffp-contract=off>"
+  $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${ORTMODULE_WERROR}>>:-Werror=all-warnings>)
 
 if(TORCH_CUDA_VERSION)
   set(ORTM_HAS_CUDA ON)

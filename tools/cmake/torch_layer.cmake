@@ -47,6 +47,9 @@ if(ORTM_HAS_CUDA)
   target_include_directories(_C SYSTEM PRIVATE ${ORTM_CUDA_INCLUDE_DIRS})
   target_link_libraries(_C PRIVATE torch::torch_cuda torch::c10_cuda ${ORTM_CUDA_LIBRARIES})
 endif()
+if(ORTMODULE_TESTS AND NOT ORTM_HAS_CUDA)
+  target_sources(_C PRIVATE $<TARGET_OBJECTS:ortm_cuda_emulation>)
+endif()
 set(version_script ${PROJECT_SOURCE_DIR}/tools/cmake/exports.map)
 target_link_options(_C PRIVATE
   -Wl,--version-script=${version_script} -Wl,--exclude-libs,ALL -Wl,--gc-sections

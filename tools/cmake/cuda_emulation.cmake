@@ -1,0 +1,19 @@
+# The CUDA kernels compiled by the C++ compiler to run on the CPU (tests/cuda_emulation), for the
+# tests: every .cu file through a wrapper that includes it, so that the language is C++. Never part
+# of a release.
+file(GLOB cu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cu)
+list(FILTER cu_sources EXCLUDE REGEX "/device_info\\.cu$") # asks the driver
+set(wrappers)
+foreach(source ${cu_sources})
+  get_filename_component(stem ${source} NAME_WE)
+  set(wrapper ${PROJECT_BINARY_DIR}/cuda_emulation/${stem}.cpp)
+  file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"kernels/cuda/@stem@.cu\"\n" @ONLY)
+  list(APPEND wrappers ${wrapper})
+endforeach()
+file(GLOB host_sources CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/tests/cuda_emulation/*.cpp)
+add_library(ortm_cuda_emulation OBJECT ${wrappers} ${host_sources})
+ortm_target(ortm_cuda_emulation)
+target_include_directories(ortm_cuda_emulation PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda_emulation)
+target_compile_definitions(ortm_cuda_emulation PRIVATE ORTM_CUDA_EMULATION ORTM_ISA=cuda_emulation)
+target_compile_options(ortm_cuda_emulation PRIVATE -Wno-unknown-pragmas)
