@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/axis.h"
 #include "kernels/cpu/float_vec.h"
 #include "kernels/dtype_dispatch.h"
 
@@ -194,27 +195,6 @@ template <class Body>
 inline void for_each_chunk(int64_t count, const Body& body) {
   for (int64_t begin = 0; begin < count; begin += kRowChunk)
     body(begin, std::min(kRowChunk, count - begin));
-}
-
-/// An axis attribute counted from the front.
-inline int64_t normalized_axis(int64_t axis, size_t rank) {
-  return axis < 0 ? axis + static_cast<int64_t>(rank) : axis;
-}
-
-/// Sizes before, at and behind an axis.
-struct AxisSplit {
-  int64_t outer = 1, axis = 1, inner = 1;
-};
-inline AxisSplit split_at(const Sizes& sizes, int64_t axis) {
-  AxisSplit split;
-  axis = normalized_axis(axis, sizes.size());
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    int64_t& part = static_cast<int64_t>(d) < axis    ? split.outer
-                    : static_cast<int64_t>(d) == axis ? split.axis
-                                                      : split.inner;
-    part *= sizes[d];
-  }
-  return split;
 }
 
 }  // namespace ORTM_ISA

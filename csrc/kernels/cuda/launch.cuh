@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/iteration.h"
 #include "kernels/kernel.h"
 
 namespace ortmodule::cuda {
@@ -41,6 +42,33 @@ inline void check_launch(const char* kernel, cudaError_t status) {
 
 inline int64_t blocks_for(int64_t items, int64_t per_block) {
   return (items + per_block - 1) / per_block;
+}
+
+/// Cuts a space into parts of at most kLaunchElements, so that positions in each are 32-bit
+/// numbers: halves along the outermost dimension, as often as it takes. body(sizes, offsets,
+/// total): sizes of the part and, per operand, the element at its first position. Empty spaces have
+/// no part.
+template <class Body>
+void for_each_part(const IterationSpace& space, const Coords& sizes,
+                   const std::vector<int64_t>& offsets, const Body& body) {
+  int64_t total = 1;
+  for (int d = 0; d < space.rank; ++d) total *= sizes[d];
+  if (total == 0) return;
+  if (total <= kLaunchElements) return body(sizes, offsets, total);
+  int d = 0;
+  while (sizes[d] == 1) ++d;
+  Coords first = sizes, second = sizes;
+  // A multiple of 16 keeps the second half as aligned as the first.
+  first[d] = sizes[d] / 2 >= 16 ? sizes[d] / 2 / 16 * 16 : sizes[d] / 2;
+  second[d] = sizes[d] - first[d];
+  std::vector<int64_t> second_offsets = offsets;
+  for (size_t i = 0; i < offsets.size(); ++i) second_offsets[i] += first[d] * space.strides[i][d];
+  for_each_part(space, first, offsets, body);
+  for_each_part(space, second, second_offsets, body);
+}
+template <class Body>
+void for_each_part(const IterationSpace& space, const Body& body) {
+  for_each_part(space, space.sizes, std::vector<int64_t>(space.strides.size(), 0), body);
 }
 
 /// Launches `kernel(args...)`, arguments converted as in a call. An empty grid is no error and does

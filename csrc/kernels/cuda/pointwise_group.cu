@@ -397,30 +397,11 @@ class Launcher {
       : program_(*static_cast<const PointwiseProgram*>(args.prepared)), args_(args) {}
 
   void run() {
-    const IterationSpace& space = program_.space;
-    run_part(space.sizes, std::vector<int64_t>(space.strides.size(), 0));
+    for_each_part(program_.space, [&](const Coords& sizes, const std::vector<int64_t>& offsets,
+                                      int64_t total) { launch(sizes, offsets, total); });
   }
 
  private:
-  // Positions are 32-bit numbers: larger spaces are halved along their outermost dimension.
-  void run_part(const Coords& sizes, const std::vector<int64_t>& offsets) {
-    const IterationSpace& space = program_.space;
-    int64_t total = 1;
-    for (int d = 0; d < space.rank; ++d) total *= sizes[d];
-    if (total == 0) return;
-    if (total <= kLaunchElements) return launch(sizes, offsets, total);
-    int d = 0;
-    while (sizes[d] == 1) ++d;
-    Coords first = sizes, second = sizes;
-    first[d] = sizes[d] / 2 + sizes[d] / 2 % kPointwisePerThread;
-    first[d] = std::min(first[d], sizes[d] - 1);
-    second[d] = sizes[d] - first[d];
-    std::vector<int64_t> second_offsets = offsets;
-    for (size_t i = 0; i < offsets.size(); ++i) second_offsets[i] += first[d] * space.strides[i][d];
-    run_part(first, offsets);
-    run_part(second, second_offsets);
-  }
-
   void launch(const Coords& sizes, const std::vector<int64_t>& offsets, int64_t total) {
     PointwiseLaunch launch = program_.launch;
     for (size_t i = 0; i < program_.outputs; ++i) launch.tensors[i].data = args_.out[i].data;

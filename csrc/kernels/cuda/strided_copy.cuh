@@ -1,0 +1,27 @@
+// Copies between tensors of one shape and any strides, for the kernels that only move elements.
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/iteration.h"
+
+namespace ortmodule::cuda {
+
+/// A copy prepared from layouts: `to` and `from` are strides for `sizes`, in elements.
+struct StridedCopy {
+  IterationSpace space;  // operand 0: to, operand 1: from
+  int64_t element_bytes = 0;
+  int64_t total = 0;
+  bool linear = false;  // both sides are consecutive
+  int source_dim = -1;  // the dimension along which the source is consecutive, if the destination
+                        // is along the last one: the plane of both is transposed
+};
+StridedCopy make_copy(const Sizes& sizes, const Sizes& to, const Sizes& from, size_t element_bytes);
+
+/// Enqueues the copy. Destination and source must not overlap.
+void run_copy(const StridedCopy& copy, void* to, const void* from, const KernelContext& context);
+
+/// Fills the tensor's memory, which is dense, with `value` rounded to its type (complex: zero
+/// only).
+void fill(const TensorView& view, double value, const KernelContext& context);
+
+}  // namespace ortmodule::cuda
