@@ -35,6 +35,15 @@ TEST(Contiguous, CopiesEmptyScalarAndFiveDimensions) {
   check_copy(heads, Tensor(DType::Float32, {2, 4, 33, 8}));
 }
 
+// More elements than a CUDA launch of the emulation takes.
+TEST(Contiguous, CopiesLargeTensors) {
+  for (const Sizes& strides : {Sizes{600, 1, 300}, Sizes{600, 2, 1}, Sizes{1, 700, 350}}) {
+    Tensor x = Tensor::random(DType::Float32, {350, 300, 2}, 4, -1, 1, strides);
+    check_copy(x, Tensor(DType::Float32, {350, 300, 2}));
+    check_copy(x, Tensor(DType::Float32, {350, 300, 2}, {1, 350, 350 * 300}));
+  }
+}
+
 TEST(Contiguous, CopiesComplex) {
   Tensor x(DType::Complex128, {3, 2}, {1, 3}), y(DType::Complex128, {3, 2});
   double* values = static_cast<double*>(x.data());

@@ -174,6 +174,12 @@ TEST(Constants, FillAndCount) {
     run_op("ConstantOfShape", {{"value", 3.0}, {"shape", Dims{3, 5}}, {"dtype", dtype}}, {},
            {&full},
            [&] { expect_close(full, std::vector<double>(15, 3.0), 0, 0, "ConstantOfShape"); });
+    for (int64_t count : {1, 7, 100, 5000}) {
+      Tensor like(dtype, {count}), zeros(dtype, {count});
+      run_op("GradientZeros", {}, {&like}, {&zeros}, [&] {
+        expect_close(zeros, std::vector<double>(static_cast<size_t>(count), 0.0), 0, 0, "zeros");
+      });
+    }
     run_op("Range", {{"start", 2}, {"limit", 20}, {"delta", 3}, {"dtype", dtype}}, {}, {&counted},
            [&] {
              expect_close(counted, {2, 5, 8, 11, 14, 17}, 0, 0, "Range");

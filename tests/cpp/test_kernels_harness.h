@@ -214,6 +214,8 @@ inline void run_all_kernels(std::string_view key, const StepFacts& facts,
                             const std::function<void()>& check) {
   const std::vector<const KernelDef*> defs = kernels_of(key);
   ASSERT_FALSE(defs.empty()) << "no kernel for " << key;
+  const bool same_on_all = key == "PointwiseGroup" && isa_available(Isa::Avx2);
+  std::vector<Tensor> widest;  // results of the first kernel, that of the widest instruction set
   for (const KernelDef* def : defs) {
     SCOPED_TRACE(def->name);
     if (def->unsupported) {
@@ -228,6 +230,9 @@ inline void run_all_kernels(std::string_view key, const StepFacts& facts,
     for (size_t i = 0; i < out.size(); ++i)
       if (out[i]) first[i] = *out[i];
     check();
+    if (widest.empty()) widest = first;
+    for (size_t i = 0; i < out.size() && same_on_all && def->device == Device::CUDA; ++i)
+      EXPECT_TRUE(first[i].same_bits(widest[i])) << def->name << " has bits of its own in " << i;
     run_kernel(*def, facts, in, out, two_threads);
     for (size_t i = 0; i < out.size(); ++i) {
       if (!out[i]) continue;
