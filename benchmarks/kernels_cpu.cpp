@@ -105,7 +105,7 @@ void bench(const std::string& name, const std::string& key, std::vector<NodeFact
   std::byte* aligned =
       workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
   KernelContext context;
-  context.seed = 42;
+  context.seed.value = 42;
   const std::shared_ptr<const void> prepared = def->prepare ? def->prepare(facts) : nullptr;
   const KernelArgs args{facts, in_views, out_views, aligned, prepared.get(), context};
   report(name, nanoseconds_per_call([&] { def->run(args); }), bytes);

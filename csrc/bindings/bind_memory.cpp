@@ -149,6 +149,7 @@ const char* kind_name(PlannedStorage::Role role) {
 }  // namespace
 
 py::object memory_facts(CompiledPiece& piece) {
+  const DeviceScope scope(piece.runtime());
   const MemoryChoice* choice = piece.session().memory_choice();
   if (!choice) return py::none();
   py::dict facts = choice_facts(*choice, piece.session().first_sizes());
@@ -158,6 +159,7 @@ py::object memory_facts(CompiledPiece& piece) {
 }
 
 py::object timeline(CompiledPiece& piece, bool optimized) {
+  const DeviceScope scope(piece.runtime());
   Session& session = piece.session();
   const MemoryChoice* choice = session.memory_choice();
   if (!choice) return py::none();
@@ -197,6 +199,7 @@ py::object timeline(CompiledPiece& piece, bool optimized) {
 
 /// Peak and time if exactly the row of that number were applied.
 py::object row_figures(CompiledPiece& piece, size_t row) {
+  const DeviceScope scope(piece.runtime());
   const MemoryChoice* choice = piece.session().memory_choice();
   if (!choice) return py::none();
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
@@ -207,6 +210,7 @@ py::object row_figures(CompiledPiece& piece, size_t row) {
 /// Peak and time if exactly these stashes were recomputed, given as (position, strategy).
 py::object decision_figures(CompiledPiece& piece,
                             const std::vector<std::pair<size_t, int>>& decisions) {
+  const DeviceScope scope(piece.runtime());
   const MemoryChoice* choice = piece.session().memory_choice();
   if (!choice) return py::none();
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());

@@ -127,6 +127,13 @@ void init_session(py::module_& m) {
   py::register_exception<Error>(m, "ORTModuleError", PyExc_RuntimeError);
   py::class_<PieceOptions>(m, "PieceOptions", "How a piece is optimized and planned.")
       .def(py::init<>())
+      .def_property(
+          "device", [](const PieceOptions& options) { return options.device.str(); },
+          [](PieceOptions& options, const std::string& name) {
+            options.device = c10::Device(name);
+          },
+          "Where the tensors are: 'cpu' or 'cuda:<index>'.")
+      .def_readwrite("emulate_cuda", &PieceOptions::emulate_cuda)
       .def_readwrite("training", &PieceOptions::training)
       .def_readwrite("verify", &PieceOptions::verify)
       .def_readwrite("disabled_passes", &PieceOptions::disabled_passes)

@@ -1,15 +1,14 @@
 #include "bindings/engine.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include "plan/retained_peak.h"
@@ -26,7 +25,7 @@ struct RunState : torch::CustomClassHolder {
       : owner(std::move(owner_)),
         piece(*owner),
         entry(std::move(entry_)),
-        frame(entry->program, torch_allocator()) {}
+        frame(entry->program, piece.runtime().allocator()) {}
 
   const Plan& plan() const { return *entry->program.plan; }
 
@@ -38,49 +37,57 @@ struct RunState : torch::CustomClassHolder {
   std::vector<at::Tensor> outputs;    // filled by forward
   std::vector<at::Tensor> held;       // saved arguments, outputs and gradients during backward
   const Program* backward = nullptr;  // chosen when the first range runs
-  int64_t planned_peak_bytes = 0;     // of the backward passes so far
+  DrawnSeed seed;
+  int64_t planned_peak_bytes = 0;  // of the backward passes so far
   bool consumed = false;
 };
 
 using StatePtr = c10::intrusive_ptr<RunState>;
 
-/// Guards under which the engine runs: no autograd, no autocast (the graph has its own casts).
+/// Guards under which the engine runs: the piece's device, no autograd, no autocast (the graph has
+/// its own casts).
 struct EngineGuards {
+  explicit EngineGuards(const DeviceRuntime& runtime) : device(runtime) {}
+  DeviceScope device;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-KernelContext make_context(const Frame& frame) {
+KernelContext make_context(const RunState& state) {
   KernelContext context;
-  context.parallel_for = torch_parallel_for();
-  context.seed = frame.seed;
+  state.piece.runtime().fill(context);
+  context.seed = state.seed.seed;
   return context;
 }
 
-uint64_t draw_seed() {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+/// A number among tensors on a GPU, as eager allows it, becomes one there: filled in by a kernel,
+/// since a copy from memory that may change cannot be captured in a CUDA graph.
+void move_numbers(std::vector<at::Tensor>& tensors, c10::Device device) {
+  for (at::Tensor& tensor : tensors)
+    if (tensor.device() != device)
+      tensor = at::scalar_tensor(tensor.item(), tensor.options().device(device));
 }
 
 void run_forward(RunState& state) {
-  const EngineGuards guards;
+  const DeviceRuntime& runtime = state.piece.runtime();
+  const EngineGuards guards(runtime);
   const Program& program = state.entry->program;
   const Plan& plan = state.plan();
-  if (program.random) state.frame.seed = draw_seed();
+  if (program.random) state.seed = runtime.draw_seed();
+  move_numbers(state.tensors, runtime.device());
   for (size_t b = 0; b < plan.buffers.size(); ++b)
     if (plan.buffers[b].kind == BufferKind::Argument)
       state.frame.bind(
           static_cast<int>(b),
           state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
-  KernelContext context = make_context(state.frame);
+  KernelContext context = make_context(state);
   execute(program, state.frame, context, 0, plan.forward_steps, false);
   for (int argument : plan.mutated_arguments)
     state.tensors[static_cast<size_t>(argument)].unsafeGetTensorImpl()->bump_version();
   for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
     const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
     Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
-    state.outputs.push_back(tensor_from(std::move(buffer), tensor.dtype, tensor.layout));
+    state.outputs.push_back(tensor_from(std::move(buffer), tensor.dtype, tensor.layout, runtime));
   }
 }
 
@@ -123,6 +130,13 @@ void check_backward(const RunState& state) {
       "backward through the graph a second time.");
 }
 
+/// What links the nodes of two ranges. On the piece's device, by which autograd chooses the thread
+/// and the stream of a node.
+at::Tensor empty_token(const RunState& state) {
+  return at::empty({0},
+                   at::TensorOptions().dtype(at::kFloat).device(state.piece.runtime().device()));
+}
+
 /// One piece of the schedule as an autograd node. Range 0 also is the forward: its outputs are the
 /// module's; the nodes of later ranges precede it in the autograd graph and hand it an empty token.
 class RangeNode : public torch::autograd::Function<RangeNode> {
@@ -134,7 +148,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     ctx->saved_data["range"] = range;
     ctx->saved_data["arguments"] = std::move(arguments);
     ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
-    if (range > 0) return {at::empty({0}, at::kFloat)};
+    if (range > 0) return {empty_token(*state)};
     run_forward(*state);
     variable_list saved, fixed, dirty;
     for (int argument : state->plan().saved_arguments)
@@ -157,11 +171,11 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
         c10::static_intrusive_pointer_cast<RunState>(ctx->saved_data["state"].toCapsule());
     const auto range = static_cast<int>(ctx->saved_data["range"].toInt());
     check_backward(*state);
-    const EngineGuards guards;
+    const EngineGuards guards(state->piece.runtime());
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
     if (range == 0) begin_backward(*state, grads, ctx->get_saved_variables(), keep);
     const Program& program = *state->backward;
-    KernelContext context = make_context(state->frame);
+    KernelContext context = make_context(*state);
     execute(program, state->frame, context, program.range_begin[static_cast<size_t>(range)],
             program.range_begin[static_cast<size_t>(range) + 1], keep);
     variable_list results = take_gradients(*state, *ctx);
@@ -181,9 +195,10 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
       if (gradient < 0) continue;
       const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
       Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
-      results[3 + i] = tensor_from(std::move(buffer), tensor.dtype, tensor.layout);
+      results[3 + i] =
+          tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime());
     }
-    if (arguments.size() < inputs) results.back() = at::empty({0}, at::kFloat);  // the token
+    if (arguments.size() < inputs) results.back() = empty_token(state);
     return results;
   }
 
@@ -233,6 +248,7 @@ Layout layout_of(const at::Tensor& tensor) {
 
 SessionOptions session_options(const PieceOptions& options) {
   SessionOptions result;
+  result.device = device_runtime(options.device, options.emulate_cuda).kernels();
   result.training = options.training;
   result.plan_cache_size = static_cast<size_t>(options.plan_cache_size);
   result.optimizer.verify = options.verify;
@@ -248,19 +264,30 @@ SessionOptions session_options(const PieceOptions& options) {
 CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
                              const PieceOptions& options)
     : session_(std::make_unique<Session>(std::move(piece), session_options(options))),
-      constants_(std::move(constants)) {}
+      constants_(std::move(constants)),
+      runtime_(device_runtime(options.device, options.emulate_cuda)) {
+  for (at::Tensor& constant : constants_) constant = constant.to(runtime_.device());
+}
+
+void CompiledPiece::check(const at::Tensor& tensor, const Value& expected) const {
+  ORTM_CHECK(tensor.scalar_type() == to_scalar_type(expected.dtype), "[forward] argument ",
+             expected.name, " must be of type ", name_of(expected.dtype), ", but found ",
+             c10::toString(tensor.scalar_type()));
+  const bool number = tensor.dim() == 0 && tensor.device().is_cpu();
+  ORTM_CHECK(tensor.device() == runtime_.device() || number, "[forward] argument ", expected.name,
+             " must be on ", runtime_.device().str(), ", where the others are, but found it on ",
+             tensor.device().str());
+}
 
 std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
                                            const std::vector<int64_t>& symbols,
                                            SymbolValues* sizes) {
+  const DeviceScope scope(runtime_);
   std::vector<Layout> layouts;
   layouts.reserve(tensors.size());
   const auto& inputs = session_->exported_graph().inputs();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const Value& expected = *inputs.at(i).value;
-    ORTM_CHECK(tensors[i].scalar_type() == to_scalar_type(expected.dtype), "[forward] argument ",
-               expected.name, " must be of type ", name_of(expected.dtype), ", but found ",
-               c10::toString(tensors[i].scalar_type()));
+    check(tensors[i], *inputs.at(i).value);
     layouts.push_back(layout_of(tensors[i]));
   }
   last_plan_ = session_->plan_for(layouts, symbols);

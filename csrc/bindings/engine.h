@@ -1,5 +1,4 @@
-// The torch side of a session: tensors in and out, autograd, torch's allocator, threads and
-// generator.
+// The torch side of a session: tensors in and out, and autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/device_runtime.h"
 #include "session.h"
 
 namespace ortmodule::bindings {
@@ -15,16 +15,13 @@ namespace ortmodule::bindings {
 DType to_dtype(at::ScalarType type);
 at::ScalarType to_scalar_type(DType dtype);
 
-/// torch's allocator for CPU memory.
-Allocator& torch_allocator();
-
-/// torch's thread pool as a ParallelFor.
-ParallelFor torch_parallel_for();
-
-/// A tensor that owns `buffer`.
-at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout);
+/// A tensor of the runtime's device that owns `buffer`.
+at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout,
+                       const DeviceRuntime& runtime);
 
 struct PieceOptions {
+  c10::Device device{c10::kCPU};  // of every tensor of the piece
+  bool emulate_cuda = false;      // CPU tensors through CUDA kernels compiled for the host
   bool training = true;
   bool verify = false;
   std::vector<std::string> disabled_passes;
@@ -58,12 +55,17 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   const std::vector<at::Tensor>& constants() const { return constants_; }
   RunStatistics& statistics() { return statistics_; }
   std::shared_ptr<PlanEntry> last_plan() const { return last_plan_; }
+  const DeviceRuntime& runtime() const { return runtime_; }
+  DeviceRuntime& runtime() { return runtime_; }
 
  private:
+  void check(const at::Tensor& tensor, const Value& expected) const;
+
   std::unique_ptr<Session> session_;
   std::vector<at::Tensor> constants_;
   RunStatistics statistics_;
   std::shared_ptr<PlanEntry> last_plan_;
+  DeviceRuntime& runtime_;
 };
 
 }  // namespace ortmodule::bindings

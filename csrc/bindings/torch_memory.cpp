@@ -1,7 +1,4 @@
-// Conversions between torch's notions and ours: types, memory, threads.
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/CPUAllocator.h>
+// Conversions between torch's notions and ours: types and memory.
 #include <c10/core/TensorImpl.h>
 
 #include "bindings/engine.h"
@@ -31,44 +28,19 @@ DType to_dtype(at::ScalarType type) {
 
 at::ScalarType to_scalar_type(DType dtype) { return aten_type(dtype); }
 
-namespace {
-
-class TorchAllocator : public Allocator {
- public:
-  Buffer allocate(int64_t bytes) override {
-    // Asked each time, so that an allocator installed later (a counting one) sees every block.
-    at::DataPtr data = c10::GetCPUAllocator()->allocate(static_cast<size_t>(bytes));
-    void* pointer = data.get();
-    const auto deleter = data.get_deleter();
-    return Buffer(pointer, bytes, data.release_context(), deleter);
-  }
-};
-
-void parallel_for_at(int64_t count, int64_t grain,
-                     const std::function<void(int64_t, int64_t)>& body) {
-  at::parallel_for(0, count, grain, body);
-}
-
-}  // namespace
-
-Allocator& torch_allocator() {
-  static TorchAllocator allocator;
-  return allocator;
-}
-
-ParallelFor torch_parallel_for() { return &parallel_for_at; }
-
-at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout) {
+at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout,
+                       const DeviceRuntime& runtime) {
   void* data = buffer.data();
   const auto bytes = static_cast<size_t>(buffer.bytes());
   const auto deleter = buffer.deleter();
   void* context = buffer.release_context();
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
-                       at::DataPtr(data, context, deleter, at::kCPU), c10::GetCPUAllocator(),
+                       at::DataPtr(data, context, deleter, runtime.device()),
+                       runtime.torch_allocator(),
                        /*resizable=*/true);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(to_scalar_type(dtype)));
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), dense_keys(runtime.device()),
+                                               c10::scalarTypeToTypeMeta(to_scalar_type(dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
   return tensor;
 }

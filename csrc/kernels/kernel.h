@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/layout.h"
 #include "ir/attr.h"
+#include "kernels/run_seed.h"
 
 namespace ortmodule {
 
@@ -75,13 +76,19 @@ struct TensorView {
 using ParallelFor = void (*)(int64_t count, int64_t grain,
                              const std::function<void(int64_t begin, int64_t end)>& body);
 
-/// What a run gives every kernel.
+/// What a run gives every kernel. Handles belong to torch and to the calling thread.
 struct KernelContext {
   ParallelFor parallel_for = nullptr;
-  uint64_t seed = 0;       // Philox key of this forward run
-  void* stream = nullptr;  // cudaStream_t
-  void* blas = nullptr;    // cublasHandle_t, owned by torch
-  void* dnn = nullptr;     // cudnnHandle_t, owned by torch
+  RunSeed seed = {};
+  void* stream = nullptr;   // cudaStream_t
+  void* blas = nullptr;     // cublasHandle_t
+  void* blas_lt = nullptr;  // cublasLtHandle_t
+  int device_index = 0;     // of the GPU, which is the current device
+  bool allow_tf32 = false;  // products of float32 may round their operands to TF32
+  /// Products of 16 bits may be summed in 16 bits across parts of the inner dimension.
+  bool allow_float16_reduction = false;
+  bool allow_bfloat16_reduction = false;
+  bool deterministic = false;  // torch.use_deterministic_algorithms
 };
 
 /// Where an operand of a node inside a step comes from.

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/run_seed.h"
 #include "kernels/scalar_math.h"
 
 namespace ortmodule {
@@ -47,6 +48,24 @@ ORTM_HD PhiloxBlock philox_block(uint64_t seed, uint64_t rng, uint64_t block) {
 ORTM_HD uint32_t philox_word(uint64_t seed, uint64_t rng, uint64_t index) {
   return philox_block(seed, rng, index / 4).word[index % 4];
 }
+
+/// SplitMix64's finalizer (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+/// 2014).
+ORTM_HD uint64_t mixed_bits(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+/// The key of the run for which a generator of torch's gave `seed` and `offset`; neighbours have
+/// unrelated keys.
+ORTM_HD uint64_t run_key(uint64_t seed, uint64_t offset) {
+  constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
+  return mixed_bits(mixed_bits(seed + kGolden) + offset + kGolden);
+}
+
+/// The key to draw with, read where the kernel runs.
+ORTM_HD uint64_t seed_of(const RunSeed& seed) { return seed.pointer ? *seed.pointer : seed.value; }
 
 /// An element is kept iff its word, as a 64-bit number, is not below this.
 ORTM_HD uint64_t dropout_threshold(double ratio) {

@@ -69,8 +69,6 @@ class Frame {
   int64_t live_bytes() const { return live_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }
 
-  uint64_t seed = 0;
-
  private:
   friend void execute(const Program&, Frame&, KernelContext&, int, int, bool);
   void begin(int buffer);

@@ -191,7 +191,7 @@ inline void run_kernel(const KernelDef& def, const StepFacts& facts, const std::
   std::fill(aligned + bytes, workspace.data() + workspace.size(), std::byte{0x77});
   KernelContext context;
   context.parallel_for = parallel_for;
-  context.seed = kSeed;
+  context.seed.value = kSeed;
   const std::shared_ptr<const void> prepared = def.prepare ? def.prepare(facts) : nullptr;
   def.run({facts, in_views, out_views, aligned, prepared.get(), context});
   for (std::byte* at = aligned + bytes; at < workspace.data() + workspace.size(); ++at)

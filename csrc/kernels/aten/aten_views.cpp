@@ -26,16 +26,24 @@ at::ScalarType aten_type(DType dtype) {
   throw InternalError("an undefined type has no torch type");
 }
 
+at::TensorOptions engine_options(DType dtype) {
+  return at::TensorOptions().dtype(aten_type(dtype)).device(engine_device());
+}
+
+c10::DispatchKeySet dense_keys(c10::Device device) {
+  return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+}
+
 at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArrayRef strides) {
   // Bytes of the storage only bound what torch may touch: as far as the view reaches.
   int64_t last = 1;
   for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
   c10::Storage storage(c10::Storage::use_byte_size_t(),
                        static_cast<size_t>(std::max<int64_t>(last, 0)) * size_of(view.dtype),
-                       at::DataPtr(view.data, at::kCPU), nullptr, /*resizable=*/false);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(aten_type(view.dtype)));
+                       at::DataPtr(view.data, engine_device()), nullptr, /*resizable=*/false);
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), dense_keys(engine_device()),
+                                               c10::scalarTypeToTypeMeta(aten_type(view.dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
 }
@@ -59,8 +67,7 @@ Buffer give(const at::Tensor& result, const TensorView& out) {
   at::Tensor given = result;
   if (!can_be_taken_over(given, out)) {
     const auto rank = static_cast<size_t>(out.rank);
-    given = at::empty_strided({out.sizes, rank}, {out.strides, rank},
-                              at::TensorOptions().dtype(aten_type(out.dtype)));
+    given = at::empty_strided({out.sizes, rank}, {out.strides, rank}, engine_options(out.dtype));
     given.copy_(result);
   }
   auto owner = std::make_unique<at::Tensor>(std::move(given));

@@ -3,11 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kernels/aten/engine_device.h"
 #include "kernels/kernel.h"
 
 namespace ortmodule {
 
-/// A tensor over the view's memory that owns nothing.
+/// A tensor over the view's memory, on engine_device(), that owns nothing.
 at::Tensor as_tensor(const TensorView& view);
 
 /// The same memory with other sizes and strides.
@@ -18,5 +19,11 @@ Buffer give(const at::Tensor& result, const TensorView& out);
 
 /// torch's name of a type.
 at::ScalarType aten_type(DType dtype);
+
+/// Options of tensors of that type on engine_device().
+at::TensorOptions engine_options(DType dtype);
+
+/// The key under which dense tensors of a device are dispatched.
+c10::DispatchKeySet dense_keys(c10::Device device);
 
 }  // namespace ortmodule

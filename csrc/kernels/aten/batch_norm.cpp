@@ -43,17 +43,17 @@ void batch_norm_grad(const KernelArgs& args) {
     if (used[i]) args.results[i] = give(results[i], args.out[i]);
 }
 
-REGISTER_KERNEL({.op = "BatchNormInternal",
-                 .name = "batch_norm_aten",
-                 .dtypes = kAllFloats,
-                 .run = batch_norm,
-                 .library_bytes = probed_bytes<batch_norm>});
-REGISTER_KERNEL({.op = "BatchNormInternalGrad",
-                 .name = "batch_norm_grad_aten",
-                 .dtypes = kAllFloats,
-                 .run = batch_norm_grad,
-                 .library_bytes = probed_bytes<batch_norm_grad, true>,
-                 .gives_results = true});
+REGISTER_ATEN_KERNEL({.op = "BatchNormInternal",
+                      .name = "batch_norm_aten",
+                      .dtypes = kAllFloats,
+                      .run = batch_norm,
+                      .library_bytes = probed_bytes<batch_norm>});
+REGISTER_ATEN_KERNEL({.op = "BatchNormInternalGrad",
+                      .name = "batch_norm_grad_aten",
+                      .dtypes = kAllFloats,
+                      .run = batch_norm_grad,
+                      .library_bytes = probed_bytes<batch_norm_grad, true>,
+                      .gives_results = true});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,5 +1,6 @@
-// Conv and ConvGrad through torch's convolution (oneDNN where it is built in), which allocates the
-// results itself: they are taken over.
+// Conv and ConvGrad through torch's convolution (oneDNN on the CPU, cuDNN on CUDA, as
+// torch.backends says), which allocates the results itself: they are taken over. cuDNN's plans are
+// chosen anew by every thread and may sum with atomics.
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 
@@ -79,26 +80,28 @@ void conv_grad(const KernelArgs& args) {
     if (used[i]) args.results[i] = give(results[i], args.out[i]);
 }
 
-REGISTER_KERNEL({.op = "Conv",
-                 .name = "conv_aten",
-                 .dtypes = kAllFloats,
-                 .run = conv,
-                 .unsupported = asymmetric,
-                 .library_bytes = probed_bytes<conv, prepare_window, true>,
-                 .output_strides = conv_strides,
-                 .prepare = prepare_window,
-                 .layout = LayoutRule::Any,
-                 .gives_results = true});
-REGISTER_KERNEL({.op = "ConvGrad",
-                 .name = "conv_grad_aten",
-                 .dtypes = kAllFloats,
-                 .run = conv_grad,
-                 .unsupported = asymmetric,
-                 .library_bytes = probed_bytes<conv_grad, prepare_window, true>,
-                 .output_strides = conv_grad_strides,
-                 .prepare = prepare_window,
-                 .layout = LayoutRule::Any,
-                 .gives_results = true});
+REGISTER_ATEN_KERNEL({.op = "Conv",
+                      .name = "conv_aten",
+                      .dtypes = kAllFloats,
+                      .run = conv,
+                      .unsupported = asymmetric,
+                      .library_bytes = probed_bytes<conv, prepare_window, true>,
+                      .output_strides = conv_strides,
+                      .prepare = prepare_window,
+                      .layout = LayoutRule::Any,
+                      .gives_results = true},
+                     {.deterministic = false, .inexact = true});
+REGISTER_ATEN_KERNEL({.op = "ConvGrad",
+                      .name = "conv_grad_aten",
+                      .dtypes = kAllFloats,
+                      .run = conv_grad,
+                      .unsupported = asymmetric,
+                      .library_bytes = probed_bytes<conv_grad, prepare_window, true>,
+                      .output_strides = conv_grad_strides,
+                      .prepare = prepare_window,
+                      .layout = LayoutRule::Any,
+                      .gives_results = true},
+                     {.deterministic = false, .inexact = true});
 
 }  // namespace
 }  // namespace ortmodule

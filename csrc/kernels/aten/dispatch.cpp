@@ -20,7 +20,13 @@ struct PreparedCall {
   struct Argument {
     c10::IValue value;
     std::vector<int> operands;  // -1: None
-    enum class Kind : uint8_t { Fixed, Tensor, TensorList, OptionalTensorList } kind = Kind::Fixed;
+    enum class Kind : uint8_t {
+      Fixed,
+      Tensor,
+      TensorList,
+      OptionalTensorList,
+      EngineDevice
+    } kind = Kind::Fixed;
   };
   std::vector<Argument> arguments;
 };
@@ -62,7 +68,7 @@ c10::IValue parse_opaque(const std::string& text) {
       return c10::IValue(static_cast<int64_t>(at::MemoryFormat::ChannelsLast3d));
     throw Error(str("[aten] an argument must be a dense layout, but found ", text));
   }
-  return c10::IValue(c10::Device(text));
+  throw Error(str("[aten] an argument must be a layout or a memory format, but found ", text));
 }
 
 PreparedCall::Argument from_text(const std::string& text, const c10::TypePtr& type) {
@@ -124,6 +130,10 @@ PreparedCall::Argument to_argument(const Attr& attr, const c10::TypePtr& type) {
   return argument;
 }
 
+bool names_device(const c10::TypePtr& type) {
+  return type->str().find("Device") != std::string::npos;
+}
+
 Reason unknown_operator(const StepFacts& facts) {
   const std::string target = facts.node().attrs.string("operator", "");
   if (find_operator(target)) return {};
@@ -131,12 +141,16 @@ Reason unknown_operator(const StepFacts& facts) {
 }
 
 std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
+  using Kind = PreparedCall::Argument::Kind;
   const Attrs& attrs = facts.node().attrs;
   auto call = std::make_shared<PreparedCall>(*find_operator(attrs.string("operator")));
   for (const c10::Argument& argument : call->handle.schema().arguments()) {
     const Attr* attr = attrs.find("arg_" + argument.name());
     ORTM_ASSERT(attr, attrs.string("operator"), " lacks argument ", argument.name());
-    call->arguments.push_back(to_argument(*attr, argument.type()));
+    // Whatever device the program names or leaves open: all of a piece runs on one.
+    call->arguments.push_back(names_device(argument.type())
+                                  ? PreparedCall::Argument{{}, {}, Kind::EngineDevice}
+                                  : to_argument(*attr, argument.type()));
   }
   return call;
 }
@@ -145,8 +159,7 @@ at::Tensor operand(const KernelArgs& args, int index) {
   const OperandRef& ref = args.facts.node().inputs[static_cast<size_t>(index)];
   if (ref.kind == OperandRef::Kind::Literal)
     return at::scalar_tensor(
-        ref.literal, at::TensorOptions().dtype(
-                         aten_type(args.facts.node().input_dtypes[static_cast<size_t>(index)])));
+        ref.literal, engine_options(args.facts.node().input_dtypes[static_cast<size_t>(index)]));
   return as_tensor(args.in[static_cast<size_t>(index)]);
 }
 
@@ -155,6 +168,7 @@ void push(torch::jit::Stack& stack, const PreparedCall::Argument& argument,
   using Kind = PreparedCall::Argument::Kind;
   switch (argument.kind) {
     case Kind::Fixed: stack.push_back(argument.value); return;
+    case Kind::EngineDevice: stack.emplace_back(engine_device()); return;
     case Kind::Tensor: stack.emplace_back(operand(args, argument.operands[0])); return;
     case Kind::TensorList: {
       c10::List<at::Tensor> list;
@@ -224,27 +238,27 @@ Reason not_contiguous(const StepFacts& facts) {
   return unknown_operator(facts);
 }
 
-REGISTER_KERNEL({.op = "ATen",
-                 .name = "dispatcher",
-                 .dtypes = kEveryType,
-                 .run = call_operator,
-                 .unsupported = not_strided,
-                 .library_bytes = operator_library_bytes,
-                 .prepare = prepare_call,
-                 .layout = LayoutRule::Any,
-                 .gives_results = true,
-                 .inexact = true});
+REGISTER_ATEN_KERNEL({.op = "ATen",
+                      .name = "dispatcher",
+                      .dtypes = kEveryType,
+                      .run = call_operator,
+                      .unsupported = not_strided,
+                      .library_bytes = operator_library_bytes,
+                      .prepare = prepare_call,
+                      .layout = LayoutRule::Any,
+                      .gives_results = true,
+                      .inexact = true});
 
-REGISTER_KERNEL({.op = "ATen",
-                 .name = "dispatcher_contiguous",
-                 .dtypes = kEveryType,
-                 .run = call_operator,
-                 .unsupported = not_contiguous,
-                 .library_bytes = operator_library_bytes,
-                 .prepare = prepare_call,
-                 .layout = LayoutRule::Contiguous,
-                 .gives_results = true,
-                 .inexact = true});
+REGISTER_ATEN_KERNEL({.op = "ATen",
+                      .name = "dispatcher_contiguous",
+                      .dtypes = kEveryType,
+                      .run = call_operator,
+                      .unsupported = not_contiguous,
+                      .library_bytes = operator_library_bytes,
+                      .prepare = prepare_call,
+                      .layout = LayoutRule::Contiguous,
+                      .gives_results = true,
+                      .inexact = true});
 
 }  // namespace
 }  // namespace ortmodule

@@ -19,11 +19,11 @@ void divide(const KernelArgs& args) {
   at::div_out(y, operand(args, 0), operand(args, 1), "trunc");
 }
 
-REGISTER_KERNEL({.op = "Div",
-                 .name = "integer_div_aten",
-                 .dtypes = kIntegers,
-                 .run = divide,
-                 .layout = LayoutRule::Any});
+REGISTER_ATEN_KERNEL({.op = "Div",
+                      .name = "integer_div_aten",
+                      .dtypes = kIntegers,
+                      .run = divide,
+                      .layout = LayoutRule::Any});
 
 }  // namespace
 }  // namespace ortmodule

@@ -21,15 +21,22 @@ namespace {
 class AllocationCounter final : public c10::MemoryReportingInfoBase {
  public:
   bool memoryProfilingEnabled() const override { return true; }
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (!device.is_cpu()) return;
+  void reportMemoryUsage(void* block, int64_t bytes, size_t, size_t, c10::Device device) override {
+    if (device != engine_device()) return;
+    if (bytes > 0) blocks_[block] = bytes;
     now_ += bytes;
     peak_ = std::max(peak_, now_);
   }
   int64_t peak() const { return peak_; }
+  /// What the allocator gave for `block`, which may be more than was asked for.
+  int64_t bytes_of(const void* block) const {
+    const auto found = blocks_.find(block);
+    return found == blocks_.end() ? 0 : found->second;
+  }
 
  private:
   int64_t now_ = 0, peak_ = 0;
+  std::map<const void*, int64_t> blocks_;
 };
 
 /// As the engine runs its steps: no autograd, no autocast.
@@ -47,7 +54,7 @@ void add_layout(std::string& key, const OperandFacts& operand) {
 
 std::string signature(const StepFacts& facts) {
   const NodeFacts& node = facts.node();
-  std::string key = str(at::get_num_threads(), " ", node.op, " ");
+  std::string key = str(engine_device().str(), " ", at::get_num_threads(), " ", node.op, " ");
   for (const auto& [name, attr] : node.attrs.entries()) key += str(name, "=", attr_text(attr), ";");
   for (const OperandFacts& operand : facts.inputs) add_layout(key, operand);
   for (size_t i = 0; i < facts.outputs.size(); ++i) {
@@ -64,7 +71,7 @@ TensorView view_of(const OperandFacts& operand, void* data) {
 
 at::Tensor zeros_of(const OperandFacts& operand) {
   return at::empty_strided(operand.layout.sizes, operand.layout.strides,
-                           at::TensorOptions().dtype(aten_type(operand.dtype)))
+                           engine_options(operand.dtype))
       .zero_();
 }
 
@@ -89,15 +96,20 @@ std::optional<size_t> call_once(const StepFacts& facts, void (*run)(const Kernel
   }
   KernelContext context;
   std::vector<Buffer> results(out.size());
-  const auto counter = std::make_shared<AllocationCounter>();
-  try {
-    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
-    run({facts, in, out, nullptr, prepared.get(), context, results});
-  } catch (const std::exception&) {
-    return std::nullopt;  // zeros are no operands of this operator
+  std::shared_ptr<AllocationCounter> counter;
+  // On CUDA the first call may try algorithms, which takes more than the later ones will.
+  for (int calls = engine_device().is_cuda() ? 2 : 1; calls > 0; --calls) {
+    for (Buffer& result : results) result = Buffer();
+    counter = std::make_shared<AllocationCounter>();
+    try {
+      const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
+      run({facts, in, out, nullptr, prepared.get(), context, results});
+    } catch (const std::exception&) {
+      return std::nullopt;  // zeros are no operands of this operator
+    }
   }
   int64_t given = 0;
-  for (const Buffer& result : results) given += result.bytes();
+  for (const Buffer& result : results) given += counter->bytes_of(result.data());
   return static_cast<size_t>(std::max<int64_t>(counter->peak() - given, 0));
 }
 

@@ -169,25 +169,25 @@ void gemm(const KernelArgs& args) {
 constexpr DTypeSet kGemmTypes =
     kAllFloats | kIntegers | DTypeSet{DType::Complex64, DType::Complex128};
 
-REGISTER_KERNEL({.op = "MatMul",
-                 .name = "matmul_aten",
-                 .dtypes = kGemmTypes,
-                 .run = matmul,
-                 .prepare = prepare_matmul,
-                 .layout = LayoutRule::Matrix});
-REGISTER_KERNEL({.op = "FusedMatMul",
-                 .name = "fused_matmul_aten",
-                 .dtypes = kGemmTypes,
-                 .run = matmul,
-                 .prepare = prepare_matmul,
-                 .layout = LayoutRule::Matrix});
-REGISTER_KERNEL({.op = "Gemm",
-                 .name = "gemm_aten",
-                 .dtypes = kGemmTypes,
-                 .run = gemm,
-                 .prepare = prepare_matmul,
-                 .layout = LayoutRule::Matrix,
-                 .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any}});
+REGISTER_ATEN_KERNEL({.op = "MatMul",
+                      .name = "matmul_aten",
+                      .dtypes = kGemmTypes,
+                      .run = matmul,
+                      .prepare = prepare_matmul,
+                      .layout = LayoutRule::Matrix});
+REGISTER_ATEN_KERNEL({.op = "FusedMatMul",
+                      .name = "fused_matmul_aten",
+                      .dtypes = kGemmTypes,
+                      .run = matmul,
+                      .prepare = prepare_matmul,
+                      .layout = LayoutRule::Matrix});
+REGISTER_ATEN_KERNEL({.op = "Gemm",
+                      .name = "gemm_aten",
+                      .dtypes = kGemmTypes,
+                      .run = gemm,
+                      .prepare = prepare_matmul,
+                      .layout = LayoutRule::Matrix,
+                      .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any}});
 
 }  // namespace
 }  // namespace ortmodule

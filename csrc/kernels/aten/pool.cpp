@@ -60,30 +60,31 @@ void average_pool_grad(const KernelArgs& args) {
                               p.ceil_mode, p.count_include_pad, std::nullopt);
 }
 
-REGISTER_KERNEL({.op = "MaxPool",
-                 .name = "max_pool_aten",
-                 .dtypes = kAllFloats,
-                 .run = max_pool,
-                 .library_bytes = probed_bytes<max_pool, prepare_pooling>,
-                 .prepare = prepare_pooling});
-REGISTER_KERNEL({.op = "MaxPoolGrad",
-                 .name = "max_pool_grad_aten",
-                 .dtypes = kAllFloats,
-                 .run = max_pool_grad,
-                 .library_bytes = probed_bytes<max_pool_grad, prepare_pooling>,
-                 .prepare = prepare_pooling});
-REGISTER_KERNEL({.op = "AveragePool",
-                 .name = "average_pool_aten",
-                 .dtypes = kAllFloats,
-                 .run = average_pool,
-                 .library_bytes = probed_bytes<average_pool, prepare_pooling>,
-                 .prepare = prepare_pooling});
-REGISTER_KERNEL({.op = "AveragePoolGrad",
-                 .name = "average_pool_grad_aten",
-                 .dtypes = kAllFloats,
-                 .run = average_pool_grad,
-                 .library_bytes = probed_bytes<average_pool_grad, prepare_pooling>,
-                 .prepare = prepare_pooling});
+REGISTER_ATEN_KERNEL({.op = "MaxPool",
+                      .name = "max_pool_aten",
+                      .dtypes = kAllFloats,
+                      .run = max_pool,
+                      .library_bytes = probed_bytes<max_pool, prepare_pooling>,
+                      .prepare = prepare_pooling});
+REGISTER_ATEN_KERNEL({.op = "MaxPoolGrad",
+                      .name = "max_pool_grad_aten",
+                      .dtypes = kAllFloats,
+                      .run = max_pool_grad,
+                      .library_bytes = probed_bytes<max_pool_grad, prepare_pooling>,
+                      .prepare = prepare_pooling},
+                     {.deterministic = false});
+REGISTER_ATEN_KERNEL({.op = "AveragePool",
+                      .name = "average_pool_aten",
+                      .dtypes = kAllFloats,
+                      .run = average_pool,
+                      .library_bytes = probed_bytes<average_pool, prepare_pooling>,
+                      .prepare = prepare_pooling});
+REGISTER_ATEN_KERNEL({.op = "AveragePoolGrad",
+                      .name = "average_pool_grad_aten",
+                      .dtypes = kAllFloats,
+                      .run = average_pool_grad,
+                      .library_bytes = probed_bytes<average_pool_grad, prepare_pooling>,
+                      .prepare = prepare_pooling});
 
 }  // namespace
 }  // namespace ortmodule

@@ -14,8 +14,9 @@ Reason unknown_reduction(const StepFacts& facts) {
   return str("reduction must be add or none, but found ", reduction);
 }
 
-// All operands are contiguous, so torch takes the loop that sorts nothing and allocates nothing;
-// each element of y is written by one thread, in the order of the indices.
+// All operands are contiguous, so on the CPU torch takes the loop that sorts nothing and allocates
+// nothing; each element of y is written by one thread, in the order of the indices. On CUDA it adds
+// with atomics.
 void scatter_elements(const KernelArgs& args) {
   const Attrs& attrs = args.facts.node().attrs;
   at::Tensor y = as_tensor(args.out[0]);
@@ -30,12 +31,13 @@ void scatter_elements(const KernelArgs& args) {
   }
 }
 
-REGISTER_KERNEL({.op = "ScatterElements",
-                 .name = "scatter_elements_aten",
-                 .dtypes = kRealTypes,
-                 .run = scatter_elements,
-                 .unsupported = unknown_reduction,
-                 .library_bytes = probed_bytes<scatter_elements>});
+REGISTER_ATEN_KERNEL({.op = "ScatterElements",
+                      .name = "scatter_elements_aten",
+                      .dtypes = kRealTypes,
+                      .run = scatter_elements,
+                      .unsupported = unknown_reduction,
+                      .library_bytes = probed_bytes<scatter_elements>},
+                     {.deterministic = false});
 
 }  // namespace
 }  // namespace ortmodule

@@ -65,7 +65,7 @@ class TileRunner {
  public:
   TileRunner(const PointwiseProgram& program, const KernelArgs& args, std::byte* arena)
       : p_(program), args_(args) {
-    random_.seed = args.context.seed;
+    random_.seed = args.context.seed.value;
     for (size_t i = 0; i < p_.slots.size(); ++i) {
       const Slot& slot = p_.slots[i];
       if (slot.kind == Slot::Kind::Arena) slots_[i] = arena + slot.arena_offset;

@@ -1,0 +1,86 @@
+// A GPU as the engine uses it. The one place that speaks to torch's CUDA libraries: current stream,
+// caching allocator, handles, flags, generator. Nothing here waits for the device.
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+
+#include <deque>
+#include <mutex>
+
+#include "bindings/device_runtime.h"
+#include "kernels/cuda/run_seed.h"
+#include "kernels/philox.h"
+
+namespace ortmodule::bindings {
+namespace {
+
+/// Numbers that a run takes from the generator: a multiple of 4, as torch demands. Runs differ by
+/// the offset that this advances; each makes a Philox key of its own from seed and offset.
+constexpr uint64_t kNumbersPerRun = 4;
+
+class CudaRuntime : public DeviceRuntime {
+ public:
+  explicit CudaRuntime(c10::DeviceIndex index)
+      : DeviceRuntime(c10::Device(c10::kCUDA, index), Device::CUDA) {}
+
+  c10::Allocator* torch_allocator() const override {
+    return c10::cuda::CUDACachingAllocator::get();
+  }
+
+  void fill(KernelContext& context) const override {
+    const at::Context& flags = at::globalContext();
+    context.parallel_for = torch_parallel_for();
+    context.stream = at::cuda::getCurrentCUDAStream().stream();
+    context.blas = at::cuda::getCurrentCUDABlasHandle();
+    context.blas_lt = at::cuda::getCurrentCUDABlasLtHandle();
+    context.device_index = device().index();
+    context.allow_tf32 = flags.allowTF32CuBLAS();
+    context.allow_float16_reduction = flags.allowFP16ReductionCuBLAS() ==
+                                      at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
+    context.allow_bfloat16_reduction = flags.allowBF16ReductionCuBLAS() ==
+                                       at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
+    context.deterministic = flags.deterministicAlgorithms();
+  }
+
+  DrawnSeed draw_seed() const override {
+    auto generator = at::cuda::detail::getDefaultCUDAGenerator(device().index());
+    at::PhiloxCudaState state;
+    {
+      const std::lock_guard lock(generator.mutex());
+      state =
+          at::check_generator<at::CUDAGeneratorImpl>(generator)->philox_cuda_state(kNumbersPerRun);
+    }
+    DrawnSeed drawn;
+    if (!state.captured_) {
+      drawn.seed.value = run_key(state.seed_.val, state.offset_.val);
+      return drawn;
+    }
+    // The graph is told its seed and offset with every replay: the key is made on the device, once
+    // per run, and stays there for backward.
+    drawn.memory = allocate_from(*torch_allocator(), sizeof(uint64_t));
+    auto* key = static_cast<uint64_t*>(drawn.memory.data());
+    drawn.seed.pointer = key;
+    cuda::write_run_key(key, state.seed_.ptr, state.offset_.ptr, state.offset_intragraph_,
+                        at::cuda::getCurrentCUDAStream().stream());
+    return drawn;
+  }
+
+  bool capturing() const override {
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  }
+};
+
+}  // namespace
+
+DeviceRuntime& cuda_runtime(c10::DeviceIndex index) {
+  static std::mutex mutex;
+  static std::deque<CudaRuntime> runtimes;  // never moves what it holds
+  const std::lock_guard lock(mutex);
+  while (runtimes.size() <= static_cast<size_t>(index))
+    runtimes.emplace_back(static_cast<c10::DeviceIndex>(runtimes.size()));
+  return runtimes[static_cast<size_t>(index)];
+}
+
+}  // namespace ortmodule::bindings

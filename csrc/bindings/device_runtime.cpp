@@ -1,0 +1,84 @@
+#include "bindings/device_runtime.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace ortmodule::bindings {
+namespace {
+
+void parallel_for_at(int64_t count, int64_t grain,
+                     const std::function<void(int64_t, int64_t)>& body) {
+  at::parallel_for(0, count, grain, body);
+}
+
+/// CPU tensors; `kernels` is CUDA where its kernels are emulated on the host.
+class CpuRuntime : public DeviceRuntime {
+ public:
+  explicit CpuRuntime(Device kernels) : DeviceRuntime(c10::kCPU, kernels) {}
+
+  // Asked each time, so that an allocator installed later (a counting one) sees every block.
+  c10::Allocator* torch_allocator() const override { return c10::GetCPUAllocator(); }
+
+  void fill(KernelContext& context) const override { context.parallel_for = torch_parallel_for(); }
+
+  DrawnSeed draw_seed() const override {
+    auto generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    DrawnSeed drawn;
+    drawn.seed.value = at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+    return drawn;
+  }
+};
+
+/// Whether CUDA kernels of our own are compiled for the host: then all of them are.
+bool has_emulation() {
+#ifdef ORTM_WITH_CUDA
+  return false;
+#else
+  const std::vector<const KernelDef*> copies = kernels_of("Contiguous");
+  return std::any_of(copies.begin(), copies.end(),
+                     [](const KernelDef* kernel) { return kernel->device == Device::CUDA; });
+#endif
+}
+
+}  // namespace
+
+ParallelFor torch_parallel_for() { return &parallel_for_at; }
+
+Buffer DeviceRuntime::TorchAllocator::allocate(int64_t bytes) {
+  return allocate_from(*runtime_.torch_allocator(), bytes);
+}
+
+Buffer allocate_from(c10::Allocator& allocator, int64_t bytes) {
+  at::DataPtr data = allocator.allocate(static_cast<size_t>(bytes));
+  void* pointer = data.get();
+  const auto deleter = data.get_deleter();
+  return Buffer(pointer, bytes, data.release_context(), deleter);
+}
+
+DeviceRuntime& device_runtime(c10::Device device, bool emulate_cuda) {
+  static CpuRuntime cpu(Device::CPU), emulated(Device::CUDA);
+  if (emulate_cuda) {
+    ORTM_CHECK(device.is_cpu(),
+               "[ORTMODULE_CUDA_EMULATION] the model must be on the CPU, but found it on ",
+               device.str());
+    ORTM_CHECK(has_emulation(),
+               "[ORTMODULE_CUDA_EMULATION] the build must hold the CUDA kernels compiled for the "
+               "host, but found none; a developer build for a CPU torch has them");
+    return emulated;
+  }
+  if (device.is_cpu()) return cpu;
+#ifdef ORTM_WITH_CUDA
+  if (device.is_cuda()) return cuda_runtime(device.index());
+#endif
+  throw Error(
+      str("[device] tensors must be on a device that this build of ortmodule_py knows, but "
+          "found them on ",
+          device.str()));
+}
+
+}  // namespace ortmodule::bindings

@@ -1,0 +1,88 @@
+// What the engine needs of a torch device: memory, stream, library handles, random numbers.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <memory>
+
+#include "kernels/aten/engine_device.h"
+#include "kernels/kernel.h"
+
+namespace ortmodule::bindings {
+
+/// A block of torch's.
+Buffer allocate_from(c10::Allocator& allocator, int64_t bytes);
+
+/// The seed of one forward run, and the device memory it lies in while a CUDA graph is captured.
+struct DrawnSeed {
+  RunSeed seed;
+  Buffer memory;
+};
+
+/// A torch device as the engine uses it; shared by all pieces that run there, thread-safe.
+class DeviceRuntime {
+ public:
+  explicit DeviceRuntime(c10::Device device, Device kernels)
+      : device_(device), kernels_(kernels), allocator_(*this) {}
+  DeviceRuntime(const DeviceRuntime&) = delete;
+  DeviceRuntime& operator=(const DeviceRuntime&) = delete;
+  virtual ~DeviceRuntime() = default;
+
+  /// Where tensors are.
+  c10::Device device() const { return device_; }
+  /// Whose kernels the plans take.
+  Device kernels() const { return kernels_; }
+  /// Engine memory, from torch's allocator for the device.
+  Allocator& allocator() { return allocator_; }
+
+  virtual c10::Allocator* torch_allocator() const = 0;
+  /// Fills in what the calling thread runs steps with, the seed excepted: torch's current stream,
+  /// its handles and flags. The device must be current.
+  virtual void fill(KernelContext& context) const = 0;
+  /// Draws from torch's default generator of the device.
+  virtual DrawnSeed draw_seed() const = 0;
+  /// Whether the current stream is being captured as a CUDA graph.
+  virtual bool capturing() const { return false; }
+
+ private:
+  class TorchAllocator : public Allocator {
+   public:
+    explicit TorchAllocator(const DeviceRuntime& runtime) : runtime_(runtime) {}
+    Buffer allocate(int64_t bytes) override;
+
+   private:
+    const DeviceRuntime& runtime_;
+  };
+
+  c10::Device device_;
+  Device kernels_;
+  TorchAllocator allocator_;
+};
+
+/// The runtime of a device: the CPU or a GPU. With `emulate_cuda`, CPU tensors run through the CUDA
+/// kernels that developer builds compile for the host. Throws Error where this build cannot.
+DeviceRuntime& device_runtime(c10::Device device, bool emulate_cuda);
+
+/// Makes the device current, for torch and for kernels that call ATen.
+class DeviceScope {
+ public:
+  explicit DeviceScope(const DeviceRuntime& runtime) : engine_(runtime.device()) {
+    if (runtime.device().is_cuda()) guard_.reset_device(runtime.device());
+  }
+
+ private:
+  EngineDeviceScope engine_;
+  c10::OptionalDeviceGuard guard_;
+};
+
+/// Torch's thread pool as a ParallelFor.
+ParallelFor torch_parallel_for();
+
+#ifdef ORTM_WITH_CUDA
+/// Defined in bindings/cuda.
+DeviceRuntime& cuda_runtime(c10::DeviceIndex index);
+#endif
+
+}  // namespace ortmodule::bindings

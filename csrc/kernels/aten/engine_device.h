@@ -1,0 +1,44 @@
+// The torch device of the running engine. Views of planned memory are bare addresses; kernels that
+// call ATen must say what device they point at.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/TensorOptions.h>
+
+#include "kernels/kernel.h"
+
+namespace ortmodule {
+
+/// The device on which this thread runs or plans steps; the CPU outside of any EngineDeviceScope.
+c10::Device engine_device();
+
+/// Sets engine_device() of this thread until the end of the scope.
+class EngineDeviceScope {
+ public:
+  explicit EngineDeviceScope(c10::Device device);
+  EngineDeviceScope(const EngineDeviceScope&) = delete;
+  EngineDeviceScope& operator=(const EngineDeviceScope&) = delete;
+  ~EngineDeviceScope();
+
+ private:
+  c10::Device before_;
+};
+
+/// What a kernel that calls ATen does otherwise on CUDA than on the CPU.
+struct OnCuda {
+  bool deterministic = true;
+  bool inexact = false;
+};
+
+/// Enters a kernel that calls ATen, and so runs where its operands are, for the CPU and for CUDA;
+/// there with less priority, so that a kernel of our own comes first.
+class AtenKernelRegistrar {
+ public:
+  explicit AtenKernelRegistrar(KernelDef def, OnCuda on_cuda = {});
+};
+
+}  // namespace ortmodule
+
+#define REGISTER_ATEN_KERNEL(...)                                                \
+  static const ::ortmodule::AtenKernelRegistrar ORTM_KERNEL_CONCAT(aten_kernel_, \
+                                                                   __LINE__)(__VA_ARGS__)
