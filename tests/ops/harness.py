@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,11 @@ from ortmodule_py.capture import lower
 from .case import Case, Outcome, operator_of
 
 SIZE, OTHER_SIZE = 7, 11
+
+DEVICE = torch.device(os.environ.get("ORTMODULE_TEST_DEVICE", "cpu"))
+"""Where the engine's operands are; eager, which says what is right, stays on the CPU."""
+EMULATED = os.environ.get("ORTMODULE_CUDA_EMULATION", "0") == "1"
+"""Whether operands on the CPU run through the CUDA kernels, compiled for the host."""
 
 TOLERANCE = {
     torch.float64: 1e-9,
@@ -180,11 +186,31 @@ class Compiled:
         return list(self.piece(*symbols, *arguments.tensors))
 
 
+def on_device(arguments: Arguments) -> Arguments:
+    """The arguments with the tensors where the engine runs; leaves stay leaves."""
+    if DEVICE.type == "cpu":
+        return arguments
+    return arguments.with_tensors([_moved(t) for t in arguments.tensors])
+
+
+def _moved(tensor: Tensor) -> Tensor:
+    """With its strides, which a copy of a tensor with gaps would lose."""
+    storage = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    there = storage.to(DEVICE).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    return there.detach().requires_grad_(tensor.requires_grad)
+
+
+def on_cpu(values: Sequence[Any]) -> list[Any]:
+    """The values with the tensors where eager runs."""
+    return [value.cpu() if isinstance(value, Tensor) else value for value in values]
+
+
 def compile_fixed(case: Case, arguments: Arguments) -> Compiled:
     """Captured with the sizes of these arguments."""
     call = _Call(_function(case), arguments, [0] * len(arguments.leaves), takes_symbol=False)
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    fakes = [mode.from_tensor(t, static_shapes=True) for t in arguments.tensors]
+    tensors = on_device(arguments).tensors
+    fakes = [mode.from_tensor(t, static_shapes=True) for t in tensors]
     return _compile(call, fakes, mode)
 
 
@@ -225,7 +251,7 @@ def _symbolic_tensor(here: Tensor, there: Tensor, symbol: Any, mode: FakeTensorM
         a + _slope(a, b) * (symbol - SIZE) for a, b in zip(here.shape, there.shape, strict=True)
     ]
     with mode:
-        fake = torch.empty(sizes, dtype=here.dtype)
+        fake = torch.empty(sizes, dtype=here.dtype, device=DEVICE)
     return fake.requires_grad_(here.requires_grad)
 
 
@@ -235,8 +261,10 @@ def _compile(call: _Call, fakes: list[Any], mode: FakeTensorMode) -> Compiled:
     module = _graph_module(call, len(fakes), fake_outputs)
     builder = _Recorder()
     with tracing(TracingContext(mode)):
-        lowered = lower(module, fakes, builder)
+        lowered = lower(module, fakes, builder, DEVICE)
     options = _C.PieceOptions()
+    options.device = str(DEVICE)
+    options.emulate_cuda = EMULATED
     options.training = lowered.grad_enabled
     options.verify = not builder.has_bodies
     piece = builder.finish(options)
@@ -306,14 +334,17 @@ def check_run(case: Case, compiled: Compiled, arguments: Arguments, size: int) -
         expected = Reference.of(case, arguments)
     except (RuntimeError, IndexError, ValueError) as error:
         raise EagerRefuses(str(error)) from error
-    outputs = compiled.run(arguments, size)
+    mine_there = on_device(arguments)
+    outputs_there = compiled.run(mine_there, size)
+    outputs = on_cpu(outputs_there)
     assert len(outputs) == len(expected.outputs)
     for position, (mine, theirs) in enumerate(zip(outputs, expected.outputs, strict=True)):
         faked = compiled.fake_outputs[position : position + 1]
         _check_kind(mine, [theirs, *faked], f"output {position}")
         if isinstance(theirs, Tensor):
             _check_strides(mine, [theirs, *faked], f"output {position}")
-    grads = gradients(outputs, arguments, expected.grad_outputs)
+    given = [grad.to(DEVICE) for grad in expected.grad_outputs]
+    grads = on_cpu(gradients(outputs_there, mine_there, given))
     if case.check is not None:
         inputs = [t.detach() for t in arguments.tensors]
         case.check(Outcome(inputs, outputs, expected.grad_outputs, grads))

@@ -1,0 +1,75 @@
+"""Part `ops`: every op of tests/ops on the GPU, against float64 on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .part import Context, Part, Row
+
+_FOLDER = Path(__file__).resolve().parents[2] / "tests" / "ops"
+_NO_DATA = {"__init__", "case", "harness", "test_ops"}
+_ON_CPU = "returns or changes a tensor on cpu"
+"""Factories without a device make a tensor on the CPU, in eager as well: nothing for the engine."""
+
+
+def _stems() -> list[str]:
+    return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _NO_DATA)
+
+
+def _checks(harness: Any, case: Any) -> list[tuple[str, Callable[[], None]]]:
+    """All that tests/ops/test_ops.py does with a case."""
+    arguments = harness.Arguments.of(case, harness.SIZE)
+    checks: list[tuple[str, Callable[[], None]]] = [
+        ("symbolic", lambda: harness.check_symbolic(case))
+    ]
+    if any(t.dtype == torch.float64 for t in arguments.tensors):
+        checks += [
+            (str(dtype), lambda d=dtype: harness.check_fixed(case, arguments.in_dtype(d)))
+            for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        ]
+    if arguments.tensors:
+        checks.append(("strided", lambda: harness.check_fixed(case, arguments.strided())))
+    sizes = [size for size in (0, 1) if size in case.sizes]
+    checks += [(f"size {size}", lambda s=size: harness.check_size(case, s)) for size in sizes]
+    return checks
+
+
+def _run(stem: str, context: Context) -> Row:
+    """All cases of a file."""
+    os.environ["ORTMODULE_TEST_DEVICE"] = str(context.device)
+    os.environ["ORTMODULE_CUDA_EMULATION"] = "1" if context.emulated else "0"
+    harness = importlib.import_module("tests.ops.harness")
+    from ortmodule_py.graph_builder import CannotLower
+
+    counts = {"passed": 0, "skipped": 0}
+    failures: list[str] = []
+    for case in importlib.import_module(f"tests.ops.{stem}").cases():
+        for name, check in _checks(harness, case):
+            try:
+                check()
+                counts["passed"] += 1
+            except harness.EagerRefuses:
+                counts["skipped"] += 1
+            except CannotLower as error:
+                counts["skipped"] += 1
+                if _ON_CPU not in str(error):
+                    failures.append(f"{case.name} {name}: {error}")
+            except Exception as error:
+                lines = str(error).strip().splitlines() or [""]
+                failures.append(f"{case.name} {name}: {type(error).__name__} {lines[0][:160]}")
+    return {**counts, "failed": len(failures), "ok": not failures, "why": "; ".join(failures[:8])}
+
+
+OPERATORS = Part(
+    "ops",
+    "every op, all types, strides and sizes of tests/ops, against float64 on the CPU",
+    _stems,
+    _run,
+    on_host=True,
+)
