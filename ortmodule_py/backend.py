@@ -17,6 +17,7 @@ from torch import fx
 
 from . import _C, progress
 from .capture import CannotLower, lower
+from .devices import piece_device
 from .machine_rates import machine_rates
 from .memory_options import LEVEL
 from .options import EngineOptions
@@ -59,7 +60,7 @@ class Compiler:
     graph_breaks: list[str] = field(default_factory=list)
     checkpoints_noted: bool = False
     seconds: float = 0.0
-    reserved_bytes: Callable[[], int] = lambda: 0
+    reserved_bytes: Callable[[torch.device], int] = lambda _: 0
     """What a budget for the whole device leaves to others: parameters, optimizer state."""
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -77,15 +78,15 @@ class Compiler:
         return run
 
     def _compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        _check_devices(example_inputs)
+        device = piece_device(example_inputs)
         builder = _C.GraphBuilder(self.options.torch_rng)
         progress.stage("exporting")
-        lowered = lower(gm, example_inputs, builder)
+        lowered = lower(gm, example_inputs, builder, device)
         progress.stage("compiling")
         if lowered.checkpoints:
             self._take_over_checkpoints(lowered.checkpoints)
         start = time.perf_counter()
-        compiled = builder.finish(self._piece_options(lowered.grad_enabled))
+        compiled = builder.finish(self._piece_options(lowered.grad_enabled, device))
         seconds = dict(lowered.seconds)
         seconds["compile"] = time.perf_counter() - start
         self.pieces.append(Piece(compiled, seconds, lowered.calls, lowered.traced_gradients))
@@ -110,7 +111,7 @@ class Compiler:
         """Let go of the module and of all pieces; nothing will run them again."""
         self.pieces.clear()
         self.on_piece = None
-        self.reserved_bytes = lambda: 0
+        self.reserved_bytes = lambda _: 0
 
     def _log_capture(self, piece: Piece) -> None:
         """A line per capture at INFO, a line per stage at VERBOSE."""
@@ -174,18 +175,20 @@ class Compiler:
 
         return guarded
 
-    def _piece_options(self, training: bool) -> Any:
+    def _piece_options(self, training: bool, device: torch.device) -> Any:
         options = _C.PieceOptions()
+        options.device = str(device)
+        options.emulate_cuda = self.options.emulate_cuda
         options.training = training
         options.verify = self.options.verify
         options.fuel = self.options.fuel
         options.disabled_passes = self.options.disabled_passes
-        options.memory = self._memory_options()
+        options.memory = self._memory_options(device)
         if self.options.dump is not None:
             options.dump = self._dump
         return options
 
-    def _memory_options(self) -> Any:
+    def _memory_options(self, device: torch.device) -> Any:
         request = self.options.memory
         options = _C.MemoryOptions()
         options.level = request.level
@@ -193,7 +196,7 @@ class Compiler:
         for element in request.config:
             options.add_config(element.cluster_id, element.strategy, element.count)
         if request.level > 0 or request.budget is not None:
-            rates = machine_rates()
+            rates = machine_rates(device)
             if rates is not None:
                 options.set_rates(rates.flops_per_us, rates.bytes_per_us)
         budget = request.budget
@@ -205,7 +208,7 @@ class Compiler:
             options.budget_bytes = budget.activation_bytes
         else:
             assert budget.total_bytes is not None
-            options.reserved_bytes = self.reserved_bytes()
+            options.reserved_bytes = self.reserved_bytes(device)
             options.budget_bytes = max(budget.total_bytes - options.reserved_bytes, 0)
         return options
 
@@ -278,12 +281,6 @@ def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]
         return outputs[:first]
 
     return checked
-
-
-def _check_devices(example_inputs: Sequence[Any]) -> None:
-    for value in example_inputs:
-        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-            raise CannotLower(f"the engine runs on the CPU, but found a tensor on {value.device}")
 
 
 def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ from .lowering_vjp import GradientBody, TracedFunction
 __all__ = ["CannotLower", "LoweredPiece", "lower"]
 
 Origin = tuple[str, str]
+_CPU = torch.device("cpu")
 
 
 @dataclass
@@ -51,8 +52,17 @@ class LoweredPiece:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuilder) -> LoweredPiece:
-    """Write `gm` into `builder`. Raises CannotLower, with the source line, for what cannot be said faithfully."""
+def lower(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    builder: GraphBuilder,
+    device: torch.device = _CPU,
+) -> LoweredPiece:
+    """Write `gm`, whose tensors are on `device`, into `builder`.
+
+    Raises:
+        CannotLower: something cannot be said faithfully; with the source line.
+    """
     clock = _Clock()
     fake_mode, inputs = tracing.fake_inputs(example_inputs)
     clock.lap("inputs")
@@ -70,7 +80,7 @@ def lower(gm: fx.GraphModule, example_inputs: Sequence[Any], builder: GraphBuild
             text = f"its gradient cannot be traced, {type(error).__name__}: {error}"
             raise CannotLower(text) from error
 
-    emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled)
+    emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled, device)
     emitter.inputs(_input_facts(gm, example_inputs, inputs))
     emitter.calls()
     eager = _eager_outputs(gm, inputs, fake_mode)

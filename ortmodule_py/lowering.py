@@ -86,9 +86,10 @@ def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
 class CallWriter:
     """Writes the nodes of one traced graph into one sink (the builder, or a backward body)."""
 
-    def __init__(self, builder: GraphBuilder, sink: OpSink) -> None:
+    def __init__(self, builder: GraphBuilder, sink: OpSink, device: torch.device) -> None:
         self.builder = builder
         self.sink = sink
+        self.device = device
         self.ids: dict[fx.Node, list[int]] = {}
         self.float_sources: dict[str, fx.Node] = {}
         self.missing: Callable[[fx.Node], int] | None = None
@@ -113,9 +114,7 @@ class CallWriter:
             ids = [self._item(node, source, index)]
         else:
             outputs = [
-                _on_cpu(node, tensor_meta(value, self.builder))
-                if isinstance(value, Tensor)
-                else None
+                self._meta(node, value) if isinstance(value, Tensor) else None
                 for value in _output_values(node)
             ]
             arguments = self.arguments(node, origin, tag)
@@ -125,6 +124,24 @@ class CallWriter:
             self.count += 1
         self.ids[node] = ids
         return ids
+
+    def _meta(self, node: fx.Node, value: Tensor) -> dict[str, Any]:
+        """The facts of a result. What a program computes on the CPU among tensors on a GPU, such as a
+        range, may as well be computed there, unless it is drawn from the CPU's generator."""
+        if value.device != self.device:
+            if value.device.type != "cpu":
+                raise CannotLower(
+                    f"a piece runs on one device, here on {self.device}, but {node.target} makes a "
+                    f"tensor on {value.device}"
+                )
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                raise CannotLower(
+                    f"{node.target} draws from the generator of the CPU in a piece on {self.device}"
+                )
+        meta = tensor_meta(value, self.builder)
+        if value.dtype is torch.uint64 and "attention" in str(node.target):
+            meta["dtype"] = "int64"  # the state of a generator, which only its backward reads
+        return meta
 
     def _item(self, node: fx.Node, source: Any, index: Any) -> int:
         if source not in self.ids and self.missing is not None:
@@ -209,15 +226,6 @@ class CallWriter:
         raise CannotLower(f"an argument of type {type(value).__name__}")
 
 
-def _on_cpu(node: fx.Node, meta: dict[str, Any]) -> dict[str, Any]:
-    """`meta`; a `.to(device)` in the program may leave the device that the inputs are on."""
-    if meta["device"] != "cpu":
-        raise CannotLower(
-            f"the engine runs on the CPU, but {node.target} makes a tensor on {meta['device']}"
-        )
-    return meta
-
-
 def _is_symbolic_float(value: Any) -> bool:
     return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymFloat)
 
@@ -265,13 +273,15 @@ class Emitter:
         bodies: list[GradientBody],
         trace: Trace,
         grad_enabled: bool,
+        device: torch.device,
     ) -> None:
         self.builder = builder
         self.graph = graph
         self.bodies = bodies
         self.trace = trace
         self.grad_enabled = grad_enabled
-        self.writer = CallWriter(builder, builder)
+        self.device = device
+        self.writer = CallWriter(builder, builder, device)
         self.traced_gradients: list[str] = []
         self.checks: list[tuple[int, str]] = []
         """Conditions and what to say where they do not hold."""
@@ -423,7 +433,7 @@ class Emitter:
     ) -> list[int]:
         """A backward body whose whole graph is `traced`: placeholders are gradients and saved values."""
         body = self.builder.body(outputs)
-        writer = CallWriter(self.builder, body)
+        writer = CallWriter(self.builder, body, self.device)
         placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
         for position, index in gradients.items():
             writer.ids[placeholders[position]] = [body.grad_input(index)]
@@ -435,7 +445,7 @@ class Emitter:
     def _traced_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         """An operator without a rule: its forward and its gradient, traced once, as explicit calls."""
         joint = self._joint_trace(node)
-        writer = CallWriter(self.builder, self.builder)
+        writer = CallWriter(self.builder, self.builder, self.device)
         placeholders = joint.placeholders()
         operands = [self.writer.id_of(n) for n in joint.operands(node)]
         if not joint.differentiable:  # such as randn_like, which reads the sizes alone
@@ -472,7 +482,7 @@ class Emitter:
     ) -> list[int]:
         found = [outputs[i] for i in joint.differentiable]
         body = self.builder.body(found)
-        backward = CallWriter(self.builder, body)
+        backward = CallWriter(self.builder, body, self.device)
         saved: list[int] = []
 
         def save(node: fx.Node) -> int:
@@ -531,13 +541,14 @@ class Emitter:
     def results(
         self,
         output_count: int,
-        mutated: Iterable[int],
-        identical: Iterable[tuple[int, int]],
+        mutated: Sequence[int],
+        identical: Sequence[tuple[int, int]],
         eager: Sequence[Any],
     ) -> None:
         """New values of changed inputs, then the outputs, with the strides of `eager`, and the checks."""
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         values = list(output.args[0])
+        self._check_devices(values[:output_count], {index for index, _ in identical}, mutated)
         for index, value in zip(mutated, values[output_count:], strict=True):
             new = self.writer.id_of(value)
             if new in self._differentiable:
@@ -552,6 +563,19 @@ class Emitter:
         if any(isinstance(value, (float, str)) for value in outputs):
             raise CannotLower("an output is a number that is no size")
         self.builder.outputs(outputs + [self.builder.Val(value) for value, _ in self.checks])
+
+    def _check_devices(
+        self, outputs: Sequence[Any], given_back: set[int], mutated: Iterable[int]
+    ) -> None:
+        """What the engine hands out and writes to is on the piece's device, so it must be in eager."""
+        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
+        kept = [value for i, value in enumerate(outputs) if i not in given_back]
+        for node in kept + [inputs[i] for i in mutated]:
+            known = node.meta.get("val") if isinstance(node, fx.Node) else None
+            if isinstance(known, Tensor) and known.device != self.device:
+                raise CannotLower(
+                    f"a piece on {self.device} returns or changes a tensor on {known.device}"
+                )
 
     def _note_strides(self, index: int, traced: Tensor, eager: Tensor) -> None:
         given, wanted = (tensor_meta(tensor, None)["strides"] for tensor in (traced, eager))

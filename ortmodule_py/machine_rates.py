@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices and moves memory: measured once, kept in a file.
+"""How fast a device multiplies matrices and moves memory: measured once, kept in a file.
 
 The memory optimizer weighs what a recomputation costs by these rates. They choose between plans that
 all give the same bits, so a rate that is off costs time at worst, never a result.
@@ -22,9 +22,12 @@ VARIABLE = "ORTMODULE_MACHINE_RATES"
 CACHE = "ORTMODULE_CACHE_DIR"
 
 
+_CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one machine at a number of threads."""
+    """Rates of one CPU at a number of threads, or of one kind of GPU."""
 
     flops_per_us: float
     """Floating point operations of a float32 matrix product."""
@@ -32,8 +35,9 @@ class Rates:
     """Bytes read and written by a copy that does not fit the caches."""
 
 
-def machine_rates() -> Rates | None:
-    """The measured rates; None if `ORTMODULE_MACHINE_RATES=estimate` asks for the built-in ones.
+def machine_rates(device: torch.device = _CPU) -> Rates | None:
+    """The measured rates; None if `ORTMODULE_MACHINE_RATES=estimate` asks for the built-in ones, and
+    where they would have to be measured while a CUDA graph is captured.
 
     Raises:
         ValueError: the variable is neither `measure` nor `estimate`.
@@ -43,30 +47,47 @@ def machine_rates() -> Rates | None:
         raise ValueError(f"[{VARIABLE}] the value must be measure or estimate, but found {mode!r}")
     if mode == "estimate":
         return None
-    path = cache_file()
+    path = cache_file(device)
     known = _read(path)
     if known is None:
-        known = measure()
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return None
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            known = measure(device)
         _write(path, known)
     return known
 
 
-def cache_file() -> Path:
-    """Where the rates of this machine and number of threads are kept."""
+def cache_file(device: torch.device = _CPU) -> Path:
+    """Where the rates of this CPU and number of threads, or of this kind of GPU, are kept.
+
+    TF32 changes the rate of a GPU's products, so both are kept.
+    """
     folder = os.environ.get(CACHE) or Path.home() / ".cache" / "ortmodule_py"
-    cpu = "".join(c if c.isalnum() else "-" for c in _processor())[:60]
-    return Path(folder) / f"rates-{cpu}-{torch.get_num_threads()}.json"
+    if device.type == "cuda":
+        precision = torch.backends.cuda.matmul.fp32_precision
+        return (
+            Path(folder)
+            / f"rates-{_file_name(torch.cuda.get_device_name(device))}-{precision}.json"
+        )
+    return Path(folder) / f"rates-{_file_name(_processor())}-{torch.get_num_threads()}.json"
 
 
-def measure() -> Rates:
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)[:60]
+
+
+def measure(device: torch.device = _CPU) -> Rates:
     """Takes about 50 ms; the best of a few runs, since others may use the machine."""
-    size = 512
-    a, b = torch.ones(size, size), torch.ones(size, size)
-    product = torch.empty(size, size)
-    source, target = torch.ones(2**22), torch.empty(2**22)
+    on_gpu = device.type == "cuda"
+    size, count = (2048, 2**24) if on_gpu else (512, 2**22)  # more than caches hold
+    best_us = _best_us_on_gpu if on_gpu else _best_us
+    a, b = torch.ones(size, size, device=device), torch.ones(size, size, device=device)
+    product = torch.empty(size, size, device=device)
+    source, target = torch.ones(count, device=device), torch.empty(count, device=device)
     with torch.no_grad():
-        product_us = _best_us(lambda: torch.mm(a, b, out=product))
-        copy_us = _best_us(lambda: target.copy_(source))
+        product_us = best_us(lambda: torch.mm(a, b, out=product))
+        copy_us = best_us(lambda: target.copy_(source))
     return Rates(2 * size**3 / product_us, 2 * source.nbytes / copy_us)
 
 
@@ -78,6 +99,20 @@ def _best_us(run: Callable[[], object]) -> float:
         run()
         best = min(best, time.perf_counter() - start)
     return max(best * 1e6, 1e-3)
+
+
+def _best_us_on_gpu(run: Callable[[], object]) -> float:
+    """As the GPU's own clock has it, on the current stream of the current device."""
+    run()
+    best = float("inf")
+    for _ in range(5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        best = min(best, begin.elapsed_time(end) * 1e3)
+    return max(best, 1e-3)
 
 
 def _processor() -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import sympy
+import torch
 from torch import nn
 
 from .memory_options import BUDGET, CONFIG, LEVEL, LEVEL_NAMES, MemoryRequest
@@ -16,14 +17,18 @@ ROWS_BY_DEFAULT = 5
 """Rows shown at the default log level if nothing was asked of the memory optimizer."""
 
 
-def reserved_bytes(module: nn.Module) -> int:
-    """Bytes of a whole-device budget that are not the step's: parameters, buffers, and two values
-    of optimizer state per trainable parameter, as Adam keeps them, before they exist."""
+def reserved_bytes(module: nn.Module, device: torch.device) -> int:
+    """Bytes of a whole-device budget that are not the step's: parameters, buffers, two values of
+    optimizer state per trainable parameter, as Adam keeps them, before they exist, and on CUDA
+    whatever else the process has there: what exceeds that state is taken to hold it already."""
     parameters = [(p, p.requires_grad) for p in module.parameters()]
     held = sum(p.numel() * p.element_size() for p, _ in parameters)
     held += sum(b.numel() * b.element_size() for b in module.buffers())
     state = sum(2 * p.numel() * p.element_size() for p, trained in parameters if trained)
-    return held + state
+    if device.type != "cuda":
+        return held + state
+    others = max(torch.cuda.memory_allocated(device) - held, 0)
+    return held + others + (state if others < state else 0)
 
 
 def training_piece(compiler: Any) -> Any | None:

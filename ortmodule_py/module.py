@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import _C
 from .backend import (
     BackendCompilerFailed,
     CannotTrace,
@@ -25,6 +26,7 @@ from .backend import (
     functions_left,
     ours_within,
 )
+from .devices import check_model
 from .dynamo_cache import drop_with, forget
 from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, training_piece
@@ -88,6 +90,8 @@ class ORTModule(nn.Module):
     Raises:
         TypeError: `module` is no module, or is an ORTModule already.
         ValueError: an environment variable has a value it cannot have.
+        ORTModuleError: `module` is on a device that this build cannot run on, where
+            `ORTMODULE_FALLBACK_POLICY` does not leave it to eager PyTorch.
     """
 
     def __init__(
@@ -114,10 +118,11 @@ class ORTModule(nn.Module):
         own["_number"] = next(_numbers)
         own["_logger"] = module_logger(own["_debug_options"].log_level, own["_number"])
         own["_compiler"] = Compiler(own["_engine_options"], own["_logger"])
+        self._check_devices(module)
         report_environment(own["_logger"])
         for warning in own["_engine_options"].memory.warnings:
             own["_logger"].warning("ortmodule_py: %s", warning)
-        own["_compiler"].reserved_bytes = lambda: reserved_bytes(module)
+        own["_compiler"].reserved_bytes = lambda device: reserved_bytes(module, device)
         own["_compiler"].on_piece = self._save_onnx if own["_debug_options"].save_onnx else None
         own["_memory_stats"] = None
         if own["_engine_options"].print_memory_stats:
@@ -133,6 +138,15 @@ class ORTModule(nn.Module):
         own["forward"] = _Forward(self)
         for name in _DELEGATED:
             own[name] = getattr(module, name)
+
+    def _check_devices(self, module: nn.Module) -> None:
+        """Says where the module cannot run; it may still be moved before it does."""
+        reason = None if self._engine_options.bypass else check_model(module)
+        if reason is None:
+            return
+        if not self._engine_options.eager_allowed:
+            raise _C.ORTModuleError(f"[device] {reason}")
+        self._logger.warning("ortmodule_py: until then it runs in eager PyTorch: %s", reason)
 
     # ---- running ---------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .devices import EMULATION, check_emulation
 from .memory_options import MemoryRequest
 
 
@@ -179,6 +180,8 @@ class EngineOptions:
     disabled_passes: list[str] = field(default_factory=list)
     dump: Path | None = None
     memory: MemoryRequest = field(default_factory=MemoryRequest)
+    emulate_cuda: bool = False
+    """Tensors on the CPU run through the CUDA kernels, compiled for the host (developer builds)."""
 
     @classmethod
     def from_environment(cls, memory_budget: str | int | float | None = None) -> EngineOptions:
@@ -192,7 +195,10 @@ class EngineOptions:
             eager_allowed=_eager_allowed(),
             fuel=_count("ORTMODULE_FUEL", "the number of rewrites", -1),
             print_memory_stats=_flag("ORTMODULE_PRINT_MEMORY_STATS"),
+            emulate_cuda=_flag(EMULATION),
         )
+        if options.emulate_cuda:
+            check_emulation()
         rng = os.environ.get("ORTMODULE_RNG", "philox").strip().lower()
         if rng not in ("philox", "torch"):
             raise ValueError(

@@ -33,6 +33,13 @@ class RunReport:
     traced_gradients: list[str]
     """Operators without a rule of their own, whose gradient was traced."""
     stages_ms: dict[str, float]
+    devices: list[str]
+    """Where the pieces run."""
+    device_peak_bytes: int
+    """On GPUs the most that torch's allocator has given out at once since its counter was reset,
+    parameters and all, summed over the GPUs; 0 on the CPU."""
+    nondeterministic_kernels: list[str]
+    """Kernels of the last plans whose results may differ from run to run."""
 
     @classmethod
     def of(cls, compiler: Compiler) -> RunReport:
@@ -46,6 +53,7 @@ class RunReport:
                     stages[stage] = stages.get(stage, 0.0) + seconds * 1e3
             for stage, milliseconds in fact["stages_ms"].items():
                 stages[stage] = stages.get(stage, 0.0) + milliseconds
+        devices = sorted({fact["device"] for fact in facts})
         ran = [fact for fact in facts if fact["forwards"]]
         return cls(
             compiled=bool(ran) and not compiler.eager_pieces,
@@ -61,7 +69,16 @@ class RunReport:
             saved_bytes=last.get("saved_bytes", 0),
             traced_gradients=sorted({op for p in compiler.pieces for op in p.traced_gradients}),
             stages_ms=stages,
+            devices=devices,
+            device_peak_bytes=sum(map(_device_peak_bytes, devices)),
+            nondeterministic_kernels=sorted(
+                {name for fact in facts for name in fact.get("nondeterministic_kernels", ())}
+            ),
         )
+
+
+def _device_peak_bytes(device: str) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0
 
 
 def last_run_report(model: Any) -> dict[str, Any]:

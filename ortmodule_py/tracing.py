@@ -201,6 +201,7 @@ def _in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:
     def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *rest: Any) -> Any:
         projects = hx[0].shape[-1] != hx[1].shape[-1]
         narrow = torch.is_autocast_enabled("cpu") and torch.backends.mkldnn.is_available()
+        narrow = narrow and input.device.type == "cpu"
         if projects or not narrow or torch.get_autocast_dtype("cpu") != torch.bfloat16:
             return kernel(input, hx, params, *rest)
         cast = [value.bfloat16() for value in (input, *hx, *params)]
@@ -262,7 +263,8 @@ class _EagerStrides(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.pow.Scalar:
             return result.contiguous()
-        if func is torch.ops.aten.roll.default and len(args) > 2 and len(args[2]) == 1:
+        on_cpu = isinstance(result, Tensor) and result.device.type == "cpu"
+        if on_cpu and func is torch.ops.aten.roll.default and len(args) > 2 and len(args[2]) == 1:
             # On the CPU it is made of two parts, and so of their memory format.
             operand, dim = args[0], args[2][0]
             rest = operand.narrow(dim, 1, operand.shape[dim] - 1)

@@ -130,6 +130,12 @@ VARIABLES: tuple[Variable, ...] = (
         "where the measured rates of the machine are kept; no model is cached, as capture takes "
         "seconds",
     ),
+    _new(
+        "CUDA_EMULATION",
+        "0, 1",
+        "0",
+        "run a model on the CPU through the CUDA kernels (developer builds for a CPU torch only)",
+    ),
     _new("VERIFY", "0, 1", "0", "check the graph after each pass"),
     _new("DUMP", "directory", "", "write the text of the graph after each stage"),
     _new("FUEL", "n", "", "stop after n rewrites, to find a wrong one by bisection"),

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/version.h"
+#include "bindings/device_runtime.h"
 #include "bindings/topics.h"
 #ifdef ORTM_WITH_CUDA
 #include "kernels/cuda/device_info.h"
@@ -18,6 +19,7 @@ static py::dict cuda_info() {
   py::list architectures;
   for (int arch : cuda::compiled_architectures()) architectures.append(arch);
   info["architectures"] = architectures;
+  info["targets"] = py::str(ORTM_CUDA_TARGETS).attr("split")();
   py::list devices;
   for (const cuda::DeviceInfo& device : cuda::visible_devices()) {
     devices.append(py::make_tuple(device.major, device.minor));
@@ -33,6 +35,7 @@ static py::dict build_info() {
   info["torch"] = ORTM_TORCH_VERSION;
   info["cpu_isas"] = py::str(ORTM_CPU_ISAS).attr("split")();
   info["cuda"] = cuda_info();
+  info["cuda_emulation"] = has_cuda_emulation();
   return info;
 }
 

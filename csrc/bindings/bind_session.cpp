@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <set>
+
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 #include "ir/text.h"
@@ -11,30 +13,45 @@ namespace ortmodule::bindings {
 namespace py = pybind11;
 namespace {
 
+/// Dynamo's flat arguments, apart: tensors by graph input, constants included, and sizes.
+struct FlatArguments {
+  std::vector<at::Tensor> tensors;
+  std::vector<int64_t> symbols;
+
+  FlatArguments(const CompiledPiece& piece, const py::args& args) {
+    const ExportedPiece& exported = piece.session().piece();
+    size_t constant = 0;
+    size_t position = 0;
+    for (const BoundInput& bound : exported.arguments) {
+      if (bound.kind == BoundInput::Kind::Symbol) {
+        symbols.push_back(py::cast<int64_t>(args[position++]));
+        continue;
+      }
+      const auto& input = exported.graph->inputs()[static_cast<size_t>(bound.graph_input)];
+      if (input.kind == InputKind::Constant) {
+        tensors.push_back(piece.constants().at(constant++));
+      } else {
+        tensors.push_back(py::cast<at::Tensor>(args[position++]));
+      }
+    }
+  }
+};
+
+void plan(CompiledPiece& piece, const py::args& args) {
+  const FlatArguments given(piece, args);
+  const py::gil_scoped_release release;
+  piece.plan(given.tensors, given.symbols);
+}
+
 /// Calls the piece with Dynamo's flat arguments; returns the flat results.
 py::list call(CompiledPiece& piece, const py::args& args) {
   const ExportedPiece& exported = piece.session().piece();
-  std::vector<at::Tensor> tensors;
-  std::vector<int64_t> symbols;
-  size_t constant = 0;
-  size_t position = 0;
-  for (const BoundInput& bound : exported.arguments) {
-    if (bound.kind == BoundInput::Kind::Symbol) {
-      symbols.push_back(py::cast<int64_t>(args[position++]));
-      continue;
-    }
-    const auto& input = exported.graph->inputs()[static_cast<size_t>(bound.graph_input)];
-    if (input.kind == InputKind::Constant) {
-      tensors.push_back(piece.constants().at(constant++));
-    } else {
-      tensors.push_back(py::cast<at::Tensor>(args[position++]));
-    }
-  }
+  FlatArguments given(piece, args);
   SymbolValues sizes;
   std::vector<at::Tensor> outputs;
   {
     const py::gil_scoped_release release;
-    outputs = piece.run(std::move(tensors), symbols, &sizes);
+    outputs = piece.run(std::move(given.tensors), given.symbols, &sizes);
   }
   py::list results;
   for (const BoundOutput& bound : exported.results) {
@@ -52,6 +69,14 @@ py::list call(CompiledPiece& piece, const py::args& args) {
   return results;
 }
 
+/// Kernels of the plan whose results may differ from run to run, each once.
+std::set<std::string> nondeterministic_kernels(const Plan& plan) {
+  std::set<std::string> names;
+  for (const PlannedStep& step : plan.steps)
+    if (!step.kernel->deterministic) names.emplace(step.kernel->name);
+  return names;
+}
+
 py::dict facts(CompiledPiece& piece) {
   Session& session = piece.session();
   py::dict result;
@@ -66,6 +91,7 @@ py::dict facts(CompiledPiece& piece) {
   stages["optimize_memory"] = times.optimize_memory_ms;
   stages["plan"] = times.plan_ms;
   result["stages_ms"] = stages;
+  result["device"] = piece.runtime().device().str();
   result["training"] = session.training();
   result["nodes"] = session.joint_graph().node_count();
   result["nodes_aten"] = aten;
@@ -78,6 +104,7 @@ py::dict facts(CompiledPiece& piece) {
   result["planned_peak_bytes"] = runs.planned_peak_bytes;
   result["measured_peak_bytes"] = runs.measured_peak_bytes;
   if (const auto entry = piece.last_plan()) {
+    result["nondeterministic_kernels"] = nondeterministic_kernels(*entry->program.plan);
     result["exact"] = entry->program.plan->exact;
     result["plan_peak_bytes"] = entry->program.plan->peak_bytes;
     result["saved_bytes"] = entry->program.plan->saved_bytes;
@@ -151,6 +178,9 @@ void init_session(py::module_& m) {
   py::class_<CompiledPiece, std::shared_ptr<CompiledPiece>>(
       m, "CompiledPiece", "A captured piece of a module, compiled; call it with flat arguments.")
       .def("__call__", &call)
+      .def("plan", &plan,
+           "Plans for arguments like these, which need no data (fake tensors will do), and runs "
+           "nothing.")
       .def("facts", &facts, "Counts, stage times and bytes as a dict.")
       .def("memory", &memory_facts,
            "What the memory optimizer found and chose, as a dict; None before the first forward.")

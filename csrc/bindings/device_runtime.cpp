@@ -34,8 +34,10 @@ class CpuRuntime : public DeviceRuntime {
   }
 };
 
-/// Whether CUDA kernels of our own are compiled for the host: then all of them are.
-bool has_emulation() {
+}  // namespace
+
+// All of them are, if any is; a copy is a kernel of our own everywhere.
+bool has_cuda_emulation() {
 #ifdef ORTM_WITH_CUDA
   return false;
 #else
@@ -44,8 +46,6 @@ bool has_emulation() {
                      [](const KernelDef* kernel) { return kernel->device == Device::CUDA; });
 #endif
 }
-
-}  // namespace
 
 ParallelFor torch_parallel_for() { return &parallel_for_at; }
 
@@ -66,7 +66,7 @@ DeviceRuntime& device_runtime(c10::Device device, bool emulate_cuda) {
     ORTM_CHECK(device.is_cpu(),
                "[ORTMODULE_CUDA_EMULATION] the model must be on the CPU, but found it on ",
                device.str());
-    ORTM_CHECK(has_emulation(),
+    ORTM_CHECK(has_cuda_emulation(),
                "[ORTMODULE_CUDA_EMULATION] the build must hold the CUDA kernels compiled for the "
                "host, but found none; a developer build for a CPU torch has them");
     return emulated;

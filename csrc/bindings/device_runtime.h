@@ -43,6 +43,8 @@ class DeviceRuntime {
   virtual void fill(KernelContext& context) const = 0;
   /// Draws from torch's default generator of the device.
   virtual DrawnSeed draw_seed() const = 0;
+  /// Whether the device is there: a build with CUDA plans, but runs nothing, on a machine without.
+  virtual bool present() const { return true; }
   /// Whether the current stream is being captured as a CUDA graph.
   virtual bool capturing() const { return false; }
 
@@ -65,11 +67,14 @@ class DeviceRuntime {
 /// kernels that developer builds compile for the host. Throws Error where this build cannot.
 DeviceRuntime& device_runtime(c10::Device device, bool emulate_cuda);
 
+/// Whether this build holds our own CUDA kernels compiled for the host.
+bool has_cuda_emulation();
+
 /// Makes the device current, for torch and for kernels that call ATen.
 class DeviceScope {
  public:
   explicit DeviceScope(const DeviceRuntime& runtime) : engine_(runtime.device()) {
-    if (runtime.device().is_cuda()) guard_.reset_device(runtime.device());
+    if (runtime.device().is_cuda() && runtime.present()) guard_.reset_device(runtime.device());
   }
 
  private:

@@ -266,6 +266,7 @@ CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> consta
     : session_(std::make_unique<Session>(std::move(piece), session_options(options))),
       constants_(std::move(constants)),
       runtime_(device_runtime(options.device, options.emulate_cuda)) {
+  if (!runtime_.present()) return;
   for (at::Tensor& constant : constants_) constant = constant.to(runtime_.device());
 }
 
@@ -279,9 +280,8 @@ void CompiledPiece::check(const at::Tensor& tensor, const Value& expected) const
              tensor.device().str());
 }
 
-std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
-                                           const std::vector<int64_t>& symbols,
-                                           SymbolValues* sizes) {
+void CompiledPiece::plan(const std::vector<at::Tensor>& tensors,
+                         const std::vector<int64_t>& symbols) {
   const DeviceScope scope(runtime_);
   std::vector<Layout> layouts;
   layouts.reserve(tensors.size());
@@ -291,6 +291,12 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
     layouts.push_back(layout_of(tensors[i]));
   }
   last_plan_ = session_->plan_for(layouts, symbols);
+}
+
+std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
+                                           const std::vector<int64_t>& symbols,
+                                           SymbolValues* sizes) {
+  plan(tensors, symbols);
   if (sizes) *sizes = last_plan_->request.symbols;
   auto state = c10::make_intrusive<RunState>(shared_from_this(), last_plan_);
   state->tensors = std::move(tensors);

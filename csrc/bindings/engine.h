@@ -46,12 +46,16 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
                 const PieceOptions& options);
 
+  /// Plans for tensors like these, of which only sizes and strides are looked at; then `run` of
+  /// such tensors only follows the plan.
+  void plan(const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& symbols);
   /// Tensors by graph input (constants included) and symbol arguments, in order. Returns forward
   /// outputs by index; records one autograd node per range if anything requires a gradient.
   std::vector<at::Tensor> run(std::vector<at::Tensor> tensors, const std::vector<int64_t>& symbols,
                               SymbolValues* sizes);
 
   Session& session() { return *session_; }
+  const Session& session() const { return *session_; }
   const std::vector<at::Tensor>& constants() const { return constants_; }
   RunStatistics& statistics() { return statistics_; }
   std::shared_ptr<PlanEntry> last_plan() const { return last_plan_; }

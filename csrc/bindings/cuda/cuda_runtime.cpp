@@ -4,6 +4,7 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include <deque>
@@ -36,7 +37,8 @@ class CudaRuntime : public DeviceRuntime {
     context.blas = at::cuda::getCurrentCUDABlasHandle();
     context.blas_lt = at::cuda::getCurrentCUDABlasLtHandle();
     context.device_index = device().index();
-    context.allow_tf32 = flags.allowTF32CuBLAS();
+    context.allow_tf32 = flags.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+                         at::Float32Precision::TF32;
     context.allow_float16_reduction = flags.allowFP16ReductionCuBLAS() ==
                                       at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
     context.allow_bfloat16_reduction = flags.allowBF16ReductionCuBLAS() ==
@@ -66,6 +68,8 @@ class CudaRuntime : public DeviceRuntime {
                         at::cuda::getCurrentCUDAStream().stream());
     return drawn;
   }
+
+  bool present() const override { return c10::cuda::device_count() > device().index(); }
 
   bool capturing() const override {
     return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;

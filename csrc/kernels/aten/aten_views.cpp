@@ -1,5 +1,6 @@
 #include "kernels/aten/aten_views.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/TensorImpl.h>
 
@@ -34,25 +35,27 @@ c10::DispatchKeySet dense_keys(c10::Device device) {
   return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
 }
 
-at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArrayRef strides) {
+namespace {
+
+at::Tensor tensor_on(c10::Device device, const TensorView& view, at::IntArrayRef sizes,
+                     at::IntArrayRef strides) {
   // Bytes of the storage only bound what torch may touch: as far as the view reaches.
   int64_t last = 1;
   for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
   c10::Storage storage(c10::Storage::use_byte_size_t(),
                        static_cast<size_t>(std::max<int64_t>(last, 0)) * size_of(view.dtype),
-                       at::DataPtr(view.data, engine_device()), nullptr, /*resizable=*/false);
-  at::Tensor tensor =
-      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), dense_keys(engine_device()),
-                                               c10::scalarTypeToTypeMeta(aten_type(view.dtype)));
+                       at::DataPtr(view.data, device), nullptr, /*resizable=*/false);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), dense_keys(device), c10::scalarTypeToTypeMeta(aten_type(view.dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
 }
 
-namespace {
-
-// Owned by this tensor alone (a view of an operand owns nothing) and laid out as planned.
+// Owned by this tensor alone (a view of an operand owns nothing), laid out as planned and where it
+// belongs; a number may stay on the host.
 bool can_be_taken_over(const at::Tensor& tensor, const TensorView& view) {
   if (!tensor.storage().data_ptr().get_deleter() || tensor.storage().use_count() != 1) return false;
+  if (tensor.device() != engine_device() && tensor.dim() > 0) return false;
   const auto rank = static_cast<size_t>(view.rank);
   if (!tensor.sizes().equals({view.sizes, rank})) return false;
   for (size_t i = 0; i < rank; ++i)
@@ -62,6 +65,23 @@ bool can_be_taken_over(const at::Tensor& tensor, const TensorView& view) {
 }
 
 }  // namespace
+
+at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  return tensor_on(engine_device(), view, sizes, strides);
+}
+
+at::Tensor as_number_anywhere(const TensorView& view) {
+  const auto rank = static_cast<size_t>(view.rank);
+  c10::Device device = engine_device();
+  if (device.is_cuda()) {
+    try {
+      device = at::globalContext().getDeviceFromPtr(view.data, device.type());
+    } catch (const c10::Error&) {
+      device = c10::kCPU;  // memory that CUDA does not know
+    }
+  }
+  return tensor_on(device, view, {view.sizes, rank}, {view.strides, rank});
+}
 
 Buffer give(const at::Tensor& result, const TensorView& out) {
   at::Tensor given = result;

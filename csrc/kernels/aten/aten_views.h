@@ -14,6 +14,9 @@ at::Tensor as_tensor(const TensorView& view);
 /// The same memory with other sizes and strides.
 at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArrayRef strides);
 
+/// The same for a number that give() took from an operator, which may have left it on the host.
+at::Tensor as_number_anywhere(const TensorView& view);
+
 /// Hands `result` over as planned output `out`; copied first if its layout is not the planned one.
 Buffer give(const at::Tensor& result, const TensorView& out);
 

@@ -1,6 +1,10 @@
 // ATen nodes through torch's dispatcher: the arguments are rebuilt from the node's attributes, the
 // results are taken over. What the operator allocates inside is its own affair, so
 // a plan that holds such a node is labelled inexact.
+//
+// Fused attention on CUDA returns the state of its generator for backward: as uint64, which the
+// graph has no type for, so that its bits pass as int64; or on the host, unless a CUDA graph is
+// captured, where it stays.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -25,10 +29,12 @@ struct PreparedCall {
       Tensor,
       TensorList,
       OptionalTensorList,
-      EngineDevice
+      EngineDevice,
+      GeneratorState
     } kind = Kind::Fixed;
   };
   std::vector<Argument> arguments;
+  bool is_flash_attention = false;
 };
 
 std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
@@ -134,6 +140,11 @@ bool names_device(const c10::TypePtr& type) {
   return type->str().find("Device") != std::string::npos;
 }
 
+bool is_generator_state(const std::string& argument) {
+  return argument == "philox_seed" || argument == "philox_offset" || argument == "rng_state" ||
+         argument == "unused";
+}
+
 Reason unknown_operator(const StepFacts& facts) {
   const std::string target = facts.node().attrs.string("operator", "");
   if (find_operator(target)) return {};
@@ -144,13 +155,16 @@ std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
   using Kind = PreparedCall::Argument::Kind;
   const Attrs& attrs = facts.node().attrs;
   auto call = std::make_shared<PreparedCall>(*find_operator(attrs.string("operator")));
+  call->is_flash_attention = attrs.string("operator").find("flash_attention") != std::string::npos;
   for (const c10::Argument& argument : call->handle.schema().arguments()) {
     const Attr* attr = attrs.find("arg_" + argument.name());
     ORTM_ASSERT(attr, attrs.string("operator"), " lacks argument ", argument.name());
+    PreparedCall::Argument& prepared =
+        call->arguments.emplace_back(to_argument(*attr, argument.type()));
     // Whatever device the program names or leaves open: all of a piece runs on one.
-    call->arguments.push_back(names_device(argument.type())
-                                  ? PreparedCall::Argument{{}, {}, Kind::EngineDevice}
-                                  : to_argument(*attr, argument.type()));
+    if (names_device(argument.type())) prepared = {{}, {}, Kind::EngineDevice};
+    if (prepared.kind == Kind::Tensor && is_generator_state(argument.name()))
+      prepared.kind = Kind::GeneratorState;
   }
   return call;
 }
@@ -163,13 +177,21 @@ at::Tensor operand(const KernelArgs& args, int index) {
   return as_tensor(args.in[static_cast<size_t>(index)]);
 }
 
-void push(torch::jit::Stack& stack, const PreparedCall::Argument& argument,
-          const KernelArgs& args) {
+at::Tensor generator_state(const PreparedCall& call, const PreparedCall::Argument& argument,
+                           const KernelArgs& args) {
+  const at::Tensor state = as_number_anywhere(args.in[static_cast<size_t>(argument.operands[0])]);
+  const bool unsigned_state = call.is_flash_attention && state.is_cuda();
+  return unsigned_state ? state.view(at::kUInt64) : state;
+}
+
+void push(torch::jit::Stack& stack, const PreparedCall& call,
+          const PreparedCall::Argument& argument, const KernelArgs& args) {
   using Kind = PreparedCall::Argument::Kind;
   switch (argument.kind) {
     case Kind::Fixed: stack.push_back(argument.value); return;
     case Kind::EngineDevice: stack.emplace_back(engine_device()); return;
     case Kind::Tensor: stack.emplace_back(operand(args, argument.operands[0])); return;
+    case Kind::GeneratorState: stack.emplace_back(generator_state(call, argument, args)); return;
     case Kind::TensorList: {
       c10::List<at::Tensor> list;
       for (int index : argument.operands) list.push_back(operand(args, index));
@@ -200,13 +222,14 @@ void call_operator(const KernelArgs& args) {
   const auto& call = *static_cast<const PreparedCall*>(args.prepared);
   torch::jit::Stack stack;
   stack.reserve(call.arguments.size());
-  for (const PreparedCall::Argument& argument : call.arguments) push(stack, argument, args);
+  for (const PreparedCall::Argument& argument : call.arguments) push(stack, call, argument, args);
   call.handle.callBoxed(&stack);
   std::vector<at::Tensor> results;
   for (const c10::IValue& value : stack) flatten(value, results);
   stack.clear();
   for (size_t i = 0; i < args.out.size() && i < results.size(); ++i) {
     if (args.out[i].dtype == DType::Undefined || !results[i].defined()) continue;
+    if (results[i].scalar_type() == at::kUInt64) results[i] = results[i].view(at::kLong);
     args.results[i] = give(results[i], args.out[i]);
   }
 }

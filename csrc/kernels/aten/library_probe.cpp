@@ -75,42 +75,52 @@ at::Tensor zeros_of(const OperandFacts& operand) {
       .zero_();
 }
 
-std::optional<size_t> call_once(const StepFacts& facts, void (*run)(const KernelArgs&),
-                                const std::shared_ptr<const void>& prepared, bool gives_results) {
-  const Guards guards;
-  std::vector<at::Tensor> operands;
+/// Operands of zeros, and outputs unless the kernel gives them itself.
+struct ZeroOperands {
+  std::vector<at::Tensor> owned;
   std::vector<TensorView> in, out;
-  for (const OperandFacts& operand : facts.inputs) {
-    if (operand.dtype == DType::Undefined) {
-      in.emplace_back();
-      continue;
-    }
-    operands.push_back(zeros_of(operand));
-    in.push_back(view_of(operand, operands.back().mutable_data_ptr()));
+
+  ZeroOperands(const StepFacts& facts, bool gives_results) {
+    for (const OperandFacts& operand : facts.inputs)
+      in.push_back(view_of(operand, memory(operand)));
+    for (const OperandFacts& operand : facts.outputs)
+      out.push_back(view_of(operand, gives_results ? nullptr : memory(operand)));
   }
-  for (const OperandFacts& operand : facts.outputs) {
-    void* data = nullptr;
-    if (!gives_results && operand.dtype != DType::Undefined)
-      data = operands.emplace_back(zeros_of(operand)).mutable_data_ptr();
-    out.push_back(view_of(operand, data));
+
+ private:
+  void* memory(const OperandFacts& operand) {
+    if (operand.dtype == DType::Undefined) return nullptr;
+    return owned.emplace_back(zeros_of(operand)).mutable_data_ptr();
   }
+};
+
+size_t call_once(const StepFacts& facts, void (*run)(const KernelArgs&),
+                 const std::shared_ptr<const void>& prepared, bool gives_results) {
+  const Guards guards;
+  const ZeroOperands operands(facts, gives_results);
   KernelContext context;
-  std::vector<Buffer> results(out.size());
+  std::vector<Buffer> results(operands.out.size());
   std::shared_ptr<AllocationCounter> counter;
   // On CUDA the first call may try algorithms, which takes more than the later ones will.
   for (int calls = engine_device().is_cuda() ? 2 : 1; calls > 0; --calls) {
     for (Buffer& result : results) result = Buffer();
     counter = std::make_shared<AllocationCounter>();
-    try {
-      const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
-      run({facts, in, out, nullptr, prepared.get(), context, results});
-    } catch (const std::exception&) {
-      return std::nullopt;  // zeros are no operands of this operator
-    }
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
+    run({facts, operands.in, operands.out, nullptr, prepared.get(), context, results});
   }
   int64_t given = 0;
   for (const Buffer& result : results) given += counter->bytes_of(result.data());
   return static_cast<size_t>(std::max<int64_t>(counter->peak() - given, 0));
+}
+
+/// Nothing where zeros are no operands of this operator, or the device is not there.
+std::optional<size_t> try_call(const StepFacts& facts, void (*run)(const KernelArgs&),
+                               const std::shared_ptr<const void>& prepared, bool gives_results) {
+  try {
+    return call_once(facts, run, prepared, gives_results);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -125,7 +135,7 @@ std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(c
     const std::lock_guard lock(mutex);
     if (const auto found = known.find(key); found != known.end()) return found->second;
   }
-  const std::optional<size_t> bytes = call_once(facts, run, prepared, gives_results);
+  const std::optional<size_t> bytes = try_call(facts, run, prepared, gives_results);
   const std::lock_guard lock(mutex);
   return known[key] = bytes;
 }
