@@ -1,4 +1,4 @@
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 
 #include "kernels/cuda/run_seed.h"
 #include "kernels/philox.h"
@@ -12,8 +12,13 @@ static __global__ void run_key_kernel(uint64_t* key, const int64_t* seed, const 
 
 void write_run_key(uint64_t* key, const int64_t* seed, const int64_t* offset,
                    uint64_t offset_in_graph, void* stream) {
+#if defined(ORTM_CUDA_EMULATION)
+  (void)stream;
+  run_key_kernel(key, seed, offset, offset_in_graph);
+#else
   run_key_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(key, seed, offset,
                                                                  offset_in_graph);
+#endif
 }
 
 }  // namespace ortmodule::cuda
