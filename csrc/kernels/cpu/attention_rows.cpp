@@ -98,7 +98,7 @@ class Strip {
       : s_(*static_cast<const Settings*>(args.prepared)),
         scores_(args.in[0]),
         mask_(args.in[1]),
-        seed_(args.context.seed) {
+        seed_(seed_of(args.context.seed)) {
     std::memcpy(&at_, args.in[2].data, sizeof(at_));
     rows_ = scores_.sizes[1];
     columns_ = scores_.sizes[2];
