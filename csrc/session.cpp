@@ -90,6 +90,7 @@ std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& argument
     plans_.splice(plans_.begin(), plans_, it);
     return plans_.front().second;
   }
+  if (options_.before_plan) options_.before_plan();
   PlanRequest request;
   request.device = options_.device;
   request.symbols = bind_symbols(arguments, symbols);
@@ -228,6 +229,7 @@ const Program& Session::backward_program(PlanEntry& entry, const std::vector<boo
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Program>& slot = entry.backward[{arrived, keep_saved}];
   if (!slot) {
+    if (options_.before_plan) options_.before_plan();
     StageTimer timer(times_.plan_ms);
     const Plan& base = *entry.program.plan;
     slot = std::make_unique<Program>(

@@ -1,6 +1,7 @@
 // The program in one class: a captured piece becomes a graph, a joint graph, lowered steps, plans.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -23,6 +24,8 @@ struct SessionOptions {
   OptimizerOptions optimizer;
   MemoryOptions memory;
   size_t plan_cache_size = 64;
+  /// Called before a plan is made; throws where none can be.
+  std::function<void()> before_plan = {};
 };
 
 /// Milliseconds per stage of building the session and its plans.

@@ -248,7 +248,13 @@ Layout layout_of(const at::Tensor& tensor) {
 
 SessionOptions session_options(const PieceOptions& options) {
   SessionOptions result;
-  result.device = device_runtime(options.device, options.emulate_cuda).kernels();
+  const DeviceRuntime& runtime = device_runtime(options.device, options.emulate_cuda);
+  result.device = runtime.kernels();
+  result.before_plan = [&runtime] {
+    ORTM_CHECK(!runtime.capturing(),
+               "[CUDA graph] a step must have run with the same shapes before it is captured, but "
+               "found a new one; run it a few times first, as torch.cuda.graph asks for");
+  };
   result.training = options.training;
   result.plan_cache_size = static_cast<size_t>(options.plan_cache_size);
   result.optimizer.verify = options.verify;

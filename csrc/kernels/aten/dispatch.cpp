@@ -159,10 +159,11 @@ std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
   for (const c10::Argument& argument : call->handle.schema().arguments()) {
     const Attr* attr = attrs.find("arg_" + argument.name());
     ORTM_ASSERT(attr, attrs.string("operator"), " lacks argument ", argument.name());
-    PreparedCall::Argument& prepared =
-        call->arguments.emplace_back(to_argument(*attr, argument.type()));
     // Whatever device the program names or leaves open: all of a piece runs on one.
-    if (names_device(argument.type())) prepared = {{}, {}, Kind::EngineDevice};
+    call->arguments.push_back(names_device(argument.type())
+                                  ? PreparedCall::Argument{{}, {}, Kind::EngineDevice}
+                                  : to_argument(*attr, argument.type()));
+    PreparedCall::Argument& prepared = call->arguments.back();
     if (prepared.kind == Kind::Tensor && is_generator_state(argument.name()))
       prepared.kind = Kind::GeneratorState;
   }

@@ -1,0 +1,149 @@
+"""Models on CUDA devices captured and planned on fake tensors, which needs no GPU: every step has a
+kernel, values stay on the device, and what cannot be said is left to eager with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks import models
+from ortmodule_py import _C
+from ortmodule_py.capture import lower
+from ortmodule_py.devices import piece_device
+from ortmodule_py.graph_builder import CannotLower
+
+pytestmark = pytest.mark.skipif(
+    not _C.build_info()["cuda"], reason="this build has no CUDA kernels"
+)
+
+
+class Planned:
+    """The pieces of a call, each planned for training, and where they ran."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # The plan is of interest here, not whether there is a GPU to run it.
+        monkeypatch.setattr("ortmodule_py.devices.unsupported", lambda _: None)
+        self.pieces: list[Any] = []
+
+    def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        device = piece_device(inputs)
+        builder = _C.GraphBuilder(False, device.type)
+        lowered = lower(gm, inputs, builder, device)
+        options = _C.PieceOptions()
+        options.device = str(device)
+        options.training = lowered.grad_enabled
+        piece = builder.finish(options)
+        piece.plan(*inputs)
+        self.pieces.append(piece)
+        return gm.forward
+
+    def plan(self, module: nn.Module, *args: Any, **kwargs: Any) -> str:
+        """The text of the only piece's plan."""
+        torch._dynamo.reset()
+        torch.compile(module, backend=self, dynamic=False)(*args, **kwargs)
+        (piece,) = self.pieces
+        text: str = piece.text("plan")
+        assert "cuda" in piece.facts()["device"]
+        return text
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
+    return Planned(monkeypatch)
+
+
+def on_cuda(mode: FakeTensorMode, value: Any) -> Any:
+    """A fake twin on the GPU."""
+    with mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+
+
+def fake_module(mode: FakeTensorMode, module: nn.Module) -> nn.Module:
+    """The module with fake parameters on the GPU."""
+    for part in module.modules():
+        for name, parameter in list(part._parameters.items()):
+            if parameter is not None:
+                part._parameters[name] = nn.Parameter(on_cuda(mode, parameter))
+        for name, buffer in list(part._buffers.items()):
+            if buffer is not None:
+                part._buffers[name] = on_cuda(mode, buffer)
+    return module
+
+
+@pytest.mark.parametrize("name", models.ALL_NAMES)
+def test_benchmark_models(planned: Planned, name: str) -> None:
+    base = models.make(name)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    batch = {key: on_cuda(mode, value) for key, value in base.batch(2).items()}
+    with mode:
+        text = planned.plan(fake_module(mode, base.module), **batch)
+    assert "_cpu" not in text
+    assert "cublaslt" in text
+
+
+class Mixed(nn.Module):
+    """Numbers and ranges of the CPU among values on a GPU."""
+
+    def __init__(self, compute: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.compute = compute
+
+    def forward(self, x: Tensor) -> Any:
+        return self.compute(x, self.weight)
+
+
+def plan_mixed(planned: Planned, compute: Callable[[Tensor, Tensor], Any]) -> str:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    module = fake_module(mode, Mixed(compute))
+    with mode:
+        return planned.plan(module, torch.ones(3, 4, device="cuda"))
+
+
+def test_a_number_on_the_cpu_is_no_obstacle(planned: Planned) -> None:
+    assert plan_mixed(planned, lambda x, w: x * w * torch.tensor(2.0))
+
+
+def test_a_range_made_on_the_cpu_is_computed_on_the_gpu(planned: Planned) -> None:
+    text = plan_mixed(planned, lambda x, w: (x * w) * torch.arange(4).to(x.device))
+    assert "_cpu" not in text
+
+
+@pytest.mark.parametrize(
+    ("compute", "reason"),
+    [
+        (lambda x, w: (x * w, torch.arange(4)), "returns or changes a tensor on cpu"),
+        (lambda x, w: x * w * torch.rand(4).to(x.device), "draws from the generator of the CPU"),
+    ],
+)
+def test_what_eager_must_do_has_a_reason(
+    planned: Planned, compute: Callable[[Tensor, Tensor], Any], reason: str
+) -> None:
+    with pytest.raises(Exception) as raised:
+        plan_mixed(planned, compute)
+    inner = getattr(raised.value, "inner_exception", raised.value)
+    assert isinstance(inner, CannotLower)
+    assert reason in str(inner)
+
+
+def test_flash_attention_keeps_the_state_of_its_generator(planned: Planned) -> None:
+    def attention(x: Tensor, w: Tensor) -> Tensor:
+        q = (x * w).bfloat16().expand(2, 2, 3, 4).repeat(1, 1, 1, 8)
+        return torch.ops.aten._scaled_dot_product_flash_attention.default(q, q, q, 0.1)[0].sum()
+
+    text = plan_mixed(planned, attention)
+    assert "dispatcher" in text
+
+
+def test_autocast_on_cuda(planned: Planned) -> None:
+    def cast(x: Tensor, w: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return F.linear(x, w.expand(4, 4)).float().sum()
+
+    assert "bfloat16" in plan_mixed(planned, cast)
