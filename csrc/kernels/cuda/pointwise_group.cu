@@ -294,6 +294,7 @@ class Machine {
     const PointwiseTensor& order = p_.tensors[p_.index_tensor];
     int64_t indices[kEach];
     find_offsets(indices, order);
+    const uint64_t seed = seed_of(p_.seed);
     uint64_t block = ~uint64_t{0};
     PhiloxBlock words{};
 #pragma unroll
@@ -301,7 +302,7 @@ class Machine {
       const uint64_t index = static_cast<uint64_t>(p_.first_index + indices[e]);
       if (index / 4 != block) {
         block = index / 4;
-        words = philox_block(p_.seed, f.rng, block);
+        words = philox_block(seed, f.rng, block);
       }
       accumulator_[e] = word_of<Word>(f(value_of<T>(a_[e]), words.word[index % 4]));
     }

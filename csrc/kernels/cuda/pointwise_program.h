@@ -65,7 +65,7 @@ struct PointwiseLaunch {
   int slots = 0;
   int index_tensor = -1;
   int64_t first_index = 0;  // logical index of the first element
-  uint64_t seed = 0;
+  RunSeed seed;
   FastDivisor sizes[kMaxPointwiseDims];
   PointwiseInstruction instructions[kMaxPointwiseInstructions];
   PointwiseTensor tensors[kMaxPointwiseTensors];
