@@ -168,6 +168,28 @@ TEST(CumSum, AddsUp) {
   }
 }
 
+TEST(CumSum, AddsUpLongLines) {
+  for (int64_t count : {1, 31, 257, 3000}) {
+    for (bool reverse : {false, true}) {
+      for (bool exclusive : {false, true}) {
+        Tensor x = Tensor::random(DType::Float64, {3, count}, 13), y(DType::Float64, {3, count});
+        std::vector<double> expected(static_cast<size_t>(3 * count));
+        for (int64_t line = 0; line < 3; ++line) {
+          double sum = 0;
+          for (int64_t j = 0; j < count; ++j) {
+            const int64_t at = line * count + (reverse ? count - 1 - j : j);
+            const double before = sum;
+            sum += x.get(at);
+            expected[static_cast<size_t>(at)] = exclusive ? before : sum;
+          }
+        }
+        const Attrs attrs{{"axis", 1}, {"reverse", reverse}, {"exclusive", exclusive}};
+        run_op("CumSum", attrs, {&x}, {&y}, [&] { expect_close(y, expected, 400, 10, "CumSum"); });
+      }
+    }
+  }
+}
+
 TEST(Constants, FillAndCount) {
   for (DType dtype : kTypes) {
     Tensor full(dtype, {3, 5}), counted(dtype, {6});

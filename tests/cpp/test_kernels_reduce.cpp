@@ -156,5 +156,20 @@ TEST(ArgReduce, FindsTheFirst) {
   }
 }
 
+TEST(ArgReduce, FindsTheFirstOfLongRows) {
+  for (int64_t count : {1, 20, 300, 9000}) {
+    Tensor x = Tensor::random(DType::Float16, {7, count}, 6, -9, 9), most(DType::Int64, {7});
+    std::vector<double> expected;
+    for (int64_t row = 0; row < 7; ++row) {
+      int64_t best = 0;
+      for (int64_t j = 0; j < count; ++j)
+        if (x.get(row * count + j) > x.get(row * count + best)) best = j;
+      expected.push_back(static_cast<double>(best));
+    }
+    run_op("ArgMax", {{"axis", 1}}, {&x}, {&most},
+           [&] { expect_close(most, expected, 0, 0, "ArgMax"); });
+  }
+}
+
 }  // namespace
 }  // namespace ortmodule::testing

@@ -2,6 +2,9 @@
 // atomics, so that every run gives the same bits.
 #pragma once
 
+#include <cstring>
+#include <type_traits>
+
 #include "kernels/cuda/launch.cuh"
 
 namespace ortmodule::cuda {
@@ -26,14 +29,29 @@ struct MinOp {
   }
 };
 
-/// The combination of the values of all lanes, in every lane. All lanes of the warp take part; T
-/// has 4 or 8 bytes. The tree is the same in every lane, so all get the same bits if op is
-/// commutative.
-template <class T, class Op>
-__device__ __forceinline__ T warp_reduce(T value, Op op) {
+/// __shfl_xor_sync for any trivially copyable type of whole 4-byte words.
+template <class T>
+__device__ __forceinline__ T shuffle_xor(T value, int lane_mask) {
+  if constexpr (std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8)) {
+    return __shfl_xor_sync(kWholeWarp, value, lane_mask);
+  } else {
+    static_assert(sizeof(T) % 4 == 0);
+    uint32_t words[sizeof(T) / 4];
+    memcpy(words, &value, sizeof(T));
 #pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2)
-    value = op(value, __shfl_xor_sync(kWholeWarp, value, offset));
+    for (uint32_t& word : words) word = __shfl_xor_sync(kWholeWarp, word, lane_mask);
+    memcpy(&value, words, sizeof(T));
+    return value;
+  }
+}
+
+/// The combination of the values of each `lanes` neighbouring lanes (a power of two up to 32), in
+/// every one of them. All lanes of the warp take part. The tree is the same in every lane, so all
+/// get the same bits if op is commutative.
+template <class T, class Op>
+__device__ __forceinline__ T warp_reduce(T value, Op op, int lanes = kWarp) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+    value = op(value, shuffle_xor(value, offset));
   return value;
 }
 
@@ -52,6 +70,28 @@ __device__ __forceinline__ T block_reduce(T value, Op op, T* scratch) {
   for (int w = 1; w < warps; ++w) value = op(value, scratch[w]);
   __syncthreads();
   return value;
+}
+
+/// How many threads work on one row, and how many rows a block takes: lanes of a warp for short
+/// rows, else the whole block.
+struct RowGroups {
+  int lanes = 1;    // threads of a row: 1, 2, ..., 32 or all of the block
+  int threads = 0;  // of a block
+  int rows() const { return threads / lanes; }
+};
+
+/// For rows of `count` items of which a thread should get at least `each`.
+inline RowGroups row_groups(int64_t count, int each, int most_threads = 512) {
+  RowGroups groups;
+  while (groups.lanes < most_threads && int64_t{groups.lanes} * each < count) groups.lanes *= 2;
+  groups.threads = groups.lanes > kWarp ? groups.lanes : 128;
+  return groups;
+}
+
+/// block_reduce() or, for rows of up to a warp, warp_reduce().
+template <class T, class Op>
+__device__ __forceinline__ T row_reduce(T value, Op op, int lanes, T* scratch) {
+  return lanes > kWarp ? block_reduce(value, op, scratch) : warp_reduce(value, op, lanes);
 }
 
 /// A block size for rows of `count` items: a power of two from one warp up to `most` threads.

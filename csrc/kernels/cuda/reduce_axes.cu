@@ -1,0 +1,81 @@
+#include "kernels/cuda/reduce_axes.cuh"
+
+namespace ortmodule::cuda {
+
+namespace {
+
+// Least positions of a part: below that a block has more to set up than to add.
+constexpr int64_t kLeastRowPart = 8192;
+constexpr int64_t kLeastColumnPart = 256;
+constexpr int64_t kMostParts = 1024;   // over all outputs: a few per multiprocessor
+constexpr int64_t kPartMultiple = 16;  // so that parts begin at whole vectors
+constexpr int64_t kBlockColumns = 128;
+
+// Neighbouring dimensions of one kind are one, since x is contiguous: (size, reduced).
+std::vector<std::pair<int64_t, bool>> collapsed(const StepFacts& facts) {
+  const Sizes& sizes = facts.inputs[0].layout.sizes;
+  const std::vector<int64_t> axes = facts.node().attrs.integers("axes");
+  std::vector<bool> is_reduced(sizes.size(), axes.empty());
+  for (int64_t axis : axes)
+    is_reduced[static_cast<size_t>(normalized_axis(axis, sizes.size()))] = true;
+  std::vector<std::pair<int64_t, bool>> groups;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 1) continue;
+    if (!groups.empty() && groups.back().second == is_reduced[d]) {
+      groups.back().first *= sizes[d];
+    } else {
+      groups.emplace_back(sizes[d], is_reduced[d]);
+    }
+  }
+  if (groups.empty()) groups.emplace_back(1, true);
+  return groups;
+}
+
+}  // namespace
+
+ReducePlan make_reduce_plan(const StepFacts& facts) {
+  const std::vector<std::pair<int64_t, bool>> groups = collapsed(facts);
+  ReducePlan plan;
+  plan.inner_reduced = groups.back().second;
+  int64_t stride = element_count(facts.inputs[0].layout.sizes);
+  for (const auto& [size, reduced] : groups) {
+    stride /= std::max<int64_t>(size, 1);
+    (reduced ? plan.per_output : plan.outputs) *= size;
+    const bool is_inner = &size == &groups.back().first;
+    if (is_inner && !reduced) {
+      plan.inner = size;
+    } else {
+      (reduced ? plan.reduced : plan.kept).push(size, stride);
+    }
+  }
+  plan.consecutive = plan.inner_reduced && plan.reduced.rank == 1;
+  plan.divisor = facts.node().op == "ReduceMean" ? static_cast<double>(plan.per_output) : 1.0;
+  const int64_t tasks =
+      plan.inner_reduced ? plan.outputs : plan.kept.count * blocks_for(plan.inner, kBlockColumns);
+  const int64_t least = plan.inner_reduced ? kLeastRowPart : kLeastColumnPart;
+  const int64_t most = std::max<int64_t>(1, kMostParts / std::max<int64_t>(tasks, 1));
+  const int64_t wanted = std::clamp<int64_t>(plan.per_output / least, 1, most);
+  plan.part = blocks_for(blocks_for(plan.per_output, wanted), kPartMultiple) * kPartMultiple;
+  plan.splits = std::max<int64_t>(1, blocks_for(plan.per_output, std::max<int64_t>(plan.part, 1)));
+  return plan;
+}
+
+std::shared_ptr<const void> prepare_reduce(const StepFacts& facts) {
+  return std::make_shared<const ReducePlan>(make_reduce_plan(facts));
+}
+
+size_t reduce_workspace(const StepFacts& facts) {
+  const ReducePlan plan = make_reduce_plan(facts);
+  return plan.splits == 1 ? 0 : static_cast<size_t>(plan.outputs * plan.splits) * 8;
+}
+
+Reason reduce_unsupported(const StepFacts& facts) {
+  if (real_rank(facts.inputs[0].layout.sizes) > kMaxRank)
+    return str("it takes at most ", kMaxRank, " dimensions");
+  if (facts.node().op == "ReduceMean" && !is_floating(facts.inputs[0].dtype))
+    return "a mean of integers is not a float here";
+  if (!kRealTypes.contains(facts.outputs[0].dtype)) return "the result is not of a real type";
+  return {};
+}
+
+}  // namespace ortmodule::cuda

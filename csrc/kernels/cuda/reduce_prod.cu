@@ -1,0 +1,26 @@
+// ReduceProd (reduce_axes.cuh). Floats are multiplied in double, integers wrap around in int64.
+#include "kernels/cuda/reduce_axes.cuh"
+
+namespace ortmodule::cuda {
+namespace {
+
+template <class T>
+struct Prod {
+  using C = std::conditional_t<std::is_floating_point_v<typename ReduceCompute<T>::type>, double,
+                               int64_t>;
+  using Partial = C;
+  static ORTM_HD Partial start() { return 1; }
+  static ORTM_HD Partial combine(Partial a, Partial b) {
+    if constexpr (std::is_integral_v<Partial>) {
+      return static_cast<Partial>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+  static ORTM_HD C add(C a, C b) { return combine(a, b); }
+};
+
+ORTM_REGISTER_REDUCTION("ReduceProd", "reduce_prod_cuda", Prod);
+
+}  // namespace
+}  // namespace ortmodule::cuda
