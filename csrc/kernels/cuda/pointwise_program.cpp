@@ -17,6 +17,9 @@ namespace {
 constexpr int kMaxNarrowSlots = 48 * 1024 / (32 * kPointwisePerThread * 4);
 constexpr int kMaxWideSlots = kMaxNarrowSlots / 2;
 
+static_assert(kMaxWideSlots >= kMaxPointwiseParams);
+static_assert(kMaxPointwiseInstructions >= 2 * kMaxPointwiseParams + kMaxPointwiseTensors);
+
 constexpr uint16_t kCopy = kPointwiseRows + static_cast<int>(PointwiseExtra::Copy);
 constexpr uint16_t kStore = kPointwiseRows + static_cast<int>(PointwiseExtra::Store);
 constexpr uint16_t kConvert = kPointwiseRows + static_cast<int>(PointwiseExtra::Convert);
@@ -326,8 +329,16 @@ Reason pointwise_unsupported(const StepFacts& facts) {
   if (real_rank(sizes) > kMaxRank) return str("it has more than ", kMaxRank, " dimensions");
   for (const OperandFacts& output : facts.outputs)
     if (output.layout.sizes != sizes) return "the outputs differ in shape";
-  for (const NodeFacts& node : facts.nodes)
+  size_t literals = 0;
+  for (const NodeFacts& node : facts.nodes) {
     if (Reason reason = pointwise_node_unsupported(node)) return reason;
+    for (const OperandRef& ref : node.inputs) literals += ref.kind == OperandRef::Kind::Literal;
+  }
+  // A node is one operation with at most one slot and one entry of each table: nothing to try.
+  if (real_rank(sizes) <= kMaxPointwiseDims && facts.nodes.size() <= kMaxPointwiseParams &&
+      facts.inputs.size() + facts.outputs.size() < kMaxPointwiseTensors &&
+      literals <= kMaxPointwiseConstants)
+    return {};
   Compiler compiler(facts);
   compiler.compile();
   return compiler.failure();

@@ -39,16 +39,18 @@ struct ReduceSpace {
     count *= size;
     wide = count >= (int64_t{1} << 31);
   }
+  __device__ ORTM_NOINLINE int64_t wide_offset(int64_t position) const {
+    int64_t at = 0;
+    for (int d = rank - 1; d > 0; --d) {
+      at += position % sizes[d] * strides[d];
+      position /= sizes[d];
+    }
+    return at + position * strides[0];
+  }
   __device__ __forceinline__ int64_t offset(int64_t position) const {
     if (rank == 0) return 0;
     int64_t at = 0;
-    if (wide) {
-      for (int d = rank - 1; d > 0; --d) {
-        at += position % sizes[d] * strides[d];
-        position /= sizes[d];
-      }
-      return at + position * strides[0];
-    }
+    if (wide) return wide_offset(position);
     uint32_t rest = static_cast<uint32_t>(position);
     for (int d = rank - 1; d > 0; --d) {
       const uint32_t quotient = divisors[d].quotient(rest);
@@ -151,13 +153,15 @@ struct CombinePartials {
   }
 };
 
-/// A thread's result: few additions in C, then one in Partial.
+/// A thread's result: kRun additions in C at most, then one in Partial.
 template <class Op>
 class Accumulator {
  public:
-  __device__ __forceinline__ void add(typename Op::C x) {
-    recent_ = Op::add(recent_, x);
-    if (++count_ == kRun) carry();
+  __device__ __forceinline__ void add(typename Op::C x) { recent_ = Op::add(recent_, x); }
+  /// After `count` additions, a divisor of kRun.
+  __device__ __forceinline__ void tick(int count) {
+    count_ += count;
+    if (count_ == kRun) carry();
   }
   __device__ __forceinline__ typename Op::Partial result() {
     carry();
@@ -202,13 +206,16 @@ __global__ __launch_bounds__(512) void reduce_rows_cuda(
 #pragma unroll
         for (int k = 0; k < kCount; ++k)
           sum.add(static_cast<typename Op::C>(computed(elements[k])));
+        sum.tick(kCount);
       }
     }
   }
   if (!vectors) {
-    for (int64_t i = begin + lane; i < end; i += lanes)
+    for (int64_t i = begin + lane; i < end; i += lanes) {
       sum.add(static_cast<typename Op::C>(
           x.at(base + (plan.consecutive ? i : plan.reduced.offset(i)))));
+      sum.tick(1);
+    }
   }
   const Partial result = row_reduce(sum.result(), CombinePartials<Op>(), lanes, scratch);
   if (lane == 0 && exists) put_result(plan, target, output, split, result);
@@ -242,6 +249,8 @@ __global__ __launch_bounds__(kReduceThreads) void reduce_columns_cuda(
         for (int k = 0; k < kColumns; ++k)
           sums[k].add(static_cast<typename Op::C>(computed(elements[k])));
       }
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) sums[k].tick(1);
     }
   }
   const int width = static_cast<int>(blockDim.x) * kColumns;

@@ -3,7 +3,8 @@
 // divide it; if the source is along another one, tiles go through shared memory, so that reads and
 // writes of a warp are both consecutive; else elements are gathered. Bytes moved: each side once.
 #include "kernels/cuda/fast_divisor.h"
-#include "kernels/cuda/strided_copy.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/strided_copy.h"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/dtype_dispatch.h"
 

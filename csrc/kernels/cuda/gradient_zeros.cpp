@@ -1,5 +1,5 @@
 // GradientZeros: y = 0 everywhere; the operands are not read. Bytes moved: y once.
-#include "kernels/cuda/strided_copy.cuh"
+#include "kernels/cuda/strided_copy.h"
 
 namespace ortmodule::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // SliceGrad: dx = zeros of `shape` with dy at start, start + step, ... along `axis`.
 // Bytes moved: dy once, dx twice (cleared, then written).
 #include "kernels/axis.h"
-#include "kernels/cuda/strided_copy.cuh"
+#include "kernels/cuda/strided_copy.h"
 
 namespace ortmodule::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Contiguous: y = x in another layout: any rank, strides (0 too) and element size on the side of x,
 // any dense layout on the side of y. Method: strided_copy.cu. Bytes moved: x once, y once.
-#include "kernels/cuda/strided_copy.cuh"
+#include "kernels/cuda/strided_copy.h"
 
 namespace ortmodule::cuda {
 namespace {

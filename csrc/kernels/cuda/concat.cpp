@@ -1,7 +1,7 @@
 // Concat along `axis`: each operand is copied to its part of y (strided_copy.cu), so operands may
 // have any layout. Bytes moved: each operand and y once.
 #include "kernels/axis.h"
-#include "kernels/cuda/strided_copy.cuh"
+#include "kernels/cuda/strided_copy.h"
 
 namespace ortmodule::cuda {
 namespace {

@@ -1,8 +1,9 @@
-// Copies between tensors of one shape and any strides, for the kernels that only move elements.
+// Copies between tensors of one shape and any strides, for the kernels that only move elements:
+// they hold no device code of their own and are compiled by the C++ compiler.
 #pragma once
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/iteration.h"
+#include "kernels/kernel.h"
 
 namespace ortmodule::cuda {
 

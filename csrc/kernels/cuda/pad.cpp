@@ -2,7 +2,7 @@
 // Bytes moved: x once, y twice (filled, then written).
 #include <algorithm>
 
-#include "kernels/cuda/strided_copy.cuh"
+#include "kernels/cuda/strided_copy.h"
 
 namespace ortmodule::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // ConstantOfShape: y = value everywhere. Bytes moved: y once.
-#include "kernels/cuda/strided_copy.cuh"
+#include "kernels/cuda/strided_copy.h"
 
 namespace ortmodule::cuda {
 namespace {
