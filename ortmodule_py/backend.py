@@ -79,7 +79,8 @@ class Compiler:
 
     def _compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         device = piece_device(example_inputs)
-        builder = _C.GraphBuilder(self.options.torch_rng)
+        kernels = "cuda" if self.options.emulate_cuda else device.type
+        builder = _C.GraphBuilder(self.options.torch_rng, kernels)
         progress.stage("exporting")
         lowered = lower(gm, example_inputs, builder, device)
         progress.stage("compiling")

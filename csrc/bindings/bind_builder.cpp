@@ -11,6 +11,8 @@
 #include "bindings/topics.h"
 #include "exporter/graph_builder.h"
 #include "ir/text.h"
+#include "kernels/kernel.h"
+#include "ops/op_def.h"
 
 namespace ortmodule::bindings {
 namespace py = pybind11;
@@ -77,15 +79,41 @@ bool draws_random_numbers(const std::string& target) {
   return schema && schema->hasTag(at::Tag::nondeterministic_seeded);
 }
 
+/// Whether the op that converts `target` runs on the device. One without a kernel there, which is
+/// no composition of others either, leaves the call to torch's dispatcher.
+bool runs_on(Device device, const std::string& target) {
+  static const auto owners = [] {
+    std::map<std::string_view, const OpDef*> found;
+    for (const OpDef* op : all_ops())
+      for (const TorchRow& row : op->from_torch) found[row.target] = op;
+    return found;
+  }();
+  const auto owner = owners.find(target);
+  if (owner == owners.end()) return true;
+  const OpDef& op = *owner->second;
+  if (op.kind == OpKind::View || op.kind == OpKind::Pointwise || !op.body.empty()) return true;
+  const std::vector<const KernelDef*> kernels = kernels_of(op.name);
+  return kernels.empty() ||
+         std::any_of(kernels.begin(), kernels.end(),
+                     [&](const KernelDef* kernel) { return kernel->device == device; });
+}
+
+Device kernels_for(const std::string& name) {
+  ORTM_CHECK(name == "cpu" || name == "cuda", "[builder] kernels must be cpu or cuda, but found ",
+             name);
+  return name == "cuda" ? Device::CUDA : Device::CPU;
+}
+
 /// A GraphBuilder together with what only torch knows: strides of values and constants' data.
 class PyGraphBuilder {
  public:
   /// With `torch_random`, everything random runs through torch's own operators, in eager's order.
-  explicit PyGraphBuilder(bool torch_random, PyGraphBuilder* parent = nullptr)
-      : parent_(parent), torch_random_(torch_random) {}
+  PyGraphBuilder(bool torch_random, Device kernels, PyGraphBuilder* parent = nullptr)
+      : parent_(parent), torch_random_(torch_random), kernels_(kernels) {}
 
   bool has_rule(const std::string& target) const {
-    return GraphBuilder::has_rule(target) && !(torch_random_ && draws_random_numbers(target));
+    return GraphBuilder::has_rule(target) && runs_on(kernels_, target) &&
+           !(torch_random_ && draws_random_numbers(target));
   }
 
   int input(const std::string& name, const std::string& kind, const std::string& dtype,
@@ -131,9 +159,10 @@ class PyGraphBuilder {
       types.push_back(to_output(entry));
       strides.push_back(types.back().strides);
     }
+    const bool own_ops = !(random && torch_random_) && runs_on(kernels_, target);
     const CallResult ids =
         builder_.call(target, std::move(converted), std::move(types), {origin.first, origin.second},
-                      tag, random, gradient, /*own_ops=*/!(random && torch_random_), orders);
+                      tag, random, gradient, own_ops, orders);
     if (!ids) return py::none();
     remember_strides(*ids, strides);
     return py::cast(*ids);
@@ -152,7 +181,7 @@ class PyGraphBuilder {
 
   /// A backward body for the gradients of `outputs`.
   std::unique_ptr<PyGraphBuilder> body(const std::vector<int>& outputs) {
-    auto body = std::make_unique<PyGraphBuilder>(torch_random_, this);
+    auto body = std::make_unique<PyGraphBuilder>(torch_random_, kernels_, this);
     body->gradient_of_ = outputs;
     return body;
   }
@@ -257,6 +286,7 @@ class PyGraphBuilder {
   GraphBuilder builder_;
   PyGraphBuilder* parent_ = nullptr;
   bool torch_random_ = false;
+  Device kernels_ = Device::CPU;
   std::vector<int> saved_;
   std::vector<int> gradient_of_;  // body: the parent's outputs
   std::vector<Dims> strides_;
@@ -282,9 +312,10 @@ void init_builder(py::module_& m) {
       .def(py::init<std::string>());
   py::class_<PyGraphBuilder> cls(m, "GraphBuilder",
                                  "Receives a captured program; see ortmodule_py/graph_builder.py.");
-  cls.def(
-         py::init([](bool torch_random) { return std::make_unique<PyGraphBuilder>(torch_random); }),
-         py::arg("torch_random") = false)
+  cls.def(py::init([](bool torch_random, const std::string& kernels) {
+            return std::make_unique<PyGraphBuilder>(torch_random, kernels_for(kernels));
+          }),
+          py::arg("torch_random") = false, py::arg("kernels") = "cpu")
       .def("has_rule", &PyGraphBuilder::has_rule)
       .def("input", &PyGraphBuilder::input)
       .def("symint_input", &PyGraphBuilder::symint_input)

@@ -115,7 +115,7 @@ class _Recorder(_C.GraphBuilder):
     """The builder, which also notes what it is told."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(kernels="cuda" if EMULATED else DEVICE.type)
         self.targets: list[str] = []
         self.has_bodies = False
 

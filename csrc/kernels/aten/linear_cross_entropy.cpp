@@ -2,11 +2,16 @@
 // kernels of SoftmaxCrossEntropyLoss, then the tile's share of unit_dx and unit_dw. One tile of
 // scores exists at a time. Its size follows from the shape alone, so the sums have one order.
 // Scores of 16 bits are widened first, as torch does under autocast; the gradient of a row is not
-// divided by the mean's divisor until it is wide, since 16 bits would lose it.
+// divided by the mean's divisor until it is wide, since 16 bits would lose it. On CUDA the divisor
+// stays on the device, where nothing waits for it: the results are scaled once at the end.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/addmv.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -83,8 +88,8 @@ OperandFacts dense(DType dtype, Sizes sizes) {
   return {dtype, {std::move(sizes), std::move(strides), 0}};
 }
 
-TileKernel tile_kernel(const std::string& op, const Attrs& attrs, std::vector<OperandFacts> inputs,
-                       std::vector<OperandFacts> outputs) {
+TileKernel tile_kernel(Device device, const std::string& op, const Attrs& attrs,
+                       std::vector<OperandFacts> inputs, std::vector<OperandFacts> outputs) {
   TileKernel tile;
   NodeFacts& node = tile.facts.nodes.emplace_back();
   node.op = op;
@@ -104,7 +109,7 @@ TileKernel tile_kernel(const std::string& op, const Attrs& attrs, std::vector<Op
   tile.facts.inputs = std::move(inputs);
   tile.facts.outputs = std::move(outputs);
   std::string why;
-  tile.kernel = select_kernel(op, Device::CPU, tile.facts, &why);
+  tile.kernel = select_kernel(op, device, tile.facts, &why);
   ORTM_ASSERT(tile.kernel, "no kernel of ", op, " for a tile: ", why);
   return tile;
 }
@@ -114,18 +119,20 @@ OperandFacts operand_or_absent(const StepFacts& facts, size_t i) {
 }
 
 struct Prepared {
+  Device device;
   HeadShape shape;
   bool mean;
   int64_t ignore_index;
   TileKernel loss, gradient;
   Workspace workspace;
 
-  explicit Prepared(const StepFacts& facts)
-      : shape(facts),
+  Prepared(const StepFacts& facts, Device device_)
+      : device(device_),
+        shape(facts),
         mean(facts.node().attrs.string("reduction") == "mean"),
         ignore_index(facts.node().attrs.integer("ignore_index")),
-        loss(of_loss(facts, shape)),
-        gradient(of_gradient(facts, shape)),
+        loss(of_loss(device, facts, shape)),
+        gradient(of_gradient(device, facts, shape)),
         workspace(shape, std::max(loss.workspace_bytes(), gradient.workspace_bytes())) {}
 
  private:
@@ -135,29 +142,33 @@ struct Prepared {
             {"label_smoothing", given.number("label_smoothing")},
             {"reduction", reduction}};
   }
-  static TileKernel of_loss(const StepFacts& facts, const HeadShape& s) {
+  static TileKernel of_loss(Device device, const StepFacts& facts, const HeadShape& s) {
     const OperandFacts rows = dense(s.wide, {s.tile_rows});
     return tile_kernel(
-        "SoftmaxCrossEntropyLoss", tile_attrs(facts, "none"),
+        device, "SoftmaxCrossEntropyLoss", tile_attrs(facts, "none"),
         {dense(s.wide, {s.tile_rows, s.classes}), dense(facts.inputs[kLabels].dtype, {s.tile_rows}),
          operand_or_absent(facts, kWeights)},
         {rows, rows});
   }
-  static TileKernel of_gradient(const StepFacts& facts, const HeadShape& s) {
+  static TileKernel of_gradient(Device device, const StepFacts& facts, const HeadShape& s) {
     const OperandFacts scores = dense(s.wide, {s.tile_rows, s.classes});
     return tile_kernel(
-        "SoftmaxCrossEntropyLossGrad", tile_attrs(facts, "sum"),
+        device, "SoftmaxCrossEntropyLossGrad", tile_attrs(facts, "sum"),
         {dense(s.wide, {}), scores, dense(facts.inputs[kLabels].dtype, {s.tile_rows}),
          operand_or_absent(facts, kWeights), dense(s.wide, {s.tile_rows})},
         {scores});
   }
 };
 
+template <Device device>
 std::shared_ptr<const void> prepare_head(const StepFacts& facts) {
-  return std::make_shared<Prepared>(facts);
+  return std::make_shared<Prepared>(facts, device);
 }
 
-size_t head_workspace(const StepFacts& facts) { return Prepared(facts).workspace.bytes; }
+template <Device device>
+size_t head_workspace(const StepFacts& facts) {
+  return Prepared(facts, device).workspace.bytes;
+}
 
 /// What the mean divides by: the weights of the labels that count.
 struct Divisor {
@@ -185,38 +196,85 @@ struct Divisor {
   }
 };
 
+/// The same on the device: 0-dimensional tensors of the wide type.
+struct DeviceDivisor {
+  at::Tensor sum;
+  at::Tensor scale;  // 1 / sum, but 0 where no label counts: the loss is NaN, its gradient zero
+
+  DeviceDivisor(const TensorView& label_view, const TensorView& weights, int64_t ignore_index,
+                DType wide) {
+    const at::Tensor labels = as_tensor(label_view);
+    const at::Tensor counts = at::ne(labels, ignore_index);
+    if (weights.data) {
+      const at::Tensor safe = at::where(counts, labels, 0).to(at::kLong);
+      const at::Tensor each = as_tensor(weights).to(aten_type(wide)).index_select(0, safe);
+      sum = each.mul_(counts).sum();
+    } else {
+      sum = counts.sum().to(aten_type(wide));
+    }
+    scale = at::where(counts.any(), sum.reciprocal(), 0.0).to(aten_type(wide));
+  }
+};
+
 class Head {
  public:
   Head(const KernelArgs& args, const Prepared& p)
-      : args_(args),
-        p_(p),
-        s_(p.shape),
-        base_(static_cast<char*>(args.workspace)),
-        divisor_(args.in[kLabels], operand(kWeights), p.ignore_index) {
+      : args_(args), p_(p), s_(p.shape), base_(static_cast<char*>(args.workspace)) {
     w_ = as_tensor(args.in[kW]);
     if (s_.trans_b) w_ = w_.t();  // [channels, classes]
-    // Where no label counts the loss is NaN, but the gradient is zero.
-    scale_ = !p.mean ? 1.0 : divisor_.counted == 0 ? 0.0 : 1.0 / divisor_.sum;
   }
 
   void run() {
-    const bool gradient = wanted(kUnitDx) || wanted(kUnitDw) || wanted(kUnitDbias);
     ones().fill_(1);
     if (s_.rows == 0) clear();
-    double total = 0;
+    if (p_.device == Device::CPU) {
+      run_on_host();
+    } else {
+      run_on_device();
+    }
+  }
+
+ private:
+  template <class AddLosses>
+  void for_each_tile(const AddLosses& add_losses) {
+    const bool gradient = wanted(kUnitDx) || wanted(kUnitDw) || wanted(kUnitDbias);
     for (int64_t begin = 0; begin < s_.rows; begin += s_.tile_rows) {
       const int64_t count = std::min(s_.tile_rows, s_.rows - begin);
       write_scores(begin, count);
-      total += losses(begin, count);
+      add_losses(begin, count);
       if (gradient) write_gradients(begin, count);
     }
+  }
+
+  void run_on_host() {
+    const Divisor divisor(args_.in[kLabels], operand(kWeights), p_.ignore_index);
+    // Where no label counts the loss is NaN, but the gradient is zero.
+    scale_ = !p_.mean ? 1.0 : divisor.counted == 0 ? 0.0 : 1.0 / divisor.sum;
+    double total = 0;
+    for_each_tile([&](int64_t begin, int64_t count) { total += losses(begin, count); });
     if (!wanted(kLoss)) return;  // recomputed for its unit gradients
-    const double loss = p_.mean ? total / divisor_.sum : total;
+    const double loss = p_.mean ? total / divisor.sum : total;
     dispatch_float(args_.out[kLoss].dtype,
                    [&]<class T> { *args_.out[kLoss].as<T>() = stored<T>(loss); });
   }
 
- private:
+  void run_on_device() {
+    at::Tensor total = at::zeros({}, engine_options(s_.wide));
+    for_each_tile([&](int64_t begin, int64_t count) {
+      TileViews v;
+      run_losses(v, begin, count);
+      total.add_(as_tensor(v.losses).sum());
+    });
+    if (!p_.mean) {
+      if (wanted(kLoss)) result(kLoss).copy_(total);
+      return;
+    }
+    const DeviceDivisor divisor(args_.in[kLabels], operand(kWeights), p_.ignore_index, s_.wide);
+    if (wanted(kLoss)) result(kLoss).copy_(total.div(divisor.sum));
+    for (size_t i : {kUnitDx, kUnitDw, kUnitDbias})
+      if (wanted(i)) result(i).mul_(divisor.scale);
+  }
+
   bool wanted(size_t result) const { return args_.facts.node().output_used[result]; }
   TensorView operand(size_t i) const { return i < args_.in.size() ? args_.in[i] : TensorView{}; }
 
@@ -281,12 +339,16 @@ class Head {
     v.log_sum_exp = {base_ + p_.workspace.log_sum_exp, s_.wide, 1, v.sizes.data(), row_stride};
   }
 
-  double losses(int64_t begin, int64_t count) const {
-    TileViews v;
+  void run_losses(TileViews& v, int64_t begin, int64_t count) const {
     fill_views(v, begin, count);
     const std::array<TensorView, 3> in{v.scores, v.labels, operand(kWeights)};
     const std::array<TensorView, 2> out{v.losses, v.log_sum_exp};
     run_on_tile(p_.loss, in, out);
+  }
+
+  double losses(int64_t begin, int64_t count) const {
+    TileViews v;
+    run_losses(v, begin, count);
     double sum = 0;
     dispatch_float(s_.wide, [&]<class T> {
       for (int64_t row = 0; row < count; ++row)
@@ -342,9 +404,8 @@ class Head {
   const Prepared& p_;
   const HeadShape& s_;
   char* base_;
-  Divisor divisor_;
   at::Tensor w_;
-  double scale_ = 1.0;
+  double scale_ = 1.0;  // of the gradients, where it is known before they are summed
 };
 
 void run_head(const KernelArgs& args) {
@@ -357,16 +418,50 @@ Reason head_unsupported(const StepFacts& facts) {
   return {};
 }
 
-REGISTER_KERNEL({.op = "LinearCrossEntropy",
-                 .name = "linear_cross_entropy_aten",
-                 .dtypes = kAllFloats,
-                 .run = run_head,
-                 .unsupported = head_unsupported,
-                 .workspace_bytes = head_workspace,
-                 .prepare = prepare_head,
-                 .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Contiguous,
-                                 LayoutRule::Contiguous, LayoutRule::Contiguous},
-                 .leaves_out_unused = true});
+Reason head_unsupported_on_cuda(const StepFacts& facts) {
+  for (const char* op : {"SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"}) {
+    const std::vector<const KernelDef*> kernels = kernels_of(op);
+    const bool runs = std::any_of(kernels.begin(), kernels.end(), [](const KernelDef* kernel) {
+      return kernel->device == Device::CUDA;
+    });
+    if (!runs) return str("there is no kernel of ", op);
+  }
+  return head_unsupported(facts);
+}
+
+/// What the divisor's terms take while they are summed: two labels, a weight and a flag per row.
+size_t divisor_bytes(const StepFacts& facts) {
+  constexpr size_t kPerRow = 2 * sizeof(int64_t) + sizeof(double) + sizeof(bool);
+  constexpr size_t kNumbers = 8 * 512;  // 0-dimensional tensors in the allocator's smallest blocks
+  return static_cast<size_t>(element_count(facts.inputs[kLabels].layout.sizes)) * kPerRow +
+         kNumbers;
+}
+
+KernelDef head_kernel() {
+  return {.op = "LinearCrossEntropy",
+          .name = "linear_cross_entropy_aten",
+          .dtypes = kAllFloats,
+          .run = run_head,
+          .unsupported = head_unsupported,
+          .workspace_bytes = head_workspace<Device::CPU>,
+          .prepare = prepare_head<Device::CPU>,
+          .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Contiguous,
+                          LayoutRule::Contiguous, LayoutRule::Contiguous},
+          .leaves_out_unused = true};
+}
+
+KernelDef head_kernel_on_cuda() {
+  KernelDef kernel = head_kernel();
+  kernel.device = Device::CUDA;
+  kernel.unsupported = head_unsupported_on_cuda;
+  kernel.workspace_bytes = head_workspace<Device::CUDA>;
+  kernel.library_bytes = divisor_bytes;
+  kernel.prepare = prepare_head<Device::CUDA>;
+  return kernel;
+}
+
+const KernelRegistrar on_cpu(head_kernel());
+const KernelRegistrar on_cuda(head_kernel_on_cuda());
 
 }  // namespace
 }  // namespace ortmodule
