@@ -10,6 +10,7 @@ PYBIND11_MODULE(_C, m) {
   init_builder(m);
   init_memory(m);
   init_ops(m);
+  init_optim(m);
   init_session(m);
   ortmodule::init_cpu_memory_stats(m);
 }

@@ -10,6 +10,7 @@ void init_builder(pybind11::module_& m);
 void init_graph(pybind11::module_& m);
 void init_memory(pybind11::module_& m);
 void init_ops(pybind11::module_& m);
+void init_optim(pybind11::module_& m);
 void init_session(pybind11::module_& m);
 
 class CompiledPiece;
