@@ -12,6 +12,7 @@ _build_info.check_torch(torch.__version__)
 
 import ortmodule_py._C as _C  # noqa: E402
 import ortmodule_py.nn as nn  # noqa: E402
+import ortmodule_py.optim as optim  # noqa: E402
 from ortmodule_py.check import CheckReport, check  # noqa: E402
 from ortmodule_py.explain import Explanation, explain  # noqa: E402
 from ortmodule_py.module import ORTModule  # noqa: E402
@@ -41,4 +42,5 @@ __all__ = [
     "explain",
     "last_run_report",
     "nn",
+    "optim",
 ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
+
 import pytest
 from torch import nn
 
@@ -23,6 +27,39 @@ def test_an_old_script() -> None:
     names: dict[str, type] = {}
     exec(script.replace("onnxruntime", "ortmodule_py"), names)
     assert isinstance(names["ORTModule"](nn.Linear(2, 2)), nn.Module)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "from onnxruntime.training.optim import AdamWMode, FP16_Optimizer, FusedAdam",
+        "from onnxruntime.training.optim.fused_adam import AdamWMode, FusedAdam",
+        "from onnxruntime.training.optim.fp16_optimizer import FP16_Optimizer",
+    ],
+)
+def test_old_optimizers(script: str) -> None:
+    names: dict[str, type] = {}
+    exec(script.replace("onnxruntime", "ortmodule_py"), names)
+    for name in ("AdamWMode", "FP16_Optimizer", "FusedAdam"):
+        assert name not in names or names[name] is getattr(ortmodule_py.optim, name)
+
+
+def test_old_arguments_of_fused_adam() -> None:
+    parameters = inspect.signature(ortmodule_py.optim.FusedAdam).parameters.values()
+    old = [p for p in parameters if p.kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert [(p.name, p.default) for p in old[1:]] == [
+        ("lr", 1e-3),
+        ("bias_correction", True),
+        ("betas", (0.9, 0.999)),
+        ("eps", 1e-6),
+        ("adam_w_mode", ortmodule_py.optim.AdamWMode.ADAMW_TRANSFORMERS),
+        ("weight_decay", 0.0),
+        ("set_grad_none", True),
+    ]
+    text = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
+    documented = re.search(r"`optim.FusedAdam\(params, (.*?)\)`", text)
+    assert documented is not None
+    assert re.findall(r"(\w+)=", documented[1]) == [p.name for p in old[1:]]
 
 
 def test_graph_optimizers_are_refused() -> None:

@@ -1,0 +1,7 @@
+"""The name of `onnxruntime.training.optim.fp16_optimizer`."""
+
+from __future__ import annotations
+
+from ortmodule_py.optim import FP16_Optimizer
+
+__all__ = ["FP16_Optimizer"]

@@ -1,0 +1,7 @@
+"""The names of `onnxruntime.training.optim.fused_adam`."""
+
+from __future__ import annotations
+
+from ortmodule_py.optim import AdamWMode, FusedAdam
+
+__all__ = ["AdamWMode", "FusedAdam"]
