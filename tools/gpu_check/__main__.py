@@ -22,11 +22,21 @@ import ortmodule_py
 
 from .memory import BUDGETS
 from .operators import OPERATORS
+from .optimizers import OPTIMIZERS
 from .part import PART_SECONDS, Context, Part, Row
 from .speed import SPEED
 from .training import EXACTNESS, GRAPHS, PARITY, PRECISION
 
-PARTS: tuple[Part, ...] = (OPERATORS, PARITY, PRECISION, EXACTNESS, GRAPHS, BUDGETS, SPEED)
+PARTS: tuple[Part, ...] = (
+    OPERATORS,
+    PARITY,
+    PRECISION,
+    EXACTNESS,
+    GRAPHS,
+    OPTIMIZERS,
+    BUDGETS,
+    SPEED,
+)
 _HIDDEN = {"ok", "why", "seconds", "budgets"}
 
 
