@@ -5,10 +5,10 @@
 // receives its updates. Bytes moved: each tensor once.
 #include <cstring>
 
-#include "kernels/cpu/index_reader.h"
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/iteration.h"
+#include "kernels/cpu/index_reader.h"
 #include "kernels/cpu/row_math.h"
+#include "kernels/iteration.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/iteration.h"
 #include "kernels/cpu/row_math.h"
+#include "kernels/iteration.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
