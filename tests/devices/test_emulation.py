@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from ortmodule_py import _C, ORTModule, ORTModuleError, last_run_report
+from tests.ops import harness
+from tests.ops.case import Case
+from tests.ops.test_ops import every_case
 
 EMULATED = _C.build_info()["cuda_emulation"]
 emulated = pytest.mark.skipif(
@@ -73,3 +76,14 @@ def test_dropout_is_that_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found = gradients(ORTModule(module), ids)
     for name, gradient in plain.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@emulated
+@every_case
+def test_ops(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "EMULATED", True)
+    try:
+        harness.check_fixed(case, harness.Arguments.of(case, harness.SIZE))
+    except harness.EagerRefuses as refusal:
+        pytest.skip(f"eager refuses: {str(refusal)[:80]}")
