@@ -70,6 +70,7 @@ def _run_part(part: Part, context: Context, results: dict[str, Any], path: Path)
     context.done = set(rows)
     context.deadline = time.monotonic() + PART_SECONDS
     for name in context.todo(part.rows()):
+        torch._dynamo.reset()  # captures of the row before
         start = time.monotonic()
         try:
             row = part.run(name, context)

@@ -36,7 +36,6 @@ def variables(**values: str) -> Iterator[None]:
 
 def wrapped(module: nn.Module, context: Context, **options: Any) -> ORTModule:
     """A quiet ORTModule over a copy of the module."""
-    torch._dynamo.reset()
     with variables(ORTMODULE_CUDA_EMULATION="1" if context.emulated else "0"):
         return ORTModule(copy.deepcopy(module), DebugOptions(LogLevel.ERROR), **options)
 
