@@ -1,12 +1,14 @@
 // Layer norm, RMS norm and their gradients against formulas in double.
+#include <limits>
+
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
 namespace {
 
 constexpr DType kTypes[] = {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16};
-const std::vector<std::pair<int64_t, int64_t>> kShapes = {{1, 1},    {3, 7},   {5, 1}, {300, 33},
-                                                          {2, 2500}, {70, 96}, {0, 4}};
+const std::vector<std::pair<int64_t, int64_t>> kShapes = {
+    {1, 1}, {3, 7}, {5, 1}, {300, 33}, {2, 2500}, {70, 96}, {0, 4}, {1, 9000}, {2, 8199}};
 constexpr double kEpsilon = 1e-5;
 
 DType statistics_of(DType dtype) {
@@ -19,12 +21,14 @@ struct Row {
 
 // Statistics of a row; RMS norm has no mean.
 Row statistics(const Tensor& x, int64_t row, int64_t n, bool centered) {
-  Row r;
-  for (int64_t i = 0; centered && i < n; ++i) r.mean += x.get(row * n + i) / static_cast<double>(n);
-  double variance = 0;
+  long double sum = 0, squares = 0;  // double would err as much as a kernel for double
+  for (int64_t i = 0; centered && i < n; ++i) sum += x.get(row * n + i);
+  const long double mean = sum / static_cast<long double>(n);
   for (int64_t i = 0; i < n; ++i)
-    variance += std::pow(x.get(row * n + i) - r.mean, 2) / static_cast<double>(n);
-  r.inv = 1 / std::sqrt(variance + kEpsilon);
+    squares += (x.get(row * n + i) - mean) * (x.get(row * n + i) - mean);
+  Row r;
+  r.mean = static_cast<double>(mean);
+  r.inv = static_cast<double>(1 / std::sqrt(squares / static_cast<long double>(n) + kEpsilon));
   return r;
 }
 
@@ -138,20 +142,48 @@ TEST(LayerNorm, NormalizesSeveralDimensions) {
          });
 }
 
+void check_skip(DType dtype, const Sizes& sizes) {
+  Case c(sizes[0], sizes[1], dtype, true, true);
+  Tensor left = Tensor::random(dtype, sizes, 5), skip = Tensor::random(dtype, sizes, 6);
+  for (int64_t i = 0; i < c.x.count(); ++i) c.x.set(i, left.get(i) + skip.get(i));
+  Tensor sum(dtype, sizes);
+  run_op("SkipLayerNormalization", {{"axis", -1}, {"epsilon", kEpsilon}},
+         {&left, &skip, &c.scale, &c.bias}, {&c.y, &c.mean, &c.inv, &sum}, [&] {
+           EXPECT_TRUE(sum.same_bits(c.x));
+           c.check_forward("SkipLayerNormalization");
+         });
+  run_op("SkipLayerNormalization", {{"axis", -1}, {"epsilon", kEpsilon}},
+         {&left, &skip, &c.scale, &c.bias}, {&c.y, &c.mean, &c.inv, nullptr},
+         [&] { c.check_forward("without the sum"); });
+}
+
 TEST(LayerNorm, AddsSkip) {
-  for (DType dtype : kTypes) {
-    Case c(9, 130, dtype, true, true);
-    Tensor left = Tensor::random(dtype, {9, 130}, 5), skip = Tensor::random(dtype, {9, 130}, 6);
-    for (int64_t i = 0; i < c.x.count(); ++i) c.x.set(i, left.get(i) + skip.get(i));
-    Tensor sum(dtype, {9, 130});
-    run_op("SkipLayerNormalization", {{"axis", -1}, {"epsilon", kEpsilon}},
-           {&left, &skip, &c.scale, &c.bias}, {&c.y, &c.mean, &c.inv, &sum}, [&] {
-             EXPECT_TRUE(sum.same_bits(c.x));
-             c.check_forward("SkipLayerNormalization");
-           });
-    run_op("SkipLayerNormalization", {{"axis", -1}, {"epsilon", kEpsilon}},
-           {&left, &skip, &c.scale, &c.bias}, {&c.y, &c.mean, &c.inv, nullptr},
-           [&] { c.check_forward("without the sum"); });
+  for (DType dtype : kTypes)
+    for (const Sizes& sizes : {Sizes{9, 130}, Sizes{3, 37}, Sizes{1, 8704}})
+      check_skip(dtype, sizes);
+}
+
+// Rows with NaN or an infinity are NaN, the others as without them.
+TEST(LayerNorm, KeepsNanInItsRow) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const char* op : {"LayerNormalization", "SimplifiedLayerNormalization"}) {
+    for (DType dtype : kTypes) {
+      const bool centered = std::string_view(op) == "LayerNormalization";
+      Case c(4, 40, dtype, false, centered);
+      c.x.set(45, std::nan(""));
+      c.x.set(90, kInfinity);
+      const std::vector<Tensor*> out = centered ? std::vector<Tensor*>{&c.y, &c.mean, &c.inv}
+                                                : std::vector<Tensor*>{&c.y, &c.inv};
+      run_op(op, {{"axis", -1}, {"epsilon", kEpsilon}}, {&c.x, nullptr}, out, [&] {
+        for (int64_t i = 0; i < c.y.count(); ++i) {
+          const int64_t row = i / 40;
+          if (row == 1 || (row == 2 && (centered || i == 90)))
+            ASSERT_TRUE(std::isnan(c.y.get(i))) << op << i;
+          else
+            ASSERT_TRUE(std::isfinite(c.y.get(i))) << op << i;
+        }
+      });
+    }
   }
 }
 

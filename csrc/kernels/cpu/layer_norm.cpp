@@ -57,11 +57,11 @@ void normalize_row(const T* x, const T* scale, const T* bias, int64_t n, Statist
     if (factors && terms) {
       ORTM_SIMD
       for (int64_t i = 0; i < count; ++i)
-        out[i] = (values[i] - s.mean) * s.inv_std_dev * factors[i] + terms[i];
+        out[i] = normalized(values[i], s.mean, s.inv_std_dev) * factors[i] + terms[i];
     } else {
       ORTM_SIMD
       for (int64_t i = 0; i < count; ++i) {
-        const C h = (values[i] - s.mean) * s.inv_std_dev;
+        const C h = normalized(values[i], s.mean, s.inv_std_dev);
         out[i] = factors ? h * factors[i] : terms ? h + terms[i] : h;
       }
     }
@@ -150,7 +150,7 @@ void backward_row(const Backward<T>& b, int64_t row, int64_t n, ComputeOf<T>* ds
     const C* x = computed_row(x_row + at, count, x_buffer);
     C* h = x_buffer;
     ORTM_SIMD
-    for (int64_t i = 0; i < count; ++i) h[i] = (x[i] - mean) * inv;
+    for (int64_t i = 0; i < count; ++i) h[i] = normalized(x[i], mean, inv);
     ORTM_SIMD
     for (int64_t i = 0; i < count; ++i) dscale[at + i] += dy[i] * h[i];
     ORTM_SIMD
@@ -177,11 +177,12 @@ void backward_row(const Backward<T>& b, int64_t row, int64_t n, ComputeOf<T>* ds
       const C* scale = computed_row(b.scale + at, count, scale_buffer);
       ORTM_SIMD
       for (int64_t i = 0; i < count; ++i)
-        out[i] = inv * (dy[i] * scale[i] - mean_g - (x[i] - mean) * inv * mean_gh);
+        out[i] = normalized_gradient(dy[i] * scale[i], normalized(x[i], mean, inv), inv, mean_g,
+                                     mean_gh);
     } else {
       ORTM_SIMD
       for (int64_t i = 0; i < count; ++i)
-        out[i] = inv * (dy[i] - mean_g - (x[i] - mean) * inv * mean_gh);
+        out[i] = normalized_gradient(dy[i], normalized(x[i], mean, inv), inv, mean_g, mean_gh);
     }
     store_row(b.dx + row * n + at, out, count);
   });

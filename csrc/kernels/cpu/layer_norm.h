@@ -1,27 +1,11 @@
-// What layer norm and RMS norm share: how rows are split among partial column sums.
+// What layer norm and RMS norm share on the CPU: the sum of partial column sums.
 #pragma once
 
 #include "kernels/cpu/row_math.h"
+#include "kernels/norm.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
-
-/// Rows and columns of a normalization over the trailing dimensions from `axis`.
-struct NormShape {
-  int64_t rows = 1, columns = 1;
-};
-inline NormShape norm_shape(const Sizes& sizes, const Attrs& attrs) {
-  const int64_t axis = normalized_axis(attrs.integer("axis", -1), sizes.size());
-  NormShape shape;
-  for (size_t d = 0; d < sizes.size(); ++d)
-    (static_cast<int64_t>(d) < axis ? shape.rows : shape.columns) *= sizes[d];
-  return shape;
-}
-
-/// Gradients of scale and bias are column sums over all rows: one partial sum per block of rows.
-/// The blocks depend on the shape only, so that the number of threads changes no bit.
-inline int64_t rows_per_block(int64_t rows) { return std::max<int64_t>(32, ceil_div(rows, 128)); }
-inline int64_t row_blocks(int64_t rows) { return ceil_div(rows, rows_per_block(rows)); }
 
 /// out[c] = sum over blocks of partials[block * stride + c], in double.
 template <class T>

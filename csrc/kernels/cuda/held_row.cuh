@@ -1,0 +1,81 @@
+// A row that a group of threads goes over several times: what a thread saw in the first pass stays
+// in its registers as far as they reach, so that most rows are read from memory once.
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+
+namespace ortmodule::cuda {
+
+/// One thread's part of a row of `count` items: steps of kStep items at lane, lane + lanes, ...,
+/// each with kValues values (several per item if several tensors are read). `count` is a multiple
+/// of kStep. The first kHeld steps are kept; later ones are loaded again in every pass.
+template <class C, int kStep, int kValues, int kHeld>
+class HeldRow {
+ public:
+  using Values = C[kValues];
+
+  __device__ HeldRow(int64_t count, int lane, int lanes)
+      : count_(count), begin_(int64_t{lane} * kStep), stride_(int64_t{lanes} * kStep) {}
+
+  /// load(i, values), then body(i, values), for every step i of the thread; values can be changed.
+  template <class Load, class Body>
+  __device__ __forceinline__ void first(const Load& load, const Body& body) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      const int64_t i = begin_ + k * stride_;
+      if (i < count_) load(i, held_[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      const int64_t i = begin_ + k * stride_;
+      if (i < count_) body(i, held_[k]);
+    }
+    beyond(load, body);
+  }
+  /// The same with the values kept from the last pass; load() is for the others only, from memory
+  /// in which the passes before have left them.
+  template <class Load, class Body>
+  __device__ __forceinline__ void again(const Load& load, const Body& body) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      const int64_t i = begin_ + k * stride_;
+      if (i < count_) body(i, held_[k]);
+    }
+    beyond(load, body);
+  }
+  /// Whether the values at i are loaded in every pass.
+  __device__ __forceinline__ bool is_beyond(int64_t i) const {
+    return i >= begin_ + kHeld * stride_;
+  }
+
+ private:
+  template <class Load, class Body>
+  __device__ __forceinline__ void beyond(const Load& load, const Body& body) {
+#pragma unroll 1
+    for (int64_t i = begin_ + kHeld * stride_; i < count_; i += stride_) {
+      Values values;
+      load(i, values);
+      body(i, values);
+    }
+  }
+
+  Values held_[kHeld];
+  int64_t count_, begin_, stride_;
+};
+
+/// The thread's row and lane in a launch of RowGroups. Threads without a row take part in
+/// reductions with a row of no items.
+struct RowOfThread {
+  int64_t row;
+  int lane;
+  bool exists;
+  __device__ RowOfThread(int lanes, int64_t rows)
+      : row(int64_t{blockIdx.x} * (static_cast<int>(blockDim.x) / lanes) +
+            static_cast<int>(threadIdx.x) / lanes),
+        lane(static_cast<int>(threadIdx.x) % lanes),
+        exists(row < rows) {
+    if (!exists) row = 0;
+  }
+};
+
+}  // namespace ortmodule::cuda
