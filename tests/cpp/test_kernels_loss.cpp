@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
@@ -84,11 +86,12 @@ void check(const LossCase& c, DType dtype) {
 }
 
 TEST(SoftmaxCrossEntropyLoss, MatchesItsDefinition) {
-  for (const Sizes& scores : {Sizes{1, 1}, Sizes{9, 13}, Sizes{6, 2100}, Sizes{3, 5, 2, 3}})
+  for (const Sizes& scores : {Sizes{1, 1}, Sizes{9, 13}, Sizes{6, 2100}, Sizes{5, 2101},
+                              Sizes{3, 5, 2, 3}, Sizes{2, 5, 7, 5}})
     for (const char* reduction : {"mean", "sum", "none"})
       for (double smoothing : {0.0, 0.1})
         for (bool weighted : {false, true})
-          for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16})
+          for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})
             check({scores, reduction, smoothing, weighted}, dtype);
 }
 
@@ -99,13 +102,41 @@ TEST(SoftmaxCrossEntropyLoss, NamesABadLabel) {
   Tensor loss(DType::Float32, {}), lse(DType::Float32, {2});
   const std::vector<Tensor*> in{&scores, &labels, nullptr}, out{&loss, &lse};
   const StepFacts facts = facts_of({node_of("SoftmaxCrossEntropyLoss", {}, in, out)}, in, out);
-  try {
-    run_kernel(*kernels_of("SoftmaxCrossEntropyLoss")[0], facts, in, out);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "[SoftmaxCrossEntropyLoss] labels must lie in [0, 3) or be -100, but found 3 at "
-                 "position 1");
+  for (const KernelDef* def : kernels_of("SoftmaxCrossEntropyLoss")) {
+    try {
+      run_kernel(*def, facts, in, out);
+      FAIL() << def->name;
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(),
+                   "[SoftmaxCrossEntropyLoss] labels must lie in [0, 3) or be -100, but found 3 at "
+                   "position 1");
+    }
+  }
+}
+
+// As torch: a row with NaN has a loss of NaN, -infinity elsewhere in a row is a probability of 0,
+// and a row of nothing else is NaN.
+TEST(SoftmaxCrossEntropyLoss, TakesInfinitiesAndNan) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
+    for (int64_t classes : {5, 700}) {
+      Tensor scores = Tensor::random(dtype, {5, classes}, 1), labels(DType::Int32, {5});
+      for (int64_t i = 0; i < 5; ++i) labels.set(i, 2);
+      scores.set(1 * classes + 3, std::nan(""));
+      scores.set(2 * classes + 3, -kInfinity);
+      scores.set(3 * classes + 3, kInfinity);
+      for (int64_t k = 0; k < classes; ++k) scores.set(4 * classes + k, -kInfinity);
+      Tensor loss(dtype, {5}), lse(dtype == DType::Float64 ? dtype : DType::Float32, {5});
+      run_op("SoftmaxCrossEntropyLoss", {{"reduction", "none"}}, {&scores, &labels, nullptr},
+             {&loss, &lse}, [&] {
+               EXPECT_TRUE(std::isfinite(loss.get(0)));
+               EXPECT_TRUE(std::isnan(loss.get(1)));
+               EXPECT_TRUE(std::isfinite(loss.get(2)));
+               EXPECT_TRUE(std::isnan(loss.get(3)));
+               EXPECT_TRUE(std::isnan(loss.get(4)));
+               EXPECT_EQ(lse.get(4), -kInfinity);
+             });
+    }
   }
 }
 

@@ -7,37 +7,13 @@
 //   dscores = g ((1 - s) w[label] (p - onehot) + s / C (W p - w))
 // Method: one pass over a row, with a running maximum; row losses in double, added up in order.
 // Bytes moved: scores once (forward); scores and dscores once (gradient).
+#include "kernels/softmax_cross_entropy_loss.h"
+
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
-
-struct LossShape {
-  int64_t batch = 1, classes = 1, inner = 1;
-  int64_t rows() const { return batch * inner; }
-  /// Offset of class 0 of a row; classes are `inner` elements apart.
-  int64_t offset(int64_t row) const { return row / inner * classes * inner + row % inner; }
-};
-
-struct LossAttrs {
-  int64_t ignore_index;
-  double smoothing;
-  bool mean, none;
-  explicit LossAttrs(const Attrs& attrs)
-      : ignore_index(attrs.integer("ignore_index", -100)),
-        smoothing(attrs.number("label_smoothing", 0.0)),
-        mean(attrs.string("reduction", "mean") == "mean"),
-        none(attrs.string("reduction", "mean") == "none") {}
-};
-
-LossShape loss_shape(const TensorView& scores) {
-  LossShape shape;
-  shape.batch = scores.sizes[0];
-  shape.classes = scores.sizes[1];
-  for (int d = 2; d < scores.rank; ++d) shape.inner *= scores.sizes[d];
-  return shape;
-}
 
 // Labels and weights whatever their type; the weights are few, so they are read element by element.
 struct Targets {
@@ -133,7 +109,7 @@ void forward(const KernelArgs& args) {
   using C = ComputeOf<T>;
   const TensorView absent;
   const LossAttrs attrs(args.facts.node().attrs);
-  const LossShape shape = loss_shape(args.in[0]);
+  const LossShape shape(args.facts.inputs[0].layout.sizes);
   const Targets targets{args.in[1], args.in.size() > 2 ? args.in[2] : absent, shape.classes,
                         attrs.ignore_index};
   const double weight_sum = attrs.smoothing > 0 ? targets.weight_sum() : 0;
@@ -148,10 +124,10 @@ void forward(const KernelArgs& args) {
     losses[row] = 0;
     if (label < 0) return;
     const double score = static_cast<double>(computed(scores[label * shape.inner]));
-    losses[row] = (1 - attrs.smoothing) * targets.weight(label) * (r.log_sum_exp - score);
+    losses[row] = label_loss(attrs.smoothing, targets.weight(label), r.log_sum_exp, score);
     if (smooth)
-      losses[row] += attrs.smoothing / static_cast<double>(shape.classes) *
-                     (weight_sum * r.log_sum_exp - r.weighted_sum);
+      losses[row] +=
+          smoothing_loss(attrs.smoothing, shape.classes, weight_sum, r.log_sum_exp, r.weighted_sum);
   };
   const int64_t rows = shape.rows();
   parallel_ranges(args.context, rows, grain_for(shape.classes), [&](int64_t begin, int64_t end) {
@@ -211,7 +187,7 @@ template <class T>
 void backward(const KernelArgs& args) {
   using C = ComputeOf<T>;
   const LossAttrs attrs(args.facts.node().attrs);
-  const LossShape shape = loss_shape(args.in[1]);
+  const LossShape shape(args.facts.inputs[1].layout.sizes);
   const Targets targets{args.in[2], args.in[3], shape.classes, attrs.ignore_index};
   const double weight_sum = attrs.smoothing > 0 ? targets.weight_sum() : 0;
   const double divisor = attrs.mean ? targets.divisor(shape.rows()) : 1.0;
@@ -236,12 +212,6 @@ void backward(const KernelArgs& args) {
                   [&](int64_t begin, int64_t end) {
                     for (int64_t row = begin; row < end; ++row) run_row(row);
                   });
-}
-
-Reason labels_unsupported(const StepFacts& facts, size_t labels) {
-  const DType dtype = facts.inputs[labels].dtype;
-  if (dtype != DType::Int64 && dtype != DType::Int32) return "labels are not int64 or int32";
-  return {};
 }
 
 REGISTER_CPU_KERNEL({.op = "SoftmaxCrossEntropyLoss",
