@@ -28,25 +28,73 @@ TEST(Gather, TakesRowsOfAnyAxis) {
   }
 }
 
-TEST(Gather, AddsGradientsInOrder) {
-  for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
-    for (int64_t padding : {-1, 4}) {
-      const int64_t count = 50, size = 7, inner = 33, outer = 2;
-      Tensor dy = Tensor::random(dtype, {outer, count, inner}, 2);
-      Tensor indices = Tensor::random(DType::Int64, {count}, 3, -6.9, 5.9);  // 6 has none
-      Tensor ddata(dtype, {outer, size, inner});
-      std::vector<double> expected(static_cast<size_t>(outer * size * inner), 0.0);
-      for (int64_t o = 0; o < outer; ++o)
-        for (int64_t m = 0; m < count; ++m) {
-          const int64_t index = (static_cast<int64_t>(indices.get(m)) + size) % size;
-          for (int64_t i = 0; index != padding && i < inner; ++i)
-            expected[static_cast<size_t>((o * size + index) * inner + i)] +=
-                dy.get((o * count + m) * inner + i);
-        }
-      run_op("GatherGrad", {{"axis", 1}, {"size", size}, {"padding_idx", padding}}, {&dy, &indices},
-             {&ddata}, [&] { expect_close(ddata, expected, 4, 4, "GatherGrad"); });
+struct GatherGradCase {
+  int64_t outer, size, inner, count;
+};
+
+// ddata (+ sum) by its definition, for random indices among which the last row never occurs.
+void check_gather_grad(const GatherGradCase& c, DType dtype, int64_t padding, bool has_sum) {
+  const auto [outer, size, inner, count] = c;
+  const bool is_float = epsilon_of(dtype) > 0;
+  Tensor dy = Tensor::random(dtype, {outer, count, inner}, 2);
+  const double last = static_cast<double>(size);
+  Tensor indices = Tensor::random(DType::Int64, {count}, 3, 0.1 - last, last - 1.1);
+  Tensor sum = Tensor::random(dtype, {outer, size, inner}, 4), ddata(dtype, {outer, size, inner});
+  std::vector<double> expected(static_cast<size_t>(outer * size * inner), 0.0);
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t m = 0; m < count; ++m) {
+      const int64_t index = (static_cast<int64_t>(indices.get(m)) + size) % size;
+      for (int64_t i = 0; index != padding && i < inner; ++i)
+        expected[static_cast<size_t>((o * size + index) * inner + i)] +=
+            dy.get((o * count + m) * inner + i);
+    }
+  if (has_sum) {
+    for (int64_t i = 0; i < sum.count(); ++i) {
+      ddata.set(i, expected[static_cast<size_t>(i)]);
+      expected[static_cast<size_t>(i)] = ddata.get(i) + sum.get(i);
     }
   }
+  const double scale = 4 * std::max(1.0, static_cast<double>(count) / last);
+  std::vector<Tensor*> in{&dy, &indices};
+  if (has_sum) in.push_back(&sum);
+  run_op("GatherGrad", {{"axis", 1}, {"size", size}, {"padding_idx", padding}}, in, {&ddata}, [&] {
+    if (is_float) expect_close(ddata, expected, 4, scale, "GatherGrad");
+    for (int64_t i = 0; !is_float && i < ddata.count(); ++i) {  // integers wrap around
+      Tensor wrapped(dtype, {1});
+      wrapped.set(0, expected[static_cast<size_t>(i)]);
+      ASSERT_EQ(ddata.get(i), wrapped.get(0)) << i;
+    }
+  });
+}
+
+TEST(Gather, AddsGradientsInOrder) {
+  for (const GatherGradCase& c :
+       {GatherGradCase{2, 7, 33, 50}, GatherGradCase{1, 40, 8, 3000}, GatherGradCase{2, 3, 1, 3000},
+        GatherGradCase{1, 2, 300, 90}, GatherGradCase{1, 5000, 4, 70}, GatherGradCase{1, 5, 4, 0},
+        GatherGradCase{3, 1, 2, 1}})
+    for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16,
+                        DType::Int64, DType::Int16})
+      for (int64_t padding : {-1, 4})
+        for (bool has_sum : {false, true}) check_gather_grad(c, dtype, padding, has_sum);
+}
+
+// The sum may be the result's own memory, of which rows without an index stay as they are.
+TEST(Gather, AddsGradientsInPlace) {
+  Tensor dy = Tensor::of(DType::Float32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  Tensor indices = Tensor::of(DType::Int32, {3}, {2, 0, 2});
+  for (const KernelDef* def : kernels_of("GatherGrad")) {
+    Tensor sum = Tensor::of(DType::Float32, {3, 2}, {10, 20, 30, 40, 50, 60});
+    const Attrs attrs{{"axis", 0}, {"size", 3}, {"padding_idx", -1}};
+    const std::vector<Tensor*> in{&dy, &indices, &sum}, out{&sum};
+    run_kernel(*def, facts_of({node_of("GatherGrad", attrs, in, out)}, in, out), in, out);
+    expect_close(sum, {13, 24, 30, 40, 56, 68}, 0, 0, std::string(def->name));
+  }
+}
+
+TEST(Gather, TakesNothing) {
+  Tensor data = Tensor::random(DType::Float32, {4, 2}, 1), y(DType::Float32, {0, 2});
+  Tensor indices(DType::Int64, {0});
+  run_op("Gather", {{"axis", 0}}, {&data, &indices}, {&y}, [] {});
 }
 
 TEST(Gather, NamesABadIndex) {
@@ -54,35 +102,53 @@ TEST(Gather, NamesABadIndex) {
   Tensor indices = Tensor::of(DType::Int64, {2}, {0, 4});
   const StepFacts facts = facts_of({node_of("Gather", {{"axis", 0}}, {&data, &indices}, {&y})},
                                    {&data, &indices}, {&y});
-  try {
-    run_kernel(*kernels_of("Gather")[0], facts, {&data, &indices}, {&y});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "[Gather] indices must lie in [-4, 4), but found 4 at position 1");
+  for (const KernelDef* def : kernels_of("Gather")) {
+    try {
+      run_kernel(*def, facts, {&data, &indices}, {&y});
+      FAIL() << def->name;
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "[Gather] indices must lie in [-4, 4), but found 4 at position 1");
+    }
   }
 }
 
-TEST(GatherElements, TakesAndScatters) {
-  for (int64_t axis : {0, 1, 2}) {
-    Tensor data = Tensor::random(DType::Float32, {4, 5, 6}, 4);
-    Tensor indices = Tensor::random(DType::Int64, {3, 4, 5}, 5, -3.9, 3.9);
-    Tensor updates = Tensor::random(DType::Float32, {3, 4, 5}, 6);
-    Tensor y(DType::Float32, {3, 4, 5}), sum(DType::Float32, {4, 5, 6});
-    std::vector<double> expected, sums = data.values();
-    for (int64_t i = 0; i < 60; ++i) {
-      int64_t place[3] = {i / 20, i / 5 % 4, i % 5};
-      const int64_t size = data.sizes()[static_cast<size_t>(axis)];
-      place[axis] = (static_cast<int64_t>(indices.get(i)) + size) % size;
-      const int64_t at = (place[0] * 5 + place[1]) * 6 + place[2];
-      expected.push_back(data.get(at));
-      sums[static_cast<size_t>(at)] += updates.get(i);
-    }
-    run_op("GatherElements", {{"axis", axis}}, {&data, &indices}, {&y},
-           [&] { expect_close(y, expected, 0, 0, "GatherElements"); });
-    run_op("ScatterElements", {{"axis", axis}, {"reduction", std::string("add")}},
-           {&data, &indices, &updates}, {&sum},
-           [&] { expect_close(sum, sums, 4, 1, "ScatterElements"); });
+// Indices of `index_sizes` into data of `sizes`; updates come in order, so the last of a place
+// stays without reduction.
+void check_elements(DType dtype, const Sizes& sizes, const Sizes& index_sizes, int64_t axis,
+                    bool add) {
+  Tensor data = Tensor::random(dtype, sizes, 4);
+  const auto size = sizes[static_cast<size_t>(axis)];
+  const double last = static_cast<double>(size) - 0.1;
+  Tensor indices = Tensor::random(DType::Int64, index_sizes, 5, -last, last);
+  Tensor updates = Tensor::random(dtype, index_sizes, 6);
+  Tensor y(dtype, index_sizes), sum(dtype, sizes), place_of(dtype, {1});
+  std::vector<double> expected, sums = data.values();
+  for (int64_t i = 0; i < indices.count(); ++i) {
+    int64_t place[3] = {i / (index_sizes[1] * index_sizes[2]), i / index_sizes[2] % index_sizes[1],
+                        i % index_sizes[2]};
+    place[axis] = (static_cast<int64_t>(indices.get(i)) + size) % size;
+    const int64_t at = (place[0] * sizes[1] + place[1]) * sizes[2] + place[2];
+    expected.push_back(data.get(at));
+    double& result = sums[static_cast<size_t>(at)];
+    place_of.set(0, add ? result + updates.get(i) : updates.get(i));  // rounds at every step
+    result = place_of.get(0);
   }
+  run_op("GatherElements", {{"axis", axis}}, {&data, &indices}, {&y},
+         [&] { expect_close(y, expected, 0, 0, "GatherElements"); });
+  run_op("ScatterElements", {{"axis", axis}, {"reduction", std::string(add ? "add" : "none")}},
+         {&data, &indices, &updates}, {&sum},
+         [&] { expect_close(sum, sums, 0, 0, "ScatterElements"); });
+}
+
+TEST(GatherElements, TakesAndScatters) {
+  for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Int64, DType::Int8})
+    for (int64_t axis : {0, 1, 2})
+      for (bool add : {true, false}) {
+        check_elements(dtype, {4, 5, 6}, {3, 4, 5}, axis, add);
+        check_elements(dtype, {5, 6, 7},
+                       {axis == 0 ? 75 : 3, axis == 1 ? 40 : 4, axis == 2 ? 33 : 5}, axis, add);
+        check_elements(dtype, {4, 5, 6}, {3, 0, 5}, axis, add);
+      }
 }
 
 TEST(Concat, JoinsAnyLayouts) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/indices.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -36,14 +37,6 @@ class IndexReader {
   int64_t count_, size_;
   std::string_view op_;
 };
-
-/// For ops whose operand 1 holds the indices.
-inline Reason indices_unsupported(const StepFacts& facts) {
-  const DType dtype = facts.inputs.at(1).dtype;
-  if (dtype != DType::Int64 && dtype != DType::Int32)
-    return str("indices are ", name_of(dtype), ", not int64 or int32");
-  return {};
-}
 
 }  // namespace ORTM_ISA
 }  // namespace ortmodule
