@@ -5,37 +5,17 @@
 // code, so backward finds forward's bits. A row that sees nothing gets zeros, as in torch's
 // _safe_softmax. Operands: scores [heads, rows, columns], mask (rank 3, any strides, bool or
 // floats), position (StripPosition's four numbers), dp. Bytes moved: the strip once, from cache.
+#include "kernels/attention_rows.h"
+
 #include <array>
 #include <cstring>
 
-#include "kernels/attention_strip.h"
 #include "kernels/cpu/philox_words.h"
 #include "kernels/cpu/row_math.h"
-#include "kernels/philox.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
-
-struct Settings {
-  bool causal = false;
-  double scale = 1.0;
-  double kept_scale = 1.0;
-  uint64_t threshold = 0;
-  uint64_t rng = 0;
-};
-
-std::shared_ptr<const void> prepare_rows(const StepFacts& facts) {
-  const Attrs& attrs = facts.node().attrs;
-  auto s = std::make_shared<Settings>();
-  s->causal = attrs.flag("is_causal");
-  s->scale = attrs.number("scale");
-  const double ratio = attrs.number("ratio");
-  s->kept_scale = dropout_scale(ratio);
-  s->threshold = dropout_threshold(ratio);
-  s->rng = static_cast<uint64_t>(attrs.integer("rng"));
-  return s;
-}
 
 /// The mask's part for one row: null data if there is none.
 struct MaskRow {
@@ -66,7 +46,8 @@ void scale_row(C* x, int64_t count, C factor) {
 
 /// Scores to probabilities; `seen` columns count, those behind them get zero.
 template <class C>
-void probabilities(const Settings& s, const MaskRow& mask, int64_t seen, int64_t columns, C* x) {
+void probabilities(const AttentionRowSettings& s, const MaskRow& mask, int64_t seen,
+                   int64_t columns, C* x) {
   scale_row(x, seen, static_cast<C>(s.scale));
   if (mask.data) add_mask(mask, seen, x);
   const C most = seen > 0 ? row_max(seen, x) : -std::numeric_limits<C>::infinity();
@@ -83,7 +64,7 @@ void probabilities(const Settings& s, const MaskRow& mask, int64_t seen, int64_t
 }
 
 template <class C>
-void drop_kept(const Settings& s, const uint32_t* words, int64_t count, C* x) {
+void drop_kept(const AttentionRowSettings& s, const uint32_t* words, int64_t count, C* x) {
   const C kept = static_cast<C>(s.kept_scale);
   const auto least = static_cast<uint32_t>(s.threshold);
   const bool none = s.threshold >> 32;  // no 32-bit word reaches it
@@ -95,7 +76,7 @@ template <class C>
 class Strip {
  public:
   explicit Strip(const KernelArgs& args)
-      : s_(*static_cast<const Settings*>(args.prepared)),
+      : s_(*static_cast<const AttentionRowSettings*>(args.prepared)),
         scores_(args.in[0]),
         mask_(args.in[1]),
         seed_(seed_of(args.context.seed)) {
@@ -108,14 +89,12 @@ class Strip {
   C* row(const TensorView& strip, int64_t i) const { return strip.as<C>() + i * columns_; }
 
   void undropped(int64_t i) const {
-    const int64_t query = at_.first_row + i % rows_;
-    const int64_t seen = s_.causal ? std::min(columns_, query + 1) : columns_;
+    const int64_t seen = seen_columns(at_, rows_, i, columns_, s_.causal);
     probabilities(s_, mask_row(i), seen, columns_, row(scores_, i));
   }
   /// Multiplies a row's elements by 1 / (1 - ratio) if they are kept, by 0 otherwise.
   void drop(int64_t i, C* x) const {
-    const int64_t query = at_.first_row + i % rows_, head = at_.first_head + i / rows_;
-    const int64_t first = (head * at_.queries + query) * at_.keys;
+    const int64_t first = first_score(at_, rows_, i);
     for_each_philox_chunk(seed_, s_.rng, static_cast<uint64_t>(first), columns_,
                           [&](int64_t begin, int64_t count, const uint32_t* words) {
                             drop_kept(s_, words, count, x + begin);
@@ -131,7 +110,7 @@ class Strip {
             mask_.strides[2]};
   }
 
-  const Settings& s_;
+  const AttentionRowSettings& s_;
   const TensorView& scores_;
   const TensorView& mask_;
   uint64_t seed_;
@@ -171,7 +150,7 @@ void write_gradient(const KernelArgs& args) {
         columns, [](auto a, auto b) { return a * b; }, p, ds);
     const C sum = static_cast<C>(dot);
     ORTM_SIMD
-    for (int64_t j = 0; j < columns; ++j) ds[j] = p[j] * (ds[j] - sum) * scale;
+    for (int64_t j = 0; j < columns; ++j) ds[j] = score_gradient(p[j], ds[j], sum, scale);
     strip.drop(i, p);
   });
 }
@@ -196,12 +175,12 @@ REGISTER_CPU_KERNEL({.op = "AttentionProbabilities",
                      .name = "attention_probabilities_cpu",
                      .dtypes = kFloats,
                      .run = run_probabilities,
-                     .prepare = prepare_rows});
+                     .prepare = prepare_attention_rows});
 REGISTER_CPU_KERNEL({.op = "AttentionScoresGrad",
                      .name = "attention_scores_grad_cpu",
                      .dtypes = kFloats,
                      .run = run_gradient,
-                     .prepare = prepare_rows});
+                     .prepare = prepare_attention_rows});
 
 }  // namespace
 }  // namespace ORTM_ISA
