@@ -19,6 +19,9 @@ struct LossShape {
   explicit LossShape(const Sizes& scores) : batch(scores[0]), classes(scores[1]) {
     for (size_t d = 2; d < scores.size(); ++d) inner *= scores[d];
   }
+  /// Of the view, not of the facts: the loss head's last tile has fewer rows than they say.
+  explicit LossShape(const TensorView& scores)
+      : LossShape(Sizes(scores.sizes, scores.sizes + scores.rank)) {}
   ORTM_HD int64_t rows() const { return batch * inner; }
   /// Offset of class 0 of a row; classes are `inner` elements apart.
   ORTM_HD int64_t offset(int64_t row) const { return row / inner * classes * inner + row % inner; }

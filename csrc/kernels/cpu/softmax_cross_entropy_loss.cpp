@@ -109,7 +109,7 @@ void forward(const KernelArgs& args) {
   using C = ComputeOf<T>;
   const TensorView absent;
   const LossAttrs attrs(args.facts.node().attrs);
-  const LossShape shape(args.facts.inputs[0].layout.sizes);
+  const LossShape shape(args.in[0]);
   const Targets targets{args.in[1], args.in.size() > 2 ? args.in[2] : absent, shape.classes,
                         attrs.ignore_index};
   const double weight_sum = attrs.smoothing > 0 ? targets.weight_sum() : 0;
@@ -187,7 +187,7 @@ template <class T>
 void backward(const KernelArgs& args) {
   using C = ComputeOf<T>;
   const LossAttrs attrs(args.facts.node().attrs);
-  const LossShape shape(args.facts.inputs[1].layout.sizes);
+  const LossShape shape(args.in[1]);
   const Targets targets{args.in[2], args.in[3], shape.classes, attrs.ignore_index};
   const double weight_sum = attrs.smoothing > 0 ? targets.weight_sum() : 0;
   const double divisor = attrs.mean ? targets.divisor(shape.rows()) : 1.0;

@@ -261,7 +261,7 @@ template <class T>
 LossRows<T> rows_of(const KernelArgs& args, size_t scores, const LossAttrs& attrs,
                     const Workspace& workspace) {
   LossRows<T> r;
-  r.shape = LossShape(args.facts.inputs[scores].layout.sizes);
+  r.shape = LossShape(args.in[scores]);
   r.scores = args.in[scores].template as<T>();
   const TensorView& labels = args.in[scores + 1];
   r.targets.labels = labels.data;
