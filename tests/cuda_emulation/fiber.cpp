@@ -13,6 +13,7 @@
 #include <ucontext.h>
 #endif
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #define ORTM_FIBER_ASAN 1
 #endif
@@ -75,7 +76,13 @@ struct Fiber::Context {
     memory = static_cast<std::byte*>(mapped);
     mprotect(memory, kPageBytes, PROT_NONE);
   }
-  ~Context() { munmap(memory, kPageBytes + kStackBytes); }
+  ~Context() {
+#if defined(ORTM_FIBER_ASAN)
+    // Of a fiber that was never resumed frames are left; the next one may be mapped here.
+    __asan_unpoison_memory_region(memory, kPageBytes + kStackBytes);
+#endif
+    munmap(memory, kPageBytes + kStackBytes);
+  }
 
   std::byte* stack() const { return memory + kPageBytes; }
 
