@@ -209,9 +209,25 @@ class Compiler:
             options.budget_bytes = budget.activation_bytes
         else:
             assert budget.total_bytes is not None
+            self._check_budget(budget.total_bytes, device)
             options.reserved_bytes = self.reserved_bytes(device)
             options.budget_bytes = max(budget.total_bytes - options.reserved_bytes, 0)
         return options
+
+    def _check_budget(self, total_bytes: int, device: torch.device) -> None:
+        """A budget that the device cannot hold protects from nothing: said, not refused."""
+        if device.type != "cuda":
+            return
+        free, has = torch.cuda.mem_get_info(device)
+        elsewhere = has - free - torch.cuda.memory_reserved(device)
+        if total_bytes > has - elsewhere:
+            self.logger.warning(
+                "ortmodule_py: the budget is %s bytes, but %s has %s, of which others hold %s",
+                f"{total_bytes:,}",
+                device,
+                f"{has:,}",
+                f"{elsewhere:,}",
+            )
 
     def _dump(self, stage: int, name: str, text: str) -> None:
         assert self.options.dump is not None
