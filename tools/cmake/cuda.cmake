@@ -93,6 +93,12 @@ target_compile_options(ortm_kernels_cuda PRIVATE
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall,-Wextra,-ffp-contract=off>"
   $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${ORTMODULE_WERROR}>>:-Werror=all-warnings>)
 
+# A tenth of the size: the code for one architecture differs little from that for the next.
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.9)
+  target_compile_options(ortm_kernels_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+endif()
+
 if(TORCH_CUDA_VERSION)
   set(ORTM_HAS_CUDA ON)
   foreach(name torch_cuda c10_cuda)
