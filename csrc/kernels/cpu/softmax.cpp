@@ -270,7 +270,8 @@ void bias_softmax(const KernelArgs& args) {
 Reason bias_unsupported(const StepFacts& facts) {
   const Sizes& sizes = facts.outputs[0].layout.sizes;
   const int64_t rank = static_cast<int64_t>(sizes.size());
-  if (rank == 0 || rank > kMaxRank) return str("it takes 1 to ", kMaxRank, " dimensions");
+  if (rank == 0) return {};  // sizes are not known yet: the fusion sees to the rest
+  if (rank > kMaxRank) return str("it takes at most ", kMaxRank, " dimensions");
   if (normalized_axis(facts.node().attrs.integer("axis", -1), sizes.size()) != rank - 1)
     return "the axis is not the last one";
   if (facts.inputs[0].layout.sizes != sizes) return "x is broadcast, not the bias";

@@ -6,9 +6,15 @@
 namespace ortmodule {
 namespace {
 
+constexpr int64_t kMostDims = 16;  // that the kernels take
+
 Reason reject(const Match& match) {
   if (match.dims("x") != match.dims("y")) return "x is broadcast to the bias";
   if (match.value("bias")->is_literal()) return "bias is a literal";
+  const auto rank = static_cast<int64_t>(match.rank("x"));
+  const int64_t axis = match.attrs().integer("axis");
+  if (axis != -1 && axis != rank - 1) return "the axis is not the last one";
+  if (rank > kMostDims) return str("it has more than ", kMostDims, " dimensions");
   return {};
 }
 
