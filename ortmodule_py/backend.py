@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import _C, progress
+from . import _C, dynamo_floats, progress
 from .capture import CannotLower, lower
 from .devices import piece_device
 from .machine_rates import machine_rates
@@ -60,6 +60,7 @@ class Compiler:
     graph_breaks: list[str] = field(default_factory=list)
     checkpoints_noted: bool = False
     seconds: float = 0.0
+    _fixed_numbers: set[tuple[str, str]] = field(default_factory=set)
     reserved_bytes: Callable[[torch.device], int] = lambda _: 0
     """What a budget for the whole device leaves to others: parameters, optimizer state."""
 
@@ -82,7 +83,9 @@ class Compiler:
         kernels = "cuda" if self.options.emulate_cuda else device.type
         builder = _C.GraphBuilder(self.options.torch_rng, kernels)
         progress.stage("exporting")
-        lowered = lower(gm, example_inputs, builder, device)
+        lowered = lower(gm, example_inputs, builder, device, self.options.torch_rng)
+        for name, origin in lowered.fixed_numbers:
+            self.note_fixed_number(name, origin)
         progress.stage("compiling")
         if lowered.checkpoints:
             self._take_over_checkpoints(lowered.checkpoints)
@@ -240,6 +243,19 @@ class Compiler:
         eager: Callable[..., Any] = gm.forward
         return eager
 
+    def note_fixed_number(self, name: str, origin: tuple[str, str]) -> None:
+        """Say once that this call of `name` makes a capture of each value of a number."""
+        where = " ".join(part for part in origin if part)
+        if (name, where) in self._fixed_numbers:
+            return
+        self._fixed_numbers.add((name, where))
+        self.logger.warning(
+            "ortmodule_py: a number that changes from call to call is a constant of %s, so that each "
+            "value of it is a capture%s",
+            name,
+            f" ({where})" if where else "",
+        )
+
     def note_left(self) -> None:
         """Count a function that Dynamo has just left to eager PyTorch."""
         reason = _first_line(next(reversed(torch._dynamo.utils.counters["unimplemented"]), ""))
@@ -298,6 +314,17 @@ def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]
         return outputs[:first]
 
     return checked
+
+
+def compiler_of(backend: Any) -> Compiler | None:
+    """The compiler that Dynamo calls, which it wraps, if it is one of ours."""
+    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
+        while hasattr(backend, name):
+            backend = getattr(backend, name)
+    return backend if isinstance(backend, Compiler) else None
+
+
+dynamo_floats.install(compiler_of)
 
 
 def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.source import RandomValueSource
 
-from . import tracing
+from . import float_arguments, tracing
 from .graph_builder import CannotLower, GraphBuilder
 from .lowering import Emitter, tensor_meta
+from .lowering_floats import changes
 from .lowering_vjp import GradientBody, TracedFunction
 
 __all__ = ["CannotLower", "LoweredPiece", "lower"]
@@ -47,6 +48,8 @@ class LoweredPiece:
     """Regions of torch.utils.checkpoint."""
     traced_gradients: list[str]
     """Operators whose gradient was traced because the builder has no rule for them."""
+    fixed_numbers: list[tuple[str, Origin]]
+    """Operators that take the value of now of a number that may change with each call, and where they are."""
     checks: list[str]
     """What to say where an additional output, behind the piece's own, is not true."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -57,8 +60,11 @@ def lower(
     example_inputs: Sequence[Any],
     builder: GraphBuilder,
     device: torch.device = _CPU,
+    eager_draws: bool = False,
 ) -> LoweredPiece:
     """Write `gm`, whose tensors are on `device`, into `builder`.
+
+    With `eager_draws` random numbers must be those of eager PyTorch.
 
     Raises:
         CannotLower: something cannot be said faithfully; with the source line.
@@ -66,7 +72,7 @@ def lower(
     clock = _Clock()
     fake_mode, inputs = tracing.fake_inputs(example_inputs)
     clock.lap("inputs")
-    trace = _PieceTrace(gm, fake_mode, tensor_grad_mode=torch.is_grad_enabled())
+    trace = _PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
     graph = trace.run(inputs, tracing.preserved_composites(builder.has_rule))
     clock.lap("trace")
 
@@ -83,7 +89,7 @@ def lower(
     emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled, device)
     emitter.inputs(_input_facts(gm, example_inputs, inputs))
     emitter.calls()
-    eager = _eager_outputs(gm, inputs, fake_mode)
+    eager = _eager_outputs(gm, inputs, fake_mode, eager_draws)
     emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
     clock.lap("emit")
     clock.seconds["emit"] -= emitter.vjp_seconds
@@ -97,6 +103,7 @@ def lower(
         _drawn_inputs(gm, inputs),
         trace.checkpoints,
         emitter.traced_gradients,
+        trace.fixed_numbers + emitter.writer.fixed_numbers,
         [message for _, message in emitter.checks],
         clock.seconds,
     )
@@ -176,11 +183,13 @@ def _drawn_inputs(gm: fx.GraphModule, fakes: Sequence[Any]) -> dict[int, torch.d
     }
 
 
-def _eager_outputs(gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any) -> list[Any]:
+def _eager_outputs(
+    gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any, eager_draws: bool
+) -> list[Any]:
     """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
     checks = (_is_restrided_dropout, _is_doubtful, _is_range_of_floats)
     if any(check(node) for node in gm.graph.nodes for check in checks):
-        trace = _PieceTrace(gm, fake_mode, tensor_grad_mode=False)
+        trace = _PieceTrace(gm, fake_mode, False, eager_draws)
         trace.grad_enabled = False
         return list(tracing.replayed(_Replay(gm, trace).run, inputs, fake_mode))
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
@@ -243,13 +252,21 @@ def _is_row_major(value: Any) -> bool:
 class _PieceTrace:
     """Runs Dynamo's graph once on functional fake tensors and keeps what the ATen graph alone does not say."""
 
-    def __init__(self, gm: fx.GraphModule, fake_mode: Any, tensor_grad_mode: bool) -> None:
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        fake_mode: Any,
+        tensor_grad_mode: bool,
+        eager_draws: bool,
+    ) -> None:
         self.gm = gm
+        self.eager_draws = eager_draws
         self.fake_mode = fake_mode
         self.initial_grad_mode = tensor_grad_mode
         self.grad_enabled = tensor_grad_mode or _turns_grad_on(gm)
         self.bodies: list[GradientBody] = []
         self.checkpoints = 0
+        self.fixed_numbers: list[tuple[str, Origin]] = []
         self.mutated: list[int] = []
         self.output_count = 0
         self.identical_outputs: list[tuple[int, int]] = []
@@ -347,7 +364,11 @@ class _PieceInterpreter(fx.Interpreter):
         self.origin = _origin(n) if n.op.startswith("call") else self.origin
         self._node = n
         before = self._change_counters(n)
+        numbers = [self.env[node] for node in n.all_input_nodes if changes(self.env[node])]
         result = super().run_node(n)
+        if not all(map(changes, numbers)):
+            name = getattr(n.target, "__name__", n.target)
+            self.trace.fixed_numbers.append((str(name), self.origin))
         self._check_changes(before)
         self._label_recorded()
         return result
@@ -380,7 +401,18 @@ class _PieceInterpreter(fx.Interpreter):
             return self._higher_order(target, args, kwargs)
         if target is torch.arange:
             args, kwargs = _of_integers(args, kwargs)
-        return super().call_function(target, args, kwargs)
+        return super().call_function(self._rewritten(target, args, kwargs), args, kwargs)
+
+    def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        rewritten = self._rewritten(target, args, kwargs)
+        if rewritten is not target:
+            return rewritten(*args, **kwargs)
+        return super().call_method(target, args, kwargs)
+
+    def _rewritten(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function itself, or what stands for it where its float arguments change."""
+        eager_draws = self.trace.eager_draws
+        return float_arguments.rewrite_for(target, args, kwargs, eager_draws) or target
 
     def _higher_order(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = target.name()
@@ -461,6 +493,7 @@ class _PieceInterpreter(fx.Interpreter):
             [outs[i] for i in differentiable],
             [value for _, value in inputs],
             [value for value in saved if isinstance(value, Tensor)],
+            [torch.scalar_tensor(v, dtype=torch.float64) for v in saved if changes(v)],
             len(self.trace.bodies) - 1,
         )
         fresh = dict(zip(differentiable, marked, strict=True))

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, fx
 
 from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink
-from .lowering_floats import UnknownFloat, write_float
+from .lowering_floats import NumberWriter, UnknownNumber, changes
 from .lowering_vjp import GradientBody, JointTrace, TracedFunction
 from .symbolic import dim_text
 
 Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
 
-_READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
+_MAKES_SCALAR = torch.ops.aten.scalar_tensor.default
 _STOPS_GRADIENT = {torch.ops.aten.detach.default}
 # Nothing of the first operand is left in the result, and the builder forgets it; but eager's result
 # still requires a gradient and gives the operand zeros.
@@ -91,7 +91,10 @@ class CallWriter:
         self.sink = sink
         self.device = device
         self.ids: dict[fx.Node, list[int]] = {}
-        self.float_sources: dict[str, fx.Node] = {}
+        self.numbers: dict[fx.Node, int] = {}
+        """Numbers that are given as float64 scalars."""
+        self.fixed_numbers: list[tuple[str, tuple[str, str]]] = []
+        """Operators, and where they are, that take a number which may change with each call."""
         self.missing: Callable[[fx.Node], int] | None = None
         self.count = 0
 
@@ -112,17 +115,26 @@ class CallWriter:
         if node.target is operator.getitem:
             source, index = node.args
             ids = [self._item(node, source, index)]
+        elif node.target is _MAKES_SCALAR and changes(node.args[0]):
+            scalar = self._changing_scalar(node, origin, tag)
+            ids = self._call(node, origin, tag, gradient) if scalar is None else [scalar]
         else:
-            outputs = [
-                self._meta(node, value) if isinstance(value, Tensor) else None
-                for value in _output_values(node)
-            ]
-            arguments = self.arguments(node, origin, tag)
-            ids = self.sink.call(str(node.target), arguments, outputs, origin, tag, gradient)
-            if ids is None:
-                return None
+            ids = self._call(node, origin, tag, gradient)
+        if ids is not None:
+            self.ids[node] = ids
+        return ids
+
+    def _call(
+        self, node: fx.Node, origin: tuple[str, str], tag: str, gradient: bool
+    ) -> list[int] | None:
+        outputs = [
+            self._meta(node, value) if isinstance(value, Tensor) else None
+            for value in _output_values(node)
+        ]
+        arguments = self.arguments(node, origin)
+        ids = self.sink.call(str(node.target), arguments, outputs, origin, tag, gradient)
+        if ids is not None:
             self.count += 1
-        self.ids[node] = ids
         return ids
 
     def _meta(self, node: fx.Node, value: Tensor) -> dict[str, Any]:
@@ -148,7 +160,7 @@ class CallWriter:
             return self.missing(node)
         return self.ids[source][index]
 
-    def arguments(self, node: fx.Node, origin: tuple[str, str], tag: str) -> list[tuple[str, Any]]:
+    def arguments(self, node: fx.Node, origin: tuple[str, str]) -> list[tuple[str, Any]]:
         """All arguments of the schema by name, in schema order, defaults filled in."""
         if not isinstance(node.target, torch._ops.OpOverload):
             raise CannotLower(f"{node.target} is not an ATen operator")
@@ -160,46 +172,23 @@ class CallWriter:
                 value = node.kwargs[argument.name]
             else:
                 value = argument.default_value
-            if _is_symbolic_float(value) and isinstance(argument.type, torch.TensorType):
-                values.append((argument.name, self._float_scalar(node, value, origin, tag)))
-            else:
-                values.append((argument.name, self.encode(value)))
+            if changes(value):
+                self.fixed_numbers.append((str(node.target), origin))
+            values.append((argument.name, self.encode(value)))
         return values
 
-    def _float_scalar(
-        self, node: fx.Node, value: fx.Node, origin: tuple[str, str], tag: str
-    ) -> Any:
-        """A number that follows from sizes, where the schema takes a tensor."""
-        (result,) = (out for out in _output_values(node) if isinstance(out, Tensor))
-
-        def call(target: str, given: dict[str, Any], dtype: str = "float64") -> int:
-            device = str(result.device)
-            meta = {"dtype": dtype, "device": device, "sizes": [], "strides": []}
-            self.count += 1
-            arguments = _arguments_by_name(target, given, dtype, device, self.builder)
-            ids = self.sink.call(target, arguments, [meta], origin, tag)
-            assert ids is not None
-            return ids[0]
-
-        known = value.meta["val"]
+    def _changing_scalar(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int | None:
+        """A tensor made of a number that changes; None if nothing here can compute the number."""
+        (result,) = _output_values(node)
+        writer = NumberWriter(
+            self.builder, self.sink, self.id_of, self.numbers, str(result.device), origin, tag
+        )
         try:
-            number = write_float(
-                known.node.expr,
-                lambda expr: self.builder.Dim(dim_text(expr)),
-                self._float_argument,
-                call,
-            )
-        except UnknownFloat:
-            return float(known)  # fixes the number, with a guard in Dynamo's shape environment
-        if result.dim() == 0:
-            # Among tensors without dimensions a float64 one would win the promotion.
-            number = call("aten._to_copy.default", {"self": number}, dtype_name(result.dtype))
-        return self.builder.Val(number)
-
-    def _float_argument(self, symbol: str) -> int | None:
-        """Dynamo passes a float that changes from call to call as a tensor."""
-        source = self.float_sources.get(symbol)
-        return None if source is None else self.id_of(source)
+            return writer.write_as(node.args[0], dtype_name(result.dtype))
+        except UnknownNumber:
+            return None
+        finally:
+            self.count += writer.count
 
     def encode(self, value: Any) -> Any:
         """One argument as the builder takes it."""
@@ -224,29 +213,6 @@ class CallWriter:
         if isinstance(value, (list, tuple)):
             return [self.encode(item) for item in value]
         raise CannotLower(f"an argument of type {type(value).__name__}")
-
-
-def _is_symbolic_float(value: Any) -> bool:
-    return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymFloat)
-
-
-def _arguments_by_name(
-    target: str, given: dict[str, Any], dtype: str, device: str, builder: GraphBuilder
-) -> list[tuple[str, Any]]:
-    """All arguments of `target`; ids stand for tensors."""
-    _, packet, overload = target.split(".")
-    schema = getattr(getattr(torch.ops.aten, packet), overload)._schema
-    values: list[tuple[str, Any]] = []
-    for argument in schema.arguments:
-        value = given.get(argument.name, argument.default_value)
-        if argument.name in given and isinstance(argument.type, torch.TensorType):
-            value = builder.Val(value)
-        elif argument.name == "dtype":
-            value = builder.DType(dtype)
-        elif argument.name == "device":
-            value = builder.Opaque(device)
-        values.append((argument.name, value))
-    return values
 
 
 def _constant(node: fx.Node) -> Tensor:
@@ -331,7 +297,6 @@ class Emitter:
             if node.op != "call_function":
                 continue
             if is_size_arithmetic(node):
-                self._note_float_source(node)
                 continue
             origin = node.meta.get("origin", ("", ""))
             try:
@@ -340,12 +305,6 @@ class Emitter:
                 raise CannotLower(
                     error.reason, error.origin if any(error.origin) else origin
                 ) from error
-
-    def _note_float_source(self, node: fx.Node) -> None:
-        if node.target in _READS_NUMBER:
-            known, source = node.meta["val"], node.args[0]
-            if isinstance(known, torch.SymFloat) and isinstance(source, fx.Node):
-                self.writer.float_sources[str(known.node.expr)] = source
 
     def _call(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         name = str(node.target)
@@ -408,15 +367,14 @@ class Emitter:
     # -- gradients that are not rules
 
     def _user_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
-        outputs, inputs, saved, index = node.args
+        outputs, inputs, saved, numbers, index = node.args
         body = self.bodies[index]
         traced = self._timed_trace(body.function, body.patterns)
         values = [self.writer.id_of(n) for n in outputs]
         given = [self.writer.id_of(n) for n in inputs]
-        kept = [self.writer.id_of(n) for n in saved]
-        ids = self._with_body(
-            traced, values, given, kept, body.gradients, body.saved_tensors, origin, tag
-        )
+        kept = dict(zip(body.saved_tensors, map(self.writer.id_of, saved), strict=True))
+        changing = dict(zip(body.saved_numbers, map(self.writer.id_of, numbers), strict=True))
+        ids = self._with_body(traced, values, given, kept, changing, body.gradients, origin, tag)
         self.writer.ids[node] = ids
         self._differentiable.update(ids)
 
@@ -425,22 +383,28 @@ class Emitter:
         traced: TracedFunction,
         outputs: list[int],
         inputs: list[int],
-        saved: list[int],
+        saved: dict[int, int],
+        numbers: dict[int, int],
         gradients: dict[int, int],
-        saved_placeholders: list[int],
         origin: tuple[str, str],
         tag: str,
     ) -> list[int]:
-        """A backward body whose whole graph is `traced`: placeholders are gradients and saved values."""
+        """A backward body whose whole graph is `traced`.
+
+        Its placeholders are `gradients`, `saved` values and `numbers` that change, by position.
+        """
         body = self.builder.body(outputs)
         writer = CallWriter(self.builder, body, self.device)
         placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
         for position, index in gradients.items():
             writer.ids[placeholders[position]] = [body.grad_input(index)]
-        for position, value in zip(saved_placeholders, saved, strict=True):
+        for position, value in saved.items():
             writer.ids[placeholders[position]] = [body.body_input("saved", value)]
+        for position, value in numbers.items():
+            writer.numbers[placeholders[position]] = body.body_input("saved", value)
         _write_body(writer, body, traced.calls(), traced.outputs(), origin, tag)
-        return self.builder.custom_gradient(outputs, inputs, saved, body)
+        kept = [*saved.values(), *numbers.values()]
+        return self.builder.custom_gradient(outputs, inputs, kept, body)
 
     def _traced_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         """An operator without a rule: its forward and its gradient, traced once, as explicit calls."""

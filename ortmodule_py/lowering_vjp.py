@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from .graph_builder import CannotLower
+from .lowering_floats import changes
 
 
 @dataclass
@@ -51,6 +52,8 @@ class GradientBody:
     """Argument position -> index among the differentiable outputs."""
     saved_tensors: list[int]
     """Argument positions of the saved tensors, in order."""
+    saved_numbers: list[int]
+    """Argument positions of the saved numbers that change from call to call."""
 
     @staticmethod
     def of_user_backward(
@@ -72,7 +75,8 @@ class GradientBody:
 
         patterns = [outs[i] for i in differentiable] + list(saved)
         tensors = [i for i in range(count, len(patterns)) if isinstance(patterns[i], Tensor)]
-        return GradientBody(function, patterns, {i: i for i in range(count)}, tensors)
+        numbers = [i for i in range(count, len(patterns)) if changes(patterns[i])]
+        return GradientBody(function, patterns, {i: i for i in range(count)}, tensors, numbers)
 
 
 def _zeros_like(out: Any) -> Any:

@@ -33,6 +33,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import float_rewrites
 from .graph_builder import CannotLower
 
 set_grad_enabled = torch._C._set_grad_enabled
@@ -332,7 +333,7 @@ def record(
         FunctionalTensorMode(),
     ):
         with _without_onednn():
-            traced = make_fx(functional)(*inputs)
+            traced = make_fx(functional, decomposition_table=float_rewrites.table())(*inputs)
         _correct_facts(traced.graph)
     traced.graph.eliminate_dead_code(_draws_or_acts if keep_draws else None)
     return traced
@@ -403,16 +404,21 @@ def is_reshaped(value: Any) -> bool:
 
 _LIBRARY = torch.library.Library("ortmodule_py", "FRAGMENT")
 _LIBRARY.define(
-    "custom_gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] saved, int body) -> Tensor[]"
+    "custom_gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] saved, Tensor[] numbers, int body)"
+    " -> Tensor[]"
 )
 
 
 @torch.library.impl(_LIBRARY, "custom_gradient", "CompositeExplicitAutograd")
 def _custom_gradient(
-    outputs: list[Tensor], inputs: list[Tensor], saved: list[Tensor], body: int
+    outputs: list[Tensor],
+    inputs: list[Tensor],
+    saved: list[Tensor],
+    numbers: list[Tensor],
+    body: int,
 ) -> list[Tensor]:
     """Marks `outputs` in the trace: from here on their gradient is that of the body with this number."""
-    del inputs, saved, body
+    del inputs, saved, numbers, body
     return [
         torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device)
         for out in outputs

@@ -93,21 +93,3 @@ def test_a_float_that_changes_every_step(use: str, attribute: bool) -> None:
         return found
 
     assert_compiled(as_in_eager(Calls(forward, number=0.5), step), captures=2)
-
-
-def test_a_dropout_that_changes_every_step() -> None:
-    """The probability is part of the graph, so each value is a capture; results stay right."""
-
-    def step(model: Any) -> Any:
-        found = []
-        for i in range(4):
-            model.drop.p = 0.2 * i
-            y = model(torch.ones(200, 4))
-            y.sum().backward()
-            found.append(bool(abs(float((y == 0).float().mean()) - 0.2 * i) < 0.1))
-        model.zero_grad()
-        return found
-
-    module = Calls(lambda self, x: self.drop(self.fc(x)), drop=nn.Dropout(0.1))
-    report = as_in_eager(module, step)
-    assert report["compiled"]

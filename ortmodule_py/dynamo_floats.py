@@ -1,0 +1,66 @@
+"""Keeps Dynamo from fixing the floats of calls that `float_arguments` can rewrite.
+
+Dynamo runs each call on fake tensors to see what comes out. Where torch takes a number for a C++
+double there, the number gets a guard and each further value is a capture.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .float_arguments import rewrite_for
+from .lowering_floats import changes
+
+FindCompiler = Callable[[Any], Any]
+"""Our compiler that a Dynamo backend stands for, or None."""
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@functools.cache
+def install(find_compiler: FindCompiler) -> None:
+    """Watch Dynamo's runs of calls, which go through one private function of torch."""
+    run_node = getattr(torch._dynamo.utils, "run_node", None)
+    if run_node is None:
+        return  # another torch: such floats cost captures again
+
+    @functools.wraps(run_node)
+    def watched(tracer: Any, node: fx.Node, args: Any, kwargs: Any, nnmodule: Any) -> Any:
+        given = [value for value in (*args, *kwargs.values()) if changes(value)]
+        compiler = find_compiler(getattr(tracer, "compiler_fn", None)) if given else None
+        if compiler is None:
+            return run_node(tracer, node, args, kwargs, nnmodule)
+        if rewrite_for(node.target, args, kwargs, compiler.options.torch_rng) is not None:
+            hinted = {name: _now(value) for name, value in kwargs.items()}
+            result = run_node(tracer, node, tuple(map(_now, args)), hinted, nnmodule)
+            if isinstance(result, Tensor):
+                return result
+        result = run_node(tracer, node, args, kwargs, nnmodule)
+        if not all(map(changes, given)):
+            compiler.note_fixed_number(_name(node.target), _origin(node))
+        return result
+
+    torch._dynamo.utils.run_node = watched
+
+
+def _now(value: Any) -> Any:
+    """A number that changes as it is in this call, without a guard."""
+    if not changes(value):
+        return value
+    hint = value.node.hint
+    return float(hint) if isinstance(value, torch.SymFloat) else int(hint)
+
+
+def _name(target: Any) -> str:
+    return str(getattr(target, "__name__", target))
+
+
+def _origin(node: fx.Node) -> tuple[str, str]:
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return ("", ":".join(frames[-1])) if frames else ("", "")
