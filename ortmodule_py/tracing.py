@@ -33,7 +33,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import float_rewrites
+from . import float_arguments, float_rewrites
 from .graph_builder import CannotLower
 
 set_grad_enabled = torch._C._set_grad_enabled
@@ -136,7 +136,9 @@ def _preserving(ops: Sequence[Any]) -> Iterator[None]:
     """Keep these composites whole, as far as autocast allows."""
     parts = {op: _get_decomp_for_cia(op) for op in ops}
     with (
-        _override_composite_implicit_decomp(dict.fromkeys(ops, _special_op_to_preserve_cia)),
+        _override_composite_implicit_decomp(
+            {**_PARTS, **dict.fromkeys(ops, _special_op_to_preserve_cia)}
+        ),
         _without_wrong_decompositions(),
     ):
         for op in ops:
@@ -145,6 +147,11 @@ def _preserving(ops: Sequence[Any]) -> Iterator[None]:
             op._dispatch_cache.clear()
         yield
 
+
+_PARTS = {
+    # Its C++ parts bound the norms in place where gradients are off, which a trace cannot see.
+    torch.ops.aten.cosine_similarity.default: float_arguments.cosine_similarity,
+}
 
 _WRONG_DECOMPOSITIONS = (
     # Python's nll_loss takes other arguments than the operator: it reads `reduction` as
