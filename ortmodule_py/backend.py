@@ -75,6 +75,8 @@ class Compiler:
             run = self._compile(gm, example_inputs)
         except (CannotLower, _C.ORTModuleError) as error:
             run = self._leave_to_eager(gm, error)
+        if self.graph_breaks:
+            run = _marking(run, _changing_sizes(gm))
         self.seconds += time.perf_counter() - start
         return run
 
@@ -300,6 +302,39 @@ def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Calla
         return run(*given)
 
     return cast
+
+
+def _changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:
+    """Outputs with sizes that differ between calls of this piece, and which sizes these are."""
+    (output,) = (node for node in gm.graph.nodes if node.op == "output")
+    found = []
+    for position, value in enumerate(output.args[0]):
+        known = value.meta.get("example_value") if isinstance(value, fx.Node) else None
+        if isinstance(known, torch.Tensor):
+            dims = [d for d, size in enumerate(known.shape) if isinstance(size, torch.SymInt)]
+            found.append((position, dims))
+    return [(position, dims) for position, dims in found if dims]
+
+
+def _marking(run: Callable[..., Any], changing: list[tuple[int, list[int]]]) -> Callable[..., Any]:
+    """`run`, saying of its outputs what is known of the module's inputs: which sizes change.
+
+    Otherwise the piece behind a graph break would be captured for the first batch alone, and once
+    more for each size that is found to change.
+    """
+    if not changing:
+        return run
+
+    def marking(*args: Any) -> Any:
+        outputs = run(*args)
+        for position, dims in changing:
+            value = outputs[position]
+            for dim in dims:
+                if value.shape[dim] > 1:
+                    torch._dynamo.maybe_mark_dynamic(value, dim)
+        return outputs
+
+    return marking
 
 
 def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]:
