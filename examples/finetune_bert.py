@@ -60,12 +60,12 @@ def collate(samples: list[Sample]) -> dict[str, Tensor]:
 
 
 def train_with_trainer(model: ORTModule, samples: list[Sample], epochs: int) -> None:
-    """The usual Trainer script; `label_names` since Trainer looks for them in the model's class."""
+    """The usual Trainer script."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             output_dir=folder, num_train_epochs=epochs, per_device_train_batch_size=16,
             learning_rate=2e-3, logging_steps=10, save_strategy="no", report_to=[], use_cpu=True,
-            disable_tqdm=True, label_names=["labels"],
+            disable_tqdm=True,
         )  # fmt: skip
         trainer = transformers.Trainer(
             model=model, args=arguments, train_dataset=samples, data_collator=collate

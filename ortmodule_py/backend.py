@@ -60,7 +60,8 @@ class Compiler:
     graph_breaks: list[str] = field(default_factory=list)
     checkpoints_noted: bool = False
     seconds: float = 0.0
-    _fixed_numbers: set[tuple[str, str]] = field(default_factory=set)
+    fixed_numbers: set[tuple[str, str]] = field(default_factory=set)
+    """Calls, and where they are, that make a capture of each value of a number."""
     reserved_bytes: Callable[[torch.device], int] = lambda _: 0
     """What a budget for the whole device leaves to others: parameters, optimizer state."""
 
@@ -69,8 +70,9 @@ class Compiler:
         start = time.perf_counter()
         broken = _graph_break(gm)
         if broken is not None:
+            if broken not in self.graph_breaks:
+                self.logger.warning("ortmodule_py: the graph breaks here: %s", broken)
             self.graph_breaks.append(broken)
-            self.logger.warning("ortmodule_py: the graph breaks here: %s", broken)
         try:
             run = self._compile(gm, example_inputs)
         except (CannotLower, _C.ORTModuleError) as error:
@@ -142,14 +144,14 @@ class Compiler:
 
         Who wrote checkpoints wants recomputation, so level 1 holds where nothing else was asked.
         """
-        if self.checkpoints_noted:
-            return
-        self.checkpoints_noted = True
         memory = self.options.memory
         what = "what is recomputed is what the memory optimizer was asked for"
         if not memory.asked and not memory.level_is_given:
             memory.level = 1
             what = f"the memory optimizer recomputes by layer instead, as with {LEVEL}=1"
+        if self.checkpoints_noted:
+            return
+        self.checkpoints_noted = True
         self.logger.warning(
             "ortmodule_py: %d regions of torch.utils.checkpoint are part of the graph; %s",
             count,
@@ -248,9 +250,9 @@ class Compiler:
     def note_fixed_number(self, name: str, origin: tuple[str, str]) -> None:
         """Say once that this call of `name` makes a capture of each value of a number."""
         where = " ".join(part for part in origin if part)
-        if (name, where) in self._fixed_numbers:
+        if (name, where) in self.fixed_numbers:
             return
-        self._fixed_numbers.add((name, where))
+        self.fixed_numbers.add((name, where))
         self.logger.warning(
             "ortmodule_py: a number that changes from call to call is a constant of %s, so that each "
             "value of it is a capture%s",
@@ -351,20 +353,26 @@ def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]
     return checked
 
 
+def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    """`torch.compile(model, backend="ortmodule")`: the same path without the wrapper."""
+    from .compile_backend import compile_piece
+
+    return compile_piece(gm, example_inputs)
+
+
 def compiler_of(backend: Any) -> Compiler | None:
     """The compiler that Dynamo calls, which it wraps, if it is one of ours."""
     for name in ("_torchdynamo_orig_backend", "compiler_fn"):
         while hasattr(backend, name):
             backend = getattr(backend, name)
+    if backend is ortmodule:
+        from .compile_backend import new_compiler
+
+        return new_compiler()
     return backend if isinstance(backend, Compiler) else None
 
 
 dynamo_floats.install(compiler_of)
-
-
-def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-    """`torch.compile(model, backend="ortmodule")`: the same path without the wrapper."""
-    return Compiler()(gm, example_inputs)
 
 
 _CAPTURES_PER_FUNCTION = 256

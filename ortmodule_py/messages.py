@@ -34,9 +34,9 @@ class _StderrHandler(logging.StreamHandler):
         super().emit(record)
 
 
-def module_logger(level: LogLevel, number: int) -> logging.Logger:
-    """The logger of one ORTModule; silent above DEVINFO on ranks other than 0."""
-    logger = logging.getLogger(f"ortmodule_py.{number}")
+def module_logger(level: LogLevel, name: int | str) -> logging.Logger:
+    """The logger of one ORTModule, by its number; silent above DEVINFO on ranks other than 0."""
+    logger = logging.getLogger(f"ortmodule_py.{name}")
     logger.propagate = False
     if not logger.handlers:
         handler = _StderrHandler()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import logging
@@ -136,6 +137,8 @@ class ORTModule(nn.Module):
         own["training"] = module.training
         own["__signature__"] = inspect.signature(module.forward)
         own["forward"] = _Forward(self)
+        own["_base"] = own.get("_base", type(self))
+        object.__setattr__(self, "__class__", _class_like(self._base, type(module)))
         for name in _DELEGATED:
             own[name] = getattr(module, name)
 
@@ -314,6 +317,9 @@ class ORTModule(nn.Module):
     def __repr__(self) -> str:
         return f"ORTModule({self._original!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ORTModule.__new__, (self._base,), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         return {
             "module": self._original,
@@ -349,6 +355,30 @@ class ORTModule(nn.Module):
         raise NotImplementedError(
             "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
         )
+
+
+_classes: weakref.WeakKeyDictionary[type[nn.Module], dict[type, type]] = weakref.WeakKeyDictionary()
+
+
+def _class_like(base: type[ORTModule], original: type[nn.Module]) -> type[ORTModule]:
+    """`base` with the signature that `forward` has in the class of the original, and with its name.
+
+    Some libraries look at the class of a model, not at the model, for what it takes.
+    """
+
+    known = _classes.setdefault(original, {})
+    if base in known:
+        return known[base]
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return base.forward(self, *args, **kwargs)
+
+    forward.__doc__ = original.forward.__doc__
+    with contextlib.suppress(TypeError, ValueError):
+        forward.__signature__ = inspect.signature(original.forward)  # type: ignore[attr-defined]
+    name = f"{base.__name__}[{original.__name__}]"
+    known[base] = type(name, (base,), {"forward": forward, "__module__": base.__module__})
+    return known[base]
 
 
 class _Forward:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import types
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -49,15 +51,16 @@ class Progress:
         self.end()
         _thread.active = self._outer
 
-    def begin(self) -> None:
-        """A capture begins; several of one call, after graph breaks, count together."""
+    def begin(self, started: float | None = None) -> None:
+        """A capture begins, or began at `started`; several of one call, after graph breaks, count together."""
         self.end()
         self.stage = "tracing"
-        self._started = time.perf_counter()
+        now = time.perf_counter()
+        self._started = now if started is None else started
         left = AFTER_SECONDS - self._seconds
         if left < 0 or self._lines >= _LINES_PER_MODULE:
             return
-        self._timer = threading.Timer(left, self._say)
+        self._timer = threading.Timer(max(left - (now - self._started), 0.0), self._say)
         self._timer.daemon = True
         self._timer.start()
 
@@ -78,6 +81,21 @@ class Progress:
         )
 
 
+@contextlib.contextmanager
+def watch_backend(progress: Progress) -> Iterator[None]:
+    """Watch a capture of a function that no module of ours runs, from the call of the backend on.
+
+    What Dynamo did before counts, but it cannot be told to whom it belongs until then.
+    """
+    if getattr(_thread, "active", None) is not None:
+        yield
+        return
+    started = getattr(_thread, "unclaimed_start", None)
+    with progress:
+        progress.begin(started)
+        yield
+
+
 def stage(name: str) -> None:
     """What the capture in this thread does now."""
     active: Progress | None = getattr(_thread, "active", None)
@@ -89,9 +107,12 @@ def _on_start(_: Any) -> None:
     active: Progress | None = getattr(_thread, "active", None)
     if active is not None:
         active.begin()
+    else:
+        _thread.unclaimed_start = time.perf_counter()
 
 
 def _on_end(_: Any) -> None:
+    _thread.unclaimed_start = None
     active: Progress | None = getattr(_thread, "active", None)
     if active is not None:
         active.end()
@@ -112,3 +133,6 @@ def _listen() -> None:
     if _on_start not in dynamo.start_callbacks:
         dynamo.register_start_callback(_on_start)
         dynamo.register_end_callback(_on_end)
+
+
+_listen()

@@ -68,7 +68,7 @@ def test_trainer(tmp_path: Path) -> None:
             output_dir=str(tmp_path / kind), num_train_epochs=3, per_device_train_batch_size=4,
             gradient_accumulation_steps=2, logging_steps=1, save_strategy="epoch",
             eval_strategy="epoch", report_to=[], use_cpu=True, seed=5, max_grad_norm=0.5,
-            disable_tqdm=True, learning_rate=1e-2, label_names=["labels"],
+            disable_tqdm=True, learning_rate=1e-2,
         )  # fmt: skip
         trainer = transformers.Trainer(
             model=module, args=arguments, train_dataset=_samples(), eval_dataset=_samples(9)
