@@ -1,0 +1,168 @@
+"""Every code block of README.md and docs/ runs, and shows what comes out of it.
+
+A page's Python blocks run in order in one fresh process, each after the page's setup below. A block
+of output begins with `$ command`, or stands behind a comment `<!-- output of: command -->`; its
+lines must be among those of the command, where any number stands for any other. What cannot run has
+a comment `<!-- not run: reason -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ..interface.fresh_process import ROOT, environment
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+SETUP = {
+    "README.md": """
+from typing import NamedTuple
+import torch
+from torch import nn
+
+class Output(NamedTuple):
+    loss: torch.Tensor
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+    def forward(self, x, labels):
+        return Output(nn.functional.cross_entropy(self.fc(x), labels))
+
+model = Net()
+batch = {"x": torch.randn(3, 4), "labels": torch.tensor([0, 1, 1])}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+""",
+    "memory_optimizer.md": """
+import torch
+from torch import nn
+from ortmodule_py import ORTModule
+
+model = nn.Embedding(64, 256)
+input_ids, labels = torch.randint(64, (2, 5)), torch.randint(64, (2, 5))
+hidden = torch.randn(2, 5, 256)
+""",
+}
+
+
+@dataclass
+class Block:
+    """A fenced block and what the comment before it says."""
+
+    page: Path
+    line: int
+    language: str
+    comment: str
+    text: str
+
+    @property
+    def command(self) -> str | None:
+        """What prints this block, in a shell."""
+        first = self.text.partition("\n")[0]
+        if not self.language and first.startswith("$ "):
+            return first[2:]
+        if self.comment.startswith("output of:"):
+            return self.comment.removeprefix("output of:").strip()
+        return None
+
+    @property
+    def reason_not_run(self) -> str:
+        """Why it cannot run; empty where it can."""
+        given = self.comment.startswith("not run:")
+        return self.comment.removeprefix("not run:").strip() if given else ""
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def _blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    comment, opened = "", None
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.startswith("```") and opened is None:
+            opened = Block(page, number, line[3:].strip(), comment, "")
+        elif line.startswith("```") and opened is not None:
+            found.append(opened)
+            comment, opened = "", None
+        elif opened is not None:
+            opened.text += line + "\n"
+        elif line.strip():
+            match = re.fullmatch(r"<!-- (.*) -->", line.strip())
+            comment = match.group(1) if match else ""
+    assert opened is None, f"{opened} is not closed"
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in _blocks(page)]
+
+
+def _program(block: Block) -> str:
+    """The statements, without the prompts of an interactive session."""
+    lines = block.text.splitlines()
+    if not any(line.startswith(">>> ") for line in lines):
+        return block.text
+    return "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ")))
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    assert len(BLOCKS) >= 15
+    for block in BLOCKS:
+        runs = block.language == "python" or block.command is not None
+        assert runs != bool(block.reason_not_run), f"{block}: {block.language} {block.comment}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text()], ids=str)
+def test_python_blocks(page: Path, tmp_path: Path) -> None:
+    setup = SETUP.get(page.name, "")
+    parts = [
+        f"# {block}\n{setup}\n{_program(block)}"
+        for block in BLOCKS
+        if block.page == page and block.language == "python" and not block.reason_not_run
+    ]
+    finished = subprocess.run(
+        [sys.executable, "-c", "\n".join(parts)],
+        env=environment(ORTMODULE_LOG_LEVEL="ERROR"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+def _shape(line: str) -> str:
+    """A line without its numbers and the width of its columns."""
+    return re.sub(r"\s+", " ", re.sub(r"\d[\d,.]*", "0", line)).strip()
+
+
+def _is_shown(line: str, printed: list[str]) -> bool:
+    wanted = _shape(line)
+    if wanted.endswith("..."):
+        return any(other.startswith(wanted[:-3].strip()) for other in printed)
+    return wanted in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.command], ids=str)
+def test_output(block: Block) -> None:
+    assert block.command is not None
+    command = re.sub(r"\bpython\b", sys.executable, block.command)
+    finished = subprocess.run(
+        command, shell=True, env=environment(ORTMODULE_MACHINE_RATES="estimate"), cwd=ROOT,
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    printed = [_shape(line) for line in (finished.stderr + finished.stdout).splitlines()]
+    missing = [
+        line
+        for line in block.text.splitlines()
+        if line.strip() and not line.startswith("$ ") and not _is_shown(line, printed)
+    ]
+    assert not missing, "\n".join([*missing, "but it printed", finished.stderr, finished.stdout])
