@@ -39,6 +39,7 @@ class Net(nn.Module):
 model = Net()
 batch = {"x": torch.randn(3, 4), "labels": torch.tensor([0, 1, 1])}
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(**batch).loss
 """,
     "memory_optimizer.md": """
 import torch
