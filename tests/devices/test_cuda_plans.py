@@ -46,7 +46,13 @@ class Planned:
     def plan(self, module: nn.Module, *args: Any, **kwargs: Any) -> str:
         """The text of the only piece's plan."""
         torch._dynamo.reset()
-        torch.compile(module, backend=self, dynamic=False)(*args, **kwargs)
+        try:
+            torch.compile(module, backend=self, dynamic=False)(*args, **kwargs)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            # Autograd, which traces the gradient of an operator without a rule, asks for the device.
+            if "hasPrimaryContext" in str(error):
+                pytest.skip("torch traces gradients on CUDA only where there is a GPU")
+            raise
         (piece,) = self.pieces
         text: str = piece.text("plan")
         assert "cuda" in piece.facts()["device"]
@@ -141,6 +147,10 @@ def test_flash_attention_keeps_the_state_of_its_generator(planned: Planned) -> N
     assert "dispatcher" in text
 
 
+@pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="torch switches autocast on CUDA off where there is no GPU",
+)
 def test_autocast_on_cuda(planned: Planned) -> None:
     def cast(x: Tensor, w: Tensor) -> Tensor:
         with torch.autocast("cuda", torch.bfloat16):

@@ -72,7 +72,8 @@ class CudaRuntime : public DeviceRuntime {
   bool present() const override { return c10::cuda::device_count() > device().index(); }
 
   bool capturing() const override {
-    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+    return present() &&
+           c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
 };
 
