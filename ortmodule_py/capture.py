@@ -187,16 +187,24 @@ def _eager_outputs(
     gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any, eager_draws: bool
 ) -> list[Any]:
     """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
-    checks = (_is_restrided_dropout, _is_doubtful, _is_range_of_floats)
-    if any(check(node) for node in gm.graph.nodes for check in checks):
+
+    def replay() -> list[Any]:
         trace = _PieceTrace(gm, fake_mode, False, eager_draws)
         trace.grad_enabled = False
         return list(tracing.replayed(_Replay(gm, trace).run, inputs, fake_mode))
+
+    checks = (_is_restrided_dropout, _is_doubtful, _is_range_of_floats)
+    if any(check(node) for node in gm.graph.nodes for check in checks):
+        return replay()
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
-    return [
+    known = [
         value.meta.get("example_value") if isinstance(value, fx.Node) else None
         for value in output.args[0]
     ]
+    if _leaves_strides_open(gm, known):
+        # Failing costs no more than strides that differ where no element lies.
+        return replay()
+    return known
 
 
 def _is_restrided_dropout(node: fx.Node) -> bool:
@@ -216,6 +224,7 @@ _DOUBTFUL = {
     torch.nn.functional.batch_norm,
     torch.nn.functional.instance_norm,
     torch.nn.functional.interpolate,
+    torch.nn.functional.logsigmoid,
     "pow",
     "roll",
     "__rpow__",
@@ -227,6 +236,20 @@ def _is_doubtful(node: fx.Node) -> bool:
     return node.target in _DOUBTFUL and not all(
         _is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
     )
+
+
+def _leaves_strides_open(gm: fx.GraphModule, outputs: Sequence[Any]) -> bool:
+    """Whether dimensions of size 1 may have led fake tensors to another order of dimensions."""
+
+    def is_open(value: Any) -> bool:
+        return (
+            isinstance(value, Tensor) and "1" in map(str, value.shape) and not _is_row_major(value)
+        )
+
+    return any(
+        isinstance(value, Tensor) and value.dim() > 2 and not _is_row_major(value)
+        for value in outputs
+    ) and any(is_open(node.meta.get("example_value")) for node in gm.graph.nodes)
 
 
 def _is_range_of_floats(node: fx.Node) -> bool:

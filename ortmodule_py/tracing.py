@@ -21,7 +21,10 @@ from torch._export.utils import (
     _special_op_to_preserve_cia,
 )
 from torch._guards import TracingContext, detect_fake_mode
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import (
+    is_non_overlapping_and_dense_or_false,
+    suggest_memory_format,
+)
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.export.exported_program import (
@@ -262,6 +265,24 @@ def _batch_norm_format(operand: Tensor) -> torch.memory_format:
     return suggest_memory_format(operand)
 
 
+def _with_strides_of_operands(result: Any, operands: Sequence[Any]) -> Any:
+    """ATen's TensorIterator gives the strides of operands that are dense and alike, those of
+    dimensions of size 1 included, where torch's references make these anew."""
+    tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
+    if not isinstance(result, Tensor) or not tensors:
+        return result
+    strides = tensors[0].stride()
+    if any(x.shape != result.shape or x.stride() != strides for x in tensors):
+        return result
+    sizes = zip(result.shape, strides, result.stride(), strict=True)
+    differ = [size for size, wanted, made in sizes if wanted != made]
+    if not differ or any(size != 1 for size in differ):
+        return result
+    if not is_non_overlapping_and_dense_or_false(tensors[0]):
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+
 class _EagerStrides(TorchDispatchMode):
     """Operators whose fake results have other strides than their results in eager."""
 
@@ -271,12 +292,16 @@ class _EagerStrides(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.pow.Scalar:
             return result.contiguous()
+        if func is torch.ops.aten.log_sigmoid_forward.default:
+            return tuple(x.contiguous() for x in result)
         on_cpu = isinstance(result, Tensor) and result.device.type == "cpu"
         if on_cpu and func is torch.ops.aten.roll.default and len(args) > 2 and len(args[2]) == 1:
             # On the CPU it is made of two parts, and so of their memory format.
             operand, dim = args[0], args[2][0]
             rest = operand.narrow(dim, 1, operand.shape[dim] - 1)
             return torch.cat([operand.narrow(dim, 0, 1), rest], dim)
+        if torch.Tag.pointwise in func.tags and not func._schema.is_mutable:
+            return _with_strides_of_operands(result, pytree.tree_leaves((args, kwargs)))
         if func.overloadpacket in _BATCH_NORMS:
             # Made anew: `contiguous` would leave the strides of dimensions of size 1 as they are.
             fitting = torch.empty_like(result[0], memory_format=_batch_norm_format(args[0]))

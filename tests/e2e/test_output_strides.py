@@ -119,3 +119,18 @@ def test_batch_norm_where_dimensions_of_size_1_leave_the_format_open(
         got = ORTModule(norm)(x)
         assert got.stride() == want.stride(), (shape, strides)
         torch.testing.assert_close(got, want)
+
+
+class Joins(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        permuted = x.permute(2, 3, 0, 1) * 1.0
+        return torch.cat([permuted, permuted], dim=1), F.logsigmoid(x.transpose(1, 2)) * 2
+
+
+def test_dimensions_of_size_1_keep_their_strides() -> None:
+    """Pointwise operators keep them in eager, and `cat` then takes another format."""
+    for strides in ((48, 12, 12, 4), (24, 6, 3, 2), (12, 3, 3, 1)):
+        x = torch.empty_strided((5, 4, 1, 3), strides).normal_()
+        for got, want in zip(ORTModule(Joins())(x), Joins()(x), strict=True):
+            assert got.stride() == want.stride(), strides
+            torch.testing.assert_close(got, want)
