@@ -62,6 +62,8 @@ class Compiler:
     seconds: float = 0.0
     fixed_numbers: set[tuple[str, str]] = field(default_factory=set)
     """Calls, and where they are, that make a capture of each value of a number."""
+    captured_lines: set[tuple[str, str]] | None = field(default_factory=set)
+    """Where calls are that were captured for this module; None: not known."""
     reserved_bytes: Callable[[torch.device], int] = lambda _: 0
     """What a budget for the whole device leaves to others: parameters, optimizer state."""
 
@@ -77,6 +79,10 @@ class Compiler:
             run = self._compile(gm, example_inputs)
         except (CannotLower, _C.ORTModuleError) as error:
             run = self._leave_to_eager(gm, error)
+        if self.captured_lines is not None:
+            for graph in gm.modules():  # bodies of higher-order operators, too
+                if isinstance(graph, fx.GraphModule):
+                    self.captured_lines.update(map(dynamo_floats.origin_of, graph.graph.nodes))
         if self.graph_breaks:
             run = _marking(run, _changing_sizes(gm))
         self.seconds += time.perf_counter() - start
@@ -246,6 +252,10 @@ class Compiler:
         self.note_eager(error)
         eager: Callable[..., Any] = gm.forward
         return eager
+
+    def has_captured(self, origin: tuple[str, str]) -> bool:
+        """Whether a call there was captured before, as far as that is known."""
+        return self.captured_lines is None or origin in self.captured_lines
 
     def note_fixed_number(self, name: str, origin: tuple[str, str]) -> None:
         """Say once that this call of `name` makes a capture of each value of a number."""

@@ -6,7 +6,6 @@ and writes what it saw.
 
 from __future__ import annotations
 
-import operator
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,12 @@ from torch import Tensor, fx
 from torch._dynamo.source import RandomValueSource
 
 from . import float_arguments, tracing
+from .doubtful_strides import (
+    is_doubtful,
+    is_range_of_floats,
+    is_restrided_dropout,
+    leaves_strides_open,
+)
 from .graph_builder import CannotLower, GraphBuilder
 from .lowering import Emitter, tensor_meta
 from .lowering_floats import changes
@@ -193,7 +198,7 @@ def _eager_outputs(
         trace.grad_enabled = False
         return list(tracing.replayed(_Replay(gm, trace).run, inputs, fake_mode))
 
-    checks = (_is_restrided_dropout, _is_doubtful, _is_range_of_floats)
+    checks = (is_restrided_dropout, is_doubtful, is_range_of_floats)
     if any(check(node) for node in gm.graph.nodes for check in checks):
         return replay()
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
@@ -201,72 +206,10 @@ def _eager_outputs(
         value.meta.get("example_value") if isinstance(value, fx.Node) else None
         for value in output.args[0]
     ]
-    if _leaves_strides_open(gm, known):
+    if leaves_strides_open(gm, known):
         # Failing costs no more than strides that differ where no element lies.
         return replay()
     return known
-
-
-def _is_restrided_dropout(node: fx.Node) -> bool:
-    """Dynamo takes a dropout that draws nothing for a copy, which has strides of its own; in eager it
-    is the tensor itself."""
-    if node.target not in (torch.nn.functional.dropout, torch.dropout) or not node.args:
-        return False
-    operand, result = (n.meta.get("example_value") for n in (node.args[0], node))
-    return isinstance(operand, Tensor) and operand.stride() != result.stride()
-
-
-_DOUBTFUL = {
-    torch.pow,
-    operator.pow,
-    torch.roll,
-    torch.batch_norm,
-    torch.nn.functional.batch_norm,
-    torch.nn.functional.instance_norm,
-    torch.nn.functional.interpolate,
-    torch.nn.functional.logsigmoid,
-    "pow",
-    "roll",
-    "__rpow__",
-}
-
-
-def _is_doubtful(node: fx.Node) -> bool:
-    """Whether fake tensors may say other strides than eager, as they do for some operators."""
-    return node.target in _DOUBTFUL and not all(
-        _is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
-    )
-
-
-def _leaves_strides_open(gm: fx.GraphModule, outputs: Sequence[Any]) -> bool:
-    """Whether dimensions of size 1 may have led fake tensors to another order of dimensions."""
-
-    def is_open(value: Any) -> bool:
-        return (
-            isinstance(value, Tensor) and "1" in map(str, value.shape) and not _is_row_major(value)
-        )
-
-    return any(
-        isinstance(value, Tensor) and value.dim() > 2 and not _is_row_major(value)
-        for value in outputs
-    ) and any(is_open(node.meta.get("example_value")) for node in gm.graph.nodes)
-
-
-def _is_range_of_floats(node: fx.Node) -> bool:
-    """Its length goes through floating point in Dynamo's graph; see `_of_integers`."""
-    given = (*node.args, *node.kwargs.values())
-    return node.target is torch.arange and any(isinstance(value, float) for value in given)
-
-
-def _is_row_major(value: Any) -> bool:
-    """Compared as texts, since comparing symbols would add guards."""
-    expected: Any = 1
-    if isinstance(value, Tensor):
-        for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-            if str(stride) != str(expected):
-                return False
-            expected = expected * size
-    return True
 
 
 # ---- the trace ----------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ def new_compiler() -> Compiler:
         graph_breaks=_said.graph_breaks,
         eager_pieces=_said.eager_pieces,
         fixed_numbers=_said.fixed_numbers,
+        captured_lines=None,
         checkpoints_noted=_said.checkpoints,
     )
     for warning in compiler.options.memory.warnings:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils import _pytree as pytree
 
 from .float_arguments import rewrite_for
 from .lowering_floats import changes
@@ -36,6 +37,11 @@ def install(find_compiler: FindCompiler) -> None:
         compiler = find_compiler(getattr(tracer, "compiler_fn", None)) if given else None
         if compiler is None:
             return run_node(tracer, node, args, kwargs, nnmodule)
+        if not compiler.has_captured(origin_of(node)):
+            # Other modules of this class had other numbers; this one's may never change, and what
+            # takes a constant is fused.
+            args, kwargs = pytree.tree_map(_fixed, (args, kwargs))
+            return run_node(tracer, node, args, kwargs, nnmodule)
         if rewrite_for(node.target, args, kwargs, compiler.options.torch_rng) is not None:
             hinted = {name: _now(value) for name, value in kwargs.items()}
             result = run_node(tracer, node, tuple(map(_now, args)), hinted, nnmodule)
@@ -43,7 +49,7 @@ def install(find_compiler: FindCompiler) -> None:
                 return result
         result = run_node(tracer, node, args, kwargs, nnmodule)
         if not all(map(changes, given)):
-            compiler.note_fixed_number(_name(node.target), _origin(node))
+            compiler.note_fixed_number(_name(node.target), origin_of(node))
         return result
 
     torch._dynamo.utils.run_node = watched
@@ -61,6 +67,12 @@ def _name(target: Any) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _origin(node: fx.Node) -> tuple[str, str]:
+def _fixed(value: Any) -> Any:
+    """A float that changes as it is in this call, with a guard."""
+    return float(value) if isinstance(value, torch.SymFloat) and changes(value) else value
+
+
+def origin_of(node: fx.Node) -> tuple[str, str]:
+    """ "", and file and line of a call in Dynamo's graph."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return ("", ":".join(frames[-1])) if frames else ("", "")

@@ -247,3 +247,22 @@ def test_a_thousand_steps() -> None:
     for i in range(1000):
         model(x, 0.1 + 0.0007 * i).sum().backward()
     assert_compiled(last_run_report(model), captures=2)
+
+
+def test_a_number_of_another_module_stays_a_constant() -> None:
+    """Dynamo takes a float for changing where two modules of a class differ in it."""
+    for ratio in (0.1, 0.2):
+        model = ORTModule(Dropped(ratio))
+        model(torch.randn(4, 8)).sum().backward()
+        (piece,) = model._compiler.pieces
+        assert f"Dropout<ratio={ratio}" in piece.compiled.text("joint")
+
+
+class Dropped(nn.Module):
+    def __init__(self, ratio: float) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.linear(x), self.ratio, self.training)

@@ -1,0 +1,72 @@
+"""Where Dynamo's fake tensors may say other strides, or another length, than eager has."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+
+def is_restrided_dropout(node: fx.Node) -> bool:
+    """Dynamo takes a dropout that draws nothing for a copy, which has strides of its own; in eager it
+    is the tensor itself."""
+    if node.target not in (torch.nn.functional.dropout, torch.dropout) or not node.args:
+        return False
+    operand, result = (n.meta.get("example_value") for n in (node.args[0], node))
+    return isinstance(operand, Tensor) and operand.stride() != result.stride()
+
+
+_DOUBTFUL = {
+    torch.pow,
+    operator.pow,
+    torch.roll,
+    torch.batch_norm,
+    torch.nn.functional.batch_norm,
+    torch.nn.functional.instance_norm,
+    torch.nn.functional.interpolate,
+    torch.nn.functional.logsigmoid,
+    "pow",
+    "roll",
+    "__rpow__",
+}
+
+
+def is_doubtful(node: fx.Node) -> bool:
+    """Whether fake tensors may say other strides than eager, as they do for some operators."""
+    return node.target in _DOUBTFUL and not all(
+        _is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
+    )
+
+
+def leaves_strides_open(gm: fx.GraphModule, outputs: Sequence[Any]) -> bool:
+    """Whether dimensions of size 1 may have led fake tensors to another order of dimensions."""
+
+    def is_open(value: Any) -> bool:
+        return (
+            isinstance(value, Tensor) and "1" in map(str, value.shape) and not _is_row_major(value)
+        )
+
+    return any(
+        isinstance(value, Tensor) and value.dim() > 2 and not _is_row_major(value)
+        for value in outputs
+    ) and any(is_open(node.meta.get("example_value")) for node in gm.graph.nodes)
+
+
+def is_range_of_floats(node: fx.Node) -> bool:
+    """Its length goes through floating point in Dynamo's graph; see `_of_integers`."""
+    given = (*node.args, *node.kwargs.values())
+    return node.target is torch.arange and any(isinstance(value, float) for value in given)
+
+
+def _is_row_major(value: Any) -> bool:
+    """Compared as texts, since comparing symbols would add guards."""
+    expected: Any = 1
+    if isinstance(value, Tensor):
+        for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+            if str(stride) != str(expected):
+                return False
+            expected = expected * size
+    return True
