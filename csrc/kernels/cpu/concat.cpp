@@ -1,51 +1,32 @@
 // Concat along `axis`: each operand is copied to its part of y (strided_copy.cpp), so operands may
 // have any layout. Bytes moved: each operand and y once.
-#include "kernels/cpu/row_math.h"
+#include "kernels/copy_geometry.h"
 #include "kernels/cpu/strided_copy.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-struct Part {
-  StridedCopy copy;
-  int64_t byte_offset = 0;  // in y
-};
+using Parts = std::vector<PlacedCopy<StridedCopy>>;
 
 std::shared_ptr<const void> prepare_concat(const StepFacts& facts) {
-  const Layout& y = facts.outputs[0].layout;
-  const size_t bytes = size_of(facts.outputs[0].dtype);
-  const auto axis =
-      static_cast<size_t>(normalized_axis(facts.node().attrs.integer("axis"), y.sizes.size()));
-  auto parts = std::make_shared<std::vector<Part>>();
-  int64_t at = 0;
-  for (const OperandFacts& x : facts.inputs) {
-    Part part{make_copy(x.layout.sizes, y.strides, x.layout.strides, bytes),
-              at * y.strides[axis] * static_cast<int64_t>(bytes)};
-    parts->push_back(std::move(part));
-    at += x.layout.sizes[axis];
-  }
+  auto parts = std::make_shared<Parts>();
+  for (const CopyGeometry& geometry : concat_geometry(facts))
+    parts->emplace_back(geometry, facts.outputs[0].dtype, make_copy);
   return parts;
 }
 
 void run_concat(const KernelArgs& args) {
-  const auto& parts = *static_cast<const std::vector<Part>*>(args.prepared);
+  const Parts& parts = *static_cast<const Parts*>(args.prepared);
   for (size_t i = 0; i < parts.size(); ++i)
-    run_copy(parts[i].copy, static_cast<std::byte*>(args.out[0].data) + parts[i].byte_offset,
-             args.in[i].data, args.context);
-}
-
-Reason concat_unsupported(const StepFacts& facts) {
-  if (real_rank(facts.outputs[0].layout.sizes) > kMaxRank)
-    return str("it takes at most ", kMaxRank, " dimensions");
-  return {};
+    parts[i].run(run_copy, args.out[0], args.in[i], args.context);
 }
 
 REGISTER_CPU_KERNEL({.op = "Concat",
                      .name = "concat_cpu",
                      .dtypes = kEveryType,
                      .run = run_concat,
-                     .unsupported = concat_unsupported,
+                     .unsupported = copy_unsupported,
                      .prepare = prepare_concat,
                      .layout = LayoutRule::Any});
 

@@ -1,48 +1,30 @@
 // SliceGrad: dx = zeros of `shape` with dy at start, start + step, ... along `axis`.
 // Bytes moved: dy once, dx twice (cleared, then written).
+#include "kernels/copy_geometry.h"
 #include "kernels/cpu/fill.h"
-#include "kernels/cpu/row_math.h"
 #include "kernels/cpu/strided_copy.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-struct SliceGradPlan {
-  StridedCopy copy;
-  int64_t to = 0;  // offset in elements
-};
+using Placed = PlacedCopy<StridedCopy>;
 
 std::shared_ptr<const void> prepare_slice_grad(const StepFacts& facts) {
-  const Layout &dy = facts.inputs[0].layout, &dx = facts.outputs[0].layout;
-  const Attrs& attrs = facts.node().attrs;
-  const auto axis = static_cast<size_t>(normalized_axis(attrs.integer("axis"), dx.sizes.size()));
-  Sizes strides = contiguous_strides(dx.sizes);
-  SliceGradPlan plan;
-  plan.to = attrs.integer("start") * strides[axis];
-  strides[axis] *= attrs.integer("step", 1);
-  plan.copy = make_copy(dy.sizes, strides, dy.strides, size_of(facts.inputs[0].dtype));
-  return std::make_shared<const SliceGradPlan>(std::move(plan));
+  return std::make_shared<const Placed>(slice_grad_geometry(facts), facts.inputs[0].dtype,
+                                        make_copy);
 }
 
 void run_slice_grad(const KernelArgs& args) {
-  const SliceGradPlan& plan = *static_cast<const SliceGradPlan*>(args.prepared);
   fill_all(args.context, args.out[0], 0.0);
-  run_copy(plan.copy, args.out[0].as<std::byte>() + plan.to * plan.copy.element_bytes,
-           args.in[0].data, args.context);
-}
-
-Reason slice_grad_unsupported(const StepFacts& facts) {
-  if (real_rank(facts.outputs[0].layout.sizes) > kMaxRank)
-    return str("it takes at most ", kMaxRank, " dimensions");
-  return {};
+  static_cast<const Placed*>(args.prepared)->run(run_copy, args.out[0], args.in[0], args.context);
 }
 
 REGISTER_CPU_KERNEL({.op = "SliceGrad",
                      .name = "slice_grad_cpu",
                      .dtypes = kEveryType,
                      .run = run_slice_grad,
-                     .unsupported = slice_grad_unsupported,
+                     .unsupported = copy_unsupported,
                      .prepare = prepare_slice_grad,
                      .input_rules = {LayoutRule::Any}});
 
