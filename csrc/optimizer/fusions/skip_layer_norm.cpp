@@ -9,6 +9,10 @@ namespace {
 Reason reject(const Match& match) {
   if (match.dims("x") != match.dims("sum")) return "x is broadcast";
   if (match.dims("skip") != match.dims("sum")) return "skip is broadcast";
+  // The sum could take the memory of a dying operand of its layout, which is read after it.
+  for (const char* operand : {"scale", "bias"})
+    if (match.has(operand) && match.dims(operand) == match.dims("sum"))
+      return str(operand, " is as large as x");
   return {};
 }
 
