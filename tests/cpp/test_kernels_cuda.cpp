@@ -25,7 +25,7 @@ class CudaKernel : public ::testing::TestWithParam<std::string> {};
 TEST_P(CudaKernel, TakesWhatTheCpuTakes) {
   const KernelDef* cpu = kernel_on(GetParam(), Device::CPU);
   const KernelDef* cuda = kernel_on(GetParam(), Device::CUDA);
-  if (!cuda) GTEST_SKIP() << "no CUDA kernel for " << GetParam();
+  ASSERT_NE(cuda, nullptr) << "no CUDA kernel for " << GetParam();
   for (int i = 1; i <= static_cast<int>(DType::Complex128); ++i) {
     const DType dtype = static_cast<DType>(i);
     if (!cpu->dtypes.contains(dtype)) continue;
