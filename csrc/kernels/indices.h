@@ -1,6 +1,7 @@
 // What kernels with an operand of indices (operand 1, int64 or int32) share on all devices.
 #pragma once
 
+#include "kernels/iteration.h"
 #include "kernels/kernel.h"
 
 namespace ortmodule {
@@ -11,6 +12,18 @@ inline Reason indices_unsupported(const StepFacts& facts) {
   if (dtype != DType::Int64 && dtype != DType::Int32)
     return str("indices are ", name_of(dtype), ", not int64 or int32");
   return {};
+}
+
+/// The same for GatherElements and ScatterElements, whose lines are strided.
+inline Reason elements_unsupported(const StepFacts& facts) {
+  if (real_rank(facts.inputs[1].layout.sizes) > kMaxRank)
+    return str("it takes at most ", kMaxRank, " dimensions");
+  return indices_unsupported(facts);
+}
+inline Reason scatter_unsupported(const StepFacts& facts) {
+  const std::string reduction = facts.node().attrs.string("reduction", "add");
+  if (reduction != "add" && reduction != "none") return "the reduction is " + reduction;
+  return elements_unsupported(facts);
 }
 
 }  // namespace ortmodule

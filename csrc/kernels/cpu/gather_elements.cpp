@@ -105,18 +105,6 @@ void run_scatter_elements(const KernelArgs& args) {
   dispatch_real(args.in[0].dtype, [&]<class T> { scatter<T>(args, lines, indices, add); });
 }
 
-Reason elements_unsupported(const StepFacts& facts) {
-  if (real_rank(facts.inputs[1].layout.sizes) > kMaxRank)
-    return str("it takes at most ", kMaxRank, " dimensions");
-  return indices_unsupported(facts);
-}
-
-Reason scatter_unsupported(const StepFacts& facts) {
-  const std::string reduction = facts.node().attrs.string("reduction", "add");
-  if (reduction != "add" && reduction != "none") return "the reduction is " + reduction;
-  return elements_unsupported(facts);
-}
-
 REGISTER_CPU_KERNEL({.op = "GatherElements",
                      .name = "gather_elements_cpu",
                      .dtypes = kEveryType,

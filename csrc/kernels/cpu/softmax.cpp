@@ -7,6 +7,7 @@
 // Bytes moved: each operand and the result once.
 #include <cstring>
 
+#include "kernels/bias_softmax.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/row_math.h"
 #include "kernels/iteration.h"
@@ -267,18 +268,6 @@ void bias_softmax(const KernelArgs& args) {
   });
 }
 
-Reason bias_unsupported(const StepFacts& facts) {
-  const Sizes& sizes = facts.outputs[0].layout.sizes;
-  const int64_t rank = static_cast<int64_t>(sizes.size());
-  if (rank == 0) return {};  // sizes are not known yet: the fusion sees to the rest
-  if (rank > kMaxRank) return str("it takes at most ", kMaxRank, " dimensions");
-  if (normalized_axis(facts.node().attrs.integer("axis", -1), sizes.size()) != rank - 1)
-    return "the axis is not the last one";
-  if (facts.inputs[0].layout.sizes != sizes) return "x is broadcast, not the bias";
-  if (facts.inputs[1].dtype != facts.inputs[0].dtype) return "x and bias differ in type";
-  return {};
-}
-
 void run_bias_softmax(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> { bias_softmax<T>(args); });
 }
@@ -311,7 +300,7 @@ REGISTER_CPU_KERNEL({.op = "BiasSoftmax",
                      .name = "bias_softmax_cpu",
                      .dtypes = kAllFloats,
                      .run = run_bias_softmax,
-                     .unsupported = bias_unsupported,
+                     .unsupported = bias_softmax_unsupported,
                      .prepare = prepare_bias,
                      .input_rules = {LayoutRule::Contiguous, LayoutRule::Any},
                      .inplace = true});

@@ -185,18 +185,6 @@ void run_scatter_elements(const KernelArgs& args) {
   dispatch_real(data.dtype, [&]<class T> { scatter<T>(args, e, indices); });
 }
 
-Reason elements_unsupported(const StepFacts& facts) {
-  if (real_rank(facts.inputs[1].layout.sizes) > kMaxRank)
-    return str("it takes at most ", kMaxRank, " dimensions");
-  return indices_unsupported(facts);
-}
-
-Reason scatter_unsupported(const StepFacts& facts) {
-  const std::string reduction = facts.node().attrs.string("reduction", "add");
-  if (reduction != "add" && reduction != "none") return "the reduction is " + reduction;
-  return elements_unsupported(facts);
-}
-
 REGISTER_KERNEL({.op = "GatherElements",
                  .name = "gather_elements_cuda",
                  .device = Device::CUDA,

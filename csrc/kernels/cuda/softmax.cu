@@ -11,7 +11,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/axis.h"
+#include "kernels/bias_softmax.h"
 #include "kernels/cuda/fast_divisor.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
@@ -284,16 +284,10 @@ void run_bias_softmax(const KernelArgs& args) {
 
 Reason bias_unsupported(const StepFacts& facts) {
   const Sizes& sizes = facts.outputs[0].layout.sizes;
-  const int64_t rank = static_cast<int64_t>(sizes.size());
-  if (rank == 0) return {};  // sizes are not known yet: the fusion sees to the rest
-  if (rank > kMaxRank) return str("it takes at most ", kMaxRank, " dimensions");
-  if (normalized_axis(facts.node().attrs.integer("axis", -1), sizes.size()) != rank - 1)
-    return "the axis is not the last one";
-  if (facts.inputs[0].layout.sizes != sizes) return "x is broadcast, not the bias";
-  if (facts.inputs[1].dtype != facts.inputs[0].dtype) return "x and bias differ in type";
-  if (element_count(sizes) / std::max<int64_t>(sizes.back(), 1) >= int64_t{1} << 31)
+  if (!sizes.empty() && element_count(sizes) / std::max<int64_t>(sizes.back(), 1) >= int64_t{1}
+                                                                                         << 31)
     return "it has more than 2^31 rows";
-  return {};
+  return bias_softmax_unsupported(facts);
 }
 
 #define ORTM_REGISTER_ROWS(op_name, kernel_name, run_function) \
