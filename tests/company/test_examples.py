@@ -7,6 +7,7 @@ import pytest
 from tests.memory.test_examples import run
 
 
+@pytest.mark.slow
 def test_two_ranks_train_one_model() -> None:
     done = run("train_ddp.py", "--epochs", "2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -16,6 +17,7 @@ def test_two_ranks_train_one_model() -> None:
     assert "the ranks hold the same parameters" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--loop"], []])
 def test_sentences_of_many_lengths(arguments: list[str]) -> None:
     pytest.importorskip("transformers")

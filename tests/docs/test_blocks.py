@@ -119,6 +119,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
         assert runs != bool(block.reason_not_run), f"{block}: {block.language} {block.comment}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text()], ids=str)
 def test_python_blocks(page: Path, tmp_path: Path) -> None:
     setup = SETUP.get(page.name, "")

@@ -139,6 +139,7 @@ for _ in range(3):
     return [line for line in done.stderr.splitlines() if line.strip()]
 
 
+@pytest.mark.slow
 def test_log_levels_work_without_logging_set_up() -> None:
     assert 1 <= len(_lines(LogLevel.WARNING)) <= 10
     assert _lines(LogLevel.ERROR) == []

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ..interface.fresh_process import environment
 
 SCRIPT = """
@@ -64,6 +66,7 @@ def _train(folder: Path, kill_at: int = -1, last: int = 600) -> subprocess.Compl
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(tmp_path: Path) -> None:
     """At step 500, between two saves, with dropout and changing batches."""
     killed = _train(tmp_path / "killed", kill_at=555)

@@ -6,6 +6,7 @@ import inspect
 import pickle
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -44,6 +45,7 @@ def _said(after: float, **variables: str) -> list[str]:
     return [line for line in finished.stderr.splitlines() if line.startswith("ortmodule_py: ")]
 
 
+@pytest.mark.slow
 def test_notices_are_given_once() -> None:
     said = _said(600.0, ORTMODULE_SKIPCHECK_POLICY="x", ORTMODULE_MEMORY_OPT_LEVLE="1")
     assert len(said) == 3, said
@@ -52,6 +54,7 @@ def test_notices_are_given_once() -> None:
     assert "the graph breaks here" in said[2] and "<string>" in said[2]
 
 
+@pytest.mark.slow
 def test_a_long_capture_and_the_log_level() -> None:
     # Dynamo's own part, before the backend is asked, is far longer than this.
     assert any(STATUS in line for line in _said(0.001))

@@ -102,6 +102,7 @@ for owner, name in ((backend, "lower"), (lowering.Emitter, "calls")):
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_capture_stops_and_the_module_is_usable() -> None:
     done = run(STOPPED, ORTMODULE_LOG_LEVEL="ERROR")
     assert done.returncode == 0, done.stderr

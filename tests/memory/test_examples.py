@@ -38,6 +38,7 @@ def test_the_search_finds_the_largest_size(limit: int) -> None:
     assert len(tried) == len(set(tried)), "no size is tried twice"
 
 
+@pytest.mark.slow
 def test_accumulated_gradients_are_those_of_the_whole_batch() -> None:
     done = run("gradient_accumulation.py", "--batch", "16", "--epochs", "2")
     assert done.returncode == 0, done.stdout + done.stderr

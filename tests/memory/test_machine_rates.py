@@ -53,6 +53,7 @@ def test_a_wrong_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         machine_rates()
 
 
+@pytest.mark.slow
 def test_rates_change_no_bit(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, batch = make("gpt")
     gradients = []
