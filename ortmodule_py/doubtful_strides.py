@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from .eager_strides import is_row_major
+
 
 def is_restrided_dropout(node: fx.Node) -> bool:
     """Dynamo takes a dropout that draws nothing for a copy, which has strides of its own; in eager it
@@ -37,7 +39,7 @@ _DOUBTFUL = {
 def is_doubtful(node: fx.Node) -> bool:
     """Whether fake tensors may say other strides than eager, as they do for some operators."""
     return node.target in _DOUBTFUL and not all(
-        _is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
+        is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
     )
 
 
@@ -46,11 +48,11 @@ def leaves_strides_open(gm: fx.GraphModule, outputs: Sequence[Any]) -> bool:
 
     def is_open(value: Any) -> bool:
         return (
-            isinstance(value, Tensor) and "1" in map(str, value.shape) and not _is_row_major(value)
+            isinstance(value, Tensor) and "1" in map(str, value.shape) and not is_row_major(value)
         )
 
     return any(
-        isinstance(value, Tensor) and value.dim() > 2 and not _is_row_major(value)
+        isinstance(value, Tensor) and value.dim() > 2 and not is_row_major(value)
         for value in outputs
     ) and any(is_open(node.meta.get("example_value")) for node in gm.graph.nodes)
 
@@ -59,14 +61,3 @@ def is_range_of_floats(node: fx.Node) -> bool:
     """Its length goes through floating point in Dynamo's graph; see `_of_integers`."""
     given = (*node.args, *node.kwargs.values())
     return node.target is torch.arange and any(isinstance(value, float) for value in given)
-
-
-def _is_row_major(value: Any) -> bool:
-    """Compared as texts, since comparing symbols would add guards."""
-    expected: Any = 1
-    if isinstance(value, Tensor):
-        for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-            if str(stride) != str(expected):
-                return False
-            expected = expected * size
-    return True

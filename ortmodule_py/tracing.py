@@ -21,10 +21,6 @@ from torch._export.utils import (
     _special_op_to_preserve_cia,
 )
 from torch._guards import TracingContext, detect_fake_mode
-from torch._prims_common import (
-    is_non_overlapping_and_dense_or_false,
-    suggest_memory_format,
-)
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.export.exported_program import (
@@ -34,9 +30,9 @@ from torch.export.exported_program import (
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import float_arguments, float_rewrites
+from .eager_strides import with_eager_strides
 from .graph_builder import CannotLower
 
 set_grad_enabled = torch._C._set_grad_enabled
@@ -246,67 +242,21 @@ _EAGER_STRIDE_KERNELS = dict.fromkeys(
 )
 
 
-_BATCH_NORMS = (
-    torch.ops.aten.native_batch_norm,
-    torch.ops.aten._native_batch_norm_legit,
-    torch.ops.aten._native_batch_norm_legit_no_training,
-)
+@contextlib.contextmanager
+def _eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """Below all other modes, so that what it does is not traced itself."""
+    dispatch = fake_mode.dispatch
 
+    def corrected(func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        result = dispatch(func, types, args, kwargs or {})
+        with fake_mode:
+            return with_eager_strides(func, args, kwargs or {}, result)
 
-def _batch_norm_format(operand: Tensor) -> torch.memory_format:
-    """Row-major or channels-last, whatever the operand's order of dimensions. Where dimensions of
-    size 1 leave the choice, ATen's kernel (batch_norm_cpu) asks for contiguity first."""
-    if operand.is_contiguous():
-        return torch.contiguous_format
-    if operand.dim() == 4 and operand.is_contiguous(memory_format=torch.channels_last):
-        return torch.channels_last
-    if operand.dim() == 5 and operand.is_contiguous(memory_format=torch.channels_last_3d):
-        return torch.channels_last_3d
-    return suggest_memory_format(operand)
-
-
-def _with_strides_of_operands(result: Any, operands: Sequence[Any]) -> Any:
-    """ATen's TensorIterator gives the strides of operands that are dense and alike, those of
-    dimensions of size 1 included, where torch's references make these anew."""
-    tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
-    if not isinstance(result, Tensor) or not tensors:
-        return result
-    strides = tensors[0].stride()
-    if any(x.shape != result.shape or x.stride() != strides for x in tensors):
-        return result
-    sizes = zip(result.shape, strides, result.stride(), strict=True)
-    differ = [size for size, wanted, made in sizes if wanted != made]
-    if not differ or any(size != 1 for size in differ):
-        return result
-    if not is_non_overlapping_and_dense_or_false(tensors[0]):
-        return result
-    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
-
-
-class _EagerStrides(TorchDispatchMode):
-    """Operators whose fake results have other strides than their results in eager."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.pow.Scalar:
-            return result.contiguous()
-        if func is torch.ops.aten.log_sigmoid_forward.default:
-            return tuple(x.contiguous() for x in result)
-        on_cpu = isinstance(result, Tensor) and result.device.type == "cpu"
-        if on_cpu and func is torch.ops.aten.roll.default and len(args) > 2 and len(args[2]) == 1:
-            # On the CPU it is made of two parts, and so of their memory format.
-            operand, dim = args[0], args[2][0]
-            rest = operand.narrow(dim, 1, operand.shape[dim] - 1)
-            return torch.cat([operand.narrow(dim, 0, 1), rest], dim)
-        if torch.Tag.pointwise in func.tags and not func._schema.is_mutable:
-            return _with_strides_of_operands(result, pytree.tree_leaves((args, kwargs)))
-        if func.overloadpacket in _BATCH_NORMS:
-            # Made anew: `contiguous` would leave the strides of dimensions of size 1 as they are.
-            fitting = torch.empty_like(result[0], memory_format=_batch_norm_format(args[0]))
-            return (fitting, *result[1:])
-        return result
+    fake_mode.dispatch = corrected
+    try:
+        yield
+    finally:
+        del fake_mode.dispatch  # the class's again
 
 
 def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTensorMode) -> Any:
@@ -317,7 +267,7 @@ def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTens
         fake_mode,
         enable_python_dispatcher(),
         _with_kernels({**_EAGER_KERNELS, **_EAGER_STRIDE_KERNELS}),
-        _EagerStrides(),
+        _eager_strides(fake_mode),
     ):
         return run(*arguments)
 
@@ -362,6 +312,7 @@ def record(
         fake_mode,
         enable_python_dispatcher(),
         _with_kernels(_EAGER_KERNELS),
+        _eager_strides(fake_mode),
         FunctionalTensorMode(),
     ):
         with _without_onednn():
