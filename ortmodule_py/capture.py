@@ -23,6 +23,7 @@ from .doubtful_strides import (
     is_restrided_dropout,
     leaves_strides_open,
 )
+from .eager_strides import is_expanded
 from .graph_builder import CannotLower, GraphBuilder
 from .lowering import Emitter, tensor_meta
 from .lowering_floats import changes
@@ -475,7 +476,7 @@ class _PieceInterpreter(fx.Interpreter):
     # -- in-place changes
 
     def _change_counters(self, n: fx.Node) -> list[tuple[fx.Node, Callable[[], int], int]]:
-        if not self.follow_grad_mode or not n.op.startswith("call"):
+        if not n.op.startswith("call"):
             return []
         counters = [
             (node, tracing.change_counter(self.env[node]))
@@ -485,11 +486,16 @@ class _PieceInterpreter(fx.Interpreter):
         return [(node, counter, counter()) for node, counter in counters]
 
     def _check_changes(self, before: list[tuple[fx.Node, Callable[[], int], int]]) -> None:
-        """Eager's gradient passes by a change made without gradients; a functional graph cannot say that."""
+        """What a functional graph cannot say: eager's gradient passes by a change made without
+        gradients, and an element that several indices share changes once."""
         for node, counter, count in before:
             if counter() == count:
                 continue
             example = node.meta.get("example_value")
+            if isinstance(example, Tensor) and is_expanded(example):
+                raise CannotLower("an expanded tensor is changed in place", self.origin)
+            if not self.follow_grad_mode:
+                continue
             if not isinstance(example, Tensor):
                 raise CannotLower("an in-place change of a value of unknown origin", self.origin)
             if example.requires_grad and self.grad_mode:

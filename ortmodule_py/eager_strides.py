@@ -46,6 +46,12 @@ def _has_size_1(value: Tensor) -> bool:
     return any(isinstance(size, int) and size == 1 for size in value.shape)
 
 
+def is_expanded(value: Tensor) -> bool:
+    """Whether several indices may lead to one element."""
+    sizes = zip(value.shape, value.stride(), strict=True)
+    return any(str(stride) == "0" and str(size) != "1" for size, stride in sizes)
+
+
 def is_row_major(value: Any) -> bool:
     """Whether a tensor is row-major, and everything else; compared as texts as in `_equal`."""
     expected: Any = 1

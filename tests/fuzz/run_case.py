@@ -267,6 +267,7 @@ def _check_own(case: Case, ours: Observation) -> None:
 _LEFT_TO_EAGER = (
     "an input that requires a gradient is changed in place",
     "is changed in place where gradients are off",
+    "an expanded tensor is changed in place",
 )
 """What the engine leaves to eager PyTorch, with a reason, by decision."""
 
