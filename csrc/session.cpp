@@ -87,6 +87,11 @@ std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& argument
   const std::lock_guard lock(mutex_);
   for (auto it = plans_.begin(); it != plans_.end(); ++it) {
     if (it->first != key) continue;
+    if (it->second->outdated) {
+      plans_.erase(it);
+      forget_figures();
+      break;
+    }
     plans_.splice(plans_.begin(), plans_, it);
     return plans_.front().second;
   }
@@ -181,7 +186,7 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
   if (!budget) return memory_choice_->decisions;
   if (request.symbols.entries() == first_request_->symbols.entries()) {
     if (memory_choice_->fits) return memory_choice_->decisions;
-    throw Error(over_budget_text(options_.memory, *budget, memory_choice_->minimum_bytes));
+    return least_of(*memory_choice_, *budget, corrections_ == 0 || options_.memory.strict);
   }
   return options_.memory.budget_fraction ? memory_choice_->decisions : fit_to_budget(request);
 }
@@ -204,11 +209,33 @@ MemoryDecisions Session::fit_to_budget(const PlanRequest& request) {
     return frontier[taken].decisions;
   // The plans of the first shape are too large: those of this one have the last word.
   const MemoryChoice own = chosen_for(request);
-  if (own.fits) return own.decisions;
-  const std::string text = over_budget_text(options_.memory, budget, own.minimum_bytes);
-  if (options_.memory.strict) throw Error(text);
+  return own.fits ? own.decisions : least_of(own, budget, options_.memory.strict);
+}
+
+MemoryDecisions Session::least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal) {
+  const std::string text = over_budget_text(options_.memory, budget_bytes, choice.minimum_bytes);
+  if (fatal) throw Error(text);
   warnings_.push_back(text + "; this shape runs with the plan of the least peak");
-  return own.frontier.front().decisions;
+  return choice.frontier.front().decisions;
+}
+
+void Session::observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes) {
+  constexpr double kBand = 1.005;
+  if (static_cast<double>(measured_bytes) <= kBand * static_cast<double>(planned_bytes)) return;
+  if (entry.outdated.exchange(true)) return;
+  const std::lock_guard lock(mutex_);
+  constexpr int kMostWarnings = 3;
+  if (++corrections_ > kMostWarnings) return;
+  warnings_.push_back(
+      str("a step took ", measured_bytes, " bytes at its peak where ", planned_bytes,
+          " were planned, since operators of torch allocated more than could be known before; the "
+          "next step of these shapes is planned anew with what they took",
+          corrections_ == kMostWarnings ? ". Further ones are not reported" : ""));
+}
+
+void Session::forget_figures() {
+  compared_.clear();
+  if (options_.memory.asked()) memory_choice_ = chosen_for(*first_request_);
 }
 
 int64_t Session::stash_bytes(const SymbolValues& sizes) const {

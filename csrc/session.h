@@ -1,6 +1,7 @@
 // The program in one class: a captured piece becomes a graph, a joint graph, lowered steps, plans.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <list>
 #include <map>
@@ -48,6 +49,8 @@ struct PlanEntry {
   PlanRequest request;
   /// By arrived gradients and whether saved values must stay.
   std::map<std::pair<std::vector<bool>, bool>, std::unique_ptr<Program>> backward;
+  /// Libraries took more than the plan reckons with: the next run plans anew.
+  std::atomic<bool> outdated = false;
 };
 
 class Session {
@@ -62,6 +65,9 @@ class Session {
   /// can run again (retain_graph).
   const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
                                   bool keep_saved);
+
+  /// To be told after each run: a peak outside the predicted band is said, and corrects the model.
+  void observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes);
 
   const ExportedPiece& piece() const { return piece_; }
   const SessionOptions& options() const { return options_; }
@@ -81,7 +87,7 @@ class Session {
   PlanFigures figures_of(const MemoryDecisions& decisions);
   /// The plan that these decisions lead to, for the shapes of the first plan.
   std::shared_ptr<const Plan> plan_with(const MemoryDecisions& decisions);
-  /// What was said about the memory of new shapes since the last call.
+  /// What was said about the memory of new shapes, and of runs, since the last call.
   std::vector<std::string> take_warnings();
   /// Symbol values of the first plan.
   const SymbolValues& first_sizes() const { return first_request_->symbols; }
@@ -105,6 +111,9 @@ class Session {
   /// What the memory optimizer chooses for these shapes.
   MemoryChoice chosen_for(const PlanRequest& request);
   MemoryDecisions fit_to_budget(const PlanRequest& request);
+  /// The decisions of a shape that no plan fits: an error, or the least plan with a warning.
+  MemoryDecisions least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal);
+  void forget_figures();
   /// Bytes of everything that forward could keep for backward.
   int64_t stash_bytes(const SymbolValues& sizes) const;
   std::shared_ptr<const Plan> planned(const MemoryDecisions& decisions, const PlanRequest& request);
@@ -122,6 +131,7 @@ class Session {
   std::optional<MemoryChoice> memory_choice_;
   std::optional<PlanRequest> first_request_;
   std::vector<std::string> warnings_;
+  int corrections_ = 0;  // plans made anew since libraries took more than they had declared
   PassReport forward_report_;
   PassReport joint_report_;
   std::vector<bool> differentiable_outputs_;

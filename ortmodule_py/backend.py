@@ -108,11 +108,7 @@ class Compiler:
         if self.on_piece is not None:
             self.on_piece(compiled)
 
-        def run(*args: Any) -> Any:
-            return compiled(*args)
-
-        if self.options.memory.budget is not None:
-            run = self._warning_of_shapes(compiled)
+        run = self._with_warnings(compiled)
         if lowered.drawn_inputs:
             run = _with_types(run, lowered.drawn_inputs)
         if lowered.checks:
@@ -164,13 +160,14 @@ class Compiler:
             what,
         )
 
-    def _warning_of_shapes(self, compiled: Any) -> Callable[..., Any]:
-        """The piece, saying so where a new shape does not fit the budget."""
+    def _with_warnings(self, compiled: Any) -> Callable[..., Any]:
+        """The piece, saying where a new shape does not fit the budget or a peak was not as planned."""
+        call, take_warnings, logger = compiled.__call__, compiled.take_warnings, self.logger
 
         def run(*args: Any) -> Any:
-            result = compiled(*args)
-            for warning in compiled.take_warnings():
-                self.logger.warning("ortmodule_py: %s", warning)
+            result = call(*args)
+            for warning in take_warnings():
+                logger.warning("ortmodule_py: %s", warning)
             return result
 
         return run

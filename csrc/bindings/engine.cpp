@@ -11,6 +11,7 @@
 #include <atomic>
 #include <utility>
 
+#include "kernels/aten/allocation_counter.h"
 #include "plan/retained_peak.h"
 
 namespace ortmodule::bindings {
@@ -53,8 +54,9 @@ struct EngineGuards {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-KernelContext make_context(const RunState& state) {
+KernelContext make_context(const RunState& state, LibraryMeter& meter) {
   KernelContext context;
+  context.meter = &meter;
   state.piece.runtime().fill(context);
   context.seed = state.seed.seed;
   return context;
@@ -80,7 +82,8 @@ void run_forward(RunState& state) {
       state.frame.bind(
           static_cast<int>(b),
           state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
-  KernelContext context = make_context(state);
+  AtenLibraryMeter meter;
+  KernelContext context = make_context(state, meter);
   execute(program, state.frame, context, 0, plan.forward_steps, false);
   for (int argument : plan.mutated_arguments)
     state.tensors[static_cast<size_t>(argument)].unsafeGetTensorImpl()->bump_version();
@@ -175,7 +178,8 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
     if (range == 0) begin_backward(*state, grads, ctx->get_saved_variables(), keep);
     const Program& program = *state->backward;
-    KernelContext context = make_context(*state);
+    AtenLibraryMeter meter;
+    KernelContext context = make_context(*state, meter);
     execute(program, state->frame, context, program.range_begin[static_cast<size_t>(range)],
             program.range_begin[static_cast<size_t>(range) + 1], keep);
     variable_list results = take_gradients(*state, *ctx);
@@ -209,6 +213,8 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     RunStatistics& statistics = state.piece.statistics();
     statistics.measured_peak_bytes = state.frame.peak_bytes();
     statistics.planned_peak_bytes = state.planned_peak_bytes;
+    state.piece.session().observe_peak(*state.entry, statistics.planned_peak_bytes,
+                                       statistics.measured_peak_bytes);
     ++statistics.backwards;
     state.held.clear();
     if (keep) {
@@ -318,6 +324,8 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
     run_forward(*state);
     statistics_.measured_peak_bytes = state->frame.peak_bytes();
     statistics_.planned_peak_bytes = state->plan().forward_peak_bytes;
+    session_->observe_peak(*last_plan_, statistics_.planned_peak_bytes,
+                           statistics_.measured_peak_bytes);
   }
   return std::move(state->outputs);
 }

@@ -76,6 +76,17 @@ struct TensorView {
 using ParallelFor = void (*)(int64_t count, int64_t grain,
                              const std::function<void(int64_t begin, int64_t end)>& body);
 
+struct StepFacts;
+
+/// Measures what the libraries of kernels labelled inexact allocate while such a step runs.
+class LibraryMeter {
+ public:
+  virtual ~LibraryMeter() = default;
+  virtual void start() = 0;
+  /// Bytes taken at the peak since `start`, beyond those of the results.
+  virtual int64_t stop(const StepFacts& facts, std::span<const Buffer> results) = 0;
+};
+
 /// What a run gives every kernel. Handles belong to torch and to the calling thread.
 struct KernelContext {
   ParallelFor parallel_for = nullptr;
@@ -89,6 +100,7 @@ struct KernelContext {
   bool allow_float16_reduction = false;
   bool allow_bfloat16_reduction = false;
   bool deterministic = false;  // torch.use_deterministic_algorithms
+  LibraryMeter* meter = nullptr;
 };
 
 /// Where an operand of a node inside a step comes from.

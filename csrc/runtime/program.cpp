@@ -36,6 +36,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     ProgramStep& step = steps.emplace_back();
     step.run = planned.kernel->run;
     step.library_bytes = planned.library_bytes;
+    step.inexact = planned.kernel->inexact;
     step.gives_results = planned.kernel->gives_results;
     step.facts = &planned.facts;
     step.prepared = planned.prepared.get();
@@ -139,6 +140,8 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
       workspace = static_cast<char*>(frame.base_[static_cast<size_t>(step.workspace_buffer)]) +
                   step.workspace_offset_bytes;
     std::array<Buffer, kMostResults> results;
+    const bool metered = step.inexact && context.meter;
+    if (metered) context.meter->start();
     step.run({*step.facts,
               {views.data(), step.in.size()},
               {views.data() + step.in.size(), step.out.size()},
@@ -146,12 +149,14 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
               step.prepared,
               context,
               {results.data(), step.gives_results ? step.out.size() : 0}});
+    int64_t library_bytes = step.library_bytes;
+    if (metered) library_bytes = std::max(library_bytes, context.meter->stop(*step.facts, results));
     if (step.gives_results)
       for (size_t i = 0; i < step.out.size(); ++i)
         // A result that nobody reads has no buffer and ends here.
         if (results[i] && step.out[i].buffer >= 0)
           frame.adopt(step.out[i].buffer, std::move(results[i]));
-    frame.count_library(step.library_bytes);
+    frame.count_library(library_bytes);
     for (int buffer : *step.release)
       if (!keep_saved || buffers[static_cast<size_t>(buffer)].kind != BufferKind::Saved)
         frame.end(buffer);

@@ -26,6 +26,7 @@ struct ProgramStep {
   int64_t workspace_offset_bytes = 0;
   int64_t library_bytes = 0;   // what the kernel's library declares to take while it runs
   bool gives_results = false;  // the kernel returns its outputs' memory
+  bool inexact = false;        // the library may take more than library_bytes
   const std::vector<int>* allocate = nullptr;
   const std::vector<int>* release = nullptr;
 };

@@ -244,11 +244,11 @@ bool demands_contiguous(const StepFacts& facts) {
 /// What an operator allocates inside follows from its operands' layouts, unless it draws numbers or
 /// reads indices, which zeros are no example of.
 size_t operator_library_bytes(const StepFacts& facts) {
-  if (facts.node().attrs.has("random")) return 0;
+  if (facts.node().attrs.has("random")) return noted_library_bytes(facts);
   for (const OperandFacts& operand : facts.inputs)
     if (operand.dtype != DType::Undefined && !kAllFloats.contains(operand.dtype) &&
         operand.dtype != DType::Bool)
-      return 0;
+      return noted_library_bytes(facts);
   return probed_bytes<call_operator, prepare_call, true>(facts);
 }
 

@@ -3,44 +3,24 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/Allocator.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 
 #include "ir/text.h"
+#include "kernels/aten/allocation_counter.h"
 #include "kernels/aten/aten_views.h"
 
 namespace ortmodule {
 namespace {
 
-/// Follows this thread's allocations through torch's hook for memory profilers.
-class AllocationCounter final : public c10::MemoryReportingInfoBase {
- public:
-  bool memoryProfilingEnabled() const override { return true; }
-  void reportMemoryUsage(void* block, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (device != engine_device()) return;
-    if (bytes > 0) blocks_[block] = bytes;
-    now_ += bytes;
-    peak_ = std::max(peak_, now_);
-  }
-  int64_t peak() const { return peak_; }
-  /// What the allocator gave for `block`, which may be more than was asked for.
-  int64_t bytes_of(const void* block) const {
-    const auto found = blocks_.find(block);
-    return found == blocks_.end() ? 0 : found->second;
-  }
-
- private:
-  int64_t now_ = 0, peak_ = 0;
-  std::map<const void*, int64_t> blocks_;
-};
-
-/// As the engine runs its steps: no autograd, no autocast.
+/// As the engine runs its steps: no autograd, no autocast. A profiler's own callbacks would look
+/// for its state where the counter is.
 struct Guards {
+  at::DisableRecordFunctionGuard no_profiler;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
@@ -108,9 +88,7 @@ size_t call_once(const StepFacts& facts, void (*run)(const KernelArgs&),
     const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
     run({facts, operands.in, operands.out, nullptr, prepared.get(), context, results});
   }
-  int64_t given = 0;
-  for (const Buffer& result : results) given += counter->bytes_of(result.data());
-  return static_cast<size_t>(std::max<int64_t>(counter->peak() - given, 0));
+  return static_cast<size_t>(counter->peak_beyond(results));
 }
 
 /// Nothing where zeros are no operands of this operator, or the device is not there.
@@ -123,21 +101,46 @@ std::optional<size_t> try_call(const StepFacts& facts, void (*run)(const KernelA
   }
 }
 
+/// What is known of signatures, in this process.
+struct KnownBytes {
+  std::mutex mutex;
+  std::map<std::string, std::optional<size_t>> by_signature;
+};
+
+KnownBytes& known_bytes() {
+  static KnownBytes known;
+  return known;
+}
+
 }  // namespace
 
 std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(const KernelArgs&),
                                            const std::shared_ptr<const void>& prepared,
                                            bool gives_results) {
-  static std::mutex mutex;
-  static std::map<std::string, std::optional<size_t>> known;
+  KnownBytes& known = known_bytes();
   const std::string key = signature(facts);
   {
-    const std::lock_guard lock(mutex);
-    if (const auto found = known.find(key); found != known.end()) return found->second;
+    const std::lock_guard lock(known.mutex);
+    if (const auto found = known.by_signature.find(key); found != known.by_signature.end())
+      return found->second;
   }
   const std::optional<size_t> bytes = try_call(facts, run, prepared, gives_results);
-  const std::lock_guard lock(mutex);
-  return known[key] = bytes;
+  const std::lock_guard lock(known.mutex);
+  return known.by_signature[key] = bytes;
+}
+
+size_t noted_library_bytes(const StepFacts& facts) {
+  KnownBytes& known = known_bytes();
+  const std::lock_guard lock(known.mutex);
+  const auto found = known.by_signature.find(signature(facts));
+  return found == known.by_signature.end() ? 0 : found->second.value_or(0);
+}
+
+void note_library_bytes(const StepFacts& facts, size_t bytes) {
+  KnownBytes& known = known_bytes();
+  const std::lock_guard lock(known.mutex);
+  std::optional<size_t>& most = known.by_signature[signature(facts)];
+  most = std::max(most.value_or(0), bytes);
 }
 
 }  // namespace ortmodule

@@ -14,6 +14,12 @@ std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(c
                                            const std::shared_ptr<const void>& prepared,
                                            bool gives_results);
 
+/// The most that runs of such a step were seen to take, or 0: for operators that zeros are no
+/// operands of.
+size_t noted_library_bytes(const StepFacts& facts);
+/// Notes what a run of such a step took; later plans reckon with the most.
+void note_library_bytes(const StepFacts& facts, size_t bytes);
+
 /// KernelDef::library_bytes of a kernel that calls a library: what a probe finds, or 0.
 template <void (*run)(const KernelArgs&), bool gives_results = false>
 size_t probed_bytes(const StepFacts& facts) {
