@@ -346,15 +346,16 @@ def _marking(run: Callable[..., Any], changing: list[tuple[int, list[int]]]) -> 
     return marking
 
 
-def _checked(run: Callable[..., Any], messages: list[str]) -> Callable[..., Any]:
-    """`run` without its last outputs, which are conditions: eager raises where one does not hold."""
+def _checked(
+    run: Callable[..., Any], checks: list[Callable[[torch.Tensor], object]]
+) -> Callable[..., Any]:
+    """`run` without its last outputs, which are values that eager checks on its way."""
 
     def checked(*args: Any) -> Any:
         outputs = run(*args)
-        first = len(outputs) - len(messages)
-        for condition, message in zip(outputs[first:], messages, strict=True):
-            if not condition:
-                raise RuntimeError(message)
+        first = len(outputs) - len(checks)
+        for value, check in zip(outputs[first:], checks, strict=True):
+            check(value)
         return outputs[:first]
 
     return checked

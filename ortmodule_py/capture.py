@@ -56,7 +56,7 @@ class LoweredPiece:
     """Operators whose gradient was traced because the builder has no rule for them."""
     fixed_numbers: list[tuple[str, Origin]]
     """Operators that take the value of now of a number that may change with each call, and where they are."""
-    checks: list[str]
+    checks: list[Callable[[Tensor], object]]
     """What to say where an additional output, behind the piece's own, is not true."""
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ def lower(
         trace.checkpoints,
         emitter.traced_gradients,
         trace.fixed_numbers + emitter.writer.fixed_numbers,
-        [message for _, message in emitter.checks],
+        [check for _, check in emitter.checks],
         clock.seconds,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from . import tracing
 from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink
 from .lowering_floats import NumberWriter, UnknownNumber, changes
 from .lowering_vjp import GradientBody, JointTrace, TracedFunction
@@ -23,7 +24,6 @@ _STOPS_GRADIENT = {torch.ops.aten.detach.default}
 # Nothing of the first operand is left in the result, and the builder forgets it; but eager's result
 # still requires a gradient and gives the operand zeros.
 _OVERWRITES = {torch.ops.aten.fill.Scalar, torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default}
-_CHECKS = {torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg}
 _PUTS_BACK = {
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.slice_scatter.default,
@@ -249,8 +249,8 @@ class Emitter:
         self.device = device
         self.writer = CallWriter(builder, builder, device)
         self.traced_gradients: list[str] = []
-        self.checks: list[tuple[int, str]] = []
-        """Conditions and what to say where they do not hold."""
+        self.checks: list[tuple[int, Callable[[Tensor], object]]] = []
+        """Values that eager looks at and what raises its error where they are wrong."""
         self.vjp_seconds = 0.0
         self._differentiable: set[int] = set()
         self._joint_traces: dict[str, JointTrace] = {}
@@ -310,7 +310,7 @@ class Emitter:
         name = str(node.target)
         if name.startswith("aten._assert_tensor_metadata"):
             return  # says what Dynamo's guards say
-        if node.target in _CHECKS:
+        if node.target in tracing.CHECKS:
             self._check(node)
             return
         if name.startswith(("aten._assert", "aten.sym_constrain", "aten._functional_assert")):
@@ -329,10 +329,10 @@ class Emitter:
             self._mark(node, ids)
 
     def _check(self, node: fx.Node) -> None:
-        """A condition on data: an output more, which the caller looks at when forward is done."""
-        condition, *message = node.args
-        text = str(message[0]) if message else "an assertion on a tensor does not hold"
-        self.checks.append((self.writer.id_of(condition), text))
+        """A check of data: an output more, which the caller looks at when forward is done."""
+        value, *rest = node.args
+        check: Any = node.target
+        self.checks.append((self.writer.id_of(value), lambda x: check(x, *rest, **node.kwargs)))
 
     def _forgets_operand(self, node: fx.Node) -> bool:
         """Whether eager gives zeros to an operand with a gradient that the builder would not see."""

@@ -21,6 +21,7 @@ from torch._export.utils import (
     _special_op_to_preserve_cia,
 )
 from torch._guards import TracingContext, detect_fake_mode
+from torch._library import simple_registry
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.export.exported_program import (
@@ -272,6 +273,30 @@ def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTens
         return run(*arguments)
 
 
+# ---- checks of data ----------------------------------------------------------------------------
+
+CHECKS = {
+    torch.ops.aten._assert_async.default,
+    torch.ops.aten._assert_async.msg,
+    torch.ops.aten._linalg_check_errors.default,
+}
+"""Operators that only raise, where their first operand is not as it should be."""
+
+
+@contextlib.contextmanager
+def _without_effect_tokens() -> Iterator[None]:
+    """From 2.13 on functionalization asks for tokens that order these operators among others."""
+    holders = [simple_registry.singleton.find(op.name()).effect for op in CHECKS]
+    before = [holder._effect for holder in holders]
+    for holder in holders:
+        holder._effect = None
+    try:
+        yield
+    finally:
+        for holder, effect in zip(holders, before, strict=True):
+            holder._effect = effect
+
+
 # ---- recording ----------------------------------------------------------------------------------
 
 
@@ -313,6 +338,7 @@ def record(
         enable_python_dispatcher(),
         _with_kernels(_EAGER_KERNELS),
         _eager_strides(fake_mode),
+        _without_effect_tokens(),
         FunctionalTensorMode(),
     ):
         with _without_onednn():
@@ -335,7 +361,8 @@ def _correct_facts(graph: fx.Graph) -> None:
 
 def _draws_or_acts(node: fx.Node) -> bool:
     tags = getattr(node.target, "tags", ())
-    return node.is_impure() or torch.Tag.nondeterministic_seeded in tags
+    is_kept = node.is_impure() or node.target in CHECKS
+    return is_kept or torch.Tag.nondeterministic_seeded in tags
 
 
 def recorded_graph() -> fx.Graph:
