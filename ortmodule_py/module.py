@@ -134,6 +134,9 @@ class ORTModule(nn.Module):
         own["_progress"] = Progress(own["_logger"])
         drop_with(self, own["_progress"].captures, own["_compiler"])
         own["_announced"] = set()
+        own["_is_part"] = False
+        for inner in _wrapped_inside(module):
+            inner.__dict__["_is_part"] = True
         own["training"] = module.training
         own["__signature__"] = inspect.signature(module.forward)
         own["forward"] = _Forward(self)
@@ -155,6 +158,9 @@ class ORTModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward."""
+        if torch.compiler.is_dynamo_compiling():
+            # An outer ORTModule captures the original; to any other compiler this is a call out.
+            return self._target()(*args, **kwargs) if self._is_part else _apart(self, args, kwargs)
         if self._verifier is not None and self.training and torch.is_grad_enabled():
             self._verifier.before_forward(args, kwargs)
         if self._memory_stats is None:
@@ -396,6 +402,18 @@ class _Forward:
         if model is None:
             raise ReferenceError("[ORTModule] its forward was called, but found that it is gone")
         return ORTModule.forward(model, *args, **kwargs)
+
+
+def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:
+    """The ORTModules among the submodules; they name the modules of their originals, not themselves."""
+    for owner in module.modules():
+        yield from (child for child in owner.children() if isinstance(child, ORTModule))
+
+
+@torch.compiler.disable
+def _apart(model: ORTModule, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A forward that `torch.compile` does not look into; its own capture is compiled all the same."""
+    return model(*args, **kwargs)
 
 
 def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = None) -> ORTModule:
