@@ -186,7 +186,8 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
   if (!budget) return memory_choice_->decisions;
   if (request.symbols.entries() == first_request_->symbols.entries()) {
     if (memory_choice_->fits) return memory_choice_->decisions;
-    return least_of(*memory_choice_, *budget, corrections_ == 0 || options_.memory.strict);
+    const bool first = corrections_ == 0 && others_bytes_ == 0;
+    return least_of(*memory_choice_, *budget, first || options_.memory.strict);
   }
   return options_.memory.budget_fraction ? memory_choice_->decisions : fit_to_budget(request);
 }
@@ -215,7 +216,7 @@ MemoryDecisions Session::fit_to_budget(const PlanRequest& request) {
 MemoryDecisions Session::least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal) {
   const std::string text = over_budget_text(options_.memory, budget_bytes, choice.minimum_bytes);
   if (fatal) throw Error(text);
-  warnings_.push_back(text + "; this shape runs with the plan of the least peak");
+  if (!lenient_) warnings_.push_back(text + "; this shape runs with the plan of the least peak");
   return choice.frontier.front().decisions;
 }
 
@@ -231,6 +232,18 @@ void Session::observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t meas
           " were planned, since operators of torch allocated more than could be known before; the "
           "next step of these shapes is planned anew with what they took",
           corrections_ == kMostWarnings ? ". Further ones are not reported" : ""));
+}
+
+void Session::leave_to_others(int64_t bytes, bool lenient) {
+  const std::lock_guard lock(mutex_);
+  lenient_ = lenient;
+  const int64_t more = bytes - others_bytes_;
+  if (!options_.memory.budget_bytes || more == 0) return;
+  *options_.memory.budget_bytes -= more;
+  options_.memory.reserved_bytes += more;
+  others_bytes_ = bytes;
+  plans_.clear();
+  if (first_request_) forget_figures();
 }
 
 void Session::forget_figures() {

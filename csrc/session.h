@@ -87,6 +87,10 @@ class Session {
   PlanFigures figures_of(const MemoryDecisions& decisions);
   /// The plan that these decisions lead to, for the shapes of the first plan.
   std::shared_ptr<const Plan> plan_with(const MemoryDecisions& decisions);
+  /// Leaves `bytes` of a budget in bytes to other pieces of the module, which hold them while this
+  /// one runs; plans are made anew if that changes. A `lenient` piece whose first shape does not
+  /// fit takes its least plan, until it is known what all pieces need.
+  void leave_to_others(int64_t bytes, bool lenient);
   /// What was said about the memory of new shapes, and of runs, since the last call.
   std::vector<std::string> take_warnings();
   /// Symbol values of the first plan.
@@ -131,6 +135,8 @@ class Session {
   std::optional<MemoryChoice> memory_choice_;
   std::optional<PlanRequest> first_request_;
   std::vector<std::string> warnings_;
+  int64_t others_bytes_ = 0;  // of the budget
+  bool lenient_ = false;
   int corrections_ = 0;  // plans made anew since libraries took more than they had declared
   PassReport forward_report_;
   PassReport joint_report_;

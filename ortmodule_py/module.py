@@ -180,6 +180,7 @@ class ORTModule(nn.Module):
             _mark_dynamic(tensor)
         if self._outputs is not None:
             args, kwargs = by_name(self.__signature__, args, kwargs)
+        self._compiler.begin_forward()
         start, left = time.perf_counter(), functions_left()
         try:
             with self._settings, self._progress:
@@ -199,6 +200,7 @@ class ORTModule(nn.Module):
         if all(map(operator.gt, functions_left(), left)):
             self._compiler.note_left()
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
+            self._compiler.divide_budget()
             self._announce(time.perf_counter() - start)
         return result
 

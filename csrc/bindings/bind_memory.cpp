@@ -87,6 +87,9 @@ py::dict choice_facts(const MemoryChoice& choice, const SymbolValues& sizes) {
     item["boundaries"] = names(group.boundaries);
     layers.append(item);
   }
+  py::list frontier;
+  for (const FrontierPlan& plan : choice.frontier) frontier.append(figures(plan.figures));
+  result["frontier"] = frontier;
   result["rows"] = rows;
   result["stashes"] = stashes;
   result["layers"] = layers;

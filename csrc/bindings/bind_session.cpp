@@ -8,6 +8,7 @@
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 #include "ir/text.h"
+#include "plan/retained_peak.h"
 
 namespace ortmodule::bindings {
 namespace py = pybind11;
@@ -108,11 +109,16 @@ py::dict facts(CompiledPiece& piece) {
     result["exact"] = entry->program.plan->exact;
     result["plan_peak_bytes"] = entry->program.plan->peak_bytes;
     result["saved_bytes"] = entry->program.plan->saved_bytes;
+    result["gradient_bytes"] = gradient_bytes(*entry->program.plan);
     result["steps"] = entry->program.plan->steps.size();
     std::vector<int64_t> buffers;
-    for (const PlannedBuffer& buffer : entry->program.plan->buffers)
+    int64_t output_bytes = 0;
+    for (const PlannedBuffer& buffer : entry->program.plan->buffers) {
       if (buffer.owned()) buffers.push_back(buffer.bytes);
+      if (buffer.kind == BufferKind::Output) output_bytes += buffer.bytes;
+    }
     result["buffer_bytes"] = buffers;
+    result["output_bytes"] = output_bytes;
     result["ranges"] = entry->program.plan->ranges;
   }
   return result;
@@ -152,6 +158,7 @@ std::string stage_text(CompiledPiece& piece, const std::string& stage) {
 
 void init_session(py::module_& m) {
   py::register_exception<Error>(m, "ORTModuleError", PyExc_RuntimeError);
+  m.def("engine_runs", &engine_runs, "Forwards of all pieces of the process so far.");
   py::class_<PieceOptions>(m, "PieceOptions", "How a piece is optimized and planned.")
       .def(py::init<>())
       .def_property(
@@ -189,6 +196,14 @@ void init_session(py::module_& m) {
       .def(
           "take_warnings", [](CompiledPiece& piece) { return piece.session().take_warnings(); },
           "What was said about the memory of new shapes since the last call.")
+      .def(
+          "leave_to_others",
+          [](CompiledPiece& piece, int64_t bytes, bool lenient) {
+            const DeviceScope scope(piece.runtime());
+            piece.session().leave_to_others(bytes, lenient);
+          },
+          py::arg("bytes"), py::arg("lenient"),
+          "Leaves bytes of the budget to pieces that hold them while this one runs.")
       .def("decision_figures", &decision_figures, py::arg("decisions"),
            "Peak and time if these (stash, strategy) were recomputed.")
       .def("row_figures", &row_figures, py::arg("row"),

@@ -117,6 +117,10 @@ void begin_backward(RunState& state, const variable_list& grads, const variable_
     const GraphInput& input = inputs[static_cast<size_t>(plan.buffers[b].index)];
     const at::Tensor& grad = grads[static_cast<size_t>(input.index)];
     if (!grad.defined()) continue;
+    TORCH_CHECK(grad.has_storage(),
+                "[backward] ortmodule_py runs one backward at a time, but found a batch of them "
+                "(is_grads_batched, vmap); compute them in a loop (vectorize=False), or set "
+                "ORTMODULE_BYPASS=1 to run the original module");
     state.held.push_back(grad.to(to_scalar_type(input.value->dtype)).contiguous());
     state.frame.bind(static_cast<int>(b), state.held.back().mutable_data_ptr());
   }
@@ -252,6 +256,8 @@ Layout layout_of(const at::Tensor& tensor) {
           Sizes(tensor.strides().begin(), tensor.strides().end()), 0};
 }
 
+std::atomic<int64_t> runs_of_all_pieces{0};
+
 SessionOptions session_options(const PieceOptions& options) {
   SessionOptions result;
   const DeviceRuntime& runtime = device_runtime(options.device, options.emulate_cuda);
@@ -272,6 +278,8 @@ SessionOptions session_options(const PieceOptions& options) {
 }
 
 }  // namespace
+
+int64_t engine_runs() { return runs_of_all_pieces; }
 
 CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
                              const PieceOptions& options)
@@ -313,8 +321,7 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
   auto state = c10::make_intrusive<RunState>(shared_from_this(), last_plan_);
   state->tensors = std::move(tensors);
   ++statistics_.forwards;
-  static std::atomic<int64_t> runs{0};
-  statistics_.last_run = ++runs;
+  statistics_.last_run = ++runs_of_all_pieces;
   const bool record_gradients = session_->training() && at::GradMode::is_enabled();
   const auto& gradients = state->plan().gradients;
   const bool any_flows = std::any_of(gradients.begin(), gradients.end(),

@@ -31,11 +31,14 @@ struct PieceOptions {
   int plan_cache_size = 64;
 };
 
+/// Forwards of all pieces of the process so far.
+int64_t engine_runs();
+
 /// What runs did, summed over a piece.
 struct RunStatistics {
   int64_t forwards = 0;
   int64_t backwards = 0;
-  int64_t last_run = 0;  // number of the last forward, counted over all pieces of the process
+  int64_t last_run = 0;             // engine_runs() after the last forward
   int64_t planned_peak_bytes = 0;   // of the last run
   int64_t measured_peak_bytes = 0;  // engine bytes of the last finished run
 };

@@ -99,6 +99,12 @@ def test_double_backward_is_a_clear_error() -> None:
         torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
 
 
+def test_batched_backward_is_a_clear_error() -> None:
+    model = ORTModule(nn.Linear(3, 2))
+    with pytest.raises(RuntimeError, match="one backward at a time"):
+        torch.autograd.functional.jacobian(model, torch.randn(4, 3), vectorize=True)
+
+
 def test_change_of_a_saved_input_between_forward_and_backward() -> None:
     model = ORTModule(Net())
     x = torch.randn(3, 8)

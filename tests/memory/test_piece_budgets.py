@@ -1,0 +1,102 @@
+"""One budget for a module of several pieces."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, _C
+from ortmodule_py.piece_budgets import PiecePlan, fastest_within, peak_of
+from ortmodule_py.testing import install_counting_allocator, measure_peak
+
+WIDTH = 64
+
+
+def _blocks() -> nn.Sequential:
+    return nn.Sequential(
+        *[
+            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+            for _ in range(3)
+        ]
+    )
+
+
+class _Broken(nn.Module):
+    """Three pieces of three blocks each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(_blocks() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.parts[0](x)
+        torch._dynamo.graph_break()
+        x = self.parts[1](x)
+        torch._dynamo.graph_break()
+        return self.parts[2](x).sum()
+
+
+def _step_peak(model: nn.Module, x: Tensor) -> int:
+    """Most bytes above idle during forward and backward, counted over the whole process."""
+    model.zero_grad()
+    model(x).backward()
+    model.zero_grad()
+    install_counting_allocator()
+    with measure_peak() as measured:
+        model(x).backward()
+    return measured.peak_above_start
+
+
+def test_pieces_share_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.randn(1024, WIDTH)
+    plain = ORTModule(_Broken())
+    whole = _step_peak(plain, x)
+    budget = int(0.8 * whole)
+    model = ORTModule(_Broken(), memory_budget=f"activations:{budget}")
+    model.load_state_dict(plain.state_dict())
+    assert _step_peak(model, x) <= budget < whole
+    for ours, eager in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, eager.grad)  # type: ignore[arg-type]
+    assert "memory budget" not in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(256, WIDTH)
+    plain = ORTModule(_Broken())
+    budget = int(0.45 * _step_peak(plain, x))
+    model = ORTModule(_Broken(), memory_budget=f"activations:{budget}")
+    for _ in range(2):
+        model(x).backward()
+    assert capsys.readouterr().err.count("together take at least") == 1
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_STRICT", "1")
+    with pytest.raises(_C.ORTModuleError, match=r"(?s)memory budget.*must fit"):
+        ORTModule(_Broken(), memory_budget=f"activations:{budget}")(x)
+
+
+def test_the_peak_of_a_step() -> None:
+    plans = [PiecePlan(100, 60, 1.0), PiecePlan(80, 30, 1.0)]
+    assert peak_of(plans, [7, 5]) == max(100 + 5, 60 + 80)
+
+
+def test_the_fastest_that_fit() -> None:
+    """All combinations against the greedy walk where they are many: never over the budget while some
+    combination of least plans is within it."""
+    rng = random.Random(0)
+    for _ in range(50):
+        pieces = []
+        for _ in range(rng.randint(2, 7)):
+            count = rng.randint(1, 9)
+            peaks = sorted(rng.sample(range(100, 1000), count))
+            times = sorted((rng.random() for _ in range(count)), reverse=True)
+            pieces.append([PiecePlan(p, p // 2, t) for p, t in zip(peaks, times, strict=True)])
+        gradients = [rng.randint(0, 50) for _ in pieces]
+        least = peak_of([plans[0] for plans in pieces], gradients)
+        most = peak_of([plans[-1] for plans in pieces], gradients)
+        assert fastest_within(pieces, gradients, most) == tuple(plans[-1] for plans in pieces)
+        for budget in (least, (least + most) // 2):
+            assert peak_of(fastest_within(pieces, gradients, budget), gradients) <= budget
