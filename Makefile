@@ -6,7 +6,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build train test quick bench lint format cuda ctest sanitize clean
+.PHONY: build train test quick bench bandwidth lint format cuda ctest sanitize clean
 
 VENV      ?= .venv
 TORCH     ?= torch==2.13.0
@@ -48,8 +48,15 @@ train: build
 	OMP_WAIT_POLICY=PASSIVE $(PY) examples/train_gpt.py
 	OMP_WAIT_POLICY=PASSIVE $(PY) examples/train_digits.py
 
-bench: build
+bench: build bandwidth
 	$(PY) -m benchmarks.run
+
+# The CPU kernels beside the machine's copy bandwidth, one thread; needs no Python.
+bandwidth: build/.system_packages
+	@cmake -G Ninja -S . -B build/bench -DORTMODULE_TORCH=OFF -DORTMODULE_BENCHMARKS=ON > build/bench.log \
+	  && cmake --build build/bench --target ortm_kernels_cpu --parallel $(JOBS) >> build/bench.log \
+	  || { cat build/bench.log; exit 1; }
+	build/bench/ortm_kernels_cpu
 
 # ---- tests -------------------------------------------------------------------------------------
 ctest: build
