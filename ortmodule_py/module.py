@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import itertools
 import logging
@@ -346,14 +347,10 @@ class ORTModule(nn.Module):
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
-        import copy
-
-        return ORTModule(
-            copy.deepcopy(self._original, memo),
-            self._debug_options,
-            memory_budget=self._memory_budget,
-            outputs=self._outputs,
-        )
+        copied: ORTModule = ORTModule.__new__(self._base)
+        memo[id(self)] = copied
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return copied
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """Add a submodule to the original."""

@@ -61,6 +61,20 @@ def test_copies_and_pickles() -> None:
     torch.testing.assert_close(pickle.loads(pickle.dumps(model))(x), want)
 
 
+class _Named(ORTModule):
+    def name(self) -> str:
+        return "mine"
+
+
+def test_copies_of_a_subclass() -> None:
+    model = _Named(nn.Linear(3, 2))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert isinstance(twin, _Named) and twin.name() == "mine"
+        x = torch.randn(4, 3)
+        assert torch.equal(twin(x), model(x))
+        assert twin.weight is not model.weight
+
+
 def test_eval_and_no_grad() -> None:
     model = ORTModule(Net())
     x = torch.randn(3, 8)
