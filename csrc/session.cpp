@@ -223,9 +223,10 @@ MemoryDecisions Session::least_of(const MemoryChoice& choice, int64_t budget_byt
 void Session::observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes) {
   constexpr double kBand = 1.005;
   if (static_cast<double>(measured_bytes) <= kBand * static_cast<double>(planned_bytes)) return;
-  if (entry.outdated.exchange(true)) return;
   const std::lock_guard lock(mutex_);
-  constexpr int kMostWarnings = 3;
+  // A bound, should what is measured never settle.
+  constexpr int kMostCorrections = 100, kMostWarnings = 3;
+  if (corrections_ == kMostCorrections || entry.outdated.exchange(true)) return;
   if (++corrections_ > kMostWarnings) return;
   warnings_.push_back(
       str("a step took ", measured_bytes, " bytes at its peak where ", planned_bytes,
