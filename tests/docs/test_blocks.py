@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SETUP = {
     "README.md": """
 from typing import NamedTuple
+from ortmodule_py import ORTModule
 import torch
 from torch import nn
 
