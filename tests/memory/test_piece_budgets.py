@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule, _C
+from ortmodule_py import _C, ORTModule
 from ortmodule_py.piece_budgets import PiecePlan, fastest_within, peak_of
 from ortmodule_py.testing import install_counting_allocator, measure_peak
 
