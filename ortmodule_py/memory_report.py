@@ -46,7 +46,7 @@ def symbol_names(facts: dict[str, Any]) -> dict[str, str]:
 
     `batch` is the size that dim 0 of most arguments has, `seq_len` that of dim 1 of the first
     integer argument; symbols that the first batch gave one value there share the name. Any other
-    one is `{argument}_dim{i}` after the first argument that has it.
+    one is `{argument}_dim{i}` after the first argument that has it, `inputs_x_dim1` for `inputs['x']`.
     """
     sizes: dict[str, int] = facts["sizes"]
     places: dict[str, tuple[str, int, bool]] = {}
@@ -67,7 +67,7 @@ def symbol_names(facts: dict[str, Any]) -> dict[str, str]:
         elif dim == 1 and integer and sizes[symbol] == lengths[0]:
             names[symbol] = "seq_len"
         else:
-            names[symbol] = f"{argument}_dim{dim}"
+            names[symbol] = re.sub(r"\W+", "_", argument).strip("_") + f"_dim{dim}"
     return names
 
 

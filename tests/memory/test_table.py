@@ -27,6 +27,24 @@ def printed(capfd: pytest.CaptureFixture[str], level: LogLevel = LogLevel.WARNIN
     return capfd.readouterr().err
 
 
+def test_symbols_of_nested_arguments_are_names(capfd: pytest.CaptureFixture[str]) -> None:
+    class Nested(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Sigmoid())
+
+        def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            return self.layers(inputs["x-ray"]).square().sum()
+
+    model = ORTModule(Nested(), DebugOptions(log_level=LogLevel.INFO))
+    for size in (6, 7, 9):  # from the second one on they are symbols
+        x = torch.randn(2, 1, size, size + 1)
+        torch._dynamo.maybe_mark_dynamic(x, 2)
+        torch._dynamo.maybe_mark_dynamic(x, 3)
+        model({"x-ray": x}).backward()
+    assert "inputs_x_ray_dim2*inputs_x_ray_dim3" in capfd.readouterr().err
+
+
 def plans(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(" - Plan ")]
 
