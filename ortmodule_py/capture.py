@@ -57,7 +57,7 @@ class LoweredPiece:
     fixed_numbers: list[tuple[str, Origin]]
     """Operators that take the value of now of a number that may change with each call, and where they are."""
     checks: list[Callable[[Tensor], object]]
-    """What to say where an additional output, behind the piece's own, is not true."""
+    """What looks at each additional output, behind the piece's own, and raises eager's error."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 

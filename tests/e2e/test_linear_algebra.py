@@ -1,0 +1,83 @@
+"""Linear algebra, whose operators look at data and raise; assertions do alike."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, last_run_report
+
+
+class _Solving(nn.Module):
+    def __init__(self, solve: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4, dtype=torch.float64)
+        self.solve = solve
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.solve(self.fc(x)).square().sum()
+
+
+def _symmetric(x: Tensor) -> Tensor:
+    return x @ x.mT + 4 * torch.eye(4, dtype=x.dtype)
+
+
+SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "inv": lambda x: torch.linalg.inv(x + 5 * torch.eye(4, dtype=x.dtype)),
+    "solve": lambda x: torch.linalg.solve(_symmetric(x), x),
+    "cholesky": lambda x: torch.linalg.cholesky(_symmetric(x)),
+    "eigh": lambda x: torch.linalg.eigh(_symmetric(x))[0],
+    "det": lambda x: torch.linalg.det(_symmetric(x)),
+    "slogdet": lambda x: torch.linalg.slogdet(_symmetric(x))[1],
+    "qr": lambda x: torch.linalg.qr(x)[1],
+    "svd": lambda x: torch.linalg.svdvals(x),
+    "pinv": lambda x: torch.linalg.pinv(x),
+    "matrix_exp": lambda x: torch.linalg.matrix_exp(x / 8),
+    "solve_triangular": lambda x: torch.linalg.solve_triangular(_symmetric(x), x, upper=True),
+    "lstsq": lambda x: torch.linalg.lstsq(_symmetric(x), x)[0],
+    "lu": lambda x: torch.linalg.lu(_symmetric(x))[2],
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_linear_algebra_is_compiled(name: str) -> None:
+    module = _Solving(SOLVERS[name])
+    model = ORTModule(copy.deepcopy(module))
+    for batch in ((), (3,)):
+        x = torch.randn(*batch, 4, 4, dtype=torch.float64)
+        grads = []
+        for m in (module, model):
+            m.zero_grad()
+            m(x).backward()
+            grads.append([p.grad for p in m.parameters()])
+        for ours, eager in zip(*grads, strict=True):
+            assert ours is not None and eager is not None
+            torch.testing.assert_close(ours, eager, rtol=1e-8, atol=1e-10)
+    assert not last_run_report(model)["eager_pieces"]
+
+
+@pytest.mark.parametrize("name", ["inv", "cholesky"])
+def test_a_singular_matrix_is_eagers_error(name: str) -> None:
+    solve = {"inv": torch.linalg.inv, "cholesky": torch.linalg.cholesky}[name]
+    model = ORTModule(_Solving(lambda x: solve(x * 0)))
+    x = torch.randn(4, 4, dtype=torch.float64)
+    for m in (model.module, model):
+        with pytest.raises(torch.linalg.LinAlgError, match="linalg"):
+            m(x)
+
+
+def test_an_assertion_is_eagers_error() -> None:
+    def demand(x: Tensor) -> Tensor:
+        torch._assert_async((x < 100).all(), "too large")
+        return x
+
+    model = ORTModule(_Solving(demand))
+    model(torch.zeros(4, 4, dtype=torch.float64)).backward()
+    for m in (model.module, model):
+        with pytest.raises(RuntimeError, match="too large"):
+            m(torch.full((4, 4), 1e6, dtype=torch.float64))
+    assert not last_run_report(model)["eager_pieces"]
