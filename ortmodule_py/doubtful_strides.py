@@ -30,6 +30,17 @@ _DOUBTFUL = {
     torch.nn.functional.instance_norm,
     torch.nn.functional.interpolate,
     torch.nn.functional.logsigmoid,
+    torch.copysign,
+    torch.logical_and,
+    torch.logical_or,
+    torch.logical_xor,
+    torch.xlogy,
+    torch.special.xlogy,
+    "copysign",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "xlogy",
     "pow",
     "roll",
     "__rpow__",
@@ -46,15 +57,13 @@ def is_doubtful(node: fx.Node) -> bool:
 def leaves_strides_open(gm: fx.GraphModule, outputs: Sequence[Any]) -> bool:
     """Whether dimensions of size 1 may have led fake tensors to another order of dimensions."""
 
-    def is_open(value: Any) -> bool:
-        return (
-            isinstance(value, Tensor) and "1" in map(str, value.shape) and not is_row_major(value)
-        )
+    def has_size_1(value: Any) -> bool:
+        return isinstance(value, Tensor) and "1" in map(str, value.shape)
 
-    return any(
-        isinstance(value, Tensor) and value.dim() > 2 and not is_row_major(value)
-        for value in outputs
-    ) and any(is_open(node.meta.get("example_value")) for node in gm.graph.nodes)
+    if not any(has_size_1(value) or not is_row_major(value) for value in outputs):
+        return False
+    values = (node.meta.get("example_value") for node in gm.graph.nodes)
+    return any(has_size_1(value) and not is_row_major(value) for value in values)
 
 
 def is_range_of_floats(node: fx.Node) -> bool:

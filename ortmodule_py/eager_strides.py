@@ -11,12 +11,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import (
-    is_non_overlapping_and_dense_or_false,
-    suggest_memory_format,
-)
-from torch.utils import _pytree as pytree
+from torch._prims_common import suggest_memory_format
 
+from .tensor_iterator import (
+    dense_strides,
+    physical_order,
+    preserved_strides,
+    result_strides,
+    strides_in_order,
+)
+from .view_strides import view_strides
+
+_ROW_MAJOR = (
+    torch.ops.aten._log_softmax,
+    torch.ops.aten.native_layer_norm,
+    torch.ops.aten.tril,
+    torch.ops.aten.triu,
+)
+_LIKE_THE_OPERAND = (torch.ops.aten.flip, torch.ops.aten.sort)
+_NEW_LIKE_THE_OPERAND = (
+    torch.ops.aten._to_copy,
+    torch.ops.aten.clone,
+    torch.ops.aten.empty_like,
+    torch.ops.aten.full_like,
+    torch.ops.aten.ones_like,
+    torch.ops.aten.rand_like,
+    torch.ops.aten.randn_like,
+    torch.ops.aten.zeros_like,
+)
+_VIEWS = (torch.ops.aten.view, torch.ops.aten._unsafe_view, torch.ops.aten._reshape_alias)
 _BATCH_NORMS = (
     torch.ops.aten.native_batch_norm,
     torch.ops.aten._native_batch_norm_legit,
@@ -63,24 +86,13 @@ def is_row_major(value: Any) -> bool:
     return True
 
 
-def _with_strides_of_operands(result: Any, operands: Any) -> Any:
-    """ATen's TensorIterator gives the strides of operands that are dense and alike, those of
-    dimensions of size 1 included, where torch's references make these anew."""
-    if not isinstance(result, Tensor) or not _has_size_1(result):
+def _as_iterated(func: Any, args: Sequence[Any], kwargs: Any, result: Any) -> Any:
+    """The result of a pointwise operator, which ATen's TensorIterator lays out."""
+    if not isinstance(result, Tensor):
         return result
-    tensors = [x for x in pytree.tree_leaves(operands) if isinstance(x, Tensor) and x.dim() > 0]
-    if not tensors:
+    if not _has_size_1(result) and all(map(is_row_major, (*args, *kwargs.values(), result))):
         return result
-    strides = tensors[0].stride()
-    if any(not _equal(x.shape, result.shape) or not _equal(x.stride(), strides) for x in tensors):
-        return result
-    sizes = zip(result.shape, strides, result.stride(), strict=True)
-    differ = [size for size, wanted, made in sizes if not _equal([wanted], [made])]
-    if not differ or any(not _equal([size], [1]) for size in differ):
-        return result
-    if not is_non_overlapping_and_dense_or_false(tensors[0]):
-        return result
-    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return _restrided(result, result_strides(func, args, kwargs, result))
 
 
 def _with_strides_of_index(result: Tensor, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
@@ -108,42 +120,50 @@ def _with_strides_of_index(result: Tensor, x: Tensor, indices: Sequence[Tensor |
     strides_of_x = [x.stride(d) for d in rest]
     strides_of_x[len(before) : len(before)] = [0] * index_dims
     chosen = torch.broadcast_tensors(*(indices[d] for d in given))
-    order = _physical_order(shape, [strides_of_x, *map(reshaped, chosen)])
+    order = physical_order(shape, [strides_of_x, *map(reshaped, chosen)])
     return torch.empty_permuted(shape, order, dtype=result.dtype, device=result.device)
 
 
-def _physical_order(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
-    """The dimensions of a result of TensorIterator, outermost first, by its operands' strides."""
-
-    def comes_later(a: int, b: int) -> int:
-        for operand in strides:
-            if operand[a] == 0 or operand[b] == 0:
-                continue
-            if operand[a] != operand[b]:
-                return 1 if operand[a] > operand[b] else -1
-            if sizes[a] > sizes[b]:
-                return 1
-        return 0
-
-    order = list(range(len(sizes)))[::-1]  # innermost first
-    for i in range(1, len(order)):  # an insertion sort, as pairs may be left undecided
-        moved = i
-        for j in range(i - 1, -1, -1):
-            compared = comes_later(order[j], order[moved])
-            if compared < 0:
-                break
-            if compared > 0:
-                order[j], order[moved] = order[moved], order[j]
-                moved = j
-    return order[::-1]
+def _copies(func: Any) -> bool:
+    """Whether the result's memory format is an argument."""
+    return any(argument.name == "memory_format" for argument in func._schema.arguments)
 
 
 def _is_roll_of_two_parts(x: Tensor, _shifts: Any, dims: Sequence[int] = ()) -> bool:
     return len(dims) == 1 and x.device.type == "cpu" and not is_row_major(x)
 
 
+def _restrided(result: Tensor, strides: Sequence[Any] | None) -> Tensor:
+    if strides is None or _equal(strides, result.stride()):
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+
+def _as_viewed(result: Tensor, x: Tensor) -> Tensor:
+    strides = view_strides(x, result.shape)
+    if strides is None or _equal(strides, result.stride()):
+        return result
+    return torch.as_strided(result, result.shape, strides)
+
+
+def _dropped(result: Tensor, x: Tensor) -> Tensor:
+    """On the CPU the product of x and a mask that is made like x."""
+    mask = torch.empty_strided(x.shape, preserved_strides(x), dtype=x.dtype, device=x.device)
+    return _restrided(result, result_strides(torch.ops.aten.mul.Tensor, (x, mask), {}, result))
+
+
+def _laid_out(result: Any, sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
+    """The results that have these sizes with these strides."""
+    if isinstance(result, Tensor):
+        return _restrided(result, strides) if _equal(result.shape, sizes) else result
+    return tuple(_laid_out(x, sizes, strides) for x in result)
+
+
 def with_eager_strides(func: Any, args: Sequence[Any], kwargs: Any, result: Any) -> Any:
     """Corrects operators whose fake results have other strides than their results in eager."""
+    packet = func.overloadpacket
+    if packet in _VIEWS:
+        return _as_viewed(result, args[0])
     if func is torch.ops.aten.pow.Scalar:
         return result.contiguous()
     if func is torch.ops.aten.log_sigmoid_forward.default:
@@ -155,10 +175,29 @@ def with_eager_strides(func: Any, args: Sequence[Any], kwargs: Any, result: Any)
         return torch.cat([operand.narrow(dim, 0, 1), rest], dim)
     if func is torch.ops.aten.index.Tensor:
         return _with_strides_of_index(result, *args)
-    if torch.Tag.pointwise in func.tags and not func._schema.is_mutable:
-        return _with_strides_of_operands(result, (args, kwargs))
-    if func.overloadpacket in _BATCH_NORMS and not is_row_major(args[0]):
-        # Made anew: `contiguous` would leave the strides of dimensions of size 1 as they are.
-        fitting = torch.empty_like(result[0], memory_format=_batch_norm_format(args[0]))
+    if torch.Tag.pointwise in func.tags and not func._schema.is_mutable and not _copies(func):
+        return _as_iterated(func, args, kwargs, result)
+    if args and isinstance(args[0], Tensor) and not is_row_major(args[0]):
+        return _of_other_order(packet, args[0], kwargs.get("memory_format"), result)
+    return result
+
+
+def _of_other_order(packet: Any, operand: Tensor, memory_format: Any, result: Any) -> Any:
+    """Results of an operand that is not row-major."""
+    sizes = operand.shape
+    # Made anew: `contiguous` would leave the strides of dimensions of size 1 as they are.
+    if packet in _BATCH_NORMS:
+        fitting = torch.empty_like(result[0], memory_format=_batch_norm_format(operand))
         return (fitting, *result[1:])
+    if packet in _ROW_MAJOR:
+        return _laid_out(result, sizes, strides_in_order(sizes, range(len(sizes))))
+    if packet in _LIKE_THE_OPERAND:
+        return _laid_out(result, sizes, preserved_strides(operand))
+    if packet in _NEW_LIKE_THE_OPERAND and memory_format in (None, torch.preserve_format):
+        return _restrided(result, dense_strides(operand))
+    if packet is torch.ops.aten.native_group_norm:
+        fitting = torch.empty_like(operand, memory_format=suggest_memory_format(operand))
+        return _laid_out(result, sizes, fitting.stride())
+    if packet is torch.ops.aten.native_dropout:
+        return (_dropped(result[0], operand), *result[1:])
     return result

@@ -244,7 +244,7 @@ _EAGER_STRIDE_KERNELS = dict.fromkeys(
 
 
 @contextlib.contextmanager
-def _eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
+def eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
     """Below all other modes, so that what it does is not traced itself."""
     dispatch = fake_mode.dispatch
 
@@ -268,7 +268,7 @@ def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTens
         fake_mode,
         enable_python_dispatcher(),
         _with_kernels({**_EAGER_KERNELS, **_EAGER_STRIDE_KERNELS}),
-        _eager_strides(fake_mode),
+        eager_strides(fake_mode),
     ):
         return run(*arguments)
 
@@ -337,7 +337,7 @@ def record(
         fake_mode,
         enable_python_dispatcher(),
         _with_kernels(_EAGER_KERNELS),
-        _eager_strides(fake_mode),
+        eager_strides(fake_mode),
         _without_effect_tokens(),
         FunctionalTensorMode(),
     ):

@@ -411,6 +411,8 @@ int StepBuilder::claim(int tensor, PlannedStorage::Role role, int index, const S
   if (free && whole && same_strides(t.layout, strides)) {
     storage.role = role;
     storage.index = index;
+    // Where the size is 1, the stride leads to no element, but whoever gets the result may ask.
+    plan_.tensors[static_cast<size_t>(tensor)].layout.strides = strides;
     return tensor;
   }
   Layout layout{t.layout.sizes, strides, 0};
