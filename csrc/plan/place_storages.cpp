@@ -242,7 +242,7 @@ class Placer {
       return plan_.storages[a].last_step < plan_.storages[b].last_step;
     });
     constexpr int64_t kMostSegments = 96;
-    constexpr int64_t kLeastBytes = 64 << 10;
+    constexpr int64_t kLeastBytes = 8 << 10;
     const int64_t target = std::max(total / kMostSegments, kLeastBytes);
     int segment = -1;
     for (size_t i : saved) {

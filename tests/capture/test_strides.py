@@ -28,6 +28,7 @@ TENSORS = (
     aten.div.Tensor,
     aten.gt.Tensor,
     aten.logical_and.default,
+    aten.masked_fill.Scalar,
     aten.maximum.default,
     aten.rsub.Tensor,
     aten.threshold_backward.default,
@@ -80,9 +81,13 @@ def calls(draw: st.DrawFn) -> tuple[Any, list[Any]]:
         own = own[1:] if i and len(own) > 1 and draw(st.booleans()) else own
         if "threshold" in str(func):
             own = sizes
-        dtype = torch.bool if func is aten.where.self and i == 0 else one_dtype or draw(FLOATS)
+        is_mask = (func, i) in ((aten.where.self, 0), (aten.masked_fill.Scalar, 1))
+        dtype = torch.bool if is_mask else one_dtype or draw(FLOATS)
         arguments.append(draw(laid_out(own, dtype)))
-    takes_number = with_number or func is aten.threshold_backward.default
+    takes_number = with_number or func in (
+        aten.threshold_backward.default,
+        aten.masked_fill.Scalar,
+    )
     return func, [*arguments, 0.5] if takes_number else arguments
 
 
@@ -101,7 +106,7 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda x: F.dropout(x, 0.5),
     "flatten": lambda x: x.flatten(0, 1),
     "flip": lambda x: x.flip(-1),
-    "group_norm": lambda x: F.group_norm(x, 1),
+    "group_norm": lambda x: torch.group_norm(x, 1),
     "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "log_softmax": lambda x: x.log_softmax(0),
     "roll": lambda x: x.roll(1, 0),

@@ -1,6 +1,8 @@
 #include "kernels/aten/allocation_counter.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 
 #include "kernels/aten/engine_device.h"
 #include "kernels/aten/library_probe.h"
@@ -10,16 +12,23 @@ namespace ortmodule {
 void AllocationCounter::reportMemoryUsage(void* block, int64_t bytes, size_t, size_t,
                                           c10::Device device) {
   if (device != engine_device()) return;
-  if (bytes > 0) blocks_[block] = bytes;
+  if (bytes > 0)
+    blocks_[block] = bytes;
+  else
+    blocks_.erase(block);
   now_ += bytes;
   peak_ = std::max(peak_, now_);
 }
 
 int64_t AllocationCounter::peak_beyond(std::span<const Buffer> results) const {
   int64_t given = 0;
-  for (const Buffer& result : results)
-    if (const auto found = blocks_.find(result.data()); found != blocks_.end())
-      given += found->second;
+  for (const Buffer& result : results) {
+    const auto after = blocks_.upper_bound(result.data());
+    if (!result.data() || after == blocks_.begin()) continue;
+    const auto& [block, bytes] = *std::prev(after);
+    const bool inside = std::less<>()(result.data(), static_cast<const char*>(block) + bytes);
+    if (inside) given += bytes;
+  }
   return std::max<int64_t>(peak_ - given, 0);
 }
 

@@ -25,7 +25,9 @@ class AllocationCounter final : public c10::MemoryReportingInfoBase {
 
  private:
   int64_t now_ = 0, peak_ = 0;
-  std::map<const void*, int64_t> blocks_;  // the allocator may give more than was asked for
+  // What is held. The allocator may give more than was asked for, and one that wraps torch's may
+  // put a header before a tensor's bytes: a result lies somewhere in its block.
+  std::map<const void*, int64_t> blocks_;
 };
 
 /// Measures the steps whose kernels are labelled inexact, and remembers what they took for the
