@@ -1,14 +1,9 @@
 // MatMul, FusedMatMul and Gemm through torch's GEMM into planned memory. A batched operand is never
 // copied: the batch dimensions that do not collapse are looped over.
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/baddbmm.h>
-#include <ATen/ops/bmm.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/mul.h>
-
 #include <algorithm>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/matrix_product.h"
 
 namespace ortmodule {
 namespace {
@@ -70,21 +65,6 @@ void collapse_batch(Sizes& batch, std::vector<BatchedMatrix*> operands) {
   }
 }
 
-void product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
-  at::Tensor target = out;
-  if (a.dim() == 2) {
-    if (alpha == 1.0) {
-      at::mm_out(target, a, b);
-    } else {
-      at::addmm_out(target, out, a, b, 0, alpha);
-    }
-  } else if (alpha == 1.0) {
-    at::bmm_out(target, a, b);
-  } else {
-    at::baddbmm_out(target, out, a, b, 0, alpha);
-  }
-}
-
 /// [batch, M, K] x [K, N] with a's rows nesting in the batch is one GEMM.
 bool merges_into_rows(const BatchedMatrix& a, const BatchedMatrix& b, const BatchedMatrix& y,
                       const Sizes& batch) {
@@ -101,7 +81,7 @@ void batched_product(const KernelArgs& args, double alpha, bool trans_a, bool tr
   collapse_batch(batch, {&a, &b, &y});
   if (merges_into_rows(a, b, y, batch)) {
     const int64_t rows = a.rows * (batch.empty() ? 1 : batch[0]);
-    product(y.matrix(0, rows), a.matrix(0, rows), b.matrix(0, b.rows), alpha);
+    matrix_product(y.matrix(0, rows), a.matrix(0, rows), b.matrix(0, b.rows), alpha);
     return;
   }
   // The innermost batch dimension goes to the batched GEMM, the others are counted through.
@@ -114,9 +94,9 @@ void batched_product(const KernelArgs& args, double alpha, bool trans_a, bool tr
       offset_b += index[d] * b.batch_strides[d];
       offset_y += index[d] * y.batch_strides[d];
     }
-    product(y.at(offset_y, batch[inner], y.batch_strides[inner]),
-            a.at(offset_a, batch[inner], a.batch_strides[inner]),
-            b.at(offset_b, batch[inner], b.batch_strides[inner]), alpha);
+    matrix_product(y.at(offset_y, batch[inner], y.batch_strides[inner]),
+                   a.at(offset_a, batch[inner], a.batch_strides[inner]),
+                   b.at(offset_b, batch[inner], b.batch_strides[inner]), alpha);
     more = false;
     for (size_t d = inner; d-- > 0;) {
       if (++index[d] < batch[d]) {
@@ -160,9 +140,9 @@ void gemm(const KernelArgs& args) {
   if (attrs.trans_a) a = a.t();
   if (attrs.trans_b) b = b.t();
   if (args.in.size() > 2 && args.in[2].data) {
-    at::addmm_out(y, as_tensor(args.in[2]), a, b, attrs.beta, attrs.alpha);
+    matrix_product_plus(y, as_tensor(args.in[2]), a, b, attrs.beta, attrs.alpha);
   } else {
-    product(y, a, b, attrs.alpha);
+    matrix_product(y, a, b, attrs.alpha);
   }
 }
 

@@ -1,0 +1,15 @@
+// Matrix products of torch tensors into planned memory, by the library that is fastest for them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace ortmodule {
+
+/// y = alpha * a @ b, of matrices or of batches of them.
+void matrix_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, double alpha);
+
+/// y = alpha * a @ b + beta * c of matrices; c broadcasts to y.
+void matrix_product_plus(const at::Tensor& y, const at::Tensor& c, const at::Tensor& a,
+                         const at::Tensor& b, double beta, double alpha);
+
+}  // namespace ortmodule

@@ -1,0 +1,83 @@
+"""Products of matrices large enough that their library, and the parts they go in, are chosen."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule
+from ortmodule_py.nn import LinearCrossEntropy
+
+
+class Layers(nn.Module):
+    """A bias or none, weights both ways round, and a factor that is folded into the product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(300, 257)
+        self.second = nn.Linear(257, 320, bias=False)
+        self.third = nn.Parameter(torch.randn(320, 130) * 0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.second(torch.relu(self.first(x)))
+        return (hidden @ self.third) * 0.37
+
+
+def _gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    y = module(x)
+    y.backward(torch.ones_like(y).tril())
+    gradients = [p.grad for p in module.parameters()]
+    return [t for t in (y.detach(), x.grad, *gradients) if t is not None]
+
+
+def _assert_near(got: list[Tensor], want: list[Tensor]) -> None:
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        assert (a.double() - b).abs().max() <= 2e-5 * b.abs().max()
+
+
+ROWS = (64, 300, 512, 520, 1000, 1100, 2305)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_products_in_parts(enabled: bool) -> None:
+    torch.manual_seed(0)
+    module = Layers()
+    model, wide = ORTModule(copy.deepcopy(module)), copy.deepcopy(module).double()
+    for rows in ROWS:
+        x = torch.randn(rows, 300)
+        model.zero_grad()
+        wide.zero_grad()
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            got = _gradients(model, x)
+        _assert_near(got, _gradients(wide, x.double()))
+
+
+def test_a_step_has_the_same_bits_again() -> None:
+    torch.manual_seed(0)
+    model = ORTModule(Layers())
+    for rows in (520, 1024):
+        x = torch.randn(rows, 300)
+        results = []
+        for _ in range(2):
+            model.zero_grad()
+            results.append(_gradients(model, x))
+        for a, b in zip(*results, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_loss_head_in_parts() -> None:
+    torch.manual_seed(0)
+    head = LinearCrossEntropy(256, 3001)
+    x, target = torch.randn(700, 256), torch.randint(3001, (700,))
+    got = []
+    for module, dtype in ((ORTModule(copy.deepcopy(head)), torch.float32), (head, torch.float64)):
+        given = x.to(dtype, copy=True).requires_grad_()
+        loss = module.to(dtype)(given, target)
+        loss.backward()
+        got.append([loss.detach(), given.grad, *(p.grad for p in module.parameters())])
+    _assert_near(got[0], got[1])
