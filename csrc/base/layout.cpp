@@ -70,6 +70,18 @@ bool is_matrix(const Layout& layout) {
   return row_major || column_major;
 }
 
+bool is_channels_last(const Layout& layout) {
+  const size_t rank = layout.sizes.size();
+  if (rank != 4 && rank != 5) return false;
+  int64_t expected = 1;
+  for (size_t i = 0; i < rank; ++i) {
+    const size_t dim = i == 0 ? 1 : i + 1 == rank ? 0 : rank - i;
+    if (layout.sizes[dim] != 1 && layout.strides[dim] != expected) return false;
+    expected *= layout.sizes[dim];
+  }
+  return true;
+}
+
 int64_t extent(const Layout& layout) {
   int64_t last = 0;
   for (size_t i = 0; i < layout.sizes.size(); ++i) {

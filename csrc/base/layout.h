@@ -32,6 +32,9 @@ bool is_inner_contiguous(const Layout& layout);
 
 /// One of the last two dimensions has stride 1 and the other steps over it: what GEMM takes.
 bool is_matrix(const Layout& layout);
+/// torch.channels_last of rank 4 or channels_last_3d of rank 5: dense, the channels (dimension 1)
+/// innermost and the others in their order.
+bool is_channels_last(const Layout& layout);
 
 /// Elements between the first and one past the last that are touched; 0 for empty tensors.
 int64_t extent(const Layout& layout);

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -53,6 +54,15 @@ struct EngineGuards {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
+
+/// `x`, copied if it lies otherwise.
+at::Tensor laid_out(const at::Tensor& x, const Layout& layout) {
+  for (size_t d = 0; d < layout.sizes.size(); ++d) {
+    if (layout.sizes[d] == 1 || x.stride(static_cast<int64_t>(d)) == layout.strides[d]) continue;
+    return at::empty_strided(layout.sizes, layout.strides, x.options()).copy_(x);
+  }
+  return x;
+}
 
 KernelContext make_context(const RunState& state, LibraryMeter& meter) {
   KernelContext context;
@@ -121,7 +131,9 @@ void begin_backward(RunState& state, const variable_list& grads, const variable_
                 "[backward] ortmodule_py runs one backward at a time, but found a batch of them "
                 "(is_grads_batched, vmap); compute them in a loop (vectorize=False), or set "
                 "ORTMODULE_BYPASS=1 to run the original module");
-    state.held.push_back(grad.to(to_scalar_type(input.value->dtype)).contiguous());
+    const auto output = static_cast<size_t>(plan.output_tensors[static_cast<size_t>(input.index)]);
+    state.held.push_back(laid_out(grad.to(to_scalar_type(input.value->dtype)),
+                                  grad_output_layout(plan.tensors[output].layout)));
     state.frame.bind(static_cast<int>(b), state.held.back().mutable_data_ptr());
   }
 }

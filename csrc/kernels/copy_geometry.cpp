@@ -12,6 +12,14 @@ CopyGeometry contiguous_geometry(const StepFacts& facts) {
   return {to.sizes, to.strides, broadcast_strides(facts.inputs.at(0).layout, to.sizes)};
 }
 
+std::vector<Sizes> concat_strides(const StepFacts& facts) {
+  const Layout& y = facts.outputs[0].layout;
+  const bool channels_last =
+      std::all_of(facts.inputs.begin(), facts.inputs.end(),
+                  [](const OperandFacts& x) { return is_channels_last(x.layout); });
+  return {channels_last ? strides_like(y.sizes, facts.inputs[0].layout) : y.strides};
+}
+
 std::vector<CopyGeometry> concat_geometry(const StepFacts& facts) {
   const Layout& y = facts.outputs[0].layout;
   const auto axis =

@@ -18,6 +18,8 @@ struct CopyGeometry {
 };
 
 CopyGeometry contiguous_geometry(const StepFacts& facts);
+/// Channels-last if all operands are, as in torch.
+std::vector<Sizes> concat_strides(const StepFacts& facts);
 /// One copy per operand.
 std::vector<CopyGeometry> concat_geometry(const StepFacts& facts);
 /// Negative pads cut: what remains of x is copied.

@@ -153,7 +153,8 @@ struct KernelArgs {
 
 /// The least a kernel demands of an operand's layout; the plan inserts a copy otherwise.
 /// Matrix: one of the last two dimensions has stride 1 and the other does not overlap it.
-enum class LayoutRule : uint8_t { Any, InnerContiguous, Matrix, Contiguous };
+/// MemoryFormat: row-major or channels-last.
+enum class LayoutRule : uint8_t { Any, InnerContiguous, Matrix, MemoryFormat, Contiguous };
 
 struct KernelDef {
   std::string_view op = {};    // operator name, or "PointwiseGroup"

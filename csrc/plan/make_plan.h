@@ -12,7 +12,7 @@ namespace ortmodule {
 
 struct PlanRequest {
   SymbolValues symbols;
-  std::vector<Layout> arguments;      // by graph input; OutputGrad inputs are contiguous
+  std::vector<Layout> arguments;      // by graph input; those of GradOutput inputs are not read
   std::vector<Sizes> output_strides;  // eager's, by GraphOutput::index; empty: as computed
   Device device = Device::CPU;
 };

@@ -107,6 +107,10 @@ struct Plan {
   SymbolValues symbols;
 };
 
+/// How the gradient of an output of that layout is to lie: as the output, or row-major if that has
+/// gaps. One that arrives otherwise is copied.
+Layout grad_output_layout(const Layout& output);
+
 /// The plan as a table: steps with kernel, operands, bytes; buffers; peak.
 std::string print(const Plan& plan);
 

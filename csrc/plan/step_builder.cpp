@@ -76,14 +76,24 @@ StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
   }
 }
 
+Layout grad_output_layout(const Layout& output) {
+  if (is_dense(output)) return {output.sizes, output.strides, 0};
+  return contiguous_layout(output.sizes);
+}
+
 void StepBuilder::bind_arguments() {
   const auto& inputs = lowered_.graph->inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value* value = inputs[i].value;
     const Sizes& sizes = sizes_of(value);
     Layout layout = contiguous_layout(sizes);
-    if (i < request_.arguments.size() && inputs[i].kind != InputKind::GradOutput)
-      layout = request_.arguments[i];
+    const auto output = static_cast<size_t>(inputs[i].index);
+    if (inputs[i].kind != InputKind::GradOutput) {
+      if (i < request_.arguments.size()) layout = request_.arguments[i];
+    } else if (output < request_.output_strides.size() &&
+               request_.output_strides[output].size() == sizes.size()) {
+      layout = grad_output_layout({sizes, request_.output_strides[output], 0});
+    }
     ORTM_CHECK(layout.sizes == sizes, "[plan] argument ", value->name,
                " must have the sizes it was captured with");
     layout.offset = 0;
@@ -293,6 +303,21 @@ void StepBuilder::choose_kernel(PlannedStep& step, const StepNodes& nodes) {
                   node.origin.module, ", ", node.origin.source, "): ", why));
 }
 
+namespace {
+
+bool fits(const Layout& layout, LayoutRule rule) {
+  switch (rule) {
+    case LayoutRule::Any: return true;
+    case LayoutRule::InnerContiguous: return is_inner_contiguous(layout) || is_contiguous(layout);
+    case LayoutRule::Matrix: return is_matrix(layout) || is_contiguous(layout);
+    case LayoutRule::MemoryFormat: return is_contiguous(layout) || is_channels_last(layout);
+    case LayoutRule::Contiguous: return is_contiguous(layout);
+  }
+  return false;
+}
+
+}  // namespace
+
 bool StepBuilder::conform_operands(PlannedStep& step, Region region) {
   bool changed = false;
   for (size_t i = 0; i < step.in.size(); ++i) {
@@ -300,10 +325,7 @@ bool StepBuilder::conform_operands(PlannedStep& step, Region region) {
     const Layout layout = plan_.tensors[static_cast<size_t>(step.in[i])].layout;
     const auto& rules = step.kernel->input_rules;
     const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
-    const bool fits = rule == LayoutRule::Any ||
-                      (rule == LayoutRule::InnerContiguous && is_inner_contiguous(layout)) ||
-                      (rule == LayoutRule::Matrix && is_matrix(layout)) || is_contiguous(layout);
-    if (fits) continue;
+    if (fits(layout, rule)) continue;
     step.in[i] = contiguous_copy(step.in[i], region,
                                  str(step.kernel->name, " wants operand ", i, " contiguous"));
     step.facts.inputs[i].layout = plan_.tensors[static_cast<size_t>(step.in[i])].layout;

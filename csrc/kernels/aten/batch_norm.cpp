@@ -9,6 +9,15 @@
 namespace ortmodule {
 namespace {
 
+// The result takes over the memory format of x, as in torch.
+std::vector<Sizes> batch_norm_strides(const StepFacts& facts) {
+  return {strides_like(facts.outputs[0].layout.sizes, facts.inputs[0].layout)};
+}
+
+std::vector<Sizes> batch_norm_grad_strides(const StepFacts& facts) {
+  return {strides_like(facts.outputs[0].layout.sizes, facts.inputs[1].layout)};
+}
+
 std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i) {
   if (i >= args.in.size() || !args.in[i].data) return std::nullopt;
   return as_tensor(args.in[i]);
@@ -47,12 +56,16 @@ REGISTER_ATEN_KERNEL({.op = "BatchNormInternal",
                       .name = "batch_norm_aten",
                       .dtypes = kAllFloats,
                       .run = batch_norm,
-                      .library_bytes = probed_bytes<batch_norm>});
+                      .library_bytes = probed_bytes<batch_norm>,
+                      .output_strides = batch_norm_strides,
+                      .input_rules = {LayoutRule::MemoryFormat}});
 REGISTER_ATEN_KERNEL({.op = "BatchNormInternalGrad",
                       .name = "batch_norm_grad_aten",
                       .dtypes = kAllFloats,
                       .run = batch_norm_grad,
                       .library_bytes = probed_bytes<batch_norm_grad, true>,
+                      .output_strides = batch_norm_grad_strides,
+                      .input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat},
                       .gives_results = true});
 
 }  // namespace

@@ -252,6 +252,23 @@ size_t operator_library_bytes(const StepFacts& facts) {
   return probed_bytes<call_operator, prepare_call, true>(facts);
 }
 
+/// Torch's operators on images give channels-last results for channels-last operands. Where one
+/// does not, its result is copied.
+std::vector<Sizes> operator_strides(const StepFacts& facts) {
+  std::vector<Sizes> strides;
+  for (const OperandFacts& output : facts.outputs) {
+    strides.push_back(output.layout.strides);
+    for (const OperandFacts& x : facts.inputs) {
+      if (x.layout.sizes.size() != output.layout.sizes.size() || is_contiguous(x.layout) ||
+          !is_channels_last(x.layout))
+        continue;
+      strides.back() = strides_like(output.layout.sizes, x.layout);
+      break;
+    }
+  }
+  return strides;
+}
+
 Reason not_strided(const StepFacts& facts) {
   if (demands_contiguous(facts)) return "the operator demands contiguous operands";
   return unknown_operator(facts);
@@ -268,6 +285,7 @@ REGISTER_ATEN_KERNEL({.op = "ATen",
                       .run = call_operator,
                       .unsupported = not_strided,
                       .library_bytes = operator_library_bytes,
+                      .output_strides = operator_strides,
                       .prepare = prepare_call,
                       .layout = LayoutRule::Any,
                       .gives_results = true,

@@ -29,6 +29,14 @@ std::shared_ptr<const void> prepare_pooling(const StepFacts& facts) {
   return pooling;
 }
 
+// Results take over the memory format of x, as in torch; a gradient that of the incoming one.
+std::vector<Sizes> pooled_strides(const StepFacts& facts) {
+  std::vector<Sizes> strides;
+  for (const OperandFacts& output : facts.outputs)
+    strides.push_back(strides_like(output.layout.sizes, facts.inputs[0].layout));
+  return strides;
+}
+
 void max_pool(const KernelArgs& args) {
   const Pooling& p = *static_cast<const Pooling*>(args.prepared);
   at::Tensor y = as_tensor(args.out[0]);
@@ -65,26 +73,34 @@ REGISTER_ATEN_KERNEL({.op = "MaxPool",
                       .dtypes = kAllFloats,
                       .run = max_pool,
                       .library_bytes = probed_bytes<max_pool, prepare_pooling>,
-                      .prepare = prepare_pooling});
+                      .output_strides = pooled_strides,
+                      .prepare = prepare_pooling,
+                      .layout = LayoutRule::MemoryFormat});
 REGISTER_ATEN_KERNEL({.op = "MaxPoolGrad",
                       .name = "max_pool_grad_aten",
                       .dtypes = kAllFloats,
                       .run = max_pool_grad,
                       .library_bytes = probed_bytes<max_pool_grad, prepare_pooling>,
-                      .prepare = prepare_pooling},
+                      .output_strides = pooled_strides,
+                      .prepare = prepare_pooling,
+                      .layout = LayoutRule::MemoryFormat},
                      {.deterministic = false});
 REGISTER_ATEN_KERNEL({.op = "AveragePool",
                       .name = "average_pool_aten",
                       .dtypes = kAllFloats,
                       .run = average_pool,
                       .library_bytes = probed_bytes<average_pool, prepare_pooling>,
-                      .prepare = prepare_pooling});
+                      .output_strides = pooled_strides,
+                      .prepare = prepare_pooling,
+                      .layout = LayoutRule::MemoryFormat});
 REGISTER_ATEN_KERNEL({.op = "AveragePoolGrad",
                       .name = "average_pool_grad_aten",
                       .dtypes = kAllFloats,
                       .run = average_pool_grad,
                       .library_bytes = probed_bytes<average_pool_grad, prepare_pooling>,
-                      .prepare = prepare_pooling});
+                      .output_strides = pooled_strides,
+                      .prepare = prepare_pooling,
+                      .layout = LayoutRule::MemoryFormat});
 
 }  // namespace
 }  // namespace ortmodule

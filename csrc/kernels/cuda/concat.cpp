@@ -27,6 +27,7 @@ REGISTER_KERNEL({.op = "Concat",
                  .dtypes = kEveryType,
                  .run = run_concat,
                  .unsupported = copy_unsupported,
+                 .output_strides = concat_strides,
                  .prepare = prepare_concat,
                  .layout = LayoutRule::Any});
 
