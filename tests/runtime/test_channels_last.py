@@ -42,12 +42,11 @@ def test_images_keep_their_memory_format(memory_format: torch.memory_format) -> 
     x = torch.randn(2, 8, 12, 10).to(memory_format=memory_format)
     wide = copy.deepcopy(module).double()
     model = ORTModule(copy.deepcopy(module))
+    ones = torch.ones_like(module(x))
     for _ in range(2):
         model.zero_grad()
         with testing.measure_peak() as peak:
-            y = model(x)
-            y.backward(torch.ones_like(y))
-            del y
+            model(x).backward(ones)
     want = wide(x.double())
     assert model(x).stride() == module(x).stride()
     torch.testing.assert_close(model(x).double(), wide(x.double()), rtol=1e-4, atol=1e-4)
@@ -58,6 +57,5 @@ def test_images_keep_their_memory_format(memory_format: torch.memory_format) -> 
         torch.testing.assert_close(ours.grad.double(), exact.grad, rtol=1e-3, atol=1e-3)
     assert _copies(model) == []
     counted = peak.peak_bytes - peak.start_bytes
-    # Beside the counting allocator's headers there is the gradient that the test itself makes.
-    ones = 2 * 8 * 12 * 10 * 4
-    assert abs(counted - ones - last_run_report(model)["planned_peak_bytes"]) <= 2048
+    # The counting allocator's headers, of 64 bytes each, are taken for scratch.
+    assert abs(counted - last_run_report(model)["planned_peak_bytes"]) <= 1024

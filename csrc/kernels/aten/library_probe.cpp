@@ -129,6 +129,14 @@ std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(c
   return known.by_signature[key] = bytes;
 }
 
+size_t bytes_taken_by(const std::function<void()>& call) {
+  const Guards guards;
+  const auto counter = std::make_shared<AllocationCounter>();
+  const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
+  call();
+  return static_cast<size_t>(counter->peak_beyond({}));
+}
+
 size_t noted_library_bytes(const StepFacts& facts) {
   KnownBytes& known = known_bytes();
   const std::lock_guard lock(known.mutex);

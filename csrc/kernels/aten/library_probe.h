@@ -1,6 +1,8 @@
 // What a library call allocates inside, found by making it once.
 #pragma once
 
+#include <functional>
+
 #include "kernels/kernel.h"
 
 namespace ortmodule {
@@ -13,6 +15,9 @@ namespace ortmodule {
 std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(const KernelArgs&),
                                            const std::shared_ptr<const void>& prepared,
                                            bool gives_results);
+
+/// Bytes that `call` takes from torch's allocator on engine_device() at its peak.
+size_t bytes_taken_by(const std::function<void()>& call);
 
 /// The most that runs of such a step were seen to take, or 0: for operators that zeros are no
 /// operands of.

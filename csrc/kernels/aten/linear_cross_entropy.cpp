@@ -4,7 +4,9 @@
 // Scores of 16 bits are widened first, as torch does under autocast; the gradient of a row is not
 // divided by the mean's divisor until it is wide, since 16 bits would lose it. On CUDA the divisor
 // stays on the device, where nothing waits for it: the results are scaled once at the end.
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/addmv.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/sum.h>
@@ -15,7 +17,6 @@
 #include <array>
 
 #include "kernels/aten/aten_views.h"
-#include "kernels/aten/matrix_product.h"
 #include "kernels/dtype_dispatch.h"
 #include "kernels/scalar_math.h"
 
@@ -306,11 +307,12 @@ class Head {
   }
 
   void write_scores(int64_t begin, int64_t count) {
-    const at::Tensor out = narrow(count);
-    if (operand(kBias).data)
-      matrix_product_plus(out, as_tensor(args_.in[kBias]), x_rows(begin, count), w_, 1.0, 1.0);
-    else
-      matrix_product(out, x_rows(begin, count), w_, 1.0);
+    at::Tensor out = narrow(count);
+    if (operand(kBias).data) {
+      at::addmm_out(out, as_tensor(args_.in[kBias]), x_rows(begin, count), w_);
+    } else {
+      at::mm_out(out, x_rows(begin, count), w_);
+    }
     if (s_.widens()) scores(count).copy_(out);
   }
 
@@ -366,9 +368,9 @@ class Head {
     const double beta = begin == 0 ? 0.0 : 1.0;
     if (wanted(kUnitDw)) {
       const at::Tensor x = wide_x(begin, count);
-      const at::Tensor dw = result(kUnitDw);
+      at::Tensor dw = result(kUnitDw);
       const at::Tensor a = s_.trans_b ? dscores.t() : x.t();
-      matrix_product_plus(dw, dw, a, s_.trans_b ? x : dscores, beta, scale_);
+      at::addmm_out(dw, dw, a, s_.trans_b ? x : dscores, beta, scale_);
     }
     if (wanted(kUnitDbias)) {
       at::Tensor dbias = result(kUnitDbias);
@@ -379,13 +381,13 @@ class Head {
   void add_dx(int64_t begin, int64_t count, const at::Tensor& dscores) {
     at::Tensor dx = result(kUnitDx).narrow(0, begin, count);
     if (!s_.widens()) {
-      matrix_product(dx, dscores, w_.t(), scale_);
+      at::addmm_out(dx, dx, dscores, w_.t(), 0, scale_);
       return;
     }
     at::Tensor rounded = narrow(count);
     rounded.copy_(dscores);
-    const at::Tensor product = matrix(p_.workspace.narrow_dx, s_.dtype, count, s_.channels);
-    matrix_product(product, rounded, w_.t(), 1.0);
+    at::Tensor product = matrix(p_.workspace.narrow_dx, s_.dtype, count, s_.channels);
+    at::mm_out(product, rounded, w_.t());
     dx.copy_(product);
     if (scale_ != 1.0) dx.mul_(scale_);
   }

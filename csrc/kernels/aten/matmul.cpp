@@ -73,15 +73,18 @@ bool merges_into_rows(const BatchedMatrix& a, const BatchedMatrix& b, const Batc
          y.batch_strides[0] == y.rows * y.row_stride;
 }
 
-void batched_product(const KernelArgs& args, double alpha, bool trans_a, bool trans_b) {
-  const TensorView& out = args.out[0];
+/// Calls `product(y, a, b)` for every pair of matrices, or of batches of them, that torch
+/// multiplies at once.
+template <class Product>
+void for_each_product(const TensorView& out, const TensorView& left, const TensorView& right,
+                      bool trans_a, bool trans_b, Product product) {
   if (out.element_count() == 0) return;
   Sizes batch(out.sizes, out.sizes + out.rank - 2);
-  BatchedMatrix a(args.in[0], batch, trans_a), b(args.in[1], batch, trans_b), y(out, batch, false);
+  BatchedMatrix a(left, batch, trans_a), b(right, batch, trans_b), y(out, batch, false);
   collapse_batch(batch, {&a, &b, &y});
   if (merges_into_rows(a, b, y, batch)) {
     const int64_t rows = a.rows * (batch.empty() ? 1 : batch[0]);
-    matrix_product(y.matrix(0, rows), a.matrix(0, rows), b.matrix(0, b.rows), alpha);
+    product(y.matrix(0, rows), a.matrix(0, rows), b.matrix(0, b.rows));
     return;
   }
   // The innermost batch dimension goes to the batched GEMM, the others are counted through.
@@ -94,9 +97,9 @@ void batched_product(const KernelArgs& args, double alpha, bool trans_a, bool tr
       offset_b += index[d] * b.batch_strides[d];
       offset_y += index[d] * y.batch_strides[d];
     }
-    matrix_product(y.at(offset_y, batch[inner], y.batch_strides[inner]),
-                   a.at(offset_a, batch[inner], a.batch_strides[inner]),
-                   b.at(offset_b, batch[inner], b.batch_strides[inner]), alpha);
+    product(y.at(offset_y, batch[inner], y.batch_strides[inner]),
+            a.at(offset_a, batch[inner], a.batch_strides[inner]),
+            b.at(offset_b, batch[inner], b.batch_strides[inner]));
     more = false;
     for (size_t d = inner; d-- > 0;) {
       if (++index[d] < batch[d]) {
@@ -127,7 +130,27 @@ std::shared_ptr<const void> prepare_matmul(const StepFacts& facts) {
 
 void matmul(const KernelArgs& args) {
   const auto& attrs = *static_cast<const MatMulAttrs*>(args.prepared);
-  batched_product(args, attrs.alpha, attrs.trans_a, attrs.trans_b);
+  for_each_product(args.out[0], args.in[0], args.in[1], attrs.trans_a, attrs.trans_b,
+                   [&](const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
+                     matrix_product(y, a, b, attrs.alpha);
+                   });
+}
+
+/// An operand as far as its layout goes.
+TensorView without_data(const OperandFacts& operand) {
+  return {nullptr, operand.dtype, static_cast<int>(operand.layout.sizes.size()),
+          operand.layout.sizes.data(), operand.layout.strides.data()};
+}
+
+size_t matmul_bytes(const StepFacts& facts) {
+  const Attrs& attrs = facts.node().attrs;
+  size_t bytes = 0;
+  for_each_product(without_data(facts.outputs[0]), without_data(facts.inputs[0]),
+                   without_data(facts.inputs[1]), attrs.flag("transA"), attrs.flag("transB"),
+                   [&](const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
+                     bytes = std::max(bytes, matrix_product_bytes(y, a, b, 0.0));
+                   });
+  return bytes;
 }
 
 // y = alpha * A' @ B' + beta * C, C broadcast to [M, N]
@@ -146,6 +169,18 @@ void gemm(const KernelArgs& args) {
   }
 }
 
+size_t gemm_bytes(const StepFacts& facts) {
+  const Attrs& attrs = facts.node().attrs;
+  const at::Tensor y = as_tensor(without_data(facts.outputs[0]));
+  at::Tensor a = as_tensor(without_data(facts.inputs[0]));
+  at::Tensor b = as_tensor(without_data(facts.inputs[1]));
+  if (y.numel() == 0) return 0;
+  if (attrs.flag("transA")) a = a.t();
+  if (attrs.flag("transB")) b = b.t();
+  const bool adds = facts.inputs.size() > 2 && facts.inputs[2].dtype != DType::Undefined;
+  return matrix_product_bytes(y, a, b, adds ? attrs.number("beta", 1.0) : 0.0);
+}
+
 constexpr DTypeSet kGemmTypes =
     kAllFloats | kIntegers | DTypeSet{DType::Complex64, DType::Complex128};
 
@@ -153,18 +188,21 @@ REGISTER_ATEN_KERNEL({.op = "MatMul",
                       .name = "matmul_aten",
                       .dtypes = kGemmTypes,
                       .run = matmul,
+                      .library_bytes = matmul_bytes,
                       .prepare = prepare_matmul,
                       .layout = LayoutRule::Matrix});
 REGISTER_ATEN_KERNEL({.op = "FusedMatMul",
                       .name = "fused_matmul_aten",
                       .dtypes = kGemmTypes,
                       .run = matmul,
+                      .library_bytes = matmul_bytes,
                       .prepare = prepare_matmul,
                       .layout = LayoutRule::Matrix});
 REGISTER_ATEN_KERNEL({.op = "Gemm",
                       .name = "gemm_aten",
                       .dtypes = kGemmTypes,
                       .run = gemm,
+                      .library_bytes = gemm_bytes,
                       .prepare = prepare_matmul,
                       .layout = LayoutRule::Matrix,
                       .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any}});

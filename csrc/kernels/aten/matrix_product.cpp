@@ -1,15 +1,20 @@
 #include "kernels/aten/matrix_product.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
+#include <mutex>
 #include <optional>
 
-#include "kernels/kernel.h"
+#include "kernels/aten/library_probe.h"
 
 namespace at::native {
 
@@ -139,7 +144,43 @@ void accumulate(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b,
   }
 }
 
+/// What oneDNN takes for one part, into which it copies blocks of its operands: a call on zeros
+/// tells, one for each combination of sizes in this process.
+size_t part_bytes(const OnednnProduct& how, int64_t length, const at::Tensor& a,
+                  const at::Tensor& b, double beta) {
+  static std::mutex mutex;
+  static std::map<std::array<int64_t, 7>, size_t> known;
+  const bool rows = how.dim == LongDim::Rows;
+  const int64_t other = a.size(rows ? 1 : 0);
+  const std::array<int64_t, 7> key{
+      rows, length, other, b.size(1), b.stride(1) == 1, beta != 0.0, at::get_num_threads()};
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  const at::Tensor part_a = at::zeros({length, other}),
+                   y = at::zeros({rows ? length : other, b.size(1)});
+  const int64_t inner = rows ? other : length;
+  const at::Tensor part_b =
+      is_row_major(b) ? at::zeros({inner, b.size(1)}) : at::zeros({b.size(1), inner}).t();
+  return known[key] = bytes_taken_by([&] {
+           at::native::mkldnn_matmul(rows ? part_a : part_a.t(), part_b, y,
+                                     static_cast<float>(beta), 1);
+         });
+}
+
 }  // namespace
+
+size_t matrix_product_bytes(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b,
+                            double beta) {
+  const bool plain_sum = beta == 0.0 || beta == 1.0;
+  const auto how = plain_sum ? OnednnProduct::of(y, a, b) : std::nullopt;
+  size_t bytes = 0;
+  if (how)
+    how->parts.run([&](int64_t begin, int64_t length) {
+      const bool adds = beta != 0.0 || (how->dim == LongDim::Inner && begin > 0);
+      bytes = std::max(bytes, part_bytes(*how, length, a, b, adds ? 1.0 : 0.0));
+    });
+  return bytes;
+}
 
 void matrix_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, double alpha) {
   at::Tensor target = y;

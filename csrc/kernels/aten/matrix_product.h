@@ -12,4 +12,8 @@ void matrix_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& 
 void matrix_product_plus(const at::Tensor& y, const at::Tensor& c, const at::Tensor& a,
                          const at::Tensor& b, double beta, double alpha);
 
+/// Bytes that such a product takes from torch's allocator while it runs; the data is not read.
+size_t matrix_product_bytes(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b,
+                            double beta);
+
 }  // namespace ortmodule
