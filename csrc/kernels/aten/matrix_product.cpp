@@ -156,13 +156,16 @@ size_t part_bytes(const OnednnProduct& how, int64_t length, const at::Tensor& a,
       rows, length, other, b.size(1), b.stride(1) == 1, beta != 0.0, at::get_num_threads()};
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(key); found != known.end()) return found->second;
-  const at::Tensor part_a = at::zeros({length, other}),
-                   y = at::zeros({rows ? length : other, b.size(1)});
-  const int64_t inner = rows ? other : length;
-  const at::Tensor part_b =
-      is_row_major(b) ? at::zeros({inner, b.size(1)}) : at::zeros({b.size(1), inner}).t();
+  const int64_t inner = rows ? other : length, columns = b.size(1);
+  // Products of zeros are zeros, so one memory serves as both operands and the result.
+  const at::Tensor memory =
+      at::zeros({std::max({length * other, inner * columns, (rows ? length : other) * columns})});
+  const auto matrix = [&](int64_t m, int64_t n) { return memory.narrow(0, 0, m * n).view({m, n}); };
+  const at::Tensor part = matrix(length, other);
+  const at::Tensor part_b = is_row_major(b) ? matrix(inner, columns) : matrix(columns, inner).t();
   return known[key] = bytes_taken_by([&] {
-           at::native::mkldnn_matmul(rows ? part_a : part_a.t(), part_b, y,
+           at::native::mkldnn_matmul(rows ? part : part.t(), part_b,
+                                     matrix(rows ? length : other, columns),
                                      static_cast<float>(beta), 1);
          });
 }
