@@ -39,7 +39,11 @@ _NEW_LIKE_THE_OPERAND = (
     torch.ops.aten.randn_like,
     torch.ops.aten.zeros_like,
 )
-_VIEWS = (torch.ops.aten.view, torch.ops.aten._unsafe_view, torch.ops.aten._reshape_alias)
+_VIEWS = (
+    torch.ops.aten.view.default,
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten._reshape_alias.default,
+)
 _BATCH_NORMS = (
     torch.ops.aten.native_batch_norm,
     torch.ops.aten._native_batch_norm_legit,
@@ -162,7 +166,7 @@ def _laid_out(result: Any, sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
 def with_eager_strides(func: Any, args: Sequence[Any], kwargs: Any, result: Any) -> Any:
     """Corrects operators whose fake results have other strides than their results in eager."""
     packet = func.overloadpacket
-    if packet in _VIEWS:
+    if func in _VIEWS:
         return _as_viewed(result, args[0])
     if func is torch.ops.aten.pow.Scalar:
         return result.contiguous()

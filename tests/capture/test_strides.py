@@ -114,6 +114,7 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "sort": lambda x: x.sort(0)[0],
     "sum": lambda x: x.sum(-1, keepdim=True),
     "tril": torch.tril,
+    "as integers": lambda x: x.view(torch.int32),
     "view": lambda x: x.view(1, *x.shape[:-1], 1, x.shape[-1]),
     "without 1": lambda x: x.reshape([size for size in x.shape if size != 1]),
     "zeros_like": torch.zeros_like,

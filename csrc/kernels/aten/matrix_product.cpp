@@ -62,27 +62,30 @@ std::optional<LongDim> long_dim(const at::Tensor& y, const at::Tensor& a, const 
 
 /// oneDNN generates code for each combination of sizes, which takes milliseconds, most where they
 /// are no powers of two. So the long dimension goes in parts of a few lengths, and no new batch or
-/// sequence length waits for code; what is left goes to torch.
+/// sequence length waits for code; what is left goes to torch. The code takes memory as well, about
+/// 1 MiB for each length, which no plan sees: products of little memory are left to torch.
 struct Parts {
   std::array<int64_t, 3> lengths{};
   int64_t end = 0;  // where the rest begins
 
-  /// Nothing if the parts do not pay: each reads the whole of the other matrix again, and costs
-  /// 20 us.
-  static std::optional<Parts> of(int64_t size, int64_t multiplications_per_row) {
-    constexpr int64_t kWorthwhile = 8 << 20;  // multiplications
+  /// Nothing if the parts do not pay: each reads the whole of the other matrix again. `row_bytes`
+  /// of the matrices with the long dimension, `other_bytes` of the one without.
+  static std::optional<Parts> of(int64_t size, int64_t row_bytes, int64_t other_bytes) {
+    constexpr int64_t kLeastBytes = 8 << 20;  // of a part
     constexpr int64_t kRowsPerReading = 200;  // oneDNN gains about as much time in so many rows
     Parts parts;
     int64_t readings = -1;
     for (int64_t& part : parts.lengths) {
       for (const int64_t length : {2048, 1024, 512, 256, 128, 64})
-        if (part == 0 && length <= size - parts.end) part = length;
+        if (part == 0 && length <= size - parts.end &&
+            length * row_bytes + other_bytes >= kLeastBytes)
+          part = length;
       parts.end += part;
       readings += part > 0;
     }
     readings += parts.end < size;
     const bool pays = size - readings * kRowsPerReading >= size / 2;
-    if (!pays || parts.end * multiplications_per_row < kWorthwhile) return std::nullopt;
+    if (!pays || parts.end == 0) return std::nullopt;
     return parts;
   }
 
@@ -106,7 +109,9 @@ struct OnednnProduct {
     const auto dim = long_dim(y, a, b);
     if (!dim) return std::nullopt;
     const bool rows = *dim == LongDim::Rows;
-    const auto parts = Parts::of(a.size(rows ? 0 : 1), a.size(rows ? 1 : 0) * b.size(1));
+    const int64_t other = a.size(rows ? 1 : 0), columns = b.size(1), item = a.element_size();
+    const auto parts =
+        Parts::of(a.size(rows ? 0 : 1), (other + columns) * item, other * columns * item);
     if (!parts) return std::nullopt;
     return OnednnProduct{*dim, *parts};
   }
