@@ -70,7 +70,7 @@ def test_a_step_has_the_same_bits_again() -> None:
             assert torch.equal(a, b)
 
 
-def test_a_loss_head_in_parts() -> None:
+def test_a_large_loss_head() -> None:
     torch.manual_seed(0)
     head = LinearCrossEntropy(256, 3001)
     x, target = torch.randn(700, 256), torch.randint(3001, (700,))

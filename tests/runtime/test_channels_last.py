@@ -30,7 +30,7 @@ class Images(nn.Module):
 
 
 def _copies(model: ORTModule) -> list[str]:
-    """Copies of values of four dimensions in the plan."""
+    """The copies of operands that the plan had to insert."""
     text = model._compiler.pieces[0].compiled.text("plan")
     return [line for line in text.splitlines() if line.startswith("note: copy")]
 
