@@ -12,6 +12,8 @@ def cases() -> list[Case]:
         case(_ADDMM, lambda n: (normal(5), normal(n, 3), normal(3, 5))),
         case(_ADDMM, lambda n: (normal(n, 1), normal(n, 3), normal(3, 5)), label="-column"),
         case(_ADDMM, lambda n: (normal(n, 5), normal(n, 3), normal(3, 5)), beta=0.5, alpha=2),
+        # Too large for the kernel that calls BLAS directly.
+        case(_ADDMM, lambda n: (normal(1024), normal(n, 1024), normal(1024, 1024)), label="-large"),
         case(
             _ADDMM,
             lambda n: (normal(5), normal(n, 3), normal(3, 5)),

@@ -51,6 +51,9 @@ def cases() -> list[Case]:
         case(_LINEAR, lambda n: (normal(2, n, 3), normal(5, 3), normal(5)), label="-3d"),
         case(_LINEAR, lambda n: (normal(2, 2, n, 3), normal(5, 3)), label="-4d"),
         case(_LINEAR, lambda n: (normal(3), normal(5, 3), normal(5)), label="-1d"),
+        # Too large for the kernels that call BLAS directly.
+        case(_LINEAR, lambda n: (normal(n, 1024), normal(1024, 1024)), label="-large"),
+        case(_MATMUL, lambda n: (normal(2, n, 1024), normal(1024, 512)), label="-large"),
         case("aten.mm.default", lambda n: (normal(n, 3), normal(3, 5))),
         case("aten.bmm.default", lambda n: (normal(n, 2, 3), normal(n, 3, 5))),
         case("aten.mv.default", lambda n: (normal(n, 3), normal(3))),
