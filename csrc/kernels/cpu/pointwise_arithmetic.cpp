@@ -11,7 +11,7 @@ using namespace formulas;
 
 template <class F, class In, class Out>
 void where(const MicroArgs& m) {
-  const bool* condition = static_cast<const bool*>(m.in[0]);
+  const auto* condition = static_cast<const TileElement<bool>*>(m.in[0]);
   const In* a = static_cast<const In*>(m.in[1]);
   const In* b = static_cast<const In*>(m.in[2]);
   Out* out = static_cast<Out*>(m.out);
@@ -19,7 +19,7 @@ void where(const MicroArgs& m) {
   ORTM_SIMD
   for (int64_t i = 0; i < count; ++i) {
     const In x = a[i], y = b[i];  // both read, so that the choice is a blend and not a branch
-    out[i] = F()(condition[i], x, y);
+    out[i] = F()(element_value<bool>(condition[i]), x, y);
   }
 }
 

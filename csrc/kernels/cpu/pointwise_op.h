@@ -58,14 +58,26 @@ using StoreFn = void (*)(void* to, const void* tile, int64_t count, int64_t stri
 StoreFn store_of(DType dtype);
 
 // --- loops -------------------------------------------------------------------------------------
+/// Truths are read as bytes: of a loop over bool, GCC 12 makes a branch per element.
+template <class T>
+using TileElement = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
+
+template <class T>
+inline T element_value(TileElement<T> element) {
+  if constexpr (std::is_same_v<T, bool>)
+    return element != 0;
+  else
+    return element;
+}
+
 template <class F, class In, class Out = In>
 void unary(const MicroArgs& m) {
   const F f = make_functor<F>(*m.params);
-  const In* a = static_cast<const In*>(m.in[0]);
+  const auto* a = static_cast<const TileElement<In>*>(m.in[0]);
   Out* out = static_cast<Out*>(m.out);
   const int64_t count = m.count;
   ORTM_SIMD
-  for (int64_t i = 0; i < count; ++i) out[i] = f(a[i]);
+  for (int64_t i = 0; i < count; ++i) out[i] = f(element_value<In>(a[i]));
 }
 
 template <class F, class In, class Out = In>
