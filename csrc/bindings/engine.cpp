@@ -1,5 +1,6 @@
 #include "bindings/engine.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
@@ -282,6 +283,8 @@ SessionOptions session_options(const PieceOptions& options) {
   result.training = options.training;
   result.plan_cache_size = static_cast<size_t>(options.plan_cache_size);
   result.optimizer.verify = options.verify;
+  result.optimizer.channels_last =
+      result.device == Device::CPU && at::hasMKLDNN() && at::globalContext().userEnabledMkldnn();
   result.optimizer.disabled = {options.disabled_passes.begin(), options.disabled_passes.end()};
   if (options.fuel >= 0) result.optimizer.fuel = std::make_shared<int64_t>(options.fuel);
   result.optimizer.dump = options.dump;

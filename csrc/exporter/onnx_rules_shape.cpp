@@ -95,6 +95,7 @@ void lower_custom_gradient(C c) {
 const OnnxRuleRegistrar rules({{"Identity", lower_identity},
                                {"Detach", lower_identity},
                                {"Contiguous", lower_identity},
+                               {"ChannelsLast", lower_identity},
                                {"Reshape", lower_reshape},
                                {"Expand", lower_expand},
                                {"Unsqueeze", lower_axes_operand},

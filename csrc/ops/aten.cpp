@@ -9,12 +9,18 @@ namespace {
 // Types come from the tracer and never change.
 void keep_types(InferContext&) {}
 
+// Torch's operators on images do; group norms want their operands row-major.
+bool keeps_channels_last(const Node& node) {
+  return !node.attrs.string("operator", "").starts_with("aten.native_group_norm");
+}
+
 }  // namespace
 
 REGISTER_OP(ATen, {.domain = "org.pytorch.aten",
                    .inputs = {"tensors*"},
                    .outputs = {"results*"},
                    .kind = OpKind::Opaque,
-                   .infer = keep_types});
+                   .infer = keep_types,
+                   .keeps_channels_last = keeps_channels_last});
 
 }  // namespace ortmodule

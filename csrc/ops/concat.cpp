@@ -58,6 +58,7 @@ REGISTER_OP(Concat, {.inputs = {"xs*"},
                      .outputs = {"y"},
                      .kind = OpKind::Data,
                      .infer = infer_concat,
+                     .keeps_channels_last = always,
                      .grad = concat_grad,
                      .from_torch = {{"aten.cat.default", convert_cat},
                                     {"aten.stack.default", convert_stack}}});

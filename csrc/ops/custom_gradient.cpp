@@ -62,6 +62,7 @@ REGISTER_OP(CustomGradient, {.domain = "org.pytorch.aten",
                              .outputs = {"values*"},
                              .kind = OpKind::Opaque,
                              .infer = infer_custom_gradient,
+                             .keeps_channels_last = always,
                              .grad = custom_gradient_grad});
 
 }  // namespace ortmodule

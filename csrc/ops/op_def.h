@@ -51,6 +51,8 @@ using InferFn = void (*)(InferContext&);
 /// input layout is legal.
 using ViewFn = std::optional<Layout> (*)(const Layout& in, const Attrs& resolved,
                                          const Sizes& out_sizes, size_t output);
+/// Layout of the copy that a view op makes of an operand with these sizes.
+using CopiedFn = Layout (*)(const Sizes&);
 using GradFn = Grads (*)(GradContext&);
 /// Floating point operations of the node for concrete sizes.
 using FlopsFn = double (*)(const Attrs& resolved, const std::vector<Sizes>& in,
@@ -61,6 +63,9 @@ struct TorchRow {
   std::string_view target;  // "aten.softmax.int"
   Values (*convert)(TorchCall&) = nullptr;
 };
+
+/// A fact that holds for every node of an op.
+inline bool always(const Node&) { return true; }
 
 struct OpDef {
   std::string_view name = {};
@@ -75,6 +80,11 @@ struct OpDef {
   bool effect = false;
   InferFn infer = nullptr;
   ViewFn view = nullptr;
+  /// Of a view op: how it copies an operand of which no view is legal; null: row-major.
+  CopiedFn copied = nullptr;
+  /// Whether channels-last operands (the first, or all of a variadic op) give a channels-last
+  /// result as fast as row-major ones; null: pointwise ops do, others do not.
+  bool (*keeps_channels_last)(const Node&) = nullptr;
   GradFn grad = nullptr;
   /// Operand i has no gradient by definition (indices, masks): silent, not a missing rule.
   std::vector<size_t> non_differentiable = {};

@@ -25,6 +25,7 @@ using DumpHook = std::function<void(int stage, std::string_view name, const std:
 /// Switches of the optimizer. Whoever reads the environment fills them in.
 struct OptimizerOptions {
   bool verify = false;             // check the graph's invariants after every pass
+  bool channels_last = false;      // the device's convolutions gain by channels-last operands
   std::set<std::string> disabled;  // names of passes that do not run
   std::shared_ptr<int64_t> fuel;   // rewrites left, counted down over all graphs; null: no limit
   DumpHook dump;                   // may be empty
@@ -70,6 +71,7 @@ class PassContext {
       : stage_(stage), options_(options), row_(row) {}
 
   Stage stage() const { return stage_; }
+  bool channels_last() const { return options_.channels_last; }
   /// Asks for one rewrite, directly before the edit: counts a hit, or says that the fuel is used
   /// up. Passes inspect first and ask last.
   bool take();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "optimizer/cleanup/cleanup.h"
+#include "optimizer/layout/prefer_channels_last.h"
 #include "optimizer/pass_manager.h"
 #include "optimizer/rewrite.h"
 
@@ -60,6 +61,8 @@ std::vector<Pass> forward_passes() {
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
   };
   add_fusions(passes);
+  // On what the fusions left: each node says what it does to a layout.
+  passes.push_back({"prefer_channels_last", prefer_channels_last});
   return passes;
 }
 

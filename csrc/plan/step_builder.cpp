@@ -184,7 +184,7 @@ void StepBuilder::add_view(const Node& node, Region region) {
     Layout in = plan_.tensors[static_cast<size_t>(source)].layout;
     std::optional<Layout> layout = def.view(in, attrs, sizes, i);
     if (!layout) {
-      source = contiguous_copy(source, region, str(node.op, " has no view of this layout"));
+      source = copy_for_view(source, node, region);
       in = plan_.tensors[static_cast<size_t>(source)].layout;
       layout = def.view(in, attrs, sizes, i);
       ORTM_ASSERT(layout, "no view of a contiguous tensor for ", node.op);
@@ -193,6 +193,15 @@ void StepBuilder::add_view(const Node& node, Region region) {
         new_tensor(output, output->dtype, std::move(*layout),
                    plan_.tensors[static_cast<size_t>(source)].storage);
   }
+}
+
+int StepBuilder::copy_for_view(int source, const Node& node, Region region) {
+  const std::string why = str(node.op, " has no view of this layout");
+  const CopiedFn copied = op_def(node.op).copied;
+  if (!copied) return contiguous_copy(source, region, why);
+  const PlannedTensor& tensor = plan_.tensors[static_cast<size_t>(source)];
+  note_copy(tensor.storage, why);
+  return copy_to(source, copied(tensor.layout.sizes), region);
 }
 
 void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<int>& in,
@@ -413,11 +422,13 @@ int StepBuilder::contiguous_copy(int tensor, Region region, const std::string& w
   const Layout layout = contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
   const int copy = copy_to(tensor, layout, region);
   contiguous_copy_[region_index(region)][tensor] = copy;
-  plan_.notes.push_back(str(
-      "copy of ",
-      plan_.storages[static_cast<size_t>(plan_.tensors[static_cast<size_t>(tensor)].storage)].name,
-      ": ", why));
+  note_copy(plan_.tensors[static_cast<size_t>(tensor)].storage, why);
   return copy;
+}
+
+void StepBuilder::note_copy(int storage, const std::string& why) {
+  plan_.notes.push_back(
+      str("copy of ", plan_.storages[static_cast<size_t>(storage)].name, ": ", why));
 }
 
 // --- results ------------------------------------------------------------------------------------

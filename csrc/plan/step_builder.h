@@ -37,6 +37,8 @@ class StepBuilder {
   int with_old_content(int tensor);
   int copy_to(int tensor, const Layout& layout, Region region, int storage = -1);
   int contiguous_copy(int tensor, Region region, const std::string& why);
+  int copy_for_view(int source, const Node& node, Region region);
+  void note_copy(int storage, const std::string& why);
 
   void claim_results(const Node& node);
   int claim(int tensor, PlannedStorage::Role role, int index, const Sizes& strides, Region region);

@@ -119,7 +119,9 @@ struct Outcome {
 
 Outcome run_section(const Section& section) {
   std::unique_ptr<Graph> graph = read_graph(section.input);
-  const PassReport report = run_passes(*graph, section.stage, {pass_named(section.pass)}, {});
+  OptimizerOptions options;
+  options.channels_last = true;
+  const PassReport report = run_passes(*graph, section.stage, {pass_named(section.pass)}, options);
   return {print(*graph), report.rows.at(0), std::move(graph)};
 }
 

@@ -59,3 +59,74 @@ def test_images_keep_their_memory_format(memory_format: torch.memory_format) -> 
     counted = peak.peak_bytes - peak.start_bytes
     # The counting allocator's headers, of 64 bytes each, are taken for scratch.
     assert abs(counted - last_run_report(model)["planned_peak_bytes"]) <= 1024
+
+
+class RowMajorOutside(nn.Module):
+    """What is given, returned and trained is row-major; an interior value is kept by a buffer."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(2, 16, 6, 5, dtype=dtype))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1, dtype=dtype),
+            nn.BatchNorm2d(16, dtype=dtype),
+            nn.ReLU6(),
+            nn.Conv2d(16, 16, 3, padding=1, groups=16, dtype=dtype),
+            nn.Conv2d(16, 16, 1, dtype=dtype),
+            nn.Hardswish(),
+            nn.Conv2d(16, 16, 3, padding=1, dtype=dtype),
+            nn.AvgPool2d(2),
+            nn.Conv2d(16, 16, 3, padding=1, dtype=dtype),
+            nn.Conv2d(16, 16, 3, padding=1, dtype=dtype),
+            nn.ConvTranspose2d(16, 16, 2, stride=2, dtype=dtype),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 16, 3, padding=1, dtype=dtype),
+            nn.Conv2d(16, 16, 3, padding=1, dtype=dtype),
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.body(x)
+        if self.training:
+            self.kept.copy_(y.detach())
+        return y, y.flatten(1).sum(1)
+
+
+def _results(module: nn.Module, x: Tensor) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    outputs = module(x)
+    (outputs[0].square().sum() + outputs[1].sum()).backward()
+    gradients = [p.grad for p in module.parameters()]
+    return [t for t in (*outputs, x.grad, *module.buffers(), *gradients) if t is not None]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_row_major_networks_run_channels_last_inside(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", str(level))
+    torch.manual_seed(0)
+    module = RowMajorOutside()
+    exact = RowMajorOutside(torch.float64)
+    exact.load_state_dict(module.state_dict())
+    model = ORTModule(copy.deepcopy(module))
+    x = torch.randn(2, 3, 12, 10)
+    want = _results(module, x)
+    for ours, eager, wide in zip(
+        _results(model, x), want, _results(exact, x.double()), strict=True
+    ):
+        assert ours.stride() == eager.stride()
+        if ours.is_floating_point():
+            torch.testing.assert_close(ours.double(), wide, rtol=1e-3, atol=1e-3)
+    (piece,) = model._compiler.pieces
+    assert piece.compiled.text("forward").count("ChannelsLast (") == 1
+    model.eval()
+    module.load_state_dict(model.module.state_dict())
+    torch.testing.assert_close(model(x)[0], module.eval()(x)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_without_onednn_networks_stay_row_major() -> None:
+    with torch.backends.mkldnn.flags(enabled=False):
+        model = ORTModule(RowMajorOutside())
+        _results(model, torch.randn(2, 3, 12, 10))
+    (piece,) = model._compiler.pieces
+    assert "ChannelsLast" not in piece.compiled.text("forward")

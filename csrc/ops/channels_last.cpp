@@ -1,0 +1,39 @@
+// y = x with the channels (dimension 1 of 4) next to each other in memory; where they are, a view
+// of x
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_channels_last(InferContext& c) {
+  if (c.input(0).rank() != 4)
+    c.fail(str("x must have 4 dimensions, but found ", dims_text(c.input(0).dims)));
+  infer_same_as_input(c);
+}
+
+Grads channels_last_grad(GradContext& c) { return {c.dy()}; }
+
+std::optional<Layout> view_channels_last(const Layout& in, const Attrs&, const Sizes&, size_t) {
+  if (is_channels_last(in)) return in;
+  return std::nullopt;
+}
+
+Layout copied_channels_last(const Sizes& sizes) {
+  const int64_t channels = sizes.at(1), width = sizes.at(3);
+  return {sizes, {sizes[2] * width * channels, 1, width * channels, channels}, 0};
+}
+
+REGISTER_OP(ChannelsLast, {.domain = "com.microsoft",
+                           .inputs = {"x"},
+                           .outputs = {"y"},
+                           .kind = OpKind::View,
+                           .infer = infer_channels_last,
+                           .view = view_channels_last,
+                           .copied = copied_channels_last,
+                           .keeps_channels_last = always,
+                           .grad = channels_last_grad});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,134 @@
+// oneDNN's convolutions and torch's batch norms and pools are faster where the channels of a pixel
+// lie side by side. Results take the layout of their operands, so one ChannelsLast in front is
+// enough for a whole ConvNet, until something reads its operand in row-major order only. What that
+// costs is weighed in copies: a convolution gains less than a copy of its operand takes.
+#include "optimizer/layout/prefer_channels_last.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ops/emit.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+/// As many convolutions must share the cost of a copy.
+constexpr size_t kConvolutionsPerCopy = 4;
+/// An image of so few channels is copied in no time.
+constexpr int64_t kFewChannels = 4;
+
+bool is_constant(const DimExpr& dim, int64_t most) {
+  return dim.is_constant() && dim.value() <= most;
+}
+
+/// One pixel per channel: row-major and channels-last at once.
+bool is_one_pixel(const Value& value) {
+  return is_constant(value.dims[2], 1) && is_constant(value.dims[3], 1);
+}
+
+/// oneDNN has no convolution of float64.
+bool is_convolution(const Node& node) {
+  const bool convolves = node.op == "Conv" || node.op == "ConvTranspose";
+  return convolves && node.input(0)->rank() == 4 && node.input(0)->dtype != DType::Float64;
+}
+
+/// Which values would be channels-last, and what would have to be copied.
+class LayoutFlow {
+ public:
+  explicit LayoutFlow(const Graph& graph) {
+    for (const auto& node : graph.nodes()) visit(*node);
+    for (const GraphOutput& output : graph.outputs())
+      if (output.value && differs(*output.value)) copied_.insert(output.value);
+  }
+
+  const std::vector<Node*>& convolutions() const { return convolutions_; }
+  /// Whether a convolution finds this operand channels-last without a copy.
+  bool is_channels_last(const Value& value) const {
+    return last_.contains(&value) || is_one_pixel(value);
+  }
+  /// Tensors that are copied from one layout to the other, small ones aside.
+  size_t copies() const { return copied_.size(); }
+
+ private:
+  /// Channels-last, and another thing than row-major.
+  bool differs(const Value& value) const { return last_.contains(&value) && !is_one_pixel(value); }
+
+  void visit(Node& node) {
+    if (is_convolution(node)) {
+      convolutions_.push_back(&node);
+      const Value& x = *node.input(0);
+      if (!is_channels_last(x) && !is_constant(x.dims[1], kFewChannels)) copied_.insert(&x);
+      last_.insert(node.output());
+      return;
+    }
+    const OpDef& def = op_def(node.op);
+    const bool keeps =
+        def.kind == OpKind::Pointwise || (def.keeps_channels_last && def.keeps_channels_last(node));
+    if (keeps) {
+      if (result_is_channels_last(node, def)) add_results(node);
+    } else if (demands_row_major(node, def)) {
+      for (const Value* x : node.inputs())
+        if (x && differs(*x)) copied_.insert(x);
+    }
+  }
+
+  /// Views of part of a tensor, or of its dimensions in another order, exist in any layout.
+  static bool demands_row_major(const Node& node, const OpDef& def) {
+    return def.kind != OpKind::View || node.op == "Contiguous" || node.op == "Reshape" ||
+           node.op == "Squeeze" || node.op == "Unsqueeze";
+  }
+
+  bool result_is_channels_last(const Node& node, const OpDef& def) const {
+    const auto is_last = [&](const Value* x) { return x && x->rank() == 4 && last_.contains(x); };
+    const auto& in = node.inputs();
+    if (def.kind == OpKind::Data)  // a concatenation of two layouts is row-major
+      return std::all_of(in.begin(), in.end(), is_last);
+    if (def.kind != OpKind::Pointwise) return !in.empty() && is_last(in[0]);
+    // A pointwise result lies as its first operand of full size.
+    const auto full = std::find_if(in.begin(), in.end(), [&](const Value* x) {
+      return x && !x->is_literal() && x->dims == node.output()->dims;
+    });
+    return full != in.end() && is_last(*full);
+  }
+
+  void add_results(const Node& node) {
+    for (const Value* result : node.outputs())
+      if (result->rank() == 4) last_.insert(result);
+  }
+
+  std::set<const Value*> last_, copied_;
+  std::vector<Node*> convolutions_;
+};
+
+}  // namespace
+
+bool prefer_channels_last(Graph& graph, PassContext& context) {
+  if (!context.channels_last()) return false;
+  const LayoutFlow flow(graph);
+  const auto& convolutions = flow.convolutions();
+  if (convolutions.empty()) return false;
+  if (flow.copies() * kConvolutionsPerCopy > convolutions.size()) {
+    context.reject("prefer_channels_last",
+                   str("too many copies between layouts: ", flow.copies(), " for ",
+                       convolutions.size(), " convolutions"),
+                   *convolutions.front(), true);
+    return false;
+  }
+  std::map<Value*, Value*> made;
+  for (Node* node : convolutions) {
+    Value* x = node->input(0);
+    if (flow.is_channels_last(*x)) continue;
+    Value*& there = made[x];
+    if (!there) {
+      if (!context.take()) break;
+      Graph::Inserting here(graph, node);
+      there = emit(graph, "ChannelsLast", {x});
+    }
+    graph.set_input(node, 0, there);
+  }
+  return !made.empty();
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,12 @@
+// Passes that choose how tensors lie in memory.
+#pragma once
+
+#include "optimizer/pass.h"
+
+namespace ortmodule {
+
+/// Gives 2-D convolutions channels-last operands where almost all that lies between them keeps that
+/// layout, if OptimizerOptions::channels_last says that the device's convolutions gain by it.
+bool prefer_channels_last(Graph& graph, PassContext& context);
+
+}  // namespace ortmodule
