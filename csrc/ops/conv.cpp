@@ -70,8 +70,7 @@ Values convert_conv(TorchCall& t) {
 }
 
 Values convert_convolution(TorchCall& t) {
-  if (t.flag("transposed")) t.refuse("transposed convolution has no op");
-  return convert_conv(t);
+  return t.flag("transposed") ? convert_conv_transpose(t) : convert_conv(t);
 }
 
 REGISTER_OP(Conv, {.inputs = {"x", "w", "bias?"},
@@ -79,6 +78,7 @@ REGISTER_OP(Conv, {.inputs = {"x", "w", "bias?"},
                    .attrs = {{"group", 1}},
                    .kind = OpKind::MatMul,
                    .infer = infer_conv,
+                   .keeps_channels_last = always,
                    .grad = conv_grad,
                    .flops = conv_flops,
                    .from_torch = {{"aten.conv1d.default", convert_conv},

@@ -17,4 +17,7 @@ Dims window_list(const TorchCall& t, std::string_view name, size_t spatial, cons
 /// torch's symmetric padding as begins, then ends.
 Dims symmetric_pads(const Dims& padding);
 
+/// A transposed convolution, which aten.convolution may be as well.
+Values convert_conv_transpose(TorchCall& t);
+
 }  // namespace ortmodule

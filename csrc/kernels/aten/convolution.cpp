@@ -1,6 +1,6 @@
-// Conv and ConvGrad through torch's convolution (oneDNN on the CPU, cuDNN on CUDA, as
-// torch.backends says), which allocates the results itself: they are taken over. cuDNN's plans are
-// chosen anew by every thread and may sum with atomics.
+// Conv, ConvTranspose and their gradients through torch's convolution (oneDNN on the CPU, cuDNN on
+// CUDA, as torch.backends says), which allocates the results itself: they are taken over. cuDNN's
+// plans are chosen anew by every thread and may sum with atomics.
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 
@@ -13,22 +13,27 @@ namespace ortmodule {
 namespace {
 
 struct Window {
-  std::vector<int64_t> strides, padding, dilations;
+  std::vector<int64_t> strides, padding, dilations, output_padding;
   int64_t group = 1;
+  bool transposed = false;
 };
 
-Window window_of(const Attrs& attrs) {
+Window window_of(const NodeFacts& node) {
+  const Attrs& attrs = node.attrs;
   Window window;
+  window.transposed = node.op.starts_with("ConvTranspose");
   window.strides = attrs.integers("strides");
   window.dilations = attrs.integers("dilations");
   const std::vector<int64_t> pads = attrs.integers("pads");  // begins, then ends
   window.padding.assign(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(pads.size() / 2));
+  window.output_padding.assign(window.strides.size(), 0);
+  if (window.transposed) window.output_padding = attrs.integers("output_padding");
   window.group = attrs.integer("group");
   return window;
 }
 
 std::shared_ptr<const void> prepare_window(const StepFacts& facts) {
-  return std::make_shared<Window>(window_of(facts.node().attrs));
+  return std::make_shared<Window>(window_of(facts.node()));
 }
 
 Reason asymmetric(const StepFacts& facts) {
@@ -59,10 +64,9 @@ void conv(const KernelArgs& args) {
   const Window& w = *static_cast<const Window*>(args.prepared);
   std::optional<at::Tensor> bias;
   if (args.in.size() > 2 && args.in[2].data) bias = as_tensor(args.in[2]);
-  const std::vector<int64_t> no_output_padding(w.strides.size(), 0);
   const at::Tensor y =
       at::convolution(as_tensor(args.in[0]), as_tensor(args.in[1]), bias, w.strides, w.padding,
-                      w.dilations, /*transposed=*/false, no_output_padding, w.group);
+                      w.dilations, w.transposed, w.output_padding, w.group);
   args.results[0] = give(y, args.out[0]);
 }
 
@@ -70,38 +74,49 @@ void conv_grad(const KernelArgs& args) {
   const Window& w = *static_cast<const Window*>(args.prepared);
   const std::vector<bool>& used = args.facts.node().output_used;
   const at::Tensor weight = as_tensor(args.in[2]);
-  const std::vector<int64_t> bias_sizes{weight.size(0)};
-  const std::vector<int64_t> no_output_padding(w.strides.size(), 0);
+  const std::vector<int64_t> bias_sizes{args.facts.outputs[2].layout.sizes[0]};
   const auto [dx, dw, dbias] = at::convolution_backward(
       as_tensor(args.in[0]), as_tensor(args.in[1]), weight, bias_sizes, w.strides, w.padding,
-      w.dilations, /*transposed=*/false, no_output_padding, w.group, {used[0], used[1], used[2]});
+      w.dilations, w.transposed, w.output_padding, w.group, {used[0], used[1], used[2]});
   const at::Tensor results[] = {dx, dw, dbias};
   for (size_t i = 0; i < 3; ++i)
     if (used[i]) args.results[i] = give(results[i], args.out[i]);
 }
 
-REGISTER_ATEN_KERNEL({.op = "Conv",
-                      .name = "conv_aten",
-                      .dtypes = kAllFloats,
-                      .run = conv,
-                      .unsupported = asymmetric,
-                      .library_bytes = probed_bytes<conv, prepare_window, true>,
-                      .output_strides = conv_strides,
-                      .prepare = prepare_window,
-                      .layout = LayoutRule::Any,
-                      .gives_results = true},
-                     {.deterministic = false, .inexact = true});
-REGISTER_ATEN_KERNEL({.op = "ConvGrad",
-                      .name = "conv_grad_aten",
-                      .dtypes = kAllFloats,
-                      .run = conv_grad,
-                      .unsupported = asymmetric,
-                      .library_bytes = probed_bytes<conv_grad, prepare_window, true>,
-                      .output_strides = conv_grad_strides,
-                      .prepare = prepare_window,
-                      .layout = LayoutRule::Any,
-                      .gives_results = true},
-                     {.deterministic = false, .inexact = true});
+KernelDef convolution(std::string_view op, std::string_view name) {
+  return {.op = op,
+          .name = name,
+          .dtypes = kAllFloats,
+          .run = conv,
+          .unsupported = asymmetric,
+          .library_bytes = probed_bytes<conv, prepare_window, true>,
+          .output_strides = conv_strides,
+          .prepare = prepare_window,
+          .layout = LayoutRule::Any,
+          .gives_results = true};
+}
+
+KernelDef convolution_grad(std::string_view op, std::string_view name) {
+  return {.op = op,
+          .name = name,
+          .dtypes = kAllFloats,
+          .run = conv_grad,
+          .unsupported = asymmetric,
+          .library_bytes = probed_bytes<conv_grad, prepare_window, true>,
+          .output_strides = conv_grad_strides,
+          .prepare = prepare_window,
+          .layout = LayoutRule::Any,
+          .gives_results = true};
+}
+
+constexpr OnCuda kOnCuda{.deterministic = false, .inexact = true};
+const AtenKernelRegistrar conv_aten(convolution("Conv", "conv_aten"), kOnCuda);
+const AtenKernelRegistrar conv_grad_aten(convolution_grad("ConvGrad", "conv_grad_aten"), kOnCuda);
+const AtenKernelRegistrar conv_transpose_aten(convolution("ConvTranspose", "conv_transpose_aten"),
+                                              kOnCuda);
+const AtenKernelRegistrar conv_transpose_grad_aten(convolution_grad("ConvTransposeGrad",
+                                                                    "conv_transpose_grad_aten"),
+                                                   kOnCuda);
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,0 +1,108 @@
+// y[n, o] = bias[o] + sum over channels i of the group, positions p and window offsets k with
+// s * p + d * k - pad = q of x[n, i, p] * w[i, o, k]: the gradient of Conv with respect to its x
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+#include "ops/window.h"
+
+namespace ortmodule {
+
+Values convert_conv_transpose(TorchCall& t) {
+  require_real(t, true);
+  Value* x = t.tensor("input");
+  Value* w = t.tensor("weight");
+  Value* bias = t.optional_tensor("bias");
+  if (x->rank() != w->rank() || x->rank() < 3) t.refuse("x must have a batch dimension");
+  if (x->dtype != w->dtype || (bias && bias->dtype != x->dtype))
+    t.refuse("input, weight and bias must have one type");
+  const size_t spatial = x->rank() - 2;
+  const Dims ones(spatial, DimExpr(1)), zeros(spatial, DimExpr(0));
+  return {t.emit("ConvTranspose", {x, w, bias},
+                 {{"strides", window_list(t, "stride", spatial, ones)},
+                  {"pads", symmetric_pads(window_list(t, "padding", spatial, zeros))},
+                  {"dilations", window_list(t, "dilation", spatial, ones)},
+                  {"output_padding", window_list(t, "output_padding", spatial, zeros)},
+                  {"group", t.integer_or("groups", 1)}})};
+}
+
+namespace {
+
+void infer_conv_transpose(InferContext& c) {
+  const Value& x = c.input(0);
+  const Value& w = c.input(1);
+  if (x.dtype != w.dtype)
+    c.fail(
+        str("x and w must have one type, but found ", name_of(x.dtype), " and ", name_of(w.dtype)));
+  if (x.rank() < 3 || x.rank() != w.rank())
+    c.fail(str("x and w must have one rank of 3 or more, but found ", dims_text(x.dims), " and ",
+               dims_text(w.dims)));
+  if (!may_equal(w.dims[0], x.dims[1]))
+    c.fail(str("w must have the channels of x, but found ", dims_text(w.dims), " for ",
+               dims_text(x.dims)));
+  const Dims &strides = c.attrs().dims("strides"), &pads = c.attrs().dims("pads"),
+             &dilations = c.attrs().dims("dilations"), &more = c.attrs().dims("output_padding");
+  const size_t spatial = x.rank() - 2;
+  if (strides.size() != spatial || pads.size() != 2 * spatial || dilations.size() != spatial ||
+      more.size() != spatial)
+    c.fail(str("strides, pads, dilations and output_padding must fit ", spatial,
+               " dimensions, but found ", dims_text(strides), ", ", dims_text(pads), ", ",
+               dims_text(dilations), " and ", dims_text(more)));
+  Dims dims = {x.dims[0], w.dims[1] * c.attrs().dim("group")};
+  for (size_t i = 0; i < spatial; ++i)
+    dims.push_back((x.dims[i + 2] - DimExpr(1)) * strides[i] - pads[i] - pads[spatial + i] +
+                   dilations[i] * (w.dims[i + 2] - DimExpr(1)) + more[i] + DimExpr(1));
+  c.set(0, x.dtype, std::move(dims));
+}
+
+void infer_conv_transpose_grad(InferContext& c) {
+  const Value& x = c.input(1);
+  const Value& w = c.input(2);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, w.dtype, w.dims);
+  c.set(2, w.dtype, {w.dims.at(1) * c.attrs().dim("group")});
+}
+
+// Per element of x, the channels of y in its group times the window.
+double product_flops(const Sizes& x, const Sizes& w) {
+  const double window = static_cast<double>(element_count(w)) / static_cast<double>(w.at(0));
+  return 2.0 * static_cast<double>(element_count(x)) * window;
+}
+
+double conv_transpose_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return product_flops(in.at(0), in.at(1));
+}
+
+double conv_transpose_grad_flops(const Attrs&, const std::vector<Sizes>& in,
+                                 const std::vector<Sizes>&) {
+  return 2.0 * product_flops(in.at(1), in.at(2));
+}
+
+Grads conv_transpose_grad(GradContext& c) {
+  return c.emit_all("ConvTransposeGrad", {c.dy(), c.x(0), c.x(1)}, c.attrs());
+}
+
+REGISTER_OP(ConvTranspose,
+            {.inputs = {"x", "w", "bias?"},
+             .outputs = {"y"},
+             .attrs = {{"group", 1}},
+             .kind = OpKind::MatMul,
+             .infer = infer_conv_transpose,
+             .keeps_channels_last = always,
+             .grad = conv_transpose_grad,
+             .flops = conv_transpose_flops,
+             .from_torch = {{"aten.conv_transpose1d.default", convert_conv_transpose},
+                            {"aten.conv_transpose2d.input", convert_conv_transpose},
+                            {"aten.conv_transpose3d.input", convert_conv_transpose}}});
+
+// Gradients that nobody reads need not be computed.
+REGISTER_OP(ConvTransposeGrad, {.domain = "com.microsoft",
+                                .inputs = {"dy", "x", "w"},
+                                .outputs = {"dx", "dw", "dbias"},
+                                .attrs = {{"group", 1}},
+                                .kind = OpKind::MatMul,
+                                .infer = infer_conv_transpose_grad,
+                                .flops = conv_transpose_grad_flops});
+
+}  // namespace
+}  // namespace ortmodule
