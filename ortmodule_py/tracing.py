@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._C import DispatchKey
 from torch._decomp import decomposition_table
+from torch._decomp.decompositions import upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import (
     _collect_all_valid_cia_ops,
@@ -174,15 +176,15 @@ def _without_wrong_decompositions() -> Iterator[None]:
 
 # ---- Python kernels that differ from eager ------------------------------------------------------
 
+_Change = Callable[[DispatchKey, Callable[..., Any]], Callable[..., Any] | None]
+
 
 @contextlib.contextmanager
-def _with_kernels(
-    changes: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any] | None]],
-) -> Iterator[None]:
+def _with_kernels(changes: dict[Any, _Change]) -> Iterator[None]:
     """Each Python kernel of these operators changed by a function; None takes it away."""
     before = {op: dict(op.py_kernels) for op in changes}
     for op, change in changes.items():
-        changed = {key: change(kernel) for key, kernel in before[op].items()}
+        changed = {key: change(key, kernel) for key, kernel in before[op].items()}
         op.py_kernels.clear()
         op.py_kernels.update({key: kernel for key, kernel in changed.items() if kernel})
         op._dispatch_cache.clear()
@@ -219,28 +221,49 @@ def _in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lstm
 
 
-def _row_major(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """In eager row-major; the Python kernels index the operand, and so keep its order of dimensions."""
-    return lambda *args, **kwargs: kernel(*args, **kwargs).contiguous()
+def _whole(key: DispatchKey, kernel: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Only what says the sizes: the parts gather element by element, several times slower."""
+    return kernel if key == DispatchKey.Meta else None
 
 
-_EAGER_KERNELS: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any] | None]] = {
-    torch.ops.aten.dropout.default: lambda _: _dropout,
-    torch.ops.aten.lstm.input: _in_bfloat16,
-    # The parts multiply by 0, so that the gradient is NaN where an infinite one arrives.
-    torch.ops.aten.softshrink.default: lambda _: None,
-}
-_EAGER_STRIDE_KERNELS = dict.fromkeys(
-    (
-        getattr(packet, overload)
-        for packet in (
-            torch.ops.aten.upsample_nearest1d,
-            torch.ops.aten._upsample_nearest_exact1d,
-        )
-        for overload in packet.overloads()
-    ),
-    _row_major,
+def _resolved(packet: Any) -> _Change:
+    """`vec` takes sizes or factors, and in C++ no symbols: here it becomes the operator of sizes."""
+    names = [argument.name for argument in packet.vec._schema.arguments]
+
+    def vec(*args: Any, **kwargs: Any) -> Tensor:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        operand, factors = given.pop("input"), given.pop("scale_factors", None)
+        sizes = upsample_compute_output_size(operand.shape, given.pop("output_size", None), factors)
+        scales = factors if factors is not None else [None] * len(sizes)
+        result: Tensor = packet.default(operand, sizes, *given.values(), *scales)
+        # Row-major in eager; a fake one keeps the order of the operand's dimensions.
+        return result.contiguous() if len(sizes) == 1 else result
+
+    return lambda *_: vec
+
+
+_INTERPOLATIONS = (
+    torch.ops.aten.upsample_nearest1d,
+    torch.ops.aten.upsample_nearest2d,
+    torch.ops.aten.upsample_nearest3d,
+    torch.ops.aten._upsample_nearest_exact1d,
+    torch.ops.aten._upsample_nearest_exact2d,
+    torch.ops.aten._upsample_nearest_exact3d,
+    torch.ops.aten.upsample_linear1d,
+    torch.ops.aten.upsample_bilinear2d,
+    torch.ops.aten.upsample_trilinear3d,
+    torch.ops.aten.upsample_bicubic2d,
+    torch.ops.aten._upsample_bilinear2d_aa,
+    torch.ops.aten._upsample_bicubic2d_aa,
 )
+_EAGER_KERNELS: dict[Any, _Change] = {
+    torch.ops.aten.dropout.default: lambda *_: _dropout,
+    torch.ops.aten.lstm.input: lambda _, kernel: _in_bfloat16(kernel),
+    # The parts multiply by 0, so that the gradient is NaN where an infinite one arrives.
+    torch.ops.aten.softshrink.default: lambda *_: None,
+    **{packet.vec: _resolved(packet) for packet in _INTERPOLATIONS},
+    **{packet.default: _whole for packet in _INTERPOLATIONS},
+}
 
 
 @contextlib.contextmanager
@@ -267,7 +290,7 @@ def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTens
         torch.no_grad(),
         fake_mode,
         enable_python_dispatcher(),
-        _with_kernels({**_EAGER_KERNELS, **_EAGER_STRIDE_KERNELS}),
+        _with_kernels(_EAGER_KERNELS),
         eager_strides(fake_mode),
     ):
         return run(*arguments)

@@ -1,4 +1,6 @@
 // Reductions, matrix products, normalizations, convolutions and the loss in ONNX.
+#include <algorithm>
+
 #include "exporter/onnx_rules.h"
 
 namespace ortmodule {
@@ -170,6 +172,37 @@ void lower_max_pool(C c) {
   c.set(1, "Mod", {flat, c.b.size_scalar(product(Dims(dims.begin() + 2, dims.end())))});
 }
 
+// Places of y map to places of x by the scales if torch was given them, else by the sizes.
+void lower_resize(C c) {
+  const std::string mode = c.attrs().string("mode");
+  const bool nearest = mode.starts_with("nearest"), exact = mode.starts_with("nearest_exact");
+  const std::string corners = nearest && !exact                 ? "asymmetric"
+                              : c.attrs().flag("align_corners") ? "align_corners"
+                                                                : "half_pixel";
+  const bool antialias = mode.ends_with("_aa");
+  OnnxAttrs attrs = {{"mode", std::string(nearest                       ? "nearest"
+                                          : mode.starts_with("bicubic") ? "cubic"
+                                                                        : "linear")},
+                     {"coordinate_transformation_mode", corners}};
+  if (nearest)
+    attrs.push_back({"nearest_mode", std::string(exact ? "round_prefer_ceil" : "floor")});
+  if (mode.starts_with("bicubic")) attrs.push_back({"cubic_coeff_a", antialias ? -0.5 : -0.75});
+  if (antialias) attrs.push_back({"antialias", int64_t{1}});
+  const std::vector<double>& scales = c.attrs().numbers("scales");
+  const bool by_scales = std::all_of(scales.begin(), scales.end(), [](double s) { return s != 0; });
+  if (by_scales) {
+    std::string bytes = encode_scalar(1.0, DType::Float32) + encode_scalar(1.0, DType::Float32);
+    for (const double scale : scales) bytes += encode_scalar(scale, DType::Float32);
+    const std::string factors =
+        c.b.constant({DType::Float32, {static_cast<int64_t>(scales.size()) + 2}, bytes});
+    return c.set(0, "Resize", {c.in(0), "", factors}, attrs);
+  }
+  Dims dims(c.value(0).dims.begin(), c.value(0).dims.begin() + 2);
+  const Dims& sizes = c.attrs().dims("sizes");
+  dims.insert(dims.end(), sizes.begin(), sizes.end());
+  c.set(0, "Resize", {c.in(0), "", "", c.b.sizes(dims)}, attrs);
+}
+
 // The part of a smoothed loss that pulls towards all classes alike, per label.
 std::string uniform_loss(C c, const std::string& log_softmax) {
   std::string terms = log_softmax;
@@ -252,6 +285,7 @@ const OnnxRuleRegistrar rules({
      lower_directly,
      {"kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad"}},
     {"GlobalAveragePool", lower_directly},
+    {"Resize", lower_resize},
     {"SoftmaxCrossEntropyLoss", lower_cross_entropy},
 });
 

@@ -1,0 +1,78 @@
+// y = x sampled at other sizes of its spatial dimensions. `mode` is the torch operator without
+// "upsample_": it says how, and over how many dimensions. Where `scales` has a number other than 0,
+// it maps places of y to places of x; where not, the ratio of the sizes does.
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_resize(InferContext& c) {
+  const Value& x = c.input(0);
+  const Dims& sizes = c.attrs().dims("sizes");
+  if (x.rank() < 3 || sizes.size() != x.rank() - 2)
+    c.fail(str("x must have a batch, channels and as many dimensions as `sizes`, but found x ",
+               dims_text(x.dims), " and sizes ", dims_text(sizes)));
+  Dims dims = {x.dims[0], x.dims[1]};
+  dims.insert(dims.end(), sizes.begin(), sizes.end());
+  c.set(0, x.dtype, std::move(dims));
+}
+
+void infer_resize_grad(InferContext& c) { c.set(0, c.input(0).dtype, c.attrs().dims("shape")); }
+
+Grads resize_grad(GradContext& c) {
+  Attrs attrs = c.attrs();
+  attrs.set("shape", c.x().dims());
+  return {c.emit("ResizeGrad", {c.dy()}, std::move(attrs))};
+}
+
+Values convert_resize(TorchCall& t) {
+  require_real(t, true);
+  const std::string_view packet = t.target();
+  const size_t begin = packet.find("upsample_") + std::string_view("upsample_").size();
+  const std::string mode(packet.substr(begin, packet.find('.', begin) - begin));
+  Value* x = t.tensor("self");
+  const Dims sizes = t.dims("output_size");
+  std::vector<double> scales;
+  for (const std::string_view name : {"scales", "scales_d", "scales_h", "scales_w"})
+    if (t.has(name)) scales.push_back(t.number_or(name, 0.0));
+  if (x->rank() != sizes.size() + 2 || scales.size() != sizes.size())
+    t.refuse("sizes and scales must fit x");
+  return {t.emit("Resize", {x},
+                 {{"mode", mode},
+                  {"sizes", sizes},
+                  {"scales", scales},
+                  {"align_corners", t.flag("align_corners") ? 1 : 0}})};
+}
+
+REGISTER_OP(Resize, {.inputs = {"x"},
+                     .outputs = {"y"},
+                     .attrs = {{"align_corners", 0}},
+                     .kind = OpKind::Data,
+                     .infer = infer_resize,
+                     .keeps_channels_last = always,
+                     .grad = resize_grad,
+                     .from_torch = {{"aten.upsample_nearest1d.default", convert_resize},
+                                    {"aten.upsample_nearest2d.default", convert_resize},
+                                    {"aten.upsample_nearest3d.default", convert_resize},
+                                    {"aten._upsample_nearest_exact1d.default", convert_resize},
+                                    {"aten._upsample_nearest_exact2d.default", convert_resize},
+                                    {"aten._upsample_nearest_exact3d.default", convert_resize},
+                                    {"aten.upsample_linear1d.default", convert_resize},
+                                    {"aten.upsample_bilinear2d.default", convert_resize},
+                                    {"aten.upsample_trilinear3d.default", convert_resize},
+                                    {"aten.upsample_bicubic2d.default", convert_resize},
+                                    {"aten._upsample_bilinear2d_aa.default", convert_resize},
+                                    {"aten._upsample_bicubic2d_aa.default", convert_resize}}});
+
+REGISTER_OP(ResizeGrad, {.domain = "com.microsoft",
+                         .inputs = {"dy"},
+                         .outputs = {"dx"},
+                         .attrs = {{"align_corners", 0}},
+                         .kind = OpKind::Data,
+                         .infer = infer_resize_grad});
+
+}  // namespace
+}  // namespace ortmodule

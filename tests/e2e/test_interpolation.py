@@ -1,0 +1,95 @@
+"""Interpolation runs as torch's own kernels do it, whole, in every mode and memory format."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ortmodule_py import ORTModule, last_run_report
+
+MODES = [
+    ("nearest", 1),
+    ("nearest-exact", 1),
+    ("linear", 1),
+    ("nearest", 2),
+    ("nearest-exact", 2),
+    ("bilinear", 2),
+    ("bicubic", 2),
+    ("nearest", 3),
+    ("trilinear", 3),
+]
+SIZES: list[dict[str, Any]] = [
+    {"scale_factor": 2},
+    {"scale_factor": 1.7},
+    {"size": 7},
+    {"scale_factor": 0.6, "recompute_scale_factor": True},
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_captures_of_other_cases() -> None:
+    torch._dynamo.reset()
+
+
+class Enlarged(nn.Module):
+    def __init__(self, rank: int, **options: Any) -> None:
+        super().__init__()
+        self.conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1](3, 4, 3, padding=1)
+        self.options = options
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.interpolate(self.conv(x), **self.options).relu()
+
+
+def _assert_as_eager(module: Enlarged, model: ORTModule, x: Tensor) -> None:
+    twin = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    x.requires_grad_()
+    module.zero_grad()
+    model.zero_grad()
+    want, got = module(x), model(twin)
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want)
+    grad = torch.randn_like(want)
+    want.backward(grad)
+    got.backward(grad)
+    torch.testing.assert_close(twin.grad, x.grad)
+    for ours, eager in zip(model.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, eager.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("mode", "rank"), MODES)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: "-".join(map(str, size.values())))
+def test_every_mode(mode: str, rank: int, size: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    options = [{}, {"align_corners": True}] if mode.endswith(("linear", "cubic")) else [{}]
+    for more in options:
+        module = Enlarged(rank, mode=mode, **size, **more)
+        model = ORTModule(copy.deepcopy(module))
+        for batch in (2, 3):
+            x = torch.randn(batch, 3, *[8 + batch] * rank)
+            _assert_as_eager(module, model, x)
+            if rank == 2:
+                _assert_as_eager(module, model, x.detach().to(memory_format=torch.channels_last))
+        assert last_run_report(model)["compiled"]
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_antialias(mode: str) -> None:
+    torch.manual_seed(0)
+    module = Enlarged(2, mode=mode, size=5, antialias=True)
+    _assert_as_eager(module, ORTModule(copy.deepcopy(module)), torch.randn(2, 3, 9, 9))
+
+
+@pytest.mark.parametrize(("mode", "rank"), MODES)
+def test_it_stays_whole(mode: str, rank: int) -> None:
+    """Its parts would gather element by element, several times slower."""
+    model = ORTModule(Enlarged(rank, mode=mode, scale_factor=2))
+    model(torch.randn(2, 3, *[8] * rank))
+    (piece,) = model._compiler.pieces
+    text = piece.compiled.text("exported")
+    assert text.count("= Resize<") == 1 and "Gather" not in text, text
