@@ -187,7 +187,10 @@ void lower_resize(C c) {
   if (nearest)
     attrs.push_back({"nearest_mode", std::string(exact ? "round_prefer_ceil" : "floor")});
   if (mode.starts_with("bicubic")) attrs.push_back({"cubic_coeff_a", antialias ? -0.5 : -0.75});
-  if (antialias) attrs.push_back({"antialias", int64_t{1}});
+  if (antialias) {  // torch's windows end where the image does
+    attrs.push_back({"antialias", int64_t{1}});
+    attrs.push_back({"exclude_outside", int64_t{1}});
+  }
   const std::vector<double>& scales = c.attrs().numbers("scales");
   const bool by_scales = std::all_of(scales.begin(), scales.end(), [](double s) { return s != 0; });
   if (by_scales) {

@@ -372,6 +372,42 @@ def test_convolution_batch_norm_and_pooling(path):
     close(run(text, feeds, path, infer=False), p, i, a, p.mean((2, 3)))
 
 
+RESIZES = [
+    ("nearest2d", {"mode": "nearest"}),
+    ("nearest_exact2d", {"mode": "nearest-exact"}),
+    ("bilinear2d", {"mode": "bilinear"}),
+    ("bilinear2d", {"mode": "bilinear", "align_corners": True}),
+    ("bicubic2d", {"mode": "bicubic"}),
+    ("bicubic2d", {"mode": "bicubic", "align_corners": True}),
+    ("bilinear2d_aa", {"mode": "bilinear", "antialias": True}),
+    ("bicubic2d_aa", {"mode": "bicubic", "antialias": True}),
+]
+
+
+@pytest.mark.parametrize(("mode", "options"), RESIZES)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_interpolation(path, mode, options, scaled):
+    corners = int(options.get("align_corners", False))
+    sizes, scales = ("13,18", "1.5,2.0") if scaled else ("5,12", "0.0,0.0")
+    text = f"""resize (x: f32[b,3,9,9]) => (y) {{
+        y: f32[b,3,{sizes}] = Resize<mode="{mode}", sizes=[{sizes}], scales=[{scales}],
+            align_corners={corners}> (x)
+    }}"""
+    x = torch.randn(2, 3, 9, 9)
+    where = {"scale_factor": (1.5, 2.0)} if scaled else {"size": (5, 12)}
+    close(run(text, {"x": x}, path), F.interpolate(x, **where, **options))
+
+
+def test_transposed_convolution(path):
+    text = """deconv (x: f32[b,4,5,6], w: param grad f32[4,3,3,2], c: param grad f32[6]) => (y) {
+        y: f32[b,6,9,8] = ConvTranspose<strides=[2,1], pads=[1,0,1,0], dilations=[1,2],
+            output_padding=[0,0], group=2> (x, w, c)
+    }"""
+    x, w, c = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 2), torch.randn(6)
+    want = F.conv_transpose2d(x, w, c, (2, 1), (1, 0), 0, 2, (1, 2))
+    close(run(text, {"x": x, "w": w, "c": c}, path), want)
+
+
 def test_training_batch_norm_updates_like_torch(path):
     text = """bn (x: f32[b,3,4], g: f32[3], c: f32[3], m: buffer f32[3], v: buffer f32[3])
             => (y, mutate 3: nm, mutate 4: nv) {

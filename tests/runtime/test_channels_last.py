@@ -130,3 +130,39 @@ def test_without_onednn_networks_stay_row_major() -> None:
         _results(model, torch.randn(2, 3, 12, 10))
     (piece,) = model._compiler.pieces
     assert "ChannelsLast" not in piece.compiled.text("forward")
+
+
+def _normalized(norm: nn.Module, x: Tensor, grad: Tensor) -> list[Tensor]:
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    y = norm(x)
+    y.backward(grad)
+    gradients = [p.grad for p in norm.parameters()]
+    return [t for t in (y.detach(), x.grad, *norm.buffers(), *gradients) if t is not None]
+
+
+@pytest.mark.parametrize("sizes", [(8, 64, 16, 16), (3, 5, 7, 3), (2, 16, 3, 4, 5)])
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"track_running_stats": False}])
+def test_batch_norms_are_as_accurate_as_row_major_ones(
+    sizes: tuple[int, ...], options: dict[str, bool]
+) -> None:
+    """torch's own kernel for this layout sums in float32 row by row."""
+    torch.manual_seed(0)
+    kind, last = (
+        (nn.BatchNorm2d, torch.channels_last)
+        if len(sizes) == 4
+        else (nn.BatchNorm3d, torch.channels_last_3d)
+    )
+    norm = kind(sizes[1], momentum=0.3, **options)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    x, grad = torch.randn(sizes) + 3, torch.randn(sizes)
+    model = ORTModule(copy.deepcopy(norm))
+    ours = _normalized(model, x.contiguous(memory_format=last), grad.contiguous(memory_format=last))
+    exact = _normalized(copy.deepcopy(norm).double(), x.double(), grad.double())
+    eager = _normalized(norm, x, grad)
+    assert "batch_norm_channels_last_cpu" in model._compiler.pieces[0].compiled.text("plan")
+    assert "batch_norm_grad_channels_last_cpu" in model._compiler.pieces[0].compiled.text("plan")
+    for got, want, row_major in zip(ours, exact, eager, strict=True):
+        scale = float(want.abs().max()) + 1e-12
+        error = float((got.double() - want).abs().max()) / scale
+        assert error <= 2 * float((row_major.double() - want).abs().max()) / scale + 3e-7
