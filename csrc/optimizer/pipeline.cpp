@@ -81,6 +81,8 @@ std::vector<Pass> joint_passes() {
   };
   // The gradient of a product brings its own transposes and scales.
   passes.push_back(pass_of(*find_fusion("fuse_matmul")));
+  // After equal nodes were merged, which would undo it.
+  passes.push_back({"copy_channels_last_again", copy_channels_last_again});
   return passes;
 }
 

@@ -167,8 +167,11 @@ print(json.dumps(result))
 
 
 def _run(failures: int) -> dict[str, Any]:
-    # Every tensor that counts has pages of its own, so that the limit meets tensors alone.
-    finished = run(SCRIPT.format(failures=failures), MALLOC_MMAP_THRESHOLD_="262144")
+    # Every tensor that counts has pages of its own, so that the limit meets tensors alone. Where
+    # pages run out, malloc would turn to the arena of another thread, which has 64 MiB in reserve.
+    finished = run(
+        SCRIPT.format(failures=failures), MALLOC_MMAP_THRESHOLD_="262144", MALLOC_ARENA_MAX="1"
+    )
     assert finished.returncode == 0, finished.stderr[-3000:]
     found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
     return found

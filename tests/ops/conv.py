@@ -21,4 +21,6 @@ def cases() -> list[Case]:
         case("aten.conv3d.default", lambda n: (normal(n, 4, 5, 5, 5), normal(6, 4, 2, 2, 2))),
         case(_CONVOLUTION, lambda n: (normal(2, 4, 9), normal(6, 4, 3), normal(6), [1], [1], [1],
                                       False, [0], 1)),
+        case(_CONVOLUTION, lambda n: (normal(2, 4, n + 6), normal(4, 6, 3), normal(6), [1], [1],
+                                      [1], True, [0], 1), label="-transposed"),
     ]  # fmt: skip

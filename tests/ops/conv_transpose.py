@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .case import Case, case, normal
 
-_CONVOLUTION = "aten.convolution.default"
 _1D, _2D, _3D = (
     f"aten.conv_transpose{rank}.{name}"
     for rank, name in (("1d", "default"), ("2d", "input"), ("3d", "input"))
@@ -20,6 +19,4 @@ def cases() -> list[Case]:
                              [1, 0], 2, [1, 2]), label="-groups"),
         case(_2D, lambda n: (normal(n, 3, 6, 6), normal(3, 5, 2, 2), normal(5), [2, 2])),
         case(_3D, lambda n: (normal(n, 3, 3, 4, 3), normal(3, 2, 2, 2, 2))),
-        case(_CONVOLUTION, lambda n: (normal(2, 4, n + 6), normal(4, 6, 3), normal(6), [1], [1],
-                                      [1], True, [0], 1), label="-transposed"),
     ]  # fmt: skip

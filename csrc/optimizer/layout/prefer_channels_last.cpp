@@ -131,4 +131,31 @@ bool prefer_channels_last(Graph& graph, PassContext& context) {
   return !made.empty();
 }
 
+bool copy_channels_last_again(Graph& graph, PassContext& context) {
+  // A copy of anything else would keep its source alive instead.
+  const auto is_copy_of_argument = [](const Value* x) {
+    const Node* node = x ? x->producer() : nullptr;
+    return node && node->op == "ChannelsLast" && node->region == Region::Forward &&
+           !node->input(0)->producer();
+  };
+  std::map<Value*, Value*> again;
+  bool changed = false;
+  for (Node* node : graph.node_pointers()) {
+    if (node->region != Region::Backward) continue;
+    for (size_t i = 0; i < node->inputs().size(); ++i) {
+      Value* x = node->input(i);
+      if (!is_copy_of_argument(x)) continue;
+      Value*& there = again[x];
+      if (!there) {
+        if (!context.take()) return changed;
+        Graph::Inserting here(graph, node);
+        there = emit(graph, "ChannelsLast", {x->producer()->input(0)});
+      }
+      graph.set_input(node, i, there);
+      changed = true;
+    }
+  }
+  return changed;
+}
+
 }  // namespace ortmodule
