@@ -52,21 +52,8 @@ Grads conv_grad(GradContext& c) {
 }
 
 Values convert_conv(TorchCall& t) {
-  require_real(t, true);
-  Value* x = t.tensor("input");
-  Value* w = t.tensor("weight");
-  Value* bias = t.optional_tensor("bias");
-  if (x->rank() != w->rank() || x->rank() < 3) t.refuse("x must have a batch dimension");
-  if (x->dtype != w->dtype || (bias && bias->dtype != x->dtype))
-    t.refuse("input, weight and bias must have one type");
-  const size_t spatial = x->rank() - 2;
-  const Dims ones(spatial, DimExpr(1));
-  const Dims padding = window_list(t, "padding", spatial, Dims(spatial, DimExpr(0)));
-  return {t.emit("Conv", {x, w, bias},
-                 {{"strides", window_list(t, "stride", spatial, ones)},
-                  {"pads", symmetric_pads(padding)},
-                  {"dilations", window_list(t, "dilation", spatial, ones)},
-                  {"group", t.integer_or("groups", 1)}})};
+  ConvolutionCall call = read_convolution(t);
+  return {t.emit("Conv", std::move(call.operands), std::move(call.attrs))};
 }
 
 Values convert_convolution(TorchCall& t) {

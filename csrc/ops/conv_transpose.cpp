@@ -9,21 +9,10 @@
 namespace ortmodule {
 
 Values convert_conv_transpose(TorchCall& t) {
-  require_real(t, true);
-  Value* x = t.tensor("input");
-  Value* w = t.tensor("weight");
-  Value* bias = t.optional_tensor("bias");
-  if (x->rank() != w->rank() || x->rank() < 3) t.refuse("x must have a batch dimension");
-  if (x->dtype != w->dtype || (bias && bias->dtype != x->dtype))
-    t.refuse("input, weight and bias must have one type");
-  const size_t spatial = x->rank() - 2;
-  const Dims ones(spatial, DimExpr(1)), zeros(spatial, DimExpr(0));
-  return {t.emit("ConvTranspose", {x, w, bias},
-                 {{"strides", window_list(t, "stride", spatial, ones)},
-                  {"pads", symmetric_pads(window_list(t, "padding", spatial, zeros))},
-                  {"dilations", window_list(t, "dilation", spatial, ones)},
-                  {"output_padding", window_list(t, "output_padding", spatial, zeros)},
-                  {"group", t.integer_or("groups", 1)}})};
+  ConvolutionCall call = read_convolution(t);
+  const Dims zeros(call.spatial, DimExpr(0));
+  call.attrs.set("output_padding", window_list(t, "output_padding", call.spatial, zeros));
+  return {t.emit("ConvTranspose", std::move(call.operands), std::move(call.attrs))};
 }
 
 namespace {

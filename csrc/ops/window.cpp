@@ -2,6 +2,8 @@
 
 #include "ops/window.h"
 
+#include "ops/torch_rules.h"
+
 namespace ortmodule {
 namespace {
 
@@ -52,6 +54,24 @@ Dims symmetric_pads(const Dims& padding) {
   Dims pads = padding;
   pads.insert(pads.end(), padding.begin(), padding.end());
   return pads;
+}
+
+ConvolutionCall read_convolution(TorchCall& t) {
+  require_real(t, true);
+  Value* x = t.tensor("input");
+  Value* w = t.tensor("weight");
+  Value* bias = t.optional_tensor("bias");
+  if (x->rank() != w->rank() || x->rank() < 3) t.refuse("x must have a batch dimension");
+  if (x->dtype != w->dtype || (bias && bias->dtype != x->dtype))
+    t.refuse("input, weight and bias must have one type");
+  const size_t spatial = x->rank() - 2;
+  const Dims ones(spatial, DimExpr(1)), zeros(spatial, DimExpr(0));
+  return {{x, w, bias},
+          {{"strides", window_list(t, "stride", spatial, ones)},
+           {"pads", symmetric_pads(window_list(t, "padding", spatial, zeros))},
+           {"dilations", window_list(t, "dilation", spatial, ones)},
+           {"group", t.integer_or("groups", 1)}},
+          spatial};
 }
 
 }  // namespace ortmodule

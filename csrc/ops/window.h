@@ -17,6 +17,16 @@ Dims window_list(const TorchCall& t, std::string_view name, size_t spatial, cons
 /// torch's symmetric padding as begins, then ends.
 Dims symmetric_pads(const Dims& padding);
 
+/// What a convolution and a transposed one take alike.
+struct ConvolutionCall {
+  Values operands;  // x, w, bias
+  Attrs attrs;      // strides, pads, dilations, group
+  size_t spatial = 0;
+};
+
+/// Refuses a call that has no op.
+ConvolutionCall read_convolution(TorchCall& t);
+
 /// A transposed convolution, which aten.convolution may be as well.
 Values convert_conv_transpose(TorchCall& t);
 

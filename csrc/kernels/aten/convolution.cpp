@@ -84,38 +84,31 @@ void conv_grad(const KernelArgs& args) {
 }
 
 KernelDef convolution(std::string_view op, std::string_view name) {
-  return {.op = op,
-          .name = name,
-          .dtypes = kAllFloats,
-          .run = conv,
-          .unsupported = asymmetric,
-          .library_bytes = probed_bytes<conv, prepare_window, true>,
-          .output_strides = conv_strides,
-          .prepare = prepare_window,
-          .layout = LayoutRule::Any,
-          .gives_results = true};
-}
-
-KernelDef convolution_grad(std::string_view op, std::string_view name) {
-  return {.op = op,
-          .name = name,
-          .dtypes = kAllFloats,
-          .run = conv_grad,
-          .unsupported = asymmetric,
-          .library_bytes = probed_bytes<conv_grad, prepare_window, true>,
-          .output_strides = conv_grad_strides,
-          .prepare = prepare_window,
-          .layout = LayoutRule::Any,
-          .gives_results = true};
+  KernelDef def{.op = op,
+                .name = name,
+                .dtypes = kAllFloats,
+                .run = conv,
+                .unsupported = asymmetric,
+                .library_bytes = probed_bytes<conv, prepare_window, true>,
+                .output_strides = conv_strides,
+                .prepare = prepare_window,
+                .layout = LayoutRule::Any,
+                .gives_results = true};
+  if (op.ends_with("Grad")) {
+    def.run = conv_grad;
+    def.library_bytes = probed_bytes<conv_grad, prepare_window, true>;
+    def.output_strides = conv_grad_strides;
+  }
+  return def;
 }
 
 constexpr OnCuda kOnCuda{.deterministic = false, .inexact = true};
 const AtenKernelRegistrar conv_aten(convolution("Conv", "conv_aten"), kOnCuda);
-const AtenKernelRegistrar conv_grad_aten(convolution_grad("ConvGrad", "conv_grad_aten"), kOnCuda);
+const AtenKernelRegistrar conv_grad_aten(convolution("ConvGrad", "conv_grad_aten"), kOnCuda);
 const AtenKernelRegistrar conv_transpose_aten(convolution("ConvTranspose", "conv_transpose_aten"),
                                               kOnCuda);
-const AtenKernelRegistrar conv_transpose_grad_aten(convolution_grad("ConvTransposeGrad",
-                                                                    "conv_transpose_grad_aten"),
+const AtenKernelRegistrar conv_transpose_grad_aten(convolution("ConvTransposeGrad",
+                                                               "conv_transpose_grad_aten"),
                                                    kOnCuda);
 
 }  // namespace
