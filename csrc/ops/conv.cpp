@@ -13,12 +13,7 @@ namespace {
 void infer_conv(InferContext& c) {
   const Value& x = c.input(0);
   const Value& w = c.input(1);
-  if (x.dtype != w.dtype)
-    c.fail(
-        str("x and w must have one type, but found ", name_of(x.dtype), " and ", name_of(w.dtype)));
-  if (x.rank() < 3 || x.rank() != w.rank())
-    c.fail(str("x and w must have one rank of 3 or more, but found ", dims_text(x.dims), " and ",
-               dims_text(w.dims)));
+  check_convolution(c);
   if (!may_equal(w.dims[1] * c.attrs().dim("group"), x.dims[1]))
     c.fail(str("w must have the channels of x per group, but found ", dims_text(w.dims), " for ",
                dims_text(x.dims), " in ", c.attrs().dim("group"), " groups"));

@@ -82,8 +82,8 @@ struct OpDef {
   ViewFn view = nullptr;
   /// Of a view op: how it copies an operand of which no view is legal; null: row-major.
   CopiedFn copied = nullptr;
-  /// Whether channels-last operands (the first, or all of a variadic op) give a channels-last
-  /// result as fast as row-major ones; null: pointwise ops do, others do not.
+  /// Whether a channels-last first operand (of an op that moves data: all operands) gives a
+  /// channels-last result, as fast as a row-major one; null: pointwise ops do, others do not.
   bool (*keeps_channels_last)(const Node&) = nullptr;
   GradFn grad = nullptr;
   /// Operand i has no gradient by definition (indices, masks): silent, not a missing rule.

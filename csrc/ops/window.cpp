@@ -56,6 +56,17 @@ Dims symmetric_pads(const Dims& padding) {
   return pads;
 }
 
+void check_convolution(InferContext& c) {
+  const Value& x = c.input(0);
+  const Value& w = c.input(1);
+  if (x.dtype != w.dtype)
+    c.fail(
+        str("x and w must have one type, but found ", name_of(x.dtype), " and ", name_of(w.dtype)));
+  if (x.rank() < 3 || x.rank() != w.rank())
+    c.fail(str("x and w must have one rank of 3 or more, but found ", dims_text(x.dims), " and ",
+               dims_text(w.dims)));
+}
+
 ConvolutionCall read_convolution(TorchCall& t) {
   require_real(t, true);
   Value* x = t.tensor("input");

@@ -17,6 +17,10 @@ Dims window_list(const TorchCall& t, std::string_view name, size_t spatial, cons
 /// torch's symmetric padding as begins, then ends.
 Dims symmetric_pads(const Dims& padding);
 
+/// Fails unless x and w, operands 0 and 1 of a convolution, have one type and one rank of 3 or
+/// more.
+void check_convolution(InferContext& c);
+
 /// What a convolution and a transposed one take alike.
 struct ConvolutionCall {
   Values operands;  // x, w, bias

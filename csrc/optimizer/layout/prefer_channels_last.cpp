@@ -117,6 +117,7 @@ bool prefer_channels_last(Graph& graph, PassContext& context) {
     return false;
   }
   std::map<Value*, Value*> made;
+  bool changed = false;
   for (Node* node : convolutions) {
     Value* x = node->input(0);
     if (flow.is_channels_last(*x)) continue;
@@ -127,8 +128,9 @@ bool prefer_channels_last(Graph& graph, PassContext& context) {
       there = emit(graph, "ChannelsLast", {x});
     }
     graph.set_input(node, 0, there);
+    changed = true;
   }
-  return !made.empty();
+  return changed;
 }
 
 bool copy_channels_last_again(Graph& graph, PassContext& context) {
