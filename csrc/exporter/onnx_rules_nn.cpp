@@ -61,30 +61,73 @@ Dims normalized_dims(C c, int64_t axis) {
   return Dims(dims.begin() + axis, dims.end());
 }
 
-// y = (x - mean) / sqrt(var + epsilon) * scale + bias, spelled out; `centered` false leaves out
-// mean.
-void lower_norm_by_hand(C c, int64_t axis, bool centered) {
-  const DType dtype = c.dtype();
-  const DType inside = compute_dtype(dtype);
-  const std::vector<int64_t> axes = axes_from(axis, c.value(0).rank());
-  std::string x = inside == dtype ? c.in(0) : c.cast(c.in(0), inside);
-  const std::string mean = centered ? mean_over(c, x, axes, 1) : "";
-  if (centered) x = c.op("Sub", {x, mean});
+struct Normalized {
+  std::string y, mean, inverse;  // without scale and bias
+};
+
+// (x - mean) / sqrt(var + epsilon) over `axes`, spelled out in type `inside`; `centered` false
+// leaves out mean.
+Normalized normalized(C c, std::string x, const std::vector<int64_t>& axes, DType inside,
+                      bool centered) {
+  Normalized n;
+  if (centered) {
+    n.mean = mean_over(c, x, axes, 1);
+    x = c.op("Sub", {x, n.mean});
+  }
   const std::string variance = mean_over(c, c.op("Mul", {x, x}), axes, 1);
   const std::string shifted =
       c.op("Add", {variance, c.number(c.attrs().number("epsilon"), inside)});
-  const std::string inverse = c.op("Reciprocal", {c.op("Sqrt", {shifted})});
-  std::string y = c.op("Mul", {x, inverse});
-  auto wide = [&](size_t i) { return inside == dtype ? c.in(i) : c.cast(c.in(i), inside); };
+  n.inverse = c.op("Reciprocal", {c.op("Sqrt", {shifted})});
+  n.y = c.op("Mul", {x, n.inverse});
+  return n;
+}
+
+void set_in_type(C c, const std::string& y, DType inside) {
+  if (inside == c.dtype())
+    c.set(0, "Identity", {y});
+  else
+    c.set(0, "Cast", {y}, {{"to", c.dtype()}});
+}
+
+void lower_norm_by_hand(C c, int64_t axis, bool centered) {
+  const DType inside = compute_dtype(c.dtype());
+  auto wide = [&](size_t i) { return inside == c.dtype() ? c.in(i) : c.cast(c.in(i), inside); };
+  const std::vector<int64_t> axes = axes_from(axis, c.value(0).rank());
+  const Normalized n = normalized(c, wide(0), axes, inside, centered);
+  std::string y = n.y;
   if (c.has(1)) y = c.op("Mul", {y, wide(1)});
   if (c.has(2)) y = c.op("Add", {y, wide(2)});
   const size_t statistics = centered ? 2 : 1;
-  if (centered && c.wanted(1)) c.set(1, "Identity", {mean});
-  if (c.wanted(statistics)) c.set(statistics, "Identity", {inverse});
-  if (inside == dtype)
-    c.set(0, "Identity", {y});
-  else
-    c.set(0, "Cast", {y}, {{"to", dtype}});
+  if (centered && c.wanted(1)) c.set(1, "Identity", {n.mean});
+  if (c.wanted(statistics)) c.set(statistics, "Identity", {n.inverse});
+  set_in_type(c, y, inside);
+}
+
+// ONNX's op gives no statistics and computes in float32.
+void lower_group_norm(C c) {
+  const Dims& dims = c.value(0).dims;
+  const DType inside = compute_dtype(c.dtype());
+  if (!c.wanted(1) && !c.wanted(2) && inside != DType::Float64) {
+    const Dims channels{dims.at(1)};
+    return c.set(0, "GroupNormalization",
+                 {c.in(0), scale_or(c, 1, channels, 1.0, c.dtype()),
+                  scale_or(c, 2, channels, 0.0, c.dtype())},
+                 c.pick({"num_groups", "epsilon"}));
+  }
+  auto wide = [&](size_t i) { return inside == c.dtype() ? c.in(i) : c.cast(c.in(i), inside); };
+  const int64_t groups = c.attrs().integer("num_groups");
+  const std::string x = c.op("Reshape", {wide(0), c.b.integers({0, groups, -1})});
+  const Normalized n = normalized(c, x, {2}, inside, true);
+  std::string y = c.op("Reshape", {n.y, c.b.sizes(dims)});
+  std::vector<int64_t> per_channel(dims.size() - 1, 1);
+  per_channel[0] = -1;
+  auto spread = [&](size_t i) { return c.op("Reshape", {wide(i), c.b.integers(per_channel)}); };
+  if (c.has(1)) y = c.op("Mul", {y, spread(1)});
+  if (c.has(2)) y = c.op("Add", {y, spread(2)});
+  const std::string pair = c.b.integers({0, groups});
+  if (c.wanted(1)) c.set(1, "Reshape", {n.mean, pair});
+  if (c.wanted(2)) c.set(2, "Reshape", {n.inverse, pair});
+  set_in_type(c, y, inside);
 }
 
 // ONNX keeps statistics in float32, we in the type of computation.
@@ -279,6 +322,7 @@ const OnnxRuleRegistrar rules({
     {"BiasSoftmax", lower_bias_softmax},
     {"LayerNormalization", lower_layer_norm},
     {"SimplifiedLayerNormalization", lower_rms_norm},
+    {"GroupNormalization", lower_group_norm},
     {"BatchNormalization", lower_batch_norm},
     {"BatchNormInternal", lower_batch_norm_training},
     {"Conv", lower_directly, {"strides", "pads", "dilations", "group"}},

@@ -408,6 +408,26 @@ def test_transposed_convolution(path):
     close(run(text, {"x": x, "w": w, "c": c}, path), want)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_group_norm(path, dtype):
+    text = """norms (x: DT[b,6,4,3], g: DT[6], h: DT[6]) => (a, m, i, c, d) {
+        a, m, i = GroupNormalization<num_groups=3, epsilon=0.001> (x, g, h)
+        c, _, _ = GroupNormalization<num_groups=2> (x, g, h)
+        d, _, _ = GroupNormalization<num_groups=6> (x)
+    }""".replace("DT", dtype)
+    kind = {"f32": torch.float32, "f64": torch.float64}[dtype]
+    x, g, h = (torch.randn(*s, dtype=kind) for s in [(2, 6, 4, 3), (6,), (6,)])
+    groups = x.reshape(2, 3, -1)
+    expected = [
+        F.group_norm(x, 3, g, h, 0.001),
+        groups.mean(-1),
+        (groups.var(-1, unbiased=False) + 0.001).rsqrt(),
+        F.group_norm(x, 2, g, h),
+        F.group_norm(x, 6),
+    ]
+    close(run(text, {"x": x, "g": g, "h": h}, path), *expected)
+
+
 def test_training_batch_norm_updates_like_torch(path):
     text = """bn (x: f32[b,3,4], g: f32[3], c: f32[3], m: buffer f32[3], v: buffer f32[3])
             => (y, mutate 3: nm, mutate 4: nv) {

@@ -73,6 +73,7 @@ class RowMajorOutside(nn.Module):
             nn.ReLU6(),
             nn.Conv2d(16, 16, 3, padding=1, groups=16, dtype=dtype),
             nn.Conv2d(16, 16, 1, dtype=dtype),
+            nn.GroupNorm(4, 16, dtype=dtype),
             nn.Hardswish(),
             nn.Conv2d(16, 16, 3, padding=1, dtype=dtype),
             nn.AvgPool2d(2),
@@ -140,29 +141,50 @@ def _normalized(norm: nn.Module, x: Tensor, grad: Tensor) -> list[Tensor]:
     return [t for t in (y.detach(), x.grad, *norm.buffers(), *gradients) if t is not None]
 
 
-@pytest.mark.parametrize("sizes", [(8, 64, 16, 16), (3, 5, 7, 3), (2, 16, 3, 4, 5)])
+def _images(sizes: tuple[int, ...]) -> Tensor:
+    last = torch.channels_last if len(sizes) == 4 else torch.channels_last_3d
+    return torch.randn(sizes).contiguous(memory_format=last)
+
+
+def _check_norm(norm: nn.Module, sizes: tuple[int, ...], kernel: str) -> None:
+    """Its kernel for channels-last images errs at most twice as much as row-major eager."""
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    x, grad = _images(sizes) + 3, _images(sizes)
+    model = ORTModule(copy.deepcopy(norm))
+    ours = _normalized(model, x, grad)
+    exact = _normalized(copy.deepcopy(norm).double(), x.double(), grad.double())
+    eager = _normalized(norm, x.contiguous(), grad.contiguous())
+    plan = model._compiler.pieces[0].compiled.text("plan")
+    assert f"{kernel}_channels_last_cpu" in plan
+    assert f"{kernel}_grad_channels_last_cpu" in plan
+    assert ours[0].stride() == x.stride()
+    for got, want, row_major in zip(ours, exact, eager, strict=True):
+        scale = float(want.abs().max()) + 1e-12
+        error = float((got.double() - want).abs().max()) / scale
+        assert error <= 2 * float((row_major.double() - want).abs().max()) / scale + 3e-7
+
+
+_SIZES = [(8, 64, 16, 16), (3, 5, 7, 3), (2, 16, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("sizes", _SIZES)
 @pytest.mark.parametrize("options", [{}, {"affine": False}, {"track_running_stats": False}])
 def test_batch_norms_are_as_accurate_as_row_major_ones(
     sizes: tuple[int, ...], options: dict[str, bool]
 ) -> None:
     """torch's own kernel for this layout sums in float32 row by row."""
     torch.manual_seed(0)
-    kind, last = (
-        (nn.BatchNorm2d, torch.channels_last)
-        if len(sizes) == 4
-        else (nn.BatchNorm3d, torch.channels_last_3d)
-    )
-    norm = kind(sizes[1], momentum=0.3, **options)
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
-    x, grad = torch.randn(sizes) + 3, torch.randn(sizes)
-    model = ORTModule(copy.deepcopy(norm))
-    ours = _normalized(model, x.contiguous(memory_format=last), grad.contiguous(memory_format=last))
-    exact = _normalized(copy.deepcopy(norm).double(), x.double(), grad.double())
-    eager = _normalized(norm, x, grad)
-    assert "batch_norm_channels_last_cpu" in model._compiler.pieces[0].compiled.text("plan")
-    assert "batch_norm_grad_channels_last_cpu" in model._compiler.pieces[0].compiled.text("plan")
-    for got, want, row_major in zip(ours, exact, eager, strict=True):
-        scale = float(want.abs().max()) + 1e-12
-        error = float((got.double() - want).abs().max()) / scale
-        assert error <= 2 * float((row_major.double() - want).abs().max()) / scale + 3e-7
+    kind = nn.BatchNorm2d if len(sizes) == 4 else nn.BatchNorm3d
+    _check_norm(kind(sizes[1], momentum=0.3, **options), sizes, "batch_norm")
+
+
+@pytest.mark.parametrize("sizes", _SIZES)
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
+def test_group_norms_are_as_accurate_as_row_major_ones(
+    sizes: tuple[int, ...], affine: bool, whole: bool
+) -> None:
+    torch.manual_seed(0)
+    groups = 1 if whole or sizes[1] % 4 else 4
+    _check_norm(nn.GroupNorm(groups, sizes[1], affine=affine), sizes, "group_norm")

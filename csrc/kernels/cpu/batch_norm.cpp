@@ -3,79 +3,23 @@
 // BatchNormInternalGrad, with the sums over all rows:
 //   dbias = sum dy,  dscale = inv sum dy (x - mean),
 //   dx = inv scale (dy - dbias / rows - (x - mean) inv dscale / rows)
-// Method: one column sum per block of rows, of four rows in float32 at a time and in double from
-// there; torch's kernel for this layout adds all rows in float32, which costs an order of magnitude
-// of accuracy. Bytes moved: x three times forward; dy and x twice backward.
-#include <array>
+// Bytes moved: x three times forward; dy and x twice backward.
 #include <cmath>
 
-#include "kernels/cpu/cpu_kernel.h"
-#include "kernels/norm.h"
+#include "kernels/cpu/column_sums.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-struct Pixels {
-  int64_t rows = 1, channels = 1;
-
-  explicit Pixels(const Layout& x) : channels(x.sizes[1]) {
-    rows = channels == 0 ? 0 : element_count(x.sizes) / channels;
-  }
-};
+/// All pixels of the batch are rows of one image.
+PixelRows pixel_rows(const Layout& x) {
+  const int64_t channels = x.sizes[1];
+  return {1, channels == 0 ? 0 : element_count(x.sizes) / channels, channels};
+}
 
 const float* optional_floats(std::span<const TensorView> views, size_t i) {
   return i < views.size() ? views[i].as<float>() : nullptr;
-}
-
-/// Adds to sums[s][c], for each s < kSums, the terms of rows [begin, end) in column c; term(row, c)
-/// gives the kSums terms.
-template <size_t kSums, class Term>
-void add_rows(int64_t begin, int64_t end, int64_t channels, double* sums, const Term& term) {
-  int64_t row = begin;
-  for (; row + 4 <= end; row += 4) {
-    ORTM_SIMD
-    for (int64_t c = 0; c < channels; ++c) {
-      const auto a = term(row, c), b = term(row + 1, c), d = term(row + 2, c), e = term(row + 3, c);
-      for (size_t s = 0; s < kSums; ++s)
-        sums[static_cast<int64_t>(s) * channels + c] +=
-            static_cast<double>((a[s] + b[s]) + (d[s] + e[s]));
-    }
-  }
-  for (; row < end; ++row) {
-    ORTM_SIMD
-    for (int64_t c = 0; c < channels; ++c) {
-      const auto a = term(row, c);
-      for (size_t s = 0; s < kSums; ++s)
-        sums[static_cast<int64_t>(s) * channels + c] += static_cast<double>(a[s]);
-    }
-  }
-}
-
-/// The sums of term(row, c) over all rows in the first kSums * channels numbers of `workspace`.
-template <size_t kSums, class Term>
-const double* column_sums(const KernelArgs& args, const Pixels& x, const Term& term) {
-  auto* sums = static_cast<double*>(args.workspace);
-  const int64_t blocks = row_blocks(x.rows), block_rows = rows_per_block(x.rows);
-  const int64_t width = static_cast<int64_t>(kSums) * x.channels;
-  parallel_ranges(
-      args.context, blocks, grain_for(block_rows * x.channels), [&](int64_t begin, int64_t end) {
-        for (int64_t block = begin; block < end; ++block) {
-          double* own = sums + block * width;
-          std::fill(own, own + width, 0.0);
-          add_rows<kSums>(block * block_rows, std::min(x.rows, (block + 1) * block_rows),
-                          x.channels, own, term);
-        }
-      });
-  for (int64_t block = 1; block < blocks; ++block)
-    for (int64_t i = 0; i < width; ++i) sums[i] += sums[block * width + i];
-  return sums;
-}
-
-template <size_t kSums>
-size_t sums_bytes(const Layout& layout) {
-  const Pixels x(layout);
-  return static_cast<size_t>(row_blocks(x.rows) * x.channels) * kSums * sizeof(double);
 }
 
 void move_running(const KernelArgs& args, size_t i, const double* batch, double factor) {
@@ -89,20 +33,24 @@ void move_running(const KernelArgs& args, size_t i, const double* batch, double 
 }
 
 void batch_norm(const KernelArgs& args) {
-  const Pixels shape(args.facts.inputs[0].layout);
+  const PixelRows shape = pixel_rows(args.facts.inputs[0].layout);
+  auto* sums = static_cast<double*>(args.workspace);
   const int64_t n = shape.channels;
   const float* x = args.in[0].as<float>();
   const float *scale = optional_floats(args.in, 1), *bias = optional_floats(args.in, 2);
   float *y = args.out[0].as<float>(), *mean = args.out[3].as<float>();
   float* inv = args.out[4].as<float>();
   const auto rows = static_cast<double>(shape.rows);
-  const double* sums = column_sums<1>(
-      args, shape, [&](int64_t row, int64_t c) { return std::array{x[row * n + c]}; });
+  column_sums<1>(args.context, shape, sums, [&](int64_t) {
+    return [&](int64_t row, int64_t c) { return std::array{x[row * n + c]}; };
+  });
   for (int64_t c = 0; c < n; ++c) mean[c] = static_cast<float>(sums[c] / rows);
   move_running(args, 1, sums, 1 / rows);
-  sums = column_sums<1>(args, shape, [&](int64_t row, int64_t c) {
-    const float deviation = x[row * n + c] - mean[c];
-    return std::array{deviation * deviation};
+  column_sums<1>(args.context, shape, sums, [&](int64_t) {
+    return [&](int64_t row, int64_t c) {
+      const float deviation = x[row * n + c] - mean[c];
+      return std::array{deviation * deviation};
+    };
   });
   const double epsilon = args.facts.node().attrs.number("epsilon");
   for (int64_t c = 0; c < n; ++c)
@@ -122,14 +70,17 @@ void batch_norm(const KernelArgs& args) {
 }
 
 void batch_norm_grad(const KernelArgs& args) {
-  const Pixels shape(args.facts.inputs[1].layout);
+  const PixelRows shape = pixel_rows(args.facts.inputs[1].layout);
+  auto* sums = static_cast<double*>(args.workspace);
   const int64_t n = shape.channels;
   const float *dy = args.in[0].as<float>(), *x = args.in[1].as<float>();
   const float* scale = optional_floats(args.in, 2);
   const float *mean = args.in[3].as<float>(), *inv = args.in[4].as<float>();
-  const double* sums = column_sums<2>(args, shape, [&](int64_t row, int64_t c) {
-    const float g = dy[row * n + c];
-    return std::array{g, g * (x[row * n + c] - mean[c])};
+  column_sums<2>(args.context, shape, sums, [&](int64_t) {
+    return [&](int64_t row, int64_t c) {
+      const float g = dy[row * n + c];
+      return std::array{g, g * (x[row * n + c] - mean[c])};
+    };
   });
   const std::vector<bool>& used = args.facts.node().output_used;
   for (int64_t c = 0; c < n; ++c) {
@@ -158,11 +109,13 @@ void batch_norm_grad(const KernelArgs& args) {
   });
 }
 
-size_t workspace(const StepFacts& facts) { return sums_bytes<1>(facts.inputs[0].layout); }
+size_t workspace(const StepFacts& facts) {
+  return column_sums_bytes<1>(pixel_rows(facts.inputs[0].layout));
+}
 
 size_t grad_workspace(const StepFacts& facts) {
   const Layout& x = facts.inputs[1].layout;
-  return sums_bytes<2>(x) + 3 * static_cast<size_t>(x.sizes[1]) * sizeof(float);
+  return column_sums_bytes<2>(pixel_rows(x)) + 3 * static_cast<size_t>(x.sizes[1]) * sizeof(float);
 }
 
 /// In channels-last order, and not as well in row-major order.

@@ -1,4 +1,5 @@
-// What layer norm and RMS norm share on the CPU: the sum of partial column sums.
+// What layer, RMS and group norm share on the CPU: statistics of a row, the sum of partial column
+// sums.
 #pragma once
 
 #include "kernels/cpu/row_math.h"
@@ -6,6 +7,39 @@
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
+
+template <class C>
+struct Statistics {
+  C mean, inv_std_dev;
+};
+
+/// Of a row of n elements, in two passes.
+template <class T>
+Statistics<ComputeOf<T>> row_statistics(const T* x, int64_t n, double epsilon) {
+  using C = ComputeOf<T>;
+  using V = std::conditional_t<std::is_same_v<C, float>, FloatVec, double>;
+  C buffer[kRowChunk];
+  double sum = 0;
+  for_each_chunk(n, [&](int64_t at, int64_t count) {
+    sum += row_sum(
+        count, [](auto v) { return v; }, computed_row(x + at, count, buffer));
+  });
+  const C mean = static_cast<C>(sum / static_cast<double>(n));
+  const V shift(mean);
+  double squares = 0;
+  for_each_chunk(n, [&](int64_t at, int64_t count) {
+    const C* values = computed_row(x + at, count, buffer);
+    const int64_t whole = count / 32 * 32;
+    squares += row_sum(
+        whole, [&](V v) { return (v - shift) * (v - shift); }, values);
+    for (int64_t i = whole; i < count; ++i) {
+      const double difference = static_cast<double>(values[i] - mean);
+      squares += difference * difference;
+    }
+  });
+  const double variance = squares / static_cast<double>(n);
+  return {mean, static_cast<C>(1.0 / std::sqrt(variance + epsilon))};
+}
 
 /// out[c] = sum over blocks of partials[block * stride + c], in double.
 template <class T>

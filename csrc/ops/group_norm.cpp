@@ -1,0 +1,125 @@
+// y = (x - mean) * inv_std_dev * scale + bias with inv_std_dev = 1 / sqrt(var + epsilon), over the
+// pixels of neighbouring channels (dimension 1) of one image. Wu & He 2018, arXiv:1803.08494
+
+#include <algorithm>
+
+#include "ops/infer_rules.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+// One number per image and group.
+Dims statistics_dims(InferContext& c, const Value& x) {
+  if (x.rank() < 2) c.fail(str("x must have rank 2 or more, but found ", x.rank()));
+  const int64_t groups = c.attrs().integer("num_groups");
+  const DimExpr& channels = x.dims[1];
+  if (groups < 1 || (channels.is_constant() && channels.value() % groups != 0))
+    c.fail(str("num_groups must divide the channels, but found ", groups, " groups of ",
+               channels.text(), " channels"));
+  return {x.dims[0], DimExpr(groups)};
+}
+
+void check_affine(InferContext& c, const Value& x, size_t operand) {
+  if (!c.has_input(operand)) return;
+  const Value& value = c.input(operand);
+  if (!may_equal(value.dims, {x.dims[1]}) || value.dtype != x.dtype)
+    c.fail(str("scale and bias must be ", name_of(x.dtype), dims_text({x.dims[1]}), ", but found ",
+               name_of(value.dtype), dims_text(value.dims)));
+}
+
+void infer_group_norm(InferContext& c) {
+  const Value& x = c.input(0);
+  const Dims statistics = statistics_dims(c, x);
+  check_affine(c, x, 1);
+  check_affine(c, x, 2);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, statistics_dtype(x.dtype), statistics);
+  c.set(2, statistics_dtype(x.dtype), statistics);
+}
+
+void infer_group_norm_grad(InferContext& c) {
+  const Value& x = c.input(1);
+  c.set(0, x.dtype, x.dims);
+  c.set(1, x.dtype, {x.dims.at(1)});
+  c.set(2, x.dtype, {x.dims.at(1)});
+}
+
+// --- gradient ---------------------------------------------------------------------------------
+
+// What arrives for the statistics, which torch hands out: d mean / dx = 1 / n and
+// d inv_std_dev / dx = -inv_std_dev^3 (x - mean) / n over the n elements of a group.
+Handle statistics_grad(GradContext& c) {
+  const Dims& dims = c.x(0).dims();
+  const DimExpr groups(c.attrs().integer("num_groups"));
+  Dims grouped{dims[0], groups, DimExpr::floor_div(dims[1], groups)};
+  grouped.insert(grouped.end(), dims.begin() + 2, dims.end());
+  DimExpr elements = grouped[2];
+  for (size_t d = 3; d < grouped.size(); ++d) elements = elements * grouped[d];
+  Dims single(grouped.size(), DimExpr(1));
+  std::copy_n(grouped.begin(), 2, single.begin());
+  auto per_group = [&](Handle value) { return c.reshape(value, single); };
+  const Handle count = c.size_literal(elements, c.y(2).dtype());
+  Handle sum;
+  if (c.dy(1)) sum = c.emit("Expand", {per_group(c.dy(1)) / count}, {{"shape", grouped}});
+  if (c.dy(2)) {
+    const Handle inv = per_group(c.y(2));
+    const Handle deviation = c.cast(c.reshape(c.x(0), grouped), inv.dtype()) - per_group(c.y(1));
+    const Handle term = -(deviation * (per_group(c.dy(2)) * inv * inv * inv / count));
+    sum = sum ? sum + term : term;
+  }
+  return sum ? c.cast(c.reshape(sum, dims), c.x(0).dtype()) : sum;
+}
+
+Grads group_norm_grad(GradContext& c) {
+  Grads grads(3);
+  if (c.dy(0))
+    grads = c.emit_all("GroupNormalizationGrad", {c.dy(), c.x(0), c.x(1), c.y(1), c.y(2)},
+                       {{"num_groups", *c.attrs().find("num_groups")}});
+  if (const Handle more = statistics_grad(c)) grads[0] = grads[0] ? grads[0] + more : more;
+  return grads;
+}
+
+// --- conversions ------------------------------------------------------------------------------
+
+// 16-bit x with 32-bit scale is computed in 32 bits, as torch does, and rounded once.
+Values normalized(TorchCall& t, std::string_view groups) {
+  require_real(t, true);
+  Values values{t.tensor("input"), t.optional_tensor("weight"), t.optional_tensor("bias")};
+  if (values[0]->rank() < 2) t.refuse("x must have a channel dimension");
+  DType dtype = values[0]->dtype;
+  for (const Value* value : values)
+    if (value) dtype = promote(dtype, value->dtype);
+  for (Value*& value : values)
+    if (value) value = t.cast(value, dtype);
+  Values y = t.emit_all("GroupNormalization", std::move(values),
+                        {{"num_groups", t.integer(groups)}, {"epsilon", t.number_or("eps", 1e-5)}});
+  for (size_t i = 0; i < t.outputs().size(); ++i) y[i] = t.cast(y[i], t.output(i).dtype);
+  y.resize(t.outputs().size());
+  return y;
+}
+
+Values convert_group_norm(TorchCall& t) { return normalized(t, "num_groups"); }
+
+Values convert_native(TorchCall& t) { return normalized(t, "group"); }
+
+REGISTER_OP(GroupNormalization,
+            {.inputs = {"x", "scale?", "bias?"},
+             .outputs = {"y", "mean", "inv_std_dev"},
+             .attrs = {{"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_group_norm,
+             .keeps_channels_last = always,
+             .grad = group_norm_grad,
+             .from_torch = {{"aten.group_norm.default", convert_group_norm},
+                            {"aten.native_group_norm.default", convert_native}}});
+
+REGISTER_OP(GroupNormalizationGrad, {.domain = "com.microsoft",
+                                     .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev"},
+                                     .outputs = {"dx", "dscale", "dbias"},
+                                     .kind = OpKind::Norm,
+                                     .infer = infer_group_norm_grad});
+
+}  // namespace
+}  // namespace ortmodule
