@@ -14,6 +14,7 @@ file(GLOB host_sources CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/tests/cuda_emulation/*.cpp)
 add_library(ortm_cuda_emulation OBJECT ${wrappers} ${host_sources})
 ortm_target(ortm_cuda_emulation)
+ortm_precompile(ortm_cuda_emulation <algorithm> <cmath> <functional> <memory> <string> <vector>)
 target_include_directories(ortm_cuda_emulation PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda_emulation)
 target_compile_definitions(ortm_cuda_emulation PRIVATE ORTM_CUDA_EMULATION ORTM_ISA=cuda_emulation)
 target_compile_options(ortm_cuda_emulation PRIVATE -Wno-unknown-pragmas)

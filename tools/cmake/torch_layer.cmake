@@ -33,6 +33,10 @@ Python_add_library(_C MODULE WITH_SOABI ${torch_sources} ${ORTM_OBJECTS})
 ortm_target(_C)
 target_include_directories(_C SYSTEM PRIVATE
   ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+# The bindings include so much more that they gain nothing.
+ortm_precompile(_C <ATen/core/Tensor.h>)
+list(FILTER torch_sources EXCLUDE REGEX "/kernels/aten/")
+set_source_files_properties(${torch_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 string(JOIN " " isas ${ORTM_ISAS})
 target_compile_definitions(_C PRIVATE
   AT_PER_OPERATOR_HEADERS TORCH_EXTENSION_NAME=_C
