@@ -92,6 +92,18 @@ void lower_custom_gradient(C c) {
   for (size_t i = 0; i < c.node.outputs().size(); ++i) c.set(i, "Identity", {c.in(i)});
 }
 
+void lower_top_k(C c) {
+  c.b.add("TopK", {c.in(0), c.b.sizes({c.attrs().dim("k")})}, c.pick({"axis", "largest", "sorted"}),
+          {c.out(0), c.out(1)});
+}
+
+void lower_sort(C c) {
+  const Dims& dims = c.value(0).dims;
+  const int64_t axis = c.axis("axis", dims.size());
+  c.b.add("TopK", {c.in(0), c.b.sizes({dims[static_cast<size_t>(axis)]})},
+          {{"axis", axis}, {"largest", c.attrs().integer("descending", 0)}}, {c.out(0), c.out(1)});
+}
+
 const OnnxRuleRegistrar rules({{"Identity", lower_identity},
                                {"Detach", lower_identity},
                                {"Contiguous", lower_identity},
@@ -109,6 +121,8 @@ const OnnxRuleRegistrar rules({{"Identity", lower_identity},
                                {"GatherND", lower_directly, {"batch_dims"}},
                                {"ScatterElements", lower_directly, {"axis", "reduction"}},
                                {"ScatterND", lower_directly, {"reduction"}},
+                               {"TopK", lower_top_k},
+                               {"Sort", lower_sort},
                                {"Tile", lower_tile},
                                {"Trilu", lower_trilu},
                                {"CumSum", lower_cum_sum},

@@ -408,6 +408,17 @@ def test_transposed_convolution(path):
     close(run(text, {"x": x, "w": w, "c": c}, path), want)
 
 
+def test_sorting(path):
+    text = """sorts (x: f32[b,7,3]) => (v, i, w, j, u) {
+        v, i = TopK<axis=1, k=4, largest=1, sorted=1> (x)
+        w, j = Sort<axis=1, descending=0, stable=0> (x)
+        u, _ = TopK<axis=-1, k=b, largest=0, sorted=1> (x)
+    }"""
+    x = torch.randn(2, 7, 3)
+    expected = [*x.topk(4, 1), *x.sort(1), x.topk(2, -1, largest=False)[0]]
+    close(run(text, {"x": x}, path), *expected)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_group_norm(path, dtype):
     text = """norms (x: DT[b,6,4,3], g: DT[6], h: DT[6]) => (a, m, i, c, d) {
