@@ -1,5 +1,5 @@
 // y = data[..., indices, ...] along `axis`; its gradient adds rows back, in a fixed order, to zero
-// or to `sum`
+// or to `sum`, which is index_put with `accumulate`, too
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -40,6 +40,17 @@ Grads gather_grad(GradContext& c) {
                   {"padding_idx", c.attrs().integer("padding_idx")}})};
 }
 
+// As index_put the op stands in forward, too.
+Grads gather_grad_grad(GradContext& c) {
+  Grads grads(3);
+  if (c.needs(0))
+    grads[0] = c.emit(
+        "Gather", {c.dy(), c.x(1)},
+        {{"axis", *c.attrs().find("axis")}, {"padding_idx", c.attrs().integer("padding_idx")}});
+  if (c.x(2)) grads[2] = c.dy();
+  return grads;
+}
+
 // --- conversions ------------------------------------------------------------------------------
 
 bool is_index(DType dtype) { return dtype == DType::Int64 || dtype == DType::Int32; }
@@ -61,43 +72,100 @@ Values convert_index_select(TorchCall& t) {
   return gathered(t, data, t.tensor("index"), t.axis("dim", data->rank()));
 }
 
-// Indices of several neighbouring dimensions as one index into the merged dimension.
-Value* merged_index(TorchCall& t, const Values& indices, const Dims& dims, size_t first) {
+// Counted from the front.
+Value* wrapped_index(TorchCall& t, Value* index, const DimExpr& size) {
+  index = t.cast(index, DType::Int64);
+  Value* negative = t.emit("Less", {index, t.literal(0.0, DType::Int64)});
+  Value* wrapped = t.emit("Add", {index, t.size_literal(size, DType::Int64)});
+  return t.emit("Where", {negative, wrapped, index});
+}
+
+// x[:, i, j]: what tensors of integers index, as dimension `axis` of `data`.
+struct IndexedDim {
+  Value* data;
+  Values indices;  // one per dimension of x that was merged
+  int64_t axis = 0;
+};
+
+IndexedDim indexed_dim(TorchCall& t, Value* x) {
+  const Values given = t.tensors("indices");
+  IndexedDim d{x, {}};
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i]) continue;
+    if (!is_index(given[i]->dtype)) t.refuse("indices must be int64 or int32");
+    if (d.indices.empty()) d.axis = static_cast<int64_t>(i);
+    if (i != static_cast<size_t>(d.axis) + d.indices.size())
+      t.refuse("indexed dimensions must be neighbours");
+    d.indices.push_back(given[i]);
+  }
+  if (d.indices.empty()) t.refuse("there is no index tensor");
+  if (d.indices.size() == 1) return d;
+  const auto first = x->dims.begin() + d.axis,
+             last = first + static_cast<int64_t>(d.indices.size());
+  Dims merged(x->dims.begin(), first);
+  merged.push_back(product(Dims(first, last)));
+  merged.insert(merged.end(), last, x->dims.end());
+  d.data = t.reshape(x, merged);
+  return d;
+}
+
+// The one index into the merged dimension, counted from the front.
+Value* merged_index(TorchCall& t, const IndexedDim& d, const Dims& dims) {
   Value* flat = nullptr;
-  for (size_t i = first; i < first + indices.size(); ++i) {
-    Value* index = t.cast(indices[i - first], DType::Int64);
-    Value* size = t.size_literal(dims[i], DType::Int64);
-    Value* negative = t.emit("Less", {index, t.literal(0.0, DType::Int64)});
-    index = t.emit("Where", {negative, t.emit("Add", {index, size}), index});
-    flat = flat ? t.emit("Add", {t.emit("Mul", {flat, size}), index}) : index;
+  for (size_t i = 0; i < d.indices.size(); ++i) {
+    const DimExpr& size = dims[static_cast<size_t>(d.axis) + i];
+    Value* index = wrapped_index(t, d.indices[i], size);
+    if (flat) flat = t.emit("Mul", {flat, t.size_literal(size, DType::Int64)});
+    flat = flat ? t.emit("Add", {flat, index}) : index;
   }
   return flat;
 }
 
-// x[:, i, j]: tensors of integers for neighbouring dimensions.
 Values convert_index(TorchCall& t) {
   Value* x = t.tensor("self");
+  const IndexedDim d = indexed_dim(t, x);
+  Value* index = d.indices.size() == 1 ? d.indices[0] : merged_index(t, d, x->dims);
+  return gathered(t, d.data, index, d.axis);
+}
+
+// x[mask] = value
+Value* masked(TorchCall& t, Value* mask) {
+  Value *x = t.tensor("self"), *value = t.tensor("values");
+  const DimExpr count = product(value->dims);
+  if (!count.is_constant() || count.value() != 1) t.refuse("a mask takes one value here");
+  if (t.flag("accumulate")) t.refuse("masks do not accumulate here");
+  Dims spread = mask->dims;
+  spread.resize(x->rank(), DimExpr(1));
+  return t.emit("Where", {t.reshape(mask, spread), t.reshape(value, {}), x});
+}
+
+// x[:, i, j] = values, or += with `accumulate`.
+Values convert_index_put(TorchCall& t) {
+  Value* x = t.tensor("self");
+  if (x->rank() == 0) t.refuse("a scalar has no rows");
   const Values given = t.tensors("indices");
-  Values indices;
-  size_t first = 0;
-  for (size_t i = 0; i < given.size(); ++i) {
-    if (!given[i]) continue;
-    if (!is_index(given[i]->dtype)) t.refuse("indices must be int64 or int32");
-    if (indices.empty()) first = i;
-    if (i != first + indices.size()) t.refuse("indexed dimensions must be neighbours");
-    indices.push_back(given[i]);
+  if (given.size() == 1 && given[0] && given[0]->dtype == DType::Bool) return {masked(t, given[0])};
+  const IndexedDim d = indexed_dim(t, x);
+  Value* index = merged_index(t, d, x->dims);
+  const Dims& dims = d.data->dims;
+  const auto at = dims.begin() + d.axis;
+  Dims put(dims.begin(), at);
+  put.insert(put.end(), index->dims.begin(), index->dims.end());
+  put.insert(put.end(), at + 1, dims.end());
+  Value* updates = t.emit("Expand", {t.tensor("values")}, {{"shape", put}});
+  if (t.flag("accumulate")) {
+    if (x->dtype == DType::Bool) t.refuse("truths do not accumulate here");
+    Value* y = t.emit("GatherGrad", {updates, index, d.data},
+                      {{"axis", d.axis}, {"size", *at}, {"padding_idx", -1}});
+    return {t.reshape(y, x->dims)};
   }
-  if (indices.empty()) t.refuse("there is no index tensor");
-  const auto axis = static_cast<int64_t>(first);
-  if (indices.size() == 1) return gathered(t, x, indices[0], axis);
-  Dims merged(x->dims.begin(), x->dims.begin() + axis);
-  DimExpr size = 1;
-  for (size_t i = first; i < first + indices.size(); ++i) size = size * x->dims[i];
-  merged.push_back(size);
-  merged.insert(merged.end(), x->dims.begin() + axis + static_cast<int64_t>(indices.size()),
-                x->dims.end());
-  Value* index = merged_index(t, indices, x->dims, first);
-  return gathered(t, t.reshape(x, merged), index, axis);
+  // One index per row is one for each of the row's elements.
+  Dims updated = dims, along(dims.size(), DimExpr(1));
+  along[static_cast<size_t>(d.axis)] = updated[static_cast<size_t>(d.axis)] = product(index->dims);
+  index = t.emit("Expand", {t.reshape(index, along)}, {{"shape", updated}});
+  Value* y = t.emit("ScatterElements", {d.data, index, t.reshape(updates, updated)},
+                    {{"axis", d.axis}, {"reduction", "none"}});
+  return {t.reshape(y, x->dims)};
 }
 
 // padding_idx means something to the gradient only: rows of that index get none.
@@ -112,12 +180,16 @@ REGISTER_OP(Gather, {.inputs = {"data", "indices"},
                                     {"aten.index_select.default", convert_index_select},
                                     {"aten.index.Tensor", convert_index}}});
 
+REGISTER_TORCH({{"aten.index_put.default", convert_index_put}});
+
 REGISTER_OP(GatherGrad, {.domain = "com.microsoft",
                          .inputs = {"dy", "indices", "sum?"},
                          .outputs = {"ddata"},
                          .attrs = {{"axis", 0}, {"padding_idx", -1}},
                          .kind = OpKind::Data,
-                         .infer = infer_gather_grad});
+                         .infer = infer_gather_grad,
+                         .grad = gather_grad_grad,
+                         .non_differentiable = {1}});
 
 }  // namespace
 }  // namespace ortmodule

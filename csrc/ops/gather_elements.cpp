@@ -37,9 +37,18 @@ Grads gather_elements_grad(GradContext& c) {
                  {{"axis", *c.attrs().find("axis")}, {"reduction", "add"}})};
 }
 
-Grads scatter_elements_grad(GradContext& c) {  // only of sums: places written twice have no one
-  Attrs axis = {{"axis", *c.attrs().find("axis")}};
-  return {c.dy(), Handle(), c.emit("GatherElements", {c.dy(), c.x(1)}, axis)};
+// As torch, of a place written twice every update gets the gradient.
+Grads scatter_elements_grad(GradContext& c) {
+  const Attrs axis = {{"axis", *c.attrs().find("axis")}};
+  Grads grads(3);
+  grads[0] = c.dy();
+  if (c.attrs().string("reduction", "none") == "none" && c.needs(0)) {
+    const Handle zeros = c.full(0.0, c.x(2).dims(), c.dy().dtype());
+    grads[0] = c.emit("ScatterElements", {c.dy(), c.x(1), zeros},
+                      {{"axis", *c.attrs().find("axis")}, {"reduction", "none"}});
+  }
+  if (c.needs(2)) grads[2] = c.emit("GatherElements", {c.dy(), c.x(1)}, axis);
+  return grads;
 }
 
 Values convert_gather(TorchCall& t) {
@@ -51,15 +60,23 @@ Values convert_gather(TorchCall& t) {
   return {t.emit("GatherElements", {data, indices}, {{"axis", t.axis("dim", data->rank())}})};
 }
 
-Values convert_scatter_add(TorchCall& t) {
+Values scattered(TorchCall& t, Value* updates, std::string_view reduction) {
   Value* data = t.tensor("self");
   Value* indices = t.tensor("index");
-  Value* updates = t.tensor("src");
   if (indices->dtype != DType::Int64) t.refuse("indices must be int64");
   if (data->rank() == 0 || data->rank() != indices->rank()) t.refuse("scalars have no elements");
   if (!may_equal(updates->dims, indices->dims)) t.refuse("src must have the shape of index");
   return {t.emit("ScatterElements", {data, indices, updates},
-                 {{"axis", t.axis("dim", data->rank())}, {"reduction", "add"}})};
+                 {{"axis", t.axis("dim", data->rank())}, {"reduction", std::string(reduction)}})};
+}
+
+Values convert_scatter_add(TorchCall& t) { return scattered(t, t.tensor("src"), "add"); }
+
+Values convert_scatter(TorchCall& t) { return scattered(t, t.tensor("src"), "none"); }
+
+Values convert_scatter_value(TorchCall& t) {
+  const Dims& dims = t.tensor("index")->dims;
+  return scattered(t, t.full(t.number("value"), dims, t.output().dtype), "none");
 }
 
 REGISTER_OP(GatherElements, {.inputs = {"data", "indices"},
@@ -78,7 +95,9 @@ REGISTER_OP(ScatterElements, {.inputs = {"data", "indices", "updates"},
                               .infer = infer_scatter_elements,
                               .grad = scatter_elements_grad,
                               .non_differentiable = {1},
-                              .from_torch = {{"aten.scatter_add.default", convert_scatter_add}}});
+                              .from_torch = {{"aten.scatter_add.default", convert_scatter_add},
+                                             {"aten.scatter.src", convert_scatter},
+                                             {"aten.scatter.value", convert_scatter_value}}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -10,6 +10,7 @@ from .case import Case, case, flags, integers, normal
 _EMBEDDING = "aten.embedding.default"
 _SELECT = "aten.index_select.default"
 _INDEX = "aten.index.Tensor"
+_PUT = "aten.index_put.default"
 
 
 def _mask_grid(n: int) -> tuple[Tensor, list[Tensor]]:
@@ -42,4 +43,14 @@ def cases() -> list[Case]:
         case(_INDEX, _mask_grid, label="-mask"),
         case(_INDEX, lambda n: (normal(10, 5, 3), [integers(10, n), None, integers(3, n)]),
              label="-apart", aten="index"),
+        case(_PUT, lambda n: (normal(10, 3), [integers(10, n)], normal(n, 3), True)),
+        case(_PUT, lambda n: (normal(n, 3), [torch.arange(n)], normal(n, 3)), label="-set"),
+        case(_PUT, lambda n: (normal(n, 7, 3), [None, torch.tensor([[0, -1], [2, 3]])],
+                              normal(2, 1)), label="-broadcast"),
+        case(_PUT, lambda n: (normal(9, 5, n), [integers(9, 1, 4), integers(0, 6, 1, low=-5)],
+                              normal(6, 4, n), True), label="-two"),
+        case(_PUT, lambda n: (normal(4, 3), [integers(4, n)], normal()), label="-number"),
+        case(_PUT, lambda n: (normal(4, n, 3), [flags(4, n)], normal(1)), label="-mask"),
+        case(_PUT, lambda n: (normal(10, 5, 3), [integers(10, n), None, integers(3, n)],
+                              normal(n, 5)), label="-apart", aten="index_put"),
     ]  # fmt: skip

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from .case import Case, case, integers, normal
 
 _GATHER = "aten.gather.default"
 _ADD = "aten.scatter_add.default"
+_SET = "aten.scatter.src"
 
 
 def cases() -> list[Case]:
@@ -22,4 +25,6 @@ def cases() -> list[Case]:
         case(_ADD, lambda n: (normal(5), 0, integers(5, n), normal(n)), label="-1d"),
         case(_ADD, lambda n: (integers(9, 5), 0, integers(5, n), integers(9, n)),
              label="-integers"),
+        case(_SET, lambda n: (normal(n, 5), 1, torch.arange(3).repeat(n, 1), normal(n, 3))),
+        case("aten.scatter.value", lambda n: (normal(n, 5), 1, integers(5, n, 2), 0.5)),
     ]  # fmt: skip
