@@ -368,13 +368,14 @@ REGISTER_CPU_KERNEL({.op = "GroupNormalization",
                      .input_rules = {LayoutRule::MemoryFormat},
                      .leaves_out_unused = true,
                      .inplace = true,
-                     .priority = 1});
+                     .priority = 2});
 REGISTER_CPU_KERNEL({.op = "GroupNormalization",
                      .name = "group_norm_cpu",
                      .dtypes = kAllFloats,
                      .run = group_norm,
                      .leaves_out_unused = true,
-                     .inplace = true});
+                     .inplace = true,
+                     .priority = 1});
 REGISTER_CPU_KERNEL({.op = "GroupNormalizationGrad",
                      .name = "group_norm_grad_channels_last_cpu",
                      .dtypes = kAllFloats,
@@ -385,14 +386,15 @@ REGISTER_CPU_KERNEL({.op = "GroupNormalizationGrad",
                      .input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat},
                      .leaves_out_unused = true,
                      .inplace = true,
-                     .priority = 1});
+                     .priority = 2});
 REGISTER_CPU_KERNEL({.op = "GroupNormalizationGrad",
                      .name = "group_norm_grad_cpu",
                      .dtypes = kAllFloats,
                      .run = group_norm_grad,
                      .workspace_bytes = grad_workspace,
                      .leaves_out_unused = true,
-                     .inplace = true});
+                     .inplace = true,
+                     .priority = 1});
 
 }  // namespace
 }  // namespace ORTM_ISA
