@@ -1,6 +1,7 @@
 #include "optimizer/memory/budget.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <tuple>
 #include <unordered_set>
 
@@ -55,10 +56,12 @@ class BudgetChooser {
   }
 
  private:
-  void add(Chosen chosen) {
+  Candidate evaluated(Chosen chosen) const {
     const PlanFigures figures = evaluate_(decisions_of(choice_, chosen));
-    candidates_.push_back({std::move(chosen), figures, true});
+    return {std::move(chosen), figures, true};
   }
+
+  void add(Chosen chosen) { candidates_.push_back(evaluated(std::move(chosen))); }
 
   /// All combinations, if they are few: the optimum itself.
   bool add_everything() {
@@ -116,29 +119,46 @@ class BudgetChooser {
   }
 
   // Unit by unit along the ranking. Rows are evaluated where they end; within a row every unit is
-  // the same layer again, so what lies between follows from the two ends.
+  // the same layer again, so what lies between mostly follows from the two ends.
   void add_chain() {
     Chosen chosen(choice_.stashes.size());
-    add(chosen);
-    std::vector<Chosen> between;
+    std::vector<Candidate> row{evaluated(chosen)};
     for (size_t i = 0; i < units_.size(); ++i) {
       if (!chosen[units_[i].stash]) chosen[units_[i].stash] = strategy_of(units_[i]);
-      if (i + 1 < units_.size() && units_[i + 1].row == units_[i].row) {
-        between.push_back(chosen);
-        continue;
-      }
-      const PlanFigures from = candidates_.back().figures;
-      add(chosen);
-      const PlanFigures to = candidates_.back().figures;
-      Candidate last = std::move(candidates_.back());
-      candidates_.pop_back();
-      for (size_t k = 0; k < between.size(); ++k) {
-        const double part = static_cast<double>(k + 1) / static_cast<double>(between.size() + 1);
-        candidates_.push_back({std::move(between[k]), interpolated(from, to, part), false});
-      }
-      candidates_.push_back(std::move(last));
-      between.clear();
+      const bool ends = i + 1 == units_.size() || units_[i + 1].row != units_[i].row;
+      row.push_back(ends ? evaluated(chosen) : Candidate{chosen, {}, false});
+      if (!ends) continue;
+      interpolate(row, 0, row.size() - 1);
+      Candidate last = std::move(row.back());
+      row.pop_back();
+      for (Candidate& candidate : row) candidates_.push_back(std::move(candidate));
+      row.clear();
+      row.push_back(std::move(last));
     }
+    candidates_.push_back(std::move(row.back()));
+  }
+
+  // Fills in what lies between two that are evaluated. Where the middle has another peak than it
+  // would by the two ends, as when the first unit alone moves it, the halves are looked at again.
+  void interpolate(std::vector<Candidate>& row, size_t first, size_t last) {
+    if (last - first < 2) return;
+    const PlanFigures from = row[first].figures, to = row[last].figures;
+    const auto between = [&](size_t i) {
+      return interpolated(from, to,
+                          static_cast<double>(i - first) / static_cast<double>(last - first));
+    };
+    const int64_t drop = std::abs(from.peak_bytes - to.peak_bytes);
+    if (const size_t middle = (first + last) / 2; drop > 0 && extra_looks_ > 0) {
+      --extra_looks_;
+      row[middle] = evaluated(std::move(row[middle].chosen));
+      if (8 * std::abs(row[middle].figures.peak_bytes - between(middle).peak_bytes) > drop) {
+        interpolate(row, first, middle);
+        interpolate(row, middle, last);
+        return;
+      }
+    }
+    for (size_t i = first + 1; i < last; ++i)
+      if (!row[i].exact) row[i].figures = between(i);
   }
 
   static PlanFigures interpolated(const PlanFigures& a, const PlanFigures& b, double part) {
@@ -177,6 +197,7 @@ class BudgetChooser {
   const Evaluate& evaluate_;
   std::vector<Unit> units_;
   std::vector<Candidate> candidates_;
+  int extra_looks_ = 64;  // at plans within rows: a plan takes milliseconds
 };
 
 }  // namespace
