@@ -186,7 +186,7 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
   if (!budget) return memory_choice_->decisions;
   if (request.symbols.entries() == first_request_->symbols.entries()) {
     if (memory_choice_->fits) return memory_choice_->decisions;
-    const bool first = corrections_ == 0 && others_bytes_ == 0;
+    const bool first = corrections_ == 0 && others_bytes_ == 0 && !options_.memory.mid_training;
     return least_of(*memory_choice_, *budget, first || options_.memory.strict);
   }
   return options_.memory.budget_fraction ? memory_choice_->decisions : fit_to_budget(request);

@@ -209,6 +209,10 @@ class Compiler:
         options = _C.MemoryOptions()
         options.level = request.level
         options.strict = request.strict
+        if self.shared_budget is not None:
+            options.mid_training = self.shared_budget.trained_before(
+                [p.compiled for p in self.pieces]
+            )
         for element in request.config:
             options.add_config(element.cluster_id, element.strategy, element.count)
         if request.level > 0 or request.budget is not None:

@@ -101,6 +101,11 @@ class SharedBudget:
         peak = peak_of(chosen, gradients)
         return peak if peak > self.budget_bytes else None
 
+    def trained_before(self, pieces: Sequence[Any]) -> bool:
+        """Whether any piece ran for training in an earlier forward."""
+        known = (piece.facts() for piece in pieces)
+        return any(f["training"] and 0 < f["last_run"] <= self._first_run for f in known)
+
     def _in_this_forward(self, pieces: Sequence[Any]) -> list[tuple[Any, dict[str, Any]]]:
         """Training pieces and their facts, in the order in which they ran."""
         known = [(piece, piece.facts()) for piece in pieces]

@@ -230,6 +230,7 @@ void init_memory(py::module_& m) {
       .def_readwrite("budget_fraction", &MemoryOptions::budget_fraction)
       .def_readwrite("reserved_bytes", &MemoryOptions::reserved_bytes)
       .def_readwrite("strict", &MemoryOptions::strict)
+      .def_readwrite("mid_training", &MemoryOptions::mid_training)
       .def(
           "set_rates",
           [](MemoryOptions& options, double flops_per_us, double bytes_per_us) {

@@ -207,6 +207,32 @@ def test_a_larger_shape_is_fitted_or_warned_about(
     step(strict, batch)
 
 
+@pytest.mark.slow
+def test_a_larger_shape_that_is_captured_anew_is_warned_about(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A batch of one is a capture of its own."""
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "WARNING")
+    module, batch = make("resnet", batch=1)
+    large = make("resnet", batch=16)[1]
+    plain = ORTModule(copy.deepcopy(module))
+    step(plain, batch)
+    budget = f"activations:{2 * last_run_report(plain)['planned_peak_bytes']}"
+    model = ORTModule(copy.deepcopy(module), memory_budget=budget)
+    step(model, batch)
+    capfd.readouterr()
+    step(model, large)
+    assert last_run_report(model)["captures"] == 2
+    assert "runs with the plan of the least peak" in capfd.readouterr().err
+    with pytest.raises(RuntimeError, match="use a smaller batch or a budget of at least"):
+        step(ORTModule(copy.deepcopy(module), memory_budget=budget), large)
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_STRICT", "1")
+    strict = ORTModule(copy.deepcopy(module), memory_budget=budget)
+    step(strict, batch)
+    with pytest.raises(RuntimeError, match="use a smaller batch or a budget of at least"):
+        step(strict, large)
+
+
 class Plain(nn.Module):
     """Nothing worth recomputing: one layer, whose values are needed at once."""
 

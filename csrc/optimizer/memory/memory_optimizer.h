@@ -30,6 +30,8 @@ struct MemoryOptions {
   int64_t reserved_bytes = 0;
   MachineRates rates;
   bool strict = false;  // a later, larger shape that does not fit is an error, not a warning
+  /// Other captures of the module trained before this one: its first shape is a later one, too.
+  bool mid_training = false;
   bool asked() const { return level > 0 || !config.empty() || budget_bytes || budget_fraction; }
 };
 
