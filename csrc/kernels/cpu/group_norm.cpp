@@ -44,7 +44,7 @@ struct Forward {
   double epsilon;
   const T *x, *scale, *bias;
   T* y;
-  C *mean, *inv;  // null if nobody reads them
+  C *mean, *inv;
 
   explicit Forward(const KernelArgs& args)
       : shape(args.facts.inputs[0].layout, args.facts.node().attrs),
@@ -53,8 +53,8 @@ struct Forward {
         scale(data_or_null<T>(args.in, 1)),
         bias(data_or_null<T>(args.in, 2)),
         y(args.out[0].as<T>()),
-        mean(data_or_null<C>(args.out, 1)),
-        inv(data_or_null<C>(args.out, 2)) {}
+        mean(args.out[1].as<C>()),
+        inv(args.out[2].as<C>()) {}
 };
 
 template <class C, class T>
@@ -97,8 +97,8 @@ void forward_row_major(const KernelArgs& args, const Forward<T>& f) {
                             term_of<C>(f.bias, channel));
           }
           // Last, since groups of one element may share their storage with these.
-          if (f.mean) f.mean[i] = s.mean;
-          if (f.inv) f.inv[i] = s.inv_std_dev;
+          f.mean[i] = s.mean;
+          f.inv[i] = s.inv_std_dev;
         }
       });
 }
@@ -129,7 +129,7 @@ void forward_pixel_major(const KernelArgs& args, const Forward<T>& f) {
   for_each_group(g, sums, [&](int64_t i, double sum) {
     const C value = static_cast<C>(sum / g.group_elements());
     std::fill_n(mean + i * d, d, value);
-    if (f.mean) f.mean[i] = value;
+    f.mean[i] = value;
   });
   column_sums<1>(args.context, g.rows(), sums, [&](int64_t image) {
     return [x = f.x, n, own = mean + image * n](int64_t row, int64_t c) {
@@ -140,7 +140,7 @@ void forward_pixel_major(const KernelArgs& args, const Forward<T>& f) {
   for_each_group(g, sums, [&](int64_t i, double sum) {
     const C value = static_cast<C>(1.0 / std::sqrt(sum / g.group_elements() + f.epsilon));
     std::fill_n(inv + i * d, d, value);
-    if (f.inv) f.inv[i] = value;
+    f.inv[i] = value;
   });
   parallel_ranges(
       args.context, g.images * g.pixels, grain_for(2 * n), [&](int64_t begin, int64_t end) {
@@ -349,11 +349,20 @@ size_t grad_workspace(const StepFacts& facts) {
   return column_sums_bytes<2>(g.rows()) + 4 * static_cast<size_t>(g.images * g.channels) * width;
 }
 
-// --- layouts -------------------------------------------------------------------------------------
-Reason not_channels_last(const StepFacts& facts, size_t tensors) {
-  for (size_t i = 0; i < tensors; ++i)
+// --- registration --------------------------------------------------------------------------------
+// Of x, behind dy in the gradient. Torch's kernel says what is wrong with groups.
+template <size_t x>
+Reason uneven_groups(const StepFacts& facts) {
+  const int64_t channels = facts.inputs[x].layout.sizes[1];
+  if (channels % facts.node().attrs.integer("num_groups") == 0) return {};
+  return "the groups do not divide the channels";
+}
+
+template <size_t x>
+Reason not_channels_last(const StepFacts& facts) {
+  for (size_t i = 0; i <= x; ++i)
     if (!is_channels_last(facts.inputs[i].layout)) return "the operands are not channels-last";
-  return {};
+  return uneven_groups<x>(facts);
 }
 
 std::vector<Sizes> like_input(const StepFacts& facts) { return {facts.inputs[0].layout.strides}; }
@@ -362,25 +371,24 @@ REGISTER_CPU_KERNEL({.op = "GroupNormalization",
                      .name = "group_norm_channels_last_cpu",
                      .dtypes = kAllFloats,
                      .run = group_norm,
-                     .unsupported = [](const StepFacts& f) { return not_channels_last(f, 1); },
+                     .unsupported = not_channels_last<0>,
                      .workspace_bytes = forward_workspace,
                      .output_strides = like_input,
                      .input_rules = {LayoutRule::MemoryFormat},
-                     .leaves_out_unused = true,
                      .inplace = true,
                      .priority = 2});
 REGISTER_CPU_KERNEL({.op = "GroupNormalization",
                      .name = "group_norm_cpu",
                      .dtypes = kAllFloats,
                      .run = group_norm,
-                     .leaves_out_unused = true,
+                     .unsupported = uneven_groups<0>,
                      .inplace = true,
                      .priority = 1});
 REGISTER_CPU_KERNEL({.op = "GroupNormalizationGrad",
                      .name = "group_norm_grad_channels_last_cpu",
                      .dtypes = kAllFloats,
                      .run = group_norm_grad,
-                     .unsupported = [](const StepFacts& f) { return not_channels_last(f, 2); },
+                     .unsupported = not_channels_last<1>,
                      .workspace_bytes = grad_workspace,
                      .output_strides = like_input,
                      .input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat},
@@ -391,6 +399,7 @@ REGISTER_CPU_KERNEL({.op = "GroupNormalizationGrad",
                      .name = "group_norm_grad_cpu",
                      .dtypes = kAllFloats,
                      .run = group_norm_grad,
+                     .unsupported = uneven_groups<1>,
                      .workspace_bytes = grad_workspace,
                      .leaves_out_unused = true,
                      .inplace = true,
