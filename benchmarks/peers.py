@@ -176,6 +176,9 @@ def print_table(model: str, rows: list[Row], console: Console) -> None:
 
 def print_below(model: str, rows: list[Row], console: Console) -> int:
     """The peers' points below our curve by either peak, and how many they are."""
+    if not measured(rows, ours=True) or not measured(rows, ours=False):
+        console.print(f"{model}: nothing to compare: one side was not measured")
+        return 0
     count = 0
     for key, title in ((PEAK, "activation"), (FRESH, "fresh")):
         for peer, beaten in points_below(rows, key):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.peers import PEAK, TIME, parse_arguments, points_below
+from rich.console import Console
+
+from benchmarks.peers import PEAK, TIME, parse_arguments, points_below, print_below
 
 
 def row(variant: str, peak: int, time: float) -> dict[str, Any]:
@@ -35,6 +37,13 @@ def test_points_between_ours_are_below_and_name_what_they_beat() -> None:
 def test_rows_without_figures_do_not_count() -> None:
     failed = {"model": "m", "variant": "checkpoint", "error": "no", TIME: 0.0}
     assert below(failed) == {}
+
+
+def test_a_comparison_without_one_side_has_no_verdict() -> None:
+    console = Console(record=True)
+    assert print_below("m", [*OURS], console) == 0
+    assert print_below("m", [row("eager", 100, 8.0)], console) == 0
+    assert "below our curve" not in console.export_text()
 
 
 def test_every_variant_of_the_command_line_exists() -> None:
