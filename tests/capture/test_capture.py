@@ -481,6 +481,7 @@ def test_change_behind_autograd_is_refused_with_its_line() -> None:
     assert "test_capture.py" in error.origin[1]
 
 
+@pytest.mark.slow
 def test_hugging_face_bert() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

@@ -62,6 +62,7 @@ def _assert_as_eager(module: Enlarged, model: ORTModule, x: Tensor) -> None:
         torch.testing.assert_close(ours.grad, eager.grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "rank"), MODES)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "-".join(map(str, size.values())))
 def test_every_mode(mode: str, rank: int, size: dict[str, Any]) -> None:
