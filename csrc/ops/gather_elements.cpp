@@ -37,9 +37,31 @@ Grads gather_elements_grad(GradContext& c) {
                  {{"axis", *c.attrs().find("axis")}, {"reduction", "add"}})};
 }
 
+// An index per row along `axis`, expanded to the rows' elements, as index_put makes it: rows are
+// gathered without a copy of the index for every element.
+Value* row_index(const GradContext& c, size_t axis) {
+  const Node* expand = c.x(1).value()->producer();
+  if (!expand || expand->op != "Expand") return nullptr;
+  const Dims &dims = expand->input(0)->dims, &data = c.x(0).dims(), &updates = c.x(2).dims();
+  if (dims.size() != data.size()) return nullptr;
+  for (size_t d = 0; d < dims.size(); ++d)
+    if (d != axis && (dims[d] != DimExpr(1) || updates[d] != data[d])) return nullptr;
+  return expand->input(0);
+}
+
+Handle updates_grad(GradContext& c) {
+  const size_t rank = c.x(0).dims().size();
+  const int64_t given = c.attrs().integer("axis");
+  const size_t axis = static_cast<size_t>(given < 0 ? given + static_cast<int64_t>(rank) : given);
+  const Attrs attrs = {{"axis", *c.attrs().find("axis")}};
+  Value* rows = row_index(c, axis);
+  if (!rows) return c.emit("GatherElements", {c.dy(), c.x(1)}, attrs);
+  const Handle index(&c.graph(), rows);
+  return c.emit("Gather", {c.dy(), c.reshape(index, {rows->dims[axis]})}, attrs);
+}
+
 // As torch, of a place written twice every update gets the gradient.
 Grads scatter_elements_grad(GradContext& c) {
-  const Attrs axis = {{"axis", *c.attrs().find("axis")}};
   Grads grads(3);
   grads[0] = c.dy();
   if (c.attrs().string("reduction", "none") == "none" && c.needs(0)) {
@@ -47,7 +69,7 @@ Grads scatter_elements_grad(GradContext& c) {
     grads[0] = c.emit("ScatterElements", {c.dy(), c.x(1), zeros},
                       {{"axis", *c.attrs().find("axis")}, {"reduction", "none"}});
   }
-  if (c.needs(2)) grads[2] = c.emit("GatherElements", {c.dy(), c.x(1)}, axis);
+  if (c.needs(2)) grads[2] = updates_grad(c);
   return grads;
 }
 
