@@ -70,6 +70,11 @@ at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArray
   return tensor_on(engine_device(), view, sizes, strides);
 }
 
+std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i) {
+  if (i >= args.in.size() || !args.in[i].data) return std::nullopt;
+  return as_tensor(args.in[i]);
+}
+
 at::Tensor as_number_anywhere(const TensorView& view) {
   const auto rank = static_cast<size_t>(view.rank);
   c10::Device device = engine_device();

@@ -17,6 +17,9 @@ at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArray
 /// The same for a number that give() took from an operator, which may have left it on the host.
 at::Tensor as_number_anywhere(const TensorView& view);
 
+/// Operand i, or nothing if it is absent.
+std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i);
+
 /// Hands `result` over as planned output `out`; copied first if its layout is not the planned one.
 Buffer give(const at::Tensor& result, const TensorView& out);
 

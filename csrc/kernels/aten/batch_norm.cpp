@@ -18,11 +18,6 @@ std::vector<Sizes> batch_norm_grad_strides(const StepFacts& facts) {
   return {strides_like(facts.outputs[0].layout.sizes, facts.inputs[1].layout)};
 }
 
-std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i) {
-  if (i >= args.in.size() || !args.in[i].data) return std::nullopt;
-  return as_tensor(args.in[i]);
-}
-
 std::optional<at::Tensor> moved(const KernelArgs& args, size_t in, size_t out) {
   const std::optional<at::Tensor> old = optional_operand(args, in);
   if (!old) return std::nullopt;

@@ -19,11 +19,6 @@ struct GroupSizes {
   }
 };
 
-std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i) {
-  if (i >= args.in.size() || !args.in[i].data) return std::nullopt;
-  return as_tensor(args.in[i]);
-}
-
 void hand_over(const KernelArgs& args, const std::array<at::Tensor, 3>& results) {
   const std::vector<bool>& used = args.facts.node().output_used;
   for (size_t i = 0; i < results.size(); ++i)

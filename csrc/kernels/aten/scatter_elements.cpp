@@ -15,6 +15,7 @@ Reason other_reduction(const StepFacts& facts) {
   return str("the reduction is ", reduction);
 }
 
+// Takes an index that is expanded to its rows' elements as it is.
 void scatter_elements(const KernelArgs& args) {
   at::Tensor y = as_tensor(args.out[0]);
   at::scatter_out(y, as_tensor(args.in[0]), args.facts.node().attrs.integer("axis"),
