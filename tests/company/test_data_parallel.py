@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo"
 )
 
-QUICK = ["double_batch", "no_sync", "find_unused_parameters", "gradients_in_pieces"]
+TOGETHER = ["double_batch", "no_sync", "find_unused_parameters", "gradients_in_pieces"]
 
 
 def _check(names: list[str]) -> None:
@@ -20,11 +20,12 @@ def _check(names: list[str]) -> None:
     assert not failures, "\n".join(f"{name}, {text}" for name, text in failures.items())
 
 
+@pytest.mark.slow
 def test_two_ranks() -> None:
-    _check(QUICK)
+    _check(TOGETHER)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in QUICK])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in TOGETHER])
 def test_two_ranks_also(name: str) -> None:
     _check([name])

@@ -120,7 +120,10 @@ def _both(
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float32, torch.bfloat16, pytest.param(torch.float64, marks=pytest.mark.slow)],
+    [
+        torch.float32,
+        *(pytest.param(t, marks=pytest.mark.slow) for t in (torch.bfloat16, torch.float64)),
+    ],
 )
 @pytest.mark.parametrize("use", list(EXACT))
 def test_exactly_eagers_numbers(use: str, dtype: torch.dtype) -> None:

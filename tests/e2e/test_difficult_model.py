@@ -44,7 +44,10 @@ def check(eager: nn.Module, ours: ORTModule, size: int) -> None:
         torch.testing.assert_close(buffer, want, msg=name)
 
 
-@pytest.mark.parametrize("size", [4, 3, 1])
+SIZES = [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (3, 1))]
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_gradients_at_batch_sizes(eager: nn.Module, size: int) -> None:
     check(eager, ORTModule(copy.deepcopy(eager)), size)
 
@@ -95,6 +98,7 @@ def test_gradient_through_both_outputs(eager: nn.Module) -> None:
         )
 
 
+@pytest.mark.slow
 def test_only_the_second_output_gets_a_gradient(eager: nn.Module) -> None:
     ours = ORTModule(copy.deepcopy(eager))
     tokens, targets = batch(4)
@@ -117,6 +121,7 @@ def test_bf16_autocast(eager: nn.Module) -> None:
     assert_gradients_close(gradients(ours.module), gradients(eager), gradients(exact), floor=2e-2)
 
 
+@pytest.mark.slow
 def test_dropout_follows_the_seed() -> None:
     torch.manual_seed(0)
     ours = ORTModule(DifficultModel(dropout=0.1))
@@ -139,6 +144,7 @@ def test_planned_peak_is_the_measured_peak(eager: nn.Module) -> None:
     assert report["planned_peak_bytes"] == report["measured_peak_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_every_stage_verifies(eager: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_VERIFY", "1")
     check(eager, ORTModule(copy.deepcopy(eager)), 3)

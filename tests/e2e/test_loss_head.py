@@ -82,7 +82,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(o) or "plain")
-@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("retain", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradients_are_eagers(options: dict[str, Any], retain: bool) -> None:
     torch.manual_seed(0)
     eager = Model(**options)
@@ -110,7 +110,7 @@ def test_gradients_are_eagers(options: dict[str, Any], retain: bool) -> None:
     assert report["planned_peak_bytes"] == report["measured_peak_bytes"]
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_same_bits_at_every_level(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
     torch.manual_seed(0)
     first = Model(bias=True, tied=True)

@@ -21,7 +21,7 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("batch_first", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_values_and_gradients(kind: type[nn.RNNBase], batch_first: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)

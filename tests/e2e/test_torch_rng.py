@@ -12,6 +12,7 @@ from ortmodule_py import ORTModule
 from .difficult_model import DifficultModel, batch
 
 
+@pytest.mark.slow
 def test_dropout_is_eagers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_RNG", "torch")
     torch.manual_seed(0)

@@ -80,6 +80,7 @@ for level in ("FATAL", "ERROR", "WARNING", "INFO", "VERBOSE"):
 """
 
 
+@pytest.mark.slow
 def test_levels_without_logging_set_up() -> None:
     done = run(ALL_LEVELS)
     assert done.returncode == 0, done.stderr

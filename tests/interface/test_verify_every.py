@@ -29,6 +29,7 @@ def steps(model: nn.Module, count: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_training_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     module = Dropping()

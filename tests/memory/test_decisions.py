@@ -104,7 +104,8 @@ def test_budgets_are_kept_and_monotone(name: str) -> None:
     assert minimum
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(MODELS))
 def test_layers_are_found(name: str) -> None:
     _, _, piece = run(name, layers=12)
     found = [group["count"] for group in piece.memory()["layers"]]
@@ -154,7 +155,7 @@ def test_forwards_in_flight_do_not_disturb_each_other(
     assert all(torch.equal(a, b) for a, b in zip(plain, optimized, strict=True))
 
 
-@pytest.mark.parametrize("level", ["0", "1"])
+@pytest.mark.parametrize("level", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_retained_graph_runs_twice(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backward that may run again must leave saved values as they were."""
     monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)

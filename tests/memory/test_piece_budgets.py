@@ -50,6 +50,7 @@ def _step_peak(model: nn.Module, x: Tensor) -> int:
     return measured.peak_above_start
 
 
+@pytest.mark.slow
 def test_pieces_share_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.randn(1024, WIDTH)
     plain = ORTModule(_Broken())
@@ -63,6 +64,7 @@ def test_pieces_share_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
     assert "memory budget" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

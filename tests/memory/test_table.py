@@ -87,6 +87,7 @@ def test_levels_and_budgets_are_named(
     assert "Memory Budget: [activations:80%]" in printed(capfd)
 
 
+@pytest.mark.slow
 def test_unknown_ids_are_warned_about_with_the_nearest(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_unknown_ids_are_warned_about_with_the_nearest(
     assert "BiasGelu+:1" in text
 
 
+@pytest.mark.slow
 def test_symbols_evaluate_to_the_bytes() -> None:
     module, batch = make("bert", batch=3, length=24)
     model = ORTModule(module, DebugOptions(log_level=LogLevel.ERROR))

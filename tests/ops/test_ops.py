@@ -1,8 +1,8 @@
 """Every op against eager: all cases of all data files of this folder, through all checks of the harness.
 
-The quick part captures each case once with a symbolic size and runs it, forward and backward in
-float64, with two sizes. The slow part captures it with fixed sizes: narrower types, other strides,
-empty tensors and sizes of one.
+Each case is captured once with a symbolic size and run, forward and backward in float64, with two
+sizes; the first case of each operator belongs to the quick part. The slow part captures it with
+fixed sizes: narrower types, other strides, empty tensors and sizes of one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,21 @@ def _cases_of(stem: str) -> list[Case]:
 
 
 _CASES = {stem: _cases_of(stem) for stem in _STEMS}
-_PARAMETERS = [
-    pytest.param(case, id=f"{stem}-{case.name}") for stem in _STEMS for case in _CASES[stem]
-]
-every_case = pytest.mark.parametrize("case", _PARAMETERS)
+
+
+def _every_case(*, quick_firsts: bool) -> pytest.MarkDecorator:
+    """All cases; slow are all, or all but the first of each operator."""
+    seen, parameters = set(), []
+    for stem in _STEMS:
+        for case in _CASES[stem]:
+            quick = quick_firsts and case.target not in seen
+            seen.add(case.target)
+            marks = () if quick else (pytest.mark.slow,)
+            parameters.append(pytest.param(case, id=f"{stem}-{case.name}", marks=marks))
+    return pytest.mark.parametrize("case", parameters)
+
+
+every_case = _every_case(quick_firsts=False)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +70,7 @@ _TORCH_BEFORE_2_13 = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 _FIXED_BEFORE_2_13 = r"cross_entropy_loss-(none|mean|sum)-soft"
 
 
-@every_case
+@_every_case(quick_firsts=True)
 def test_symbolic(case: Case, request: pytest.FixtureRequest) -> None:
     if _TORCH_BEFORE_2_13 and re.search(_FIXED_BEFORE_2_13, request.node.name):
         _run(lambda: harness.check_fixed(case, harness.Arguments.of(case, harness.SIZE)))
@@ -67,7 +78,6 @@ def test_symbolic(case: Case, request: pytest.FixtureRequest) -> None:
     _run(lambda: harness.check_symbolic(case))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @every_case
 def test_dtype(case: Case, dtype: torch.dtype) -> None:
@@ -77,7 +87,6 @@ def test_dtype(case: Case, dtype: torch.dtype) -> None:
     _run(lambda: harness.check_fixed(case, arguments.in_dtype(dtype)))
 
 
-@pytest.mark.slow
 @every_case
 def test_strided(case: Case) -> None:
     arguments = harness.Arguments.of(case, harness.SIZE)
@@ -86,7 +95,6 @@ def test_strided(case: Case) -> None:
     _run(lambda: harness.check_fixed(case, arguments.strided()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, harness.SIZE])
 @every_case
 def test_fixed(case: Case, size: int) -> None:

@@ -33,8 +33,8 @@ Python_add_library(_C MODULE WITH_SOABI ${torch_sources} ${ORTM_OBJECTS})
 ortm_target(_C)
 target_include_directories(_C SYSTEM PRIVATE
   ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
-# The bindings include so much more that they gain nothing.
-ortm_precompile(_C <ATen/core/Tensor.h>)
+# Every ATen/ops header includes these. The bindings include so much more that they gain nothing.
+ortm_precompile(_C <ATen/Context.h> <ATen/DeviceGuard.h> <ATen/TensorUtils.h> <ATen/core/Tensor.h>)
 list(FILTER torch_sources EXCLUDE REGEX "/kernels/aten/")
 set_source_files_properties(${torch_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 string(JOIN " " isas ${ORTM_ISAS})

@@ -121,7 +121,7 @@ using Min = Extremum<T, false>;
 
 // --- rows ----------------------------------------------------------------------------------------
 template <class Op, class T>
-typename Op::Partial reduce_row(const T* x, int64_t count) {
+__attribute__((noinline)) typename Op::Partial reduce_row(const T* x, int64_t count) {
   using C = typename Op::C;
   if constexpr (std::is_same_v<Op, Sum<T>> && std::is_same_v<C, float>) {
     C buffer[kRowChunk];
@@ -183,7 +183,7 @@ struct Strip {
   }
   // `count` rows of `columns` elements, `stride` apart.
   template <class T>
-  void add(const T* x, int64_t count, int64_t stride, int64_t columns) {
+  __attribute__((noinline)) void add(const T* x, int64_t count, int64_t stride, int64_t columns) {
     using C = typename Op::C;
     for (int64_t r = 0; r < count;) {
       if (rows >= kColumnBlock) carry();
