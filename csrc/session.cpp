@@ -181,19 +181,19 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
     if (options_.memory.asked()) memory_choice_ = chosen_for(request);
   }
   if (!memory_choice_) return {};
-  const std::optional<int64_t> budget =
-      budget_of(options_.memory, memory_choice_->before.peak_bytes);
+  const bool known_shape = request.symbols.entries() == first_request_->symbols.entries();
+  const bool relative = options_.memory.budget_fraction.has_value();
+  const int64_t without = known_shape || !relative ? memory_choice_->before.peak_bytes
+                                                   : figures_with({}, request).peak_bytes;
+  const std::optional<int64_t> budget = budget_of(options_.memory, without);
   if (!budget) return memory_choice_->decisions;
-  if (request.symbols.entries() == first_request_->symbols.entries()) {
-    if (memory_choice_->fits) return memory_choice_->decisions;
-    const bool first = corrections_ == 0 && others_bytes_ == 0 && !options_.memory.mid_training;
-    return least_of(*memory_choice_, *budget, first || options_.memory.strict);
-  }
-  return options_.memory.budget_fraction ? memory_choice_->decisions : fit_to_budget(request);
+  if (!known_shape) return fit_to_budget(request, *budget);
+  if (memory_choice_->fits) return memory_choice_->decisions;
+  const bool first = corrections_ == 0 && others_bytes_ == 0 && !options_.memory.mid_training;
+  return least_of(*memory_choice_, *budget, first || options_.memory.strict);
 }
 
-MemoryDecisions Session::fit_to_budget(const PlanRequest& request) {
-  const int64_t budget = *options_.memory.budget_bytes;
+MemoryDecisions Session::fit_to_budget(const PlanRequest& request, int64_t budget_bytes) {
   const auto& frontier = memory_choice_->frontier;
   // What is not a gradient grows with what the step keeps: good enough to look at one or two plans.
   const double growth = static_cast<double>(stash_bytes(request.symbols)) /
@@ -204,13 +204,15 @@ MemoryDecisions Session::fit_to_budget(const PlanRequest& request) {
     return known.gradients_at_peak_bytes + static_cast<int64_t>(changing * growth);
   };
   const size_t taken = fastest_that_fits(
-      frontier.size(), [&](size_t i) { return expected(i) <= budget; },
-      [&](size_t i) { return figures_with(frontier[i].decisions, request).peak_bytes <= budget; });
-  if (figures_with(frontier[taken].decisions, request).peak_bytes <= budget)
+      frontier.size(), [&](size_t i) { return expected(i) <= budget_bytes; },
+      [&](size_t i) {
+        return figures_with(frontier[i].decisions, request).peak_bytes <= budget_bytes;
+      });
+  if (figures_with(frontier[taken].decisions, request).peak_bytes <= budget_bytes)
     return frontier[taken].decisions;
   // The plans of the first shape are too large: those of this one have the last word.
   const MemoryChoice own = chosen_for(request);
-  return own.fits ? own.decisions : least_of(own, budget, options_.memory.strict);
+  return own.fits ? own.decisions : least_of(own, budget_bytes, options_.memory.strict);
 }
 
 MemoryDecisions Session::least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal) {

@@ -22,7 +22,7 @@ from .machine_rates import machine_rates
 from .memory_options import LEVEL
 from .options import EngineOptions
 from .overlap import OverlapGuard
-from .piece_budgets import SharedBudget
+from .piece_budgets import SharedBudget, trained_before
 
 _log = logging.getLogger("ortmodule_py")
 
@@ -67,6 +67,10 @@ class Compiler:
     """Where calls are that were captured for this module; None: not known."""
     shared_budget: SharedBudget | None = None
     """The budget in bytes that all pieces of a forward have to share, if there is one."""
+    first_run: int = 0
+    """How many runs of pieces this process had seen when the current forward began."""
+    earlier_pieces: Sequence[Any] = ()
+    """What other compilers made of the same function."""
     reserved_bytes: Callable[[torch.device], int] = lambda _: 0
     """What a budget for the whole device leaves to others: parameters, optimizer state."""
 
@@ -209,10 +213,8 @@ class Compiler:
         options = _C.MemoryOptions()
         options.level = request.level
         options.strict = request.strict
-        if self.shared_budget is not None:
-            options.mid_training = self.shared_budget.trained_before(
-                [p.compiled for p in self.pieces]
-            )
+        known = [*self.earlier_pieces, *(piece.compiled for piece in self.pieces)]
+        options.mid_training = trained_before(known, self.first_run)
         for element in request.config:
             options.add_config(element.cluster_id, element.strategy, element.count)
         if request.level > 0 or request.budget is not None:
@@ -237,8 +239,9 @@ class Compiler:
 
     def begin_forward(self) -> None:
         """To be called before the module runs."""
+        self.first_run = _C.engine_runs()
         if self.shared_budget is not None:
-            self.shared_budget.begin_forward(_C.engine_runs())
+            self.shared_budget.begin_forward(self.first_run)
 
     def divide_budget(self) -> None:
         """To be called after a forward in which new pieces ran: from the next step on all of them

@@ -7,11 +7,15 @@ process. Banner, report and the dropping of captures with their module are for O
 
 from __future__ import annotations
 
+import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
+from torch._guards import CompileContext
 
+from . import _C
 from .backend import Compiler, EagerPiece
 from .messages import module_logger
 from .options import DebugOptions
@@ -31,6 +35,9 @@ class _Said:
 
 
 _said = _Said()
+# Live pieces by Dynamo's number of the function they are from: with them a budget can tell a new
+# shape in mid-training from a first one. Models of one class share their functions.
+_pieces_of: defaultdict[int, weakref.WeakSet[Any]] = defaultdict(weakref.WeakSet)
 
 
 def new_compiler() -> Compiler:
@@ -55,7 +62,12 @@ def new_compiler() -> Compiler:
 def compile_piece(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Compile one captured graph; what cannot be lowered runs in eager PyTorch, said once."""
     compiler = new_compiler()
+    capture = CompileContext.current_compile_id()
+    function = -1 if capture is None or capture.frame_id is None else capture.frame_id
+    compiler.first_run, compiler.earlier_pieces = _C.engine_runs(), list(_pieces_of[function])
     with watch_backend(Progress(compiler.logger)):
         run = compiler(gm, example_inputs)
+    compiler.earlier_pieces = ()
+    _pieces_of[function].update(piece.compiled for piece in compiler.pieces)
     _said.checkpoints |= compiler.checkpoints_noted
     return run

@@ -64,6 +64,12 @@ def fastest_within(
     return min(_candidates(pieces), key=badness)
 
 
+def trained_before(pieces: Sequence[Any], first_run: int) -> bool:
+    """Whether any piece ran for training before run `first_run` of this process."""
+    known = (piece.facts() for piece in pieces)
+    return any(f["training"] and 0 < f["last_run"] <= first_run for f in known)
+
+
 class SharedBudget:
     """Divides `budget_bytes`, which each piece knows, among the pieces of one forward."""
 
@@ -100,11 +106,6 @@ class SharedBudget:
             piece.leave_to_others(self.budget_bytes - plan.peak_bytes, False)
         peak = peak_of(chosen, gradients)
         return peak if peak > self.budget_bytes else None
-
-    def trained_before(self, pieces: Sequence[Any]) -> bool:
-        """Whether any piece ran for training in an earlier forward."""
-        known = (piece.facts() for piece in pieces)
-        return any(f["training"] and 0 < f["last_run"] <= self._first_run for f in known)
 
     def _in_this_forward(self, pieces: Sequence[Any]) -> list[tuple[Any, dict[str, Any]]]:
         """Training pieces and their facts, in the order in which they ran."""

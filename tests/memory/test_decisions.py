@@ -234,6 +234,42 @@ def test_a_larger_shape_that_is_captured_anew_is_warned_about(
         step(strict, large)
 
 
+@pytest.mark.slow
+def test_the_backend_of_torch_compile_warns_in_mid_training_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "WARNING")
+    module, batch = make("resnet", batch=1)
+    large = make("resnet", batch=16)[1]
+    plain = ORTModule(copy.deepcopy(module))
+    step(plain, batch)
+    budget = 2 * last_run_report(plain)["planned_peak_bytes"]
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_BUDGET", f"activations:{budget}")
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="use a smaller batch or a budget of at least"):
+        step(torch.compile(copy.deepcopy(module), backend="ortmodule"), large)
+    torch._dynamo.reset()
+    compiled = torch.compile(copy.deepcopy(module), backend="ortmodule")
+    step(compiled, batch)
+    capfd.readouterr()
+    step(compiled, large)
+    assert "runs with the plan of the least peak" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "resnet"])
+def test_a_percentage_holds_for_each_shape(name: str) -> None:
+    module = make(name)[0]
+    plain, part = ORTModule(copy.deepcopy(module)), 0.8
+    model = ORTModule(module, memory_budget=f"activations:{part:.0%}")
+    for size in (8, 16, 5):
+        batch = make(name, batch=size)[1]
+        step(plain, batch)
+        step(model, batch)
+        peak = last_run_report(plain)["planned_peak_bytes"]
+        assert last_run_report(model)["planned_peak_bytes"] <= part * peak
+
+
 class Plain(nn.Module):
     """Nothing worth recomputing: one layer, whose values are needed at once."""
 
