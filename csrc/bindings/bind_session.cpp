@@ -98,7 +98,7 @@ py::dict facts(CompiledPiece& piece) {
   result["nodes_aten"] = aten;
   result["plans"] = session.plans_made();
   result["refusals"] = session.piece().refusals;
-  const RunStatistics& runs = piece.statistics();
+  const RunStatistics runs = piece.statistics();
   result["forwards"] = runs.forwards;
   result["last_run"] = runs.last_run;
   result["backwards"] = runs.backwards;

@@ -227,12 +227,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const Plan& plan = *state.backward->plan;
     state.planned_peak_bytes =
         std::max(state.planned_peak_bytes, keep ? retained_peak_bytes(plan) : plan.peak_bytes);
-    RunStatistics& statistics = state.piece.statistics();
-    statistics.measured_peak_bytes = state.frame.peak_bytes();
-    statistics.planned_peak_bytes = state.planned_peak_bytes;
-    state.piece.session().observe_peak(*state.entry, statistics.planned_peak_bytes,
-                                       statistics.measured_peak_bytes);
-    ++statistics.backwards;
+    state.piece.finished(*state.entry, state.planned_peak_bytes, state.frame.peak_bytes(), true);
     state.held.clear();
     if (keep) {
       state.frame.hand_over(gradient_bytes(plan));
@@ -315,8 +310,29 @@ void CompiledPiece::check(const at::Tensor& tensor, const Value& expected) const
              tensor.device().str());
 }
 
-void CompiledPiece::plan(const std::vector<at::Tensor>& tensors,
-                         const std::vector<int64_t>& symbols) {
+RunStatistics CompiledPiece::statistics() const {
+  const std::lock_guard lock(report_mutex_);
+  return statistics_;
+}
+
+std::shared_ptr<PlanEntry> CompiledPiece::last_plan() const {
+  const std::lock_guard lock(report_mutex_);
+  return last_plan_;
+}
+
+void CompiledPiece::finished(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes,
+                             bool backward) {
+  {
+    const std::lock_guard lock(report_mutex_);
+    statistics_.planned_peak_bytes = planned_bytes;
+    statistics_.measured_peak_bytes = measured_bytes;
+    if (backward) ++statistics_.backwards;
+  }
+  session_->observe_peak(entry, planned_bytes, measured_bytes);
+}
+
+std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& tensors,
+                                               const std::vector<int64_t>& symbols) {
   const DeviceScope scope(runtime_);
   std::vector<Layout> layouts;
   layouts.reserve(tensors.size());
@@ -325,30 +341,31 @@ void CompiledPiece::plan(const std::vector<at::Tensor>& tensors,
     check(tensors[i], *inputs.at(i).value);
     layouts.push_back(layout_of(tensors[i]));
   }
-  last_plan_ = session_->plan_for(layouts, symbols);
+  std::shared_ptr<PlanEntry> entry = session_->plan_for(layouts, symbols);
+  const std::lock_guard lock(report_mutex_);
+  last_plan_ = entry;
+  return entry;
 }
 
 std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
                                            const std::vector<int64_t>& symbols,
                                            SymbolValues* sizes) {
-  plan(tensors, symbols);
-  if (sizes) *sizes = last_plan_->request.symbols;
-  auto state = c10::make_intrusive<RunState>(shared_from_this(), last_plan_);
+  const std::shared_ptr<PlanEntry> entry = plan(tensors, symbols);
+  if (sizes) *sizes = entry->request.symbols;
+  auto state = c10::make_intrusive<RunState>(shared_from_this(), entry);
   state->tensors = std::move(tensors);
-  ++statistics_.forwards;
-  statistics_.last_run = ++runs_of_all_pieces;
+  {
+    const std::lock_guard lock(report_mutex_);
+    ++statistics_.forwards;
+    statistics_.last_run = ++runs_of_all_pieces;
+  }
   const bool record_gradients = session_->training() && at::GradMode::is_enabled();
   const auto& gradients = state->plan().gradients;
   const bool any_flows = std::any_of(gradients.begin(), gradients.end(),
                                      [](const PlannedGradient& g) { return g.tensor >= 0; });
   if (record_gradients && any_flows) return record(state);
-  {
-    run_forward(*state);
-    statistics_.measured_peak_bytes = state->frame.peak_bytes();
-    statistics_.planned_peak_bytes = state->plan().forward_peak_bytes;
-    session_->observe_peak(*last_plan_, statistics_.planned_peak_bytes,
-                           statistics_.measured_peak_bytes);
-  }
+  run_forward(*state);
+  finished(*entry, state->plan().forward_peak_bytes, state->frame.peak_bytes(), false);
   return std::move(state->outputs);
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,8 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
 
   /// Plans for tensors like these, of which only sizes and strides are looked at; then `run` of
   /// such tensors only follows the plan.
-  void plan(const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& symbols);
+  std::shared_ptr<PlanEntry> plan(const std::vector<at::Tensor>& tensors,
+                                  const std::vector<int64_t>& symbols);
   /// Tensors by graph input (constants included) and symbol arguments, in order. Returns forward
   /// outputs by index; records one autograd node per range if anything requires a gradient.
   std::vector<at::Tensor> run(std::vector<at::Tensor> tensors, const std::vector<int64_t>& symbols,
@@ -60,8 +62,10 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   Session& session() { return *session_; }
   const Session& session() const { return *session_; }
   const std::vector<at::Tensor>& constants() const { return constants_; }
-  RunStatistics& statistics() { return statistics_; }
-  std::shared_ptr<PlanEntry> last_plan() const { return last_plan_; }
+  RunStatistics statistics() const;
+  std::shared_ptr<PlanEntry> last_plan() const;
+  /// Notes the peaks of a run that ended, of a backward pass or of a forward alone.
+  void finished(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes, bool backward);
   const DeviceRuntime& runtime() const { return runtime_; }
   DeviceRuntime& runtime() { return runtime_; }
 
@@ -70,6 +74,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
 
   std::unique_ptr<Session> session_;
   std::vector<at::Tensor> constants_;
+  mutable std::mutex report_mutex_;  // threads may run the piece at once; guards the next two
   RunStatistics statistics_;
   std::shared_ptr<PlanEntry> last_plan_;
   DeviceRuntime& runtime_;
