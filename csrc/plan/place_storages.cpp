@@ -365,14 +365,19 @@ class Placer {
 void place_storages(Plan& plan, const Plan* base) { Placer(plan, base).run(); }
 
 void cut_ranges(Plan& plan, const Plan* base) {
-  // A sum of gradients may have grown in the buffer since long before.
-  std::vector<int> last_written(plan.storages.size(), -1);
-  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s)
-    for (int out : plan.steps[static_cast<size_t>(s)].out)
-      last_written[static_cast<size_t>(plan.tensors[static_cast<size_t>(out)].storage)] = s;
+  // A sum may have grown in the buffer since long before, and what is a parameter's gradient may be
+  // read on as that of another value: whoever receives it may change or free it.
+  std::vector<int> last_touched(plan.storages.size(), -1);
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
+    for (const std::vector<int>* tensors : {&step.in, &step.out})
+      for (int tensor : *tensors)
+        if (tensor >= 0)
+          last_touched[static_cast<size_t>(plan.tensors[static_cast<size_t>(tensor)].storage)] = s;
+  }
   auto completed_at = [&](const PlannedGradient& gradient) {
     const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
-    return last_written[static_cast<size_t>(tensor.storage)];
+    return last_touched[static_cast<size_t>(tensor.storage)];
   };
   if (base) {
     plan.ranges = base->ranges;
