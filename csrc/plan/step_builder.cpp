@@ -1,6 +1,7 @@
 #include "plan/step_builder.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ops/op_def.h"
 
@@ -530,15 +531,30 @@ void StepBuilder::protect_mutated_arguments() {
 }
 
 void StepBuilder::write_back() {
+  struct Write {
+    int source, target;
+  };
+  std::vector<Write> writes;
+  std::set<int> written;  // storages
   for (const GraphOutput& output : lowered_.graph->outputs()) {
     if (output.kind != OutputKind::Mutation || !output.value) continue;
     const Value* argument = lowered_.graph->inputs()[static_cast<size_t>(output.index)].value;
     if (argument == output.value) continue;
     const int target = tensor_of_value_[static_cast<size_t>(argument->id())];
-    const int source = tensor_of(output.value, Region::Forward);
-    const PlannedTensor old = plan_.tensors[static_cast<size_t>(target)];
-    copy_to(source, old.layout, Region::Forward, old.storage);
+    writes.push_back({tensor_of(output.value, Region::Forward), target});
+    written.insert(plan_.tensors[static_cast<size_t>(target)].storage);
     plan_.mutated_arguments.push_back(output.index);
+  }
+  // All new contents follow from the old ones: two buffers may swap, one may be transposed.
+  for (Write& write : writes) {
+    const PlannedTensor source = plan_.tensors[static_cast<size_t>(write.source)];
+    if (!written.contains(source.storage)) continue;
+    const Layout dense = contiguous_layout(source.layout.sizes);
+    write.source = copy_to(write.source, dense, Region::Forward);
+  }
+  for (const Write& write : writes) {
+    const PlannedTensor old = plan_.tensors[static_cast<size_t>(write.target)];
+    copy_to(write.source, old.layout, Region::Forward, old.storage);
   }
 }
 
