@@ -14,24 +14,19 @@ void infer_custom_gradient(InferContext& c) {
   for (size_t i = 0; i < count; ++i) c.set(i, c.input(i).dtype, c.input(i).dims);
 }
 
-/// Whether `value` follows from a gradient; the body's order is topological.
-bool follows_from_gradient(const Graph& body, const Value* value) {
-  std::set<const Value*> reached;
-  for (const GraphInput& input : body.inputs())
-    if (input.kind == InputKind::GradOutput) reached.insert(input.value);
+/// The values of `body` that follow from one of `roots`; its order is topological.
+std::set<const Value*> reached_from(const Graph& body, std::set<const Value*> roots) {
   for (const auto& node : body.nodes())
     if (std::any_of(node->inputs().begin(), node->inputs().end(),
-                    [&](const Value* input) { return reached.contains(input); }))
-      reached.insert(node->outputs().begin(), node->outputs().end());
-  return reached.contains(value);
+                    [&](const Value* input) { return roots.contains(input); }))
+      roots.insert(node->outputs().begin(), node->outputs().end());
+  return roots;
 }
 
-/// A gradient is linear in those that arrive, so one that follows from none of them is zero.
-Handle zeros(GradContext& c, const Value& like) {
-  std::vector<Handle> arriving;
-  for (size_t i = 0; i < c.node().outputs().size(); ++i)
-    if (Handle grad = c.dy(i)) arriving.push_back(grad);
-  return c.emit("GradientZeros", arriving, {{"shape", like.dims}, {"dtype", like.dtype}});
+Handle gate(GradContext& c, Handle value, const std::vector<Handle>& arriving) {
+  std::vector<Handle> operands{value};
+  operands.insert(operands.end(), arriving.begin(), arriving.end());
+  return c.emit("GradientGate", operands, {});
 }
 
 // Body inputs: User inputs are the saved values in order, GradOutput ones say which gradient.
@@ -39,19 +34,32 @@ Grads custom_gradient_grad(GradContext& c) {
   const auto outputs = static_cast<size_t>(c.attrs().integer("outputs"));
   const auto inputs = static_cast<size_t>(c.attrs().integer("inputs"));
   const auto body = c.attrs().graph("body");
+  std::vector<Handle> arriving;
+  for (size_t i = 0; i < outputs; ++i)
+    if (Handle grad = c.dy(i)) arriving.push_back(grad);
   Values arguments;
+  std::set<const Value*> flowing;
   size_t saved = outputs + inputs;
-  for (const GraphInput& input : body->inputs())
-    arguments.push_back(input.kind == InputKind::GradOutput
-                            ? c.dy_or_zero(static_cast<size_t>(input.index)).value()
-                            : c.x(saved++).value());
+  for (const GraphInput& input : body->inputs()) {
+    if (input.kind != InputKind::GradOutput) {
+      arguments.push_back(c.x(saved++).value());
+      continue;
+    }
+    const auto index = static_cast<size_t>(input.index);
+    Handle grad = c.dy_or_zero(index);
+    if (c.dy(index)) flowing.insert(input.value);
+    if (c.dy(index) && arriving.size() > 1) grad = gate(c, grad, arriving);
+    arguments.push_back(grad.value());
+  }
+  const std::set<const Value*> follow = reached_from(*body, std::move(flowing));
   const Values results = c.graph().inline_graph(*body, arguments);
   Grads grads(c.input_count());
-  for (size_t i = 0; i < results.size() && i < inputs; ++i)
-    if (results[i])
-      grads[outputs + i] = follows_from_gradient(*body, body->outputs()[i].value)
-                               ? Handle(&c.graph(), results[i])
-                               : zeros(c, *results[i]);
+  for (size_t i = 0; i < results.size() && i < inputs; ++i) {
+    if (!results[i]) continue;
+    const Handle result(&c.graph(), results[i]);
+    grads[outputs + i] =
+        follow.contains(body->outputs()[i].value) ? result : gate(c, result, arriving);
+  }
   return grads;
 }
 

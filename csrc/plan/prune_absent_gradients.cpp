@@ -1,5 +1,6 @@
 // A backward value is linear in the output gradients that reach it, so one that only absent
-// gradients reach is zero, whatever constants are added. This needs no knowledge of any op.
+// gradients reach is zero, whatever constants are added. This needs no knowledge of any op; what a
+// user wrote, which need not be linear, stands behind GradientGate.
 #include <algorithm>
 
 #include "ops/emit.h"

@@ -19,12 +19,15 @@ bool is_alias(const Node& node) {
 }  // namespace
 
 const Value* founder(const Value* value) {
-  while (value->producer() && is_alias(*value->producer())) {
-    const Node& node = *value->producer();
-    const bool same_position = node.op == "CustomGradient";
-    value = node.input(same_position ? value->output_index() : 0);
-  }
+  while (const Value* source = alias_of(value)) value = source;
   return value;
+}
+
+const Value* alias_of(const Value* value) {
+  const Node* node = value->producer();
+  if (!node || !is_alias(*node)) return nullptr;
+  const bool same_position = node->op == "CustomGradient";
+  return node->input(same_position ? value->output_index() : 0);
 }
 
 std::vector<bool> stashed_values(const Graph& joint) {

@@ -20,6 +20,8 @@ struct MemoryDecisions {
 
 /// The value whose memory `value` views: itself, unless a view (or an identity) made it.
 const Value* founder(const Value* value);
+/// What `value` is a view or another name of; null if it is neither.
+const Value* alias_of(const Value* value);
 
 /// By value id: founders of forward values that backward reads or hands over as gradients.
 std::vector<bool> stashed_values(const Graph& joint);

@@ -96,7 +96,7 @@ class PlanFinder {
 
   void include_views(const Value* from, const Value* to) {
     // A view that backward reads anyway needs no second one.
-    for (const Value* value = from; value != to; value = value->producer()->input(0)) {
+    for (const Value* value = from; value != to; value = alias_of(value)) {
       const auto& uses = value->uses();
       const bool read = std::any_of(uses.begin(), uses.end(),
                                     [](Use use) { return use.node->region == Region::Backward; });

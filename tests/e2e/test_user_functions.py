@@ -1,0 +1,111 @@
+"""A user's `autograd.Function` whose backward is not linear in the gradients that arrive."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, last_run_report
+
+
+class AuxiliaryLoss(torch.autograd.Function):
+    """The first argument; the second is to be minimized, too (as in mixtures of experts)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
+        ctx.dtype = loss.dtype
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, torch.ones((), dtype=ctx.dtype)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.fc = nn.Linear(8, 4), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        gates = self.gate(x).softmax(-1)
+        balance = (gates.mean(0) ** 2).sum() * 4
+        return AuxiliaryLoss.apply(self.fc(x) * gates[:, :1], balance), (x * x).sum() * self.fc.bias
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_an_auxiliary_loss_has_its_gradient(output: int) -> None:
+    """And none if what it is tied to gets none."""
+    torch.manual_seed(0)
+    eager = Gated().double()
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(5, 8, dtype=torch.float64)
+    for runner in (eager, ours):
+        runner(x)[output].sum().backward()
+    assert last_run_report(ours)["compiled"]
+    for (name, p), q in zip(eager.named_parameters(), ours.module.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None:
+            torch.testing.assert_close(q.grad, p.grad, msg=name)
+
+
+class Shifted(torch.autograd.Function):
+    """Backward adds one to what arrives, be it the zeros of an output that nobody reads."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x + 1, y * 2
+
+    @staticmethod
+    def backward(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return a + 1, b + 1
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.p, self.q = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        a, b = Shifted.apply(self.p * 1, self.q * 1)
+        return a.tanh(), b.tanh()
+
+
+@pytest.mark.parametrize("outputs", [(0,), (1,), (0, 1)])
+def test_absent_gradients_are_zeros_in_a_function_that_is_called(outputs: tuple[int, ...]) -> None:
+    eager = Pair()
+    ours = ORTModule(copy.deepcopy(eager))
+    for runner in (eager, ours):
+        results = runner()
+        sum(results[i].sum() for i in outputs).backward()
+    assert last_run_report(ours)["compiled"]
+    for p, q in zip(eager.parameters(), ours.module.parameters(), strict=True):
+        assert p.grad is not None and q.grad is not None
+        torch.testing.assert_close(q.grad, p.grad)
+
+
+class TwoOutputs(nn.Module):
+    """What `tanh` keeps is a view of the function's second operand, not of its first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p, self.fc = nn.Parameter(torch.randn(64)), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = Shifted.apply(self.p, self.fc(x))
+        return (b.tanh() + a).sum()
+
+
+@pytest.mark.parametrize("level", ["0", "1", "2"])
+def test_plans_of_a_function_with_two_outputs(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+    eager = TwoOutputs()
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(512, 64)
+    for runner in (eager, ours):
+        runner(x).backward()
+    torch.testing.assert_close(ours.module.p.grad, eager.p.grad)
+    torch.testing.assert_close(ours.module.fc.weight.grad, eager.fc.weight.grad)
