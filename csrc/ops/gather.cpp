@@ -72,12 +72,17 @@ Values convert_index_select(TorchCall& t) {
   return gathered(t, data, t.tensor("index"), t.axis("dim", data->rank()));
 }
 
-// Counted from the front.
+// Counted from the front; what is out of range stays so in any sum of indices.
 Value* wrapped_index(TorchCall& t, Value* index, const DimExpr& size) {
+  constexpr double kNowhere = -0x1p40;
   index = t.cast(index, DType::Int64);
-  Value* negative = t.emit("Less", {index, t.literal(0.0, DType::Int64)});
-  Value* wrapped = t.emit("Add", {index, t.size_literal(size, DType::Int64)});
-  return t.emit("Where", {negative, wrapped, index});
+  Value* zero = t.literal(0.0, DType::Int64);
+  Value* count = t.size_literal(size, DType::Int64);
+  Value* wrapped =
+      t.emit("Where", {t.emit("Less", {index, zero}), t.emit("Add", {index, count}), index});
+  Value* inside =
+      t.emit("And", {t.emit("GreaterOrEqual", {wrapped, zero}), t.emit("Less", {wrapped, count})});
+  return t.emit("Where", {inside, wrapped, t.literal(kNowhere, DType::Int64)});
 }
 
 // x[:, i, j]: what tensors of integers index, as dimension `axis` of `data`.

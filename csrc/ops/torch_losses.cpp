@@ -71,7 +71,12 @@ Values convert_nll(TorchCall& t) {
   const Attrs axes = {{"axes", Dims{axis}}};
   Value* zero = t.literal(0.0, x->dtype);
   Value* ignored = t.emit("Equal", {target, t.operand("ignore_index", DType::Int64)});
-  Value* label = t.emit("Where", {ignored, t.literal(0.0, DType::Int64), target});
+  // A label does not count from the back: a negative one is to be out of range.
+  Value* none = t.literal(0.0, DType::Int64);
+  Value* beyond =
+      t.emit("Sub", {target, t.size_literal(x->dims[static_cast<size_t>(axis)], DType::Int64)});
+  Value* label = t.emit("Where", {t.emit("Less", {target, none}), beyond, target});
+  label = t.emit("Where", {ignored, none, label});
   Value* picked =
       t.emit("GatherElements", {x, t.emit("Unsqueeze", {label}, axes)}, {{"axis", axis}});
   Value* weight = t.literal(1.0, x->dtype);
