@@ -76,8 +76,8 @@ class GraphBuilder(OpSink, Protocol):
     ) -> int:
         """Note the next flat input, a tensor; kind is "parameter", "buffer" or "tensor"."""
 
-    def symint_input(self, symbol: str, hint: int) -> int:
-        """Note the next flat input, a Python int which binds `symbol`.
+    def symint_input(self, symbol: str, hint: int, least: float, greatest: float) -> int:
+        """Note the next flat input, a Python int between `least` and `greatest` which binds `symbol`.
 
         Where Dynamo has fixed it or expressed it by others, `symbol` is a number or an expression
         and binds nothing.

@@ -3,6 +3,7 @@ where no rule is known."""
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from . import tracing
 from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink
@@ -72,6 +74,14 @@ def _is_float(value: Any) -> bool:
 def _output_values(node: fx.Node) -> list[Any]:
     value = node.meta["val"]
     return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _range_of(value: Any) -> tuple[float, float]:
+    """Least and greatest of an int argument, as far as guards and its size-likeness say."""
+    if not isinstance(value, torch.SymInt):
+        return float(value), float(value)
+    least = next((float(n) for n in (1, 0) if statically_known_true(value >= n)), -math.inf)
+    return least, -1.0 if statically_known_true(value < 0) else math.inf
 
 
 def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
@@ -289,7 +299,7 @@ class Emitter:
             text, hint = str(value), value
         else:
             raise CannotLower(f"an input is a {type(value).__name__}")
-        self.writer.ids[node] = [self.builder.symint_input(str(text), hint)]
+        self.writer.ids[node] = [self.builder.symint_input(str(text), hint, *_range_of(value))]
 
     def calls(self) -> None:
         """Write every operator."""

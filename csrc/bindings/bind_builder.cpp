@@ -109,7 +109,9 @@ class PyGraphBuilder {
  public:
   /// With `torch_random`, everything random runs through torch's own operators, in eager's order.
   PyGraphBuilder(bool torch_random, Device kernels, PyGraphBuilder* parent = nullptr)
-      : parent_(parent), torch_random_(torch_random), kernels_(kernels) {}
+      : parent_(parent), torch_random_(torch_random), kernels_(kernels) {
+    if (parent) builder_.share_symbols(parent->builder_);
+  }
 
   bool has_rule(const std::string& target) const {
     return GraphBuilder::has_rule(target) && runs_on(kernels_, target) &&
@@ -127,8 +129,8 @@ class PyGraphBuilder {
     return id;
   }
 
-  int symint_input(const std::string& symbol, int64_t) {
-    builder_.symint_input(symbol);
+  int symint_input(const std::string& symbol, int64_t, double least, double greatest) {
+    builder_.symint_input(symbol, {least, greatest});
     return -1;
   }
 

@@ -74,7 +74,8 @@ int GraphBuilder::input(const std::string& name, DType dtype, const Dims& sizes,
   return remember(graph().add_input(name, dtype, sizes, kind, requires_grad, index));
 }
 
-void GraphBuilder::symint_input(const std::string& symbol) {
+void GraphBuilder::symint_input(const std::string& symbol, const ValueRange& range) {
+  symbol_ranges_.emplace(symbol, range);
   BoundInput bound;
   bound.kind = BoundInput::Kind::Symbol;
   bound.symbol = symbol;
@@ -98,7 +99,7 @@ CallResult GraphBuilder::call(const std::string& target,
   const size_t before = graph().node_count();
   std::string why = "no own op";
   if (row) {
-    TorchCall call(graph(), target, args, outputs);
+    TorchCall call(graph(), target, args, outputs, symbol_ranges_);
     try {
       return finish_call(target, row->convert(call), outputs);
     } catch (const Refused& refused) {

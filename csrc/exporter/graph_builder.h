@@ -55,7 +55,10 @@ class GraphBuilder {
   /// The next positional argument, a tensor. `index` is for gradients in a backward body.
   int input(const std::string& name, DType dtype, const Dims& sizes, bool requires_grad,
             InputKind kind, int index = -1);
-  void symint_input(const std::string& symbol);
+  /// A Python int, which may be a size or any other number in `range`.
+  void symint_input(const std::string& symbol, const ValueRange& range);
+  /// A body is about the symbols of the program that it is from.
+  void share_symbols(const GraphBuilder& program) { symbol_ranges_ = program.symbol_ranges_; }
   /// A tensor that the program closed over; its data is bound by the caller as a further input.
   int constant(const std::string& name, DType dtype, const Dims& sizes);
 
@@ -102,6 +105,7 @@ class GraphBuilder {
 
   ExportedPiece piece_;
   std::vector<Value*> values_;
+  SymbolRanges symbol_ranges_;
   int outputs_ = 0;
 };
 

@@ -36,8 +36,14 @@ std::optional<Layout> slice_view(const Layout& in, const Attrs& attrs, const Siz
       static_cast<size_t>(given < 0 ? given + static_cast<int64_t>(in.sizes.size()) : given);
   Layout out{out_sizes, in.strides, in.offset};
   // An empty slice touches nothing; its offset must not leave the storage.
-  if (element_count(out_sizes) > 0) out.offset += attrs.integer("start") * in.strides[axis];
-  out.strides[axis] = in.strides[axis] * attrs.integer("step");
+  const int64_t start = attrs.integer("start"), step = attrs.integer("step");
+  if (element_count(out_sizes) > 0) {
+    const int64_t last = start + (out_sizes[axis] - 1) * step;
+    ORTM_CHECK(start >= 0 && last < in.sizes[axis], "[plan] a slice must lie in a dimension of ",
+               in.sizes[axis], " elements, but found it from ", start, " to ", last);
+    out.offset += start * in.strides[axis];
+  }
+  out.strides[axis] = in.strides[axis] * step;
   return out;
 }
 
@@ -58,16 +64,18 @@ Value* slice(TorchCall& t, Value* x, int64_t axis, const DimExpr& start, const D
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Least and greatest value that an expression may take; every symbol is at least 1.
-struct ValueRange {
-  struct Result {
-    double least = -kInfinity;
-    double greatest = kInfinity;
-  };
+/// Least and greatest value that an expression may take.
+struct RangeOf {
+  using Result = ValueRange;
+  const SymbolRanges& ranges;
+
   static Result constant(int64_t value) {
     return {static_cast<double>(value), static_cast<double>(value)};
   }
-  static Result symbol(const std::string&) { return {1.0, kInfinity}; }
+  Result symbol(const std::string& name) const {
+    const auto found = ranges.find(name);
+    return found == ranges.end() ? Result{1.0, kInfinity} : found->second;
+  }
   static Result add(const Result& a, const Result& b) {
     return {a.least + b.least, a.greatest + b.greatest};
   }
@@ -98,9 +106,9 @@ struct Bound {
   bool certain = true;
 };
 
-Bound from_front(const DimExpr& given, const DimExpr& size) {
-  ValueRange range;
-  const ValueRange::Result values = given.rebuild(range);
+Bound from_front(const TorchCall& t, const DimExpr& given, const DimExpr& size) {
+  RangeOf range{t.symbol_ranges()};
+  const ValueRange values = given.rebuild(range);
   if (values.least >= 0) return {given};
   if (values.greatest < 0) return {size + given};
   return {given, false};
@@ -110,7 +118,7 @@ Bound from_front(const DimExpr& given, const DimExpr& size) {
 Bound bound(const TorchCall& t, std::string_view name, const DimExpr& size, const DimExpr& absent) {
   if (t.is_none(name)) return {absent};
   const DimExpr given = t.dim(name);
-  if (!given.is_constant()) return from_front(given, size);
+  if (!given.is_constant()) return from_front(t, given, size);
   const int64_t value = given.value();
   if (value >= std::numeric_limits<int64_t>::max() / 2) return {size};
   if (!size.is_constant()) return {value < 0 ? size + given : given};
@@ -149,7 +157,7 @@ Values convert_slice(TorchCall& t) {
 }
 
 DimExpr known_index(const TorchCall& t, const DimExpr& size) {
-  const Bound index = from_front(t.dim("index"), size);
+  const Bound index = from_front(t, t.dim("index"), size);
   if (!index.certain) t.refuse("an index must be known to count from one end");
   return index.at;
 }

@@ -2,6 +2,8 @@
 // emission of nodes that carry the call's origin.
 #pragma once
 
+#include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,15 +38,25 @@ struct TorchOutput {
   Dims strides;
 };
 
+/// What an expression may be; infinite where nothing is known.
+struct ValueRange {
+  double least = -std::numeric_limits<double>::infinity();
+  double greatest = std::numeric_limits<double>::infinity();
+};
+
+/// Ranges of the symbols that Python ints bind; all others are sizes, at least 1.
+using SymbolRanges = std::map<std::string, ValueRange, std::less<>>;
+
 class TorchCall {
  public:
   TorchCall(Graph& graph, std::string target, std::vector<std::pair<std::string, TorchArg>> args,
-            std::vector<TorchOutput> outputs);
+            std::vector<TorchOutput> outputs, SymbolRanges ranges = {});
 
   Graph& graph() { return graph_; }
   const std::string& target() const { return target_; }
   const std::vector<std::pair<std::string, TorchArg>>& args() const { return args_; }
   const std::vector<TorchOutput>& outputs() const { return outputs_; }
+  const SymbolRanges& symbol_ranges() const { return ranges_; }
   const TorchOutput& output(size_t i = 0) const { return outputs_.at(i); }
 
   bool has(std::string_view name) const;      // the schema has it
@@ -98,6 +110,7 @@ class TorchCall {
   std::string target_;
   std::vector<std::pair<std::string, TorchArg>> args_;
   std::vector<TorchOutput> outputs_;
+  SymbolRanges ranges_;
 };
 
 /// Thrown by TorchCall::refuse and caught by the exporter alone.

@@ -154,7 +154,7 @@ class RecordingBuilder(Ops):
         self.flat_inputs.append(Input(self.new(), facts))
         return self.flat_inputs[-1].id
 
-    def symint_input(self, symbol: str, hint: int) -> int:
+    def symint_input(self, symbol: str, hint: int, least: float, greatest: float) -> int:
         assert isinstance(hint, int)
         self.flat_inputs.append(Input(self.new(), None, symbol))
         return self.flat_inputs[-1].id

@@ -1,0 +1,81 @@
+"""Python integers that change from call to call, negative ones too, and what they index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule
+
+
+def _assigned(x: Tensor, k: int) -> Tensor:
+    y = x * 1
+    y[:, k] = 7.0
+    return y
+
+
+USES: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "slice": lambda x, k: x[:, k : k + 2] * 1.0,
+    "tail": lambda x, k: x[:, k:] * 1.0,
+    "head": lambda x, k: x[:, :k] * 1.0,
+    "element": lambda x, k: x[:, k] * 1.0,
+    "before": lambda x, k: x[:, k - 1] * 1.0,
+    "narrow": lambda x, k: x.narrow(1, abs(k), 1) * 1.0,
+    "assigned": _assigned,
+    "rolled": lambda x, k: x.roll(k, 1) * 1.0,
+}
+
+
+class Calls(nn.Module):
+    def __init__(self, use: Callable[[Tensor, int], Tensor]) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: Tensor, k: int) -> Tensor:
+        return self.use(x, k)
+
+
+@pytest.mark.parametrize("numbers", [(-4, -5, -6, -3), (2, 3, 4, 6), (3, -4, -5, 2, 0, -1)])
+@pytest.mark.parametrize("use", USES)
+def test_integers_of_either_sign(use: str, numbers: tuple[int, ...]) -> None:
+    torch._dynamo.reset()
+    eager = Calls(USES[use])
+    ours = ORTModule(Calls(USES[use]))
+    for k in numbers:
+        results = []
+        for runner in (eager, ours):
+            x = torch.arange(24.0).reshape(3, 8).requires_grad_()
+            y = runner(x, k)
+            (y * y).sum().backward()
+            results.append((y.detach(), x.grad))
+        for want, got in zip(*results, strict=True):
+            assert torch.equal(got, want), (k, got, want)
+
+
+class Indexed(nn.Module):
+    def forward(self, x: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return x[i, j] * 1.0
+
+
+def test_each_index_is_checked_in_its_own_dimension() -> None:
+    model = ORTModule(Indexed())
+    x = torch.arange(15.0).reshape(3, 5).requires_grad_()
+    i = torch.tensor([0, 1])
+    assert torch.equal(model(x, i, torch.tensor([4, -5])), torch.tensor([4.0, 5.0]))
+    for wrong in ([5, 0], [0, -6]):
+        with pytest.raises(RuntimeError, match="indices must lie in"):
+            model(x, i, torch.tensor(wrong))
+    with pytest.raises(RuntimeError, match="indices must lie in"):
+        model(x, torch.tensor([3, 0]), torch.tensor([0, 0]))
+
+
+def test_a_label_does_not_count_from_the_back() -> None:
+    loss = ORTModule(nn.NLLLoss(ignore_index=-7))
+    scores = torch.randn(3, 4).log_softmax(-1).requires_grad_()
+    labels = torch.tensor([0, -7, 3])
+    torch.testing.assert_close(loss(scores, labels), nn.NLLLoss(ignore_index=-7)(scores, labels))
+    with pytest.raises(RuntimeError, match="indices must lie in"):
+        loss(scores, torch.tensor([0, -1, 1]))
