@@ -135,7 +135,8 @@ Values convert_div(TorchCall& t) {
   return quotient;  // Div of integers rounds to zero
 }
 
-// a^2, a^3, sqrt and reciprocals as torch computes them: without pow.
+// a^2, a^3, sqrt and reciprocals as torch computes them: without pow. Not a^-2: the gradient of
+// 1 / (a * a), taken apart, is no number at 0.
 Values convert_pow_number(TorchCall& t) {
   const DType dtype = t.output().dtype;
   Value* x = t.operand("self", dtype);
@@ -148,7 +149,6 @@ Values convert_pow_number(TorchCall& t) {
   if (exponent == 0.5) return {t.emit("Sqrt", {x})};
   if (exponent == -0.5) return {t.emit("Rsqrt", {x})};
   if (exponent == -1.0) return {t.emit("Reciprocal", {x})};
-  if (exponent == -2.0) return {t.emit("Reciprocal", {t.emit("Mul", {x, x})})};
   return {t.emit("Pow", {x, t.literal(exponent, dtype)})};
 }
 

@@ -87,6 +87,8 @@ Reason cannot_scale(const Product& product, double scale) {
   const DType dtype = product.a->dtype;
   if (dtype != DType::Float32 && dtype != DType::Float64)
     return str(name_of(dtype), " rounds the product before it is scaled");
+  if (scale == 0 || !std::isfinite(scale))
+    return str("scaling by ", scale, " keeps NaN and infinities, a product's alpha does not");
   if (product.alpha != 1 && !is_power_of_two(product.alpha) && !is_power_of_two(scale))
     return "two scales round differently from one";
   return {};

@@ -113,7 +113,13 @@ Reason cannot_fuse(const Node& loss, LossHead& head) {
     return str(classes.value(), " classes are few, wants ", kLeastClasses);
   const Value& log_sum_exp = *loss.output(1);
   if (!log_sum_exp.uses().empty()) return "the log-sum-exp of the scores is read";
-  return find_layer(loss.input(0), head);
+  if (Reason reason = find_layer(loss.input(0), head)) return reason;
+  if (!head.bias) return {};
+  if (head.bias->dtype != head.x->dtype)
+    return str("the bias is of type ", name_of(head.bias->dtype), ", the product of ",
+               name_of(head.x->dtype));
+  if (head.bias->dims != Dims{classes}) return "the bias is not one number per class";
+  return {};
 }
 
 /// The layer's input after the moves, as rows.
