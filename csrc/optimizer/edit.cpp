@@ -92,7 +92,10 @@ void supersede(Graph& graph, Value* from, Value* fresh) {
 }
 
 std::optional<Scalar> uniform_value(const Value& value) {
-  const Value* source = storage_root(&value);
+  const Value* source = &value;
+  for (; source->producer() && is_view(*source->producer()); source = source->producer()->input(0))
+    if (source->producer()->inputs().size() > 1)
+      return std::nullopt;  // depends on more (GradientGate)
   if (source->is_literal()) return source->literal();
   if (!source->producer() || source->producer()->op != "ConstantOfShape") return std::nullopt;
   const Attr* filler = source->producer()->attrs.find("value");

@@ -102,9 +102,9 @@ class TwoOutputs(nn.Module):
 @pytest.mark.parametrize("level", ["0", "1", "2"])
 def test_plans_of_a_function_with_two_outputs(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
-    eager = TwoOutputs()
+    eager = TwoOutputs().double()
     ours = ORTModule(copy.deepcopy(eager))
-    x = torch.randn(512, 64)
+    x = torch.randn(512, 64, dtype=torch.float64)
     for runner in (eager, ours):
         runner(x).backward()
     torch.testing.assert_close(ours.module.p.grad, eager.p.grad)
