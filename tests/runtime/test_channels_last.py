@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report, testing
+from tests.interface import fresh_process
 
 testing.install_counting_allocator()
 
@@ -188,3 +189,35 @@ def test_group_norms_are_as_accurate_as_row_major_ones(
     torch.manual_seed(0)
     groups = 1 if whole or sizes[1] % 4 else 4
     _check_norm(nn.GroupNorm(groups, sizes[1], affine=affine), sizes, "group_norm")
+
+
+SINGLE_PIXELS = """
+import copy, torch
+from torch import nn
+from ortmodule_py import ORTModule
+
+torch.set_num_threads(2)
+torch.manual_seed(0)
+for conv, size in (
+    (nn.Conv2d(8, 16, 1, stride=2), (9, 8, 17, 16)),
+    (nn.Conv2d(8, 16, 1, stride=(1, 3), groups=2), (5, 8, 7, 16)),
+    (nn.Conv3d(8, 16, 1, stride=2), (3, 8, 6, 6, 5)),
+):
+    order = torch.channels_last if len(size) == 4 else torch.channels_last_3d
+    model = ORTModule(copy.deepcopy(conv))
+    images = torch.randn(size)
+    exact = copy.deepcopy(conv).double()
+    exact(images.double()).square().sum().backward()
+    for _ in range(10):
+        model.zero_grad()
+        model(images.contiguous(memory_format=order)).square().sum().backward()
+    for p, q in zip(model.module.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(p.grad.double(), q.grad, rtol=1e-4, atol=1e-3)
+print("survived")
+"""
+
+
+def test_strided_convolutions_of_single_pixels() -> None:
+    """oneDNN writes beyond its workspace there, with two threads and an odd batch; eager crashes."""
+    finished = fresh_process.run(SINGLE_PIXELS, MALLOC_CHECK_="3", OMP_NUM_THREADS="2")
+    assert finished.stdout.strip().endswith("survived"), finished.stderr[-2000:]

@@ -3,6 +3,7 @@
 // plans are chosen anew by every thread and may sum with atomics.
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/slice.h>
 
 #include <algorithm>
 
@@ -70,14 +71,54 @@ void conv(const KernelArgs& args) {
   args.results[0] = give(y, args.out[0]);
 }
 
+// oneDNN 3.12, which torch 2.13 has, writes beyond its workspace for the weights' gradient of a
+// strided 1x1 convolution of channels-last images (8 to 16 channels, odd batch, two threads; eager
+// crashes as well). A convolution of the pixels that it reads is the same, and has no stride.
+bool reads_single_pixels(const Window& w, const at::Tensor& x, const at::Tensor& weight) {
+  const auto is_one = [](int64_t n) { return n == 1; };
+  const auto is_zero = [](int64_t n) { return n == 0; };
+  const auto kernel = weight.sizes().slice(2);
+  return x.device().is_cpu() && !w.transposed && !x.is_contiguous() &&
+         std::all_of(kernel.begin(), kernel.end(), is_one) &&
+         std::all_of(w.padding.begin(), w.padding.end(), is_zero) &&
+         !std::all_of(w.strides.begin(), w.strides.end(), is_one);
+}
+
+at::Tensor pixels_read(const Window& w, const at::Tensor& x) {
+  at::Tensor pixels = x;
+  for (size_t d = 0; d < w.strides.size(); ++d)
+    pixels =
+        at::slice(pixels, static_cast<int64_t>(d) + 2, std::nullopt, std::nullopt, w.strides[d]);
+  return pixels.contiguous(x.suggest_memory_format());
+}
+
+using ConvGradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+ConvGradients conv_gradients(const Window& w, const at::Tensor& dy, const at::Tensor& x,
+                             const at::Tensor& weight, at::IntArrayRef bias_sizes,
+                             std::array<bool, 3> wanted) {
+  if (!wanted[1] || !reads_single_pixels(w, x, weight))
+    return at::convolution_backward(dy, x, weight, bias_sizes, w.strides, w.padding, w.dilations,
+                                    w.transposed, w.output_padding, w.group, wanted);
+  const std::vector<int64_t> ones(w.strides.size(), 1);
+  auto [none, dw, dbias] = at::convolution_backward(dy, pixels_read(w, x), weight, bias_sizes, ones,
+                                                    w.padding, w.dilations, false, w.output_padding,
+                                                    w.group, {false, true, wanted[2]});
+  at::Tensor dx;
+  if (wanted[0])
+    dx = std::get<0>(at::convolution_backward(dy, x, weight, bias_sizes, w.strides, w.padding,
+                                              w.dilations, false, w.output_padding, w.group,
+                                              {true, false, false}));
+  return {dx, dw, dbias};
+}
+
 void conv_grad(const KernelArgs& args) {
   const Window& w = *static_cast<const Window*>(args.prepared);
   const std::vector<bool>& used = args.facts.node().output_used;
   const at::Tensor weight = as_tensor(args.in[2]);
   const std::vector<int64_t> bias_sizes{args.facts.outputs[2].layout.sizes[0]};
-  const auto [dx, dw, dbias] = at::convolution_backward(
-      as_tensor(args.in[0]), as_tensor(args.in[1]), weight, bias_sizes, w.strides, w.padding,
-      w.dilations, w.transposed, w.output_padding, w.group, {used[0], used[1], used[2]});
+  const auto [dx, dw, dbias] = conv_gradients(w, as_tensor(args.in[0]), as_tensor(args.in[1]),
+                                              weight, bias_sizes, {used[0], used[1], used[2]});
   const at::Tensor results[] = {dx, dw, dbias};
   for (size_t i = 0; i < 3; ++i)
     if (used[i]) args.results[i] = give(results[i], args.out[i]);
