@@ -7,6 +7,7 @@ compiled pieces with it; at a limit it captures no more. What a dead ORTModule l
 from __future__ import annotations
 
 import contextlib
+import traceback
 import types
 import weakref
 from typing import Any
@@ -20,6 +21,10 @@ class Captures:
 
     def __init__(self) -> None:
         self.codes: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+
+
+# Modules of torch whose functions Dynamo captures: layers, and what stands in front of their forward.
+_CAPTURED = ("torch.nn.", "torch._dynamo.external_utils")
 
 
 class _Anything:
@@ -51,6 +56,18 @@ def forget(captures: Captures, backend: Any) -> None:
             for entry in eval_frame._debug_get_cache_entry_list(code):
                 if _innermost(entry.backend) is backend:
                     _invalidate(entry.guard_manager)
+
+
+def try_again(error: BaseException) -> None:
+    """A function that raised while it was captured, Dynamo would leave to eager for ever: forget that
+    for all functions that `error` came through."""
+    with contextlib.suppress(AttributeError, TypeError):
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            module = str(frame.f_globals.get("__name__"))
+            ours = module.partition(".")[0] == __package__
+            internal = module.startswith("torch.") and not module.startswith(_CAPTURED)
+            if not (ours or internal or module == torch.nn.Module.__module__):
+                eval_frame.reset_code(frame.f_code)
 
 
 def _innermost(backend: Any) -> Any:

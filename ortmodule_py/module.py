@@ -29,7 +29,7 @@ from .backend import (
     ours_within,
 )
 from .devices import check_model
-from .dynamo_cache import drop_with, forget
+from .dynamo_cache import drop_with, forget, try_again
 from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, training_piece
 from .memory_stats import MemoryStatsPrinter
@@ -198,6 +198,10 @@ class ORTModule(nn.Module):
             result = self._target()(*args, **kwargs)
             self._compiler.note_untraced(error)
             left = functions_left()
+        except Exception as error:
+            if all(map(operator.gt, functions_left(), left)):
+                try_again(error)
+            raise
         if all(map(operator.gt, functions_left(), left)):
             self._compiler.note_left()
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
