@@ -32,6 +32,11 @@ _PUTS_BACK = {
     torch.ops.aten.diagonal_scatter.default,
     torch.ops.aten.as_strided_scatter.default,
 }
+# By the beginning of their name: what a functional graph does not say as eager does it.
+_LEFT_TO_EAGER = {
+    "aten.as_strided": "reads memory by strides, whatever lies there",
+    "aten.rrelu_with_noise": "draws into an operand that its gradient reads",
+}
 _DIFFERENTIABLE_OUTPUTS = {
     # The other outputs are statistics, which eager writes to buffers behind autograd's back.
     torch.ops.aten._native_batch_norm_legit_functional.default: {0},
@@ -122,6 +127,9 @@ class CallWriter:
     ) -> list[int] | None:
         """Write one node; its ids, one per output, or None if its gradient must be traced."""
         ids: list[int] | None
+        for beginning, reason in _LEFT_TO_EAGER.items():
+            if str(node.target).startswith(beginning):
+                raise CannotLower(f"{node.target} {reason}", origin)
         if node.target is operator.getitem:
             source, index = node.args
             ids = [self._item(node, source, index)]

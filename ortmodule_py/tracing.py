@@ -34,7 +34,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from . import float_arguments, float_rewrites
+from . import composite_parts, float_arguments, float_rewrites
 from .eager_strides import with_eager_strides
 from .graph_builder import CannotLower
 
@@ -153,6 +153,7 @@ def _preserving(ops: Sequence[Any]) -> Iterator[None]:
 _PARTS = {
     # Its C++ parts bound the norms in place where gradients are off, which a trace cannot see.
     torch.ops.aten.cosine_similarity.default: float_arguments.cosine_similarity,
+    **composite_parts.PARTS,
 }
 
 _WRONG_DECOMPOSITIONS = (
@@ -222,7 +223,7 @@ def _in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _whole(key: DispatchKey, kernel: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Only what says the sizes: the parts gather element by element, several times slower."""
+    """Only what says the sizes: the parts are wrong, or several times slower."""
     return kernel if key == DispatchKey.Meta else None
 
 
@@ -259,6 +260,8 @@ _INTERPOLATIONS = (
 _EAGER_KERNELS: dict[Any, _Change] = {
     torch.ops.aten.dropout.default: lambda *_: _dropout,
     torch.ops.aten.lstm.input: lambda _, kernel: _in_bfloat16(kernel),
+    # The parts sum over target positions behind the first -1, too (torch 2.13).
+    torch.ops.aten.multilabel_margin_loss_forward.default: _whole,
     # The parts multiply by 0, so that the gradient is NaN where an infinite one arrives.
     torch.ops.aten.softshrink.default: lambda *_: None,
     **{packet.vec: _resolved(packet) for packet in _INTERPOLATIONS},

@@ -162,3 +162,58 @@ def test_noise_like_a_value_with_a_gradient() -> None:
     out.sum().backward()
     assert model.mean.weight.grad is not None and model.spread.weight.grad is not None
     assert last_run_report(model)["compiled"]
+
+
+UNSAYABLE: dict[str, Callable[[nn.ModuleList, Tensor], Tensor]] = {
+    "as_strided": lambda layers, x: torch.as_strided(layers[1](x), (2, 3), (5, 2), 1).sum() + x,
+    "rrelu": lambda layers, x: nn.functional.rrelu(layers[1](x), training=True),
+}
+
+
+@pytest.mark.parametrize("kind", UNSAYABLE)
+def test_what_a_functional_graph_cannot_say(kind: str) -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Layers(UNSAYABLE[kind]), QUIET)
+    x = torch.randn(3, 4)
+    found = []
+    for runner in (model, model.module):
+        model.zero_grad()
+        torch.manual_seed(0)
+        runner(x).sum().backward()
+        found.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    (piece,) = last_run_report(model)["eager_pieces"]
+    assert f"aten.{kind}" in str(piece)
+
+
+class Strict(nn.Module):
+    """Refuses vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 2:
+            raise ValueError("wants rows")
+        return self.fc(x)
+
+
+@pytest.mark.parametrize("make", [Strict, lambda: nn.Sequential(Strict(), nn.ReLU())])
+def test_a_forward_that_raised_is_captured_when_it_is_called_well(
+    make: Callable[[], nn.Module],
+) -> None:
+    """Dynamo would leave it to eager for ever, in all modules of the class."""
+    torch._dynamo.reset()
+    first = ORTModule(make(), QUIET)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="wants rows"):
+            first(torch.randn(4))
+    first(torch.randn(3, 4)).sum().backward()
+    with pytest.raises(ValueError, match="wants rows"):
+        first(torch.randn(4))
+    for model in (first, ORTModule(make(), QUIET)):
+        model(torch.randn(3, 4)).sum().backward()
+        report = last_run_report(model)
+        assert report["compiled"] and not report["eager_pieces"], report

@@ -1,0 +1,79 @@
+"""Parts of composite operators whose own parts cannot be captured.
+
+Dropout of whole channels and for self-normalizing networks: torch's parts draw into a tensor that its
+trace believes to need a gradient. These are the formulas of `_dropout_impl` in
+ATen/native/Dropout.cpp, with the same draws in the same order. `fill_diagonal_`: torch's parts address
+the diagonal by strides in memory, which a functional graph cannot say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# -scale * alpha of SELU: what a dropped element becomes (Klambauer et al., 2017, section 3).
+_ALPHA = 1.7580993408473766
+
+
+def _masked(operand: Tensor, p: float, *, channels: bool, alpha: bool) -> Tensor:
+    if channels and operand.dim() < 2:
+        raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
+    if p == 1:
+        return operand * torch.zeros((), dtype=operand.dtype, device=operand.device)
+    kept = (*operand.shape[:2], *(1,) * (operand.dim() - 2)) if channels else operand.shape
+    noise = operand.detach().new_empty(kept).bernoulli_(1 - p)
+    if not alpha:
+        return operand * (noise / (1 - p))
+    scale = 1 / math.sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p))
+    shift = (noise - 1) * (_ALPHA * scale) + _ALPHA * scale * p
+    return operand * (noise * scale) + shift
+
+
+def _parts(*, channels: bool = False, alpha: bool = False) -> Callable[..., Tensor]:
+    def dropout(input: Tensor, p: float, train: bool) -> Tensor:
+        if p == 0 or not train or input.numel() == 0:
+            return input
+        return _masked(input, p, channels=channels, alpha=alpha)
+
+    return dropout
+
+
+def _in_place(parts: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda input, p, train: input.copy_(parts(input, p, train))
+
+
+def _fill_diagonal(input: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    if input.dim() < 2:
+        raise RuntimeError("dimensions must larger than 1")
+    if input.dim() > 2 and any(size != input.shape[0] for size in input.shape):
+        raise RuntimeError("all dimensions of input must be of equal length")
+    grids = [
+        torch.arange(size, device=input.device).view(-1, *(1,) * (input.dim() - 1 - d))
+        for d, size in enumerate(input.shape)
+    ]
+    if wrap and input.dim() == 2:
+        grids[0] = grids[0] % (input.shape[1] + 1)
+    diagonal = grids[0] == grids[1]
+    for grid in grids[2:]:
+        diagonal = diagonal & (grids[0] == grid)
+    return input.masked_fill_(diagonal, fill_value)
+
+
+_FEATURE = _parts(channels=True)
+_ALPHA_PARTS = _parts(alpha=True)
+_FEATURE_ALPHA = _parts(channels=True, alpha=True)
+
+PARTS: dict[Any, Callable[..., Tensor]] = {
+    torch.ops.aten.feature_dropout.default: _FEATURE,
+    torch.ops.aten.feature_dropout_.default: _in_place(_FEATURE),
+    torch.ops.aten.alpha_dropout.default: _ALPHA_PARTS,
+    torch.ops.aten.alpha_dropout_.default: _in_place(_ALPHA_PARTS),
+    torch.ops.aten.feature_alpha_dropout.default: _FEATURE_ALPHA,
+    torch.ops.aten.feature_alpha_dropout_.default: _in_place(_FEATURE_ALPHA),
+    torch.ops.aten.fill_diagonal_.default: _fill_diagonal,
+}
+"""Parts by operator."""
