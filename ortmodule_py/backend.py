@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -423,6 +424,28 @@ _CAPTURES_PER_FUNCTION = 256
 """Captures of one function over all modules of a process, before it is left to eager PyTorch."""
 
 
+class _SharedPatch:
+    """A patch of a configuration that all threads share, as torch before 2.13 has it: the first thread
+    in makes it, the last one out takes it back."""
+
+    def __init__(self, patch: Any) -> None:
+        self._patch = patch
+        self._lock = threading.Lock()
+        self._inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._patch.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *error: Any) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._patch.__exit__(*error)
+
+
 def dynamo_settings(changing_attributes: bool = False) -> Any:
     """Dynamo's configuration while our modules run.
 
@@ -439,9 +462,10 @@ def dynamo_settings(changing_attributes: bool = False) -> Any:
     }
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        return _SharedPatch(torch._dynamo.config.patch(**settings))
     # torch 2.11 cannot write this setting into its own log and prints a traceback instead.
-    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):
-        settings["ignore_logging_functions"] = _logging_functions()
+    settings["ignore_logging_functions"] = _logging_functions()
     return torch._dynamo.config.patch(**settings)
 
 
