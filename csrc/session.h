@@ -114,7 +114,7 @@ class Session {
   PlanFigures figures_with(const MemoryDecisions& decisions, const PlanRequest& request);
   /// What the memory optimizer chooses for these shapes.
   MemoryChoice chosen_for(const PlanRequest& request);
-  /// Decisions for shapes other than the first: the fastest that keep `budget` bytes.
+  /// Decisions for shapes other than the first: the fastest that keep `budget_bytes`.
   MemoryDecisions fit_to_budget(const PlanRequest& request, int64_t budget_bytes);
   /// The decisions of a shape that no plan fits: an error, or the least plan with a warning.
   MemoryDecisions least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal);

@@ -51,7 +51,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
                 const PieceOptions& options);
 
   /// Plans for tensors like these, of which only sizes and strides are looked at; then `run` of
-  /// such tensors only follows the plan.
+  /// such tensors only follows the plan, which is returned and noted as the last one.
   std::shared_ptr<PlanEntry> plan(const std::vector<at::Tensor>& tensors,
                                   const std::vector<int64_t>& symbols);
   /// Tensors by graph input (constants included) and symbol arguments, in order. Returns forward

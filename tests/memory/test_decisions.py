@@ -208,17 +208,21 @@ def test_a_larger_shape_is_fitted_or_warned_about(
     step(strict, batch)
 
 
+def resnet_that_grows() -> tuple[Any, dict[str, Tensor], dict[str, Tensor], str]:
+    """A module, a batch of one, a larger one, which is a capture of its own, and too small a budget."""
+    module, batch = make("resnet", batch=1)
+    plain = ORTModule(copy.deepcopy(module))
+    step(plain, batch)
+    budget = f"activations:{2 * last_run_report(plain)['planned_peak_bytes']}"
+    return module, batch, make("resnet", batch=16)[1], budget
+
+
 @pytest.mark.slow
 def test_a_larger_shape_that_is_captured_anew_is_warned_about(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A batch of one is a capture of its own."""
     monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "WARNING")
-    module, batch = make("resnet", batch=1)
-    large = make("resnet", batch=16)[1]
-    plain = ORTModule(copy.deepcopy(module))
-    step(plain, batch)
-    budget = f"activations:{2 * last_run_report(plain)['planned_peak_bytes']}"
+    module, batch, large, budget = resnet_that_grows()
     model = ORTModule(copy.deepcopy(module), memory_budget=budget)
     step(model, batch)
     capfd.readouterr()
@@ -239,12 +243,8 @@ def test_the_backend_of_torch_compile_warns_in_mid_training_too(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "WARNING")
-    module, batch = make("resnet", batch=1)
-    large = make("resnet", batch=16)[1]
-    plain = ORTModule(copy.deepcopy(module))
-    step(plain, batch)
-    budget = 2 * last_run_report(plain)["planned_peak_bytes"]
-    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_BUDGET", f"activations:{budget}")
+    module, batch, large, budget = resnet_that_grows()
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_BUDGET", budget)
     torch._dynamo.reset()
     with pytest.raises(RuntimeError, match="use a smaller batch or a budget of at least"):
         step(torch.compile(copy.deepcopy(module), backend="ortmodule"), large)
