@@ -23,7 +23,7 @@ from .machine_rates import machine_rates
 from .memory_options import LEVEL
 from .options import EngineOptions
 from .overlap import OverlapGuard
-from .piece_budgets import SharedBudget, trained_before
+from .piece_budgets import divide, reserve, trained_before
 
 _log = logging.getLogger("ortmodule_py")
 
@@ -66,8 +66,8 @@ class Compiler:
     """Calls, and where they are, that make a capture of each value of a number."""
     captured_lines: set[tuple[str, str]] | None = field(default_factory=set)
     """Where calls are that were captured for this module; None: not known."""
-    shared_budget: SharedBudget | None = None
-    """The budget in bytes that all pieces of a forward have to share, if there is one."""
+    shared_budget_bytes: int | None = None
+    """What all pieces of a forward together have to keep to, if there is a budget in bytes."""
     first_run: int = 0
     """How many runs of pieces this process had seen when the current forward began."""
     earlier_pieces: Sequence[Any] = ()
@@ -113,8 +113,8 @@ class Compiler:
         seconds["compile"] = time.perf_counter() - start
         self.pieces.append(Piece(compiled, seconds, lowered.calls, lowered.traced_gradients))
         self._log_capture(self.pieces[-1])
-        if self.shared_budget is not None and lowered.grad_enabled:
-            self.shared_budget.reserve(compiled, [piece.compiled for piece in self.pieces[:-1]])
+        if self.shared_budget_bytes is not None and lowered.grad_enabled:
+            reserve(compiled, [piece.compiled for piece in self.pieces[:-1]], self.first_run)
         if self.on_piece is not None:
             self.on_piece(compiled)
 
@@ -234,26 +234,25 @@ class Compiler:
             self._check_budget(budget.total_bytes, device)
             options.reserved_bytes = self.reserved_bytes(device)
             options.budget_bytes = max(budget.total_bytes - options.reserved_bytes, 0)
-        if options.budget_bytes is not None and self.shared_budget is None:
-            self.shared_budget = SharedBudget(options.budget_bytes)
+        if options.budget_bytes is not None and self.shared_budget_bytes is None:
+            self.shared_budget_bytes = options.budget_bytes
         return options
 
     def begin_forward(self) -> None:
         """To be called before the module runs."""
         self.first_run = _C.engine_runs()
-        if self.shared_budget is not None:
-            self.shared_budget.begin_forward(self.first_run)
 
     def divide_budget(self) -> None:
         """To be called after a forward in which new pieces ran: from the next step on all of them
         together keep the budget. One that cannot is said, as pieces ran already."""
-        if self.shared_budget is None or not torch.is_grad_enabled():
+        if self.shared_budget_bytes is None or not torch.is_grad_enabled():
             return
-        peak = self.shared_budget.divide([piece.compiled for piece in self.pieces])
+        compiled = [piece.compiled for piece in self.pieces]
+        peak = divide(compiled, self.shared_budget_bytes, self.first_run)
         if peak is None:
             return
         text = (
-            f"[memory budget] the step must fit {self.shared_budget.budget_bytes} bytes, but found "
+            f"[memory budget] the step must fit {self.shared_budget_bytes} bytes, but found "
             f"that its pieces, which the graph breaks part, together take at least {peak} bytes; "
             "use a smaller batch, a larger budget, or take the graph breaks out"
         )

@@ -70,45 +70,38 @@ def trained_before(pieces: Sequence[Any], first_run: int) -> bool:
     return any(f["training"] and 0 < f["last_run"] <= first_run for f in known)
 
 
-class SharedBudget:
-    """Divides `budget_bytes`, which each piece knows, among the pieces of one forward."""
+def reserve(piece: Any, earlier: Sequence[Any], first_run: int) -> None:
+    """A new piece takes what the `earlier` ones of this forward, which began with run `first_run`, leave;
+    see `divide`."""
+    left = (f["saved_bytes"] + f["output_bytes"] for _, f in _in_forward(earlier, first_run))
+    saved = sum(left)
+    if saved > 0:
+        piece.leave_to_others(saved, True)
 
-    def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes
-        self._first_run = 0
 
-    def begin_forward(self, runs: int) -> None:
-        """Pieces that run from now on, after `runs` of them in this process, are of one forward."""
-        self._first_run = runs
-
-    def reserve(self, piece: Any, earlier: Sequence[Any]) -> None:
-        """A new piece takes what the earlier ones of this forward leave; see `divide`."""
-        left = (f["saved_bytes"] + f["output_bytes"] for _, f in self._in_this_forward(earlier))
-        saved = sum(left)
-        if saved > 0:
-            piece.leave_to_others(saved, True)
-
-    def divide(self, pieces: Sequence[Any]) -> int | None:
-        """Gives each piece of this forward its part. The step's peak, if it does not fit."""
-        running = self._in_this_forward(pieces)
-        if len(running) < 2:
-            return None
-        gradients = [facts["gradient_bytes"] for _, facts in running]
-        plans = [
-            [
-                PiecePlan(f["peak_bytes"], f["saved_bytes"] + facts["output_bytes"], f["time_us"])
-                for f in piece.memory()["frontier"]
-            ]
-            for piece, facts in running
+def divide(pieces: Sequence[Any], budget_bytes: int, first_run: int) -> int | None:
+    """Gives each of the pieces that ran after run `first_run` its part of a budget that each of them
+    knows. The step's peak, if it does not fit."""
+    running = _in_forward(pieces, first_run)
+    if len(running) < 2:
+        return None
+    gradients = [facts["gradient_bytes"] for _, facts in running]
+    plans = [
+        [
+            PiecePlan(f["peak_bytes"], f["saved_bytes"] + facts["output_bytes"], f["time_us"])
+            for f in piece.memory()["frontier"]
         ]
-        chosen = fastest_within(plans, gradients, self.budget_bytes)
-        for (piece, _), plan in zip(running, chosen, strict=True):
-            piece.leave_to_others(self.budget_bytes - plan.peak_bytes, False)
-        peak = peak_of(chosen, gradients)
-        return peak if peak > self.budget_bytes else None
+        for piece, facts in running
+    ]
+    chosen = fastest_within(plans, gradients, budget_bytes)
+    for (piece, _), plan in zip(running, chosen, strict=True):
+        piece.leave_to_others(budget_bytes - plan.peak_bytes, False)
+    peak = peak_of(chosen, gradients)
+    return peak if peak > budget_bytes else None
 
-    def _in_this_forward(self, pieces: Sequence[Any]) -> list[tuple[Any, dict[str, Any]]]:
-        """Training pieces and their facts, in the order in which they ran."""
-        known = [(piece, piece.facts()) for piece in pieces]
-        ran = [(p, f) for p, f in known if f["training"] and f["last_run"] > self._first_run]
-        return sorted(ran, key=lambda pair: pair[1]["last_run"])
+
+def _in_forward(pieces: Sequence[Any], first_run: int) -> list[tuple[Any, dict[str, Any]]]:
+    """Training pieces that ran after run `first_run`, with their facts, in the order of their runs."""
+    known = [(piece, piece.facts()) for piece in pieces]
+    ran = [(p, f) for p, f in known if f["training"] and f["last_run"] > first_run]
+    return sorted(ran, key=lambda pair: pair[1]["last_run"])
