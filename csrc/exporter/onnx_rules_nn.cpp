@@ -205,14 +205,33 @@ void lower_batch_norm_training(C c) {
   c.set(0, "Cast", {y}, {{"to", c.dtype()}});
 }
 
-// ONNX's indices count through the whole tensor, ours within a plane.
+/// Along dimension `dim`: the place in its window that holds the positions `at` of x.
+std::string place_along(const C& c, size_t dim, const std::string& at) {
+  const size_t i = dim - 2;
+  const auto attr = [&](std::string_view name) { return c.b.size_scalar(c.attrs().dims(name)[i]); };
+  const std::string windows =
+      c.op("Range", {c.number(0, DType::Int64), c.b.size_scalar(c.node.output(0)->dims[dim]),
+                     c.number(1, DType::Int64)});
+  std::string starts = c.op("Sub", {c.op("Mul", {windows, attr("strides")}), attr("pads")});
+  if (dim == 2) starts = c.op("Reshape", {starts, c.b.integers({-1, 1})});
+  return c.op("Div", {c.op("Sub", {at, starts}), attr("dilations")});
+}
+
+// ONNX's indices count through the whole tensor, ours within a plane; places within the window.
 void lower_max_pool(C c) {
   const OnnxAttrs attrs = c.pick({"kernel_shape", "strides", "pads", "dilations", "ceil_mode"});
-  if (!c.wanted(1)) return c.set(0, "MaxPool", {c.in(0)}, attrs);
-  const std::string flat = c.b.fresh_name(c.out(1) + "/flat");
+  if (!c.wanted(1) && !c.wanted(2)) return c.set(0, "MaxPool", {c.in(0)}, attrs);
+  const std::string flat = c.b.fresh_name(c.out(0) + "/flat");
   c.b.add("MaxPool", {c.in(0)}, attrs, {c.out(0), flat});
   const Dims& dims = c.value(0).dims;
-  c.set(1, "Mod", {flat, c.b.size_scalar(product(Dims(dims.begin() + 2, dims.end())))});
+  const std::string index = c.op("Mod", {flat, c.b.size_scalar(dims[2] * dims[3])});
+  if (c.wanted(1)) c.set(1, "Identity", {index});
+  if (!c.wanted(2)) return;
+  const std::string columns = c.b.size_scalar(dims[3]);
+  const std::string row = place_along(c, 2, c.op("Div", {index, columns}));
+  const std::string column = place_along(c, 3, c.op("Mod", {index, columns}));
+  const std::string width = c.b.size_scalar(c.attrs().dims("kernel_shape")[1]);
+  c.set(2, "Cast", {c.op("Add", {c.op("Mul", {row, width}), column})}, {{"to", DType::UInt8}});
 }
 
 // Places of y map to places of x by the scales if torch was given them, else by the sizes.

@@ -1,5 +1,6 @@
-// MaxPool: y = the largest element of each window, and its place in the plane as torch counts it;
-// AveragePool: y = the mean of each window
+// MaxPool: y = the largest element of each window, its index in the plane as torch counts it, and
+// its place in the window, which is all that the gradient needs. AveragePool: y = the mean of each
+// window.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -8,6 +9,9 @@
 
 namespace ortmodule {
 namespace {
+
+// Another value of a byte is for windows that hold nothing (kernels/pool.h).
+constexpr int64_t kMostPlaces = 255;
 
 Dims pooled_dims(InferContext& c) {
   const Dims& x = c.input(0).dims;
@@ -21,23 +25,26 @@ void infer_max_pool(InferContext& c) {
   const Dims dims = pooled_dims(c);
   c.set(0, c.input(0).dtype, dims);
   c.set(1, DType::Int64, dims);
+  c.set(2, DType::UInt8, dims);
 }
 
 void infer_average_pool(InferContext& c) { c.set(0, c.input(0).dtype, pooled_dims(c)); }
 
+Attrs with_input_shape(GradContext& c) {
+  Attrs attrs = c.attrs();
+  attrs.set("shape", c.x().dims());
+  return attrs;
+}
+
 Grads max_pool_grad(GradContext& c) {
-  return {c.emit("MaxPoolGrad", {c.dy(), c.x(), c.y(1)}, c.attrs())};
+  return {c.emit("MaxPoolGrad", {c.dy(), c.y(2)}, with_input_shape(c))};
 }
 
 Grads average_pool_grad(GradContext& c) {
-  Attrs attrs = c.attrs();
-  attrs.set("shape", c.x().dims());
-  return {c.emit("AveragePoolGrad", {c.dy()}, std::move(attrs))};
+  return {c.emit("AveragePoolGrad", {c.dy()}, with_input_shape(c))};
 }
 
-void infer_average_pool_grad(InferContext& c) {
-  c.set(0, c.input(0).dtype, c.attrs().dims("shape"));
-}
+void infer_pool_grad(InferContext& c) { c.set(0, c.input(0).dtype, c.attrs().dims("shape")); }
 
 // --- conversions ------------------------------------------------------------------------------
 
@@ -63,6 +70,9 @@ Values convert_max_pool(TorchCall& t) {
   if (ceil_mode && (!x->dims[2].is_constant() || !x->dims[3].is_constant()))
     t.refuse("ceil_mode needs sizes known at capture");
   Attrs attrs = window_attrs(t);
+  const DimExpr places = product(attrs.dims("kernel_shape"));
+  if (!places.is_constant() || places.value() > kMostPlaces)
+    t.refuse("a window's places must be known at capture and fit one byte");
   attrs.set("dilations", window_list(t, "dilation", 2, {1, 1}));
   attrs.set("ceil_mode", ceil_mode ? 1 : 0);
   Values y = t.emit_all("MaxPool", {x}, std::move(attrs));
@@ -97,7 +107,7 @@ Values convert_adaptive_avg_pool(TorchCall& t) {
 }
 
 REGISTER_OP(MaxPool, {.inputs = {"x"},
-                      .outputs = {"y", "indices"},
+                      .outputs = {"y", "indices", "places"},
                       .attrs = {{"dilations", Dims{1, 1}}, {"ceil_mode", 0}},
                       .kind = OpKind::Data,
                       .infer = infer_max_pool,
@@ -107,11 +117,11 @@ REGISTER_OP(MaxPool, {.inputs = {"x"},
                                      {"aten.max_pool2d_with_indices.default", convert_max_pool}}});
 
 REGISTER_OP(MaxPoolGrad, {.domain = "com.microsoft",
-                          .inputs = {"dy", "x", "indices"},
+                          .inputs = {"dy", "places"},
                           .outputs = {"dx"},
                           .attrs = {{"dilations", Dims{1, 1}}, {"ceil_mode", 0}},
                           .kind = OpKind::Data,
-                          .infer = infer_like<1>});
+                          .infer = infer_pool_grad});
 
 REGISTER_OP(AveragePool,
             {.inputs = {"x"},
@@ -130,7 +140,7 @@ REGISTER_OP(AveragePoolGrad, {.domain = "com.microsoft",
                               .outputs = {"dx"},
                               .attrs = {{"count_include_pad", 1}},
                               .kind = OpKind::Data,
-                              .infer = infer_average_pool_grad});
+                              .infer = infer_pool_grad});
 
 }  // namespace
 }  // namespace ortmodule

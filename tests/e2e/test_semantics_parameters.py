@@ -89,7 +89,7 @@ def test_replaced_cast_and_loaded_parameters() -> None:
 
 def _convolutions() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(8, 4, 3),
     )  # fmt: skip
 

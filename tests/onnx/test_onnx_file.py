@@ -353,12 +353,12 @@ def test_cross_entropy(path, reduction, smoothing, weighted):
 
 def test_convolution_batch_norm_and_pooling(path):
     text = """net (x: f32[b,3,9,9], w: param grad f32[4,3,3,3], c: param grad f32[4],
-                   g: param grad f32[4], m: buffer f32[4], v: buffer f32[4]) => (p, i, a, z) {
+                   g: param grad f32[4], m: buffer f32[4], v: buffer f32[4]) => (p, i, k, a, z) {
         h: f32[b,4,9,9] = Conv<strides=[1,1], pads=[1,1,1,1], dilations=[1,1], group=1> (x, w, c)
         n: f32[b,4,9,9] = BatchNormalization<epsilon=1e-05> (h, g, _, m, v)
         r: f32[b,4,9,9] = Relu (n)
-        p: f32[b,4,4,4], i: i64[b,4,4,4] = MaxPool<kernel_shape=[3,3], strides=[2,2],
-            pads=[0,0,0,0], dilations=[1,1], ceil_mode=0> (r)
+        p: f32[b,4,5,5], i: i64[b,4,5,5], k: u8[b,4,5,5] = MaxPool<kernel_shape=[3,3],
+            strides=[2,2], pads=[1,1,1,1], dilations=[1,1], ceil_mode=0> (r)
         a: f32[b,4,5,5] = AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[1,1,0,0],
             ceil_mode=0, count_include_pad=1> (r)
         z: f32[b,4] = ReduceMean<axes=[2,3], keepdims=0> (p)
@@ -366,10 +366,12 @@ def test_convolution_batch_norm_and_pooling(path):
     x, w = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3)
     c, g, m, v = torch.randn(4), torch.randn(4), torch.randn(4), torch.rand(4)
     r = F.batch_norm(F.conv2d(x, w, c, padding=1), m, v, g).relu()
-    p, i = F.max_pool2d(r, 3, 2, return_indices=True)
+    p, i = F.max_pool2d(r, 3, 2, 1, return_indices=True)
+    first = torch.arange(5) * 2 - 1  # of each window
+    places = (i // 9 - first[:, None]) * 3 + i % 9 - first
     a = F.avg_pool2d(F.pad(r, (1, 0, 1, 0)), 2, 2)
     feeds = {"x": x, "w": w, "c": c, "g": g, "m": m, "v": v}
-    close(run(text, feeds, path, infer=False), p, i, a, p.mean((2, 3)))
+    close(run(text, feeds, path, infer=False), p, i, places.to(torch.uint8), a, p.mean((2, 3)))
 
 
 RESIZES = [

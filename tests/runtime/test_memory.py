@@ -133,3 +133,10 @@ def test_large_models_hand_gradients_over_in_ranges() -> None:
     assert _facts(model)["ranges"] > 1
     assert sorted(order) == sorted(name for name, _ in model.named_parameters())
     assert order.index("head.weight") < order.index("layers.0.weight")
+
+
+def test_a_max_pool_keeps_a_byte_per_window() -> None:
+    pool = ORTModule(nn.MaxPool2d(2))
+    x = torch.randn(4, 8, 16, 16, requires_grad=True)
+    pool(x).sum().backward()
+    assert _facts(pool)["saved_bytes"] == 4 * 8 * 8 * 8

@@ -1,8 +1,8 @@
-// Two-dimensional pooling through torch's out-variants, into planned memory.
+// Two-dimensional means through torch's out-variants, into planned memory.
+#include "kernels/pool.h"
+
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/avg_pool2d_backward.h>
-#include <ATen/ops/max_pool2d_with_indices.h>
-#include <ATen/ops/max_pool2d_with_indices_backward.h>
 
 #include "kernels/aten/aten_views.h"
 #include "kernels/aten/library_probe.h"
@@ -11,7 +11,7 @@ namespace ortmodule {
 namespace {
 
 struct Pooling {
-  std::vector<int64_t> kernel, strides, padding, dilations;
+  std::vector<int64_t> kernel, strides, padding;
   bool ceil_mode = false;
   bool count_include_pad = true;
 };
@@ -23,34 +23,9 @@ std::shared_ptr<const void> prepare_pooling(const StepFacts& facts) {
   pooling->strides = attrs.integers("strides");
   const std::vector<int64_t> pads = attrs.integers("pads");
   pooling->padding = {pads.at(0), pads.at(1)};
-  if (attrs.has("dilations")) pooling->dilations = attrs.integers("dilations");
   pooling->ceil_mode = attrs.flag("ceil_mode");
   pooling->count_include_pad = attrs.integer("count_include_pad", 1) != 0;
   return pooling;
-}
-
-// Results take over the memory format of x, as in torch; a gradient that of the incoming one.
-std::vector<Sizes> pooled_strides(const StepFacts& facts) {
-  std::vector<Sizes> strides;
-  for (const OperandFacts& output : facts.outputs)
-    strides.push_back(strides_like(output.layout.sizes, facts.inputs[0].layout));
-  return strides;
-}
-
-void max_pool(const KernelArgs& args) {
-  const Pooling& p = *static_cast<const Pooling*>(args.prepared);
-  at::Tensor y = as_tensor(args.out[0]);
-  at::Tensor indices = as_tensor(args.out[1]);
-  at::max_pool2d_with_indices_out(y, indices, as_tensor(args.in[0]), p.kernel, p.strides, p.padding,
-                                  p.dilations, p.ceil_mode);
-}
-
-void max_pool_grad(const KernelArgs& args) {
-  const Pooling& p = *static_cast<const Pooling*>(args.prepared);
-  at::Tensor dx = as_tensor(args.out[0]);
-  at::max_pool2d_with_indices_backward_out(dx, as_tensor(args.in[0]), as_tensor(args.in[1]),
-                                           p.kernel, p.strides, p.padding, p.dilations, p.ceil_mode,
-                                           as_tensor(args.in[2]));
 }
 
 void average_pool(const KernelArgs& args) {
@@ -68,23 +43,6 @@ void average_pool_grad(const KernelArgs& args) {
                               p.ceil_mode, p.count_include_pad, std::nullopt);
 }
 
-REGISTER_ATEN_KERNEL({.op = "MaxPool",
-                      .name = "max_pool_aten",
-                      .dtypes = kAllFloats,
-                      .run = max_pool,
-                      .library_bytes = probed_bytes<max_pool, prepare_pooling>,
-                      .output_strides = pooled_strides,
-                      .prepare = prepare_pooling,
-                      .layout = LayoutRule::MemoryFormat});
-REGISTER_ATEN_KERNEL({.op = "MaxPoolGrad",
-                      .name = "max_pool_grad_aten",
-                      .dtypes = kAllFloats,
-                      .run = max_pool_grad,
-                      .library_bytes = probed_bytes<max_pool_grad, prepare_pooling>,
-                      .output_strides = pooled_strides,
-                      .prepare = prepare_pooling,
-                      .layout = LayoutRule::MemoryFormat},
-                     {.deterministic = false});
 REGISTER_ATEN_KERNEL({.op = "AveragePool",
                       .name = "average_pool_aten",
                       .dtypes = kAllFloats,

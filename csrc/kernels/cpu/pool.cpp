@@ -1,0 +1,270 @@
+// MaxPool of x [N, C, H, W]: y = the largest element of each window, its place in the window
+// (kernels/pool.h) and, if asked for, its index in the plane. NaN counts as largest; of equal
+// elements the first is taken. MaxPoolGrad: dx = sum of dy over the windows whose place it is.
+// Method: row-major, a row of outputs at a time, place by place; channels-last, pixels are rows of
+// channels, and the gradient gathers from the windows around a pixel. Bytes moved: x, y and places
+// once (forward); dy, places and dx once (gradient).
+#include "kernels/pool.h"
+
+#include <cmath>
+
+#include "kernels/cpu/row_math.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+bool is_pixel_major(const Layout& layout) {
+  return is_channels_last(layout) && !is_contiguous(layout);
+}
+
+// --- forward -------------------------------------------------------------------------------------
+// The largest elements so far of a row of windows, and their places.
+template <class C>
+struct Largest {
+  C values[kRowChunk];
+  int32_t places[kRowChunk];
+
+  void clear(int64_t count) {
+    std::fill_n(values, count, -std::numeric_limits<C>::infinity());
+    std::fill_n(places, count, int32_t{kNoPlace});
+  }
+  /// Elements `step` apart lie at `place` of windows [0, count) from `at`.
+  template <class T>
+  void take(const T* x, int64_t step, int64_t at, int64_t count, int32_t place) {
+    C* best = values + at;
+    int32_t* where = places + at;
+    ORTM_SIMD
+    for (int64_t i = 0; i < count; ++i) {
+      const C value = computed(x[i * step]);
+      const bool larger = (value > best[i]) | (value != value) | (where[i] == kNoPlace);
+      best[i] = larger ? value : best[i];
+      where[i] = larger ? place : where[i];
+    }
+  }
+  template <class T>
+  void store(T* y, uint8_t* to, int64_t count) const {
+    ORTM_SIMD
+    for (int64_t i = 0; i < count; ++i) y[i] = stored<T>(values[i]);
+    if (!to) return;
+    ORTM_SIMD
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(places[i]);
+  }
+};
+
+template <class T>
+struct Forward {
+  PoolShape shape;
+  const T* x;
+  T* y;
+  int64_t* indices;  // null: nobody reads them
+  uint8_t* places;   // null: nobody reads them
+
+  explicit Forward(const KernelArgs& args)
+      : shape(args.facts.inputs[0].layout.sizes, args.facts.outputs[0].layout.sizes,
+              args.facts.node().attrs),
+        x(args.in[0].as<T>()),
+        y(args.out[0].as<T>()),
+        indices(args.out[1].as<int64_t>()),
+        places(args.out[2].as<uint8_t>()) {}
+
+  uint8_t* places_at(int64_t offset) const { return places ? places + offset : nullptr; }
+};
+
+/// Row `row` of the outputs of a plane.
+template <class T>
+void pool_row(const Forward<T>& f, int64_t plane, int64_t row, Largest<ComputeOf<T>>& largest) {
+  const PoolAxis &rows = f.shape.rows, &columns = f.shape.columns;
+  const WindowPart part = rows.window(row);
+  const int64_t to = (plane * rows.out + row) * columns.out;
+  for_each_chunk(columns.out, [&](int64_t begin, int64_t count) {
+    largest.clear(count);
+    for (int64_t k = part.first; k < part.last; ++k) {
+      const T* line = f.x + (plane * rows.in + part.start + k * rows.dilation) * columns.in;
+      for (int64_t j = 0; j < columns.kernel; ++j) {
+        // Output o reads column o * stride + shift.
+        const int64_t shift = j * columns.dilation - columns.pad;
+        const int64_t first = std::max(begin, shift >= 0 ? 0 : ceil_div(-shift, columns.stride));
+        const int64_t last = std::min(begin + count, ceil_div(columns.in - shift, columns.stride));
+        if (first < last)
+          largest.take(line + first * columns.stride + shift, columns.stride, first - begin,
+                       last - first, static_cast<int32_t>(k * columns.kernel + j));
+      }
+    }
+    largest.store(f.y + to + begin, f.places_at(to + begin), count);
+    for (int64_t i = 0; f.indices && i < count; ++i)
+      f.indices[to + begin + i] =
+          f.shape.index(row, begin + i, static_cast<uint8_t>(largest.places[i]));
+  });
+}
+
+/// The channels of output pixel (row, column) of an image.
+template <class T>
+void pool_pixel(const Forward<T>& f, int64_t image, int64_t row, int64_t column,
+                Largest<ComputeOf<T>>& largest) {
+  const PoolAxis &rows = f.shape.rows, &columns = f.shape.columns;
+  const WindowPart down = rows.window(row), across = columns.window(column);
+  const int64_t n = f.shape.channels, to = ((image * rows.out + row) * columns.out + column) * n;
+  for_each_chunk(n, [&](int64_t begin, int64_t count) {
+    largest.clear(count);
+    for (int64_t k = down.first; k < down.last; ++k)
+      for (int64_t j = across.first; j < across.last; ++j) {
+        const int64_t pixel = (image * rows.in + down.start + k * rows.dilation) * columns.in +
+                              across.start + j * columns.dilation;
+        largest.take(f.x + pixel * n + begin, 1, 0, count,
+                     static_cast<int32_t>(k * columns.kernel + j));
+      }
+    largest.store(f.y + to + begin, f.places_at(to + begin), count);
+    for (int64_t i = 0; f.indices && i < count; ++i)
+      f.indices[to + begin + i] =
+          f.shape.index(row, column, static_cast<uint8_t>(largest.places[i]));
+  });
+}
+
+template <class T>
+void pool(const KernelArgs& args) {
+  const Forward<T> f(args);
+  const PoolShape& s = f.shape;
+  const int64_t window = s.rows.kernel * s.columns.kernel;
+  if (is_pixel_major(args.facts.inputs[0].layout)) {
+    parallel_ranges(args.context, s.images * s.rows.out * s.columns.out,
+                    grain_for(s.channels * window), [&](int64_t begin, int64_t end) {
+                      Largest<ComputeOf<T>> largest;
+                      for (int64_t at = begin; at < end; ++at) {
+                        const int64_t line = at / s.columns.out;
+                        pool_pixel(f, line / s.rows.out, line % s.rows.out, at % s.columns.out,
+                                   largest);
+                      }
+                    });
+  } else {
+    parallel_ranges(args.context, s.images * s.channels * s.rows.out,
+                    grain_for(s.columns.out * window), [&](int64_t begin, int64_t end) {
+                      Largest<ComputeOf<T>> largest;
+                      for (int64_t at = begin; at < end; ++at)
+                        pool_row(f, at / s.rows.out, at % s.rows.out, largest);
+                    });
+  }
+}
+
+void max_pool(const KernelArgs& args) {
+  dispatch_float(args.in[0].dtype, [&]<class T> { pool<T>(args); });
+}
+
+// --- gradient ------------------------------------------------------------------------------------
+template <class T>
+struct Backward {
+  PoolShape shape;
+  TensorView dy, places, dx;
+
+  explicit Backward(const KernelArgs& args)
+      : shape(args.facts.outputs[0].layout.sizes, args.facts.inputs[0].layout.sizes,
+              args.facts.node().attrs),
+        dy(args.in[0]),
+        places(args.in[1]),
+        dx(args.out[0]) {}
+};
+
+/// A plane of dx; the tensors may have different strides.
+template <class T>
+void scatter_plane(const Backward<T>& b, int64_t image, int64_t channel, const int64_t* offsets) {
+  const PoolAxis &rows = b.shape.rows, &columns = b.shape.columns;
+  const auto start = [&](const TensorView& t) {
+    return image * t.strides[0] + channel * t.strides[1];
+  };
+  const int64_t *dy_strides = b.dy.strides, *at_strides = b.places.strides,
+                *dx_strides = b.dx.strides;
+  const T* dy = b.dy.template as<T>() + start(b.dy);
+  const uint8_t* places = b.places.template as<uint8_t>() + start(b.places);
+  T* dx = b.dx.template as<T>() + start(b.dx);
+  for (int64_t i = 0; i < rows.in; ++i)
+    for (int64_t j = 0; j < columns.in; ++j) dx[i * dx_strides[2] + j * dx_strides[3]] = T{};
+  for (int64_t i = 0; i < rows.out; ++i) {
+    const int64_t line = (i * rows.stride - rows.pad) * dx_strides[2];
+    for (int64_t j = 0; j < columns.out; ++j) {
+      const uint8_t place = places[i * at_strides[2] + j * at_strides[3]];
+      if (place == kNoPlace) continue;
+      T& sum = dx[line + (j * columns.stride - columns.pad) * dx_strides[3] + offsets[place]];
+      sum = stored<T>(computed(sum) + computed(dy[i * dy_strides[2] + j * dy_strides[3]]));
+    }
+  }
+}
+
+/// sums += dy where places are `place`.
+template <class T, class C>
+void add_where(int32_t place, const uint8_t* places, const T* dy, int64_t count, C* sums) {
+  ORTM_SIMD
+  for (int64_t c = 0; c < count; ++c) {
+    const C value = computed(dy[c]);
+    sums[c] += int32_t{places[c]} == place ? value : C(0);
+  }
+}
+
+/// The channels of pixel (row, column) of dx.
+template <class T>
+void gather_pixel(const Backward<T>& b, int64_t image, int64_t row, int64_t column) {
+  using C = ComputeOf<T>;
+  const PoolAxis &rows = b.shape.rows, &columns = b.shape.columns;
+  const int64_t n = b.shape.channels;
+  const T* dy = b.dy.template as<T>();
+  const auto* places = b.places.template as<uint8_t>();
+  T* dx = b.dx.template as<T>() + ((image * rows.in + row) * columns.in + column) * n;
+  for_each_chunk(n, [&](int64_t begin, int64_t count) {
+    C sums[kRowChunk];
+    std::fill_n(sums, count, C(0));
+    for (int64_t i = rows.first_window(row); i < rows.last_window(row); ++i)
+      for (int64_t j = columns.first_window(column); j < columns.last_window(column); ++j) {
+        const int64_t down = rows.place(i, row), across = columns.place(j, column);
+        if (down < 0 || across < 0) continue;
+        const auto place = static_cast<int32_t>(down * columns.kernel + across);
+        const int64_t at = ((image * rows.out + i) * columns.out + j) * n + begin;
+        add_where(place, places + at, dy + at, count, sums);
+      }
+    ORTM_SIMD
+    for (int64_t c = 0; c < count; ++c) dx[begin + c] = stored<T>(sums[c]);
+  });
+}
+
+template <class T>
+void pool_gradient(const KernelArgs& args) {
+  const Backward<T> b(args);
+  const PoolShape& s = b.shape;
+  const int64_t area = s.rows.in * s.columns.in;
+  if (is_pixel_major(args.facts.inputs[0].layout) && is_pixel_major(args.facts.inputs[1].layout)) {
+    parallel_ranges(args.context, s.images * area, grain_for(4 * s.channels),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t at = begin; at < end; ++at)
+                        gather_pixel(b, at / area, at % area / s.columns.in, at % s.columns.in);
+                    });
+    return;
+  }
+  int64_t offsets[kNoPlace];
+  for (int64_t place = 0; place < s.rows.kernel * s.columns.kernel; ++place)
+    offsets[place] = s.offset_in_window(place, b.dx.strides[2], b.dx.strides[3]);
+  parallel_ranges(args.context, s.images * s.channels, grain_for(2 * area),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t at = begin; at < end; ++at)
+                      scatter_plane(b, at / s.channels, at % s.channels, offsets);
+                  });
+}
+
+void max_pool_grad(const KernelArgs& args) {
+  dispatch_float(args.in[0].dtype, [&]<class T> { pool_gradient<T>(args); });
+}
+
+REGISTER_CPU_KERNEL({.op = "MaxPool",
+                     .name = "max_pool_cpu",
+                     .dtypes = kAllFloats,
+                     .run = max_pool,
+                     .output_strides = pooled_strides,
+                     .layout = LayoutRule::MemoryFormat,
+                     .leaves_out_unused = true});
+REGISTER_CPU_KERNEL({.op = "MaxPoolGrad",
+                     .name = "max_pool_grad_cpu",
+                     .dtypes = kAllFloats,
+                     .run = max_pool_grad,
+                     .output_strides = pooled_strides,
+                     .layout = LayoutRule::MemoryFormat});
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
