@@ -82,6 +82,10 @@ Normalized normalized(C c, std::string x, const std::vector<int64_t>& axes, DTyp
   return n;
 }
 
+std::string in_type(C c, size_t i, DType inside) {
+  return c.dtype(i) == inside ? c.in(i) : c.cast(c.in(i), inside);
+}
+
 void set_in_type(C c, const std::string& y, DType inside) {
   if (inside == c.dtype())
     c.set(0, "Identity", {y});
@@ -91,7 +95,7 @@ void set_in_type(C c, const std::string& y, DType inside) {
 
 void lower_norm_by_hand(C c, int64_t axis, bool centered) {
   const DType inside = compute_dtype(c.dtype());
-  auto wide = [&](size_t i) { return inside == c.dtype() ? c.in(i) : c.cast(c.in(i), inside); };
+  const auto wide = [&](size_t i) { return in_type(c, i, inside); };
   const std::vector<int64_t> axes = axes_from(axis, c.value(0).rank());
   const Normalized n = normalized(c, wide(0), axes, inside, centered);
   std::string y = n.y;
@@ -114,7 +118,7 @@ void lower_group_norm(C c) {
                   scale_or(c, 2, channels, 0.0, c.dtype())},
                  c.pick({"num_groups", "epsilon"}));
   }
-  auto wide = [&](size_t i) { return inside == c.dtype() ? c.in(i) : c.cast(c.in(i), inside); };
+  const auto wide = [&](size_t i) { return in_type(c, i, inside); };
   const int64_t groups = c.attrs().integer("num_groups");
   const std::string x = c.op("Reshape", {wide(0), c.b.integers({0, groups, -1})});
   const Normalized n = normalized(c, x, {2}, inside, true);
@@ -182,7 +186,7 @@ void set_running_statistics(C c, const std::string& mean, const std::string& var
 void lower_batch_norm_training(C c) {
   const Dims& dims = c.value(0).dims;
   const DType inside = compute_dtype(c.dtype());
-  auto wide = [&](size_t i) { return c.dtype(i) == inside ? c.in(i) : c.cast(c.in(i), inside); };
+  const auto wide = [&](size_t i) { return in_type(c, i, inside); };
   std::vector<int64_t> axes = axes_from(1, dims.size());
   axes[0] = 0;
   Dims channel_dims(dims.size() - 1, DimExpr(1));

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "ir/attr.h"
 #include "kernels/axis.h"
+#include "kernels/kernel.h"
 #include "kernels/scalar_math.h"
 
 namespace ortmodule {
@@ -23,6 +25,12 @@ inline NormShape norm_shape(const Sizes& sizes, const Attrs& attrs) {
   for (size_t d = 0; d < sizes.size(); ++d)
     (static_cast<int64_t>(d) < axis ? shape.rows : shape.columns) *= sizes[d];
   return shape;
+}
+
+/// The memory of operand or result i; null if it is absent.
+template <class T>
+T* data_or_null(std::span<const TensorView> views, size_t i) {
+  return i < views.size() ? views[i].as<T>() : nullptr;
 }
 
 /// Gradients of scale and bias are column sums over all rows: one partial sum per block of rows.

@@ -18,12 +18,8 @@ PixelRows pixel_rows(const Layout& x) {
   return {1, channels == 0 ? 0 : element_count(x.sizes) / channels, channels};
 }
 
-const float* optional_floats(std::span<const TensorView> views, size_t i) {
-  return i < views.size() ? views[i].as<float>() : nullptr;
-}
-
 void move_running(const KernelArgs& args, size_t i, const double* batch, double factor) {
-  const float* old = optional_floats(args.in, i + 2);
+  const float* old = data_or_null<float>(args.in, i + 2);
   if (!old) return;
   float* fresh = args.out[i].as<float>();
   const double momentum = args.facts.node().attrs.number("momentum");
@@ -37,7 +33,7 @@ void batch_norm(const KernelArgs& args) {
   auto* sums = static_cast<double*>(args.workspace);
   const int64_t n = shape.channels;
   const float* x = args.in[0].as<float>();
-  const float *scale = optional_floats(args.in, 1), *bias = optional_floats(args.in, 2);
+  const float *scale = data_or_null<float>(args.in, 1), *bias = data_or_null<float>(args.in, 2);
   float *y = args.out[0].as<float>(), *mean = args.out[3].as<float>();
   float* inv = args.out[4].as<float>();
   const auto rows = static_cast<double>(shape.rows);
@@ -74,7 +70,7 @@ void batch_norm_grad(const KernelArgs& args) {
   auto* sums = static_cast<double*>(args.workspace);
   const int64_t n = shape.channels;
   const float *dy = args.in[0].as<float>(), *x = args.in[1].as<float>();
-  const float* scale = optional_floats(args.in, 2);
+  const float* scale = data_or_null<float>(args.in, 2);
   const float *mean = args.in[3].as<float>(), *inv = args.in[4].as<float>();
   column_sums<2>(args.context, shape, sums, [&](int64_t) {
     return [&](int64_t row, int64_t c) {

@@ -31,11 +31,6 @@ struct GroupShape {
   PixelRows rows() const { return {images, pixels, channels}; }
 };
 
-template <class T>
-T* data_or_null(std::span<const TensorView> views, size_t i) {
-  return i < views.size() ? views[i].as<T>() : nullptr;
-}
-
 // What the two forward kernels work on.
 template <class T>
 struct Forward {

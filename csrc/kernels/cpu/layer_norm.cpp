@@ -70,18 +70,12 @@ void forward(const KernelArgs& args, const Forward<T>& f) {
   });
 }
 
-const TensorView kAbsent;
-
-const TensorView& operand(std::span<const TensorView> views, size_t i) {
-  return i < views.size() ? views[i] : kAbsent;
-}
-
 void run_layer_norm(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> {
     using C = ComputeOf<T>;
-    forward<T>(args, {args.in[0].as<T>(), nullptr, operand(args.in, 1).as<T>(),
-                      operand(args.in, 2).as<T>(), args.out[0].as<T>(),
-                      operand(args.out, 1).as<C>(), operand(args.out, 2).as<C>(), nullptr});
+    forward<T>(args, {args.in[0].as<T>(), nullptr, data_or_null<T>(args.in, 1),
+                      data_or_null<T>(args.in, 2), args.out[0].as<T>(),
+                      data_or_null<C>(args.out, 1), data_or_null<C>(args.out, 2), nullptr});
   });
 }
 
@@ -89,9 +83,9 @@ void run_skip_layer_norm(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> {
     using C = ComputeOf<T>;
     forward<T>(args,
-               {args.in[0].as<T>(), args.in[1].as<T>(), operand(args.in, 2).as<T>(),
-                operand(args.in, 3).as<T>(), args.out[0].as<T>(), operand(args.out, 1).as<C>(),
-                operand(args.out, 2).as<C>(), operand(args.out, 3).as<T>()});
+               {args.in[0].as<T>(), args.in[1].as<T>(), data_or_null<T>(args.in, 2),
+                data_or_null<T>(args.in, 3), args.out[0].as<T>(), data_or_null<C>(args.out, 1),
+                data_or_null<C>(args.out, 2), data_or_null<T>(args.out, 3)});
   });
 }
 
@@ -181,7 +175,7 @@ void backward(const KernelArgs& args) {
     }
   });
   for (size_t k = 0; k < 2; ++k)
-    if (T* out = operand(args.out, k + 1).template as<T>())
+    if (T* out = data_or_null<T>(args.out, k + 1))
       reduce_partials<T>(args.context, partials + static_cast<int64_t>(k) * n, blocks, 2 * n, n,
                          out);
 }

@@ -34,8 +34,8 @@ void forward(const KernelArgs& args) {
   const NormShape shape = norm_shape(args.facts.outputs[0].layout.sizes, args.facts.node().attrs);
   const double epsilon = args.facts.node().attrs.number("epsilon", 1e-5);
   const int64_t n = shape.columns;
-  const T* scale = args.in.size() > 1 ? args.in[1].as<T>() : nullptr;
-  C* inverses = args.out.size() > 1 ? args.out[1].as<C>() : nullptr;
+  const T* scale = data_or_null<T>(args.in, 1);
+  C* inverses = data_or_null<C>(args.out, 1);
   parallel_ranges(args.context, shape.rows, grain_for(2 * n), [&](int64_t begin, int64_t end) {
     C buffer[kRowChunk];
     for (int64_t row = begin; row < end; ++row) {

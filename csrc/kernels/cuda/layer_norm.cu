@@ -11,11 +11,11 @@ NormForward<T> forward_of(const KernelArgs& args, size_t scale) {
   using C = ComputeOf<T>;
   NormForward<T> f;
   f.x = args.in[0].as<T>();
-  f.scale = view_or_absent(args.in, scale).as<T>();
-  f.bias = view_or_absent(args.in, scale + 1).as<T>();
+  f.scale = data_or_null<T>(args.in, scale);
+  f.bias = data_or_null<T>(args.in, scale + 1);
   f.y = args.out[0].as<T>();
-  f.mean = view_or_absent(args.out, 1).as<C>();
-  f.inv_std_dev = view_or_absent(args.out, 2).as<C>();
+  f.mean = data_or_null<C>(args.out, 1);
+  f.inv_std_dev = data_or_null<C>(args.out, 2);
   return f;
 }
 
@@ -28,7 +28,7 @@ void run_skip_layer_norm(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> {
     NormForward<T> f = forward_of<T>(args, 2);
     f.skip = args.in[1].as<T>();
-    f.sum = view_or_absent(args.out, 3).as<T>();
+    f.sum = data_or_null<T>(args.out, 3);
     run_norm_forward<T, true>(args, f);
   });
 }
@@ -43,8 +43,8 @@ void run_layer_norm_grad(const KernelArgs& args) {
     b.mean = args.in[3].as<C>();
     b.inv_std_dev = args.in[4].as<C>();
     b.dx = args.out[0].as<T>();
-    b.dscale = view_or_absent(args.out, 1).as<T>();
-    b.dbias = view_or_absent(args.out, 2).as<T>();
+    b.dscale = data_or_null<T>(args.out, 1);
+    b.dbias = data_or_null<T>(args.out, 2);
     run_norm_backward<T, true>(args, b);
   });
 }

@@ -334,9 +334,4 @@ void run_norm_backward(const KernelArgs& args, NormBackward<T> b) {
   }
 }
 
-inline const TensorView kAbsentView;
-inline const TensorView& view_or_absent(std::span<const TensorView> views, size_t i) {
-  return i < views.size() ? views[i] : kAbsentView;
-}
-
 }  // namespace ortmodule::cuda

@@ -9,9 +9,9 @@ void run_rms_norm(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> {
     NormForward<T> f;
     f.x = args.in[0].as<T>();
-    f.scale = view_or_absent(args.in, 1).as<T>();
+    f.scale = data_or_null<T>(args.in, 1);
     f.y = args.out[0].as<T>();
-    f.inv_std_dev = view_or_absent(args.out, 1).as<ComputeOf<T>>();
+    f.inv_std_dev = data_or_null<ComputeOf<T>>(args.out, 1);
     run_norm_forward<T, false>(args, f);
   });
 }
@@ -24,7 +24,7 @@ void run_rms_norm_grad(const KernelArgs& args) {
     b.scale = args.in[2].as<T>();
     b.inv_std_dev = args.in[3].as<ComputeOf<T>>();
     b.dx = args.out[0].as<T>();
-    b.dscale = view_or_absent(args.out, 1).as<T>();
+    b.dscale = data_or_null<T>(args.out, 1);
     run_norm_backward<T, false>(args, b);
   });
 }
