@@ -240,8 +240,10 @@ def _smooth_l1_loss(
     beta: float = 1.0,
 ) -> Tensor:
     distance = (input - target).abs()
-    near = 0.5 * distance * distance / beta
-    return _reduced(torch.where(distance < beta, near, distance - 0.5 * beta), reduction)
+    far = distance >= beta  # an infinite distance must not meet the gradient 0 of the other branch
+    near = torch.where(far, 0.0, distance)
+    near = 0.5 * near * near / beta
+    return _reduced(torch.where(far, distance - 0.5 * beta, near), reduction)
 
 
 @_rewrites_function(
@@ -255,10 +257,10 @@ def _huber_loss(
     weight: Tensor | None = None,
 ) -> Tensor:
     distance = (input - target).abs()
-    near = 0.5 * distance * distance
-    return _reduced(
-        torch.where(distance <= delta, near, delta * (distance - 0.5 * delta)), reduction
-    )
+    far = distance > delta
+    near = torch.where(far, 0.0, distance)
+    near = 0.5 * near * near
+    return _reduced(torch.where(far, delta * (distance - 0.5 * delta), near), reduction)
 
 
 @_rewrites_function(F.margin_ranking_loss, names=("margin",))

@@ -104,8 +104,10 @@ CallResult GraphBuilder::call(const std::string& target,
       return finish_call(target, row->convert(call), outputs);
     } catch (const Refused& refused) {
       why = refused.what();
-      while (graph().node_count() > before) graph().erase(graph().nodes().back().get());
+    } catch (const InternalError& error) {  // one rule's mistake need not cost the whole model
+      why = error.what();
     }
+    while (graph().node_count() > before) graph().erase(graph().nodes().back().get());
   }
   piece_.refusals.push_back(str(target, ": ", why, " (", origin.module, ", ", origin.source, ")"));
   if (gradient) return std::nullopt;

@@ -1,9 +1,9 @@
 #include "exporter/onnx_builder.h"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "base/element_value.h"
 #include "base/error.h"
 
 namespace ortmodule {
@@ -14,37 +14,6 @@ std::string bytes_of(T value) {
   std::string bytes(sizeof(T), '\0');
   std::memcpy(bytes.data(), &value, sizeof(T));
   return bytes;
-}
-
-uint16_t bfloat16_bits(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return 0x7fc0;
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// The magnitude is counted in units of the last place, which nearbyint rounds half to even.
-uint16_t float16_bits(float value) {
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) return 0x7e00;
-  const double magnitude = std::fabs(static_cast<double>(value));
-  if (magnitude == 0.0) return sign;
-  if (magnitude >= 65520.0) return static_cast<uint16_t>(sign | 0x7c00);
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);
-  const int unit = std::max(exponent - 11, -24);  // exponent of the last place
-  const auto count = static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
-  // A count of 2048 carries into the exponent, as it should.
-  return static_cast<uint16_t>(sign | (((unit + 24) << 10) + count));
-}
-
-float float_of_bits(uint16_t bits, DType dtype) {
-  if (dtype == DType::BFloat16) return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-  const int exponent = (bits >> 10) & 31;
-  const int fraction = bits & 1023;
-  float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                  : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-  if (exponent == 31) magnitude = fraction ? NAN : INFINITY;
-  return bits & 0x8000 ? -magnitude : magnitude;
 }
 
 bool never_negative(const DimExpr& dim) { return dim.text().find('-') == std::string::npos; }
@@ -72,10 +41,7 @@ std::string encode_scalar(double value, DType dtype) {
 
 bool is_exact_in(double value, DType dtype) {
   if (dtype != DType::Float16 && dtype != DType::BFloat16) return true;
-  if (std::isnan(value)) return true;
-  const auto single = static_cast<float>(value);
-  const uint16_t bits = dtype == DType::Float16 ? float16_bits(single) : bfloat16_bits(single);
-  return float_of_bits(bits, dtype) == single;
+  return std::isnan(value) || element_value(value, dtype) == static_cast<float>(value);
 }
 
 // Size expressions as arithmetic on int64 tensors of shape [1].

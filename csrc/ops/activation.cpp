@@ -1,6 +1,7 @@
 // Activation functions whose gradient is one op: Tanh Sigmoid Silu Softplus LeakyRelu Elu
 // HardSigmoid HardSwish Mish LogSigmoid, each with <Op>Grad (dy, x) or (dy, y)
 
+#include "base/element_value.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -149,17 +150,22 @@ std::vector<OpDef> activations() {
   return ops;
 }
 
-// |x| > lambda ? x - sign(x) * lambda : 0, NaN kept. Torch's own parts multiply by 0 in between, so
-// that their gradient is NaN where an infinite one arrives.
+// x - lambda above lambda, x + lambda below -lambda, else 0, NaN kept. Torch's own parts multiply
+// by 0 in between, so that their gradient is NaN where an infinite one arrives. Of 16-bit floats
+// torch's gradient, but not its value, sees lambda as an element.
 Values convert_softshrink(TorchCall& t) {
   require_real(t);
   Value* x = t.tensor("self");
-  Value* lambda = t.literal(t.number_or("lambd", 0.5), x->dtype);
+  const double lambda = t.number_or("lambd", 0.5), rounded = element_value(lambda, x->dtype);
+  auto number = [&](double value) { return t.literal(value, x->dtype); };
   Value* fixed = t.emit("Detach", {x});
-  Value* outside = t.emit("Greater", {t.emit("Abs", {fixed}), lambda});
-  Value* shift = t.emit("Mul", {t.emit("Sign", {fixed}), lambda});
-  Value* zero = t.emit("Mul", {fixed, t.literal(0.0, x->dtype)});
-  return {t.emit("Where", {outside, t.emit("Sub", {x, shift}), zero})};
+  Value* zero = t.emit("Mul", {fixed, number(0.0)});
+  if (size_of(x->dtype) == 2 && rounded != lambda)
+    x = t.emit("Where", {t.emit("Greater", {t.emit("Abs", {fixed}), number(rounded)}), x, fixed});
+  Value* below = t.emit("Where", {t.emit("Less", {fixed, number(-lambda)}),
+                                  t.emit("Add", {x, number(lambda)}), zero});
+  return {t.emit("Where", {t.emit("Greater", {fixed, number(lambda)}),
+                           t.emit("Sub", {x, number(lambda)}), below})};
 }
 
 REGISTER_OPS(activations());

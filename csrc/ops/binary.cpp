@@ -167,7 +167,8 @@ Values convert_min(TorchCall& t) {
 
 template <int fmod>
 Values convert_mod(TorchCall& t) {
-  return {t.emit("Mod", binary_operands(t), {{"fmod", fmod}})};
+  const DType dtype = t.output().dtype;
+  return {t.emit("Mod", {t.element("self", dtype), t.element("other", dtype)}, {{"fmod", fmod}})};
 }
 
 // self + value * tensor1 op tensor2

@@ -1,6 +1,7 @@
 // y = min(max(x, min), max), either bound absent; HardTanh is the same with another gradient at the
 // bounds
 
+#include "base/element_value.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -20,10 +21,11 @@ Grads hard_tanh_grad(GradContext& c) {
 }
 
 Values clipped(TorchCall& t, std::string_view min, std::string_view max) {
-  Attrs attrs;
-  if (!t.is_none(min)) attrs.set("min", t.number(min));
-  if (!t.is_none(max)) attrs.set("max", t.number(max));
-  return {t.emit("Clip", {t.operand("self", t.output().dtype)}, std::move(attrs))};
+  const DType dtype = t.output().dtype;
+  Attrs attrs;  // as elements: the gradient asks which elements are equal to a bound
+  if (!t.is_none(min)) attrs.set("min", element_value(t.number(min), dtype));
+  if (!t.is_none(max)) attrs.set("max", element_value(t.number(max), dtype));
+  return {t.emit("Clip", {t.operand("self", dtype)}, std::move(attrs))};
 }
 
 Values convert_clamp(TorchCall& t) { return clipped(t, "min", "max"); }

@@ -11,7 +11,7 @@ namespace {
 template <OpName op>
 Values convert_compare(TorchCall& t) {
   const DType dtype = result_type(t, {"self", "other"});
-  return {t.emit(op.text, {t.operand("self", dtype), t.operand("other", dtype)})};
+  return {t.emit(op.text, {t.element("self", dtype), t.element("other", dtype)})};
 }
 
 template <OpName op>

@@ -69,7 +69,9 @@ Values convert_embedding(TorchCall& t) {
 
 Values convert_index_select(TorchCall& t) {
   Value* data = t.tensor("self");
-  return gathered(t, data, t.tensor("index"), t.axis("dim", data->rank()));
+  Value* index = t.tensor("index");
+  if (index->rank() == 0) index = t.reshape(index, {1});  // the dimension stays
+  return gathered(t, data, index, t.axis("dim", data->rank()));
 }
 
 // Counted from the front; what is out of range stays so in any sum of indices.

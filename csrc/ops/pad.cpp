@@ -1,4 +1,7 @@
-// y = x with `pads` elements of `value` around it: beginnings of all dimensions, then ends
+// y = x with `pads` elements of `value` around it: beginnings of all dimensions, then ends;
+// negative ones cut elements off
+
+#include <algorithm>
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -17,9 +20,15 @@ void infer_pad(InferContext& c) {
   c.set(0, c.input(0).dtype, std::move(dims));
 }
 
-Grads pad_grad(GradContext& c) {  // what lies inside, as views
+// What lies inside: views where nothing can have been cut off, which zeros replace.
+Grads pad_grad(GradContext& c) {
   const Dims& dims = c.x().dims();
-  const Dims& pads = c.attrs().dims("pads");
+  Dims pads = c.attrs().dims("pads");
+  if (!std::all_of(pads.begin(), pads.end(),
+                   [](const DimExpr& pad) { return pad.is_constant() && pad.value() >= 0; })) {
+    for (DimExpr& pad : pads) pad = DimExpr(0) - pad;
+    return {c.emit("Pad", {c.dy()}, {{"pads", pads}, {"value", 0.0}})};
+  }
   Handle dx = c.dy();
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dx.dims()[d] == dims[d] && pads[d] == DimExpr(0)) continue;
@@ -36,8 +45,6 @@ Values convert_pad(TorchCall& t) {
   const Dims given = t.dims("pad");
   Dims pads(2 * x->rank(), DimExpr(0));
   for (size_t i = 0; i + 1 < given.size(); i += 2) {
-    for (const DimExpr& pad : {given[i], given[i + 1]})
-      if (pad.is_constant() && pad.value() < 0) t.refuse("negative padding has no op");
     const size_t d = x->rank() - 1 - i / 2;
     pads[d] = given[i];
     pads[x->rank() + d] = given[i + 1];

@@ -16,6 +16,7 @@ DimExpr range_length(InferContext& c) {
     return std::holds_alternative<DimExpr>(*attrs.find(name));
   };
   if (is_size("start") && is_size("limit") && is_size("delta")) {
+    if (!attrs.dim("delta").is_constant()) c.fail("delta must be known at capture");
     const int64_t delta = attrs.integer("delta");
     if (delta == 0) c.fail("delta must not be 0");
     const DimExpr way = attrs.dim("limit") - attrs.dim("start");

@@ -32,27 +32,30 @@ Grads mean_grad(GradContext& c) {
   return {spread(c, keep(c, c.dy()) / c.size_literal(count, c.dy().dtype()))};
 }
 
-// Equal extrema share the gradient evenly, as in torch.
+// Equal extrema share the gradient evenly, as in torch: an extremum NaN belongs to the elements NaN
+// with max and min, to none with amax and amin, whose gradients are NaN then (0 / 0).
 Grads extremum_grad(GradContext& c) {
   const DType dtype = c.dy().dtype();
-  const Handle chosen = c.emit("Equal", {c.x(), keep(c, c.y())});
-  Attrs attrs = c.attrs();
-  attrs.set("keepdims", 1);
-  const Handle count = c.emit("ReduceSum", {c.cast(chosen, dtype)}, attrs);
-  return {c.emit("Where", {chosen, keep(c, c.dy()) / count, c.literal(0.0, dtype)})};
+  const Handle y = keep(c, c.y());
+  Handle chosen = c.emit("Equal", {c.x(), y});
+  if (c.attrs().flag("finds_nan"))
+    chosen =
+        c.emit("Or", {chosen, c.emit("And", {c.emit("IsNaN", {c.x()}), c.emit("IsNaN", {y})})});
+  const Handle share = c.cast(chosen, dtype);
+  const Handle count =
+      c.emit("ReduceSum", {share}, {{"axes", c.attrs().dims("axes")}, {"keepdims", 1}});
+  return {share * (keep(c, c.dy()) / count)};
 }
 
 // --- conversions ------------------------------------------------------------------------------
 
-Attrs reduce_attrs(TorchCall& t, size_t rank) {
-  const std::vector<int64_t> axes = t.axes("dim", rank);
-  return {{"axes", Dims(axes.begin(), axes.end())}, {"keepdims", t.flag("keepdim") ? 1 : 0}};
-}
-
 // A scalar has nothing to reduce, whatever dims the call names.
-Value* reduce(TorchCall& t, std::string_view op, Value* x) {
+Value* reduce(TorchCall& t, std::string_view op, Value* x, Attrs attrs = {}) {
   if (x->rank() == 0) return t.emit("Identity", {x});
-  return t.emit(op, {x}, reduce_attrs(t, x->rank()));
+  const std::vector<int64_t> axes = t.axes("dim", x->rank());
+  attrs.set("axes", Dims(axes.begin(), axes.end()));
+  attrs.set("keepdims", t.flag("keepdim") ? 1 : 0);
+  return t.emit(op, {x}, std::move(attrs));
 }
 
 // sum and mean first go to the result's type: bool and integers are counted in 64 bits.
@@ -62,11 +65,11 @@ Values convert_reduce(TorchCall& t) {
   return {reduce(t, op.text, t.operand("self", t.output().dtype))};
 }
 
-template <OpName op>
+template <OpName op, bool finds_nan>
 Values convert_extremum(TorchCall& t) {
   require_real(t);
   if (t.output().dtype == DType::Bool) t.refuse("an extremum of bools has no op");
-  return {reduce(t, op.text, t.tensor("self"))};
+  return {reduce(t, op.text, t.tensor("self"), finds_nan ? Attrs{{"finds_nan", 1}} : Attrs())};
 }
 
 // any and all count in 32 bits
@@ -96,13 +99,13 @@ std::vector<OpDef> reductions() {
                 {{"aten.mean.default", convert_reduce<"ReduceMean">},
                  {"aten.mean.dim", convert_reduce<"ReduceMean">}}),
       reduction("ReduceMax", extremum_grad,
-                {{"aten.amax.default", convert_extremum<"ReduceMax">},
-                 {"aten.max.default", convert_extremum<"ReduceMax">},
+                {{"aten.amax.default", convert_extremum<"ReduceMax", false>},
+                 {"aten.max.default", convert_extremum<"ReduceMax", true>},
                  {"aten.any.default", convert_quantifier<"ReduceMax">},
                  {"aten.any.dim", convert_quantifier<"ReduceMax">}}),
       reduction("ReduceMin", extremum_grad,
-                {{"aten.amin.default", convert_extremum<"ReduceMin">},
-                 {"aten.min.default", convert_extremum<"ReduceMin">},
+                {{"aten.amin.default", convert_extremum<"ReduceMin", false>},
+                 {"aten.min.default", convert_extremum<"ReduceMin", true>},
                  {"aten.all.default", convert_quantifier<"ReduceMin">},
                  {"aten.all.dim", convert_quantifier<"ReduceMin">}}),
       reduction("ReduceProd", nullptr, {}),  // a product's gradient needs care with zeros

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/element_value.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -103,7 +104,13 @@ Value* TorchCall::operand(std::string_view name, DType dtype) {
   if (!fits_double(size->value()))
     refuse(str("an integer must be exact in 53 bits, but found ", size->value()));
   const double value = static_cast<double>(size->value());
-  return literal(dtype == DType::Bool && value != 0 ? 1.0 : value, dtype);
+  return literal(is_floating(dtype) ? value : element_value(value, dtype), dtype);
+}
+
+Value* TorchCall::element(std::string_view name, DType dtype) {
+  Value* value = operand(name, dtype);
+  if (!value->is_literal() || !std::holds_alternative<double>(value->literal())) return value;
+  return literal(element_value(std::get<double>(value->literal()), dtype), dtype);
 }
 
 int64_t TorchCall::integer(std::string_view name) const {

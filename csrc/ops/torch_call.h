@@ -69,6 +69,9 @@ class TorchCall {
   /// A tensor cast to `dtype`, or a number as a literal of that type. Refuses a number that the
   /// type cannot hold exactly.
   Value* operand(std::string_view name, DType dtype);
+  /// The same where the operation sees a number only as an element of type `dtype`: 16-bit floats
+  /// are rounded, which torch's arithmetic does not do with a number.
+  Value* element(std::string_view name, DType dtype);
   bool is_tensor(std::string_view name) const;
   /// An integer known at capture; refuses (Refused) if it is symbolic.
   int64_t integer(std::string_view name) const;

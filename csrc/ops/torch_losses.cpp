@@ -24,9 +24,12 @@ Values convert_l1(TorchCall& t) { return {reduce_loss(t, t.emit("Abs", {differen
 Value* smooth(TorchCall& t, double bound, double inner, double outer, double offset) {
   Value* z = t.emit("Abs", {difference(t)});
   auto number = [&](double value) { return t.literal(value, z->dtype); };
-  Value* quadratic = t.emit("Mul", {t.emit("Mul", {z, z}), number(0.5 * inner)});
+  Value* is_far = t.emit("GreaterOrEqual", {z, number(bound)});  // NaN is near
+  // An infinite z must not meet the zero gradient of the branch that is not taken.
+  Value* near = t.emit("Where", {is_far, number(0.0), z});
+  Value* quadratic = t.emit("Mul", {t.emit("Mul", {near, near}), number(0.5 * inner)});
   Value* linear = t.emit("Sub", {t.emit("Mul", {z, number(outer)}), number(offset)});
-  return reduce_loss(t, t.emit("Where", {t.emit("Less", {z, number(bound)}), quadratic, linear}));
+  return reduce_loss(t, t.emit("Where", {is_far, linear, quadratic}));
 }
 
 Values convert_smooth_l1(TorchCall& t) {

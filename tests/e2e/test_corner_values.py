@@ -1,0 +1,142 @@
+"""Numbers at the edges of types and functions give eager's values, gradients and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ortmodule_py import ORTModule, last_run_report
+from tests.e2e.semantics import QUIET
+
+_INF, _NAN = float("inf"), float("nan")
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Tensor:
+        return self.function(*args)
+
+
+def _assert_as_eager(function: Callable[..., Tensor], x: Tensor) -> None:
+    """The same bits, and of a floating result the same gradient."""
+    model = ORTModule(Function(function), QUIET)
+    found = []
+    for run in (function, model):
+        leaf = x.clone().requires_grad_(x.is_floating_point())
+        y = run(leaf)
+        if y.requires_grad:
+            y.sum().backward()
+        found.append((y.detach(), leaf.grad))
+    assert last_run_report(model)["compiled"]
+    for want, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x == 0.3,
+        lambda x: x * (x >= 0.7),
+        lambda x: x % 0.3,
+        lambda x: torch.fmod(x, 0.1),
+        lambda x: F.hardshrink(x, 0.7),
+        lambda x: F.softshrink(x, 0.3),
+        lambda x: x.clamp_min(0.7),
+        lambda x: x.clamp(-0.3, 0.7),
+    ],
+)
+def test_a_number_is_an_element(function: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    _assert_as_eager(function, torch.tensor([0.3, 0.7, 0.1, -0.3, -0.7, 0.8], dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda u: u // -2,
+        lambda u: u % -100,
+        lambda u: u == -1,
+        lambda u: u >= -1,
+        lambda u: u.clamp(-2, 3),
+        lambda u: u * -3 + 300,
+    ],
+)
+def test_small_integers_wrap(function: Callable[..., Tensor]) -> None:
+    _assert_as_eager(function, torch.tensor([0, 3, 255], dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.max(),
+        lambda x: x.min() + x,
+        lambda x: x.amax(1),
+        lambda x: x.amin((0, 1), keepdim=True),
+    ],
+)
+def test_gradients_of_extrema(function: Callable[..., Tensor]) -> None:
+    for row in ([1.0, _NAN, 3.0], [2.0, 5.0, 5.0], [_NAN, _NAN, 0.0], [_INF, -_INF, _INF]):
+        _assert_as_eager(function, torch.tensor([row]))
+
+
+@pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.huber_loss])
+def test_gradients_of_losses_at_infinity(loss: Callable[..., Tensor]) -> None:
+    target = torch.tensor([_INF, -_INF, 1.0, 9.0, _NAN])
+    x = torch.tensor([1.0, 2.0, 1.25, 1.0, 1.0])
+    _assert_as_eager(lambda x: loss(x, target, reduction="none"), x)
+
+
+def test_rows_of_one_index() -> None:
+    index, rows = torch.tensor(1), torch.randn(1, 3)
+    for function in (
+        lambda x: torch.index_select(x, 0, index),
+        lambda x: x.index_add(0, index, rows),
+        lambda x: x.index_copy(0, index, rows),
+    ):
+        _assert_as_eager(function, torch.randn(4, 3))
+
+
+def test_padding_that_becomes_cropping() -> None:
+    model = ORTModule(Function(lambda x: F.pad(x, (0, 6 - x.shape[1]))), QUIET)
+    for length in (5, 4, 8, 6, 11):
+        x = torch.randn(3, length, requires_grad=True)
+        y = model(x)
+        torch.testing.assert_close(y, F.pad(x, (0, 6 - length)))
+        (dx,) = torch.autograd.grad(y.square().sum(), x)
+        want = 2 * x.detach() * (torch.arange(length) < 6)
+        torch.testing.assert_close(dx, want)
+
+
+class Bag(nn.Module):
+    """Rows of equal length, whose offsets are a range with a step that changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(6, 3)
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.bag(index)
+
+
+def test_bags_of_rows() -> None:
+    bag = Bag()
+    model = ORTModule(bag, QUIET)
+    for shape in ((4, 4), (3, 5), (2, 1)):
+        index = torch.randint(6, shape)
+        torch.testing.assert_close(model(index), bag(index))
+        model.zero_grad()
+        model(index).sum().backward()
+        got = bag.bag.weight.grad
+        bag.zero_grad()
+        bag(index).sum().backward()
+        torch.testing.assert_close(got, bag.bag.weight.grad)
