@@ -140,3 +140,15 @@ def test_a_max_pool_keeps_a_byte_per_window() -> None:
     x = torch.randn(4, 8, 16, 16, requires_grad=True)
     pool(x).sum().backward()
     assert _facts(pool)["saved_bytes"] == 4 * 8 * 8 * 8
+
+
+def test_a_max_pool_that_is_run_again_for_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for config in ("", "MaxPool+:1:-1"):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", config)
+        pool = ORTModule(nn.MaxPool2d(2))
+        x = torch.arange(256.0).reshape(1, 4, 8, 8).remainder(7).requires_grad_()
+        pool(x).square().sum().backward()
+        found.append((x.grad, _facts(pool)["saved_bytes"]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[1][1] < found[0][1]

@@ -43,10 +43,11 @@ struct Largest {
     }
   }
   template <class T>
-  void store(T* y, uint8_t* to, int64_t count) const {
+  void store_values(T* y, int64_t count) const {
     ORTM_SIMD
     for (int64_t i = 0; i < count; ++i) y[i] = stored<T>(values[i]);
-    if (!to) return;
+  }
+  void store_places(uint8_t* to, int64_t count) const {
     ORTM_SIMD
     for (int64_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(places[i]);
   }
@@ -56,9 +57,9 @@ template <class T>
 struct Forward {
   PoolShape shape;
   const T* x;
-  T* y;
-  int64_t* indices;  // null: nobody reads them
-  uint8_t* places;   // null: nobody reads them
+  T* y;  // null, like the next two, if nobody reads it: backward may pool again for the places
+  int64_t* indices;
+  uint8_t* places;
 
   explicit Forward(const KernelArgs& args)
       : shape(args.facts.inputs[0].layout.sizes, args.facts.outputs[0].layout.sizes,
@@ -68,7 +69,15 @@ struct Forward {
         indices(args.out[1].as<int64_t>()),
         places(args.out[2].as<uint8_t>()) {}
 
-  uint8_t* places_at(int64_t offset) const { return places ? places + offset : nullptr; }
+  /// Windows [0, count) of outputs in a row, of which `index(i, place)` tells the index.
+  template <class Index>
+  void store(const Largest<ComputeOf<T>>& largest, int64_t to, int64_t count,
+             const Index& index) const {
+    if (y) largest.store_values(y + to, count);
+    if (places) largest.store_places(places + to, count);
+    for (int64_t i = 0; indices && i < count; ++i)
+      indices[to + i] = index(i, static_cast<uint8_t>(largest.places[i]));
+  }
 };
 
 /// Row `row` of the outputs of a plane.
@@ -91,10 +100,8 @@ void pool_row(const Forward<T>& f, int64_t plane, int64_t row, Largest<ComputeOf
                        last - first, static_cast<int32_t>(k * columns.kernel + j));
       }
     }
-    largest.store(f.y + to + begin, f.places_at(to + begin), count);
-    for (int64_t i = 0; f.indices && i < count; ++i)
-      f.indices[to + begin + i] =
-          f.shape.index(row, begin + i, static_cast<uint8_t>(largest.places[i]));
+    f.store(largest, to + begin, count,
+            [&](int64_t i, uint8_t place) { return f.shape.index(row, begin + i, place); });
   });
 }
 
@@ -114,10 +121,8 @@ void pool_pixel(const Forward<T>& f, int64_t image, int64_t row, int64_t column,
         largest.take(f.x + pixel * n + begin, 1, 0, count,
                      static_cast<int32_t>(k * columns.kernel + j));
       }
-    largest.store(f.y + to + begin, f.places_at(to + begin), count);
-    for (int64_t i = 0; f.indices && i < count; ++i)
-      f.indices[to + begin + i] =
-          f.shape.index(row, column, static_cast<uint8_t>(largest.places[i]));
+    f.store(largest, to + begin, count,
+            [&](int64_t, uint8_t place) { return f.shape.index(row, column, place); });
   });
 }
 

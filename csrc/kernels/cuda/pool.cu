@@ -44,10 +44,11 @@ struct Element {
   }
 };
 
+// Null, like y, if nobody reads them: backward may pool again for the places.
 struct Results {
-  int64_t* indices;  // or null
-  uint8_t* places;   // or null
-  Strides strides;   // of all results
+  int64_t* indices;
+  uint8_t* places;
+  Strides strides;  // of all results
   bool pixel_major;
 };
 
@@ -73,7 +74,7 @@ __global__ __launch_bounds__(kThreads) void max_pool_cuda(ORTM_GRID_CONSTANT(Poo
       }
     }
   const int64_t to = results.strides.at(e.image, e.channel, e.row, e.column);
-  y[to] = stored<T>(largest);
+  if (y) y[to] = stored<T>(largest);
   if (results.places) results.places[to] = place;
   if (results.indices) results.indices[to] = s.index(e.row, e.column, place);
 }
