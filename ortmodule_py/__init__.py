@@ -11,8 +11,8 @@ from ortmodule_py import _build_info
 _build_info.check_torch(torch.__version__)
 
 import ortmodule_py._C as _C  # noqa: E402
-import ortmodule_py.nn as nn  # noqa: E402
-import ortmodule_py.optim as optim  # noqa: E402
+import ortmodule_py.nn as nn  # noqa: E402, F401
+import ortmodule_py.optim as optim  # noqa: E402, F401
 from ortmodule_py.check import CheckReport, check  # noqa: E402
 from ortmodule_py.explain import Explanation, explain  # noqa: E402
 from ortmodule_py.module import ORTModule  # noqa: E402
@@ -29,6 +29,7 @@ def build_info() -> dict[str, Any]:
     return info
 
 
+# Without `nn` and `optim`: a star import would hide the script's own.
 __all__ = [
     "CheckReport",
     "DebugOptions",
@@ -41,6 +42,4 @@ __all__ = [
     "check",
     "explain",
     "last_run_report",
-    "nn",
-    "optim",
 ]

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 import ortmodule_py
@@ -65,3 +66,10 @@ def test_old_arguments_of_fused_adam() -> None:
 def test_graph_optimizers_are_refused() -> None:
     with pytest.raises(NotImplementedError, match=r"^\[register_graph_optimizer\]"):
         old.register_graph_optimizer(priority=1)
+
+
+def test_a_star_import_leaves_torchs_names_alone() -> None:
+    names: dict[str, object] = {}
+    exec("from torch import nn, optim\nfrom ortmodule_py import *", names)
+    assert names["nn"] is nn and names["optim"] is torch.optim
+    assert ortmodule_py.nn.LinearCrossEntropy and ortmodule_py.optim
