@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from .float_arguments import rewrite_for
-from .lowering_floats import changes
+from .lowering_floats import ARITHMETIC, changes
 
 FindCompiler = Callable[[Any], Any]
 """Our compiler that a Dynamo backend stands for, or None."""
@@ -37,7 +37,8 @@ def install(find_compiler: FindCompiler) -> None:
         compiler = find_compiler(getattr(tracer, "compiler_fn", None)) if given else None
         if compiler is None:
             return run_node(tracer, node, args, kwargs, nnmodule)
-        if not compiler.has_captured(origin_of(node)):
+        of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
+        if not of_numbers and not compiler.has_captured(origin_of(node)):
             # Other modules of this class had other numbers; this one's may never change, and what
             # takes a constant is fused.
             args, kwargs = pytree.tree_map(_fixed, (args, kwargs))

@@ -49,6 +49,9 @@ _BINARY: dict[Any, str] = {
     torch.sym_min: "aten.minimum.default",
 }
 _SAME = {torch.sym_float, torch.sym_int}
+_COMPARISONS = {getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "not_")}
+ARITHMETIC = {*_UNARY, *_BINARY, *_SAME, *_COMPARISONS}
+"""Functions of Python numbers, some of them of tensors too."""
 READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 
 

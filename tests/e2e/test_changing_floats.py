@@ -252,6 +252,20 @@ def test_a_thousand_steps() -> None:
     assert_compiled(last_run_report(model), captures=2)
 
 
+def test_arithmetic_on_lines_of_its_own() -> None:
+    def use(y: Tensor, t: float) -> Tensor:
+        half = t * 0.5
+        bounded = max(half, 0.3)
+        whole = int(10 * t)
+        return y * (bounded + whole)
+
+    found, report = _both(use, torch.float32)
+    assert report["captures"] == 2
+    for ours, eagers, gradient, eagers_gradient in found:
+        torch.testing.assert_close(ours, eagers)
+        torch.testing.assert_close(gradient, eagers_gradient)
+
+
 def test_a_number_of_another_module_stays_a_constant() -> None:
     """Dynamo takes a float for changing where two modules of a class differ in it."""
     for ratio in (0.1, 0.2):
