@@ -459,6 +459,8 @@ def dynamo_settings(changing_attributes: bool = False) -> Any:
         "fail_on_recompile_limit_hit": True,
         # Gradients are handed over in pieces anyway; cutting the graph at DDP's buckets would cost memory.
         "optimize_ddp": False,
+        # `np.random` draws in eager, behind a graph break: in a graph, torch would draw other numbers.
+        "use_numpy_random_stream": True,
     }
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True

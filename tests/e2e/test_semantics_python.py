@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,33 @@ def test_random_numbers_of_python() -> None:
 
     report = as_in_eager(Calls(forward), _many)
     assert report["captures"] <= 3
+
+
+def _noise(self: Any, x: Tensor) -> Tensor:
+    y: Tensor = self.fc(x) + torch.from_numpy(np.random.randn(4)).float()
+    return y * float(np.random.beta(0.4, 0.4))
+
+
+def _seeded_noise(self: Any, x: Tensor) -> Tensor:
+    np.random.seed(3)
+    result: Tensor = self.fc(x) + torch.from_numpy(np.random.randn(4)).float()
+    return result
+
+
+@pytest.mark.parametrize("forward", [_noise, _seeded_noise])
+def test_random_numbers_of_numpy(forward: Callable[..., Tensor]) -> None:
+    def step(model: Any) -> Any:
+        np.random.seed(0)
+        return [_many(model), np.random.rand()]
+
+    as_in_eager(Calls(forward), step)
+
+
+def test_the_break_at_numpys_random_numbers_is_reported() -> None:
+    report = as_in_eager(Calls(_noise), lambda model: (np.random.seed(0), _many(model)))
+    assert report["graph_breaks"]
+    for reason in report["graph_breaks"]:
+        assert "numpy" in reason and "test_semantics_python.py:" in reason
 
 
 def test_layers_dropped_by_chance() -> None:
