@@ -22,6 +22,7 @@ from .symbolic import dim_text
 _UNARY: dict[Any, str] = {
     operator.neg: "aten.neg.default",
     operator.abs: "aten.abs.default",
+    round: "aten.round.default",
     math.trunc: "aten.trunc.default",
     math.floor: "aten.floor.default",
     math.ceil: "aten.ceil.default",
@@ -151,7 +152,7 @@ class NumberWriter:
             return there
         if value.target in _SAME and isinstance(known, torch.SymFloat):
             return self.write(value.args[0])
-        if value.target in _UNARY:
+        if value.target in _UNARY and not any(value.args[1:]):  # no `round` to digits
             return self._call(_UNARY[value.target], {"self": self.write(value.args[0])})
         if value.target in _BINARY:
             target = _BINARY[value.target]

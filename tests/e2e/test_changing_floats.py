@@ -58,6 +58,7 @@ EXACT: dict[str, Use] = {
     "integers": lambda y, t: y + torch.arange(4) * t,
     "python": lambda y, t: y * (0.1 + t + 0.2) * max(t, 0.7) * abs(t - 1) * math.sqrt(t) * -t,
     "whole": lambda y, t: y * int(t * 4) * math.floor(t * 3) + (t % 0.3) * (t // 0.2),
+    "rounded": lambda y, t: y * round(t * 10),
     "cosine": lambda y, t: y * math.cos(t) * math.tanh(t) * t**0.7,
 }
 
