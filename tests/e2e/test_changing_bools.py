@@ -47,7 +47,13 @@ def _trained(y: Any) -> Any:
     return y
 
 
-@pytest.mark.parametrize("use", USES)
+QUICK = ("identity", "text", "keepdim")
+EVERY_USE = [
+    pytest.param(use, marks=() if use in QUICK else pytest.mark.slow, id=use) for use in USES
+]
+
+
+@pytest.mark.parametrize("use", EVERY_USE)
 def test_a_bool_of_a_changing_float(use: str) -> None:
     module = Calls(lambda self, x, t: USES[use](self.fc(x), t > 0.5))
     report = as_in_eager(
@@ -57,6 +63,7 @@ def test_a_bool_of_a_changing_float(use: str) -> None:
     assert_compiled(report, captures=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_a_bool_of_a_changing_size(use: str) -> None:
     module = Calls(lambda self, x: USES[use](self.fc(x), x.shape[0] > 3))
@@ -79,6 +86,7 @@ COMPARISONS: dict[str, Callable[[float], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_comparisons(comparison: str) -> None:
     def forward(self: Any, x: Tensor, t: float) -> Tensor:
