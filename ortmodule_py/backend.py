@@ -70,6 +70,10 @@ class Compiler:
     """What all pieces of a forward together have to keep to, if there is a budget in bytes."""
     first_run: int = 0
     """How many runs of pieces this process had seen when the current forward began."""
+    runs: int = 0
+    """How often pieces ran, in the engine or, as was said, in eager PyTorch."""
+    pieces_when_left: int = -1
+    """How many pieces there were when it was said that a forward ran without any of them."""
     earlier_pieces: Sequence[Any] = ()
     """What other compilers made of the same function."""
     reserved_bytes: Callable[[torch.device], int] = lambda _: 0
@@ -175,6 +179,7 @@ class Compiler:
         call, take_warnings, logger = compiled.__call__, compiled.take_warnings, self.logger
 
         def run(*args: Any) -> Any:
+            self.runs += 1
             result = call(*args)
             for warning in take_warnings():
                 logger.warning("ortmodule_py: %s", warning)
@@ -190,6 +195,7 @@ class Compiler:
 
         def guarded(*args: Any) -> Any:
             if overlap(args):
+                self.runs += 1
                 self.note_eager(shared)
                 return gm.forward(*args)
             return run(*args)
@@ -283,7 +289,12 @@ class Compiler:
 
     def _leave_to_eager(self, gm: fx.GraphModule, error: Exception) -> Callable[..., Any]:
         self.note_eager(error)
-        eager: Callable[..., Any] = gm.forward
+        forward: Callable[..., Any] = gm.forward
+
+        def eager(*args: Any) -> Any:
+            self.runs += 1
+            return forward(*args)
+
         return eager
 
     def has_captured(self, origin: tuple[str, str]) -> bool:
@@ -303,10 +314,30 @@ class Compiler:
             f" ({where})" if where else "",
         )
 
-    def note_left(self) -> None:
-        """Count a function that Dynamo has just left to eager PyTorch."""
+    def note_left(self, wholly: bool) -> None:
+        """Count a function that Dynamo has just left to eager PyTorch; `wholly`: no piece ran."""
         reason = _first_line(next(reversed(torch._dynamo.utils.counters["unimplemented"]), ""))
-        self.note_eager(CannotLower(f"a function that the graph breaks in the midst of: {reason}"))
+        reason = f"a function that the graph breaks in the midst of: {reason}"
+        self.note_eager(CannotLower(reason + (self._unheeded() if wholly else "")))
+        if wholly:
+            self.pieces_when_left = len(self.pieces)
+
+    def _unheeded(self) -> str:
+        asked = self.options.memory.asked
+        return "; what was asked of the memory optimizer has no effect" if asked else ""
+
+    def note_all_left(self) -> None:
+        """Count a forward that ran without a piece, and was not said to."""
+        if self.options.fullgraph:
+            raise _C.ORTModuleError(
+                "[ORTMODULE_FULLGRAPH] the whole module must be one graph, but found that Dynamo "
+                "captured nothing of it; unset it to run the module in eager PyTorch"
+            )
+        reason = "the whole module, of which Dynamo captured nothing"
+        if self.runs:
+            reason = "the whole module, which ran compiled before; Dynamo has given it up"
+        self.note_eager(CannotLower(reason + self._unheeded()))
+        self.pieces_when_left = len(self.pieces)
 
     def note_untraced(self, error: Exception) -> None:
         """Count a call that Dynamo failed on."""

@@ -30,6 +30,7 @@ from .backend import (
 )
 from .devices import check_model
 from .dynamo_cache import drop_with, forget, try_again
+from .dynamo_frames import Frames
 from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, training_piece
 from .memory_stats import MemoryStatsPrinter
@@ -131,6 +132,7 @@ class ORTModule(nn.Module):
             own["_memory_stats"] = MemoryStatsPrinter(module, own["_logger"])
         own["_verifier"] = self._new_verifier()
         own["_compiled"] = None
+        own["_frames"] = Frames(own["_compiler"], own["_engine_options"].fullgraph)
         own["_settings"] = dynamo_settings()
         own["_progress"] = Progress(own["_logger"])
         drop_with(self, own["_progress"].captures, own["_compiler"])
@@ -182,6 +184,7 @@ class ORTModule(nn.Module):
         if self._outputs is not None:
             args, kwargs = by_name(self.__signature__, args, kwargs)
         self._compiler.begin_forward()
+        runs = self._compiler.runs
         start, left = time.perf_counter(), functions_left()
         try:
             with self._settings, self._progress:
@@ -197,17 +200,33 @@ class ORTModule(nn.Module):
             # Where the module itself is wrong, eager PyTorch says so, and in fewer words.
             result = self._target()(*args, **kwargs)
             self._compiler.note_untraced(error)
-            left = functions_left()
+            self._frames.failed()
+            runs, left = -1, functions_left()
         except Exception as error:
+            self._frames.failed()
             if all(map(operator.gt, functions_left(), left)):
                 try_again(error)
             raise
         if all(map(operator.gt, functions_left(), left)):
-            self._compiler.note_left()
+            self._compiler.note_left(self._compiler.runs == runs)
+        self._frames.succeeded()
+        if self._compiler.runs == runs and self._compiler.pieces_when_left != len(
+            self._compiler.pieces
+        ):
+            self._note_all_left(result, (args, kwargs))
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
             self._compiler.divide_budget()
             self._announce(time.perf_counter() - start)
         return result
+
+    def _note_all_left(self, result: Any, given: Any) -> None:
+        """No piece ran: said, unless the module had nothing to compute, as an identity has."""
+        known = {id(t) for t in itertools.chain(_tensors(given), self.parameters(), self.buffers())}
+        found = [id(t) for t in _tensors(result, objects=True)]
+        if found and known.issuperset(found):
+            return
+        if found or any(p.requires_grad for p in self.parameters()):
+            self._compiler.note_all_left()
 
     def _target(self, module: nn.Module | None = None) -> Callable[..., Any]:
         """What is captured: the original, or a function that leaves out some of its outputs."""
@@ -229,6 +248,7 @@ class ORTModule(nn.Module):
         compiled: Callable[..., Any] = torch.compile(
             self._target(), backend=self._compiler, fullgraph=self._engine_options.fullgraph
         )
+        self._frames.watch(compiled)
         return compiled
 
     def _announce(self, seconds: float) -> None:
@@ -437,15 +457,18 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
     return twin
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: Any, objects: bool = False) -> Iterator[Tensor]:
+    """Tensors in containers, with `objects` in fields of other objects too."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item)
+            yield from _tensors(item, objects)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from _tensors(item, objects)
+    elif objects and not isinstance(value, (type, nn.Module)):
+        yield from _tensors(getattr(value, "__dict__", None))
 
 
 def _mark_dynamic(tensor: Tensor) -> None:

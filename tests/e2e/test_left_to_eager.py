@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, ORTModuleError, last_run_report
 
 QUIET = DebugOptions(log_level=LogLevel.ERROR)
 
@@ -217,3 +218,158 @@ def test_a_forward_that_raised_is_captured_when_it_is_called_well(
         model(torch.randn(3, 4)).sum().backward()
         report = last_run_report(model)
         assert report["compiled"] and not report["eager_pieces"], report
+
+
+class Stops(nn.Module):
+    """One of a class whose other instances may stop within the loop, which Dynamo cannot capture."""
+
+    def __init__(self, stop: bool) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.stop = stop
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = self.fc(x)
+            if self.stop and x.sum().item() > 1e9:
+                break
+        return x
+
+
+def test_what_one_module_leaves_others_of_its_class_do_not() -> None:
+    torch._dynamo.reset()
+    first, bad = ORTModule(Stops(False), QUIET), ORTModule(Stops(True), QUIET)
+    x = torch.randn(3, 4)
+    first(x)
+    for _ in range(2):
+        bad(x)
+        captures = last_run_report(first)["captures"]
+        forwards = first._compiler.runs
+        first(x).sum().backward()
+        assert first._compiler.runs == forwards + 1
+        assert last_run_report(first)["captures"] == captures
+    second, also_bad = ORTModule(Stops(False), QUIET), ORTModule(Stops(True), QUIET)
+    for model in (second, also_bad):
+        model(x).sum().backward()
+    for model in (first, second):
+        assert last_run_report(model)["compiled"]
+    for model in (bad, also_bad):
+        report = last_run_report(model)
+        assert not report["compiled"] and len(report["eager_pieces"]) == 1, report
+
+
+def test_a_module_without_work_leaves_others_of_torch_nn_alone() -> None:
+    torch._dynamo.reset()
+    x = torch.randn(3, 4)
+    idle = ORTModule(nn.Identity(), QUIET)
+    assert idle(x) is x and not last_run_report(idle)["eager_pieces"]
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    model(x)
+    assert last_run_report(model)["compiled"]
+
+
+def _given_up(model: nn.Module) -> None:
+    """As another user of torch.compile makes Dynamo give up this class's code."""
+    torch._dynamo.eval_frame.skip_code(type(model).forward.__code__)
+
+
+@pytest.mark.parametrize("compiled_before", [False, True])
+def test_a_module_that_runs_wholly_in_eager_is_said(
+    compiled_before: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Stops(False), memory_budget="activations:100%")
+    model._logger.addHandler(caplog.handler)
+    x = torch.randn(3, 4)
+    if compiled_before:
+        model(x)
+        assert last_run_report(model)["compiled"]
+    _given_up(model.module)
+    try:
+        for _ in range(3):
+            torch.testing.assert_close(model(x), model.module(x))
+    finally:
+        torch._dynamo.reset_code(Stops.forward.__code__)
+    report = last_run_report(model)
+    (piece,) = report["eager_pieces"]
+    assert not report["compiled"] and "memory optimizer has no effect" in piece
+    assert ("compiled before" in piece) == compiled_before
+    said = [r for r in caplog.records if "runs in eager PyTorch" in r.getMessage()]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("ORTMODULE_FALLBACK_POLICY", "FALLBACK_DISABLE", "FALLBACK_DISABLE"),
+        ("ORTMODULE_FULLGRAPH", "1", "FULLGRAPH|fullgraph"),
+    ],
+)
+def test_a_module_that_may_not_run_in_eager_raises(
+    name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setenv(name, value)
+    model = ORTModule(Stops(False), QUIET)
+    _given_up(model.module)
+    try:
+        for _ in range(2):
+            # torch 2.13 says it itself.
+            with pytest.raises(RuntimeError, match=says):
+                model(torch.randn(3, 4))
+    finally:
+        torch._dynamo.reset_code(Stops.forward.__code__)
+
+
+class Timed(nn.Module):
+    """Dynamo fails on the format of a number that it does not know, behind the graph break that the
+    clock is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.calls = 0
+        self.took = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        start = time.time()
+        y = self.fc(x)
+        self.took = f"{time.time() - start:.3f}"
+        return y * 2
+
+
+def test_a_failure_of_dynamo_behind_a_break_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Timed(), QUIET)
+    x = torch.randn(3, 4)
+    for step in range(3):
+        torch.testing.assert_close(model(x), model.fc(x) * 2)
+        assert model.calls == step + 1 and float(model.took) >= 0
+    report = last_run_report(model)
+    (piece,) = report["eager_pieces"]
+    assert "it cannot be traced" in piece and not report["compiled"]
+    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_DISABLE")
+    with pytest.raises(ORTModuleError, match="FALLBACK_DISABLE"):
+        ORTModule(Timed(), QUIET)(x)
+    monkeypatch.setenv("ORTMODULE_FULLGRAPH", "1")
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        ORTModule(Timed(), QUIET)(x)
+
+
+def test_a_budget_that_fails_behind_a_break_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Breaks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = x * 2
+            torch._dynamo.graph_break()
+            return self.fc(y).tanh()
+
+    torch._dynamo.reset()
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_STRICT", "1")
+    model = ORTModule(Breaks(), QUIET, memory_budget="activations:1%")
+    with pytest.raises(ORTModuleError, match="memory"):
+        model(torch.randn(3, 4))

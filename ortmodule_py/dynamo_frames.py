@@ -1,0 +1,126 @@
+"""What Dynamo leaves to eager PyTorch, it leaves for one ORTModule alone.
+
+Dynamo marks the code of a function that it cannot capture, and never looks at that code again, for
+whatever module it runs. Here the mark is the module's own: another module of the same class, or of
+another class of torch.nn, which all begin in the same function, is captured as ever.
+
+Where Dynamo itself fails on what stands behind a graph break, part of the module has run, so that
+eager cannot run it all: that function alone is left to eager, and said.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import types
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from .backend import BackendCompilerFailed, CannotTrace, Compiler, RecompileLimit
+
+_dynamo_errors: Any = torch._dynamo.exc
+_RESUMES = "torch_dynamo_resume_in_"
+_LIBRARIES = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+_NOT_OF_THE_FRAME = (
+    BackendCompilerFailed,
+    RecompileLimit,
+    getattr(_dynamo_errors, "ResumePrologueTracingError", BackendCompilerFailed),
+)
+
+
+class Frames:
+    """Stands between Dynamo and its conversion of the frames of one module."""
+
+    def __init__(self, compiler: Compiler, fullgraph: bool) -> None:
+        self._compiler = compiler
+        self._fullgraph = fullgraph
+        self._left: dict[int, types.CodeType] = {}
+        self._new: dict[int, types.CodeType] = {}
+        self._failures: list[Exception] = []
+        self._convert: Any = None
+        self._torchdynamo_orig_backend: Any = None
+
+    def watch(self, compiled: Any) -> None:
+        """See the frames of what `torch.compile` gave; another torch may hide them, and marks stay."""
+        context = getattr(compiled, "dynamo_ctx", None)
+        callback = getattr(context, "callback", None)
+        if callback is None and inspect.isfunction(compiled):
+            callback = inspect.getclosurevars(compiled).nonlocals.get("callback")
+        convert = getattr(callback, "_torchdynamo_orig_backend", None)
+        if isinstance(convert, torch._dynamo.convert_frame.ConvertFrame):
+            self._convert = convert
+            self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend
+            callback._torchdynamo_orig_backend = self  # type: ignore[union-attr]
+
+    def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
+        """Convert a frame, as Dynamo asks."""
+        code = frame.f_code
+        if id(code) in self._left or id(code) in self._new:
+            return _left()
+        counted = torch._dynamo.utils.counters["frames"]
+        converted = counted["ok"]
+        try:
+            result = self._convert(frame, *args, skip=skip + 1, **kwargs)
+        except CannotTrace as error:
+            if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _is_behind(code):
+                raise
+            self._failures.append(error)
+            self._new[id(code)] = code
+            return _left()
+        if result.guarded_code is not None or not result.apply_to_code or not _skips(result):
+            return result
+        if counted["ok"] == converted or _holds_module(frame):
+            self._new[id(code)] = code
+            return replace(result, apply_to_code=False)
+        return result
+
+    def succeeded(self) -> None:
+        """A forward ended well: what was left stays so."""
+        if self._new:
+            self._left.update(self._new)
+            self._new.clear()
+        while self._failures:
+            self._compiler.note_untraced(self._failures.pop())
+
+    def failed(self) -> None:
+        """A forward raised: what was left for that reason is tried again."""
+        self._new.clear()
+        self._failures.clear()
+
+
+def _left() -> Any:
+    result = torch._dynamo.types.ConvertFrameReturn()
+    result.apply_to_code = False
+    return result
+
+
+def _skips(result: Any) -> bool:
+    action: Any = torch._C._dynamo.eval_frame._FrameAction.SKIP
+    return bool(result.frame_exec_strategy.cur_action == action)
+
+
+def _holds_module(frame: Any) -> bool:
+    return any(isinstance(value, nn.Module) for value in frame.f_locals.values())
+
+
+def _is_behind(code: types.CodeType) -> bool:
+    """Whether some of the user's code has run before this frame."""
+    if code.co_name.startswith(_RESUMES):
+        return True
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and not _is_run(frame):
+        if frame.f_code is not code and not frame.f_code.co_filename.startswith(_LIBRARIES):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_run(frame: types.FrameType) -> bool:
+    return frame.f_code.co_name == "_run" and frame.f_code.co_filename == _MODULE
+
+
+_MODULE = os.path.join(os.path.dirname(__file__), "module.py")
