@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from .memory_options import LEVEL
 from .options import EngineOptions
 from .overlap import OverlapGuard
 from .piece_budgets import divide, reserve, trained_before
+from .shared_patch import SharedPatch
 
 _log = logging.getLogger("ortmodule_py")
 
@@ -72,6 +72,12 @@ class Compiler:
     """How many runs of pieces this process had seen when the current forward began."""
     runs: int = 0
     """How often pieces ran, in the engine or, as was said, in eager PyTorch."""
+    parameters: set[int] = field(default_factory=set)
+    """Identities of the parameters that pieces take."""
+    outside: list[str] = field(default_factory=list)
+    """Parameters that were found to be in no piece, although the outputs need them."""
+    layers_piece: EagerPiece | None = None
+    """What was said of them."""
     pieces_when_left: int = -1
     """How many pieces there were when it was said that a forward ran without any of them."""
     earlier_pieces: Sequence[Any] = ()
@@ -98,7 +104,21 @@ class Compiler:
         if self.graph_breaks:
             run = _marking(run, _changing_sizes(gm))
         self.seconds += time.perf_counter() - start
-        return run
+        return self._counted(run)
+
+    def _counted(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """`run`, saying that it ran, and at first with which parameters."""
+        is_first = True
+
+        def counted(*args: Any) -> Any:
+            nonlocal is_first
+            self.runs += 1
+            if is_first:
+                is_first = False
+                self.parameters.update(id(a) for a in args if isinstance(a, torch.nn.Parameter))
+            return run(*args)
+
+        return counted
 
     def _compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         device = piece_device(example_inputs)
@@ -179,7 +199,6 @@ class Compiler:
         call, take_warnings, logger = compiled.__call__, compiled.take_warnings, self.logger
 
         def run(*args: Any) -> Any:
-            self.runs += 1
             result = call(*args)
             for warning in take_warnings():
                 logger.warning("ortmodule_py: %s", warning)
@@ -195,7 +214,6 @@ class Compiler:
 
         def guarded(*args: Any) -> Any:
             if overlap(args):
-                self.runs += 1
                 self.note_eager(shared)
                 return gm.forward(*args)
             return run(*args)
@@ -289,12 +307,7 @@ class Compiler:
 
     def _leave_to_eager(self, gm: fx.GraphModule, error: Exception) -> Callable[..., Any]:
         self.note_eager(error)
-        forward: Callable[..., Any] = gm.forward
-
-        def eager(*args: Any) -> Any:
-            self.runs += 1
-            return forward(*args)
-
+        eager: Callable[..., Any] = gm.forward
         return eager
 
     def has_captured(self, origin: tuple[str, str]) -> bool:
@@ -321,6 +334,21 @@ class Compiler:
         self.note_eager(CannotLower(reason + (self._unheeded() if wholly else "")))
         if wholly:
             self.pieces_when_left = len(self.pieces)
+
+    def note_layers(self, names: Sequence[str], of_all: int) -> None:
+        """Count the layers of parameters that no piece takes, although the outputs need them."""
+        outside = [*self.outside, *(name for name in names if name not in self.outside)]
+        if len(outside) == len(self.outside):
+            return
+        layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in outside))
+        said, more = layers[:_LAYERS_NAMED], len(layers) - _LAYERS_NAMED
+        reason = (
+            f"{len(outside)} of {of_all} parameters are in no compiled piece, but in layers that Dynamo "
+            f"leaves alone: {', '.join(said)}{f' and {more} more' if more > 0 else ''}"
+        )
+        self.note_eager(CannotLower(reason))
+        self.eager_pieces[:] = [p for p in self.eager_pieces if p is not self.layers_piece]
+        self.layers_piece, self.outside = self.eager_pieces[-1], outside
 
     def _unheeded(self) -> str:
         asked = self.options.memory.asked
@@ -362,6 +390,9 @@ class Compiler:
             return
         self.eager_pieces.append(piece)
         self.logger.warning("ortmodule_py: a piece of the model runs in eager PyTorch: %s", piece)
+
+
+_LAYERS_NAMED = 4
 
 
 def _first_line(text: str) -> str:
@@ -455,28 +486,6 @@ _CAPTURES_PER_FUNCTION = 256
 """Captures of one function over all modules of a process, before it is left to eager PyTorch."""
 
 
-class _SharedPatch:
-    """A patch of a configuration that all threads share, as torch before 2.13 has it: the first thread
-    in makes it, the last one out takes it back."""
-
-    def __init__(self, patch: Any) -> None:
-        self._patch = patch
-        self._lock = threading.Lock()
-        self._inside = 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._patch.__enter__()
-            self._inside += 1
-
-    def __exit__(self, *error: Any) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._patch.__exit__(*error)
-
-
 def dynamo_settings(changing_attributes: bool = False) -> Any:
     """Dynamo's configuration while our modules run.
 
@@ -496,7 +505,7 @@ def dynamo_settings(changing_attributes: bool = False) -> Any:
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
-        return _SharedPatch(torch._dynamo.config.patch(**settings))
+        return SharedPatch(torch._dynamo.config.patch(**settings))
     # torch 2.11 cannot write this setting into its own log and prints a traceback instead.
     settings["ignore_logging_functions"] = _logging_functions()
     return torch._dynamo.config.patch(**settings)

@@ -41,6 +41,8 @@ class Frames:
         self._left: dict[int, types.CodeType] = {}
         self._new: dict[int, types.CodeType] = {}
         self._failures: list[Exception] = []
+        self.found_nothing = False
+        """Whether Dynamo found a function of the module in which there is nothing to capture."""
         self._convert: Any = None
         self._torchdynamo_orig_backend: Any = None
 
@@ -75,6 +77,7 @@ class Frames:
             return result
         if counted["ok"] == converted or _holds_module(frame):
             self._new[id(code)] = code
+            self.found_nothing |= counted["ok"] > converted
             return replace(result, apply_to_code=False)
         return result
 

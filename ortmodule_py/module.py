@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import _C
+from . import _C, attention_masks
 from .backend import (
     BackendCompilerFailed,
     CannotTrace,
@@ -37,7 +37,7 @@ from .memory_stats import MemoryStatsPrinter
 from .messages import DEVINFO, module_logger
 from .onnx_files import save_stages
 from .options import DebugOptions, EngineOptions, LogLevel
-from .outputs import by_name, requested_outputs, with_outputs
+from .outputs import by_name, parameters_behind, requested_outputs, with_outputs
 from .progress import Progress
 from .report import RunReport, banner
 from .variables import report_environment
@@ -187,7 +187,7 @@ class ORTModule(nn.Module):
         runs = self._compiler.runs
         start, left = time.perf_counter(), functions_left()
         try:
-            with self._settings, self._progress:
+            with self._settings, attention_masks.taken_as_they_are, self._progress:
                 result = self._compiled(*args, **kwargs)
         except RecompileLimit as error:
             self._compiler.note_eager(error)
@@ -215,6 +215,8 @@ class ORTModule(nn.Module):
         ):
             self._note_all_left(result, (args, kwargs))
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
+            if self._compiler.runs != runs and torch.is_grad_enabled():
+                self._note_layers(result)
             self._compiler.divide_budget()
             self._announce(time.perf_counter() - start)
         return result
@@ -223,10 +225,21 @@ class ORTModule(nn.Module):
         """No piece ran: said, unless the module had nothing to compute, as an identity has."""
         known = {id(t) for t in itertools.chain(_tensors(given), self.parameters(), self.buffers())}
         found = [id(t) for t in _tensors(result, objects=True)]
-        if found and known.issuperset(found):
-            return
-        if found or any(p.requires_grad for p in self.parameters()):
+        idle = known.issuperset(found) if found else self._frames.found_nothing
+        if not idle:
             self._compiler.note_all_left()
+
+    def _note_layers(self, result: Any) -> None:
+        """Layers of torch.nn that Dynamo does not look at where a container of theirs is not captured."""
+        reached = parameters_behind(_tensors(result, objects=True))
+        trained = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        names = [
+            name
+            for name, parameter in trained.items()
+            if id(parameter) in reached and id(parameter) not in self._compiler.parameters
+        ]
+        if names:
+            self._compiler.note_layers(names, len(trained))
 
     def _target(self, module: nn.Module | None = None) -> Callable[..., Any]:
         """What is captured: the original, or a function that leaves out some of its outputs."""

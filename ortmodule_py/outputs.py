@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 VARIABLE = "ORTMODULE_OUTPUTS"
 
@@ -88,3 +88,20 @@ def _check(wanted: tuple[str, ...], known: list[str]) -> None:
             raise ValueError(
                 f"[outputs] an output must be one of {', '.join(known)}, but found {name!r}"
             )
+
+
+def parameters_behind(outputs: Iterable[Tensor]) -> set[int]:
+    """Identities of the leaves that backward from these outputs gives gradients to."""
+    left = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen: set[Any] = set(left)
+    found: set[int] = set()
+    while left:
+        node: Any = left.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            found.add(id(leaf))
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                left.append(following)
+    return found
