@@ -232,7 +232,12 @@ class ORTModule(nn.Module):
     def _note_layers(self, result: Any) -> None:
         """Layers of torch.nn that Dynamo does not look at where a container of theirs is not captured."""
         reached = parameters_behind(_tensors(result, objects=True))
-        trained = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        trained = {
+            name: p
+            for name, p in self.named_parameters()
+            # `torch.func.functional_call` puts tensors in their place.
+            if p.requires_grad and isinstance(p, nn.Parameter)
+        }
         names = [
             name
             for name, parameter in trained.items()
