@@ -9,6 +9,7 @@ import itertools
 import logging
 import operator
 import time
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -47,6 +48,8 @@ _numbers = itertools.count()
 
 _MANY_CAPTURES = 3
 """From here on an integer attribute of a module that has changed may change without a new capture."""
+_MOST_OBJECTS = 10_000
+"""How many objects in a module's outputs are searched for tensors."""
 
 on_first_plan: Callable[[ORTModule], None] | None = None
 """Called after the first training forward of a module; `python -m ortmodule_py.plan` sets it."""
@@ -476,17 +479,23 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
 
 
 def _tensors(value: Any, objects: bool = False) -> Iterator[Tensor]:
-    """Tensors in containers, with `objects` in fields of other objects too."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item, objects)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item, objects)
-    elif objects and not isinstance(value, (type, nn.Module)):
-        yield from _tensors(getattr(value, "__dict__", None))
+    """Tensors in containers, with `objects` in fields of other objects too, which may be in a ring."""
+    left, seen = [value], set[int]()
+    while left:
+        item = left.pop()
+        if isinstance(item, Tensor):
+            yield item
+            continue
+        if objects:
+            if id(item) in seen or len(seen) == _MOST_OBJECTS:
+                continue
+            seen.add(id(item))
+        if isinstance(item, dict):
+            left.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            left.extend(item)
+        elif objects and not isinstance(item, (type, types.ModuleType, nn.Module)):
+            left.append(getattr(item, "__dict__", None))
 
 
 def _mark_dynamic(tensor: Tensor) -> None:
