@@ -20,11 +20,20 @@ Grads hard_tanh_grad(GradContext& c) {
   return {c.emit("Where", {inside, c.dy(), c.literal(0.0, c.dy().dtype())})};
 }
 
+// As an element, since the gradient asks which elements are equal to a bound.
+double bound(TorchCall& t, std::string_view name, DType dtype) {
+  const double given = t.number(name), value = element_value(given, dtype);
+  const bool wraps = dtype == DType::UInt8 && given < 0 && given >= -255;
+  if (!is_floating(dtype) && value != given && !wraps)
+    t.refuse(str("a bound must be a number of type ", name_of(dtype), ", but found ", given));
+  return value;
+}
+
 Values clipped(TorchCall& t, std::string_view min, std::string_view max) {
   const DType dtype = t.output().dtype;
-  Attrs attrs;  // as elements: the gradient asks which elements are equal to a bound
-  if (!t.is_none(min)) attrs.set("min", element_value(t.number(min), dtype));
-  if (!t.is_none(max)) attrs.set("max", element_value(t.number(max), dtype));
+  Attrs attrs;
+  if (!t.is_none(min)) attrs.set("min", bound(t, min, dtype));
+  if (!t.is_none(max)) attrs.set("max", bound(t, max, dtype));
   return {t.emit("Clip", {t.operand("self", dtype)}, std::move(attrs))};
 }
 

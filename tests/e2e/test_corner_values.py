@@ -75,6 +75,14 @@ def test_small_integers_wrap(function: Callable[..., Tensor]) -> None:
     _assert_as_eager(function, torch.tensor([0, 3, 255], dtype=torch.uint8))
 
 
+@pytest.mark.parametrize(("bound", "dtype"), [(300, torch.uint8), (-300, torch.int8)])
+def test_a_bound_that_the_type_does_not_hold(bound: int, dtype: torch.dtype) -> None:
+    x = torch.ones(3, dtype=dtype)
+    for run in (lambda x: x.clamp(bound), ORTModule(Function(lambda x: x.clamp(bound)), QUIET)):
+        with pytest.raises(RuntimeError, match="overflow"):
+            run(x)
+
+
 @pytest.mark.parametrize(
     "function",
     [
