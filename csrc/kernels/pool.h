@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "ir/attr.h"
 #include "kernels/kernel.h"
@@ -79,6 +81,17 @@ struct PoolShape {
             attrs.integers("dilations")[i]};
   }
 };
+
+/// The shape of MaxPool, worked out once per plan.
+inline std::shared_ptr<const void> prepare_max_pool(const StepFacts& facts) {
+  return std::make_shared<const PoolShape>(facts.inputs[0].layout.sizes,
+                                           facts.outputs[0].layout.sizes, facts.node().attrs);
+}
+/// The same of MaxPoolGrad, which goes from dy to dx.
+inline std::shared_ptr<const void> prepare_max_pool_grad(const StepFacts& facts) {
+  return std::make_shared<const PoolShape>(facts.outputs[0].layout.sizes,
+                                           facts.inputs[0].layout.sizes, facts.node().attrs);
+}
 
 /// Results in the memory format of x, the gradient in that of the incoming one.
 inline std::vector<Sizes> pooled_strides(const StepFacts& facts) {

@@ -55,15 +55,14 @@ struct Largest {
 
 template <class T>
 struct Forward {
-  PoolShape shape;
+  const PoolShape& shape;
   const T* x;
   T* y;  // null, like the next two, if nobody reads it: backward may pool again for the places
   int64_t* indices;
   uint8_t* places;
 
   explicit Forward(const KernelArgs& args)
-      : shape(args.facts.inputs[0].layout.sizes, args.facts.outputs[0].layout.sizes,
-              args.facts.node().attrs),
+      : shape(*static_cast<const PoolShape*>(args.prepared)),
         x(args.in[0].as<T>()),
         y(args.out[0].as<T>()),
         indices(args.out[1].as<int64_t>()),
@@ -158,12 +157,11 @@ void max_pool(const KernelArgs& args) {
 // --- gradient ------------------------------------------------------------------------------------
 template <class T>
 struct Backward {
-  PoolShape shape;
+  const PoolShape& shape;
   TensorView dy, places, dx;
 
   explicit Backward(const KernelArgs& args)
-      : shape(args.facts.outputs[0].layout.sizes, args.facts.inputs[0].layout.sizes,
-              args.facts.node().attrs),
+      : shape(*static_cast<const PoolShape*>(args.prepared)),
         dy(args.in[0]),
         places(args.in[1]),
         dx(args.out[0]) {}
@@ -261,6 +259,7 @@ REGISTER_CPU_KERNEL({.op = "MaxPool",
                      .dtypes = kAllFloats,
                      .run = max_pool,
                      .output_strides = pooled_strides,
+                     .prepare = prepare_max_pool,
                      .layout = LayoutRule::MemoryFormat,
                      .leaves_out_unused = true});
 REGISTER_CPU_KERNEL({.op = "MaxPoolGrad",
@@ -268,6 +267,7 @@ REGISTER_CPU_KERNEL({.op = "MaxPoolGrad",
                      .dtypes = kAllFloats,
                      .run = max_pool_grad,
                      .output_strides = pooled_strides,
+                     .prepare = prepare_max_pool_grad,
                      .layout = LayoutRule::MemoryFormat});
 
 }  // namespace

@@ -83,8 +83,7 @@ bool is_pixel_major(const TensorView& t) { return t.strides[1] == 1 && t.sizes[1
 
 void run_max_pool(const KernelArgs& args) {
   const TensorView &x = args.in[0], &y = args.out[0];
-  const PoolShape s(args.facts.inputs[0].layout.sizes, args.facts.outputs[0].layout.sizes,
-                    args.facts.node().attrs);
+  const PoolShape& s = *static_cast<const PoolShape*>(args.prepared);
   const Results results{args.out[1].as<int64_t>(), args.out[2].as<uint8_t>(), Strides(y),
                         is_pixel_major(y)};
   const int64_t count = y.element_count();
@@ -122,8 +121,7 @@ __global__ __launch_bounds__(kThreads) void max_pool_grad_cuda(ORTM_GRID_CONSTAN
 
 void run_max_pool_grad(const KernelArgs& args) {
   const TensorView &dy = args.in[0], &places = args.in[1], &dx = args.out[0];
-  const PoolShape s(args.facts.outputs[0].layout.sizes, args.facts.inputs[0].layout.sizes,
-                    args.facts.node().attrs);
+  const PoolShape& s = *static_cast<const PoolShape*>(args.prepared);
   const Sources from{Strides(dy), Strides(places), Strides(dx), is_pixel_major(dx)};
   const int64_t count = dx.element_count();
   dispatch_float(dy.dtype, [&]<class T> {
@@ -138,6 +136,7 @@ REGISTER_KERNEL({.op = "MaxPool",
                  .dtypes = kAllFloats,
                  .run = run_max_pool,
                  .output_strides = pooled_strides,
+                 .prepare = prepare_max_pool,
                  .layout = LayoutRule::MemoryFormat,
                  .leaves_out_unused = true});
 REGISTER_KERNEL({.op = "MaxPoolGrad",
@@ -146,6 +145,7 @@ REGISTER_KERNEL({.op = "MaxPoolGrad",
                  .dtypes = kAllFloats,
                  .run = run_max_pool_grad,
                  .output_strides = pooled_strides,
+                 .prepare = prepare_max_pool_grad,
                  .layout = LayoutRule::MemoryFormat});
 
 }  // namespace
