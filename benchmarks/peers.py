@@ -39,7 +39,7 @@ from rich.table import Table
 from benchmarks import models, variants
 from benchmarks.peers_chart import draw
 from benchmarks.processes import RESULTS, ROOT, default_core
-from benchmarks.run import ModelRun, machine
+from benchmarks.run import LEAST_ROUND_S, ModelRun, machine
 
 Row = dict[str, Any]
 
@@ -69,7 +69,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--models", nargs="+", default=list(models.NAMES), choices=models.NAMES)
-    parser.add_argument("--steps", type=int, default=3, help="steps per round (3)")
+    parser.add_argument("--steps", type=int, default=3, help="least steps per round (3)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds per variant (5)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for any one answer")
     parser.add_argument("--core", type=int, default=default_core(), help="core to pin to")
@@ -94,6 +94,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--show", nargs="+", type=Path, metavar="JSON", help="print results of former runs"
     )
     options = parser.parse_args(arguments)
+    options.least_s = 0.0 if options.quick else LEAST_ROUND_S
     if options.quick:
         options.steps, options.rounds = 2, 1
     budgets = options.compile_budgets or (("0.5",) if options.quick else COMPILE_BUDGETS)

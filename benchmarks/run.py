@@ -2,7 +2,8 @@
 
 Every (model, variant) has a process of its own, and the variants of a model take turns, round by
 round, so that a machine that slows down slows all of them. A step is forward and backward, with
-gradients that start as None; the optimizer's step is the same for everybody and is left out.
+gradients that start as None; the optimizer's step is the same for everybody and is left out. A
+round has at least ``--steps`` steps and lasts at least a quarter of a second.
 
 Times: processor time per step (median) of a process pinned to one core, wall time per step at
 several threads that do not spin, and the first step, with cold compiler caches, on the one core.
@@ -39,6 +40,8 @@ from benchmarks.processes import RESULTS, WorkerError, WorkerProcess, default_co
 from benchmarks.tables import print_tables
 
 Row = dict[str, Any]
+LEAST_ROUND_S = 0.25
+"""A round of a variant goes on at least so long, so that tiny steps are timed with warm caches."""
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -54,7 +57,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         type=variants.check,
         help=variants.HELP,
     )
-    parser.add_argument("--steps", type=int, default=5, help="steps per round (5)")
+    parser.add_argument("--steps", type=int, default=5, help="least steps per round (5)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds per variant (3)")
     parser.add_argument("--threads", type=int, default=2, help="threads of the wall time (2)")
     parser.add_argument("--timeout", type=float, default=420, help="seconds for any one answer")
@@ -66,8 +69,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--quick", action="store_true", help="one round of two steps, one thread only"
     )
     options = parser.parse_args(arguments)
+    options.least_s = LEAST_ROUND_S
     if options.quick:
-        options.steps, options.rounds, options.threads = 2, 1, 0
+        options.steps, options.rounds, options.threads, options.least_s = 2, 1, 0, 0.0
     return options
 
 
@@ -125,7 +129,9 @@ class ModelRun:
             for worker, row in workers:
                 if row["error"]:
                     continue
-                answer = self._ask(worker, "steps", count=self.options.steps)
+                answer = self._ask(
+                    worker, "steps", count=self.options.steps, least_s=self.options.least_s
+                )
                 if answer is not None:
                     times.setdefault(worker.variant, []).extend(answer[key])
         for variant, values in times.items():

@@ -77,9 +77,15 @@ class Worker:
         report = variants.report(self.run, self.variant)
         return answer | {"stages_ms": report.get("stages_ms", {})}
 
-    def steps(self, count: int) -> Answer:
-        """Forward and backward ``count`` times, each timed; gradients start as None."""
-        times = [self._timed_step() for _ in range(count)]
+    def steps(self, count: int, least_s: float = 0.0) -> Answer:
+        """Forward and backward, each timed; gradients start as None.
+
+        At least ``count`` steps and ``least_s`` seconds: a turn of a few short steps would time
+        the caches that the variant before has emptied.
+        """
+        times: list[tuple[float, float]] = []
+        while len(times) < count or sum(wall for wall, _ in times) < least_s:
+            times.append(self._timed_step())
         return {"wall_ms": [t[0] * 1e3 for t in times], "processor_ms": [t[1] * 1e3 for t in times]}
 
     def warm(self) -> Answer:
