@@ -34,7 +34,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from . import composite_parts, float_arguments, float_rewrites
+from . import composite_parts, float_arguments, float_rewrites, recurrent_layers
 from .eager_strides import with_eager_strides
 from .graph_builder import CannotLower
 
@@ -257,9 +257,19 @@ _INTERPOLATIONS = (
     torch.ops.aten._upsample_bilinear2d_aa,
     torch.ops.aten._upsample_bicubic2d_aa,
 )
+
+
+def _recurrent(operator: Any) -> _Change:
+    def change(_: DispatchKey, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        stacked = recurrent_layers.with_dropout(operator, kernel)
+        return _in_bfloat16(stacked) if operator == torch.ops.aten.lstm.input else stacked
+
+    return change
+
+
 _EAGER_KERNELS: dict[Any, _Change] = {
     torch.ops.aten.dropout.default: lambda *_: _dropout,
-    torch.ops.aten.lstm.input: lambda _, kernel: _in_bfloat16(kernel),
+    **{operator: _recurrent(operator) for operator in recurrent_layers.OPERATORS},
     # The parts sum over target positions behind the first -1, too (torch 2.13).
     torch.ops.aten.multilabel_margin_loss_forward.default: _whole,
     # The parts multiply by 0, so that the gradient is NaN where an infinite one arrives.

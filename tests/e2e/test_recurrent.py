@@ -39,3 +39,46 @@ def test_values_and_gradients(kind: type[nn.RNNBase], batch_first: bool) -> None
     assert last_run_report(model)["compiled"]
     with torch.no_grad():
         torch.testing.assert_close(model(x).double(), exact(x.double()), rtol=1e-5, atol=1e-5)
+
+
+class Stacked(nn.Module):
+    """Three layers with dropout between them."""
+
+    def __init__(self, kind: type[nn.RNNBase], **options: bool) -> None:
+        super().__init__()
+        self.rnn = kind(4, 6, num_layers=3, dropout=0.5, **options)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y, final = self.rnn(x)
+        return y, *(final if isinstance(final, tuple) else (final,))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch_first", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_dropout_between_layers(
+    kind: type[nn.RNNBase], bidirectional: bool, batch_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's Python kernels of stacked layers leave it out."""
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = Stacked(kind, bidirectional=bidirectional, batch_first=batch_first)
+    module = copy.deepcopy(eager)
+    model = ORTModule(module)
+    x = torch.randn(3, 5, 4)
+    for mode in (True, False):
+        eager.train(mode)
+        model.train(mode)
+        results = []
+        for run in (eager, model):
+            torch.manual_seed(3)
+            run.zero_grad()
+            outputs = run(x)
+            sum(value.square().sum() for value in outputs).backward()
+            results.append(outputs)
+        for mine, wanted in zip(results[1], results[0], strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-5)
+        for (name, mine), theirs in zip(module.named_parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5, msg=name)
+    assert last_run_report(model)["compiled"]
