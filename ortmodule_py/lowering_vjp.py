@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._decomp.decompositions import affine_grid_generator
 
 from .graph_builder import CannotLower
 from .lowering_floats import changes
@@ -151,7 +153,7 @@ class JointTrace:
         floats = [
             i
             for i, value in enumerate(values)
-            if isinstance(value, Tensor) and value.is_floating_point()
+            if isinstance(value, Tensor) and value.is_floating_point() and _is_read(node, i)
         ]
         inputs = [
             i
@@ -168,12 +170,28 @@ class JointTrace:
         return _split(traced, len(values), found, inputs, positions)
 
 
+def _is_read(node: fx.Node, output: int) -> bool:
+    """Whether a gradient can come to this output.
+
+    Zeros are no substitute: eigenvectors without a gradient leave out a division by the differences
+    of eigenvalues, with one of zeros it is 0 / 0.
+    """
+    return any(
+        user.target != operator.getitem or (user.args[1] == output and user.users)
+        for user in node.users
+    )
+
+
 def _copy(operand: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return operand.clone().copy_(src, non_blocking)
 
 
-# What functionalization made of an operator in place, and autograd does not know.
-_DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {torch.ops.aten.copy.default: _copy}
+_DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
+    # What functionalization made of an operator in place, and autograd does not know.
+    torch.ops.aten.copy.default: _copy,
+    # Its backward takes no symbolic sizes.
+    torch.ops.aten.affine_grid_generator.default: affine_grid_generator,
+}
 
 
 def joint_function(

@@ -46,7 +46,7 @@ class Enlarged(nn.Module):
         return F.interpolate(self.conv(x), **self.options).relu()
 
 
-def _assert_as_eager(module: Enlarged, model: ORTModule, x: Tensor) -> None:
+def _assert_as_eager(module: nn.Module, model: ORTModule, x: Tensor) -> None:
     twin = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     x.requires_grad_()
     module.zero_grad()
@@ -94,3 +94,27 @@ def test_it_stays_whole(mode: str, rank: int) -> None:
     (piece,) = model._compiler.pieces
     text = piece.compiled.text("exported")
     assert text.count("= Resize<") == 1 and "Gather" not in text, text
+
+
+class SpatialTransformer(nn.Module):
+    """Bends its image by an affine map that it computes (Jaderberg et al., 2015)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Linear(3 * 6 * 5, 6)
+        nn.init.normal_(self.place.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        theta = self.place(x.flatten(1)).view(-1, 2, 3) + torch.eye(2, 3)
+        return F.grid_sample(x, F.affine_grid(theta, x.shape, align_corners=False))
+
+
+@pytest.mark.filterwarnings("ignore:Default grid_sample")
+def test_affine_grid_of_changing_sizes() -> None:
+    """Its backward in C++ takes no symbolic sizes."""
+    module = SpatialTransformer()
+    model = ORTModule(copy.deepcopy(module))
+    for batch in (4, 3, 1):
+        _assert_as_eager(module, model, torch.randn(batch, 3, 6, 5))
+    report = last_run_report(model)
+    assert report["compiled"] and report["captures"] <= 2

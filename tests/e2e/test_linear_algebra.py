@@ -11,6 +11,36 @@ from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
 
+SPECTRA: dict[str, Callable[[Tensor], Tensor]] = {
+    "eigvalsh": lambda w: torch.linalg.eigvalsh(w @ w.mT).max(),
+    "svdvals": lambda w: torch.linalg.svdvals(w).square().sum(),
+    "nuclear norm": lambda w: torch.linalg.matrix_norm(w, "nuc"),
+    "spectral norm": lambda w: torch.linalg.matrix_norm(w, 2),
+}
+
+
+class _Spectrum(nn.Module):
+    def __init__(self, use: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight, self.use = nn.Parameter(2 * torch.eye(4)), use
+
+    def forward(self) -> Tensor:
+        return self.use(self.weight)
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_equal_eigenvalues(name: str) -> None:
+    """Vectors that nobody reads have no gradient, and no 0 / 0 in it."""
+    torch._dynamo.reset()
+    module = _Spectrum(SPECTRA[name])
+    model = ORTModule(copy.deepcopy(module))
+    module().backward()
+    model().backward()
+    assert module.weight.grad is not None and model.weight.grad is not None
+    assert module.weight.grad.isfinite().all()
+    torch.testing.assert_close(model.weight.grad, module.weight.grad)
+    assert last_run_report(model)["compiled"]
+
 
 class _Solving(nn.Module):
     def __init__(self, solve: Callable[[Tensor], Tensor]) -> None:
