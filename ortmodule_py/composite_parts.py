@@ -3,7 +3,8 @@
 Dropout of whole channels and for self-normalizing networks: torch's parts draw into a tensor that its
 trace believes to need a gradient. These are the formulas of `_dropout_impl` in
 ATen/native/Dropout.cpp, with the same draws in the same order. `fill_diagonal_`: torch's parts address
-the diagonal by strides in memory, which a functional graph cannot say.
+the diagonal by strides in memory, which a functional graph cannot say. `rrelu`: torch's parts hand a
+tensor to be drawn into along where nothing is drawn, too.
 """
 
 from __future__ import annotations
@@ -63,6 +64,22 @@ def _fill_diagonal(input: Tensor, fill_value: float, wrap: bool = False) -> Tens
     return input.masked_fill_(diagonal, fill_value)
 
 
+def _rrelu(
+    input: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    if not training:
+        return torch.nn.functional.leaky_relu(input, (lower + upper) / 2)
+    noise = torch.empty_like(input)
+    result: Tensor = torch.ops.aten.rrelu_with_noise(
+        input, noise, lower, upper, training, generator
+    )
+    return result
+
+
 _FEATURE = _parts(channels=True)
 _ALPHA_PARTS = _parts(alpha=True)
 _FEATURE_ALPHA = _parts(channels=True, alpha=True)
@@ -75,5 +92,7 @@ PARTS: dict[Any, Callable[..., Tensor]] = {
     torch.ops.aten.feature_alpha_dropout.default: _FEATURE_ALPHA,
     torch.ops.aten.feature_alpha_dropout_.default: _in_place(_FEATURE_ALPHA),
     torch.ops.aten.fill_diagonal_.default: _fill_diagonal,
+    torch.ops.aten.rrelu.default: _rrelu,
+    torch.ops.aten.rrelu_.default: lambda input, *rest: input.copy_(_rrelu(input, *rest)),
 }
 """Parts by operator."""

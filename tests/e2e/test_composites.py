@@ -92,6 +92,12 @@ def test_the_gradient_of_a_filled_diagonal(kind: str) -> None:
     _same_step(Images(DIAGONALS[kind]), torch.randn(4, 3, 6, 6))
 
 
+def test_rrelu_that_draws_nothing() -> None:
+    """In evaluation it is a leaky ReLU, changed in place or not."""
+    use = lambda y: F.rrelu(y, training=False) + F.rrelu_(y * 1, 0.1, 0.2)  # noqa: E731
+    _same_step(Images(use), torch.randn(4, 3, 6, 6))
+
+
 @pytest.mark.parametrize("target", [[2, 0, -1, 0], [1, -1, 3, 3], [-1, 0, 0, 0], [3, 2, 1, 0]])
 def test_targets_behind_the_end_do_not_count(target: list[int]) -> None:
     labels = torch.tensor([target])
