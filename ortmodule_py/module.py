@@ -353,6 +353,16 @@ class ORTModule(nn.Module):
     def __getitem__(self, key: Any) -> Any:
         return self._original[key]
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._original[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._original[key]
+
+    def __iadd__(self, other: Any) -> Any:
+        result = operator.iadd(self._original, other)
+        return self if result is self._original else result
+
     def __len__(self) -> int:
         return len(self._original)
 
