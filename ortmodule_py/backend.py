@@ -316,7 +316,7 @@ class Compiler:
 
     def note_fixed_number(self, name: str, origin: tuple[str, str]) -> None:
         """Say once that this call of `name` makes a capture of each value of a number."""
-        where = " ".join(part for part in origin if part)
+        where = ", ".join(part for part in origin if part)
         if (name, where) in self.fixed_numbers:
             return
         self.fixed_numbers.add((name, where))
@@ -379,7 +379,7 @@ class Compiler:
         if isinstance(error, RecompileLimit):
             reason = f"a function was captured {_CAPTURES_PER_FUNCTION} times, which is the limit"
             _silence_limit_warnings()
-        origin = " ".join(part for part in getattr(error, "origin", ()) if part)
+        origin = ", ".join(part for part in getattr(error, "origin", ()) if part)
         piece = EagerPiece(reason, origin)
         if not self.options.eager_allowed:
             raise _C.ORTModuleError(
