@@ -189,7 +189,8 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
   if (!budget) return memory_choice_->decisions;
   if (!known_shape) return fit_to_budget(request, *budget);
   if (memory_choice_->fits) return memory_choice_->decisions;
-  const bool first = corrections_ == 0 && others_bytes_ == 0 && !options_.memory.mid_training;
+  const bool first =
+      corrections_ == 0 && options_.memory.other_pieces_bytes == 0 && !options_.memory.mid_training;
   return least_of(*memory_choice_, *budget, first || options_.memory.strict);
 }
 
@@ -240,11 +241,10 @@ void Session::observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t meas
 void Session::leave_to_others(int64_t bytes, bool lenient) {
   const std::lock_guard lock(mutex_);
   lenient_ = lenient;
-  const int64_t more = bytes - others_bytes_;
+  const int64_t more = bytes - options_.memory.other_pieces_bytes;
   if (!options_.memory.budget_bytes || more == 0) return;
   *options_.memory.budget_bytes -= more;
-  options_.memory.reserved_bytes += more;
-  others_bytes_ = bytes;
+  options_.memory.other_pieces_bytes = bytes;
   plans_.clear();
   if (first_request_) forget_figures();
 }

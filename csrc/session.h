@@ -136,7 +136,6 @@ class Session {
   std::optional<MemoryChoice> memory_choice_;
   std::optional<PlanRequest> first_request_;
   std::vector<std::string> warnings_;
-  int64_t others_bytes_ = 0;  // of the budget
   bool lenient_ = false;
   int corrections_ = 0;  // plans made anew since libraries took more than they had declared
   PassReport forward_report_;

@@ -277,7 +277,8 @@ class Compiler:
             return
         text = (
             f"[memory budget] the step must fit {self.shared_budget_bytes} bytes, but found "
-            f"that its pieces, which the graph breaks part, together take at least {peak} bytes; "
+            f"that its pieces, which the graph breaks part, may together take {peak} bytes at the "
+            "least; "
             "use a smaller batch, a larger budget, or take the graph breaks out"
         )
         if self.options.memory.strict:

@@ -140,5 +140,19 @@ TEST(Budget, LooksAtFewPlansAndNeverPastASmallerBudget) {
   }
 }
 
+TEST(Budget, SaysWhoHoldsTheRest) {
+  MemoryOptions options;
+  EXPECT_EQ(over_budget_text(options, 50, 80),
+            "[memory budget] the step must fit 50 bytes, but found that 80 bytes is the least that "
+            "this model reaches for these shapes; use a smaller batch or a budget of at least 80 "
+            "bytes");
+  options.other_pieces_bytes = 7;
+  const std::string text = over_budget_text(options, 43, 80);
+  EXPECT_NE(text.find("other pieces of the forward, between graph breaks, keep another 7 bytes"),
+            std::string::npos);
+  EXPECT_EQ(text.find("optimizer state"), std::string::npos);
+  EXPECT_NE(text.find("at least 87 bytes"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace ortmodule

@@ -313,10 +313,13 @@ std::string over_budget_text(const MemoryOptions& options, int64_t budget_bytes,
   std::string text =
       str("[memory budget] the step must fit ", budget_bytes, " bytes, but found that ", peak_bytes,
           " bytes is the least that this model reaches for these shapes");
-  const int64_t least = peak_bytes + options.reserved_bytes;
+  const int64_t least = peak_bytes + options.reserved_bytes + options.other_pieces_bytes;
   if (options.reserved_bytes > 0)
     text += str(" (parameters, buffers and optimizer state take another ", options.reserved_bytes,
                 " bytes of the budget)");
+  if (options.other_pieces_bytes > 0)
+    text += str(" (other pieces of the forward, between graph breaks, keep another ",
+                options.other_pieces_bytes, " bytes of the budget)");
   return text + str("; use a smaller batch or a budget of at least ", least, " bytes");
 }
 

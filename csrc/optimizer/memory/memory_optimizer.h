@@ -26,8 +26,10 @@ struct MemoryOptions {
   std::vector<ConfigElement> config;
   std::optional<int64_t> budget_bytes;    // of Plan::peak_bytes
   std::optional<double> budget_fraction;  // of the peak without the optimizer
-  /// What the user's budget holds besides `budget_bytes`: only for messages.
+  /// What the user's budget holds besides `budget_bytes`, for messages: parameters, buffers and
+  /// optimizer state, and what other pieces of the forward keep, which graph breaks part.
   int64_t reserved_bytes = 0;
+  int64_t other_pieces_bytes = 0;
   MachineRates rates;
   bool strict = false;  // a later, larger shape that does not fit is an error, not a warning
   /// Other captures of the module trained before this one: its first shape is a later one, too.
