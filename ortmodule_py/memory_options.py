@@ -179,10 +179,9 @@ def parse_config(text: str) -> list[ConfigElement]:
     if text.startswith("["):
         return _from_json(text, "its value")
     if _looks_like_path(text):
-        path = Path(text).expanduser()
         try:
-            content = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            content = Path(text).expanduser().read_text(encoding="utf-8")
+        except (OSError, RuntimeError, UnicodeDecodeError) as error:
             raise ValueError(
                 f"[{CONFIG}] the file {text!r} must be readable, but found: "
                 f"{getattr(error, 'strerror', None) or error}; write a JSON list of "
@@ -194,7 +193,14 @@ def parse_config(text: str) -> list[ConfigElement]:
 
 def _looks_like_path(text: str) -> bool:
     """An element ends in `:strategy:count`; anything else names a file."""
-    return text.endswith(".json") or Path(text).is_file() or ":" not in text
+    return text.endswith(".json") or ":" not in text or _is_file(text)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # longer than a path may be
+        return False
 
 
 def _from_json(content: str, source: str) -> list[ConfigElement]:

@@ -42,6 +42,8 @@ BAD = [
     (CONFIG, "BiasGelu+:1:-1,Cast+:9:-1", "'Cast+:9:-1'"),
     (CONFIG, "missing.json", "'missing.json'"),
     (CONFIG, "no/such/folder/mem_opt.json", "No such file"),
+    (CONFIG, "x" * 300, "File name too long"),
+    (CONFIG, "~no-such-user/mem_opt.json", "home directory"),
     (CONFIG, "[1, 2]", "1"),
     (CONFIG, '["BiasGelu+:1:-1"', "JSON"),
     (CONFIG, '[["BiasGelu+:1:-1"]]', "each element must be a string"),
@@ -128,6 +130,8 @@ def test_forms_of_a_config() -> None:
     ] == wanted
     assert [str(e) for e in parse_config("Reshape+Where+:1:-1")] == ["Reshape+Where+:1:-1"]
     assert parse_config("[]") == []
+    many = ["FusedMatMul+Add+Transpose+SkipLayerNormalization+:1:-1"] * 200  # no path is as long
+    assert [str(e) for e in parse_config(",".join(many))] == many
 
 
 def test_forms_of_a_budget() -> None:
