@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from .memory_report import plan_rows, training_piece
+from .observation import Generators
+from .verifier import ModuleState
+
+if TYPE_CHECKING:
+    from .module import ORTModule
 
 _LARGEST = 10
 
@@ -81,7 +83,8 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
     """Explain the memory of `model`'s training step.
 
     Before the first step give a batch: `explain(model, *batch)` runs one forward with it and puts
-    buffers and random generators back as they were. After a step, `explain(model)` is enough.
+    the module's tensors and attributes and the random generators back as they were. After a step,
+    `explain(model)` is enough.
 
     Raises:
         TypeError: `model` is not an ORTModule.
@@ -93,8 +96,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
     if not isinstance(model, ORTModule):
         raise TypeError(f"[explain] model must be an ORTModule, but found {type(model).__name__}")
     if args or kwargs:
-        with _left_as_found(model.module), torch.enable_grad():
-            model(*args, **kwargs)
+        _run_once(model, args, kwargs)
     piece = training_piece(model._compiler)
     if piece is None:
         eager = [piece.reason for piece in model._compiler.eager_pieces]
@@ -106,17 +108,15 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
     return _explanation(piece, model._engine_options.memory)
 
 
-@contextmanager
-def _left_as_found(module: nn.Module) -> Iterator[None]:
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    random_state = torch.random.get_rng_state()
+def _run_once(model: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A training forward that leaves no trace but its plan: not in the verifier's count either."""
+    generators, state = Generators(), ModuleState(model.module)
     try:
-        yield
+        with torch.enable_grad():
+            model._run(*args, **kwargs)
     finally:
-        torch.random.set_rng_state(random_state)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+        state.restore()
+        generators.restore()
 
 
 def _explanation(piece: Any, request: Any) -> Explanation:

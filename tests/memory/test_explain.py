@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, explain
 from tests.memory.small_models import make
@@ -42,6 +43,37 @@ def test_explain_before_the_first_step_changes_nothing() -> None:
     alive = sum(item["bytes"] for item in explanation.largest_at_peak)
     assert 0 < alive <= explanation.peak_bytes
     assert any(item["module"] and item["source"] for item in explanation.largest_at_peak)
+
+
+class Remembering(nn.Module):
+    """Changes what it holds by assignment, in a container, and with Python's own generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("average", torch.zeros(4))
+        self.steps = 0
+        self.seen: list[float] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        self.average = 0.9 * self.average + 0.1 * y.detach().mean(0)
+        self.steps += 1
+        self.seen.append(1.0)
+        return (y - self.average).pow(2).mean()
+
+
+def test_explain_leaves_what_forward_assigns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", "2")
+    module = Remembering()
+    average = module.average
+    model = ORTModule(module)
+    explain(model, torch.randn(3, 4))
+    assert module.average is average and not average.any()
+    assert module.steps == 0 and module.seen == []
+    assert model._verifier is not None and model._verifier._forwards == 0
+    model(torch.randn(3, 4)).backward()
+    assert module.steps == 1 and module.average.any()
 
 
 @pytest.mark.slow
