@@ -88,24 +88,41 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
 
     Raises:
         TypeError: `model` is not an ORTModule.
-        RuntimeError: no batch was given and no training forward has run, or the module was left to
-            eager PyTorch.
+        RuntimeError: no batch was given and no training forward has run, or eager PyTorch runs the
+            module, or it is called under `torch.inference_mode()` with a batch.
     """
     from .module import ORTModule
 
     if not isinstance(model, ORTModule):
         raise TypeError(f"[explain] model must be an ORTModule, but found {type(model).__name__}")
-    if args or kwargs:
+    given = bool(args or kwargs)
+    if given and torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "[explain] the batch must be one to train with, but found torch.inference_mode(), where "
+            "autograd records nothing; call explain outside of it"
+        )
+    if given and not model._engine_options.bypass:
         _run_once(model, args, kwargs)
     piece = training_piece(model._compiler)
     if piece is None:
-        eager = [piece.reason for piece in model._compiler.eager_pieces]
-        why = f"eager PyTorch runs it: {eager[0]}" if eager else "it has run no training forward"
-        raise RuntimeError(
-            f"[explain] the module must have a plan, but found none: {why}; give a batch, as in "
-            "explain(model, *batch)"
-        )
+        raise RuntimeError(f"[explain] {why_no_plan(model, given)}")
     return _explanation(piece, model._engine_options.memory)
+
+
+def why_no_plan(model: ORTModule, ran: bool) -> str:
+    """Why nothing of `model` is planned for training, and what to do; `ran`: a batch was there."""
+    rule = "the module must have a plan, but found"
+    if model._engine_options.bypass:
+        return f"{rule} ORTMODULE_BYPASS=1, with which eager PyTorch runs it; unset it"
+    left = model._compiler.eager_pieces
+    if left:
+        return (
+            f"{rule} that eager PyTorch runs it: {left[0]}; take out of it what cannot be compiled, as "
+            "no plan is made for eager PyTorch"
+        )
+    if ran:
+        return f"{rule} that its forward has nothing to compute; give a module that has"
+    return f"{rule} that it has run no training forward; give a batch, as in explain(model, *batch)"
 
 
 def _run_once(model: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -106,6 +106,26 @@ def test_explain_without_a_plan_says_what_to_do() -> None:
         explain(torch.nn.Linear(2, 2))
 
 
+def test_explain_says_why_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3, 2)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="call explain outside of it"):
+        explain(ORTModule(nn.Linear(2, 2)), x)
+    with pytest.raises(RuntimeError, match="nothing to compute"):
+        explain(ORTModule(nn.Identity()), x)
+    with pytest.raises(RuntimeError, match=r"eager PyTorch runs it: .*; take out") as left:
+        explain(ORTModule(LeftToEager()), x)
+    assert "give a batch" not in str(left.value)
+    monkeypatch.setenv("ORTMODULE_BYPASS", "1")
+    with pytest.raises(RuntimeError, match=r"found ORTMODULE_BYPASS=1, .*; unset it"):
+        explain(ORTModule(nn.Linear(2, 2)), x)
+
+
+class LeftToEager(nn.Module):
+    @torch._dynamo.disable
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * x).sum()
+
+
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
