@@ -51,8 +51,8 @@ _MANY_CAPTURES = 3
 _MOST_OBJECTS = 10_000
 """How many objects in a module's outputs are searched for tensors."""
 
-on_first_plan: Callable[[ORTModule], None] | None = None
-"""Called after the first training forward of a module; `python -m ortmodule_py.plan` sets it."""
+on_training_forward: Callable[[ORTModule], None] | None = None
+"""Called after each training forward, planned or not; `python -m ortmodule_py.plan` sets it."""
 
 # What nn.Module answers itself but the wrapped module must answer, so that keys, parameters and
 # structure are those of the original.
@@ -167,13 +167,16 @@ class ORTModule(nn.Module):
         if torch.compiler.is_dynamo_compiling():
             # An outer ORTModule captures the original; to any other compiler this is a call out.
             return self._target()(*args, **kwargs) if self._is_part else _apart(self, args, kwargs)
-        if self._verifier is not None and self.training and torch.is_grad_enabled():
+        trains = self.training and torch.is_grad_enabled()
+        if self._verifier is not None and trains:
             self._verifier.before_forward(args, kwargs)
-        if self._memory_stats is None:
-            return self._run(*args, **kwargs)
-        self._memory_stats.before_forward()
+        if self._memory_stats is not None:
+            self._memory_stats.before_forward()
         result = self._run(*args, **kwargs)
-        self._memory_stats.after_forward(result, self.training and torch.is_grad_enabled())
+        if self._memory_stats is not None:
+            self._memory_stats.after_forward(result, trains)
+        if on_training_forward is not None and trains:
+            on_training_forward(self)
         return result
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
@@ -284,8 +287,6 @@ class ORTModule(nn.Module):
             self._logger.warning("%s", line)
         if mode == "training":
             self._announce_memory()
-            if on_first_plan is not None and training_piece(self._compiler) is not None:
-                on_first_plan(self)
 
     def _announce_memory(self) -> None:
         """The table of plans: always if anything was asked, else its best rows."""

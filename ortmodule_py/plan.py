@@ -10,17 +10,84 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from . import module as module_file
+from .explain import why_no_plan
 from .memory_report import plan_rows, table_lines, training_piece
+from .options import EngineOptions
 
 
-class _Planned(BaseException):
+class _Stopped(BaseException):
     """Leaves the script; no `except Exception` of it stops this."""
+
+
+class _Watch:
+    """Ends a script at its first plan, and at an optimizer step that comes without one.
+
+    An exception lets the script's own `finally` run. A bare `except` takes it, and would train on:
+    from then on the next call of any module or optimizer ends the process.
+    """
+
+    def __init__(self, finish: Callable[[], int]) -> None:
+        self._finish = finish
+        self.planned: Any = None
+        """The first module with a plan."""
+        self.unplanned: Any = None
+        """The last one that ran a training forward without."""
+        self.stopped = False
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> _Watch:
+        module_file.on_training_forward = self._after_forward
+        self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        module_file.on_training_forward = None
+        for hook in self._hooks:
+            hook.remove()
+
+    def _after_forward(self, model: Any) -> None:
+        if training_piece(model._compiler) is None:
+            self.unplanned = model
+            return
+        if self.planned is None:
+            self.planned = model
+        self._stop()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        if self.stopped or any(p.grad is not None for p in parameters):
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        if self.stopped:
+            self._leave()
+        self.stopped = True
+        self._hooks.append(register_module_forward_pre_hook(self._leave))
+        raise _Stopped
+
+    def _leave(self, *_: Any) -> NoReturn:
+        """No exception: the script caught the last one as well."""
+        code = 1
+        try:
+            code = self._finish()
+        except SystemExit as wrong:
+            code = wrong.code if isinstance(wrong.code, int) else 1
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,10 +101,41 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Everything that can be known to be wrong before the script starts."""
+    if (options.select is None) != (options.out is None):
+        parser.error("--select and --out belong together")
+    if options.select is not None:
+        if re.fullmatch(r"\s*[1-9][0-9]*\s*(,\s*[1-9][0-9]*\s*)*", options.select) is None:
+            parser.error(
+                "--select takes row numbers from 1 on, separated by commas, but found "
+                f"{options.select!r}; write it as in --select 1,3"
+            )
+        folder = options.out.parent
+        if not os.access(folder, os.W_OK) or not folder.is_dir():
+            parser.error(
+                f"--out must be in a folder that can be written, but found {str(folder)!r}; make it "
+                "or name another"
+            )
+        if options.out.is_dir():
+            parser.error(f"--out must be a file, but found the folder {str(options.out)!r}")
+    if not Path(options.script).is_file():
+        parser.error(f"the script must be a file, but found {options.script!r}")
+    try:
+        bypass = EngineOptions.from_environment().bypass
+    except ValueError as error:
+        parser.error(str(error))
+    if bypass:
+        parser.error(
+            "[ORTMODULE_BYPASS] plans are those of the engine, but found ORTMODULE_BYPASS=1, with "
+            "which eager PyTorch would train the script; unset it"
+        )
+
+
 def _selected(text: str, rows: list[dict[str, Any]], parser: argparse.ArgumentParser) -> list[str]:
     chosen = []
     for part in text.split(","):
-        if not part.strip().isdigit() or not 1 <= int(part) <= len(rows):
+        if int(part) > len(rows):
             parser.error(f"--select takes row numbers from 1 to {len(rows)}, but found {part!r}")
         chosen.append(rows[int(part) - 1]["config"])
     return chosen
@@ -47,32 +145,30 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; the exit code is 1 if the script ended without a planned forward."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if (options.select is None) != (options.out is None):
-        parser.error("--select and --out belong together")
-    if not Path(options.script).is_file():
-        parser.error(f"the script must be a file, but found {options.script!r}")
-    planned: list[Any] = []
-
-    def stop(model: Any) -> NoReturn:
-        planned.append(model)
-        raise _Planned
-
-    module_file.on_first_plan = stop
+    _check(options, parser)
     sys.argv = [options.script, *options.arguments]
     sys.path.insert(0, str(Path(options.script).resolve().parent))
     os.environ.setdefault("ORTMODULE_LOG_LEVEL", "ERROR")
-    try:
-        runpy.run_path(options.script, run_name="__main__")
-    except _Planned:
-        pass
-    finally:
-        module_file.on_first_plan = None
-    if not planned:
-        print(f"{options.script} ended before an ORTModule ran a training forward", file=sys.stderr)
+    with _Watch(lambda: _finish(watch, options, parser)) as watch:
+        try:
+            runpy.run_path(options.script, run_name="__main__")
+        except BaseException:
+            if not watch.stopped:  # else it follows from the stop
+                raise
+    return _finish(watch, options, parser)
+
+
+def _finish(watch: _Watch, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Print and write what was found."""
+    if watch.planned is None:
+        event = "came to an optimizer step" if watch.stopped else "ended"
+        why = f"{options.script} {event} before an ORTModule ran a training forward"
+        if watch.unplanned is not None:
+            why = f"[plan] {why_no_plan(watch.unplanned, ran=True)}"
+        print(why, file=sys.stderr)
         return 1
-    model = planned[0]
-    piece = training_piece(model._compiler)
-    request = model._engine_options.memory
+    piece = training_piece(watch.planned._compiler)
+    request = watch.planned._engine_options.memory
     print("\n".join(table_lines(piece, request)))
     if options.select is not None:
         chosen = _selected(options.select, plan_rows(piece, request), parser)

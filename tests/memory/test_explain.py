@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule, explain
+from ortmodule_py import ORTModule, explain, plan
 from tests.memory.small_models import make
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +124,75 @@ class LeftToEager(nn.Module):
     @torch._dynamo.disable
     def forward(self, x: Tensor) -> Tensor:
         return (x * x).sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "message"),
+    [
+        (["--select", "1", "--out", "absent/out.json"], {}, "found 'absent'; make it"),
+        (["--select", "1", "--out", "."], {}, "found the folder '.'"),
+        (["--select", "1,,2", "--out", "out.json"], {}, "but found '1,,2'"),
+        (["--select", "0", "--out", "out.json"], {}, "but found '0'"),
+        (["--select", "x", "--out", "out.json"], {}, "but found 'x'"),
+        ([], {"ORTMODULE_BYPASS": "1"}, "found ORTMODULE_BYPASS=1"),
+        ([], {"ORTMODULE_MEMORY_OPT_LEVEL": "7"}, "but found '7'"),
+    ],
+)
+def test_plan_command_refuses_before_the_script_starts(
+    options: list[str],
+    environment: dict[str, str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("raise AssertionError('it ran')\n")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        plan.main([*options, "train.py"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+CATCHING = """
+import torch
+from ortmodule_py import ORTModule
+
+model = ORTModule(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()))
+other = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)
+{setup}
+while True:
+    other(torch.ones(2, 4)).sum().backward()
+    try:
+        model(torch.ones(2, 4)).sum().backward()
+    except:
+        print("caught")
+    {after}
+    print("trained")
+"""
+
+
+@pytest.mark.parametrize("after", ["optimizer.step()", "continue"])
+def test_a_script_that_catches_everything_does_not_train(after: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(CATCHING.format(setup="", after=after))
+    done = run("-m", "ortmodule_py.plan", str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("caught") == 1 and "trained" not in done.stdout
+    assert plans(done.stdout)
+
+
+def test_a_script_without_a_plan_does_not_train(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    setup = "import os; os.environ['ORTMODULE_BYPASS'] = '1'; model = ORTModule(model.module)"
+    script.write_text(CATCHING.format(setup=setup, after="optimizer.step()"))
+    done = run("-m", "ortmodule_py.plan", str(script))
+    assert done.returncode == 1 and "trained" not in done.stdout
+    assert "[plan] the module must have a plan, but found ORTMODULE_BYPASS=1" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
