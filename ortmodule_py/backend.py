@@ -70,6 +70,10 @@ class Compiler:
     """What all pieces of a forward together have to keep to, if there is a budget in bytes."""
     first_run: int = 0
     """How many runs of pieces this process had seen when the current forward began."""
+    ran: list[Any] | None = None
+    """The compiled pieces of the current forward, once for each of their runs."""
+    trained: list[Any] = field(default_factory=list)
+    """The same of the last forward with gradients."""
     runs: int = 0
     """How often pieces ran, in the engine or, as was said, in eager PyTorch."""
     parameters: set[int] = field(default_factory=set)
@@ -93,8 +97,10 @@ class Compiler:
             if broken not in self.graph_breaks:
                 self.logger.warning("ortmodule_py: the graph breaks here: %s", broken)
             self.graph_breaks.append(broken)
+        compiled = None
         try:
             run = self._compile(gm, example_inputs)
+            compiled = self.pieces[-1].compiled
         except (CannotLower, _C.ORTModuleError) as error:
             run = self._leave_to_eager(gm, error)
         if self.captured_lines is not None:
@@ -104,15 +110,17 @@ class Compiler:
         if self.graph_breaks:
             run = _marking(run, _changing_sizes(gm))
         self.seconds += time.perf_counter() - start
-        return self._counted(run)
+        return self._counted(run, compiled)
 
-    def _counted(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, run: Callable[..., Any], compiled: Any | None) -> Callable[..., Any]:
         """`run`, saying that it ran, and at first with which parameters."""
         is_first = True
 
         def counted(*args: Any) -> Any:
             nonlocal is_first
             self.runs += 1
+            if compiled is not None and self.ran is not None:
+                self.ran.append(compiled)
             if is_first:
                 is_first = False
                 self.parameters.update(id(a) for a in args if isinstance(a, torch.nn.Parameter))
@@ -154,6 +162,7 @@ class Compiler:
     def release(self) -> None:
         """Let go of the module and of all pieces; nothing will run them again."""
         self.pieces.clear()
+        self.trained, self.ran = [], None
         self.on_piece = None
         self.reserved_bytes = lambda _: 0
 
@@ -265,6 +274,9 @@ class Compiler:
     def begin_forward(self) -> None:
         """To be called before the module runs."""
         self.first_run = _C.engine_runs()
+        self.ran = []
+        if torch.is_grad_enabled():
+            self.trained = self.ran
 
     def divide_budget(self) -> None:
         """To be called after a forward in which new pieces ran: from the next step on all of them

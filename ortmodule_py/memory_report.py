@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sympy
@@ -15,6 +16,8 @@ from .memory_options import BUDGET, CONFIG, LEVEL, LEVEL_NAMES, MemoryRequest
 _COLUMNS = ("Configs", "Freq", "Max Saving(Bytes)", "Saving Symbolic(Bytes)", "Peak", "Step time")
 ROWS_BY_DEFAULT = 5
 """Rows shown at the default log level if nothing was asked of the memory optimizer."""
+PIECES_BY_DEFAULT = 3
+"""Of as many pieces, those that keep the most."""
 
 
 def reserved_bytes(module: nn.Module, device: torch.device) -> int:
@@ -36,6 +39,18 @@ def training_piece(compiler: Any) -> Any | None:
     known = [(piece.compiled, piece.compiled.memory()) for piece in compiler.pieces]
     trained = [(facts["before"]["saved_bytes"], n) for n, (_, facts) in enumerate(known) if facts]
     return known[max(trained)[1]][0] if trained else None
+
+
+def step_runs(compiler: Any) -> list[Any]:
+    """The compiled pieces of the last training forward, once for each of their runs."""
+    runs = [piece for piece in compiler.trained if piece.memory()]
+    one = None if runs else training_piece(compiler)
+    return runs if one is None else [one]
+
+
+def step_pieces(compiler: Any) -> list[Any]:
+    """The same, each once."""
+    return list(dict.fromkeys(step_runs(compiler)))
 
 
 # ---- symbols ---------------------------------------------------------------------------------
@@ -133,8 +148,55 @@ def plan_rows(piece: Any, request: MemoryRequest, limit: int | None = None) -> l
     return rows
 
 
-def table_lines(piece: Any, request: MemoryRequest, limit: int | None = None) -> list[str]:
-    """The memory optimizer's part of the start-up text: state, table of plans, notes."""
+def step_rows(pieces: Sequence[Any], request: MemoryRequest) -> list[dict[str, Any]]:
+    """`plan_rows` of all pieces of a step, numbered through."""
+    rows = [{**row, "piece": n} for n, p in enumerate(pieces, 1) for row in plan_rows(p, request)]
+    return [{**row, "number": number} for number, row in enumerate(rows, start=1)]
+
+
+def step_table(
+    pieces: Sequence[Any], request: MemoryRequest, limit: int | None = None
+) -> list[str]:
+    """`table_lines` of all pieces of a step; what is peak and time there is the piece's."""
+    if len(pieces) == 1:
+        return table_lines(pieces[0], request, limit)
+    facts = [piece.memory() for piece in pieces]
+    known = {_row_id(row) for one in facts for row in one["rows"]}
+    known |= {f"{row['cluster_id']}:0" for one in facts for row in one["rows"]}
+    order = sorted(range(len(facts)), key=lambda k: -facts[k]["before"]["saved_bytes"])
+    shown = order if limit is None else order[:PIECES_BY_DEFAULT]
+    lines: list[str] = []
+    first, said = 1, known
+    for n, (piece, one) in enumerate(zip(pieces, facts, strict=True), start=1):
+        if n - 1 not in shown:
+            first += len(one["rows"])
+            continue
+        lines.append(
+            f"Piece {n} of {len(pieces)}, which graph breaks part; peak and step time are the piece's"
+        )
+        lines += table_lines(piece, request, limit, first, said)
+        first += len(one["rows"])
+        said = known | {_row_id(element) for element in map(vars, request.config)}
+    if len(shown) < len(pieces):
+        lines.append(f"({len(pieces) - len(shown)} more pieces at log level INFO)")
+    return lines
+
+
+def _row_id(row: dict[str, Any]) -> str:
+    return f"{row['cluster_id']}:{row['strategy']}"
+
+
+def table_lines(
+    piece: Any,
+    request: MemoryRequest,
+    limit: int | None = None,
+    first: int = 1,
+    known: Collection[str] = (),
+) -> list[str]:
+    """The memory optimizer's part of the start-up text: state, table of plans, notes.
+
+    Rows are numbered from `first` on. Of the ids in `known` it is not said that the piece has none.
+    """
     facts = piece.memory()
     rows = plan_rows(piece, request, limit)
     cells = [
@@ -153,15 +215,15 @@ def table_lines(piece: Any, request: MemoryRequest, limit: int | None = None) ->
     if rows:
         header = "".join(text.ljust(width) for text, width in zip(_COLUMNS, widths, strict=True))
         lines.append(" " * 32 + header.rstrip())
-    for row, line in zip(rows, cells, strict=True):
+    for number, (row, line) in enumerate(zip(rows, cells, strict=True), start=first):
         text = "".join(part.ljust(width) for part, width in zip(line, widths, strict=True))
         state = "ON " if row["on"] else "OFF"
         reason = row["reason"].partition(":")[0]
         why = f"  [{reason}]" if request.asked and not row["on"] and reason else ""
-        lines.append(f" - Plan {row['number']:<12} :  {state}  :  {text.rstrip()}{why}")
+        lines.append(f" - Plan {number:<12} :  {state}  :  {text.rstrip()}{why}")
     if limit is not None and len(facts["rows"]) > limit:
         lines.append(f"   ({len(facts['rows']) - limit} more rows at log level INFO)")
-    return lines + _notes(facts, request)
+    return lines + _notes(facts, request, known)
 
 
 def _state(facts: dict[str, Any], request: MemoryRequest) -> str:
@@ -185,7 +247,7 @@ def _state(facts: dict[str, Any], request: MemoryRequest) -> str:
     return f"{state}  :  " + ", ".join(parts)
 
 
-def _notes(facts: dict[str, Any], request: MemoryRequest) -> list[str]:
+def _notes(facts: dict[str, Any], request: MemoryRequest, known: Collection[str]) -> list[str]:
     names = symbol_names(facts)
     notes = []
     if not request.asked:
@@ -200,5 +262,6 @@ def _notes(facts: dict[str, Any], request: MemoryRequest) -> list[str]:
             f"The scores of the loss ({where}) are returned: {scores['bytes']:,} bytes, and as many "
             'for their gradient. Training that reads the loss alone needs neither: outputs=["loss"].'
         )
-    notes += facts["warnings"]
+    missing = tuple(f"[{CONFIG}] '{id}' matches no plan" for id in known)
+    notes += [warning for warning in facts["warnings"] if not warning.startswith(missing)]
     return [f"Note {n}: [Memory Optimizer] {note}" for n, note in enumerate(notes, start=1)]

@@ -33,7 +33,7 @@ from .devices import check_model
 from .dynamo_cache import drop_with, forget, try_again
 from .dynamo_frames import Frames
 from .memory_insight import insight_lines
-from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, table_lines, training_piece
+from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, step_pieces, step_table
 from .memory_stats import MemoryStatsPrinter
 from .messages import DEVINFO, module_logger
 from .onnx_files import save_stages
@@ -290,15 +290,15 @@ class ORTModule(nn.Module):
 
     def _announce_memory(self) -> None:
         """The table of plans: always if anything was asked, else its best rows."""
-        piece = training_piece(self._compiler)
-        if piece is None or not self._logger.isEnabledFor(logging.WARNING):
+        pieces = step_pieces(self._compiler)
+        if not pieces or not self._logger.isEnabledFor(logging.WARNING):
             return
         request = self._engine_options.memory
         whole = request.asked or self._logger.isEnabledFor(logging.INFO)
-        for line in table_lines(piece, request, None if whole else ROWS_BY_DEFAULT):
+        for line in step_table(pieces, request, None if whole else ROWS_BY_DEFAULT):
             self._logger.warning("%s", line)
         if self._logger.isEnabledFor(DEVINFO):
-            for line in insight_lines(piece, request):
+            for line in itertools.chain.from_iterable(insight_lines(p, request) for p in pieces):
                 self._logger.log(DEVINFO, "%s", line)
 
     def _save_onnx(self, piece: Any) -> None:

@@ -22,15 +22,21 @@ class PiecePlan:
     time_us: float
 
 
-def peak_of(plans: Sequence[PiecePlan], gradient_bytes: Sequence[int]) -> int:
-    """The peak of a step over pieces that run forward in this order and backward in the other: that
-    of a piece stands on what earlier ones saved and on the gradients of later ones."""
-    before, after, peak = 0, sum(gradient_bytes), 0
+def held_by_others(plans: Sequence[PiecePlan], gradient_bytes: Sequence[int]) -> list[int]:
+    """What the other pieces hold while each runs, forward in this order and backward in the other:
+    what earlier ones saved, and the gradients of later ones."""
+    before, after, held = 0, sum(gradient_bytes), []
     for plan, gradients in zip(plans, gradient_bytes, strict=True):
         after -= gradients
-        peak = max(peak, before + plan.peak_bytes + after)
+        held.append(before + after)
         before += plan.saved_bytes
-    return peak
+    return held
+
+
+def peak_of(plans: Sequence[PiecePlan], gradient_bytes: Sequence[int]) -> int:
+    """The peak of a step over pieces."""
+    held = held_by_others(plans, gradient_bytes)
+    return max((p.peak_bytes + h for p, h in zip(plans, held, strict=True)), default=0)
 
 
 def _candidates(pieces: Sequence[Sequence[PiecePlan]]) -> Iterator[tuple[PiecePlan, ...]]:

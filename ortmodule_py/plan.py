@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import module as module_file
 from .explain import why_no_plan
-from .memory_report import plan_rows, table_lines, training_piece
+from .memory_report import step_pieces, step_rows, step_table, training_piece
 from .options import EngineOptions
 
 
@@ -167,11 +167,11 @@ def _finish(watch: _Watch, options: argparse.Namespace, parser: argparse.Argumen
             why = f"[plan] {why_no_plan(watch.unplanned, ran=True)}"
         print(why, file=sys.stderr)
         return 1
-    piece = training_piece(watch.planned._compiler)
+    pieces = step_pieces(watch.planned._compiler)
     request = watch.planned._engine_options.memory
-    print("\n".join(table_lines(piece, request)))
+    print("\n".join(step_table(pieces, request)))
     if options.select is not None:
-        chosen = _selected(options.select, plan_rows(piece, request), parser)
+        chosen = _selected(options.select, step_rows(pieces, request), parser)
         _write(options.out, chosen)
         print(f"wrote {options.out}: export ORTMODULE_MEMORY_OPT_CONFIG={options.out}")
     return 0

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule
-from ortmodule_py.memory_report import symbol_names, symbolic_text, table_lines
+from ortmodule_py.memory_report import (
+    step_pieces,
+    step_rows,
+    symbol_names,
+    symbolic_text,
+    table_lines,
+)
 from tests.memory.small_models import make
 
 
@@ -178,3 +184,47 @@ def test_memory_line_thins_out(
         model(torch.randn(2, 4)).sum().backward()
     lines = [line for line in capfd.readouterr().err.splitlines() if "| phase: " in line]
     assert len(lines) == 11 * 4
+
+
+class Parted(torch.nn.Module):
+    """Pieces with different plans, which graph breaks part."""
+
+    def __init__(self, layer: torch.nn.Module, *others: torch.nn.Module) -> None:
+        super().__init__()
+        self.part = torch.nn.Sequential(torch.nn.Linear(8, 32), layer, torch.nn.Linear(32, 8))
+        self.rest = Parted(*others) if others else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.part(x)
+        torch._dynamo.graph_break()
+        return x.square().mean() if self.rest is None else self.rest(x)
+
+
+def test_all_pieces_are_in_the_table(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "ORTMODULE_MEMORY_OPT_CONFIG", "LayerNormalization+:1:-1,Gelu+:1:1,Nothing+:1:-1"
+    )
+    model = ORTModule(Parted(torch.nn.GELU(), torch.nn.LayerNorm(32)))
+    model(torch.randn(16, 8)).backward()
+    text = capfd.readouterr().err
+    assert re.findall(r"^Piece (\d+) of 3, ", text, re.M) == ["1", "2", "3"]
+    assert text.count("matches no plan") == 1 and "'Nothing+:1' matches no plan" in text
+    rows = step_rows(step_pieces(model._compiler), model._engine_options.memory)
+    shown = [" ON " in line for line in plans(text)]
+    assert shown == [row["on"] for row in rows]
+    assert [line.split()[2] for line in plans(text)] == [str(row["number"]) for row in rows]
+    assert [(row["config"], row["piece"]) for row in rows if row["on"]] == [
+        ("Gelu+:1:1", 1),
+        ("LayerNormalization+:1:-1", 2),
+    ]
+
+
+def test_of_many_pieces_the_largest_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    layers = [torch.nn.GELU(), torch.nn.Sigmoid(), torch.nn.Tanh(), torch.nn.SiLU()]
+    model = ORTModule(Parted(*layers))
+    model(torch.randn(16, 8)).backward()
+    text = capfd.readouterr().err
+    assert "(2 more pieces at log level INFO)" in text
+    assert len(re.findall(r"^Piece \d of 5, ", text, re.M)) == 3
