@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .memory_report import plan_rows, training_piece
+from .memory_report import step_rows, step_runs, training_piece
 from .observation import Generators
+from .piece_budgets import PiecePlan, held_by_others, peak_of
 from .verifier import ModuleState
 
 if TYPE_CHECKING:
+    from .backend import Compiler
+    from .memory_options import MemoryRequest
     from .module import ORTModule
 
 _LARGEST = 10
@@ -24,19 +27,25 @@ class Explanation:
     """The answer of `explain`; `print` it, write `to_json()`, or draw it with `save_picture()`."""
 
     peak_bytes: int
-    """Predicted peak of the step, as it runs."""
+    """Predicted peak of the step over all of its compiled pieces, as it runs."""
     unoptimized_peak_bytes: int
     """The same without the memory optimizer."""
     step_time_change: float
     """Predicted relative change of the step's time; 0.1 is ten percent more."""
     layers: list[int]
-    """Repeated layers that were found, by group."""
+    """Repeated layers that were found, by group, in all pieces."""
     largest_at_peak: list[dict[str, Any]]
-    """The largest tensors alive at the peak, with module path and source line."""
+    """The largest tensors of the piece at the peak, with module path and source line."""
     decisions: list[dict[str, Any]]
     """What happens to each value that backward needs, and why."""
     rows: list[dict[str, Any]]
-    """The table of plans."""
+    """The table of plans; peak and time are those of the row's piece."""
+    pieces: list[dict[str, Any]] = field(default_factory=list)
+    """The pieces that graph breaks part, in the order of their runs, each with its own figures."""
+    peak_piece: int = 1
+    """The number of the piece in which the step has its peak."""
+    eager_pieces: list[str] = field(default_factory=list)
+    """What eager PyTorch runs; its bytes are not in any figure."""
     timelines: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -51,24 +60,44 @@ class Explanation:
             f"Predicted peak of a step: {self.peak_bytes:,} bytes ({change:+.1f}% against "
             f"{self.unoptimized_peak_bytes:,} without the memory optimizer), step time "
             f"{100 * self.step_time_change:+.1f}%",
+            *self._parts(),
             f"Repeated layers: {' + '.join(map(str, self.layers)) or 'none found'}",
-            f"Largest tensors at the peak ({len(self.largest_at_peak)} of all):",
+            f"Largest tensors at the peak{self._of(self.peak_piece)} "
+            f"({len(self.largest_at_peak)} of all):",
         ]
         for item in self.largest_at_peak:
             lines.append(
                 f"  {item['bytes']:>15,}  {item['kind']:<9} {item['op']:<24} "
                 f"{item['module']}  {item['source']}"
             )
-        lines.append("Values that backward needs:")
-        for item in self.decisions:
-            lines.append(
-                f"  {item['bytes']:>15,}  {item['decision']:<10} {item['op']:<24} {item['module']}"
-                f"  {item['reason']}"
-            )
+        for piece in self.pieces:
+            lines.append(f"Values that backward needs{self._of(piece['piece'])}:")
+            for item in self.decisions:
+                if item["piece"] == piece["piece"]:
+                    lines.append(
+                        f"  {item['bytes']:>15,}  {item['decision']:<10} {item['op']:<24} "
+                        f"{item['module']}  {item['reason']}"
+                    )
         return "\n".join(lines)
 
+    def _of(self, piece: int) -> str:
+        return f", piece {piece} of {len(self.pieces)}" if len(self.pieces) > 1 else ""
+
+    def _parts(self) -> list[str]:
+        lines = [
+            f"In eager PyTorch, and not in any figure: {reason}" for reason in self.eager_pieces
+        ]
+        if len(self.pieces) == 1:
+            return lines
+        for piece in self.pieces:
+            lines.append(
+                f"Piece {piece['piece']} of {len(self.pieces)}: peak {piece['peak_bytes']:,} bytes beside "
+                f"{piece['held_by_others_bytes']:,} of other pieces, keeps {piece['saved_bytes']:,}"
+            )
+        return lines
+
     def save_picture(self, path: str | Path) -> None:
-        """Memory over forward and backward, stacked by module, before and after, as PNG or HTML's
+        """Memory of `peak_piece` over forward and backward, stacked by module, before and after, as PNG or HTML's
         picture formats that matplotlib knows (`.png`, `.svg`, `.pdf`).
 
         Raises:
@@ -103,10 +132,9 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
         )
     if given and not model._engine_options.bypass:
         _run_once(model, args, kwargs)
-    piece = training_piece(model._compiler)
-    if piece is None:
+    if training_piece(model._compiler) is None:
         raise RuntimeError(f"[explain] {why_no_plan(model, given)}")
-    return _explanation(piece, model._engine_options.memory)
+    return _explanation(model._compiler, model._engine_options.memory)
 
 
 def why_no_plan(model: ORTModule, ran: bool) -> str:
@@ -136,27 +164,65 @@ def _run_once(model: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         generators.restore()
 
 
-def _explanation(piece: Any, request: Any) -> Explanation:
-    facts = piece.memory()
-    before, after = facts["before"], facts["after"]
-    timelines = {"before": piece.timeline(False), "after": piece.timeline(True)}
-    now = timelines["after"]
-    alive = [
-        storage
-        for storage in now["storages"]
-        if storage["first_step"] <= now["peak_step"] <= storage["last_step"]
+def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
+    runs = step_runs(compiler)
+    pieces = list(dict.fromkeys(runs))
+    facts = {piece: piece.memory() for piece in pieces}
+    plans = {piece: piece.facts() for piece in pieces}
+
+    def in_turn(which: str) -> list[PiecePlan]:
+        figures = [(facts[run][which], plans[run]["output_bytes"]) for run in runs]
+        return [
+            PiecePlan(f["peak_bytes"], f["saved_bytes"] + output, f["time_us"])
+            for f, output in figures
+        ]
+
+    before, after = in_turn("before"), in_turn("after")
+    gradients = [plans[run]["gradient_bytes"] for run in runs]
+    held = held_by_others(after, gradients)
+    at = max(range(len(runs)), key=lambda k: after[k].peak_bytes + held[k])
+    timelines = {"before": runs[at].timeline(False), "after": runs[at].timeline(True)}
+    time = sum(plan.time_us for plan in before)
+    decided = [
+        {"piece": n, **_decision(stash, facts[piece], request.asked)}
+        for n, piece in enumerate(pieces, start=1)
+        for stash in facts[piece]["stashes"]
     ]
-    alive.sort(key=lambda storage: -storage["bytes"])
     return Explanation(
-        peak_bytes=after["peak_bytes"],
-        unoptimized_peak_bytes=before["peak_bytes"],
-        step_time_change=after["time_us"] / before["time_us"] - 1 if before["time_us"] else 0.0,
-        layers=[group["count"] for group in facts["layers"]],
-        largest_at_peak=[_shown(storage) for storage in alive[:_LARGEST]],
-        decisions=[_decision(stash, facts, request.asked) for stash in facts["stashes"]],
-        rows=plan_rows(piece, request),
+        peak_bytes=after[at].peak_bytes + held[at],
+        unoptimized_peak_bytes=peak_of(before, gradients),
+        step_time_change=sum(plan.time_us for plan in after) / time - 1 if time else 0.0,
+        layers=[group["count"] for one in facts.values() for group in one["layers"]],
+        largest_at_peak=_largest(timelines["after"]),
+        decisions=decided,
+        rows=step_rows(pieces, request),
+        pieces=[
+            {
+                "piece": n,
+                "runs": runs.count(piece),
+                "peak_bytes": facts[piece]["after"]["peak_bytes"],
+                "unoptimized_peak_bytes": facts[piece]["before"]["peak_bytes"],
+                "saved_bytes": facts[piece]["after"]["saved_bytes"],
+                "held_by_others_bytes": max(
+                    h for h, run in zip(held, runs, strict=True) if run is piece
+                ),
+            }
+            for n, piece in enumerate(pieces, start=1)
+        ],
+        peak_piece=pieces.index(runs[at]) + 1,
+        eager_pieces=list(map(str, compiler.eager_pieces)),
         timelines=timelines,
     )
+
+
+def _largest(timeline: dict[str, Any]) -> list[dict[str, Any]]:
+    alive = [
+        storage
+        for storage in timeline["storages"]
+        if storage["first_step"] <= timeline["peak_step"] <= storage["last_step"]
+    ]
+    alive.sort(key=lambda storage: -storage["bytes"])
+    return [_shown(storage) for storage in alive[:_LARGEST]]
 
 
 def _shown(storage: dict[str, Any]) -> dict[str, Any]:

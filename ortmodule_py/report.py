@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .piece_budgets import PiecePlan, peak_of
+
 if TYPE_CHECKING:
     from .backend import Compiler
 
@@ -24,12 +26,16 @@ class RunReport:
     nodes_total: int
     nodes_aten_fallback: int
     planned_peak_bytes: int
-    """Engine bytes of the last run, as planned."""
+    """Engine bytes of the last forward and its backward, as planned. Over several pieces, each stands on
+    what earlier ones keep and on the gradients of later ones."""
     measured_peak_bytes: int
+    """The same from what each piece was seen to take; 0 before the first backward."""
     prediction_exact: bool
     """False if a node of torch's dispatcher may allocate more than the plan knows."""
     saved_bytes: int
-    """Bytes kept between forward and backward of the last run."""
+    """Bytes that all pieces keep between forward and backward of the last forward."""
+    pieces_run: int
+    """How many runs of compiled pieces the last forward had."""
     traced_gradients: list[str]
     """Operators without a rule of their own, whose gradient was traced."""
     stages_ms: dict[str, float]
@@ -45,7 +51,10 @@ class RunReport:
     def of(cls, compiler: Compiler) -> RunReport:
         """Sum over all pieces of a module."""
         facts = [piece.compiled.facts() for piece in compiler.pieces]
-        last: dict[str, Any] = max(facts, key=lambda f: f["last_run"], default={})
+        last = [piece.facts() for piece in compiler.ran or ()]
+        last = last or [max(facts, key=lambda f: f["last_run"])] if facts else []
+        planned = [f["planned_peak_bytes"] or f.get("plan_peak_bytes", 0) for f in last]
+        measured = [f["measured_peak_bytes"] for f in last]
         stages: dict[str, float] = {}
         for piece, fact in zip(compiler.pieces, facts, strict=True):
             for stage, seconds in piece.seconds.items():
@@ -63,10 +72,11 @@ class RunReport:
             eager_pieces=list(map(str, compiler.eager_pieces)),
             nodes_total=sum(fact["nodes"] for fact in facts),
             nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
-            planned_peak_bytes=last.get("planned_peak_bytes") or last.get("plan_peak_bytes", 0),
-            measured_peak_bytes=last.get("measured_peak_bytes", 0),
+            planned_peak_bytes=_step_peak(planned, last),
+            measured_peak_bytes=_step_peak(measured, last) if all(measured) else 0,
             prediction_exact=all(fact.get("exact", True) for fact in facts),
-            saved_bytes=last.get("saved_bytes", 0),
+            saved_bytes=sum(fact.get("saved_bytes", 0) for fact in last),
+            pieces_run=len(last),
             traced_gradients=sorted({op for p in compiler.pieces for op in p.traced_gradients}),
             stages_ms=stages,
             devices=devices,
@@ -75,6 +85,14 @@ class RunReport:
                 {name for fact in facts for name in fact.get("nondeterministic_kernels", ())}
             ),
         )
+
+
+def _step_peak(peaks: list[int], facts: list[dict[str, Any]]) -> int:
+    plans = [
+        PiecePlan(peak, f.get("saved_bytes", 0) + f.get("output_bytes", 0), 0.0)
+        for peak, f in zip(peaks, facts, strict=True)
+    ]
+    return peak_of(plans, [f.get("gradient_bytes", 0) for f in facts])
 
 
 def _device_peak_bytes(device: str) -> int:

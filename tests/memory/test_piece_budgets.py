@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import _C, ORTModule
+from ortmodule_py import _C, DebugOptions, LogLevel, ORTModule, explain, last_run_report
 from ortmodule_py.piece_budgets import PiecePlan, fastest_within, peak_of
 from ortmodule_py.testing import install_counting_allocator, measure_peak
 
@@ -48,6 +49,49 @@ def _step_peak(model: nn.Module, x: Tensor) -> int:
     with measure_peak() as measured:
         model(x).backward()
     return measured.peak_above_start
+
+
+def test_the_peak_that_is_said_is_that_of_all_pieces() -> None:
+    model = ORTModule(_Broken(), DebugOptions(log_level=LogLevel.ERROR))
+    x = torch.randn(1024, WIDTH)
+    counted = _step_peak(model, x)
+    report = last_run_report(model)
+    assert report["pieces_run"] == 3
+    assert report["planned_peak_bytes"] == report["measured_peak_bytes"]
+    assert abs(counted - report["planned_peak_bytes"]) <= 1024
+    told = explain(model)
+    assert told.peak_bytes == told.unoptimized_peak_bytes == report["planned_peak_bytes"]
+    assert max(piece["peak_bytes"] for piece in told.pieces) < told.peak_bytes
+    assert {item["piece"] for item in told.decisions} == {1, 2, 3}
+    assert sum(piece["saved_bytes"] for piece in told.pieces) == report["saved_bytes"]
+    text = str(told)
+    for n in (1, 2, 3):
+        assert f"Piece {n} of 3: peak " in text
+        assert f"Values that backward needs, piece {n} of 3:" in text
+    assert f"Largest tensors at the peak, piece {told.peak_piece} of 3" in text
+    assert len(json.loads(told.to_json())["pieces"]) == 3
+
+
+def test_a_piece_that_runs_twice_is_counted_twice() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = _blocks()
+
+        def forward(self, x: Tensor) -> Tensor:
+            torch._dynamo.graph_break()
+            return self.part(self.part(self.part(x))).sum()
+
+        @torch._dynamo.disable(recursive=False)
+        def part(self, x: Tensor) -> Tensor:
+            return self.blocks(x)
+
+    model = ORTModule(Twice(), DebugOptions(log_level=LogLevel.ERROR))
+    counted = _step_peak(model, torch.randn(1024, WIDTH))
+    runs = [piece["runs"] for piece in explain(model).pieces]
+    assert sum(runs) == last_run_report(model)["pieces_run"] > len(runs)
+    planned = last_run_report(model)["planned_peak_bytes"]
+    assert 0.95 * counted <= planned <= 1.05 * counted
 
 
 @pytest.mark.slow
