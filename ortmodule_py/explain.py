@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .memory_report import step_rows, step_runs, training_piece
+from .memory_report import step_rows, step_runs, symbol_names, training_piece
 from .observation import Generators
 from .piece_budgets import PiecePlan, held_by_others, peak_of
 from .verifier import ModuleState
@@ -46,6 +46,8 @@ class Explanation:
     """The number of the piece in which the step has its peak."""
     eager_pieces: list[str] = field(default_factory=list)
     """What eager PyTorch runs; its bytes are not in any figure."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """The sizes of the batch that the figures are for, where a size may change."""
     timelines: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -84,7 +86,9 @@ class Explanation:
         return f", piece {piece} of {len(self.pieces)}" if len(self.pieces) > 1 else ""
 
     def _parts(self) -> list[str]:
-        lines = [
+        sizes = ", ".join(f"{name}={size}" for name, size in sorted(self.sizes.items()))
+        lines = [f"For the batch: {sizes}"] if sizes else []
+        lines += [
             f"In eager PyTorch, and not in any figure: {reason}" for reason in self.eager_pieces
         ]
         if len(self.pieces) == 1:
@@ -97,8 +101,8 @@ class Explanation:
         return lines
 
     def save_picture(self, path: str | Path) -> None:
-        """Memory of `peak_piece` over forward and backward, stacked by module, before and after, as PNG or HTML's
-        picture formats that matplotlib knows (`.png`, `.svg`, `.pdf`).
+        """Memory of `peak_piece` over forward and backward, stacked by module, before and after the
+        memory optimizer, in a format that matplotlib knows (`.png`, `.svg`, `.pdf`).
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -211,8 +215,17 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
         ],
         peak_piece=pieces.index(runs[at]) + 1,
         eager_pieces=list(map(str, compiler.eager_pieces)),
+        sizes=_sizes(facts[pieces[0]]),
         timelines=timelines,
     )
+
+
+def _sizes(facts: dict[str, Any]) -> dict[str, int]:
+    """By name; where other sizes have the name as well, the first argument's."""
+    sizes: dict[str, int] = {}
+    for symbol, name in symbol_names(facts).items():
+        sizes.setdefault(name, facts["sizes"][symbol])
+    return sizes
 
 
 def _largest(timeline: dict[str, Any]) -> list[dict[str, Any]]:

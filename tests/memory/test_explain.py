@@ -40,6 +40,7 @@ def test_explain_before_the_first_step_changes_nothing() -> None:
         assert torch.equal(value, before[name]), name
     assert all(p.grad is None for p in module.parameters())
     assert explanation.peak_bytes == explanation.unoptimized_peak_bytes > 0
+    assert explanation.sizes == {"batch": 2} and "For the batch: batch=2\n" in str(explanation)
     alive = sum(item["bytes"] for item in explanation.largest_at_peak)
     assert 0 < alive <= explanation.peak_bytes
     assert any(item["module"] and item["source"] for item in explanation.largest_at_peak)
