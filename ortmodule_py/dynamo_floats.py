@@ -7,6 +7,7 @@ double there, the number gets a guard and each further value is a capture.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +17,12 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from .float_arguments import rewrite_for
-from .lowering_floats import ARITHMETIC, changes
+from .lowering_floats import ARITHMETIC, SIZE, changes
 
 FindCompiler = Callable[[Any], Any]
 """Our compiler that a Dynamo backend stands for, or None."""
 
+_INDEXES = {operator.getitem, operator.setitem}
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -34,9 +36,13 @@ def install(find_compiler: FindCompiler) -> None:
     @functools.wraps(run_node)
     def watched(tracer: Any, node: fx.Node, args: Any, kwargs: Any, nnmodule: Any) -> Any:
         given = [value for value in (*args, *kwargs.values()) if changes(value)]
-        compiler = find_compiler(getattr(tracer, "compiler_fn", None)) if given else None
+        picks = node.target in _INDEXES and _reads_position(args[1])
+        asked = given or picks
+        compiler = find_compiler(getattr(tracer, "compiler_fn", None)) if asked else None
         if compiler is None:
             return run_node(tracer, node, args, kwargs, nnmodule)
+        if picks and compiler.has_captured(origin_of(node)):
+            compiler.note_fixed_number(SIZE, origin_of(node))
         of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
         if not of_numbers and not compiler.has_captured(origin_of(node)):
             # Other modules of this class had other numbers; this one's may never change, and what
@@ -54,6 +60,11 @@ def install(find_compiler: FindCompiler) -> None:
         return result
 
     torch._dynamo.utils.run_node = watched
+
+
+def _reads_position(index: Any) -> bool:
+    """Whether an index picks one position by a number that changes, which torch takes as it is."""
+    return any(map(changes, index)) if isinstance(index, tuple) else changes(index)
 
 
 def _now(value: Any) -> Any:

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from . import tracing
 from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink
-from .lowering_floats import NumberWriter, UnknownNumber, changes
+from .lowering_floats import SIZE, NumberWriter, UnknownNumber, any_changes, changes, size_of
 from .lowering_vjp import GradientBody, JointTrace, TracedFunction
 from .symbolic import dim_text
 
@@ -53,7 +53,7 @@ def encode_int(value: Any, builder: GraphBuilder | None) -> Any:
     """An int as it is, a symbolic int as a Dim (as its text where there is no builder)."""
     if not isinstance(value, torch.SymInt):
         return int(value)
-    expr = value.node.expr
+    expr = size_of(value) if changes(value) else value.node.expr
     if expr.is_Integer:
         return int(expr)
     text = dim_text(expr)
@@ -190,8 +190,8 @@ class CallWriter:
                 value = node.kwargs[argument.name]
             else:
                 value = argument.default_value
-            if changes(value):
-                self.fixed_numbers.append((str(node.target), origin))
+            if any_changes(value):
+                self.fixed_numbers.append((_taker(node, value), origin))
             values.append((argument.name, self.encode(value)))
         return values
 
@@ -231,6 +231,12 @@ class CallWriter:
         if isinstance(value, (list, tuple)):
             return [self.encode(item) for item in value]
         raise CannotLower(f"an argument of type {type(value).__name__}")
+
+
+def _taker(node: fx.Node, value: Any) -> str:
+    """What takes a number that changes: integers are sizes and positions of several calls on a line."""
+    known = value.meta.get("val") if isinstance(value, fx.Node) else value
+    return str(node.target) if isinstance(known, torch.SymFloat) else SIZE
 
 
 def _constant(node: fx.Node) -> Tensor:
@@ -541,6 +547,8 @@ class Emitter:
         for index, (value, known) in enumerate(zip(values, eager, strict=False)):
             if isinstance(value, fx.Node) and isinstance(known, Tensor):
                 self._note_strides(index, value.meta["val"], known)
+        if any_changes(values[:output_count]):
+            self.writer.fixed_numbers.append(("the outputs", ("", "")))
         outputs = [self.writer.encode(value) for value in values[:output_count]]
         if any(isinstance(value, (float, str)) for value in outputs):
             raise CannotLower("an output is a number that is no size")

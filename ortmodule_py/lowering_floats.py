@@ -53,7 +53,12 @@ _SAME = {torch.sym_float, torch.sym_int}
 _COMPARISONS = {getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "not_")}
 ARITHMETIC = {*_UNARY, *_BINARY, *_SAME, *_COMPARISONS}
 """Functions of Python numbers, some of them of tensors too."""
+SIZE = "a size or an index"
+"""What messages call an integer that takes part in more than arithmetic."""
 READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
+
+
+_MAKES_INTEGER = {"TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"}
 
 
 class UnknownNumber(Exception):
@@ -71,6 +76,25 @@ def changes(value: Any) -> bool:
 
 def _has_float(expr: sympy.Expr) -> bool:
     return any(symbol_is_type(symbol, SymT.FLOAT) for symbol in expr.free_symbols)
+
+
+def any_changes(value: Any) -> bool:
+    """Whether `value`, or an item of it, is such a number."""
+    return any(map(any_changes, value)) if isinstance(value, (list, tuple)) else changes(value)
+
+
+def size_of(value: torch.SymInt) -> sympy.Expr:
+    """What `value` is as a size: each integer made of a float that changes is as it is in this call,
+    with a guard in Dynamo's shape environment on the integer, not on the float."""
+    expr, shape_env = value.node.expr, value.node.shape_env
+    made = {
+        part
+        for part in sympy.preorder_traversal(expr)
+        if type(part).__name__ in _MAKES_INTEGER and _has_float(part)
+    }
+    now = {part: sympy.Integer(int(shape_env.create_symintnode(part, hint=None))) for part in made}
+    fixed = expr.xreplace(now)
+    return sympy.Integer(int(value)) if _has_float(fixed) else fixed
 
 
 class NumberWriter:

@@ -158,6 +158,63 @@ def test_a_number_without_a_rewrite_is_said_once(caplog: pytest.LogCaptureFixtur
     assert last_run_report(model)["captures"] == 5
 
 
+def _cut(y: Tensor, t: float) -> Tensor:
+    k = int(4 * t)
+    y = y.clone()
+    y[:, 1 : 1 + k] = 0
+    return y
+
+
+# The integers made of the floats below are 1, 2 and 3.
+SIZES: dict[str, Use] = {
+    "cut": _cut,
+    "kept": lambda y, t: y[:, : int(y.shape[1] * t)].mean(1),
+    "drawn": lambda y, t: y[:, torch.arange(4).flip(0)[: int(4 * t)]],
+    "batch": lambda y, t: y[: max(1, int(4 * t))],
+    "ceiling": lambda y, t: y[:, : math.ceil(4 * t - 1)] * math.ceil(4 * t),
+    "rounded": lambda y, t: y.tril(round(4 * t - 0.5)),
+    "repeated": lambda y, t: y.repeat(1, int(4 * t)),
+    "rolled": lambda y, t: y.roll(int(4 * t), 1),
+    "padded": lambda y, t: F.pad(y, (0, int(4 * t))),
+    "mean": lambda y, t: y[:, : int(4 * t)].mean(1) / y[:, : int(4 * t)].shape[1],
+    "zeros": lambda y, t: y[:, :1] * y.new_zeros(2, int(4 * t)).sum(),
+    "position": lambda y, t: y[:, int(4 * t)],
+    "row": lambda y, t: y * torch.eye(4)[int(4 * t)],
+}
+
+
+@pytest.mark.parametrize("use", list(SIZES))
+def test_a_size_made_of_a_float_is_a_capture_per_size(
+    use: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch._dynamo.reset()
+    eager = Calls(lambda self, x, t: SIZES[use](self.fc(x), t))
+    model = ORTModule(copy.deepcopy(eager))
+    logging.getLogger(model._logger.name).addHandler(caplog.handler)
+    values = (0.26, 0.3, 0.55, 0.35, 0.6, 0.8, 0.9, 0.7, 0.33)
+    for i, t in enumerate(values):
+        x = torch.randn(3 + i % 3, 4)
+        y, wanted = model(x, t), eager(x, t)
+        y.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(y, wanted)
+        torch.testing.assert_close(model.fc.weight.grad, eager.fc.weight.grad)
+    assert_compiled(last_run_report(model), captures=4)
+    said = [r.getMessage() for r in caplog.records if "each value of it is a capture" in r.message]
+    assert len(said) == 1, said
+    assert "constant of a size or an index" in said[0] and "test_changing_floats.py:" in said[0]
+
+
+def test_an_integer_made_of_a_float_as_an_output(caplog: pytest.LogCaptureFixture) -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Calls(lambda self, x, t: (self.fc(x), int(4 * t))))
+    logging.getLogger(model._logger.name).addHandler(caplog.handler)
+    for t in (0.26, 0.3, 0.55, 0.35, 0.6):
+        assert model(torch.ones(3, 4), t)[1] == int(4 * t)
+    assert_compiled(last_run_report(model), captures=3)
+    assert any("constant of the outputs" in r.getMessage() for r in caplog.records)
+
+
 class Reversed(torch.autograd.Function):
     """Turns the gradient round, by a factor that a schedule gives."""
 
