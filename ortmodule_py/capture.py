@@ -374,6 +374,9 @@ class _PieceInterpreter(fx.Interpreter):
         rewritten = self._rewritten(target, args, kwargs)
         if rewritten is not target:
             return rewritten(*args, **kwargs)
+        if target == "item":
+            with tracing.reading_numbers(self.trace.fake_mode):
+                return super().call_method(target, args, kwargs)
         return super().call_method(target, args, kwargs)
 
     def _rewritten(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from .float_arguments import rewrite_for
@@ -44,7 +45,8 @@ def install(find_compiler: FindCompiler) -> None:
         if picks and compiler.has_captured(origin_of(node)):
             compiler.note_fixed_number(SIZE, origin_of(node))
         of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
-        if not of_numbers and not compiler.has_captured(origin_of(node)):
+        read = any(map(free_unbacked_symbols, given))
+        if not of_numbers and not read and not compiler.has_captured(origin_of(node)):
             # Other modules of this class had other numbers; this one's may never change, and what
             # takes a constant is fused.
             args, kwargs = pytree.tree_map(_fixed, (args, kwargs))
@@ -71,6 +73,8 @@ def _now(value: Any) -> Any:
     """A number that changes as it is in this call, without a guard."""
     if not changes(value):
         return value
+    if free_unbacked_symbols(value):
+        return 1.0  # read from a tensor: no result of a rewritten call depends on it yet
     hint = value.node.hint
     return float(hint) if isinstance(value, torch.SymFloat) else int(hint)
 
@@ -81,7 +85,9 @@ def _name(target: Any) -> str:
 
 def _fixed(value: Any) -> Any:
     """A float that changes as it is in this call, with a guard."""
-    return float(value) if isinstance(value, torch.SymFloat) and changes(value) else value
+    if not isinstance(value, torch.SymFloat) or free_unbacked_symbols(value):
+        return value
+    return float(value) if changes(value) else value
 
 
 def origin_of(node: fx.Node) -> tuple[str, str]:

@@ -165,7 +165,8 @@ class NumberWriter:
         known = value.meta.get("val") if isinstance(value, fx.Node) else value
         if isinstance(known, (int, float)):
             return self._call("aten.scalar_tensor.default", {"s": float(known)})
-        if isinstance(known, torch.SymInt) and not _has_float(known.node.expr):
+        reads = isinstance(value, fx.Node) and value.target in READS_NUMBER
+        if isinstance(known, torch.SymInt) and not reads and not _has_float(known.node.expr):
             return self._call(
                 "aten.scalar_tensor.default", {"s": self._builder.Dim(dim_text(known.node.expr))}
             )

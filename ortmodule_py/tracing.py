@@ -296,6 +296,17 @@ def eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
         del fake_mode.dispatch  # the class's again
 
 
+@contextlib.contextmanager
+def reading_numbers(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """Let a fake tensor be read: the number has no value, but can be computed with."""
+    before = fake_mode.allow_scalar_outputs
+    fake_mode.allow_scalar_outputs = True
+    try:
+        yield
+    finally:
+        fake_mode.allow_scalar_outputs = before
+
+
 def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTensorMode) -> Any:
     """The outputs of Dynamo's graph as fake tensors, where Dynamo's own cannot be relied on."""
     arguments = [fake_like(value, fake_mode) for value in inputs]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import update_bn
 
 from ortmodule_py import ORTModule, last_run_report
 
@@ -247,6 +248,38 @@ def test_momentum_of_a_batch_norm() -> None:
 
     module = Calls(lambda self, x: self.norm(self.fc(x)), norm=nn.BatchNorm1d(4))
     assert_compiled(as_in_eager(module, step), captures=2)
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+def test_batch_norm_with_the_mean_of_all_batches(sequential: bool) -> None:
+    """Its momentum is 1 / n, which it reads from a tensor."""
+
+    def step(model: Any) -> list[Tensor]:
+        found = []
+        for i in range(5):
+            y = model(torch.randn(5 + i, 4))
+            y.square().sum().backward()
+            found.append(y)
+        return found
+
+    norm = nn.BatchNorm1d(4, momentum=None)
+    module: nn.Module = Calls(lambda self, x: self.norm(self.fc(x)).relu(), norm=norm)
+    if sequential:
+        module = nn.Sequential(nn.Linear(4, 4), norm, nn.ReLU(), nn.Linear(4, 2))
+    assert_compiled(as_in_eager(module, step))
+
+
+def test_update_bn_leaves_the_model_compiled() -> None:
+    def step(model: Any) -> Tensor:
+        for _ in range(2):
+            model(torch.randn(6, 4)).sum().backward()
+            update_bn([torch.randn(5, 4), torch.randn(7, 4)], model)
+        assert model[1].momentum == 0.1
+        result: Tensor = model(torch.randn(3, 4))
+        return result
+
+    layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    assert_compiled(as_in_eager(layers, step), captures=2)
 
 
 def _dropped(model: Any, p: float) -> Tensor:
