@@ -180,10 +180,24 @@ def _without_wrong_decompositions() -> Iterator[None]:
 _Change = Callable[[DispatchKey, Callable[..., Any]], Callable[..., Any] | None]
 
 
+def _fractional_max_pool2d_backward(grad: Tensor, operand: Tensor, *_: Any) -> Tensor:
+    return operand.new_empty(operand.shape)
+
+
+# Operators whose only fake kernel is in C++, where each size becomes a constant.
+_SYMBOLIC: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.fractional_max_pool2d_backward.default: _fractional_max_pool2d_backward
+}
+
+
 @contextlib.contextmanager
 def _with_kernels(changes: dict[Any, _Change]) -> Iterator[None]:
-    """Each Python kernel of these operators changed by a function; None takes it away."""
-    before = {op: dict(op.py_kernels) for op in changes}
+    """Each Python kernel of these operators changed by a function; None takes it away. And what torch
+    does not say in symbols."""
+    before = {op: dict(op.py_kernels) for op in (*changes, *_SYMBOLIC)}
+    for op, kernel in _SYMBOLIC.items():
+        op.py_kernels.setdefault(DispatchKey.Meta, kernel)
+        op._dispatch_cache.clear()
     for op, change in changes.items():
         changed = {key: change(key, kernel) for key, kernel in before[op].items()}
         op.py_kernels.clear()

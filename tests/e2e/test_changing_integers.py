@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule
+from ortmodule_py import ORTModule, last_run_report
+
+from .semantics import assert_compiled
 
 
 def _assigned(x: Tensor, k: int) -> Tensor:
@@ -79,3 +83,33 @@ def test_a_label_does_not_count_from_the_back() -> None:
     torch.testing.assert_close(loss(scores, labels), nn.NLLLoss(ignore_index=-7)(scores, labels))
     with pytest.raises(RuntimeError, match="indices must lie in"):
         loss(scores, torch.tensor([0, -1, 1]))
+
+
+def _pooled(pool: nn.Module, dims: int) -> tuple[ORTModule, list[str]]:
+    """A model that ran with batches of four sizes, and what it said of sizes."""
+    torch._dynamo.reset()
+    conv = (nn.Conv2d if dims == 2 else nn.Conv3d)(1, 3, 3)
+    eager = nn.Sequential(conv, pool)
+    model = ORTModule(copy.deepcopy(eager))
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger(model._logger.name).addHandler(handler)
+    for batch in (4, 7, 5, 6):
+        x = torch.randn(batch, 1, *[9] * dims)
+        results = []
+        for runner in (model, eager):
+            torch.manual_seed(batch)
+            results.append(runner(x))
+            results[-1].square().sum().backward()
+        assert torch.equal(*results)
+        assert torch.equal(model[0].weight.grad, eager[0].weight.grad)
+    return model, [text for text in said if "is a capture" in text]
+
+
+def test_fractional_pooling_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    for size in ({"output_size": 3}, {"output_ratio": 0.5}):
+        model, said = _pooled(nn.FractionalMaxPool2d(2, **size), 2)
+        assert_compiled(last_run_report(model))
+        assert not said
