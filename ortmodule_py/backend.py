@@ -18,6 +18,7 @@ from torch import fx
 from . import _C, dynamo_bools, dynamo_counters, dynamo_floats, progress
 from .capture import CannotLower, lower
 from .devices import piece_device
+from .fixed_sizes import FixedSizes
 from .machine_rates import machine_rates
 from .memory_options import LEVEL
 from .options import EngineOptions
@@ -64,6 +65,7 @@ class Compiler:
     seconds: float = 0.0
     fixed_numbers: set[tuple[str, str]] = field(default_factory=set)
     """Calls, and where they are, that make a capture of each value of a number."""
+    fixed_sizes: FixedSizes = field(default_factory=FixedSizes)
     captured_lines: set[tuple[str, str]] | None = field(default_factory=set)
     """Where calls are that were captured for this module; None: not known."""
     shared_budget_bytes: int | None = None
@@ -103,6 +105,8 @@ class Compiler:
             compiled = self.pieces[-1].compiled
         except (CannotLower, _C.ORTModuleError) as error:
             run = self._leave_to_eager(gm, error)
+        for line in self.fixed_sizes.found_again():
+            self.note_fixed_number("a line that takes it as it is", ("", line))
         if self.captured_lines is not None:
             for graph in gm.modules():  # bodies of higher-order operators, too
                 if isinstance(graph, fx.GraphModule):
@@ -334,8 +338,8 @@ class Compiler:
             return
         self.fixed_numbers.add((name, where))
         self.logger.warning(
-            "ortmodule_py: a number that changes from call to call is a constant of %s, so that each "
-            "value of it is a capture%s",
+            "ortmodule_py: a number or size that changes from call to call is a constant of %s, so that "
+            "each value of it is a capture%s",
             name,
             f" ({where})" if where else "",
         )

@@ -113,3 +113,11 @@ def test_fractional_pooling_is_captured_once(monkeypatch: pytest.MonkeyPatch) ->
         model, said = _pooled(nn.FractionalMaxPool2d(2, **size), 2)
         assert_compiled(last_run_report(model))
         assert not said
+
+
+def test_a_line_that_fixes_the_batch_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake kernels of this operator take no symbols."""
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    model, (said,) = _pooled(nn.FractionalMaxPool3d(2, output_size=3), 3)
+    assert last_run_report(model)["captures"] == 4
+    assert "a line that takes it as it is" in said and "pooling.py:" in said
