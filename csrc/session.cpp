@@ -108,6 +108,7 @@ std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& argument
   std::shared_ptr<const Plan> plan = planned(decisions, request);
   compared_.clear();
   auto entry = std::make_shared<PlanEntry>(std::move(plan), std::move(lowered), std::move(request));
+  entry->decisions = decisions;
   ++plans_made_;
   plans_.emplace_front(std::move(key), entry);
   if (plans_.size() > options_.plan_cache_size) plans_.pop_back();
@@ -148,16 +149,17 @@ std::shared_ptr<const Plan> Session::planned(const MemoryDecisions& decisions,
   return plan;
 }
 
-PlanFigures Session::figures_of(const MemoryDecisions& decisions) {
+PlanFigures Session::figures_of(const MemoryDecisions& decisions, const PlanRequest* request) {
   const std::lock_guard lock(mutex_);
   ORTM_CHECK(first_request_, "[memory] a forward must have run before plans are compared");
-  return figures_with(decisions, *first_request_);
+  return figures_with(decisions, request ? *request : *first_request_);
 }
 
-std::shared_ptr<const Plan> Session::plan_with(const MemoryDecisions& decisions) {
+std::shared_ptr<const Plan> Session::plan_with(const MemoryDecisions& decisions,
+                                               const PlanRequest* request) {
   const std::lock_guard lock(mutex_);
   ORTM_CHECK(first_request_, "[memory] a forward must have run before a plan is shown");
-  return make_plan(*lowered_for(decisions), *first_request_);
+  return make_plan(*lowered_for(decisions), request ? *request : *first_request_);
 }
 
 MemoryChoice Session::chosen_for(const PlanRequest& request) {
@@ -172,6 +174,19 @@ const MemoryChoice* Session::memory_choice() {
   if (!first_request_ || !options_.training) return nullptr;
   if (!memory_choice_) memory_choice_ = chosen_for(*first_request_);
   return &*memory_choice_;
+}
+
+MemoryChoice Session::choice_in(const PlanEntry& entry) {
+  const MemoryChoice* first = memory_choice();
+  const std::lock_guard lock(mutex_);
+  ORTM_CHECK(first, "[memory] a training forward must have run before its choice is shown");
+  MemoryChoice shown = *first;
+  if (entry.request.symbols.entries() == first_request_->symbols.entries()) return shown;
+  if (entry.decisions != shown.decisions) decide_as(shown, entry.decisions);
+  shown.before = figures_with({}, entry.request);
+  shown.after =
+      shown.decisions.empty() ? shown.before : figures_with(shown.decisions, entry.request);
+  return shown;
 }
 
 MemoryDecisions Session::decide(const PlanRequest& request) {

@@ -47,6 +47,7 @@ struct PlanEntry {
   Program program;
   std::shared_ptr<const Lowered> lowered;
   PlanRequest request;
+  MemoryDecisions decisions = {};
   /// By arrived gradients and whether saved values must stay.
   std::map<std::pair<std::vector<bool>, bool>, std::unique_ptr<Program>> backward;
   /// Libraries took more than the plan reckons with: the next run plans anew.
@@ -83,10 +84,13 @@ class Session {
   /// What the memory optimizer found and chose for the shapes of the first plan; null before it
   /// and without training. Computed on demand if nothing was asked of it.
   const MemoryChoice* memory_choice();
-  /// The peak and time that these decisions lead to, for the shapes of the first plan.
-  PlanFigures figures_of(const MemoryDecisions& decisions);
-  /// The plan that these decisions lead to, for the shapes of the first plan.
-  std::shared_ptr<const Plan> plan_with(const MemoryDecisions& decisions);
+  /// The same for the shapes of `entry`: what it recomputes, and what that costs there.
+  MemoryChoice choice_in(const PlanEntry& entry);
+  /// The peak and time that these decisions lead to, for `request` or the shapes of the first plan.
+  PlanFigures figures_of(const MemoryDecisions& decisions, const PlanRequest* request = nullptr);
+  /// The plan that these decisions lead to, for `request` or the shapes of the first plan.
+  std::shared_ptr<const Plan> plan_with(const MemoryDecisions& decisions,
+                                        const PlanRequest* request = nullptr);
   /// Leaves `bytes` of a budget in bytes to other pieces of the module, which hold them while this
   /// one runs; plans are made anew if that changes. A `lenient` piece whose first shape does not
   /// fit takes its least plan, until it is known what all pieces need.

@@ -117,7 +117,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
 
     Before the first step give a batch: `explain(model, *batch)` runs one forward with it and puts
     the module's tensors and attributes and the random generators back as they were. After a step,
-    `explain(model)` is enough.
+    `explain(model)` is enough. The plan is that of the batch given, or of the last training forward.
 
     Raises:
         TypeError: `model` is not an ORTModule.
@@ -171,7 +171,7 @@ def _run_once(model: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
     runs = step_runs(compiler)
     pieces = list(dict.fromkeys(runs))
-    facts = {piece: piece.memory() for piece in pieces}
+    facts = {piece: piece.memory(last=True) for piece in pieces}
     plans = {piece: piece.facts() for piece in pieces}
 
     def in_turn(which: str) -> list[PiecePlan]:
@@ -185,7 +185,7 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
     gradients = [plans[run]["gradient_bytes"] for run in runs]
     held = held_by_others(after, gradients)
     at = max(range(len(runs)), key=lambda k: after[k].peak_bytes + held[k])
-    timelines = {"before": runs[at].timeline(False), "after": runs[at].timeline(True)}
+    timelines = {"before": runs[at].timeline(False, True), "after": runs[at].timeline(True, True)}
     time = sum(plan.time_us for plan in before)
     decided = [
         {"piece": n, **_decision(stash, facts[piece], request.asked)}
@@ -199,7 +199,7 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
         layers=[group["count"] for one in facts.values() for group in one["layers"]],
         largest_at_peak=_largest(timelines["after"]),
         decisions=decided,
-        rows=step_rows(pieces, request),
+        rows=step_rows(pieces, request, last=True),
         pieces=[
             {
                 "piece": n,

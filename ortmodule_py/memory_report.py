@@ -119,16 +119,19 @@ def _change(after: float, before: float) -> str:
     return f"{(after / before - 1) * 100:+.1f}%" if before else "n/a"
 
 
-def plan_rows(piece: Any, request: MemoryRequest, limit: int | None = None) -> list[dict[str, Any]]:
+def plan_rows(
+    piece: Any, request: MemoryRequest, limit: int | None = None, *, last: bool = False
+) -> list[dict[str, Any]]:
     """The rows of the plan table, largest saving first, as plain values.
 
-    Each predicts the peak and the step time of applying it alone.
+    Each predicts the peak and the step time of applying it alone: for the first batch, or with
+    `last` for that of the last forward.
     """
-    facts = piece.memory()
+    facts = piece.memory(last)
     names = symbol_names(facts)
     rows = []
     for number, row in enumerate(facts["rows"][:limit], start=1):
-        alone = piece.row_figures(number - 1)
+        alone = piece.row_figures(number - 1, last)
         rows.append(
             {
                 "number": number,
@@ -148,9 +151,15 @@ def plan_rows(piece: Any, request: MemoryRequest, limit: int | None = None) -> l
     return rows
 
 
-def step_rows(pieces: Sequence[Any], request: MemoryRequest) -> list[dict[str, Any]]:
+def step_rows(
+    pieces: Sequence[Any], request: MemoryRequest, *, last: bool = False
+) -> list[dict[str, Any]]:
     """`plan_rows` of all pieces of a step, numbered through."""
-    rows = [{**row, "piece": n} for n, p in enumerate(pieces, 1) for row in plan_rows(p, request)]
+    rows = [
+        {**row, "piece": n}
+        for n, piece in enumerate(pieces, start=1)
+        for row in plan_rows(piece, request, last=last)
+    ]
     return [{**row, "number": number} for number, row in enumerate(rows, start=1)]
 
 

@@ -122,11 +122,11 @@ py::list argument_facts(const Graph& graph) {
   return result;
 }
 
-py::list returned_score_facts(const Session& session) {
+py::list returned_score_facts(const Session& session, const SymbolValues& sizes) {
   py::list result;
   for (const Value* scores : returned_scores(session.forward_graph())) {
     int64_t bytes = static_cast<int64_t>(size_of(scores->dtype));
-    for (const DimExpr& dim : scores->dims) bytes *= dim.evaluate(session.first_sizes());
+    for (const DimExpr& dim : scores->dims) bytes *= dim.evaluate(sizes);
     const Node* producer = scores->producer();
     py::dict item;
     item["bytes"] = bytes;
@@ -151,22 +151,27 @@ const char* kind_name(PlannedStorage::Role role) {
 
 }  // namespace
 
-py::object memory_facts(CompiledPiece& piece) {
+py::object memory_facts(CompiledPiece& piece, bool last) {
   const DeviceScope scope(piece.runtime());
   const MemoryChoice* choice = piece.session().memory_choice();
   if (!choice) return py::none();
-  py::dict facts = choice_facts(*choice, piece.session().first_sizes());
+  const auto entry = last ? piece.last_plan() : nullptr;
+  const SymbolValues& sizes = entry ? entry->request.symbols : piece.session().first_sizes();
+  py::dict facts = choice_facts(entry ? piece.session().choice_in(*entry) : *choice, sizes);
   facts["inputs"] = argument_facts(piece.session().exported_graph());
-  facts["returned_scores"] = returned_score_facts(piece.session());
+  facts["returned_scores"] = returned_score_facts(piece.session(), sizes);
   return facts;
 }
 
-py::object timeline(CompiledPiece& piece, bool optimized) {
+py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
   const DeviceScope scope(piece.runtime());
   Session& session = piece.session();
   const MemoryChoice* choice = session.memory_choice();
   if (!choice) return py::none();
-  const auto plan = session.plan_with(optimized ? choice->decisions : MemoryDecisions());
+  const auto entry = last ? piece.last_plan() : nullptr;
+  MemoryDecisions decisions;
+  if (optimized) decisions = entry ? session.choice_in(*entry).decisions : choice->decisions;
+  const auto plan = session.plan_with(decisions, entry ? &entry->request : nullptr);
   std::vector<const Value*> founders(plan->storages.size(), nullptr);
   for (const PlannedTensor& tensor : plan->tensors) {
     const Value*& slot = founders[static_cast<size_t>(tensor.storage)];
@@ -201,13 +206,15 @@ py::object timeline(CompiledPiece& piece, bool optimized) {
 }
 
 /// Peak and time if exactly the row of that number were applied.
-py::object row_figures(CompiledPiece& piece, size_t row) {
+py::object row_figures(CompiledPiece& piece, size_t row, bool last) {
   const DeviceScope scope(piece.runtime());
   const MemoryChoice* choice = piece.session().memory_choice();
   if (!choice) return py::none();
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
   for (size_t s : choice->rows.at(row).stashes) chosen[s] = choice->rows[row].strategy;
-  return figures(piece.session().figures_of(decisions_of(*choice, chosen)));
+  const auto entry = last ? piece.last_plan() : nullptr;
+  return figures(
+      piece.session().figures_of(decisions_of(*choice, chosen), entry ? &entry->request : nullptr));
 }
 
 /// Peak and time if exactly these stashes were recomputed, given as (position, strategy).

@@ -189,10 +189,11 @@ void init_session(py::module_& m) {
            "Plans for arguments like these, which need no data (fake tensors will do), and runs "
            "nothing.")
       .def("facts", &facts, "Counts, stage times and bytes as a dict.")
-      .def("memory", &memory_facts,
-           "What the memory optimizer found and chose, as a dict; None before the first forward.")
-      .def("timeline", &timeline, py::arg("optimized"),
-           "Storages of the step with their first and last step, for the first shapes.")
+      .def("memory", &memory_facts, py::arg("last") = false,
+           "What the memory optimizer found and chose, as a dict; None before the first forward. "
+           "Here and below: for the first shapes, or with `last` for those of the last forward.")
+      .def("timeline", &timeline, py::arg("optimized"), py::arg("last") = false,
+           "Storages of the step with their first and last step.")
       .def(
           "take_warnings", [](CompiledPiece& piece) { return piece.session().take_warnings(); },
           "What was said about the memory of new shapes since the last call.")
@@ -206,7 +207,7 @@ void init_session(py::module_& m) {
           "Leaves bytes of the budget to pieces that hold them while this one runs.")
       .def("decision_figures", &decision_figures, py::arg("decisions"),
            "Peak and time if these (stash, strategy) were recomputed.")
-      .def("row_figures", &row_figures, py::arg("row"),
+      .def("row_figures", &row_figures, py::arg("row"), py::arg("last") = false,
            "Peak and time if exactly that row of memory() were applied.")
       .def("graph", &stage_graph, py::arg("stage"), "A copy of a stage's graph.")
       .def(

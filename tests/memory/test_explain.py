@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule, explain, plan
+from ortmodule_py import ORTModule, explain, last_run_report, plan
 from tests.memory.small_models import make
 
 ROOT = Path(__file__).parents[2]
@@ -119,6 +119,33 @@ def test_explain_says_why_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("ORTMODULE_BYPASS", "1")
     with pytest.raises(RuntimeError, match=r"found ORTMODULE_BYPASS=1, .*; unset it"):
         explain(ORTModule(nn.Linear(2, 2)), x)
+
+
+@pytest.mark.parametrize(("level", "budget"), [("0", None), ("1", None), ("0", "activations:80%")])
+def test_explain_is_about_the_last_batch(
+    level: str, budget: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+    module = nn.Sequential(
+        *[nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(4)]
+    )
+    model = ORTModule(module, memory_budget=budget)
+    small, large = torch.randn(8, 16), torch.randn(64, 16)
+    model(small).sum().backward()
+    first = explain(model)
+    told = explain(model, large)
+    assert (first.sizes, told.sizes) == ({"batch": 8}, {"batch": 64})
+    assert told.timelines["after"]["peak_bytes"] == told.peak_bytes > first.peak_bytes
+    assert told.rows[0]["saving_bytes"] == 8 * first.rows[0]["saving_bytes"]
+    applied = sum(row["applied"] for row in told.rows)
+    assert applied == sum(d["decision"] != "keep" for d in told.decisions)
+    for batch, wanted in ((large, told), (small, first)):
+        model(batch).sum().backward()
+        assert explain(model).peak_bytes == wanted.peak_bytes
+        assert last_run_report(model)["planned_peak_bytes"] == wanted.peak_bytes
+    if level == "0" and budget is None:  # else what is recomputed follows from the first batch
+        alone = explain(ORTModule(module), large)
+        assert (alone.peak_bytes, alone.rows) == (told.peak_bytes, told.rows)
 
 
 class LeftToEager(nn.Module):

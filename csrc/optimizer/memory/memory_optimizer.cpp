@@ -276,6 +276,29 @@ MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
   return decisions;
 }
 
+void decide_as(MemoryChoice& choice, const MemoryDecisions& decisions) {
+  const auto in = [](const std::vector<int>& ids, const Value* value) {
+    return std::find(ids.begin(), ids.end(), value->id()) != ids.end();
+  };
+  choice.decisions = decisions;
+  for (size_t s = 0; s < choice.stashes.size(); ++s) {
+    const Stash& stash = choice.stashes[s];
+    choice.chosen[s].reset();
+    if (!in(decisions.recompute, stash.values.front())) continue;
+    // A compromise is known by the narrow tensor that it keeps.
+    const RecomputePlan* narrow = plan_of(stash, Strategy::Compromise);
+    const bool keeps = narrow && std::all_of(narrow->keep.begin(), narrow->keep.end(),
+                                             [&](const Value* v) { return in(decisions.keep, v); });
+    const bool is_narrow = keeps || !plan_of(stash, Strategy::Recompute);
+    choice.chosen[s] = is_narrow ? Strategy::Compromise : Strategy::Recompute;
+  }
+  for (PlanRow& row : choice.rows)
+    row.applied =
+        static_cast<size_t>(std::count_if(row.stashes.begin(), row.stashes.end(), [&](size_t s) {
+          return choice.chosen[s] == row.strategy;
+        }));
+}
+
 MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
                                 const SymbolValues& sizes, const Evaluate& evaluate) {
   MemoryChoice choice;

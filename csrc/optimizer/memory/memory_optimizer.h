@@ -81,6 +81,9 @@ struct MemoryChoice {
 MemoryDecisions decisions_of(const MemoryChoice& choice,
                              const std::vector<std::optional<Strategy>>& chosen);
 
+/// Makes `choice` say what `decisions`, made of its stashes, recompute.
+void decide_as(MemoryChoice& choice, const MemoryDecisions& decisions);
+
 /// Chooses for one signature of shapes. `evaluate` plans the module with given decisions.
 MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
                                 const SymbolValues& sizes, const Evaluate& evaluate);
