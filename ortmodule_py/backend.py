@@ -117,17 +117,17 @@ class Compiler:
         return self._counted(run, compiled)
 
     def _counted(self, run: Callable[..., Any], compiled: Any | None) -> Callable[..., Any]:
-        """`run`, saying that it ran, and at first with which parameters."""
-        is_first = True
+        """`run`, saying that it ran, and with which parameters: other ones where it runs again in a forward."""
+        latest: int | None = None
 
         def counted(*args: Any) -> Any:
-            nonlocal is_first
+            nonlocal latest
             self.runs += 1
             if compiled is not None and self.ran is not None:
                 self.ran.append(compiled)
-            if is_first:
-                is_first = False
+            if latest in (None, self.first_run):
                 self.parameters.update(id(a) for a in args if isinstance(a, torch.nn.Parameter))
+            latest = self.first_run
             return run(*args)
 
         return counted

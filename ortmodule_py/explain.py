@@ -116,7 +116,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
     """Explain the memory of `model`'s training step.
 
     Before the first step give a batch: `explain(model, *batch)` runs one forward with it and puts
-    the module's tensors and attributes and the random generators back as they were. After a step,
+    the module's buffers and attributes and the random generators back as they were. After a step,
     `explain(model)` is enough. The plan is that of the batch given, or of the last training forward.
 
     Raises:
@@ -159,7 +159,7 @@ def why_no_plan(model: ORTModule, ran: bool) -> str:
 
 def _run_once(model: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """A training forward that leaves no trace but its plan: not in the verifier's count either."""
-    generators, state = Generators(), ModuleState(model.module)
+    generators, state = Generators(), ModuleState(model.module, parameters=False)
     try:
         with torch.enable_grad():
             model._run(*args, **kwargs)

@@ -16,9 +16,12 @@ _CONTAINERS = (dict, list, set)
 
 
 class ModuleState:
-    """What runs of a module may change: tensors, gradients, attributes and plain containers."""
+    """What runs of a module may change: tensors, gradients, attributes and plain containers.
 
-    def __init__(self, module: nn.Module) -> None:
+    Without `parameters` their values are left out, which saves a copy of them.
+    """
+
+    def __init__(self, module: nn.Module, *, parameters: bool = True) -> None:
         self._attributes = [(m, dict(m.__dict__)) for m in module.modules()]
         self._containers = [
             (value, value.copy())
@@ -32,7 +35,8 @@ class ModuleState:
             for value in attributes.values()
             if isinstance(value, Tensor)
         ]
-        tensors = {id(t): t for t in [*module.parameters(), *module.buffers(), *plain]}
+        kept = list(module.parameters()) if parameters else []
+        tensors = {id(t): t for t in [*kept, *module.buffers(), *plain]}
         self._tensors = [(t, t._version, t.detach().clone()) for t in tensors.values()]
         self._gradients = [(p, p.grad) for p in module.parameters()]
         # Autograd must not take what is put back for a change: forwards may wait for backward.

@@ -426,3 +426,27 @@ def test_a_forward_without_a_break_may_have_parameters_that_it_does_not_use() ->
     model = ORTModule(Layers(lambda layers, x: layers[1](x)), QUIET)
     model(torch.randn(3, 4)).sum().backward()
     assert last_run_report(model)["compiled"]
+
+
+class Halves(nn.Module):
+    """A graph break in its midst, so that all instances share their two pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x).tanh()
+        torch._dynamo.graph_break()
+        return self.out(x).tanh()
+
+
+def test_pieces_that_run_with_other_parameters() -> None:
+    """All parameters are in a piece, though it runs once for each of the blocks."""
+    torch._dynamo.reset()
+    model = ORTModule(nn.Sequential(*(Halves() for _ in range(3))), QUIET)
+    for _ in range(2):
+        model(torch.randn(3, 4)).sum().backward()
+    report = last_run_report(model)
+    assert not report["eager_pieces"] and report["graph_breaks"], report
+    assert all(parameter.grad is not None for parameter in model.parameters())
