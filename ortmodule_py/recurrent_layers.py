@@ -3,7 +3,8 @@
 torch's Python kernels of `lstm`, `gru` and `rnn` (`_rnn_helper` in `torch/_decomp/decompositions.py`,
 up to 2.13) never apply their dropout: they compare the number of layers with the layer's index the
 wrong way round. The layers are those of ATen's `apply_layer_stack` (aten/src/ATen/native/RNN.cpp):
-time first, dropout on what every layer but the last returns.
+time first, dropout on what every layer but the last returns. And up to torch 2.11 the last states of an
+LSTM have a dimension too many (`one_layer_lstm` there).
 """
 
 from __future__ import annotations
@@ -32,17 +33,20 @@ def with_dropout(operator: OpOverload, kernel: Callable[..., Any]) -> Callable[.
         given = dict(zip(names, args, strict=False)) | kwargs
         if given["num_layers"] > 1 and given["train"] and given["dropout"] > 0:
             return _stack(kernel, given)
-        result: tuple[Tensor, ...] = kernel(*args, **kwargs)
-        return result
+        value, *final = kernel(*args, **kwargs)
+        return value, *map(torch.reshape, final, [state.shape for state in _states(given)])
 
     return stacked
+
+
+def _states(given: dict[str, Any]) -> list[Tensor]:
+    return [given["hx"]] if isinstance(given["hx"], Tensor) else list(given["hx"])
 
 
 def _stack(kernel: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ...]:
     """A call of the kernel for each layer; `given` has its arguments in the schema's order."""
     layers, batch_first = given["num_layers"], given["batch_first"]
-    value, params = given["input"], given["params"]
-    states = [given["hx"]] if isinstance(given["hx"], Tensor) else list(given["hx"])
+    value, params, states = given["input"], given["params"], _states(given)
     rows, each = 2 if given["bidirectional"] else 1, len(params) // layers
     value = value.transpose(0, 1) if batch_first else value
     finals: list[list[Tensor]] = []
@@ -57,7 +61,7 @@ def _stack(kernel: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, .
             "batch_first": False,
         }
         value, *final = kernel(*one.values())
-        finals.append(final)
+        finals.append(list(map(torch.reshape, final, [state.shape for state in begin])))
         if layer < layers - 1:
             value = torch.dropout(value, given["dropout"], True)
     value = value.transpose(0, 1) if batch_first else value

@@ -42,11 +42,11 @@ def test_values_and_gradients(kind: type[nn.RNNBase], batch_first: bool) -> None
 
 
 class Stacked(nn.Module):
-    """Three layers with dropout between them."""
+    """Three layers with dropout between them, and their last states."""
 
-    def __init__(self, kind: type[nn.RNNBase], **options: bool) -> None:
+    def __init__(self, kind: type[nn.RNNBase], dropout: float = 0.5, **options: bool) -> None:
         super().__init__()
-        self.rnn = kind(4, 6, num_layers=3, dropout=0.5, **options)
+        self.rnn = kind(4, 6, num_layers=3, dropout=dropout, **options)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         y, final = self.rnn(x)
@@ -81,4 +81,17 @@ def test_dropout_between_layers(
             torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-5)
         for (name, mine), theirs in zip(module.named_parameters(), eager.parameters(), strict=True):
             torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5, msg=name)
+    assert last_run_report(model)["compiled"]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("batch", [3, 1])
+def test_last_states(kind: type[nn.RNNBase], batch: int) -> None:
+    """torch 2.11 says that those of an LSTM have a dimension more."""
+    torch._dynamo.reset()
+    module = Stacked(kind, dropout=0.0, bidirectional=True)
+    model = ORTModule(module)
+    x = torch.randn(5, batch, 4)
+    for mine, wanted in zip(model(x), module(x), strict=True):
+        torch.testing.assert_close(mine, wanted)
     assert last_run_report(model)["compiled"]
