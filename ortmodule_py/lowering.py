@@ -516,7 +516,8 @@ class Emitter:
             )
 
         same = [operands.index(operand) for operand in operands]
-        return f"{node.target}|{text(list(node.args))}|{[(k, text(v)) for k, v in node.kwargs.items()]}|{same}"
+        named = [(k, text(v)) for k, v in node.kwargs.items()]
+        return f"{node.target}|{text(list(node.args))}|{named}|{same}|{JointTrace.read(node)}"
 
     def _timed_trace(self, function: Callable[..., Any], patterns: Sequence[Any]) -> TracedFunction:
         start = time.perf_counter()

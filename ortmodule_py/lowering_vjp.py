@@ -134,6 +134,21 @@ class JointTrace:
             if isinstance(operand.meta.get("val"), Tensor)
         ]
 
+    @staticmethod
+    def read(node: fx.Node) -> list[int]:
+        """The outputs to which a gradient can come.
+
+        Zeros are no substitute for none: eigenvectors without a gradient leave out a division by the
+        differences of eigenvalues, with one of zeros it is 0 / 0.
+        """
+        values = node.meta["val"]
+        values = values if isinstance(values, (tuple, list)) else [values]
+        return [
+            i
+            for i, value in enumerate(values)
+            if isinstance(value, Tensor) and value.is_floating_point() and _is_read(node, i)
+        ]
+
     def placeholders(self) -> list[fx.Node]:
         """The placeholders that stand for the operands, then the others."""
         return self.traced.placeholders()
@@ -150,11 +165,7 @@ class JointTrace:
         numbers = [n for n in node.all_input_nodes if n not in operands]
         values = node.meta["val"]
         values = list(values) if isinstance(values, (tuple, list)) else [values]
-        floats = [
-            i
-            for i, value in enumerate(values)
-            if isinstance(value, Tensor) and value.is_floating_point() and _is_read(node, i)
-        ]
+        floats = JointTrace.read(node)
         inputs = [
             i
             for i, flag in enumerate(flags)
@@ -171,11 +182,6 @@ class JointTrace:
 
 
 def _is_read(node: fx.Node, output: int) -> bool:
-    """Whether a gradient can come to this output.
-
-    Zeros are no substitute: eigenvectors without a gradient leave out a division by the differences
-    of eigenvalues, with one of zeros it is 0 / 0.
-    """
     return any(
         user.target != operator.getitem or (user.args[1] == output and user.users)
         for user in node.users

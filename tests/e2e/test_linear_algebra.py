@@ -42,6 +42,30 @@ def test_equal_eigenvalues(name: str) -> None:
     assert last_run_report(model)["compiled"]
 
 
+class _Twice(nn.Module):
+    """Calls alike, of which the first reads the values alone and the second the vectors too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(_symmetric(torch.randn(4, 4))) for _ in range(2))
+
+    def forward(self) -> Tensor:
+        values = torch.linalg.eigh(self.first)[0]
+        more, vectors = torch.linalg.eigh(self.second)
+        return (values * more).sum() + (vectors.square() * more.tanh()).square().sum()
+
+
+def test_calls_alike_that_are_read_otherwise() -> None:
+    torch._dynamo.reset()
+    module = _Twice()
+    model = ORTModule(copy.deepcopy(module))
+    module().backward()
+    model().backward()
+    for mine, wanted in zip(model.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, wanted.grad, rtol=1e-3, atol=1e-4)
+    assert last_run_report(model)["compiled"]
+
+
 class _Solving(nn.Module):
     def __init__(self, solve: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
