@@ -184,7 +184,10 @@ def _batch_norm(
             mixed = now.double() * momentum + running.double() * (1 - momentum)
             running.copy_(mixed.to(running.dtype))
     if not changes(eps):
-        statistics = (None, None) if training else (running_mean, running_var)
+        # Copies, as those of the module have their values; without any, those of the batch would have
+        # the type of the input, 16 bits perhaps.
+        given = (running_mean, running_var)
+        statistics = tuple(s.clone() if training and s is not None else s for s in given)
         return F.batch_norm(input, *statistics, weight, bias, training, 0.1, eps)
     if training or running_mean is None or running_var is None:
         y = _normalized(x, dims, eps)

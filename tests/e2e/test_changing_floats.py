@@ -269,6 +269,21 @@ def test_batch_norm_with_the_mean_of_all_batches(sequential: bool) -> None:
     assert_compiled(as_in_eager(module, step))
 
 
+def test_statistics_of_16_bit_values_are_wider() -> None:
+    """As eager has them: the gradient of what they cancel is rounding, and must not be more of it."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None, affine=False))
+    model = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(6, 6)
+    for runner in (eager, model):
+        with torch.autocast("cpu", torch.bfloat16):
+            runner(x).square().sum().backward()
+    for mine, wanted in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, wanted.grad, rtol=0, atol=1e-6)
+    assert_compiled(last_run_report(model))
+
+
 def test_update_bn_leaves_the_model_compiled() -> None:
     def step(model: Any) -> Tensor:
         for _ in range(2):
