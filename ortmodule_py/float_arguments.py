@@ -186,9 +186,10 @@ def _batch_norm(
     if not changes(eps):
         # Copies, as those of the module have their values; without any, those of the batch would have
         # the type of the input, 16 bits perhaps.
-        given = (running_mean, running_var)
-        statistics = tuple(s.clone() if training and s is not None else s for s in given)
-        return F.batch_norm(input, *statistics, weight, bias, training, 0.1, eps)
+        mean, var = (
+            s.clone() if training and s is not None else s for s in (running_mean, running_var)
+        )
+        return F.batch_norm(input, mean, var, weight, bias, training, 0.1, eps)
     if training or running_mean is None or running_var is None:
         y = _normalized(x, dims, eps)
     else:
