@@ -294,8 +294,7 @@ class Compiler:
         text = (
             f"[memory budget] the step must fit {self.shared_budget_bytes} bytes, but found "
             f"that its pieces, which the graph breaks part, may together take {peak} bytes at the "
-            "least; "
-            "use a smaller batch, a larger budget, or take the graph breaks out"
+            "least; use a smaller batch, a larger budget, or take the graph breaks out"
         )
         if self.options.memory.strict:
             raise _C.ORTModuleError(text)

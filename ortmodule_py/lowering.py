@@ -507,7 +507,9 @@ class Emitter:
             if isinstance(value, fx.Node):
                 known = value.meta["val"]
                 if isinstance(known, Tensor):
-                    return f"{tensor_meta(known, None)} {flags[operands.index(value)]}"
+                    # Which operand, too: f(x, y, x) is not f(x, y, y).
+                    at = operands.index(value)
+                    return f"{at} {tensor_meta(known, None)} {flags[at]}"
                 return str(known)
             return (
                 f"[{','.join(map(text, value))}]"
@@ -515,9 +517,8 @@ class Emitter:
                 else repr(value)
             )
 
-        same = [operands.index(operand) for operand in operands]
         named = [(k, text(v)) for k, v in node.kwargs.items()]
-        return f"{node.target}|{text(list(node.args))}|{named}|{same}|{JointTrace.read(node)}"
+        return f"{node.target}|{text(list(node.args))}|{named}|{JointTrace.read(node)}"
 
     def _timed_trace(self, function: Callable[..., Any], patterns: Sequence[Any]) -> TracedFunction:
         start = time.perf_counter()

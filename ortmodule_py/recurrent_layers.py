@@ -26,7 +26,7 @@ OPERATORS: tuple[OpOverload, ...] = (
 
 
 def with_dropout(operator: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator's kernel with dropout between its layers, as its schema says."""
+    """The operator's kernel with dropout between its layers, and last states shaped like the first."""
     names = [argument.name for argument in operator._schema.arguments]
 
     def stacked(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:

@@ -106,3 +106,18 @@ def test_targets_behind_the_end_do_not_count(target: list[int]) -> None:
         return F.multilabel_margin_loss(y[0, 0, :1], labels)
 
     _same_step(Images(loss), torch.randn(1, 3, 6, 6))
+
+
+def test_calls_that_differ_in_which_operand_is_repeated() -> None:
+    """Operators without a rule share the trace of their gradient where nothing tells them apart."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y, z = self.fc(x), x.sigmoid() * self.fc.bias
+        return torch.lerp(y, z, y) + 2 * torch.lerp(y, z, z).square()
+
+    def step(model: Any) -> Tensor:
+        out: Tensor = model(torch.randn(3, 4))
+        out.sum().backward()
+        return out
+
+    assert_compiled(as_in_eager(Calls(forward), step))
