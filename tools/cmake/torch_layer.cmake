@@ -33,10 +33,16 @@ Python_add_library(_C MODULE WITH_SOABI ${torch_sources} ${ORTM_OBJECTS})
 ortm_target(_C)
 target_include_directories(_C SYSTEM PRIVATE
   ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
-# Every ATen/ops header includes these. The bindings include so much more that they gain nothing.
-ortm_precompile(_C <ATen/Context.h> <ATen/DeviceGuard.h> <ATen/TensorUtils.h> <ATen/core/Tensor.h>)
-list(FILTER torch_sources EXCLUDE REGEX "/kernels/aten/")
-set_source_files_properties(${torch_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+# Parsing torch's headers takes most of the time of these files: two units for many of them.
+set(whole_units ${torch_sources})
+list(FILTER whole_units INCLUDE REGEX "/bindings/bind_|/kernels/aten/")
+list(FILTER whole_units EXCLUDE REGEX "/scaled_dot_product_attention\\.cpp$") # its names meet theirs
+foreach(source ${whole_units})
+  get_filename_component(folder ${source} DIRECTORY)
+  get_filename_component(folder ${folder} NAME)
+  set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
+endforeach()
+set_target_properties(_C PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 string(JOIN " " isas ${ORTM_ISAS})
 target_compile_definitions(_C PRIVATE
   AT_PER_OPERATOR_HEADERS TORCH_EXTENSION_NAME=_C

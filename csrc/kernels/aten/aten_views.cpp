@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/TensorImpl.h>
 
 #include <memory>
@@ -68,6 +69,13 @@ bool can_be_taken_over(const at::Tensor& tensor, const TensorView& view) {
 
 at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArrayRef strides) {
   return tensor_on(engine_device(), view, sizes, strides);
+}
+
+at::Tensor operand(const KernelArgs& args, size_t i) {
+  const NodeFacts& node = args.facts.node();
+  const OperandRef& ref = node.inputs[i];
+  if (ref.kind != OperandRef::Kind::Literal) return as_tensor(args.in[i]);
+  return at::scalar_tensor(ref.literal, engine_options(node.input_dtypes[i]));
 }
 
 std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i) {

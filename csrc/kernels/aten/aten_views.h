@@ -17,6 +17,9 @@ at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArray
 /// The same for a number that give() took from an operator, which may have left it on the host.
 at::Tensor as_number_anywhere(const TensorView& view);
 
+/// Operand i; a literal becomes a tensor of one number.
+at::Tensor operand(const KernelArgs& args, size_t i);
+
 /// Operand i, or nothing if it is absent.
 std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i);
 

@@ -7,7 +7,6 @@
 // captured, where it stays.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <charconv>
 
@@ -170,14 +169,6 @@ std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
   return call;
 }
 
-at::Tensor operand(const KernelArgs& args, int index) {
-  const OperandRef& ref = args.facts.node().inputs[static_cast<size_t>(index)];
-  if (ref.kind == OperandRef::Kind::Literal)
-    return at::scalar_tensor(
-        ref.literal, engine_options(args.facts.node().input_dtypes[static_cast<size_t>(index)]));
-  return as_tensor(args.in[static_cast<size_t>(index)]);
-}
-
 at::Tensor generator_state(const PreparedCall& call, const PreparedCall::Argument& argument,
                            const KernelArgs& args) {
   const at::Tensor state = as_number_anywhere(args.in[static_cast<size_t>(argument.operands[0])]);
@@ -191,18 +182,21 @@ void push(torch::jit::Stack& stack, const PreparedCall& call,
   switch (argument.kind) {
     case Kind::Fixed: stack.push_back(argument.value); return;
     case Kind::EngineDevice: stack.emplace_back(engine_device()); return;
-    case Kind::Tensor: stack.emplace_back(operand(args, argument.operands[0])); return;
+    case Kind::Tensor:
+      stack.emplace_back(operand(args, static_cast<size_t>(argument.operands[0])));
+      return;
     case Kind::GeneratorState: stack.emplace_back(generator_state(call, argument, args)); return;
     case Kind::TensorList: {
       c10::List<at::Tensor> list;
-      for (int index : argument.operands) list.push_back(operand(args, index));
+      for (int index : argument.operands) list.push_back(operand(args, static_cast<size_t>(index)));
       stack.emplace_back(std::move(list));
       return;
     }
     case Kind::OptionalTensorList: {
       c10::List<std::optional<at::Tensor>> list;
       for (int index : argument.operands)
-        list.push_back(index < 0 ? std::optional<at::Tensor>() : operand(args, index));
+        list.push_back(index < 0 ? std::optional<at::Tensor>()
+                                 : operand(args, static_cast<size_t>(index)));
       stack.emplace_back(std::move(list));
       return;
     }

@@ -41,4 +41,4 @@ class AtenKernelRegistrar {
 
 #define REGISTER_ATEN_KERNEL(...)                                                \
   static const ::ortmodule::AtenKernelRegistrar ORTM_KERNEL_CONCAT(aten_kernel_, \
-                                                                   __LINE__)(__VA_ARGS__)
+                                                                   __COUNTER__)(__VA_ARGS__)
