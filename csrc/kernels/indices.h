@@ -6,6 +6,11 @@
 
 namespace ortmodule {
 
+/// The least index that the step takes: 0, or -size where negative ones count from the back.
+inline int64_t least_index(const StepFacts& facts, int64_t size) {
+  return facts.node().attrs.integer("from_front", 0) != 0 ? 0 : -size;
+}
+
 /// Why the indices of a step cannot be read, or nothing.
 inline Reason indices_unsupported(const StepFacts& facts) {
   const DType dtype = facts.inputs.at(1).dtype;

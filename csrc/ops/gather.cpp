@@ -55,23 +55,25 @@ Grads gather_grad_grad(GradContext& c) {
 
 bool is_index(DType dtype) { return dtype == DType::Int64 || dtype == DType::Int32; }
 
-Values gathered(TorchCall& t, Value* data, Value* indices, int64_t axis, int64_t padding = -1) {
+Values gathered(TorchCall& t, Value* data, Value* indices, Attrs attrs) {
   if (!is_index(indices->dtype)) t.refuse("indices must be int64 or int32");
   if (data->rank() == 0) t.refuse("a scalar has no rows");
-  return {t.emit("Gather", {data, indices}, {{"axis", axis}, {"padding_idx", padding}})};
+  return {t.emit("Gather", {data, indices}, std::move(attrs))};
 }
 
 Values convert_embedding(TorchCall& t) {
   if (t.flag("scale_grad_by_freq")) t.refuse("scale_grad_by_freq has no op");
   if (t.flag("sparse")) t.refuse("sparse gradients have no op");
-  return gathered(t, t.tensor("weight"), t.tensor("indices"), 0, t.integer_or("padding_idx", -1));
+  return gathered(
+      t, t.tensor("weight"), t.tensor("indices"),
+      {{"axis", 0}, {"padding_idx", t.integer_or("padding_idx", -1)}, {"from_front", 1}});
 }
 
 Values convert_index_select(TorchCall& t) {
   Value* data = t.tensor("self");
   Value* index = t.tensor("index");
   if (index->rank() == 0) index = t.reshape(index, {1});  // the dimension stays
-  return gathered(t, data, index, t.axis("dim", data->rank()));
+  return gathered(t, data, index, {{"axis", t.axis("dim", data->rank())}, {"from_front", 1}});
 }
 
 // Counted from the front; what is out of range stays so in any sum of indices.
@@ -132,7 +134,7 @@ Values convert_index(TorchCall& t) {
   Value* x = t.tensor("self");
   const IndexedDim d = indexed_dim(t, x);
   Value* index = d.indices.size() == 1 ? d.indices[0] : merged_index(t, d, x->dims);
-  return gathered(t, d.data, index, d.axis);
+  return gathered(t, d.data, index, {{"axis", d.axis}});
 }
 
 // x[mask] = value
@@ -175,10 +177,11 @@ Values convert_index_put(TorchCall& t) {
   return {t.reshape(y, x->dims)};
 }
 
-// padding_idx means something to the gradient only: rows of that index get none.
+// padding_idx means something to the gradient only: rows of that index get none. With from_front a
+// negative index is out of range, as in torch's embedding.
 REGISTER_OP(Gather, {.inputs = {"data", "indices"},
                      .outputs = {"y"},
-                     .attrs = {{"axis", 0}, {"padding_idx", -1}},
+                     .attrs = {{"axis", 0}, {"padding_idx", -1}, {"from_front", 0}},
                      .kind = OpKind::Data,
                      .infer = infer_gather,
                      .grad = gather_grad,

@@ -1,5 +1,6 @@
 // GatherElements: y[i, j] = data[indices[i, j], j] for axis 0 and so on; ScatterElements writes
-// updates to such places and adds them to data if `reduction` is "add"
+// updates to such places and adds them to data if `reduction` is "add". With from_front a negative
+// index is out of range, as in torch; without it counts from the back, as in ONNX.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -79,7 +80,8 @@ Values convert_gather(TorchCall& t) {
   if (t.flag("sparse_grad")) t.refuse("sparse gradients have no op");
   if (indices->dtype != DType::Int64) t.refuse("indices must be int64");
   if (data->rank() == 0 || data->rank() != indices->rank()) t.refuse("scalars have no elements");
-  return {t.emit("GatherElements", {data, indices}, {{"axis", t.axis("dim", data->rank())}})};
+  return {t.emit("GatherElements", {data, indices},
+                 {{"axis", t.axis("dim", data->rank())}, {"from_front", 1}})};
 }
 
 Values scattered(TorchCall& t, Value* updates, std::string_view reduction) {
@@ -87,9 +89,12 @@ Values scattered(TorchCall& t, Value* updates, std::string_view reduction) {
   Value* indices = t.tensor("index");
   if (indices->dtype != DType::Int64) t.refuse("indices must be int64");
   if (data->rank() == 0 || data->rank() != indices->rank()) t.refuse("scalars have no elements");
-  if (!may_equal(updates->dims, indices->dims)) t.refuse("src must have the shape of index");
+  // torch also takes a larger src, of which it reads the part that the index has.
+  if (updates->dims != indices->dims) t.refuse("src must have the shape of index");
   return {t.emit("ScatterElements", {data, indices, updates},
-                 {{"axis", t.axis("dim", data->rank())}, {"reduction", std::string(reduction)}})};
+                 {{"axis", t.axis("dim", data->rank())},
+                  {"reduction", std::string(reduction)},
+                  {"from_front", 1}})};
 }
 
 Values convert_scatter_add(TorchCall& t) { return scattered(t, t.tensor("src"), "add"); }
@@ -103,7 +108,7 @@ Values convert_scatter_value(TorchCall& t) {
 
 REGISTER_OP(GatherElements, {.inputs = {"data", "indices"},
                              .outputs = {"y"},
-                             .attrs = {{"axis", 0}},
+                             .attrs = {{"axis", 0}, {"from_front", 0}},
                              .kind = OpKind::Data,
                              .infer = infer_gather_elements,
                              .grad = gather_elements_grad,
@@ -112,7 +117,7 @@ REGISTER_OP(GatherElements, {.inputs = {"data", "indices"},
 
 REGISTER_OP(ScatterElements, {.inputs = {"data", "indices", "updates"},
                               .outputs = {"y"},
-                              .attrs = {{"axis", 0}, {"reduction", "add"}},
+                              .attrs = {{"axis", 0}, {"reduction", "add"}, {"from_front", 0}},
                               .kind = OpKind::Data,
                               .infer = infer_scatter_elements,
                               .grad = scatter_elements_grad,

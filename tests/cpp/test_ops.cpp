@@ -290,7 +290,7 @@ TEST(FromTorch, SeveralIndicesBecomeOne) {
   const std::string text = convert(call);
   EXPECT_NE(text.find("= Reshape<shape=[b*s,8]> (x)"), std::string::npos) << text;
   EXPECT_NE(text.find("= Mul (Where_2, {s})"), std::string::npos) << text;
-  EXPECT_NE(text.find("Gather = Gather<axis=0, padding_idx=-1> (Reshape, Add_4)"),
+  EXPECT_NE(text.find("Gather = Gather<axis=0, padding_idx=-1, from_front=0> (Reshape, Add_4)"),
             std::string::npos)
       << text;
 }

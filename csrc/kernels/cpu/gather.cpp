@@ -35,7 +35,7 @@ void gather_rows(const KernelArgs& args, const AxisSplit& split, const IndexRead
 void run_gather(const KernelArgs& args) {
   const AxisSplit split =
       split_at(args.facts.inputs[0].layout.sizes, args.facts.node().attrs.integer("axis", 0));
-  const IndexReader indices(args.in[1], split.axis, "Gather");
+  const IndexReader indices(args, split.axis, "Gather");
   if (indices.count() == 0 || split.outer * split.inner == 0) return;
   dispatch_width(size_of(args.in[0].dtype), [&]<class T> { gather_rows<T>(args, split, indices); });
 }
@@ -125,7 +125,7 @@ void sum_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inne
 void run_gather_grad(const KernelArgs& args) {
   const AxisSplit split = grad_split(args.facts);
   if (split.outer * split.inner * split.axis == 0) return;
-  const IndexReader indices(args.in[1], split.axis, "GatherGrad");
+  const IndexReader indices(args, split.axis, "GatherGrad");
   int64_t padding = args.facts.node().attrs.integer("padding_idx", -1);
   int64_t* starts = static_cast<int64_t*>(args.workspace);
   int64_t* order = starts + split.axis + 1;

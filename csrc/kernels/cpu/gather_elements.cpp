@@ -68,7 +68,7 @@ void for_each_line(const KernelArgs& args, const Lines& lines, const Body& body)
 
 void run_gather_elements(const KernelArgs& args) {
   const Lines& lines = *static_cast<const Lines*>(args.prepared);
-  const IndexReader indices(args.in[1], lines.axis_size, "GatherElements");
+  const IndexReader indices(args, lines.axis_size, "GatherElements");
   if (indices.count() == 0) return;
   dispatch_width(size_of(args.in[0].dtype), [&]<class T> {
     const T* data = args.in[0].as<T>();
@@ -97,7 +97,7 @@ void scatter(const KernelArgs& args, const Lines& lines, const IndexReader& indi
 
 void run_scatter_elements(const KernelArgs& args) {
   const Lines& lines = *static_cast<const Lines*>(args.prepared);
-  const IndexReader indices(args.in[1], lines.axis_size, "ScatterElements");
+  const IndexReader indices(args, lines.axis_size, "ScatterElements");
   if (args.out[0].data != args.in[0].data && args.out[0].byte_count() > 0)
     std::memcpy(args.out[0].data, args.in[0].data, args.out[0].byte_count());
   if (indices.count() == 0) return;

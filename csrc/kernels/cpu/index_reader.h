@@ -9,32 +9,34 @@ inline namespace ORTM_ISA {
 
 class IndexReader {
  public:
-  /// `size` is that of the indexed dimension.
-  IndexReader(const TensorView& indices, int64_t size, std::string_view op)
+  /// `size` is that of the indexed dimension; the indices are operand 1.
+  IndexReader(const KernelArgs& args, int64_t size, std::string_view op)
+      : IndexReader(args.in[1], size, least_index(args.facts, size), op) {}
+  IndexReader(const TensorView& indices, int64_t size, int64_t least, std::string_view op)
       : wide_(indices.dtype == DType::Int64 ? indices.as<int64_t>() : nullptr),
         narrow_(wide_ ? nullptr : indices.as<int32_t>()),
         count_(indices.element_count()),
         size_(size),
+        least_(least),
         op_(op) {}
 
   int64_t count() const { return count_; }
   /// The index at a position, counted from the front.
   int64_t at(int64_t position) const {
     const int64_t index = wide_ ? wide_[position] : narrow_[position];
-    const int64_t from_front = index < 0 ? index + size_ : index;
-    if (from_front < 0 || from_front >= size_) fail(index, position);
-    return from_front;
+    if (index < least_ || index >= size_) fail(index, position);
+    return index < 0 ? index + size_ : index;
   }
 
  private:
   [[noreturn]] __attribute__((noinline)) void fail(int64_t index, int64_t position) const {
-    throw Error(str("[", op_, "] indices must lie in [", -size_, ", ", size_, "), but found ",
+    throw Error(str("[", op_, "] indices must lie in [", least_, ", ", size_, "), but found ",
                     index, " at position ", position));
   }
 
   const int64_t* wide_;
   const int32_t* narrow_;
-  int64_t count_, size_;
+  int64_t count_, size_, least_;
   std::string_view op_;
 };
 

@@ -30,7 +30,7 @@ __global__ __launch_bounds__(kThreads) void gather_rows_cuda(const Word* data,
 void run_gather(const KernelArgs& args) {
   const AxisSplit split =
       split_at(args.facts.inputs[0].layout.sizes, args.facts.node().attrs.integer("axis", 0));
-  const IndexSource indices(args.in[1], split.axis, "Gather");
+  const IndexSource indices(args, split.axis, "Gather");
   const int64_t count = args.in[1].element_count();
   const int64_t row_bytes = split.inner * static_cast<int64_t>(size_of(args.in[0].dtype));
   if (count == 0 || split.outer * split.inner == 0) return;

@@ -80,7 +80,7 @@ __global__ __launch_bounds__(kThreads) void gather_elements_cuda(
 
 void run_gather_elements(const KernelArgs& args) {
   const Elements& e = *static_cast<const Elements*>(args.prepared);
-  const IndexSource indices(args.in[1], e.axis_size, "GatherElements");
+  const IndexSource indices(args, e.axis_size, "GatherElements");
   dispatch_width(size_of(args.in[0].dtype), [&]<class Word> {
     for_each_part(e.all, [&](const Coords& sizes, const std::vector<int64_t>& at, int64_t total) {
       ORTM_LAUNCH(gather_elements_cuda<Word>, grid_of(blocks_for(total, kThreads)), kThreads, 0,
@@ -175,7 +175,7 @@ void scatter(const KernelArgs& args, const Elements& e, const IndexSource& indic
 
 void run_scatter_elements(const KernelArgs& args) {
   const Elements& e = *static_cast<const Elements*>(args.prepared);
-  const IndexSource indices(args.in[1], e.axis_size, "ScatterElements");
+  const IndexSource indices(args, e.axis_size, "ScatterElements");
   const TensorView &data = args.in[0], &y = args.out[0];
   if (y.data != data.data && y.byte_count() > 0)
     check_launch("copy of ScatterElements",

@@ -176,7 +176,7 @@ void run_gather_grad(const KernelArgs& args) {
   uint32_t* starts =
       reinterpret_cast<uint32_t*>(static_cast<std::byte*>(args.workspace) + sort_bytes(count));
   ORTM_LAUNCH(index_keys_cuda, grid_of(blocks_for(count, kThreads)), kThreads, 0, args.context,
-              IndexSource(args.in[1], split.axis, "GatherGrad"), number(count),
+              IndexSource(args, split.axis, "GatherGrad"), number(count),
               args.facts.node().attrs.integer("padding_idx", -1), keys_to_sort(args.workspace));
   const SortedPositions sorted = sort_positions(args.workspace, count, key_bits, args.context);
   ORTM_LAUNCH(row_starts_cuda, grid_of(blocks_for(split.axis + 1, kThreads)), kThreads, 0,

@@ -1,0 +1,80 @@
+"""Indices as eager reads them: larger sources, negative ones, ones that are out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule
+from tests.e2e.semantics import QUIET
+
+
+class Scattering(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor, index: Tensor, source: Tensor) -> Tensor:
+        y: Tensor = getattr(x, self.name)(1, index, source.tanh())
+        return y * 2
+
+
+@pytest.mark.parametrize("name", ["scatter", "scatter_add"])
+@pytest.mark.parametrize("columns", [3, 5])
+def test_a_source_larger_than_the_index(name: str, columns: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 7)
+    index = torch.stack([torch.randperm(7)[:3] for _ in range(4)])
+    source = torch.randn(4, columns)
+    module = Scattering(name)
+    found = []
+    for run in (module, ORTModule(module, QUIET)):
+        # Eager has no gradient for a part of the source.
+        leaves = x.clone().requires_grad_(), source.clone().requires_grad_(columns == 3)
+        y = run(leaves[0], index, leaves[1])
+        y.square().sum().backward()
+        found.append((y.detach(), *(leaf.grad for leaf in leaves)))
+    for ours, eager in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eager)
+
+
+class Lookup(nn.Module):
+    def __init__(self, read: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(6, 3))
+        self.read = read
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.read(self.table, index)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda table, i: nn.functional.embedding(i, table),
+        lambda table, i: table.index_select(0, i),
+        lambda table, i: table.gather(0, i[:, None].expand(-1, 3)),
+        lambda table, i: table.scatter_add(0, i[:, None].expand(-1, 3), table[:2]),
+        lambda table, i: table.scatter(0, i[:, None].expand(-1, 3), 1.0),
+    ],
+    ids=["embedding", "index_select", "gather", "scatter_add", "scatter"],
+)
+def test_negative_indices_that_eager_refuses(read: Callable[[Tensor, Tensor], Tensor]) -> None:
+    module = Lookup(read)
+    model = ORTModule(module, QUIET)
+    good, bad = torch.tensor([0, 5]), torch.tensor([0, -1])
+    torch.testing.assert_close(model(good), module(good))
+    for run in (module, model):
+        with pytest.raises((IndexError, RuntimeError), match=r"out of range|out of bounds|lie in"):
+            run(bad)
+    torch.testing.assert_close(model(good), module(good))
+
+
+def test_negative_indices_that_count_from_the_back() -> None:
+    module = Lookup(lambda table, i: table[i] + table.index_put((i,), table[:2])[i])
+    model = ORTModule(module, QUIET)
+    index = torch.tensor([-1, 2])
+    torch.testing.assert_close(model(index), module(index))
