@@ -18,7 +18,7 @@ namespace formulas {
     }                                  \
   };
 
-ORTM_FUNCTOR(Exp, fast_exp(x))
+ORTM_FUNCTOR(Exp, whole_exp(x))
 ORTM_FUNCTOR(Erf, fast_erf(x))
 ORTM_FUNCTOR(Log, std::log(x))
 ORTM_FUNCTOR(Log1p, std::log1p(x))

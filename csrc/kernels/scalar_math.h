@@ -105,12 +105,14 @@ ORTM_HD F power_of_two(F shifted, int bias = 0) {
   return float_of((bits_of(shifted) << 23) + (static_cast<uint32_t>(127 + bias) << 23));
 }
 
-/// exp: x = n ln2 + r, |r| <= ln2/2, a polynomial of degree 7 in r (Cephes' coefficients). Results
-/// below 2^-125 are 0: masked softmax rows are full of them, and processors take a hundred cycles
-/// over each number below the normal ones.
+/// x = n ln2 + r, |r| <= ln2/2: e^r by a polynomial of degree 7 (Cephes' coefficients), and n.
 template <class F>
-ORTM_HD F exp_of(F x0) {
-  const F x = at_most(x0, 89.0f);  // the result is infinite from 88.73 on
+struct ExpParts {
+  F power;    // e^r
+  F shifted;  // n, rounded by kRoundingMagic
+};
+template <class F>
+ORTM_HD ExpParts<F> exp_parts(F x) {
   const F shifted = multiply_add(x, F(1.44269504088896341f), F(kRoundingMagic));
   const F n = shifted - F(kRoundingMagic);
   const F r = multiply_add(n, F(2.12194440e-4f), multiply_add(n, F(-0.693359375f), x));
@@ -120,12 +122,31 @@ ORTM_HD F exp_of(F x0) {
   p = multiply_add(p, r, F(4.1665795894e-2f));
   p = multiply_add(p, r, F(1.6666665459e-1f));
   p = multiply_add(p, r, F(5.0000001201e-1f));
-  const F y = multiply_add(p, r * r, r) + F(1.0f);
+  return {multiply_add(p, r * r, r) + F(1.0f), shifted};
+}
+
+/// exp for what is added to numbers near 1, in softmax, sigmoid, tanh and erf. Results
+/// below 2^-125 are 0: masked softmax rows are full of them, and processors take a hundred cycles
+/// over each number below the normal ones.
+template <class F>
+ORTM_HD F exp_of(F x0) {
+  const auto [y, n] = exp_parts(at_most(x0, 89.0f));  // the result is infinite from 88.73 on
   // Twice y times 2^(n - 1), since n may be 128, for which there is no power.
-  return select(x0 < F(-86.64f), F(0.0f), (y + y) * power_of_two(shifted, -1));
+  return select(x0 < F(-86.64f), F(0.0f), (y + y) * power_of_two(n, -1));
 }
 ORTM_HD float fast_exp(float x) { return exp_of(x); }
 ORTM_HD double fast_exp(double x) { return std::exp(x); }
+
+/// exp over all of its range, denormal results included: the user may take the logarithm of it.
+template <class F>
+ORTM_HD F whole_exp_of(F x0) {
+  const auto [y, n] = exp_parts(at_most(x0, 89.0f));
+  const F small = y * power_of_two(n, 64) * F(0x1p-64f);
+  const F result = select(x0 < F(-80.0f), small, (y + y) * power_of_two(n, -1));
+  return select(x0 < F(-104.0f), F(0.0f), result);  // 2^-150 and less
+}
+ORTM_HD float whole_exp(float x) { return whole_exp_of(x); }
+ORTM_HD double whole_exp(double x) { return std::exp(x); }
 
 template <class F>
 ORTM_HD F with_sign_of(F magnitude, F x) {
@@ -215,8 +236,11 @@ ORTM_HD double normal_cdf(double x) { return 0.5 * std::erfc(-x * 0.707106781186
 /// exp(-x^2 / 2) / sqrt(2 pi), the density of the normal distribution.
 template <class F>
 ORTM_HD F normal_density_of(F x) {
-  const F square = at_most(x * x, 160.0f);  // 2^-115: far below anything it is added to
-  return exp2_in_range(multiply_add(square, F(-0.72134752044448f), F(-1.32574806473616f)));
+  const F square = x * x;
+  const F log2 =
+      multiply_add(at_most(square, 160.0f), F(-0.72134752044448f), F(-1.32574806473616f));
+  // Below 2^-115 it is 0, also times x, however large.
+  return select(square > F(160.0f), F(0.0f), exp2_in_range(log2));
 }
 ORTM_HD float normal_density(float x) { return normal_density_of(x); }
 ORTM_HD double normal_density(double x) { return std::exp(x * x * -0.5) * 0.39894228040143267794; }

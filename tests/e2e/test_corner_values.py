@@ -148,3 +148,27 @@ def test_bags_of_rows() -> None:
         bag.zero_grad()
         bag(index).sum().backward()
         torch.testing.assert_close(got, bag.bag.weight.grad)
+
+
+def test_exponentials_far_below_one() -> None:
+    """A logarithm written around them makes them count."""
+    x = torch.tensor([[-87.0, -88.0], [-100.0, -103.0], [-104.5, 3.0], [89.0, 0.0]])
+    for function in (torch.exp, lambda x: torch.exp(x).sum(-1).log()):
+        model = ORTModule(Function(function), QUIET)
+        leaves = [x.clone().requires_grad_() for _ in "oe"]
+        ours, eager = model(leaves[0]), function(leaves[1])
+        # The least of the denormal numbers have a few bits.
+        torch.testing.assert_close(ours, eager, rtol=1e-6, atol=3e-45)
+        for y in (ours, eager):
+            y[:3].sum().backward()
+        torch.testing.assert_close(
+            leaves[0].grad, leaves[1].grad, rtol=2e-2, atol=3e-45, equal_nan=True
+        )
+
+
+def test_gelu_far_from_zero() -> None:
+    x = torch.tensor([1e36, -1e36, 200.0, -200.0, 1e10])
+    model = ORTModule(Function(F.gelu), QUIET)
+    leaf = x.clone().requires_grad_()
+    model(leaf).sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]

@@ -88,6 +88,7 @@ inline FloatVec at_most(FloatVec x, float limit) {
 }
 inline FloatVec magnitude_of(FloatVec x) { return float_of(bits_of(x) & 0x7fffffffu); }
 inline FloatVec fast_exp(FloatVec x) { return exp_of(x); }
+inline FloatVec whole_exp(FloatVec x) { return whole_exp_of(x); }
 inline FloatVec fast_tanh(FloatVec x) { return tanh_of(x); }
 inline FloatVec fast_erf(FloatVec x) { return erf_of(x); }
 inline FloatVec normal_cdf(FloatVec x) { return normal_cdf_of(x); }
