@@ -5,56 +5,15 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "ops/differentiated.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
 namespace {
 
-bool flows_through(const OpDef& def, size_t operand) {
-  const auto& blocked = def.non_differentiable;
-  return std::find(blocked.begin(), blocked.end(), operand) == blocked.end();
-}
-
-/// Whether a gradient must reach `value`. Grows while nodes are added.
-class Differentiated {
- public:
-  bool contains(const Value* value) const {
-    const auto id = static_cast<size_t>(value->id());
-    return id < marked_.size() && marked_[id];
-  }
-  void mark(const Value* value) {
-    const auto id = static_cast<size_t>(value->id());
-    if (id >= marked_.size()) marked_.resize(id + 1, false);
-    marked_[id] = true;
-  }
-  void propagate(const Node& node) {
-    const OpDef& def = op_def(node.op);
-    for (size_t i = 0; i < node.inputs().size(); ++i) {
-      const Value* input = node.inputs()[i];
-      if (!input || !contains(input) || !flows_through(def, i)) continue;
-      for (const Value* output : node.outputs())
-        if (is_differentiable(output->dtype)) mark(output);
-      return;
-    }
-  }
-  std::vector<bool> take() { return std::move(marked_); }
-
- private:
-  std::vector<bool> marked_;
-};
-
-Differentiated differentiated_values(const Graph& graph) {
-  Differentiated result;
-  for (const GraphInput& input : graph.inputs())
-    if (input.requires_grad && is_differentiable(input.value->dtype)) result.mark(input.value);
-  for (const auto& node : graph.nodes()) result.propagate(*node);
-  return result;
-}
-
 class GradientBuilder {
  public:
-  explicit GradientBuilder(Graph& joint)
-      : graph_(joint), differentiated_(differentiated_values(joint)) {}
+  explicit GradientBuilder(Graph& joint) : graph_(joint), differentiated_(joint) {}
 
   void build() {
     const std::vector<Node*> forward = graph_.node_pointers();
@@ -152,12 +111,6 @@ class GradientBuilder {
 };
 
 }  // namespace
-
-std::vector<bool> find_differentiated(const Graph& graph) {
-  std::vector<bool> result = differentiated_values(graph).take();
-  result.resize(static_cast<size_t>(graph.value_id_bound()), false);
-  return result;
-}
 
 std::unique_ptr<Graph> build_gradient(const Graph& forward) {
   std::unique_ptr<Graph> joint = forward.clone();

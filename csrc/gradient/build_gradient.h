@@ -14,7 +14,4 @@ namespace ortmodule {
 /// Throws Error if an op on a differentiated path has neither a gradient rule nor a body.
 std::unique_ptr<Graph> build_gradient(const Graph& forward);
 
-/// Whether each value (by id) lies on a path from a differentiable input that requires a gradient.
-std::vector<bool> find_differentiated(const Graph& graph);
-
 }  // namespace ortmodule

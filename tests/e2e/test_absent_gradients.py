@@ -184,3 +184,39 @@ def test_a_kept_value_that_becomes_a_gradient(outputs: tuple[int, ...], retain: 
         assert (ours is None) == (theirs is None)
         if ours is not None:
             torch.testing.assert_close(ours, theirs)
+
+
+class Unchosen(nn.Module):
+    """A condition that is known while the model is captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.w = (nn.Parameter(torch.ones(4)) for _ in "aw")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(torch.ones(x.shape, dtype=torch.bool), x * self.a, self.w) * 2
+
+
+class Constant(nn.Module):
+    """The second output has a slope of 0, of whichever parameter."""
+
+    def __init__(self, power: bool) -> None:
+        super().__init__()
+        self.v, self.w = (nn.Parameter(torch.ones(4)) for _ in "vw")
+        self.power = power
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        steps = torch.div(self.w, 0.7, rounding_mode="floor")
+        return x * self.v, (self.w.pow(0.0) if self.power else steps) * x
+
+
+@pytest.mark.parametrize("output", [0, 1])
+@pytest.mark.parametrize("module", [Unchosen(), Constant(False), Constant(True)])
+def test_none_and_zeros_are_those_of_eager(module: nn.Module, output: int) -> None:
+    eager = copy.deepcopy(module)
+    model = ORTModule(copy.deepcopy(module))
+    for runner in (eager, model):
+        result = runner(torch.randn(3, 4))
+        (result if isinstance(result, Tensor) else result[output]).sum().backward()
+    for ours, wanted in zip(model.parameters(), eager.parameters(), strict=True):
+        assert (ours.grad is None) == (wanted.grad is None)

@@ -2,8 +2,10 @@
 // changes a bit: x + 0.0 stays, because it turns -0.0 into 0.0, and 16-bit arithmetic of literals
 // stays, because its rounding is the kernel's.
 
+#include <algorithm>
 #include <cmath>
 
+#include "ops/differentiated.h"
 #include "ops/emit.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -97,6 +99,7 @@ bool fold_uniform_operands(Graph& graph, Node* node, PassContext& context) {
   for (size_t i = 0; i < node->inputs().size(); ++i) {
     const Value* operand = node->input(i);
     if (!operand || operand->is_literal()) continue;
+    if (node->op == "Where" && i == 0) continue;  // fold_where; no kernel takes a number there
     const std::optional<Scalar> scalar = uniform_value(*operand);
     if (!scalar || !is_stored_exactly(*scalar, operand->dtype)) continue;
     if (dims_without(*node, i) != std::optional<Dims>(node->output()->dims)) continue;
@@ -155,6 +158,29 @@ bool fold_neutral(Graph& graph, Node* node, PassContext& context) {
   return context.take() && replace_value(graph, output, kept, false);
 }
 
+// Whether a graph without gradients yet will get one of the value: eager gives zeros where it is
+// multiplied by 0 or not chosen, and nothing where it was never read.
+bool will_be_differentiated(const Graph& graph, const Value& value) {
+  const auto& outputs = graph.outputs();
+  const bool has_gradients = std::any_of(outputs.begin(), outputs.end(), [](const GraphOutput& o) {
+    return o.kind == OutputKind::Gradient;
+  });
+  return !has_gradients && Differentiated(graph).contains(&value);
+}
+
+// `chosen` in the shape of the node's output. A gradient of zeros goes with the gradient that was
+// not chosen: eager gives none where that does not arrive.
+Value* expanded(Graph& graph, const Node& node, Value* chosen, Value* other) {
+  const Dims& shape = node.output()->dims;
+  if (!chosen->is_literal()) return emit(graph, "Expand", {chosen}, {{"shape", shape}});
+  const DType dtype = chosen->dtype;
+  const double number = number_of(chosen->literal()).value_or(0.0);
+  if (node.region == Region::Backward && number == 0.0 && !other->is_literal())
+    return emit(graph, "GradientZeros", {other}, {{"shape", shape}, {"dtype", dtype}});
+  return emit(graph, "ConstantOfShape", {},
+              {{"value", number}, {"shape", shape}, {"dtype", dtype}});
+}
+
 // Where with a condition that is known everywhere.
 bool fold_where(Graph& graph, Node* node, PassContext& context) {
   if (node->op != "Where" || !node->input(0)) return false;
@@ -163,15 +189,22 @@ bool fold_where(Graph& graph, Node* node, PassContext& context) {
   Value* output = node->output();
   Value* chosen = condition ? node->input(*condition != 0 ? 1 : 2) : nullptr;
   if (!chosen || chosen->dtype != output->dtype) return false;
+  if (chosen->is_literal() && !number_of(chosen->literal())) return false;  // a size
   if (chosen->is_literal() && !is_stored_exactly(chosen->literal(), chosen->dtype)) return false;
   if (Reason reason = cannot_replace(*output, *chosen, false)) {
     context.reject("known condition", *reason, *node, true);
     return false;
   }
+  Value* other = node->input(chosen == node->input(1) ? 2 : 1);
+  if (will_be_differentiated(graph, *other)) {
+    context.reject("known condition", "the other operand is to get a gradient of zeros", *node,
+                   true);
+    return false;
+  }
   if (!context.take()) return false;
   if (chosen->dims == output->dims) return replace_value(graph, output, chosen, false);
   Graph::Inserting here(graph, node);
-  supersede(graph, output, emit(graph, "Expand", {chosen}, {{"shape", output->dims}}));
+  supersede(graph, output, expanded(graph, *node, chosen, other));
   return true;
 }
 

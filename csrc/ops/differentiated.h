@@ -1,0 +1,30 @@
+// Which values a gradient must reach.
+#pragma once
+
+#include <vector>
+
+#include "ir/graph.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+
+/// Whether the op has a gradient with respect to that operand.
+bool flows_through(const OpDef& def, size_t operand);
+
+/// The values on a path from an input that requires a gradient, through operands that have one.
+/// Grows while nodes are added.
+class Differentiated {
+ public:
+  /// Those of the graph as it is.
+  explicit Differentiated(const Graph& graph);
+
+  bool contains(const Value* value) const;
+  void mark(const Value* value);
+  /// Marks the outputs of a new node if one of its operands says so.
+  void propagate(const Node& node);
+
+ private:
+  std::vector<bool> marked_;  // by value id
+};
+
+}  // namespace ortmodule
