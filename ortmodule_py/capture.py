@@ -85,7 +85,9 @@ def lower(
     def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
         try:
             patterns = [tracing.fake_like(arg, fake_mode) for arg in args]
-            return TracedFunction(tracing.record(function, patterns, fake_mode).graph)
+            # Its casts are in the graph already, and eager runs backward outside of autocast.
+            with torch.autocast(device.type, enabled=False):
+                return TracedFunction(tracing.record(function, patterns, fake_mode).graph)
         except CannotLower:
             raise
         except Exception as error:  # an operator whose gradient torch itself cannot trace

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -56,13 +57,25 @@ struct EngineGuards {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-/// `x`, copied if it lies otherwise.
-at::Tensor laid_out(const at::Tensor& x, const Layout& layout) {
+/// A copy of `x` with that layout, in which an expanded dim lies once.
+at::Tensor copied(const at::Tensor& x, const Layout& layout) {
+  const at::Tensor copy = at::empty_strided(layout.sizes, layout.strides, x.options());
+  at::Tensor to = copy, from = x;
   for (size_t d = 0; d < layout.sizes.size(); ++d) {
-    if (layout.sizes[d] == 1 || x.stride(static_cast<int64_t>(d)) == layout.strides[d]) continue;
-    return at::empty_strided(layout.sizes, layout.strides, x.options()).copy_(x);
+    if (layout.sizes[d] <= 1 || layout.strides[d] != 0) continue;
+    to = to.narrow(static_cast<int64_t>(d), 0, 1);
+    from = from.narrow(static_cast<int64_t>(d), 0, 1);
   }
-  return x;
+  to.copy_(from);
+  return copy;
+}
+
+/// `x`, copied if it lies otherwise or is negated only by a bit.
+at::Tensor laid_out(const at::Tensor& x, const Layout& layout) {
+  bool lies_so = !x.is_neg();
+  for (size_t d = 0; d < layout.sizes.size(); ++d)
+    lies_so &= layout.sizes[d] == 1 || x.stride(static_cast<int64_t>(d)) == layout.strides[d];
+  return lies_so ? x : copied(x, layout);
 }
 
 KernelContext make_context(const RunState& state, LibraryMeter& meter) {
@@ -105,6 +118,17 @@ void run_forward(RunState& state) {
   }
 }
 
+/// What autograd gives back of a tensor that forward saved, as it was: hooks of
+/// `torch.autograd.graph.saved_tensors_hooks` may give another tensor of the same values.
+at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
+  const at::ScalarType type = to_scalar_type(planned.dtype);
+  TORCH_CHECK(found.sizes() == at::IntArrayRef(planned.layout.sizes) && found.scalar_type() == type,
+              "[backward] a hook on saved tensors must give back sizes ",
+              at::IntArrayRef(planned.layout.sizes), " of type ", c10::toString(type),
+              ", but found ", found.sizes(), " of type ", c10::toString(found.scalar_type()));
+  return laid_out(found, planned.layout);
+}
+
 /// Binds the output gradients that arrived, choosing the backward plan that needs just these.
 void begin_backward(RunState& state, const variable_list& grads, const variable_list& saved,
                     bool keep) {
@@ -114,14 +138,18 @@ void begin_backward(RunState& state, const variable_list& grads, const variable_
   state.backward = &session.backward_program(*state.entry, arrived, keep);
   state.frame.switch_to(*state.backward);
   const Plan& plan = *state.backward->plan;
-  state.held = saved;
-  size_t next = 0;
+  state.held.clear();
+  auto bind_saved = [&](int buffer, int tensor) {
+    const PlannedTensor& planned = state.plan().tensors[static_cast<size_t>(tensor)];
+    state.held.push_back(as_saved(saved[state.held.size()], planned));
+    state.frame.bind(buffer, state.held.back().mutable_data_ptr());
+  };
   for (int argument : state.plan().saved_arguments)
-    state.frame.bind(state.backward->argument_buffer[static_cast<size_t>(argument)],
-                     saved[next++].mutable_data_ptr());
+    bind_saved(state.backward->argument_buffer[static_cast<size_t>(argument)],
+               state.entry->program.argument_tensor[static_cast<size_t>(argument)]);
   for (int output : state.plan().saved_outputs)
-    state.frame.bind(state.backward->output_buffer[static_cast<size_t>(output)],
-                     saved[next++].mutable_data_ptr());
+    bind_saved(state.backward->output_buffer[static_cast<size_t>(output)],
+               state.plan().output_tensors[static_cast<size_t>(output)]);
   const auto& inputs = plan.graph->inputs();
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
     if (plan.buffers[b].kind != BufferKind::OutputGrad) continue;
@@ -350,7 +378,17 @@ std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& te
 std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
                                            const std::vector<int64_t>& symbols,
                                            SymbolValues* sizes) {
+  // `z.conj().imag` is negated by a bit, which memory does not show.
+  std::vector<bool> negated;
+  for (at::Tensor& tensor : tensors) {
+    negated.push_back(tensor.is_neg());
+    if (negated.back()) tensor = tensor.resolve_neg();
+  }
   const std::shared_ptr<PlanEntry> entry = plan(tensors, symbols);
+  for (int argument : entry->program.plan->mutated_arguments)
+    ORTM_CHECK(!negated[static_cast<size_t>(argument)],
+               "[forward] an argument that is changed in place must hold its values, but found one "
+               "that is negated by a bit; pass tensor.resolve_neg()");
   if (sizes) *sizes = entry->request.symbols;
   auto state = c10::make_intrusive<RunState>(shared_from_this(), entry);
   state->tensors = std::move(tensors);
@@ -359,11 +397,15 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
     ++statistics_.forwards;
     statistics_.last_run = ++runs_of_all_pieces;
   }
-  const bool record_gradients = session_->training() && at::GradMode::is_enabled();
+  // Under no_grad a piece that trains is one that turns gradients on itself.
+  const bool record_gradients = session_->training() && !c10::InferenceMode::is_enabled();
   const auto& gradients = state->plan().gradients;
   const bool any_flows = std::any_of(gradients.begin(), gradients.end(),
                                      [](const PlannedGradient& g) { return g.tensor >= 0; });
-  if (record_gradients && any_flows) return record(state);
+  if (record_gradients && any_flows) {
+    const at::AutoGradMode enabled(true);
+    return record(state);
+  }
   run_forward(*state);
   finished(*entry, state->plan().forward_peak_bytes, state->frame.peak_bytes(), false);
   return std::move(state->outputs);

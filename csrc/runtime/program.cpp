@@ -54,6 +54,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     for (const NodeFacts& node : planned.facts.nodes) random = random || node.attrs.has("rng");
   }
   argument_buffer.assign(plan->graph->inputs().size(), -1);
+  argument_tensor.assign(plan->graph->inputs().size(), -1);
   gradient_tensor.assign(plan->graph->inputs().size(), -1);
   output_buffer.assign(plan->output_tensors.size(), -1);
   for (size_t b = 0; b < plan->buffers.size(); ++b) {
@@ -61,6 +62,14 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     const auto index = static_cast<size_t>(buffer.index);
     if (!buffer.owned()) argument_buffer[index] = static_cast<int>(b);
     if (buffer.kind == BufferKind::Output) output_buffer[index] = static_cast<int>(b);
+  }
+  for (size_t t = 0; t < plan->tensors.size(); ++t) {
+    const PlannedTensor& tensor = plan->tensors[t];
+    const PlannedStorage& storage = plan->storages[static_cast<size_t>(tensor.storage)];
+    if (storage.role != PlannedStorage::Role::Argument) continue;
+    const auto index = static_cast<size_t>(storage.index);
+    if (tensor.value == plan->graph->inputs()[index].value)
+      argument_tensor[index] = static_cast<int>(t);
   }
   for (const PlannedGradient& gradient : plan->gradients)
     gradient_tensor[static_cast<size_t>(gradient.input)] = gradient.tensor;

@@ -39,6 +39,7 @@ struct Program {
   std::shared_ptr<const Plan> plan;
   std::vector<ProgramStep> steps;
   std::vector<int> argument_buffer;  // by graph input, -1: not read
+  std::vector<int> argument_tensor;  // by graph input, -1: not read
   std::vector<int> output_buffer;    // by forward output
   std::vector<int> gradient_tensor;  // by graph input, -1: no gradient
   std::vector<int> range_begin;      // first step of each backward range, then the end
