@@ -95,7 +95,6 @@ class FP16_Optimizer(torch.optim.Optimizer):
             dynamic=dynamic,
         )
         self._params: dict[Tensor, Tensor] = {}  # of each master
-        self._versions: dict[Tensor, int] = {}  # of each parameter when its master was last in step
         self._grads_scale: float | None = None  # of the gradients in the model, if from backward()
         self._unscaled = False  # whether the masters have these gradients
         self.overflow = False
@@ -128,7 +127,20 @@ class FP16_Optimizer(torch.optim.Optimizer):
         return self._scale.scale
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group of the model's parameters."""
+        """Adds a group of the model's parameters.
+
+        Raises:
+            ValueError: a parameter is in a group already.
+        """
+        given = param_group["params"]
+        if isinstance(given, Tensor) or not isinstance(given, (list, tuple)):
+            given = [given] if isinstance(given, Tensor) else list(given)
+        taken = {id(param) for param in self._params.values()}
+        if any(id(param) in taken for param in given):
+            raise ValueError(
+                "[FP16_Optimizer] a parameter must be in one group, but found one that is in another"
+            )
+        param_group["params"] = given
         self.optimizer.add_param_group(param_group)
         self._adopt()
 
@@ -148,7 +160,6 @@ class FP16_Optimizer(torch.optim.Optimizer):
         own = param.detach()
         master = nn.Parameter(own.float() if param.dtype in _LOW else own)
         self._params[master] = param
-        self._versions[param] = param._version
         if param in self.state:
             self.state[master] = _in_float32(self.state.pop(param), param.dtype)
         return master
@@ -160,10 +171,10 @@ class FP16_Optimizer(torch.optim.Optimizer):
             if param.dtype not in _LOW:
                 if master.data_ptr() != param.data_ptr():
                     master.data = param.detach()
-            elif param._version != self._versions[param]:
-                if not torch.equal(param, master.to(param.dtype)):
-                    master.copy_(param)
-                self._versions[param] = param._version
+            else:
+                # By value: changes through `param.data` raise no version. On a GPU this does not wait.
+                changed = (param != master.to(param.dtype)).any()
+                torch.where(changed, param.float(), master, out=master)
 
     @torch.no_grad()
     def _round_masters(self) -> None:
@@ -171,7 +182,6 @@ class FP16_Optimizer(torch.optim.Optimizer):
         if pairs:
             params, masters = zip(*pairs, strict=True)
             torch._foreach_copy_(params, masters)
-            self._versions.update((param, param._version) for param in params)
 
     # ---- gradients -------------------------------------------------------------------------------
     def scale(self, loss: Tensor) -> Tensor:
@@ -327,7 +337,6 @@ class FP16_Optimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._params = dict(state["_params"])
-        self._versions = {param: param._version for param in self._params.values()}
         self._grads_scale, self._unscaled = None, False
         super().__setstate__({})
 

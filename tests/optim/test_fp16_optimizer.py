@@ -426,3 +426,41 @@ def test_docstrings() -> None:
     for module in (fp16_optimizer, loss_scale):
         result = doctest.testmod(module)
         assert result.attempted >= 3 and result.failed == 0
+
+
+def test_a_change_through_data_stays() -> None:
+    """As weight clipping, averages that are swapped in, and broadcasts do it."""
+    found = []
+    for wrap in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4).bfloat16()
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.0)
+        optimizer = FP16_Optimizer(optimizer) if wrap else optimizer
+        for p in model.parameters():
+            p.data.clamp_(-0.01, 0.01)
+        loss = model(torch.ones(2, 4).bfloat16()).float().sum()
+        optimizer.backward(loss) if wrap else loss.backward()
+        optimizer.step()
+        found.append(model.weight.detach().clone())
+    assert torch.equal(*found) and found[0].abs().max() < 0.011
+
+
+def test_masters_keep_what_rounding_drops() -> None:
+    """A parameter that nobody changed does not reset its master."""
+    model = nn.Linear(1, 1, bias=False).bfloat16()
+    nn.init.ones_(model.weight)
+    optimizer = FP16_Optimizer(torch.optim.SGD(model.parameters(), lr=2.0**-10))
+    for _ in range(8):  # each step is less than the parameter's spacing
+        optimizer.zero_grad()
+        optimizer.backward(-model(torch.ones(1, 1).bfloat16()).float().sum())
+        optimizer.step()
+    assert model.weight.item() == 1 + 2.0**-7
+
+
+def test_a_parameter_is_in_one_group() -> None:
+    model = Model(torch.bfloat16)
+    optimizer = FP16_Optimizer(torch.optim.SGD([model.first.weight], lr=0.1))
+    with pytest.raises(ValueError, match="must be in one group"):
+        optimizer.add_param_group({"params": [model.first.weight]})
+    optimizer.add_param_group({"params": iter([model.first.bias])})
+    assert len(optimizer.param_groups) == 2
