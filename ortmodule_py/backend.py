@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 import time
 import warnings
@@ -503,11 +502,12 @@ _CAPTURES_PER_FUNCTION = 256
 """Captures of one function over all modules of a process, before it is left to eager PyTorch."""
 
 
-def dynamo_settings(changing_attributes: bool = False) -> Any:
+def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> Any:
     """Dynamo's configuration while our modules run.
 
     Reaching the limit of captures raises `RecompileLimit`, as the alternative is silent eager.
-    With `changing_attributes`, an integer attribute that changes is no constant of a capture.
+    With `changing_attributes`, an integer attribute that changes is no constant of a capture. With
+    `hooks`, each call looks for new hooks of submodules.
     """
     settings: dict[str, Any] = {
         "allow_rnn": True,
@@ -516,6 +516,7 @@ def dynamo_settings(changing_attributes: bool = False) -> Any:
         "fail_on_recompile_limit_hit": True,
         # Gradients are handed over in pieces anyway; cutting the graph at DDP's buckets would cost memory.
         "optimize_ddp": False,
+        "skip_nnmodule_hook_guards": not hooks,
         # `np.random` draws in eager, behind a graph break: in a graph, torch would draw other numbers.
         "use_numpy_random_stream": True,
     }
@@ -532,23 +533,6 @@ RecompileLimit: type[Exception] = torch._dynamo.exc.FailOnRecompileLimitHit
 BackendCompilerFailed: type[Exception] = torch._dynamo.exc.BackendCompilerFailed
 CannotTrace: type[Exception] = torch._dynamo.exc.TorchDynamoException
 """Dynamo fails on a function, be it by a mistake of the user's or of its own."""
-
-
-def failed_before_running(error: Exception) -> bool:
-    """Whether tracing failed before any of the user's code has run, so that eager may run it all."""
-    frame = error.__traceback__
-    while frame is not None:
-        path = frame.tb_frame.f_code.co_filename
-        if path.endswith(_TRACER):
-            return True
-        if not path.startswith(_LIBRARIES):
-            return False
-        frame = frame.tb_next
-    return False
-
-
-_TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
-_LIBRARIES = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 
 
 def functions_left() -> tuple[int, int]:

@@ -4,8 +4,8 @@ Dynamo marks the code of a function that it cannot capture, and never looks at t
 whatever module it runs. Here the mark is the module's own: another module of the same class, or of
 another class of torch.nn, which all begin in the same function, is captured as ever.
 
-Where Dynamo itself fails on what stands behind a graph break, part of the module has run, so that
-eager cannot run it all: that function alone is left to eager, and said.
+Where Dynamo fails on what stands behind a graph break, or has captured it too often, part of the
+module has run, so that eager cannot run it all: that function alone is left to eager, and said.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch import nn
 from .backend import BackendCompilerFailed, CannotTrace, Compiler, RecompileLimit
 
 _dynamo_errors: Any = torch._dynamo.exc
+_TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
 _RESUMES = "torch_dynamo_resume_in_"
 _LIBRARIES = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 _NOT_OF_THE_FRAME = (
     BackendCompilerFailed,
-    RecompileLimit,
     getattr(_dynamo_errors, "ResumePrologueTracingError", BackendCompilerFailed),
 )
 
@@ -67,7 +67,7 @@ class Frames:
         converted = counted["ok"]
         try:
             result = self._convert(frame, *args, skip=skip + 1, **kwargs)
-        except CannotTrace as error:
+        except (CannotTrace, RecompileLimit) as error:
             if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _is_behind(code):
                 raise
             self._failures.append(error)
@@ -87,12 +87,27 @@ class Frames:
             self._left.update(self._new)
             self._new.clear()
         while self._failures:
-            self._compiler.note_untraced(self._failures.pop())
+            error = self._failures.pop()
+            limited = isinstance(error, RecompileLimit)
+            (self._compiler.note_eager if limited else self._compiler.note_untraced)(error)
 
     def failed(self) -> None:
         """A forward raised: what was left for that reason is tried again."""
         self._new.clear()
         self._failures.clear()
+
+
+def failed_before_running(error: Exception) -> bool:
+    """Whether tracing failed before any of the user's code has run, so that eager may run it all."""
+    frame = error.__traceback__
+    while frame is not None:
+        path = frame.tb_frame.f_code.co_filename
+        if path.endswith(_TRACER):
+            return True
+        if not path.startswith(_LIBRARIES):
+            return False
+        frame = frame.tb_next
+    return False
 
 
 def _left() -> Any:

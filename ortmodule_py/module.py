@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import itertools
 import logging
@@ -25,13 +26,13 @@ from .backend import (
     Compiler,
     RecompileLimit,
     dynamo_settings,
-    failed_before_running,
     functions_left,
     ours_within,
 )
 from .devices import check_model
 from .dynamo_cache import drop_with, forget, try_again
-from .dynamo_frames import Frames
+from .dynamo_frames import Frames, failed_before_running
+from .dynamo_hooks import Hooks
 from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, step_pieces, step_table
 from .memory_stats import MemoryStatsPrinter
@@ -70,9 +71,34 @@ _DELEGATED = (
     "get_submodule",
     "state_dict",
     "load_state_dict",
+    "_load_from_state_dict",
     "register_buffer",
     "register_parameter",
     "zero_grad",
+)
+# What a module around the wrapper reads of it to load its state, and `torch.func` to replace it.
+_SHARED = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+# Methods that give the module back: where the original's class has its own, that is what runs.
+_GIVE_BACK = (
+    "to",
+    "to_empty",
+    "cpu",
+    "cuda",
+    "type",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "eval",
+    "share_memory",
     "requires_grad_",
 )
 
@@ -136,6 +162,7 @@ class ORTModule(nn.Module):
         own["_verifier"] = self._new_verifier()
         own["_compiled"] = None
         own["_frames"] = Frames(own["_compiler"], own["_engine_options"].fullgraph)
+        own["_hooks"] = Hooks()
         own["_settings"] = dynamo_settings()
         own["_progress"] = Progress(own["_logger"])
         drop_with(self, own["_progress"].captures, own["_compiler"])
@@ -150,6 +177,8 @@ class ORTModule(nn.Module):
         object.__setattr__(self, "__class__", _class_like(self._base, type(module)))
         for name in _DELEGATED:
             own[name] = getattr(module, name)
+        for name in _SHARED:
+            own[name] = module.__dict__[name]
 
     def _check_devices(self, module: nn.Module) -> None:
         """Says where the module cannot run; it may still be moved before it does."""
@@ -187,8 +216,11 @@ class ORTModule(nn.Module):
             self.__dict__["_compiled"] = self._compile()
         for tensor in _tensors((args, kwargs)):
             _mark_dynamic(tensor)
-        if self._outputs is not None:
+        if self._outputs is not None and not self._original._forward_pre_hooks:
             args, kwargs = by_name(self.__signature__, args, kwargs)
+        if self._hooks.appeared_in(self._original):
+            forget(self._progress.captures, self._compiler)
+            self._set_dynamo()
         self._compiler.begin_forward()
         runs = self._compiler.runs
         start, left = time.perf_counter(), functions_left()
@@ -275,10 +307,13 @@ class ORTModule(nn.Module):
         self._frames.watch(compiled)
         return compiled
 
+    def _set_dynamo(self) -> None:
+        many = len(self._compiler.pieces) >= _MANY_CAPTURES
+        self.__dict__["_settings"] = dynamo_settings(many, self._hooks.found)
+
     def _announce(self, seconds: float) -> None:
         """The banner: once for training, once for inference."""
-        if len(self._compiler.pieces) >= _MANY_CAPTURES:
-            self.__dict__["_settings"] = dynamo_settings(changing_attributes=True)
+        self._set_dynamo()
         mode = "training" if torch.is_grad_enabled() and self.training else "inference"
         if mode in self._announced:
             return
@@ -323,12 +358,21 @@ class ORTModule(nn.Module):
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
+        return self._given_back("_apply", fn, recurse)
+
+    def requires_grad_(self, requires_grad: bool = True) -> ORTModule:
+        """Freeze or train the parameters of the original."""
+        return self._given_back("requires_grad_", requires_grad)
+
+    def _given_back(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What the original's method gives; the wrapper where that is the original."""
         before = [p.stride() for p in self._original.parameters()]
-        self._original._apply(fn, recurse)
+        result = getattr(self._original, name)(*args, **kwargs)
+        self.__dict__["training"] = self._original.training
         # Before torch 2.13 Dynamo does not notice new strides, which results take over.
         if before != [p.stride() for p in self._original.parameters()]:
             forget(self._progress.captures, self._compiler)
-        return self
+        return self if result is self._original else result
 
     def apply(self, fn: Any) -> ORTModule:
         """Apply `fn` to every submodule of the original."""
@@ -422,7 +466,8 @@ _classes: weakref.WeakKeyDictionary[type[nn.Module], dict[type, type]] = weakref
 
 
 def _class_like(base: type[ORTModule], original: type[nn.Module]) -> type[ORTModule]:
-    """`base` with the signature that `forward` has in the class of the original, and with its name.
+    """`base` with the signature that `forward` has in the class of the original, with its name, and
+    with what the class does otherwise than `nn.Module`.
 
     Some libraries look at the class of a model, not at the model, for what it takes.
     """
@@ -438,8 +483,20 @@ def _class_like(base: type[ORTModule], original: type[nn.Module]) -> type[ORTMod
     with contextlib.suppress(TypeError, ValueError):
         forward.__signature__ = inspect.signature(original.forward)  # type: ignore[attr-defined]
     name = f"{base.__name__}[{original.__name__}]"
-    known[base] = type(name, (base,), {"forward": forward, "__module__": base.__module__})
+    members = {"forward": forward, "__module__": base.__module__}
+    for method in _GIVE_BACK:
+        if getattr(original, method) is not getattr(nn.Module, method):
+            members[method] = _giving_back(method, getattr(original, method))
+    known[base] = type(name, (base,), members)
     return known[base]
+
+
+def _giving_back(name: str, of_original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(of_original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._given_back(name, *args, **kwargs)
+
+    return method
 
 
 class _Forward:

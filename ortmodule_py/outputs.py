@@ -67,7 +67,8 @@ def selected(result: Any, wanted: tuple[str, ...]) -> Any:
     if isinstance(result, dict):
         _check(wanted, [str(key) for key in result])
         kept = {key: value if str(key) in wanted else None for key, value in result.items()}
-        return type(result)(**kept)
+        # A model output has fields; a plain dict may have keys of any kind.
+        return kept if type(result) is dict else type(result)(**kept)
     if isinstance(result, (tuple, list)):
         fields = getattr(result, "_fields", None)
         names = list(fields) if fields else [str(i) for i in range(len(result))]

@@ -49,3 +49,31 @@ def test_the_limit_is_counted_and_said_once(
     # What was captured before still runs in the engine.
     torch.testing.assert_close(model(x, "aa"), x * 2)
     assert report["captures"] == 4
+
+
+class Counting(nn.Module):
+    """Counts its calls in front of a graph break, behind which every word is a capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.word = "a"
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        y = self.fc(x)
+        torch._dynamo.graph_break()
+        return y * len(self.word)
+
+
+def test_what_ran_before_the_limit_does_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_CAPTURES_PER_FUNCTION", 3)
+    torch._dynamo.reset()
+    model = ORTModule(Counting())
+    x = torch.ones(2, 4)
+    for n in range(1, 7):
+        model.word = "a" * n
+        torch.testing.assert_close(model(x), model.fc(x) * n)
+        assert model.seen == n
+    assert "captured 3 times" in last_run_report(model)["eager_pieces"][-1]

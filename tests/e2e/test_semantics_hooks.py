@@ -253,3 +253,39 @@ def test_checkpoints_ask_for_recomputation(monkeypatch: pytest.MonkeyPatch) -> N
         model(x).backward()
         peaks.append(last_run_report(model)["measured_peak_bytes"])
     assert peaks[0] < 0.7 * peaks[1]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_hooks_that_come_and_go_between_calls(backward: bool) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model = ORTModule(module, QUIET)
+    x = torch.randn(3, 4)
+    fired: list[int] = []
+
+    def scale(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        fired.append(1)
+        return output * 100
+
+    def scale_gradient(layer: nn.Module, given: Any, received: Any) -> Any:
+        fired.append(1)
+        return (given[0] * 100,)
+
+    for _ in range(2):  # without, with, without, with
+        for hooked in (False, True):
+            handle = None
+            if hooked and backward:
+                handle = module[0].register_full_backward_hook(scale_gradient)
+            elif hooked:
+                handle = module[0].register_forward_hook(scale)
+            found = []
+            for run in (module, model):
+                leaf = x.clone().requires_grad_()
+                y = run(leaf)
+                y.sum().backward()
+                found.append((y.detach(), leaf.grad))
+            for eager, ours in zip(*found, strict=True):
+                torch.testing.assert_close(ours, eager)
+            assert len(fired) == 2 * hooked
+            fired.clear()
+            if handle is not None:
+                handle.remove()

@@ -1,0 +1,111 @@
+"""An ORTModule inside other modules, and methods of the original that it must not hide."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule
+from tests.e2e.semantics import QUIET
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder: nn.Module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.encoder(x))
+        return y
+
+
+def test_a_module_around_it_loads_its_state() -> None:
+    source, outer = Outer(), Outer()
+    source(torch.randn(8, 4))  # statistics
+    outer.encoder = ORTModule(outer.encoder, QUIET)
+    assert list(outer.state_dict()) == list(source.state_dict())
+    called: list[str] = []
+    outer.encoder.register_load_state_dict_post_hook(lambda module, keys: called.append("post"))
+    outer.load_state_dict(source.state_dict())
+    for name, value in source.state_dict().items():
+        torch.testing.assert_close(outer.state_dict()[name], value, msg=name)
+    assert called == ["post"]
+    missing = {k: v for k, v in source.state_dict().items() if k != "encoder.0.weight"}
+    assert outer.load_state_dict(missing, strict=False).missing_keys == ["encoder.0.weight"]
+    source.eval(), outer.eval()
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(outer(x), source(x))
+
+
+def test_functional_calls_of_a_single_layer() -> None:
+    model = ORTModule(nn.Linear(4, 2), QUIET)
+    given = {"weight": torch.ones(2, 4), "bias": torch.ones(2)}
+    result = torch.func.functional_call(model, given, torch.ones(3, 4))
+    torch.testing.assert_close(result, torch.full((3, 2), 5.0))
+    assert model.weight is model.module.weight and not torch.equal(model.weight, given["weight"])
+
+
+class Own(nn.Module):
+    """Does more than `nn.Module` where it is moved, frozen and put into evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.grid = torch.zeros(4)
+        self.merged = self.frozen = False
+
+    def eval(self) -> Any:
+        self.merged = True
+        return super().eval()
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        self.grid = self.grid.to(*args, **kwargs)
+        return super().to(*args, **kwargs)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        self.frozen = not requires_grad
+        return super().requires_grad_(requires_grad)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x) + self.grid
+        return y
+
+
+@pytest.mark.parametrize("module", [nn.Linear(4, 4), Own()], ids=["plain", "own"])
+def test_methods_that_give_the_module_back(module: nn.Module) -> None:
+    model = ORTModule(copy.deepcopy(module), QUIET)
+    assert model.eval().requires_grad_(False).to(torch.float64).requires_grad_() is model
+    assert not model.training and not model.module.training
+    assert model.half().float().double() is model
+    if isinstance(module, Own):
+        assert model.merged and not model.frozen and model.grid.dtype == torch.float64
+    x = torch.ones(2, 4, dtype=torch.float64)
+    torch.testing.assert_close(model(x), model.module(x))
+    assert model.train().training and model.module.training
+    restored = copy.deepcopy(model)
+    assert restored.eval() is restored
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> dict[Any, Tensor]:
+        h = self.fc(x)
+        return {"loss": h.sum(), 7: h}
+
+
+def test_chosen_outputs_with_hooks_on_arguments() -> None:
+    module = Named()
+    module.register_forward_pre_hook(lambda m, args: (args[0] * 2,))
+    model = ORTModule(module, QUIET, outputs=["loss"])
+    x = torch.ones(2, 4)
+    result = model(x)
+    assert list(result) == ["loss", 7] and result[7] is None
+    torch.testing.assert_close(result["loss"], module(x)["loss"])
