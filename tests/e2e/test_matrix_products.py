@@ -43,7 +43,8 @@ def _assert_near(got: list[Tensor], want: list[Tensor]) -> None:
 ROWS = (64, 1024, 1100, 2305)
 
 
-@pytest.mark.parametrize("enabled", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("enabled", [True, False])
 def test_products_in_parts(enabled: bool) -> None:
     torch.manual_seed(0)
     module = Layers()

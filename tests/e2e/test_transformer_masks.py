@@ -47,6 +47,7 @@ def _step(runner: nn.Module, inputs: list[Tensor], masks: dict[str, Any]) -> lis
     return [out, *(p.grad.clone() for p in runner.parameters() if p.grad is not None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_masks(case: str) -> None:
     torch._dynamo.reset()

@@ -203,6 +203,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", ["optimizer.step()", "continue"])
 def test_a_script_that_catches_everything_does_not_train(after: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
@@ -213,6 +214,7 @@ def test_a_script_that_catches_everything_does_not_train(after: str, tmp_path: P
     assert plans(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_script_without_a_plan_does_not_train(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     setup = "import os; os.environ['ORTMODULE_BYPASS'] = '1'; model = ORTModule(model.module)"

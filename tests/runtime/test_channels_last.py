@@ -217,6 +217,7 @@ print("survived")
 """
 
 
+@pytest.mark.slow
 def test_strided_convolutions_of_single_pixels() -> None:
     """oneDNN writes beyond its workspace there, with two threads and an odd batch; eager crashes."""
     finished = fresh_process.run(SINGLE_PIXELS, MALLOC_CHECK_="3", OMP_NUM_THREADS="2")
