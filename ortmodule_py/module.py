@@ -99,7 +99,6 @@ _GIVE_BACK = (
     "bfloat16",
     "eval",
     "share_memory",
-    "requires_grad_",
 )
 
 
@@ -120,7 +119,7 @@ class ORTModule(nn.Module):
             head need not exist. Wins over `ORTMODULE_OUTPUTS`.
 
     Raises:
-        TypeError: `module` is no module, or is an ORTModule already.
+        TypeError: `module` is no module, is scripted, or is an ORTModule already.
         ValueError: an environment variable has a value it cannot have.
         ORTModuleError: `module` is on a device that this build cannot run on, where
             `ORTMODULE_FALLBACK_POLICY` does not leave it to eager PyTorch.
@@ -140,6 +139,11 @@ class ORTModule(nn.Module):
             )
         if isinstance(module, ORTModule):
             raise TypeError("[ORTModule] module is an ORTModule already; pass the original module")
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError(
+                "[ORTModule] module must be what was scripted or traced, which Dynamo can capture, "
+                f"but found a {type(module).__name__}; pass the original module"
+            )
         super().__init__()
         own = self.__dict__
         own["_original"] = module
@@ -177,8 +181,7 @@ class ORTModule(nn.Module):
         object.__setattr__(self, "__class__", _class_like(self._base, type(module)))
         for name in _DELEGATED:
             own[name] = getattr(module, name)
-        for name in _SHARED:
-            own[name] = module.__dict__[name]
+        own.update((name, module.__dict__[name]) for name in _SHARED if name in module.__dict__)
 
     def _check_devices(self, module: nn.Module) -> None:
         """Says where the module cannot run; it may still be moved before it does."""

@@ -50,6 +50,12 @@ def test_functional_calls_of_a_single_layer() -> None:
     assert model.weight is model.module.weight and not torch.equal(model.weight, given["weight"])
 
 
+def test_a_scripted_module_is_refused() -> None:
+    scripted = torch.jit.script(nn.Linear(4, 2))
+    with pytest.raises(TypeError, match="but found a RecursiveScriptModule; pass the original"):
+        ORTModule(scripted)
+
+
 class Own(nn.Module):
     """Does more than `nn.Module` where it is moved, frozen and put into evaluation."""
 
