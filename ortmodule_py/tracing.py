@@ -105,12 +105,25 @@ _MAY_ALIAS = (torch.ops.aten.type_as.default,)
 _AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU"}
 
 
+# Of composites whose parts have no op in the graph (`as_strided_` in channels_last): what autocast
+# could act on in them.
+_INSIDE = {
+    torch.ops.aten.adaptive_avg_pool2d.default: ("aten::mean.dim", "aten::_adaptive_avg_pool2d")
+}
+
+
 def _casts_inside(op: Any, args: Any) -> bool:
     """Whether autocast would act on parts of this composite, instead of on the whole."""
+
+    def casts(name: str, device: str) -> bool:
+        key = _AUTOCAST_KEYS[device]
+        return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
     devices = {leaf.device.type for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)}
     return any(
         torch.is_autocast_enabled(device)
-        and not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _AUTOCAST_KEYS[device])
+        and not casts(op.name(), device)
+        and (op not in _INSIDE or any(casts(part, device) for part in _INSIDE[op]))
         for device in devices & _AUTOCAST_KEYS.keys()
     )
 

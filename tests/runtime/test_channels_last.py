@@ -222,3 +222,21 @@ def test_strided_convolutions_of_single_pixels() -> None:
     """oneDNN writes beyond its workspace there, with two threads and an odd batch; eager crashes."""
     finished = fresh_process.run(SINGLE_PIXELS, MALLOC_CHECK_="3", OMP_NUM_THREADS="2")
     assert finished.stdout.strip().endswith("survived"), finished.stderr[-2000:]
+
+
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("size", [1, 2])
+def test_adaptive_pooling_under_autocast(size: int, memory_format: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(size), nn.Flatten()
+    module = nn.Sequential(*layers, nn.Linear(8 * size**2, 4)).to(memory_format=memory_format)
+    model = ORTModule(copy.deepcopy(module))
+    x = torch.randn(4, 3, 9, 9).contiguous(memory_format=memory_format)
+    for run in (module, model):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = run(x)
+        assert y.dtype == torch.bfloat16
+        y.float().square().sum().backward()
+    assert last_run_report(model)["compiled"]
+    for ours, eager in zip(model.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, eager.grad, rtol=2e-2, atol=2e-2)
