@@ -9,7 +9,7 @@ import random
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,12 +89,13 @@ def observe(
     module: nn.Module,
     index: int,
     dtype: torch.dtype,
-    move: Callable[[Iterable[Tensor]], None] = lambda _: None,
+    move: Callable[[Tensor], Tensor] = lambda value: value,
 ) -> Observation:
     """Call `module` as the case says; the same seeds each time. `move` may change the inputs."""
     call = case.calls[index]
     args, kwargs = case.arguments(index, dtype)
-    move(value for value in (*args, *kwargs.values()) if value.is_floating_point())
+    args = [move(arg) for arg in args]
+    kwargs = {name: move(arg) for name, arg in kwargs.items()}
     tensors = {f"arg {i}": t for i, t in enumerate(args)} | {
         f"arg {k}": t for k, t in kwargs.items()
     }
@@ -313,16 +314,19 @@ def is_sensitive(case: Case, index: int) -> bool:
 def _history(
     case: Case, index: int, dtype: torch.dtype, noise: torch.Generator | None, step: float = 0.0
 ) -> Observation:
-    def move(values: Iterable[Tensor]) -> None:
-        if noise is not None:
-            with torch.no_grad():
-                for value in values:
-                    if torch._debug_has_internal_overlap(value) == 1:
-                        continue  # cannot be written
-                    value.mul_(1 + step * torch.randn(value.shape, generator=noise, dtype=dtype))
+    def move(value: Tensor) -> Tensor:
+        if noise is None or not value.is_floating_point():
+            return value
+        with torch.no_grad():
+            factors = 1 + step * torch.randn(value.shape, generator=noise, dtype=dtype)
+            if torch._debug_has_internal_overlap(value) != 1:
+                return value.mul_(factors)
+        # It cannot be written: rows that were one in memory move apart.
+        return (value.detach() * factors).requires_grad_(value.requires_grad)
 
     module = case.module(dtype)
-    move(module.parameters())
+    for parameter in module.parameters():
+        move(parameter)
     for i in range(index):
         observe(case, module, i, dtype, move)
     return observe(case, module, index, dtype, move)
