@@ -364,69 +364,6 @@ class Placer {
 
 void place_storages(Plan& plan, const Plan* base) { Placer(plan, base).run(); }
 
-void cut_ranges(Plan& plan, const Plan* base) {
-  // A sum may have grown in the buffer since long before, and what is a parameter's gradient may be
-  // read on as that of another value: whoever receives it may change or free it.
-  std::vector<int> last_touched(plan.storages.size(), -1);
-  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
-    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
-    for (const std::vector<int>* tensors : {&step.in, &step.out})
-      for (int tensor : *tensors)
-        if (tensor >= 0)
-          last_touched[static_cast<size_t>(plan.tensors[static_cast<size_t>(tensor)].storage)] = s;
-  }
-  auto completed_at = [&](const PlannedGradient& gradient) {
-    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
-    return last_touched[static_cast<size_t>(tensor.storage)];
-  };
-  if (base) {
-    plan.ranges = base->ranges;
-    for (PlannedGradient& gradient : plan.gradients)
-      for (const PlannedGradient& known : base->gradients)
-        if (known.input == gradient.input) gradient.range = known.range;
-  } else {
-    std::vector<std::pair<int, PlannedGradient*>> order;
-    int64_t total = 0;
-    for (PlannedGradient& gradient : plan.gradients) {
-      if (gradient.tensor < 0) continue;
-      order.emplace_back(completed_at(gradient), &gradient);
-      const auto& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
-      total += plan.storages[static_cast<size_t>(tensor.storage)].bytes;
-    }
-    std::stable_sort(order.begin(), order.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    constexpr int64_t kRangeBytes = 4 << 20;
-    constexpr int64_t kMostRanges = 16;
-    const int64_t wanted = std::clamp<int64_t>(total / kRangeBytes, 1, kMostRanges);
-    int64_t sum = 0;
-    for (auto& [step, gradient] : order) {
-      gradient->range =
-          static_cast<int>(std::min(wanted - 1, sum * wanted / std::max<int64_t>(total, 1)));
-      const auto& tensor = plan.tensors[static_cast<size_t>(gradient->tensor)];
-      sum += plan.storages[static_cast<size_t>(tensor.storage)].bytes;
-    }
-    // A large gradient can leave numbers unused: count on without gaps.
-    int last_seen = -1, dense = -1;
-    for (auto& [step, gradient] : order) {
-      if (gradient->range != last_seen) ++dense;
-      last_seen = gradient->range;
-      gradient->range = dense;
-    }
-    plan.ranges = std::max(dense + 1, 1);
-  }
-  std::vector<int> last(static_cast<size_t>(plan.ranges), plan.forward_steps - 1);
-  for (const PlannedGradient& gradient : plan.gradients)
-    if (gradient.tensor >= 0)
-      last[static_cast<size_t>(gradient.range)] =
-          std::max(last[static_cast<size_t>(gradient.range)], completed_at(gradient));
-  int range = 0;
-  for (size_t r = 1; r < last.size(); ++r) last[r] = std::max(last[r], last[r - 1]);
-  for (int s = plan.forward_steps; s < static_cast<int>(plan.steps.size()); ++s) {
-    while (range + 1 < plan.ranges && s > last[static_cast<size_t>(range)]) ++range;
-    plan.steps[static_cast<size_t>(s)].range = range;
-  }
-}
-
 void replay_events(Plan& plan) {
   plan.peak_bytes = plan.forward_peak_bytes = plan.saved_bytes = 0;
   plan.peak_step = 0;

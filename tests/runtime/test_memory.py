@@ -135,6 +135,29 @@ def test_large_models_hand_gradients_over_in_ranges() -> None:
     assert order.index("head.weight") < order.index("layers.0.weight")
 
 
+def test_gradients_do_not_wait_where_recomputation_leaves_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Layers whose gradients are as large as what they save, added to existing gradients."""
+
+    def run(level: str) -> tuple[int, int]:
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+        torch.manual_seed(0)
+        model = ORTModule(Mlp(width=64, layers=24))
+        x, target = torch.randn(32, 64), torch.randint(10, (32,))
+        for _ in range(2):
+            model(x, target).backward()
+        with testing.measure_peak() as peak:
+            model(x, target).backward()
+        return _facts(model)["ranges"], peak.peak_above_start
+
+    ranges, peak_bytes = run("0")
+    assert ranges == 1
+    more_ranges, less_bytes = run("1")
+    assert more_ranges > 4
+    assert less_bytes < 0.6 * peak_bytes
+
+
 def test_a_max_pool_keeps_a_byte_per_window() -> None:
     pool = ORTModule(nn.MaxPool2d(2))
     x = torch.randn(4, 8, 16, 16, requires_grad=True)
