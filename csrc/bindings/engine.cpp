@@ -125,7 +125,8 @@ at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
   TORCH_CHECK(found.sizes() == at::IntArrayRef(planned.layout.sizes) && found.scalar_type() == type,
               "[backward] a hook on saved tensors must give back sizes ",
               at::IntArrayRef(planned.layout.sizes), " of type ", c10::toString(type),
-              ", but found ", found.sizes(), " of type ", c10::toString(found.scalar_type()));
+              ", but found ", found.sizes(), " of type ", c10::toString(found.scalar_type()),
+              "; let its unpack return what pack was given");
   return laid_out(found, planned.layout);
 }
 

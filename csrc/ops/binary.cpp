@@ -31,15 +31,10 @@ bool literal_number(Handle value, double* number) {
   return std::holds_alternative<double>(scalar);
 }
 
-// Zeros that go with the gradient, as of a function that is constant almost everywhere.
-Handle zeros_like(GradContext& c, size_t i) {
-  return c.emit("GradientZeros", {c.dy()}, {{"shape", c.x(i).dims()}, {"dtype", c.dy().dtype()}});
-}
-
 Handle pow_base_grad(GradContext& c) {  // b * a^(b-1), and 0 where b is 0
   double exponent = 0.0;
   if (literal_number(c.x(1), &exponent)) {
-    if (exponent == 0.0) return zeros_like(c, 0);
+    if (exponent == 0.0) return c.zeros_for(0);
     if (exponent == 1.0) return c.dy();
     if (exponent == 2.0) return c.dy() * (c.x(0) * 2.0);
     const Handle power = c.emit("Pow", {c.x(0), c.literal(exponent - 1.0, c.x(0).dtype())});
@@ -93,7 +88,7 @@ Grads mod_grad(GradContext& c) {  // a mod b = a - b * quotient, the quotient lo
 }
 
 Grads floor_div_grad(GradContext& c) {
-  return {c.needs(0) ? zeros_like(c, 0) : Handle(), c.needs(1) ? zeros_like(c, 1) : Handle()};
+  return {c.needs(0) ? c.zeros_for(0) : Handle(), c.needs(1) ? c.zeros_for(1) : Handle()};
 }
 
 Grads atan2_grad(GradContext& c) {

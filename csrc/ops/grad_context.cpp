@@ -85,6 +85,10 @@ Handle GradContext::full(double value, const Dims& dims, DType dtype) {
   return emit("ConstantOfShape", {}, {{"value", value}, {"shape", dims}, {"dtype", dtype}});
 }
 
+Handle GradContext::zeros_for(size_t i) {
+  return emit("GradientZeros", {dy()}, {{"shape", x(i).dims()}, {"dtype", x(i).dtype()}});
+}
+
 Handle GradContext::cast(Handle value, DType dtype) {
   return {&graph_, emit_cast(graph_, value.value(), dtype)};
 }

@@ -66,6 +66,8 @@ class GradContext {
   Handle size_literal(const DimExpr& size, DType dtype);
   /// Tensor of `dims` filled with `value`.
   Handle full(double value, const Dims& dims, DType dtype);
+  /// Zeros of operand i's shape that go with dy, as of an op that is constant almost everywhere.
+  Handle zeros_for(size_t i);
   Handle cast(Handle value, DType dtype);
   Handle reshape(Handle value, const Dims& dims);
   Handle transpose(Handle value, std::vector<int64_t> perm);

@@ -133,15 +133,14 @@ class FP16_Optimizer(torch.optim.Optimizer):
             ValueError: a parameter is in a group already.
         """
         given = param_group["params"]
-        if isinstance(given, Tensor) or not isinstance(given, (list, tuple)):
-            given = [given] if isinstance(given, Tensor) else list(given)
+        given = [given] if isinstance(given, Tensor) else list(given)
         taken = {id(param) for param in self._params.values()}
         if any(id(param) in taken for param in given):
             raise ValueError(
-                "[FP16_Optimizer] a parameter must be in one group, but found one that is in another"
+                "[FP16_Optimizer] a parameter must be in one group, but found one that is in another: "
+                "leave it out of the new group"
             )
-        param_group["params"] = given
-        self.optimizer.add_param_group(param_group)
+        self.optimizer.add_param_group({**param_group, "params": given})
         self._adopt()
 
     # ---- masters ---------------------------------------------------------------------------------

@@ -104,6 +104,20 @@ def test_an_input_that_is_negated_by_a_bit() -> None:
     torch.testing.assert_close(ORTModule(copy.deepcopy(module), QUIET)(x), module(x))
 
 
+class ChangesItsInput(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(2.0)
+        return x + 1.0
+
+
+def test_a_negated_input_that_is_changed_is_refused_and_stays_as_it_is() -> None:
+    x = torch.randn(4, 4, dtype=torch.complex64).conj().imag
+    before = x.clone()
+    with pytest.raises(RuntimeError, match="negated by a bit"):
+        ORTModule(ChangesItsInput(), QUIET)(x)
+    assert torch.equal(x, before)
+
+
 class Projected(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor) -> Tensor:

@@ -36,7 +36,6 @@ target_include_directories(_C SYSTEM PRIVATE
 # Parsing torch's headers takes most of the time of these files: two units for many of them.
 set(whole_units ${torch_sources})
 list(FILTER whole_units INCLUDE REGEX "/bindings/bind_|/kernels/aten/")
-list(FILTER whole_units EXCLUDE REGEX "/scaled_dot_product_attention\\.cpp$") # its names meet theirs
 foreach(source ${whole_units})
   get_filename_component(folder ${source} DIRECTORY)
   get_filename_component(folder ${folder} NAME)

@@ -52,11 +52,11 @@ struct AttentionShape {
 };
 
 /// Places in the workspace, each aligned to 64 bytes; `narrow` ones exist only if operands widen.
-struct Workspace {
+struct StripPlaces {
   size_t bytes = 0;
   size_t scores = 0, dscores = 0, q = 0, k = 0, v = 0, rows = 0, dy = 0, dk = 0, dv = 0;
 
-  Workspace(const AttentionShape& s, bool gradient) {
+  StripPlaces(const AttentionShape& s, bool gradient) {
     const int64_t tile = s.strip_heads * s.strip_rows;
     scores = add(s, tile * s.keys);
     rows = add(s, tile * std::max(s.width, s.value_width));
@@ -107,12 +107,12 @@ struct RowKernel {
   }
 };
 
-struct Prepared {
+struct PreparedAttention {
   AttentionShape shape;
-  Workspace workspace;
+  StripPlaces workspace;
   RowKernel rows;
 
-  Prepared(Device device, const StepFacts& facts, const Operands& at, bool gradient)
+  PreparedAttention(Device device, const StepFacts& facts, const Operands& at, bool gradient)
       : shape(facts, at),
         workspace(shape, gradient),
         rows(device, gradient ? "AttentionScoresGrad" : "AttentionProbabilities", facts, shape, at,
@@ -123,9 +123,9 @@ struct Prepared {
 class Strips {
  public:
   Strips(const KernelArgs& args, const Operands& at)
-      : p_(*static_cast<const Prepared*>(args.prepared)), args_(args), at_(at) {}
+      : p_(*static_cast<const PreparedAttention*>(args.prepared)), args_(args), at_(at) {}
   const AttentionShape& shape() const { return p_.shape; }
-  const Workspace& places() const { return p_.workspace; }
+  const StripPlaces& places() const { return p_.workspace; }
 
   /// body(batch, first head, heads) over groups of heads.
   template <class Body>
@@ -212,7 +212,7 @@ class Strips {
             sizes.data(), strides.data()};
   }
 
-  const Prepared& p_;
+  const PreparedAttention& p_;
   const KernelArgs& args_;
   const Operands& at_;
 };
@@ -222,7 +222,7 @@ at::Tensor transposed(const at::Tensor& x) { return x.transpose(1, 2); }
 void attention(const KernelArgs& args) {
   const Strips strips(args, kForward);
   const AttentionShape& s = strips.shape();
-  const Workspace& w = strips.places();
+  const StripPlaces& w = strips.places();
   strips.for_each_group([&](int64_t b, int64_t head, int64_t heads) {
     const at::Tensor k =
         strips.widened(Strips::part(args.in[kForward.k], b, head, heads, 0, s.keys), w.k);
@@ -254,7 +254,7 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
 void group_gradient(const KernelArgs& args, const Strips& strips, int64_t b, int64_t head,
                     int64_t heads) {
   const AttentionShape& s = strips.shape();
-  const Workspace& w = strips.places();
+  const StripPlaces& w = strips.places();
   const auto whole = [&](const TensorView& x) {
     return Strips::part(x, b, head, heads, 0, s.keys);
   };
@@ -302,12 +302,12 @@ void attention_grad(const KernelArgs& args) {
 
 template <Device device, bool gradient>
 std::shared_ptr<const void> prepare_attention(const StepFacts& facts) {
-  return std::make_shared<Prepared>(device, facts, gradient ? kGradient : kForward, gradient);
+  return std::make_shared<PreparedAttention>(device, facts, gradient ? kGradient : kForward, gradient);
 }
 template <bool gradient>
 size_t attention_workspace(const StepFacts& facts) {
   const AttentionShape shape(facts, gradient ? kGradient : kForward);
-  return Workspace(shape, gradient).bytes;
+  return StripPlaces(shape, gradient).bytes;
 }
 
 /// [batch, L, H, V] in memory, which is how the heads are joined next.
