@@ -73,6 +73,7 @@ def test_accumulation_over_two_backwards(eager: nn.Module) -> None:
         )
 
 
+@pytest.mark.slow
 def test_retain_graph_then_second_backward(eager: nn.Module) -> None:
     ours = ORTModule(copy.deepcopy(eager))
     tokens, targets = batch(4)
@@ -86,6 +87,7 @@ def test_retain_graph_then_second_backward(eager: nn.Module) -> None:
         loss.backward()
 
 
+@pytest.mark.slow
 def test_gradient_through_both_outputs(eager: nn.Module) -> None:
     ours = ORTModule(copy.deepcopy(eager))
     tokens, targets = batch(4)
@@ -111,6 +113,7 @@ def test_only_the_second_output_gets_a_gradient(eager: nn.Module) -> None:
         )
 
 
+@pytest.mark.slow
 def test_bf16_autocast(eager: nn.Module) -> None:
     ours = ORTModule(copy.deepcopy(eager))
     exact = exact_copy(eager)

@@ -53,7 +53,14 @@ class Stacked(nn.Module):
         return y, *(final if isinstance(final, tuple) else (final,))
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(nn.LSTM, marks=pytest.mark.slow),
+        pytest.param(nn.GRU, marks=pytest.mark.slow),
+        nn.RNN,
+    ],
+)
 @pytest.mark.parametrize("bidirectional", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("batch_first", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_dropout_between_layers(
