@@ -69,14 +69,14 @@ class RangeCutter {
     return last_touched_[static_cast<size_t>(storage_index(gradient.tensor))];
   }
 
-  /// At most `wanted` ranges: a gradient larger than a share leaves numbers out, which are closed up.
+  /// At most `wanted` ranges: a gradient larger than a share leaves numbers out, which are closed
+  /// up.
   void cut_into(int64_t wanted) {
     int64_t sum = 0;
     int64_t last_share = -1;
     int range = -1;
     for (PlannedGradient* gradient : by_completion_) {
-      const int64_t share =
-          std::min(wanted - 1, sum * wanted / std::max<int64_t>(total_bytes_, 1));
+      const int64_t share = std::min(wanted - 1, sum * wanted / std::max<int64_t>(total_bytes_, 1));
       if (share != last_share) ++range;
       last_share = share;
       gradient->range = range;

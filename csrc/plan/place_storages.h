@@ -19,8 +19,8 @@ void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed);
 /// forward part and its saved segments stay as they are.
 void place_storages(Plan& plan, const Plan* base = nullptr);
 
-/// Cuts a placed plan's backward pass into ranges of about equal gradient bytes, or, with `base`, at
-/// the same gradients as `base`; see the source.
+/// Cuts a placed plan's backward pass into ranges of about equal gradient bytes, or, with `base`,
+/// at the same gradients as `base`; see the source.
 void cut_ranges(Plan& plan, const Plan* base = nullptr);
 
 /// Bytes of engine-owned buffers and declared library allocations at each step, and their maximum,

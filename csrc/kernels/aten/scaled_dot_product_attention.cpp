@@ -302,7 +302,8 @@ void attention_grad(const KernelArgs& args) {
 
 template <Device device, bool gradient>
 std::shared_ptr<const void> prepare_attention(const StepFacts& facts) {
-  return std::make_shared<PreparedAttention>(device, facts, gradient ? kGradient : kForward, gradient);
+  return std::make_shared<PreparedAttention>(device, facts, gradient ? kGradient : kForward,
+                                             gradient);
 }
 template <bool gradient>
 size_t attention_workspace(const StepFacts& facts) {
