@@ -42,14 +42,6 @@ void erase_if_dead(Graph& graph, Node* node) {
   if (node) erase_if_dead(graph, std::vector<Node*>{node}, erased);
 }
 
-namespace {
-
-// The value whose storage `value` shares.
-const Value* storage_root(const Value* value) {
-  while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
-  return value;
-}
-
 bool reaches_output(const Value& value) {
   if (value.is_graph_output()) return true;
   return std::any_of(value.uses().begin(), value.uses().end(), [](const Use& use) {
@@ -58,6 +50,14 @@ bool reaches_output(const Value& value) {
     return std::any_of(outputs.begin(), outputs.end(),
                        [](const Value* output) { return reaches_output(*output); });
   });
+}
+
+namespace {
+
+// The value whose storage `value` shares.
+const Value* storage_root(const Value* value) {
+  while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
+  return value;
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ namespace ortmodule {
 /// True if `node`'s op shares its operand's storage where a view is legal.
 bool is_view(const Node& node);
 
+/// True if the caller receives the storage of `value`, itself or as a view.
+bool reaches_output(const Value& value);
+
 /// True if nobody would notice that `node` is gone: no output used, no effect.
 bool is_dead(const Node& node);
 

@@ -78,6 +78,7 @@ std::vector<Pass> joint_passes() {
       {"merge_slice_gradients", merge_slice_gradients},
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
       {"accumulate_gather_gradients", accumulate_gather_gradients},
+      {"read_relu_sign_later", read_relu_sign_later},
   };
   // The gradient of a product brings its own transposes and scales.
   passes.push_back(pass_of(*find_fusion("fuse_matmul")));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from typing import Any
 
@@ -156,6 +157,43 @@ def test_gradients_do_not_wait_where_recomputation_leaves_less(
     more_ranges, less_bytes = run("1")
     assert more_ranges > 4
     assert less_bytes < 0.6 * peak_bytes
+
+
+_AFTER_RELU = {
+    "dropout": (
+        nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 8)),
+        (64, 32),
+    ),
+    "overlapping_windows": (
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 4, 3)
+        ),
+        (4, 3, 16, 16),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(_AFTER_RELU))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_relu_is_not_kept_where_a_later_value_has_its_sign(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, sizes = _AFTER_RELU[name]
+    x = torch.randn(sizes, dtype=dtype)
+
+    def run(disabled: str) -> tuple[list[Tensor], int]:
+        monkeypatch.setenv("ORTMODULE_DISABLE_PASSES", disabled)
+        model = ORTModule(copy.deepcopy(module).to(dtype))
+        torch.manual_seed(1)
+        model(x).square().sum().backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        return grads, _facts(model)["saved_bytes"]
+
+    grads, saved_bytes = run("")
+    plain, plain_bytes = run("read_relu_sign_later")
+    assert len(grads) == 4
+    assert all(torch.equal(a, b) for a, b in zip(grads, plain, strict=True))
+    assert saved_bytes < 0.7 * plain_bytes
 
 
 def test_a_max_pool_keeps_a_byte_per_window() -> None:

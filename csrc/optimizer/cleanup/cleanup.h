@@ -34,4 +34,8 @@ bool merge_slice_gradients(Graph& graph, PassContext& context);
 /// of filling a second table first.
 bool accumulate_gather_gradients(Graph& graph, PassContext& context);
 
+/// The gradient of Relu reads the sign from what dropout or a max pool made of the result, so that
+/// the result itself is not kept.
+bool read_relu_sign_later(Graph& graph, PassContext& context);
+
 }  // namespace ortmodule
