@@ -43,7 +43,8 @@ struct RunState : torch::CustomClassHolder {
   const Program* backward = nullptr;  // chosen when the first range runs
   DrawnSeed seed;
   int64_t planned_peak_bytes = 0;  // of the backward passes so far
-  bool consumed = false;
+  bool begun = false;     // by a pass that does not keep what it reads
+  bool consumed = false;  // that pass has run to its end
 };
 
 using StatePtr = c10::intrusive_ptr<RunState>;
@@ -168,12 +169,12 @@ void begin_backward(RunState& state, const variable_list& grads, const variable_
   }
 }
 
-void check_backward(const RunState& state) {
+void check_backward(const RunState& state, int range) {
   TORCH_CHECK(!at::GradMode::is_enabled(),
               "[backward] ortmodule_py computes first derivatives only, but backward ran with "
               "create_graph=True; set ORTMODULE_BYPASS=1 to run the original module");
   TORCH_CHECK(
-      !state.consumed,
+      !state.consumed && !(state.begun && range == 0),
       "Trying to backward through the graph a second time (or directly access saved tensors "
       "after they have already been freed). Specify retain_graph=True if you need to "
       "backward through the graph a second time.");
@@ -219,10 +220,13 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const auto state =
         c10::static_intrusive_pointer_cast<RunState>(ctx->saved_data["state"].toCapsule());
     const auto range = static_cast<int>(ctx->saved_data["range"].toInt());
-    check_backward(*state);
+    check_backward(*state, range);
     const EngineGuards guards(state->piece.runtime());
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
-    if (range == 0) begin_backward(*state, grads, ctx->get_saved_variables(), keep);
+    if (range == 0) {
+      begin_backward(*state, grads, ctx->get_saved_variables(), keep);
+      state->begun = !keep;
+    }
     const Program& program = *state->backward;
     AtenLibraryMeter meter;
     KernelContext context = make_context(*state, meter);
@@ -244,7 +248,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
       const int gradient = state.backward->gradient_tensor[static_cast<size_t>(arguments[i])];
       if (gradient < 0) continue;
       const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
-      Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+      Buffer buffer = state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
       results[3 + i] =
           tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime());
     }
@@ -259,7 +263,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     state.piece.finished(*state.entry, state.planned_peak_bytes, state.frame.peak_bytes(), true);
     state.held.clear();
     if (keep) {
-      state.frame.hand_over(gradient_bytes(plan));
+      state.frame.hand_over();
       return;
     }
     state.consumed = true;

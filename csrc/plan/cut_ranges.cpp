@@ -14,15 +14,19 @@ namespace {
 
 class RangeCutter {
  public:
-  explicit RangeCutter(Plan& plan) : plan_(plan), last_touched_(plan.storages.size(), -1) {
-    // A sum may have grown in the buffer since long before, and what is a parameter's gradient may
-    // be read on as that of another value: whoever receives it may change or free it.
+  explicit RangeCutter(Plan& plan)
+      : plan_(plan),
+        last_touched_(plan.storages.size(), -1),
+        last_read_(plan.graph->inputs().size(), -1) {
     for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
       const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
       for (const std::vector<int>* tensors : {&step.in, &step.out})
         for (int tensor : *tensors)
           if (tensor >= 0) last_touched_[static_cast<size_t>(storage_index(tensor))] = s;
     }
+    for (size_t i = 0; i < plan.storages.size(); ++i)
+      if (plan.storages[i].role == PlannedStorage::Role::Argument)
+        last_read_[static_cast<size_t>(plan.storages[i].index)] = last_touched_[i];
     for (PlannedGradient& gradient : plan.gradients) {
       if (gradient.tensor < 0) continue;
       by_completion_.push_back(&gradient);
@@ -65,8 +69,12 @@ class RangeCutter {
     return plan_.storages[static_cast<size_t>(storage_index(gradient.tensor))].bytes;
   }
 
+  /// Whoever receives a gradient may change or free it, while a sum may grow in its buffer until
+  /// later, or another value's gradient be made of it; and may step an optimizer, while its
+  /// parameter is read for the gradient that is passed on.
   int completed_at(const PlannedGradient& gradient) const {
-    return last_touched_[static_cast<size_t>(storage_index(gradient.tensor))];
+    return std::max(last_touched_[static_cast<size_t>(storage_index(gradient.tensor))],
+                    last_read_[static_cast<size_t>(gradient.input)]);
   }
 
   /// At most `wanted` ranges: a gradient larger than a share leaves numbers out, which are closed
@@ -102,6 +110,7 @@ class RangeCutter {
 
   Plan& plan_;
   std::vector<int> last_touched_;                // by storage: the last step that uses it
+  std::vector<int> last_read_;                   // by graph input: the same
   std::vector<PlannedGradient*> by_completion_;  // those that flow
   int64_t total_bytes_ = 0;
 };

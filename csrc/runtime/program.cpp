@@ -1,15 +1,12 @@
 #include "runtime/program.h"
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "base/error.h"
 
 namespace ortmodule {
 namespace {
-
-constexpr size_t kMostOperands = 64;
-constexpr size_t kMostResults = 16;
 
 ProgramOperand operand_of(const Plan& plan, int tensor) {
   ProgramOperand operand;
@@ -49,8 +46,8 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     }
     step.allocate = &planned.allocate;
     step.release = &planned.release;
-    ORTM_ASSERT(step.in.size() + step.out.size() <= kMostOperands, "too many operands in one step");
-    ORTM_ASSERT(!step.gives_results || step.out.size() <= kMostResults, "too many results");
+    most_operands = std::max(most_operands, step.in.size() + step.out.size());
+    if (step.gives_results) most_results = std::max(most_results, step.out.size());
     for (const NodeFacts& node : planned.facts.nodes) random = random || node.attrs.has("rng");
   }
   argument_buffer.assign(plan->graph->inputs().size(), -1);
@@ -117,7 +114,22 @@ void Frame::end(int buffer) {
 
 Buffer Frame::take(int buffer) { return std::move(owned_[static_cast<size_t>(buffer)]); }
 
+Buffer Frame::take_gradient(int buffer) {
+  taken_gradient_bytes_ += owned_[static_cast<size_t>(buffer)].bytes();
+  return take(buffer);
+}
+
+void Frame::hand_over() { live_bytes_ -= std::exchange(taken_gradient_bytes_, 0); }
+
 void Frame::switch_to(const Program& program) {
+  hand_over();
+  const Plan& plan = *program_->plan;
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const PlannedBuffer& buffer = plan.buffers[b];
+    const bool of_forward = buffer.first_step < plan.forward_steps &&
+                            (buffer.kind == BufferKind::Saved || buffer.kind == BufferKind::Gradient);
+    if (buffer.owned() && !of_forward) end(static_cast<int>(b));
+  }
   program_ = &program;
   owned_.resize(program.plan->buffers.size());
   base_.resize(program.plan->buffers.size(), nullptr);
@@ -130,7 +142,8 @@ void Frame::clear() {
 void execute(const Program& program, Frame& frame, KernelContext& context, int begin, int end,
              bool keep_saved) {
   const std::vector<PlannedBuffer>& buffers = program.plan->buffers;
-  std::array<TensorView, kMostOperands> views;
+  std::vector<TensorView> views(program.most_operands);
+  std::vector<Buffer> results(program.most_results);
   for (int s = begin; s < end; ++s) {
     const ProgramStep& step = program.steps[static_cast<size_t>(s)];
     for (int buffer : *step.allocate) frame.begin(buffer);
@@ -148,7 +161,7 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
     if (step.workspace_buffer >= 0)
       workspace = static_cast<char*>(frame.base_[static_cast<size_t>(step.workspace_buffer)]) +
                   step.workspace_offset_bytes;
-    std::array<Buffer, kMostResults> results;
+    for (Buffer& result : results) result = Buffer();
     const bool metered = step.inexact && context.meter;
     if (metered) context.meter->start();
     step.run({*step.facts,

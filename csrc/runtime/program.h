@@ -43,6 +43,8 @@ struct Program {
   std::vector<int> output_buffer;    // by forward output
   std::vector<int> gradient_tensor;  // by graph input, -1: no gradient
   std::vector<int> range_begin;      // first step of each backward range, then the end
+  size_t most_operands = 0;          // of one step, with its results
+  size_t most_results = 0;           // of a step whose kernel gives them
   bool random = false;               // a step draws from the run's Philox stream
 };
 
@@ -55,13 +57,16 @@ class Frame {
   void bind(int buffer, void* data) { base_[static_cast<size_t>(buffer)] = data; }
   /// Takes an engine-owned buffer out: an output or a gradient.
   Buffer take(int buffer);
-  /// The same forward run under another backward plan.
+  /// Takes out a gradient, which hand_over makes the caller's.
+  Buffer take_gradient(int buffer);
+  /// The same forward run under another backward plan. What a pass that did not run to its end left
+  /// behind is freed.
   void switch_to(const Program& program);
   /// Frees all that is still held.
   void clear();
 
-  /// Counts `bytes` that were taken out as the caller's from now on.
-  void hand_over(int64_t bytes) { live_bytes_ -= bytes; }
+  /// Counts the gradients that were taken out as the caller's from now on.
+  void hand_over();
 
   /// Counts scratch that a library takes for the length of one step.
   void count_library(int64_t bytes) {
@@ -82,6 +87,7 @@ class Frame {
   std::vector<Buffer> owned_;
   std::vector<void*> base_;
   int64_t live_bytes_ = 0;
+  int64_t taken_gradient_bytes_ = 0;  // part of live_bytes_
   int64_t peak_bytes_ = 0;
 };
 

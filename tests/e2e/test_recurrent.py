@@ -102,3 +102,32 @@ def test_last_states(kind: type[nn.RNNBase], batch: int) -> None:
     for mine, wanted in zip(model(x), module(x), strict=True):
         torch.testing.assert_close(mine, wanted)
     assert last_run_report(model)["compiled"]
+
+
+class Cells(nn.Module):
+    """As many values in one operator as there are steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, rows = x.new_zeros(x.shape[0], 4), []
+        for part in x.unbind(1):
+            h = self.cell(part, h)
+            rows.append(h)
+        return torch.stack(rows, 1)
+
+
+def test_many_steps() -> None:
+    torch.manual_seed(0)
+    eager = Cells()
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(2, 70, 3, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    eager(x).square().sum().backward()
+    ours(y).square().sum().backward()
+    assert last_run_report(ours)["compiled"]
+    torch.testing.assert_close(y.grad, x.grad)
+    for p, q in zip(eager.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad)

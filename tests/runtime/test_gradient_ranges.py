@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -71,3 +72,69 @@ def test_threads_of_different_shapes() -> None:
             model(torch.randn(size, 16))
     with ThreadPoolExecutor(len(sizes)) as pool:
         assert [text for wrong in pool.map(run, sizes) for text in wrong] == []
+
+
+def _deep() -> nn.Module:
+    return nn.Sequential(*(m for _ in range(6) for m in (nn.Linear(WIDTH, WIDTH), nn.Tanh())))
+
+
+def test_an_optimizer_may_step_in_backward() -> None:
+    """As in torch's tutorial on fusing it into backward: what changes is not read any more."""
+    torch.manual_seed(0)
+    eager = _deep()
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(64, WIDTH)
+
+    def step(p: Tensor) -> None:
+        assert p.grad is not None
+        p.data.add_(p.grad, alpha=-100.0)
+        p.grad = None
+
+    for model in (eager, ours):
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(step)
+        model(x).square().mean().backward()
+    facts = ours._compiler.pieces[0].compiled.facts()
+    assert facts["ranges"] > 4
+    for (name, p), q in zip(eager.named_parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(q, p, msg=name)
+
+
+def test_a_gradient_of_the_last_layer_alone_leaves_nothing_behind() -> None:
+    torch.manual_seed(0)
+    eager = _deep()
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(64, WIDTH)
+    for _ in range(3):
+        grads = []
+        for model in (eager, ours.module):
+            run = eager if model is eager else ours
+            loss = run(x).square().mean()
+            last = torch.autograd.grad(loss, model[10].weight, retain_graph=True)
+            model.zero_grad()
+            loss.backward()
+            grads.append([*last, *(p.grad for p in model.parameters())])
+        for a, b in zip(*grads, strict=True):
+            torch.testing.assert_close(a, b)
+    report = last_run_report(ours)
+    assert report["plans"] == 1
+    # The first pass's gradient is counted as the caller's; what it left behind is freed.
+    assert report["measured_peak_bytes"] <= report["planned_peak_bytes"]
+
+
+def test_a_backward_that_failed_does_not_run_again() -> None:
+    model = ORTModule(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)))
+    x = torch.randn(4, 8)
+    loss = model(x).square().sum()
+    state = {"fail": True}
+
+    def fail(p: Tensor) -> None:
+        if state["fail"]:
+            raise ValueError("interrupted")
+
+    model.module[2].weight.register_hook(fail)
+    with pytest.raises(ValueError, match="interrupted"):
+        loss.backward()
+    state["fail"] = False
+    with pytest.raises(RuntimeError, match="a second time"):
+        loss.backward()
