@@ -79,6 +79,8 @@ std::vector<Pass> joint_passes() {
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
       {"accumulate_gather_gradients", accumulate_gather_gradients},
       {"read_relu_sign_later", read_relu_sign_later},
+      // What has no such later value.
+      {"keep_relu_sign", keep_relu_sign},
   };
   // The gradient of a product brings its own transposes and scales.
   passes.push_back(pass_of(*find_fusion("fuse_matmul")));

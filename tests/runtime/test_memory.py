@@ -159,6 +159,19 @@ def test_gradients_do_not_wait_where_recomputation_leaves_less(
     assert less_bytes < 0.6 * peak_bytes
 
 
+class Summed(nn.Module):
+    """Nothing reads what Relu returns but a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return x
+
+
 _AFTER_RELU = {
     "dropout": (
         nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 8)),
@@ -170,12 +183,13 @@ _AFTER_RELU = {
         ),
         (4, 3, 16, 16),
     ),
+    "sum": (Summed(), (64, 32)),
 }
 
 
 @pytest.mark.parametrize("name", list(_AFTER_RELU))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_relu_is_not_kept_where_a_later_value_has_its_sign(
+def test_relu_is_not_kept_for_its_sign(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, sizes = _AFTER_RELU[name]
@@ -190,10 +204,10 @@ def test_relu_is_not_kept_where_a_later_value_has_its_sign(
         return grads, _facts(model)["saved_bytes"]
 
     grads, saved_bytes = run("")
-    plain, plain_bytes = run("read_relu_sign_later")
-    assert len(grads) == 4
+    plain, plain_bytes = run("read_relu_sign_later,keep_relu_sign")
+    assert len(grads) == len(list(module.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(grads, plain, strict=True))
-    assert saved_bytes < 0.7 * plain_bytes
+    assert saved_bytes < 0.8 * plain_bytes
 
 
 def test_a_max_pool_keeps_a_byte_per_window() -> None:

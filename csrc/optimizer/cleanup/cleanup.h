@@ -38,4 +38,7 @@ bool accumulate_gather_gradients(Graph& graph, PassContext& context);
 /// the result itself is not kept.
 bool read_relu_sign_later(Graph& graph, PassContext& context);
 
+/// Where backward reads the result of Relu for its sign alone, keeps that instead.
+bool keep_relu_sign(Graph& graph, PassContext& context);
+
 }  // namespace ortmodule
