@@ -196,20 +196,36 @@ MemoryDecisions Session::decide(const PlanRequest& request) {
     if (options_.memory.asked()) memory_choice_ = chosen_for(request);
   }
   if (!memory_choice_) return {};
+  if (options_.memory.level > 0 && outgrown_by(request)) {
+    first_request_ = request;
+    memory_choice_ = chosen_for(request);
+  }
   const bool known_shape = request.symbols.entries() == first_request_->symbols.entries();
   const bool relative = options_.memory.budget_fraction.has_value();
   const int64_t without = known_shape || !relative ? memory_choice_->before.peak_bytes
                                                    : figures_with({}, request).peak_bytes;
   const std::optional<int64_t> budget = budget_of(options_.memory, without);
   if (!budget) return memory_choice_->decisions;
-  if (!known_shape) return fit_to_budget(request, *budget);
+  if (!known_shape) return fit_to_budget(request, scaled_part(*budget));
   if (memory_choice_->fits) return memory_choice_->decisions;
   const bool first =
       corrections_ == 0 && options_.memory.other_pieces_bytes == 0 && !options_.memory.mid_training;
   return least_of(*memory_choice_, *budget, first || options_.memory.strict);
 }
 
+bool Session::outgrown_by(const PlanRequest& request) const {
+  return stash_bytes(request.symbols) > 2 * stash_bytes(first_request_->symbols);
+}
+
+int64_t Session::scaled_part(int64_t budget_bytes) const {
+  return static_cast<int64_t>(growth_ * static_cast<double>(budget_bytes));
+}
+
 MemoryDecisions Session::fit_to_budget(const PlanRequest& request, int64_t budget_bytes) {
+  // What pieces keep was balanced for their plans: a faster one would take what others need.
+  if (options_.memory.other_pieces_bytes != 0 &&
+      figures_with(memory_choice_->decisions, request).peak_bytes <= budget_bytes)
+    return memory_choice_->decisions;
   const auto& frontier = memory_choice_->frontier;
   // What is not a gradient grows with what the step keeps: good enough to look at one or two plans.
   const double growth = static_cast<double>(stash_bytes(request.symbols)) /
@@ -232,7 +248,9 @@ MemoryDecisions Session::fit_to_budget(const PlanRequest& request, int64_t budge
 }
 
 MemoryDecisions Session::least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal) {
-  const std::string text = over_budget_text(options_.memory, budget_bytes, choice.minimum_bytes);
+  MemoryOptions asked = options_.memory;
+  if (asked.budget_bytes) asked.other_pieces_bytes += *asked.budget_bytes - budget_bytes;
+  const std::string text = over_budget_text(asked, budget_bytes, choice.minimum_bytes);
   if (fatal) throw Error(text);
   if (!lenient_) warnings_.push_back(text + "; this shape runs with the plan of the least peak");
   return choice.frontier.front().decisions;
@@ -253,9 +271,10 @@ void Session::observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t meas
           corrections_ == kMostWarnings ? ". Further ones are not reported" : ""));
 }
 
-void Session::leave_to_others(int64_t bytes, bool lenient) {
+void Session::leave_to_others(int64_t bytes, bool lenient, double growth) {
   const std::lock_guard lock(mutex_);
   lenient_ = lenient;
+  growth_ = growth;
   const int64_t more = bytes - options_.memory.other_pieces_bytes;
   if (!options_.memory.budget_bytes || more == 0) return;
   *options_.memory.budget_bytes -= more;

@@ -93,8 +93,9 @@ class Session {
                                         const PlanRequest* request = nullptr);
   /// Leaves `bytes` of a budget in bytes to other pieces of the module, which hold them while this
   /// one runs; plans are made anew if that changes. A `lenient` piece whose first shape does not
-  /// fit takes its least plan, until it is known what all pieces need.
-  void leave_to_others(int64_t bytes, bool lenient);
+  /// fit takes its least plan, until it is known what all pieces need. For other shapes the part of
+  /// each piece may be `growth` times as large.
+  void leave_to_others(int64_t bytes, bool lenient, double growth = 1.0);
   /// What was said about the memory of new shapes, and of runs, since the last call.
   std::vector<std::string> take_warnings();
   /// Symbol values of the first plan.
@@ -120,6 +121,10 @@ class Session {
   MemoryChoice chosen_for(const PlanRequest& request);
   /// Decisions for shapes other than the first: the fastest that keep `budget_bytes`.
   MemoryDecisions fit_to_budget(const PlanRequest& request, int64_t budget_bytes);
+  /// The part of the budget for other shapes than the first.
+  int64_t scaled_part(int64_t budget_bytes) const;
+  /// Whether a level's rows are to be chosen anew: those of a small batch say little about a large one.
+  bool outgrown_by(const PlanRequest& request) const;
   /// The decisions of a shape that no plan fits: an error, or the least plan with a warning.
   MemoryDecisions least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal);
   void forget_figures();
@@ -138,9 +143,10 @@ class Session {
   };
   std::vector<Compared> compared_;
   std::optional<MemoryChoice> memory_choice_;
-  std::optional<PlanRequest> first_request_;
+  std::optional<PlanRequest> first_request_;  // or a later one, which outgrew it
   std::vector<std::string> warnings_;
   bool lenient_ = false;
+  double growth_ = 1.0;  // see leave_to_others
   int corrections_ = 0;  // plans made anew since libraries took more than they had declared
   PassReport forward_report_;
   PassReport joint_report_;

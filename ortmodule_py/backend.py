@@ -69,6 +69,7 @@ class Compiler:
     """Where calls are that were captured for this module; None: not known."""
     shared_budget_bytes: int | None = None
     """What all pieces of a forward together have to keep to, if there is a budget in bytes."""
+    _reserved: dict[torch.device, int] = field(default_factory=dict, repr=False)
     first_run: int = 0
     """How many runs of pieces this process had seen when the current forward began."""
     ran: list[Any] | None = None
@@ -149,7 +150,7 @@ class Compiler:
         self.pieces.append(Piece(compiled, seconds, lowered.calls, lowered.traced_gradients))
         self._log_capture(self.pieces[-1])
         if self.shared_budget_bytes is not None and lowered.grad_enabled:
-            reserve(compiled, [piece.compiled for piece in self.pieces[:-1]], self.first_run)
+            reserve(compiled, self.ran or ())
         if self.on_piece is not None:
             self.on_piece(compiled)
 
@@ -268,7 +269,10 @@ class Compiler:
         else:
             assert budget.total_bytes is not None
             self._check_budget(budget.total_bytes, device)
-            options.reserved_bytes = self.reserved_bytes(device)
+            # Once a forward: what its earlier pieces keep is not there for good.
+            if device not in self._reserved:
+                self._reserved[device] = self.reserved_bytes(device)
+            options.reserved_bytes = self._reserved[device]
             options.budget_bytes = max(budget.total_bytes - options.reserved_bytes, 0)
         if options.budget_bytes is not None and self.shared_budget_bytes is None:
             self.shared_budget_bytes = options.budget_bytes
@@ -278,6 +282,7 @@ class Compiler:
         """To be called before the module runs."""
         self.first_run = _C.engine_runs()
         self.ran = []
+        self._reserved.clear()
         if torch.is_grad_enabled():
             self.trained = self.ran
 
@@ -286,8 +291,7 @@ class Compiler:
         together keep the budget. One that cannot is said, as pieces ran already."""
         if self.shared_budget_bytes is None or not torch.is_grad_enabled():
             return
-        compiled = [piece.compiled for piece in self.pieces]
-        peak = divide(compiled, self.shared_budget_bytes, self.first_run)
+        peak = divide(self.ran or (), self.shared_budget_bytes)
         if peak is None:
             return
         text = (

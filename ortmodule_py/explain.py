@@ -11,7 +11,7 @@ import torch
 
 from .memory_report import step_rows, step_runs, symbol_names, training_piece
 from .observation import Generators
-from .piece_budgets import PiecePlan, held_by_others, peak_of
+from .piece_budgets import PiecePlan, gradients_in_turn, held_by_others, peak_of
 from .verifier import ModuleState
 
 if TYPE_CHECKING:
@@ -177,12 +177,12 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
     def in_turn(which: str) -> list[PiecePlan]:
         figures = [(facts[run][which], plans[run]["output_bytes"]) for run in runs]
         return [
-            PiecePlan(f["peak_bytes"], f["saved_bytes"] + output, f["time_us"])
+            PiecePlan(f["peak_bytes"], f["saved_bytes"] + output, f["time_us"], output)
             for f, output in figures
         ]
 
     before, after = in_turn("before"), in_turn("after")
-    gradients = [plans[run]["gradient_bytes"] for run in runs]
+    gradients = gradients_in_turn(runs, [plans[run]["gradient_bytes"] for run in runs])
     held = held_by_others(after, gradients)
     at = max(range(len(runs)), key=lambda k: after[k].peak_bytes + held[k])
     timelines = {"before": runs[at].timeline(False, True), "after": runs[at].timeline(True, True)}

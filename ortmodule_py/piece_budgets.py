@@ -20,16 +20,30 @@ class PiecePlan:
     saved_bytes: int
     """What is left of it when its forward is done: saved values and outputs."""
     time_us: float
+    output_bytes: int = 0
+    """The outputs alone: the caller holds those of the last piece while the others run backward."""
+
+
+def gradients_in_turn(runs: Sequence[Any], gradient_bytes: Sequence[int]) -> list[int]:
+    """Of each run, the gradients that it leaves: a piece that ran again later has made its own there."""
+    last = {run: i for i, run in enumerate(runs)}
+    return [
+        g if last[run] == i else 0
+        for i, (run, g) in enumerate(zip(runs, gradient_bytes, strict=True))
+    ]
 
 
 def held_by_others(plans: Sequence[PiecePlan], gradient_bytes: Sequence[int]) -> list[int]:
     """What the other pieces hold while each runs, forward in this order and backward in the other:
-    what earlier ones saved, and the gradients of later ones."""
-    before, after, held = 0, sum(gradient_bytes), []
+    what earlier ones saved, the gradients of later ones, and the last one's outputs."""
+    outputs = plans[-1].output_bytes if plans else 0
+    before, after, held = 0, outputs + sum(gradient_bytes), []
     for plan, gradients in zip(plans, gradient_bytes, strict=True):
         after -= gradients
         held.append(before + after)
         before += plan.saved_bytes
+    if held:
+        held[-1] -= outputs
     return held
 
 
@@ -59,13 +73,19 @@ def _candidates(pieces: Sequence[Sequence[PiecePlan]]) -> Iterator[tuple[PiecePl
 
 
 def fastest_within(
-    pieces: Sequence[Sequence[PiecePlan]], gradient_bytes: Sequence[int], budget_bytes: int
+    pieces: Sequence[Sequence[PiecePlan]],
+    gradient_bytes: Sequence[int],
+    budget_bytes: int,
+    runs: Sequence[int] | None = None,
 ) -> tuple[PiecePlan, ...]:
-    """A plan for each piece: the fastest that fit together, or those with the least peak."""
+    """A plan for each piece: the fastest that fit together, or those with the least peak. `runs` are
+    the positions of the pieces in the order in which they run, gradients those of the runs."""
+    turns = range(len(pieces)) if runs is None else runs
 
     def badness(plans: tuple[PiecePlan, ...]) -> tuple[int, float]:
-        over = max(peak_of(plans, gradient_bytes) - budget_bytes, 0)
-        return over, sum(plan.time_us for plan in plans)
+        in_turn = [plans[i] for i in turns]
+        over = max(peak_of(in_turn, gradient_bytes) - budget_bytes, 0)
+        return over, sum(plan.time_us for plan in in_turn)
 
     return min(_candidates(pieces), key=badness)
 
@@ -76,38 +96,38 @@ def trained_before(pieces: Sequence[Any], first_run: int) -> bool:
     return any(f["training"] and 0 < f["last_run"] <= first_run for f in known)
 
 
-def reserve(piece: Any, earlier: Sequence[Any], first_run: int) -> None:
-    """A new piece takes what the `earlier` ones of this forward, which began with run `first_run`, leave;
-    see `divide`."""
-    left = (f["saved_bytes"] + f["output_bytes"] for _, f in _in_forward(earlier, first_run))
-    saved = sum(left)
+def reserve(piece: Any, earlier: Sequence[Any]) -> None:
+    """A new piece takes what the `earlier` runs of this forward leave; see `divide`."""
+    known = [run.facts() for run in earlier]
+    saved = sum(f["saved_bytes"] + f["output_bytes"] for f in known if f["training"])
     if saved > 0:
         piece.leave_to_others(saved, True)
 
 
-def divide(pieces: Sequence[Any], budget_bytes: int, first_run: int) -> int | None:
-    """Gives each of the pieces that ran after run `first_run` its part of a budget that each of them
-    knows. The step's peak, if it does not fit."""
-    running = _in_forward(pieces, first_run)
-    if len(running) < 2:
+def divide(ran: Sequence[Any], budget_bytes: int) -> int | None:
+    """Gives each of the pieces that `ran` in a forward, once for each run, its part of a budget that each
+    of them knows. The step's peak, if it does not fit.
+
+    A piece's part is the peak of its plan; for other shapes all parts grow alike, up to the budget.
+    """
+    facts = {run: run.facts() for run in ran}
+    runs = [run for run in ran if facts[run]["training"]]
+    if len(runs) < 2:
         return None
-    gradients = [facts["gradient_bytes"] for _, facts in running]
-    plans = [
-        [
-            PiecePlan(f["peak_bytes"], f["saved_bytes"] + facts["output_bytes"], f["time_us"])
-            for f in piece.memory()["frontier"]
-        ]
-        for piece, facts in running
-    ]
-    chosen = fastest_within(plans, gradients, budget_bytes)
-    for (piece, _), plan in zip(running, chosen, strict=True):
-        piece.leave_to_others(budget_bytes - plan.peak_bytes, False)
-    peak = peak_of(chosen, gradients)
+    pieces = list(dict.fromkeys(runs))
+    gradients = gradients_in_turn(runs, [facts[run]["gradient_bytes"] for run in runs])
+    plans = [list(_frontier(piece, facts[piece]["output_bytes"])) for piece in pieces]
+    turns = [pieces.index(run) for run in runs]
+    chosen = fastest_within(plans, gradients, budget_bytes, turns)
+    peak = peak_of([chosen[i] for i in turns], gradients)
+    growth = max(budget_bytes / max(peak, 1), 1.0)
+    for piece, plan in zip(pieces, chosen, strict=True):
+        piece.leave_to_others(budget_bytes - plan.peak_bytes, False, growth)
     return peak if peak > budget_bytes else None
 
 
-def _in_forward(pieces: Sequence[Any], first_run: int) -> list[tuple[Any, dict[str, Any]]]:
-    """Training pieces that ran after run `first_run`, with their facts, in the order of their runs."""
-    known = [(piece, piece.facts()) for piece in pieces]
-    ran = [(p, f) for p, f in known if f["training"] and f["last_run"] > first_run]
-    return sorted(ran, key=lambda pair: pair[1]["last_run"])
+def _frontier(piece: Any, output_bytes: int) -> Iterator[PiecePlan]:
+    for f in piece.memory()["frontier"]:
+        yield PiecePlan(
+            f["peak_bytes"], f["saved_bytes"] + output_bytes, f["time_us"], output_bytes
+        )

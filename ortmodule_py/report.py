@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .piece_budgets import PiecePlan, peak_of
+from .piece_budgets import PiecePlan, gradients_in_turn, peak_of
 
 if TYPE_CHECKING:
     from .backend import Compiler
@@ -51,8 +51,11 @@ class RunReport:
     def of(cls, compiler: Compiler) -> RunReport:
         """Sum over all pieces of a module."""
         facts = [piece.compiled.facts() for piece in compiler.pieces]
-        last = [piece.facts() for piece in compiler.ran or ()]
-        last = last or [max(facts, key=lambda f: f["last_run"])] if facts else []
+        runs = list(compiler.ran or ())
+        last = [piece.facts() for piece in runs]
+        if not last and facts:
+            last = runs = [max(facts, key=lambda f: f["last_run"])]
+        turns = list(map(id, runs))
         planned = [f["planned_peak_bytes"] or f.get("plan_peak_bytes", 0) for f in last]
         measured = [f["measured_peak_bytes"] for f in last]
         stages: dict[str, float] = {}
@@ -72,8 +75,8 @@ class RunReport:
             eager_pieces=list(map(str, compiler.eager_pieces)),
             nodes_total=sum(fact["nodes"] for fact in facts),
             nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
-            planned_peak_bytes=_step_peak(planned, last),
-            measured_peak_bytes=_step_peak(measured, last) if all(measured) else 0,
+            planned_peak_bytes=_step_peak(planned, last, turns),
+            measured_peak_bytes=_step_peak(measured, last, turns) if all(measured) else 0,
             prediction_exact=all(fact.get("exact", True) for fact in facts),
             saved_bytes=sum(fact.get("saved_bytes", 0) for fact in last),
             pieces_run=len(last),
@@ -87,12 +90,14 @@ class RunReport:
         )
 
 
-def _step_peak(peaks: list[int], facts: list[dict[str, Any]]) -> int:
+def _step_peak(peaks: list[int], facts: list[dict[str, Any]], runs: list[int]) -> int:
     plans = [
-        PiecePlan(peak, f.get("saved_bytes", 0) + f.get("output_bytes", 0), 0.0)
+        PiecePlan(peak, f.get("saved_bytes", 0) + output, 0.0, output)
         for peak, f in zip(peaks, facts, strict=True)
+        for output in (f.get("output_bytes", 0),)
     ]
-    return peak_of(plans, [f.get("gradient_bytes", 0) for f in facts])
+    gradients = [f.get("gradient_bytes", 0) for f in facts]
+    return peak_of(plans, gradients_in_turn(runs, gradients))
 
 
 def _device_peak_bytes(device: str) -> int:

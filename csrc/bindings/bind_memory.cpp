@@ -211,7 +211,9 @@ py::object row_figures(CompiledPiece& piece, size_t row, bool last) {
   const MemoryChoice* choice = piece.session().memory_choice();
   if (!choice) return py::none();
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
-  for (size_t s : choice->rows.at(row).stashes) chosen[s] = choice->rows[row].strategy;
+  const Strategy strategy = choice->rows.at(row).strategy;
+  for (size_t s : choice->rows[row].stashes)
+    if (plan_of(choice->stashes[s], strategy)) chosen[s] = strategy;  // else it is forbidden
   const auto entry = last ? piece.last_plan() : nullptr;
   return figures(
       piece.session().figures_of(decisions_of(*choice, chosen), entry ? &entry->request : nullptr));

@@ -199,11 +199,11 @@ void init_session(py::module_& m) {
           "What was said about the memory of new shapes since the last call.")
       .def(
           "leave_to_others",
-          [](CompiledPiece& piece, int64_t bytes, bool lenient) {
+          [](CompiledPiece& piece, int64_t bytes, bool lenient, double growth) {
             const DeviceScope scope(piece.runtime());
-            piece.session().leave_to_others(bytes, lenient);
+            piece.session().leave_to_others(bytes, lenient, growth);
           },
-          py::arg("bytes"), py::arg("lenient"),
+          py::arg("bytes"), py::arg("lenient"), py::arg("growth") = 1.0,
           "Leaves bytes of the budget to pieces that hold them while this one runs.")
       .def("decision_figures", &decision_figures, py::arg("decisions"),
            "Peak and time if these (stash, strategy) were recomputed.")

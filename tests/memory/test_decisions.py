@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py import ORTModule, explain, last_run_report
 from tests.memory.small_models import MODELS, make
 
 QUICK = ("gpt",)
@@ -288,3 +289,44 @@ def test_a_model_that_gains_nothing_is_left_alone(monkeypatch: pytest.MonkeyPatc
     facts = model._compiler.pieces[0].compiled.memory()
     assert facts["recomputed_values"] == 0
     assert any("left alone" in warning for warning in facts["warnings"])
+
+
+class Forbidding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(torch.tanh(self.up(x))).square().mean()
+
+
+def test_a_row_that_the_configuration_forbids_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(256, 16)
+    plain = ORTModule(Forbidding())
+    plain(x).backward()
+    rows = plain._compiler.pieces[0].compiled.memory()["rows"]
+    row = max(rows, key=lambda r: r["saving_bytes"])
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", f"{row['cluster_id']}:0:-1")
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "INFO")
+    model = ORTModule(Forbidding(), memory_budget="activations:100%")
+    model(x).backward()
+    shown = model._compiler.pieces[0].compiled.memory()["rows"]
+    reasons = {r["cluster_id"]: r["reason"] for r in shown}
+    assert reasons[row["cluster_id"]] == "the configuration forbids it"
+    assert explain(model).rows
+
+
+def test_a_level_is_chosen_anew_for_a_much_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short sequences say little about the scores of attention in long ones."""
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    saved = []
+    for first in (4, 512):
+        torch.manual_seed(0)
+        layers = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(32, 4, 64, activation=F.gelu, batch_first=True), 3
+        )
+        model = ORTModule(layers)
+        for length in (first, 512):
+            model(torch.randn(1, length, 32)).sum().backward()
+        saved.append(last_run_report(model)["saved_bytes"])
+    assert saved[0] == saved[1]

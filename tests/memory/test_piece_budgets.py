@@ -72,20 +72,23 @@ def test_the_peak_that_is_said_is_that_of_all_pieces() -> None:
     assert len(json.loads(told.to_json())["pieces"]) == 3
 
 
+class Twice(nn.Module):
+    """One capture that runs three times in a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = _blocks()
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return self.part(self.part(self.part(x))).sum()
+
+    @torch._dynamo.disable(recursive=False)
+    def part(self, x: Tensor) -> Tensor:
+        return self.blocks(x)
+
+
 def test_a_piece_that_runs_twice_is_counted_twice() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = _blocks()
-
-        def forward(self, x: Tensor) -> Tensor:
-            torch._dynamo.graph_break()
-            return self.part(self.part(self.part(x))).sum()
-
-        @torch._dynamo.disable(recursive=False)
-        def part(self, x: Tensor) -> Tensor:
-            return self.blocks(x)
-
     model = ORTModule(Twice(), DebugOptions(log_level=LogLevel.ERROR))
     counted = _step_peak(model, torch.randn(1024, WIDTH))
     runs = [piece["runs"] for piece in explain(model).pieces]
@@ -122,6 +125,60 @@ def test_what_does_not_fit_is_said(
     monkeypatch.setenv("ORTMODULE_MEMORY_OPT_STRICT", "1")
     with pytest.raises(_C.ORTModuleError, match=r"(?s)memory budget.*must fit"):
         ORTModule(_Broken(), memory_budget=f"activations:{budget}")(x)
+
+
+def test_a_piece_that_runs_several_times_shares_the_budget_with_itself() -> None:
+    x = torch.randn(1024, WIDTH)
+    plain = ORTModule(Twice(), DebugOptions(log_level=LogLevel.ERROR))
+    whole = _step_peak(plain, x)
+    budget = int(0.75 * whole)
+    model = ORTModule(
+        Twice(), DebugOptions(log_level=LogLevel.ERROR), memory_budget=f"activations:{budget}"
+    )
+    assert _step_peak(model, x) <= 1.05 * budget < whole
+
+
+def test_pieces_share_a_large_budget_over_larger_shapes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_STRICT", "1")
+    model = ORTModule(_Broken(), memory_budget="activations:10GiB")
+    for rows in (8, 8, 2048):
+        model(torch.randn(rows, WIDTH)).backward()
+    assert all(
+        piece["peak_bytes"] == piece["unoptimized_peak_bytes"] for piece in explain(model).pieces
+    )
+    assert "memory budget" not in capsys.readouterr().err
+
+
+class Tail(nn.Module):
+    """The caller keeps what the last piece returns while the first one runs backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = _blocks()
+        self.head = nn.Linear(WIDTH, 16 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(x)
+        torch._dynamo.graph_break()
+        return self.head(x)
+
+
+def test_outputs_of_the_last_piece_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    model = ORTModule(Tail(), DebugOptions(log_level=LogLevel.ERROR))
+    x = torch.randn(1024, WIDTH)
+    gradient = torch.randn(1024, 16 * WIDTH)
+    install_counting_allocator()
+    for _ in range(2):
+        model.zero_grad()
+        with measure_peak() as measured:
+            out = model(x)
+            out.backward(gradient)
+        del out
+    planned = last_run_report(model)["planned_peak_bytes"]
+    assert abs(planned - measured.peak_above_start) <= 0.04 * planned
 
 
 def test_the_peak_of_a_step() -> None:

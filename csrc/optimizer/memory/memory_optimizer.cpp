@@ -14,12 +14,6 @@ namespace {
 
 using Chosen = std::vector<std::optional<Strategy>>;
 
-const RecomputePlan* plan_of(const Stash& stash, Strategy strategy) {
-  for (const RecomputePlan& plan : stash.plans)
-    if (plan.strategy == strategy) return &plan;
-  return nullptr;
-}
-
 /// A plan that must keep as much as it frees is none.
 void drop_plans_without_saving(MemoryChoice& choice, const SymbolValues& sizes) {
   for (Stash& stash : choice.stashes) {
@@ -207,6 +201,8 @@ void forbid(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
       std::erase_if(stash.plans, [&](const RecomputePlan& plan) {
         return plan.cluster_id == element.cluster_id;
       });
+    for (PlanRow& row : choice.rows)
+      if (row.cluster_id == element.cluster_id) row.reason = "the configuration forbids it";
   }
 }
 

@@ -153,4 +153,10 @@ std::vector<Stash> find_stashes(const Graph& joint) {
   return stashes;
 }
 
+const RecomputePlan* plan_of(const Stash& stash, Strategy strategy) {
+  for (const RecomputePlan& plan : stash.plans)
+    if (plan.strategy == strategy) return &plan;
+  return nullptr;
+}
+
 }  // namespace ortmodule

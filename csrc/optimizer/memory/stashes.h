@@ -35,6 +35,9 @@ struct Stash {
   std::string refusal;
 };
 
+/// The stash's plan by that strategy; null if there is none.
+const RecomputePlan* plan_of(const Stash& stash, Strategy strategy);
+
 /// Every stash of `joint` in program order. Values that the caller receives anyway are left out:
 /// dropping them would free nothing.
 ///
