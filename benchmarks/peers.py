@@ -43,7 +43,7 @@ from benchmarks.run import LEAST_ROUND_S, ModelRun, machine
 
 Row = dict[str, Any]
 
-PERCENTS = ("100", "80", "60", "50", "40", "30", "20")
+PERCENTS = ("100", "90", "80", "70", "60", "50", "40", "30", "20")
 COMPILE_BUDGETS = ("1", "0.8", "0.5", "0.2", "0.1", "0")
 PEAK, FRESH, TIME = "activation_peak_bytes", "fresh_peak_bytes", "processor_ms"
 _UNREACHABLE = "is the least that this model reaches"
