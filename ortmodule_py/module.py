@@ -199,6 +199,9 @@ class ORTModule(nn.Module):
         if torch.compiler.is_dynamo_compiling():
             # An outer ORTModule captures the original; to any other compiler this is a call out.
             return self._target()(*args, **kwargs) if self._is_part else _apart(self, args, kwargs)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            # Dynamo refuses each function under a transform of `torch.func`, and would be believed.
+            return self._target()(*args, **kwargs)
         trains = self.training and torch.is_grad_enabled()
         if self._verifier is not None and trains:
             self._verifier.before_forward(args, kwargs)

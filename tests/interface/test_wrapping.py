@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule
+from ortmodule_py import ORTModule, last_run_report
 from tests.e2e.semantics import QUIET
 
 
@@ -48,6 +48,25 @@ def test_functional_calls_of_a_single_layer() -> None:
     result = torch.func.functional_call(model, given, torch.ones(3, 4))
     torch.testing.assert_close(result, torch.full((3, 2), 5.0))
     assert model.weight is model.module.weight and not torch.equal(model.weight, given["weight"])
+
+
+def test_a_transform_of_functions_leaves_other_calls_compiled() -> None:
+    model = ORTModule(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), QUIET)
+    x = torch.randn(3, 4)
+    given = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(model, parameters, (row[None],)).sum()
+        return result
+
+    for _ in range(2):
+        found = torch.func.vmap(torch.func.grad(loss), (None, 0))(given, x)
+        model.zero_grad()
+        model(x).sum().backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(found[name].sum(0), parameter.grad)
+        report = last_run_report(model)
+        assert report["compiled"] and report["captures"] == 1, report
 
 
 def test_a_scripted_module_is_refused() -> None:
