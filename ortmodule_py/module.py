@@ -364,7 +364,10 @@ class ORTModule(nn.Module):
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
-        return self._given_back("_apply", fn, recurse)
+        # A module's own `_apply` may take no more than the function.
+        return (
+            self._given_back("_apply", fn) if recurse else self._given_back("_apply", fn, recurse)
+        )
 
     def requires_grad_(self, requires_grad: bool = True) -> ORTModule:
         """Freeze or train the parameters of the original."""

@@ -116,6 +116,26 @@ def test_methods_that_give_the_module_back(module: nn.Module) -> None:
     assert restored.eval() is restored
 
 
+class Moved(nn.Module):
+    """Its own `_apply` takes no more than the function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def _apply(self, fn: Any) -> Any:  # type: ignore[override]
+        return super()._apply(fn)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        return y
+
+
+def test_a_module_that_moves_itself() -> None:
+    model = ORTModule(Moved(), QUIET)
+    assert model.double() is model and model.fc.weight.dtype == torch.float64
+
+
 class Named(nn.Module):
     def __init__(self) -> None:
         super().__init__()
