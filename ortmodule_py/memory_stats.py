@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .testing import cpu_memory_stats, install_counting_allocator
 
@@ -106,7 +107,8 @@ def _cuda_counts(device: torch.device) -> dict[str, int]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    # Parameters of lazy layers have no bytes yet.
+    return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()
 
 
 def _tensors(value: Any) -> list[Tensor]:

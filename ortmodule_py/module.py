@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from . import _C, attention_masks
 from .backend import (
@@ -375,11 +376,11 @@ class ORTModule(nn.Module):
 
     def _given_back(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """What the original's method gives; the wrapper where that is the original."""
-        before = [p.stride() for p in self._original.parameters()]
+        before = _strides(self._original)
         result = getattr(self._original, name)(*args, **kwargs)
         self.__dict__["training"] = self._original.training
         # Before torch 2.13 Dynamo does not notice new strides, which results take over.
-        if before != [p.stride() for p in self._original.parameters()]:
+        if before != _strides(self._original):
             forget(self._progress.captures, self._compiler)
         return self if result is self._original else result
 
@@ -573,6 +574,11 @@ def _tensors(value: Any, objects: bool = False) -> Iterator[Tensor]:
             left.extend(item)
         elif objects and not isinstance(item, (type, types.ModuleType, nn.Module)):
             left.append(getattr(item, "__dict__", None))
+
+
+def _strides(module: nn.Module) -> list[tuple[int, ...] | None]:
+    """Of all parameters; None for those of lazy layers, which have no shape yet."""
+    return [None if is_lazy(p) else p.stride() for p in module.parameters()]
 
 
 def _mark_dynamic(tensor: Tensor) -> None:

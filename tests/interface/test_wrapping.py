@@ -136,6 +136,14 @@ def test_a_module_that_moves_itself() -> None:
     assert model.double() is model and model.fc.weight.dtype == torch.float64
 
 
+def test_lazy_parameters_are_moved_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_PRINT_MEMORY_STATS", "1")
+    model = ORTModule(nn.Sequential(nn.LazyLinear(3)), QUIET)
+    assert model.half().to(torch.float64) is model
+    assert model(torch.ones(2, 5, dtype=torch.float64)).shape == (2, 3)
+    assert model.float()(torch.ones(2, 5)).dtype == torch.float32
+
+
 class Named(nn.Module):
     def __init__(self) -> None:
         super().__init__()
