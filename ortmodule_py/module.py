@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
 import inspect
 import itertools
 import logging
 import operator
 import time
 import types
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,6 +42,7 @@ from .progress import Progress
 from .report import RunReport, banner
 from .variables import report_environment
 from .verifier import Verifier
+from .wrapper_class import Forward, class_like, is_own_forward, own_state
 
 _numbers = itertools.count()
 
@@ -86,20 +84,6 @@ _SHARED = (
     "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
-)
-# Methods that give the module back: where the original's class has its own, that is what runs.
-_GIVE_BACK = (
-    "to",
-    "to_empty",
-    "cpu",
-    "cuda",
-    "type",
-    "float",
-    "double",
-    "half",
-    "bfloat16",
-    "eval",
-    "share_memory",
 )
 
 
@@ -177,9 +161,9 @@ class ORTModule(nn.Module):
             inner.__dict__["_is_part"] = True
         own["training"] = module.training
         own["__signature__"] = inspect.signature(module.forward)
-        own["forward"] = _Forward(self)
         own["_base"] = own.get("_base", type(self))
-        object.__setattr__(self, "__class__", _class_like(self._base, type(module)))
+        own["forward"] = Forward(self)
+        object.__setattr__(self, "__class__", class_like(self._base, type(module)))
         for name in _DELEGATED:
             own[name] = getattr(module, name)
         own.update((name, module.__dict__[name]) for name in _SHARED if name in module.__dict__)
@@ -395,12 +379,17 @@ class ORTModule(nn.Module):
         return getattr(self.__dict__["_original"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__:
+        if is_own_forward(self, value):
+            self.__dict__[name] = Forward(self)
+        elif name in self.__dict__:
             self.__dict__[name] = value
         else:
             setattr(self._original, name, value)
 
     def __delattr__(self, name: str) -> None:
+        if name != "forward" and is_own_forward(self, self.__dict__.get(name)):
+            del self.__dict__[name]
+            return
         delattr(self._original, name)
 
     # Containers such as Sequential are indexed and counted like the original.
@@ -445,6 +434,7 @@ class ORTModule(nn.Module):
             "debug_options": self._debug_options,
             "memory_budget": self._memory_budget,
             "outputs": self._outputs,
+            "own": own_state(self),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -455,6 +445,8 @@ class ORTModule(nn.Module):
             memory_budget=state.get("memory_budget"),
             outputs=state.get("outputs"),
         )
+        for name, value in state.get("own", {}).items():
+            self.__dict__[name] = Forward(self) if is_own_forward(self, value) else value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
         copied: ORTModule = ORTModule.__new__(self._base)
@@ -470,60 +462,6 @@ class ORTModule(nn.Module):
         raise NotImplementedError(
             "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
         )
-
-
-_classes: weakref.WeakKeyDictionary[type[nn.Module], dict[type, type]] = weakref.WeakKeyDictionary()
-
-
-def _class_like(base: type[ORTModule], original: type[nn.Module]) -> type[ORTModule]:
-    """`base` with the signature that `forward` has in the class of the original, with its name, and
-    with what the class does otherwise than `nn.Module`.
-
-    Some libraries look at the class of a model, not at the model, for what it takes.
-    """
-
-    known = _classes.setdefault(original, {})
-    if base in known:
-        return known[base]
-
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return base.forward(self, *args, **kwargs)
-
-    forward.__doc__ = original.forward.__doc__
-    with contextlib.suppress(TypeError, ValueError):
-        forward.__signature__ = inspect.signature(original.forward)  # type: ignore[attr-defined]
-    name = f"{base.__name__}[{original.__name__}]"
-    members = {"forward": forward, "__module__": base.__module__}
-    for method in _GIVE_BACK:
-        if getattr(original, method) is not getattr(nn.Module, method):
-            members[method] = _giving_back(method, getattr(original, method))
-    known[base] = type(name, (base,), members)
-    return known[base]
-
-
-def _giving_back(name: str, of_original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(of_original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._given_back(name, *args, **kwargs)
-
-    return method
-
-
-class _Forward:
-    """`model.forward`: has the original's signature, by which trainers choose what they pass.
-
-    It stands in the wrapper's own dict, where it can also be replaced.
-    """
-
-    def __init__(self, model: ORTModule) -> None:
-        self._model = weakref.ref(model)
-        self.__signature__ = model.__signature__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        model = self._model()
-        if model is None:
-            raise ReferenceError("[ORTModule] its forward was called, but found that it is gone")
-        return ORTModule.forward(model, *args, **kwargs)
 
 
 def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:

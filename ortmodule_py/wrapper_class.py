@@ -1,0 +1,126 @@
+"""The class that a wrapper gets from its original, its `forward`, and what it holds of its own.
+
+Some libraries look at the class of a model, not at the model, for what it takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+# Methods that give the module back: where the original's class has its own, that is what runs.
+_GIVE_BACK = (
+    "to",
+    "to_empty",
+    "cpu",
+    "cuda",
+    "type",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "eval",
+    "share_memory",
+)
+# Hooks that are registered on the wrapper are its own.
+_OWN = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+)
+
+_classes: weakref.WeakKeyDictionary[type[nn.Module], dict[type, type]] = weakref.WeakKeyDictionary()
+
+
+def class_like(base: type[Any], original: type[nn.Module]) -> type[Any]:
+    """`base` with the signature that `forward` has in the class of the original, with its name, and
+    with what the class does otherwise than `nn.Module`."""
+
+    known = _classes.setdefault(original, {})
+    if base in known:
+        return known[base]
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return base.forward(self, *args, **kwargs)
+
+    forward.__doc__ = original.forward.__doc__
+    with contextlib.suppress(TypeError, ValueError):
+        forward.__signature__ = inspect.signature(original.forward)  # type: ignore[attr-defined]
+    name = f"{base.__name__}[{original.__name__}]"
+    members = {"forward": forward, "__module__": base.__module__}
+    for method in _GIVE_BACK:
+        if getattr(original, method) is not getattr(nn.Module, method):
+            members[method] = _giving_back(method, getattr(original, method))
+    known[base] = type(name, (base,), members)
+    return known[base]
+
+
+def _giving_back(name: str, of_original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(of_original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._given_back(name, *args, **kwargs)
+
+    return method
+
+
+class Forward:
+    """`model.forward`: has the original's signature, by which trainers choose what they pass.
+
+    It stands in the wrapper's own dict, where it can also be replaced, and has what a method has, so
+    that trainers can wrap it like one.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self._model()
+        if model is None:
+            raise ReferenceError("[ORTModule] its forward was called, but found that it is gone")
+        return model._base.forward(model, *args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        signature: inspect.Signature = self.__self__.__signature__
+        return signature
+
+    @property
+    def __self__(self) -> Any:
+        return self._model()
+
+    @property
+    def __func__(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = type(self.__self__).forward
+        return function
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Forward, (self.__self__,)
+
+
+def is_own_forward(model: Any, value: object) -> bool:
+    """Whether `value` is the wrapper's forward, as it gave it out or bound to it once more."""
+    if isinstance(value, types.MethodType):
+        known = (type(model).forward, model._base.forward)
+        return value.__self__ is model and value.__func__ in known
+    return isinstance(value, Forward) and value.__self__ is model
+
+
+def own_state(model: Any) -> dict[str, Any]:
+    """What copies of a wrapper keep of it beside the original: hooks, a replaced forward."""
+    state = {name: model.__dict__[name] for name in _OWN}
+    for name, value in model.__dict__.items():
+        if (name == "forward") != is_own_forward(model, value):
+            state[name] = value
+    return state
