@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .memory_options import MemoryRequest
 from .module import ORTModule
 from .options import DebugOptions, LogLevel
 
@@ -107,6 +108,9 @@ class LinearCrossEntropy(nn.Module):
         engine = self.__dict__.get("_runner")
         if engine is None:
             engine = ORTModule(_Rows(self), DebugOptions(log_level=LogLevel.ERROR))
+            # What the environment asks of the model's memory and outputs does not fit a loss alone.
+            engine.__dict__["_engine_options"].memory = MemoryRequest()
+            engine.__dict__["_outputs"] = None
             self.__dict__["_runner"] = engine
         engine.train(self.training)
         runner: nn.Module = engine

@@ -331,6 +331,15 @@ def test_an_unreduced_loss_of_the_layer() -> None:
     assert pickle.loads(pickle.dumps(layer)).weight.shape == layer.weight.shape
 
 
+def test_the_layer_does_not_obey_what_is_asked_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing in it to recompute, and its one output has no name."""
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_BUDGET", "activations:60%")
+    monkeypatch.setenv("ORTMODULE_OUTPUTS", "scores")
+    layer = LinearCrossEntropy(WIDTH, CLASSES)
+    rows, labels = torch.randn(70, WIDTH), torch.randint(0, CLASSES, (70,))
+    torch.testing.assert_close(layer(rows, labels), F.cross_entropy(layer.scores(rows), labels))
+
+
 def test_shapes_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="target must have input's shape"):
         LinearCrossEntropy(4, 2000)(torch.randn(3, 4), torch.zeros(4, dtype=torch.long))
