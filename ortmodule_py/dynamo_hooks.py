@@ -25,5 +25,7 @@ class Hooks:
         if self.found or registered == self._registered:
             return False
         self._registered = registered
-        self.found = any(getattr(part, name) for part in module.modules() for name in _HOOKS)
+        # `modules` of a wrapper inside yields its original, not the wrapper, which only is a child.
+        parts = (p for part in module.modules() for p in (part, *part.children()))
+        self.found = any(getattr(part, name) for part in parts for name in _HOOKS)
         return self.found

@@ -473,7 +473,8 @@ def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:
 @torch.compiler.disable
 def _apart(model: ORTModule, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """A forward that `torch.compile` does not look into; its own capture is compiled all the same."""
-    return model(*args, **kwargs)
+    # Not `model(...)`: whoever calls has seen to its hooks.
+    return ORTModule.forward(model, *args, **kwargs)
 
 
 def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = None) -> ORTModule:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
 
+from .semantics import QUIET
+
 
 class _Model(nn.Module):
     def __init__(self) -> None:
@@ -59,3 +61,31 @@ def test_compiled_from_outside() -> None:
     for ours, eager in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, eager)
     assert last_run_report(wrapped)["compiled"]
+
+
+def test_hooks_run_once_inside_another_compiler() -> None:
+    torch._dynamo.reset()
+    inner = ORTModule(nn.Linear(4, 4), QUIET)
+    called: list[str] = []
+    inner.register_forward_pre_hook(lambda *given: called.append("before"))
+    inner.register_forward_hook(lambda *given: called.append("after"))
+    net = torch.compile(nn.Sequential(inner, nn.Tanh()), backend="eager")
+    for _ in range(2):
+        called.clear()
+        net(torch.randn(3, 4)).sum().backward()
+        assert called == ["before", "after"]
+    assert last_run_report(inner)["compiled"]
+
+
+def test_a_hook_that_is_added_later_to_a_module_inside() -> None:
+    inner = ORTModule(nn.Linear(4, 4), QUIET)
+    outer = ORTModule(nn.Sequential(nn.Sequential(inner), nn.Tanh()), QUIET)
+    x = torch.randn(3, 4)
+    outer(x)
+    called: list[int] = []
+    handle = inner.register_forward_hook(lambda *given: called.append(1))
+    outer(x)
+    assert called == [1]
+    handle.remove()
+    outer(x)
+    assert called == [1]
