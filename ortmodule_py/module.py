@@ -159,7 +159,7 @@ class ORTModule(nn.Module):
         own["_is_part"] = False
         for inner in _wrapped_inside(module):
             inner.__dict__["_is_part"] = True
-        own["training"] = module.training
+        del own["training"]  # it is the original's
         own["__signature__"] = inspect.signature(module.forward)
         own["_base"] = own.get("_base", type(self))
         own["forward"] = Forward(self)
@@ -187,7 +187,7 @@ class ORTModule(nn.Module):
         if torch._C._functorch.peek_interpreter_stack() is not None:
             # Dynamo refuses each function under a transform of `torch.func`, and would be believed.
             return self._target()(*args, **kwargs)
-        trains = self.training and torch.is_grad_enabled()
+        trains = self._original.training and torch.is_grad_enabled()
         if self._verifier is not None and trains:
             self._verifier.before_forward(args, kwargs)
         if self._memory_stats is not None:
@@ -343,9 +343,8 @@ class ORTModule(nn.Module):
         return original
 
     def train(self, mode: bool = True) -> ORTModule:
-        """Set the mode of the original and of the wrapper."""
+        """Set the mode of the original, which is the wrapper's."""
         self._original.train(mode)
-        self.__dict__["training"] = mode
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
@@ -362,7 +361,6 @@ class ORTModule(nn.Module):
         """What the original's method gives; the wrapper where that is the original."""
         before = _strides(self._original)
         result = getattr(self._original, name)(*args, **kwargs)
-        self.__dict__["training"] = self._original.training
         # Before torch 2.13 Dynamo does not notice new strides, which results take over.
         if before != _strides(self._original):
             forget(self._progress.captures, self._compiler)

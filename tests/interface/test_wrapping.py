@@ -116,6 +116,16 @@ def test_methods_that_give_the_module_back(module: nn.Module) -> None:
     assert restored.eval() is restored
 
 
+def test_the_mode_is_one_state() -> None:
+    model = ORTModule(nn.Dropout(0.5), QUIET)
+    x = torch.ones(64)
+    for training in (False, True):
+        model.training = training
+        assert model.module.training is training and torch.equal(model(x), x) is not training
+        model.module.train(not training)
+        assert model.training is not training and torch.equal(model(x), x) is training
+
+
 class Moved(nn.Module):
     """Its own `_apply` takes no more than the function."""
 
