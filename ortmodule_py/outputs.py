@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -59,11 +60,15 @@ def by_name(
 
 
 def selected(result: Any, wanted: tuple[str, ...]) -> Any:
-    """`result` with None for what is not wanted: a dict or model output by key, a tuple by field or position.
+    """`result` with None for what is not wanted: a dict or model output by key, a tuple by field or
+    position, a dataclass by field. A tensor alone is all there is.
 
     Raises:
         ValueError: a wanted output does not exist.
+        TypeError: `result` is of another type.
     """
+    if result is None or isinstance(result, Tensor):
+        return result
     if isinstance(result, dict):
         _check(wanted, [str(key) for key in result])
         kept = {key: value if str(key) in wanted else None for key, value in result.items()}
@@ -80,7 +85,22 @@ def selected(result: Any, wanted: tuple[str, ...]) -> Any:
         ]
         kind: Any = type(result)
         return kind(*values) if fields else kind(values)
-    return result
+    if dataclasses.is_dataclass(result):
+        return _with_fields(result, wanted)
+    raise TypeError(
+        "[outputs] forward must return a dict, a tuple or a dataclass for outputs to be chosen, but "
+        f"found {type(result).__name__}; leave outputs out"
+    )
+
+
+def _with_fields(result: Any, wanted: tuple[str, ...]) -> Any:
+    """A dataclass is made without its constructor, which may refuse None."""
+    names = [field.name for field in dataclasses.fields(result)]
+    _check(wanted, names)
+    kept = object.__new__(type(result))
+    for name in names:
+        object.__setattr__(kept, name, getattr(result, name) if name in wanted else None)
+    return kept
 
 
 def _check(wanted: tuple[str, ...], known: list[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -285,6 +287,59 @@ def test_outputs_survive_copies() -> None:
     model = ORTModule(Model(), outputs=["loss"])
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert other(tokens, labels)["scores"] is None
+
+
+@dataclass
+class Result:
+    loss: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True)
+class Frozen:
+    loss: Tensor
+    scores: Tensor
+
+    def __post_init__(self) -> None:
+        assert self.scores.dim() == 2
+
+
+class Fixed:
+    def __init__(self, loss: Tensor, scores: Tensor) -> None:
+        self.loss, self.scores = loss, scores
+
+
+class Returns(nn.Module):
+    def __init__(self, kind: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.kind, self.fc = kind, nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        scores = self.fc(x)
+        return self.kind(scores.sum(), scores)
+
+
+@pytest.mark.parametrize("kind", [Result, Frozen])
+def test_fields_of_a_dataclass(kind: type[Any]) -> None:
+    x, module = torch.ones(3, 4), Returns(kind)
+    model = ORTModule(module, outputs=["loss"])
+    found = model(x)
+    assert type(found) is kind and found.scores is None
+    torch.testing.assert_close(found.loss, module(x).loss)
+    assert last_run_report(model)["compiled"]
+    assert model.eval()(x).scores is not None
+    with pytest.raises(ValueError, match="must be one of loss, scores, but found 'logits'"):
+        ORTModule(module.train(), outputs=["logits"])(x)
+
+
+def test_outputs_that_nothing_can_be_chosen_from() -> None:
+    model = ORTModule(Returns(Fixed), outputs=["loss"])
+    with pytest.raises(
+        TypeError, match=r"must return a dict, a tuple or a dataclass .* found Fixed"
+    ):
+        model(torch.ones(3, 4))
+    alone = ORTModule(Returns(lambda loss, scores: loss), outputs=["loss"])
+    assert alone(torch.ones(3, 4)).dim() == 0
 
 
 # ---- the layer ----------------------------------------------------------------------------------
