@@ -99,7 +99,7 @@ class ORTModule(nn.Module):
         memory_budget: bytes that training may take: `"20GiB"` for all that the device's allocator
             gives out, `"activations:900MB"` or `"activations:60%"` for the step alone. Wins over
             `ORTMODULE_MEMORY_OPT_BUDGET`.
-        outputs: names (of a dict or model output) or positions (of a tuple) of the outputs that
+        outputs: names (of a dict, dataclass or model output) or positions (of a tuple) of the outputs that
             training reads; the others are None in training mode, so that the scores of a loss
             head need not exist. Wins over `ORTMODULE_OUTPUTS`.
 
@@ -184,8 +184,9 @@ class ORTModule(nn.Module):
         if torch.compiler.is_dynamo_compiling():
             # An outer ORTModule captures the original; to any other compiler this is a call out.
             return self._target()(*args, **kwargs) if self._is_part else _apart(self, args, kwargs)
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if torch._C._functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing():
             # Dynamo refuses each function under a transform of `torch.func`, and would be believed.
+            # Of a capture, a trace of TorchScript would see nothing.
             return self._target()(*args, **kwargs)
         trains = self._original.training and torch.is_grad_enabled()
         if self._verifier is not None and trains:
@@ -365,6 +366,12 @@ class ORTModule(nn.Module):
         if before != _strides(self._original):
             forget(self._progress.captures, self._compiler)
         return self if result is self._original else result
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the engine compiles the module already, and no other compiler looks into it."""
+        self._logger.warning(
+            "ortmodule_py: compile() has no effect: the engine compiles the module already"
+        )
 
     def apply(self, fn: Any) -> ORTModule:
         """Apply `fn` to every submodule of the original."""

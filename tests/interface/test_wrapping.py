@@ -69,6 +69,33 @@ def test_a_transform_of_functions_leaves_other_calls_compiled() -> None:
         assert report["compiled"] and report["captures"] == 1, report
 
 
+@pytest.mark.parametrize("called_before", [False, True])
+def test_traces_of_torchscript(called_before: bool) -> None:
+    """As TensorBoard's graphs and older exporters make them."""
+    model = ORTModule(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), QUIET)
+    x = torch.randn(3, 4)
+    if called_before:
+        model(x)
+    traced = torch.jit.trace(model, x)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(traced(x), model(x))
+    assert last_run_report(model)["compiled"] and set(dict(traced.named_parameters())) == {
+        "0.weight",
+        "0.bias",
+    }
+
+
+def test_compile_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    model = ORTModule(nn.Linear(4, 2))
+    model._logger.addHandler(caplog.handler)
+    model.compile(backend="eager")
+    assert "compile() has no effect" in caplog.text
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(model(x), model.module(x))
+    assert model.module._compiled_call_impl is None
+    assert last_run_report(model)["captures"] == 1
+
+
 def test_a_scripted_module_is_refused() -> None:
     scripted = torch.jit.script(nn.Linear(4, 2))
     with pytest.raises(TypeError, match="but found a RecursiveScriptModule; pass the original"):
