@@ -58,6 +58,11 @@ class Frames:
             self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend
             callback._torchdynamo_orig_backend = self  # type: ignore[union-attr]
 
+    @property
+    def watched(self) -> bool:
+        """Whether Dynamo's marks are kept here, so that no code has one to take back."""
+        return self._convert is not None
+
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
         """Convert a frame, as Dynamo asks."""
         code = frame.f_code
