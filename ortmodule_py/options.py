@@ -28,8 +28,8 @@ class LogLevel(enum.IntEnum):
 
 
 def _level_from_environment(given: LogLevel) -> LogLevel:
-    name = os.environ.get("ORTMODULE_LOG_LEVEL")
-    if name is None:
+    name = os.environ.get("ORTMODULE_LOG_LEVEL", "")
+    if not name.strip():
         return given
     try:
         return LogLevel[name.strip().upper()]
@@ -92,7 +92,7 @@ class DebugOptions:
         self.log_level = _level_from_environment(log_level)
         self.save_onnx = save_onnx
         self.onnx_prefix = onnx_prefix
-        self.save_path = Path(os.environ.get("ORTMODULE_SAVE_ONNX_PATH", save_path) or ".")
+        self.save_path = Path(os.environ.get("ORTMODULE_SAVE_ONNX_PATH") or save_path or ".")
         if save_onnx and not onnx_prefix:
             raise ValueError("[DebugOptions] onnx_prefix must be provided when save_onnx is set")
         if save_onnx and not os.access(self.save_path, os.W_OK):
@@ -199,7 +199,7 @@ class EngineOptions:
         )
         if options.emulate_cuda:
             check_emulation()
-        rng = os.environ.get("ORTMODULE_RNG", "philox").strip().lower()
+        rng = os.environ.get("ORTMODULE_RNG", "").strip().lower() or "philox"
         if rng not in ("philox", "torch"):
             raise ValueError(
                 f"[ORTMODULE_RNG] the generator must be philox or torch, but found {rng!r}"

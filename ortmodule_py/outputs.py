@@ -21,8 +21,8 @@ def requested_outputs(argument: Sequence[str | int] | None) -> tuple[str, ...] |
         TypeError: an entry is neither a name nor a position.
     """
     if argument is None:
-        text = os.environ.get(VARIABLE)
-        if text is None:
+        text = os.environ.get(VARIABLE, "")
+        if not text.strip():
             return None
         names: list[Any] = [name.strip() for name in text.split(",") if name.strip()]
         where = VARIABLE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from ortmodule_py import ORTModule, ORTModuleError, variables
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, ORTModuleError, variables
 from ortmodule_py.variables import BY_NAME, Status, report_environment
 
 from .fresh_process import ROOT
@@ -117,6 +117,15 @@ def test_wrong_values_are_errors(monkeypatch: pytest.MonkeyPatch, name: str, val
     monkeypatch.setenv(f"ORTMODULE_{name}", value)
     with pytest.raises(ValueError, match=rf"\[ORTMODULE_{name}\] .* but found '{value}'"):
         ORTModule(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", [n for n, v in BY_NAME.items() if v.status is not Status.BUILD])
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "")
+    model = ORTModule(nn.Linear(2, 2), DebugOptions(LogLevel.ERROR, save_path="/tmp"))
+    assert str(model._debug_options.save_path) == "/tmp"
+    assert model._debug_options.log_level is LogLevel.ERROR
+    assert not model._engine_options.torch_rng and model._outputs is None
 
 
 def test_docs_have_the_table() -> None:
