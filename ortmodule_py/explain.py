@@ -12,6 +12,7 @@ import torch
 from .memory_report import step_rows, step_runs, symbol_names, training_piece
 from .observation import Generators
 from .piece_budgets import PiecePlan, gradients_in_turn, held_by_others, peak_of
+from .report import as_ortmodule
 from .verifier import ModuleState
 
 if TYPE_CHECKING:
@@ -124,10 +125,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
         RuntimeError: no batch was given and no training forward has run, or eager PyTorch runs the
             module, or it is called under `torch.inference_mode()` with a batch.
     """
-    from .module import ORTModule
-
-    if not isinstance(model, ORTModule):
-        raise TypeError(f"[explain] model must be an ORTModule, but found {type(model).__name__}")
+    model = as_ortmodule(model, "explain")
     given = bool(args or kwargs)
     if given and torch.is_inference_mode_enabled():
         raise RuntimeError(

@@ -11,6 +11,7 @@ from .piece_budgets import PiecePlan, gradients_in_turn, peak_of
 
 if TYPE_CHECKING:
     from .backend import Compiler
+    from .module import ORTModule
 
 
 @dataclass
@@ -110,13 +111,21 @@ def last_run_report(model: Any) -> dict[str, Any]:
     Raises:
         TypeError: `model` is not an ORTModule.
     """
+    return asdict(as_ortmodule(model, "last_run_report")._report())
+
+
+def as_ortmodule(model: Any, where: str) -> ORTModule:
+    """`model`, which `where` was given; a TypeError if it is not an ORTModule."""
     from .module import ORTModule
 
-    if not isinstance(model, ORTModule):
-        raise TypeError(
-            f"[last_run_report] model must be an ORTModule, but found {type(model).__name__}"
-        )
-    return asdict(model._report())
+    if isinstance(model, ORTModule):
+        return model
+    remedy = "wrap it first"
+    if isinstance(getattr(model, "module", None), ORTModule):
+        remedy = "pass its .module, which is one"
+    raise TypeError(
+        f"[{where}] model must be an ORTModule, but found {type(model).__name__}; {remedy}"
+    )
 
 
 def _mib(count: int) -> str:

@@ -105,6 +105,10 @@ def test_explain_without_a_plan_says_what_to_do() -> None:
         explain(ORTModule(torch.nn.Linear(2, 2)))
     with pytest.raises(TypeError, match="must be an ORTModule"):
         explain(torch.nn.Linear(2, 2))
+    averaged = torch.optim.swa_utils.AveragedModel(ORTModule(torch.nn.Linear(2, 2)))
+    for ask in (explain, last_run_report):
+        with pytest.raises(TypeError, match=r"found AveragedModel; pass its \.module"):
+            ask(averaged)
 
 
 def test_explain_says_why_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
