@@ -144,7 +144,8 @@ class ORTModule(nn.Module):
         for warning in own["_engine_options"].memory.warnings:
             own["_logger"].warning("ortmodule_py: %s", warning)
         own["_compiler"].reserved_bytes = lambda device: reserved_bytes(module, device)
-        own["_compiler"].on_piece = self._save_onnx if own["_debug_options"].save_onnx else None
+        if own["_debug_options"].save_onnx:
+            own["_compiler"].on_piece = _saver(module, own["_debug_options"])
         own["_memory_stats"] = None
         if own["_engine_options"].print_memory_stats:
             own["_memory_stats"] = MemoryStatsPrinter(module, own["_logger"])
@@ -328,10 +329,6 @@ class ORTModule(nn.Module):
             for line in itertools.chain.from_iterable(insight_lines(p, request) for p in pieces):
                 self._logger.log(DEVINFO, "%s", line)
 
-    def _save_onnx(self, piece: Any) -> None:
-        options = self._debug_options
-        save_stages(piece, self._original, options.save_path, options.onnx_prefix)
-
     def _report(self) -> RunReport:
         return RunReport.of(self._compiler)
 
@@ -467,6 +464,15 @@ class ORTModule(nn.Module):
         raise NotImplementedError(
             "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
         )
+
+
+def _saver(module: nn.Module, options: DebugOptions) -> Callable[[Any], None]:
+    """Dynamo keeps the compiler and with it this function, which must not keep the wrapper."""
+
+    def save(piece: Any) -> None:
+        save_stages(piece, module, options.save_path, options.onnx_prefix)
+
+    return save
 
 
 def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule, backend, check, last_run_report
+from ortmodule_py import DebugOptions, ORTModule, backend, check, last_run_report
 
 
 class Small(nn.Module):
@@ -21,13 +22,17 @@ class Small(nn.Module):
         return self.fc(x).tanh().sum()
 
 
-@pytest.mark.parametrize("verify", ["0", "1"])
-def test_a_module_is_freed(monkeypatch: pytest.MonkeyPatch, verify: str) -> None:
+@pytest.mark.parametrize(("verify", "save"), [("0", False), ("1", False), ("0", True)])
+def test_a_module_is_freed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verify: str, save: bool
+) -> None:
     monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", verify)
     torch._dynamo.reset()
     module = Small()
-    model = ORTModule(module)
+    options = DebugOptions(save_onnx=save, onnx_prefix="small", save_path=str(tmp_path))
+    model = ORTModule(module, options)
     model(torch.randn(3, 4)).backward()
+    assert bool(list(tmp_path.iterdir())) == save
     dead = [weakref.ref(module), weakref.ref(model), weakref.ref(module.fc.weight)]
     del module, model
     gc.collect()
