@@ -132,8 +132,14 @@ PlanFigures Session::figures_with(const MemoryDecisions& decisions, const PlanRe
   for (const PlannedBuffer& buffer : plan.buffers)
     if (buffer.kind == BufferKind::Gradient && buffer.first_step <= plan.peak_step)
       gradients += buffer.bytes;
-  return {plan.peak_bytes, accumulating_peak_bytes(plan), plan.saved_bytes, gradients,
-          estimated_us(plan, options_.memory.rates)};
+  PlanFigures figures{plan.peak_bytes, accumulating_peak_bytes(plan), plan.saved_bytes, gradients,
+                      estimated_us(plan, options_.memory.rates)};
+  const int64_t beside = accumulates_ ? gradient_bytes(plan) : 0;
+  if (figures.accumulating_peak_bytes + beside > figures.peak_bytes && accumulates_) {
+    figures.peak_bytes = figures.accumulating_peak_bytes + beside;
+    figures.gradients_at_peak_bytes = beside;
+  }
+  return figures;
 }
 
 std::shared_ptr<const Plan> Session::planned(const MemoryDecisions& decisions,
@@ -279,6 +285,14 @@ void Session::leave_to_others(int64_t bytes, bool lenient, double growth) {
   if (!options_.memory.budget_bytes || more == 0) return;
   *options_.memory.budget_bytes -= more;
   options_.memory.other_pieces_bytes = bytes;
+  plans_.clear();
+  if (first_request_) forget_figures();
+}
+
+void Session::keep_gradients() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(accumulates_, true)) return;
+  options_.memory.mid_training = true;
   plans_.clear();
   if (first_request_) forget_figures();
 }

@@ -96,6 +96,8 @@ class Session {
   /// fit takes its least plan, until it is known what all pieces need. For other shapes the part of
   /// each piece may be `growth` times as large.
   void leave_to_others(int64_t bytes, bool lenient, double growth = 1.0);
+  /// From now on gradients of earlier steps lie beside a step: figures and budgets count them.
+  void keep_gradients();
   /// What was said about the memory of new shapes, and of runs, since the last call.
   std::vector<std::string> take_warnings();
   /// Symbol values of the first plan.
@@ -123,7 +125,8 @@ class Session {
   MemoryDecisions fit_to_budget(const PlanRequest& request, int64_t budget_bytes);
   /// The part of the budget for other shapes than the first.
   int64_t scaled_part(int64_t budget_bytes) const;
-  /// Whether a level's rows are to be chosen anew: those of a small batch say little about a large one.
+  /// Whether a level's rows are to be chosen anew: those of a small batch say little about a large
+  /// one.
   bool outgrown_by(const PlanRequest& request) const;
   /// The decisions of a shape that no plan fits: an error, or the least plan with a warning.
   MemoryDecisions least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal);
@@ -146,6 +149,7 @@ class Session {
   std::optional<PlanRequest> first_request_;  // or a later one, which outgrew it
   std::vector<std::string> warnings_;
   bool lenient_ = false;
+  bool accumulates_ = false;
   double growth_ = 1.0;  // see leave_to_others
   int corrections_ = 0;  // plans made anew since libraries took more than they had declared
   PassReport forward_report_;

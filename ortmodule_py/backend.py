@@ -20,6 +20,7 @@ from .devices import piece_device
 from .fixed_sizes import FixedSizes
 from .machine_rates import machine_rates
 from .memory_options import LEVEL
+from .memory_report import warn_beyond_device
 from .options import EngineOptions
 from .overlap import OverlapGuard
 from .piece_budgets import divide, reserve, trained_before
@@ -89,6 +90,9 @@ class Compiler:
     earlier_pieces: Sequence[Any] = ()
     """What other compilers made of the same function."""
     reserved_bytes: Callable[[torch.device], int] = lambda _: 0
+    has_gradients: Callable[[], bool] = lambda: False
+    accumulates: bool = False
+    """Steps were seen that began with gradients of earlier ones, which a budget for all bytes counts."""
     """What a budget for the whole device leaves to others: parameters, optimizer state."""
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -148,6 +152,8 @@ class Compiler:
         seconds = dict(lowered.seconds)
         seconds["compile"] = time.perf_counter() - start
         self.pieces.append(Piece(compiled, seconds, lowered.calls, lowered.traced_gradients))
+        if self.accumulates:
+            compiled.keep_gradients()
         self._log_capture(self.pieces[-1])
         if self.shared_budget_bytes is not None and lowered.grad_enabled:
             reserve(compiled, self.ran or ())
@@ -168,7 +174,7 @@ class Compiler:
         self.pieces.clear()
         self.trained, self.ran = [], None
         self.on_piece = None
-        self.reserved_bytes = lambda _: 0
+        self.reserved_bytes, self.has_gradients = lambda _: 0, lambda: False
 
     def _log_capture(self, piece: Piece) -> None:
         """A line per capture at INFO, a line per stage at VERBOSE."""
@@ -268,7 +274,7 @@ class Compiler:
             options.budget_bytes = budget.activation_bytes
         else:
             assert budget.total_bytes is not None
-            self._check_budget(budget.total_bytes, device)
+            warn_beyond_device(budget.total_bytes, device, self.logger)
             # Once a forward: what its earlier pieces keep is not there for good.
             if device not in self._reserved:
                 self._reserved[device] = self.reserved_bytes(device)
@@ -283,8 +289,19 @@ class Compiler:
         self.first_run = _C.engine_runs()
         self.ran = []
         self._reserved.clear()
+        self._count_old_gradients()
         if torch.is_grad_enabled():
             self.trained = self.ran
+
+    def _count_old_gradients(self) -> None:
+        """Under a budget for all bytes: gradients that an earlier step left lie beside this one."""
+        budget = self.options.memory.budget
+        if self.accumulates or not self.pieces or budget is None or budget.total_bytes is None:
+            return
+        self.accumulates = torch.is_grad_enabled() and self.has_gradients()
+        if self.accumulates:
+            for piece in self.pieces:
+                piece.compiled.keep_gradients()
 
     def divide_budget(self) -> None:
         """To be called after a forward in which new pieces ran: from the next step on all of them
@@ -302,21 +319,6 @@ class Compiler:
         if self.options.memory.strict:
             raise _C.ORTModuleError(text)
         self.logger.warning("ortmodule_py: %s; it runs with the plans of the least peak", text)
-
-    def _check_budget(self, total_bytes: int, device: torch.device) -> None:
-        """A budget that the device cannot hold protects from nothing: said, not refused."""
-        if device.type != "cuda":
-            return
-        free, has = torch.cuda.mem_get_info(device)
-        elsewhere = has - free - torch.cuda.memory_reserved(device)
-        if total_bytes > has - elsewhere:
-            self.logger.warning(
-                "ortmodule_py: the budget is %s bytes, but %s has %s, of which others hold %s",
-                f"{total_bytes:,}",
-                device,
-                f"{has:,}",
-                f"{elsewhere:,}",
-            )
 
     def _dump(self, stage: int, name: str, text: str) -> None:
         assert self.options.dump is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -32,6 +33,22 @@ def reserved_bytes(module: nn.Module, device: torch.device) -> int:
         return held + state
     others = max(torch.cuda.memory_allocated(device) - held, 0)
     return held + others + (state if others < state else 0)
+
+
+def warn_beyond_device(total_bytes: int, device: torch.device, logger: logging.Logger) -> None:
+    """A budget that the device cannot hold protects from nothing: said, not refused."""
+    if device.type != "cuda":
+        return
+    free, has = torch.cuda.mem_get_info(device)
+    elsewhere = has - free - torch.cuda.memory_reserved(device)
+    if total_bytes > has - elsewhere:
+        logger.warning(
+            "ortmodule_py: the budget is %s bytes, but %s has %s, of which others hold %s",
+            f"{total_bytes:,}",
+            device,
+            f"{has:,}",
+            f"{elsewhere:,}",
+        )
 
 
 def training_piece(compiler: Any) -> Any | None:

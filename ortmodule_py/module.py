@@ -144,6 +144,9 @@ class ORTModule(nn.Module):
         for warning in own["_engine_options"].memory.warnings:
             own["_logger"].warning("ortmodule_py: %s", warning)
         own["_compiler"].reserved_bytes = lambda device: reserved_bytes(module, device)
+        own["_compiler"].has_gradients = lambda: any(
+            p.grad is not None for p in module.parameters()
+        )
         if own["_debug_options"].save_onnx:
             own["_compiler"].on_piece = _saver(module, own["_debug_options"])
         own["_memory_stats"] = None

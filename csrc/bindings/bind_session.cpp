@@ -205,6 +205,13 @@ void init_session(py::module_& m) {
           },
           py::arg("bytes"), py::arg("lenient"), py::arg("growth") = 1.0,
           "Leaves bytes of the budget to pieces that hold them while this one runs.")
+      .def(
+          "keep_gradients",
+          [](CompiledPiece& piece) {
+            const DeviceScope scope(piece.runtime());
+            piece.session().keep_gradients();
+          },
+          "From now on gradients of earlier steps lie beside a step, and a budget counts them.")
       .def("decision_figures", &decision_figures, py::arg("decisions"),
            "Peak and time if these (stash, strategy) were recomputed.")
       .def("row_figures", &row_figures, py::arg("row"), py::arg("last") = false,

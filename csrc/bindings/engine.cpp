@@ -43,8 +43,8 @@ struct RunState : torch::CustomClassHolder {
   const Program* backward = nullptr;  // chosen when the first range runs
   DrawnSeed seed;
   int64_t planned_peak_bytes = 0;  // of the backward passes so far
-  bool begun = false;     // by a pass that does not keep what it reads
-  bool consumed = false;  // that pass has run to its end
+  bool begun = false;              // by a pass that does not keep what it reads
+  bool consumed = false;           // that pass has run to its end
 };
 
 using StatePtr = c10::intrusive_ptr<RunState>;
@@ -248,7 +248,8 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
       const int gradient = state.backward->gradient_tensor[static_cast<size_t>(arguments[i])];
       if (gradient < 0) continue;
       const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
-      Buffer buffer = state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+      Buffer buffer =
+          state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
       results[3 + i] =
           tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime());
     }

@@ -126,8 +126,9 @@ void Frame::switch_to(const Program& program) {
   const Plan& plan = *program_->plan;
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
     const PlannedBuffer& buffer = plan.buffers[b];
-    const bool of_forward = buffer.first_step < plan.forward_steps &&
-                            (buffer.kind == BufferKind::Saved || buffer.kind == BufferKind::Gradient);
+    const bool of_forward =
+        buffer.first_step < plan.forward_steps &&
+        (buffer.kind == BufferKind::Saved || buffer.kind == BufferKind::Gradient);
     if (buffer.owned() && !of_forward) end(static_cast<int>(b));
   }
   program_ = &program;

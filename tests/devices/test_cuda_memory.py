@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from ortmodule_py import memory_stats
-from ortmodule_py.backend import Compiler
 from ortmodule_py.machine_rates import cache_file
-from ortmodule_py.memory_report import reserved_bytes
+from ortmodule_py.memory_report import reserved_bytes, warn_beyond_device
 
 GPU = torch.device("cuda", 0)
 
@@ -34,11 +33,11 @@ def test_a_budget_larger_than_the_device(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (600, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 100)
-    compiler = Compiler(logger=logging.getLogger("budget"))
-    compiler._check_budget(700, GPU)
-    compiler._check_budget(10**9, torch.device("cpu"))
+    logger = logging.getLogger("budget")
+    warn_beyond_device(700, GPU, logger)
+    warn_beyond_device(10**9, torch.device("cpu"), logger)
     assert caplog.text == ""
-    compiler._check_budget(701, GPU)
+    warn_beyond_device(701, GPU, logger)
     assert "the budget is 701 bytes, but cuda:0 has 1,000, of which others hold 300" in caplog.text
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ortmodule_py import ORTModule, explain, last_run_report
+from ortmodule_py.memory_report import reserved_bytes
+from ortmodule_py.testing import install_counting_allocator, measure_peak
 from tests.memory.small_models import MODELS, make
 
 QUICK = ("gpt",)
@@ -341,3 +342,20 @@ def test_a_level_is_chosen_anew_for_a_much_larger_batch(monkeypatch: pytest.Monk
             model(torch.randint(4000, (2, length))).backward()
         saved.append(last_run_report(model)["saved_bytes"])
     assert saved[0] == saved[1]
+
+
+def test_gradients_of_earlier_steps_count_in_a_budget_for_all_bytes() -> None:
+    install_counting_allocator()
+    layers = [m for _ in range(6) for m in (nn.Linear(512, 512), nn.GELU())]
+    module = nn.Sequential(*layers)
+    x = torch.randn(1024, 512)
+    plain = ORTModule(copy.deepcopy(module))
+    plain(x).sum().backward()
+    held = reserved_bytes(module, torch.device("cpu"))
+    budget = held + last_run_report(plain)["planned_peak_bytes"]
+    model = ORTModule(module, memory_budget=str(budget))
+    for step_number in range(3):
+        gradients = sum(p.grad.nbytes for p in module.parameters() if p.grad is not None)
+        with measure_peak() as measured:
+            model(x).sum().backward()
+        assert measured.peak_above_start + gradients <= budget - held + (1 << 16), step_number
