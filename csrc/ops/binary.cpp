@@ -121,17 +121,37 @@ Values convert_rsub(TorchCall& t) {
   return {t.emit("Sub", {t.operand("other", t.output().dtype), scaled(t, "self")})};
 }
 
-Values convert_mul(TorchCall& t) {
-  return {t.emit(t.output().dtype == DType::Bool ? "And" : "Mul", binary_operands(t))};
+// The type in which torch's CPU kernels of mul and div compute: to a 16-bit result they take a
+// second operand without dims as a number, in float32 and not rounded to the type of the result.
+// Those of CUDA round it if it is on the device, which a conversion does not see.
+DType scaling_dtype(const TorchCall& t) {
+  const DType dtype = t.output().dtype;
+  const Value* other = t.optional_tensor("other");
+  const bool as_number = other && other->rank() == 0 && other->dtype != dtype;
+  return as_number ? compute_dtype(dtype) : dtype;
 }
 
+// y = op(self, other), rounded once.
+Values scaling(TorchCall& t, std::string_view op) {
+  const DType inside = scaling_dtype(t);
+  Value* y = t.emit(op, {t.operand("self", inside), t.operand("other", inside)});
+  return {t.cast(y, t.output().dtype)};
+}
+
+Values convert_mul(TorchCall& t) {
+  return scaling(t, t.output().dtype == DType::Bool ? "And" : "Mul");
+}
+
+Values convert_floor_div(TorchCall& t) { return scaling(t, "FloorDiv"); }
+
 Values convert_div(TorchCall& t) {
+  const DType dtype = t.output().dtype;
   const std::string mode = t.string("rounding_mode");
-  if (mode == "floor") return convert_binary<"FloorDiv">(t);
-  Values quotient = convert_binary<"Div">(t);
-  if (mode == "trunc" && is_floating(t.output().dtype))
-    return {t.emit("Trunc", std::move(quotient))};
-  return quotient;  // Div of integers rounds to zero
+  if (mode == "floor") return convert_floor_div(t);
+  if (mode != "trunc" || !is_floating(dtype)) return scaling(t, "Div");  // integers round to zero
+  const DType inside = t.is_tensor("other") ? scaling_dtype(t) : compute_dtype(dtype);
+  Value* quotient = t.emit("Div", {t.operand("self", inside), t.operand("other", inside)});
+  return {t.cast(t.emit("Trunc", {quotient}), dtype)};
 }
 
 // a^2, a^3, sqrt and reciprocals as torch computes them: without pow. Not a^-2: the gradient of
@@ -230,8 +250,8 @@ std::vector<OpDef> binary_ops() {
               {"aten.fmod.Scalar", convert_mod<1>}},
              {{"fmod", 0}}),
       binary("FloorDiv", false, floor_div_grad,
-             {{"aten.floor_divide.default", convert_binary<"FloorDiv">},
-              {"aten.floor_divide.Scalar", convert_binary<"FloorDiv">}}),
+             {{"aten.floor_divide.default", convert_floor_div},
+              {"aten.floor_divide.Scalar", convert_floor_div}}),
       binary("Atan2", false, atan2_grad, {{"aten.atan2.default", convert_binary<"Atan2">}}),
   };
 }

@@ -259,12 +259,26 @@ TEST(FromTorch, PromotionBecomesCasts) {
   Graph graph;
   Value* x = graph.add_input("x", DType::BFloat16, sizes({"n", "4"}));
   Value* s = graph.add_input("s", DType::Float32, {});
+  TorchCall call(graph, "aten.add.Tensor", {{"self", {x}}, {"other", {s}}},
+                 {{true, DType::BFloat16, x->dims, {}}});
+  EXPECT_EQ(convert(call),
+            "graph (x, s) => (Add) {\n"
+            "  Cast = Cast<to=bf16> (s)\n"
+            "  Add = Add (x, Cast)\n"
+            "}\n");
+}
+
+TEST(FromTorch, AWiderFactorWithoutDimsIsNotRounded) {
+  Graph graph;
+  Value* x = graph.add_input("x", DType::BFloat16, sizes({"n", "4"}));
+  Value* s = graph.add_input("s", DType::Float32, {});
   TorchCall call(graph, "aten.mul.Tensor", {{"self", {x}}, {"other", {s}}},
                  {{true, DType::BFloat16, x->dims, {}}});
   EXPECT_EQ(convert(call),
-            "graph (x, s) => (Mul) {\n"
-            "  Cast = Cast<to=bf16> (s)\n"
-            "  Mul = Mul (x, Cast)\n"
+            "graph (x, s) => (Cast_2) {\n"
+            "  Cast = Cast<to=f32> (x)\n"
+            "  Mul = Mul (Cast, s)\n"
+            "  Cast_2 = Cast<to=bf16> (Mul)\n"
             "}\n");
 }
 

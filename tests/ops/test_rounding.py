@@ -1,0 +1,74 @@
+"""16-bit results and gradients bit for bit: where eager rounds, and that it computes in float32.
+
+The tolerances of the data files are relative to the largest element, so that they do not see a
+number that was rounded too early, nor a small result that became zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from . import harness
+from .case import Case
+
+_HALF, _BF16 = torch.float16, torch.bfloat16
+
+
+def _filled(value: float, dtype: torch.dtype, *sizes: int) -> Tensor:
+    return torch.full(sizes or (3,), value, dtype=dtype)
+
+
+def _check(
+    function: Callable[..., Any], *tensors: Tensor, slope: float = 1.0, gradient: bool = True
+) -> None:
+    """Outputs and gradients equal eager's, NaN included; the gradients that arrive are `slope`."""
+    case = Case("", lambda _: tensors, function=function, gradient=gradient)
+    arguments = harness.with_leaves(case, harness.Arguments.of(case, harness.SIZE))
+    compiled = harness.compile_fixed(case, arguments)
+    assert compiled.piece.facts()["nodes_aten"] == 0
+    mine_there = harness.on_device(arguments)
+    there, theirs = compiled.run(mine_there, harness.SIZE), arguments.call(function)
+    given = [torch.full_like(y, slope) for y in theirs if y.requires_grad]
+    grads = harness.gradients(there, mine_there, [g.to(harness.DEVICE) for g in given])
+    mine = harness.on_cpu([*there, *grads])
+    theirs += harness.gradients(theirs, arguments, given)
+    for ours, expected in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+@pytest.mark.parametrize(
+    "other", [torch.tensor(1e5), torch.tensor(100_000), torch.tensor(0.3, dtype=torch.float64)]
+)
+@pytest.mark.parametrize("dtype", [_HALF, _BF16])
+def test_a_wider_divisor_without_dims_is_not_rounded(
+    dtype: torch.dtype, other: Tensor, mode: str | None
+) -> None:
+    def divide(x: Tensor, y: Tensor) -> Tensor:
+        return torch.div(x, y.detach(), rounding_mode=mode)
+
+    _check(divide, _filled(200.0, dtype), other)
+
+
+@pytest.mark.parametrize("dtype", [_HALF, _BF16])
+@pytest.mark.parametrize(("value", "factor"), [(3.0, 1.3), (1e-4, 1e5), (200.0, 0.3)])
+def test_a_wider_factor_without_dims_is_not_rounded(
+    value: float, factor: float, dtype: torch.dtype
+) -> None:
+    operands = _filled(value, dtype), torch.tensor(factor)
+    _check(lambda x, y: x * y.detach(), *operands)
+    _check(torch.floor_divide, *operands, gradient=False)
+
+
+def test_a_number_divides_unrounded_before_it_is_truncated() -> None:
+    _check(lambda x: torch.div(x, 0.3, rounding_mode="trunc"), _filled(200.0, _BF16))
+
+
+def test_a_first_operand_without_dims_is_rounded() -> None:
+    _check(torch.mul, torch.tensor(1.003), _filled(3.0, _BF16))
+    _check(torch.div, torch.tensor(1.003), _filled(3.0, _BF16))
