@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/element_value.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -31,14 +32,20 @@ bool literal_number(Handle value, double* number) {
   return std::holds_alternative<double>(scalar);
 }
 
+// A number as torch's pow takes it: 16-bit floats round it first.
+double exponent_in(DType dtype, double number) {
+  return compute_dtype(dtype) == dtype ? number : element_value(number, dtype);
+}
+
 Handle pow_base_grad(GradContext& c) {  // b * a^(b-1), and 0 where b is 0
   double exponent = 0.0;
   if (literal_number(c.x(1), &exponent)) {
     if (exponent == 0.0) return c.zeros_for(0);
     if (exponent == 1.0) return c.dy();
     if (exponent == 2.0) return c.dy() * (c.x(0) * 2.0);
-    const Handle power = c.emit("Pow", {c.x(0), c.literal(exponent - 1.0, c.x(0).dtype())});
-    return c.dy() * (power * exponent);
+    const DType dtype = c.x(0).dtype();
+    const double less = exponent_in(dtype, exponent - 1.0);
+    return c.dy() * (c.emit("Pow", {c.x(0), c.literal(less, dtype)}) * exponent);
   }
   const Handle zero = c.literal(0.0, c.x(1).dtype());
   const Handle power = c.emit("Pow", {c.x(0), c.x(1) - 1.0});
@@ -159,7 +166,7 @@ Values convert_div(TorchCall& t) {
 Values convert_pow_number(TorchCall& t) {
   const DType dtype = t.output().dtype;
   Value* x = t.operand("self", dtype);
-  const double exponent = t.number("exponent");
+  const double exponent = exponent_in(dtype, t.number("exponent"));
   if (exponent == 1.0) return {t.emit("Identity", {x})};
   if (exponent == 2.0) return {t.emit("Mul", {x, x})};
   if (exponent == 3.0) return {t.emit("Mul", {t.emit("Mul", {x, x}), x})};
@@ -173,7 +180,7 @@ Values convert_pow_number(TorchCall& t) {
 
 Values convert_pow(TorchCall& t) {
   const DType dtype = t.output().dtype;
-  return {t.emit("Pow", {t.operand("self", dtype), t.operand("exponent", dtype)})};
+  return {t.emit("Pow", {t.element("self", dtype), t.element("exponent", dtype)})};
 }
 
 Values convert_max(TorchCall& t) {

@@ -72,3 +72,21 @@ def test_a_number_divides_unrounded_before_it_is_truncated() -> None:
 def test_a_first_operand_without_dims_is_rounded() -> None:
     _check(torch.mul, torch.tensor(1.003), _filled(3.0, _BF16))
     _check(torch.div, torch.tensor(1.003), _filled(3.0, _BF16))
+
+
+@pytest.mark.parametrize("exponent", [2.2, 2.999, 2.001, 0.501, -0.501, -1.7, -2.001])
+@pytest.mark.parametrize("dtype", [_HALF, _BF16])
+def test_an_exponent_is_rounded(exponent: float, dtype: torch.dtype) -> None:
+    _check(lambda x: x**exponent, _filled(0.01, dtype), gradient=False)
+    _check(lambda x: x**exponent, _filled(-2.0, dtype), gradient=False)
+
+
+def test_a_rounded_exponent_gives_the_gradient() -> None:
+    # 3 and 2 in bfloat16; eager multiplies by the number itself, which rounds to the same here.
+    for exponent in (2.9995, 2.0005):
+        _check(lambda x, e=exponent: x**e, _filled(-2.0, _BF16))
+
+
+def test_the_base_of_a_power_is_rounded() -> None:
+    _check(lambda x: torch.pow(2.203, x), _filled(9.0, _BF16), gradient=False)
+    _check(lambda x: torch.pow(1e5, x), _filled(0.5, _HALF), gradient=False)
