@@ -22,7 +22,10 @@ Grads mul_grad(GradContext& c) {
 
 Grads div_grad(GradContext& c) {  // d(a/b) = da / b - y * db / b
   const Handle scaled = c.dy() / c.x(1);
-  return {c.needs(0) ? scaled : Handle(), c.needs(1) ? -(scaled * c.y()) : Handle()};
+  if (!c.needs(1)) return {scaled, Handle()};
+  // 16 bits overflow where they do in eager, which divides y first.
+  const bool wide = compute_dtype(scaled.dtype()) == scaled.dtype();
+  return {c.needs(0) ? scaled : Handle(), wide ? -(scaled * c.y()) : -c.dy() * (c.y() / c.x(1))};
 }
 
 bool literal_number(Handle value, double* number) {

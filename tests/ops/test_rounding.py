@@ -90,3 +90,11 @@ def test_a_rounded_exponent_gives_the_gradient() -> None:
 def test_the_base_of_a_power_is_rounded() -> None:
     _check(lambda x: torch.pow(2.203, x), _filled(9.0, _BF16), gradient=False)
     _check(lambda x: torch.pow(1e5, x), _filled(0.5, _HALF), gradient=False)
+
+
+def test_gradient_of_a_small_divisor_overflows_where_it_does_in_eager() -> None:
+    def divide(x: Tensor, y: Tensor) -> Tensor:
+        return x.detach() / y
+
+    _check(divide, _filled(1e-5, _HALF), _filled(1e-3, _HALF), slope=1000.0)
+    _check(divide, _filled(1.0, _HALF), _filled(1e-3, _HALF))
