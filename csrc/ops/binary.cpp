@@ -1,4 +1,5 @@
-// y = f(a, b) element by element, with broadcasting: Add Sub Mul Div Pow Max Min Mod FloorDiv Atan2
+// y = f(a, b) element by element, with broadcasting: Add Sub Mul Div Pow Max Min Mod FloorDiv
+// TruncDiv Atan2
 
 #include <cmath>
 
@@ -97,7 +98,7 @@ Grads mod_grad(GradContext& c) {  // a mod b = a - b * quotient, the quotient lo
   return {c.dy(), other};
 }
 
-Grads floor_div_grad(GradContext& c) {
+Grads rounded_div_grad(GradContext& c) {  // zero, also where the divisor is
   return {c.needs(0) ? c.zeros_for(0) : Handle(), c.needs(1) ? c.zeros_for(1) : Handle()};
 }
 
@@ -160,8 +161,8 @@ Values convert_div(TorchCall& t) {
   if (mode == "floor") return convert_floor_div(t);
   if (mode != "trunc" || !is_floating(dtype)) return scaling(t, "Div");  // integers round to zero
   const DType inside = t.is_tensor("other") ? scaling_dtype(t) : compute_dtype(dtype);
-  Value* quotient = t.emit("Div", {t.operand("self", inside), t.operand("other", inside)});
-  return {t.cast(t.emit("Trunc", {quotient}), dtype)};
+  Value* y = t.emit("TruncDiv", {t.operand("self", inside), t.operand("other", inside)});
+  return {t.cast(y, dtype)};
 }
 
 // a^2, a^3, sqrt and reciprocals as torch computes them: without pow. Not a^-2: the gradient of
@@ -225,6 +226,16 @@ OpDef binary(std::string_view name, bool commutative, GradFn grad, std::vector<T
           .from_torch = std::move(rows)};
 }
 
+OpDef trunc_div() {
+  OpDef def = binary("TruncDiv", false, rounded_div_grad, {});
+  def.domain = "com.microsoft";
+  def.body = R"(trunc_div (a, b) => (y) {
+    quotient = Div (a, b)
+    y = Trunc (quotient)
+  })";
+  return def;
+}
+
 std::vector<OpDef> binary_ops() {
   return {
       binary("Add", true, add_grad,
@@ -259,9 +270,10 @@ std::vector<OpDef> binary_ops() {
               {"aten.fmod.Tensor", convert_mod<1>},
               {"aten.fmod.Scalar", convert_mod<1>}},
              {{"fmod", 0}}),
-      binary("FloorDiv", false, floor_div_grad,
+      binary("FloorDiv", false, rounded_div_grad,
              {{"aten.floor_divide.default", convert_floor_div},
               {"aten.floor_divide.Scalar", convert_floor_div}}),
+      trunc_div(),
       binary("Atan2", false, atan2_grad, {{"aten.atan2.default", convert_binary<"Atan2">}}),
   };
 }

@@ -273,6 +273,7 @@ def test_pointwise(path):
         ("Mod<fmod=0> (x, y)", torch.remainder, "xy"),
         ("Mod<fmod=1> (x, y)", torch.fmod, "xy"),
         ("FloorDiv (x, y)", lambda x, y: torch.div(x, y, rounding_mode="floor"), "xy"),
+        ("TruncDiv (x, y)", lambda x, y: torch.div(x, y, rounding_mode="trunc"), "xy"),
         ("Atan2 (x, y)", torch.atan2, "xy"),
         ("NotEqual (x, y)", torch.ne, "xy"),
         ("Pow (y, 1.7)", lambda y: y**1.7, "y"),

@@ -39,8 +39,18 @@ def _division() -> list[Case]:
             case(target, lambda n: (integers(5, n, low=-4), integers(4, n, low=1)), **options),
             case("aten.div.Scalar_mode", lambda n: (5 * normal(n), 2), **options),
         ]
+    by_zero = [
+        case(
+            "aten.div.Tensor_mode",
+            lambda n: (numbers(1.0, 0.0, -2.5), numbers(0.0, 0.0, 2.0)),
+            rounding_mode=mode,
+            label=f"-zero_{mode}",
+        )
+        for mode in ("floor", "trunc")
+    ]
     return [
         *result,
+        *by_zero,
         case("aten.floor_divide.default", lambda n: (5 * normal(n), positive(n)), gradient=False),
         case("aten.floor_divide.Scalar", lambda n: (5 * normal(n), 2), gradient=False),
         case("aten.remainder.Tensor", lambda n: (5 * normal(n), positive(n))),
