@@ -201,14 +201,17 @@ Values convert_mod(TorchCall& t) {
   return {t.emit("Mod", {t.element("self", dtype), t.element("other", dtype)}, {{"fmod", fmod}})};
 }
 
-// self + value * tensor1 op tensor2
+// self + value * tensor1 op tensor2 from the left, 16-bit floats in 32 bits and rounded once
 template <OpName op>
 Values convert_addc(TorchCall& t) {
   const DType dtype = t.output().dtype;
   if (!is_floating(dtype)) t.refuse("only floating types are converted");
-  Value* term = t.emit(op.text, {t.operand("tensor1", dtype), t.operand("tensor2", dtype)});
-  if (t.number_or("value", 1.0) != 1.0) term = t.emit("Mul", {term, t.operand("value", dtype)});
-  return {t.emit("Add", {t.operand("self", dtype), term})};
+  const DType inside = compute_dtype(dtype);
+  auto operand = [&](std::string_view name) { return t.cast(t.operand(name, dtype), inside); };
+  Value* term = operand("tensor1");
+  if (t.number_or("value", 1.0) != 1.0) term = t.emit("Mul", {term, t.operand("value", inside)});
+  term = t.emit(op.text, {term, operand("tensor2")});
+  return {t.cast(t.emit("Add", {operand("self"), term}), dtype)};
 }
 
 // --- the ops ----------------------------------------------------------------------------------

@@ -98,3 +98,12 @@ def test_gradient_of_a_small_divisor_overflows_where_it_does_in_eager() -> None:
 
     _check(divide, _filled(1e-5, _HALF), _filled(1e-3, _HALF), slope=1000.0)
     _check(divide, _filled(1.0, _HALF), _filled(1e-3, _HALF))
+
+
+@pytest.mark.parametrize("dtype", [_HALF, _BF16])
+def test_a_scaled_product_is_added_in_float32(dtype: torch.dtype) -> None:
+    operands = [_filled(value, dtype) for value in (0.3, 300.0, 301.0)]
+    _check(lambda s, a, b: torch.addcmul(s, a, b, value=1e-3), *operands, gradient=False)
+    _check(lambda s, a, b: torch.addcdiv(s, a, b, value=1e3), *operands, gradient=False)
+    operands = [_filled(value, dtype) for value in (0.5, 300.0, 2e-3)]
+    _check(lambda s, a, b: torch.addcdiv(s, a, b, value=1e-2), *operands, gradient=False)
