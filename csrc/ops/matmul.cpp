@@ -75,14 +75,17 @@ Value* flipped(TorchCall& t, Value* value) {
   return t.emit("Transpose", {value}, {{"perm", perm}});
 }
 
-// Vectors become a row (left) or a column (right); the result's sizes drop them again.
-Value* product(TorchCall& t, Value* a, Value* b) {
+// alpha * a @ b. Vectors become a row (left) or a column (right); the result's sizes drop them
+// again.
+Value* product(TorchCall& t, Value* a, Value* b, double alpha = 1.0) {
   if (a->dtype != b->dtype) t.refuse("operands of a matrix product must have one type");
   require_real(t);
   if (a->rank() == 0 || b->rank() == 0) t.refuse("operands of a matrix product must have dims");
   if (a->rank() == 1) a = t.emit("Unsqueeze", {a}, {{"axes", Dims{0}}});
   if (b->rank() == 1) b = t.emit("Unsqueeze", {b}, {{"axes", Dims{1}}});
-  return t.reshape(t.emit("MatMul", {a, b}), t.output().dims);
+  Value* y =
+      alpha == 1.0 ? t.emit("MatMul", {a, b}) : t.emit("FusedMatMul", {a, b}, {{"alpha", alpha}});
+  return t.reshape(y, t.output().dims);
 }
 
 template <OpName first, OpName second>
@@ -103,24 +106,27 @@ Values convert_linear(TorchCall& t) {
   return {bias ? t.emit("Add", {y, bias}) : y};
 }
 
-// beta * self + alpha * product
-Values convert_sum(TorchCall& t, Value* y) {
+// beta * self + alpha * a @ b. In 16 bits alpha belongs inside of the product, which might overflow
+// without it, and beta * self is not rounded before it is added.
+Values convert_sum(TorchCall& t, Value* a, Value* b) {
   const DType dtype = t.output().dtype;
-  if (t.number_or("alpha", 1.0) != 1.0) y = t.emit("Mul", {y, t.operand("alpha", dtype)});
+  const double alpha = t.number_or("alpha", 1.0);
+  Value* y = product(t, a, b, is_floating(dtype) ? alpha : 1.0);
+  if (!is_floating(dtype) && alpha != 1.0) y = t.emit("Mul", {y, t.operand("alpha", dtype)});
   const double beta = t.number_or("beta", 1.0);
   if (beta == 0.0) t.refuse("with beta = 0 torch does not read self, nan included");
   Value* self = t.operand("self", dtype);
-  if (beta != 1.0) self = t.emit("Mul", {self, t.operand("beta", dtype)});
-  return {t.emit("Add", {y, self})};
+  if (beta == 1.0) return {t.emit("Add", {y, self})};
+  const DType inside = compute_dtype(dtype);
+  self = t.emit("Mul", {t.cast(self, inside), t.operand("beta", inside)});
+  return {t.cast(t.emit("Add", {t.cast(y, inside), self}), dtype)};
 }
 
 Values convert_baddbmm(TorchCall& t) {
-  return convert_sum(t, product(t, t.tensor("batch1"), t.tensor("batch2")));
+  return convert_sum(t, t.tensor("batch1"), t.tensor("batch2"));
 }
 
-Values convert_addmv(TorchCall& t) {
-  return convert_sum(t, product(t, t.tensor("mat"), t.tensor("vec")));
-}
+Values convert_addmv(TorchCall& t) { return convert_sum(t, t.tensor("mat"), t.tensor("vec")); }
 
 REGISTER_OP(MatMul, {.inputs = {"a", "b"},
                      .outputs = {"y"},

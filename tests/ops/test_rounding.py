@@ -107,3 +107,17 @@ def test_a_scaled_product_is_added_in_float32(dtype: torch.dtype) -> None:
     _check(lambda s, a, b: torch.addcdiv(s, a, b, value=1e3), *operands, gradient=False)
     operands = [_filled(value, dtype) for value in (0.5, 300.0, 2e-3)]
     _check(lambda s, a, b: torch.addcdiv(s, a, b, value=1e-2), *operands, gradient=False)
+
+
+def test_the_factor_of_a_product_belongs_inside_of_it() -> None:
+    self, left, right = (
+        _filled(4.0, _HALF, 1),
+        _filled(300.0, _HALF, 1, 4),
+        _filled(300.0, _HALF, 4),
+    )
+    # Powers of two: eager rounds the factors of addmv alone.
+    _check(lambda s, a, b: torch.addmv(s, a, b, alpha=2**-10), self, left, right)
+    _check(lambda s, a, b: torch.addmv(s, a, b, beta=0.25, alpha=2**-10), self, left, right)
+    batched = self[None, None], left[None], right[None, :, None]
+    _check(lambda s, a, b: torch.baddbmm(s, a, b, alpha=1e-3), *batched)
+    _check(lambda s, a, b: torch.baddbmm(s, a, b, beta=0.3, alpha=1e-3), *batched)
