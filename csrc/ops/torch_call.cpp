@@ -109,8 +109,14 @@ Value* TorchCall::operand(std::string_view name, DType dtype) {
 
 Value* TorchCall::element(std::string_view name, DType dtype) {
   Value* value = operand(name, dtype);
-  if (!value->is_literal() || !std::holds_alternative<double>(value->literal())) return value;
-  return literal(element_value(std::get<double>(value->literal()), dtype), dtype);
+  if (!value->is_literal()) return value;
+  if (const auto* number = std::get_if<double>(&value->literal()))
+    return literal(element_value(*number, dtype), dtype);
+  // Of a size only memory of that type knows what rounding makes of it.
+  if (compute_dtype(dtype) == dtype) return value;
+  return emit(
+      "ConstantOfShape", {},
+      {{"value", std::get<DimExpr>(value->literal())}, {"shape", Dims{}}, {"dtype", dtype}});
 }
 
 int64_t TorchCall::integer(std::string_view name) const {

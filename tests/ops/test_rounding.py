@@ -121,3 +121,22 @@ def test_the_factor_of_a_product_belongs_inside_of_it() -> None:
     batched = self[None, None], left[None], right[None, :, None]
     _check(lambda s, a, b: torch.baddbmm(s, a, b, alpha=1e-3), *batched)
     _check(lambda s, a, b: torch.baddbmm(s, a, b, beta=0.3, alpha=1e-3), *batched)
+
+
+def test_a_size_is_compared_as_a_rounded_element() -> None:
+    def compare(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x < y.shape[0], x == y.shape[0], torch.remainder(x, y.shape[0])
+
+    case = Case(  # 257 becomes 256
+        "aten.lt.Tensor",
+        lambda n: (torch.tensor([255.0, 256.0, 258.0], dtype=_BF16), torch.ones(n + 250)),
+        function=compare,
+        gradient=False,
+    )
+    here, there = (harness.Arguments.of(case, n) for n in (harness.SIZE, harness.OTHER_SIZE))
+    compiled = harness.compile_symbolic(case, here, there)
+    assert compiled.piece.facts()["nodes_aten"] == 0
+    for arguments, n in ((here, harness.SIZE), (there, harness.OTHER_SIZE)):
+        mine = harness.on_cpu(compiled.run(harness.on_device(arguments), n))
+        for ours, expected in zip(mine, arguments.call(compare), strict=True):
+            torch.testing.assert_close(ours, expected, rtol=0, atol=0)
