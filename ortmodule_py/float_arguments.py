@@ -203,6 +203,11 @@ def _batch_norm(
 # ---- losses -------------------------------------------------------------------------------------
 
 
+def _by_reduction(*, size_average: bool | None, reduce: bool | None, **_: Any) -> bool:
+    """Whether `reduction` alone says how the loss is reduced, and not what stood for it once."""
+    return size_average is None and reduce is None
+
+
 def _reduced(loss: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return loss
@@ -234,7 +239,11 @@ def _cross_entropy(
     return sharp * (1 - label_smoothing) + smooth * label_smoothing
 
 
-@_rewrites_function(F.smooth_l1_loss, names=("beta",), when=lambda beta, **_: beta > 0)
+@_rewrites_function(
+    F.smooth_l1_loss,
+    names=("beta",),
+    when=lambda beta, **others: _by_reduction(**others) and beta > 0,
+)
 def _smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -267,7 +276,7 @@ def _huber_loss(
     return _reduced(torch.where(far, delta * (distance - 0.5 * delta), near), reduction)
 
 
-@_rewrites_function(F.margin_ranking_loss, names=("margin",))
+@_rewrites_function(F.margin_ranking_loss, names=("margin",), when=_by_reduction)
 def _margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,
@@ -280,7 +289,11 @@ def _margin_ranking_loss(
     return _reduced((-target * (input1 - input2) + margin).clamp_min(0), reduction)
 
 
-@_rewrites_function(F.triplet_margin_loss, names=("margin",), when=lambda margin, **_: margin > 0)
+@_rewrites_function(
+    F.triplet_margin_loss,
+    names=("margin",),
+    when=lambda margin, **others: _by_reduction(**others) and margin > 0,
+)
 def _triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -337,11 +350,16 @@ def _scaled_dot_product_attention(
     )
 
 
-@_rewrites_function(torch.nan_to_num, "nan_to_num", names=("nan", "posinf", "neginf"))
+@_rewrites_function(
+    torch.nan_to_num,
+    "nan_to_num",
+    names=("nan", "posinf", "neginf"),
+    when=lambda input, **_: input.is_floating_point(),
+)
 def _nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    limits = torch.finfo(input.dtype) if input.is_floating_point() else torch.iinfo(input.dtype)
+    limits = torch.finfo(input.dtype)
     above = limits.max if posinf is None else posinf
     below = limits.min if neginf is None else neginf
     result = torch.where(input == math.inf, above, input)
@@ -357,7 +375,10 @@ def _logit(input: Tensor, eps: float | None = None) -> Tensor:
 
 
 @_rewrites_function(
-    F.pad, torch._C._nn.pad, names=("value",), when=lambda mode, **_: mode == "constant"
+    F.pad,
+    torch._C._nn.pad,
+    names=("value",),
+    when=lambda input, mode, **_: mode == "constant" and input.is_floating_point(),
 )
 def _pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None

@@ -97,6 +97,20 @@ CLOSE: dict[str, Use] = {
 }
 
 
+# What the rewrites do not cover, so that each value is a capture.
+NOT_REWRITTEN: dict[str, Use] = {
+    "pad": lambda y, t: y * F.pad(torch.arange(3), (1, 0), value=9 * t),
+    "nan_to_num": lambda y, t: y * (torch.nan_to_num(torch.arange(4) + 2**24, nan=t) % 2),
+    "smooth_l1": lambda y, t: F.smooth_l1_loss(y, y.tanh(), reduce=False, beta=t) * y,
+    "margin": lambda y, t: (
+        F.margin_ranking_loss(y, y.tanh(), torch.ones(3, 4), margin=t, reduce=False) * y
+    ),
+    "triplet": lambda y, t: (
+        F.triplet_margin_loss(y, y.tanh(), y * y, margin=t, size_average=False) * y
+    ),
+}
+
+
 def _both(
     use: Use, dtype: torch.dtype, steps: int = 6
 ) -> tuple[list[tuple[Tensor, Tensor, Tensor, Tensor]], dict[str, Any]]:
@@ -140,6 +154,16 @@ def test_exactly_eagers_numbers(use: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("use", list(CLOSE))
 def test_nearly_eagers_numbers(use: str) -> None:
     found, report = _both(CLOSE[use], torch.float32)
+    assert_compiled(report, captures=2)
+    for ours, eagers, gradient, eagers_gradient in found:
+        torch.testing.assert_close(ours, eagers)
+        torch.testing.assert_close(gradient, eagers_gradient)
+
+
+@pytest.mark.filterwarnings("ignore:size_average and reduce args")
+@pytest.mark.parametrize("use", list(NOT_REWRITTEN))
+def test_eagers_numbers_where_no_rewrite_fits(use: str) -> None:
+    found, report = _both(NOT_REWRITTEN[use], torch.float32, steps=2)
     assert_compiled(report, captures=2)
     for ours, eagers, gradient, eagers_gradient in found:
         torch.testing.assert_close(ours, eagers)
