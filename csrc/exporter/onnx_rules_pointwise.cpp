@@ -19,9 +19,17 @@ void lower_trunc(C c) {  // sign(x) * floor(|x|)
 
 void lower_softplus(C c) {
   const double beta = c.attrs().number("beta", 1.0);
-  if (beta == 1.0) return c.set(0, "Softplus", {c.in(0)});
-  const std::string factor = c.number(beta, c.dtype());
-  c.set(0, "Div", {c.op("Softplus", {c.op("Mul", {c.in(0), factor})}), factor});
+  const double threshold = c.attrs().number("threshold", 20.0);
+  const std::string x = c.in(0);
+  const std::string factor = beta == 1.0 ? "" : c.number(beta, c.dtype());
+  const std::string inner = beta == 1.0 ? x : c.op("Mul", {x, factor});
+  // Beyond 20 x and its softplus are the same but in float64, which stock runtimes do not take.
+  const bool is_all = threshold >= 20.0;
+  if (is_all && beta == 1.0) return c.set(0, "Softplus", {x});
+  std::string y = c.op("Softplus", {inner});
+  if (is_all) return c.set(0, "Div", {y, factor});
+  if (beta != 1.0) y = c.op("Div", {y, factor});
+  c.set(0, "Where", {c.op("Greater", {inner, c.number(threshold, c.dtype())}), x, y});
 }
 
 void lower_hard_sigmoid(C c) {

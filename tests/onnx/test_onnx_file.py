@@ -286,6 +286,15 @@ def test_pointwise(path):
     close(run(text, values, path), *expected)
 
 
+def test_softplus_with_a_threshold(path):
+    text = """g (x: f32[n]) => (a, b) {
+        a = Softplus<beta=1.0, threshold=1.0> (x)
+        b = Softplus<beta=2.0, threshold=3.0> (x)
+    }"""
+    x = torch.linspace(-30, 30, 121)
+    close(run(text, {"x": x}, path), F.softplus(x, 1.0, 1.0), F.softplus(x, 2.0, 3.0), atol=1e-7)
+
+
 def test_integer_division_and_casts(path):
     text = """g (a: i64[n], b: i64[n], x: f32[n]) => (q, r, c, d, e, f, h) {
         q = FloorDiv (a, b)
