@@ -45,23 +45,47 @@ void lower_clip(C c) {
 
 void lower_cast(C c) { c.set(0, "Cast", {c.in(0)}, {{"to", c.attrs().dtype("to")}}); }
 
+// Whether a remainder with the sign of the dividend is off by the divisor b from one with b's sign.
+std::string has_other_sign(C c, const std::string& rest, const std::string& b, DType dtype) {
+  const std::string zero = c.number(0.0, dtype);
+  const std::string opposite = c.op("Xor", {c.op("Less", {rest, zero}), c.op("Less", {b, zero})});
+  return c.op("And", {c.op("Not", {c.op("Equal", {rest, zero})}), opposite});
+}
+
 // a mod b with the sign of b; ONNX has that for integers only.
 void lower_mod(C c) {
   const bool fmod = c.attrs().flag("fmod");
   const DType dtype = c.dtype();
   if (fmod || !is_floating(dtype))
     return c.set(0, "Mod", c.ins(), {{"fmod", static_cast<int64_t>(fmod)}});
-  const std::string zero = c.number(0.0, dtype);
   const std::string rest = c.op("Mod", c.ins(), {{"fmod", int64_t{1}}});
-  const std::string opposite =
-      c.op("Xor", {c.op("Less", {rest, zero}), c.op("Less", {c.in(1), zero})});
-  const std::string inexact = c.op("Not", {c.op("Equal", {rest, zero})});
-  const std::string wrong = c.op("And", {inexact, opposite});
+  const std::string wrong = has_other_sign(c, rest, c.in(1), dtype);
   c.set(0, "Where", {wrong, c.op("Add", {rest, c.in(1)}), rest});
 }
 
+// As torch: what is left of a when the remainder is taken off divides almost evenly. 16-bit floats
+// are computed in 32 bits, literals not rounded.
+void lower_floor_div_of_floats(C c) {
+  const DType dtype = c.dtype(), inside = compute_dtype(dtype);
+  auto operand = [&](size_t i) {
+    const Value& value = c.value(i);
+    const auto* number = value.is_literal() ? std::get_if<double>(&value.literal()) : nullptr;
+    if (number) return c.number(*number, inside);
+    return inside == dtype ? c.in(i) : c.cast(c.in(i), inside);
+  };
+  const std::string a = operand(0), b = operand(1);
+  const std::string rest = c.op("Mod", {a, b}, {{"fmod", int64_t{1}}});
+  const std::string even = c.op("Round", {c.op("Div", {c.op("Sub", {a, rest}), b})});
+  const std::string below = c.op("Sub", {even, c.number(1.0, inside)});
+  const std::string floored = c.op("Where", {has_other_sign(c, rest, b, inside), below, even});
+  const std::string by_zero = c.op("Equal", {b, c.number(0.0, inside)});
+  const std::vector<std::string> result = {by_zero, c.op("Div", {a, b}), floored};
+  if (inside == dtype) return c.set(0, "Where", result);
+  c.set(0, "Cast", {c.op("Where", result)}, {{"to", dtype}});
+}
+
 void lower_floor_div(C c) {
-  if (is_floating(c.dtype())) return c.set(0, "Floor", {c.op("Div", c.ins())});
+  if (is_floating(c.dtype())) return lower_floor_div_of_floats(c);
   // ONNX divides integers towards zero; a - a mod b makes that the floor.
   c.set(0, "Div", {c.op("Sub", {c.in(0), c.op("Mod", c.ins())}), c.in(1)});
 }

@@ -295,6 +295,22 @@ def test_softplus_with_a_threshold(path):
     close(run(text, {"x": x}, path), F.softplus(x, 1.0, 1.0), F.softplus(x, 2.0, 3.0), atol=1e-7)
 
 
+def test_floor_division_of_floats(path):
+    text = """g (a: T[n], b: T[n]) => (q, r) {
+        q = FloorDiv (a, b)
+        r = FloorDiv (a, 0.1)
+    }"""
+    a = torch.tensor([1.0, -1.0, 1.0, 7.5, -7.5, 6.0, 0.0, 5.0, -5.0, 0.0, -1.0, 0.3])
+    b = torch.tensor([0.1, 0.1, -0.1, 2.0, 2.0, -2.0, 3.0, 0.0, 0.0, 0.0, 1e9, -0.1])
+    for name, dtype in (("f32", torch.float32), ("f64", torch.float64), ("f16", torch.float16)):
+        feeds = {"a": a.to(dtype), "b": b.to(dtype)}
+        q, r = run(text.replace("T[", f"{name}["), feeds, path)
+        assert torch.equal(r, torch.floor_divide(feeds["a"], 0.1)), name
+        torch.testing.assert_close(
+            q, torch.floor_divide(feeds["a"], feeds["b"]), rtol=0, atol=0, equal_nan=True
+        )
+
+
 def test_integer_division_and_casts(path):
     text = """g (a: i64[n], b: i64[n], x: f32[n]) => (q, r, c, d, e, f, h) {
         q = FloorDiv (a, b)
