@@ -6,8 +6,26 @@ namespace {
 
 using C = const OnnxRuleContext&;
 
-void lower_log1p(C c) { c.set(0, "Log", {c.op("Add", {c.in(0), c.number(1.0, c.dtype())})}); }
-void lower_expm1(C c) { c.set(0, "Sub", {c.op("Exp", {c.in(0)}), c.number(1.0, c.dtype())}); }
+// Near 0 the error of u = 1 + x goes out of log(u) by x / (u - 1), as Kahan found.
+void lower_log1p(C c) {
+  const std::string x = c.in(0);
+  const std::string one = c.number(1.0, c.dtype());
+  const std::string sum = c.op("Add", {x, one});
+  const std::string log = c.op("Log", {sum});
+  const std::string step = c.op("Sub", {sum, one});
+  const std::string scaled = c.op("Mul", {log, c.op("Div", {x, step})});
+  const std::string lost = c.op("Equal", {sum, one});
+  const std::string small = c.op("Less", {c.op("Abs", {x}), one});
+  c.set(0, "Where", {lost, x, c.op("Where", {small, scaled, log})});
+}
+
+// e^x - 1 = tanh(x / 2) * (e^x + 1), where nothing cancels
+void lower_expm1(C c) {
+  const std::string half = c.op("Mul", {c.in(0), c.number(0.5, c.dtype())});
+  const std::string sum = c.op("Add", {c.op("Exp", {c.in(0)}), c.number(1.0, c.dtype())});
+  c.set(0, "Mul", {c.op("Tanh", {half}), sum});
+}
+
 void lower_rsqrt(C c) { c.set(0, "Reciprocal", {c.op("Sqrt", {c.in(0)})}); }
 void lower_silu(C c) { c.set(0, "Mul", {c.in(0), c.op("Sigmoid", {c.in(0)})}); }
 void lower_log_sigmoid(C c) { c.set(0, "Neg", {c.op("Softplus", {c.op("Neg", {c.in(0)})})}); }

@@ -311,6 +311,20 @@ def test_floor_division_of_floats(path):
         )
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("f32", torch.float32), ("f64", torch.float64)])
+def test_logarithm_and_power_of_nearly_one(path, name, dtype):
+    text = """g (x: T[n]) => (a, b) {
+        a = Log1p (x)
+        b = Expm1 (x)
+    }""".replace("T[", f"{name}[")
+    small = 10.0 ** -torch.arange(0.5, 20.0, dtype=dtype)
+    rest = torch.tensor([0.0, -1.0, 1.0, 80.0, -80.0, math.inf, -math.inf, math.nan], dtype=dtype)
+    x = torch.cat([small, -small, rest])
+    for mine, theirs in zip(run(text, {"x": x}, path), [x.log1p(), x.expm1()], strict=True):
+        rtol = 1e-6 if dtype == torch.float32 else 1e-14
+        torch.testing.assert_close(mine, theirs, rtol=rtol, atol=0, equal_nan=True)
+
+
 def test_integer_division_and_casts(path):
     text = """g (a: i64[n], b: i64[n], x: f32[n]) => (q, r, c, d, e, f, h) {
         q = FloorDiv (a, b)
