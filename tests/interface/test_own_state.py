@@ -104,6 +104,8 @@ def test_its_forward_may_be_put_aside(copied: Callable[[nn.Module], Any]) -> Non
 def test_accelerate_gives_the_forward_back() -> None:
     accelerate = pytest.importorskip("accelerate")
     model = ORTModule(nn.Linear(4, 2), QUIET)
+    # Another test of this process may have chosen a precision.
+    accelerate.state.AcceleratorState._reset_state(True)
     trainer = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
     try:
         prepared = trainer.prepare(model)
