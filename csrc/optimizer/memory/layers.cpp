@@ -72,7 +72,9 @@ class Sequence {
       argument_[id(output)] = argument;
     }
     const bool alias = founder(node.output()) != node.output();
-    if (alias || !gradient || !argument || def.kind == OpKind::View) return;
+    const bool carries = std::any_of(node.outputs().begin(), node.outputs().end(),
+                                     [&](const Value* output) { return gradient_[id(output)]; });
+    if (alias || !carries || !argument || def.kind == OpKind::View) return;
     const size_t at = nodes_.size();
     nodes_.push_back(&node);
     signatures_.push_back(signature(node));
