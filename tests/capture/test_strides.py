@@ -91,6 +91,7 @@ def calls(draw: st.DrawFn) -> tuple[Any, list[Any]]:
     return func, [*arguments, 0.5] if takes_number else arguments
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls())
 def test_strides_of_pointwise_results(call: tuple[Any, list[Any]]) -> None:
@@ -121,6 +122,7 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_strides_of_other_results(data: st.DataObject) -> None:

@@ -62,6 +62,7 @@ def test_one_capture_serves_batch_sizes(eager: nn.Module) -> None:
     assert report["compiled"]
 
 
+@pytest.mark.slow
 def test_accumulation_over_two_backwards(eager: nn.Module) -> None:
     ours = ORTModule(copy.deepcopy(eager))
     for _ in range(2):

@@ -14,7 +14,7 @@ from ortmodule_py.memory_report import reserved_bytes
 from ortmodule_py.testing import install_counting_allocator, measure_peak
 from tests.memory.small_models import MODELS, make
 
-QUICK = ("gpt",)
+QUICK = ("mlp",)
 
 
 def names() -> list[Any]:
@@ -333,6 +333,7 @@ class Scores(nn.Module):
         return x.square().mean()
 
 
+@pytest.mark.slow
 def test_a_level_is_chosen_anew_for_a_much_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
     saved = []
@@ -344,6 +345,7 @@ def test_a_level_is_chosen_anew_for_a_much_larger_batch(monkeypatch: pytest.Monk
     assert saved[0] == saved[1]
 
 
+@pytest.mark.slow
 def test_gradients_of_earlier_steps_count_in_a_budget_for_all_bytes() -> None:
     install_counting_allocator()
     layers = [m for _ in range(6) for m in (nn.Linear(512, 512), nn.GELU())]

@@ -127,6 +127,7 @@ def test_what_does_not_fit_is_said(
         ORTModule(_Broken(), memory_budget=f"activations:{budget}")(x)
 
 
+@pytest.mark.slow
 def test_a_piece_that_runs_several_times_shares_the_budget_with_itself() -> None:
     x = torch.randn(1024, WIDTH)
     plain = ORTModule(Twice(), DebugOptions(log_level=LogLevel.ERROR))

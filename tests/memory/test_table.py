@@ -68,6 +68,7 @@ def test_five_rows_by_default_and_all_at_info(capfd: pytest.CaptureFixture[str])
     assert printed(capfd, LogLevel.ERROR) == ""
 
 
+@pytest.mark.slow
 def test_config_rows_are_on(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

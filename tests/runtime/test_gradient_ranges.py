@@ -100,6 +100,7 @@ def test_an_optimizer_may_step_in_backward() -> None:
         torch.testing.assert_close(q, p, msg=name)
 
 
+@pytest.mark.slow
 def test_a_gradient_of_the_last_layer_alone_leaves_nothing_behind() -> None:
     torch.manual_seed(0)
     eager = _deep()
