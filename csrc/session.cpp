@@ -134,8 +134,8 @@ PlanFigures Session::figures_with(const MemoryDecisions& decisions, const PlanRe
       gradients += buffer.bytes;
   PlanFigures figures{plan.peak_bytes, accumulating_peak_bytes(plan), plan.saved_bytes, gradients,
                       estimated_us(plan, options_.memory.rates)};
-  const int64_t beside = accumulates_ ? gradient_bytes(plan) : 0;
-  if (figures.accumulating_peak_bytes + beside > figures.peak_bytes && accumulates_) {
+  const int64_t beside = gradient_bytes(plan);
+  if (accumulates_ && figures.accumulating_peak_bytes + beside > figures.peak_bytes) {
     figures.peak_bytes = figures.accumulating_peak_bytes + beside;
     figures.gradients_at_peak_bytes = beside;
   }

@@ -90,10 +90,11 @@ class Compiler:
     earlier_pieces: Sequence[Any] = ()
     """What other compilers made of the same function."""
     reserved_bytes: Callable[[torch.device], int] = lambda _: 0
+    """What a budget for the whole device leaves to others: parameters, optimizer state."""
     has_gradients: Callable[[], bool] = lambda: False
+    """Whether the module's parameters have gradients now."""
     accumulates: bool = False
     """Steps were seen that began with gradients of earlier ones, which a budget for all bytes counts."""
-    """What a budget for the whole device leaves to others: parameters, optimizer state."""
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one piece; what cannot be lowered runs in eager and is counted."""
