@@ -147,7 +147,7 @@ def high_water() -> dict[str, float]:
     """The resident set of a step that plans over a gigabyte, against the plan."""
     base = models.make("gpt_fused", layers=12)
     model = ORTModule(base.module, memory_budget="activations:90%")
-    batch = base.batch(12)
+    batch = base.batch(24)
     for _ in range(2):
         _step(model, batch)
     model.zero_grad(set_to_none=True)

@@ -8,19 +8,14 @@ import torch
 from benchmarks.architecture_worker import measure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            "graph-attention", marks=pytest.mark.slow
-        ),  # scatter_reduce and index_add over edges
+        "graph-attention",  # scatter_reduce and index_add over edges
         "dlrm",  # bags of embeddings
-        pytest.param(
-            "vq-vae", marks=pytest.mark.slow
-        ),  # a code book that is a buffer, straight-through gradients
-        pytest.param(
-            "discriminator", marks=pytest.mark.slow
-        ),  # spectral norm: a power iteration in buffers, with each forward
+        "vq-vae",  # a code book that is a buffer, straight-through gradients
+        "discriminator",  # spectral norm: a power iteration in buffers, with each forward
     ],
 )
 def test_trains_as_in_eager(name: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-BATCH = 25
+BATCH = 100
 SECONDS_PER_CASE = 120.0
 
 
