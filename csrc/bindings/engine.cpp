@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "kernels/aten/allocation_counter.h"
@@ -45,6 +46,8 @@ struct RunState : torch::CustomClassHolder {
   int64_t planned_peak_bytes = 0;  // of the backward passes so far
   bool begun = false;              // by a pass that does not keep what it reads
   bool consumed = false;           // that pass has run to its end
+  std::mutex running;              // two threads may call backward of one forward
+  int pass = -1;                   // graph task whose ranges the frame serves
 };
 
 using StatePtr = c10::intrusive_ptr<RunState>;
@@ -169,7 +172,9 @@ void begin_backward(RunState& state, const variable_list& grads, const variable_
   }
 }
 
-void check_backward(const RunState& state, int range) {
+/// Refuses what the frame cannot serve. A later range belongs to the pass that began last: another
+/// one, of a second thread or of a hook in the midst of backward, has taken over its buffers.
+void check_backward(const RunState& state, int range, int pass) {
   TORCH_CHECK(!at::GradMode::is_enabled(),
               "[backward] ortmodule_py computes first derivatives only, but backward ran with "
               "create_graph=True; set ORTMODULE_BYPASS=1 to run the original module");
@@ -177,7 +182,11 @@ void check_backward(const RunState& state, int range) {
       !state.consumed && !(state.begun && range == 0),
       "Trying to backward through the graph a second time (or directly access saved tensors "
       "after they have already been freed). Specify retain_graph=True if you need to "
-      "backward through the graph a second time.");
+      "backward through the graph a second time. All outputs of one call of an ORTModule share "
+      "one backward pass: add up the losses, or retain the graph for all but the last.");
+  TORCH_CHECK(range == 0 || state.pass == pass,
+              "[backward] ortmodule_py runs one backward pass at a time over one forward, but "
+              "found another that began in the midst of this one; call them one after the other");
 }
 
 /// What links the nodes of two ranges. On the piece's device, by which autograd chooses the thread
@@ -220,10 +229,13 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const auto state =
         c10::static_intrusive_pointer_cast<RunState>(ctx->saved_data["state"].toCapsule());
     const auto range = static_cast<int>(ctx->saved_data["range"].toInt());
-    check_backward(*state, range);
+    const std::lock_guard lock(state->running);
+    const int pass = torch::autograd::get_current_graph_task_id();
+    check_backward(*state, range, pass);
     const EngineGuards guards(state->piece.runtime());
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
     if (range == 0) {
+      state->pass = pass;
       begin_backward(*state, grads, ctx->get_saved_variables(), keep);
       state->begun = !keep;
     }
@@ -238,6 +250,14 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
   }
 
  private:
+  // Autograd calls the hooks of a tensor whatever comes back for it, where in eager PyTorch nothing
+  // would have come: they are not written for an undefined gradient.
+  static at::Tensor zeros_for_hooks(size_t argument) {
+    const torch::autograd::Edge& next = torch::autograd::get_current_node()->next_edge(argument);
+    if (!next.is_valid() || next.function->tensor_pre_hooks().empty()) return {};
+    return next.function->input_metadata(next.input_nr).zeros_like();
+  }
+
   // Non-tensor arguments (state, range, arguments) come first and have no gradient.
   static variable_list take_gradients(RunState& state, AutogradContext& ctx) {
     const auto inputs = static_cast<size_t>(ctx.saved_data["inputs"].toInt());
@@ -246,7 +266,10 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const Plan& plan = *state.backward->plan;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const int gradient = state.backward->gradient_tensor[static_cast<size_t>(arguments[i])];
-      if (gradient < 0) continue;
+      if (gradient < 0) {
+        results[3 + i] = zeros_for_hooks(i);
+        continue;
+      }
       const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
       Buffer buffer =
           state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);

@@ -139,3 +139,56 @@ def test_a_backward_that_failed_does_not_run_again() -> None:
     state["fail"] = False
     with pytest.raises(RuntimeError, match="a second time"):
         loss.backward()
+
+
+class _Pair(nn.Module):
+    """Two outputs that have no layer in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first(x), self.second(x)
+
+
+def test_a_hook_gets_a_tensor_where_no_gradient_comes() -> None:
+    model = ORTModule(_Pair())
+    seen: list[Tensor] = []
+    model.module.second.weight.register_hook(lambda g: seen.append(g) or g.clamp(-1, 1))
+    model(torch.ones(2, 4))[0].sum().backward()
+    assert all(not g.any() for g in seen)
+    assert model.module.second.bias.grad is None
+    assert model.module.first.weight.grad is not None
+
+
+def test_outputs_share_one_backward_pass() -> None:
+    model = ORTModule(_Pair())
+    first, second = model(torch.ones(2, 4))
+    first.sum().backward(retain_graph=True)
+    second.sum().backward()
+    assert all(p.grad is not None for p in model.module.parameters())
+    first, second = model(torch.ones(2, 4))
+    first.sum().backward()
+    with pytest.raises(RuntimeError, match="All outputs of one call .* share one backward pass"):
+        second.sum().backward()
+
+
+def test_a_pass_in_the_midst_of_another_is_refused() -> None:
+    # Wide enough for more than one range, so that a hook runs between two of them.
+    model = ORTModule(nn.Sequential(*(nn.Linear(640, 640) for _ in range(5))))
+    loss = model(torch.randn(2, 640)).square().sum()
+    wanted = [g.clone() for g in torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)]
+    state = {"again": True}
+
+    def again(_: Tensor) -> None:
+        if state.pop("again", False):
+            torch.autograd.grad(loss, model.module[4].weight, retain_graph=True)
+
+    model.module[4].bias.register_hook(again)
+    with pytest.raises(RuntimeError, match="one backward pass at a time"):
+        loss.backward(retain_graph=True)
+    model.zero_grad()
+    loss.backward()
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
