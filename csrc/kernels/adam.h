@@ -123,7 +123,9 @@ ORTM_HD void adam_element(const AdamCoefficients<C>& c, C grad, C& param, C& exp
   const C root = Late ? std::sqrt(v) : std::sqrt(v) / c.root;
   const C decayed = L2 || Late ? param : param * c.decay;
   const C updated = decayed + c.rate * m / (root + c.epsilon);
-  param = Late ? fused_multiply_add(updated, c.late_decay, updated) : updated;
+  // Without weight decay nothing is added, not even 0 times an infinite parameter.
+  const C late = fused_multiply_add(updated, c.late_decay, updated);
+  param = Late ? select(c.late_decay != C(0), late, updated) : updated;
   exp_avg = m;
   exp_avg_sq = v;
 }

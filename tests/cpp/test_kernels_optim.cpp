@@ -28,14 +28,14 @@ struct AdamCase {
     for (Tensor& tensor : tensors) operands.push_back(&tensor);
     for (size_t i = 0; i < absent; ++i) operands.push_back(nullptr);
   }
-  StepFacts facts(AdamMode mode) const {
+  StepFacts facts(AdamMode mode, double weight_decay = kDecay) const {
     Attrs attrs = {{"mode", DimExpr(static_cast<int64_t>(mode))},
                    {"bias_correction", DimExpr(1)},
                    {"lr", kLr},
                    {"beta1", kBeta1},
                    {"beta2", kBeta2},
                    {"epsilon", kEpsilon},
-                   {"weight_decay", kDecay},
+                   {"weight_decay", weight_decay},
                    {"tensors", DimExpr(static_cast<int64_t>(operands.size() / 5))}};
     return facts_of({node_of("FusedAdam", attrs, operands, {})}, operands, {});
   }
@@ -126,6 +126,25 @@ TEST(FusedAdam, TakesLearningRateScaleAndFlagFromMemory) {
     for (size_t i = 0; i < before.tensors.size(); ++i)
       ASSERT_TRUE(skipped.tensors[i].same_bits(before.tensors[i])) << i;
   }
+}
+
+TEST(FusedAdam, KeepsInfiniteParametersWithoutWeightDecay) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (DType type : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
+    for (AdamMode mode : {AdamMode::L2, AdamMode::Transformers, AdamMode::Torch})
+      for (const KernelDef* def : kernels_of("FusedAdam")) {
+        SCOPED_TRACE(str(def->name, " ", name_of(type), " ", static_cast<int>(mode)));
+        AdamCase given(type, type, {131});
+        for (int64_t k = 0; k < 131; k += 2)
+          given.tensors[0].set(k, k % 4 == 0 ? infinity : -infinity);
+        run_kernel(*def, given.facts(mode, 0.0), given.operands, {});
+        for (int64_t k = 0; k < 131; ++k) {
+          if (k % 2 == 0)
+            ASSERT_EQ(given.tensors[0].get(k), k % 4 == 0 ? infinity : -infinity) << k;
+          else
+            ASSERT_TRUE(std::isfinite(given.tensors[0].get(k))) << k;
+        }
+      }
 }
 
 TEST(FusedAdam, TakesManyTensors) {

@@ -236,6 +236,24 @@ def test_infinities_and_nan_spread_no_further() -> None:
     assert int(a[0].isfinite().sum()) == 63
 
 
+@pytest.mark.parametrize("mode", AdamWMode)
+@pytest.mark.parametrize("dtype", [*TOLERANCE, torch.bfloat16], ids=str)
+def test_infinite_parameters_stay(mode: AdamWMode, dtype: torch.dtype) -> None:
+    """A mask of -inf that is a parameter, where nothing decays it."""
+    values = torch.ones(67, dtype=dtype)
+    values[::5] = -torch.inf
+    values[1::5] = torch.inf
+    for hyper in ({"weight_decay": 0.0}, {"weight_decay": 0.1, "lr": 0.0}):
+        if mode == AdamWMode.ADAM_L2_REGULARIZATION and hyper["weight_decay"]:
+            continue  # there the decay makes the gradient infinite
+        param = torch.nn.Parameter(values.clone())
+        param.grad = torch.ones_like(param)
+        FusedAdam([param], **HYPER | hyper, adam_w_mode=mode).step()
+        infinite = values.isinf()
+        assert torch.equal(param[infinite], values[infinite])
+        assert param[~infinite].isfinite().all()
+
+
 def test_docstring() -> None:
     assert doctest.testmod(fused_adam).attempted > 3
     assert doctest.testmod(fused_adam).failed == 0
