@@ -122,7 +122,8 @@ at::Tensor as_real(const at::Tensor& tensor) {
 /// A single float32 on `device`, or nothing.
 TensorView single(const std::optional<at::Tensor>& tensor, at::Device device, Tensors& kept) {
   if (!tensor) return {};
-  kept.push_back(tensor->to(device, at::kFloat, /*non_blocking=*/true));
+  // The CPU reads it at once: a copy to it must have arrived.
+  kept.push_back(tensor->to(device, at::kFloat, /*non_blocking=*/device.is_cuda()));
   return {kept.back().mutable_data_ptr(), DType::Float32, 0, nullptr, nullptr};
 }
 
