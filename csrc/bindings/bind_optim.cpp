@@ -2,7 +2,6 @@
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/view_as_real.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -55,30 +54,39 @@ bool dense_alike(const at::Tensor& tensor, const at::Tensor& like) {
   return like.is_non_overlapping_and_dense() && tensor.strides() == like.strides();
 }
 
-/// What a kernel sees of a bucket's operands. Tensors whose elements do not lie as those of their
-/// neighbours are worked on in copies.
+/// Whether the tensor's memory holds something else than its values: their conjugates, their
+/// negatives, or, for zeros, nothing.
+bool is_lazy(const at::Tensor& tensor) {
+  return tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
+}
+
+/// What a kernel sees of a bucket's operands; complex ones are vectors of real numbers. Tensors
+/// whose elements do not lie as those of their neighbours, or are not in memory as they are, are
+/// worked on in copies.
 class Operands {
  public:
   explicit Operands(size_t tensors) { counts_.reserve(tensors + 1); }
 
   /// The elements of `tensor` in the order of `like`, which is dense; written back if `written`.
-  void add(std::vector<TensorView>& views, at::Tensor tensor, const at::Tensor& like,
+  void add(std::vector<TensorView>& views, const at::Tensor& tensor, const at::Tensor& like,
            bool written) {
-    if (!dense_alike(tensor, like)) {
-      at::Tensor copy = at::empty_strided(like.sizes(), like.strides(), tensor.options());
-      copy.copy_(tensor);
-      if (written) copied_.emplace_back(tensor, copy);
-      tensor = copy;
-      kept_.push_back(copy);
+    at::Tensor operand = tensor;
+    if (is_lazy(tensor) || !dense_alike(tensor, like)) {
+      operand = at::empty_strided(like.sizes(), like.strides(), tensor.options());
+      operand.copy_(tensor);
+      if (written) copied_.emplace_back(tensor, operand);
     } else if (written) {
-      tensor.unsafeGetTensorImpl()->bump_version();
+      operand.unsafeGetTensorImpl()->bump_version();
     }
     views.push_back(
-        {written ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr()),
-         to_dtype(tensor.scalar_type()), 1, &counts_.back(), &kStride});
+        {written ? operand.mutable_data_ptr() : const_cast<void*>(operand.const_data_ptr()),
+         to_dtype(c10::toRealValueType(operand.scalar_type())), 1, &counts_.back(), &kStride});
+    kept_.push_back(std::move(operand));
   }
-  /// Announces the operands of the next tensor.
-  void begin_tensor(int64_t elements) { counts_.push_back(elements); }
+  /// Announces the operands of the next tensor, whose elements are in the order of `like`.
+  void begin_tensor(const at::Tensor& like) {
+    counts_.push_back(like.numel() * (like.is_complex() ? 2 : 1));
+  }
 
   void write_back() {
     for (auto& [tensor, copy] : copied_) tensor.copy_(copy);
@@ -88,7 +96,7 @@ class Operands {
   static constexpr int64_t kStride = 1;
   std::vector<int64_t> counts_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copied_;
-  Tensors kept_;
+  Tensors kept_;  // the views point into them
 };
 
 /// Runs the kernel of `op` for a bucket on its device.
@@ -113,10 +121,6 @@ void run_on(const Bucket& bucket, std::string_view op, Attrs attrs,
   Buffer workspace;
   if (bytes > 0) workspace = runtime.allocator().allocate(static_cast<int64_t>(bytes));
   kernel->run({facts, in, out, workspace.data(), nullptr, context});
-}
-
-at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
 }
 
 /// A single float32 on `device`, or nothing.
@@ -183,15 +187,16 @@ void fused_adam(const Tensors& params, const Tensors& grads, const Tensors& exp_
     std::vector<TensorView> in;
     in.reserve(5 * bucket.members.size() + 3);
     for (size_t i : bucket.members) {
-      const at::Tensor exp_avg = as_real(exp_avgs[i]);
+      const at::Tensor& exp_avg = exp_avgs[i];
       const at::Tensor like = exp_avg.is_non_overlapping_and_dense()
                                   ? exp_avg
                                   : at::empty(exp_avg.sizes(), exp_avg.options());
-      operands.begin_tensor(like.numel());
-      operands.add(in, as_real(params[i]), like, true);
-      operands.add(in, as_real(grads[i]), like, grad_scale.has_value());
+      operands.begin_tensor(like);
+      operands.add(in, params[i], like, true);
+      // A tensor of lazy zeros cannot be written, and stays zero when it is unscaled.
+      operands.add(in, grads[i], like, grad_scale.has_value() && !grads[i]._is_zerotensor());
       operands.add(in, exp_avg, like, true);
-      operands.add(in, as_real(exp_avg_sqs[i]), like, true);
+      operands.add(in, exp_avg_sqs[i], like, true);
       operands.add(in, steps[i], steps[i], true);
     }
     Tensors kept;
@@ -221,7 +226,7 @@ void unscale_gradients(const Tensors& grads, const Tensors& master_grads, double
     Operands operands(bucket.members.size());
     std::vector<TensorView> in, out;
     for (size_t i : bucket.members) {
-      operands.begin_tensor(grads[i].numel());
+      operands.begin_tensor(grads[i]);
       operands.add(in, grads[i], master_grads[i], false);
       operands.add(out, master_grads[i], master_grads[i], true);
     }

@@ -187,6 +187,27 @@ def test_gradients_accumulate() -> None:
     assert torch.equal(weight, torch.full((4,), 1 - 0.5 * 0.75, dtype=torch.float16))
 
 
+@pytest.mark.parametrize(
+    "grad",
+    [
+        torch._neg_view(torch.arange(4.0).bfloat16()),
+        torch._neg_view(torch.arange(4.0)),
+        torch.complex(torch.arange(4.0), torch.ones(4)).conj(),
+        torch._efficientzerotensor(4, dtype=torch.bfloat16),
+        torch.ones(1, dtype=torch.bfloat16).expand(4),
+    ],
+    ids=["negative", "negative float32", "conjugate", "zeros", "expanded"],
+)
+def test_gradients_whose_memory_holds_something_else(grad: Tensor) -> None:
+    param = nn.Parameter(torch.ones(4, dtype=grad.dtype))
+    optimizer = FP16_Optimizer(torch.optim.SGD([param], lr=0.1), loss_scale=8.0)
+    optimizer.scale(torch.ones(()))
+    param.grad = grad
+    optimizer.update_master_grads()
+    (master,) = optimizer.master_params()
+    assert torch.equal(master.grad, grad.to(master.dtype) / 8)
+
+
 def test_unscaled_losses_are_refused() -> None:
     weight = nn.Parameter(torch.ones(4, dtype=torch.float16))
     optimizer = FP16_Optimizer(torch.optim.SGD([weight], lr=0.1))

@@ -214,6 +214,58 @@ def test_any_strides(param_kind: str, grad_kind: str) -> None:
     assert a.stride() == strides
 
 
+def complex_ramp() -> Tensor:
+    return torch.complex(torch.arange(6.0), -2 * torch.arange(6.0))
+
+
+LAZY = {
+    "conjugate": lambda: complex_ramp().conj(),
+    "negative": lambda: torch._neg_view(torch.arange(6.0)),
+    "both": lambda: torch._neg_view(complex_ramp().conj()),
+    "zeros": lambda: torch._efficientzerotensor(6),
+}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradients_whose_memory_holds_something_else(kind: str, scaled: bool) -> None:
+    grads = [LAZY[kind](), LAZY[kind]().clone().resolve_conj().resolve_neg()]
+    params = [torch.nn.Parameter(torch.ones_like(grads[1])) for _ in grads]
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad
+        optimizer = FusedAdam([param], **HYPER)
+        if scaled:
+            optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(0.0)
+        optimizer.step()
+    assert torch.equal(*params)
+    assert torch.equal(*grads)
+    assert torch.equal(grads[1], LAZY[kind]() / 4 if scaled else LAZY[kind]())
+
+
+def test_gradients_from_a_conjugate() -> None:
+    w = torch.randn(1000, dtype=torch.complex64)
+    a, b = (torch.nn.Parameter(torch.ones_like(w)) for _ in range(2))
+    ours, theirs = FusedAdam([a], adam_w_mode=2, **HYPER), torch.optim.AdamW([b], **HYPER)
+    for _ in range(3):
+        for param, optimizer in ((a, ours), (b, theirs)):
+            optimizer.zero_grad()
+            (param.conj() * w).real.sum().backward()
+        assert a.grad.is_conj()
+        b.grad = b.grad.resolve_conj()  # torch's takes no others
+        ours.step()
+        theirs.step()
+    torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_parameters_whose_memory_holds_something_else() -> None:
+    a = torch.nn.Parameter(torch.full((5,), 1 + 2j).conj())
+    b = torch.nn.Parameter(torch.full((5,), 1 - 2j))
+    for param in (a, b):
+        param.grad = torch.full((5,), 2 - 1j)
+        FusedAdam([param], **HYPER).step()
+    assert a.is_conj() and torch.equal(a, b)
+
+
 def test_steps_are_seen_as_changes_in_place() -> None:
     param = torch.nn.Parameter(torch.ones(4))
     loss = (param * param).sum()
