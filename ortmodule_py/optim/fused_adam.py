@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from enum import IntEnum
 from typing import Any
 
@@ -249,7 +249,8 @@ def _check_arguments(group: dict[str, Any]) -> None:
             raise ValueError(f"[FusedAdam] lr must be one number, but found {tuple(lr.shape)}")
     elif not lr >= 0.0:
         raise ValueError(f"[FusedAdam] lr must be at least 0, but found {lr}")
-    if not (isinstance(betas, Iterable) and all(0.0 <= beta < 1.0 for beta in betas)):
+    pair = isinstance(betas, Collection) and len(betas) == 2
+    if not (pair and all(0.0 <= beta < 1.0 for beta in betas)):
         raise ValueError(f"[FusedAdam] betas must be two numbers in [0, 1), but found {betas}")
     for name in ("eps", "weight_decay"):
         if not group[name] >= 0.0:

@@ -48,6 +48,8 @@ def test_defaults_are_the_originals() -> None:
         {"lr": torch.ones(2)},
         {"betas": (1.0, 0.9)},
         {"betas": (0.9, -0.1)},
+        {"betas": (0.9,)},
+        {"betas": (0.9, 0.9, 0.9)},
         {"eps": -1e-8},
         {"weight_decay": -0.1},
         {"weight_decay": float("nan")},
