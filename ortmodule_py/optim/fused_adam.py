@@ -12,6 +12,9 @@ from torch import Tensor
 import ortmodule_py._C as _C
 
 _Lists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
+_VARIANTS = ("amsgrad", "maximize", "differentiable")
+"""Options of torch's Adam that make it another algorithm, which this one is not."""
+_OF_ALL_GROUPS = ("set_grad_none", "state_in_param_dtype")
 
 
 class AdamWMode(IntEnum):
@@ -68,8 +71,8 @@ class FusedAdam(torch.optim.Optimizer):
     >>> optimizer.zero_grad()
 
     Raises:
-        ValueError: an argument is out of its range, or a loaded state belongs to AMSGrad or to a
-            maximizing optimizer.
+        ValueError: an argument is out of its range, or a group or a loaded state belongs to
+            AMSGrad, to a maximizing or to a differentiable optimizer.
         ORTModuleError: (in `step`) a gradient is sparse or of another type than its parameter.
     """
 
@@ -90,10 +93,7 @@ class FusedAdam(torch.optim.Optimizer):
         state_in_param_dtype: bool = False,
         amsgrad: bool = False,
     ) -> None:
-        if amsgrad:
-            raise ValueError(
-                "[FusedAdam] amsgrad must be False, but found True; use torch.optim.AdamW for it"
-            )
+        _check_variants({"amsgrad": amsgrad})
         defaults = {
             "lr": lr,
             "bias_correction": bias_correction,
@@ -109,6 +109,8 @@ class FusedAdam(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; what it leaves out is as in the constructor's arguments."""
         if isinstance(param_group, dict):
+            _check_variants(param_group)
+            _check_scope(param_group)
             _check_arguments(self.defaults | param_group)
             if "adam_w_mode" in param_group:
                 param_group["adam_w_mode"] = int(param_group["adam_w_mode"])
@@ -190,7 +192,7 @@ class FusedAdam(torch.optim.Optimizer):
         Arguments that the loaded groups do not have keep the constructor's values.
         """
         for group in state_dict["param_groups"]:
-            for name in ("amsgrad", "maximize"):
+            for name in _VARIANTS:
                 if group.get(name):
                     raise ValueError(
                         f"[FusedAdam] a loaded state must have {name}=False, but found True; "
@@ -240,6 +242,23 @@ def _host_lr(lr: float | Tensor) -> tuple[float, Tensor | None]:
     if isinstance(lr, Tensor) and lr.is_cuda:
         return 0.0, lr
     return float(lr), None
+
+
+def _check_variants(group: dict[str, Any]) -> None:
+    for name in _VARIANTS:
+        if group.get(name):
+            raise ValueError(
+                f"[FusedAdam] {name} must be False, but found True; use torch.optim.AdamW for it"
+            )
+
+
+def _check_scope(group: dict[str, Any]) -> None:
+    for name in _OF_ALL_GROUPS:
+        if name in group:
+            raise ValueError(
+                f"[FusedAdam] {name} must be the constructor's argument, for all groups, but found "
+                "it in one group"
+            )
 
 
 def _check_arguments(group: dict[str, Any]) -> None:

@@ -63,6 +63,30 @@ def test_arguments_are_checked(wrong: dict[str, Any]) -> None:
         FusedAdam(make_params(), **wrong)
 
 
+@pytest.mark.parametrize("name", ["amsgrad", "maximize", "differentiable"])
+@pytest.mark.parametrize("how", ["constructor", "add_param_group"])
+def test_other_algorithms_are_refused_in_groups(name: str, how: str) -> None:
+    params = make_params()
+    with pytest.raises(ValueError, match=rf"^\[FusedAdam\] {name} must be False, but found True"):
+        if how == "constructor":
+            FusedAdam([{"params": params[:1]}, {"params": params[1:], name: True}])
+        else:
+            FusedAdam(params[:1]).add_param_group({"params": params[1:], name: True})
+    FusedAdam([{"params": params, name: False}])
+
+
+@pytest.mark.parametrize("name", ["set_grad_none", "state_in_param_dtype"])
+def test_arguments_of_all_groups_are_refused_in_one(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^\[FusedAdam\] {name} must be the constructor's"):
+        FusedAdam([{"params": make_params(), name: True}])
+
+
+def test_groups_of_torch_are_taken() -> None:
+    params = make_params()
+    theirs = torch.optim.AdamW(params, **HYPER)
+    assert FusedAdam(theirs.param_groups).param_groups[0]["lr"] == 1e-2
+
+
 def test_groups_and_schedulers() -> None:
     a, b = make_params(), make_params()
     groups = [({"lr": 0.1, "weight_decay": 0.0}, 0, 4), ({"betas": (0.5, 0.9)}, 4, 10)]
@@ -333,7 +357,7 @@ def test_exact_moments_survive_hooks_that_change_the_state() -> None:
         assert torch.equal(p["exp_avg_sq"], q["exp_avg_sq"])
 
 
-@pytest.mark.parametrize("name", ["amsgrad", "maximize"])
+@pytest.mark.parametrize("name", ["amsgrad", "maximize", "differentiable"])
 def test_states_of_other_algorithms_are_refused(name: str) -> None:
     a = make_params()
     theirs = torch.optim.AdamW(a, **{name: True})
