@@ -133,9 +133,12 @@ class FP16_Optimizer(torch.optim.Optimizer):
             ValueError: a parameter is in a group already.
         """
         given = param_group["params"]
-        given = [given] if isinstance(given, Tensor) else list(given)
+        if not isinstance(given, (Tensor, set)):  # a set, torch refuses
+            given = list(given)
+        members = [given] if isinstance(given, Tensor) else given
+        params = [member[1] if isinstance(member, tuple) else member for member in members]
         taken = {id(param) for param in self._params.values()}
-        if any(id(param) in taken for param in given):
+        if any(id(param) in taken for param in params):
             raise ValueError(
                 "[FP16_Optimizer] a parameter must be in one group, but found one that is in another: "
                 "leave it out of the new group"
@@ -154,6 +157,15 @@ class FP16_Optimizer(torch.optim.Optimizer):
                 if param not in masters:
                     masters[param] = self._new_master(param)
                 group["params"][i] = masters[param]
+        self._choose_scale()
+
+    def _choose_scale(self) -> None:
+        """Makes a loss scale that the user left open dynamic once there is a float16 parameter."""
+        if self._open_scale is None or self._scale.dynamic or self._scale.scale != 1.0:
+            return
+        params = (self._params.get(p, p) for p in self.master_params())
+        if any(param.dtype == torch.float16 for param in params):
+            self._scale = replace(self._open_scale)
 
     def _new_master(self, param: Tensor) -> Tensor:
         own = param.detach()

@@ -483,5 +483,9 @@ def test_a_parameter_is_in_one_group() -> None:
     optimizer = FP16_Optimizer(torch.optim.SGD([model.first.weight], lr=0.1))
     with pytest.raises(ValueError, match="must be in one group"):
         optimizer.add_param_group({"params": [model.first.weight]})
+    with pytest.raises(ValueError, match="must be in one group"):
+        optimizer.add_param_group({"params": [("weight", model.first.weight)]})
+    with pytest.raises(TypeError, match="ordered"):
+        optimizer.add_param_group({"params": {model.second.bias}})
     optimizer.add_param_group({"params": iter([model.first.bias])})
     assert len(optimizer.param_groups) == 2
