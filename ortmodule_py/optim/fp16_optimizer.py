@@ -197,6 +197,8 @@ class FP16_Optimizer(torch.optim.Optimizer):
     # ---- gradients -------------------------------------------------------------------------------
     def scale(self, loss: Tensor) -> Tensor:
         """The loss to call `backward` of, for training loops that do that themselves."""
+        if self._grads_scale not in (None, self.loss_scale):
+            self._rescale_gradients(self.loss_scale / self._grads_scale)
         self._grads_scale, self._unscaled = self.loss_scale, False
         return (loss.float() if loss.dtype in _LOW else loss) * self.loss_scale
 
@@ -232,6 +234,13 @@ class FP16_Optimizer(torch.optim.Optimizer):
             _C.unscale_gradients(grads, master_grads, factor, found, self._emulate_cuda)
             self.overflow = bool(found.item())
         self._unscaled = True
+
+    @torch.no_grad()
+    def _rescale_gradients(self, factor: float) -> None:
+        """Brings the gradients so far to the scale of those that will be added."""
+        grads = [param.grad for param in self._params.values() if param.grad is not None]
+        if grads:
+            torch._foreach_mul_(grads, factor)
 
     def _scale_of_gradients(self) -> float:
         if self._grads_scale is None:

@@ -220,6 +220,18 @@ def test_unscaled_losses_are_refused() -> None:
     assert weight[0].item() == pytest.approx(1 - 0.1 * 0.125, rel=1e-3)
 
 
+def test_gradients_of_several_scales_accumulate() -> None:
+    weight = nn.Parameter(torch.ones(4, dtype=torch.float16))
+    sgd = torch.optim.SGD([weight], lr=0.0)
+    optimizer = FP16_Optimizer(sgd, init_scale=4.0, growth_interval=1)
+    for _ in range(3):
+        optimizer.backward(weight.float().sum() / 4)
+        optimizer.step()
+    assert optimizer.loss_scale == 32.0
+    (master,) = optimizer.master_params()
+    assert torch.equal(master.grad, torch.full((4,), 0.75))
+
+
 # ---- clipping ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
 def test_clipping_scales_the_gradients(norm_type: float) -> None:
