@@ -148,7 +148,41 @@ TEST(GatherElements, TakesAndScatters) {
         check_elements(dtype, {5, 6, 7},
                        {axis == 0 ? 75 : 3, axis == 1 ? 40 : 4, axis == 2 ? 33 : 5}, axis, add);
         check_elements(dtype, {4, 5, 6}, {3, 0, 5}, axis, add);
+        check_elements(dtype, {3, 4, 300}, {3, 4, 290}, axis, add);
       }
+}
+
+// An index per row, expanded to the row's elements, is no tensor of its own on the CPU.
+TEST(GatherElements, ReadsAnExpandedIndex) {
+  Tensor data = Tensor::random(DType::Float32, {5, 2, 3}, 7), y(DType::Float32, {4, 2, 3});
+  Tensor indices(DType::Int64, {4, 2, 3}, {1, 0, 0});
+  const double rows[] = {4, 0, 4, -2};
+  std::vector<double> gathered, sums = data.values();
+  for (int64_t i = 0; i < indices.count(); ++i) {
+    indices.set(i, rows[i / 6]);
+    const int64_t at = static_cast<int64_t>(rows[i / 6] + 5) % 5 * 6 + i % 6;
+    gathered.push_back(data.get(at));
+    sums[static_cast<size_t>(at)] = static_cast<float>(sums[static_cast<size_t>(at)] + data.get(i));
+  }
+  Tensor updates(DType::Float32, {4, 2, 3}), sum = data;
+  for (int64_t i = 0; i < updates.count(); ++i) updates.set(i, data.get(i));
+  const auto run = [&](const std::string& op, const std::vector<Tensor*>& in, Tensor& out) {
+    const StepFacts facts = facts_of({node_of(op, {{"axis", 0}}, in, {&out})}, in, {&out});
+    for (const KernelDef* def : kernels_of(op))
+      if (def->device == Device::CPU) run_kernel(*def, facts, in, {&out});
+  };
+  run("GatherElements", {&data, &indices}, y);
+  expect_close(y, gathered, 0, 0, "GatherElements");
+  run("ScatterElements", {&data, &indices, &updates}, sum);
+  expect_close(sum, sums, 0, 0, "ScatterElements");
+  indices.set(6, 5);
+  try {
+    run("GatherElements", {&data, &indices}, y);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "[GatherElements] indices must lie in [-5, 5), but found 5 at position 6");
+  }
 }
 
 TEST(Concat, JoinsAnyLayouts) {

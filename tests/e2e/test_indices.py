@@ -78,3 +78,31 @@ def test_negative_indices_that_count_from_the_back() -> None:
     model = ORTModule(module, QUIET)
     index = torch.tensor([-1, 2])
     torch.testing.assert_close(model(index), module(index))
+
+
+def _put(table: Tensor, index: Tensor) -> Tensor:
+    table = table.clone()
+    table[index] = table[:2] * 2
+    return table
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda table, i: table.gather(0, i[:, None].expand(-1, 3)),
+        lambda table, i: table.scatter_add(0, i[:, None].expand(-1, 3), table[:2]),
+        _put,
+    ],
+    ids=["gather", "scatter_add", "index_put"],
+)
+def test_an_index_per_row_is_not_copied_to_the_rows(read: Callable[..., Tensor]) -> None:
+    module = Lookup(read)
+    model = ORTModule(module, QUIET)
+    index = torch.tensor([5, 1])
+    grads = []
+    for run in (module, model):
+        module.zero_grad()
+        run(index).square().sum().backward()
+        grads.append(module.table.grad)
+    torch.testing.assert_close(grads[1], grads[0])
+    assert "note: copy" not in model._compiler.pieces[0].compiled.text("plan")

@@ -1,8 +1,10 @@
 // GatherElements: y[i, j] = data[indices[i, j], j] for axis 0, and so on for other axes.
 // ScatterElements: y = data, then y[indices[i, j], j] = (or += if reduction is "add") updates[i,
-// j], in the order of the updates. Method: elements one by one; lines along the axis are
-// independent, so they may run on several threads without changing the order in which a place
-// receives its updates. Bytes moved: each tensor once.
+// j], in the order of the updates. Method: a strip of neighbouring lines along the axis at a time;
+// where the axis is not the last one, the strip's elements of one position follow one another in
+// memory. Lines are independent, so they may run on several threads without changing the order in
+// which a place receives its updates. An index that is expanded along the lines is read once per
+// strip. Bytes moved: each tensor once.
 #include <cstring>
 
 #include "kernels/cpu/cpu_kernel.h"
@@ -14,55 +16,105 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-// The dimensions of `indices` but for the axis; operand 0 is data (whose other dimensions may be
-// larger), operand 1 indices, both contiguous.
+// Operands of the iteration space, which is that of `indices` without the axis.
+enum Operand : uint8_t { kData, kIndices, kUpdates };  // updates, or what is gathered
+
+constexpr int64_t kStrip = 128;           // lines at a time
+constexpr int64_t kStripElements = 4096;  // where lines are walked one by one
+
+// Lines along the axis: those of a strip are neighbours in the last dimension of the space.
 struct Lines {
-  IterationSpace space;
-  int64_t length = 1;                         // of indices along the axis
-  int64_t data_stride = 1, index_stride = 1;  // along the axis
-  int64_t axis_size = 1;                      // of data
+  IterationSpace space;             // without that last dimension
+  int64_t count = 1;                // lines in the last dimension
+  int64_t length = 1;               // of indices along the axis
+  int64_t axis_size = 1;            // of data
+  int64_t strip = 1;                // lines of a strip
+  std::array<int64_t, 3> across{};  // strides from line to line, per operand
+  std::array<int64_t, 3> along{};   // strides along the axis
+  bool by_position = false;         // the lines of a strip advance together
+
+  int64_t strips() const { return ceil_div(count, strip); }
+  int64_t items() const { return space.count() * strips(); }
 };
 
-Lines make_lines(const Layout& data, const Layout& indices, int64_t axis) {
+Lines make_lines(const StepFacts& facts) {
+  const Layout &data = facts.inputs[0].layout, &indices = facts.inputs[1].layout;
+  const auto axis = static_cast<size_t>(
+      normalized_axis(facts.node().attrs.integer("axis", 0), data.sizes.size()));
+  const std::vector<Sizes> strides = {contiguous_strides(data.sizes), indices.strides,
+                                      contiguous_strides(indices.sizes)};
   Lines lines;
-  const Sizes data_strides = contiguous_strides(data.sizes);
-  const Sizes index_strides = contiguous_strides(indices.sizes);
-  axis = normalized_axis(axis, data.sizes.size());
-  lines.space.strides.assign(2, Coords{});
-  for (size_t d = 0; d < data.sizes.size(); ++d) {
-    if (static_cast<int64_t>(d) == axis) {
-      lines.length = indices.sizes[d];
-      lines.data_stride = data_strides[d];
-      lines.index_stride = index_strides[d];
-      lines.axis_size = data.sizes[d];
-      continue;
-    }
-    if (indices.sizes[d] == 1) continue;
-    lines.space.sizes[lines.space.rank] = indices.sizes[d];
-    lines.space.strides[0][lines.space.rank] = data_strides[d];
-    lines.space.strides[1][lines.space.rank++] = index_strides[d];
+  lines.length = indices.sizes[axis];
+  lines.axis_size = data.sizes[axis];
+  Sizes sizes = indices.sizes;
+  sizes[axis] = 1;
+  lines.space = iteration_space(sizes, strides, kUpdates);
+  const int last = --lines.space.rank;
+  lines.count = lines.space.sizes[last];
+  for (size_t k = 0; k < 3; ++k) {
+    lines.along[k] = strides[k][axis];
+    lines.across[k] = lines.space.strides[k][last];
   }
-  if (lines.space.rank == 0) {
-    lines.space.rank = 1;
-    lines.space.sizes[0] = 1;
-  }
+  if (lines.space.rank == 0) lines.space.sizes[lines.space.rank++] = 1;
+  lines.by_position = lines.count > 1 && lines.across[kUpdates] < lines.along[kUpdates];
+  const int64_t most =
+      lines.by_position ? kStrip : kStripElements / std::max<int64_t>(lines.length, 1);
+  lines.strip = std::clamp<int64_t>(lines.count, 1, std::max<int64_t>(most, 1));
   return lines;
 }
 
 std::shared_ptr<const void> prepare_lines(const StepFacts& facts) {
-  return std::make_shared<const Lines>(make_lines(facts.inputs[0].layout, facts.inputs[1].layout,
-                                                  facts.node().attrs.integer("axis", 0)));
+  return std::make_shared<const Lines>(make_lines(facts));
 }
 
-// body(data offset of the line, indices offset of the line) for every line.
+struct Strip {
+  std::array<int64_t, 3> begin{};  // offset of the first line, per operand
+  int64_t count = 0;               // of lines
+};
+
+Strip strip_at(const Lines& lines, int64_t item) {
+  const Coords coords = lines.space.unravel(item / lines.strips());
+  const int64_t first = item % lines.strips() * lines.strip;
+  Strip strip;
+  strip.count = std::min(lines.strip, lines.count - first);
+  for (size_t k = 0; k < 3; ++k)
+    strip.begin[k] = lines.space.offset(k, coords) + first * lines.across[k];
+  return strip;
+}
+
+// body(line, index, offset in updates) for all elements of a strip, those of a line in order.
 template <class Body>
-void for_each_line(const KernelArgs& args, const Lines& lines, const Body& body) {
-  parallel_ranges(args.context, lines.space.count(), grain_for(lines.length),
+void for_each_element(const Lines& lines, const Strip& strip, const IndexReader& indices,
+                      const Body& body) {
+  const auto [data_across, index_across, across] = lines.across;
+  const auto [data_along, index_along, along] = lines.along;
+  if (!lines.by_position) {
+    for (int64_t c = 0; c < strip.count; ++c)
+      for (int64_t i = 0; i < lines.length; ++i) {
+        const int64_t at = strip.begin[kUpdates] + c * across + i * along;
+        body(c, indices.at(at, strip.begin[kIndices] + c * index_across + i * index_along), at);
+      }
+    return;
+  }
+  for (int64_t i = 0; i < lines.length; ++i) {
+    const int64_t at = strip.begin[kUpdates] + i * along;
+    const int64_t index_at = strip.begin[kIndices] + i * index_along;
+    if (index_across == 0) {
+      const int64_t index = indices.at(at, index_at);
+      ORTM_SIMD
+      for (int64_t c = 0; c < strip.count; ++c) body(c, index, at + c * across);
+    } else {
+      for (int64_t c = 0; c < strip.count; ++c)
+        body(c, indices.at(at + c * across, index_at + c * index_across), at + c * across);
+    }
+  }
+}
+
+template <class Body>
+void for_each_strip(const KernelArgs& args, const Lines& lines, const Body& body) {
+  parallel_ranges(args.context, lines.items(), grain_for(lines.strip * lines.length),
                   [&](int64_t begin, int64_t end) {
-                    for (int64_t line = begin; line < end; ++line) {
-                      const Coords coords = lines.space.unravel(line);
-                      body(lines.space.offset(0, coords), lines.space.offset(1, coords));
-                    }
+                    for (int64_t item = begin; item < end; ++item) body(strip_at(lines, item));
                   });
 }
 
@@ -70,14 +122,14 @@ void run_gather_elements(const KernelArgs& args) {
   const Lines& lines = *static_cast<const Lines*>(args.prepared);
   const IndexReader indices(args, lines.axis_size, "GatherElements");
   if (indices.count() == 0) return;
+  const int64_t across = lines.across[kData], along = lines.along[kData];
   dispatch_width(size_of(args.in[0].dtype), [&]<class T> {
-    const T* data = args.in[0].as<T>();
     T* y = args.out[0].as<T>();
-    for_each_line(args, lines, [&](int64_t data_at, int64_t index_at) {
-      for (int64_t i = 0; i < lines.length; ++i) {
-        const int64_t position = index_at + i * lines.index_stride;
-        y[position] = data[data_at + indices.at(position) * lines.data_stride];
-      }
+    for_each_strip(args, lines, [&](const Strip& strip) {
+      const T* data = args.in[0].as<T>() + strip.begin[kData];
+      for_each_element(lines, strip, indices, [=](int64_t line, int64_t index, int64_t at) {
+        y[at] = data[line * across + index * along];
+      });
     });
   });
 }
@@ -85,13 +137,13 @@ void run_gather_elements(const KernelArgs& args) {
 template <class T>
 void scatter(const KernelArgs& args, const Lines& lines, const IndexReader& indices, bool add) {
   const T* updates = args.in[2].as<T>();
-  T* y = args.out[0].as<T>();
-  for_each_line(args, lines, [&](int64_t data_at, int64_t index_at) {
-    for (int64_t i = 0; i < lines.length; ++i) {
-      const int64_t position = index_at + i * lines.index_stride;
-      T& place = y[data_at + indices.at(position) * lines.data_stride];
-      place = add ? stored<T>(computed(place) + computed(updates[position])) : updates[position];
-    }
+  const int64_t across = lines.across[kData], along = lines.along[kData];
+  for_each_strip(args, lines, [&](const Strip& strip) {
+    T* y = args.out[0].as<T>() + strip.begin[kData];
+    for_each_element(lines, strip, indices, [=](int64_t line, int64_t index, int64_t at) {
+      T& place = y[line * across + index * along];
+      place = add ? stored<T>(computed(place) + computed(updates[at])) : updates[at];
+    });
   });
 }
 
@@ -110,13 +162,15 @@ REGISTER_CPU_KERNEL({.op = "GatherElements",
                      .dtypes = kEveryType,
                      .run = run_gather_elements,
                      .unsupported = elements_unsupported,
-                     .prepare = prepare_lines});
+                     .prepare = prepare_lines,
+                     .input_rules = {LayoutRule::Contiguous, LayoutRule::Any}});
 REGISTER_CPU_KERNEL({.op = "ScatterElements",
                      .name = "scatter_elements_cpu",
                      .dtypes = kRealTypes,
                      .run = run_scatter_elements,
                      .unsupported = scatter_unsupported,
-                     .prepare = prepare_lines});
+                     .prepare = prepare_lines,
+                     .input_rules = {LayoutRule::Contiguous, LayoutRule::Any}});
 
 }  // namespace
 }  // namespace ORTM_ISA

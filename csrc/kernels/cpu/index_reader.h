@@ -22,8 +22,10 @@ class IndexReader {
 
   int64_t count() const { return count_; }
   /// The index at a position, counted from the front.
-  int64_t at(int64_t position) const {
-    const int64_t index = wide_ ? wide_[position] : narrow_[position];
+  int64_t at(int64_t position) const { return at(position, position); }
+  /// The same for indices with strides, where the element at that position lies at `offset`.
+  int64_t at(int64_t position, int64_t offset) const {
+    const int64_t index = wide_ ? wide_[offset] : narrow_[offset];
     if (index < least_ || index >= size_) fail(index, position);
     return index < 0 ? index + size_ : index;
   }
