@@ -106,3 +106,26 @@ def test_an_index_per_row_is_not_copied_to_the_rows(read: Callable[..., Tensor])
         grads.append(module.table.grad)
     torch.testing.assert_close(grads[1], grads[0])
     assert "note: copy" not in model._compiler.pieces[0].compiled.text("plan")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["gather", "scatter_add"])
+def test_many_updates_of_16_bits_are_added_up(name: str, dtype: torch.dtype) -> None:
+    """A sum of 16 bits would stay at 256 or 2048."""
+    index = torch.zeros(3000, dtype=torch.int64)
+    ones = torch.ones(3000, dtype=dtype)
+
+    def read(table: Tensor, i: Tensor) -> Tensor:
+        flat = table.flatten()
+        return flat.gather(0, i) if name == "gather" else flat.scatter_add(0, i, ones)
+
+    module = Lookup(read).to(dtype)
+    found = []
+    for run in (module, ORTModule(module, QUIET)):
+        module.zero_grad()
+        y = run(index)
+        y.backward(torch.ones_like(y))
+        found.append((y, module.table.grad))
+    for ours, eager in zip(*found, strict=True):
+        assert torch.equal(ours, eager)
+    assert max(float(value.detach().max()) for value in found[0]) >= 2900

@@ -4,7 +4,8 @@
 // where the axis is not the last one, the strip's elements of one position follow one another in
 // memory. Lines are independent, so they may run on several threads without changing the order in
 // which a place receives its updates. An index that is expanded along the lines is read once per
-// strip. Bytes moved: each tensor once.
+// strip. Sums of 16-bit floats are of float32 in the workspace, rounded once. Bytes moved: each
+// tensor once.
 #include <cstring>
 
 #include "kernels/cpu/cpu_kernel.h"
@@ -21,6 +22,8 @@ enum Operand : uint8_t { kData, kIndices, kUpdates };  // updates, or what is ga
 
 constexpr int64_t kStrip = 128;           // lines at a time
 constexpr int64_t kStripElements = 4096;  // where lines are walked one by one
+constexpr int64_t kSumStrip = 16;         // lines at a time whose sums are in the workspace
+constexpr int64_t kSumTasks = 16;
 
 // Lines along the axis: those of a strip are neighbours in the last dimension of the space.
 struct Lines {
@@ -32,10 +35,16 @@ struct Lines {
   std::array<int64_t, 3> across{};  // strides from line to line, per operand
   std::array<int64_t, 3> along{};   // strides along the axis
   bool by_position = false;         // the lines of a strip advance together
+  int64_t sum_tasks = 0;            // strips in the workspace at a time, if it holds the sums
 
   int64_t strips() const { return ceil_div(count, strip); }
   int64_t items() const { return space.count() * strips(); }
 };
+
+bool adds(const StepFacts& facts) {
+  return facts.node().op == "ScatterElements" &&
+         facts.node().attrs.string("reduction", "add") == "add";
+}
 
 Lines make_lines(const StepFacts& facts) {
   const Layout &data = facts.inputs[0].layout, &indices = facts.inputs[1].layout;
@@ -57,14 +66,23 @@ Lines make_lines(const StepFacts& facts) {
   }
   if (lines.space.rank == 0) lines.space.sizes[lines.space.rank++] = 1;
   lines.by_position = lines.count > 1 && lines.across[kUpdates] < lines.along[kUpdates];
-  const int64_t most =
-      lines.by_position ? kStrip : kStripElements / std::max<int64_t>(lines.length, 1);
+  const DType dtype = facts.inputs[0].dtype;
+  const bool is_half = dtype == DType::BFloat16 || dtype == DType::Float16;
+  const bool sums = adds(facts) && is_half && lines.length > 1;
+  int64_t most = lines.by_position ? kStrip : kStripElements / std::max<int64_t>(lines.length, 1);
+  if (sums) most = lines.by_position ? kSumStrip : 1;
   lines.strip = std::clamp<int64_t>(lines.count, 1, std::max<int64_t>(most, 1));
+  if (sums) lines.sum_tasks = std::min(kSumTasks, lines.items());
   return lines;
 }
 
 std::shared_ptr<const void> prepare_lines(const StepFacts& facts) {
   return std::make_shared<const Lines>(make_lines(facts));
+}
+
+size_t sum_bytes(const StepFacts& facts) {
+  const Lines lines = make_lines(facts);
+  return static_cast<size_t>(lines.sum_tasks * lines.strip * lines.axis_size) * sizeof(float);
 }
 
 struct Strip {
@@ -147,14 +165,49 @@ void scatter(const KernelArgs& args, const Lines& lines, const IndexReader& indi
   });
 }
 
+// Adds the updates of a strip to its places in float32; `sums` holds them position by position.
+template <class T>
+void add_strip(const KernelArgs& args, const Lines& lines, const Strip& strip,
+               const IndexReader& indices, float* sums) {
+  const T* updates = args.in[2].as<T>();
+  const int64_t across = lines.across[kData], along = lines.along[kData], width = strip.count;
+  T* y = args.out[0].as<T>() + strip.begin[kData];
+  for (int64_t k = 0; k < lines.axis_size; ++k)
+    for (int64_t c = 0; c < width; ++c) sums[k * width + c] = computed(y[c * across + k * along]);
+  for_each_element(lines, strip, indices, [=](int64_t line, int64_t index, int64_t at) {
+    sums[index * width + line] += computed(updates[at]);
+  });
+  for (int64_t k = 0; k < lines.axis_size; ++k)
+    for (int64_t c = 0; c < width; ++c) y[c * across + k * along] = stored<T>(sums[k * width + c]);
+}
+
+// Strips in as many tasks as the workspace has room for.
+template <class T>
+void add_in_float(const KernelArgs& args, const Lines& lines, const IndexReader& indices) {
+  const int64_t tasks = lines.sum_tasks, items = lines.items();
+  const int64_t per_task = items / tasks * lines.strip * (lines.axis_size + lines.length);
+  parallel_ranges(args.context, tasks, grain_for(per_task), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      float* sums = static_cast<float*>(args.workspace) + task * lines.strip * lines.axis_size;
+      for (int64_t item = task; item < items; item += tasks)
+        add_strip<T>(args, lines, strip_at(lines, item), indices, sums);
+    }
+  });
+}
+
 void run_scatter_elements(const KernelArgs& args) {
   const Lines& lines = *static_cast<const Lines*>(args.prepared);
   const IndexReader indices(args, lines.axis_size, "ScatterElements");
   if (args.out[0].data != args.in[0].data && args.out[0].byte_count() > 0)
     std::memcpy(args.out[0].data, args.in[0].data, args.out[0].byte_count());
   if (indices.count() == 0) return;
-  const bool add = args.facts.node().attrs.string("reduction", "add") == "add";
-  dispatch_real(args.in[0].dtype, [&]<class T> { scatter<T>(args, lines, indices, add); });
+  const bool add = adds(args.facts);
+  dispatch_real(args.in[0].dtype, [&]<class T> {
+    if constexpr (kIsHalf<T>) {
+      if (lines.sum_tasks > 0) return add_in_float<T>(args, lines, indices);
+    }
+    scatter<T>(args, lines, indices, add);
+  });
 }
 
 REGISTER_CPU_KERNEL({.op = "GatherElements",
@@ -169,6 +222,7 @@ REGISTER_CPU_KERNEL({.op = "ScatterElements",
                      .dtypes = kRealTypes,
                      .run = run_scatter_elements,
                      .unsupported = scatter_unsupported,
+                     .workspace_bytes = sum_bytes,
                      .prepare = prepare_lines,
                      .input_rules = {LayoutRule::Contiguous, LayoutRule::Any}});
 
