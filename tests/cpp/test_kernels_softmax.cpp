@@ -84,6 +84,22 @@ TEST(Softmax, HasTheRightGradient) {
   }
 }
 
+// Columns are worked on in copies, of which there are never more than columns.
+TEST(Softmax, TakesNoMoreScratchThanItsOperands) {
+  for (const Sizes& sizes : {Sizes{1000, 8}, Sizes{1000, 32}, Sizes{0, 8}, Sizes{8, 0}})
+    for (const char* op : {"Softmax", "LogSoftmax", "SoftmaxGrad", "LogSoftmaxGrad"}) {
+      Tensor x(DType::Float32, sizes), y(DType::Float32, sizes);
+      std::vector<Tensor*> in{&x};
+      if (std::string(op).ends_with("Grad")) in.push_back(&x);
+      const StepFacts facts = facts_of({node_of(op, {{"axis", 0}}, in, {&y})}, in, {&y});
+      const size_t operand_bytes = static_cast<size_t>(x.count()) * sizeof(float);
+      for (const KernelDef* def : kernels_of(op)) {
+        const size_t bytes = def->workspace_bytes ? def->workspace_bytes(facts) : 0;
+        EXPECT_LE(bytes, in.size() * operand_bytes) << def->name;
+      }
+    }
+}
+
 TEST(Softmax, TreatsMasksAsEagerDoes) {
   const double inf = INFINITY;
   Tensor x = Tensor::of(DType::Float32, {3, 3}, {0, -inf, 0, -inf, -inf, -inf, 1, inf, 2});

@@ -154,26 +154,38 @@ AxisSplit axis_split(const StepFacts& facts) {
   return split_at(facts.outputs[0].layout.sizes, facts.node().attrs.integer("axis", -1));
 }
 
+// How the columns of a tensor are cut: `width` neighbours in a strip, the last one maybe fewer.
+struct Strips {
+  int64_t width, per_plane, count, tasks;
+
+  explicit Strips(const AxisSplit& split)
+      : width(std::min(kStrip, split.inner)),
+        per_plane(width > 0 ? ceil_div(split.inner, width) : 0),
+        count(split.outer * per_plane),
+        tasks(std::min(kStripTasks, count)) {}
+};
+
 size_t strip_bytes(const StepFacts& facts) {
   const AxisSplit split = axis_split(facts);
   if (split.inner == 1) return 0;
-  const size_t rows = static_cast<size_t>(kStripTasks * kStrip * split.axis);
+  const Strips strips(split);
+  const size_t rows = static_cast<size_t>(strips.tasks * strips.width * split.axis);
   return rows * facts.inputs.size() * size_of(facts.inputs[0].dtype);
 }
 
 template <class T, class Row>
 void run_strips(const KernelArgs& args, const AxisSplit& split, const Row& row) {
   const size_t operands = args.in.size();
-  const int64_t strips = ceil_div(split.inner, kStrip), count = split.outer * strips;
-  const int64_t tasks = std::min(kStripTasks, count);
+  const Strips strips(split);
+  const int64_t tasks = strips.tasks, row_elements = strips.width * split.axis;
   auto run_task = [&](int64_t task) {
-    T* rows = static_cast<T*>(args.workspace) +
-              task * static_cast<int64_t>(operands) * kStrip * split.axis;
-    T* operand_rows[2] = {rows, rows + (operands - 1) * static_cast<size_t>(kStrip * split.axis)};
-    for (int64_t item = task; item < count; item += tasks) {
-      const int64_t column = item % strips * kStrip;
-      const int64_t columns = std::min(kStrip, split.inner - column);
-      const int64_t at = item / strips * split.axis * split.inner + column;
+    T* rows =
+        static_cast<T*>(args.workspace) + task * static_cast<int64_t>(operands) * row_elements;
+    T* operand_rows[2] = {rows, rows + static_cast<int64_t>(operands - 1) * row_elements};
+    for (int64_t item = task; item < strips.count; item += tasks) {
+      const int64_t column = item % strips.per_plane * strips.width;
+      const int64_t columns = std::min(strips.width, split.inner - column);
+      const int64_t at = item / strips.per_plane * split.axis * split.inner + column;
       for (size_t k = 0; k < operands; ++k)
         gather_strip(args.in[k].template as<T>() + at, split.axis, split.inner, columns,
                      operand_rows[k]);
