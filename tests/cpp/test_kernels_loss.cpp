@@ -87,7 +87,7 @@ void check(const LossCase& c, DType dtype) {
 
 TEST(SoftmaxCrossEntropyLoss, MatchesItsDefinition) {
   for (const Sizes& scores : {Sizes{1, 1}, Sizes{9, 13}, Sizes{6, 2100}, Sizes{5, 2101},
-                              Sizes{3, 5, 2, 3}, Sizes{2, 5, 7, 5}})
+                              Sizes{3, 5, 2, 3}, Sizes{2, 5, 7, 5}, Sizes{2, 3, 130}})
     for (const char* reduction : {"mean", "sum", "none"})
       for (double smoothing : {0.0, 0.1})
         for (bool weighted : {false, true})
@@ -115,29 +115,45 @@ TEST(SoftmaxCrossEntropyLoss, NamesABadLabel) {
 }
 
 // As torch: a row with NaN has a loss of NaN, -infinity elsewhere in a row is a probability of 0,
-// and a row of nothing else is NaN.
+// and a row of nothing else is NaN. A row that does not count has no gradient, whatever it holds.
 TEST(SoftmaxCrossEntropyLoss, TakesInfinitiesAndNan) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
-    for (int64_t classes : {5, 700}) {
-      Tensor scores = Tensor::random(dtype, {5, classes}, 1), labels(DType::Int32, {5});
-      for (int64_t i = 0; i < 5; ++i) labels.set(i, 2);
-      scores.set(1 * classes + 3, std::nan(""));
-      scores.set(2 * classes + 3, -kInfinity);
-      scores.set(3 * classes + 3, kInfinity);
-      for (int64_t k = 0; k < classes; ++k) scores.set(4 * classes + k, -kInfinity);
-      Tensor loss(dtype, {5}), lse(dtype == DType::Float64 ? dtype : DType::Float32, {5});
-      run_op("SoftmaxCrossEntropyLoss", {{"reduction", "none"}}, {&scores, &labels, nullptr},
-             {&loss, &lse}, [&] {
-               EXPECT_TRUE(std::isfinite(loss.get(0)));
-               EXPECT_TRUE(std::isnan(loss.get(1)));
-               EXPECT_TRUE(std::isfinite(loss.get(2)));
-               EXPECT_TRUE(std::isnan(loss.get(3)));
-               EXPECT_TRUE(std::isnan(loss.get(4)));
-               EXPECT_EQ(lse.get(4), -kInfinity);
-             });
-    }
-  }
+  for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})
+    for (int64_t classes : {5, 700})
+      for (bool last : {true, false}) {  // whether classes are the last dimension
+        const Sizes sizes = last ? Sizes{6, classes} : Sizes{1, classes, 6};
+        const Sizes rows = last ? Sizes{6} : Sizes{1, 6};
+        Tensor scores = Tensor::random(dtype, sizes, 1), labels(DType::Int32, rows);
+        auto place = [&](int64_t row, int64_t k) { return last ? row * classes + k : k * 6 + row; };
+        for (int64_t i = 0; i < 6; ++i) labels.set(i, i == 5 ? -100 : 2);
+        scores.set(place(1, 3), std::nan(""));
+        scores.set(place(2, 3), -kInfinity);
+        scores.set(place(3, 3), kInfinity);
+        for (int64_t k = 0; k < classes; ++k) scores.set(place(4, k), -kInfinity);
+        scores.set(place(5, 3), std::nan(""));
+        Tensor loss(dtype, rows), lse(dtype == DType::Float64 ? dtype : DType::Float32, rows);
+        run_op("SoftmaxCrossEntropyLoss", {{"reduction", "none"}}, {&scores, &labels, nullptr},
+               {&loss, &lse}, [&] {
+                 EXPECT_TRUE(std::isfinite(loss.get(0)));
+                 EXPECT_TRUE(std::isnan(loss.get(1)));
+                 EXPECT_TRUE(std::isfinite(loss.get(2)));
+                 EXPECT_TRUE(std::isnan(loss.get(3)));
+                 EXPECT_TRUE(std::isnan(loss.get(4)));
+                 EXPECT_EQ(lse.get(4), -kInfinity);
+                 EXPECT_EQ(loss.get(5), 0);
+               });
+        Tensor dloss = Tensor::random(dtype, rows, 2), dscores(dtype, sizes);
+        run_op("SoftmaxCrossEntropyLossGrad", {{"reduction", "none"}},
+               {&dloss, &scores, &labels, nullptr, &lse}, {&dscores}, [&] {
+                 for (int64_t k = 0; k < classes; ++k) {
+                   EXPECT_TRUE(std::isfinite(dscores.get(place(0, k))));
+                   EXPECT_TRUE(std::isnan(dscores.get(place(1, k))));
+                   EXPECT_TRUE(std::isnan(dscores.get(place(4, k))));
+                   EXPECT_EQ(dscores.get(place(5, k)), 0);
+                 }
+                 EXPECT_EQ(dscores.get(place(2, 3)), 0);
+               });
+      }
 }
 
 }  // namespace
