@@ -95,7 +95,11 @@ PreparedCall::Argument from_text(const std::string& text, const c10::TypePtr& ty
     c10::List<bool> flags;
     for (char c : text.substr(6)) flags.push_back(c == '1');
     argument.value = flags;
-  } else if (text != "none") {
+  } else if (text == "none") {
+    // A missing tensor is None only where the schema says so; elsewhere it is an undefined one, as
+    // Python's binding makes it.
+    if (type->kind() == c10::TypeKind::TensorType) argument.value = at::Tensor();
+  } else {
     argument.value = text == "true";
   }
   return argument;
@@ -188,7 +192,8 @@ void push(torch::jit::Stack& stack, const PreparedCall& call,
     case Kind::GeneratorState: stack.emplace_back(generator_state(call, argument, args)); return;
     case Kind::TensorList: {
       c10::List<at::Tensor> list;
-      for (int index : argument.operands) list.push_back(operand(args, static_cast<size_t>(index)));
+      for (int index : argument.operands)
+        list.push_back(index < 0 ? at::Tensor() : operand(args, static_cast<size_t>(index)));
       stack.emplace_back(std::move(list));
       return;
     }
