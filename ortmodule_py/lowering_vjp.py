@@ -213,7 +213,9 @@ def joint_function(
     def function(*args: Any) -> list[Any]:
         given = dict(zip([*operands, *numbers], args, strict=False))
         grads = dict(zip(floats, args[len(given) :], strict=True))
-        with torch.enable_grad():
+        # On this thread, whose modes do the recording: autograd gives the nodes of a GPU's tensors to
+        # a thread of that device, which there is none of without a GPU.
+        with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
             for i in inputs:
                 given[operands[i]].requires_grad_()
             call_args, call_kwargs = fx.map_arg((node.args, node.kwargs), lambda n: given[n])

@@ -420,6 +420,22 @@ def test_gradient_without_rule_is_traced(name: str) -> None:
     assert backend.pieces[0].traced_gradients == [target]  # traced once, used twice
 
 
+def test_a_gradient_is_traced_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd would trace that of a GPU's tensors on a thread without the modes that record it."""
+    function, target = UNRULED["logcumsumexp"]
+    grad, threaded = torch.autograd.grad, []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        threaded.append(torch._C._is_multithreading_enabled())
+        return grad(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", watched)
+    x = torch.randn(4, 6, requires_grad=True)
+    torch.compile(Unruled(function), backend=Backend(without_rule=[target]))(x)
+    assert threaded and not any(threaded)
+    assert torch._C._is_multithreading_enabled()
+
+
 class InPlace(MLP):
     def forward(self, x: Tensor, counter: Tensor) -> tuple[Tensor, ...]:
         counter.add_(1)
