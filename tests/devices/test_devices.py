@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +55,8 @@ def test_a_cpu_build_says_so() -> None:
     reason = devices.unsupported(torch.device("cuda", 0))
     assert reason is not None
     assert "runs on the CPU only, but found a model on cuda:0; install a build with CUDA" in reason
+    page = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+    assert f"`{reason.split(';')[0]}`" in page.read_text()
 
 
 def test_an_old_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
