@@ -42,7 +42,7 @@ def _blind(n: int):
 
 def _dropped(q: Tensor, k: Tensor) -> Tensor:
     """The dropped probabilities themselves: those of values that are an identity matrix."""
-    keys = torch.arange(k.size(2))
+    keys = torch.arange(k.size(2), device=k.device)
     identity = (keys.unsqueeze(1) == keys).to(q.dtype).expand(k.size(0), k.size(1), -1, -1)
     return F.scaled_dot_product_attention(q, k, identity, dropout_p=0.5)
 

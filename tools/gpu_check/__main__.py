@@ -1,14 +1,16 @@
 """`python -m tools.gpu_check`: does the CUDA build compute what it should, and how fast?
 
 It builds nothing. Each part writes its rows to a JSON file as it goes, and the next run goes on where
-the last one stopped; no part takes more than eight minutes at a time. It ends with a table. Without a
-GPU it says what it would run, and runs the parts that need none if this build has the CUDA kernels
-compiled for the host.
+the last one stopped, with what failed at the end; no part takes more than eight minutes at a time. An
+error that breaks the GPU for the process ends the run, and the next one does the rest. It ends with a
+table. Without a GPU it says what it would run, and runs the parts that need none if this build has the
+CUDA kernels compiled for the host; with `--require-gpu` that is an error.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -23,7 +25,7 @@ import ortmodule_py
 from .memory import BUDGETS
 from .operators import OPERATORS
 from .optimizers import OPTIMIZERS
-from .part import PART_SECONDS, Context, Part, Row
+from .part import PART_SECONDS, Context, Part, Row, began
 from .speed import SPEED
 from .training import EXACTNESS, GRAPHS, PARITY, PRECISION
 
@@ -37,7 +39,7 @@ PARTS: tuple[Part, ...] = (
     BUDGETS,
     SPEED,
 )
-_HIDDEN = {"ok", "why", "seconds", "budgets"}
+_HIDDEN = {"ok", "why", "seconds", "budgets", "tries"}
 
 
 def _load(path: Path, machine: dict[str, Any]) -> dict[str, Any]:
@@ -53,6 +55,7 @@ def _load(path: Path, machine: dict[str, Any]) -> dict[str, Any]:
 def _machine(emulated: bool) -> dict[str, Any]:
     info = ortmodule_py.build_info()
     there = torch.cuda.is_available()
+    module = Path(ortmodule_py._C.__file__).read_bytes()
     return {
         "device": "host, emulated"
         if emulated
@@ -61,15 +64,19 @@ def _machine(emulated: bool) -> dict[str, Any]:
         else "none",
         "torch": torch.__version__,
         "version": info["version"],
+        "module": hashlib.sha256(module).hexdigest()[:16],
         "targets": info["cuda"].get("targets", []),
     }
 
 
-def _run_part(part: Part, context: Context, results: dict[str, Any], path: Path) -> None:
+def _run_part(part: Part, context: Context, results: dict[str, Any], path: Path) -> bool:
+    """Runs what is left of the part; False if the device is lost to this process."""
     rows: dict[str, Row] = results["parts"].setdefault(part.name, {})
-    context.done = set(rows)
+    context.known = rows
     context.deadline = time.monotonic() + PART_SECONDS
     for name in context.todo(part.rows()):
+        rows[name] = began(rows.get(name))
+        path.write_text(json.dumps(results, indent=1))
         torch._dynamo.reset()  # captures of the row before
         start = time.monotonic()
         try:
@@ -78,9 +85,18 @@ def _run_part(part: Part, context: Context, results: dict[str, Any], path: Path)
             lines = str(error).strip().splitlines() or [""]
             row = {"ok": False, "why": f"{type(error).__name__}: {lines[0][:200]}"}
         row["seconds"] = round(time.monotonic() - start, 1)
+        lost = context.lost()
+        if lost:
+            row |= {
+                "ok": False,
+                "why": f"{row['why']}; the GPU was lost to the process".lstrip("; "),
+            }
         rows[name] = row
         path.write_text(json.dumps(results, indent=1))
         print(_line(part.name, name, row), flush=True)
+        if lost:
+            return False
+    return True
 
 
 def _shown(value: Any) -> str:
@@ -129,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", help=f"only these: {', '.join(names)}")
     parser.add_argument("--results", type=Path, default=Path("build/gpu_check.json"))
     parser.add_argument("--again", action="store_true", help="forget what ran before")
+    parser.add_argument("--require-gpu", action="store_true", help="fail where there is no GPU")
     options = parser.parse_args(arguments)
     unknown = set(options.parts) - set(names)
     if unknown:
@@ -136,6 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [part for part in PARTS if not options.parts or part.name in options.parts]
     there = torch.cuda.is_available()
     emulated = not there and ortmodule_py.build_info()["cuda_emulation"]
+    if options.require_gpu and not there:
+        print("a GPU is required, but torch finds none")
+        return 1
     if not there:
         _announce(chosen)
         chosen = [part for part in chosen if part.on_host]
@@ -149,7 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = _load(options.results, _machine(emulated))
     context = Context(torch.device("cpu" if emulated else "cuda:0"), emulated)
     for part in chosen:
-        _run_part(part, context, results, options.results)
+        if not _run_part(part, context, results, options.results):
+            print("an error has broken the GPU for this process: run this again for the rest")
+            break
     return 1 if _table(results) else 0
 
 

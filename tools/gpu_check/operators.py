@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,27 @@ def _checks(harness: Any, case: Any) -> list[tuple[str, Callable[[], None]]]:
     return checks
 
 
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Without TF32, which convolutions take by default: its error is no mistake."""
+    places = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [place.allow_tf32 for place in places]
+    for place in places:
+        place.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for place, allowed in zip(places, before, strict=True):
+            place.allow_tf32 = allowed
+
+
 def _run(stem: str, context: Context) -> Row:
     """All cases of a file."""
+    with full_float32():
+        return _run_cases(stem, context)
+
+
+def _run_cases(stem: str, context: Context) -> Row:
     os.environ["ORTMODULE_TEST_DEVICE"] = str(context.device)
     os.environ["ORTMODULE_CUDA_EMULATION"] = "1" if context.emulated else "0"
     harness = importlib.import_module("tests.ops.harness")
@@ -61,6 +81,8 @@ def _run(stem: str, context: Context) -> Row:
                 if _ON_CPU not in str(error):
                     failures.append(f"{case.name} {name}: {error}")
             except Exception as error:
+                if context.lost():
+                    raise
                 lines = str(error).strip().splitlines() or [""]
                 failures.append(f"{case.name} {name}: {type(error).__name__} {lines[0][:160]}")
     return {**counts, "failed": len(failures), "ok": not failures, "why": "; ".join(failures[:8])}
