@@ -139,6 +139,31 @@ def test_what_eager_must_do_has_a_reason(
     assert reason in str(inner)
 
 
+def plan_function(planned: Planned, function: Callable[..., Any], *sizes: list[int]) -> str:
+    """The plan of a function of fake tensors on a GPU, without gradients."""
+
+    class Function(nn.Module):
+        def forward(self, *tensors: Tensor) -> Any:
+            return function(*tensors)
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        return planned.plan(Function(), *(torch.ones(n, device="cuda") for n in sizes))
+
+
+def test_products_that_cublaslt_is_not_given(planned: Planned) -> None:
+    def products(x: Tensor, y: Tensor, c: Tensor, rows: Tensor, column: Tensor) -> Any:
+        return x @ y, torch.addmm(c, rows, column)
+
+    text = plan_function(planned, products, [65536, 2, 3], [65536, 3, 2], [], [5, 3], [3, 1])
+    assert " matmul_aten" in text and " gemm_aten" in text
+    assert "cublaslt" not in text
+
+
+def test_the_largest_batch_is_cublaslts(planned: Planned) -> None:
+    text = plan_function(planned, torch.matmul, [65535, 2, 3], [65535, 3, 2])
+    assert "matmul_cublaslt" in text
+
+
 def test_flash_attention_keeps_the_state_of_its_generator(planned: Planned) -> None:
     def attention(x: Tensor, w: Tensor) -> Tensor:
         q = (x * w).bfloat16().expand(2, 2, 3, 4).repeat(1, 1, 1, 8)

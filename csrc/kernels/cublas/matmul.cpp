@@ -1,7 +1,8 @@
 // MatMul, FusedMatMul and Gemm through cuBLASLt: flips and batches are part of the layouts, the
 // bias of a Gemm is added in the product's epilogue, scratch is planned memory. The algorithm is
 // the first that the library's heuristics name, looked up once per problem and device; it depends
-// on shapes, types and flags alone, so that a product that is recomputed has the same bits.
+// on shapes, types, flags and the alignment of addresses alone, so that a product that is
+// recomputed has the same bits. Where the library names none, ATen's kernel makes the product.
 //
 // Left out: the epilogues for GELU, since the library's is the tanh form and the models' mostly the
 // exact one, and those for bias gradients, which would sum in an order of the library's; both are
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <tuple>
 
 #include "kernels/matmul_problem.h"
@@ -29,6 +31,10 @@ constexpr size_t kPlannedAlignment = 64;
 /// To which addresses are looked at: every storage has this alignment, so it says nothing about
 /// where a plan puts it.
 constexpr uint32_t kAlignment = kPlannedAlignment;
+/// What the epilogue demands of a bias, of which the heuristics are told nothing.
+constexpr uint32_t kBiasAlignment = 16;
+/// Kernels of the library count the batch in a dimension of the grid that ends here.
+constexpr int64_t kMostBatch = 65535;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -69,12 +75,32 @@ struct Problem {
   }
 };
 
+/// The next kernel of the op that takes the same operands: ATen's.
+struct Fallback {
+  const KernelDef* kernel = nullptr;
+  std::shared_ptr<const void> prepared;
+
+  Fallback(const StepFacts& facts, void (*except)(const KernelArgs&)) {
+    for (const KernelDef* other : kernels_of(facts.node().op)) {
+      const bool fits = other->device == Device::CUDA && other->run != except &&
+                        !other->gives_results && !other->workspace_bytes &&
+                        other->layout == LayoutRule::Matrix;
+      if (kernel || !fits || (other->unsupported && other->unsupported(facts))) continue;
+      kernel = other;
+    }
+    if (kernel && kernel->prepare) prepared = kernel->prepare(facts);
+  }
+};
+
+void matmul(const KernelArgs& args);
+
 struct Prepared {
   Problem problem;
+  Fallback fallback;
   double alpha = 1.0;
   double beta = 0.0;
 
-  explicit Prepared(const StepFacts& facts) : problem(facts) {
+  explicit Prepared(const StepFacts& facts) : problem(facts), fallback(facts, matmul) {
     const Attrs& attrs = facts.node().attrs;
     alpha = attrs.number("alpha", 1.0);
     beta = problem.adds ? attrs.number("beta", 1.0) : 0.0;
@@ -179,16 +205,19 @@ class Call {
     describe(c_, type, s.rows, s.columns, c, s.batch);
   }
 
-  void run(const BlasOffsets& at) {
+  /// Whether the library could make the product.
+  bool run(const BlasOffsets& at) {
+    if (problem_.has_bias && alignment_of(args_.in[2].data) < kBiasAlignment) return false;
     const char* a = shifted(args_.in[0].data, at.a);
     const char* b = shifted(args_.in[1].data, at.b);
     char* y = shifted(args_.out[0].data, at.y);
     const void* c = problem_.adds ? args_.in[2].data : y;
-    const cublasLtMatmulAlgo_t algorithm = chosen(a, b, c, y);
+    const std::optional<cublasLtMatmulAlgo_t> algorithm = chosen(a, b, c, y);
+    if (!algorithm) return false;
     const auto run_with = [&](auto alpha, auto beta) {
       check(cublasLtMatmul(static_cast<cublasLtHandle_t>(args_.context.blas_lt), desc_.get(),
                            &alpha, b, b_.get(), a, a_.get(), &beta, c, c_.get(), y, y_.get(),
-                           &algorithm, aligned(args_.workspace), problem_.workspace_bytes,
+                           &*algorithm, aligned(args_.workspace), problem_.workspace_bytes,
                            static_cast<cudaStream_t>(args_.context.stream)),
             "cublasLtMatmul");
     };
@@ -197,6 +226,7 @@ class Call {
     } else {
       run_with(static_cast<float>(prepared_.alpha), static_cast<float>(prepared_.beta));
     }
+    return true;
   }
 
  private:
@@ -205,8 +235,9 @@ class Call {
     return static_cast<char*>(data) + bytes;
   }
 
-  /// Of the one that the heuristics put first, for this problem, these flags and alignments.
-  cublasLtMatmulAlgo_t chosen(const void* a, const void* b, const void* c, const void* y) {
+  /// The one that the heuristics put first, for this problem, these flags and alignments.
+  std::optional<cublasLtMatmulAlgo_t> chosen(const void* a, const void* b, const void* c,
+                                             const void* y) {
     const MatMulProblem& s = problem_.shape;
     const KernelContext& context = args_.context;
     const auto facts_of = [](const BlasMatrix& m) {
@@ -219,17 +250,18 @@ class Call {
         facts_of(s.y), std::tuple(problem_.has_bias, problem_.adds, problem_.c_leading),
         std::tuple(alignment_of(a), alignment_of(b), alignment_of(c), alignment_of(y)));
     static std::mutex mutex;
-    static std::map<std::decay_t<decltype(key)>, cublasLtMatmulAlgo_t> known;
+    static std::map<std::decay_t<decltype(key)>, std::optional<cublasLtMatmulAlgo_t>> known;
     {
       const std::lock_guard lock(mutex);
       if (const auto found = known.find(key); found != known.end()) return found->second;
     }
-    const cublasLtMatmulAlgo_t algorithm = heuristic(a, b, c, y);
+    const std::optional<cublasLtMatmulAlgo_t> algorithm = heuristic(a, b, c, y);
     const std::lock_guard lock(mutex);
     return known.emplace(key, algorithm).first->second;
   }
 
-  cublasLtMatmulAlgo_t heuristic(const void* a, const void* b, const void* c, const void* y) {
+  std::optional<cublasLtMatmulAlgo_t> heuristic(const void* a, const void* b, const void* c,
+                                                const void* y) {
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(preference.address()), "cublasLtMatmulPreferenceCreate");
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -245,15 +277,12 @@ class Call {
               uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(static_cast<cublasLtHandle_t>(args_.context.blas_lt),
-                                         desc_.get(), b_.get(), a_.get(), c_.get(), y_.get(),
-                                         preference.get(), 1, &result, &found),
-          "cublasLtMatmulAlgoGetHeuristic");
-    const MatMulProblem& s = problem_.shape;
-    ORTM_CHECK(found > 0 && result.state == CUBLAS_STATUS_SUCCESS,
-               "[matmul] cuBLASLt must have an algorithm, but found none for ",
-               name_of(problem_.dtype), " [", s.rows, ", ", s.inner, "] x [", s.inner, ", ",
-               s.columns, "], batch ", s.batch);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        static_cast<cublasLtHandle_t>(args_.context.blas_lt), desc_.get(), b_.get(), a_.get(),
+        c_.get(), y_.get(), preference.get(), 1, &result, &found);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
     return result.algo;
   }
 
@@ -264,12 +293,26 @@ class Call {
   MatrixLayout a_, b_, c_, y_;
 };
 
+void run_fallback(const Prepared& prepared, const KernelArgs& args) {
+  const MatMulProblem& s = prepared.problem.shape;
+  const KernelDef* kernel = prepared.fallback.kernel;
+  ORTM_CHECK(kernel, "[matmul] cuBLASLt must have an algorithm, but found none for ",
+             name_of(prepared.problem.dtype), " [", s.rows, ", ", s.inner, "] x [", s.inner, ", ",
+             s.columns, "], batch ", s.batch);
+  kernel->run({.facts = args.facts,
+               .in = args.in,
+               .out = args.out,
+               .prepared = prepared.fallback.prepared.get(),
+               .context = args.context});
+}
+
 void matmul(const KernelArgs& args) {
   const auto& prepared = *static_cast<const Prepared*>(args.prepared);
   Call call(prepared, args);
   const auto element = static_cast<int64_t>(size_of(prepared.problem.dtype));
   for (const BlasOffsets& at : prepared.problem.shape.calls)
-    call.run({at.a * element, at.b * element, at.y * element});
+    if (!call.run({at.a * element, at.b * element, at.y * element}))
+      return run_fallback(prepared, args);
 }
 
 std::shared_ptr<const void> prepare_matmul(const StepFacts& facts) {
@@ -287,6 +330,8 @@ Reason matmul_unsupported(const StepFacts& facts) {
     if (facts.inputs[i].layout.sizes.empty()) return {};  // sizes are not known yet
     if (is_empty(facts.inputs[i])) return "an operand is empty";
   }
+  if (!facts.outputs[0].layout.sizes.empty() && matmul_problem(facts).batch > kMostBatch)
+    return "the batch is too large";
   return {};
 }
 
@@ -301,7 +346,7 @@ Reason gemm_unsupported(const StepFacts& facts) {
   if (c.sizes == y && y[0] != 1)
     return is_inner_contiguous(c) && c.strides[0] >= y[1] ? Reason()
                                                           : Reason("the addend is not row-major");
-  if (element_count(c.sizes) != y[1] || c.sizes.back() != y[1])
+  if (c.sizes.empty() || element_count(c.sizes) != y[1] || c.sizes.back() != y[1])
     return "the addend is neither a row nor of the result's size";
   if (c.sizes.back() != 1 && c.strides.back() != 1) return "the addend is strided";
   if (facts.node().attrs.number("beta", 1.0) != 1.0) return "a bias is not scaled";
