@@ -1,4 +1,5 @@
 // The compiled piece as a Python callable, and what can be asked about it.
+#include <ATen/Context.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -70,11 +71,16 @@ py::list call(CompiledPiece& piece, const py::args& args) {
   return results;
 }
 
-/// Kernels of the plan whose results may differ from run to run, each once.
+/// Kernels of the plan whose results may differ from run to run, each once; of torch's dispatcher,
+/// the operators. Under torch.use_deterministic_algorithms torch's kernels give the same bits or
+/// refuse.
 std::set<std::string> nondeterministic_kernels(const Plan& plan) {
   std::set<std::string> names;
+  const at::Context& flags = at::globalContext();
+  if (flags.deterministicAlgorithms() && !flags.deterministicAlgorithmsWarnOnly()) return names;
   for (const PlannedStep& step : plan.steps)
-    if (!step.kernel->deterministic) names.emplace(step.kernel->name);
+    if (!step.kernel->deterministic)
+      names.insert(step.facts.node().attrs.string("operator", std::string(step.kernel->name)));
   return names;
 }
 

@@ -164,6 +164,46 @@ def test_the_largest_batch_is_cublaslts(planned: Planned) -> None:
     assert "matmul_cublaslt" in text
 
 
+_VARYING: list[tuple[str, Callable[[Tensor, Tensor], Any], set[str]]] = [
+    ("cumsum", lambda x, i: x.cumprod(1).logcumsumexp(1), set()),
+    ("histc", lambda x, i: x.histc(4), {"aten.histc.default"}),
+    ("median", lambda x, i: x.median(1), {"aten.median.dim"}),
+    ("median-one", lambda x, i: x.median(), set()),
+    ("index_add", lambda x, i: x.index_add(1, i, x), {"aten.index_add.default"}),
+    ("prod", lambda x, i: x.scatter_reduce(1, i[None], x, "prod"), {"aten.scatter_reduce.two"}),
+    ("amax", lambda x, i: x.scatter_reduce(1, i[None], x, "amax"), set()),
+    ("put", lambda x, i: x.put(i, x[0], accumulate=True), {"aten.put.default"}),
+]
+
+
+def _varying(planned: Planned, compute: Callable[[Tensor, Tensor], Any]) -> set[str]:
+    def function(x: Tensor, y: Tensor) -> Any:
+        return compute(x, y.long())
+
+    plan_function(planned, function, [3, 4], [4])
+    return set(planned.pieces[0].facts()["nondeterministic_kernels"])
+
+
+@pytest.mark.parametrize(("compute", "expected"), [row[1:] for row in _VARYING])
+def test_operators_that_vary_from_run_to_run_are_named(
+    planned: Planned, compute: Callable[[Tensor, Tensor], Any], expected: set[str]
+) -> None:
+    assert _varying(planned, compute) == expected
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_deterministic_algorithms_do_not_vary(planned: Planned, warn_only: bool) -> None:
+    def both(x: Tensor, i: Tensor) -> Any:
+        return x.index_add(1, i, x), x.histc(4)
+
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        # Without a deterministic form torch refuses, or warns.
+        assert _varying(planned, both) == ({"aten.histc.default"} if warn_only else set())
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_flash_attention_keeps_the_state_of_its_generator(planned: Planned) -> None:
     def attention(x: Tensor, w: Tensor) -> Tensor:
         q = (x * w).bfloat16().expand(2, 2, 3, 4).repeat(1, 1, 1, 8)

@@ -12,6 +12,7 @@
 
 #include "kernels/aten/aten_views.h"
 #include "kernels/aten/library_probe.h"
+#include "kernels/aten/nondeterministic_operators.h"
 
 namespace ortmodule {
 namespace {
@@ -289,6 +290,27 @@ REGISTER_ATEN_KERNEL({.op = "ATen",
                       .layout = LayoutRule::Any,
                       .gives_results = true,
                       .inexact = true});
+
+/// Host-compiled kernels run torch's operators on the CPU, where they always give the same bits.
+Reason repeatable(const StepFacts& facts) {
+  if (!engine_device().is_cuda() || !varies_on_cuda(facts.node()))
+    return "the operator gives the same bits in every run";
+  return not_strided(facts);
+}
+
+REGISTER_KERNEL({.op = "ATen",
+                 .name = "dispatcher_nondeterministic",
+                 .device = Device::CUDA,
+                 .dtypes = kEveryType,
+                 .run = call_operator,
+                 .unsupported = repeatable,
+                 .library_bytes = operator_library_bytes,
+                 .output_strides = operator_strides,
+                 .prepare = prepare_call,
+                 .layout = LayoutRule::Any,
+                 .gives_results = true,
+                 .inexact = true,
+                 .deterministic = false});
 
 REGISTER_ATEN_KERNEL({.op = "ATen",
                       .name = "dispatcher_contiguous",
