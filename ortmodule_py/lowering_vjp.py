@@ -213,8 +213,8 @@ def joint_function(
     def function(*args: Any) -> list[Any]:
         given = dict(zip([*operands, *numbers], args, strict=False))
         grads = dict(zip(floats, args[len(given) :], strict=True))
-        # On this thread, whose modes do the recording: autograd gives the nodes of a GPU's tensors to
-        # a thread of that device, which there is none of without a GPU.
+        # On this thread, whose modes do the recording: autograd would hand the nodes of a GPU's
+        # tensors to that device's thread.
         with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
             for i in inputs:
                 given[operands[i]].requires_grad_()

@@ -102,8 +102,7 @@ RowResult scan_row(const T* scores, const Targets& targets, bool wants_sum) {
   return {static_cast<double>(max) + std::log(sum), weighted};
 }
 
-// --- strips of neighbouring columns
-// ---------------------------------------------------------------
+// --- strips of neighbouring columns --------------------------------------------------------------
 constexpr int64_t kStrip = 64;
 
 // out = exp(x - shift), column by column.
