@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -47,9 +47,9 @@ class FP16_Optimizer(torch.optim.Optimizer):
     `param_groups` and `state` are the optimizer's: groups hold masters, and learning rate schedulers
     take the wrapper. Parameters in float32 and float64 are updated in place, in their own type;
     gradients stay in the model as they are, the unscaled ones belong to the masters. A frozen
-    parameter has no master until it gets a gradient. A parameter that is used in several places of
-    the model has one. Where a parameter was changed from outside (`model.load_state_dict`), its
-    master is taken from it at the next step.
+    parameter has no master until it trains or a state with its master is loaded. A parameter that
+    is used in several places of the model has one. Where a parameter was changed from outside
+    (`model.load_state_dict`), its master is taken from it at the next step.
 
     Save `state_dict()` itself: the functions of `torch.distributed.checkpoint.state_dict` look for
     the model's own parameters in the groups and do not find masters.
@@ -147,12 +147,12 @@ class FP16_Optimizer(torch.optim.Optimizer):
         self._adopt()
 
     # ---- masters ---------------------------------------------------------------------------------
-    def _adopt(self) -> None:
-        """Puts masters in the place of the parameters that train and have none."""
+    def _adopt(self, trained: Collection[Tensor] = ()) -> None:
+        """Puts masters in the place of the parameters that train, or once did, and have none."""
         masters = {param: master for master, param in self._params.items()}
         for group in self.param_groups:
             for i, param in enumerate(group["params"]):
-                if param in self._params or not param.requires_grad:
+                if param in self._params or not (param.requires_grad or param in trained):
                     continue
                 if param not in masters:
                     masters[param] = self._new_master(param)
@@ -336,8 +336,11 @@ class FP16_Optimizer(torch.optim.Optimizer):
         from the model.
         """
         plain = {name: value for name, value in state_dict.items() if name != _STATE_KEY}
-        self.optimizer.load_state_dict(plain)
         own = state_dict.get(_STATE_KEY)
+        # With masters in their places, torch does not round the state to the parameters' type.
+        self._adopt(self._trained(own["masters"]) if own is not None else ())
+        self._follow_parameters()
+        self.optimizer.load_state_dict(plain)
         if own is None:
             for master, param in self._params.items():
                 master.copy_(param)
@@ -347,7 +350,18 @@ class FP16_Optimizer(torch.optim.Optimizer):
             for param, saved in zip(group["params"], masters, strict=True):
                 if saved is not None:
                     param.copy_(saved)
+                elif param in self._params:
+                    param.copy_(self._params[param])
         self._round_masters()
+
+    def _trained(self, saved_masters: list[list[Tensor | None]]) -> set[Tensor]:
+        """The parameters of which a state holds masters."""
+        return {
+            param
+            for group, masters in zip(self.param_groups, saved_masters, strict=False)
+            for param, saved in zip(group["params"], masters, strict=False)
+            if saved is not None
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("optimizer", "_scale", "overflow", "skipped_steps")

@@ -389,6 +389,49 @@ def test_state_from_before_is_kept() -> None:
     assert state["step"] == 1 and state["exp_avg"].dtype == torch.float32
 
 
+def test_what_was_frozen_follows_the_model() -> None:
+    model, other = Model(torch.bfloat16), Model(torch.bfloat16)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    for frozen in (model.first.bias, model.norm.bias):
+        frozen.requires_grad_(False)
+    optimizer = FP16_Optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    second = FP16_Optimizer(torch.optim.SGD(other.parameters(), lr=0.1))  # where all train
+    other.load_state_dict(model.state_dict())
+    second.load_state_dict(optimizer.state_dict())
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+    for p, master in zip(other.parameters(), second.master_params(), strict=True):
+        assert torch.equal(p.float(), master)
+
+
+@pytest.mark.parametrize("thaw", ["before the state", "after the state"])
+def test_what_is_frozen_when_a_state_is_loaded_keeps_it_exactly(thaw: str) -> None:
+    model = Model(torch.float16)
+    optimizer = FP16_Optimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
+    train(model, optimizer, range(3), torch.float16)
+    other = Model(torch.float16).requires_grad_(False)
+    second = FP16_Optimizer(torch.optim.AdamW(other.parameters()))
+    other.requires_grad_(thaw == "before the state")
+    other.load_state_dict(model.state_dict())
+    second.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    other.requires_grad_(True)
+    for both in ((model, optimizer), (other, second)):
+        train(*both, range(3, 6), torch.float16)
+    for p, q in zip(optimizer.master_params(), second.master_params(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_states_reach_parameters_with_other_memory() -> None:
+    model, other = Model(torch.float16), Model(torch.float16)
+    optimizers = [FP16_Optimizer(OPTIMIZERS["adamw"](m.parameters())) for m in (model, other)]
+    train(model, optimizers[0], range(2), torch.float16)
+    other.norm.weight.data = other.norm.weight.data.clone()
+    optimizers[1].load_state_dict(optimizers[0].state_dict())
+    assert torch.equal(other.norm.weight, model.norm.weight)
+
+
 @pytest.mark.parametrize("how", ["pickle", "deepcopy"])
 def test_copies_of_the_optimizer(how: str) -> None:
     model = Model(torch.float16)
