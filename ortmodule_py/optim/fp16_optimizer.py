@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -39,8 +40,8 @@ class FP16_Optimizer(torch.optim.Optimizer):
     Args:
         optimizer: any `torch.optim.Optimizer` of the model's parameters; use only the wrapper from
             then on. State that it already has is kept, in float32.
-        loss_scale: "dynamic" or a number; None means "dynamic" if there is a float16 parameter,
-            and 1 otherwise, as bfloat16 has float32's range.
+        loss_scale: "dynamic" or a number; None means "dynamic" once there is a float16 parameter,
+            and 1 before, as bfloat16 has float32's range.
         init_scale, growth_factor, backoff_factor, growth_interval, min_scale: of a dynamic scale,
             see `LossScale`.
 
@@ -78,22 +79,22 @@ class FP16_Optimizer(torch.optim.Optimizer):
             _refuse_arguments(unknown)
         self.optimizer = optimizer
         super().__setstate__({})  # hooks; there are no own groups
-        if loss_scale is None:
-            low = {p.dtype for group in self.param_groups for p in group["params"]}
-            loss_scale = "dynamic" if torch.float16 in low else 1.0
         if isinstance(loss_scale, str) and loss_scale != "dynamic":
             raise ValueError(
                 f'[FP16_Optimizer] loss_scale must be "dynamic" or a number, found {loss_scale!r}'
             )
-        dynamic = loss_scale == "dynamic"
-        self._scale = LossScale(
-            scale=init_scale if dynamic else float(loss_scale),
+        dynamic = LossScale(
+            scale=init_scale,
             growth_factor=growth_factor,
             backoff_factor=backoff_factor,
             growth_interval=growth_interval,
             min_scale=min_scale,
-            dynamic=dynamic,
         )
+        self._open_scale = dynamic if loss_scale is None else None  # taken for float16
+        self._scale = dynamic
+        if loss_scale != "dynamic":
+            fixed = 1.0 if loss_scale is None else float(loss_scale)
+            self._scale = replace(dynamic, scale=fixed, dynamic=False)
         self._params: dict[Tensor, Tensor] = {}  # of each master
         self._grads_scale: float | None = None  # of the gradients in the model, if from backward()
         self._unscaled = False  # whether the masters have these gradients
@@ -197,6 +198,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
     # ---- gradients -------------------------------------------------------------------------------
     def scale(self, loss: Tensor) -> Tensor:
         """The loss to call `backward` of, for training loops that do that themselves."""
+        self._choose_scale()
         if self._grads_scale not in (None, self.loss_scale):
             self._rescale_gradients(self.loss_scale / self._grads_scale)
         self._grads_scale, self._unscaled = self.loss_scale, False
@@ -353,6 +355,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
                 elif param in self._params:
                     param.copy_(self._params[param])
         self._round_masters()
+        self._choose_scale()
 
     def _trained(self, saved_masters: list[list[Tensor | None]]) -> set[Tensor]:
         """The parameters of which a state holds masters."""
@@ -364,7 +367,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("optimizer", "_scale", "overflow", "skipped_steps")
+        names = ("optimizer", "_scale", "_open_scale", "overflow", "skipped_steps")
         own = {name: getattr(self, name) for name in names}
         return own | {"_params": list(self._params.items())}
 

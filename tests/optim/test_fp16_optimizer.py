@@ -220,6 +220,30 @@ def test_unscaled_losses_are_refused() -> None:
     assert weight[0].item() == pytest.approx(1 - 0.1 * 0.125, rel=1e-3)
 
 
+def test_a_float16_parameter_makes_an_open_scale_dynamic() -> None:
+    def weight(dtype: torch.dtype) -> nn.Parameter:
+        return nn.Parameter(torch.ones(4, dtype=dtype))
+
+    for given, expected in ((None, 8.0), (1.0, 1.0), (2.0, 2.0)):
+        inner = torch.optim.SGD([weight(torch.bfloat16)], lr=0.1)
+        optimizer = FP16_Optimizer(inner, loss_scale=given, init_scale=8.0)
+        assert optimizer.loss_scale == (given or 1.0)
+        optimizer.add_param_group({"params": weight(torch.bfloat16)})
+        assert optimizer.loss_scale == (given or 1.0)
+        optimizer = copy.deepcopy(optimizer)
+        optimizer.add_param_group({"params": weight(torch.float16)})
+        assert optimizer.loss_scale == expected
+    model = nn.Linear(2, 2).bfloat16()
+    optimizer = FP16_Optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    model.half()
+    optimizer.backward(model(torch.ones(1, 2).half()).sum())
+    assert optimizer.loss_scale == 2.0**16
+    optimizer.load_state_dict(
+        FP16_Optimizer(torch.optim.SGD(nn.Linear(2, 2).bfloat16().parameters())).state_dict()
+    )
+    assert optimizer.loss_scale == 2.0**16  # a state from bfloat16 does not take it away
+
+
 def test_gradients_of_several_scales_accumulate() -> None:
     weight = nn.Parameter(torch.ones(4, dtype=torch.float16))
     sgd = torch.optim.SGD([weight], lr=0.0)
