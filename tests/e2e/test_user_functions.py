@@ -109,3 +109,37 @@ def test_plans_of_a_function_with_two_outputs(level: str, monkeypatch: pytest.Mo
         runner(x).backward()
     torch.testing.assert_close(ours.module.p.grad, eager.p.grad)
     torch.testing.assert_close(ours.module.fc.weight.grad, eager.fc.weight.grad)
+
+
+_counted_calls: list[tuple[int, ...]] = []
+
+
+@torch.library.custom_op("ortmodule_tests::counted", mutates_args=())
+def counted(x: Tensor) -> Tensor:
+    """Leaves a trace of each call, as an operator that logs or counts does."""
+    _counted_calls.append(tuple(x.shape))
+    return x * 2
+
+
+counted.register_fake(torch.empty_like)
+counted.register_autograd(lambda ctx, grad: grad * 2)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = counted(self.fc(x)).relu()
+        return y
+
+
+def test_an_operator_of_the_users_runs_once_a_step() -> None:
+    """Making a plan does not call it."""
+    model = ORTModule(Counting())
+    _counted_calls.clear()
+    for rows in (2, 3, 3):
+        model(torch.ones(rows, 4)).sum().backward()
+    assert _counted_calls == [(2, 4), (3, 4), (3, 4)]
+    assert last_run_report(model)["compiled"]

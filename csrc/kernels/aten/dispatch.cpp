@@ -241,10 +241,16 @@ bool demands_contiguous(const StepFacts& facts) {
   return facts.node().attrs.string("operator", "").starts_with("aten.native_group_norm");
 }
 
+/// What others registered may do more than compute results, so that it is not called to measure it.
+bool is_of_torch(const StepFacts& facts) {
+  const std::string name = facts.node().attrs.string("operator", "");
+  return name.starts_with("aten.") || name.starts_with("prims.");
+}
+
 /// What an operator allocates inside follows from its operands' layouts, unless it draws numbers or
 /// reads indices, which zeros are no example of.
 size_t operator_library_bytes(const StepFacts& facts) {
-  if (facts.node().attrs.has("random")) return noted_library_bytes(facts);
+  if (facts.node().attrs.has("random") || !is_of_torch(facts)) return noted_library_bytes(facts);
   for (const OperandFacts& operand : facts.inputs)
     if (operand.dtype != DType::Undefined && !kAllFloats.contains(operand.dtype) &&
         operand.dtype != DType::Bool)
