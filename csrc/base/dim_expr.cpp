@@ -9,16 +9,43 @@
 namespace ortmodule {
 namespace {
 
+constexpr int kMostNested = 2000;         // levels of a text: each takes stack to read
+constexpr int kMostOperations = 1000;     // in a text: their operands lie within each other
+constexpr size_t kMostProducts = 10'000;  // of terms, in one multiplication
+
+// Texts come from files: what no size can be is an error, not undefined.
+int64_t checked_add(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  ORTM_CHECK(!__builtin_add_overflow(a, b, &sum), "[shape] a size must fit 64 bits, but found ", a,
+             " + ", b);
+  return sum;
+}
+
+int64_t checked_multiply(int64_t a, int64_t b) {
+  int64_t product = 0;
+  ORTM_CHECK(!__builtin_mul_overflow(a, b, &product), "[shape] a size must fit 64 bits, but found ",
+             a, " * ", b);
+  return product;
+}
+
 int64_t floor_div_value(int64_t a, int64_t b) {
   ORTM_CHECK(b != 0, "[shape] division by zero in a size expression");
+  if (b == -1) return checked_multiply(a, b);  // the processor traps on the least number / -1
   const int64_t q = a / b;
   return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
+}
+
+int64_t mod_value(int64_t a, int64_t b) {
+  ORTM_CHECK(b != 0, "[shape] division by zero in a size expression");
+  if (b == -1) return 0;
+  const int64_t rest = a % b;
+  return rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest;
 }
 
 int64_t apply(DimAtom::Kind kind, int64_t a, int64_t b) {
   switch (kind) {
     case DimAtom::Kind::FloorDiv: return floor_div_value(a, b);
-    case DimAtom::Kind::Mod: return a - floor_div_value(a, b) * b;
+    case DimAtom::Kind::Mod: return mod_value(a, b);
     case DimAtom::Kind::Max: return std::max(a, b);
     case DimAtom::Kind::Min: return std::min(a, b);
     case DimAtom::Kind::Symbol: break;
@@ -43,6 +70,7 @@ class DimParser {
 
  private:
   DimExpr sum() {
+    const Level level(*this);
     DimExpr left = product();
     for (;;) {
       if (eat("+")) {
@@ -59,10 +87,12 @@ class DimParser {
     DimExpr left = unary();
     for (;;) {
       if (eat("//")) {
+        note_operation();
         left = DimExpr::floor_div(left, unary());
       } else if (eat("*")) {
         left = left * unary();
       } else if (eat("%")) {
+        note_operation();
         left = DimExpr::mod(left, unary());
       } else {
         return left;
@@ -71,6 +101,7 @@ class DimParser {
   }
 
   DimExpr unary() {
+    const Level level(*this);
     if (eat("-")) {
       if (at_ < text_.size() && is_digit(text_[at_])) return number(true);
       return DimExpr(0) - unary();
@@ -86,6 +117,7 @@ class DimParser {
     if (is_digit(text_[at_])) return number(false);
     const std::string name = identifier();
     if (name == "max" || name == "min") {
+      note_operation();
       expect("(");
       DimExpr a = sum();
       expect(",");
@@ -134,8 +166,27 @@ class DimParser {
                text_.substr(at_), "' in '", text_, "'");
   }
 
+  void note_operation() {
+    ORTM_CHECK(++operations_ <= kMostOperations, "[shape] a size expression must have at most ",
+               kMostOperations, " of //, %, max and min, but found more");
+  }
+
+  // One step deeper into the text for as long as it lives.
+  struct Level {
+    explicit Level(DimParser& parser) : parser(parser) {
+      ORTM_CHECK(++parser.nested_ <= kMostNested, "[shape] a size expression must be at most ",
+                 kMostNested / 2, " parentheses deep, but found more");
+    }
+    ~Level() { --parser.nested_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+    DimParser& parser;
+  };
+
   std::string_view text_;
   size_t at_ = 0;
+  int nested_ = 0;
+  int operations_ = 0;
 };
 
 std::string atom_text(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
@@ -194,7 +245,7 @@ DimExpr DimExpr::from_terms(std::vector<Term> terms) {
     if (same == merged.end()) {
       merged.emplace_back(k, std::move(term));
     } else {
-      same->second.coefficient += term.coefficient;
+      same->second.coefficient = checked_add(same->second.coefficient, term.coefficient);
     }
   }
   std::erase_if(merged, [](const auto& m) { return m.second.coefficient == 0; });
@@ -216,7 +267,7 @@ DimExpr DimExpr::from_terms(std::vector<Term> terms) {
       text += c < 0 ? " - " : " + ";
     else if (c < 0)
       text += "-";
-    const int64_t magnitude = c < 0 ? -c : c;
+    const uint64_t magnitude = c < 0 ? -static_cast<uint64_t>(c) : static_cast<uint64_t>(c);
     if (k.empty())
       text += std::to_string(magnitude);
     else
@@ -310,13 +361,13 @@ int64_t DimExpr::evaluate(const SymbolValues& values) const {
       if (atom->kind == DimAtom::Kind::Symbol) {
         const int64_t* bound = values.find(atom->symbol);
         ORTM_CHECK(bound, "[shape] dimension ", atom->symbol, " must be the size of an input");
-        product *= *bound;
+        product = checked_multiply(product, *bound);
       } else {
-        product *= apply(atom->kind, atom->operands[0].evaluate(values),
-                         atom->operands[1].evaluate(values));
+        product = checked_multiply(product, apply(atom->kind, atom->operands[0].evaluate(values),
+                                                  atom->operands[1].evaluate(values)));
       }
     }
-    total += product;
+    total = checked_add(total, product);
   }
   return total;
 }
@@ -362,7 +413,7 @@ const std::string& DimExpr::text() const {
 }
 
 DimExpr operator+(const DimExpr& a, const DimExpr& b) {
-  if (a.constant_ && b.constant_) return DimExpr(a.value_ + b.value_);
+  if (a.constant_ && b.constant_) return DimExpr(checked_add(a.value_, b.value_));
   std::vector<DimExpr::Term> terms = a.terms();
   for (auto& term : b.terms()) terms.push_back(term);
   return DimExpr::from_terms(std::move(terms));
@@ -371,12 +422,16 @@ DimExpr operator+(const DimExpr& a, const DimExpr& b) {
 DimExpr operator-(const DimExpr& a, const DimExpr& b) { return a + DimExpr(-1) * b; }
 
 DimExpr operator*(const DimExpr& a, const DimExpr& b) {
-  if (a.constant_ && b.constant_) return DimExpr(a.value_ * b.value_);
+  if (a.constant_ && b.constant_) return DimExpr(checked_multiply(a.value_, b.value_));
+  const std::vector<DimExpr::Term> of_a = a.terms();
+  const std::vector<DimExpr::Term> of_b = b.terms();
+  ORTM_CHECK(of_a.size() * of_b.size() <= kMostProducts, "[shape] a size must be at most ",
+             kMostProducts, " terms, but found ", of_a.size() * of_b.size());
   std::vector<DimExpr::Term> terms;
-  for (const auto& left : a.terms())
-    for (const auto& right : b.terms()) {
+  for (const auto& left : of_a)
+    for (const auto& right : of_b) {
       DimExpr::Term term;
-      term.coefficient = left.coefficient * right.coefficient;
+      term.coefficient = checked_multiply(left.coefficient, right.coefficient);
       term.atoms = left.atoms;
       term.atoms.insert(term.atoms.end(), right.atoms.begin(), right.atoms.end());
       std::sort(term.atoms.begin(), term.atoms.end(),

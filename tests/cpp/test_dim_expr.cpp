@@ -80,6 +80,35 @@ TEST(DimExpr, RefusesBadText) {
     EXPECT_THROW(parse(text), Error) << text;
 }
 
+TEST(DimExpr, RefusesWhatDoesNotFit64Bits) {
+  for (const char* text :
+       {"-9223372036854775808//-1", "9223372036854775807 + 1", "9223372036854775807*2*n",
+        "9223372036854775807*n + n", "-9223372036854775808 - 1"})
+    EXPECT_THROW(parse(text), Error) << text;
+  EXPECT_EQ(parse("-9223372036854775808 % -1").value(), 0);
+  EXPECT_EQ(parse("-9223372036854775808 % 3").value(), 1);
+  EXPECT_EQ(parse("-9223372036854775808*n").text(), "-9223372036854775808*n");
+  SymbolValues values;
+  values.bind("n", std::numeric_limits<int64_t>::max());
+  for (const char* text : {"n*n", "n + n", "n//(0 - n) - n - n"})
+    EXPECT_THROW(parse(text).evaluate(values), Error) << text;
+}
+
+TEST(DimExpr, RefusesWhatIsTooDeep) {
+  const size_t many = 200'000;
+  EXPECT_THROW(parse(std::string(many, '(')), Error);
+  EXPECT_THROW(parse(std::string(many, '-') + "n"), Error);
+  std::string divided = "n";
+  std::string multiplied = "(a + b)";
+  for (size_t i = 0; i < 5000; ++i) divided += "//2";
+  for (char c = 'c'; c < 'z'; ++c) multiplied += str("*(", c, " + ", c, c, ")");
+  EXPECT_THROW(parse(divided), Error);
+  EXPECT_THROW(parse(multiplied), Error);
+  DimExpr halved = DimExpr::symbol("n");
+  for (int i = 0; i < 200; ++i) halved = DimExpr::floor_div(halved + 1, 2);
+  EXPECT_EQ(parse(halved.text()), halved);
+}
+
 TEST(DimExpr, ProductOfDims) {
   EXPECT_EQ(product({2, DimExpr::symbol("n"), 3}), 6 * DimExpr::symbol("n"));
   EXPECT_EQ(product({}), DimExpr(1));
