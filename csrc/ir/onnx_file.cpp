@@ -291,10 +291,7 @@ OnnxValue read_value(const onnx::ValueInfoProto& from) {
   return value;
 }
 
-OnnxModel from_proto(const onnx::ModelProto& proto) {
-  OnnxModel model;
-  const auto& graph = proto.graph();
-  model.name = graph.name();
+void read_graph(const onnx::GraphProto& graph, OnnxModel& model) {
   for (const auto& node : graph.node()) model.nodes.push_back(read_node(node));
   for (const auto& value : graph.input()) model.inputs.push_back(read_value(value));
   for (const auto& value : graph.output()) model.outputs.push_back(read_value(value));
@@ -305,12 +302,19 @@ OnnxModel from_proto(const onnx::ModelProto& proto) {
                                   {tensor.dims().begin(), tensor.dims().end()},
                                   nullptr,
                                   0});
+}
+
+OnnxModel from_proto(const onnx::ModelProto& proto) {
+  OnnxModel model;
+  model.name = proto.graph().name();
   for (auto& [key, value] : read_metadata(proto.metadata_props())) {
     if (key == kFingerprint)
-      model.intact = value == fingerprint(graph);
+      model.intact = value == fingerprint(proto.graph());
     else
       model.metadata.emplace_back(key, value);
   }
+  // A graph that others wrote may say what has no meaning here.
+  if (model.intact) read_graph(proto.graph(), model);
   return model;
 }
 

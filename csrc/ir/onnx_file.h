@@ -62,7 +62,7 @@ struct OnnxModel {
   std::vector<OnnxValue> values;  // types of what nodes compute
   std::vector<OnnxInitializer> initializers;
   OnnxMetadata metadata;
-  /// After reading: the nodes are as they were written by us.
+  /// After reading: the graph is as it was written by us; one that is not is left unread.
   bool intact = false;
 };
 

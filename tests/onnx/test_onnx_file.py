@@ -542,3 +542,38 @@ def test_edited_and_foreign_files_are_refused(path):
         _C.load_onnx(str(path))
     with pytest.raises(Exception, match="cannot be read"):
         _C.load_onnx(str(path / "missing"))
+
+
+def foreign_file(path, dim, **metadata):
+    """A file with one size that is the text `dim`, as another writer would make it."""
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [dim])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [dim])
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out]))
+    onnx.helper.set_model_props(model, metadata)
+    path.write_bytes(model.SerializeToString())
+    return str(path)
+
+
+HOSTILE_SIZES = ["batch size", "-9223372036854775808//-1", "(" * 200_000]
+
+
+@pytest.mark.parametrize("dim", HOSTILE_SIZES, ids=["words", "division", "depth"])
+def test_files_of_others(path, dim):
+    with pytest.raises(_C.ORTModuleError, match="must be written by ortmodule_py"):
+        _C.load_onnx(foreign_file(path, dim))
+    graph = {"ortmodule.graph": "g (x: f32[4]) => (x)", "ortmodule.fingerprint": "1"}
+    with pytest.raises(_C.ORTModuleError, match="graph was edited"):
+        _C.load_onnx(foreign_file(path, dim, **graph))
+
+
+@pytest.mark.parametrize("dim", HOSTILE_SIZES, ids=["words", "division", "depth"])
+def test_a_signature_with_sizes_that_are_none(path, dim):
+    """The text in the metadata is not part of the fingerprint."""
+    save("g (x: f32[4]) => (y) { y = Relu (x) }", path)
+    model = onnx.load(str(path))
+    (entry,) = (e for e in model.metadata_props if e.key == "ortmodule.graph")
+    entry.value = entry.value.replace("[4]", f"[{dim}]")
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(_C.ORTModuleError):
+        _C.load_onnx(str(path))
