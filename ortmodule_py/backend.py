@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import _C, dynamo_bools, dynamo_counters, dynamo_floats, progress
+from . import _C, dynamo_bools, dynamo_collectives, dynamo_counters, dynamo_floats, progress
 from .capture import CannotLower, lower
 from .devices import piece_device
 from .fixed_sizes import FixedSizes
@@ -503,6 +503,7 @@ def compiler_of(backend: Any) -> Compiler | None:
 dynamo_floats.install(compiler_of)
 dynamo_bools.install(compiler_of)
 dynamo_counters.install(compiler_of)
+dynamo_collectives.install(compiler_of)
 
 
 _CAPTURES_PER_FUNCTION = 256

@@ -36,6 +36,8 @@ _PUTS_BACK = {
 _LEFT_TO_EAGER = {
     "aten.as_strided": "reads memory by strides, whatever lies there",
     "aten.rrelu_with_noise": "draws into an operand that its gradient reads",
+    "_c10d": "is a collective, whose result is there when it has been waited for",
+    "c10d": "is a collective, whose result is there when it has been waited for",
 }
 _DIFFERENTIABLE_OUTPUTS = {
     # The other outputs are statistics, which eager writes to buffers behind autograd's back.
