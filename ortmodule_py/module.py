@@ -35,7 +35,7 @@ from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, step_pieces, step_table
 from .memory_stats import MemoryStatsPrinter
 from .messages import DEVINFO, module_logger
-from .onnx_files import save_stages
+from .onnx_files import saver
 from .options import DebugOptions, EngineOptions, LogLevel
 from .outputs import by_name, parameters_behind, requested_outputs, with_outputs
 from .progress import Progress
@@ -148,7 +148,7 @@ class ORTModule(nn.Module):
             p.grad is not None for p in module.parameters()
         )
         if own["_debug_options"].save_onnx:
-            own["_compiler"].on_piece = _saver(module, own["_debug_options"])
+            own["_compiler"].on_piece = saver(module, own["_debug_options"], own["_logger"])
         own["_memory_stats"] = None
         if own["_engine_options"].print_memory_stats:
             own["_memory_stats"] = MemoryStatsPrinter(module, own["_logger"])
@@ -467,15 +467,6 @@ class ORTModule(nn.Module):
         raise NotImplementedError(
             "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
         )
-
-
-def _saver(module: nn.Module, options: DebugOptions) -> Callable[[Any], None]:
-    """Dynamo keeps the compiler and with it this function, which must not keep the wrapper."""
-
-    def save(piece: Any) -> None:
-        save_stages(piece, module, options.save_path, options.onnx_prefix)
-
-    return save
 
 
 def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:

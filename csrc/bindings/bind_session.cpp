@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "bindings/engine.h"
@@ -143,6 +145,27 @@ std::shared_ptr<Graph> stage_graph(CompiledPiece& piece, const std::string& stag
   return session.lowered().graph->clone();
 }
 
+/// Parameters and buffers whose data a file can hold: their sizes are numbers.
+std::vector<std::string> weight_names(CompiledPiece& piece) {
+  std::vector<std::string> names;
+  for (const GraphInput& input : piece.session().exported_graph().inputs()) {
+    const Dims& dims = input.value->dims;
+    if ((input.kind == InputKind::Parameter || input.kind == InputKind::Buffer) &&
+        std::all_of(dims.begin(), dims.end(), [](const DimExpr& d) { return d.is_constant(); }))
+      names.push_back(input.value->name);
+  }
+  return names;
+}
+
+std::map<std::string, at::Tensor> constants_by_name(CompiledPiece& piece) {
+  std::map<std::string, at::Tensor> constants;
+  size_t next = 0;
+  for (const GraphInput& input : piece.session().exported_graph().inputs())
+    if (input.kind == InputKind::Constant)
+      constants[input.value->name] = piece.constants().at(next++);
+  return constants;
+}
+
 std::string stage_text(CompiledPiece& piece, const std::string& stage) {
   const Session& session = piece.session();
   const PrintOptions options{true, true};
@@ -232,6 +255,9 @@ void init_session(py::module_& m) {
             return names;
           },
           "Names of the graph's inputs, in order.")
+      .def("weight_names", &weight_names,
+           "Names of the inputs that are parameters or buffers of fixed sizes.")
+      .def("constants", &constants_by_name, "Tensors that the program closed over, by input name.")
       .def("text", &stage_text, py::arg("stage"), "A stage's printed form.");
 }
 

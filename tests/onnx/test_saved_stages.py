@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ortmodule_py import DebugOptions, ORTModule
+from ortmodule_py import DebugOptions, ORTModule, last_run_report
 from tests.e2e.difficult_model import Block
 
 
@@ -65,3 +65,107 @@ def test_eval_graph_runs_in_stock_onnxruntime(tmp_path: Path) -> None:
 def test_prefix_is_needed() -> None:
     with pytest.raises(ValueError, match="onnx_prefix"):
         DebugOptions(save_onnx=True)
+
+
+class Picked(nn.Module):
+    """The list of columns is a constant of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)[:, [0, 2]] + torch.tensor([1.0, -1.0])
+
+
+class Tied(nn.Module):
+    """One weight under two names, of which the second runs first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.a.weight = self.b.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(self.b(x).relu())
+
+
+@pytest.mark.parametrize("kind", [Picked, Tied])
+def test_all_data_of_a_piece_are_saved(kind: type[nn.Module], tmp_path: Path) -> None:
+    original = kind()
+    model = ORTModule(
+        original, DebugOptions(save_onnx=True, onnx_prefix="m", save_path=str(tmp_path))
+    )
+    x = torch.randn(3, 4)
+    model(x).sum().backward()
+    with torch.no_grad():
+        want = model.eval()(x)
+    for stage in ("torch_exported_training", "optimized_pre_grad_training"):
+        graph = onnx.load(str(tmp_path / f"m_{stage}.onnx")).graph
+        assert [value.name for value in graph.input] == ["x"], stage
+    session = onnxruntime.InferenceSession(str(tmp_path / "m_torch_exported_inference.onnx"))
+    (got,) = session.run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
+    if kind is Picked:
+        joint = onnx.load(str(tmp_path / "m_optimized_training.onnx")).graph
+        stored = {value.name for value in joint.initializer}
+        assert stored and stored.isdisjoint(value.name for value in joint.input)
+
+
+def test_bfloat16_weights_are_saved(tmp_path: Path) -> None:
+    original = nn.Linear(4, 3).bfloat16()
+    model = ORTModule(
+        original, DebugOptions(save_onnx=True, onnx_prefix="m", save_path=str(tmp_path))
+    )
+    model(torch.randn(2, 4).bfloat16()).sum().backward()
+    graph = onnx.load(str(tmp_path / "m_torch_exported_training.onnx")).graph
+    stored = {value.name: value for value in graph.initializer}
+    assert set(stored) == {"weight", "bias"}
+    assert stored["weight"].data_type == onnx.TensorProto.BFLOAT16
+    bits = np.frombuffer(stored["weight"].raw_data, np.int16).reshape(3, 4)
+    np.testing.assert_array_equal(bits, original.weight.detach().view(torch.int16).numpy())
+
+
+class WithOddTensors(nn.Module):
+    """Some of its tensors have no data, or data that ONNX does not know; none is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.lazy = nn.LazyLinear(4)
+        self.register_buffer("scale", torch.ones(4).to(torch.float8_e4m3fn))
+        self.register_buffer("sparse", torch.eye(4).to_sparse())
+        self.register_buffer("absent", torch.ones(4, device="meta"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+
+def test_tensors_that_no_piece_takes_do_not_matter(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = ORTModule(
+        WithOddTensors(), DebugOptions(save_onnx=True, onnx_prefix="m", save_path=str(tmp_path))
+    )
+    model(torch.randn(2, 4)).sum().backward()
+    assert last_run_report(model)["compiled"]
+    assert len(_names(tmp_path)) == 4 and "not saved" not in capfd.readouterr().err
+    assert model.fc.weight.grad is not None
+
+
+def test_training_goes_on_where_no_file_can_be_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    model = ORTModule(
+        nn.Linear(4, 4), DebugOptions(save_onnx=True, onnx_prefix="m", save_path=str(folder))
+    )
+    folder.rmdir()
+    x = torch.randn(2, 4)
+    model(x).sum().backward()
+    with torch.no_grad():
+        model.eval()(x)
+    report = last_run_report(model)
+    assert report["compiled"] and report["captures"] == 2, report
+    assert capfd.readouterr().err.count("graphs are not saved: [onnx]") == 1
