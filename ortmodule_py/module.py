@@ -75,7 +75,8 @@ _DELEGATED = (
     "register_parameter",
     "zero_grad",
 )
-# What a module around the wrapper reads of it to load its state, and `torch.func` to replace it.
+# What a module around the wrapper reads of it to load its state, and `torch.func` to replace it. The
+# original may replace it, so that the wrapper has none of its own.
 _SHARED = (
     "_parameters",
     "_buffers",
@@ -170,7 +171,8 @@ class ORTModule(nn.Module):
         object.__setattr__(self, "__class__", class_like(self._base, type(module)))
         for name in _DELEGATED:
             own[name] = getattr(module, name)
-        own.update((name, module.__dict__[name]) for name in _SHARED if name in module.__dict__)
+        for name in _SHARED:
+            own.pop(name, None)
 
     def _check_devices(self, module: nn.Module) -> None:
         """Says where the module cannot run; it may still be moved before it does."""
