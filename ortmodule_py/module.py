@@ -42,7 +42,14 @@ from .progress import Progress
 from .report import RunReport, banner
 from .variables import report_environment
 from .verifier import Verifier
-from .wrapper_class import Forward, class_like, is_own_forward, own_state
+from .wrapper_class import (
+    Forward,
+    assign_class,
+    is_own_forward,
+    own_state,
+    put_class,
+    refuse_to_shard,
+)
 
 _numbers = itertools.count()
 
@@ -168,7 +175,7 @@ class ORTModule(nn.Module):
         own["__signature__"] = inspect.signature(module.forward)
         own["_base"] = own.get("_base", type(self))
         own["forward"] = Forward(self)
-        object.__setattr__(self, "__class__", class_like(self._base, type(module)))
+        put_class(self)
         for name in _DELEGATED:
             own[name] = getattr(module, name)
         for name in _SHARED:
@@ -388,6 +395,8 @@ class ORTModule(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if is_own_forward(self, value):
             self.__dict__[name] = Forward(self)
+        elif name == "__class__":
+            assign_class(self, value)
         elif name in self.__dict__:
             self.__dict__[name] = value
         else:
@@ -464,6 +473,11 @@ class ORTModule(nn.Module):
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """Add a submodule to the original."""
         self._original.add_module(name, module)
+
+    def register_forward_pre_hook(self, hook: Any, **kwargs: Any) -> Any:
+        """A hook of the wrapper's own."""
+        refuse_to_shard(hook)
+        return super().register_forward_pre_hook(hook, **kwargs)
 
     def _replicate_for_data_parallel(self) -> Any:
         raise NotImplementedError(

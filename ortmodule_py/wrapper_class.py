@@ -6,6 +6,7 @@ Some libraries look at the class of a model, not at the model, for what it takes
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import types
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.nn.utils import parametrize
 
 # Methods that give the module back: where the original's class has its own, that is what runs.
 _GIVE_BACK = (
@@ -65,6 +67,74 @@ def class_like(base: type[Any], original: type[nn.Module]) -> type[Any]:
             members[method] = _giving_back(method, getattr(original, method))
     known[base] = type(name, (base,), members)
     return known[base]
+
+
+def put_class(model: Any) -> None:
+    """Give a wrapper the class that suits its original."""
+    cls = class_like(model._base, type(model._original))
+    if parametrize.is_parametrized(model._original):
+        cls = _showing_the_original(cls)
+    _set_type(model, cls)
+
+
+def assign_class(model: Any, given: type[Any]) -> None:
+    """`model.__class__ = given`: what parametrizations put into a class of theirs is for the original.
+
+    From then on `model.__class__` is the original's, to which they add properties, and which they
+    take back.
+
+    Raises:
+        TypeError: `given` is made of the wrapper's class by something that does more than that.
+    """
+    original, own = model._original, type(model)
+    if not issubclass(given, model._base):
+        original.__class__ = given
+        put_class(model)
+        return
+    if given.__bases__ != (own,):
+        raise TypeError(
+            f"[ORTModule] its class must stay {own.__name__}, but found that it is to become "
+            f"{given.__name__}; do this to the original module, before it is wrapped"
+        )
+    members = {k: v for k, v in vars(given).items() if k not in ("__dict__", "__weakref__")}
+    if not hasattr(type(original), "__deepcopy__"):
+        members.setdefault("__deepcopy__", _plain_copy)  # the wrapper's class has its own
+    name = given.__name__.replace(own.__name__, type(original).__name__)
+    original.__class__ = type(name, (type(original),), members)
+    _set_type(model, _showing_the_original(class_like(model._base, type(original))))
+
+
+def refuse_to_shard(hook: object) -> None:
+    """Raise where `fully_shard` registers its first hook: later it has cut the parameters apart.
+
+    It looks for modules among `modules()`, where it finds the original, not the wrapper.
+    """
+    owner = type(getattr(hook, "__self__", None))
+    if owner.__module__.startswith("torch.distributed.fsdp."):
+        raise NotImplementedError(
+            "[ORTModule] fully_shard must be given the original module, before it is wrapped, but "
+            "found that it was given the wrapper"
+        )
+
+
+def _showing_the_original(cls: type[Any]) -> type[Any]:
+    shown = property(lambda model: type(model._original))
+    # Asked by `pickle`, which would take it from the class that is shown.
+    members = {"__class__": shown, "__reduce_ex__": lambda model, protocol: model.__reduce__()}
+    return type(cls.__name__, (cls,), members | {"__module__": cls.__module__})
+
+
+def _set_type(model: Any, cls: type[Any]) -> None:
+    vars(object)["__class__"].__set__(model, cls)  # whatever `__class__` is in its class
+
+
+def _plain_copy(module: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy of a module whose class allows copies, but not to be pickled."""
+    cls: Any = type(module)
+    copied = cls.__new__(cls)
+    memo[id(module)] = copied
+    copied.__dict__ = copy.deepcopy(module.__dict__, memo)
+    return copied
 
 
 def _giving_back(name: str, of_original: Callable[..., Any]) -> Callable[..., Any]:
