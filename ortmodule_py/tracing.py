@@ -95,8 +95,16 @@ def _preservable_composites() -> tuple[Any, ...]:
 
 def preserved_composites(known: Callable[[str], bool]) -> list[Any]:
     """Composite operators that are known stay whole; the others decompose into parts that have rules."""
-    return [op for op in _preservable_composites() if op not in _MAY_ALIAS and known(str(op))]
+    return [
+        op
+        for op in _preservable_composites()
+        if op not in _MAY_ALIAS and (op in _CHOOSE_BY_GRADIENT or known(str(op)))
+    ]
 
+
+# On CUDA their parts leave out what backward needs unless a gradient is recorded, and pieces are
+# traced without: only the trace of the gradient may open them.
+_CHOOSE_BY_GRADIENT = (torch.ops.aten.scaled_dot_product_attention.default,)
 
 # Gives back its operand where the type is the same, whatever its schema says.
 _MAY_ALIAS = (torch.ops.aten.type_as.default,)

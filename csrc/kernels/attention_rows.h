@@ -1,5 +1,5 @@
 // What the row kernels of ScaledDotProductAttention (AttentionProbabilities, AttentionScoresGrad;
-// see cpu/attention_rows.cpp) share on all devices.
+// see cpu/attention_rows.cpp) share.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,8 @@
 // y = dropout(softmax(scale q k' + mask)) v over heads, without the L x S matrix as a whole:
 // neither forward nor backward keeps it, since its rows are computed again from q and k and its
 // dropout from the run's Philox stream (Dao et al., "FlashAttention", 2022, with rows in one
-// piece). Attention without dropout stays torch's own operator, which has such kernels.
+// piece). Attention without dropout, and all of it on CUDA, stays torch's own operator, which has
+// such kernels there.
 #include <cmath>
 
 #include "ops/infer_rules.h"

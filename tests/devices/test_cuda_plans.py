@@ -204,6 +204,19 @@ def test_deterministic_algorithms_do_not_vary(planned: Planned, warn_only: bool)
         torch.use_deterministic_algorithms(False)
 
 
+def test_attention_with_dropout_is_torchs(planned: Planned) -> None:
+    """Our own walks over strips from the host: thousands of launches where torch has one."""
+
+    def attention(q: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+
+    text = plan_function(planned, attention, [2, 3, 8, 16])
+    assert "dispatcher" in text and "attention_aten" not in text
+    joint = planned.pieces[0].text("joint")
+    # Pinned: what draws from torch's generator is never recomputed.
+    assert "aten.scaled_dot_product_attention.default" in joint and "random=1" in joint
+
+
 def test_flash_attention_keeps_the_state_of_its_generator(planned: Planned) -> None:
     def attention(x: Tensor, w: Tensor) -> Tensor:
         q = (x * w).bfloat16().expand(2, 2, 3, 4).repeat(1, 1, 1, 8)

@@ -12,6 +12,8 @@ from torch import nn
 import ortmodule_py
 from ortmodule_py import _C, ORTModule, ORTModuleError, devices
 from ortmodule_py.graph_builder import CannotLower
+from tests.ops import harness, scaled_dot_product_attention
+from tests.ops.case import Case
 
 CPU_BUILD = not _C.build_info()["cuda"]
 cpu_build = pytest.mark.skipif(not CPU_BUILD, reason="this build has CUDA kernels")
@@ -138,6 +140,21 @@ def test_every_call_of_torch_is_there_for_both_devices() -> None:
         for device in ("cpu", "cuda")
     }
     assert on["cuda"] >= {"matmul_aten", "conv_aten", "conv_grad_aten", "batch_norm_aten"}
-    # Its strips of rows are made for a processor's caches.
-    assert on["cpu"] - on["cuda"] <= {"attention_aten", "attention_grad_aten"}
+    # Torch's own attention has dropout in fused kernels on CUDA alone.
+    assert on["cpu"] - on["cuda"] == {"attention_aten", "attention_grad_aten"}
     assert on["cuda"] <= on["cpu"]
+
+
+_DROPPING = [case for case in scaled_dot_product_attention.cases() if "-dropout" in case.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", _DROPPING, ids=lambda case: case.name)
+def test_attention_with_dropout_for_cuda(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph made for a GPU leaves it to torch, with torch's gradients, that of a mask among them; run
+    on the CPU."""
+    monkeypatch.setattr(harness, "device_kind", lambda: "cuda")
+    arguments = harness.with_leaves(case, harness.Arguments.of(case, harness.SIZE))
+    compiled = harness.compile_fixed(case, arguments)
+    assert case.contains not in compiled.piece.text("joint")
+    harness.check_run(case, compiled, arguments, harness.SIZE)

@@ -86,8 +86,8 @@ struct RowKernel {
   const KernelDef* kernel = nullptr;
   std::shared_ptr<const void> prepared;
 
-  RowKernel(Device device, const char* op, const StepFacts& step, const AttentionShape& s,
-            const Operands& at, bool gradient) {
+  RowKernel(const char* op, const StepFacts& step, const AttentionShape& s, const Operands& at,
+            bool gradient) {
     const Sizes sizes{s.strip_heads, s.strip_rows, s.keys};
     const OperandFacts strip{s.wide, {sizes, contiguous_strides(sizes), 0}};
     NodeFacts& node = facts.nodes.emplace_back();
@@ -101,7 +101,7 @@ struct RowKernel {
     facts.outputs.assign(gradient ? 2 : 1, strip);
     node.output_used.assign(facts.outputs.size(), true);
     std::string why;
-    kernel = select_kernel(op, device, facts, &why);
+    kernel = select_kernel(op, Device::CPU, facts, &why);
     ORTM_ASSERT(kernel, "no kernel of ", op, " for a strip: ", why);
     prepared = kernel->prepare ? kernel->prepare(facts) : nullptr;
   }
@@ -112,10 +112,10 @@ struct PreparedAttention {
   StripPlaces workspace;
   RowKernel rows;
 
-  PreparedAttention(Device device, const StepFacts& facts, const Operands& at, bool gradient)
+  PreparedAttention(const StepFacts& facts, const Operands& at, bool gradient)
       : shape(facts, at),
         workspace(shape, gradient),
-        rows(device, gradient ? "AttentionScoresGrad" : "AttentionProbabilities", facts, shape, at,
+        rows(gradient ? "AttentionScoresGrad" : "AttentionProbabilities", facts, shape, at,
              gradient) {}
 };
 
@@ -300,10 +300,9 @@ void attention_grad(const KernelArgs& args) {
   });
 }
 
-template <Device device, bool gradient>
+template <bool gradient>
 std::shared_ptr<const void> prepare_attention(const StepFacts& facts) {
-  return std::make_shared<PreparedAttention>(device, facts, gradient ? kGradient : kForward,
-                                             gradient);
+  return std::make_shared<PreparedAttention>(facts, gradient ? kGradient : kForward, gradient);
 }
 template <bool gradient>
 size_t attention_workspace(const StepFacts& facts) {
@@ -318,36 +317,24 @@ std::vector<Sizes> joined_heads(const StepFacts& facts) {
   return {{sizes[2] * sizes[1] * sizes[3], sizes[3], sizes[1] * sizes[3], 1}};
 }
 
-template <Device on>
-KernelDef forward_kernel() {
-  return {
-      .op = "ScaledDotProductAttention",
-      .name = "attention_aten",
-      .device = on,
-      .dtypes = kAllFloats,
-      .run = attention,
-      .workspace_bytes = attention_workspace<false>,
-      .output_strides = joined_heads,
-      .prepare = prepare_attention<on, false>,
-      .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any}};
-}
-template <Device on>
-KernelDef gradient_kernel() {
-  return {.op = "ScaledDotProductAttentionGrad",
-          .name = "attention_grad_aten",
-          .device = on,
-          .dtypes = kAllFloats,
-          .run = attention_grad,
-          .workspace_bytes = attention_workspace<true>,
-          .prepare = prepare_attention<on, true>,
-          .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Matrix,
-                          LayoutRule::Matrix, LayoutRule::Any}};
-}
-
-const KernelRegistrar forward_on_cpu(forward_kernel<Device::CPU>());
-const KernelRegistrar forward_on_cuda(forward_kernel<Device::CUDA>());
-const KernelRegistrar gradient_on_cpu(gradient_kernel<Device::CPU>());
-const KernelRegistrar gradient_on_cuda(gradient_kernel<Device::CUDA>());
+// On CUDA torch has fused kernels with dropout.
+REGISTER_KERNEL({.op = "ScaledDotProductAttention",
+                 .name = "attention_aten",
+                 .dtypes = kAllFloats,
+                 .run = attention,
+                 .workspace_bytes = attention_workspace<false>,
+                 .output_strides = joined_heads,
+                 .prepare = prepare_attention<false>,
+                 .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Matrix,
+                                 LayoutRule::Any}});
+REGISTER_KERNEL({.op = "ScaledDotProductAttentionGrad",
+                 .name = "attention_grad_aten",
+                 .dtypes = kAllFloats,
+                 .run = attention_grad,
+                 .workspace_bytes = attention_workspace<true>,
+                 .prepare = prepare_attention<true>,
+                 .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Matrix,
+                                 LayoutRule::Matrix, LayoutRule::Any}});
 
 }  // namespace
 }  // namespace ortmodule
