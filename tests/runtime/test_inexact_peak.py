@@ -59,3 +59,23 @@ def test_first_steps_under_a_profiler() -> None:
             sampling(torch.rand(batch, 4096)).backward()
     names = {event.key for event in profiler.key_averages()}
     assert "aten::convolution" in names and "aten::multinomial" in names
+
+
+class _Attending(nn.Module):
+    """Attention that drops nothing, and so draws nothing, though the operator is one that may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.fc(x).view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def test_attention_without_dropout_is_tried_before_the_first_plan() -> None:
+    model = ORTModule(_Attending())
+    with torch.no_grad():
+        model(torch.randn(3, 70, 16))
+    report = last_run_report(model)
+    assert report["planned_peak_bytes"] == report["measured_peak_bytes"] > 0

@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <charconv>
+#include <set>
 
 #include "kernels/aten/aten_views.h"
 #include "kernels/aten/library_probe.h"
@@ -247,14 +248,38 @@ bool is_of_torch(const StepFacts& facts) {
   return name.starts_with("aten.") || name.starts_with("prims.");
 }
 
+/// Attention that drops nothing: it neither draws nor reads the state of a generator.
+bool drops_nothing(const Attrs& attrs) {
+  const Attr* ratio = attrs.find("arg_dropout_p");
+  const auto* number = ratio ? std::get_if<double>(ratio) : nullptr;
+  return number && *number == 0.0;
+}
+
+/// Operands that hold the state of a generator.
+std::set<int> generator_operands(const Attrs& attrs) {
+  std::set<int> operands;
+  for (const auto& [name, attr] : attrs.entries()) {
+    const auto* text = std::get_if<std::string>(&attr);
+    if (text && text->starts_with("tensor:") && name.starts_with("arg_") &&
+        is_generator_state(name.substr(4)))
+      operands.insert(parse_operands(std::string_view(*text).substr(7)).front());
+  }
+  return operands;
+}
+
 /// What an operator allocates inside follows from its operands' layouts, unless it draws numbers or
 /// reads indices, which zeros are no example of.
 size_t operator_library_bytes(const StepFacts& facts) {
-  if (facts.node().attrs.has("random") || !is_of_torch(facts)) return noted_library_bytes(facts);
-  for (const OperandFacts& operand : facts.inputs)
-    if (operand.dtype != DType::Undefined && !kAllFloats.contains(operand.dtype) &&
-        operand.dtype != DType::Bool)
+  const Attrs& attrs = facts.node().attrs;
+  const bool plain = drops_nothing(attrs);
+  if ((attrs.has("random") && !plain) || !is_of_torch(facts)) return noted_library_bytes(facts);
+  const std::set<int> unread = plain ? generator_operands(attrs) : std::set<int>();
+  for (size_t i = 0; i < facts.inputs.size(); ++i) {
+    const DType dtype = facts.inputs[i].dtype;
+    if (dtype != DType::Undefined && !kAllFloats.contains(dtype) && dtype != DType::Bool &&
+        !unread.contains(static_cast<int>(i)))
       return noted_library_bytes(facts);
+  }
   return probed_bytes<call_operator, prepare_call, true>(facts);
 }
 
