@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "bindings/device_runtime.h"
+#include "kernels/aten/engine_device.h"
 #include "kernels/cuda/run_seed.h"
 #include "kernels/philox.h"
 
@@ -21,10 +22,23 @@ namespace {
 /// the offset that this advances; each makes a Philox key of its own from seed and offset.
 constexpr uint64_t kNumbersPerRun = 4;
 
+/// Torch has the question as well, but answers by an exception for memory that CUDA does not know,
+/// and steps ask it.
+bool is_gpu_memory(const void* address) {
+  cudaPointerAttributes facts{};
+  if (cudaPointerGetAttributes(&facts, address) != cudaSuccess) {
+    cudaGetLastError();  // no error of the step's
+    return false;
+  }
+  return facts.type == cudaMemoryTypeDevice || facts.type == cudaMemoryTypeManaged;
+}
+
 class CudaRuntime : public DeviceRuntime {
  public:
   explicit CudaRuntime(c10::DeviceIndex index)
-      : DeviceRuntime(c10::Device(c10::kCUDA, index), Device::CUDA) {}
+      : DeviceRuntime(c10::Device(c10::kCUDA, index), Device::CUDA) {
+    tell_gpu_memory_by(is_gpu_memory);
+  }
 
   c10::Allocator* torch_allocator() const override {
     return c10::cuda::CUDACachingAllocator::get();

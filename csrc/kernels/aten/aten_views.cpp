@@ -1,6 +1,5 @@
 #include "kernels/aten/aten_views.h"
 
-#include <ATen/Context.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/TensorImpl.h>
@@ -85,14 +84,7 @@ std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i) {
 
 at::Tensor as_number_anywhere(const TensorView& view) {
   const auto rank = static_cast<size_t>(view.rank);
-  c10::Device device = engine_device();
-  if (device.is_cuda()) {
-    try {
-      device = at::globalContext().getDeviceFromPtr(view.data, device.type());
-    } catch (const c10::Error&) {
-      device = c10::kCPU;  // memory that CUDA does not know
-    }
-  }
+  const c10::Device device = lies_on_engine_device(view.data) ? engine_device() : c10::kCPU;
   return tensor_on(device, view, {view.sizes, rank}, {view.strides, rank});
 }
 

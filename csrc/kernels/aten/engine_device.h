@@ -12,6 +12,13 @@ namespace ortmodule {
 /// The device on which this thread runs or plans steps; the CPU outside of any EngineDeviceScope.
 c10::Device engine_device();
 
+/// Whether memory of the engine's lies there, and not on the host, where operators may leave
+/// numbers.
+bool lies_on_engine_device(const void* address);
+
+/// How to tell memory of GPUs from the host's; given by what speaks to the driver.
+void tell_gpu_memory_by(bool (*is_gpu_memory)(const void* address));
+
 /// Sets engine_device() of this thread until the end of the scope.
 class EngineDeviceScope {
  public:
