@@ -83,8 +83,10 @@ class LibraryMeter {
  public:
   virtual ~LibraryMeter() = default;
   virtual void start() = 0;
-  /// Bytes taken at the peak since `start`, beyond those of the results.
-  virtual int64_t stop(const StepFacts& facts, std::span<const Buffer> results) = 0;
+  /// Bytes taken at the peak since `start`, beyond those of the results. More than were declared
+  /// are remembered for later plans.
+  virtual int64_t stop(const StepFacts& facts, std::span<const Buffer> results,
+                       int64_t declared_bytes) = 0;
 };
 
 /// What a run gives every kernel. Handles belong to torch and to the calling thread.

@@ -173,7 +173,9 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
               context,
               {results.data(), step.gives_results ? step.out.size() : 0}});
     int64_t library_bytes = step.library_bytes;
-    if (metered) library_bytes = std::max(library_bytes, context.meter->stop(*step.facts, results));
+    if (metered)
+      library_bytes =
+          std::max(library_bytes, context.meter->stop(*step.facts, results, step.library_bytes));
     if (step.gives_results)
       for (size_t i = 0; i < step.out.size(); ++i)
         // A result that nobody reads has no buffer and ends here.

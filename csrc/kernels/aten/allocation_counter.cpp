@@ -41,11 +41,13 @@ void AtenLibraryMeter::start() {
   counting_.emplace(hook, counter_);
 }
 
-int64_t AtenLibraryMeter::stop(const StepFacts& facts, std::span<const Buffer> results) {
+int64_t AtenLibraryMeter::stop(const StepFacts& facts, std::span<const Buffer> results,
+                               int64_t declared_bytes) {
   if (!counter_) return 0;
   counting_.reset();
   const int64_t bytes = counter_->peak_beyond(results);
-  note_library_bytes(facts, static_cast<size_t>(bytes));
+  // A note looks the step up by all its facts under a lock, so most runs make none.
+  if (bytes > declared_bytes) note_library_bytes(facts, static_cast<size_t>(bytes));
   return bytes;
 }
 

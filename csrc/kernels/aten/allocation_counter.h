@@ -35,7 +35,8 @@ class AllocationCounter final : public c10::MemoryReportingInfoBase {
 class AtenLibraryMeter final : public LibraryMeter {
  public:
   void start() override;
-  int64_t stop(const StepFacts& facts, std::span<const Buffer> results) override;
+  int64_t stop(const StepFacts& facts, std::span<const Buffer> results,
+               int64_t declared_bytes) override;
 
  private:
   std::shared_ptr<AllocationCounter> counter_;
