@@ -29,9 +29,7 @@ def _gradients(model: nn.Module, module: nn.Module, x: Tensor) -> list[Tensor | 
     return [p.grad for p in module.parameters()]
 
 
-@pytest.mark.parametrize(
-    "outer", ["ours", pytest.param("compile", marks=pytest.mark.slow), "none"]
-)
+@pytest.mark.parametrize("outer", ["ours", pytest.param("compile", marks=pytest.mark.slow), "none"])
 def test_an_encoder_inside(outer: str) -> None:
     plain = _Model()
     module = copy.deepcopy(plain)

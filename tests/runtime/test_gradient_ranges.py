@@ -170,7 +170,7 @@ def test_outputs_share_one_backward_pass() -> None:
     assert all(p.grad is not None for p in model.module.parameters())
     first, second = model(torch.ones(2, 4))
     first.sum().backward()
-    with pytest.raises(RuntimeError, match="All outputs of one call .* share one backward pass"):
+    with pytest.raises(RuntimeError, match=r"All outputs of one call .* share one backward pass"):
         second.sum().backward()
 
 
@@ -178,7 +178,9 @@ def test_a_pass_in_the_midst_of_another_is_refused() -> None:
     # Wide enough for more than one range, so that a hook runs between two of them.
     model = ORTModule(nn.Sequential(*(nn.Linear(640, 640) for _ in range(5))))
     loss = model(torch.randn(2, 640)).square().sum()
-    wanted = [g.clone() for g in torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)]
+    wanted = [
+        g.clone() for g in torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)
+    ]
     state = {"again": True}
 
     def again(_: Tensor) -> None:
