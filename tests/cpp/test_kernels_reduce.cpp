@@ -56,6 +56,9 @@ const std::vector<Shape> kShapes = {{{}, {}},
                                     {{5, 33, 20}, {1}},
                                     {{64, 8, 9, 10}, {0, 2, 3}},
                                     {{4, 0, 3}, {2}},
+                                    {{263, 3}, {1}},
+                                    {{5, 7, 32}, {2}},
+                                    {{41, 33}, {1}},
                                     {{4000, 5, 7}, {0}},
                                     {{90, 1000}, {0}}};
 
@@ -131,6 +134,18 @@ TEST(Reduce, PropagatesNaN) {
     run_op("ArgMax", {{"axis", 0}}, {&matrix}, {&index},
            [&] { EXPECT_EQ(index.get(0), static_cast<double>(position)); });
   }
+}
+
+TEST(Reduce, PropagatesNaNOfShortRows) {
+  Tensor x = Tensor::random(DType::Float32, {21, 3}, 4), y(DType::Float32, {21});
+  for (int64_t i = 0; i < 63; i += 7) x.set(i, std::nan(""));
+  for (const char* op : {"ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"})
+    run_op(op, {{"axes", Dims{1}}}, {&x}, {&y}, [&] {
+      for (int64_t row = 0; row < 21; ++row) {
+        const double sum = x.get(3 * row) + x.get(3 * row + 1) + x.get(3 * row + 2);
+        EXPECT_EQ(std::isnan(y.get(row)), std::isnan(sum)) << op << row;
+      }
+    });
 }
 
 TEST(ArgReduce, FindsTheFirst) {

@@ -1,10 +1,10 @@
 // ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd over any axes.
 // Method: dimensions collapse to alternating kept and reduced ones. If the innermost is reduced,
-// rows are folded by 32 (float sums) or 8 partial results; if it is kept, whole rows are added to a
-// strip of column accumulators. Long reductions to few outputs are split; partial results lie in
-// the workspace and are combined in order. Splits depend on the shape only, so the number of
-// threads changes no bit. Float sums continue in double after at most kRowChunk (rows) or 32
-// (columns) additions. Integers add up in int64. Bytes moved: x once.
+// rows are folded by 32 (float sums) or 8 partial results, short ones several at a time; if it is
+// kept, whole rows are added to a strip of column accumulators. Long reductions to few outputs are
+// split; partial results lie in the workspace and are combined in order. Splits depend on the shape
+// only, so the number of threads changes no bit. Float sums continue in double after at most
+// kRowChunk (rows) or 32 (columns) additions. Integers add up in int64. Bytes moved: x once.
 #include <cmath>
 #include <limits>
 
@@ -20,6 +20,7 @@ constexpr int64_t kSplitElements = 32768;  // least part of a reduction worth a 
 constexpr int64_t kMaxTasks = 64;
 constexpr int64_t kStrip = 512;       // columns at a time
 constexpr int64_t kColumnBlock = 32;  // rows between two carries to the accumulators in double
+constexpr int64_t kShortRow = 32;  // longest row whose partial results cost more than its elements
 
 // What the reduction does, from the facts alone.
 struct ReducePlan {
@@ -29,6 +30,11 @@ struct ReducePlan {
   int64_t outputs = 1, per_output = 1;
   int64_t splits = 1;  // of each output's reduction
   double divisor = 1;  // of means
+
+  /// Whether each output is one short row of x.
+  bool short_rows() const {
+    return inner_reduced && per_output == inner && inner <= kShortRow && splits == 1;
+  }
 };
 
 void push_dim(IterationSpace& space, int64_t size, int64_t stride) {
@@ -144,6 +150,30 @@ __attribute__((noinline)) typename Op::Partial reduce_row(const T* x, int64_t co
     typename Op::Partial result = lanes[0];
     for (int k = 1; k < kLanes; ++k) result = Op::combine(result, lanes[k]);
     return result;
+  }
+}
+
+// Rows of `count` elements that follow one another, each in order; eight at a time, because the
+// elements of one wait for each other.
+template <class Op, class T>
+__attribute__((noinline)) void reduce_short_rows(const T* x, int64_t rows, int64_t count,
+                                                 typename Op::Partial* out) {
+  using C = typename Op::C;
+  constexpr int64_t kRows = 8;
+  int64_t r = 0;
+  for (; r + kRows <= rows; r += kRows) {
+    typename Op::Partial results[kRows];
+    std::fill(results, results + kRows, static_cast<typename Op::Partial>(Op::kStart));
+    const T* from = x + r * count;
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t k = 0; k < kRows; ++k)
+        results[k] = Op::combine(results[k], static_cast<C>(computed(from[k * count + i])));
+    std::copy(results, results + kRows, out + r);
+  }
+  for (; r < rows; ++r) {
+    out[r] = Op::kStart;
+    for (int64_t i = 0; i < count; ++i)
+      out[r] = Op::combine(out[r], static_cast<C>(computed(x[r * count + i])));
   }
 }
 
@@ -265,6 +295,11 @@ void store_results(const ReducePlan& plan, const Partial* partials, int64_t begi
 template <class Op, class T>
 void reduce_rows(const KernelArgs& args, const ReducePlan& plan, typename Op::Partial* partials) {
   const T* x = args.in[0].as<T>();
+  if (plan.short_rows())
+    return parallel_ranges(
+        args.context, plan.outputs, grain_for(plan.inner), [&](int64_t begin, int64_t end) {
+          reduce_short_rows<Op>(x + begin * plan.inner, end - begin, plan.inner, partials + begin);
+        });
   const int64_t part = ceil_div(plan.per_output, plan.splits);
   parallel_ranges(args.context, plan.outputs * plan.splits, grain_for(part),
                   [&](int64_t begin, int64_t end) {
