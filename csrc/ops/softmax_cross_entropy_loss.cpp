@@ -56,6 +56,19 @@ Values probabilities(TorchCall& t, Value* scores, Value* target, Value* weights)
   return {t.emit("Div", {loss, t.size_literal(count, dtype)})};
 }
 
+// What scores [N, C, ...] are a transposition of, if that has the classes last: its rows are read
+// as they lie, and the loss may be fused with the product that makes them.
+Value* with_classes_last(Value* scores) {
+  const Node* transpose = scores->producer();
+  if (!transpose || transpose->op != "Transpose") return nullptr;
+  const std::vector<int64_t> perm = transpose->attrs.integers("perm");
+  for (size_t i = 0; i < perm.size(); ++i) {
+    const size_t from = i == 1 ? perm.size() - 1 : i - (i > 1 ? 1 : 0);
+    if (perm[i] != static_cast<int64_t>(from)) return nullptr;
+  }
+  return transpose->input(0);
+}
+
 Values convert_cross_entropy(TorchCall& t) {
   static constexpr const char* kReductions[] = {"none", "mean", "sum"};
   require_real(t, true);
@@ -75,6 +88,12 @@ Values convert_cross_entropy(TorchCall& t) {
   if (scores->rank() == 1) {  // one sample without a batch dimension
     scores = t.emit("Unsqueeze", {scores}, {{"axes", Dims{0}}});
     target = t.emit("Unsqueeze", {target}, {{"axes", Dims{0}}});
+  }
+  if (Value* rows = with_classes_last(scores)) {
+    DimExpr count = 1;
+    for (const DimExpr& dim : target->dims) count = count * dim;
+    scores = t.reshape(rows, {count, rows->dims.back()});
+    target = t.reshape(target, {count});
   }
   Value* loss = t.emit("SoftmaxCrossEntropyLoss", {scores, target, weights},
                        {{"ignore_index", t.integer_or("ignore_index", -100)},

@@ -24,7 +24,14 @@ CLASSES, WIDTH = 1031, 24
 class Model(nn.Module):
     """A head over a small body; rows are cast, sliced and flattened on the way to the loss."""
 
-    def __init__(self, bias: bool = False, shift: bool = False, tied: bool = False, **loss: Any):
+    def __init__(
+        self,
+        bias: bool = False,
+        shift: bool = False,
+        tied: bool = False,
+        classes_second: bool = False,
+        **loss: Any,
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(CLASSES, WIDTH)
         self.body = nn.Linear(WIDTH, WIDTH)
@@ -32,6 +39,7 @@ class Model(nn.Module):
         if tied:
             self.head.weight = self.embedding.weight
         self.shift = shift
+        self.classes_second = classes_second
         self.loss = loss
 
     def forward(self, tokens: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -39,6 +47,9 @@ class Model(nn.Module):
         used, wanted = scores, labels
         if self.shift:
             used, wanted = scores[:, :-1].float(), labels[:, 1:]
+        if self.classes_second:
+            loss = F.cross_entropy(used.transpose(1, 2), wanted, **self.loss)
+            return {"loss": loss, "scores": scores}
         flat = used.reshape(-1, CLASSES)
         return {"loss": F.cross_entropy(flat, wanted.reshape(-1), **self.loss), "scores": scores}
 
@@ -75,6 +86,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"bias": True},
     {"shift": True},
     {"tied": True},
+    {"classes_second": True},
     {"tied": True, "bias": True, "shift": True},
     {"reduction": "sum"},
     {"label_smoothing": 0.1, "bias": True},
@@ -93,7 +105,8 @@ def test_gradients_are_eagers(options: dict[str, Any], retain: bool) -> None:
         exact.loss = options | {"weight": options["weight"].double()}
         eager.loss = ours.loss = exact.loss | {"weight": options["weight"]}
     for model in (eager, ours, exact):
-        model.loss = {k: v for k, v in model.loss.items() if k not in ("bias", "shift", "tied")}
+        own = ("bias", "shift", "tied", "classes_second")
+        model.loss = {k: v for k, v in model.loss.items() if k not in own}
     model = ORTModule(ours, outputs=["loss"])
     tokens, labels = batch()
     labels[labels == -100] = options.get("ignore_index", -100)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from .case import Case, case, classes, integers, normal, positive
 
 _LOSS = "aten.cross_entropy_loss.default"
+
+
+def _of_rows(scores: Tensor, *arguments: object) -> Tensor:
+    """Of scores with the classes last, as a transposition that the loss need not make."""
+    loss: Tensor = torch.ops.aten.cross_entropy_loss(scores.transpose(1, 2), *arguments)
+    return loss
 
 
 def _reduction(code: int) -> list[Case]:
@@ -15,6 +22,8 @@ def _reduction(code: int) -> list[Case]:
         case(_LOSS, lambda n: (normal(n, 5), classes(5, n), None, code), label=f"-{name}"),
         case(_LOSS, lambda n: (normal(n, 5, 3), integers(5, n, 3), None, code),
              label=f"-{name}-inner"),
+        case(_LOSS, lambda n: (normal(n, 3, 5), classes(5, n, 3), positive(5), code, -100, 0.1),
+             constant=(2,), function=_of_rows, label=f"-{name}-last"),
         case(_LOSS, lambda n: (normal(n, 5), classes(5, n), positive(5), code, -100, 0.1),
              constant=(2,), label=f"-{name}-weighted"),
         case(_LOSS, lambda n: (normal(n, 5), normal(n, 5).softmax(1), positive(5), code, -100, 0.1),
