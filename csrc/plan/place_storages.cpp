@@ -82,11 +82,14 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
     const bool fits = !adopted && theirs.bytes == own.bytes && source.layout == target.layout &&
                       size_of(source.dtype) == size_of(target.dtype);
     if (!dies || !fits) continue;
-    const bool read_otherwise = std::any_of(step.in.begin(), step.in.end(), [&](int other) {
-      if (other < 0 || other == in) return false;
-      const PlannedTensor& o = plan.tensors[static_cast<size_t>(other)];
-      return o.storage == source.storage && !(o.layout == source.layout);
-    });
+    // A kernel that names the operand writes elsewhere than it has read of the others.
+    bool read_otherwise = false;
+    for (size_t k = 0; k < step.in.size(); ++k) {
+      if (k == i || step.in[k] < 0) continue;
+      const PlannedTensor& o = plan.tensors[static_cast<size_t>(step.in[k])];
+      read_otherwise = read_otherwise ||
+                       (o.storage == source.storage && (only >= 0 || !(o.layout == source.layout)));
+    }
     const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](int other) {
       return plan.tensors[static_cast<size_t>(other)].storage == source.storage;
     });

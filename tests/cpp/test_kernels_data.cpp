@@ -181,6 +181,23 @@ TEST(GatherElements, AddsManyUpdatesOf16Bits) {
     }
 }
 
+// The data may be the result's own memory, of which places without an index stay as they are.
+TEST(GatherElements, ScattersInPlace) {
+  for (const KernelDef* def : kernels_of("ScatterElements")) {
+    if (!def->inplace) continue;
+    EXPECT_EQ(def->inplace_operand, 0);
+    for (DType dtype : {DType::Float32, DType::BFloat16}) {
+      Tensor y = Tensor::of(dtype, {2, 3}, {10, 20, 30, 40, 50, 60});
+      Tensor indices = Tensor::of(DType::Int64, {2, 2}, {2, 2, 0, 1});
+      Tensor updates = Tensor::of(dtype, {2, 2}, {1, 2, 3, 4});
+      const std::vector<Tensor*> in{&y, &indices, &updates}, out{&y};
+      run_kernel(*def, facts_of({node_of("ScatterElements", {{"axis", 1}}, in, out)}, in, out), in,
+                 out);
+      expect_close(y, {10, 20, 33, 43, 54, 60}, 0, 0, std::string(def->name));
+    }
+  }
+}
+
 // An index per row, expanded to the row's elements, is no tensor of its own on the CPU.
 TEST(GatherElements, ReadsAnExpandedIndex) {
   Tensor data = Tensor::random(DType::Float32, {5, 2, 3}, 7), y(DType::Float32, {4, 2, 3});

@@ -108,6 +108,21 @@ def test_an_index_per_row_is_not_copied_to_the_rows(read: Callable[..., Tensor])
     assert "note: copy" not in model._compiler.pieces[0].compiled.text("plan")
 
 
+@pytest.mark.parametrize("name", ["scatter_add", "index_put"])
+def test_a_tensor_that_is_added_to_itself(name: str) -> None:
+    """It may not be summed up in its own memory."""
+
+    def read(table: Tensor, i: Tensor) -> Tensor:
+        x = table * 2  # which nobody else reads
+        if name == "index_put":
+            return x.index_put((i,), x, accumulate=True)
+        return x.scatter_add(0, i[:, None].expand(-1, 3), x)
+
+    module = Lookup(read)
+    index = torch.tensor([1, 2, 3, 4, 5, 0])
+    torch.testing.assert_close(ORTModule(module, QUIET)(index), module(index))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["gather", "scatter_add"])
 def test_many_updates_of_16_bits_are_added_up(name: str, dtype: torch.dtype) -> None:

@@ -224,7 +224,9 @@ REGISTER_CPU_KERNEL({.op = "ScatterElements",
                      .unsupported = scatter_unsupported,
                      .workspace_bytes = sum_bytes,
                      .prepare = prepare_lines,
-                     .input_rules = {LayoutRule::Contiguous, LayoutRule::Any}});
+                     .input_rules = {LayoutRule::Contiguous, LayoutRule::Any},
+                     .inplace = true,
+                     .inplace_operand = 0});
 
 }  // namespace
 }  // namespace ORTM_ISA
