@@ -25,6 +25,7 @@ from .options import EngineOptions
 from .overlap import OverlapGuard
 from .piece_budgets import divide, reserve, trained_before
 from .shared_patch import SharedPatch
+from .thread_state import restored_on_failure
 
 _log = logging.getLogger("ortmodule_py")
 
@@ -231,11 +232,12 @@ class Compiler:
     ) -> Callable[..., Any]:
         """`run`, but eager PyTorch where a change in place would have to show in another argument."""
         shared = CannotLower("an argument that is changed in place shares memory with another")
+        eager: Callable[..., Any] = restored_on_failure()(gm.forward)
 
         def guarded(*args: Any) -> Any:
             if overlap(args):
                 self.note_eager(shared)
-                return gm.forward(*args)
+                return eager(*args)
             return run(*args)
 
         return guarded
@@ -329,7 +331,7 @@ class Compiler:
 
     def _leave_to_eager(self, gm: fx.GraphModule, error: Exception) -> Callable[..., Any]:
         self.note_eager(error)
-        eager: Callable[..., Any] = gm.forward
+        eager: Callable[..., Any] = restored_on_failure()(gm.forward)
         return eager
 
     def has_captured(self, origin: tuple[str, str]) -> bool:

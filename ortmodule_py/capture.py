@@ -28,6 +28,7 @@ from .graph_builder import CannotLower, GraphBuilder
 from .lowering import Emitter, tensor_meta
 from .lowering_floats import changes
 from .lowering_vjp import GradientBody, TracedFunction
+from .thread_state import restored_on_failure
 
 __all__ = ["CannotLower", "LoweredPiece", "lower"]
 
@@ -61,6 +62,7 @@ class LoweredPiece:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@restored_on_failure()
 def lower(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],

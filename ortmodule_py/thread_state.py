@@ -1,0 +1,99 @@
+"""What a graph enters and leaves by calls of its own: autocast, inference mode, levels of `torch.func`.
+
+An exception between the two calls skips the second one, and the thread would stay as it is: with
+gradients off, or with a cache of cast weights that outlives the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+_functorch = torch._C._functorch
+_saved_tensors_hooks = torch._C._autograd
+
+
+def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """How each setting is read, and how it is set."""
+    for device in ("cpu", "cuda", "xpu"):
+        for name in ("enabled", "dtype"):
+            read = getattr(torch, f"{'is' if name == 'enabled' else 'get'}_autocast_{name}")
+            yield partial(read, device), partial(getattr(torch, f"set_autocast_{name}"), device)
+    yield torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable"):  # of attention
+        read = getattr(torch._C, f"_get_{name}_sdp_enabled")
+        yield read, getattr(torch._C, f"_set_sdp_use_{name}")
+    yield (
+        _functorch.get_inplace_requires_grad_allowed,
+        _functorch.set_inplace_requires_grad_allowed,
+    )
+    yield torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled
+    yield torch.is_grad_enabled, torch._C._set_grad_enabled
+
+
+_SETTINGS = tuple(_settings())
+
+
+@contextlib.contextmanager
+def restored_on_failure() -> Iterator[None]:
+    """The state of this thread is as before once an exception has left the block."""
+    before = _ThreadState()
+    try:
+        yield
+    except BaseException as error:
+        before.restore(error)
+        raise
+
+
+class _ThreadState:
+    """What holds now."""
+
+    def __init__(self) -> None:
+        self.settings = [read() for read, _ in _SETTINGS]
+        self.inference_mode = torch.is_inference_mode_enabled()
+        self.autocasts = _autocasts()
+        self.transforms = _functorch.get_dynamic_layer_stack_depth()
+        self.dual_level = forward_ad._current_level
+        self.saves_with_hooks = _saved_tensors_hooks._saved_tensors_hooks_is_enabled()
+
+    def restore(self, error: BaseException) -> None:
+        """Leave what was entered, innermost first."""
+        while forward_ad._current_level > self.dual_level:
+            forward_ad.exit_dual_level()
+        if self.dual_level < 0:
+            _leave_dual_level()
+        if _functorch.get_dynamic_layer_stack_depth() > self.transforms:
+            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.transforms)
+        if torch.is_inference_mode_enabled() != self.inference_mode:
+            # Its guards end with the frames that hold them, and would set the grad mode once more.
+            traceback.clear_frames(error.__traceback__)
+        for _ in range(_autocasts() - self.autocasts):
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+        if self.saves_with_hooks and not _saved_tensors_hooks._saved_tensors_hooks_is_enabled():
+            _saved_tensors_hooks._saved_tensors_hooks_enable()
+        for (read, change), value in zip(_SETTINGS, self.settings, strict=True):
+            if read() != value:
+                change(value)
+
+
+def _leave_dual_level() -> None:
+    """Of forward-mode gradients, where it was entered in C++ alone, which does not say its level."""
+    try:
+        level = torch._C._enter_dual_level()
+    except RuntimeError:  # there can be one
+        level = 0
+    torch._C._exit_dual_level(level=level)
+
+
+def _autocasts() -> int:
+    """How many regions of autocast this thread is in."""
+    count = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return count
