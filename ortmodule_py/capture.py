@@ -6,6 +6,7 @@ and writes what it saw.
 
 from __future__ import annotations
 
+import copy
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.source import RandomValueSource
 
-from . import float_arguments, tracing
+from . import float_arguments, gradient_effects, tracing
 from .doubtful_strides import (
     is_doubtful,
     is_range_of_floats,
@@ -24,6 +25,7 @@ from .doubtful_strides import (
     leaves_strides_open,
 )
 from .eager_strides import is_expanded
+from .gradient_effects import GradMode
 from .graph_builder import CannotLower, GraphBuilder
 from .lowering import Emitter, tensor_meta
 from .lowering_floats import changes
@@ -234,7 +236,7 @@ class _PieceTrace:
         self.eager_draws = eager_draws
         self.fake_mode = fake_mode
         self.initial_grad_mode = tensor_grad_mode
-        self.grad_enabled = tensor_grad_mode or _turns_grad_on(gm)
+        self.grad_enabled = tensor_grad_mode or gradient_effects.turns_gradients_on(gm)
         self.bodies: list[GradientBody] = []
         self.checkpoints = 0
         self.fixed_numbers: list[tuple[str, Origin]] = []
@@ -305,10 +307,6 @@ def _of_integers(
     return tuple(map(whole, args)), named | {"dtype": dtype}
 
 
-def _turns_grad_on(gm: fx.GraphModule) -> bool:
-    return any(node.target is tracing.set_grad_enabled and node.args[0] for node in gm.graph.nodes)
-
-
 class _PieceInterpreter(fx.Interpreter):
     """Runs torch-level nodes; says with `detach` what grad mode says in eager, and opens higher-order operators."""
 
@@ -319,7 +317,7 @@ class _PieceInterpreter(fx.Interpreter):
         self.trace = trace
         self.tag = tag
         self.follow_grad_mode = follow_grad_mode and trace.grad_enabled
-        self.grad_mode = trace.initial_grad_mode
+        self.grad_mode = GradMode(trace.initial_grad_mode)
         self.origin: Origin = ("", "")
         self._detached: dict[fx.Node, Tensor] = {}
         self._node: fx.Node | None = None
@@ -328,12 +326,14 @@ class _PieceInterpreter(fx.Interpreter):
 
     def start(self) -> None:
         """Begin a new run."""
-        self.grad_mode = self.trace.initial_grad_mode
+        self.grad_mode = GradMode(self.trace.initial_grad_mode)
         self._detached.clear()
 
     def run_node(self, n: fx.Node) -> Any:
         self.origin = _origin(n) if n.op.startswith("call") else self.origin
         self._node = n
+        if n.op.startswith("call"):
+            gradient_effects.refuse(n.target, self.follow_grad_mode, self.origin)
         before = self._change_counters(n)
         numbers = [self.env[node] for node in n.all_input_nodes if changes(self.env[node])]
         result = super().run_node(n)
@@ -345,7 +345,7 @@ class _PieceInterpreter(fx.Interpreter):
         return result
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self.grad_mode or not self.follow_grad_mode or not n.op.startswith("call"):
+        if self.grad_mode.enabled or not self.follow_grad_mode or not n.op.startswith("call"):
             return super().fetch_args_kwargs_from_env(n)
         fetched: tuple[Any, ...] = fx.map_arg(n.args, self._fetch_without_gradient)
         fetched_kwargs: dict[str, Any] = fx.map_arg(n.kwargs, self._fetch_without_gradient)
@@ -364,14 +364,16 @@ class _PieceInterpreter(fx.Interpreter):
         return self._detached[node]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is tracing.set_grad_enabled:
-            self.grad_mode = bool(args[0])
+        if target in gradient_effects.GRAD_MODES:
             self._detached.clear()
-            return None
+            return self.grad_mode.change(target, *args)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(target, args, kwargs)
         if target is torch.arange:
             args, kwargs = _of_integers(args, kwargs)
+        if self.follow_grad_mode and gradient_effects.stands_whole(target):
+            with gradient_effects.watched(target, self.origin):
+                return super().call_function(target, args, kwargs)
         return super().call_function(self._rewritten(target, args, kwargs), args, kwargs)
 
     def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -402,7 +404,7 @@ class _PieceInterpreter(fx.Interpreter):
 
     def _nested(self, body: fx.GraphModule, tag: str, follow_grad_mode: bool) -> _PieceInterpreter:
         nested = type(self)(body, self.trace, tag, follow_grad_mode)
-        nested.grad_mode = self.grad_mode
+        nested.grad_mode = copy.copy(self.grad_mode)
         nested.origin = self.origin
         return nested
 
@@ -496,6 +498,13 @@ class _PieceInterpreter(fx.Interpreter):
         """What a functional graph cannot say: eager's gradient passes by a change made without
         gradients, and an element that several indices share changes once."""
         for node, counter, count in before:
+            detached = self._detached.get(node)
+            if tracing.is_traced(detached) and tracing.is_reshaped(detached):
+                raise CannotLower(
+                    "sizes, strides or storage of a value with a gradient are changed in place "
+                    "where gradients are off",
+                    self.origin,
+                )
             if counter() == count:
                 continue
             example = node.meta.get("example_value")
@@ -505,7 +514,7 @@ class _PieceInterpreter(fx.Interpreter):
                 continue
             if not isinstance(example, Tensor):
                 raise CannotLower("an in-place change of a value of unknown origin", self.origin)
-            if example.requires_grad and self.grad_mode:
+            if example.requires_grad and self.grad_mode.enabled:
                 continue
             if tracing.storage_key(example) in self._storages_with_gradient():
                 raise CannotLower(

@@ -38,9 +38,6 @@ from . import composite_parts, float_arguments, float_rewrites, recurrent_layers
 from .eager_strides import with_eager_strides
 from .graph_builder import CannotLower
 
-set_grad_enabled = torch._C._set_grad_enabled
-
-
 # ---- inputs -------------------------------------------------------------------------------------
 
 
