@@ -14,7 +14,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import _C, dynamo_bools, dynamo_collectives, dynamo_counters, dynamo_floats, progress
+from . import (
+    _C,
+    dynamo_bools,
+    dynamo_collectives,
+    dynamo_contexts,
+    dynamo_counters,
+    dynamo_floats,
+    progress,
+)
 from .capture import CannotLower, lower
 from .devices import piece_device
 from .fixed_sizes import FixedSizes
@@ -502,10 +510,8 @@ def compiler_of(backend: Any) -> Compiler | None:
     return backend if isinstance(backend, Compiler) else None
 
 
-dynamo_floats.install(compiler_of)
-dynamo_bools.install(compiler_of)
-dynamo_counters.install(compiler_of)
-dynamo_collectives.install(compiler_of)
+for _watched in (dynamo_bools, dynamo_collectives, dynamo_contexts, dynamo_counters, dynamo_floats):
+    _watched.install(compiler_of)
 
 
 _CAPTURES_PER_FUNCTION = 256

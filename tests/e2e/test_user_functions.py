@@ -143,3 +143,45 @@ def test_an_operator_of_the_users_runs_once_a_step() -> None:
         model(torch.ones(rows, 4)).sum().backward()
     assert _counted_calls == [(2, 4), (3, 4), (3, 4)]
     assert last_run_report(model)["compiled"]
+
+
+class Unmaterialized(torch.autograd.Function):
+    """Gives gradients of its own for those that are absent."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return x * 2, y * 2
+
+    @staticmethod
+    def backward(ctx: Any, a: Tensor | None, b: Tensor | None) -> Any:
+        return None if a is None else a * 2, torch.ones(4) if b is None else b
+
+
+class UnmaterializedApart(Unmaterialized):
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, y * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.set_materialize_grads(False)
+
+
+@pytest.mark.parametrize("function", [Unmaterialized, UnmaterializedApart])
+@pytest.mark.parametrize("output", [0, 1])
+def test_absent_gradients_that_a_function_does_not_want_as_zeros(
+    function: Any, output: int
+) -> None:
+    class Chosen(Pair):
+        def forward(self) -> Any:
+            return function.apply(self.p * 1, self.q * 1)[output].tanh()
+
+    torch._dynamo.reset()
+    eager = Chosen()
+    ours = ORTModule(copy.deepcopy(eager))
+    for runner in (eager, ours):
+        runner().sum().backward()
+    assert last_run_report(ours)["eager_pieces"] or last_run_report(ours)["graph_breaks"]
+    for p, q in zip(eager.parameters(), ours.module.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad)
