@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.parameter import is_lazy
 
 from . import _C, attention_masks
@@ -197,9 +198,13 @@ class ORTModule(nn.Module):
         if torch.compiler.is_dynamo_compiling():
             # An outer ORTModule captures the original; to any other compiler this is a call out.
             return self._target()(*args, **kwargs) if self._is_part else _apart(self, args, kwargs)
-        if torch._C._functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing():
+        if (
+            torch._C._functorch.peek_interpreter_stack() is not None
+            or forward_ad._current_level >= 0
+            or torch.jit.is_tracing()
+        ):
             # Dynamo refuses each function under a transform of `torch.func`, and would be believed.
-            # Of a capture, a trace of TorchScript would see nothing.
+            # Of a capture, a trace of TorchScript would see nothing, and a dual tensor no tangent.
             return self._target()(*args, **kwargs)
         trains = self._original.training and torch.is_grad_enabled()
         if self._verifier is not None and trains:

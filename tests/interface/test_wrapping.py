@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from ortmodule_py import ORTModule, last_run_report
 from tests.e2e.semantics import QUIET
@@ -48,6 +49,22 @@ def test_functional_calls_of_a_single_layer() -> None:
     result = torch.func.functional_call(model, given, torch.ones(3, 4))
     torch.testing.assert_close(result, torch.full((3, 2), 5.0))
     assert model.weight is model.module.weight and not torch.equal(model.weight, given["weight"])
+
+
+@pytest.mark.parametrize("captured_before", [True, False])
+def test_forward_mode_gradients(captured_before: bool) -> None:
+    model = ORTModule(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), QUIET)
+    x, tangent = torch.randn(3, 4), torch.randn(3, 4)
+    if captured_before:
+        model(x)
+    found = []
+    for runner in (model, model.module):
+        with forward_ad.dual_level():
+            found.append(forward_ad.unpack_dual(runner(forward_ad.make_dual(x, tangent))))
+    torch.testing.assert_close(found[0].primal, found[1].primal)
+    torch.testing.assert_close(found[0].tangent, found[1].tangent)
+    model(x).sum().backward()
+    assert last_run_report(model)["compiled"]
 
 
 def test_a_transform_of_functions_leaves_other_calls_compiled() -> None:
