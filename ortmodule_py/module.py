@@ -31,7 +31,8 @@ from .backend import (
 from .devices import check_model
 from .dynamo_cache import drop_with, forget, try_again
 from .dynamo_frames import Frames, failed_before_running
-from .dynamo_hooks import Hooks
+from .dynamo_hooks import Hooks, has_hooks, hooks_of_all_modules
+from .graph_builder import CannotLower
 from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, step_pieces, step_table
 from .memory_stats import MemoryStatsPrinter
@@ -193,6 +194,11 @@ class ORTModule(nn.Module):
 
     # ---- running ---------------------------------------------------------------------------------
 
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        if hooks_of_all_modules() and not has_hooks(self):
+            return self.forward(*args, **kwargs)  # they fire for the original
+        return super()._call_impl(*args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward."""
         if torch.compiler.is_dynamo_compiling():
@@ -220,6 +226,9 @@ class ORTModule(nn.Module):
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self._engine_options.bypass:
+            return self._target()(*args, **kwargs)
+        if hooks_of_all_modules():
+            self._compiler.note_eager(CannotLower("hooks of all modules, which no capture has"))
             return self._target()(*args, **kwargs)
         known = len(self._compiler.pieces) + len(self._compiler.eager_pieces)
         if self._compiled is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as of_all_modules
 from torch.utils.checkpoint import checkpoint
 
 from ortmodule_py import ORTModule, last_run_report
@@ -289,3 +291,49 @@ def test_hooks_that_come_and_go_between_calls(backward: bool) -> None:
             fired.clear()
             if handle is not None:
                 handle.remove()
+
+
+# ---- hooks of all modules -----------------------------------------------------------------------
+
+REGISTER: dict[str, Callable[[Any], Any]] = {
+    "forward": lambda hook: of_all_modules.register_module_forward_hook(hook),
+    "forward pre": lambda hook: of_all_modules.register_module_forward_pre_hook(hook),
+    "backward": lambda hook: of_all_modules.register_module_full_backward_hook(hook),
+    "backward pre": lambda hook: of_all_modules.register_module_full_backward_pre_hook(hook),
+}
+
+
+@pytest.mark.parametrize("kind", REGISTER)
+@pytest.mark.parametrize("captured_before", [True, False])
+def test_hooks_of_all_modules(kind: str, captured_before: bool) -> None:
+    """They see the original and its layers, once each, and not the wrapper."""
+    torch._dynamo.reset()
+    model = ORTModule(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), QUIET)
+    if captured_before:
+        _steps(model, 1)
+    found: list[list[str]] = []
+    for runner in (model.module, model):
+        seen: list[str] = []
+        handle = REGISTER[kind](lambda part, *_, seen=seen: seen.append(type(part).__name__))
+        try:
+            _steps(runner, 2)
+        finally:
+            handle.remove()
+        found.append(seen)
+    assert found[1] == found[0] and len(found[0]) == 6
+    (piece,) = last_run_report(model)["eager_pieces"]
+    assert "hooks of all modules" in piece
+    runs = model._compiler.runs
+    _steps(model, 1)
+    assert model._compiler.runs == runs + 1
+
+
+def test_hooks_of_all_modules_beside_one_of_the_wrapper() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    own: list[str] = []
+    model.register_forward_hook(lambda *_: own.append("own"))
+    layers: list[nn.Module] = []
+    with of_all_modules.register_module_forward_hook(lambda part, *_: layers.append(part)):
+        _steps(model, 1)
+    assert own == ["own"] and layers.count(model.module) == 1
