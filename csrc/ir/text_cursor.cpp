@@ -122,6 +122,12 @@ std::string_view TextCursor::raw_until(std::string_view ends) {
   return text_.substr(start, end - start);
 }
 
+void TextCursor::enter_graph() {
+  constexpr int kMost = 64;  // each takes stack to read
+  if (++nested_graphs_ > kMost)
+    fail(str("graphs must lie at most ", kMost, " deep within each other"));
+}
+
 std::string TextCursor::found() {
   if (at_end()) return "the end of the text";
   if (peek() == '"') return "a quoted text";

@@ -32,6 +32,10 @@ class TextCursor {
   /// Everything up to one of `ends` outside parentheses, trimmed; `ends` stays.
   std::string_view raw_until(std::string_view ends);
 
+  /// Between a graph's braces within a graph; fails where they are deeper than any graph needs.
+  void enter_graph();
+  void leave_graph() { --nested_graphs_; }
+
   /// Fails with line and column of the next character, or of position `at`.
   [[noreturn]] void fail(const std::string& rule);
   [[noreturn]] void fail_at(size_t at, const std::string& message) const;
@@ -43,6 +47,7 @@ class TextCursor {
 
   std::string_view text_;
   size_t at_ = 0;
+  int nested_graphs_ = 0;
 };
 
 /// True if the text is written as a floating-point number; sets `value`.

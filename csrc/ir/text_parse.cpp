@@ -100,7 +100,9 @@ class GraphReader {
     if (cursor.eat("{")) {
       std::shared_ptr<const Graph> graph;
       if (!cursor.eat("}")) {
+        cursor.enter_graph();
         graph = GraphReader(cursor).read();
+        cursor.leave_graph();
         cursor.expect("}");
       }
       return graph;

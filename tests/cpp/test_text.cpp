@@ -86,6 +86,12 @@ TEST(Text, NestedGraphs) {
       "}\n");
 }
 
+TEST(Text, GraphsThatNestWithoutEndAreRefused) {
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += "(x) => (y) { y = Op<body={";
+  EXPECT_NE(error_of("g " + text).find("deep within each other"), std::string::npos);
+}
+
 TEST(Text, Literals) {
   expect_exact(
       "g (c: bool[2], x: f16[2], i: i64[2], u) => (a) {\n"
