@@ -46,7 +46,7 @@ class RunReport:
     """On GPUs the most that torch's allocator has given out at once since its counter was reset,
     parameters and all, summed over the GPUs; 0 on the CPU."""
     nondeterministic_kernels: list[str]
-    """Kernels of the last plans whose results may differ from run to run."""
+    """Kernels of the last plans, or operators of torch's, whose results may differ from run to run."""
 
     @classmethod
     def of(cls, compiler: Compiler) -> RunReport:

@@ -217,6 +217,37 @@ def test_attention_with_dropout_is_torchs(planned: Planned) -> None:
     assert "aten.scaled_dot_product_attention.default" in joint and "random=1" in joint
 
 
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_backward
+_EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention
+_EFFICIENT_BACKWARD = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+
+
+def test_the_backward_of_flash_attention(planned: Planned) -> None:
+    def both(q: Tensor) -> Any:
+        q = q.bfloat16()
+        out, lse, seq_q, seq_k, most_q, most_k, seed, offset, _ = _FLASH.default(q, q, q, 0.1)
+        given = (out, q, q, q, out, lse, seq_q, seq_k, most_q, most_k, 0.1, False, seed, offset)
+        return _FLASH_BACKWARD.default(*given)
+
+    plan_function(planned, both, [2, 2, 8, 16])
+    assert planned.pieces[0].facts()["nondeterministic_kernels"] == {
+        "aten._scaled_dot_product_flash_attention_backward.default"
+    }
+
+
+def test_the_backward_of_efficient_attention(planned: Planned) -> None:
+    def both(q: Tensor) -> Any:
+        out, lse, seed, offset = _EFFICIENT.default(q, q, q, None, True, 0.1)
+        given = (out, q, q, q, None, out, lse, seed, offset, 0.1, [True, True, True, False])
+        return _EFFICIENT_BACKWARD.default(*given)[:3]
+
+    plan_function(planned, both, [2, 2, 8, 16])
+    assert planned.pieces[0].facts()["nondeterministic_kernels"] == {
+        "aten._scaled_dot_product_efficient_attention_backward.default"
+    }
+
+
 def test_flash_attention_keeps_the_state_of_its_generator(planned: Planned) -> None:
     def attention(x: Tensor, w: Tensor) -> Tensor:
         q = (x * w).bfloat16().expand(2, 2, 3, 4).repeat(1, 1, 1, 8)
