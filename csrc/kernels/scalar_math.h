@@ -165,7 +165,7 @@ ORTM_HD F tanh_of(F x) {
   const F small = multiply_add(p * z, x, x);
   const F magnitude = at_most(magnitude_of(x), 10.0f);  // where the result is 1
   const F large = F(1.0f) - F(2.0f) / (exp_of(F(2.0f) * magnitude) + F(1.0f));
-  return select(magnitude < F(0.625f), small, with_sign_of(large, x));
+  return with_sign_of(select(magnitude < F(0.625f), small, large), x);  // also of -0.0
 }
 ORTM_HD float fast_tanh(float x) { return tanh_of(x); }
 ORTM_HD double fast_tanh(double x) { return std::tanh(x); }

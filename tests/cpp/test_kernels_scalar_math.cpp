@@ -4,12 +4,14 @@
 namespace ortmodule::testing {
 namespace {
 
-// Error in units of the last place of the float nearest to `exact`.
+// Error in units of the last place of the float nearest to `exact`; very large where one is NaN or
+// infinite and the other is not, or for a zero of the other sign.
 double ulps(float actual, double exact) {
   const float nearest = static_cast<float>(exact);
   if (std::isnan(actual) || std::isnan(nearest))
     return std::isnan(actual) && std::isnan(nearest) ? 0 : 1e30;
   if (std::isinf(nearest) || std::isinf(actual)) return nearest == actual ? 0 : 1e30;
+  if (actual == 0 && exact == 0 && std::signbit(actual) != std::signbit(exact)) return 1e30;
   int exponent;
   std::frexp(exact, &exponent);
   const double unit = std::ldexp(1.0, std::max(exponent - 24, -149));

@@ -35,7 +35,7 @@ struct FloatVec {
   FloatVec(FloatLanes lanes) : v(lanes) {}  // NOLINT: the same thing
   template <class T>
   requires std::is_arithmetic_v<T>
-  explicit FloatVec(T x) : v(FloatLanes{} + static_cast<float>(x)) {}
+  explicit FloatVec(T x) : v(static_cast<float>(x) - FloatLanes{}) {}  // -0.0 - 0.0 keeps its sign
 
   static FloatVec load(const float* from) {
     FloatVec x;
