@@ -58,6 +58,10 @@ bool is_stored_as_computed(DType dtype) {
          dtype == DType::Bool;
 }
 
+bool is_converted_through_int32(DType dtype) {
+  return dtype == DType::Int32 || dtype == DType::Int16 || dtype == DType::Int8;
+}
+
 Compute deciding_type(const NodeFacts& node) {
   const size_t decider = node.op == "Where" ? 1 : 0;
   return compute_of(node.input_dtypes.at(decider));

@@ -16,6 +16,9 @@ Compute compute_of(DType dtype);
 int64_t bytes_of(Compute type);
 /// Whether an element of `dtype` in memory is already of its computation type.
 bool is_stored_as_computed(DType dtype);
+/// Whether a float becomes such an integer by way of an int32, as in PyTorch's kernels: that
+/// decides what NaN and floats out of range give.
+bool is_converted_through_int32(DType dtype);
 
 template <class T>
 inline constexpr Compute kComputeOf = Compute::F32;

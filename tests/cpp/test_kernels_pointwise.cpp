@@ -330,6 +330,30 @@ TEST(PointwiseGroup, CastsBetweenAllRealTypes) {
   }
 }
 
+TEST(PointwiseGroup, CastsFloatsOutOfRangeThroughInt32) {
+  // What x86's conversions give of them, of which PyTorch keeps the lowest bits.
+  const double least = std::numeric_limits<int32_t>::min();
+  const std::vector<double> values = {3e9, -3e9, INFINITY, -INFINITY, NAN, 70000.5, -300.7, 1e20};
+  const std::vector<double> as_int32 = {least, least, least, least, least, 70000, -300, least};
+  for (DType from : {DType::Float32, DType::Float64}) {
+    for (DType to : {DType::Int32, DType::Int16, DType::Int8, DType::UInt8}) {
+      std::vector<double> repeated, expected;  // whole vectors and the rest of one
+      for (size_t i = 0; i < 9 * values.size(); ++i) {
+        repeated.push_back(values[i % values.size()]);
+        const auto bits = static_cast<int32_t>(as_int32[i % values.size()]);
+        expected.push_back(to == DType::Int32   ? bits
+                           : to == DType::Int16 ? static_cast<int16_t>(bits)
+                           : to == DType::Int8  ? static_cast<int8_t>(bits)
+                                                : static_cast<uint8_t>(bits));
+      }
+      // Bytes without sign go by way of an int64, which holds 3e9, a multiple of 256.
+      Tensor x = Tensor::of(from, {72}, repeated), y(to, {72});
+      run_group({node_of("Cast", {{"to", to}}, {&x}, {&y})}, {&x}, {&y},
+                [&] { expect_close(y, expected, 0, 0, str(name_of(from), " to ", name_of(to))); });
+    }
+  }
+}
+
 TEST(PointwiseGroup, TakesLiterals) {
   Tensor x = Tensor::random(DType::BFloat16, {2000}, 14, 0.5, 2), y(DType::BFloat16, {2000});
   NodeFacts node = node_of("Sub", {}, {&x, &x}, {&y});

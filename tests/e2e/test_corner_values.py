@@ -172,3 +172,11 @@ def test_gelu_far_from_zero() -> None:
     leaf = x.clone().requires_grad_()
     model(leaf).sum().backward()
     assert leaf.grad is not None and leaf.grad.tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("target", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+@pytest.mark.parametrize("source", [torch.float32, torch.float64])
+def test_integers_of_what_they_do_not_hold(source: torch.dtype, target: torch.dtype) -> None:
+    numbers = [3e9, -3e9, 1e20, _INF, -_INF, _NAN, 70000.5, -300.7, 200.0]
+    x = torch.tensor(numbers * 9).to(source)
+    _assert_as_eager(lambda x: x.to(target), x)

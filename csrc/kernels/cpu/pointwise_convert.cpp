@@ -37,8 +37,10 @@ void store(void* to, const void* tile, int64_t count, int64_t stride) {
 }
 
 template <class From>
-MicroFn conversion_from(Compute to) {
-  switch (to) {
+MicroFn conversion_from(DType to) {
+  if constexpr (std::is_floating_point_v<From>)
+    if (is_converted_through_int32(to)) return &unary<formulas::Convert<int32_t>, From, int64_t>;
+  switch (compute_of(to)) {
     case Compute::F32: return &unary<formulas::Convert<float>, From, float>;
     case Compute::F64: return &unary<formulas::Convert<double>, From, double>;
     case Compute::I64: return &unary<formulas::Convert<int64_t>, From, int64_t>;
@@ -49,7 +51,7 @@ MicroFn conversion_from(Compute to) {
 
 }  // namespace
 
-MicroFn conversion(Compute from, Compute to) {
+MicroFn conversion(Compute from, DType to) {
   switch (from) {
     case Compute::F32: return conversion_from<float>(to);
     case Compute::F64: return conversion_from<double>(to);

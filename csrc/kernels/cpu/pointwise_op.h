@@ -46,8 +46,9 @@ std::span<const MicroOp> random_ops();
 MicroFn find_loop(const PointwiseRow& row);
 
 // --- conversions -------------------------------------------------------------------------------
-/// Cast between computation types, with PyTorch's rules: towards zero to integers, != 0 to bool.
-MicroFn conversion(Compute from, Compute to);
+/// Cast to the computation type of `to`, with PyTorch's rules: towards zero to integers, != 0 to
+/// bool.
+MicroFn conversion(Compute from, DType to);
 /// Rounds a tile of the computation type to what `dtype` can hold; null if that is everything.
 MicroFn rounding(DType dtype);
 /// Reads `count` elements `stride` elements apart into a tile.

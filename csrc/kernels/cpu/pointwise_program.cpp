@@ -112,7 +112,7 @@ class Compiler {
     int value = operand_value(node, 0, compute_of(from));
     const Compute have = values_[static_cast<size_t>(value)].type, want = compute_of(out);
     // To a 16-bit float everything goes through float, as in PyTorch.
-    if (have != want) value = add_op(conversion(have, want), {value}, want);
+    if (have != want) value = add_op(conversion(have, out), {value}, want);
     if (from != out && rounding(out)) value = add_op(rounding(out), {value}, want);
     return value;
   }

@@ -308,12 +308,12 @@ class Machine {
     }
   }
 
-  template <class From, class To>
+  template <class From, class To, class Through = To>
   __device__ __forceinline__ void convert() {
     if constexpr (kFits<From, Word> && kFits<To, Word>) {
 #pragma unroll
       for (int e = 0; e < kEach; ++e)
-        accumulator_[e] = word_of<Word>(Convert<To>()(value_of<From>(a_[e])));
+        accumulator_[e] = word_of<Word>(static_cast<To>(Convert<Through>()(value_of<From>(a_[e]))));
     }
   }
 
@@ -374,6 +374,12 @@ __device__ void Machine<Word>::step(const PointwiseInstruction& instruction) {
     ORTM_CONVERT_FROM(double)
     ORTM_CONVERT_FROM(int64_t)
     ORTM_CONVERT_FROM(bool)
+    case kPointwiseRows + static_cast<int>(PointwiseExtra::FloatToInt32):
+      convert<float, int64_t, int32_t>();
+      break;
+    case kPointwiseRows + static_cast<int>(PointwiseExtra::DoubleToInt32):
+      convert<double, int64_t, int32_t>();
+      break;
 #undef ORTM_CONVERT_FROM
 #undef ORTM_CONVERT
     default:  // Copy

@@ -22,6 +22,9 @@ static_assert(kMaxPointwiseInstructions >= 2 * kMaxPointwiseParams + kMaxPointwi
 
 constexpr uint16_t kCopy = kPointwiseRows + static_cast<int>(PointwiseExtra::Copy);
 constexpr uint16_t kStore = kPointwiseRows + static_cast<int>(PointwiseExtra::Store);
+constexpr uint16_t kFloatToInt32 = kPointwiseRows + static_cast<int>(PointwiseExtra::FloatToInt32);
+constexpr uint16_t kDoubleToInt32 =
+    kPointwiseRows + static_cast<int>(PointwiseExtra::DoubleToInt32);
 constexpr uint16_t kConvert = kPointwiseRows + static_cast<int>(PointwiseExtra::Convert);
 
 struct Value {
@@ -140,16 +143,21 @@ class Compiler {
   // Every node rounds to its own type, so that grouping changes no bit.
   static DType rounding(DType dtype) { return needs_rounding(dtype) ? dtype : DType::Undefined; }
 
+  static uint16_t conversion(Compute from, DType to) {
+    const bool is_float = from == Compute::F32 || from == Compute::F64;
+    if (is_float && is_converted_through_int32(to))
+      return from == Compute::F32 ? kFloatToInt32 : kDoubleToInt32;
+    return static_cast<uint16_t>(kConvert + 4 * static_cast<int>(from) +
+                                 static_cast<int>(compute_of(to)));
+  }
+
   int add_cast(const NodeFacts& node, DType out) {
     const DType from = node.input_dtypes.at(0);
     const int id = operand_value(node, 0, compute_of(from));
     const Compute have = value(id).type, want = compute_of(out);
     const DType round = from == out ? DType::Undefined : rounding(out);
     // To a 16-bit float everything goes through float, as in PyTorch.
-    if (have != want)
-      return add_operation(
-          static_cast<uint16_t>(kConvert + 4 * static_cast<int>(have) + static_cast<int>(want)),
-          {id}, want, round, 0);
+    if (have != want) return add_operation(conversion(have, out), {id}, want, round, 0);
     return round == DType::Undefined ? id : add_operation(kCopy, {id}, want, round, 0);
   }
 

@@ -27,7 +27,13 @@ struct PointwiseOperand {
 };
 
 /// Operations beyond the rows of pointwise_table.h, numbered after them.
-enum class PointwiseExtra : uint8_t { Copy, Store, Convert };  // Convert: + 4 from + to, last
+enum class PointwiseExtra : uint8_t {
+  Copy,
+  Store,
+  FloatToInt32,
+  DoubleToInt32,
+  Convert,  // + 4 from + to, so the last
+};
 
 /// accumulator = round(op(in...)), also kept in a slot if `slot` is not negative. Store instead
 /// writes its operand to tensor `slot` and leaves the accumulator alone.
