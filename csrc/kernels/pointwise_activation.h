@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/pointwise_row.h"
+#include "kernels/scalar_elementary.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -65,7 +66,7 @@ struct Elu {
   ORTM_HD explicit Elu(const MicroParams& p) : alpha(p.number[0]) {}
   template <class T>
   ORTM_HD T operator()(T x) const {
-    return x > T(0) ? x : static_cast<T>(alpha) * std::expm1(x);
+    return select(x > T(0), x, static_cast<T>(alpha) * fast_expm1(x));
   }
   double alpha;
 };
@@ -79,22 +80,24 @@ struct Softplus {
   template <class T>
   ORTM_HD T operator()(T x) const {
     const T scaled = x * static_cast<T>(beta);
-    if (scaled > static_cast<T>(threshold)) return x;
-    return std::log1p(fast_exp(scaled)) / static_cast<T>(beta);
+    const T curved = fast_log1p(whole_exp(scaled)) / static_cast<T>(beta);
+    return select(scaled > static_cast<T>(threshold), x, curved);
   }
   double beta, threshold;
 };
 struct LogSigmoid {
   template <class T>
   ORTM_HD T operator()(T x) const {
-    const T least = x < T(0) ? x : T(0);
-    return least - std::log1p(fast_exp(-std::fabs(x)));
+    return select(x < T(0), x, T(0)) - fast_log1p(fast_exp(-magnitude_of(x)));
   }
 };
+// tanh(softplus(x)) = n / (n + 2) with n = e^x (e^x + 2).
 struct Mish {
   template <class T>
   ORTM_HD T operator()(T x) const {
-    return x * fast_tanh(std::log1p(fast_exp(x)));
+    const T e = fast_exp(select(x > T(20), T(20), x));  // where the quotient is 1
+    const T n = e * (e + T(2));
+    return x * (n / (n + T(2)));
   }
 };
 
@@ -123,18 +126,18 @@ struct HardSwish {
 }  // namespace ortmodule
 
 /// ROW(name, loop, functor, type of the operands, type of the result).
-#define ORTM_ACTIVATION_OPS(ROW)                                \
-  ORTM_FLOAT_ROWS(ROW, "Relu", unary, Relu)                     \
-  ORTM_INTEGER_ROW(ROW, "Relu", unary, Relu)                    \
-  ORTM_FLOAT_ROWS(ROW, "Sigmoid", unary_formula, Sigmoid)       \
-  ORTM_FLOAT_ROWS(ROW, "Silu", unary_formula, Silu)             \
-  ORTM_FLOAT_ROWS(ROW, "Tanh", unary_formula, Tanh)             \
-  ORTM_FLOAT_ROWS(ROW, "Gelu", unary_formula, Gelu)             \
-  ORTM_FLOAT_ROWS(ROW, "Gelu.tanh", unary_formula, GeluTanh)    \
-  ORTM_FLOAT_ROWS(ROW, "Mish", unary_library, Mish)             \
-  ORTM_FLOAT_ROWS(ROW, "LogSigmoid", unary_library, LogSigmoid) \
-  ORTM_FLOAT_ROWS(ROW, "HardSigmoid", unary, HardSigmoid)       \
-  ORTM_FLOAT_ROWS(ROW, "HardSwish", unary, HardSwish)           \
-  ORTM_FLOAT_ROWS(ROW, "LeakyRelu", unary, LeakyRelu)           \
-  ORTM_FLOAT_ROWS(ROW, "Elu", unary_library, Elu)               \
-  ORTM_FLOAT_ROWS(ROW, "Softplus", unary_library, Softplus)
+#define ORTM_ACTIVATION_OPS(ROW)                                     \
+  ORTM_FLOAT_ROWS(ROW, "Relu", unary, Relu)                          \
+  ORTM_INTEGER_ROW(ROW, "Relu", unary, Relu)                         \
+  ORTM_FLOAT_ROWS(ROW, "Sigmoid", unary_formula, Sigmoid)            \
+  ORTM_FLOAT_ROWS(ROW, "Silu", unary_formula, Silu)                  \
+  ORTM_FLOAT_ROWS(ROW, "Tanh", unary_formula, Tanh)                  \
+  ORTM_FLOAT_ROWS(ROW, "Gelu", unary_formula, Gelu)                  \
+  ORTM_FLOAT_ROWS(ROW, "Gelu.tanh", unary_formula, GeluTanh)         \
+  ORTM_FLOAT_ROWS(ROW, "Mish", unary_long_formula, Mish)             \
+  ORTM_FLOAT_ROWS(ROW, "LogSigmoid", unary_long_formula, LogSigmoid) \
+  ORTM_FLOAT_ROWS(ROW, "HardSigmoid", unary, HardSigmoid)            \
+  ORTM_FLOAT_ROWS(ROW, "HardSwish", unary, HardSwish)                \
+  ORTM_FLOAT_ROWS(ROW, "LeakyRelu", unary, LeakyRelu)                \
+  ORTM_FLOAT_ROWS(ROW, "Elu", unary_long_formula, Elu)               \
+  ORTM_FLOAT_ROWS(ROW, "Softplus", unary_long_formula, Softplus)

@@ -1,10 +1,11 @@
-// Elementary functions: formulas and rows for the CPU and CUDA pointwise groups. What no hot loop
-// of training needs comes from the standard library, element by element.
+// Elementary functions: formulas and rows for the CPU and CUDA pointwise groups. What hardly any
+// model needs comes from the standard library, element by element.
 #pragma once
 
 #include <cmath>
 
 #include "kernels/pointwise_row.h"
+#include "kernels/scalar_elementary.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -20,14 +21,14 @@ namespace formulas {
 
 ORTM_FUNCTOR(Exp, whole_exp(x))
 ORTM_FUNCTOR(Erf, fast_erf(x))
-ORTM_FUNCTOR(Log, std::log(x))
-ORTM_FUNCTOR(Log1p, std::log1p(x))
-ORTM_FUNCTOR(Expm1, std::expm1(x))
+ORTM_FUNCTOR(Log, fast_log(x))
+ORTM_FUNCTOR(Log1p, fast_log1p(x))
+ORTM_FUNCTOR(Expm1, fast_expm1(x))
 ORTM_FUNCTOR(Sqrt, std::sqrt(x))
 ORTM_FUNCTOR(Rsqrt, T(1) / std::sqrt(x))
 ORTM_FUNCTOR(Reciprocal, T(1) / x)
-ORTM_FUNCTOR(Sin, std::sin(x))
-ORTM_FUNCTOR(Cos, std::cos(x))
+ORTM_FUNCTOR(Sin, fast_sin(x))
+ORTM_FUNCTOR(Cos, fast_cos(x))
 ORTM_FUNCTOR(Tan, std::tan(x))
 ORTM_FUNCTOR(Asin, std::asin(x))
 ORTM_FUNCTOR(Acos, std::acos(x))
@@ -56,7 +57,7 @@ struct Identity {
 struct Pow {
   template <class T>
   ORTM_HD T operator()(T a, T b) const {
-    return std::pow(a, b);
+    return fast_pow(a, b);
   }
   ORTM_HD int64_t operator()(int64_t a, int64_t b) const {
     if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
@@ -89,14 +90,14 @@ struct Atan2 {
 #define ORTM_ELEMENTARY_OPS(ROW)                            \
   ORTM_FLOAT_ROWS(ROW, "Exp", unary_formula, Exp)           \
   ORTM_FLOAT_ROWS(ROW, "Erf", unary_formula, Erf)           \
-  ORTM_FLOAT_ROWS(ROW, "Log", unary_library, Log)           \
-  ORTM_FLOAT_ROWS(ROW, "Log1p", unary_library, Log1p)       \
-  ORTM_FLOAT_ROWS(ROW, "Expm1", unary_library, Expm1)       \
+  ORTM_FLOAT_ROWS(ROW, "Log", unary_long_formula, Log)      \
+  ORTM_FLOAT_ROWS(ROW, "Log1p", unary_long_formula, Log1p)  \
+  ORTM_FLOAT_ROWS(ROW, "Expm1", unary_long_formula, Expm1)  \
   ORTM_FLOAT_ROWS(ROW, "Sqrt", unary, Sqrt)                 \
   ORTM_FLOAT_ROWS(ROW, "Rsqrt", unary, Rsqrt)               \
   ORTM_FLOAT_ROWS(ROW, "Reciprocal", unary, Reciprocal)     \
-  ORTM_FLOAT_ROWS(ROW, "Sin", unary_library, Sin)           \
-  ORTM_FLOAT_ROWS(ROW, "Cos", unary_library, Cos)           \
+  ORTM_FLOAT_ROWS(ROW, "Sin", unary_long_formula, Sin)      \
+  ORTM_FLOAT_ROWS(ROW, "Cos", unary_long_formula, Cos)      \
   ORTM_FLOAT_ROWS(ROW, "Tan", unary_library, Tan)           \
   ORTM_FLOAT_ROWS(ROW, "Asin", unary_library, Asin)         \
   ORTM_FLOAT_ROWS(ROW, "Acos", unary_library, Acos)         \
@@ -111,7 +112,7 @@ struct Atan2 {
   ORTM_INTEGER_ROW(ROW, "Round", unary, Identity)           \
   ORTM_FLOAT_ROWS(ROW, "Trunc", unary, Trunc)               \
   ORTM_INTEGER_ROW(ROW, "Trunc", unary, Identity)           \
-  ORTM_FLOAT_ROWS(ROW, "Pow", binary_library, Pow)          \
+  ORTM_FLOAT_ROWS(ROW, "Pow", binary_long_formula, Pow)     \
   ORTM_INTEGER_ROW(ROW, "Pow", binary_library, Pow)         \
   ORTM_FLOAT_ROWS(ROW, "Pow.2", unary, Square)              \
   ORTM_INTEGER_ROW(ROW, "Pow.2", unary, IntegerSquare)      \

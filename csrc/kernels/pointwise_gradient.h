@@ -109,8 +109,11 @@ struct LogSigmoidGrad {
 struct MishGrad {
   template <class T>
   ORTM_HD T operator()(T dy, T x) const {
-    const T t = fast_tanh(std::log1p(fast_exp(x)));
-    return dy * (t + x * sigmoid(x) * (T(1) - t * t));
+    // As in Mish; sigmoid(x) (1 - tanh(softplus(x))^2) = 4 e (e + 1) / (n + 2)^2.
+    const T e = fast_exp(select(x > T(20), T(20), x));
+    const T n = e * (e + T(2)), d = n + T(2);
+    const T slope = select(x > T(20), T(0), T(4) * e * (e + T(1)) / (d * d));
+    return dy * (n / d + x * slope);
   }
 };
 struct HardSigmoidGrad {
@@ -142,7 +145,7 @@ struct HardSwishGrad {
   ORTM_FLOAT_ROWS(ROW, "SigmoidGrad", binary, SigmoidGrad)               \
   ORTM_FLOAT_ROWS(ROW, "SiluGrad", binary_formula, SiluGrad)             \
   ORTM_FLOAT_ROWS(ROW, "LogSigmoidGrad", binary_formula, LogSigmoidGrad) \
-  ORTM_FLOAT_ROWS(ROW, "MishGrad", binary_library, MishGrad)             \
+  ORTM_FLOAT_ROWS(ROW, "MishGrad", binary_long_formula, MishGrad)        \
   ORTM_FLOAT_ROWS(ROW, "HardSigmoidGrad", binary, HardSigmoidGrad)       \
   ORTM_FLOAT_ROWS(ROW, "HardSwishGrad", binary, HardSwishGrad)           \
   ORTM_FLOAT_ROWS(ROW, "ClipGrad", binary, ClipGrad)                     \

@@ -9,14 +9,17 @@
 namespace ortmodule {
 
 /// How a row's functor is best looped over: `unary` and `binary` are cheap; those of `_formula` are
-/// written over scalar_math.h and take vectors of floats; those of `_library` call the standard
-/// library, element by element, and are too large to be inlined often.
+/// written over scalar_math.h and take vectors of floats; those of `_long_formula` do too, and
+/// those of `_library` call the standard library, element by element: both are too large to be
+/// inlined often.
 enum class PointwiseLoop : uint8_t {
   unary,
   unary_formula,
+  unary_long_formula,
   unary_library,
   binary,
   binary_formula,
+  binary_long_formula,
   binary_library,
   where,
   dropout,

@@ -151,6 +151,15 @@ std::vector<OpCase> float_cases() {
        [](const V& v) { return v[0] * sigma(v[1]) * (1 + v[1] * (1 - sigma(v[1]))); },
        {},
        128},
+      {"LogSigmoidGrad", 2, [](const V& v) { return v[0] * sigma(-v[1]); }, {}, 16},
+      {"MishGrad",
+       2,
+       [](const V& v) {
+         const double x = v[1], t = std::tanh(std::log1p(std::exp(x)));
+         return v[0] * (t + x * sigma(x) * (1 - t * t));
+       },
+       {},
+       128},
       {"SoftplusGrad", 2, [](const V& v) { return v[0] * sigma(2 * v[1]); }, {{"beta", 2.0}}, 16},
       {"LeakyReluGrad",
        2,

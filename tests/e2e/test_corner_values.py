@@ -180,3 +180,40 @@ def test_integers_of_what_they_do_not_hold(source: torch.dtype, target: torch.dt
     numbers = [3e9, -3e9, 1e20, _INF, -_INF, _NAN, 70000.5, -300.7, 200.0]
     x = torch.tensor(numbers * 9).to(source)
     _assert_as_eager(lambda x: x.to(target), x)
+
+
+_EDGES = [0.0, -0.0, 1.0, -1.0, -2.0, 1e-40, -1e-40, 1e-30, 88.5, -88.5, 104.0, -104.0, 3e38,
+          _INF, -_INF, _NAN]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.log,
+        torch.log1p,
+        torch.expm1,
+        torch.tanh,
+        torch.sin,
+        torch.cos,
+        F.elu,
+        F.softplus,
+        F.mish,
+        F.logsigmoid,
+        lambda x: x**1.5,
+        lambda x: x**7,
+        lambda x: x**-3,
+        lambda x: 0.3**x,
+        lambda x: (-2.0) ** x,
+    ],
+)
+def test_edges_of_functions(function: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """Zeros with eager's signs, infinities and NaN where eager has them."""
+    x = torch.tensor(_EDGES * 3).to(dtype)
+    got, want = ORTModule(Function(function), QUIET)(x), function(x)
+    # Results of exponentials that are below the normal numbers may be zero.
+    tiny = 2 * torch.finfo(torch.float32).tiny
+    rtol = 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(got, want, rtol=rtol, atol=104 * tiny, equal_nan=True)
+    zeros = (want == 0) & (x == 0)
+    assert torch.equal(got[zeros].signbit(), want[zeros].signbit())

@@ -53,14 +53,19 @@ struct FloatVec {
   friend IntLanes operator>(FloatVec a, FloatVec b) { return a.v > b.v; }
   friend IntLanes operator<=(FloatVec a, FloatVec b) { return a.v <= b.v; }
   friend IntLanes operator>=(FloatVec a, FloatVec b) { return a.v >= b.v; }
+  friend IntLanes operator==(FloatVec a, FloatVec b) { return a.v == b.v; }
 };
 
 /// The bits of a FloatVec, lane by lane.
 struct UIntVec {
   UIntLanes v;
   friend UIntVec operator+(UIntVec a, uint32_t b) { return {a.v + b}; }
+  friend UIntVec operator-(UIntVec a, uint32_t b) { return {a.v - b}; }
+  friend UIntVec operator-(UIntVec a, UIntVec b) { return {a.v - b.v}; }
   friend UIntVec operator&(UIntVec a, uint32_t b) { return {a.v & b}; }
+  friend UIntVec operator&(UIntVec a, UIntVec b) { return {a.v & b.v}; }
   friend UIntVec operator|(UIntVec a, UIntVec b) { return {a.v | b.v}; }
+  friend UIntVec operator^(UIntVec a, UIntVec b) { return {a.v ^ b.v}; }
   friend UIntVec operator<<(UIntVec a, int b) { return {a.v << b}; }
 };
 

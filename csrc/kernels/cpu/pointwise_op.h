@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "kernels/cpu/float_vec.h"
+#include "kernels/cpu/elementary_vec.h"
 #include "kernels/pointwise_row.h"
 
 namespace ortmodule {
@@ -97,6 +97,11 @@ void unary_formula(const MicroArgs& m) {
   }
 }
 
+template <class F, class In, class Out>
+void unary_long_formula(const MicroArgs& m) {
+  unary_formula<F, In, Out>(m);
+}
+
 template <class F, class In, class Out = In>
 void binary(const MicroArgs& m) {
   const F f = make_functor<F>(*m.params);
@@ -121,6 +126,11 @@ void binary_formula(const MicroArgs& m) {
   } else {
     binary<F, In, Out>(m);
   }
+}
+
+template <class F, class In, class Out>
+void binary_long_formula(const MicroArgs& m) {
+  binary_formula<F, In, Out>(m);
 }
 
 }  // namespace ORTM_ISA

@@ -72,10 +72,12 @@ __device__ __forceinline__ Word call(const F& f, Word a, Word b) {
   }
 }
 
-// Functions of the standard library and all formulas in double are long: one copy each.
+// Functions of the standard library and all formulas in double are long, too: one copy each.
 template <PointwiseLoop kLoop, class In>
 constexpr bool kIsLarge = kLoop == PointwiseLoop::unary_library ||
                           kLoop == PointwiseLoop::binary_library ||
+                          kLoop == PointwiseLoop::unary_long_formula ||
+                          kLoop == PointwiseLoop::binary_long_formula ||
                           (std::is_same_v<In, double> && (kLoop == PointwiseLoop::unary_formula ||
                                                           kLoop == PointwiseLoop::binary_formula));
 
