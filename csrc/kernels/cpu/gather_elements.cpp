@@ -22,7 +22,7 @@ enum Operand : uint8_t { kData, kIndices, kUpdates };  // updates, or what is ga
 
 constexpr int64_t kStrip = 128;           // lines at a time
 constexpr int64_t kStripElements = 4096;  // where lines are walked one by one
-constexpr int64_t kSumStrip = 16;         // lines at a time whose sums are in the workspace
+constexpr int64_t kSumStrip = 32;         // lines at a time whose sums are in the workspace
 constexpr int64_t kSumTasks = 16;
 
 // Lines along the axis: those of a strip are neighbours in the last dimension of the space.
@@ -172,13 +172,23 @@ void add_strip(const KernelArgs& args, const Lines& lines, const Strip& strip,
   const T* updates = args.in[2].as<T>();
   const int64_t across = lines.across[kData], along = lines.along[kData], width = strip.count;
   T* y = args.out[0].as<T>() + strip.begin[kData];
-  for (int64_t k = 0; k < lines.axis_size; ++k)
-    for (int64_t c = 0; c < width; ++c) sums[k * width + c] = computed(y[c * across + k * along]);
+  // body(place, sum, count) for the pieces of the strip that are rows in memory.
+  auto for_each_row = [=, &lines](const auto& body) {
+    if (width == 1 && along == 1) return body(y, sums, lines.axis_size);
+    for (int64_t k = 0; k < lines.axis_size; ++k) {
+      if (across == 1) {
+        body(y + k * along, sums + k * width, width);
+      } else {
+        for (int64_t c = 0; c < width; ++c)
+          body(y + c * across + k * along, sums + k * width + c, 1);
+      }
+    }
+  };
+  for_each_row([](const T* row, float* sum, int64_t count) { convert_row(row, count, sum); });
   for_each_element(lines, strip, indices, [=](int64_t line, int64_t index, int64_t at) {
     sums[index * width + line] += computed(updates[at]);
   });
-  for (int64_t k = 0; k < lines.axis_size; ++k)
-    for (int64_t c = 0; c < width; ++c) y[c * across + k * along] = stored<T>(sums[k * width + c]);
+  for_each_row([](T* row, const float* sum, int64_t count) { store_row(row, sum, count); });
 }
 
 // Strips in as many tasks as the workspace has room for.
