@@ -98,6 +98,9 @@ struct Backward {
   T* dx;
 };
 
+// Pieces shorter than this are added up one by one, which is less work than partial results.
+constexpr int64_t kShortRow = 32;
+
 // Adds a row to the column sums and writes its dx.
 template <class T>
 void backward_row(const Backward<T>& b, int64_t row, int64_t n, ComputeOf<T>* dscale,
@@ -123,6 +126,13 @@ void backward_row(const Backward<T>& b, int64_t row, int64_t n, ComputeOf<T>* ds
       ORTM_SIMD
       for (int64_t i = 0; i < count; ++i) g[i] = dy[i] * scale[i];
       gradient = g;
+    }
+    if (count < kShortRow) {
+      for (int64_t i = 0; i < count; ++i) {
+        sum_g += static_cast<double>(gradient[i]);
+        sum_gh += static_cast<double>(gradient[i] * h[i]);
+      }
+      return;
     }
     sum_g += row_sum(
         count, [](auto v) { return v; }, gradient);
