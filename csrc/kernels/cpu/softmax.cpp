@@ -184,7 +184,8 @@ void run_strips(const KernelArgs& args, const AxisSplit& split, const Row& row) 
     T* operand_rows[2] = {rows, rows + static_cast<int64_t>(operands - 1) * row_elements};
     for (int64_t item = task; item < strips.count; item += tasks) {
       const int64_t column = item % strips.per_plane * strips.width;
-      const int64_t columns = std::min(strips.width, split.inner - column);
+      // At most a constant, for which the compiler unrolls the copies.
+      const int64_t columns = std::min(kStrip, split.inner - column);
       const int64_t at = item / strips.per_plane * split.axis * split.inner + column;
       for (size_t k = 0; k < operands; ++k)
         gather_strip(args.in[k].template as<T>() + at, split.axis, split.inner, columns,
