@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from .backend import BackendCompilerFailed, CannotTrace, Compiler, RecompileLimit
+from .thread_state import restored_on_failure
 
 _dynamo_errors: Any = torch._dynamo.exc
 _TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
@@ -71,7 +72,8 @@ class Frames:
         counted = torch._dynamo.utils.counters["frames"]
         converted = counted["ok"]
         try:
-            result = self._convert(frame, *args, skip=skip + 1, **kwargs)
+            with restored_on_failure():
+                result = self._convert(frame, *args, skip=skip + 1, **kwargs)
         except (CannotTrace, RecompileLimit) as error:
             if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _is_behind(code):
                 raise
