@@ -25,7 +25,7 @@ from .doubtful_strides import (
     leaves_strides_open,
 )
 from .eager_strides import is_expanded
-from .gradient_effects import GradMode
+from .gradient_effects import GradMode, has_tangents
 from .graph_builder import CannotLower, GraphBuilder
 from .lowering import Emitter, tensor_meta
 from .lowering_floats import changes
@@ -83,7 +83,8 @@ def lower(
     fake_mode, inputs = tracing.fake_inputs(example_inputs)
     clock.lap("inputs")
     trace = _PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
-    graph = trace.run(inputs, tracing.preserved_composites(builder.has_rule))
+    whole = [] if has_tangents(gm) else tracing.preserved_composites(builder.has_rule)
+    graph = trace.run(inputs, whole)
     clock.lap("trace")
 
     def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:

@@ -58,6 +58,13 @@ def turns_gradients_on(gm: fx.GraphModule) -> bool:
     )
 
 
+def has_tangents(gm: fx.GraphModule) -> bool:
+    """Whether there are gradients of forward mode, which a composite operator that stays whole drops."""
+    graphs = (graph for graph in gm.modules() if isinstance(graph, fx.GraphModule))
+    targets = (node.target for graph in graphs for node in graph.graph.nodes)
+    return any(getattr(target, "__name__", "").endswith("make_dual") for target in targets)
+
+
 def refuse(target: Any, with_gradients: bool, origin: Origin) -> None:
     """Raises:
     CannotLower: a call of this function or method changes gradients in a way that is not traced.

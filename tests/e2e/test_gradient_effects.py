@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 from .semantics import Calls, as_in_eager, assert_compiled
@@ -73,16 +74,65 @@ def _vmap(self: Any, x: Tensor) -> Tensor:
     return mapped
 
 
-def _jvp(self: Any, x: Tensor) -> Tensor:
-    tangent: Tensor = torch.func.jvp(
-        lambda z: self.out(self.fc(z).tanh()), (x,), (torch.ones_like(x),)
-    )[1]
+@pytest.mark.slow
+def test_a_transform_without_gradients_is_compiled() -> None:
+    assert_compiled(_report(_vmap), 2)
+
+
+def _through_operators(self: Any, z: Tensor) -> Tensor:
+    result: Tensor = self.out(self.fc(z).tanh())
+    return result
+
+
+def _through_composites(self: Any, z: Tensor) -> Tensor:
+    """Some of them are one operator of the engine."""
+    normalized = functional.layer_norm(z * 2, (4,))
+    return self.fc(z).tanh() + normalized * self.out(z).softmax(-1)
+
+
+def _through_parts(self: Any, z: Tensor) -> Tensor:
+    similar = functional.cosine_similarity(self.fc(z), self.out(z), dim=-1)
+    return self.fc(z).tanh() + similar[..., None]
+
+
+Inner = Callable[[Any, Tensor], Tensor]
+
+
+def _jvp(self: Any, x: Tensor, inner: Inner) -> Tensor:
+    along = torch.arange(8.0).reshape(2, 4)
+    tangent: Tensor = torch.func.jvp(lambda z: inner(self, z), (x,), (along,))[1]
     return tangent
 
 
-@pytest.mark.parametrize("forward", [_vmap, pytest.param(_jvp, marks=pytest.mark.slow)])
-def test_transforms_without_a_backward_are_compiled(forward: Callable[..., Tensor]) -> None:
-    assert_compiled(_report(forward), 2)
+def _jacobians(self: Any, x: Tensor, inner: Inner) -> Tensor:
+    found: Tensor = torch.func.vmap(torch.func.jacfwd(lambda z: inner(self, z)))(x)
+    return found
+
+
+def _dual_level(self: Any, x: Tensor, inner: Inner) -> Tensor:
+    with forward_ad.dual_level():
+        dual = inner(self, forward_ad.make_dual(x, torch.arange(8.0).reshape(2, 4)))
+        tangent: Tensor = forward_ad.unpack_dual(dual).tangent
+    return tangent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("transform", "inner"),
+    [
+        (_jvp, _through_operators),
+        (_jvp, _through_composites),
+        (_jvp, _through_parts),
+        (_jacobians, _through_operators),
+        (_jacobians, _through_parts),
+        (_dual_level, _through_operators),
+        (_dual_level, _through_parts),
+    ],
+)
+def test_gradients_of_forward_mode_are_compiled(
+    transform: Callable[..., Tensor], inner: Inner
+) -> None:
+    assert_compiled(_report(lambda self, x: transform(self, x, inner)), 2)
 
 
 # ---- in place -----------------------------------------------------------------------------------
