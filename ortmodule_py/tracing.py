@@ -165,9 +165,8 @@ def _preserving(ops: Sequence[Any]) -> Iterator[None]:
             for key in _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE:
                 op.py_kernels[key] = _open_under_autocast(op, op.py_kernels[key], parts[op])
             op._dispatch_cache.clear()
-        for op in (
-            () if ops else _PARTS
-        ):  # torch differentiates what is recorded, and needs the parts
+        # Where no composite stays whole, torch differentiates what is recorded, and needs the parts.
+        for op in _PARTS if not ops else ():
             op.py_kernels |= dict.fromkeys(_AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE, _PARTS[op])
             op._dispatch_cache.clear()
         yield
