@@ -16,6 +16,13 @@ import torch
 from torch.autograd import forward_ad
 
 _functorch = torch._C._functorch
+_kinds = _functorch.TransformType
+_LEAVE_LEVEL = {
+    _kinds.Vmap: _functorch._vmap_decrement_nesting,
+    _kinds.Grad: _functorch._grad_decrement_nesting,
+    _kinds.Jvp: _functorch._jvp_decrement_nesting,
+    _kinds.Functionalize: _functorch._func_decrement_nesting,
+}
 _saved_tensors_hooks = torch._C._autograd
 
 
@@ -68,8 +75,9 @@ class _ThreadState:
             forward_ad.exit_dual_level()
         if self.dual_level < 0:
             _leave_dual_level()
-        if _functorch.get_dynamic_layer_stack_depth() > self.transforms:
-            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.transforms)
+        # One by one: what torch has to leave several at once fails behind the last one in torch 2.11.
+        while _functorch.get_dynamic_layer_stack_depth() > self.transforms:
+            _LEAVE_LEVEL[_functorch.peek_interpreter_stack().key()]()
         if torch.is_inference_mode_enabled() != self.inference_mode:
             # Its guards end with the frames that hold them, and would set the grad mode once more.
             traceback.clear_frames(error.__traceback__)
