@@ -15,10 +15,6 @@ from torch.distributed import _functional_collectives as functional
 from ortmodule_py import ORTModule, last_run_report
 from tests.e2e.semantics import QUIET
 
-pytestmark = pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo"
-)
-
 
 @pytest.fixture(autouse=True)
 def group(tmp_path: Path) -> Iterator[None]:

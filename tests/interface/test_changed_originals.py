@@ -121,9 +121,6 @@ def test_another_change_of_its_class_is_refused() -> None:
     assert type(model.module) is nn.Linear and model.__class__ is type(model)
 
 
-@pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo"
-)
 def test_fully_shard_of_the_wrapper_is_refused(tmp_path: Path) -> None:
     from torch.distributed.fsdp import fully_shard
 

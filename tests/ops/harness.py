@@ -334,6 +334,7 @@ def check_graph(case: Case, compiled: Compiled) -> None:
     assert arrived or is_composite(case.target), f"capture called {compiled.targets}"
     facts = compiled.piece.facts()
     if case.contains and not runs_here(case.contains):
+        assert "no own op" in str(facts["refusals"]), facts["refusals"]
         return
     if case.aten:
         reasons = str(facts["refusals"])
