@@ -264,13 +264,20 @@ def _state(facts: dict[str, Any], request: MemoryRequest) -> str:
         parts.append(f"Optimization Config: [{request.config_source}]")
     before, after = facts["before"], facts["after"]
     layers = " + ".join(str(group["count"]) for group in facts["layers"]) or "none found"
+    parts.append(_bytes_change("peak", before["peak_bytes"], after["peak_bytes"]))
+    if before["peak_bytes"] == after["peak_bytes"] and facts["recomputed_values"]:
+        # Gradients that are made hide what is saved; a step that adds to old ones shows it.
+        was, now = before["accumulating_peak_bytes"], after["accumulating_peak_bytes"]
+        parts.append(_bytes_change("adding to gradients", was, now))
     parts.append(
-        f"peak {before['peak_bytes']:,} -> {after['peak_bytes']:,} bytes "
-        f"({_change(after['peak_bytes'], before['peak_bytes'])}), step time "
-        f"{_change(after['time_us'], before['time_us'])} (estimate), layers: {layers}"
+        f"step time {_change(after['time_us'], before['time_us'])} (estimate), layers: {layers}"
     )
     state = "ON " if facts["recomputed_values"] else "OFF"
     return f"{state}  :  " + ", ".join(parts)
+
+
+def _bytes_change(name: str, before: int, after: int) -> str:
+    return f"{name} {before:,} -> {after:,} bytes ({_change(after, before)})"
 
 
 def _notes(facts: dict[str, Any], request: MemoryRequest, known: Collection[str]) -> list[str]:

@@ -80,6 +80,19 @@ def test_config_rows_are_on(
     assert "Optimization Config: [BiasGelu+:1:2]" in text
 
 
+def test_a_gain_that_new_gradients_hide_is_named(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    layers = (torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 10))
+    ORTModule(torch.nn.Sequential(*layers))(torch.randn(3, 10, requires_grad=True)).sum().backward()
+    text = capfd.readouterr().err
+    found = re.search(r"adding to gradients ([\d,]+) -> ([\d,]+) bytes", text)
+    assert found, text
+    before, after = (int(figure.replace(",", "")) for figure in found.groups())
+    assert after < before
+
+
 @pytest.mark.slow
 def test_levels_and_budgets_are_named(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
