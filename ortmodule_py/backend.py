@@ -29,6 +29,7 @@ from .fixed_sizes import FixedSizes
 from .machine_rates import machine_rates
 from .memory_options import LEVEL
 from .memory_report import warn_beyond_device
+from .onnx_files import StageFiles
 from .options import EngineOptions
 from .overlap import OverlapGuard
 from .piece_budgets import divide, reserve, trained_before
@@ -66,7 +67,7 @@ class Compiler:
 
     options: EngineOptions = field(default_factory=EngineOptions.from_environment)
     logger: logging.Logger = _log
-    on_piece: Callable[[Any], None] | None = None
+    files: StageFiles | None = None
     pieces: list[Piece] = field(default_factory=list)
     eager_pieces: list[EagerPiece] = field(default_factory=list)
     graph_breaks: list[str] = field(default_factory=list)
@@ -167,8 +168,8 @@ class Compiler:
         self._log_capture(self.pieces[-1])
         if self.shared_budget_bytes is not None and lowered.grad_enabled:
             reserve(compiled, self.ran or ())
-        if self.on_piece is not None:
-            self.on_piece(compiled)
+        if self.files is not None:
+            self.files.compiled(compiled)
 
         run = self._with_warnings(compiled)
         if lowered.drawn_inputs:
@@ -182,8 +183,7 @@ class Compiler:
     def release(self) -> None:
         """Let go of the module and of all pieces; nothing will run them again."""
         self.pieces.clear()
-        self.trained, self.ran = [], None
-        self.on_piece = None
+        self.trained, self.ran, self.files = [], None, None
         self.reserved_bytes, self.has_gradients = lambda _: 0, lambda: False
 
     def _log_capture(self, piece: Piece) -> None:

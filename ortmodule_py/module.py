@@ -37,7 +37,7 @@ from .memory_insight import insight_lines
 from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, step_pieces, step_table
 from .memory_stats import MemoryStatsPrinter
 from .messages import DEVINFO, module_logger
-from .onnx_files import saver
+from .onnx_files import StageFiles
 from .options import DebugOptions, EngineOptions, LogLevel
 from .outputs import by_name, parameters_behind, requested_outputs, with_outputs
 from .progress import Progress
@@ -158,7 +158,7 @@ class ORTModule(nn.Module):
             p.grad is not None for p in module.parameters()
         )
         if own["_debug_options"].save_onnx:
-            own["_compiler"].on_piece = saver(module, own["_debug_options"], own["_logger"])
+            own["_compiler"].files = StageFiles(module, own["_debug_options"], own["_logger"])
         own["_memory_stats"] = None
         if own["_engine_options"].print_memory_stats:
             own["_memory_stats"] = MemoryStatsPrinter(module, own["_logger"])
@@ -275,6 +275,8 @@ class ORTModule(nn.Module):
             if self._compiler.runs != runs and torch.is_grad_enabled():
                 self._note_layers(result)
             self._compiler.divide_budget()
+            if self._compiler.files is not None:
+                self._compiler.files.ran()
             self._announce(time.perf_counter() - start)
         return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,56 +15,84 @@ from torch import Tensor, nn
 from . import _C
 from .options import DebugOptions
 
+EXECUTION_MODEL = "execution_model"
 STAGES = {
     "torch_exported": "exported",
     "optimized_pre_grad": "forward",
     "optimized": "joint",
-    "execution_model": "lowered",
+    EXECUTION_MODEL: "lowered",
 }
 """File name's stage -> the engine's."""
 
 _WITH_WEIGHTS = ("torch_exported", "optimized_pre_grad")
 
 
-def saver(
-    module: nn.Module, options: DebugOptions, logger: logging.Logger
-) -> Callable[[Any], None]:
-    """What writes the files of each piece; where it cannot, it says so once, and training goes on.
+class StageFiles:
+    """Writes the files of each piece; where it cannot, it says so once, and training goes on.
 
-    Dynamo keeps the compiler and with it this function, which must not keep the wrapper.
+    Dynamo keeps the compiler and with it this object, which must not keep the wrapper.
     """
-    failed = False
 
-    def save(piece: Any) -> None:
-        nonlocal failed
+    def __init__(self, module: nn.Module, options: DebugOptions, logger: logging.Logger) -> None:
+        self._module, self._options, self._logger = module, options, logger
+        self._failed = False
+        self._not_run: list[tuple[Any, Path]] = []
+
+    def compiled(self, piece: Any) -> None:
+        """Save all stages of a piece before it runs."""
+
+        def save() -> None:
+            options = self._options
+            paths = save_stages(piece, self._module, options.save_path, options.onnx_prefix)
+            if piece.facts()["training"]:
+                self._not_run.append((piece, paths[EXECUTION_MODEL]))
+
+        self._try(save)
+
+    def ran(self) -> None:
+        """Save what runs again: the first forward has decided what is recomputed."""
+        for piece, path in self._not_run:
+            if piece.facts()["forwards"]:
+                self._try(partial(_save, piece, EXECUTION_MODEL, path, _constants(piece)))
+        self._not_run = [
+            (piece, path) for piece, path in self._not_run if not piece.facts()["forwards"]
+        ]
+
+    def _try(self, save: Callable[[], None]) -> None:
         try:
-            save_stages(piece, module, options.save_path, options.onnx_prefix)
+            save()
         except Exception as error:  # no file is worth a training run
-            if not failed:
-                logger.warning("ortmodule_py: graphs are not saved: %s", error)
-            failed = True
-
-    return save
+            if not self._failed:
+                self._logger.warning("ortmodule_py: graphs are not saved: %s", error)
+            self._failed = True
 
 
-def save_stages(piece: Any, module: nn.Module, directory: Path, prefix: str) -> list[Path]:
-    """Write `{prefix}_{stage}_{training|inference}.onnx` of a compiled piece; returns the paths.
+def save_stages(piece: Any, module: nn.Module, directory: Path, prefix: str) -> dict[str, Path]:
+    """Write `{prefix}_{stage}_{training|inference}.onnx` of a compiled piece; paths by stage.
 
     Parameters and buffers are stored in the files of the forward stages, constants in all. A later
     piece of the same mode gets a number before the mode.
     """
     mode = "training" if piece.facts()["training"] else "inference"
-    constants = {name: _bytes(tensor) for name, tensor in piece.constants().items()}
+    constants = _constants(piece)
     weights = _weights(piece, module)
-    paths = []
-    for stage, engine_stage in STAGES.items():
+    paths = {}
+    for stage in STAGES:
         if mode == "inference" and stage == "optimized_pre_grad":
             continue
         path = _free_path(directory, f"{prefix}_{stage}_{mode}")
         given = constants | weights if stage in _WITH_WEIGHTS else constants
-        _C.save_onnx(piece.graph(engine_stage), str(path), given)
-        paths.append(path)
+        _save(piece, stage, path, given)
+        paths[stage] = path
     return paths
+
+
+def _save(piece: Any, stage: str, path: Path, data: dict[str, Any]) -> None:
+    _C.save_onnx(piece.graph(STAGES[stage]), str(path), data)
+
+
+def _constants(piece: Any) -> dict[str, Any]:
+    return {name: _bytes(tensor) for name, tensor in piece.constants().items()}
 
 
 def _weights(piece: Any, module: nn.Module) -> dict[str, Any]:

@@ -132,6 +132,12 @@ py::dict facts(CompiledPiece& piece) {
   return result;
 }
 
+/// What the last forward ran, with the nodes that its plan recomputes; before any, without them.
+std::shared_ptr<const Graph> lowered_graph(CompiledPiece& piece) {
+  const auto entry = piece.last_plan();
+  return (entry ? *entry->lowered : piece.session().lowered()).graph;
+}
+
 /// A copy of a stage's graph.
 std::shared_ptr<Graph> stage_graph(CompiledPiece& piece, const std::string& stage) {
   const Session& session = piece.session();
@@ -142,7 +148,7 @@ std::shared_ptr<Graph> stage_graph(CompiledPiece& piece, const std::string& stag
              "[inspect] the stage must be exported, forward, joint or lowered, "
              "but found '",
              stage, "'");
-  return session.lowered().graph->clone();
+  return lowered_graph(piece)->clone();
 }
 
 /// Parameters and buffers whose data a file can hold: their sizes are numbers.
@@ -172,7 +178,7 @@ std::string stage_text(CompiledPiece& piece, const std::string& stage) {
   if (stage == "exported") return print(session.exported_graph(), options);
   if (stage == "forward") return print(session.forward_graph(), options);
   if (stage == "joint") return print(session.joint_graph(), options);
-  if (stage == "lowered") return print(*session.lowered().graph, options);
+  if (stage == "lowered") return print(*lowered_graph(piece), options);
   if (stage == "passes")
     return text(session.forward_report(), true) + text(session.joint_report(), true);
   ORTM_CHECK(stage == "plan",

@@ -44,6 +44,21 @@ def test_training_stages_are_valid(tmp_path: Path) -> None:
     onnx.checker.check_model(str(tmp_path / "gpt_torch_exported_training.onnx"), full_check=True)
 
 
+@pytest.mark.parametrize("level", [0, 1])
+def test_the_execution_model_shows_what_is_recomputed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", str(level))
+    options = DebugOptions(save_onnx=True, onnx_prefix="gpt", save_path=str(tmp_path))
+    model = ORTModule(SmallGpt(), options)
+    for length in (24, 32):
+        model(torch.randint(31, (8, length))).sum().backward()
+    path = tmp_path / "gpt_execution_model_training.onnx"
+    names = [node.name for node in onnx.load(str(path)).graph.node]
+    assert any("_recompute" in name for name in names) == (level == 1)
+    assert len(_names(tmp_path)) == 4
+
+
 def test_eval_graph_runs_in_stock_onnxruntime(tmp_path: Path) -> None:
     torch.manual_seed(0)
     original = SmallGpt().eval()
