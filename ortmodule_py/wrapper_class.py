@@ -175,6 +175,14 @@ class Forward:
         function: Callable[..., Any] = type(self.__self__).forward
         return function
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__code__", "__globals__"):
+            raise AttributeError(
+                f"[ORTModule] forward of a wrapper has no {name}, by which torch.export and "
+                "torch.jit.script read a function: give them the original, model.module"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Forward, (self.__self__,)
 

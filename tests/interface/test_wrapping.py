@@ -102,6 +102,16 @@ def test_traces_of_torchscript(called_before: bool) -> None:
     }
 
 
+def test_exporters_that_read_functions_are_told_to_take_the_original() -> None:
+    model, x = ORTModule(nn.Linear(4, 2), QUIET), torch.randn(3, 4)
+    with pytest.raises(Exception, match=r"give them the original, model\.module"):
+        torch.export.export(model, (x,))
+    with pytest.raises(Exception, match=r"give them the original, model\.module"):
+        torch.jit.script(model)
+    exported = torch.export.export(model.module, (x,)).module()
+    torch.testing.assert_close(exported(x), model(x))
+
+
 def test_compile_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     model = ORTModule(nn.Linear(4, 2))
     model._logger.addHandler(caplog.handler)
