@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._dynamo.source import RandomValueSource
 
 from . import float_arguments, gradient_effects, tracing
 from .doubtful_strides import (
@@ -27,9 +26,10 @@ from .doubtful_strides import (
 from .eager_strides import is_expanded
 from .gradient_effects import GradMode, has_tangents
 from .graph_builder import CannotLower, GraphBuilder
-from .lowering import Emitter, tensor_meta
+from .lowering import Emitter
 from .lowering_floats import changes
 from .lowering_vjp import GradientBody, TracedFunction
+from .piece_inputs import drawn_inputs, input_facts, is_fixed
 from .thread_state import restored_on_failure
 
 __all__ = ["CannotLower", "LoweredPiece", "lower"]
@@ -100,7 +100,7 @@ def lower(
             raise CannotLower(text) from error
 
     emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled, device)
-    emitter.inputs(_input_facts(gm, example_inputs, inputs))
+    emitter.inputs(input_facts(gm, example_inputs, inputs))
     emitter.calls()
     eager = _eager_outputs(gm, inputs, fake_mode, eager_draws)
     emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
@@ -111,9 +111,9 @@ def lower(
         trace.grad_enabled,
         emitter.call_count,
         trace.mutated,
-        list(map(_is_fixed, inputs)),
+        list(map(is_fixed, inputs)),
         trace.view_outputs,
-        _drawn_inputs(gm, inputs),
+        drawn_inputs(gm, inputs),
         trace.checkpoints,
         emitter.traced_gradients,
         trace.fixed_numbers + emitter.writer.fixed_numbers,
@@ -135,65 +135,7 @@ class _Clock:
         self._last = now
 
 
-# ---- inputs -------------------------------------------------------------------------------------
-
-
-def _input_facts(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Sequence[Any]
-) -> list[dict[str, Any]]:
-    """Name, kind and tensor facts of each flat input."""
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    facts: list[dict[str, Any]] = []
-    for node, real, fake in zip(placeholders, example_inputs, fakes, strict=True):
-        if not isinstance(fake, Tensor):
-            facts.append({"value": fake})
-            continue
-        name, kind = _name_and_kind(node, real)
-        meta = tensor_meta(fake, None)
-        facts.append(
-            {"name": name, "kind": kind, "requires_grad": bool(real.requires_grad), **meta}
-        )
-    return facts
-
-
-def _is_fixed(fake: Any) -> bool:
-    if not isinstance(fake, Tensor):
-        return False
-    return not any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride()))
-
-
-def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
-    """`L['self']._modules['fc']._parameters['weight']` is the parameter "fc.weight"."""
-    source = _source(node)
-    if source is None:
-        return node.name, "parameter" if isinstance(real, torch.nn.Parameter) else "tensor"
-    text = source.name() if callable(source.name) else source.name
-    keys = re.findall(r"\._(modules|parameters|buffers)\['([^']+)'\]", text)
-    kind = "tensor"
-    if isinstance(real, torch.nn.Parameter) or (keys and keys[-1][0] == "parameters"):
-        kind = "parameter"
-    elif keys and keys[-1][0] == "buffers":
-        kind = "buffer"
-    if keys and keys[-1][0] != "modules":
-        return ".".join(key for _, key in keys), kind
-    plain = re.fullmatch(r"L(?:\['kwargs'\])?\['([^']+)'\](.*)", text)
-    return (plain.group(1) + plain.group(2) if plain else text), kind
-
-
-def _source(node: fx.Node) -> Any:
-    """Where Dynamo has this input from, as far as it says so."""
-    grapharg = node.meta.get("grapharg")
-    return getattr(grapharg, "source", None) or getattr(node, "_dynamo_source", None)
-
-
-def _drawn_inputs(gm: fx.GraphModule, fakes: Sequence[Any]) -> dict[int, torch.dtype]:
-    """Dynamo traces a random number as float32 and passes it as float64."""
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    return {
-        i: fake.dtype
-        for i, (node, fake) in enumerate(zip(placeholders, fakes, strict=True))
-        if isinstance(fake, Tensor) and isinstance(_source(node), RandomValueSource)
-    }
+# ---- outputs -------------------------------------------------------------------------------------
 
 
 def _eager_outputs(
