@@ -260,6 +260,8 @@ class _PieceInterpreter(fx.Interpreter):
         self.trace = trace
         self.tag = tag
         self.follow_grad_mode = follow_grad_mode and trace.grad_enabled
+        self.of_function = False
+        """Whether this is the forward of an autograd.Function, where no gradient passes by its backward."""
         self.grad_mode = GradMode(trace.initial_grad_mode)
         self.origin: Origin = ("", "")
         self._detached: dict[fx.Node, Tensor] = {}
@@ -288,7 +290,8 @@ class _PieceInterpreter(fx.Interpreter):
         return result
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self.grad_mode.enabled or not self.follow_grad_mode or not n.op.startswith("call"):
+        off = self.of_function or (self.follow_grad_mode and not self.grad_mode.enabled)
+        if not off or not n.op.startswith("call"):
             return super().fetch_args_kwargs_from_env(n)
         fetched: tuple[Any, ...] = fx.map_arg(n.args, self._fetch_without_gradient)
         fetched_kwargs: dict[str, Any] = fx.map_arg(n.kwargs, self._fetch_without_gradient)
@@ -348,6 +351,7 @@ class _PieceInterpreter(fx.Interpreter):
     def _nested(self, body: fx.GraphModule, tag: str, follow_grad_mode: bool) -> _PieceInterpreter:
         nested = type(self)(body, self.trace, tag, follow_grad_mode)
         nested.grad_mode = copy.copy(self.grad_mode)
+        nested.of_function = self.of_function
         nested.origin = self.origin
         return nested
 
@@ -355,8 +359,10 @@ class _PieceInterpreter(fx.Interpreter):
         """The user's forward is inlined; a marker operator hands its outputs over to the user's own backward."""
         forward, backward, *operands = args
         if kwargs.get("dirty_idx"):
-            raise CannotLower("an autograd.Function that changes its inputs in place", self.origin)
-        outs, saved = self._nested(forward, self.tag, False).run(*operands)
+            raise CannotLower(_CHANGES_INPUTS, self.origin)
+        body = self._nested(forward, self.tag, False)
+        body.of_function = self.trace.grad_enabled
+        outs, saved = body.run(*operands)
         single = not isinstance(outs, (tuple, list))
         outs = [outs] if single else list(outs)
         apart = set(kwargs.get("non_differentiable_idx", ()))
@@ -367,9 +373,15 @@ class _PieceInterpreter(fx.Interpreter):
         ]
         inputs = [(i, operand) for i, operand in enumerate(operands) if isinstance(operand, Tensor)]
         if self.trace.grad_enabled and differentiable and inputs:
+            known = {tracing.storage_key(v) for v in (*operands, *outs) if tracing.is_traced(v)}
+            seen = [tracing.is_traced(v) and tracing.storage_key(v) in known for v in saved]
 
             def run(arguments: list[Any]) -> Any:
-                return fx.Interpreter(backward).run(*arguments)
+                gradients = fx.Interpreter(backward).run(*arguments)
+                _refuse_changes(
+                    arguments, [*(i in differentiable for i in range(len(outs))), *seen]
+                )
+                return gradients
 
             outs = self._hand_over(run, outs, differentiable, inputs, list(saved))
         return outs[0] if single else tuple(outs)
@@ -453,6 +465,13 @@ class _PieceInterpreter(fx.Interpreter):
             example = node.meta.get("example_value")
             if isinstance(example, Tensor) and is_expanded(example):
                 raise CannotLower("an expanded tensor is changed in place", self.origin)
+            if self.of_function:
+                if (
+                    not isinstance(example, Tensor)
+                    or tracing.storage_key(example) in self._storages_with_gradient()
+                ):
+                    raise CannotLower(_CHANGES_INPUTS, self.origin)
+                continue
             if not self.follow_grad_mode:
                 continue
             if not isinstance(example, Tensor):
@@ -494,6 +513,18 @@ class _Replay(_PieceInterpreter):
         if n.op.startswith("call") and isinstance(known, (torch.SymInt, torch.SymFloat)):
             return known  # reading a float once more would give a number without a value
         return fx.Interpreter.run_node(self, n)
+
+
+_CHANGES_INPUTS = "an autograd.Function that changes its inputs in place"
+
+
+def _refuse_changes(arguments: Sequence[Any], seen_elsewhere: Sequence[bool]) -> None:
+    """A backward is traced apart, so what it changes in place changes for itself alone."""
+    for value, seen in zip(arguments, seen_elsewhere, strict=True):
+        if seen and tracing.is_traced(value) and tracing.is_changed(value):
+            raise CannotLower(
+                "an autograd.Function whose backward changes a gradient, input or output in place"
+            )
 
 
 def _may_carry_gradient(node: fx.Node) -> bool:

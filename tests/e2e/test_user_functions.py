@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -185,3 +186,117 @@ def test_absent_gradients_that_a_function_does_not_want_as_zeros(
     assert last_run_report(ours)["eager_pieces"] or last_run_report(ours)["graph_breaks"]
     for p, q in zip(eager.parameters(), ours.module.parameters(), strict=True):
         torch.testing.assert_close(q.grad, p.grad)
+
+
+def _function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+    body = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type("Written", (torch.autograd.Function,), body).apply
+
+
+def _double(ctx: Any, grad: Tensor) -> Tensor:
+    return grad * 2
+
+
+class Applies(nn.Module):
+    """A value with a gradient that a function takes and others read behind it."""
+
+    steps: Tensor
+
+    def __init__(self, use: Callable[[Applies, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("steps", torch.ones(4))
+        self.use = use
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.use(self, self.fc(x))
+
+
+def _trained(
+    use: Callable[[Applies, Tensor], Tensor], loss: Callable[[Tensor], Tensor] = torch.sum
+) -> list[str]:
+    """Trains both for two steps with the same results; gives what ran in eager PyTorch."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = Applies(use)
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(3, 4)
+    for _ in range(2):
+        expected, got = eager(x), ours(x)
+        torch.testing.assert_close(got, expected)
+        assert got.requires_grad == expected.requires_grad
+        for result in (expected, got):
+            loss(result).backward()
+        torch.testing.assert_close(ours.module.steps, eager.steps)
+        for (name, p), q in zip(eager.named_parameters(), ours.module.parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None), name
+            if p.grad is not None:
+                torch.testing.assert_close(q.grad, p.grad, msg=name)
+    report = last_run_report(ours)
+    assert not report["graph_breaks"]
+    return list(report["eager_pieces"])
+
+
+_doubled_in_place = _function(lambda ctx, x: x.mul_(2), _double)
+_rows_doubled = _function(lambda ctx, x: x.view(-1).mul_(2).view(3, 4) * 1, _double)
+_of_detached = _function(lambda ctx, x: x.mul_(2) + 1, _double)
+_of_held = _function(lambda ctx, x, held: x * held[0].mul_(2), lambda ctx, grad: (grad * 2, None))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda module, h: _doubled_in_place(h) + h,
+        lambda module, h: _rows_doubled(h) + h,
+        lambda module, h: _doubled_in_place(h.view(4, 3)).view(3, 4) + h,
+        lambda module, h: _of_detached(h.detach()) + h,
+        lambda module, h: _of_held(module.fc.bias, [h]) + h,
+    ],
+    ids=["argument", "view", "view of argument", "detached", "within an argument"],
+)
+def test_a_function_that_changes_a_value_with_a_gradient_unmarked(use: Any) -> None:
+    """Eager's gradient passes by the change."""
+    (left,) = _trained(use)
+    assert "changes its inputs in place" in left or "changed in place where" in left
+
+
+def _counts(ctx: Any, x: Tensor, steps: Tensor) -> Tensor:
+    steps.add_(x.mean(0))
+    return x * 2
+
+
+def test_a_function_that_changes_a_buffer_is_compiled() -> None:
+    """Nothing flows from the buffer to what it was changed by."""
+    apply = _function(_counts, lambda ctx, grad: (grad * 3, None))
+    assert not _trained(lambda module, h: apply(h, module.steps) * module.steps)
+
+
+def _keeps(ctx: Any, x: Tensor) -> Tensor:
+    y = x.exp()
+    ctx.save_for_backward(x, y)
+    return y
+
+
+def _keeps_part(ctx: Any, x: Tensor) -> Tensor:
+    ctx.save_for_backward(x.exp())
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    "forward, backward",
+    [
+        (_keeps, lambda ctx, grad: grad.mul_(3)),
+        (_keeps, lambda ctx, grad: ctx.saved_tensors[0].mul_(grad)),
+        (_keeps, lambda ctx, grad: ctx.saved_tensors[1].mul_(grad)),
+    ],
+    ids=["gradient", "input", "output"],
+)
+def test_a_backward_that_changes_what_others_see(forward: Any, backward: Any) -> None:
+    apply = _function(forward, backward)
+    (left,) = _trained(lambda module, h: h * apply(h))
+    assert "backward changes a gradient, input or output in place" in left
+
+
+def test_a_backward_that_changes_what_nobody_else_sees_is_compiled() -> None:
+    apply = _function(_keeps_part, lambda ctx, grad: ctx.saved_tensors[0].mul_(grad))
+    assert not _trained(lambda module, h: h * apply(h))
