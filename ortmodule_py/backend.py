@@ -25,6 +25,7 @@ from . import (
 )
 from .capture import CannotLower, lower
 from .devices import piece_device
+from .dynamo_errors import RecompileLimit
 from .fixed_sizes import FixedSizes
 from .machine_rates import machine_rates
 from .memory_options import LEVEL
@@ -545,12 +546,6 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
     return torch._dynamo.config.patch(**settings)
 
 
-RecompileLimit: type[Exception] = torch._dynamo.exc.FailOnRecompileLimitHit
-BackendCompilerFailed: type[Exception] = torch._dynamo.exc.BackendCompilerFailed
-CannotTrace: type[Exception] = torch._dynamo.exc.TorchDynamoException
-"""Dynamo fails on a function, be it by a mistake of the user's or of its own."""
-
-
 def functions_left() -> tuple[int, int]:
     """How many functions Dynamo did not capture, and how often it met what it cannot trace.
 
@@ -560,12 +555,6 @@ def functions_left() -> tuple[int, int]:
     frames = torch._dynamo.utils.counters["frames"]
     unknown = torch._dynamo.utils.counters["unimplemented"]
     return frames["total"] - frames["ok"], sum(unknown.values())
-
-
-def ours_within(error: Exception) -> Exception:
-    """The engine's own error without Dynamo's wrapping, which hides the sentence that matters."""
-    inner = getattr(error, "inner_exception", None)
-    return inner if isinstance(inner, _C.ORTModuleError) else error
 
 
 @functools.cache

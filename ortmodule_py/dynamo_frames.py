@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .backend import BackendCompilerFailed, CannotTrace, Compiler, RecompileLimit
+from .backend import Compiler
+from .dynamo_errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from .thread_state import restored_on_failure
 
 _dynamo_errors: Any = torch._dynamo.exc
@@ -74,7 +75,7 @@ class Frames:
         try:
             with restored_on_failure():
                 result = self._convert(frame, *args, skip=skip + 1, **kwargs)
-        except (CannotTrace, RecompileLimit) as error:
+        except (*CannotTrace, RecompileLimit) as error:
             if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _is_behind(code):
                 raise
             self._failures.append(error)

@@ -19,17 +19,10 @@ from torch.autograd import forward_ad
 from torch.nn.parameter import is_lazy
 
 from . import _C, attention_masks
-from .backend import (
-    BackendCompilerFailed,
-    CannotTrace,
-    Compiler,
-    RecompileLimit,
-    dynamo_settings,
-    functions_left,
-    ours_within,
-)
+from .backend import Compiler, dynamo_settings, functions_left
 from .devices import check_model
 from .dynamo_cache import drop_with, forget, try_again
+from .dynamo_errors import BackendCompilerFailed, CannotTrace, RecompileLimit, ours_within
 from .dynamo_frames import Frames, failed_before_running
 from .dynamo_hooks import Hooks, has_hooks, hooks_of_all_modules
 from .graph_builder import CannotLower
@@ -251,19 +244,17 @@ class ORTModule(nn.Module):
             return self._target()(*args, **kwargs)
         except BackendCompilerFailed as error:
             raise ours_within(error) from None
-        except CannotTrace as error:
-            if self._engine_options.fullgraph or not failed_before_running(error):
+        except Exception as error:
+            self._frames.failed()
+            untraced = isinstance(error, CannotTrace) and failed_before_running(error)
+            if not untraced or self._engine_options.fullgraph:
+                if not self._frames.watched and all(map(operator.gt, functions_left(), left)):
+                    try_again(error)
                 raise
             # Where the module itself is wrong, eager PyTorch says so, and in fewer words.
             result = self._target()(*args, **kwargs)
             self._compiler.note_untraced(error)
-            self._frames.failed()
             runs, left = -1, functions_left()
-        except Exception as error:
-            self._frames.failed()
-            if not self._frames.watched and all(map(operator.gt, functions_left(), left)):
-                try_again(error)
-            raise
         if all(map(operator.gt, functions_left(), left)):
             self._compiler.note_left(self._compiler.runs == runs)
         self._frames.succeeded()
@@ -272,7 +263,7 @@ class ORTModule(nn.Module):
         ):
             self._note_all_left(result, (args, kwargs))
         if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
-            if self._compiler.runs != runs and torch.is_grad_enabled():
+            if self._compiler.runs > runs >= 0 and torch.is_grad_enabled():
                 self._note_layers(result)
             self._compiler.divide_budget()
             if self._compiler.files is not None:
