@@ -15,9 +15,9 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from . import tracing
 from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink
-from .lowering_floats import SIZE, NumberWriter, UnknownNumber, any_changes, changes, size_of
+from .lowering_floats import SIZE, NumberWriter, UnknownNumber, any_changes, changes
 from .lowering_vjp import GradientBody, JointTrace, TracedFunction
-from .symbolic import dim_text
+from .tensor_facts import dtype_name, encode_int, tensor_meta
 
 Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
 
@@ -44,34 +44,6 @@ _DIFFERENTIABLE_OUTPUTS = {
     torch.ops.aten._native_batch_norm_legit_functional.default: {0},
     torch.ops.aten.native_dropout.default: {0},
 }
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """ "float32" for torch.float32."""
-    return str(dtype).removeprefix("torch.")
-
-
-def encode_int(value: Any, builder: GraphBuilder | None) -> Any:
-    """An int as it is, a symbolic int as a Dim (as its text where there is no builder)."""
-    if not isinstance(value, torch.SymInt):
-        return int(value)
-    expr = size_of(value) if changes(value) else value.node.expr
-    if expr.is_Integer:
-        return int(expr)
-    text = dim_text(expr)
-    return builder.Dim(text) if builder is not None else text
-
-
-def tensor_meta(value: Tensor, builder: GraphBuilder | None) -> dict[str, Any]:
-    """dtype, device, sizes and strides, as the builder takes them (as plain values where there is no builder)."""
-    if value.is_complex() or value.is_quantized or value.layout is not torch.strided:
-        raise CannotLower(f"a tensor of {value.dtype}, {value.layout}")
-    return {
-        "dtype": dtype_name(value.dtype),
-        "device": str(value.device),
-        "sizes": [encode_int(size, builder) for size in value.shape],
-        "strides": [encode_int(stride, builder) for stride in value.stride()],
-    }
 
 
 def _is_float(value: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.source import RandomValueSource
 
-from .lowering import tensor_meta
+from .tensor_facts import tensor_meta
 
 
 def input_facts(
