@@ -251,6 +251,9 @@ class Emitter:
         """Values that eager looks at and what raises its error where they are wrong."""
         self.vjp_seconds = 0.0
         self._differentiable: set[int] = set()
+        """Values that require a gradient in eager."""
+        self._reached: set[int] = set()
+        """Those of them whose gradient reaches an input, which a user's backward may prevent."""
         self._joint_traces: dict[str, JointTrace] = {}
 
     @property
@@ -278,6 +281,7 @@ class Emitter:
             self.writer.ids[node] = [value]
             if fact["requires_grad"] and self.grad_enabled:
                 self._differentiable.add(value)
+                self._reached.add(value)
 
     def _number_input(self, node: fx.Node, value: Any) -> None:
         if isinstance(value, torch.SymInt):
@@ -358,9 +362,21 @@ class Emitter:
 
     def _mark(self, node: fx.Node, ids: list[int]) -> None:
         allowed = _DIFFERENTIABLE_OUTPUTS.get(node.target)
+        operands = [v for n in node.all_input_nodes for v in self.writer.ids.get(n, ())]
         for position, (value, known) in enumerate(zip(ids, _output_values(node), strict=True)):
             if _is_float(known) and (allowed is None or position in allowed):
                 self._differentiable.add(value)
+                if not self._reached.isdisjoint(operands):
+                    self._reached.add(value)
+
+    def _mark_outputs(self, ids: list[int], inputs: list[int], gradients: list[Any]) -> None:
+        """The outputs of a call with these gradients of its own."""
+        if self._differentiable.isdisjoint(inputs):
+            return
+        self._differentiable.update(ids)
+        given = zip(inputs, gradients, strict=True)
+        if any(value in self._reached and isinstance(g, fx.Node) for value, g in given):
+            self._reached.update(ids)
 
     # -- gradients that are not rules
 
@@ -374,7 +390,7 @@ class Emitter:
         changing = dict(zip(body.saved_numbers, map(self.writer.id_of, numbers), strict=True))
         ids = self._with_body(traced, values, given, kept, changing, body.gradients, origin, tag)
         self.writer.ids[node] = ids
-        self._differentiable.update(ids)
+        self._mark_outputs(ids, given, traced.outputs())
 
     def _with_body(
         self,
@@ -460,7 +476,7 @@ class Emitter:
         result = list(outputs)
         for position, value in zip(joint.differentiable, fresh, strict=True):
             result[position] = value
-        self._differentiable.update(fresh)
+        self._mark_outputs(fresh, inputs, joint.gradients)
         return result
 
     def _joint_trace(self, node: fx.Node) -> JointTrace:
@@ -513,6 +529,7 @@ class Emitter:
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         values = list(output.args[0])
         self._check_devices(values[:output_count], {index for index, _ in identical}, mutated)
+        self._check_gradients(values[:output_count], {index for index, _ in identical})
         for index, value in zip(mutated, values[output_count:], strict=True):
             new = self.writer.id_of(value)
             if new in self._differentiable:
@@ -529,6 +546,18 @@ class Emitter:
         if any(isinstance(value, (float, str)) for value in outputs):
             raise CannotLower("an output is a number that is no size")
         self.builder.outputs(outputs + [self.builder.Val(value) for value, _ in self.checks])
+
+    def _check_gradients(self, outputs: Sequence[Any], given_back: set[int]) -> None:
+        """Outputs of the engine require a gradient if any gradient of the piece reaches an input."""
+        kept = [
+            self.writer.id_of(value)
+            for i, value in enumerate(outputs)
+            if i not in given_back
+            and isinstance(value, fx.Node)
+            and isinstance(value.meta.get("val"), Tensor)
+        ]
+        if not self._differentiable.isdisjoint(kept) and self._reached.isdisjoint(kept):
+            raise CannotLower("outputs that require a gradient and give none to any input")
 
     def _check_devices(
         self, outputs: Sequence[Any], given_back: set[int], mutated: Iterable[int]

@@ -300,3 +300,23 @@ def test_a_backward_that_changes_what_others_see(forward: Any, backward: Any) ->
 def test_a_backward_that_changes_what_nobody_else_sees_is_compiled() -> None:
     apply = _function(_keeps_part, lambda ctx, grad: ctx.saved_tensors[0].mul_(grad))
     assert not _trained(lambda module, h: h * apply(h))
+
+
+_stopped = _function(lambda ctx, x, y: x * y, lambda ctx, grad: (None, None))
+_passed = _function(lambda ctx, x, y: x * y, lambda ctx, grad: (grad, None))
+
+
+@pytest.mark.parametrize(
+    "use, is_compiled",
+    [
+        (lambda module, h: _stopped(h, module.fc.bias), False),
+        (lambda module, h: _stopped(h, module.fc.bias).sin() + _stopped(h, h * 2), False),
+        (lambda module, h: _stopped(h, module.fc.bias) * module.fc.bias, True),
+        (lambda module, h: _passed(module.fc.bias, h), True),
+        (lambda module, h: _passed(h.detach(), h), False),
+        (lambda module, h: _stopped(h.detach(), module.steps) + h, True),
+    ],
+)
+def test_a_function_that_gives_no_gradients(use: Any, is_compiled: bool) -> None:
+    """Its outputs require one all the same."""
+    assert bool(_trained(use)) != is_compiled
