@@ -21,6 +21,7 @@ from . import (
     dynamo_contexts,
     dynamo_counters,
     dynamo_floats,
+    dynamo_gradient_counts,
     progress,
 )
 from .capture import CannotLower, lower
@@ -511,7 +512,14 @@ def compiler_of(backend: Any) -> Compiler | None:
     return backend if isinstance(backend, Compiler) else None
 
 
-for _watched in (dynamo_bools, dynamo_collectives, dynamo_contexts, dynamo_counters, dynamo_floats):
+for _watched in (
+    dynamo_bools,
+    dynamo_collectives,
+    dynamo_contexts,
+    dynamo_counters,
+    dynamo_floats,
+    dynamo_gradient_counts,
+):
     _watched.install(compiler_of)
 
 

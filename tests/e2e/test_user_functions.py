@@ -320,3 +320,34 @@ _passed = _function(lambda ctx, x, y: x * y, lambda ctx, grad: (grad, None))
 def test_a_function_that_gives_no_gradients(use: Any, is_compiled: bool) -> None:
     """Its outputs require one all the same."""
     assert bool(_trained(use)) != is_compiled
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        lambda ctx, grad: grad,
+        lambda ctx, grad: (grad,),
+        lambda ctx, grad: (grad, grad),
+        lambda ctx, grad: (grad, grad, None, grad),
+        lambda ctx, grad: (grad, grad, grad),
+        lambda ctx, grad: [grad, grad, None],
+        lambda ctx, grad: (1.0, grad, None),
+        lambda ctx, grad: None,
+    ],
+    ids=["one", "tuple of one", "two", "four", "of number", "list", "number", "none"],
+)
+def test_a_backward_that_eager_refuses(backward: Any) -> None:
+    apply = _function(lambda ctx, x, y, scale: x * y * scale, backward)
+    torch._dynamo.reset()
+    messages = []
+    for runner in (Applies(lambda module, h: apply(h, h * 2, 3) + h), None):
+        eager = Applies(lambda module, h: apply(h, h * 2, 3) + h)
+        with pytest.raises(RuntimeError) as caught:
+            (runner or ORTModule(eager))(torch.randn(3, 4)).sum().backward()
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_more_gradients_than_arguments_may_be_none() -> None:
+    apply = _function(lambda ctx, x, scale: x * scale, lambda ctx, grad: (grad * 3, None, None))
+    assert not _trained(lambda module, h: apply(h, 3) + h)
