@@ -32,6 +32,7 @@ from .memory_stats import MemoryStatsPrinter
 from .messages import DEVINFO, module_logger
 from .onnx_files import StageFiles
 from .options import DebugOptions, EngineOptions, LogLevel
+from .original_methods import OriginalMethods
 from .outputs import by_name, parameters_behind, requested_outputs, with_outputs
 from .progress import Progress
 from .report import RunReport, banner
@@ -135,6 +136,7 @@ class ORTModule(nn.Module):
         super().__init__()
         own = self.__dict__
         own["_original"] = module
+        own["_methods"] = OriginalMethods(self)
         own["_debug_options"] = debug_options or DebugOptions()
         own["_engine_options"] = EngineOptions.from_environment(memory_budget)
         own["_memory_budget"] = memory_budget
@@ -197,6 +199,10 @@ class ORTModule(nn.Module):
         if torch.compiler.is_dynamo_compiling():
             # An outer ORTModule captures the original; to any other compiler this is a call out.
             return self._target()(*args, **kwargs) if self._is_part else _apart(self, args, kwargs)
+        with self._methods.apart():
+            return self._forward(*args, **kwargs)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
         if (
             torch._C._functorch.peek_interpreter_stack() is not None
             or forward_ad._current_level >= 0
@@ -397,7 +403,10 @@ class ORTModule(nn.Module):
     def __getattr__(self, name: str) -> Any:
         if "_original" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self.__dict__["_original"], name)
+        value = getattr(self.__dict__["_original"], name)
+        if torch.compiler.is_dynamo_compiling() or not isinstance(value, types.MethodType):
+            return value
+        return self._methods.routed(name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if is_own_forward(self, value):
