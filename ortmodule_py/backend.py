@@ -16,12 +16,12 @@ from torch import fx
 
 from . import (
     _C,
+    dynamo_autograd_functions,
     dynamo_bools,
     dynamo_collectives,
     dynamo_contexts,
     dynamo_counters,
     dynamo_floats,
-    dynamo_gradient_counts,
     progress,
 )
 from .capture import CannotLower, lower
@@ -513,12 +513,12 @@ def compiler_of(backend: Any) -> Compiler | None:
 
 
 for _watched in (
+    dynamo_autograd_functions,
     dynamo_bools,
     dynamo_collectives,
     dynamo_contexts,
     dynamo_counters,
     dynamo_floats,
-    dynamo_gradient_counts,
 ):
     _watched.install(compiler_of)
 

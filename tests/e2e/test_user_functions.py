@@ -351,3 +351,22 @@ def test_a_backward_that_eager_refuses(backward: Any) -> None:
 def test_more_gradients_than_arguments_may_be_none() -> None:
     apply = _function(lambda ctx, x, scale: x * scale, lambda ctx, grad: (grad * 3, None, None))
     assert not _trained(lambda module, h: apply(h, 3) + h)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [lambda ctx, x: [x * 2, x + 1], lambda ctx, x: {"twice": x * 2}],
+    ids=["list", "dict"],
+)
+def test_a_forward_that_gives_no_tuple(forward: Any) -> None:
+    """Eager hands on what it is, without a gradient."""
+    apply = _function(forward, lambda ctx, *grads: grads[0])
+    torch._dynamo.reset()
+    eager = Applies(lambda module, h: (h.sin(), apply(h.cos())))
+    ours, x = ORTModule(eager), torch.randn(3, 4)
+    (sine, expected), (same, got) = eager(x), ours(x)
+    assert type(got) is type(expected) and same.requires_grad
+    torch.testing.assert_close((same, got), (sine, expected))
+    broken = " ".join(last_run_report(ours)["graph_breaks"])
+    assert f"forward gives no tensor and no tuple ({__file__}" in broken
+    assert not any(t.requires_grad for t in (got.values() if isinstance(got, dict) else got))

@@ -1,7 +1,8 @@
-"""Breaks the graph at an `autograd.Function` whose backward gives what eager PyTorch refuses.
+"""Breaks the graph at an `autograd.Function` that Dynamo reads otherwise than eager PyTorch does.
 
 Dynamo takes the gradients that it knows a place for and drops the others: too few, too many and those
-of arguments that are no tensors pass without a word, where eager raises.
+of arguments that are no tensors pass without a word, where eager raises. Of what forward gives it makes
+a tuple, where eager hands on a list or a dict as it is, without gradients.
 """
 
 from __future__ import annotations
@@ -9,8 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
+
+_traced: Any = getattr(
+    torch._functorch.autograd_function, "DynamoAutogradFunctionTraceHelper", None
+)
+_NO_TUPLE = "an autograd.Function whose forward gives no tensor and no tuple"
 
 FindCompiler = Callable[[Any], Any]
 """Our compiler that a Dynamo backend stands for, or None."""
@@ -18,12 +25,17 @@ FindCompiler = Callable[[Any], Any]
 
 @functools.cache
 def install(find_compiler: FindCompiler) -> None:
-    """Watch where Dynamo assigns gradients to arguments, which one private method of torch does."""
+    """Watch Dynamo's reading of these functions, which private methods of torch do."""
     functions = torch._dynamo.variables.higher_order_ops
     variable: Any = getattr(functions, "AutogradFunctionApplyVariable", None)
-    assign = getattr(variable, "rewire_bwd_graph_outputs", None)
-    if assign is None:
-        return  # another torch: such a function trains as Dynamo reads it
+    if hasattr(variable, "rewire_bwd_graph_outputs"):  # in another torch, as Dynamo reads it
+        _watch_gradients(variable, find_compiler)
+    if hasattr(variable, "trace_forward_graph") and hasattr(_traced, "fwd_trace_helper"):
+        _watch_outputs(variable, find_compiler)
+
+
+def _watch_gradients(variable: Any, find_compiler: FindCompiler) -> None:
+    assign = variable.rewire_bwd_graph_outputs
 
     @functools.wraps(assign)
     def checked(
@@ -42,6 +54,39 @@ def install(find_compiler: FindCompiler) -> None:
         )
 
     variable.rewire_bwd_graph_outputs = checked
+
+
+def _watch_outputs(variable: Any, find_compiler: FindCompiler) -> None:
+    trace, wrap = variable.trace_forward_graph, _traced.fwd_trace_helper
+
+    def wrap_checked(forward: Callable[..., Any]) -> Any:
+        def checked(*args: Any, **kwargs: Any) -> Any:  # Dynamo traces it
+            outputs = forward(*args, **kwargs)
+            if not isinstance(outputs, (torch.Tensor, tuple)):
+                torch._dynamo.graph_break(msg=_NO_TUPLE)
+            return outputs
+
+        return wrap(checked)
+
+    @functools.wraps(trace)
+    def watched(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if find_compiler(getattr(tx.output, "compiler_fn", None)) is None:
+            return trace(self, tx, *args, **kwargs)
+        try:
+            with mock.patch.object(_traced, "fwd_trace_helper", staticmethod(wrap_checked)):
+                return trace(self, tx, *args, **kwargs)
+        except torch._dynamo.exc.Unsupported as error:
+            if _NO_TUPLE not in str(error):
+                raise
+        # Said once more, with the user's line in place of the one above.
+        torch._dynamo.exc.unimplemented(
+            gb_type=_NO_TUPLE,
+            context=f"{self.fwd_fn}",
+            explanation="Eager PyTorch hands it on without gradients.",
+            hints=[],
+        )
+
+    variable.trace_forward_graph = watched
 
 
 def _mistake(given: Any, arguments: Sequence[Any]) -> str | None:
