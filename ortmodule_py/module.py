@@ -452,7 +452,7 @@ class ORTModule(nn.Module):
         return bool(self._original)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self._original)})
+        return sorted({*super().__dir__(), *dir(type(self)), *dir(self._original)})
 
     def __repr__(self) -> str:
         return f"ORTModule({self._original!r})"

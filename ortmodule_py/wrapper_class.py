@@ -71,8 +71,10 @@ def class_like(base: type[Any], original: type[nn.Module]) -> type[Any]:
 
 def put_class(model: Any) -> None:
     """Give a wrapper the class that suits its original."""
-    cls = class_like(model._base, type(model._original))
-    if parametrize.is_parametrized(model._original):
+    original = type(model._original)
+    cls = class_like(model._base, original)
+    # Who saves a model by what its class has for that (transformers, peft) asks `isinstance` first.
+    if hasattr(original, "save_pretrained") or parametrize.is_parametrized(model._original):
         cls = _showing_the_original(cls)
     _set_type(model, cls)
 
@@ -118,10 +120,15 @@ def refuse_to_shard(hook: object) -> None:
 
 
 def _showing_the_original(cls: type[Any]) -> type[Any]:
+    known: type[Any] | None = vars(cls).get("_showing")
+    if known is not None:
+        return known
     shown = property(lambda model: type(model._original))
     # Asked by `pickle`, which would take it from the class that is shown.
     members = {"__class__": shown, "__reduce_ex__": lambda model, protocol: model.__reduce__()}
-    return type(cls.__name__, (cls,), members | {"__module__": cls.__module__})
+    made = type(cls.__name__, (cls,), members | {"__module__": cls.__module__})
+    cls._showing = made
+    return made
 
 
 def _set_type(model: Any, cls: type[Any]) -> None:

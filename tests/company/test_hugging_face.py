@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import logging
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,58 @@ def test_trainer(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     Labelled().load_state_dict(load_file(saved[-1]))
+
+
+def _bert() -> Any:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=32, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, num_labels=3, problem_type="single_label_classification",
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification(config)
+
+
+@needs_accelerate
+@pytest.mark.slow
+def test_trainer_saves_what_from_pretrained_loads(tmp_path: Path) -> None:
+    """A model of transformers': trained by the engine to eager's losses, saved with its config."""
+    tokens = torch.randint(3, 50, (12, 7), generator=torch.Generator().manual_seed(3))
+    samples = [{"input_ids": row, "labels": row[0] % 3} for row in tokens]
+    eager = _bert()
+    model = ORTModule(copy.deepcopy(eager), QUIET)
+    losses = []
+    for kind, module in (("eager", eager), ("ours", model)):
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path / kind), num_train_epochs=2, per_device_train_batch_size=4,
+            logging_steps=1, save_strategy="epoch", report_to=[], use_cpu=True, seed=5,
+            disable_tqdm=True, learning_rate=1e-2,
+        )  # fmt: skip
+        trainer = transformers.Trainer(model=module, args=arguments, train_dataset=samples)
+        trainer.train()
+        losses.append(_losses(trainer.state.log_history, "loss"))
+        trainer.save_model(str(tmp_path / kind / "last"))
+    torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=1e-3, atol=0)
+    report = last_run_report(model)
+    assert report["compiled"] and report["captures"] == 1 and model._compiler.runs == 6, report
+    for folder in (tmp_path / "ours" / "last", *(tmp_path / "ours").glob("checkpoint-*")):
+        loaded = transformers.BertForSequenceClassification.from_pretrained(folder)
+    loaded = loaded.from_pretrained(tmp_path / "ours" / "last")
+    assert loaded.config.architectures == ["BertForSequenceClassification"]
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+
+
+def test_a_wrapper_of_a_pretrained_model_is_one() -> None:
+    """For `isinstance`, by which libraries choose what they do; copies of it, too."""
+    model = ORTModule(_bert(), QUIET)
+    tokens = torch.randint(3, 50, (2, 7))
+    for made in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert isinstance(made, transformers.PreTrainedModel) and isinstance(made, ORTModule)
+        assert "module" in dir(made) and type(made) is type(model)
+        torch.testing.assert_close(made(tokens).logits, model.module(tokens).logits)
+        assert last_run_report(made)["compiled"]
+    assert not isinstance(ORTModule(nn.Linear(2, 2), QUIET), nn.Linear)
 
 
 @needs_accelerate
