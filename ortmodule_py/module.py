@@ -36,6 +36,7 @@ from .original_methods import OriginalMethods
 from .outputs import by_name, parameters_behind, requested_outputs, with_outputs
 from .progress import Progress
 from .report import RunReport, banner
+from .unwrappable import NO_DATA_PARALLEL, refuse_to_wrap
 from .variables import report_environment
 from .verifier import Verifier
 from .wrapper_class import (
@@ -109,6 +110,7 @@ class ORTModule(nn.Module):
 
     Raises:
         TypeError: `module` is no module, is scripted, or is an ORTModule already.
+        NotImplementedError: `module` is a `torch.nn.DataParallel`.
         ValueError: an environment variable has a value it cannot have.
         ORTModuleError: `module` is on a device that this build cannot run on, where
             `ORTMODULE_FALLBACK_POLICY` does not leave it to eager PyTorch.
@@ -122,17 +124,7 @@ class ORTModule(nn.Module):
         memory_budget: str | int | float | None = None,
         outputs: Sequence[str | int] | None = None,
     ) -> None:
-        if not isinstance(module, nn.Module):
-            raise TypeError(
-                f"[ORTModule] module must be a torch.nn.Module, but found {type(module).__name__}"
-            )
-        if isinstance(module, ORTModule):
-            raise TypeError("[ORTModule] module is an ORTModule already; pass the original module")
-        if isinstance(module, torch.jit.ScriptModule):
-            raise TypeError(
-                "[ORTModule] module must be what was scripted or traced, which Dynamo can capture, "
-                f"but found a {type(module).__name__}; pass the original module"
-            )
+        refuse_to_wrap(module)
         super().__init__()
         own = self.__dict__
         own["_original"] = module
@@ -496,9 +488,7 @@ class ORTModule(nn.Module):
         return super().register_forward_pre_hook(hook, **kwargs)
 
     def _replicate_for_data_parallel(self) -> Any:
-        raise NotImplementedError(
-            "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
-        )
+        raise NotImplementedError(NO_DATA_PARALLEL)
 
 
 def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:

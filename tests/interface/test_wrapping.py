@@ -129,6 +129,13 @@ def test_a_scripted_module_is_refused() -> None:
         ORTModule(scripted)
 
 
+def test_data_parallel_is_refused_around_and_inside() -> None:
+    with pytest.raises(NotImplementedError, match="DataParallel is not supported; use Distributed"):
+        ORTModule(nn.DataParallel(nn.Linear(4, 2)))
+    with pytest.raises(NotImplementedError, match="DataParallel is not supported; use Distributed"):
+        ORTModule(nn.Linear(4, 2))._replicate_for_data_parallel()
+
+
 class Own(nn.Module):
     """Does more than `nn.Module` where it is moved, frozen and put into evaluation."""
 
