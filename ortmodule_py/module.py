@@ -109,7 +109,8 @@ class ORTModule(nn.Module):
             head need not exist. Wins over `ORTMODULE_OUTPUTS`.
 
     Raises:
-        TypeError: `module` is no module, is scripted, or is an ORTModule already.
+        TypeError: `module` is no module, is scripted, or is an ORTModule already; `debug_options` are
+            no DebugOptions.
         NotImplementedError: `module` is a `torch.nn.DataParallel`.
         ValueError: an environment variable has a value it cannot have.
         ORTModuleError: `module` is on a device that this build cannot run on, where
@@ -124,7 +125,7 @@ class ORTModule(nn.Module):
         memory_budget: str | int | float | None = None,
         outputs: Sequence[str | int] | None = None,
     ) -> None:
-        refuse_to_wrap(module)
+        refuse_to_wrap(module, debug_options)
         super().__init__()
         own = self.__dict__
         own["_original"] = module

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from .options import DebugOptions
+
 NO_DATA_PARALLEL = "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
 
 
-def refuse_to_wrap(module: Any) -> None:
-    """Raise where `module` cannot be wrapped."""
+def refuse_to_wrap(module: Any, debug_options: Any) -> None:
+    """Raise where the arguments of `ORTModule` are not what they must be."""
     from .module import ORTModule
 
     if not isinstance(module, nn.Module):
@@ -27,3 +29,8 @@ def refuse_to_wrap(module: Any) -> None:
         )
     if isinstance(module, nn.DataParallel):
         raise NotImplementedError(NO_DATA_PARALLEL)
+    if debug_options is not None and not isinstance(debug_options, DebugOptions):
+        raise TypeError(
+            "[ORTModule] debug_options must be a DebugOptions, but found "
+            f"{type(debug_options).__name__}; pass DebugOptions(log_level=..., save_onnx=...)"
+        )

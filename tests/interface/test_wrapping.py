@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py import LogLevel, ORTModule, last_run_report
 from tests.e2e.semantics import QUIET
 
 
@@ -134,6 +134,15 @@ def test_data_parallel_is_refused_around_and_inside() -> None:
         ORTModule(nn.DataParallel(nn.Linear(4, 2)))
     with pytest.raises(NotImplementedError, match="DataParallel is not supported; use Distributed"):
         ORTModule(nn.Linear(4, 2))._replicate_for_data_parallel()
+
+
+@pytest.mark.parametrize("given", ["debug", {}, LogLevel.INFO, 0])
+def test_debug_options_of_another_type_are_refused(given: Any) -> None:
+    rule = (
+        rf"^\[ORTModule\] debug_options must be a DebugOptions, but found {type(given).__name__};"
+    )
+    with pytest.raises(TypeError, match=rule):
+        ORTModule(nn.Linear(4, 2), given)
 
 
 class Own(nn.Module):
