@@ -29,7 +29,14 @@ def build_info() -> dict[str, Any]:
     return info
 
 
-# Without `nn` and `optim`: a star import would hide the script's own.
+def set_seed(seed: int) -> None:
+    """Seeds torch's generators, from which all random numbers are drawn, as `torch.manual_seed` does."""
+    torch.manual_seed(seed)
+
+
+import ortmodule_py.training as training  # noqa: E402, F401
+
+# Without `nn`, `optim`, `set_seed` and `training`: a star import would hide the script's own.
 __all__ = [
     "CheckReport",
     "DebugOptions",

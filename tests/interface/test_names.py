@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from torch import nn
 
 import ortmodule_py
 import ortmodule_py.training
+from ortmodule_py import ORTModule
 from ortmodule_py.training import ortmodule as old
 
 
@@ -43,6 +47,46 @@ def test_old_optimizers(script: str) -> None:
     exec(script.replace("onnxruntime", "ortmodule_py"), names)
     for name in ("AdamWMode", "FP16_Optimizer", "FusedAdam"):
         assert name not in names or names[name] is getattr(ortmodule_py.optim, name)
+
+
+def test_modules_are_reached_by_attributes() -> None:
+    """In a new process, where no other import has put them there."""
+    script = (
+        "import ortmodule_py; ortmodule_py.training.optim.FusedAdam; "
+        "import ortmodule_py.training as t; t.optim.FusedAdam, t.ortmodule.ORTModule, t.ORTModule"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "from onnxruntime.training import amp",
+        "import onnxruntime.training.amp",
+        "from onnxruntime.training.utils.hooks import GlobalSubscriberManager",
+        "from onnxruntime.training.optim import lr_scheduler",
+        "from onnxruntime.training.optim.lr_scheduler import LinearWarmupLRScheduler",
+        "from onnxruntime.training.ortmodule import ONNX_OPSET_VERSION",
+        "from onnxruntime.training.ortmodule.experimental.json_config import JSONConfig",
+    ],
+)
+def test_names_that_are_gone(script: str) -> None:
+    with pytest.raises(ImportError, match=r"was kept, but found .*; docs/migrating.md says"):
+        exec(script.replace("onnxruntime", "ortmodule_py"))
+    assert not hasattr(ortmodule_py.training, "amp")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("ortmodule_py.nothing")
+
+
+def test_seeds() -> None:
+    model = ORTModule(nn.Dropout(0.5))
+    drawn = []
+    for _ in range(2):
+        ortmodule_py.set_seed(3)
+        drawn.append((torch.rand(4), model(torch.ones(64))))
+    assert torch.equal(drawn[0][0], drawn[1][0]) and torch.equal(drawn[0][1], drawn[1][1])
+    assert not torch.equal(drawn[0][1], model(torch.ones(64)))
 
 
 def test_old_arguments_of_fused_adam() -> None:
