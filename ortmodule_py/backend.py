@@ -219,11 +219,9 @@ class Compiler:
         if self.checkpoints_noted:
             return
         self.checkpoints_noted = True
-        self.logger.warning(
-            "ortmodule_py: %d regions of torch.utils.checkpoint are part of the graph; %s",
-            count,
-            what,
-        )
+        found = "1 region" if count == 1 else f"{count} regions"
+        what = f"{'is' if count == 1 else 'are'} part of the graph; {what}"
+        self.logger.warning("ortmodule_py: %s of torch.utils.checkpoint %s", found, what)
 
     def _with_warnings(self, compiled: Any) -> Callable[..., Any]:
         """The piece, saying where a new shape does not fit the budget or a peak was not as planned."""

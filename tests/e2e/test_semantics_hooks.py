@@ -203,12 +203,18 @@ def test_checkpoints(use_reentrant: bool) -> None:
     assert_compiled(as_in_eager(Calls(forward), _steps))
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize(
+    ("use_reentrant", "count", "words"),
+    [
+        (False, 2, "2 regions of torch.utils.checkpoint are"),
+        (True, 1, "1 region of torch.utils.checkpoint is"),
+    ],
+)
 def test_checkpoints_are_mentioned_once(
-    use_reentrant: bool, caplog: pytest.LogCaptureFixture
+    use_reentrant: bool, count: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
-        for _ in range(2):
+        for _ in range(count):
             x = checkpoint(lambda t: self.fc(t).tanh(), x, use_reentrant=use_reentrant)
         return x
 
@@ -219,6 +225,7 @@ def test_checkpoints_are_mentioned_once(
         model(torch.ones(rows, 4, requires_grad=True)).sum().backward()
     said = [r for r in caplog.records if "torch.utils.checkpoint" in r.getMessage()]
     assert len(said) == 1 and said[0].levelno == logging.WARNING
+    assert f"{words} part of the graph" in said[0].getMessage()
 
 
 def test_double_backward_is_a_clear_error() -> None:
