@@ -28,6 +28,7 @@ from .capture import CannotLower, lower
 from .devices import piece_device
 from .dynamo_errors import RecompileLimit
 from .fixed_sizes import FixedSizes
+from .graph_breaks import changing_sizes, graph_break_of, marking
 from .machine_rates import machine_rates
 from .memory_options import LEVEL
 from .memory_report import warn_beyond_device
@@ -50,6 +51,8 @@ class Piece:
     seconds: dict[str, float]
     calls: int
     traced_gradients: list[str]
+    whole: bool = False
+    """It is all of the module."""
 
 
 @dataclass
@@ -89,6 +92,10 @@ class Compiler:
     """The compiled pieces of the current forward, once for each of their runs."""
     trained: list[Any] = field(default_factory=list)
     """The same of the last forward with gradients."""
+    said_eager: bool = False
+    """Something of the current forward ran in eager PyTorch, as was said now or earlier."""
+    ran_whole: bool = False
+    """The last forward was one piece, which is all of the module."""
     runs: int = 0
     """How often pieces ran, in the engine or, as was said, in eager PyTorch."""
     parameters: set[int] = field(default_factory=set)
@@ -111,7 +118,7 @@ class Compiler:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one piece; what cannot be lowered runs in eager and is counted."""
         start = time.perf_counter()
-        broken = _graph_break(gm)
+        broken = graph_break_of(gm)
         if broken is not None:
             if broken not in self.graph_breaks:
                 self.logger.warning("ortmodule_py: the graph breaks here: %s", broken)
@@ -129,7 +136,7 @@ class Compiler:
                 if isinstance(graph, fx.GraphModule):
                     self.captured_lines.update(map(dynamo_floats.origin_of, graph.graph.nodes))
         if self.graph_breaks:
-            run = _marking(run, _changing_sizes(gm))
+            run = marking(run, changing_sizes(gm))
         self.seconds += time.perf_counter() - start
         return self._counted(run, compiled)
 
@@ -299,6 +306,7 @@ class Compiler:
         """To be called before the module runs."""
         self.first_run = _C.engine_runs()
         self.ran = []
+        self.said_eager = self.ran_whole = False
         self._reserved.clear()
         self._count_old_gradients()
         if torch.is_grad_enabled():
@@ -406,6 +414,7 @@ class Compiler:
 
     def note_eager(self, error: Exception) -> None:
         """Count a piece that eager PyTorch runs, and say so once."""
+        self.said_eager, self.ran_whole = True, False
         # Torch's own messages go on with its internals.
         reason = (str(getattr(error, "reason", error)).strip().splitlines() or [""])[0]
         if isinstance(error, RecompileLimit):
@@ -441,39 +450,6 @@ def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Calla
         return run(*given)
 
     return cast
-
-
-def _changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:
-    """Outputs with sizes that differ between calls of this piece, and which sizes these are."""
-    (output,) = (node for node in gm.graph.nodes if node.op == "output")
-    found = []
-    for position, value in enumerate(output.args[0]):
-        known = value.meta.get("example_value") if isinstance(value, fx.Node) else None
-        if isinstance(known, torch.Tensor):
-            dims = [d for d, size in enumerate(known.shape) if isinstance(size, torch.SymInt)]
-            found.append((position, dims))
-    return [(position, dims) for position, dims in found if dims]
-
-
-def _marking(run: Callable[..., Any], changing: list[tuple[int, list[int]]]) -> Callable[..., Any]:
-    """`run`, saying of its outputs what is known of the module's inputs: which sizes change.
-
-    Otherwise the piece behind a graph break would be captured for the first batch alone, and once
-    more for each size that is found to change.
-    """
-    if not changing:
-        return run
-
-    def marking(*args: Any) -> Any:
-        outputs = run(*args)
-        for position, dims in changing:
-            value = outputs[position]
-            for dim in dims:
-                if value.shape[dim] > 1:
-                    torch._dynamo.maybe_mark_dynamic(value, dim)
-        return outputs
-
-    return marking
 
 
 def _checked(
@@ -582,13 +558,3 @@ def _logging_functions() -> set[Any]:
         if hasattr(transformers_logging, name):
             functions.add(getattr(transformers_logging, name))
     return functions
-
-
-def _graph_break(gm: fx.GraphModule) -> str | None:
-    """Why Dynamo ended this piece early, with the user's source line; None at a function's end."""
-    why = getattr(gm, "compile_subgraph_reason", None)
-    if why is None or not getattr(why, "graph_break", False):
-        return None
-    frames = list(getattr(why, "user_stack", None) or ())
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return str(why.reason).strip().splitlines()[0] + where

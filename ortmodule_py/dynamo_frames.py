@@ -22,6 +22,7 @@ from torch import nn
 
 from .backend import Compiler
 from .dynamo_errors import BackendCompilerFailed, CannotTrace, RecompileLimit
+from .dynamo_hooks import has_hooks
 from .thread_state import restored_on_failure
 
 _dynamo_errors: Any = torch._dynamo.exc
@@ -45,11 +46,15 @@ class Frames:
         self._failures: list[Exception] = []
         self.found_nothing = False
         """Whether Dynamo found a function of the module in which there is nothing to capture."""
+        self._outermost: types.CodeType | None = None
         self._convert: Any = None
         self._torchdynamo_orig_backend: Any = None
 
-    def watch(self, compiled: Any) -> None:
-        """See the frames of what `torch.compile` gave; another torch may hide them, and marks stay."""
+    def watch(self, compiled: Any, target: Any) -> None:
+        """See the frames of what `torch.compile` made of `target`; another torch may hide them, and
+        marks stay."""
+        function = getattr(target, "forward", target)
+        self._outermost = getattr(getattr(function, "__func__", function), "__code__", None)
         context = getattr(compiled, "dynamo_ctx", None)
         callback = getattr(context, "callback", None)
         if callback is None and inspect.isfunction(compiled):
@@ -71,7 +76,8 @@ class Frames:
         if id(code) in self._left or id(code) in self._new:
             return _left()
         counted = torch._dynamo.utils.counters["frames"]
-        converted = counted["ok"]
+        converted, pieces = counted["ok"], len(self._compiler.pieces)
+        breaks = len(self._compiler.graph_breaks)
         try:
             with restored_on_failure():
                 result = self._convert(frame, *args, skip=skip + 1, **kwargs)
@@ -81,6 +87,13 @@ class Frames:
             self._failures.append(error)
             self._new[id(code)] = code
             return _left()
+        if (
+            code is self._outermost
+            and result.guarded_code is not None
+            and len(self._compiler.pieces) == pieces + 1
+            and len(self._compiler.graph_breaks) == breaks
+        ):
+            self._compiler.pieces[-1].whole = True
         if result.guarded_code is not None or not result.apply_to_code or not _skips(result):
             return result
         if counted["ok"] == converted or _holds_module(frame):
@@ -88,6 +101,13 @@ class Frames:
             self.found_nothing |= counted["ok"] > converted
             return replace(result, apply_to_code=False)
         return result
+
+    def ran_whole(self, module: nn.Module) -> bool:
+        """Whether the forward that ends now was one piece, which is all of the module."""
+        ran = self._compiler.ran or ()
+        if len(ran) != 1 or self._compiler.said_eager or has_hooks(module):  # which run beside it
+            return False
+        return any(piece.whole and piece.compiled is ran[0] for piece in self._compiler.pieces)
 
     def succeeded(self) -> None:
         """A forward ended well: what was left stays so."""

@@ -268,6 +268,7 @@ class ORTModule(nn.Module):
             if self._compiler.files is not None:
                 self._compiler.files.ran()
             self._announce(time.perf_counter() - start)
+        self._compiler.ran_whole = self._frames.ran_whole(self._original)
         return result
 
     def _note_all_left(self, result: Any, given: Any) -> None:
@@ -312,10 +313,11 @@ class ORTModule(nn.Module):
         return Verifier(every, self._run, self._target, self._original, twin)
 
     def _compile(self) -> Callable[..., Any]:
+        target = self._target()
         compiled: Callable[..., Any] = torch.compile(
-            self._target(), backend=self._compiler, fullgraph=self._engine_options.fullgraph
+            target, backend=self._compiler, fullgraph=self._engine_options.fullgraph
         )
-        self._frames.watch(compiled)
+        self._frames.watch(compiled, target)
         return compiled
 
     def _set_dynamo(self) -> None:

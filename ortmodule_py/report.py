@@ -19,7 +19,7 @@ class RunReport:
     """One module's captures, plans and bytes."""
 
     compiled: bool
-    """Every piece ran in the engine."""
+    """Every piece ran in the engine, or the last forward was one that is the whole module."""
     captures: int
     plans: int
     graph_breaks: list[str]
@@ -69,7 +69,7 @@ class RunReport:
         devices = sorted({fact["device"] for fact in facts})
         ran = [fact for fact in facts if fact["forwards"]]
         return cls(
-            compiled=bool(ran) and not compiler.eager_pieces,
+            compiled=bool(ran) and (compiler.ran_whole or not compiler.eager_pieces),
             captures=len(facts) + len(compiler.eager_pieces),
             plans=sum(fact["plans"] for fact in facts),
             graph_breaks=list(compiler.graph_breaks),

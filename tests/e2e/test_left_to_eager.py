@@ -565,3 +565,42 @@ def test_an_assertion_of_the_users_is_eagers(
                 runner(torch.randn(3, 4))
             assert str(caught.value).startswith(("mine", "list index out of range"))
     assert ours.module.calls == eager.calls == [3, 3]
+
+
+class Prepared(nn.Module):
+    """Its first call does in a loop what no graph holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.ready = nn.Linear(4, 4), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.ready:
+            self.prepare()
+        y: Tensor = self.fc(x).tanh()
+        return y
+
+    def prepare(self) -> None:
+        for _ in range(2):
+            torch._dynamo.graph_break()
+
+
+def test_the_report_judges_by_the_last_forward() -> None:
+    torch._dynamo.reset()
+    model, x = ORTModule(Prepared(), QUIET), torch.ones(3, 4)
+    found = []
+    for ready in (False, True, True, False, True):
+        model.ready = ready
+        model(x).sum().backward()
+        report = last_run_report(model)
+        found.append(report["compiled"])
+        assert len(report["eager_pieces"]) == 1  # said for good
+    assert found == [False, True, True, False, True]
+    with torch.nn.modules.module.register_module_forward_hook(lambda *_: None):
+        model(x)
+    assert not last_run_report(model)["compiled"]
+    model(x)
+    assert last_run_report(model)["compiled"]
+    model.module.register_forward_hook(lambda *_: torch._dynamo.graph_break())
+    model(x)
+    assert not last_run_report(model)["compiled"]

@@ -1,0 +1,52 @@
+"""What a graph break says of the piece in front of it, and what that piece says to those behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def graph_break_of(gm: fx.GraphModule) -> str | None:
+    """Why Dynamo ended this piece early, with the user's source line; None at a function's end."""
+    why = getattr(gm, "compile_subgraph_reason", None)
+    if why is None or not getattr(why, "graph_break", False):
+        return None
+    frames = list(getattr(why, "user_stack", None) or ())
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return str(why.reason).strip().splitlines()[0] + where
+
+
+def changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:
+    """Outputs with sizes that differ between calls of this piece, and which sizes these are."""
+    (output,) = (node for node in gm.graph.nodes if node.op == "output")
+    found = []
+    for position, value in enumerate(output.args[0]):
+        known = value.meta.get("example_value") if isinstance(value, fx.Node) else None
+        if isinstance(known, torch.Tensor):
+            dims = [d for d, size in enumerate(known.shape) if isinstance(size, torch.SymInt)]
+            found.append((position, dims))
+    return [(position, dims) for position, dims in found if dims]
+
+
+def marking(run: Callable[..., Any], changing: list[tuple[int, list[int]]]) -> Callable[..., Any]:
+    """`run`, saying of its outputs what is known of the module's inputs: which sizes change.
+
+    Otherwise the piece behind a graph break would be captured for the first batch alone, and once
+    more for each size that is found to change.
+    """
+    if not changing:
+        return run
+
+    def marking(*args: Any) -> Any:
+        outputs = run(*args)
+        for position, dims in changing:
+            value = outputs[position]
+            for dim in dims:
+                if value.shape[dim] > 1:
+                    torch._dynamo.maybe_mark_dynamic(value, dim)
+        return outputs
+
+    return marking
