@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -72,12 +71,15 @@ def _watch_outputs(variable: Any, find_compiler: FindCompiler) -> None:
     def watched(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         if find_compiler(getattr(tx.output, "compiler_fn", None)) is None:
             return trace(self, tx, *args, **kwargs)
+        plain = vars(_traced)["fwd_trace_helper"]
+        _traced.fwd_trace_helper = staticmethod(wrap_checked)
         try:
-            with mock.patch.object(_traced, "fwd_trace_helper", staticmethod(wrap_checked)):
-                return trace(self, tx, *args, **kwargs)
+            return trace(self, tx, *args, **kwargs)
         except torch._dynamo.exc.Unsupported as error:
             if _NO_TUPLE not in str(error):
                 raise
+        finally:
+            _traced.fwd_trace_helper = plain
         # Said once more, with the user's line in place of the one above.
         torch._dynamo.exc.unimplemented(
             gb_type=_NO_TUPLE,
