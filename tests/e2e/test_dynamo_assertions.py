@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from ortmodule_py import ORTModule, last_run_report
 from tests.e2e.semantics import QUIET
 
+_TORCH_BEFORE_2_13 = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
 
 class Sine(torch.autograd.Function):
     @staticmethod
@@ -80,8 +82,12 @@ def test_a_failed_assertion_of_dynamos_is_no_error(
             runner(x).sum().backward()
     torch.testing.assert_close(ours.module.fc.weight.grad, eager.fc.weight.grad)
     assert ours.module.calls == [2, 3]
-    left = last_run_report(ours)["eager_pieces"]
-    assert len(left) == 1 and "it cannot be traced, AssertionError" in left[0]
+    report = last_run_report(ours)
+    left = report["eager_pieces"]
+    if _TORCH_BEFORE_2_13 and function is not _product:  # there the graph breaks at it
+        assert left or any("graph_break()" not in line for line in report["graph_breaks"])
+    else:
+        assert len(left) == 1 and "it cannot be traced, AssertionError" in left[0]
 
 
 def _asserts(x: Tensor) -> Tensor:
