@@ -46,6 +46,8 @@ Session::Session(ExportedPiece piece, SessionOptions options)
     StageTimer timer(times_.lower_ms);
     lowered_ = std::make_shared<Lowered>(lower(*joint_, options_.device));
   }
+  plans_ = PlanCache<PlanEntry>(
+      plans_within(options_.plan_cache_bytes, lowered_->graph->nodes().size()));
   differentiable_outputs_.assign(piece_.output_strides.size(), false);
   for (const GraphInput& input : joint_->inputs())
     if (input.kind == InputKind::GradOutput)
@@ -79,21 +81,16 @@ SymbolValues Session::bind_symbols(const std::vector<Layout>& arguments,
 
 std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& arguments,
                                              const std::vector<int64_t>& symbols) {
-  Key key = symbols;
+  std::vector<int64_t> key = symbols;
   for (const Layout& layout : arguments) {
     key.insert(key.end(), layout.sizes.begin(), layout.sizes.end());
     key.insert(key.end(), layout.strides.begin(), layout.strides.end());
   }
   const std::lock_guard lock(mutex_);
-  for (auto it = plans_.begin(); it != plans_.end(); ++it) {
-    if (it->first != key) continue;
-    if (it->second->outdated) {
-      plans_.erase(it);
-      forget_figures();
-      break;
-    }
-    plans_.splice(plans_.begin(), plans_, it);
-    return plans_.front().second;
+  if (std::shared_ptr<PlanEntry> known = plans_.find(key)) {
+    if (!known->outdated) return known;
+    plans_.erase(key);
+    forget_figures();
   }
   if (options_.before_plan) options_.before_plan();
   PlanRequest request;
@@ -110,8 +107,7 @@ std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& argument
   auto entry = std::make_shared<PlanEntry>(std::move(plan), std::move(lowered), std::move(request));
   entry->decisions = decisions;
   ++plans_made_;
-  plans_.emplace_front(std::move(key), entry);
-  if (plans_.size() > options_.plan_cache_size) plans_.pop_back();
+  plans_.add(std::move(key), entry);
   return entry;
 }
 

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include "optimizer/memory/memory_optimizer.h"
 #include "optimizer/pipeline.h"
 #include "plan/make_plan.h"
+#include "plan/plan_cache.h"
 #include "runtime/program.h"
 
 namespace ortmodule {
@@ -24,7 +24,7 @@ struct SessionOptions {
   bool training = true;  // false: forward only, nothing is saved
   OptimizerOptions optimizer;
   MemoryOptions memory;
-  size_t plan_cache_size = 64;
+  int64_t plan_cache_bytes = int64_t{64} << 20;  // see plans_within
   /// Called before a plan is made; throws where none can be.
   std::function<void()> before_plan = {};
 };
@@ -158,8 +158,7 @@ class Session {
   StageTimes times_;
 
   std::mutex mutex_;
-  using Key = std::vector<int64_t>;
-  std::list<std::pair<Key, std::shared_ptr<PlanEntry>>> plans_;  // most recent first
+  PlanCache<PlanEntry> plans_;
   size_t plans_made_ = 0;
 };
 

@@ -208,7 +208,7 @@ void init_session(py::module_& m) {
       .def_readwrite("disabled_passes", &PieceOptions::disabled_passes)
       .def_readwrite("fuel", &PieceOptions::fuel)
       .def_readwrite("memory", &PieceOptions::memory)
-      .def_readwrite("plan_cache_size", &PieceOptions::plan_cache_size)
+      .def_readwrite("plan_cache_bytes", &PieceOptions::plan_cache_bytes)
       .def_property(
           "dump", [](const PieceOptions&) { return py::none(); },
           [](PieceOptions& options,

@@ -333,7 +333,7 @@ SessionOptions session_options(const PieceOptions& options) {
                "found a new one; run it a few times first, as torch.cuda.graph asks for");
   };
   result.training = options.training;
-  result.plan_cache_size = static_cast<size_t>(options.plan_cache_size);
+  result.plan_cache_bytes = options.plan_cache_bytes;
   result.optimizer.verify = options.verify;
   result.optimizer.channels_last =
       result.device == Device::CPU && at::hasMKLDNN() && at::globalContext().userEnabledMkldnn();

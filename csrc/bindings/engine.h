@@ -29,7 +29,7 @@ struct PieceOptions {
   int64_t fuel = -1;  // negative: no limit
   DumpHook dump;
   MemoryOptions memory;
-  int plan_cache_size = 64;
+  int64_t plan_cache_bytes = SessionOptions().plan_cache_bytes;
 };
 
 /// Forwards of all pieces of the process so far.
