@@ -30,7 +30,7 @@ from .lowering import Emitter
 from .lowering_floats import changes
 from .lowering_vjp import GradientBody, TracedFunction
 from .piece_inputs import drawn_inputs, input_facts, is_fixed
-from .thread_state import restored_on_failure
+from .thread_state import restored_on_failure, without_saved_tensors_hooks
 
 __all__ = ["CannotLower", "LoweredPiece", "lower"]
 
@@ -65,6 +65,7 @@ class LoweredPiece:
 
 
 @restored_on_failure()
+@without_saved_tensors_hooks()
 def lower(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],

@@ -58,6 +58,16 @@ def restored_on_failure() -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def without_saved_tensors_hooks() -> Iterator[None]:
+    """Hooks of the user's, or of a checkpoint that is around, do not see what is traced in the block."""
+    before = _saved_tensors_hooks._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        _saved_tensors_hooks._saved_tensors_hooks_set_tracing(before)
+
+
 class _ThreadState:
     """What holds now."""
 

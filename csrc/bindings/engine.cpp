@@ -232,11 +232,14 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const std::lock_guard lock(state->running);
     const int pass = torch::autograd::get_current_graph_task_id();
     check_backward(*state, range, pass);
+    // Hooks on saved tensors run here: a checkpoint around the module records its forward again.
+    variable_list saved;
+    if (range == 0) saved = ctx->get_saved_variables();
     const EngineGuards guards(state->piece.runtime());
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
     if (range == 0) {
       state->pass = pass;
-      begin_backward(*state, grads, ctx->get_saved_variables(), keep);
+      begin_backward(*state, grads, std::move(saved), keep);
       state->begun = !keep;
     }
     const Program& program = *state->backward;
