@@ -219,8 +219,9 @@ class ORTModule(nn.Module):
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self._engine_options.bypass:
             return self._target()(*args, **kwargs)
-        if hooks_of_all_modules():
-            self._compiler.note_eager(CannotLower("hooks of all modules, which no capture has"))
+        unseen = _sees_each_call()
+        if unseen is not None:
+            self._compiler.note_eager(CannotLower(unseen))
             return self._target()(*args, **kwargs)
         known = len(self._compiler.pieces) + len(self._compiler.eager_pieces)
         if self._compiled is None:
@@ -498,6 +499,16 @@ def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:
     """The ORTModules among the submodules; they name the modules of their originals, not themselves."""
     for owner in module.modules():
         yield from (child for child in owner.children() if isinstance(child, ORTModule))
+
+
+def _sees_each_call() -> str | None:
+    """What is around this call that is to see each module or operator, as the engine would not let it."""
+    if hooks_of_all_modules():
+        return "hooks of all modules, which no capture has"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        # Dynamo would leave the code of each function that it meets to eager PyTorch for good.
+        return "a TorchDispatchMode is active, which no operator of the engine would reach"
+    return None
 
 
 @torch.compiler.disable

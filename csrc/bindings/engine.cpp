@@ -135,7 +135,7 @@ at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
 }
 
 /// Binds the output gradients that arrived, choosing the backward plan that needs just these.
-void begin_backward(RunState& state, const variable_list& grads, const variable_list& saved,
+void begin_backward(RunState& state, const variable_list& grads, variable_list saved,
                     bool keep) {
   Session& session = state.piece.session();
   std::vector<bool> arrived = session.differentiable_outputs();
