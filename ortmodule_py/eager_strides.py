@@ -14,7 +14,10 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from .tensor_iterator import (
+    Layout,
+    UnhintedError,
     dense_strides,
+    hint,
     physical_order,
     preserved_strides,
     result_strides,
@@ -22,6 +25,7 @@ from .tensor_iterator import (
 )
 from .view_strides import view_strides
 
+_INDEX_TYPES = (torch.int64, torch.int32)
 _ROW_MAJOR = (
     torch.ops.aten._log_softmax,
     torch.ops.aten.native_layer_norm,
@@ -102,30 +106,26 @@ def _as_iterated(func: Any, args: Sequence[Any], kwargs: Any, result: Any) -> An
 def _with_strides_of_index(result: Tensor, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """x[indices], whose dimensions ATen's TensorIterator (reorder_dimensions) orders by the strides
     of x and then of each index, where torch's reference looks at those of x alone."""
-    integers = all(index is None or index.dtype in (torch.int64, torch.int32) for index in indices)
-    known = (*result.shape, *x.shape, *x.stride())
-    if not integers or not all(isinstance(number, int) for number in known):
+    if any(index is not None and index.dtype not in _INDEX_TYPES for index in indices):
         return result
     given = [d for d, index in enumerate(indices) if index is not None]
     together = given == list(range(given[0], given[-1] + 1))
     rest = [d for d in range(x.dim()) if d not in given]
     before = rest[: given[0]] if together else []  # else the indexed dimensions come first
     index_dims = result.dim() - len(rest)
-    shape = list(result.shape)
 
     def reshaped(index: Tensor) -> list[int]:
         sizes = [1] * len(before) + list(index.shape) + [1] * (len(rest) - len(before))
-        strides = index.reshape(sizes).stride()
-        return [
-            0 if size == 1 and of != 1 else stride
-            for size, of, stride in zip(sizes, shape, strides, strict=True)
-        ]
+        return Layout.of(index.reshape(sizes)).broadcast(shape)
 
-    strides_of_x = [x.stride(d) for d in rest]
-    strides_of_x[len(before) : len(before)] = [0] * index_dims
-    chosen = torch.broadcast_tensors(*(indices[d] for d in given))
-    order = physical_order(shape, [strides_of_x, *map(reshaped, chosen)])
-    return torch.empty_permuted(shape, order, dtype=result.dtype, device=result.device)
+    try:
+        shape, strides_of_x = [*map(hint, result.shape)], [hint(x.stride(d)) for d in rest]
+        strides_of_x[len(before) : len(before)] = [0] * index_dims
+        chosen = torch.broadcast_tensors(*(indices[d] for d in given))
+        order = physical_order(shape, [strides_of_x, *map(reshaped, chosen)])
+    except UnhintedError:
+        return result
+    return _restrided(result, strides_in_order(result.shape, order))
 
 
 def _copies(func: Any) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ortmodule_py import ORTModule, last_run_report, tracing
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report, tracing
 from ortmodule_py.tensor_iterator import result_strides
 
 aten = torch.ops.aten
@@ -156,3 +156,14 @@ def test_strides_of_broadcast_operands(batches: tuple[int, ...]) -> None:
             assert out.stride() == expected.stride()
             torch.testing.assert_close(out, expected)
     assert last_run_report(model)["compiled"]
+
+
+def test_index_of_a_changing_size_beside_a_dimension_of_size_1() -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.clone().transpose(0, -1)[:, torch.tensor([4, 2])].tanh()
+
+    model = ORTModule(Net(), DebugOptions(LogLevel.ERROR))
+    for batch in (4, 3, 6):
+        x = torch.randn(batch, 5, 1)
+        assert model(x).stride() == model.module(x).stride() == (2 * batch, batch, 1)
