@@ -46,8 +46,7 @@ Session::Session(ExportedPiece piece, SessionOptions options)
     StageTimer timer(times_.lower_ms);
     lowered_ = std::make_shared<Lowered>(lower(*joint_, options_.device));
   }
-  plans_ = PlanCache<PlanEntry>(
-      plans_within(options_.plan_cache_bytes, lowered_->graph->nodes().size()));
+  plans_ = PlanCache<PlanEntry>(plans_within(options_.plan_cache_bytes, lowered_->steps.size()));
   differentiable_outputs_.assign(piece_.output_strides.size(), false);
   for (const GraphInput& input : joint_->inputs())
     if (input.kind == InputKind::GradOutput)
@@ -282,7 +281,7 @@ void Session::leave_to_others(int64_t bytes, bool lenient, double growth) {
   *options_.memory.budget_bytes -= more;
   options_.memory.other_pieces_bytes = bytes;
   plans_.clear();
-  if (first_request_) forget_figures();
+  forget_figures();
 }
 
 void Session::keep_gradients() {
@@ -290,12 +289,13 @@ void Session::keep_gradients() {
   if (std::exchange(accumulates_, true)) return;
   options_.memory.mid_training = true;
   plans_.clear();
-  if (first_request_) forget_figures();
+  forget_figures();
 }
 
 void Session::forget_figures() {
   compared_.clear();
-  if (options_.memory.asked()) memory_choice_ = chosen_for(*first_request_);
+  // Without training there is no first request, and nothing is chosen.
+  if (first_request_ && options_.memory.asked()) memory_choice_ = chosen_for(*first_request_);
 }
 
 int64_t Session::stash_bytes(const SymbolValues& sizes) const {

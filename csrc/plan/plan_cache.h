@@ -12,12 +12,11 @@
 
 namespace ortmodule {
 
-/// How many plans of a graph of so many nodes to keep: what `bytes` hold, but not fewer than 64 and
-/// not more than 1,024. A node takes 530 to 600 bytes of a plan (measured on graphs of 176 and of
-/// 1,882 nodes).
-inline size_t plans_within(int64_t bytes, size_t nodes) {
-  constexpr int64_t kBytesPerNode = 600, kFewest = 64, kMost = 1024;
-  const int64_t each = kBytesPerNode * static_cast<int64_t>(std::max<size_t>(nodes, 1));
+/// How many plans of so many steps to keep: what `bytes` hold, but not fewer than 64 and not more
+/// than 1,024. A step takes 2,600 to 3,200 bytes of a plan (measured on plans of 23 to 239 steps).
+inline size_t plans_within(int64_t bytes, size_t steps) {
+  constexpr int64_t kBytesPerStep = 3000, kFewest = 64, kMost = 1024;
+  const int64_t each = kBytesPerStep * static_cast<int64_t>(std::max<size_t>(steps, 1));
   return static_cast<size_t>(std::clamp(bytes / each, kFewest, kMost));
 }
 

@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -313,6 +313,26 @@ def is_sensitive(case: Case, index: int) -> bool:
     return False
 
 
+def depends_on_strides(case: Case, index: int) -> bool:
+    """Whether eager's own gradients are others where all inputs are row-major: then eager is wrong.
+
+    Torch 2.13's batch norm is, backwards on the CPU, for an image that is channels-last as well and
+    a gradient that is not. Where numbers are drawn, strides say which element gets which.
+    """
+    if "dropout" in case.features:
+        return False
+    rows = replace(case, inputs=[replace(spec, layout="dense") for spec in case.inputs])
+    given = _history(case, index, torch.float64, None).gradients
+    dense = _history(rows, index, torch.float64, None).gradients
+    largest = _largest(given.values())
+    return any(
+        grad is not None
+        and (other := dense[name]) is not None
+        and not torch.allclose(grad, other, rtol=1e-9, atol=1e-9 * largest, equal_nan=True)
+        for name, grad in given.items()
+    )
+
+
 def _history(
     case: Case, index: int, dtype: torch.dtype, noise: torch.Generator | None, step: float = 0.0
 ) -> Observation:
@@ -359,7 +379,7 @@ def run(case: Case, corrupt: Corrupt | None = None) -> dict[str, Any]:
         try:
             compare(case, ours, plain, reference)
         except Difference as difference:
-            if is_sensitive(case, index):
+            if is_sensitive(case, index) or depends_on_strides(case, index):
                 return {"sensitive": str(difference)}
             raise Difference(f"call {index}: {difference}") from None
     return check_report(case, model)

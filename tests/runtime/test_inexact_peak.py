@@ -79,3 +79,22 @@ def test_attention_without_dropout_is_tried_before_the_first_plan() -> None:
         model(torch.randn(3, 70, 16))
     report = last_run_report(model)
     assert report["planned_peak_bytes"] == report["measured_peak_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("level", "budget", "width"), [("1", None, 2560), ("", "activations:1GB", 2048)]
+)
+def test_inference_is_planned_anew_whatever_the_memory_optimizer_was_asked_for(
+    level: str, budget: str | None, width: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Its session has made no choice that the new figures could change."""
+    if level:
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+    model = ORTModule(_Sampling(), memory_budget=budget)
+    for _ in range(3):
+        with torch.no_grad():
+            model(torch.rand(256, width))
+    report = last_run_report(model)
+    assert report["plans"] == 2 and report["measured_peak_bytes"] == report["planned_peak_bytes"]
+    assert "were planned" in capsys.readouterr().err
