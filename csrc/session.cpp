@@ -46,6 +46,7 @@ Session::Session(ExportedPiece piece, SessionOptions options)
     StageTimer timer(times_.lower_ms);
     lowered_ = std::make_shared<Lowered>(lower(*joint_, options_.device));
   }
+  find_planned_symbols();
   plans_ = PlanCache<PlanEntry>(plans_within(options_.plan_cache_bytes, lowered_->steps.size()));
   differentiable_outputs_.assign(piece_.output_strides.size(), false);
   for (const GraphInput& input : joint_->inputs())
@@ -53,12 +54,26 @@ Session::Session(ExportedPiece piece, SessionOptions options)
       differentiable_outputs_[static_cast<size_t>(input.index)] = true;
 }
 
+void Session::find_planned_symbols() {
+  std::vector<std::string> names;
+  joint_->collect_symbols(names);
+  for (const Dims& strides : piece_.output_strides)
+    for (const DimExpr& stride : strides) stride.collect_symbols(names);
+  for (const BoundInput& bound : piece_.arguments)
+    if (bound.kind == BoundInput::Kind::Symbol)
+      planned_symbols_.push_back(std::ranges::find(names, bound.symbol) != names.end());
+}
+
 SymbolValues Session::bind_symbols(const std::vector<Layout>& arguments,
-                                   const std::vector<int64_t>& symbols) const {
+                                   const std::vector<int64_t>& symbols, Symbols which) const {
   SymbolValues values;
   size_t next = 0;
-  for (const BoundInput& bound : piece_.arguments)
-    if (bound.kind == BoundInput::Kind::Symbol) values.bind(bound.symbol, symbols.at(next++));
+  for (const BoundInput& bound : piece_.arguments) {
+    if (bound.kind != BoundInput::Kind::Symbol) continue;
+    if (which == Symbols::All || planned_symbols_.at(next))
+      values.bind(bound.symbol, symbols.at(next));
+    ++next;
+  }
   const auto& inputs = piece_.graph->inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value& value = *inputs[i].value;
@@ -80,7 +95,9 @@ SymbolValues Session::bind_symbols(const std::vector<Layout>& arguments,
 
 std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& arguments,
                                              const std::vector<int64_t>& symbols) {
-  std::vector<int64_t> key = symbols;
+  std::vector<int64_t> key;
+  for (size_t i = 0; i < symbols.size(); ++i)
+    if (planned_symbols_.at(i)) key.push_back(symbols[i]);
   for (const Layout& layout : arguments) {
     key.insert(key.end(), layout.sizes.begin(), layout.sizes.end());
     key.insert(key.end(), layout.strides.begin(), layout.strides.end());
@@ -94,7 +111,7 @@ std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& argument
   if (options_.before_plan) options_.before_plan();
   PlanRequest request;
   request.device = options_.device;
-  request.symbols = bind_symbols(arguments, symbols);
+  request.symbols = bind_symbols(arguments, symbols, Symbols::Planned);
   request.arguments = arguments;
   for (const Dims& strides : piece_.output_strides)
     request.output_strides.push_back(evaluate(strides, request.symbols));

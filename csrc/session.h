@@ -62,6 +62,12 @@ class Session {
   /// Thread-safe. Throws Error if a size contradicts the captured graph.
   std::shared_ptr<PlanEntry> plan_for(const std::vector<Layout>& arguments,
                                       const std::vector<int64_t>& symbols);
+  /// All of the captured graph, or those that plans depend on: a counter that is only counted is
+  /// not among them.
+  enum class Symbols : uint8_t { All, Planned };
+  /// The values of symbols for such arguments.
+  SymbolValues bind_symbols(const std::vector<Layout>& arguments,
+                            const std::vector<int64_t>& symbols, Symbols which) const;
   /// The program whose backward part serves exactly the arrived gradients; with `keep_saved` it
   /// can run again (retain_graph).
   const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
@@ -108,14 +114,12 @@ class Session {
   size_t plans_made() const { return plans_made_; }
 
  private:
-  SymbolValues bind_symbols(const std::vector<Layout>& arguments,
-                            const std::vector<int64_t>& symbols) const;
-
   ExportedPiece piece_;
   SessionOptions options_;
   std::unique_ptr<Graph> forward_;
   std::unique_ptr<Graph> joint_;
   std::shared_ptr<const Lowered> lowered_for(const MemoryDecisions& decisions);
+  void find_planned_symbols();
   /// What to recompute for the shapes of `request`.
   MemoryDecisions decide(const PlanRequest& request);
   PlanFigures figures_with(const MemoryDecisions& decisions, const PlanRequest& request);
@@ -155,6 +159,7 @@ class Session {
   PassReport forward_report_;
   PassReport joint_report_;
   std::vector<bool> differentiable_outputs_;
+  std::vector<bool> planned_symbols_;  // by symbol argument
   StageTimes times_;
 
   std::mutex mutex_;

@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -250,7 +252,7 @@ class PyGraphBuilder {
     }
   }
   /// Adds how the tensors of an argument lay when they were traced: those in row-major order, and
-  /// where numbers are drawn in the order of memory, the others that are dense.
+  /// where numbers are drawn in the order of memory, the others.
   void note_orders(const py::handle& argument, bool random, MemoryOrders& orders) const {
     if (py::isinstance<PyVal>(argument)) {
       const int id = argument.cast<const PyVal&>().id;
@@ -258,6 +260,7 @@ class PyGraphBuilder {
       // The piece's own inputs lie as they did: Dynamo guards that.
       if (value->rank() < 2 || !(value->producer() || parent_)) return;
       std::vector<int64_t> order = memory_order(value->dims, strides_of(id));
+      if (order.empty() && random) order = order_of_strides(value->dims, strides_of(id));
       const bool row_major = std::is_sorted(order.begin(), order.end());
       if (!order.empty() && (row_major || random)) orders[value] = std::move(order);
     } else if (py::isinstance<py::list>(argument) || py::isinstance<py::tuple>(argument)) {
@@ -277,6 +280,31 @@ class PyGraphBuilder {
       placed[next] = true;
       expected = expected * sizes[next];
       order.insert(order.begin(), static_cast<int64_t>(next));
+    }
+    return order;
+  }
+  /// The same for a tensor with gaps, whose likeness is dense in the order of its strides; empty
+  /// where elements share memory or equal strides leave the choice. Dims of size 1 may be anywhere.
+  /// Strides are multiples of one
+  /// another, so that any value of the symbols gives their order.
+  static std::vector<int64_t> order_of_strides(const Dims& sizes, const Dims& strides) {
+    constexpr int64_t kAnySize = 64;
+    SymbolValues values;
+    std::vector<std::string> symbols;
+    for (const DimExpr& stride : strides) stride.collect_symbols(symbols);
+    for (const std::string& symbol : symbols) values.bind(symbol, kAnySize);
+    std::vector<std::pair<int64_t, int64_t>> outer_first;
+    for (size_t d = 0; d < strides.size(); ++d)
+      if (sizes[d] != DimExpr(1))
+        outer_first.emplace_back(strides[d].evaluate(values), static_cast<int64_t>(d));
+    std::ranges::sort(outer_first, std::greater<>());
+    std::vector<int64_t> order;
+    for (size_t d = 0; d < strides.size(); ++d)
+      if (sizes[d] == DimExpr(1)) order.push_back(static_cast<int64_t>(d));
+    for (size_t i = 0; i < outer_first.size(); ++i) {
+      if (outer_first[i].first == 0) return {};
+      if (i > 0 && outer_first[i].first == outer_first[i - 1].first) return {};
+      order.push_back(outer_first[i].second);
     }
     return order;
   }

@@ -51,11 +51,14 @@ void plan(CompiledPiece& piece, const py::args& args) {
 py::list call(CompiledPiece& piece, const py::args& args) {
   const ExportedPiece& exported = piece.session().piece();
   FlatArguments given(piece, args);
+  const bool gives_sizes = std::ranges::any_of(exported.results, [](const BoundOutput& bound) {
+    return bound.kind == BoundOutput::Kind::Dim;
+  });
   SymbolValues sizes;
   std::vector<at::Tensor> outputs;
   {
     const py::gil_scoped_release release;
-    outputs = piece.run(std::move(given.tensors), given.symbols, &sizes);
+    outputs = piece.run(std::move(given.tensors), given.symbols, gives_sizes ? &sizes : nullptr);
   }
   py::list results;
   for (const BoundOutput& bound : exported.results) {

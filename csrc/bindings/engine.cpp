@@ -135,8 +135,7 @@ at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
 }
 
 /// Binds the output gradients that arrived, choosing the backward plan that needs just these.
-void begin_backward(RunState& state, const variable_list& grads, variable_list saved,
-                    bool keep) {
+void begin_backward(RunState& state, const variable_list& grads, variable_list saved, bool keep) {
   Session& session = state.piece.session();
   std::vector<bool> arrived = session.differentiable_outputs();
   for (size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && grads[k].defined();
@@ -324,6 +323,13 @@ Layout layout_of(const at::Tensor& tensor) {
           Sizes(tensor.strides().begin(), tensor.strides().end()), 0};
 }
 
+std::vector<Layout> layouts_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<Layout> layouts;
+  layouts.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) layouts.push_back(layout_of(tensor));
+  return layouts;
+}
+
 std::atomic<int64_t> runs_of_all_pieces{0};
 
 SessionOptions session_options(const PieceOptions& options) {
@@ -394,14 +400,9 @@ void CompiledPiece::finished(PlanEntry& entry, int64_t planned_bytes, int64_t me
 std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& tensors,
                                                const std::vector<int64_t>& symbols) {
   const DeviceScope scope(runtime_);
-  std::vector<Layout> layouts;
-  layouts.reserve(tensors.size());
   const auto& inputs = session_->exported_graph().inputs();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    check(tensors[i], *inputs.at(i).value);
-    layouts.push_back(layout_of(tensors[i]));
-  }
-  std::shared_ptr<PlanEntry> entry = session_->plan_for(layouts, symbols);
+  for (size_t i = 0; i < tensors.size(); ++i) check(tensors[i], *inputs.at(i).value);
+  std::shared_ptr<PlanEntry> entry = session_->plan_for(layouts_of(tensors), symbols);
   const std::lock_guard lock(report_mutex_);
   last_plan_ = entry;
   return entry;
@@ -417,11 +418,11 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
     if (negated.back()) tensor = tensor.resolve_neg();
   }
   const std::shared_ptr<PlanEntry> entry = plan(tensors, symbols);
+  if (sizes) *sizes = session_->bind_symbols(layouts_of(tensors), symbols, Session::Symbols::All);
   for (int argument : entry->program.plan->mutated_arguments)
     ORTM_CHECK(!negated[static_cast<size_t>(argument)],
                "[forward] an argument that is changed in place must hold its values, but found one "
                "that is negated by a bit; pass tensor.resolve_neg()");
-  if (sizes) *sizes = entry->request.symbols;
   auto state = c10::make_intrusive<RunState>(shared_from_this(), entry);
   state->tensors = std::move(tensors);
   {

@@ -56,6 +56,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
                                   const std::vector<int64_t>& symbols);
   /// Tensors by graph input (constants included) and symbol arguments, in order. Returns forward
   /// outputs by index; records one autograd node per range if anything requires a gradient.
+  /// `sizes`, if asked for, receives the values of all symbols.
   std::vector<at::Tensor> run(std::vector<at::Tensor> tensors, const std::vector<int64_t>& symbols,
                               SymbolValues* sizes);
 

@@ -240,4 +240,23 @@ Graph::Inserting::~Inserting() {
   graph_.current_region = saved_region_;
 }
 
+void Graph::collect_symbols(std::vector<std::string>& names) const {
+  const auto collect = [&](const Dims& dims) {
+    for (const DimExpr& dim : dims) dim.collect_symbols(names);
+  };
+  for (const Value* value : values()) {
+    collect(value->dims);
+    if (!value->is_literal()) continue;
+    if (const auto* number = std::get_if<DimExpr>(&value->literal()))
+      number->collect_symbols(names);
+  }
+  for (const auto& node : nodes_)
+    for (const auto& [name, attr] : node->attrs.entries()) {
+      if (const auto* dim = std::get_if<DimExpr>(&attr)) dim->collect_symbols(names);
+      if (const auto* dims = std::get_if<Dims>(&attr)) collect(*dims);
+      if (const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attr))
+        (*body)->collect_symbols(names);
+    }
+}
+
 }  // namespace ortmodule

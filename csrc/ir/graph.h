@@ -164,6 +164,8 @@ class Graph {
   int node_id_bound() const { return next_node_id_; }
   /// All values in order of creation by input, literal, node.
   std::vector<Value*> values() const;
+  /// Adds the names of all symbols in sizes, attributes and literals, those of bodies included.
+  void collect_symbols(std::vector<std::string>& names) const;
 
   /// A deep copy. If `map` is given, it receives old value -> new value.
   std::unique_ptr<Graph> clone(std::unordered_map<const Value*, Value*>* map = nullptr) const;

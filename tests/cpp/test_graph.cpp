@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ir/graph.h"
 #include "ir/text.h"
@@ -41,6 +43,18 @@ TEST(Graph, LiteralsAreShared) {
   EXPECT_NE(graph.literal(0.5, DType::Float64), half);
   EXPECT_NE(graph.literal(DimExpr(1), DType::Int64), graph.literal(1.0, DType::Int64));
   EXPECT_NE(graph.literal(0.0, DType::Float32), graph.literal(-0.0, DType::Float32));
+}
+
+TEST(Graph, CollectsSymbolsOfSizesAttributesAndLiterals) {
+  auto graph = parse_graph(
+      "g (x: f32[n, 4]) => (c) { a: f32[n*4] = Reshape<shape=[n*4]> (x) "
+      "b: f32[m] = Expand<shape=[m]> (a) c: f32[m] = Mul (b, b) }");
+  graph->set_input(graph->node_pointers()[2], 1,
+                   graph->literal(DimExpr::symbol("k"), DType::Float32));
+  std::vector<std::string> names;
+  graph->collect_symbols(names);
+  std::ranges::sort(names);
+  EXPECT_EQ(names, (std::vector<std::string>{"k", "m", "n"}));
 }
 
 TEST(Graph, NamesAreUnique) {

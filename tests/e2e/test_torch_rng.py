@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from ortmodule_py import ORTModule
 
@@ -54,6 +56,32 @@ def test_draws_follow_the_order_of_memory(
         results.append(runner(x))
     torch.testing.assert_close(*results)
     assert results[0].stride() == results[1].stride()
+
+
+class DropsAPart(torch.nn.Module):
+    """A view with gaps of a tensor that is filled, so that nothing computes its memory order."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        filled = x * 1.5
+        filled.fill_(0.5)
+        return F.dropout(filled[:, -1], 0.3, self.training)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 1, 3, 2), (3, 1, 2, 0), (3, 2, 1, 0)])
+def test_draws_follow_the_order_of_memory_with_gaps(
+    order: tuple[int, ...], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    module = DropsAPart()
+    model = ORTModule(copy.deepcopy(module))
+    sizes = [batch, 2, 5, 6]
+    x = torch.randn([sizes[d] for d in order]).permute([order.index(d) for d in range(4)])
+    results = []
+    for runner in (module, model):
+        torch.manual_seed(3)
+        results.append(runner(x))
+    assert torch.equal(*results)
 
 
 def test_a_wrong_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
