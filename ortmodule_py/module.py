@@ -379,7 +379,7 @@ class ORTModule(nn.Module):
     def _given_back(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """What the original's method gives; the wrapper where that is the original."""
         before = _strides(self._original)
-        result = getattr(self._original, name)(*args, **kwargs)
+        result = self.__getattr__(name)(*args, **kwargs)
         # Before torch 2.13 Dynamo does not notice new strides, which results take over.
         if before != _strides(self._original):
             forget(self._progress.captures, self._compiler)

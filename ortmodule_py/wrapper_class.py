@@ -17,7 +17,8 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrize
 
-# Methods that give the module back: where the original's class has its own, that is what runs.
+# Methods that give the module back: where the original's class has its own, that is what runs,
+# whatever it takes and gives.
 _GIVE_BACK = (
     "to",
     "to_empty",
@@ -28,6 +29,7 @@ _GIVE_BACK = (
     "double",
     "half",
     "bfloat16",
+    "train",
     "eval",
     "share_memory",
 )

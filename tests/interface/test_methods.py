@@ -301,6 +301,42 @@ def test_an_own_call_stays_eager() -> None:
     assert "pieces_run" in as_in_eager(Called(), lambda m: [m.both(X), m(X), m.by_forward(X)])
 
 
+class Trains(Net):
+    """Its `train` is no mode but a loop, as in scripts that never leave training."""
+
+    def train(self, x: Any = True, y: Any = None, *, epochs: int = 1) -> Any:  # type: ignore[override]
+        if isinstance(x, bool):
+            return super().train(x)
+        losses = []
+        for _ in range(epochs):
+            loss = (self(x) - y).square().sum()
+            loss.backward()
+            losses.append(loss.detach())
+        return losses
+
+    def eval(self, x: Tensor | None = None) -> Any:
+        super().eval()
+        return self if x is None else self(x).argmax(1)
+
+
+def test_a_train_of_its_own(model: ORTModule) -> None:
+    """Gets what it is given, gives what it gives, and calls the engine."""
+    y = torch.randn(3, 2)
+
+    def step(model: Any) -> Any:
+        assert model.train(False) is model and not model.training
+        assert model.train() is model and model.training
+        return model.train(X, y, epochs=3), model.eval(X), model.eval() is model
+
+    assert_compiled(as_in_eager(Trains(), step), captures=2)
+    own = ORTModule(Trains(), QUIET)
+    assert _runs(own, lambda: own.train(x=X, y=y, epochs=3)) == 3
+    assert list(inspect.signature(own.train).parameters) == ["x", "y", "epochs"]
+    assert model.train(mode=False) is model and not model.module.training
+    with pytest.raises(TypeError):
+        model.train(X, y)  # type: ignore[call-arg]
+
+
 def test_within_the_users_own_compilation(model: ORTModule) -> None:
     compiled = torch.compile(model.training_step, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(X), model.module.training_step(X))
