@@ -407,6 +407,10 @@ class Compiler:
         self.note_eager(CannotLower(reason + self._unheeded()))
         self.pieces_when_left = len(self.pieces)
 
+    def note_direct(self, reason: str) -> None:
+        """Count a method that trains parameters, but is not captured."""
+        self.note_eager(CannotLower(reason + self._unheeded()))
+
     def note_untraced(self, error: Exception) -> None:
         """Count a call that Dynamo failed on."""
         reason = _first_line(str(error).rpartition("Explanation: ")[2])

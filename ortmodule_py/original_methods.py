@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .direct_methods import DirectMethods
 from .dynamo_hooks import has_hooks
 
 _CALL = "_compiled_call_impl"
@@ -37,6 +38,7 @@ class OriginalMethods:
         self._model = weakref.ref(model)
         self._original: nn.Module = model._original
         self._here = threading.local()
+        self._direct = DirectMethods()
         self._lock = threading.RLock()
         self._methods = self._forwards = 0  # that run now, in all threads
         self._stand_ins: dict[str, _StandIn] = {}
@@ -68,8 +70,25 @@ class OriginalMethods:
         """A method runs."""
         return self._counting(True, 1, 0)
 
+    def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The result of a method, which is said to be eager where no forward of the wrapper ran in it."""
+        forwards = self._forwards_here()
+        with self.within():
+            result = function(self._original, *args, **kwargs)
+        name = getattr(function, "__name__", "")
+        if forwards == self._forwards_here() and name not in self._direct.known:
+            self._direct.look(self._model(), name, (*args, *kwargs.values()), result)
+        return result
+
+    def _forwards_here(self) -> int:
+        """How many forwards of the wrapper began in this thread."""
+        return getattr(self._here, "forwards", 0)
+
     def apart(self) -> contextlib.AbstractContextManager[None]:
         """A forward of the wrapper runs, for which the original is the original."""
+        self._here.forwards = self._forwards_here() + 1
         return self._counting(False, 0, 1)
 
     @contextlib.contextmanager
@@ -158,8 +177,7 @@ def _routed(model: Any, function: Callable[..., Any]) -> Any:
     def method(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         if stays(module):
             return function(module, *args, **kwargs)
-        with model._methods.within():
-            return function(module, *args, **kwargs)
+        return model._methods.run(function, args, kwargs)
 
     return method
 

@@ -113,16 +113,26 @@ def _check(wanted: tuple[str, ...], known: list[str]) -> None:
 
 def parameters_behind(outputs: Iterable[Tensor]) -> set[int]:
     """Identities of the leaves that backward from these outputs gives gradients to."""
-    left = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    seen: set[Any] = set(left)
+    return _leaves(outputs, set(), "")
+
+
+def parameters_used(outputs: Iterable[Tensor], given: Iterable[Tensor]) -> set[int]:
+    """The same of those leaves alone that eager PyTorch used on the way from `given` to these outputs."""
+    return _leaves(outputs, {tensor.grad_fn for tensor in given}, "ortmodule::")
+
+
+def _leaves(outputs: Iterable[Tensor], seen: set[Any], end: str) -> set[int]:
+    """Behind nodes that were not seen, and not behind those with `end` in their name."""
+    left = [output.grad_fn for output in outputs]
     found: set[int] = set()
     while left:
         node: Any = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
             found.add(id(leaf))
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                left.append(following)
+        if not end or end not in node.name():
+            left.extend(following for following, _ in node.next_functions)
     return found

@@ -301,6 +301,80 @@ def test_an_own_call_stays_eager() -> None:
     assert "pieces_run" in as_in_eager(Called(), lambda m: [m.both(X), m(X), m.by_forward(X)])
 
 
+class Agent(nn.Module):
+    """Has methods over its networks, and no forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+        self.heads = nn.ModuleList([nn.Linear(4, 2)])
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def get_value(self, x: Tensor) -> Tensor:
+        y: Tensor = self.critic(x)
+        return y
+
+    def get_both(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.heads[0](x), self.critic(x).detach()
+
+    def loss(self, value: Tensor, *, target: Tensor) -> dict[str, Tensor]:
+        return {"loss": (value - target).square().mean()}
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+def test_methods_that_call_submodules_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    torch._dynamo.reset()
+    agent: Any = ORTModule(Agent())
+    with torch.no_grad():
+        agent.get_value(X)
+    for _ in range(3):
+        value, (action, _detached) = agent.get_value(X), agent.get_both(X)
+        loss = agent.loss(value, target=X)["loss"] + agent.scaled(action).sum()
+        loss.backward()
+    said = capsys.readouterr().err.splitlines()
+    pieces = last_run_report(agent)["eager_pieces"]
+    assert len(said) == len(pieces) == 3, said
+    assert pieces[0] == (
+        "the method get_value of Agent, which calls neither self(...) nor self.forward(...); wrap the "
+        "submodules that it calls instead: model.critic = ORTModule(model.critic)"
+    )
+    assert pieces[1].endswith("instead: model.heads[0] = ORTModule(model.heads[0])")
+    assert "scaled of Agent" in pieces[2] and pieces[2].endswith("let forward compute this instead")
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_wrapped_submodules_run_on_the_engine(around: bool) -> None:
+    def step(agent: Any) -> Any:
+        agent.get_value(X).sum().backward()
+        agent.get_both(X)[0].sum().backward()
+        return agent.loss(agent.get_value(X), target=X)
+
+    torch._dynamo.reset()
+    module: Any = Agent()
+    want, agent = copy.deepcopy(module), ORTModule(module, QUIET) if around else module
+    agent.critic = ORTModule(agent.critic, QUIET)
+    agent.heads[0] = ORTModule(agent.heads[0], QUIET)
+    assert _runs(agent.critic, lambda: torch.testing.assert_close(step(agent), step(want))) == 3
+    assert _runs(agent.heads[0], lambda: agent.get_both(X)) == 1
+    for got, parameter in zip(agent.parameters(), want.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, parameter.grad)
+    assert last_run_report(agent.critic)["compiled"]
+    assert not around or not last_run_report(agent)["eager_pieces"]
+
+
+def test_what_was_asked_has_no_effect_in_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    agent = ORTModule(Agent(), QUIET)
+    agent.get_value(X)
+    assert "memory optimizer has no effect" in last_run_report(agent)["eager_pieces"][0]
+    monkeypatch.setenv("ORTMODULE_BYPASS", "1")
+    agent = ORTModule(Agent(), QUIET)
+    agent.get_value(X)
+    assert not last_run_report(agent)["eager_pieces"]
+
+
 class Trains(Net):
     """Its `train` is no mode but a loop, as in scripts that never leave training."""
 
