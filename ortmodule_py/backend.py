@@ -356,7 +356,7 @@ class Compiler:
 
     def note_fixed_number(self, name: str, origin: tuple[str, str]) -> None:
         """Say once that this call of `name` makes a capture of each value of a number."""
-        where = ", ".join(part for part in origin if part)
+        where = _place(origin)
         if (name, where) in self.fixed_numbers:
             return
         self.fixed_numbers.add((name, where))
@@ -424,8 +424,7 @@ class Compiler:
         if isinstance(error, RecompileLimit):
             reason = f"a function was captured {_CAPTURES_PER_FUNCTION} times, which is the limit"
             _silence_limit_warnings()
-        origin = ", ".join(part for part in getattr(error, "origin", ()) if part)
-        piece = EagerPiece(reason, origin)
+        piece = EagerPiece(reason, _place(getattr(error, "origin", ("", ""))))
         if not self.options.eager_allowed:
             raise _C.ORTModuleError(
                 "[ORTMODULE_FALLBACK_POLICY] with FALLBACK_DISABLE every piece must be compiled, "
@@ -438,6 +437,12 @@ class Compiler:
 
 
 _LAYERS_NAMED = 4
+
+
+def _place(origin: tuple[str, str]) -> str:
+    """In words; the path of a layer alone may be a bare number."""
+    path, line = origin
+    return ", ".join(part for part in (f"layer {path}" if path else "", line) if part)
 
 
 def _first_line(text: str) -> str:

@@ -111,7 +111,7 @@ def lower(
     return LoweredPiece(
         trace.grad_enabled,
         emitter.call_count,
-        trace.mutated,
+        list(trace.mutated),
         list(map(is_fixed, inputs)),
         trace.view_outputs,
         drawn_inputs(gm, inputs),
@@ -184,7 +184,12 @@ class _PieceTrace:
         self.bodies: list[GradientBody] = []
         self.checkpoints = 0
         self.fixed_numbers: list[tuple[str, Origin]] = []
-        self.mutated: list[int] = []
+        self.mutated: dict[int, Origin] = {}
+        """Inputs that are changed, and where."""
+        self.changes: dict[int, Origin] = {}
+        """Where storages were changed last."""
+        self.reshapes: dict[int, Origin] = {}
+        """Where tensors, by identity, got other sizes, strides or storage."""
         self.output_count = 0
         self.identical_outputs: list[tuple[int, int]] = []
         self.view_outputs: list[tuple[int, int]] = []
@@ -217,11 +222,17 @@ class _PieceTrace:
             if not tracing.is_traced(arg):
                 continue
             if tracing.is_reshaped(arg):
-                raise CannotLower("the sizes, strides or storage of an input are changed in place")
+                raise CannotLower(
+                    "the sizes, strides or storage of an input are changed in place",
+                    self.reshapes.get(id(arg), ("", "")),
+                )
             if tracing.is_changed(arg):
+                where = self.changes.get(tracing.storage_key(arg), ("", ""))
                 if given.requires_grad and self.grad_enabled:
-                    raise CannotLower("an input that requires a gradient is changed in place")
-                self.mutated.append(i)
+                    raise CannotLower(
+                        "an input that requires a gradient is changed in place", where
+                    )
+                self.mutated[i] = where
         sources = {
             tracing.storage_key(arg): i for i, arg in enumerate(args) if tracing.is_traced(arg)
         }
@@ -454,7 +465,9 @@ class _PieceInterpreter(fx.Interpreter):
         """What a functional graph cannot say: eager's gradient passes by a change made without
         gradients, and an element that several indices share changes once."""
         for node, counter, count in before:
-            detached = self._detached.get(node)
+            value, detached = self.env[node], self._detached.get(node)
+            if tracing.is_reshaped(value):
+                self.trace.reshapes.setdefault(id(value), self.origin)
             if tracing.is_traced(detached) and tracing.is_reshaped(detached):
                 raise CannotLower(
                     "sizes, strides or storage of a value with a gradient are changed in place "
@@ -463,6 +476,7 @@ class _PieceInterpreter(fx.Interpreter):
                 )
             if counter() == count:
                 continue
+            self.trace.changes[tracing.storage_key(value)] = self.origin
             example = node.meta.get("example_value")
             if isinstance(example, Tensor) and is_expanded(example):
                 raise CannotLower("an expanded tensor is changed in place", self.origin)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -521,7 +521,7 @@ class Emitter:
     def results(
         self,
         output_count: int,
-        mutated: Sequence[int],
+        mutated: Mapping[int, tuple[str, str]],
         identical: Sequence[tuple[int, int]],
         eager: Sequence[Any],
     ) -> None:
@@ -530,10 +530,10 @@ class Emitter:
         values = list(output.args[0])
         self._check_devices(values[:output_count], {index for index, _ in identical}, mutated)
         self._check_gradients(values[:output_count], {index for index, _ in identical})
-        for index, value in zip(mutated, values[output_count:], strict=True):
+        for (index, where), value in zip(mutated.items(), values[output_count:], strict=True):
             new = self.writer.id_of(value)
             if new in self._differentiable:
-                raise CannotLower("a value with a gradient is written into an input")
+                raise CannotLower("a value with a gradient is written into an input", where)
             self.builder.mutate(index, new)
         for output_index, input_index in identical:
             self.builder.alias_output(output_index, input_index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -187,6 +188,45 @@ def test_what_a_functional_graph_cannot_say(kind: str) -> None:
         torch.testing.assert_close(mine, theirs)
     (piece,) = last_run_report(model)["eager_pieces"]
     assert f"aten.{kind}" in str(piece)
+
+
+class Averaged(nn.Module):
+    def __init__(self, change: Callable[[Any, Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.fc, self.change = nn.Linear(4, 4), change
+        self.avg = nn.Buffer(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.fc(x)
+        self.change(self, h, x)
+        return h * 2
+
+
+@torch.no_grad()
+def _doubled(h: Tensor) -> None:
+    h.mul_(2)
+
+
+CHANGES: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
+    "is written into an input": lambda m, h, x: m.avg.data.mul_(0.9).add_(h.sum(0), alpha=0.1),
+    "written into": lambda m, h, x: m.avg.data[:2].copy_(h.sum(0)[:2]),
+    "storage of an input are changed": lambda m, h, x: setattr(m.avg, "data", m.avg * 2),
+    "an input that requires a gradient is": lambda m, h, x: x.mul_(2),
+    "where gradients are off": lambda m, h, x: _doubled(h),
+}
+
+
+@pytest.mark.parametrize("reason", CHANGES)
+def test_changes_are_left_with_their_line(reason: str) -> None:
+    torch._dynamo.reset()
+    model = ORTModule(nn.Sequential(Averaged(CHANGES[reason])), QUIET)
+    model(torch.randn(3, 4, requires_grad="input that" in reason) * 1)
+    (piece,) = last_run_report(model)["eager_pieces"]
+    source = _doubled.__wrapped__ if "off" in reason else CHANGES[reason]  # type: ignore[attr-defined]
+    first = source.__code__.co_firstlineno
+    lines = range(first, first + 3)
+    assert reason in piece and any(f"{__file__}:{line})" in piece for line in lines), piece
+    assert "(layer 0, " in piece
 
 
 class Strict(nn.Module):
