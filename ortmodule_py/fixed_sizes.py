@@ -6,10 +6,12 @@ a number, leaves the guard that a size is what it is.
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import sympy
 import torch
+from torch.utils._traceback import shorten_filename
 
 
 class FixedSizes:
@@ -30,9 +32,23 @@ class FixedSizes:
                 continue
             # The name of a symbol says whose size it is, in all captures of a function.
             if self._values.setdefault((line, guard.expr.lhs.name), value) != value:
-                # "return F.relu(x)  # nn/functional.py:12 in relu"
-                again.append(line.rpartition("# ")[2])
+                again.append(_place(line))
         return again
+
+
+def _place(line: str) -> str:
+    """File and line of "return F.relu(x)  # nn/functional.py:12 in relu".
+
+    Torch cuts the path short, and in the midst of a name where the file shares no folder with torch. It
+    has just read the file's lines.
+    """
+    code, _, place = line.rpartition("  # ")
+    shown, _, number = place.partition(" in ")[0].rpartition(":")
+    named = [name for name in linecache.cache if shorten_filename(name) == shown]
+    for name in named if number.isdecimal() else ():
+        if linecache.getline(name, int(number)).strip() == code:
+            return f"{name}:{number}"
+    return place
 
 
 def _fixed_value(guard: sympy.Basic) -> int | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,3 +123,20 @@ def test_a_line_that_fixes_the_batch_is_said_once(monkeypatch: pytest.MonkeyPatc
     model, (said,) = _pooled(nn.FractionalMaxPool3d(2, output_size=3), 3)
     assert last_run_report(model)["captures"] == 4
     assert "a line that takes it as it is" in said and "pooling.py:" in said
+
+
+def test_the_line_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that shares no folder with torch, and one beside it."""
+    file = tmp_path / "rows.py"
+    text = "import torch\n\n\nclass Rows(torch.nn.Module):\n    def forward(self, x):\n"
+    file.write_text(text + "        return torch.stack([x[i] for i in range(x.shape[0])])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    elsewhere = importlib.import_module("rows")
+    for rows, line in ((elsewhere.Rows(), f"{file}:6"), (Rows(), f"{__file__}:")):
+        _model, (said,) = _pooled(rows, 2)
+        assert f"({line}" in said, said
+
+
+class Rows(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([x[i] for i in range(x.shape[0])])
