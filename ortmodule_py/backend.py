@@ -76,6 +76,7 @@ class Compiler:
     pieces: list[Piece] = field(default_factory=list)
     eager_pieces: list[EagerPiece] = field(default_factory=list)
     graph_breaks: list[str] = field(default_factory=list)
+    """Of each capture that ended at one, so that one and the same comes with every new kind of input."""
     checkpoints_noted: bool = False
     seconds: float = 0.0
     fixed_numbers: set[tuple[str, str]] = field(default_factory=set)

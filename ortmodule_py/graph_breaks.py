@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,13 @@ def graph_break_of(gm: fx.GraphModule) -> str | None:
     if why is None or not getattr(why, "graph_break", False):
         return None
     frames = list(getattr(why, "user_stack", None) or ())
+    # Torch has functions of its own in place of some that the user calls.
+    frames = [frame for frame in frames if not frame.filename.startswith(_TORCH)] or frames
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return str(why.reason).strip().splitlines()[0] + where
+
+
+_TORCH = os.path.join(torch.__path__[0], "")
 
 
 def changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:

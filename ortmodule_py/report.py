@@ -23,6 +23,7 @@ class RunReport:
     captures: int
     plans: int
     graph_breaks: list[str]
+    """Each once, however often its code was captured."""
     eager_pieces: list[str]
     nodes_total: int
     nodes_aten_fallback: int
@@ -72,7 +73,7 @@ class RunReport:
             compiled=bool(ran) and (compiler.ran_whole or not compiler.eager_pieces),
             captures=len(facts) + len(compiler.eager_pieces),
             plans=sum(fact["plans"] for fact in facts),
-            graph_breaks=list(compiler.graph_breaks),
+            graph_breaks=list(dict.fromkeys(compiler.graph_breaks)),
             eager_pieces=list(map(str, compiler.eager_pieces)),
             nodes_total=sum(fact["nodes"] for fact in facts),
             nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),

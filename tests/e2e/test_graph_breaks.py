@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +19,33 @@ def _broken_twice(self: Any, x: Tensor, ids: Tensor) -> Tensor:
     h = self.second(h) * (ids != 0)[:, :, None]
     torch._dynamo.graph_break()
     return self.third(h).sum(1)
+
+
+def _zeros(self: Any, x: Tensor) -> Tensor:
+    zeros = torch.autograd.Variable(torch.zeros(4))
+    return self.fc(x) + zeros
+
+
+def _state(self: Any, x: Tensor) -> Tensor:
+    state = np.random.RandomState(0)
+    return self.fc(x) * state.rand()
+
+
+def _every(self: Any, x: Tensor) -> Tensor:
+    return self.fc(x) if all(x.flatten() > -9.0) else x
+
+
+@pytest.mark.parametrize("forward", [_zeros, _state, _every])
+def test_a_break_is_listed_once_with_the_users_line(forward: Callable[..., Tensor]) -> None:
+    def step(model: Any) -> list[Tensor]:
+        """Two kinds of input, each of which is a capture."""
+        given = [torch.randn(3, 4), torch.randn(2, 3, 4)]
+        return [model(x).square().mean() for x in given]
+
+    report = as_in_eager(Calls(forward), step)
+    first = forward.__code__.co_firstlineno
+    (said,) = report["graph_breaks"]
+    assert any(f"({__file__}:{line})" in said for line in (first + 1, first + 2)), said
 
 
 def test_one_capture_per_piece_over_changing_batches() -> None:
