@@ -24,6 +24,7 @@ from . import (
     dynamo_floats,
     progress,
 )
+from .bound_symbols import with_reads
 from .capture import CannotLower, lower
 from .devices import piece_device
 from .dynamo_errors import RecompileLimit
@@ -182,6 +183,8 @@ class Compiler:
             self.files.compiled(compiled)
 
         run = self._with_warnings(compiled)
+        if lowered.reads:
+            run = with_reads(run, lowered.reads)
         if lowered.drawn_inputs:
             run = _with_types(run, lowered.drawn_inputs)
         if lowered.checks:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from . import float_arguments, gradient_effects, tracing
+from .bound_symbols import BoundSymbols
 from .doubtful_strides import (
     is_doubtful,
     is_range_of_floats,
@@ -61,6 +62,8 @@ class LoweredPiece:
     """Operators that take the value of now of a number that may change with each call, and where they are."""
     checks: list[Callable[[Tensor], object]]
     """What looks at each additional output, behind the piece's own, and raises eager's error."""
+    reads: list[int]
+    """Flat inputs whose integers the piece takes behind all of them."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -85,6 +88,7 @@ def lower(
     clock.lap("inputs")
     trace = _PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
     whole = [] if has_tangents(gm) else tracing.preserved_composites(builder.has_rule)
+    symbols = BoundSymbols(builder, inputs)
     graph = trace.run(inputs, whole)
     clock.lap("trace")
 
@@ -100,8 +104,11 @@ def lower(
             text = f"its gradient cannot be traced, {type(error).__name__}: {error}"
             raise CannotLower(text) from error
 
-    emitter = Emitter(builder, graph, trace.bodies, trace_function, trace.grad_enabled, device)
+    emitter = Emitter(
+        builder, symbols, graph, trace.bodies, trace_function, trace.grad_enabled, device
+    )
     emitter.inputs(input_facts(gm, example_inputs, inputs))
+    symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
     emitter.calls()
     eager = _eager_outputs(gm, inputs, fake_mode, eager_draws)
     emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
@@ -119,6 +126,7 @@ def lower(
         emitter.traced_gradients,
         trace.fixed_numbers + emitter.writer.fixed_numbers,
         [check for _, check in emitter.checks],
+        symbols.reads,
         clock.seconds,
     )
 

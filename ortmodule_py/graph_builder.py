@@ -53,13 +53,19 @@ class BodyBuilder(OpSink, Protocol):
         """The gradients of the inputs, in order; -1 for an input that gets none."""
 
 
-class GraphBuilder(OpSink, Protocol):
-    """Takes one functional ATen graph; implemented by `_C.GraphBuilder`."""
+class Words(Protocol):
+    """What arguments are made of."""
 
     Val: Any
-    Dim: Any
     DType: Any
     Opaque: Any
+
+    def Dim(self, text: str) -> Any:
+        """A size, in the grammar of `symbolic`."""
+
+
+class GraphBuilder(OpSink, Words, Protocol):
+    """Takes one functional ATen graph; implemented by `_C.GraphBuilder`."""
 
     def has_rule(self, target: str) -> bool:
         """Whether the builder knows this operator; composites that it knows arrive whole."""

@@ -3,7 +3,6 @@ where no rule is known."""
 
 from __future__ import annotations
 
-import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from . import tracing
-from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink
+from .bound_symbols import BoundSymbols
+from .graph_builder import BodyBuilder, CannotLower, GraphBuilder, OpSink, Words
 from .lowering_floats import SIZE, NumberWriter, UnknownNumber, any_changes, changes
 from .lowering_vjp import GradientBody, JointTrace, TracedFunction
 from .tensor_facts import dtype_name, encode_int, tensor_meta
@@ -55,14 +54,6 @@ def _output_values(node: fx.Node) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
-def _range_of(value: Any) -> tuple[float, float]:
-    """Least and greatest of an int argument, as far as guards and its size-likeness say."""
-    if not isinstance(value, torch.SymInt):
-        return float(value), float(value)
-    least = next((float(n) for n in (1, 0) if statically_known_true(value >= n)), -math.inf)
-    return least, -1.0 if statically_known_true(value < 0) else math.inf
-
-
 def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
     """Whether one has fewer elements: a part may lack a dim of size 1 and still be the whole."""
     left, right = (
@@ -75,8 +66,8 @@ def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
 class CallWriter:
     """Writes the nodes of one traced graph into one sink (the builder, or a backward body)."""
 
-    def __init__(self, builder: GraphBuilder, sink: OpSink, device: torch.device) -> None:
-        self.builder = builder
+    def __init__(self, words: Words, sink: OpSink, device: torch.device) -> None:
+        self.words = words
         self.sink = sink
         self.device = device
         self.ids: dict[fx.Node, list[int]] = {}
@@ -142,7 +133,7 @@ class CallWriter:
                 raise CannotLower(
                     f"{node.target} draws from the generator of the CPU in a piece on {self.device}"
                 )
-        meta = tensor_meta(value, self.builder)
+        meta = tensor_meta(value, self.words)
         if value.dtype is torch.uint64 and "attention" in str(node.target):
             meta["dtype"] = "int64"  # the state of a generator, which only its backward reads
         return meta
@@ -173,7 +164,7 @@ class CallWriter:
         """A tensor made of a number that changes; None if nothing here can compute the number."""
         (result,) = _output_values(node)
         writer = NumberWriter(
-            self.builder, self.sink, self.id_of, self.numbers, str(result.device), origin, tag
+            self.words, self.sink, self.id_of, self.numbers, str(result.device), origin, tag
         )
         try:
             return writer.write_as(node.args[0], dtype_name(result.dtype))
@@ -193,15 +184,15 @@ class CallWriter:
                 return float(known) if isinstance(known, torch.SymFloat) else bool(known)
             if isinstance(known, (int, float, torch.SymInt)):
                 return self.encode(known)
-            return self.builder.Val(self.id_of(value))
+            return self.words.Val(self.id_of(value))
         if isinstance(value, torch.SymInt):
-            return encode_int(value, self.builder)
+            return encode_int(value, self.words)
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if isinstance(value, torch.dtype):
-            return self.builder.DType(dtype_name(value))
+            return self.words.DType(dtype_name(value))
         if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
-            return self.builder.Opaque(str(value))
+            return self.words.Opaque(str(value))
         if isinstance(value, (list, tuple)):
             return [self.encode(item) for item in value]
         raise CannotLower(f"an argument of type {type(value).__name__}")
@@ -233,6 +224,7 @@ class Emitter:
     def __init__(
         self,
         builder: GraphBuilder,
+        symbols: BoundSymbols,
         graph: fx.Graph,
         bodies: list[GradientBody],
         trace: Trace,
@@ -240,12 +232,13 @@ class Emitter:
         device: torch.device,
     ) -> None:
         self.builder = builder
+        self.symbols = symbols
         self.graph = graph
         self.bodies = bodies
         self.trace = trace
         self.grad_enabled = grad_enabled
         self.device = device
-        self.writer = CallWriter(builder, builder, device)
+        self.writer = CallWriter(symbols, builder, device)
         self.traced_gradients: list[str] = []
         self.checks: list[tuple[int, Callable[[Tensor], object]]] = []
         """Values that eager looks at and what raises its error where they are wrong."""
@@ -266,9 +259,10 @@ class Emitter:
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         for node, fact in zip(placeholders, facts, strict=True):
             if "value" in fact:
-                self._number_input(node, fact["value"])
+                self.writer.ids[node] = [self.symbols.bind_argument(fact["value"])]
                 continue
             meta = tensor_meta(node.meta["val"], self.builder)
+            self.symbols.bind_sizes(tensor_meta(node.meta["val"], None)["sizes"])
             value = self.builder.input(
                 fact["name"],
                 fact["kind"],
@@ -282,16 +276,6 @@ class Emitter:
             if fact["requires_grad"] and self.grad_enabled:
                 self._differentiable.add(value)
                 self._reached.add(value)
-
-    def _number_input(self, node: fx.Node, value: Any) -> None:
-        if isinstance(value, torch.SymInt):
-            text = encode_int(value, None)
-            hint = int(value.node.hint)
-        elif isinstance(value, int):
-            text, hint = str(value), value
-        else:
-            raise CannotLower(f"an input is a {type(value).__name__}")
-        self.writer.ids[node] = [self.builder.symint_input(str(text), hint, *_range_of(value))]
 
     def calls(self) -> None:
         """Write every operator."""
@@ -408,7 +392,7 @@ class Emitter:
         Its placeholders are `gradients`, `saved` values and `numbers` that change, by position.
         """
         body = self.builder.body(outputs)
-        writer = CallWriter(self.builder, body, self.device)
+        writer = CallWriter(self.symbols, body, self.device)
         placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
         for position, index in gradients.items():
             writer.ids[placeholders[position]] = [body.grad_input(index)]
@@ -423,7 +407,7 @@ class Emitter:
     def _traced_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         """An operator without a rule: its forward and its gradient, traced once, as explicit calls."""
         joint = self._joint_trace(node)
-        writer = CallWriter(self.builder, self.builder, self.device)
+        writer = CallWriter(self.symbols, self.builder, self.device)
         placeholders = joint.placeholders()
         operands = [self.writer.id_of(n) for n in joint.operands(node)]
         if not joint.differentiable:  # such as randn_like, which reads the sizes alone
@@ -444,7 +428,7 @@ class Emitter:
         if value not in self._differentiable:
             return value
         arguments = [("self", self.builder.Val(value))]
-        outputs = [tensor_meta(node.meta["val"], self.builder)]
+        outputs = [tensor_meta(node.meta["val"], self.symbols)]
         ids = self.builder.call("aten.detach.default", arguments, outputs, origin, tag)
         assert ids is not None
         return ids[0]
@@ -460,7 +444,7 @@ class Emitter:
     ) -> list[int]:
         found = [outputs[i] for i in joint.differentiable]
         body = self.builder.body(found)
-        backward = CallWriter(self.builder, body, self.device)
+        backward = CallWriter(self.symbols, body, self.device)
         saved: list[int] = []
 
         def save(node: fx.Node) -> int:
@@ -575,7 +559,7 @@ class Emitter:
     def _note_strides(self, index: int, traced: Tensor, eager: Tensor) -> None:
         given, wanted = (tensor_meta(tensor, None)["strides"] for tensor in (traced, eager))
         if given != wanted and len(given) == len(wanted):
-            self.builder.output_strides(index, tensor_meta(eager, self.builder)["strides"])
+            self.builder.output_strides(index, tensor_meta(eager, self.symbols)["strides"])
 
 
 def _write_body(

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from .graph_builder import GraphBuilder, OpSink
+from .graph_builder import OpSink, Words
 from .symbolic import dim_text
 
 _UNARY: dict[Any, str] = {
@@ -105,7 +105,7 @@ class NumberWriter:
 
     def __init__(
         self,
-        builder: GraphBuilder,
+        words: Words,
         sink: OpSink,
         id_of: Callable[[fx.Node], int],
         given: dict[fx.Node, int],
@@ -115,7 +115,7 @@ class NumberWriter:
     ) -> None:
         self.count = 0
         """Calls written."""
-        self._builder = builder
+        self._words = words
         self._sink = sink
         self._id_of = id_of
         self._given = given
@@ -137,11 +137,11 @@ class NumberWriter:
         for argument in getattr(getattr(torch.ops.aten, packet), overload)._schema.arguments:
             value = given.get(argument.name, argument.default_value)
             if argument.name in given and isinstance(argument.type, torch.TensorType):
-                value = self._builder.Val(value)
+                value = self._words.Val(value)
             elif argument.name == "dtype":
-                value = self._builder.DType(dtype)
+                value = self._words.DType(dtype)
             elif argument.name == "device":
-                value = self._builder.Opaque(self._device)
+                value = self._words.Opaque(self._device)
             arguments.append((argument.name, value))
         meta = {"dtype": dtype, "device": self._device, "sizes": [], "strides": []}
         self.count += 1
@@ -168,7 +168,7 @@ class NumberWriter:
         reads = isinstance(value, fx.Node) and value.target in READS_NUMBER
         if isinstance(known, torch.SymInt) and not reads and not _has_float(known.node.expr):
             return self._call(
-                "aten.scalar_tensor.default", {"s": self._builder.Dim(dim_text(known.node.expr))}
+                "aten.scalar_tensor.default", {"s": self._words.Dim(dim_text(known.node.expr))}
             )
         if not isinstance(value, fx.Node):
             raise UnknownNumber(str(value))

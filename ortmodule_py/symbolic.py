@@ -153,6 +153,11 @@ def _modular_indexing(expr: sympy.Expr) -> str:
     return f"(({dim_text(base)} // {dim_text(divisor)}) % {dim_text(modulus)})"
 
 
+def _absolute(expr: sympy.Expr) -> str:
+    text = dim_text(expr.args[0])
+    return f"max({text}, (0 - {text}))"
+
+
 _WRITERS: dict[str, Callable[[sympy.Expr], str]] = {
     "Add": _add,
     "Mul": _mul,
@@ -161,6 +166,7 @@ _WRITERS: dict[str, Callable[[sympy.Expr], str]] = {
     "FloorDiv": _binary("//"),
     "CleanDiv": _binary("//"),
     "CeilDiv": _ceil_div,
+    "Abs": _absolute,
     "Mod": _binary("%"),
     "PythonMod": _binary("%"),
     "Max": _nary_call("max"),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .graph_builder import CannotLower, GraphBuilder
+from .graph_builder import CannotLower, Words
 from .lowering_floats import changes, size_of
 from .symbolic import dim_text
 
@@ -17,24 +17,24 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def encode_int(value: Any, builder: GraphBuilder | None) -> Any:
-    """An int as it is, a symbolic int as a Dim (as its text where there is no builder)."""
+def encode_int(value: Any, words: Words | None) -> Any:
+    """An int as it is, a symbolic int as a Dim (as its text where there are no words)."""
     if not isinstance(value, torch.SymInt):
         return int(value)
     expr = size_of(value) if changes(value) else value.node.expr
     if expr.is_Integer:
         return int(expr)
     text = dim_text(expr)
-    return builder.Dim(text) if builder is not None else text
+    return words.Dim(text) if words is not None else text
 
 
-def tensor_meta(value: Tensor, builder: GraphBuilder | None) -> dict[str, Any]:
-    """dtype, device, sizes and strides, as the builder takes them (as plain values where there is no builder)."""
+def tensor_meta(value: Tensor, words: Words | None) -> dict[str, Any]:
+    """dtype, device, sizes and strides, as the builder takes them (as plain values where there are no words)."""
     if value.is_complex() or value.is_quantized or value.layout is not torch.strided:
         raise CannotLower(f"a tensor of {value.dtype}, {value.layout}")
     return {
         "dtype": dtype_name(value.dtype),
         "device": str(value.device),
-        "sizes": [encode_int(size, builder) for size in value.shape],
-        "strides": [encode_int(stride, builder) for stride in value.stride()],
+        "sizes": [encode_int(size, words) for size in value.shape],
+        "strides": [encode_int(stride, words) for stride in value.stride()],
     }

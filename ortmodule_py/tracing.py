@@ -81,6 +81,12 @@ def fake_like(value: Any, fake_mode: FakeTensorMode) -> Any:
     return fresh.requires_grad_(value.requires_grad)
 
 
+def integer_in(value: Any) -> torch.SymInt | None:
+    """What reading this fake input gives, where Dynamo has a symbol for it: numpy's integers."""
+    read = getattr(value, "item_memo", None)
+    return read if isinstance(read, torch.SymInt) else None
+
+
 # ---- composite operators ------------------------------------------------------------------------
 
 
@@ -346,6 +352,9 @@ def reading_numbers(fake_mode: FakeTensorMode) -> Iterator[None]:
 def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTensorMode) -> Any:
     """The outputs of Dynamo's graph as fake tensors, where Dynamo's own cannot be relied on."""
     arguments = [fake_like(value, fake_mode) for value in inputs]
+    for argument, value in zip(arguments, inputs, strict=True):
+        if integer_in(value) is not None:
+            argument.item_memo = value.item_memo
     with (
         torch.no_grad(),
         fake_mode,

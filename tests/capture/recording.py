@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ortmodule_py.bound_symbols import with_reads
 from ortmodule_py.capture import LoweredPiece, lower
 
 
@@ -333,7 +334,7 @@ class Backend:
         self.graphs.append(gm)
         self.pieces.append(lower(gm, example_inputs, builder))
         self.builders.append(builder)
-        return lambda *inputs: Replay(builder, inputs).run()
+        return with_reads(lambda *inputs: Replay(builder, inputs).run(), self.pieces[-1].reads)
 
     @property
     def only(self) -> RecordingBuilder:
