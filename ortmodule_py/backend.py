@@ -30,6 +30,7 @@ from .devices import piece_device
 from .dynamo_errors import RecompileLimit
 from .fixed_sizes import FixedSizes
 from .graph_breaks import changing_sizes, graph_break_of, marking
+from .lowering_floats import SIZE
 from .machine_rates import machine_rates
 from .memory_options import LEVEL
 from .memory_report import warn_beyond_device
@@ -166,6 +167,9 @@ class Compiler:
         lowered = lower(gm, example_inputs, builder, device, self.options.torch_rng)
         for name, origin in lowered.fixed_numbers:
             self.note_fixed_number(name, origin)
+        for origin, symbol, value in lowered.fixed_sizes:
+            if self.fixed_sizes.is_another(origin[1], symbol, value):
+                self.note_fixed_number(SIZE, origin)
         progress.stage("compiling")
         if lowered.checkpoints:
             self._take_over_checkpoints(lowered.checkpoints)

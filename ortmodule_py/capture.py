@@ -31,6 +31,7 @@ from .lowering import Emitter
 from .lowering_floats import changes
 from .lowering_vjp import GradientBody, TracedFunction
 from .piece_inputs import drawn_inputs, input_facts, is_fixed
+from .rounded_sizes import fix_rounded_sizes
 from .thread_state import restored_on_failure, without_saved_tensors_hooks
 
 __all__ = ["CannotLower", "LoweredPiece", "lower"]
@@ -64,6 +65,8 @@ class LoweredPiece:
     """What looks at each additional output, behind the piece's own, and raises eager's error."""
     reads: list[int]
     """Flat inputs whose integers the piece takes behind all of them."""
+    fixed_sizes: list[tuple[Origin, str, int]]
+    """Lines that make a size a constant, its symbol and its value."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -84,6 +87,7 @@ def lower(
         CannotLower: something cannot be said faithfully; with the source line.
     """
     clock = _Clock()
+    fixed_sizes = fix_rounded_sizes(gm)
     fake_mode, inputs = tracing.fake_inputs(example_inputs)
     clock.lap("inputs")
     trace = _PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
@@ -127,6 +131,7 @@ def lower(
         trace.fixed_numbers + emitter.writer.fixed_numbers,
         [check for _, check in emitter.checks],
         symbols.reads,
+        [(_origin(node), symbol, value) for node, symbol, value in fixed_sizes],
         clock.seconds,
     )
 

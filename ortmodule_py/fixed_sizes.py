@@ -30,10 +30,16 @@ class FixedSizes:
             value = _fixed_value(guard.expr)
             if line is None or value is None:
                 continue
-            # The name of a symbol says whose size it is, in all captures of a function.
-            if self._values.setdefault((line, guard.expr.lhs.name), value) != value:
+            if self.is_another(line, guard.expr.lhs.name, value):
                 again.append(_place(line))
         return again
+
+    def is_another(self, line: str, symbol: str, value: int) -> bool:
+        """Whether the line fixed this size to another value before.
+
+        The name of a symbol says whose size it is, in all captures of a function.
+        """
+        return self._values.setdefault((line, symbol), value) != value
 
 
 def _place(line: str) -> str:

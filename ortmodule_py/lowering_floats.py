@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from .graph_builder import OpSink, Words
+from .scaled_sizes import ROUNDINGS
 from .symbolic import dim_text
 
 _UNARY: dict[Any, str] = {
@@ -58,9 +59,6 @@ SIZE = "a size or an index"
 READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 
 
-_MAKES_INTEGER = {"TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"}
-
-
 class UnknownNumber(Exception):
     """The number comes from a function that has no operator here."""
 
@@ -71,10 +69,11 @@ def changes(value: Any) -> bool:
         value = value.meta.get("val")
     if isinstance(value, torch.SymFloat):
         return not value.node.expr.is_number
-    return isinstance(value, torch.SymInt) and _has_float(value.node.expr)
+    return isinstance(value, torch.SymInt) and has_float(value.node.expr)
 
 
-def _has_float(expr: sympy.Expr) -> bool:
+def has_float(expr: sympy.Expr) -> bool:
+    """Whether a floating point number of the program is part of `expr`."""
     return any(symbol_is_type(symbol, SymT.FLOAT) for symbol in expr.free_symbols)
 
 
@@ -90,11 +89,11 @@ def size_of(value: torch.SymInt) -> sympy.Expr:
     made = {
         part
         for part in sympy.preorder_traversal(expr)
-        if type(part).__name__ in _MAKES_INTEGER and _has_float(part)
+        if type(part).__name__ in ROUNDINGS and has_float(part)
     }
     now = {part: sympy.Integer(int(shape_env.create_symintnode(part, hint=None))) for part in made}
     fixed = expr.xreplace(now)
-    return sympy.Integer(int(value)) if _has_float(fixed) else fixed
+    return sympy.Integer(int(value)) if has_float(fixed) else fixed
 
 
 class NumberWriter:
@@ -166,7 +165,7 @@ class NumberWriter:
         if isinstance(known, (int, float)):
             return self._call("aten.scalar_tensor.default", {"s": float(known)})
         reads = isinstance(value, fx.Node) and value.target in READS_NUMBER
-        if isinstance(known, torch.SymInt) and not reads and not _has_float(known.node.expr):
+        if isinstance(known, torch.SymInt) and not reads and not has_float(known.node.expr):
             return self._call(
                 "aten.scalar_tensor.default", {"s": self._words.Dim(dim_text(known.node.expr))}
             )

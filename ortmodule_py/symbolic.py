@@ -6,13 +6,12 @@ The grammar: integers, symbols, `+ - * // %`, `max(a, b)`, `min(a, b)`, parenthe
 
 from __future__ import annotations
 
-import fractions
-import functools
 from collections.abc import Callable, Sequence
 
 import sympy
 
 from .graph_builder import CannotLower
+from .scaled_sizes import scaled
 
 
 def dim_text(expr: sympy.Expr) -> str:
@@ -94,48 +93,17 @@ def _nary_call(name: str) -> Callable[[sympy.Expr], str]:
     return write
 
 
-_LARGEST_SCALED_SIZE = 2**20
-
-
-@functools.cache
-def _fraction_of(factor: float) -> fractions.Fraction | None:
-    """The fraction whose products with sizes round down as those of the floating point number do.
-
-    Only where the product is an integer can rounding lead below it, as in 49 * (1 / 49).
-    """
-    fraction = fractions.Fraction(factor).limit_denominator(1000)
-    if float(fraction) != factor or factor <= 0:
-        return None
-    sizes = range(0, _LARGEST_SCALED_SIZE, fraction.denominator)
-    same = all(
-        int(size * factor) == size // fraction.denominator * fraction.numerator for size in sizes
-    )
-    return fraction if same else None
-
-
-def _scaled(expr: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:
-    """a and b of an expression that is a / b, written in integers or as a floating point factor."""
-    if type(expr).__name__ == "IntTrueDiv":
-        return expr.args
-    if type(expr).__name__ == "ToFloat":
-        return expr.args[0], sympy.Integer(1)
-    if isinstance(expr, sympy.Mul) and len(expr.args) == 2:
-        factor, size = expr.args
-        if isinstance(factor, sympy.Float) and type(size).__name__ == "ToFloat":
-            fraction = _fraction_of(float(factor))
-            if fraction is not None:
-                return size.args[0] * fraction.numerator, sympy.Integer(fraction.denominator)
-    return None
-
-
 def _rounded(expr: sympy.Expr) -> str:
     """int(a / b), floor(a / b) and ceil(a / b) as integer divisions."""
-    parts = _scaled(expr.args[0])
-    kind = type(expr).__name__
-    by_factor = type(expr.args[0]).__name__ != "IntTrueDiv"
-    if parts is None or (by_factor and kind == "CeilToInt"):
-        raise CannotLower(f"size expression {expr} goes through floating point numbers")
-    a, b = parts
+    number, kind = expr.args[0], type(expr).__name__
+    if type(number).__name__ == "IntTrueDiv":
+        a, b = number.args
+    else:
+        found = scaled(number, kind == "CeilToInt")
+        if found is None:
+            raise CannotLower(f"size expression {expr} goes through floating point numbers")
+        a = found.size * found.fraction.numerator
+        b = sympy.Integer(found.fraction.denominator)
     if kind == "TruncToInt" and not (a.is_nonnegative and b.is_positive):
         raise CannotLower(f"size expression {expr} truncates a value that may be negative")
     if kind == "CeilToInt":
