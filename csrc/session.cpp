@@ -47,7 +47,6 @@ Session::Session(ExportedPiece piece, SessionOptions options)
     lowered_ = std::make_shared<Lowered>(lower(*joint_, options_.device));
   }
   find_planned_symbols();
-  plans_ = PlanCache<PlanEntry>(plans_within(options_.plan_cache_bytes, lowered_->steps.size()));
   differentiable_outputs_.assign(piece_.output_strides.size(), false);
   for (const GraphInput& input : joint_->inputs())
     if (input.kind == InputKind::GradOutput)
@@ -123,7 +122,8 @@ std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& argument
   auto entry = std::make_shared<PlanEntry>(std::move(plan), std::move(lowered), std::move(request));
   entry->decisions = decisions;
   ++plans_made_;
-  plans_.add(std::move(key), entry);
+  const size_t steps = entry->program.plan->steps.size();
+  plans_.add(std::move(key), entry, plans_within(options_.plan_cache_bytes, steps));
   return entry;
 }
 

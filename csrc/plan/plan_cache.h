@@ -20,15 +20,11 @@ inline size_t plans_within(int64_t bytes, size_t steps) {
   return static_cast<size_t>(std::clamp(bytes / each, kFewest, kMost));
 }
 
-/// At most `capacity` entries. Not thread-safe.
+/// At most as many entries as the last `add` allowed. Not thread-safe.
 template <class Entry>
 class PlanCache {
  public:
   using Key = std::vector<int64_t>;
-
-  explicit PlanCache(size_t capacity = 0) : capacity_(capacity) {}
-  PlanCache(PlanCache&&) = default;
-  PlanCache& operator=(PlanCache&&) = default;
 
   /// The entry of `key`, which is now the last one to go; null if there is none.
   std::shared_ptr<Entry> find(const Key& key) {
@@ -38,12 +34,12 @@ class PlanCache {
     return recent_.front().second;
   }
 
-  /// Adds an entry under a key that has none.
-  void add(Key key, std::shared_ptr<Entry> entry) {
+  /// Adds an entry under a key that has none, and keeps the last `capacity` entries.
+  void add(Key key, std::shared_ptr<Entry> entry, size_t capacity) {
     const auto place = places_.emplace(std::move(key), recent_.end()).first;
     recent_.emplace_front(&place->first, std::move(entry));
     place->second = recent_.begin();
-    if (places_.size() > capacity_) erase(Key(*recent_.back().first));
+    while (places_.size() > std::max<size_t>(capacity, 1)) erase(Key(*recent_.back().first));
   }
 
   void erase(const Key& key) {
@@ -59,12 +55,10 @@ class PlanCache {
   }
 
   size_t size() const { return places_.size(); }
-  size_t capacity() const { return capacity_; }
 
  private:
   using Recent = std::list<std::pair<const Key*, std::shared_ptr<Entry>>>;  // most recent first
 
-  size_t capacity_;
   Recent recent_;
   std::map<Key, typename Recent::iterator> places_;
 };

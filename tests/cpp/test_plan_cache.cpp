@@ -9,56 +9,56 @@ namespace {
 using Cache = PlanCache<int>;
 
 TEST(PlanCache, FindsWhatWasAdded) {
-  Cache cache(2);
+  Cache cache;
   EXPECT_EQ(cache.find({1, 2}), nullptr);
-  cache.add({1, 2}, std::make_shared<int>(12));
-  cache.add({1}, std::make_shared<int>(1));
+  cache.add({1, 2}, std::make_shared<int>(12), 2);
+  cache.add({1}, std::make_shared<int>(1), 2);
   EXPECT_EQ(*cache.find({1, 2}), 12);
   EXPECT_EQ(*cache.find({1}), 1);
   EXPECT_EQ(cache.find({}), nullptr);
 }
 
 TEST(PlanCache, TheLeastRecentlyUsedGivesWay) {
-  Cache cache(3);
-  for (int i = 0; i < 3; ++i) cache.add({i}, std::make_shared<int>(i));
+  Cache cache;
+  for (int i = 0; i < 3; ++i) cache.add({i}, std::make_shared<int>(i), 3);
   EXPECT_NE(cache.find({0}), nullptr);  // now 1 is the oldest
-  cache.add({3}, std::make_shared<int>(3));
+  cache.add({3}, std::make_shared<int>(3), 3);
   EXPECT_EQ(cache.size(), 3u);
   EXPECT_EQ(cache.find({1}), nullptr);
   for (int i : {0, 2, 3}) EXPECT_EQ(*cache.find({i}), i);
 }
 
 TEST(PlanCache, AnEntryInUseOutlivesItsPlace) {
-  Cache cache(1);
-  cache.add({0}, std::make_shared<int>(7));
+  Cache cache;
+  cache.add({0}, std::make_shared<int>(7), 1);
   const std::shared_ptr<int> held = cache.find({0});
-  cache.add({1}, std::make_shared<int>(8));
+  cache.add({1}, std::make_shared<int>(8), 1);
   EXPECT_EQ(*held, 7);
   EXPECT_EQ(held.use_count(), 1);
 }
 
 TEST(PlanCache, ErasedAndClearedEntriesCanBeAddedAgain) {
-  Cache cache(2);
-  cache.add({0}, std::make_shared<int>(1));
+  Cache cache;
+  cache.add({0}, std::make_shared<int>(1), 2);
   cache.erase({0});
   cache.erase({5});
   EXPECT_EQ(cache.find({0}), nullptr);
-  cache.add({0}, std::make_shared<int>(2));
+  cache.add({0}, std::make_shared<int>(2), 2);
   EXPECT_EQ(*cache.find({0}), 2);
   cache.clear();
   EXPECT_EQ(cache.size(), 0u);
-  cache.add({0}, std::make_shared<int>(3));
+  cache.add({0}, std::make_shared<int>(3), 2);
   EXPECT_EQ(*cache.find({0}), 3);
 }
 
-TEST(PlanCache, AMovedCacheKeepsItsOrder) {
-  Cache first(2);
-  first.add({0}, std::make_shared<int>(0));
-  first.add({1}, std::make_shared<int>(1));
-  Cache second = std::move(first);
-  second.add({2}, std::make_shared<int>(2));
-  EXPECT_EQ(second.find({0}), nullptr);
-  EXPECT_EQ(*second.find({1}), 1);
+TEST(PlanCache, TheLastEntryStaysAndLargerPlansMakeRoom) {
+  Cache cache;
+  for (int i = 0; i < 4; ++i) cache.add({i}, std::make_shared<int>(i), 4);
+  cache.add({4}, std::make_shared<int>(4), 2);
+  EXPECT_EQ(cache.size(), 2u);
+  EXPECT_EQ(*cache.find({3}), 3);
+  cache.add({5}, std::make_shared<int>(5), 0);
+  EXPECT_EQ(*cache.find({5}), 5);
 }
 
 TEST(PlanCache, SmallPlansAreKeptInLargerNumber) {
