@@ -285,8 +285,7 @@ class PyGraphBuilder {
   }
   /// The same for a tensor with gaps, whose likeness is dense in the order of its strides; empty
   /// where elements share memory or equal strides leave the choice. Dims of size 1 may be anywhere.
-  /// Strides are multiples of one
-  /// another, so that any value of the symbols gives their order.
+  /// Strides are multiples of one another, so that any value of the symbols gives their order.
   static std::vector<int64_t> order_of_strides(const Dims& sizes, const Dims& strides) {
     constexpr int64_t kAnySize = 64;
     SymbolValues values;
