@@ -1,5 +1,6 @@
 // The graph builder as Python sees it: arguments become TorchArg, tensors that the program closed
 // over are kept for the session.
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -283,8 +284,8 @@ class PyGraphBuilder {
     }
     return order;
   }
-  /// The same for a tensor with gaps, whose likeness is dense in the order of its strides; empty
-  /// where elements share memory or equal strides leave the choice. Dims of size 1 may be anywhere.
+  /// The same for a tensor with gaps or expanded, of the dense one that torch makes in its
+  /// likeness; empty where equal strides leave the choice to sizes. Dims of size 1 may be anywhere.
   /// Strides are multiples of one another, so that any value of the symbols gives their order.
   static std::vector<int64_t> order_of_strides(const Dims& sizes, const Dims& strides) {
     constexpr int64_t kAnySize = 64;
@@ -292,19 +293,20 @@ class PyGraphBuilder {
     std::vector<std::string> symbols;
     for (const DimExpr& stride : strides) stride.collect_symbols(symbols);
     for (const std::string& symbol : symbols) values.bind(symbol, kAnySize);
-    std::vector<std::pair<int64_t, int64_t>> outer_first;
-    for (size_t d = 0; d < strides.size(); ++d)
-      if (sizes[d] != DimExpr(1))
-        outer_first.emplace_back(strides[d].evaluate(values), static_cast<int64_t>(d));
-    std::ranges::sort(outer_first, std::greater<>());
-    std::vector<int64_t> order;
-    for (size_t d = 0; d < strides.size(); ++d)
-      if (sizes[d] == DimExpr(1)) order.push_back(static_cast<int64_t>(d));
-    for (size_t i = 0; i < outer_first.size(); ++i) {
-      if (outer_first[i].first == 0) return {};
-      if (i > 0 && outer_first[i].first == outer_first[i - 1].first) return {};
-      order.push_back(outer_first[i].second);
+    std::vector<int64_t> order, wide, lengths, steps;
+    for (size_t d = 0; d < strides.size(); ++d) {
+      const bool is_wide = sizes[d] != DimExpr(1);
+      const int64_t step = strides[d].evaluate(values);
+      for (int64_t other : wide)
+        if (is_wide && step != 0 && step == steps[static_cast<size_t>(other)]) return {};
+      (is_wide ? wide : order).push_back(static_cast<int64_t>(d));
+      lengths.push_back(is_wide ? 2 : 1);
+      steps.push_back(step);
     }
+    const std::vector<int64_t> likeness = at::infer_dense_strides(lengths, steps);
+    std::ranges::sort(wide, std::greater<>(),
+                      [&](int64_t d) { return likeness[static_cast<size_t>(d)]; });
+    order.insert(order.end(), wide.begin(), wide.end());
     return order;
   }
   Dims strides_of(int id) const {

@@ -84,6 +84,37 @@ def test_draws_follow_the_order_of_memory_with_gaps(
     assert torch.equal(*results)
 
 
+class DropsExpanded(torch.nn.Module):
+    """Dimensions of stride 0 beside those of a tensor that is computed."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = F.dropout(x, 0.5, self.training)
+        return (
+            F.dropout(y.expand(2, -1, -1, -1), 0.3, self.training),
+            F.dropout(y[:, None].expand(-1, 3, -1, -1), 0.3, self.training),
+            F.dropout(y[..., None, :1].expand(-1, -1, 2, 5), 0.3, self.training),
+        )
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 0, 2)])
+def test_draws_follow_the_order_of_memory_where_elements_share_it(
+    order: tuple[int, ...], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    module = DropsExpanded()
+    model = ORTModule(copy.deepcopy(module))
+    sizes = [batch, 5, 6]
+    x = torch.randn([sizes[d] for d in order]).permute([order.index(d) for d in range(3)])
+    results = []
+    for runner in (module, model):
+        torch.manual_seed(3)
+        results.append(runner(x))
+    for theirs, ours in zip(*results, strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.stride() == theirs.stride()
+
+
 def test_a_wrong_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_RNG", "numpy")
     with pytest.raises(ValueError, match="ORTMODULE_RNG"):
