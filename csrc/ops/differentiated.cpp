@@ -9,6 +9,10 @@ bool flows_through(const OpDef& def, size_t operand) {
   return std::find(blocked.begin(), blocked.end(), operand) == blocked.end();
 }
 
+bool flows_through(const OpDef& def, size_t operand, size_t output) {
+  return flows_through(def, operand) && (!def.depends || def.depends(output, operand));
+}
+
 Differentiated::Differentiated(const Graph& graph) {
   for (const GraphInput& input : graph.inputs())
     if (input.requires_grad && is_differentiable(input.value->dtype)) mark(input.value);
@@ -28,12 +32,12 @@ void Differentiated::mark(const Value* value) {
 
 void Differentiated::propagate(const Node& node) {
   const OpDef& def = op_def(node.op);
-  for (size_t i = 0; i < node.inputs().size(); ++i) {
-    const Value* input = node.inputs()[i];
-    if (!input || !contains(input) || !flows_through(def, i)) continue;
-    for (const Value* output : node.outputs())
-      if (is_differentiable(output->dtype)) mark(output);
-    return;
+  for (size_t k = 0; k < node.outputs().size(); ++k) {
+    if (!is_differentiable(node.output(k)->dtype)) continue;
+    for (size_t i = 0; i < node.inputs().size(); ++i) {
+      const Value* input = node.inputs()[i];
+      if (input && contains(input) && flows_through(def, i, k)) mark(node.output(k));
+    }
   }
 }
 

@@ -11,6 +11,9 @@ namespace ortmodule {
 /// Whether the op has a gradient with respect to that operand.
 bool flows_through(const OpDef& def, size_t operand);
 
+/// Whether a gradient of that output reaches the operand.
+bool flows_through(const OpDef& def, size_t operand, size_t output);
+
 /// The values on a path from an input that requires a gradient, through operands that have one.
 /// Grows while nodes are added.
 class Differentiated {
@@ -20,7 +23,7 @@ class Differentiated {
 
   bool contains(const Value* value) const;
   void mark(const Value* value);
-  /// Marks the outputs of a new node if one of its operands says so.
+  /// Marks the outputs of a new node that an operand on the path reaches.
   void propagate(const Node& node);
 
  private:

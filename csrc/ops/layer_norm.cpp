@@ -66,6 +66,9 @@ std::vector<Handle> norm_grads(GradContext& c, Handle x, Handle scale) {
 
 Grads layer_norm_grad(GradContext& c) { return norm_grads(c, c.x(0), c.x(1)); }
 
+// The sum is that of x and skip alone: scale and bias do not make it differentiable.
+bool skip_layer_norm_depends(size_t output, size_t operand) { return output != 3 || operand < 2; }
+
 Grads skip_layer_norm_grad(GradContext& c) {
   Handle dsum = c.dy(3);
   Grads grads(4);
@@ -129,6 +132,7 @@ REGISTER_OP(SkipLayerNormalization,
              .kind = OpKind::Norm,
              .infer = infer_skip_layer_norm,
              .grad = skip_layer_norm_grad,
+             .depends = skip_layer_norm_depends,
              .body = R"(skip_layer_norm (x, skip, scale, bias) => (y, mean, inv_std_dev, sum) {
                sum = Add (x, skip)
                y, mean, inv_std_dev = LayerNormalization<axis=@axis, epsilon=@epsilon>

@@ -88,6 +88,8 @@ struct OpDef {
   GradFn grad = nullptr;
   /// Operand i has no gradient by definition (indices, masks): silent, not a missing rule.
   std::vector<size_t> non_differentiable = {};
+  /// Whether output k depends on operand i, where not every one does on every one.
+  bool (*depends)(size_t output, size_t operand) = nullptr;
   FlopsFn flops = nullptr;
   /// Definition by other ops in the text notation; operands and outputs by the names above and
   /// attributes as `@name`. Used as pattern, gradient, ONNX function and fallback kernel.

@@ -155,3 +155,33 @@ def test_backward_is_outside_of_autocast() -> None:
     for ours, eager in zip(model.parameters(), module.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, eager.grad, rtol=1e-5, atol=1e-5)
     assert last_run_report(model)["compiled"]
+
+
+class NormBesideInputs(nn.Module):
+    """A sum of inputs that a norm reads, and that is read without it too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        total = x + y
+        return self.norm(total), total.sigmoid(), total
+
+
+def test_what_no_parameter_reaches_requires_no_gradient() -> None:
+    eager = NormBesideInputs()
+    model = ORTModule(copy.deepcopy(eager))
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    for ask in (False, True):
+        inputs = [x.clone(), y.clone().requires_grad_(ask)]
+        theirs, ours = eager(*inputs), model(*inputs)
+        flags = [t.requires_grad for t in ours]
+        assert flags == [t.requires_grad for t in theirs] == [True, ask, ask]
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other)
+        for module, outputs in ((eager, theirs), (model, ours)):
+            module.zero_grad()
+            outputs[0].pow(2).sum().backward()
+        for p, q in zip(model.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad)
