@@ -2,7 +2,9 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/MemoryFormat.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/strides.h>
 
 #include <memory>
 
@@ -64,6 +66,13 @@ bool can_be_taken_over(const at::Tensor& tensor, const TensorView& view) {
          tensor.storage().nbytes() == view.byte_count();
 }
 
+/// Whether elements lie at the same places under both strides.
+bool same_memory(at::IntArrayRef sizes, at::IntArrayRef a, at::IntArrayRef b) {
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] != 1 && a[i] != b[i]) return false;
+  return true;
+}
+
 }  // namespace
 
 at::Tensor as_tensor(const TensorView& view, at::IntArrayRef sizes, at::IntArrayRef strides) {
@@ -104,7 +113,14 @@ Buffer give(const at::Tensor& result, const TensorView& out) {
 
 at::Tensor as_tensor(const TensorView& view) {
   const auto rank = static_cast<size_t>(view.rank);
-  return as_tensor(view, {view.sizes, rank}, {view.strides, rank});
+  const at::IntArrayRef sizes(view.sizes, rank), strides(view.strides, rank);
+  if (rank != 4 && rank != 5) return as_tensor(view, sizes, strides);
+  // torch reads the memory format off dimensions of size 1 too: there the planned strides are any.
+  const auto last = rank == 4 ? c10::get_channels_last_strides_2d(sizes)
+                              : c10::get_channels_last_strides_3d(sizes);
+  const bool is_last = same_memory(sizes, strides, last) &&
+                       !same_memory(sizes, strides, c10::contiguous_strides(sizes));
+  return as_tensor(view, sizes, is_last ? at::IntArrayRef(last) : strides);
 }
 
 }  // namespace ortmodule
