@@ -217,7 +217,8 @@ def _reduced(loss: Tensor, reduction: str) -> Tensor:
 @_rewrites_function(
     F.cross_entropy,
     names=("label_smoothing",),
-    when=lambda label_smoothing, **_: 0 <= label_smoothing <= 1,
+    # At 0 the smooth part is left out, which is infinite where a logit is: a capture of its own.
+    when=lambda label_smoothing, **_: 0 < label_smoothing <= 1,
 )
 def _cross_entropy(
     input: Tensor,

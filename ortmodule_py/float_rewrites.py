@@ -313,8 +313,8 @@ def _leaky_relu(self: Tensor, negative_slope: Any = 0.01) -> Tensor:
 def _elu(self: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     def elu(x: Tensor, negative: Tensor, positive: Tensor, inner: Tensor) -> Tensor:
         # What is not chosen stays finite, or its gradient would be NaN.
-        below = torch.where(x < 0, x, 0.0)
-        return torch.where(x < 0, torch.expm1(below * inner) * negative, x * positive)
+        below = torch.where(x <= 0, x, 0.0)
+        return torch.where(x <= 0, torch.expm1(below * inner) * negative, x * positive)
 
     return _computed(elu, self.dtype, self, alpha * scale, scale, input_scale)
 

@@ -413,3 +413,30 @@ class Dropped(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(self.linear(x), self.ratio, self.training)
+
+
+def test_elu_at_zero_has_the_gradient_of_the_negative_side() -> None:
+    class Activates(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: Tensor, alpha: float) -> Tensor:
+            return F.elu(x + self.shift, alpha)
+
+    model = ORTModule(Activates(), QUIET)
+    for alpha in (0.5, 0.25, 0.1):
+        model.zero_grad()
+        model(torch.tensor([-1.0, 0.0, 1.0]), alpha).sum().backward()
+        gradient = model.module.shift.grad
+        torch.testing.assert_close(gradient[1:], torch.tensor([alpha, 1.0]))
+
+
+def test_label_smoothing_that_ends_at_zero_leaves_out_infinite_logits() -> None:
+    def loss(self: Calls, x: Tensor, smoothing: float) -> Tensor:
+        logits = self.fc(x) + torch.tensor([0.0, 0.0, 0.0, -math.inf])
+        return F.cross_entropy(logits, torch.arange(3), label_smoothing=smoothing)
+
+    model = ORTModule(Calls(loss), QUIET)
+    losses = [model(torch.ones(3, 4), smoothing).item() for smoothing in (0.3, 0.2, 0.1, 0.0)]
+    assert losses[:3] == [math.inf] * 3 and math.isfinite(losses[3])
