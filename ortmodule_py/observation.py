@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,8 +75,12 @@ class Batch:
             return type(value)(map(self._copy, value))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*map(self._copy, value))
-        if isinstance(value, dict):
-            return type(value)((key, self._copy(item)) for key, item in value.items())
+        if isinstance(value, (dict, UserDict)):
+            # A defaultdict takes its default from what is copied, a BatchEncoding its encodings.
+            copied = copy.copy(value)
+            for key, item in value.items():
+                copied[key] = self._copy(item)
+            return copied
         return value
 
     def _copied_tensor(self, value: Tensor) -> Tensor:

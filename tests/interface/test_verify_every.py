@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections import UserDict, defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -75,3 +78,22 @@ def test_an_input_that_is_changed_in_place(monkeypatch: pytest.MonkeyPatch) -> N
     model, x = ORTModule(ChangesInput()), not_a_leaf()
     model(x).sum().backward()
     assert torch.equal(x, torch.full((2, 2), 2.0))
+
+
+class Summed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, items: Mapping[str, Tensor]) -> Tensor:
+        y: Tensor = self.fc(items["x"]).sum()
+        return y
+
+
+@pytest.mark.parametrize("kind", [dict, lambda items: defaultdict(list, items), UserDict])
+def test_batches_of_other_dictionaries(
+    kind: Callable[[dict[str, Tensor]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", "1")
+    model = ORTModule(Summed())
+    model(kind({"x": torch.ones(2, 4)})).backward()
