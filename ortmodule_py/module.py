@@ -128,6 +128,7 @@ class ORTModule(nn.Module):
         refuse_to_wrap(module, debug_options)
         super().__init__()
         own = self.__dict__
+        of_modules = frozenset(own)
         own["_original"] = module
         own["_methods"] = OriginalMethods(self)
         own["_debug_options"] = debug_options or DebugOptions()
@@ -161,6 +162,7 @@ class ORTModule(nn.Module):
         own["_is_part"] = False
         for inner in _wrapped_inside(module):
             inner.__dict__["_is_part"] = True
+        own["_ortmodule_state"] = frozenset(own) - of_modules
         del own["training"]  # it is the original's
         own["__signature__"] = inspect.signature(module.forward)
         own["_base"] = own.get("_base", type(self))
@@ -228,7 +230,7 @@ class ORTModule(nn.Module):
             self.__dict__["_compiled"] = self._compile()
         for tensor in _tensors((args, kwargs)):
             _mark_dynamic(tensor)
-        if self._outputs is not None and not self._original._forward_pre_hooks:
+        if self._outputs is not None and _is_called_as_written(self._original):
             args, kwargs = by_name(self.__signature__, args, kwargs)
         if self._hooks.appeared_in(self._original):
             forget(self._progress.captures, self._compiler)
@@ -409,7 +411,7 @@ class ORTModule(nn.Module):
             self.__dict__[name] = Forward(self)
         elif name == "__class__":
             assign_class(self, value)
-        elif name in self.__dict__:
+        elif name in self.__dict__ and name not in self.__dict__.get("_ortmodule_state", ()):
             self.__dict__[name] = value
         else:
             setattr(self._original, name, value)
@@ -537,15 +539,15 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
 
 
 def _tensors(value: Any, objects: bool = False) -> Iterator[Tensor]:
-    """Tensors in containers, with `objects` in fields of other objects too, which may be in a ring."""
+    """Tensors in containers, which may hold themselves, with `objects` in fields of others too."""
     left, seen = [value], set[int]()
     while left:
         item = left.pop()
         if isinstance(item, Tensor):
             yield item
             continue
-        if objects:
-            if id(item) in seen or len(seen) == _MOST_OBJECTS:
+        if objects or isinstance(item, (dict, list, tuple)):
+            if id(item) in seen or (objects and len(seen) == _MOST_OBJECTS):
                 continue
             seen.add(id(item))
         if isinstance(item, dict):
@@ -556,6 +558,11 @@ def _tensors(value: Any, objects: bool = False) -> Iterator[Tensor]:
             left.append(getattr(item, "__dict__", None))
 
 
+def _is_called_as_written(module: nn.Module) -> bool:
+    """Whether nobody sees how arguments are given: no hook, and no forward of another signature."""
+    return not has_hooks(module) and "forward" not in vars(module)
+
+
 def _strides(module: nn.Module) -> list[tuple[int, ...] | None]:
     """Of all parameters; None for those of lazy layers, which have no shape yet."""
     return [None if is_lazy(p) else p.stride() for p in module.parameters()]
@@ -563,7 +570,7 @@ def _strides(module: nn.Module) -> list[tuple[int, ...] | None]:
 
 def _mark_dynamic(tensor: Tensor) -> None:
     """Sizes that change from batch to batch: dim 0, and all dims of integer tensors."""
-    if tensor.dim() == 0 or isinstance(tensor, nn.Parameter):
+    if tensor.is_nested or tensor.dim() == 0 or isinstance(tensor, nn.Parameter):
         return
     dims = [0] if tensor.is_floating_point() else range(tensor.dim())
     for dim in dims:

@@ -242,3 +242,70 @@ def test_chosen_outputs_with_hooks_on_arguments() -> None:
     result = model(x)
     assert list(result) == ["loss", 7] and result[7] is None
     torch.testing.assert_close(result["loss"], module(x)["loss"])
+
+
+def _keeps_count(module: nn.Module, seen: list[int]) -> None:
+    module.register_forward_hook(lambda m, args, out: seen.append(len(args)))
+
+
+def test_chosen_outputs_with_hooks_on_results() -> None:
+    module, seen = Named(), list[int]()
+    _keeps_count(module, seen)
+    ORTModule(module, QUIET, outputs=["loss"])(torch.ones(2, 4))
+    assert seen == [1]
+
+
+def test_chosen_outputs_of_a_forward_that_is_replaced() -> None:
+    module = Named()
+    model = ORTModule(module, QUIET, outputs=["loss"])
+    module.forward = lambda hidden: {"loss": module.fc(hidden).sum() * 3}  # type: ignore[method-assign]
+    x = torch.ones(2, 4)
+    torch.testing.assert_close(model(x)["loss"], module.fc(x).sum() * 3)
+
+
+class KeepsOutputs(nn.Module):
+    """Attributes that bear names of the wrapper's own state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self._outputs: list[Tensor] = []
+        self._settings = 1.0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.fc(x) * self._settings
+        return y, y + 1
+
+
+def test_attributes_that_are_set_under_names_of_the_wrapper() -> None:
+    model = ORTModule(KeepsOutputs(), QUIET)
+    model._outputs, model._settings = [], 2.0
+    x = torch.ones(2, 4)
+    y, z = model(x)
+    torch.testing.assert_close(y, model.module.fc(x) * 2.0)
+    torch.testing.assert_close(z, y + 1)
+    assert model.module._settings == 2.0
+
+
+def test_arguments_that_hold_themselves() -> None:
+    model = ORTModule(Takes(), QUIET)
+    ring: list[Any] = [torch.ones(2, 4)]
+    ring.append(ring)
+    torch.testing.assert_close(model(ring), model.module.fc(ring[0]))
+
+
+class Takes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, items: list[Any]) -> Tensor:
+        y: Tensor = self.fc(items[0])
+        return y
+
+
+def test_a_nested_tensor_runs_in_eager() -> None:
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    batch = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)])
+    for got, want in zip(model(batch).unbind(), model.module(batch).unbind(), strict=True):
+        torch.testing.assert_close(got, want)
