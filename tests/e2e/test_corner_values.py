@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -217,3 +218,56 @@ def test_edges_of_functions(function: Callable[..., Tensor], dtype: torch.dtype)
     torch.testing.assert_close(got, want, rtol=rtol, atol=104 * tiny, equal_nan=True)
     zeros = (want == 0) & (x == 0)
     assert torch.equal(got[zeros].signbit(), want[zeros].signbit())
+
+
+class BehindPointwise(nn.Module):
+    """A layer on an image that is laid out by the engine, read by a row-major consumer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        y: Tensor = self.layer(x.tanh()).flatten(0, -2)
+        return (y.sigmoid() * weight[: len(y), : y.shape[1]]).sum()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm2d(3),
+        nn.BatchNorm2d(3).eval(),
+        nn.BatchNorm3d(3),
+        nn.GroupNorm(3, 3),
+        nn.Conv2d(3, 3, 1),
+        nn.Conv2d(3, 3, (1, 3), padding=(0, 1)),
+        nn.ConvTranspose2d(3, 3, (1, 2)),
+        nn.AvgPool2d((1, 2), padding=(0, 1)),
+        nn.MaxPool2d((1, 2), padding=(0, 1)),
+        nn.Upsample(scale_factor=2),
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        nn.PReLU(3),
+        nn.Dropout2d(0.0),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+@pytest.mark.parametrize("sizes", [(7, 1, 6), (2, 6, 1), (3, 1, 1), (1, 1, 6)])
+def test_channels_last_images_of_height_or_width_one(
+    layer: nn.Module, sizes: tuple[int, int, int]
+) -> None:
+    batch, height, width = sizes
+    is_volume = isinstance(layer, nn.BatchNorm3d)
+    shape = (batch, 3, height, width, 1) if is_volume else (batch, 3, height, width)
+    last = torch.channels_last_3d if is_volume else torch.channels_last
+    eager = BehindPointwise(copy.deepcopy(layer)).double()
+    model = ORTModule(copy.deepcopy(eager), QUIET)
+    x = torch.randn(shape, dtype=torch.float64).contiguous(memory_format=last)
+    weight = torch.randn(200, 40, dtype=torch.float64)
+    results = []
+    for runner in (model, eager):
+        leaf = x.clone().requires_grad_()
+        y = runner(leaf, weight)
+        y.backward()
+        results.append([y, leaf.grad, *(p.grad for p in runner.parameters())])
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
