@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kernels/aten/allocation_counter.h"
+#include "ops/differentiated.h"
 #include "plan/retained_peak.h"
 
 namespace ortmodule::bindings {
@@ -171,6 +172,35 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
   }
 }
 
+/// Refuses a gradient that is asked of an output itself (`retain_grad`) and would come from another
+/// output, which is made of it: what arrives for an output is only what comes from outside.
+void check_retained(const RunState& state, const variable_list& grads) {
+  const auto& retained = torch::autograd::get_current_node()->retains_grad_hooks();
+  if (retained.empty()) return;
+  const Graph& graph = *state.piece.session().piece().graph;
+  const auto value_of = [&](size_t k) -> const Value* {
+    for (const GraphOutput& output : graph.outputs())
+      if (output.kind == OutputKind::Output && output.index == static_cast<int>(k))
+        return output.value;
+    return nullptr;
+  };
+  for (const auto& [k, hook] : retained) {
+    const Value* value = value_of(k);
+    if (!value) continue;
+    const Differentiated made_of(graph, value);
+    for (size_t other = 0; other < grads.size(); ++other) {
+      const Value* result = value_of(other);
+      TORCH_CHECK(
+          !grads[other].defined() || !result || result == value || !made_of.contains(result),
+          "[backward] retain_grad() gives of output ", k,
+          " what reaches it from outside, but output ", other,
+          " is made of it and has a gradient: it would be missing. Compute what needs the "
+          "gradient from output ",
+          k, " outside of the module, or set ORTMODULE_BYPASS=1 to run the original module");
+    }
+  }
+}
+
 /// Refuses what the frame cannot serve. A later range belongs to the pass that began last: another
 /// one, of a second thread or of a hook in the midst of backward, has taken over its buffers.
 void check_backward(const RunState& state, int range, int pass) {
@@ -237,6 +267,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const EngineGuards guards(state->piece.runtime());
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
     if (range == 0) {
+      check_retained(*state, grads);
       state->pass = pass;
       begin_backward(*state, grads, std::move(saved), keep);
       state->begun = !keep;

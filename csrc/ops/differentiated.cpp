@@ -19,6 +19,11 @@ Differentiated::Differentiated(const Graph& graph) {
   for (const auto& node : graph.nodes()) propagate(*node);
 }
 
+Differentiated::Differentiated(const Graph& graph, const Value* value) {
+  mark(value);
+  for (const auto& node : graph.nodes()) propagate(*node);
+}
+
 bool Differentiated::contains(const Value* value) const {
   const auto id = static_cast<size_t>(value->id());
   return id < marked_.size() && marked_[id];

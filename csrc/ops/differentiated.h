@@ -20,6 +20,8 @@ class Differentiated {
  public:
   /// Those of the graph as it is.
   explicit Differentiated(const Graph& graph);
+  /// The values on a path from `value` instead, itself among them.
+  Differentiated(const Graph& graph, const Value* value);
 
   bool contains(const Value* value) const;
   void mark(const Value* value);

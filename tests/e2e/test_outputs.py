@@ -86,3 +86,30 @@ def test_another_device_runs_in_eager(function: Callable[..., Any]) -> None:
 
 def test_the_same_device_is_compiled() -> None:
     assert _compare(lambda x, w: (x.to("cpu") * w.cpu()).to(x.device))["compiled"]
+
+
+class Chained(nn.Module):
+    """An output that another one is made of, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = self.first(x).tanh()
+        return self.second(h).sum(), h, self.first(x.detach() + h.detach())
+
+
+def test_the_gradient_of_an_output_that_another_is_made_of_is_an_error() -> None:
+    model = ORTModule(Chained())
+    loss, h, _ = model(torch.ones(2, 4))
+    h.retain_grad()
+    with pytest.raises(RuntimeError, match="retain_grad.* output 1 .* output 0 is made of it"):
+        loss.backward()
+    loss, h, other = model(torch.ones(2, 4))
+    h.retain_grad()
+    (h * 3).sum().backward(retain_graph=True)
+    torch.testing.assert_close(h.grad, torch.full((2, 4), 3.0))
+    h.grad = None
+    other.sum().backward()
+    assert h.grad is None
