@@ -9,26 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
+from .attribute_state import restores
 from .comparison import Eager, compare
 from .observation import Batch, Generators, observe
 
-_CONTAINERS = (dict, list, set)
-
 
 class ModuleState:
-    """What runs of a module may change: tensors, gradients, attributes and plain containers.
+    """What runs of a module may change: tensors, gradients, attributes and what they hold.
 
     Without `parameters` their values are left out, which saves a copy of them.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool = True) -> None:
         self._attributes = [(m, dict(m.__dict__)) for m in module.modules()]
-        self._containers = [
-            (value, value.copy())
-            for _, attributes in self._attributes
-            for value in attributes.values()
-            if type(value) in _CONTAINERS
-        ]
+        self._held = restores(v for _, held in self._attributes for v in held.values())
         plain = [
             value
             for _, attributes in self._attributes
@@ -45,15 +39,13 @@ class ModuleState:
     def restore(self) -> None:
         """Put everything back that differs."""
         for module, attributes in self._attributes:
-            if not _same_items(module.__dict__, attributes):
+            now = module.__dict__
+            same = list(now) == list(attributes)
+            if not same or any(now[key] is not attributes[key] for key in now):
                 module.__dict__.clear()
                 module.__dict__.update(attributes)
-        for container, before in self._containers:
-            if not _same_items(container, before):
-                container.clear()
-                container.extend(before) if isinstance(container, list) else container.update(
-                    before
-                )
+        for restore in self._held:
+            restore()
         with self._versions, torch.no_grad():
             for tensor, version, content in self._tensors:
                 if tensor._version != version or not torch.equal(tensor, content):
@@ -61,15 +53,6 @@ class ModuleState:
         for parameter, gradient in self._gradients:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
-
-
-def _same_items(now: Any, before: Any) -> bool:
-    """Compared by identity, as values may be tensors."""
-    if isinstance(now, dict):
-        return list(now) == list(before) and all(now[key] is before[key] for key in now)
-    if isinstance(now, list):
-        return list(map(id, now)) == list(map(id, before))
-    return bool(now == before)
 
 
 class Verifier:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import UserDict, defaultdict
+import random
+from collections import OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -97,3 +98,51 @@ def test_batches_of_other_dictionaries(
     monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", "1")
     model = ORTModule(Summed())
     model(kind({"x": torch.ones(2, 4)})).backward()
+
+
+class Record:
+    """Neither a module nor a container."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.names: list[str] = []
+
+
+class Remembers(nn.Module):
+    """Forward leaves something in whatever can hold it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.history: dict[str, list[float]] = {"sums": []}
+        self.order: OrderedDict[int, int] = OrderedDict()
+        self.last: deque[int] = deque(maxlen=2)
+        self.record = Record()
+        self.generator = torch.Generator()
+        self.numbers = random.Random(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.history["sums"].append(1.0)
+        self.order[len(self.order)] = 1
+        self.last.append(len(self.order))
+        self.record.calls += 1
+        self.record.names.append("forward")
+        noise = torch.rand(1, generator=self.generator) * self.numbers.random()
+        y: Tensor = self.fc(x * (noise + self.record.calls)).sum()
+        return y
+
+
+def test_what_attributes_hold_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Remembers()
+    eager = copy.deepcopy(module)
+    monkeypatch.setenv("ORTMODULE_VERIFY_EVERY", "1")
+    model = ORTModule(module)
+    for step in range(3):
+        x = torch.full((2, 4), float(step + 1))
+        got, want = model(x), eager(x)
+        torch.testing.assert_close(got, want)
+        got.backward()
+        assert module.history == eager.history and module.order == eager.order
+        assert module.last == eager.last and vars(module.record) == vars(eager.record)
+    assert torch.equal(module.generator.get_state(), eager.generator.get_state())
+    assert module.numbers.getstate() == eager.numbers.getstate()
