@@ -42,10 +42,7 @@ def machine_rates(device: torch.device = _CPU) -> Rates | None:
     Raises:
         ValueError: the variable is neither `measure` nor `estimate`.
     """
-    mode = os.environ.get(VARIABLE, "measure").strip().lower()
-    if mode not in ("measure", "estimate"):
-        raise ValueError(f"[{VARIABLE}] the value must be measure or estimate, but found {mode!r}")
-    if mode == "estimate":
+    if check_machine_rates() == "estimate":
         return None
     path = cache_file(device)
     known = _read(path)
@@ -56,6 +53,18 @@ def machine_rates(device: torch.device = _CPU) -> Rates | None:
             known = measure(device)
         _write(path, known)
     return known
+
+
+def check_machine_rates() -> str:
+    """How rates are found, as `ORTMODULE_MACHINE_RATES` asks.
+
+    Raises:
+        ValueError: the variable is neither `measure` nor `estimate`.
+    """
+    mode = os.environ.get(VARIABLE, "").strip().lower() or "measure"
+    if mode not in ("measure", "estimate"):
+        raise ValueError(f"[{VARIABLE}] the value must be measure or estimate, but found {mode!r}")
+    return mode
 
 
 def cache_file(device: torch.device = _CPU) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import _C
 from .devices import EMULATION, check_emulation
+from .machine_rates import check_machine_rates
 from .memory_options import MemoryRequest
 
 
@@ -205,8 +208,35 @@ class EngineOptions:
                 f"[ORTMODULE_RNG] the generator must be philox or torch, but found {rng!r}"
             )
         options.torch_rng = rng == "torch"
-        names = os.environ.get("ORTMODULE_DISABLE_PASSES", "")
-        options.disabled_passes = [name.strip() for name in names.split(",") if name.strip()]
-        if os.environ.get("ORTMODULE_DUMP"):
-            options.dump = Path(os.environ["ORTMODULE_DUMP"])
+        options.disabled_passes = _disabled_passes()
+        options.dump = _dump_directory()
+        check_machine_rates()
         return options
+
+
+def _disabled_passes() -> list[str]:
+    names = os.environ.get("ORTMODULE_DISABLE_PASSES", "").split(",")
+    disabled = [name.strip() for name in names if name.strip()]
+    known = _C.pass_names()
+    for name in disabled:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise ValueError(
+                f"[ORTMODULE_DISABLE_PASSES] the names must be those of passes, but found {name!r}; "
+                f"the nearest is {nearest}"
+            )
+    return disabled
+
+
+def _dump_directory() -> Path | None:
+    given = os.environ.get("ORTMODULE_DUMP")
+    if not given:
+        return None
+    try:
+        Path(given).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"[ORTMODULE_DUMP] the directory must be one that can be made, but found {given!r} "
+            f"({error.strerror})"
+        ) from None
+    return Path(given)

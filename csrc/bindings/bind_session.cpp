@@ -11,6 +11,7 @@
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 #include "ir/text.h"
+#include "optimizer/pipeline.h"
 #include "plan/retained_peak.h"
 
 namespace ortmodule::bindings {
@@ -192,11 +193,23 @@ std::string stage_text(CompiledPiece& piece, const std::string& stage) {
   return entry ? print(*entry->program.plan) : std::string("no plan yet: run a forward first\n");
 }
 
+/// The names that ORTMODULE_DISABLE_PASSES may hold.
+std::vector<std::string> pass_names() {
+  std::vector<std::string> names;
+  for (const std::vector<Pass>& passes : {forward_passes(), joint_passes()})
+    for (const Pass& pass : passes) names.push_back(pass.name);
+  std::ranges::sort(names);
+  const auto repeated = std::ranges::unique(names);
+  names.erase(repeated.begin(), repeated.end());
+  return names;
+}
+
 }  // namespace
 
 void init_session(py::module_& m) {
   py::register_exception<Error>(m, "ORTModuleError", PyExc_RuntimeError);
   m.def("engine_runs", &engine_runs, "Forwards of all pieces of the process so far.");
+  m.def("pass_names", &pass_names, "The optimizer's passes, sorted by name.");
   py::class_<PieceOptions>(m, "PieceOptions", "How a piece is optimized and planned.")
       .def(py::init<>())
       .def_property(

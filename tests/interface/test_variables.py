@@ -135,3 +135,19 @@ def test_docs_have_the_table() -> None:
     assert variables.markdown_table() in text, (
         "put what is returned by `ortmodule_py.variables.markdown_table()` into docs/migrating.md"
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ORTMODULE_DISABLE_PASSES", "fuse_skip_layer_nrom", "nearest is fuse_skip_layer_norm"),
+        ("ORTMODULE_DUMP", "/dev/null/dump", "directory must be one that can be made"),
+        ("ORTMODULE_MACHINE_RATES", "fast", "must be measure or estimate"),
+    ],
+)
+def test_what_a_variable_cannot_be_is_said_at_construction(
+    variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=rf"\[{variable}\].*{message}"):
+        ORTModule(nn.Linear(2, 2))
