@@ -14,6 +14,13 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// An index of the user's outside of its range; Python sees an `ORTModuleError` that is an
+/// `IndexError` as well, which is what eager PyTorch raises.
+class IndexOutOfRange : public Error {
+ public:
+  using Error::Error;
+};
+
 /// An invariant of this program that does not hold; the message asks for a report.
 class InternalError : public std::logic_error {
  public:

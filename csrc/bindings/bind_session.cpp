@@ -208,6 +208,9 @@ std::vector<std::string> pass_names() {
 
 void init_session(py::module_& m) {
   py::register_exception<Error>(m, "ORTModuleError", PyExc_RuntimeError);
+  const py::tuple index_bases =
+      py::make_tuple(m.attr("ORTModuleError"), py::handle(PyExc_IndexError));
+  py::register_exception<IndexOutOfRange>(m, "ORTModuleIndexError", index_bases);
   m.def("engine_runs", &engine_runs, "Forwards of all pieces of the process so far.");
   m.def("pass_names", &pass_names, "The optimizer's passes, sorted by name.");
   py::class_<PieceOptions>(m, "PieceOptions", "How a piece is optimized and planned.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ortmodule_py import ORTModule
+from ortmodule_py import ORTModule, ORTModuleError
 from tests.e2e.semantics import QUIET
 
 
@@ -144,3 +146,34 @@ def test_many_updates_of_16_bits_are_added_up(name: str, dtype: torch.dtype) -> 
     for ours, eager in zip(*found, strict=True):
         assert torch.equal(ours, eager)
     assert max(float(value.detach().max()) for value in found[0]) >= 2900
+
+
+class Reads(nn.Module):
+    def __init__(self, read: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 3))
+        self.read = read
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.read(self.w * 2, index)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda w, i: w[i],
+        lambda w, i: w.index_select(0, i),
+        lambda w, i: F.embedding(i, w),
+        lambda w, i: F.cross_entropy(w.mT[:2], i),
+    ],
+)
+def test_an_index_out_of_range_is_an_index_error(read: Callable[[Tensor, Tensor], Tensor]) -> None:
+    module = Reads(read)
+    model = ORTModule(copy.deepcopy(module), QUIET)
+    for good in ([0, 1], [2, 3]):
+        model(torch.tensor(good)).sum().backward()
+    for runner in (module, model):
+        with pytest.raises(IndexError):
+            runner(torch.tensor([0, 9]))
+    with pytest.raises(ORTModuleError):
+        model(torch.tensor([0, 9]))

@@ -32,8 +32,8 @@ class IndexReader {
 
  private:
   [[noreturn]] __attribute__((noinline)) void fail(int64_t index, int64_t position) const {
-    throw Error(str("[", op_, "] indices must lie in [", least_, ", ", size_, "), but found ",
-                    index, " at position ", position));
+    throw IndexOutOfRange(str("[", op_, "] indices must lie in [", least_, ", ", size_,
+                              "), but found ", index, " at position ", position));
   }
 
   const int64_t* wide_;

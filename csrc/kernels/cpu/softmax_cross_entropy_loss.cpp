@@ -27,8 +27,10 @@ struct Targets {
     const int64_t label =
         labels.dtype == DType::Int64 ? labels.as<int64_t>()[row] : labels.as<int32_t>()[row];
     if (label == ignore_index) return -1;
-    ORTM_CHECK(label >= 0 && label < classes, "[SoftmaxCrossEntropyLoss] labels must lie in [0, ",
-               classes, ") or be ", ignore_index, ", but found ", label, " at position ", row);
+    if (label < 0 || label >= classes)
+      throw IndexOutOfRange(str("[SoftmaxCrossEntropyLoss] labels must lie in [0, ", classes,
+                                ") or be ", ignore_index, ", but found ", label, " at position ",
+                                row));
     return label;
   }
   double weight(int64_t c) const {
