@@ -44,7 +44,7 @@ Value* row_index(const GradContext& c, size_t axis) {
   const Node* expand = c.x(1).value()->producer();
   if (!expand || expand->op != "Expand") return nullptr;
   const Dims &dims = expand->input(0)->dims, &data = c.x(0).dims(), &updates = c.x(2).dims();
-  if (dims.size() != data.size()) return nullptr;
+  if (dims.size() != data.size() || dims[axis] != updates[axis]) return nullptr;
   for (size_t d = 0; d < dims.size(); ++d)
     if (d != axis && (dims[d] != DimExpr(1) || updates[d] != data[d])) return nullptr;
   return expand->input(0);

@@ -3,6 +3,7 @@
 #include "ops/grad_context.h"
 
 #include "base/error.h"
+#include "ops/infer_rules.h"
 
 namespace ortmodule {
 namespace {
@@ -114,7 +115,11 @@ Value* emit_sum_to(Graph& graph, Value* value, const Dims& dims) {
   for (size_t i = 0; i < value->rank(); ++i)
     if (i < lead || (dims[i - lead] == DimExpr(1) && !(value->dims[i] == DimExpr(1))))
       axes.push_back(static_cast<int64_t>(i));
-  if (axes.empty()) return value;  // the same sizes, spelled differently
+  if (axes.empty()) {  // the same sizes, spelled differently
+    ORTM_ASSERT(may_equal(value->dims, dims), "a sum to ", dims_text(dims), " found ",
+                dims_text(value->dims));
+    return value;
+  }
   const bool only_leading = axes.size() == lead;
   Value* sum =
       emit(graph, "ReduceSum", {value}, {{"axes", axes}, {"keepdims", only_leading ? 0 : 1}});
