@@ -93,6 +93,15 @@ Values convert_matmul(TorchCall& t) {
   return {product(t, t.tensor(first.text), t.tensor(second.text))};
 }
 
+// The bias is added before the one rounding, as in eager: the product alone may overflow. For
+// float16 alone: in the other types, none of which overflow so soon, the sum fuses with what
+// follows.
+Value* linear_rows(TorchCall& t, Value* x, Value* w, Value* bias) {
+  const DimExpr rows = product(Dims(x->dims.begin(), x->dims.end() - 1));
+  Value* y = t.emit("Gemm", {t.reshape(x, {rows, x->dims.back()}), w, bias}, {{"transB", 1}});
+  return t.reshape(y, t.output().dims);
+}
+
 Values convert_linear(TorchCall& t) {
   Value* x = t.tensor("input");
   Value* w = t.tensor("weight");
@@ -102,12 +111,13 @@ Values convert_linear(TorchCall& t) {
     t.refuse("input, weight and bias must have one type");
   require_real(t);
   if (x->rank() == 2) return {t.emit("Gemm", {x, w, bias}, {{"transB", 1}})};
+  if (bias && bias->rank() == 1 && x->rank() > 0 && x->dtype == DType::Float16)
+    return {linear_rows(t, x, w, bias)};
   Value* y = product(t, x, flipped(t, w));
   return {bias ? t.emit("Add", {y, bias}) : y};
 }
 
-// beta * self + alpha * a @ b. In 16 bits alpha belongs inside of the product, which might overflow
-// without it, and beta * self is not rounded before it is added.
+// beta * self + alpha * a @ b, in wide types
 Values convert_sum(TorchCall& t, Value* a, Value* b) {
   const DType dtype = t.output().dtype;
   const double alpha = t.number_or("alpha", 1.0);
@@ -116,17 +126,34 @@ Values convert_sum(TorchCall& t, Value* a, Value* b) {
   const double beta = t.number_or("beta", 1.0);
   if (beta == 0.0) t.refuse("with beta = 0 torch does not read self, nan included");
   Value* self = t.operand("self", dtype);
-  if (beta == 1.0) return {t.emit("Add", {y, self})};
-  const DType inside = compute_dtype(dtype);
-  self = t.emit("Mul", {t.cast(self, inside), t.operand("beta", inside)});
-  return {t.cast(t.emit("Add", {t.cast(y, inside), self}), dtype)};
+  if (beta != 1.0) self = t.emit("Mul", {self, t.operand("beta", dtype)});
+  return {t.emit("Add", {y, self})};
+}
+
+bool is_16_bits(const TorchCall& t) {
+  const DType dtype = t.output().dtype;
+  return compute_dtype(dtype) != dtype;
 }
 
 Values convert_baddbmm(TorchCall& t) {
+  if (is_16_bits(t) && t.number_or("beta", 1.0) != 0.0)
+    t.refuse("in 16 bits a batch of products and its sum would round twice");
   return convert_sum(t, t.tensor("batch1"), t.tensor("batch2"));
 }
 
-Values convert_addmv(TorchCall& t) { return convert_sum(t, t.tensor("mat"), t.tensor("vec")); }
+// In 16 bits a matrix product with one column, whose sum is rounded once.
+Values convert_addmv(TorchCall& t) {
+  Value *self = t.tensor("self"), *mat = t.tensor("mat"), *vec = t.tensor("vec");
+  const double beta = t.number_or("beta", 1.0);
+  if (!is_16_bits(t) || beta == 0.0) return convert_sum(t, mat, vec);
+  if (mat->dtype != vec->dtype || self->dtype != mat->dtype)
+    t.refuse("operands must have one type");
+  const Attrs column = {{"axes", Dims{1}}};
+  if (self->rank() == 1) self = t.emit("Unsqueeze", {self}, column);
+  Value* y = t.emit("Gemm", {mat, t.emit("Unsqueeze", {vec}, column), self},
+                    {{"alpha", t.number_or("alpha", 1.0)}, {"beta", beta}});
+  return {t.reshape(y, t.output().dims)};
+}
 
 REGISTER_OP(MatMul, {.inputs = {"a", "b"},
                      .outputs = {"y"},

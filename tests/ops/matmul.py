@@ -10,6 +10,7 @@ from .case import Case, case, integers, normal
 _MATMUL = "aten.matmul.default"
 _LINEAR = "aten.linear.default"
 _BADDBMM = "aten.baddbmm.default"
+_ROUNDED_TWICE = "16 bits"
 
 
 def _scaled_transposed(a: Tensor, b: Tensor) -> Tensor:
@@ -59,13 +60,18 @@ def cases() -> list[Case]:
         case("aten.mv.default", lambda n: (normal(n, 3), normal(3))),
         case("aten.dot.default", lambda n: (normal(n), normal(n))),
         case("aten.addmv.default", lambda n: (normal(n), normal(n, 3), normal(3))),
-        case(_BADDBMM, lambda n: (normal(n, 2, 5), normal(n, 2, 3), normal(n, 3, 5))),
+        case(
+            _BADDBMM,
+            lambda n: (normal(n, 2, 5), normal(n, 2, 3), normal(n, 3, 5)),
+            aten=_ROUNDED_TWICE,
+        ),
         case(
             _BADDBMM,
             lambda n: (normal(1, 2, 5), normal(n, 2, 3), normal(n, 3, 5)),
             beta=0.5,
             alpha=2,
             label="-scaled",
+            aten=_ROUNDED_TWICE,
         ),
         case(
             _BADDBMM,

@@ -24,13 +24,17 @@ def _filled(value: float, dtype: torch.dtype, *sizes: int) -> Tensor:
 
 
 def _check(
-    function: Callable[..., Any], *tensors: Tensor, slope: float = 1.0, gradient: bool = True
+    function: Callable[..., Any],
+    *tensors: Tensor,
+    slope: float = 1.0,
+    gradient: bool = True,
+    nodes_aten: int = 0,
 ) -> None:
     """Outputs and gradients equal eager's, NaN included; the gradients that arrive are `slope`."""
     case = Case("", lambda _: tensors, function=function, gradient=gradient)
     arguments = harness.with_leaves(case, harness.Arguments.of(case, harness.SIZE))
     compiled = harness.compile_fixed(case, arguments)
-    assert compiled.piece.facts()["nodes_aten"] == 0
+    assert compiled.piece.facts()["nodes_aten"] == nodes_aten
     mine_there = harness.on_device(arguments)
     there, theirs = compiled.run(mine_there, harness.SIZE), arguments.call(function)
     given = [torch.full_like(y, slope) for y in theirs if y.requires_grad]
@@ -119,8 +123,29 @@ def test_the_factor_of_a_product_belongs_inside_of_it() -> None:
     _check(lambda s, a, b: torch.addmv(s, a, b, alpha=2**-10), self, left, right)
     _check(lambda s, a, b: torch.addmv(s, a, b, beta=0.25, alpha=2**-10), self, left, right)
     batched = self[None, None], left[None], right[None, :, None]
-    _check(lambda s, a, b: torch.baddbmm(s, a, b, alpha=1e-3), *batched)
-    _check(lambda s, a, b: torch.baddbmm(s, a, b, beta=0.3, alpha=1e-3), *batched)
+    _check(lambda s, a, b: torch.baddbmm(s, a, b, alpha=1e-3), *batched, nodes_aten=1)
+    _check(lambda s, a, b: torch.baddbmm(s, a, b, beta=0.3, alpha=1e-3), *batched, nodes_aten=1)
+
+
+@pytest.mark.parametrize("sizes", [(64,), (8, 64), (2, 8, 64), (2, 2, 2, 64)])
+def test_a_bias_is_added_before_the_product_is_rounded(sizes: tuple[int, ...]) -> None:
+    x = _filled(36.0, _HALF, *sizes)
+    weight, bias = _filled(32.0, _HALF, 64, 64), _filled(-20000.0, _HALF, 64)
+    _check(torch.nn.functional.linear, x, weight, bias)  # 73728 - 20000
+    _check(lambda x, w, b: torch.nn.functional.linear(x, w[:1], b[:1]), x, weight, bias)
+
+
+def test_a_sum_is_added_before_the_product_is_rounded() -> None:
+    self, left, right = (
+        _filled(-20000.0, _HALF, 4),
+        _filled(32.0, _HALF, 4, 64),
+        _filled(36.0, _HALF, 64),
+    )
+    _check(torch.addmv, self, left, right)
+    _check(torch.addmv, self[:1], left, right)
+    _check(torch.addmv, self[0], left, right)
+    batched = self[None, :, None], left[None], right[None, :, None]
+    _check(torch.baddbmm, *batched, nodes_aten=1)
 
 
 def test_a_size_is_compared_as_a_rounded_element() -> None:
