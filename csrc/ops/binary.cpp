@@ -109,28 +109,27 @@ Grads atan2_grad(GradContext& c) {
 
 // --- conversions ------------------------------------------------------------------------------
 
-// other * alpha
-Value* scaled(TorchCall& t, std::string_view name) {
+// left op alpha * right, of which 16-bit floats round the result alone
+Value* scaled_sum(TorchCall& t, std::string_view op, std::string_view left,
+                  std::string_view right) {
   const DType dtype = t.output().dtype;
-  Value* value = t.operand(name, dtype);
-  const double alpha = t.number_or("alpha", 1.0);
-  return alpha == 1.0 ? value : t.emit("Mul", {value, t.operand("alpha", dtype)});
+  if (t.number_or("alpha", 1.0) == 1.0)
+    return t.emit(op, {t.operand(left, dtype), t.operand(right, dtype)});
+  const DType inside = compute_dtype(dtype);
+  auto operand = [&](std::string_view name) { return t.cast(t.operand(name, dtype), inside); };
+  Value* scaled = t.emit("Mul", {operand(right), t.operand("alpha", inside)});
+  return t.cast(t.emit(op, {operand(left), scaled}), dtype);
 }
 
 Values convert_add(TorchCall& t) {
-  const DType dtype = t.output().dtype;
-  if (dtype != DType::Bool) return {t.emit("Add", {t.operand("self", dtype), scaled(t, "other")})};
+  if (t.output().dtype != DType::Bool) return {scaled_sum(t, "Add", "self", "other")};
   if (t.number_or("alpha", 1.0) != 1.0) t.refuse("alpha of a bool sum must be 1");
   return {t.emit("Or", binary_operands(t))};
 }
 
-Values convert_sub(TorchCall& t) {
-  return {t.emit("Sub", {t.operand("self", t.output().dtype), scaled(t, "other")})};
-}
+Values convert_sub(TorchCall& t) { return {scaled_sum(t, "Sub", "self", "other")}; }
 
-Values convert_rsub(TorchCall& t) {
-  return {t.emit("Sub", {t.operand("other", t.output().dtype), scaled(t, "self")})};
-}
+Values convert_rsub(TorchCall& t) { return {scaled_sum(t, "Sub", "other", "self")}; }
 
 // The type in which torch's CPU kernels of mul and div compute: to a 16-bit result they take a
 // second operand without dims as a number, in float32 and not rounded to the type of the result.

@@ -148,6 +148,18 @@ def test_a_sum_is_added_before_the_product_is_rounded() -> None:
     _check(torch.baddbmm, *batched, nodes_aten=1)
 
 
+@pytest.mark.parametrize("dtype", [_HALF, _BF16])
+def test_a_scaled_operand_is_added_in_float32(dtype: torch.dtype) -> None:
+    # 64 elements: eager on the CPU rounds twice where they do not fill a vector.
+    operands = _filled(6e4, dtype, 64), _filled(4e4, dtype, 64)
+    _check(lambda x, y: torch.sub(x, y, alpha=2), *operands)
+    _check(lambda x, y: torch.rsub(y, x, alpha=2), *operands)
+    _check(lambda x, y: torch.add(x, y, alpha=-2), *operands)
+    _check(lambda x: torch.sub(x, 39936, alpha=2), operands[0])
+    near = _filled(1.0, dtype, 64), _filled(1.0078125, dtype, 64)
+    _check(lambda x, y: torch.sub(x, y, alpha=1.25), *near)
+
+
 def test_a_size_is_compared_as_a_rounded_element() -> None:
     def compare(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x < y.shape[0], x == y.shape[0], torch.remainder(x, y.shape[0])
