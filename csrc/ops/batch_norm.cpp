@@ -92,9 +92,12 @@ Values operands(TorchCall& t) {
   return values;
 }
 
-// With given statistics the layer is pointwise and joins its neighbours' group.
+// With given statistics the layer is pointwise and joins its neighbours' group. 16 bits would lose
+// epsilon; they round the result alone.
 Value* normalized(TorchCall& t) {
-  const Values v = operands(t);
+  Values v = operands(t);
+  for (Value*& value : v)
+    if (value) value = t.cast(value, compute_dtype(value->dtype));
   Value* x = v[0];
   if (!v[3] || !v[4]) t.refuse("statistics must be given");
   if (x->rank() < 2) t.refuse("x must have a channel dimension");

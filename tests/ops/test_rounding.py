@@ -160,6 +160,17 @@ def test_a_scaled_operand_is_added_in_float32(dtype: torch.dtype) -> None:
     _check(lambda x, y: torch.sub(x, y, alpha=1.25), *near)
 
 
+def test_given_statistics_normalize_in_float32() -> None:
+    # epsilon is 0 in 16 bits, and so is the variance
+    x, one, zero = (_filled(value, _HALF, 8, 4) for value in (1.0, 1.0, 0.0))
+
+    def normalize(x: Tensor, one: Tensor, zero: Tensor) -> Tensor:
+        mean, var = one[0].detach(), zero[0].detach()
+        return torch.nn.functional.batch_norm(x, mean, var, one[0], zero[0], eps=1e-8)
+
+    _check(normalize, x, one, zero, gradient=False)
+
+
 def test_a_size_is_compared_as_a_rounded_element() -> None:
     def compare(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x < y.shape[0], x == y.shape[0], torch.remainder(x, y.shape[0])
