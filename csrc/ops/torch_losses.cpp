@@ -7,11 +7,16 @@
 namespace ortmodule {
 namespace {
 
-Value* difference(TorchCall& t) {
+// self - target, computed in `inside`
+Value* difference_in(TorchCall& t, DType inside) {
   require_real(t, true);
-  const DType dtype = t.output().dtype;
-  return t.emit("Sub", {t.operand("self", dtype), t.operand("target", dtype)});
+  auto operand = [&](std::string_view name) {
+    return t.cast(t.operand(name, t.output().dtype), inside);
+  };
+  return t.emit("Sub", {operand("self"), operand("target")});
 }
+
+Value* difference(TorchCall& t) { return difference_in(t, t.output().dtype); }
 
 Values convert_mse(TorchCall& t) {
   Value* d = difference(t);
@@ -20,16 +25,17 @@ Values convert_mse(TorchCall& t) {
 
 Values convert_l1(TorchCall& t) { return {reduce_loss(t, t.emit("Abs", {difference(t)}))}; }
 
-// d^2 / 2 * inner up to the bound, then |d| * outer - offset
+// d^2 / 2 * inner up to the bound, then |d| * outer - offset; 16-bit floats round the loss alone
 Value* smooth(TorchCall& t, double bound, double inner, double outer, double offset) {
-  Value* z = t.emit("Abs", {difference(t)});
+  const DType dtype = t.output().dtype;
+  Value* z = t.emit("Abs", {difference_in(t, compute_dtype(dtype))});
   auto number = [&](double value) { return t.literal(value, z->dtype); };
   Value* is_far = t.emit("GreaterOrEqual", {z, number(bound)});  // NaN is near
   // An infinite z must not meet the zero gradient of the branch that is not taken.
   Value* near = t.emit("Where", {is_far, number(0.0), z});
   Value* quadratic = t.emit("Mul", {t.emit("Mul", {near, near}), number(0.5 * inner)});
   Value* linear = t.emit("Sub", {t.emit("Mul", {z, number(outer)}), number(offset)});
-  return reduce_loss(t, t.emit("Where", {is_far, linear, quadratic}));
+  return reduce_loss(t, t.cast(t.emit("Where", {is_far, linear, quadratic}), dtype));
 }
 
 Values convert_smooth_l1(TorchCall& t) {

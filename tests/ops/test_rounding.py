@@ -171,6 +171,22 @@ def test_given_statistics_normalize_in_float32() -> None:
     _check(normalize, x, one, zero, gradient=False)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_the_square_of_a_smooth_loss_may_exceed_its_type(reduction: str) -> None:
+    x, target = _filled(300.0, _HALF, 64), _filled(0.0, _HALF, 64)  # 300 * 300 / 2 = 45000
+    functional = torch.nn.functional
+    _check(lambda x, y: functional.huber_loss(x, y, reduction, delta=1000.0), x, target)
+    _check(
+        lambda x, y: functional.smooth_l1_loss(x, y, reduction=reduction, beta=1000.0), x, target
+    )
+
+
+@pytest.mark.parametrize("dtype", [_HALF, _BF16])
+def test_a_gate_is_not_rounded(dtype: torch.dtype) -> None:
+    x = torch.linspace(-4, 4, 256).to(dtype)
+    _check(torch.nn.functional.glu, x, gradient=False)
+
+
 def test_a_size_is_compared_as_a_rounded_element() -> None:
     def compare(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x < y.shape[0], x == y.shape[0], torch.remainder(x, y.shape[0])
