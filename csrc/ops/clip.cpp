@@ -1,6 +1,8 @@
 // y = min(max(x, min), max), either bound absent; HardTanh is the same with another gradient at the
 // bounds
 
+#include <cmath>
+
 #include "base/element_value.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -20,9 +22,15 @@ Grads hard_tanh_grad(GradContext& c) {
   return {c.emit("Where", {inside, c.dy(), c.literal(0.0, c.dy().dtype())})};
 }
 
+// A number that is NaN makes every element NaN in torch, none here.
+double known_bound(const TorchCall& t, double given) {
+  if (std::isnan(given)) t.refuse("a bound is NaN");
+  return given;
+}
+
 // As an element, since the gradient asks which elements are equal to a bound.
 double bound(TorchCall& t, std::string_view name, DType dtype) {
-  const double given = t.number(name), value = element_value(given, dtype);
+  const double given = known_bound(t, t.number(name)), value = element_value(given, dtype);
   const bool wraps = dtype == DType::UInt8 && given < 0 && given >= -255;
   if (!is_floating(dtype) && value != given && !wraps)
     t.refuse(str("a bound must be a number of type ", name_of(dtype), ", but found ", given));
@@ -41,7 +49,8 @@ Values convert_clamp(TorchCall& t) { return clipped(t, "min", "max"); }
 
 Values hard_tanh(TorchCall& t, double min, double max) {
   require_real(t, true);
-  return {t.emit("HardTanh", {t.tensor("self")}, {{"min", min}, {"max", max}})};
+  return {t.emit("HardTanh", {t.tensor("self")},
+                 {{"min", known_bound(t, min)}, {"max", known_bound(t, max)}})};
 }
 
 Values convert_hardtanh(TorchCall& t) {
