@@ -98,7 +98,8 @@ Values convert_adaptive_avg_pool(TorchCall& t) {
   Dims kernel;
   for (size_t i = 0; i < 2; ++i) {
     const DimExpr& in = x->dims[i + 2];
-    if (!in.is_constant() || !size.at(i).is_constant() || in.value() % size[i].value() != 0)
+    if (!in.is_constant() || !size.at(i).is_constant() || size[i].value() == 0 ||
+        in.value() % size[i].value() != 0)
       t.refuse("windows of several sizes have no op");
     kernel.push_back(in.value() / size[i].value());
   }

@@ -16,7 +16,9 @@ void infer_split(InferContext& c) {
                c.node().outputs().size()));
   DimExpr total = 0;
   for (const DimExpr& size : sizes) total = total + size;
-  if (total.is_constant() && x.dims[axis].is_constant() && !(total == x.dims[axis]))
+  // Parts of a symbolic size may overlap by a number, as between decreasing indices.
+  const DimExpr excess = total - x.dims[axis];
+  if (excess.is_constant() && excess.value() != 0)
     c.fail(str("sizes must add up to ", x.dims[axis], ", but found ", dims_text(sizes)));
   for (size_t i = 0; i < sizes.size(); ++i) {
     Dims dims = x.dims;
@@ -34,6 +36,9 @@ std::optional<Layout> split_view(const Layout& in, const Attrs& attrs, const Siz
   int64_t start = 0;
   for (size_t i = 0; i < output; ++i) start += sizes[i];
   Layout out{out_sizes, in.strides, in.offset};
+  ORTM_CHECK(start + out_sizes[axis] <= in.sizes[axis], "[plan] parts of a dimension of ",
+             in.sizes[axis], " elements must lie in it, but found one from ", start, " to ",
+             start + out_sizes[axis]);
   if (element_count(out_sizes) > 0) out.offset += start * in.strides[axis];
   return out;
 }

@@ -29,5 +29,7 @@ def cases() -> list[Case]:
         case(_ADAPTIVE, lambda n: (normal(n, 3, 10, 10), [5, 5]), label="-divides"),
         case(_ADAPTIVE, lambda n: (normal(n, 3, 10, 10), [3, 3]), label="-uneven",
              aten="several sizes"),
+        case(_ADAPTIVE, lambda n: (normal(n, 3, 10, 10), [0, 5]), label="-nothing",
+             aten="several sizes", gradient=False),
         case("aten._adaptive_avg_pool2d.default", lambda n: (normal(n, 3, 10, 10), [2, 2])),
     ]  # fmt: skip

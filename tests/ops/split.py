@@ -25,4 +25,17 @@ def cases() -> list[Case]:
         case(_UNBIND, lambda n: (normal(n, 2, 3), 2), label="-last"),
         case("aten.tensor_split.sections", lambda n: (normal(n, 9), 3, 1)),
         case("aten.tensor_split.indices", lambda n: (normal(n, 9), [2, 5], 1)),
+        # Parts that overlap.
+        case(
+            "aten.tensor_split.indices",
+            lambda n: (normal(n, 2), [3, 1]),
+            label="-back",
+            aten="add up",
+        ),
+        case(
+            "aten.tensor_split.indices",
+            lambda n: (normal(n, 9), [5, 2], 1),
+            label="-fixed_back",
+            aten="add up",
+        ),
     ]
