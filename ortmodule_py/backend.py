@@ -22,6 +22,7 @@ from . import (
     dynamo_contexts,
     dynamo_counters,
     dynamo_floats,
+    dynamo_random,
     progress,
 )
 from .bound_symbols import with_reads
@@ -510,6 +511,7 @@ for _watched in (
     dynamo_contexts,
     dynamo_counters,
     dynamo_floats,
+    dynamo_random,
 ):
     _watched.install(compiler_of)
 

@@ -1,0 +1,60 @@
+"""Objects of the user's that change at every call, which Dynamo takes for what they were at the capture."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from .semantics import Calls, as_in_eager, assert_compiled, original
+
+
+def _outputs(model: Any, count: int = 6) -> list[Tensor]:
+    return [model(torch.ones(3, 4)) for _ in range(count)]
+
+
+_generator = random.Random(3)
+
+
+def _own(self: Any, x: Tensor) -> Tensor:
+    result: Tensor = self.fc(x).tanh() * self.draws.random()
+    return result + self.draws.randint(1, 9)
+
+
+def _global(self: Any, x: Tensor) -> Tensor:
+    result: Tensor = self.fc(x).tanh() * _generator.uniform(1, 2)
+    return result
+
+
+def _branch(self: Any, x: Tensor) -> Tensor:
+    result: Tensor = self.fc(x)
+    return result.tanh() if self.draws.random() < 0.5 else result.exp()
+
+
+def _shuffled(self: Any, x: Tensor) -> Tensor:
+    factors = [1.0, 2.0, 3.0, 4.0]
+    self.draws.shuffle(factors)
+    result: Tensor = self.fc(x) * factors[0]
+    return result
+
+
+@pytest.mark.parametrize("forward", [_own, _global, _branch, _shuffled])
+def test_a_generator_of_python_draws_anew(forward: Any) -> None:
+    def step(model: Any) -> Any:
+        _generator.seed(3)
+        return [_outputs(model), original(model).draws.random(), _generator.random()]
+
+    report = as_in_eager(Calls(forward, draws=random.Random(0)), step)
+    if forward is not _shuffled:  # whose break is in front of all calls of torch
+        assert any("random.Random" in reason for reason in report["graph_breaks"])
+
+
+def test_a_generator_that_forward_makes_stays_in_the_graph() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.fc(x) * random.Random(5).random()
+        return result
+
+    assert_compiled(as_in_eager(Calls(forward), _outputs))
