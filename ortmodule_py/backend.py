@@ -21,6 +21,7 @@ from . import (
     dynamo_collectives,
     dynamo_contexts,
     dynamo_counters,
+    dynamo_deques,
     dynamo_floats,
     dynamo_random,
     progress,
@@ -510,6 +511,7 @@ for _watched in (
     dynamo_collectives,
     dynamo_contexts,
     dynamo_counters,
+    dynamo_deques,
     dynamo_floats,
     dynamo_random,
 ):

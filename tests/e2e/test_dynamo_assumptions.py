@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import random
 from typing import Any
 
@@ -58,3 +59,37 @@ def test_a_generator_that_forward_makes_stays_in_the_graph() -> None:
         return result
 
     assert_compiled(as_in_eager(Calls(forward), _outputs))
+
+
+def _of_last(self: Any, x: Tensor) -> Tensor:
+    self.seen.append(len(self.seen) + 1.0)
+    result: Tensor = self.fc(x) * sum(self.seen)
+    return result
+
+
+def test_a_limited_deque_drops_what_is_too_much() -> None:
+    report = as_in_eager(
+        Calls(_of_last, seen=collections.deque(maxlen=3)),
+        lambda model: [_outputs(model), list(model.seen)],
+    )
+    assert any("deque" in str(piece) for piece in report["eager_pieces"])
+
+
+def test_a_deque_gets_a_limit_later() -> None:
+    def step(model: Any) -> Any:
+        found = _outputs(model)
+        for limit in (7, 4):
+            model.seen = collections.deque(model.seen, maxlen=limit)
+            found += _outputs(model, 3)
+        return [found, list(model.seen)]
+
+    as_in_eager(Calls(_of_last, seen=collections.deque()), step)
+
+
+def test_reading_a_limited_deque_stays_in_the_graph() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.fc(x) * sum(self.seen) * self.seen.maxlen
+        return result
+
+    module = Calls(forward, seen=collections.deque([1.0, 2.0], maxlen=3))
+    assert_compiled(as_in_eager(module, _outputs))
