@@ -573,7 +573,7 @@ def _logging_functions() -> set[Any]:
     """Functions that only print: Dynamo skips them instead of breaking the graph."""
     names = ("debug", "info", "warning", "error", "critical", "exception", "log")
     functions: set[Any] = {getattr(logging.Logger, name) for name in names}
-    functions |= {warnings.warn, logging.Logger.isEnabledFor}
+    functions.add(warnings.warn)
     transformers_logging = sys.modules.get("transformers.utils.logging")
     for name in ("warning_once", "info_once", "warning_advice"):
         if hasattr(transformers_logging, name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import random
 from typing import Any
 
@@ -93,3 +94,28 @@ def test_reading_a_limited_deque_stays_in_the_graph() -> None:
 
     module = Calls(forward, seen=collections.deque([1.0, 2.0], maxlen=3))
     assert_compiled(as_in_eager(module, _outputs))
+
+
+_scaling = logging.getLogger("tests.of_a_model_that_asks")
+
+
+def _asking(self: Any, x: Tensor) -> Tensor:
+    result: Tensor = self.fc(x)
+    if _scaling.isEnabledFor(logging.INFO):
+        result = result * 2
+    return result
+
+
+def test_a_logger_is_asked_for_its_level() -> None:
+    def step(model: Any) -> list[Tensor]:
+        found = []
+        for level in (logging.INFO, logging.ERROR, logging.INFO):
+            _scaling.setLevel(level)  # which empties the logger's own memory, too
+            found += _outputs(model, 2)
+        logging.disable(logging.CRITICAL)
+        try:
+            return [*found, *_outputs(model, 2)]
+        finally:
+            logging.disable(logging.NOTSET)
+
+    as_in_eager(Calls(_asking), step)
