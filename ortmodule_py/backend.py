@@ -23,6 +23,7 @@ from . import (
     dynamo_counters,
     dynamo_deques,
     dynamo_floats,
+    dynamo_methods,
     dynamo_random,
     progress,
 )
@@ -513,6 +514,7 @@ for _watched in (
     dynamo_counters,
     dynamo_deques,
     dynamo_floats,
+    dynamo_methods,
     dynamo_random,
 ):
     _watched.install(compiler_of)
