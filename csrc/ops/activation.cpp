@@ -39,16 +39,13 @@ Values convert_elu(TorchCall& t) {  // scale * (x > 0 ? x : alpha * (exp(x) - 1)
   return {scale == 1.0 ? y : t.emit("Mul", {y, t.literal(scale, y->dtype)})};
 }
 
-// first half * sigmoid(second half), of which 16-bit floats round the product alone
-Values convert_glu(TorchCall& t) {
+Values convert_glu(TorchCall& t) {  // first half * sigmoid(second half)
   require_real(t, true);
   Value* x = t.tensor("self");
   const int64_t axis = t.axis("dim", x->rank(), -1);
   const DimExpr half = t.output().dims.at(static_cast<size_t>(axis));
   const Values halves = t.emit_all("Split", {x}, {{"axis", axis}, {"sizes", Dims{half, half}}}, 2);
-  const DType inside = compute_dtype(x->dtype);
-  Value* gate = t.emit("Sigmoid", {t.cast(halves[1], inside)});
-  return {t.cast(t.emit("Mul", {t.cast(halves[0], inside), gate}), x->dtype)};
+  return {t.emit("Mul", {halves[0], t.emit("Sigmoid", {halves[1]})})};
 }
 
 struct Activation {

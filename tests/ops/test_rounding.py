@@ -181,12 +181,6 @@ def test_the_square_of_a_smooth_loss_may_exceed_its_type(reduction: str) -> None
     )
 
 
-@pytest.mark.parametrize("dtype", [_HALF, _BF16])
-def test_a_gate_is_not_rounded(dtype: torch.dtype) -> None:
-    x = torch.linspace(-4, 4, 256).to(dtype)
-    _check(torch.nn.functional.glu, x, gradient=False)
-
-
 def test_a_size_is_compared_as_a_rounded_element() -> None:
     def compare(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x < y.shape[0], x == y.shape[0], torch.remainder(x, y.shape[0])
