@@ -545,6 +545,8 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        # Another thread's tracing, under a flag of the process, would forbid the call.
+        settings["force_compile_during_fx_trace"] = True
         return SharedPatch(torch._dynamo.config.patch(**settings))
     # torch 2.11 cannot write this setting into its own log and prints a traceback instead.
     settings["ignore_logging_functions"] = _logging_functions()

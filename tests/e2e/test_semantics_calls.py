@@ -1,11 +1,10 @@
-"""How a module is called: arguments, outputs, the order of forwards and backwards, threads."""
+"""How a module is called: arguments, outputs, the order of forwards and backwards."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import inspect
-import threading
 from collections import namedtuple
 from types import MethodType
 from typing import Any
@@ -150,40 +149,6 @@ def test_a_mean_over_nothing() -> None:
         return [model(torch.ones(rows, 4)) for rows in (3, 0, 2)]
 
     assert_compiled(as_in_eager(Calls(lambda self, x: self.fc(x).mean()), step), captures=2)
-
-
-def test_two_modules_in_two_threads() -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    eager = [nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)) for _ in range(2)]
-    models = [ORTModule(copy.deepcopy(module), QUIET) for module in eager]
-    start = threading.Barrier(2)
-    failures: list[BaseException] = []
-
-    def work(model: nn.Module, module: nn.Module, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        try:
-            start.wait()
-            for i in range(30):
-                x = torch.randn(2 + i % 3, 4, generator=generator)
-                for runner in (model, module):
-                    runner.zero_grad()
-                    runner(x).sum().backward()
-                for mine, theirs in zip(model.parameters(), module.parameters(), strict=True):
-                    torch.testing.assert_close(mine.grad, theirs.grad)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [
-        threading.Thread(target=work, args=(models[i], eager[i], i)) for i in range(len(models))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
-    for model in models:
-        assert_compiled(dict(last_run_report(model)))
 
 
 # ---- the wrapper as the original ------------------------------------------------------------------
