@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py import ORTModule
 
 from .semantics import QUIET, Calls, as_in_eager, assert_compiled
 
