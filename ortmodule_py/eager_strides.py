@@ -25,6 +25,7 @@ from .tensor_iterator import (
 )
 from .view_strides import view_strides
 
+_GROUP_BY_GROUP = (torch._C._ConvBackend.Slow2d, torch._C._ConvBackend.SlowDilated2d)
 _INDEX_TYPES = (torch.int64, torch.int32)
 _ROW_MAJOR = (
     torch.ops.aten._log_softmax,
@@ -163,6 +164,23 @@ def _laid_out(result: Any, sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
     return tuple(_laid_out(x, sizes, strides) for x in result)
 
 
+def _is_cut_into_pixels(result: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> bool:
+    """Whether ATen's own kernels compute a convolution group by group, each a channel of single
+    pixels: such a part reads as row-major once copied, and where it gives a pixel again."""
+    *_, transposed, _output_padding, groups = settings
+    pixels = x.dim() == 4 and groups > 1 and _equal(x.shape[1:], (groups, 1, 1))
+    if not pixels or transposed or not is_row_major(weight):
+        return False
+    copied, gives_pixel = str(x.shape[0]) != "1", _equal(result.shape[1:], (groups, 1, 1))
+    backend = torch._C._select_conv_backend(x, weight, *settings)
+    return backend in _GROUP_BY_GROUP and (copied or gives_pixel)
+
+
+def with_strides_kept(operand: Tensor, result: Any) -> Any:
+    """What an operator that works in place gives, of which a trace knows the one that does not."""
+    return _restrided(result, dense_strides(operand)) if isinstance(result, Tensor) else result
+
+
 def with_eager_strides(func: Any, args: Sequence[Any], kwargs: Any, result: Any) -> Any:
     """Corrects operators whose fake results have other strides than their results in eager."""
     packet = func.overloadpacket
@@ -177,6 +195,8 @@ def with_eager_strides(func: Any, args: Sequence[Any], kwargs: Any, result: Any)
         operand, dim = args[0], args[2][0]
         rest = operand.narrow(dim, 1, operand.shape[dim] - 1)
         return torch.cat([operand.narrow(dim, 0, 1), rest], dim)
+    if func is torch.ops.aten.convolution.default and _is_cut_into_pixels(result, *args):
+        return _restrided(result, strides_in_order(result.shape, range(result.dim())))
     if func is torch.ops.aten.index.Tensor:
         return _with_strides_of_index(result, *args)
     if torch.Tag.pointwise in func.tags and not func._schema.is_mutable and not _copies(func):

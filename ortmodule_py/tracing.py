@@ -35,7 +35,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from . import composite_parts, float_arguments, float_rewrites, recurrent_layers
-from .eager_strides import with_eager_strides
+from .eager_strides import with_eager_strides, with_strides_kept
 from .graph_builder import CannotLower
 
 # ---- inputs -------------------------------------------------------------------------------------
@@ -321,6 +321,25 @@ _EAGER_KERNELS: dict[Any, _Change] = {
 }
 
 
+class _Functionalization(FunctionalTensorMode):
+    """Knows which operator works in place: what stands for it may lay its result out otherwise."""
+
+    in_place = ""
+    """Its name, or none; captures of several threads come one after the other."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        works_in_place = name.endswith("_") and not name.startswith("_") and func._schema.is_mutable
+        before = _Functionalization.in_place
+        _Functionalization.in_place = name if works_in_place else ""
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            _Functionalization.in_place = before
+
+
 @contextlib.contextmanager
 def eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
     """Below all other modes, so that what it does is not traced itself."""
@@ -329,6 +348,8 @@ def eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
     def corrected(func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         result = dispatch(func, types, args, kwargs or {})
         with fake_mode:
+            if _Functionalization.in_place == func.overloadpacket.__name__ + "_":
+                return with_strides_kept(args[0], result)
             return with_eager_strides(func, args, kwargs or {}, result)
 
     fake_mode.dispatch = corrected
@@ -431,7 +452,7 @@ def record(
         _with_kernels(_EAGER_KERNELS),
         eager_strides(fake_mode),
         _without_effect_tokens(),
-        FunctionalTensorMode(),
+        _Functionalization(),
     ):
         with _without_onednn():
             traced = make_fx(functional, decomposition_table=float_rewrites.table())(*inputs)

@@ -134,3 +134,21 @@ def test_dimensions_of_size_1_keep_their_strides() -> None:
         for got, want in zip(ORTModule(Joins())(x), Joins()(x), strict=True):
             assert got.stride() == want.stride(), strides
             torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "padding", "dilation"), [(1, 0, 1), (1, 1, 1), (3, 1, 1), (3, 2, 1), (3, 2, 2)]
+)
+@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_grouped_convolution_of_single_pixels(
+    kernel: int, padding: int, dilation: int, multiplier: int, dtype: torch.dtype
+) -> None:
+    """ATen's own kernels compute them group by group, and lay the parts out by rows."""
+    conv = nn.Conv2d(4, 4 * multiplier, kernel, 1, padding, dilation, groups=4, dtype=dtype)
+    ours = ORTModule(copy.deepcopy(conv))
+    for shape in ((1, 4, 1, 1), (2, 4, 1, 1), (3, 4, 1, 1), (2, 4, 1, 2)):
+        x = torch.randn(shape, dtype=dtype).to(memory_format=torch.channels_last)
+        got, want = ours(x), conv(x)
+        assert got.stride() == want.stride(), shape
+        torch.testing.assert_close(got, want)

@@ -119,3 +119,57 @@ def test_a_wrong_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_RNG", "numpy")
     with pytest.raises(ValueError, match="ORTMODULE_RNG"):
         ORTModule(torch.nn.Linear(2, 2))
+
+
+class DropsChangedInPlace(torch.nn.Module):
+    """In place the tensor stays as it is laid out; the operator that gives a new one goes by rows."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, late = x * 2, x > 1
+        index = torch.zeros(x.shape[0], x.shape[1], 1, dtype=torch.int64)
+        match self.change:
+            case "masked_fill_":
+                y.masked_fill_(late, 0.5)
+            case "masked_scatter_":
+                y.masked_scatter_(late, x.flatten())
+            case "scatter_":
+                y.scatter_(2, index, 0.5)
+            case "scatter_add_":
+                y.scatter_add_(2, index, x[..., 1:2])
+            case "index_fill_":
+                y.index_fill_(1, index.flatten(), 0.5)
+            case "cumsum_":
+                y.cumsum_(2)
+            case "index_put_":
+                y[:, index.flatten()[:1]] = 0.5
+        return torch.nn.functional.dropout(y, 0.5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    (
+        "masked_fill_",
+        "masked_scatter_",
+        "scatter_",
+        "scatter_add_",
+        "index_fill_",
+        "cumsum_",
+        "index_put_",
+    ),
+)
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0)])
+def test_draws_follow_the_order_of_memory_after_a_change_in_place(
+    monkeypatch: pytest.MonkeyPatch, change: str, order: tuple[int, ...]
+) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    x = torch.randn(5, 7, 6).permute(order)
+    results = []
+    for runner in (ORTModule(DropsChangedInPlace(change)), DropsChangedInPlace(change)):
+        torch.manual_seed(3)
+        results.append(runner(x))
+    torch.testing.assert_close(*results)
+    assert results[0].stride() == results[1].stride()
