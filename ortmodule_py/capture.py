@@ -20,6 +20,7 @@ from . import float_arguments, gradient_effects, tracing
 from .bound_symbols import BoundSymbols
 from .doubtful_strides import (
     is_doubtful,
+    is_pooled_by_rows,
     is_range_of_floats,
     is_restrided_dropout,
     leaves_strides_open,
@@ -345,7 +346,9 @@ class _PieceInterpreter(fx.Interpreter):
         if self.follow_grad_mode and gradient_effects.stands_whole(target):
             with gradient_effects.watched(target, self.origin):
                 return super().call_function(target, args, kwargs)
-        return super().call_function(self._rewritten(target, args, kwargs), args, kwargs)
+        result = super().call_function(self._rewritten(target, args, kwargs), args, kwargs)
+        by_rows = self._node is not None and is_pooled_by_rows(self._node, result)
+        return result.contiguous() if by_rows else result
 
     def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rewritten = self._rewritten(target, args, kwargs)
@@ -540,6 +543,7 @@ class _Replay(_PieceInterpreter):
         known = n.meta.get("example_value")
         if n.op.startswith("call") and isinstance(known, (torch.SymInt, torch.SymFloat)):
             return known  # reading a float once more would give a number without a value
+        self._node = n
         return fx.Interpreter.run_node(self, n)
 
 

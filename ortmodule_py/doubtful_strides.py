@@ -21,7 +21,9 @@ def is_restrided_dropout(node: fx.Node) -> bool:
     return isinstance(operand, Tensor) and operand.stride() != result.stride()
 
 
+_MAX_POOLS_1D = (torch.max_pool1d, torch.nn.functional.max_pool1d)
 _DOUBTFUL = {
+    *_MAX_POOLS_1D,
     torch.pow,
     operator.pow,
     torch.roll,
@@ -52,6 +54,15 @@ def is_doubtful(node: fx.Node) -> bool:
     return node.target in _DOUBTFUL and not all(
         is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
     )
+
+
+def is_pooled_by_rows(node: fx.Node, result: Any) -> bool:
+    """Whether eager takes the kernel of `max_pool1d` that has no gradient, on the CPU: its result is
+    row-major (ATen/native/Pooling.cpp), where one of fake tensors follows the operand."""
+    if node.target not in _MAX_POOLS_1D or not isinstance(result, Tensor):
+        return False
+    has_gradient = node.meta["example_value"].requires_grad
+    return not has_gradient and result.device.type == "cpu" and not is_row_major(result)
 
 
 def leaves_strides_open(gm: fx.GraphModule, outputs: Sequence[Any]) -> bool:

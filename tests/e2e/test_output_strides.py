@@ -152,3 +152,26 @@ def test_grouped_convolution_of_single_pixels(
         got, want = ours(x), conv(x)
         assert got.stride() == want.stride(), shape
         torch.testing.assert_close(got, want)
+
+
+class Pools(nn.Module):
+    """Where no gradient is needed eager has another kernel, whose result is row-major."""
+
+    def forward(self, x: Tensor, scale: Tensor) -> list[Tensor]:
+        y = x.flatten(2, 3)
+        with torch.no_grad():
+            apart = F.max_pool1d(y * scale, 2)
+        return [F.max_pool1d(y, 2), F.max_pool1d(y * scale, 3), apart, nn.MaxPool1d(2)(x[0].mT[0])]
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+@pytest.mark.parametrize("grad_mode", [False, True])
+def test_max_pool1d_of_channels_last(needs_gradient: bool, grad_mode: bool) -> None:
+    ours = ORTModule(Pools())
+    for batch in (3, 1, 5):
+        x = torch.randn(batch, 2, 5, 6).to(memory_format=torch.channels_last)
+        scale = torch.randn((), requires_grad=needs_gradient)
+        with torch.set_grad_enabled(grad_mode):
+            for got, want in zip(ours(x, scale), Pools()(x, scale), strict=True):
+                assert got.stride() == want.stride()
+                torch.testing.assert_close(got, want)
