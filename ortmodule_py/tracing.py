@@ -322,7 +322,7 @@ _EAGER_KERNELS: dict[Any, _Change] = {
 
 
 class _Functionalization(FunctionalTensorMode):
-    """Knows which operator works in place: what stands for it may lay its result out otherwise."""
+    """Knows which operator writes in place: what stands for it may lay its result out otherwise."""
 
     in_place = ""
     """Its name, or none; captures of several threads come one after the other."""
@@ -332,8 +332,9 @@ class _Functionalization(FunctionalTensorMode):
     ) -> Any:
         name = func.overloadpacket.__name__
         works_in_place = name.endswith("_") and not name.startswith("_") and func._schema.is_mutable
+        writes = works_in_place and torch.Tag.inplace_view not in func.tags
         before = _Functionalization.in_place
-        _Functionalization.in_place = name if works_in_place else ""
+        _Functionalization.in_place = name if writes else ""
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         finally:
