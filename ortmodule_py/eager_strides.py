@@ -151,6 +151,14 @@ def _as_viewed(result: Tensor, x: Tensor) -> Tensor:
     return torch.as_strided(result, result.shape, strides)
 
 
+def _stacked(result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """A view of the tensors joined, except behind the last dimension (`stack` in TensorShape.cpp)."""
+    at = dim % result.dim()
+    if at == result.dim() - 1 or not _has_size_1(result):
+        return result
+    return _as_viewed(result, torch.cat(list(tensors), at))
+
+
 def _dropped(result: Tensor, x: Tensor) -> Tensor:
     """On the CPU the product of x and a mask that is made like x."""
     mask = torch.empty_strided(x.shape, preserved_strides(x), dtype=x.dtype, device=x.device)
@@ -186,6 +194,8 @@ def with_eager_strides(func: Any, args: Sequence[Any], kwargs: Any, result: Any)
     packet = func.overloadpacket
     if func in _VIEWS:
         return _as_viewed(result, args[0])
+    if func is torch.ops.aten.stack.default:
+        return _stacked(result, *args, **kwargs)
     if func is torch.ops.aten.pow.Scalar:
         return result.contiguous()
     if func is torch.ops.aten.log_sigmoid_forward.default:

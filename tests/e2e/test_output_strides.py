@@ -175,3 +175,21 @@ def test_max_pool1d_of_channels_last(needs_gradient: bool, grad_mode: bool) -> N
             for got, want in zip(ours(x, scale), Pools()(x, scale), strict=True):
                 assert got.stride() == want.stride()
                 torch.testing.assert_close(got, want)
+
+
+class Stacks(nn.Module):
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = x * 2
+        stacks = [torch.stack([y, y.abs()], dim) for dim in (0, 1, 2, 3, 4, -1, -3)]
+        return [*stacks, torch.cat([stacks[2], stacks[2]], 2), torch.stack([y, y.double()], 2)]
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 6), (1, 3, 4), (2, 3, 1)])
+def test_stack_beside_dimensions_of_size_1(shape: tuple[int, ...]) -> None:
+    """It is a view of `cat` in eager, which leaves their strides otherwise than a new tensor."""
+    ours = ORTModule(Stacks())
+    for batch in (2, 1, 3):
+        x = torch.randn(batch, *shape).to(memory_format=torch.channels_last).requires_grad_()
+        for got, want in zip(ours(x), Stacks()(x), strict=True):
+            assert got.stride() == want.stride(), batch
+            torch.testing.assert_close(got, want)
