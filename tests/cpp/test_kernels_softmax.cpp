@@ -43,9 +43,10 @@ std::vector<double> softmax(std::vector<double> x, const Sizes& sizes, int64_t a
 }
 
 const std::vector<std::pair<Sizes, int64_t>> kShapes = {
-    {{1}, 0},       {{7}, 0},       {{3, 1}, 1},         {{5, 33}, 1},
-    {{4, 1500}, 1}, {{2, 5000}, 1}, {{3, 17, 5}, 1},     {{2, 3, 100, 19}, 2},
-    {{6, 40}, 0},   {{0, 4}, 1},    {{2, 3, 4, 5, 7}, 4}};
+    {{1}, 0},         {{7}, 0},           {{3, 1}, 1},          {{5, 33}, 1},
+    {{4, 1500}, 1},   {{2, 5000}, 1},     {{3, 17, 5}, 1},      {{2, 3, 100, 19}, 2},
+    {{6, 40}, 0},     {{0, 4}, 1},        {{2, 3, 4, 5, 7}, 4}, {{2, 70, 37}, 1},
+    {{3, 2, 300}, 1}, {{2, 1100, 50}, 1}, {{40, 16}, 0},        {{3, 0, 20}, 1}};
 
 TEST(Softmax, MatchesDouble) {
   for (const auto& [sizes, axis] : kShapes) {
@@ -108,6 +109,28 @@ TEST(Softmax, TreatsMasksAsEagerDoes) {
     const double nan = std::nan("");
     expect_close(y, {0.5, 0, 0.5, nan, nan, nan, nan, nan, nan}, 1, 0, "masked");
   });
+}
+
+// Neighbouring columns, each with a mask of its own, in vectors and in what is left of them.
+TEST(Softmax, TreatsMasksOfColumnsAsEagerDoes) {
+  const double inf = INFINITY, nan = std::nan("");
+  const std::vector<double> columns[] = {
+      {0, -inf, 0}, {-inf, -inf, -inf}, {1, inf, 2}, {nan, 0, 1}};
+  const std::vector<double> results[] = {
+      {0.5, 0, 0.5}, {nan, nan, nan}, {nan, nan, nan}, {nan, nan, nan}};
+  for (DType dtype : kTypes) {
+    const int64_t inner = 35;
+    std::vector<double> values, expected;
+    for (size_t j = 0; j < 3; ++j) {
+      for (size_t c = 0; c < static_cast<size_t>(inner); ++c) {
+        values.push_back(columns[c % 4][j]);
+        expected.push_back(results[c % 4][j]);
+      }
+    }
+    Tensor x = Tensor::of(dtype, {3, inner}, values), y(dtype, {3, inner});
+    run_op("Softmax", {{"axis", 0}}, {&x}, {&y},
+           [&] { expect_close(y, expected, ulps_of(dtype), 0, "masked columns"); });
+  }
 }
 
 TEST(Softmax, TakesABias) {

@@ -3,13 +3,14 @@
 //   y = x - max - log sum exp(x - max)        LogSoftmaxGrad: dx = dy - exp(y) sum dy
 //   BiasSoftmax: y = softmax(x + bias), the sum rounded to the type of x as Add would.
 // Method: a row at a time, which stays in cache over its passes; along an axis that is not the last
-// one, a strip of neighbouring columns at a time. Rows of only -infinity give NaN, as in PyTorch.
-// Bytes moved: each operand and the result once.
+// one, a strip of neighbouring columns at a time (softmax_columns.h), or, where there are too few
+// to fill vectors, copies of them as rows. Rows of only -infinity give NaN, as in PyTorch. Bytes
+// moved: each operand and the result once.
 #include <cstring>
 
 #include "kernels/bias_softmax.h"
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/row_math.h"
+#include "kernels/cpu/softmax_columns.h"
 #include "kernels/iteration.h"
 
 namespace ortmodule {
@@ -131,85 +132,82 @@ struct LogSoftmaxGradRow {
   }
 };
 
-// --- along an axis that is not the last one: rows are gathered from a strip of columns
-// ------------
-constexpr int64_t kStrip = 16;
-
-// Copies `columns` neighbouring columns of an [n, inner] plane to rows of n, or back.
-template <class T>
-void gather_strip(const T* plane, int64_t n, int64_t inner, int64_t columns, T* rows) {
-  for (int64_t j = 0; j < n; ++j)
-    for (int64_t c = 0; c < columns; ++c) rows[c * n + j] = plane[j * inner + c];
-}
-template <class T>
-void scatter_strip(const T* rows, int64_t n, int64_t inner, int64_t columns, T* plane) {
-  for (int64_t j = 0; j < n; ++j)
-    for (int64_t c = 0; c < columns; ++c) plane[j * inner + c] = rows[c * n + j];
-}
-
-// Strips of all operands, in as many tasks as the workspace has room for.
-constexpr int64_t kStripTasks = 16;
-
+// --- along an axis that is not the last one ------------------------------------------------------
 AxisSplit axis_split(const StepFacts& facts) {
   return split_at(facts.outputs[0].layout.sizes, facts.node().attrs.integer("axis", -1));
 }
 
-// How the columns of a tensor are cut: `width` neighbours in a strip, the last one maybe fewer.
-struct Strips {
-  int64_t width, per_plane, count, tasks;
+// Whether the columns of a plane are too few for vectors, so that they are copied to rows.
+bool is_narrow(const AxisSplit& split) { return split.inner < kLeastColumns; }
 
-  explicit Strips(const AxisSplit& split)
-      : width(std::min(kStrip, split.inner)),
-        per_plane(width > 0 ? ceil_div(split.inner, width) : 0),
-        count(split.outer * per_plane),
-        tasks(std::min(kStripTasks, count)) {}
-};
+// Copies the columns of an [n, inner] plane to rows of n, or back.
+template <class T>
+void gather_columns(const T* plane, int64_t n, int64_t inner, T* rows) {
+  for (int64_t j = 0; j < n; ++j)
+    for (int64_t c = 0; c < inner; ++c) rows[c * n + j] = plane[j * inner + c];
+}
+template <class T>
+void scatter_columns(const T* rows, int64_t n, int64_t inner, T* plane) {
+  for (int64_t j = 0; j < n; ++j)
+    for (int64_t c = 0; c < inner; ++c) plane[j * inner + c] = rows[c * n + j];
+}
 
-size_t strip_bytes(const StepFacts& facts) {
+// Narrow planes are copied in as many tasks as the workspace has room for.
+int64_t plane_tasks(const AxisSplit& split) { return std::min<int64_t>(16, split.outer); }
+
+size_t plane_bytes(const StepFacts& facts) {
   const AxisSplit split = axis_split(facts);
-  if (split.inner == 1) return 0;
-  const Strips strips(split);
-  const size_t rows = static_cast<size_t>(strips.tasks * strips.width * split.axis);
-  return rows * facts.inputs.size() * size_of(facts.inputs[0].dtype);
+  if (split.inner == 1 || !is_narrow(split)) return 0;
+  const size_t elements = static_cast<size_t>(plane_tasks(split) * split.inner * split.axis);
+  return elements * facts.inputs.size() * size_of(facts.inputs[0].dtype);
 }
 
 template <class T, class Row>
-void run_strips(const KernelArgs& args, const AxisSplit& split, const Row& row) {
-  const size_t operands = args.in.size();
-  const Strips strips(split);
-  const int64_t tasks = strips.tasks, row_elements = strips.width * split.axis;
+void run_narrow_planes(const KernelArgs& args, const AxisSplit& split, const Row& row) {
+  const int64_t operands = static_cast<int64_t>(args.in.size());
+  const int64_t tasks = plane_tasks(split), plane = split.inner * split.axis;
   auto run_task = [&](int64_t task) {
-    T* rows =
-        static_cast<T*>(args.workspace) + task * static_cast<int64_t>(operands) * row_elements;
-    T* operand_rows[2] = {rows, rows + static_cast<int64_t>(operands - 1) * row_elements};
-    for (int64_t item = task; item < strips.count; item += tasks) {
-      const int64_t column = item % strips.per_plane * strips.width;
-      // At most a constant, for which the compiler unrolls the copies.
-      const int64_t columns = std::min(kStrip, split.inner - column);
-      const int64_t at = item / strips.per_plane * split.axis * split.inner + column;
-      for (size_t k = 0; k < operands; ++k)
-        gather_strip(args.in[k].template as<T>() + at, split.axis, split.inner, columns,
-                     operand_rows[k]);
-      for (int64_t c = 0; c < columns; ++c)
+    T* rows = static_cast<T*>(args.workspace) + task * operands * plane;
+    T* operand_rows[2] = {rows, rows + (operands - 1) * plane};
+    for (int64_t item = task; item < split.outer; item += tasks) {
+      for (size_t k = 0; k < args.in.size(); ++k)
+        gather_columns(args.in[k].template as<T>() + item * plane, split.axis, split.inner,
+                       operand_rows[k]);
+      for (int64_t c = 0; c < split.inner; ++c)
         row(operand_rows[0] + c * split.axis, operand_rows[1] + c * split.axis,
             operand_rows[0] + c * split.axis);
-      scatter_strip(operand_rows[0], split.axis, split.inner, columns,
-                    args.out[0].template as<T>() + at);
+      scatter_columns(operand_rows[0], split.axis, split.inner,
+                      args.out[0].template as<T>() + item * plane);
     }
   };
-  const int64_t per_task = split.axis * split.inner * split.outer / tasks;
+  const int64_t per_task = plane * split.outer / tasks;
   parallel_ranges(args.context, tasks, grain_for(per_task), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) run_task(task);
   });
 }
 
-// Row functions of one or two operands, over any axis. row(first, second, out); `second` is the
-// last operand, which is the first one if there is only one.
+// columns(strip, first, second, out), where `second` is the last operand.
+template <class T, class Columns>
+void run_column_strips(const KernelArgs& args, const AxisSplit& split, const Columns& columns) {
+  const int64_t width = columns_together(split.axis), per_plane = ceil_div(split.inner, width);
+  const T* first = args.in.front().template as<T>();
+  const T* second = args.in.back().template as<T>();
+  T* out = args.out[0].template as<T>();
+  parallel_ranges(args.context, split.outer * per_plane, grain_for(split.axis * width),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t item = begin; item < end; ++item) {
+                      const int64_t column = item % per_plane * width;
+                      const int64_t at = item / per_plane * split.axis * split.inner + column;
+                      const int64_t count = std::min(width, split.inner - column);
+                      columns({split.axis, split.inner, count}, first + at, second + at, out + at);
+                    }
+                  });
+}
+
+// Row functions of one or two operands along the last axis. row(first, second, out); `second` is
+// the last operand, which is the first one if there is only one.
 template <class T, class Row>
-void run_rows(const KernelArgs& args, const Row& row) {
-  const AxisSplit split = axis_split(args.facts);
-  if (split.outer * split.axis * split.inner == 0) return;
-  if (split.inner != 1) return run_strips<T>(args, split, row);
+void run_rows(const KernelArgs& args, const AxisSplit& split, const Row& row) {
   const T* first = args.in.front().template as<T>();
   const T* second = args.in.back().template as<T>();
   T* out = args.out[0].template as<T>();
@@ -220,19 +218,30 @@ void run_rows(const KernelArgs& args, const Row& row) {
                   });
 }
 
-template <template <class> class Row>
+template <class T, class Row, class Columns>
+void run_axis(const KernelArgs& args, const Row& row, const Columns& columns) {
+  const AxisSplit split = axis_split(args.facts);
+  if (split.outer * split.axis * split.inner == 0) return;
+  if (split.inner == 1) return run_rows<T>(args, split, row);
+  if (is_narrow(split)) return run_narrow_planes<T>(args, split, row);
+  run_column_strips<T>(args, split, columns);
+}
+
+template <template <class> class Row, template <class> class Columns>
 void run_forward(const KernelArgs& args) {
   const int64_t n = axis_split(args.facts).axis;
   dispatch_float(args.in[0].dtype, [&]<class T> {
-    run_rows<T>(args, [n](const T* x, const T*, T* y) { Row<T>::run(x, y, n); });
+    run_axis<T>(
+        args, [n](const T* x, const T*, T* y) { Row<T>::run(x, y, n); }, Columns<T>::run);
   });
 }
 
-template <template <class> class Row>
+template <template <class> class Row, template <class> class Columns>
 void run_backward(const KernelArgs& args) {
   const int64_t n = axis_split(args.facts).axis;
   dispatch_float(args.in[0].dtype, [&]<class T> {
-    run_rows<T>(args, [n](const T* dy, const T* y, T* dx) { Row<T>::run(dy, y, dx, n); });
+    run_axis<T>(
+        args, [n](const T* dy, const T* y, T* dx) { Row<T>::run(dy, y, dx, n); }, Columns<T>::run);
   });
 }
 
@@ -288,26 +297,26 @@ void run_bias_softmax(const KernelArgs& args) {
 REGISTER_CPU_KERNEL({.op = "Softmax",
                      .name = "softmax_cpu",
                      .dtypes = kAllFloats,
-                     .run = run_forward<SoftmaxRow>,
-                     .workspace_bytes = strip_bytes,
+                     .run = run_forward<SoftmaxRow, SoftmaxColumns>,
+                     .workspace_bytes = plane_bytes,
                      .inplace = true});
 REGISTER_CPU_KERNEL({.op = "LogSoftmax",
                      .name = "log_softmax_cpu",
                      .dtypes = kAllFloats,
-                     .run = run_forward<LogSoftmaxRow>,
-                     .workspace_bytes = strip_bytes,
+                     .run = run_forward<LogSoftmaxRow, LogSoftmaxColumns>,
+                     .workspace_bytes = plane_bytes,
                      .inplace = true});
 REGISTER_CPU_KERNEL({.op = "SoftmaxGrad",
                      .name = "softmax_grad_cpu",
                      .dtypes = kAllFloats,
-                     .run = run_backward<SoftmaxGradRow>,
-                     .workspace_bytes = strip_bytes,
+                     .run = run_backward<SoftmaxGradRow, SoftmaxGradColumns>,
+                     .workspace_bytes = plane_bytes,
                      .inplace = true});
 REGISTER_CPU_KERNEL({.op = "LogSoftmaxGrad",
                      .name = "log_softmax_grad_cpu",
                      .dtypes = kAllFloats,
-                     .run = run_backward<LogSoftmaxGradRow>,
-                     .workspace_bytes = strip_bytes,
+                     .run = run_backward<LogSoftmaxGradRow, LogSoftmaxGradColumns>,
+                     .workspace_bytes = plane_bytes,
                      .inplace = true});
 REGISTER_CPU_KERNEL({.op = "BiasSoftmax",
                      .name = "bias_softmax_cpu",
