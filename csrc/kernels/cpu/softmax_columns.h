@@ -163,7 +163,6 @@ struct LogSoftmaxGradColumns {
   using C = ComputeOf<T>;
   static void run(const ColumnStrip& s, const T* dy, const T* y, T* dx) {
     C sum[kMostColumns], dy_buffer[kMostColumns], power[kMostColumns];
-    const C zeros[kMostColumns] = {};
     ColumnTotals<C> totals(s.count);
     for (int64_t j = 0; j < s.n; ++j) {
       const C* a = computed_row(dy + j * s.stride, s.count, dy_buffer);
@@ -174,7 +173,7 @@ struct LogSoftmaxGradColumns {
     for (int64_t j = 0; j < s.n; ++j) {
       const C* a = computed_row(dy + j * s.stride, s.count, dy_buffer);
       const C* values = computed_row(y + j * s.stride, s.count, power);
-      exp_of_columns(s.count, values, zeros, power);
+      row_exp(s.count, values, C(0), power);
       C* out = writable_row(dx + j * s.stride, dy_buffer);
       ORTM_SIMD
       for (int64_t c = 0; c < s.count; ++c) out[c] = a[c] - power[c] * sum[c];

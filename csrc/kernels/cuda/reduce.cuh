@@ -29,6 +29,35 @@ struct MinOp {
   }
 };
 
+/// Additions of a thread between two carries to the partial result.
+inline constexpr int kRun = 16;
+
+/// A thread's result: kRun additions in C at most, then one in Partial.
+template <class Op>
+class Accumulator {
+ public:
+  __device__ __forceinline__ void add(typename Op::C x) { recent_ = Op::add(recent_, x); }
+  /// After `count` additions, a divisor of kRun.
+  __device__ __forceinline__ void tick(int count) {
+    count_ += count;
+    if (count_ == kRun) carry();
+  }
+  __device__ __forceinline__ typename Op::Partial result() {
+    carry();
+    return total_;
+  }
+
+ private:
+  __device__ __forceinline__ void carry() {
+    total_ = Op::combine(total_, static_cast<typename Op::Partial>(recent_));
+    recent_ = static_cast<typename Op::C>(Op::start());
+    count_ = 0;
+  }
+  typename Op::C recent_ = static_cast<typename Op::C>(Op::start());
+  typename Op::Partial total_ = Op::start();
+  int count_ = 0;
+};
+
 /// __shfl_xor_sync for any trivially copyable type of whole 4-byte words.
 template <class T>
 __device__ __forceinline__ T shuffle_xor(T value, int lane_mask) {

@@ -19,8 +19,6 @@
 namespace ortmodule::cuda {
 
 inline constexpr int kReduceThreads = 256;
-/// Additions of a thread between two carries to the partial result.
-inline constexpr int kRun = 16;
 
 /// Element offsets of positions in row-major order of some of x's dimensions.
 struct ReduceSpace {
@@ -151,32 +149,6 @@ struct CombinePartials {
   __device__ __forceinline__ Partial operator()(Partial a, Partial b) const {
     return Op::combine(a, b);
   }
-};
-
-/// A thread's result: kRun additions in C at most, then one in Partial.
-template <class Op>
-class Accumulator {
- public:
-  __device__ __forceinline__ void add(typename Op::C x) { recent_ = Op::add(recent_, x); }
-  /// After `count` additions, a divisor of kRun.
-  __device__ __forceinline__ void tick(int count) {
-    count_ += count;
-    if (count_ == kRun) carry();
-  }
-  __device__ __forceinline__ typename Op::Partial result() {
-    carry();
-    return total_;
-  }
-
- private:
-  __device__ __forceinline__ void carry() {
-    total_ = Op::combine(total_, static_cast<typename Op::Partial>(recent_));
-    recent_ = static_cast<typename Op::C>(Op::start());
-    count_ = 0;
-  }
-  typename Op::C recent_ = static_cast<typename Op::C>(Op::start());
-  typename Op::Partial total_ = Op::start();
-  int count_ = 0;
 };
 
 // --- innermost dimension reduced -----------------------------------------------------------------

@@ -5,7 +5,7 @@
 // Method: a group of lanes or a block per row. Rows that fit are kept in shared memory, in the
 // computation type, so that global memory is read once; longer ones are read again. Along an axis
 // that is not the last one with many columns behind it, each thread takes a column, so that reads
-// of a warp follow one another. A lane's sums continue in double after 32 additions, and so do
+// of a warp follow one another. A lane's sums continue in double after kRun additions, and so do
 // those of lanes. Rows of only -infinity give NaN, as in PyTorch. Bytes moved: each operand and the
 // result once.
 #include <algorithm>
@@ -150,29 +150,14 @@ class Row {
   int64_t row_, count_, base_;
 };
 
-// The sum of a lane: in C for at most 32 terms, since a lane may have a whole column to add up, and
-// then in double.
-template <class C>
-class LaneSum {
- public:
-  __device__ __forceinline__ void add(C term) { recent_ += term; }
-  /// Call after each run of kEach terms.
-  __device__ __forceinline__ void end_run() {
-    if (++runs_ % (32 / kEach) == 0) carry();
-  }
-  __device__ __forceinline__ double finish() {
-    carry();
-    return total_;
-  }
-
- private:
-  __device__ __forceinline__ void carry() {
-    total_ += static_cast<double>(recent_);
-    recent_ = 0;
-  }
-  double total_ = 0;
-  C recent_ = 0;
-  int runs_ = 0;
+// Of an Accumulator, which a lane needs that has a whole column to add up.
+template <class Computed>
+struct LaneSum {
+  using C = Computed;
+  using Partial = double;
+  __device__ __forceinline__ static double start() { return 0; }
+  __device__ __forceinline__ static C add(C a, C b) { return a + b; }
+  __device__ __forceinline__ static double combine(double a, double b) { return a + b; }
 };
 
 template <class T, class Source, bool log>
@@ -188,14 +173,14 @@ __global__ __launch_bounds__(kMostThreads) void softmax_cuda(ORTM_GRID_CONSTANT(
       if (e < count) max = MaxOp()(max, values[e]);
   });
   max = row_reduce(max, MaxOp(), shape.lanes, reinterpret_cast<C*>(scratch));
-  LaneSum<C> part;
+  Accumulator<LaneSum<C>> part;
   row.pass(false, [&](const C(&values)[kEach], int64_t, int count) {
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
       if (e < count) part.add(fast_exp(values[e] - max));
-    part.end_run();
+    part.tick(kEach);
   });
-  const double sum = row_reduce(part.finish(), AddOp(), shape.lanes, scratch);
+  const double sum = row_reduce(part.result(), AddOp(), shape.lanes, scratch);
   const C factor = static_cast<C>(log ? std::log(sum) : 1.0 / sum);
   row.pass(false, [&](C(&values)[kEach], int64_t at, int count) {
 #pragma unroll
@@ -213,16 +198,16 @@ __global__ __launch_bounds__(kMostThreads) void softmax_grad_cuda(ORTM_GRID_CONS
   using C = ComputeOf<T>;
   ORTM_DYNAMIC_SHARED(double, scratch);
   const Row<T, Plain<T>> row(shape, dy, reinterpret_cast<C*>(scratch + kWarp));
-  LaneSum<C> part;
+  Accumulator<LaneSum<C>> part;
   row.pass(true, [&](const C(&values)[kEach], int64_t at, int count) {
     C other[kEach];
     if constexpr (!log) row.load(y, other, at, count);
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
       if (e < count) part.add(log ? values[e] : values[e] * other[e]);
-    part.end_run();
+    part.tick(kEach);
   });
-  const C sum = static_cast<C>(row_reduce(part.finish(), AddOp(), shape.lanes, scratch));
+  const C sum = static_cast<C>(row_reduce(part.result(), AddOp(), shape.lanes, scratch));
   row.pass(false, [&](C(&values)[kEach], int64_t at, int count) {
     C other[kEach];
     row.load(y, other, at, count);
