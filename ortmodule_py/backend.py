@@ -272,6 +272,7 @@ class Compiler:
         options = _C.PieceOptions()
         options.device = str(device)
         options.emulate_cuda = self.options.emulate_cuda
+        options.cuda_graph = self.options.cuda_graph
         options.training = training
         options.verify = self.options.verify
         options.fuel = self.options.fuel

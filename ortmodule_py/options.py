@@ -14,6 +14,8 @@ from .devices import EMULATION, check_emulation
 from .machine_rates import check_machine_rates
 from .memory_options import MemoryRequest
 
+CUDA_GRAPH = "ORTMODULE_CUDA_GRAPH"
+
 
 class LogLevel(enum.IntEnum):
     """How much ORTModule says, from everything to nothing but fatal errors.
@@ -185,6 +187,8 @@ class EngineOptions:
     memory: MemoryRequest = field(default_factory=MemoryRequest)
     emulate_cuda: bool = False
     """Tensors on the CPU run through the CUDA kernels, compiled for the host (developer builds)."""
+    cuda_graph: bool = False
+    """Steps on a GPU are recorded as CUDA graphs and replayed."""
 
     @classmethod
     def from_environment(cls, memory_budget: str | int | float | None = None) -> EngineOptions:
@@ -199,7 +203,13 @@ class EngineOptions:
             fuel=_count("ORTMODULE_FUEL", "the number of rewrites", -1),
             print_memory_stats=_flag("ORTMODULE_PRINT_MEMORY_STATS"),
             emulate_cuda=_flag(EMULATION),
+            cuda_graph=_flag(CUDA_GRAPH),
         )
+        if options.cuda_graph and options.memory.budget is not None:
+            raise ValueError(
+                f"[{CUDA_GRAPH}] graphs keep their memory between steps, which a memory budget does not "
+                "count, but found both; unset one of them"
+            )
         if options.emulate_cuda:
             check_emulation()
         rng = os.environ.get("ORTMODULE_RNG", "").strip().lower() or "philox"

@@ -46,6 +46,9 @@ class RunReport:
     device_peak_bytes: int
     """On GPUs the most that torch's allocator has given out at once since its counter was reset,
     parameters and all, summed over the GPUs; 0 on the CPU."""
+    cuda_graphs: dict[str, Any]
+    """With ORTMODULE_CUDA_GRAPH=1: plans `recorded` as graphs, runs that `replayed` one, runs that were
+    `in_flight` beside another one and ran step by step, and why plans were `refused`. Else empty."""
     nondeterministic_kernels: list[str]
     """Kernels of the last plans, or operators of torch's, whose results may differ from run to run."""
 
@@ -86,6 +89,7 @@ class RunReport:
             stages_ms=stages,
             devices=devices,
             device_peak_bytes=sum(map(_device_peak_bytes, devices)),
+            cuda_graphs=_graphs(facts),
             nondeterministic_kernels=sorted(
                 {name for fact in facts for name in fact.get("nondeterministic_kernels", ())}
             ),
@@ -100,6 +104,17 @@ def _step_peak(peaks: list[int], facts: list[dict[str, Any]], runs: list[int]) -
     ]
     gradients = [f.get("gradient_bytes", 0) for f in facts]
     return peak_of(plans, gradients_in_turn(runs, gradients))
+
+
+def _graphs(facts: list[dict[str, Any]]) -> dict[str, Any]:
+    asked = [fact for fact in facts if "graphs_recorded" in fact]
+    if not asked:
+        return {}
+    counts: dict[str, Any] = {
+        name: sum(fact[f"graphs_{name}"] for fact in asked)
+        for name in ("recorded", "replayed", "in_flight")
+    }
+    return counts | {"refused": sorted({why for f in asked for why in f["graphs_refused"]})}
 
 
 def _device_peak_bytes(device: str) -> int:

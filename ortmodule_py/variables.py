@@ -131,6 +131,13 @@ VARIABLES: tuple[Variable, ...] = (
         "seconds",
     ),
     _new(
+        "CUDA_GRAPH",
+        "0, 1",
+        "0",
+        "replay steps as CUDA graphs, for models whose time is that of launching; costs copies of what "
+        "goes in and out",
+    ),
+    _new(
         "CUDA_EMULATION",
         "0, 1",
         "0",

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "bindings/engine.h"
+#include "bindings/graph_replay.h"
 #include "bindings/topics.h"
 #include "ir/text.h"
 #include "optimizer/pipeline.h"
@@ -116,6 +117,13 @@ py::dict facts(CompiledPiece& piece) {
   result["backwards"] = runs.backwards;
   result["planned_peak_bytes"] = runs.planned_peak_bytes;
   result["measured_peak_bytes"] = runs.measured_peak_bytes;
+  if (GraphReplay* graphs = piece.graphs()) {
+    const GraphCounts counts = graphs->counts();
+    result["graphs_recorded"] = counts.recorded;
+    result["graphs_replayed"] = counts.replayed;
+    result["graphs_in_flight"] = counts.in_flight;
+    result["graphs_refused"] = counts.refusals;
+  }
   if (const auto entry = piece.last_plan()) {
     result["nondeterministic_kernels"] = nondeterministic_kernels(*entry->program.plan);
     result["exact"] = entry->program.plan->exact;
@@ -134,6 +142,13 @@ py::dict facts(CompiledPiece& piece) {
     result["ranges"] = entry->program.plan->ranges;
   }
   return result;
+}
+
+std::vector<std::string> take_warnings(CompiledPiece& piece) {
+  std::vector<std::string> warnings = piece.session().take_warnings();
+  if (GraphReplay* graphs = piece.graphs())
+    std::ranges::move(graphs->take_warnings(), std::back_inserter(warnings));
+  return warnings;
 }
 
 /// What the last forward ran, with the nodes that its plan recomputes; before any, without them.
@@ -222,6 +237,7 @@ void init_session(py::module_& m) {
           },
           "Where the tensors are: 'cpu' or 'cuda:<index>'.")
       .def_readwrite("emulate_cuda", &PieceOptions::emulate_cuda)
+      .def_readwrite("cuda_graph", &PieceOptions::cuda_graph)
       .def_readwrite("training", &PieceOptions::training)
       .def_readwrite("verify", &PieceOptions::verify)
       .def_readwrite("disabled_passes", &PieceOptions::disabled_passes)
@@ -248,9 +264,8 @@ void init_session(py::module_& m) {
            "Here and below: for the first shapes, or with `last` for those of the last forward.")
       .def("timeline", &timeline, py::arg("optimized"), py::arg("last") = false,
            "Storages of the step with their first and last step.")
-      .def(
-          "take_warnings", [](CompiledPiece& piece) { return piece.session().take_warnings(); },
-          "What was said about the memory of new shapes since the last call.")
+      .def("take_warnings", &take_warnings,
+           "What was said about the memory of new shapes, and about graphs, since the last call.")
       .def(
           "leave_to_others",
           [](CompiledPiece& piece, int64_t bytes, bool lenient, double growth) {

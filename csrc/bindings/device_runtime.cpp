@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "bindings/host_recorder.h"
+
 namespace ortmodule::bindings {
 namespace {
 
@@ -23,14 +25,41 @@ class CpuRuntime : public DeviceRuntime {
   // Asked each time, so that an allocator installed later (a counting one) sees every block.
   c10::Allocator* torch_allocator() const override { return c10::GetCPUAllocator(); }
 
-  void fill(KernelContext& context) const override { context.parallel_for = torch_parallel_for(); }
+  Buffer allocate(int64_t bytes) const override {
+    if (HostRecorder* recorder = HostRecorder::current()) return recorder->allocate(bytes);
+    return DeviceRuntime::allocate(bytes);
+  }
+
+  void fill(KernelContext& context) const override {
+    context.parallel_for = torch_parallel_for();
+    if (HostRecorder* recorder = HostRecorder::current()) context.log = recorder->log();
+  }
 
   DrawnSeed draw_seed() const override {
+    DrawnSeed drawn;
+    HostRecorder* recorder = HostRecorder::current();
+    if (!recorder) {
+      drawn.seed.value = random64();
+      return drawn;
+    }
+    // As in a CUDA graph: the key lies in memory, anew with each replay.
+    drawn.memory = recorder->allocate(sizeof(uint64_t));
+    auto* key = static_cast<uint64_t*>(drawn.memory.data());
+    recorder->draw_into(key, random64);
+    drawn.seed.pointer = key;
+    return drawn;
+  }
+
+  std::unique_ptr<StepRecorder> step_recorder() const override {
+    if (kernels() == Device::CPU) return nullptr;
+    return std::make_unique<HostRecorder>();
+  }
+
+ private:
+  static uint64_t random64() {
     auto generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
-    DrawnSeed drawn;
-    drawn.seed.value = at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
-    return drawn;
+    return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
   }
 };
 
@@ -49,8 +78,10 @@ bool has_cuda_emulation() {
 
 ParallelFor torch_parallel_for() { return &parallel_for_at; }
 
-Buffer DeviceRuntime::TorchAllocator::allocate(int64_t bytes) {
-  return allocate_from(*runtime_.torch_allocator(), bytes);
+Buffer DeviceRuntime::TorchAllocator::allocate(int64_t bytes) { return runtime_.allocate(bytes); }
+
+Buffer DeviceRuntime::allocate(int64_t bytes) const {
+  return allocate_from(*torch_allocator(), bytes);
 }
 
 Buffer allocate_from(c10::Allocator& allocator, int64_t bytes) {

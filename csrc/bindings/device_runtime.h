@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "bindings/step_recorder.h"
 #include "kernels/aten/engine_device.h"
 #include "kernels/kernel.h"
 
@@ -38,6 +39,8 @@ class DeviceRuntime {
   Allocator& allocator() { return allocator_; }
 
   virtual c10::Allocator* torch_allocator() const = 0;
+  /// A block of at least `bytes` bytes for the engine.
+  virtual Buffer allocate(int64_t bytes) const;
   /// Fills in what the calling thread runs steps with, the seed excepted: torch's current stream,
   /// its handles and flags. The device must be current.
   virtual void fill(KernelContext& context) const = 0;
@@ -47,6 +50,8 @@ class DeviceRuntime {
   virtual bool present() const { return true; }
   /// Whether the current stream is being captured as a CUDA graph.
   virtual bool capturing() const { return false; }
+  /// What records the steps of a piece; null if the device cannot replay steps.
+  virtual std::unique_ptr<StepRecorder> step_recorder() const { return nullptr; }
 
  private:
   class TorchAllocator : public Allocator {

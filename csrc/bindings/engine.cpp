@@ -4,7 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -15,6 +14,8 @@
 #include <mutex>
 #include <utility>
 
+#include "bindings/run_state.h"
+#include "bindings/tensor_layout.h"
 #include "kernels/aten/allocation_counter.h"
 #include "ops/differentiated.h"
 #include "plan/retained_peak.h"
@@ -24,32 +25,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-/// A forward run between forward and backward; shared by the chained autograd nodes of its ranges.
-struct RunState : torch::CustomClassHolder {
-  RunState(std::shared_ptr<CompiledPiece> owner_, std::shared_ptr<PlanEntry> entry_)
-      : owner(std::move(owner_)),
-        piece(*owner),
-        entry(std::move(entry_)),
-        frame(entry->program, piece.runtime().allocator()) {}
-
-  const Plan& plan() const { return *entry->program.plan; }
-
-  std::shared_ptr<CompiledPiece> owner;  // backward may outlive the module
-  CompiledPiece& piece;
-  std::shared_ptr<PlanEntry> entry;
-  Frame frame;
-  std::vector<at::Tensor> tensors;    // arguments by graph input; only those in use
-  std::vector<at::Tensor> outputs;    // filled by forward
-  std::vector<at::Tensor> held;       // saved arguments, outputs and gradients during backward
-  const Program* backward = nullptr;  // chosen when the first range runs
-  DrawnSeed seed;
-  int64_t planned_peak_bytes = 0;  // of the backward passes so far
-  bool begun = false;              // by a pass that does not keep what it reads
-  bool consumed = false;           // that pass has run to its end
-  std::mutex running;              // two threads may call backward of one forward
-  int pass = -1;                   // graph task whose ranges the frame serves
-};
 
 using StatePtr = c10::intrusive_ptr<RunState>;
 
@@ -61,27 +36,6 @@ struct EngineGuards {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
-
-/// A copy of `x` with that layout, in which an expanded dim lies once.
-at::Tensor copied(const at::Tensor& x, const Layout& layout) {
-  const at::Tensor copy = at::empty_strided(layout.sizes, layout.strides, x.options());
-  at::Tensor to = copy, from = x;
-  for (size_t d = 0; d < layout.sizes.size(); ++d) {
-    if (layout.sizes[d] <= 1 || layout.strides[d] != 0) continue;
-    to = to.narrow(static_cast<int64_t>(d), 0, 1);
-    from = from.narrow(static_cast<int64_t>(d), 0, 1);
-  }
-  to.copy_(from);
-  return copy;
-}
-
-/// `x`, copied if it lies otherwise or is negated only by a bit.
-at::Tensor laid_out(const at::Tensor& x, const Layout& layout) {
-  bool lies_so = !x.is_neg();
-  for (size_t d = 0; d < layout.sizes.size(); ++d)
-    lies_so &= layout.sizes[d] == 1 || x.stride(static_cast<int64_t>(d)) == layout.strides[d];
-  return lies_so ? x : copied(x, layout);
-}
 
 KernelContext make_context(const RunState& state, LibraryMeter& meter) {
   KernelContext context;
@@ -99,28 +53,39 @@ void move_numbers(std::vector<at::Tensor>& tensors, c10::Device device) {
       tensor = at::scalar_tensor(tensor.item(), tensor.options().device(device));
 }
 
-void run_forward(RunState& state) {
-  const DeviceRuntime& runtime = state.piece.runtime();
-  const EngineGuards guards(runtime);
+/// Draws the run's seed and executes the steps of forward on what the frame is bound to.
+void launch_forward(RunState& state) {
   const Program& program = state.entry->program;
+  if (program.random) state.seed = state.piece.runtime().draw_seed();
+  AtenLibraryMeter meter;
+  KernelContext context = make_context(state, meter);
+  execute(program, state.frame, context, 0, state.plan().forward_steps, false);
+}
+
+void run_forward_step_by_step(RunState& state) {
   const Plan& plan = state.plan();
-  if (program.random) state.seed = runtime.draw_seed();
-  move_numbers(state.tensors, runtime.device());
   for (size_t b = 0; b < plan.buffers.size(); ++b)
     if (plan.buffers[b].kind == BufferKind::Argument)
       state.frame.bind(
           static_cast<int>(b),
           state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
-  AtenLibraryMeter meter;
-  KernelContext context = make_context(state, meter);
-  execute(program, state.frame, context, 0, plan.forward_steps, false);
-  for (int argument : plan.mutated_arguments)
-    state.tensors[static_cast<size_t>(argument)].unsafeGetTensorImpl()->bump_version();
+  launch_forward(state);
   for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
     const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
     Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
-    state.outputs.push_back(tensor_from(std::move(buffer), tensor.dtype, tensor.layout, runtime));
+    state.outputs.push_back(
+        tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime()));
   }
+}
+
+void run_forward(RunState& state) {
+  const EngineGuards guards(state.piece.runtime());
+  move_numbers(state.tensors, state.piece.runtime().device());
+  GraphReplay* graphs = state.piece.graphs();
+  if (!graphs || !graphs->forward(state, [&] { launch_forward(state); }))
+    run_forward_step_by_step(state);
+  for (int argument : state.plan().mutated_arguments)
+    state.tensors[static_cast<size_t>(argument)].unsafeGetTensorImpl()->bump_version();
 }
 
 /// What autograd gives back of a tensor that forward saved, as it was: hooks of
@@ -141,9 +106,12 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
   std::vector<bool> arrived = session.differentiable_outputs();
   for (size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && grads[k].defined();
   state.backward = &session.backward_program(*state.entry, arrived, keep);
+  GraphReplay* graphs = state.piece.graphs();
+  if (graphs) graphs->choose_backward(state, saved);
   state.frame.switch_to(*state.backward);
   const Plan& plan = *state.backward->plan;
   state.held.clear();
+  state.arrived.clear();
   auto bind_saved = [&](int buffer, int tensor) {
     const PlannedTensor& planned = state.plan().tensors[static_cast<size_t>(tensor)];
     state.held.push_back(as_saved(saved[state.held.size()], planned));
@@ -166,10 +134,12 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
                 "(is_grads_batched, vmap); compute them in a loop (vectorize=False), or set "
                 "ORTMODULE_BYPASS=1 to run the original module");
     const auto output = static_cast<size_t>(plan.output_tensors[static_cast<size_t>(input.index)]);
-    state.held.push_back(laid_out(grad.to(to_scalar_type(input.value->dtype)),
-                                  grad_output_layout(plan.tensors[output].layout)));
-    state.frame.bind(static_cast<int>(b), state.held.back().mutable_data_ptr());
+    state.arrived.emplace_back(static_cast<int>(b),
+                               laid_out(grad.to(to_scalar_type(input.value->dtype)),
+                                        grad_output_layout(plan.tensors[output].layout)));
+    state.frame.bind(static_cast<int>(b), state.arrived.back().second.mutable_data_ptr());
   }
+  if (graphs) graphs->stage_gradients(state);
 }
 
 /// Refuses a gradient that is asked of an output itself (`retain_grad`) and would come from another
@@ -273,11 +243,21 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
       state->begun = !keep;
     }
     const Program& program = *state->backward;
-    AtenLibraryMeter meter;
-    KernelContext context = make_context(*state, meter);
-    execute(program, state->frame, context, program.range_begin[static_cast<size_t>(range)],
-            program.range_begin[static_cast<size_t>(range) + 1], keep);
-    variable_list results = take_gradients(*state, *ctx);
+    const auto launch = [&] {
+      AtenLibraryMeter meter;
+      KernelContext context = make_context(*state, meter);
+      execute(program, state->frame, context, program.range_begin[static_cast<size_t>(range)],
+              program.range_begin[static_cast<size_t>(range) + 1], keep);
+    };
+    const std::vector<int64_t> arguments = ctx->saved_data["arguments"].toIntVector();
+    GraphReplay* graphs = state->piece.graphs();
+    std::optional<variable_list> gradients;
+    if (graphs) gradients = graphs->backward(*state, range, arguments, launch);
+    if (!gradients) {
+      launch();
+      gradients = take_gradients(*state, arguments);
+    }
+    variable_list results = results_of(*state, *ctx, *std::move(gradients));
     if (range + 1 == program.plan->ranges) finish(*state, keep);
     return results;
   }
@@ -291,25 +271,30 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     return next.function->input_metadata(next.input_nr).zeros_like();
   }
 
-  // Non-tensor arguments (state, range, arguments) come first and have no gradient.
-  static variable_list take_gradients(RunState& state, AutogradContext& ctx) {
-    const auto inputs = static_cast<size_t>(ctx.saved_data["inputs"].toInt());
-    const std::vector<int64_t> arguments = ctx.saved_data["arguments"].toIntVector();
-    variable_list results(3 + inputs);
+  /// By argument; undefined where none flows.
+  static variable_list take_gradients(RunState& state, const std::vector<int64_t>& arguments) {
+    variable_list gradients(arguments.size());
     const Plan& plan = *state.backward->plan;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const int gradient = state.backward->gradient_tensor[static_cast<size_t>(arguments[i])];
-      if (gradient < 0) {
-        results[3 + i] = zeros_for_hooks(i);
-        continue;
-      }
+      if (gradient < 0) continue;
       const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
       Buffer buffer =
           state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
-      results[3 + i] =
+      gradients[i] =
           tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime());
     }
-    if (arguments.size() < inputs) results.back() = empty_token(state);
+    return gradients;
+  }
+
+  // Non-tensor arguments (state, range, arguments) come first and have no gradient.
+  static variable_list results_of(const RunState& state, AutogradContext& ctx,
+                                  variable_list gradients) {
+    const auto inputs = static_cast<size_t>(ctx.saved_data["inputs"].toInt());
+    variable_list results(3 + inputs);
+    for (size_t i = 0; i < gradients.size(); ++i)
+      results[3 + i] = gradients[i].defined() ? std::move(gradients[i]) : zeros_for_hooks(i);
+    if (gradients.size() < inputs) results.back() = empty_token(state);
     return results;
   }
 
@@ -317,14 +302,17 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const Plan& plan = *state.backward->plan;
     state.planned_peak_bytes =
         std::max(state.planned_peak_bytes, keep ? retained_peak_bytes(plan) : plan.peak_bytes);
+    if (GraphReplay* graphs = state.piece.graphs(); graphs && !keep) graphs->finished(state);
     state.piece.finished(*state.entry, state.planned_peak_bytes, state.frame.peak_bytes(), true);
     state.held.clear();
+    state.arrived.clear();
     if (keep) {
       state.frame.hand_over();
       return;
     }
     state.consumed = true;
     state.frame.clear();
+    state.graph.lease.reset();
   }
 };
 
@@ -394,8 +382,12 @@ CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> consta
       constants_(std::move(constants)),
       runtime_(device_runtime(options.device, options.emulate_cuda)) {
   if (!runtime_.present()) return;
+  if (options.cuda_graph)
+    graphs_ = std::make_unique<GraphReplay>(runtime_, runtime_.step_recorder());
   for (at::Tensor& constant : constants_) constant = constant.to(runtime_.device());
 }
+
+CompiledPiece::~CompiledPiece() = default;
 
 void CompiledPiece::check(const at::Tensor& tensor, const Value& expected) const {
   ORTM_CHECK(tensor.scalar_type() == to_scalar_type(expected.dtype), "[forward] argument ",
@@ -466,7 +458,8 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
   const auto& gradients = state->plan().gradients;
   const bool any_flows = std::any_of(gradients.begin(), gradients.end(),
                                      [](const PlannedGradient& g) { return g.tensor >= 0; });
-  if (record_gradients && any_flows) {
+  state->records_gradients = record_gradients && any_flows;
+  if (state->records_gradients) {
     const at::AutoGradMode enabled(true);
     return record(state);
   }

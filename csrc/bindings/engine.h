@@ -13,6 +13,8 @@
 
 namespace ortmodule::bindings {
 
+class GraphReplay;
+
 DType to_dtype(at::ScalarType type);
 at::ScalarType to_scalar_type(DType dtype);
 
@@ -23,6 +25,7 @@ at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout,
 struct PieceOptions {
   c10::Device device{c10::kCPU};  // of every tensor of the piece
   bool emulate_cuda = false;      // CPU tensors through CUDA kernels compiled for the host
+  bool cuda_graph = false;        // replay steps as CUDA graphs
   bool training = true;
   bool verify = false;
   std::vector<std::string> disabled_passes;
@@ -49,6 +52,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
  public:
   CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
                 const PieceOptions& options);
+  ~CompiledPiece();
 
   /// Plans for tensors like these, of which only sizes and strides are looked at; then `run` of
   /// such tensors only follows the plan, which is returned and noted as the last one.
@@ -69,6 +73,8 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   void finished(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes, bool backward);
   const DeviceRuntime& runtime() const { return runtime_; }
   DeviceRuntime& runtime() { return runtime_; }
+  /// What replays steps as graphs; null where that was not asked for.
+  GraphReplay* graphs() { return graphs_.get(); }
 
  private:
   void check(const at::Tensor& tensor, const Value& expected) const;
@@ -79,6 +85,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   RunStatistics statistics_;
   std::shared_ptr<PlanEntry> last_plan_;
   DeviceRuntime& runtime_;
+  std::unique_ptr<GraphReplay> graphs_;
 };
 
 }  // namespace ortmodule::bindings

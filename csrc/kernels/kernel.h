@@ -77,6 +77,15 @@ using ParallelFor = void (*)(int64_t count, int64_t grain,
                              const std::function<void(int64_t begin, int64_t end)>& body);
 
 struct StepFacts;
+struct KernelArgs;
+
+/// Sees every call of a kernel, while steps are recorded where no device does that.
+class CallLog {
+ public:
+  virtual ~CallLog() = default;
+  /// `args` are as the kernel left them: results that it gave may be exchanged.
+  virtual void ran(void (*run)(const KernelArgs&), const KernelArgs& args) = 0;
+};
 
 /// Measures what the libraries of kernels labelled inexact allocate while such a step runs.
 class LibraryMeter {
@@ -103,6 +112,7 @@ struct KernelContext {
   bool allow_bfloat16_reduction = false;
   bool deterministic = false;  // torch.use_deterministic_algorithms
   LibraryMeter* meter = nullptr;
+  CallLog* log = nullptr;
 };
 
 /// Where an operand of a node inside a step comes from.

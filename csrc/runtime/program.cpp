@@ -140,6 +140,28 @@ void Frame::clear() {
   for (Buffer& buffer : owned_) buffer = Buffer();
 }
 
+FrameContent Frame::content() const {
+  FrameContent content{.held = {}, .live_bytes = live_bytes_, .peak_bytes = peak_bytes_};
+  for (size_t b = 0; b < owned_.size(); ++b)
+    if (owned_[b])
+      content.held.push_back({static_cast<int>(b), owned_[b].data(), owned_[b].bytes()});
+  return content;
+}
+
+void Frame::borrow(const FrameContent& content) {
+  clear();
+  for (const FrameContent::Held& held : content.held)
+    replace(held.buffer, Buffer(held.data, held.bytes, nullptr, [](void*) {}));
+  live_bytes_ = content.live_bytes;
+  peak_bytes_ = content.peak_bytes;
+}
+
+void Frame::replace(int buffer, Buffer memory) {
+  const auto b = static_cast<size_t>(buffer);
+  owned_[b] = std::move(memory);
+  base_[b] = owned_[b].data();
+}
+
 void execute(const Program& program, Frame& frame, KernelContext& context, int begin, int end,
              bool keep_saved) {
   const std::vector<PlannedBuffer>& buffers = program.plan->buffers;
@@ -165,13 +187,15 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
     for (Buffer& result : results) result = Buffer();
     const bool metered = step.inexact && context.meter;
     if (metered) context.meter->start();
-    step.run({*step.facts,
-              {views.data(), step.in.size()},
-              {views.data() + step.in.size(), step.out.size()},
-              workspace,
-              step.prepared,
-              context,
-              {results.data(), step.gives_results ? step.out.size() : 0}});
+    const KernelArgs args{*step.facts,
+                          {views.data(), step.in.size()},
+                          {views.data() + step.in.size(), step.out.size()},
+                          workspace,
+                          step.prepared,
+                          context,
+                          {results.data(), step.gives_results ? step.out.size() : 0}};
+    step.run(args);
+    if (context.log) context.log->ran(step.run, args);
     int64_t library_bytes = step.library_bytes;
     if (metered)
       library_bytes =

@@ -48,6 +48,18 @@ struct Program {
   bool random = false;               // a step draws from the run's Philox stream
 };
 
+/// Where the buffers of a run lie at one moment, and how many bytes they are.
+struct FrameContent {
+  struct Held {
+    int buffer = 0;
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+  std::vector<Held> held;
+  int64_t live_bytes = 0;
+  int64_t peak_bytes = 0;
+};
+
 /// The buffers of one forward run; lives until its backward has run.
 class Frame {
  public:
@@ -64,6 +76,14 @@ class Frame {
   void switch_to(const Program& program);
   /// Frees all that is still held.
   void clear();
+  /// What lies where.
+  FrameContent content() const;
+  /// Holds what `content` tells, which belongs to somebody else, instead of what it held.
+  void borrow(const FrameContent& content);
+  /// The address of a buffer that is held or bound.
+  void* address(int buffer) const { return base_[static_cast<size_t>(buffer)]; }
+  /// Puts memory of the frame's own in the place of what it holds.
+  void replace(int buffer, Buffer memory);
 
   /// Counts the gradients that were taken out as the caller's from now on.
   void hand_over();

@@ -27,7 +27,7 @@ from .operators import OPERATORS
 from .optimizers import OPTIMIZERS
 from .part import PART_SECONDS, Context, Part, Row, began
 from .speed import SPEED
-from .training import EXACTNESS, GRAPHS, PARITY, PRECISION
+from .training import EXACTNESS, GRAPHS, OWN_GRAPHS, PARITY, PRECISION
 
 PARTS: tuple[Part, ...] = (
     OPERATORS,
@@ -35,6 +35,7 @@ PARTS: tuple[Part, ...] = (
     PRECISION,
     EXACTNESS,
     GRAPHS,
+    OWN_GRAPHS,
     OPTIMIZERS,
     BUDGETS,
     SPEED,

@@ -10,6 +10,7 @@
 #include <deque>
 #include <mutex>
 
+#include "bindings/cuda/graph_recorder.h"
 #include "bindings/device_runtime.h"
 #include "kernels/aten/engine_device.h"
 #include "kernels/cuda/run_seed.h"
@@ -88,6 +89,10 @@ class CudaRuntime : public DeviceRuntime {
   bool capturing() const override {
     return present() &&
            c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  }
+
+  std::unique_ptr<StepRecorder> step_recorder() const override {
+    return cuda_graph_recorder(*this);
   }
 };
 

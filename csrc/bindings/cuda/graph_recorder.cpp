@@ -1,0 +1,117 @@
+#include "bindings/cuda/graph_recorder.h"
+
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <optional>
+
+#include "bindings/device_runtime.h"
+
+namespace ortmodule::bindings {
+namespace {
+
+/// The last work on a pool of memory that several graphs share.
+struct LastUse {
+  at::cuda::CUDAEvent event;
+  std::optional<c10::cuda::CUDAStream> stream;
+};
+
+class CudaGraph : public RecordedSteps {
+ public:
+  explicit CudaGraph(std::shared_ptr<LastUse> last_use) : last_use_(std::move(last_use)) {}
+  // Its memory may go to others at once. Happens where a plan is given up, not within a step.
+  ~CudaGraph() override {
+    if (last_use_->stream) last_use_->event.synchronize();
+  }
+
+  at::cuda::CUDAGraph& graph() { return graph_; }
+  void replay() override { graph_.replay(); }
+
+ private:
+  std::shared_ptr<LastUse> last_use_;
+  at::cuda::CUDAGraph graph_;
+};
+
+class CudaGraphRecorder : public StepRecorder {
+ public:
+  explicit CudaGraphRecorder(const DeviceRuntime& runtime)
+      : runtime_(runtime),
+        stream_(c10::cuda::getStreamFromPool(false, runtime.device().index())),
+        pool_(at::cuda::graph_pool_handle()) {}
+
+  std::unique_ptr<RecordedSteps> record(const std::function<void()>& launch) override {
+    auto recorded = std::make_unique<CudaGraph>(last_use_);
+    {
+      const c10::cuda::CUDAStreamGuard on(stream_);
+      // Library handles take their scratch for this stream now, outside of the graph's memory.
+      KernelContext context;
+      runtime_.fill(context);
+      // Other threads, a loader of data for one, may call what a capture forbids.
+      recorded->graph().capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+      try {
+        launch();
+      } catch (...) {
+        abandon(recorded->graph());
+        throw;
+      }
+      end(recorded->graph());
+    }
+    recorded->replay();
+    return recorded;
+  }
+
+  void join() override {
+    const c10::cuda::CUDAStream stream = current_stream();
+    if (last_use_->stream && *last_use_->stream != stream) last_use_->event.block(stream);
+  }
+
+  void note_use() override {
+    last_use_->stream = current_stream();
+    last_use_->event.record(*last_use_->stream);
+  }
+
+ private:
+  c10::cuda::CUDAStream current_stream() const {
+    return c10::cuda::getCurrentCUDAStream(runtime_.device().index());
+  }
+
+  /// A capture that steps made invalid ends with an error, after which torch's allocator would
+  /// still look for it.
+  void end(at::cuda::CUDAGraph& graph) {
+    try {
+      graph.capture_end();
+    } catch (const c10::Error&) {
+      cudaGetLastError();  // said by the exception
+      try {
+        c10::cuda::CUDACachingAllocator::endAllocateToPool(runtime_.device().index(), pool_);
+      } catch (const c10::Error&) {
+        // torch had ended it.
+      }
+      throw;
+    }
+  }
+
+  void abandon(at::cuda::CUDAGraph& graph) {
+    try {
+      end(graph);
+    } catch (const c10::Error&) {
+      // What `launch` threw says more.
+    }
+  }
+
+  const DeviceRuntime& runtime_;
+  c10::cuda::CUDAStream stream_;  // a capture may not be on the default stream
+  c10::MempoolId_t pool_;
+  std::shared_ptr<LastUse> last_use_ = std::make_shared<LastUse>();
+};
+
+}  // namespace
+
+std::unique_ptr<StepRecorder> cuda_graph_recorder(const DeviceRuntime& runtime) {
+  return std::make_unique<CudaGraphRecorder>(runtime);
+}
+
+}  // namespace ortmodule::bindings

@@ -1,0 +1,17 @@
+// Steps recorded as CUDA graphs, by torch's own graph objects.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "bindings/step_recorder.h"
+
+namespace ortmodule::bindings {
+
+class DeviceRuntime;
+
+/// A recorder for steps of the GPU of `runtime`, which must be there.
+std::unique_ptr<StepRecorder> cuda_graph_recorder(const DeviceRuntime& runtime);
+
+}  // namespace ortmodule::bindings

@@ -1,0 +1,363 @@
+#include "bindings/graph_replay.h"
+
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "bindings/run_state.h"
+#include "bindings/tensor_layout.h"
+
+namespace ortmodule::bindings {
+namespace {
+
+/// How often parameters may move, and how often a recorded forward may be followed by another
+/// backward pass than the plan's, before the plan runs step by step for good.
+constexpr int kMostMoves = 8;
+constexpr int kMostAttempts = 3;
+
+/// Memory of a recording in which a graph leaves a result; null if there is none.
+struct Place {
+  void* data = nullptr;
+  int64_t bytes = 0;
+  DType dtype = DType::Undefined;
+  Layout layout;
+};
+
+Place place_of(const PlannedTensor& tensor, const Buffer& buffer) {
+  return {buffer.data(), buffer.bytes(), tensor.dtype, tensor.layout};
+}
+
+/// The elements of a buffer in the order of their addresses.
+at::Tensor elements_at(void* data, int64_t bytes, DType dtype, const DeviceRuntime& runtime) {
+  const Layout flat{{bytes / static_cast<int64_t>(size_of(dtype))}, {1}, 0};
+  return tensor_from(Buffer(data, bytes, nullptr, [](void*) {}), dtype, flat, runtime);
+}
+
+/// Copies of what lies there, which are the caller's; undefined where nothing does. Few launches.
+std::vector<at::Tensor> copies_of(const std::vector<Place>& places, DeviceRuntime& runtime) {
+  std::vector<at::Tensor> copies, to, from;
+  for (const Place& place : places) {
+    if (place.dtype == DType::Undefined) {
+      copies.emplace_back();
+      continue;
+    }
+    Buffer memory = runtime.allocator().allocate(place.bytes);
+    if (place.bytes > 0) {
+      to.push_back(elements_at(memory.data(), place.bytes, place.dtype, runtime));
+      from.push_back(elements_at(place.data, place.bytes, place.dtype, runtime));
+    }
+    copies.push_back(tensor_from(std::move(memory), place.dtype, place.layout, runtime));
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  return copies;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+bool is_read_in_place(const Plan& plan, int input) {
+  return plan.graph->inputs()[static_cast<size_t>(input)].kind != InputKind::User;
+}
+
+}  // namespace
+
+/// Who holds the lease may touch it.
+struct Recording {
+  int runs = 0, moves = 0, attempts = 0;
+  bool refused = false;
+  bool complete = false;
+  std::unique_ptr<RecordedSteps> forward;
+  std::vector<std::unique_ptr<RecordedSteps>> ranges;
+  std::vector<const void*> addresses;  // by buffer: arguments as the graph reads them
+  std::vector<at::Tensor> staged;      // by buffer: copies of what comes in
+  std::vector<Place> outputs;
+  std::vector<Buffer> kept_outputs;           // those that backward reads, until it is recorded
+  std::vector<std::vector<Place>> gradients;  // by range and its inputs
+  FrameContent after_forward;
+  RunSeed seed;
+  int64_t peak_bytes = 0;
+
+  /// Ready to record anew.
+  void restart(const Plan& plan) {
+    complete = false;
+    forward.reset();
+    ranges.clear();
+    addresses.assign(plan.buffers.size(), nullptr);
+    staged.assign(plan.buffers.size(), at::Tensor());
+    outputs.clear();
+    kept_outputs.clear();
+    gradients.assign(static_cast<size_t>(plan.ranges), {});
+    after_forward = {};
+    seed = {};
+  }
+};
+
+GraphReplay::GraphReplay(DeviceRuntime& runtime, std::unique_ptr<StepRecorder> recorder)
+    : runtime_(runtime), recorder_(std::move(recorder)) {
+  if (!recorder_)
+    counts_.refusals.push_back(str("steps on ", runtime.device().str(), " are no CUDA graphs"));
+}
+
+GraphReplay::~GraphReplay() = default;
+
+std::shared_ptr<void> GraphReplay::lease() {
+  if (leased_->exchange(true)) return nullptr;
+  return {leased_.get(), [leased = leased_](void*) { *leased = false; }};
+}
+
+std::shared_ptr<Recording> GraphReplay::recording_of(const RunState& state) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Recording>& recording = recordings_[state.entry];
+  if (!recording) {
+    // Plans that the cache has given up.
+    std::erase_if(recordings_, [](const auto& known) { return known.first.expired(); });
+    recording = std::make_shared<Recording>();
+  }
+  return recording;
+}
+
+void GraphReplay::refuse(Recording& recording, const std::string& reason) {
+  recording.refused = true;
+  const std::lock_guard lock(mutex_);
+  if (std::ranges::find(counts_.refusals, reason) == counts_.refusals.end())
+    counts_.refusals.push_back(reason);
+}
+
+bool GraphReplay::forward(RunState& state, const std::function<void()>& launch) {
+  const bool trains = state.piece.session().training();
+  // Steps that a user's own graph takes up are launched one by one.
+  if (!recorder_ || trains != state.records_gradients || runtime_.capturing()) return false;
+  std::shared_ptr<void> lease = this->lease();
+  if (!lease) {
+    const std::lock_guard lock(mutex_);
+    ++counts_.in_flight;
+    return false;
+  }
+  const std::shared_ptr<Recording> recording = recording_of(state);
+  if (recording->refused) recording->restart(state.plan());  // by a backward pass: frees its graphs
+  if (recording->refused || recording->runs++ == 0) return false;
+  recorder_->join();
+  if (recording->complete) {
+    const Plan& plan = state.plan();
+    bool moved = false;
+    for (size_t b = 0; b < plan.buffers.size(); ++b) {
+      const PlannedBuffer& buffer = plan.buffers[b];
+      if (buffer.kind != BufferKind::Argument || !is_read_in_place(plan, buffer.index)) continue;
+      const at::Tensor& tensor = state.tensors[static_cast<size_t>(buffer.index)];
+      moved |= tensor.const_data_ptr() != recording->addresses[b];
+    }
+    if (moved) {
+      recording->complete = false;
+      if (++recording->moves > kMostMoves)
+        refuse(*recording, "parameters or buffers lie elsewhere from step to step");
+    }
+  } else if (recording->forward && ++recording->attempts > kMostAttempts) {
+    refuse(*recording, "a forward is not followed by one backward pass from all its outputs");
+  }
+  if (!recording->refused && !recording->complete) {
+    record_forward(state, *recording, launch);
+  } else if (recording->complete) {
+    replay_forward(state, *recording);
+  }
+  if (recording->refused) {
+    recording->restart(state.plan());
+    return false;
+  }
+  state.graph.recording = recording;
+  if (trains) state.graph.lease = std::move(lease);
+  return true;
+}
+
+void GraphReplay::record_forward(RunState& state, Recording& recording,
+                                 const std::function<void()>& launch) {
+  const Program& program = state.entry->program;
+  const Plan& plan = state.plan();
+  for (int argument : plan.mutated_arguments)
+    if (!is_read_in_place(plan, argument))
+      return refuse(recording, "an argument of the module is changed in place");
+  recording.restart(plan);
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const PlannedBuffer& buffer = plan.buffers[b];
+    if (buffer.kind != BufferKind::Argument) continue;
+    const auto input = static_cast<size_t>(buffer.index);
+    at::Tensor read = state.tensors[input];
+    if (!is_read_in_place(plan, buffer.index)) {
+      const auto tensor = static_cast<size_t>(program.argument_tensor[input]);
+      read = recording.staged[b] = copied(read, plan.tensors[tensor].layout);
+    }
+    recording.addresses[b] = read.const_data_ptr();
+    state.frame.bind(static_cast<int>(b), read.mutable_data_ptr());
+  }
+  try {
+    recording.forward = recorder_->record(launch);
+  } catch (const std::exception& error) {
+    state.frame.borrow({});
+    state.seed = {};
+    return refuse(recording, first_line(error.what()));
+  }
+  recording.seed = state.seed.seed;
+  for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
+    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
+    recording.kept_outputs.push_back(
+        state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer));
+    recording.outputs.push_back(place_of(tensor, recording.kept_outputs.back()));
+  }
+  recording.after_forward = state.frame.content();
+  state.graph.forward = GraphMode::Recorded;
+  give_outputs(state, recording);
+  for (size_t k = 0; k < recording.kept_outputs.size(); ++k)
+    if (std::ranges::find(plan.saved_outputs, static_cast<int>(k)) == plan.saved_outputs.end())
+      recording.kept_outputs[k] = Buffer();
+  recording.complete = !state.piece.session().training();
+  if (!recording.complete) return;
+  recording.peak_bytes = state.frame.peak_bytes();
+  const std::lock_guard lock(mutex_);
+  ++counts_.recorded;
+}
+
+void GraphReplay::replay_forward(RunState& state, Recording& recording) {
+  const Plan& plan = state.plan();
+  for (size_t b = 0; b < plan.buffers.size(); ++b)
+    if (plan.buffers[b].kind == BufferKind::Argument) {
+      if (recording.staged[b].defined())
+        copy_values(recording.staged[b], state.tensors[static_cast<size_t>(plan.buffers[b].index)]);
+      state.frame.bind(static_cast<int>(b), const_cast<void*>(recording.addresses[b]));
+    }
+  recording.forward->replay();
+  state.frame.borrow(recording.after_forward);
+  state.seed.seed = recording.seed;
+  state.graph.forward = GraphMode::Replayed;
+  give_outputs(state, recording);
+  const std::lock_guard lock(mutex_);
+  ++counts_.replayed;
+}
+
+void GraphReplay::give_outputs(RunState& state, Recording& recording) {
+  state.outputs = copies_of(recording.outputs, runtime_);
+  recorder_->note_use();
+  std::vector<const void*>& saved = state.graph.saved_addresses;
+  for (int argument : state.plan().saved_arguments)
+    saved.push_back(state.tensors[static_cast<size_t>(argument)].const_data_ptr());
+  for (int output : state.plan().saved_outputs)
+    saved.push_back(state.outputs[static_cast<size_t>(output)].const_data_ptr());
+}
+
+void GraphReplay::choose_backward(RunState& state, const std::vector<at::Tensor>& saved) {
+  GraphRun& run = state.graph;
+  run.backward = GraphMode::StepByStep;
+  if (run.forward == GraphMode::StepByStep) return;
+  bool as_left = saved.size() == run.saved_addresses.size();
+  for (size_t i = 0; as_left && i < saved.size(); ++i)
+    as_left = saved[i].defined() && saved[i].const_data_ptr() == run.saved_addresses[i];
+  // A part of the gradients, retain_graph and hooks on saved tensors run another program.
+  if (as_left && state.backward == &state.entry->program && !runtime_.capturing()) {
+    run.backward = run.forward;
+    return;
+  }
+  if (run.forward == GraphMode::Replayed) own_gradients(state);
+  run.forward = GraphMode::StepByStep;
+}
+
+/// What forward left of gradients becomes the caller's: it may not be the recording's.
+void GraphReplay::own_gradients(RunState& state) {
+  for (const FrameContent::Held& held : state.frame.content().held) {
+    if (state.plan().buffers[static_cast<size_t>(held.buffer)].kind != BufferKind::Gradient)
+      continue;
+    Buffer own = runtime_.allocator().allocate(held.bytes);
+    if (held.bytes > 0)
+      elements_at(own.data(), held.bytes, DType::UInt8, runtime_)
+          .copy_(elements_at(held.data, held.bytes, DType::UInt8, runtime_));
+    state.frame.replace(held.buffer, std::move(own));
+  }
+}
+
+void GraphReplay::stage_gradients(RunState& state) {
+  if (state.graph.backward == GraphMode::StepByStep) return;
+  Recording& recording = *state.graph.recording;
+  recorder_->join();
+  for (const auto& [buffer, gradient] : state.arrived) {
+    at::Tensor& staged = recording.staged[static_cast<size_t>(buffer)];
+    if (state.graph.backward == GraphMode::Recorded) {
+      staged = at::empty_like(gradient);
+      state.frame.bind(buffer, staged.mutable_data_ptr());
+    }
+    copy_values(staged, gradient);
+  }
+  if (state.graph.backward != GraphMode::Recorded) return;
+  const Plan& plan = state.plan();
+  for (size_t b = 0; b < plan.buffers.size(); ++b)
+    if (plan.buffers[b].kind == BufferKind::Argument)
+      state.frame.bind(static_cast<int>(b), const_cast<void*>(recording.addresses[b]));
+  for (int output : plan.saved_outputs)
+    state.frame.bind(state.backward->output_buffer[static_cast<size_t>(output)],
+                     recording.outputs[static_cast<size_t>(output)].data);
+}
+
+std::optional<std::vector<at::Tensor>> GraphReplay::backward(RunState& state, int range,
+                                                             const std::vector<int64_t>& inputs,
+                                                             const std::function<void()>& launch) {
+  GraphRun& run = state.graph;
+  if (run.backward == GraphMode::StepByStep) return std::nullopt;
+  Recording& recording = *run.recording;
+  std::vector<Place>& gradients = recording.gradients[static_cast<size_t>(range)];
+  std::vector<Buffer> taken;  // until copied, in the order of the stream
+  if (run.backward == GraphMode::Replayed) {
+    recording.ranges[static_cast<size_t>(range)]->replay();
+  } else {
+    const FrameContent before = state.frame.content();
+    try {
+      recording.ranges.push_back(recorder_->record(launch));
+    } catch (const std::exception& error) {
+      // No step has run: what they were to read lies where it lay, under the lease.
+      state.frame.borrow(before);
+      own_gradients(state);
+      run.forward = run.backward = GraphMode::StepByStep;
+      refuse(recording, first_line(error.what()));
+      return std::nullopt;
+    }
+    const Plan& plan = state.plan();
+    for (int64_t input : inputs) {
+      const int gradient = state.backward->gradient_tensor[static_cast<size_t>(input)];
+      gradients.emplace_back();
+      if (gradient < 0) continue;
+      const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
+      taken.push_back(
+          state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer));
+      gradients.back() = place_of(tensor, taken.back());
+    }
+  }
+  std::vector<at::Tensor> copies = copies_of(gradients, runtime_);
+  recorder_->note_use();
+  return copies;
+}
+
+void GraphReplay::finished(RunState& state) {
+  GraphRun& run = state.graph;
+  if (run.backward == GraphMode::Recorded) {
+    Recording& recording = *run.recording;
+    recording.complete = true;
+    recording.attempts = 0;
+    recording.peak_bytes = state.frame.peak_bytes();
+    recording.kept_outputs.clear();
+    const std::lock_guard lock(mutex_);
+    ++counts_.recorded;
+  } else if (run.backward == GraphMode::Replayed) {
+    state.frame.borrow({.held = {}, .live_bytes = 0, .peak_bytes = run.recording->peak_bytes});
+  }
+}
+
+GraphCounts GraphReplay::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+std::vector<std::string> GraphReplay::take_warnings() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> warnings;
+  for (; said_ < counts_.refusals.size(); ++said_)
+    warnings.push_back("[ORTMODULE_CUDA_GRAPH] steps run one by one: " + counts_.refusals[said_]);
+  return warnings;
+}
+
+}  // namespace ortmodule::bindings
