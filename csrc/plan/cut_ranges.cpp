@@ -41,7 +41,7 @@ class RangeCutter {
 
   void cut() {
     constexpr int64_t kFewest = 16, kMost = 64, kRangeBytes = 4 << 20;
-    constexpr int64_t kNodeBytes = 8 << 10;  // a node costs about 6 us, a layer of a tiny model
+    constexpr int64_t kNodeBytes = 4 << 10;  // a node costs about 6 us, half a tiny layer
     const int64_t first = std::clamp<int64_t>(total_bytes_ / kRangeBytes, 1, kFewest);
     cut_into(first);
     int64_t best = first;
