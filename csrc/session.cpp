@@ -92,6 +92,27 @@ SymbolValues Session::bind_symbols(const std::vector<Layout>& arguments,
   return values;
 }
 
+std::shared_ptr<PlanEntry> Session::latest_plan_for(std::span<const LayoutView> arguments,
+                                                    const std::vector<int64_t>& symbols) {
+  const std::lock_guard lock(mutex_);
+  // Walks the key as plan_for builds it.
+  std::shared_ptr<PlanEntry> latest = plans_.latest([&](const std::vector<int64_t>& key) {
+    std::span<const int64_t> left = key;
+    const auto is_next = [&](std::span<const int64_t> part) {
+      if (left.size() < part.size() || !std::equal(part.begin(), part.end(), left.begin()))
+        return false;
+      left = left.subspan(part.size());
+      return true;
+    };
+    for (size_t i = 0; i < symbols.size(); ++i)
+      if (planned_symbols_.at(i) && !is_next({&symbols[i], 1})) return false;
+    for (const LayoutView& layout : arguments)
+      if (!is_next(layout.sizes) || !is_next(layout.strides)) return false;
+    return left.empty();
+  });
+  return latest && !latest->outdated ? latest : nullptr;
+}
+
 std::shared_ptr<PlanEntry> Session::plan_for(const std::vector<Layout>& arguments,
                                              const std::vector<int64_t>& symbols) {
   std::vector<int64_t> key;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,12 @@ struct PlanEntry {
   std::atomic<bool> outdated = false;
 };
 
+/// Sizes and strides of an argument, where they lie.
+struct LayoutView {
+  std::span<const int64_t> sizes;
+  std::span<const int64_t> strides;
+};
+
 class Session {
  public:
   Session(ExportedPiece piece, SessionOptions options);
@@ -62,6 +69,10 @@ class Session {
   /// Thread-safe. Throws Error if a size contradicts the captured graph.
   std::shared_ptr<PlanEntry> plan_for(const std::vector<Layout>& arguments,
                                       const std::vector<int64_t>& symbols);
+  /// The plan that was asked for last, if it is for these arguments and still good; else null. The
+  /// same as plan_for, but allocates nothing, so that a step like the one before costs little.
+  std::shared_ptr<PlanEntry> latest_plan_for(std::span<const LayoutView> arguments,
+                                             const std::vector<int64_t>& symbols);
   /// All of the captured graph, or those that plans depend on: a counter that is only counted is
   /// not among them.
   enum class Symbols : uint8_t { All, Planned };

@@ -525,6 +525,10 @@ _CAPTURES_PER_FUNCTION = 256
 """Captures of one function over all modules of a process, before it is left to eager PyTorch."""
 
 
+OF_THREADS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Whether each thread has a configuration of Dynamo's of its own."""
+
+
 def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> Any:
     """Dynamo's configuration while our modules run.
 
@@ -545,7 +549,7 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
     }
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+    if not OF_THREADS:
         # Another thread's tracing, under a flag of the process, would forbid the call.
         settings["force_compile_during_fx_trace"] = True
         return SharedPatch(torch._dynamo.config.patch(**settings))

@@ -155,7 +155,7 @@ class ORTModule(nn.Module):
         own["_compiled"] = None
         own["_frames"] = Frames(own["_compiler"], own["_engine_options"].fullgraph)
         own["_hooks"] = Hooks()
-        own["_settings"] = dynamo_settings()
+        own["_frames"].settings = dynamo_settings()
         own["_progress"] = Progress(own["_logger"])
         drop_with(self, own["_progress"].captures, own["_compiler"])
         own["_announced"] = set()
@@ -239,7 +239,7 @@ class ORTModule(nn.Module):
         runs = self._compiler.runs
         start, left = time.perf_counter(), functions_left()
         try:
-            with self._settings, attention_masks.taken_as_they_are, self._progress:
+            with self._frames.around_call(), attention_masks.taken_as_they_are, self._progress:
                 result = self._compiled(*args, **kwargs)
         except RecompileLimit as error:
             self._compiler.note_eager(error)
@@ -325,7 +325,7 @@ class ORTModule(nn.Module):
 
     def _set_dynamo(self) -> None:
         many = len(self._compiler.pieces) >= _MANY_CAPTURES
-        self.__dict__["_settings"] = dynamo_settings(many, self._hooks.found)
+        self._frames.settings = dynamo_settings(many, self._hooks.found)
 
     def _announce(self, seconds: float) -> None:
         """The banner: once for training, once for inference."""

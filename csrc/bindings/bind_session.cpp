@@ -28,6 +28,7 @@ struct FlatArguments {
     const ExportedPiece& exported = piece.session().piece();
     size_t constant = 0;
     size_t position = 0;
+    tensors.reserve(exported.arguments.size());
     for (const BoundInput& bound : exported.arguments) {
       if (bound.kind == BoundInput::Kind::Symbol) {
         symbols.push_back(py::cast<int64_t>(args[position++]));

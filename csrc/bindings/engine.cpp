@@ -349,6 +349,13 @@ std::vector<Layout> layouts_of(const std::vector<at::Tensor>& tensors) {
   return layouts;
 }
 
+std::vector<LayoutView> views_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<LayoutView> views;
+  views.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) views.push_back({tensor.sizes(), tensor.strides()});
+  return views;
+}
+
 std::atomic<int64_t> runs_of_all_pieces{0};
 
 SessionOptions session_options(const PieceOptions& options) {
@@ -425,7 +432,8 @@ std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& te
   const DeviceScope scope(runtime_);
   const auto& inputs = session_->exported_graph().inputs();
   for (size_t i = 0; i < tensors.size(); ++i) check(tensors[i], *inputs.at(i).value);
-  std::shared_ptr<PlanEntry> entry = session_->plan_for(layouts_of(tensors), symbols);
+  std::shared_ptr<PlanEntry> entry = session_->latest_plan_for(views_of(tensors), symbols);
+  if (!entry) entry = session_->plan_for(layouts_of(tensors), symbols);
   const std::lock_guard lock(report_mutex_);
   last_plan_ = entry;
   return entry;
@@ -436,6 +444,7 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
                                            SymbolValues* sizes) {
   // `z.conj().imag` is negated by a bit, which memory does not show.
   std::vector<bool> negated;
+  negated.reserve(tensors.size());
   for (at::Tensor& tensor : tensors) {
     negated.push_back(tensor.is_neg());
     if (negated.back()) tensor = tensor.resolve_neg();

@@ -7,6 +7,7 @@ namespace ortmodule::bindings {
 
 void init_build(pybind11::module_& m);
 void init_builder(pybind11::module_& m);
+void init_costs(pybind11::module_& m);
 void init_graph(pybind11::module_& m);
 void init_memory(pybind11::module_& m);
 void init_ops(pybind11::module_& m);

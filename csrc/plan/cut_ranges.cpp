@@ -1,7 +1,8 @@
 // Gradients are handed to autograd range by range. What a range has computed waits for its end, so
 // where gradients are added to existing ones, many small ranges hold less; each costs an autograd
 // node. A first number follows from the gradients' bytes and is doubled as long as that lowers the
-// peak: without recomputation that lies before most gradients, and few ranges do.
+// peak by more than the nodes are worth: without recomputation that lies before most gradients, and
+// few ranges do.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -40,6 +41,7 @@ class RangeCutter {
 
   void cut() {
     constexpr int64_t kFewest = 16, kMost = 64, kRangeBytes = 4 << 20;
+    constexpr int64_t kNodeBytes = 4 << 10;  // a node costs about 6 us, half a tiny layer
     const int64_t first = std::clamp<int64_t>(total_bytes_ / kRangeBytes, 1, kFewest);
     cut_into(first);
     int64_t best = first;
@@ -47,7 +49,8 @@ class RangeCutter {
     for (int64_t wanted = 2 * first; wanted <= kMost; wanted *= 2) {
       cut_into(wanted);
       const int64_t bytes = accumulating_peak_bytes(plan_);
-      if (bytes >= least_bytes - least_bytes / 100) continue;
+      const int64_t least_gain = std::max(least_bytes / 100, kNodeBytes * (wanted - best));
+      if (least_bytes - bytes <= least_gain) continue;
       least_bytes = bytes;
       best = wanted;
     }

@@ -34,6 +34,13 @@ class PlanCache {
     return recent_.front().second;
   }
 
+  /// The entry that was found or added last, if `is_key` says yes to its key; else null.
+  template <class Predicate>
+  std::shared_ptr<Entry> latest(const Predicate& is_key) const {
+    if (recent_.empty() || !is_key(*recent_.front().first)) return nullptr;
+    return recent_.front().second;
+  }
+
   /// Adds an entry under a key that has none, and keeps the last `capacity` entries.
   void add(Key key, std::shared_ptr<Entry> entry, size_t capacity) {
     const auto place = places_.emplace(std::move(key), recent_.end()).first;

@@ -28,6 +28,19 @@ TEST(PlanCache, TheLeastRecentlyUsedGivesWay) {
   for (int i : {0, 2, 3}) EXPECT_EQ(*cache.find({i}), i);
 }
 
+TEST(PlanCache, TheLatestIsTheOneFoundOrAddedLast) {
+  Cache cache;
+  const auto any = [](const Cache::Key&) { return true; };
+  EXPECT_EQ(cache.latest(any), nullptr);
+  for (int i = 0; i < 3; ++i) cache.add({i}, std::make_shared<int>(i), 3);
+  EXPECT_EQ(*cache.latest(any), 2);
+  EXPECT_NE(cache.find({0}), nullptr);
+  EXPECT_EQ(*cache.latest([](const Cache::Key& key) { return key == Cache::Key{0}; }), 0);
+  EXPECT_EQ(cache.latest([](const Cache::Key& key) { return key == Cache::Key{2}; }), nullptr);
+  cache.clear();
+  EXPECT_EQ(cache.latest(any), nullptr);
+}
+
 TEST(PlanCache, AnEntryInUseOutlivesItsPlace) {
   Cache cache;
   cache.add({0}, std::make_shared<int>(7), 1);

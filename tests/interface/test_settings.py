@@ -1,0 +1,93 @@
+"""Dynamo's configuration is ours where a frame is converted, and the user's everywhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import DebugOptions, LogLevel, ORTModule
+from ortmodule_py.backend import OF_THREADS
+
+_config = torch._dynamo.config
+
+
+class _Breaking(nn.Module):
+    """Notes what eager PyTorch sees between two pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.seen: list[bool] = []
+
+    @torch._dynamo.disable
+    def note(self) -> None:
+        self.seen.append(bool(_config.fail_on_recompile_limit_hit))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        self.note()
+        return self.second(x)
+
+
+def _wrapped(module: nn.Module) -> ORTModule:
+    return ORTModule(module, DebugOptions(LogLevel.FATAL))
+
+
+def _entries(model: ORTModule, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Grows with each time that the settings are entered."""
+    entered: list[bool] = []
+    settings = model._frames.settings
+
+    class Counted:
+        def __enter__(self) -> None:
+            entered.append(True)
+            settings.__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            settings.__exit__(*error)
+
+    monkeypatch.setattr(model._frames, "settings", Counted())
+    return entered
+
+
+@pytest.mark.skipif(not OF_THREADS, reason="before torch 2.13 all threads share the configuration")
+def test_a_call_whose_guards_hold_enters_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model = _wrapped(module)
+    model(torch.randn(3, 4)).sum().backward()
+    entered = _entries(model, monkeypatch)
+    model(torch.randn(3, 4)).sum().backward()
+    assert entered == []
+    module.train(False)
+    model(torch.randn(3, 4, 4))  # another rank: captured anew
+    assert entered != []
+
+
+@pytest.mark.skipif(not OF_THREADS, reason="before torch 2.13 all threads share the configuration")
+def test_a_stance_keeps_them_around_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may put a conversion of torch's own before ours."""
+    model = _wrapped(nn.Linear(4, 4))
+    model(torch.randn(3, 4))
+    entered = _entries(model, monkeypatch)
+    with torch.compiler.set_stance("eager_on_recompile"):
+        model(torch.randn(3, 4))
+    assert entered == [True]
+
+
+def test_they_end_with_the_call() -> None:
+    model = _wrapped(nn.Linear(4, 4))
+    before = _config.fail_on_recompile_limit_hit, _config.allow_rnn
+    for batch in (3, 5):
+        model(torch.randn(batch, 4)).sum().backward()
+        assert (_config.fail_on_recompile_limit_hit, _config.allow_rnn) == before
+
+
+def test_code_between_pieces_has_the_users_configuration() -> None:
+    module = _Breaking()
+    model = _wrapped(module)
+    for _ in range(3):
+        model(torch.randn(3, 4)).sum().backward()
+    assert module.seen[1:] == [_config.fail_on_recompile_limit_hit or not OF_THREADS] * 2
