@@ -374,6 +374,8 @@ SessionOptions session_options(const PieceOptions& options) {
   };
   result.training = options.training;
   result.plan_cache_bytes = options.plan_cache_bytes;
+  result.optimizer.device = result.device;
+  result.optimizer.training = options.training;
   result.optimizer.verify = options.verify;
   result.optimizer.channels_last =
       result.device == Device::CPU && at::hasMKLDNN() && at::globalContext().userEnabledMkldnn();

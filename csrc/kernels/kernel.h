@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/device.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/layout.h"
@@ -20,8 +21,6 @@
 #include "kernels/run_seed.h"
 
 namespace ortmodule {
-
-enum class Device : uint8_t { CPU, CUDA };
 
 /// A set of element types as a bit set.
 class DTypeSet {

@@ -84,6 +84,8 @@ std::vector<Pass> joint_passes() {
   };
   // The gradient of a product brings its own transposes and scales.
   passes.push_back(pass_of(*find_fusion("fuse_matmul")));
+  // Looks for a product that reads dy transposed.
+  passes.push_back(pass_of(*find_fusion("fuse_weight_bias_grad")));
   // After equal nodes were merged, which would undo it.
   passes.push_back({"copy_channels_last_again", copy_channels_last_again});
   return passes;
