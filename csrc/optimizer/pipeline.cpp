@@ -14,6 +14,8 @@ namespace {
 constexpr std::string_view kOrderedFusions[] = {
     // Makes the Gelu that BiasGelu takes.
     "fuse_gelu",
+    // Takes product, bias and Gelu at once, where BiasGelu would leave the product alone.
+    "fuse_gemm_gelu",
     // BiasDropout takes the residual sum before SkipLayerNormalization can: one pointwise group
     // then writes the sum once, where the norm would have to read the dropout's result first.
     "fuse_bias_dropout",
