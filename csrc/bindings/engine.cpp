@@ -87,6 +87,7 @@ KernelContext make_context(const RunState& state, LibraryMeter& meter) {
   KernelContext context;
   context.meter = &meter;
   state.piece.runtime().fill(context);
+  if (const auto search = state.piece.convolution_search()) context.convolution_search = *search;
   context.seed = state.seed.seed;
   return context;
 }
@@ -394,7 +395,8 @@ CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> consta
                              const PieceOptions& options)
     : session_(std::make_unique<Session>(std::move(piece), session_options(options))),
       constants_(std::move(constants)),
-      runtime_(device_runtime(options.device, options.emulate_cuda)) {
+      runtime_(device_runtime(options.device, options.emulate_cuda)),
+      convolution_search_(options.convolution_search) {
   if (!runtime_.present()) return;
   for (at::Tensor& constant : constants_) constant = constant.to(runtime_.device());
 }

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct PieceOptions {
   std::vector<std::string> disabled_passes;
   int64_t fuel = -1;  // negative: no limit
   DumpHook dump;
+  /// Nothing: as torch.backends.cudnn.benchmark says when a step runs.
+  std::optional<ConvolutionSearch> convolution_search;
   MemoryOptions memory;
   int64_t plan_cache_bytes = SessionOptions().plan_cache_bytes;
 };
@@ -69,6 +72,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   void finished(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes, bool backward);
   const DeviceRuntime& runtime() const { return runtime_; }
   DeviceRuntime& runtime() { return runtime_; }
+  std::optional<ConvolutionSearch> convolution_search() const { return convolution_search_; }
 
  private:
   void check(const at::Tensor& tensor, const Value& expected) const;
@@ -79,6 +83,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   RunStatistics statistics_;
   std::shared_ptr<PlanEntry> last_plan_;
   DeviceRuntime& runtime_;
+  std::optional<ConvolutionSearch> convolution_search_;
 };
 
 }  // namespace ortmodule::bindings
