@@ -22,6 +22,7 @@ import torch
 
 import ortmodule_py
 
+from .convolutions import CONVOLUTIONS
 from .memory import BUDGETS
 from .operators import OPERATORS
 from .optimizers import OPTIMIZERS
@@ -35,6 +36,7 @@ PARTS: tuple[Part, ...] = (
     PRECISION,
     EXACTNESS,
     GRAPHS,
+    CONVOLUTIONS,
     OPTIMIZERS,
     BUDGETS,
     SPEED,
