@@ -39,11 +39,7 @@ struct Prepared {
   }
 };
 
-template <class T>
-T* shifted(T* data, int64_t bytes) {
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return static_cast<Byte*>(data) + bytes;
-}
+void* shifted(void* data, int64_t bytes) { return static_cast<char*>(data) + bytes; }
 
 void matmul(const KernelArgs& args) {
   const auto& prepared = *static_cast<const Prepared*>(args.prepared);

@@ -1,6 +1,7 @@
 // WeightBiasGrad through cuBLASLt: the product dy' x sums the rows of dy on the way, in an order of
 // the library's that belongs to its algorithm, so that it is the same in every run. Where the
-// library names none, the parts do it (kernels/cuda/weight_bias_grad.cpp).
+// library names none, the parts do it (kernels/cuda/weight_bias_grad.cpp). Where products of
+// float32 may round to TF32, the sum may as well.
 #include <algorithm>
 
 #include "kernels/cublas/fallback.h"
