@@ -174,6 +174,15 @@ def test_products_take_over_gelu_and_bias_gradients(planned: Planned) -> None:
     assert "reduce_sum_cuda" not in text
 
 
+def test_parts_take_what_cublaslt_is_not_given(planned: Planned) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    layers = (nn.Linear(16, 64), nn.GELU(approximate="tanh"), nn.Linear(64, 16))
+    module = fake_module(mode, nn.Sequential(*layers).half())
+    with mode:
+        text = planned.plan(module, torch.ones(0, 16, dtype=torch.float16, device="cuda"))
+    assert "gemm_fast_gelu_parts" in text and "weight_bias_grad_parts" in text
+
+
 def plan_convolution(planned: Planned, layer: nn.Module, image: Tensor) -> str:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     image = on_cuda(mode, image)
