@@ -277,6 +277,8 @@ class Compiler:
         options.verify = self.options.verify
         options.fuel = self.options.fuel
         options.disabled_passes = self.options.disabled_passes
+        if self.options.convolution_search:
+            options.convolution_search = self.options.convolution_search
         options.memory = self._memory_options(device)
         if self.options.dump is not None:
             options.dump = self._dump

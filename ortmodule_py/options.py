@@ -168,6 +168,21 @@ def _eager_allowed() -> bool:
     return "FALLBACK_DISABLE" not in names
 
 
+_CONVOLUTION_SEARCHES = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
+
+
+def _convolution_search() -> str:
+    """How convolutions on CUDA find their algorithm, or "" where nothing was said."""
+    variable = "ORTMODULE_CONV_ALGO_SEARCH"
+    name = os.environ.get(variable, "").strip().upper()
+    if name and name not in _CONVOLUTION_SEARCHES:
+        raise ValueError(
+            f"[{variable}] the search must be one of {', '.join(_CONVOLUTION_SEARCHES)}, "
+            f"but found {name!r}"
+        )
+    return name
+
+
 @dataclass
 class EngineOptions:
     """Developer and run-time switches, read from the environment once per ORTModule."""
@@ -185,6 +200,8 @@ class EngineOptions:
     disabled_passes: list[str] = field(default_factory=list)
     dump: Path | None = None
     memory: MemoryRequest = field(default_factory=MemoryRequest)
+    convolution_search: str = ""
+    """How cuDNN's algorithms are chosen; empty: as torch.backends.cudnn.benchmark says."""
     emulate_cuda: bool = False
     """Tensors on the CPU run through the CUDA kernels, compiled for the host (developer builds)."""
     cuda_graph: bool = False
@@ -204,6 +221,7 @@ class EngineOptions:
             print_memory_stats=_flag("ORTMODULE_PRINT_MEMORY_STATS"),
             emulate_cuda=_flag(EMULATION),
             cuda_graph=_flag(CUDA_GRAPH),
+            convolution_search=_convolution_search(),
         )
         if options.cuda_graph and options.memory.budget is not None:
             raise ValueError(

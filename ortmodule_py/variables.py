@@ -117,6 +117,13 @@ VARIABLES: tuple[Variable, ...] = (
         "0",
         "compare every n-th training forward with eager PyTorch; a difference is an error",
     ),
+    _changed(
+        "CONV_ALGO_SEARCH",
+        "EXHAUSTIVE, HEURISTIC, DEFAULT",
+        "by torch",
+        "how cuDNN's algorithms are chosen, within planned scratch; by default EXHAUSTIVE where "
+        "torch.backends.cudnn.benchmark is on, otherwise HEURISTIC; a bad value is a ValueError",
+    ),
     _new(
         "MACHINE_RATES",
         "measure, estimate",
@@ -161,7 +168,6 @@ VARIABLES: tuple[Variable, ...] = (
     _moot("ENABLE_LABEL_SPARSE_OPTIMIZER", "ignored labels are left to the loss"),
     _moot("ENABLE_SPARSE_OPTIMIZER", "removed from ORTModule before 1.19"),
     _moot("PRINT_INPUT_DENSITY", "there is no optimizer that depends on density"),
-    _moot("CONV_ALGO_SEARCH", "torch.backends.cudnn.benchmark chooses convolutions"),
     _moot("ENABLE_ZERO_STAGE3", "DeepSpeed is not patched"),
     _moot("JSON_CONFIG_PATH", "set variables or arguments instead of a configuration file"),
     _moot("USE_TRITON", "generated Triton code is not used"),

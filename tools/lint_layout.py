@@ -35,6 +35,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "kernels/cpu": {"base", "ir", "kernels", "kernels/cpu"},
     "kernels/cuda": {"base", "ir", "kernels", "kernels/cuda"},
     "kernels/cublas": {"base", "ir", "kernels", "kernels/cublas"},
+    "kernels/cudnn": {"base", "ir", "kernels", "kernels/cudnn"},
     "kernels/aten": {"base", "ir", "kernels", "kernels/aten"},
     "bindings": CORE
     | {"exporter", "gradient", "optimizer", "runtime", "session", "bindings"}
@@ -56,7 +57,12 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
     (
         "CUDA",
         re.compile(r"^(cuda|cublas|cudnn|cub/|thrust/|cooperative_groups)"),
-        ("csrc/kernels/cuda/", "csrc/kernels/cublas/", "csrc/bindings/cuda/"),
+        (
+            "csrc/kernels/cuda/",
+            "csrc/kernels/cublas/",
+            "csrc/kernels/cudnn/",
+            "csrc/bindings/cuda/",
+        ),
     ),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

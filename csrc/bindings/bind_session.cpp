@@ -220,6 +220,14 @@ std::vector<std::string> pass_names() {
   return names;
 }
 
+ConvolutionSearch convolution_search(const std::string& name) {
+  if (name == "EXHAUSTIVE") return ConvolutionSearch::Exhaustive;
+  if (name == "HEURISTIC") return ConvolutionSearch::Heuristic;
+  ORTM_CHECK(name == "DEFAULT",
+             "[convolution] a search must be EXHAUSTIVE, HEURISTIC or DEFAULT, but found ", name);
+  return ConvolutionSearch::Default;
+}
+
 }  // namespace
 
 void init_session(py::module_& m) {
@@ -245,6 +253,12 @@ void init_session(py::module_& m) {
       .def_readwrite("fuel", &PieceOptions::fuel)
       .def_readwrite("memory", &PieceOptions::memory)
       .def_readwrite("plan_cache_bytes", &PieceOptions::plan_cache_bytes)
+      .def_property(
+          "convolution_search", [](const PieceOptions&) { return py::none(); },
+          [](PieceOptions& options, const std::string& name) {
+            options.convolution_search = convolution_search(name);
+          },
+          "EXHAUSTIVE, HEURISTIC or DEFAULT; not set: as torch.backends.cudnn.benchmark says.")
       .def_property(
           "dump", [](const PieceOptions&) { return py::none(); },
           [](PieceOptions& options,

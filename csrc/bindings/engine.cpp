@@ -41,6 +41,7 @@ KernelContext make_context(const RunState& state, LibraryMeter& meter) {
   KernelContext context;
   context.meter = &meter;
   state.piece.runtime().fill(context);
+  if (const auto search = state.piece.convolution_search()) context.convolution_search = *search;
   context.seed = state.seed.seed;
   return context;
 }
@@ -369,6 +370,8 @@ SessionOptions session_options(const PieceOptions& options) {
   };
   result.training = options.training;
   result.plan_cache_bytes = options.plan_cache_bytes;
+  result.optimizer.device = result.device;
+  result.optimizer.training = options.training;
   result.optimizer.verify = options.verify;
   result.optimizer.channels_last =
       result.device == Device::CPU && at::hasMKLDNN() && at::globalContext().userEnabledMkldnn();
@@ -387,7 +390,8 @@ CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> consta
                              const PieceOptions& options)
     : session_(std::make_unique<Session>(std::move(piece), session_options(options))),
       constants_(std::move(constants)),
-      runtime_(device_runtime(options.device, options.emulate_cuda)) {
+      runtime_(device_runtime(options.device, options.emulate_cuda)),
+      convolution_search_(options.convolution_search) {
   if (!runtime_.present()) return;
   if (options.cuda_graph)
     graphs_ = std::make_unique<GraphReplay>(runtime_, runtime_.step_recorder());

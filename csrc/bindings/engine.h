@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct PieceOptions {
   std::vector<std::string> disabled_passes;
   int64_t fuel = -1;  // negative: no limit
   DumpHook dump;
+  /// Nothing: as torch.backends.cudnn.benchmark says when a step runs.
+  std::optional<ConvolutionSearch> convolution_search;
   MemoryOptions memory;
   int64_t plan_cache_bytes = SessionOptions().plan_cache_bytes;
 };
@@ -75,6 +78,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   DeviceRuntime& runtime() { return runtime_; }
   /// What replays steps as graphs; null where that was not asked for.
   GraphReplay* graphs() { return graphs_.get(); }
+  std::optional<ConvolutionSearch> convolution_search() const { return convolution_search_; }
 
  private:
   void check(const at::Tensor& tensor, const Value& expected) const;
@@ -86,6 +90,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   std::shared_ptr<PlanEntry> last_plan_;
   DeviceRuntime& runtime_;
   std::unique_ptr<GraphReplay> graphs_;
+  std::optional<ConvolutionSearch> convolution_search_;
 };
 
 }  // namespace ortmodule::bindings

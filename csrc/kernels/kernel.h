@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/device.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/layout.h"
@@ -20,8 +21,6 @@
 #include "kernels/run_seed.h"
 
 namespace ortmodule {
-
-enum class Device : uint8_t { CPU, CUDA };
 
 /// A set of element types as a bit set.
 class DTypeSet {
@@ -98,6 +97,10 @@ class LibraryMeter {
                        int64_t declared_bytes) = 0;
 };
 
+/// How a convolution finds its algorithm: by trying all of them, by the library's estimate, or
+/// without a search.
+enum class ConvolutionSearch : uint8_t { Exhaustive, Heuristic, Default };
+
 /// What a run gives every kernel. Handles belong to torch and to the calling thread.
 struct KernelContext {
   ParallelFor parallel_for = nullptr;
@@ -105,8 +108,13 @@ struct KernelContext {
   void* stream = nullptr;   // cudaStream_t
   void* blas = nullptr;     // cublasHandle_t
   void* blas_lt = nullptr;  // cublasLtHandle_t
-  int device_index = 0;     // of the GPU, which is the current device
-  bool allow_tf32 = false;  // products of float32 may round their operands to TF32
+  /// Gives the thread's cudnnHandle_t on the stream, which only convolutions should make; null
+  /// where torch.backends.cudnn is off.
+  void* (*dnn)() = nullptr;
+  int device_index = 0;                 // of the GPU, which is the current device
+  bool allow_tf32 = false;              // products of float32 may round their operands to TF32
+  bool allow_convolution_tf32 = false;  // convolutions of float32 likewise
+  ConvolutionSearch convolution_search = ConvolutionSearch::Heuristic;
   /// Products of 16 bits may be summed in 16 bits across parts of the inner dimension.
   bool allow_float16_reduction = false;
   bool allow_bfloat16_reduction = false;

@@ -94,6 +94,9 @@ struct OpDef {
   /// Definition by other ops in the text notation; operands and outputs by the names above and
   /// attributes as `@name`. Used as pattern, gradient, ONNX function and fallback kernel.
   std::string_view body = {};
+  /// A kernel may round otherwise than the body, so that no part of the body stands for a result
+  /// of the op: it is recomputed whole or not at all.
+  bool indivisible = false;
   std::vector<TorchRow> from_torch = {};
 };
 

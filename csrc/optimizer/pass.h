@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/device.h"
 #include "base/error.h"
 #include "ir/graph.h"
 
@@ -24,6 +25,8 @@ using DumpHook = std::function<void(int stage, std::string_view name, const std:
 
 /// Switches of the optimizer. Whoever reads the environment fills them in.
 struct OptimizerOptions {
+  Device device = Device::CPU;     // whose kernels will run the graph
+  bool training = true;            // a gradient will be taken
   bool verify = false;             // check the graph's invariants after every pass
   bool channels_last = false;      // the device's convolutions gain by channels-last operands
   std::set<std::string> disabled;  // names of passes that do not run
@@ -71,6 +74,10 @@ class PassContext {
       : stage_(stage), options_(options), row_(row) {}
 
   Stage stage() const { return stage_; }
+  /// Whose kernels will run the graph: some fusions are worth their while on one device alone.
+  Device device() const { return options_.device; }
+  /// Whether a gradient will be taken, so that what is written for it alone has a reader.
+  bool training() const { return options_.training; }
   bool channels_last() const { return options_.channels_last; }
   /// Asks for one rewrite, directly before the edit: counts a hit, or says that the fuel is used
   /// up. Passes inspect first and ask last.

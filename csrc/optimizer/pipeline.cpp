@@ -14,6 +14,8 @@ namespace {
 constexpr std::string_view kOrderedFusions[] = {
     // Makes the Gelu that BiasGelu takes.
     "fuse_gelu",
+    // Takes product, bias and Gelu at once, where BiasGelu would leave the product alone.
+    "fuse_gemm_gelu",
     // BiasDropout takes the residual sum before SkipLayerNormalization can: one pointwise group
     // then writes the sum once, where the norm would have to read the dropout's result first.
     "fuse_bias_dropout",
@@ -84,6 +86,8 @@ std::vector<Pass> joint_passes() {
   };
   // The gradient of a product brings its own transposes and scales.
   passes.push_back(pass_of(*find_fusion("fuse_matmul")));
+  // Looks for a product that reads dy transposed.
+  passes.push_back(pass_of(*find_fusion("fuse_weight_bias_grad")));
   // After equal nodes were merged, which would undo it.
   passes.push_back({"copy_channels_last_again", copy_channels_last_again});
   return passes;

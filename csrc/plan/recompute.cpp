@@ -103,7 +103,8 @@ class Recomputer {
     for (size_t n = 0; n < nodes.size(); ++n) {
       Node* node = nodes[n];
       if (node->region != Region::Forward || node->outputs().size() < 2) continue;
-      if (op_def(node->op).body.empty() || is_alias(*node)) continue;
+      const OpDef& def = op_def(node->op);
+      if (def.body.empty() || def.indivisible || is_alias(*node)) continue;
       const auto& outputs = node->outputs();
       const bool all = std::all_of(outputs.begin(), outputs.end(),
                                    [&](const Value* value) { return is_kept(value); });

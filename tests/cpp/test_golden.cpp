@@ -1,7 +1,7 @@
 // Runs every section of tests/golden/*.txt: a graph, a pass, and the graph that must come out.
 //
 //   // PASS fuse_bias_gelu                 the pass; without it, the file's name
-//   // CASE operands swapped               one section; STAGE joint may follow
+//   // CASE operands swapped               one section; STAGE joint and DEVICE cuda may follow
 //   g (h: f32[8,64], b: f32[64]) => (y) { s = Add (b, h)  y = Gelu (s) }
 //   // EXPECT hits=1                       or: hits=0 reason="why", the graph unchanged
 //   g (...) => (y) { ... }
@@ -27,6 +27,7 @@ struct Section {
   std::string pass;
   std::string name;
   Stage stage = Stage::Forward;
+  Device device = Device::CPU;
   std::string input;
   int64_t hits = 0;
   std::string reason;  // empty: none asked for
@@ -81,6 +82,8 @@ std::vector<Section> read_sections(const std::filesystem::path& file) {
       text = &section.input;
     } else if (auto stage = marker(line, "STAGE")) {
       sections.back().stage = *stage == "joint" ? Stage::Joint : Stage::Forward;
+    } else if (auto device = marker(line, "DEVICE")) {
+      sections.back().device = *device == "cuda" ? Device::CUDA : Device::CPU;
     } else if (auto expectation = marker(line, "EXPECT")) {
       read_expectation(*expectation, sections.back());
       text = &sections.back().expected;
@@ -120,6 +123,7 @@ struct Outcome {
 Outcome run_section(const Section& section) {
   std::unique_ptr<Graph> graph = read_graph(section.input);
   OptimizerOptions options;
+  options.device = section.device;
   options.channels_last = true;
   const PassReport report = run_passes(*graph, section.stage, {pass_named(section.pass)}, options);
   return {print(*graph), report.rows.at(0), std::move(graph)};
@@ -206,6 +210,7 @@ std::string updated(const std::filesystem::path& file) {
     const Outcome outcome = run_section(section);
     text += "// CASE " + section.name + "\n";
     if (section.stage == Stage::Joint) text += "// STAGE joint\n";
+    if (section.device == Device::CUDA) text += "// DEVICE cuda\n";
     text += section.input + str("// EXPECT hits=", outcome.row.hits);
     const auto& rejections = outcome.row.rejections;
     if (!section.reason.empty() && has_reason(outcome.row, section.reason))

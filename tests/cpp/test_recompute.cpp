@@ -120,6 +120,23 @@ TEST(Recompute, AFusedNodeFallsApartAroundItsKeptResult) {
   EXPECT_EQ(text.find("Tanh", backward), std::string::npos) << "the addends are not needed";
 }
 
+TEST(Recompute, AnIndivisibleNodeRunsAgainWhole) {
+  const auto graph = parse(R"(gelu (p: bf16[8,4], w: bf16[4,8], dy: dy 0 bf16[8,8]) => (z) {
+    x = Tanh (p)
+    y, pre = GemmFastGelu (x, w)
+    z = Neg (y)
+    backward: dpre = GeluGrad<approximate="tanh"> (dy, pre)
+    backward: dw = Mul (dpre, y)
+  })");
+  insert_recomputation(*graph, {.recompute = {id_of(*graph, "y")}, .keep = {}});
+  EXPECT_EQ(verify(*graph).value_or(""), "");
+  const std::string text = print(*graph);
+  const std::string backward = text.substr(text.find("backward:"));
+  EXPECT_NE(backward.find("= GemmFastGelu<"), std::string::npos) << text;
+  EXPECT_EQ(backward.find("= Gelu<"), std::string::npos) << text;
+  EXPECT_NE(backward.find("(dy, pre)"), std::string::npos) << "what is kept is read";
+}
+
 TEST(Stashes, IdsAreOpTypesInProgramOrder) {
   const auto graph = parse(kChain);
   const std::vector<Stash> stashes = find_stashes(*graph);

@@ -164,6 +164,72 @@ def test_the_largest_batch_is_cublaslts(planned: Planned) -> None:
     assert "matmul_cublaslt" in text
 
 
+def test_products_take_over_gelu_and_bias_gradients(planned: Planned) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    layers = (nn.Linear(16, 64), nn.GELU(approximate="tanh"), nn.Linear(64, 16))
+    module = fake_module(mode, nn.Sequential(*layers).bfloat16())
+    with mode:
+        text = planned.plan(module, torch.ones(3, 5, 16, dtype=torch.bfloat16, device="cuda"))
+    assert "gemm_fast_gelu_cublaslt" in text and "weight_bias_grad_cublaslt" in text
+    assert "reduce_sum_cuda" not in text
+
+
+def test_parts_take_what_cublaslt_is_not_given(planned: Planned) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    layers = (nn.Linear(16, 64), nn.GELU(approximate="tanh"), nn.Linear(64, 16))
+    module = fake_module(mode, nn.Sequential(*layers).half())
+    with mode:
+        text = planned.plan(module, torch.ones(0, 16, dtype=torch.float16, device="cuda"))
+    assert "gemm_fast_gelu_parts" in text and "weight_bias_grad_parts" in text
+
+
+def plan_convolution(planned: Planned, layer: nn.Module, image: Tensor) -> str:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    image = on_cuda(mode, image)
+    with mode:
+        return planned.plan(fake_module(mode, layer), image.requires_grad_())
+
+
+@pytest.mark.parametrize(
+    ("layer", "image"),
+    [
+        (nn.Conv1d(4, 8, 3), torch.ones(2, 4, 9)),
+        (nn.Conv2d(4, 8, 3, stride=2, dilation=2, groups=2), torch.ones(2, 4, 9, 9)),
+        (nn.Conv3d(4, 8, 3, bias=False), torch.ones(2, 4, 9, 9, 9)),
+        (nn.Conv2d(4, 8, 3).half(), torch.ones(2, 4, 9, 9).half()),
+        (nn.Conv2d(4, 8, 3).double(), torch.ones(2, 4, 9, 9).double()),
+        (
+            nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last),
+            torch.ones(2, 4, 9, 9).contiguous(memory_format=torch.channels_last),
+        ),
+    ],
+)
+def test_convolutions_are_cudnns(planned: Planned, layer: nn.Module, image: Tensor) -> None:
+    text = plan_convolution(planned, layer, image)
+    assert "conv_cudnn" in text and "conv_grad_cudnn" in text
+    assert "conv_aten" not in text and "conv_grad_aten" not in text
+    (piece,) = planned.pieces
+    facts = piece.facts()
+    # Nothing is allocated but what is planned, and the same bits come out every time.
+    assert facts["exact"] and not facts["nondeterministic_kernels"]
+    assert facts["plan_peak_bytes"] > 2**19
+
+
+@pytest.mark.parametrize(
+    ("layer", "image"),
+    [
+        (nn.Conv2d(4, 8, 3), torch.ones(0, 4, 9, 9)),
+        (nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last), torch.ones(2, 4, 9, 9)),
+        (nn.ConvTranspose2d(4, 8, 3), torch.ones(2, 4, 9, 9)),
+    ],
+)
+def test_convolutions_that_cudnn_is_not_given(
+    planned: Planned, layer: nn.Module, image: Tensor
+) -> None:
+    text = plan_convolution(planned, layer, image)
+    assert "_aten" in text and "cudnn" not in text
+
+
 _VARYING: list[tuple[str, Callable[[Tensor, Tensor], Any], set[str]]] = [
     ("cumsum", lambda x, i: x.cumprod(1).logcumsumexp(1), set()),
     ("histc", lambda x, i: x.histc(4), {"aten.histc.default"}),

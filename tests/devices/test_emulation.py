@@ -78,6 +78,85 @@ def test_dropout_is_that_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
 
 
+class Mlp(nn.Module):
+    """Blocks of which products take over Gelu and the gradients of biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(4))
+        self.ups = nn.ModuleList(nn.Linear(16, 32) for _ in range(4))
+        self.downs = nn.ModuleList(nn.Linear(32, 16) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
+            x = x + down(nn.functional.gelu(up(norm(x)), approximate="tanh"))
+        return x.square().mean()
+
+
+def mlp_gradients(
+    module: Mlp, dtype: torch.dtype, **options: str
+) -> tuple[str, list[torch.Tensor]]:
+    """The joint graph of a step through the emulation, and its gradients."""
+    torch.manual_seed(1)
+    x = torch.randn(3, 7, 16).to(dtype)
+    model = ORTModule(copy.deepcopy(module).to(dtype), **options)
+    model(x).backward()
+    report = last_run_report(model)
+    assert report["compiled"], report["eager_pieces"]
+    assert report["planned_peak_bytes"] == report["measured_peak_bytes"]
+    (piece,) = model._compiler.pieces
+    return piece.compiled.text("joint"), [p.grad for p in model.parameters()]
+
+
+@emulated
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_products_take_over(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    module = Mlp()
+    joint, found = mlp_gradients(module, dtype)
+    assert joint.count("= WeightBiasGrad (") == 8
+    assert joint.count("= GemmFastGelu<") == (0 if dtype == torch.float32 else 4)
+    monkeypatch.setenv("ORTMODULE_DISABLE_PASSES", "fuse_weight_bias_grad,fuse_gemm_gelu")
+    joint, apart = mlp_gradients(module, dtype)
+    assert "WeightBiasGrad" not in joint and "GemmFastGelu" not in joint
+    wide = copy.deepcopy(module).to(dtype).double()
+    torch.manual_seed(1)
+    wide(torch.randn(3, 7, 16).to(dtype).double()).backward()
+    for mine, without, exact in zip(found, apart, wide.parameters(), strict=True):
+        scale = exact.grad.abs().max()
+        errors = [(g.double() - exact.grad).abs().max() / scale for g in (mine, without)]
+        assert errors[0] <= 2 * errors[1] + torch.finfo(dtype).eps
+
+
+@emulated
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_have_the_same_bits_at_every_level(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Neither op falls apart where memory is saved: parts of it would round otherwise."""
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    module = Mlp()
+    _, expected = mlp_gradients(module, dtype)
+    found = [mlp_gradients(module, dtype, memory_budget="activations:85%")[1]]
+    for level in ("1", "2"):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+        found.append(mlp_gradients(module, dtype)[1])
+    for gradients_there in found:
+        assert all(torch.equal(*pair) for pair in zip(expected, gradients_there, strict=True))
+
+
+@emulated
+def test_evaluation_writes_no_auxiliary_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    model = ORTModule(Mlp().bfloat16())
+    with torch.no_grad():
+        model(torch.randn(3, 7, 16).bfloat16())
+    (piece,) = model._compiler.pieces
+    assert "GemmFastGelu" not in piece.compiled.text("joint")
+
+
 @pytest.mark.slow
 @emulated
 @every_case

@@ -23,7 +23,7 @@ def test_it_says_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path:
     said = capsys.readouterr().out
     assert "no GPU was found; on one this would run:" in said
     assert "speed        5 rows  steps of large models" in said
-    assert "budgets      5 rows  predicted against measured peak at 8 budgets" in said
+    assert "budgets      6 rows  predicted against measured peak at 8 budgets" in said
     assert "ops" not in said.split()
 
 

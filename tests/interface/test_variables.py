@@ -111,7 +111,13 @@ def test_fallback_disable_makes_an_eager_piece_an_error(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("VERIFY_EVERY", "-1"), ("VERIFY_EVERY", "x"), ("FUEL", "1.5"), ("FALLBACK_POLICY", "NONE")],
+    [
+        ("VERIFY_EVERY", "-1"),
+        ("VERIFY_EVERY", "x"),
+        ("FUEL", "1.5"),
+        ("FALLBACK_POLICY", "NONE"),
+        ("CONV_ALGO_SEARCH", "FASTEST"),
+    ],
 )
 def test_wrong_values_are_errors(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"ORTMODULE_{name}", value)

@@ -42,6 +42,8 @@ class Case:
     """Why it may become an ATen node: part of the reason that the exporter gives."""
     contains: str = ""
     """An op that the optimized graph must hold: for fused ops."""
+    contains_on: tuple[str, ...] = ()
+    """Where it must: devices and types of arguments, "cuda", "bfloat16"; empty for everywhere."""
     arrives_as: str = ""
     """Another operator that capture makes of it."""
     symbolic: bool = True

@@ -284,7 +284,7 @@ def check_symbolic(case: Case) -> None:
     here, there = (with_leaves(case, Arguments.of(case, n)) for n in (SIZE, OTHER_SIZE))
     if case.symbolic:
         compiled = compile_symbolic(case, here, there)
-        check_graph(case, compiled)
+        check_graph(case, compiled, here)
         check_run(case, compiled, here, SIZE)
         check_run(case, compiled, there, OTHER_SIZE)
     else:
@@ -308,7 +308,7 @@ def check_fixed(case: Case, arguments: Arguments) -> None:
     except (RuntimeError, IndexError, ValueError) as error:
         raise EagerRefuses(str(error)) from error
     compiled = compile_fixed(case, arguments)
-    check_graph(case, compiled)
+    check_graph(case, compiled, arguments)
     check_run(case, compiled, arguments, SIZE)
 
 
@@ -328,7 +328,13 @@ def runs_here(op: str) -> bool:
     )
 
 
-def check_graph(case: Case, compiled: Compiled) -> None:
+def _fuses_here(case: Case, arguments: Arguments) -> bool:
+    types = {str(t.dtype).removeprefix("torch.") for t in arguments.tensors}
+    on = set(case.contains_on)
+    return not on or (device_kind() in on and types <= on)
+
+
+def check_graph(case: Case, compiled: Compiled, arguments: Arguments) -> None:
     """The operator arrived whole and became ops of ours, unless the case says otherwise."""
     arrived = (case.arrives_as or case.target) in compiled.targets
     assert arrived or is_composite(case.target), f"capture called {compiled.targets}"
@@ -344,7 +350,8 @@ def check_graph(case: Case, compiled: Compiled) -> None:
         assert facts["nodes_aten"] == 0, f"{facts['refusals']}\n{compiled.piece.text('joint')}"
     if case.contains:
         text = compiled.piece.text("joint")
-        assert f" {case.contains} " in text or f" {case.contains}<" in text, text
+        found = f" {case.contains} " in text or f" {case.contains}<" in text
+        assert found == _fuses_here(case, arguments), text
 
 
 def check_run(case: Case, compiled: Compiled, arguments: Arguments, size: int) -> None:

@@ -22,6 +22,7 @@ import torch
 
 import ortmodule_py
 
+from .convolutions import CONVOLUTIONS
 from .memory import BUDGETS
 from .operators import OPERATORS
 from .optimizers import OPTIMIZERS
@@ -36,6 +37,7 @@ PARTS: tuple[Part, ...] = (
     EXACTNESS,
     GRAPHS,
     OWN_GRAPHS,
+    CONVOLUTIONS,
     OPTIMIZERS,
     BUDGETS,
     SPEED,

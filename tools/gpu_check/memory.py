@@ -14,7 +14,7 @@ from ortmodule_py.memory_report import training_piece
 from .part import Context, Part, Row
 from .training import wrapped
 
-_MODELS = ("gpt", "bert", "t5", "vit", "llama")
+_MODELS = ("gpt", "bert", "t5", "vit", "llama", "resnet")
 _BUDGETS = 8
 _UNSPLIT_BYTES = 2**20
 """The caching allocator leaves up to so much of a large block unsplit, and counts it as given out."""

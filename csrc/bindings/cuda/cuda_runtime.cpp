@@ -3,6 +3,9 @@
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#ifdef ORTM_WITH_CUDNN
+#include <ATen/cudnn/Handle.h>
+#endif
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -34,6 +37,11 @@ bool is_gpu_memory(const void* address) {
   return facts.type == cudaMemoryTypeDevice || facts.type == cudaMemoryTypeManaged;
 }
 
+#ifdef ORTM_WITH_CUDNN
+/// Making the first one takes a while and memory, which models without convolutions are spared.
+void* dnn_handle() { return at::native::getCudnnHandle(); }
+#endif
+
 class CudaRuntime : public DeviceRuntime {
  public:
   explicit CudaRuntime(c10::DeviceIndex index)
@@ -51,9 +59,16 @@ class CudaRuntime : public DeviceRuntime {
     context.stream = at::cuda::getCurrentCUDAStream().stream();
     context.blas = at::cuda::getCurrentCUDABlasHandle();
     context.blas_lt = at::cuda::getCurrentCUDABlasLtHandle();
+#ifdef ORTM_WITH_CUDNN
+    if (flags.userEnabledCuDNN()) context.dnn = dnn_handle;
+#endif
     context.device_index = device().index();
     context.allow_tf32 = flags.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
                          at::Float32Precision::TF32;
+    context.allow_convolution_tf32 =
+        flags.float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV) ==
+        at::Float32Precision::TF32;
+    if (flags.benchmarkCuDNN()) context.convolution_search = ConvolutionSearch::Exhaustive;
     context.allow_float16_reduction = flags.allowFP16ReductionCuBLAS() ==
                                       at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
     context.allow_bfloat16_reduction = flags.allowBF16ReductionCuBLAS() ==

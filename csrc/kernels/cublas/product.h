@@ -1,0 +1,64 @@
+// One matrix product by cuBLASLt with what its epilogue does besides. Flips and batches are part of
+// the layouts, scratch is planned memory. The algorithm is the first that the library's heuristics
+// name, looked up once per problem and device; it depends on shapes, types, flags and the alignment
+// of addresses alone, so that a product that is recomputed has the same bits.
+#pragma once
+
+#include <cublasLt.h>
+
+#include "kernels/matmul_problem.h"
+
+namespace ortmodule::cublas {
+
+/// Scratch that algorithms may use: room for the partial sums of a few parts of the inner
+/// dimension, at most what NVIDIA recommends for the newest devices.
+inline constexpr int64_t kMostWorkspaceBytes = int64_t{32} << 20;
+inline constexpr int64_t kParts = 8;
+/// What the library demands of its scratch, and what a plan gives.
+inline constexpr size_t kWorkspaceAlignment = 256;
+inline constexpr size_t kPlannedAlignment = 64;
+
+/// Everything that an algorithm is chosen by, addresses and flags of the run aside.
+struct Problem {
+  MatMulProblem shape;
+  DType dtype = DType::Undefined;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  bool adds = false;      // beta * C is added, C being as large as the result
+  int64_t c_leading = 0;  // of C, if it is added
+  size_t workspace_bytes = 0;
+
+  Problem(MatMulProblem shape, DType dtype, cublasLtEpilogue_t epilogue);
+
+  bool reads_or_writes_vector() const { return (epilogue & kVectorBits) != 0; }
+  bool has_auxiliary() const { return (epilogue & kAuxiliaryBit) != 0; }
+  /// Scratch to declare: the alignment that the library demands takes its part.
+  size_t declared_bytes() const {
+    return workspace_bytes + kWorkspaceAlignment - kPlannedAlignment;
+  }
+
+ private:
+  static constexpr int kVectorBits =
+      CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB;
+  static constexpr int kAuxiliaryBit = 128;
+};
+
+/// The addresses of one call. `vector` is the bias, or where its gradient goes; `auxiliary` is laid
+/// out as the result.
+struct Operands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* c = nullptr;  // only if the problem adds
+  void* y = nullptr;
+  void* vector = nullptr;
+  void* auxiliary = nullptr;
+};
+
+/// y = alpha * a b + beta * c with the epilogue, on the stream of `args`, whose workspace it uses;
+/// false, with nothing done, if the library has no algorithm. Throws Error if a call fails.
+bool run_product(const Problem& problem, double alpha, double beta, const Operands& operands,
+                 const KernelArgs& args);
+
+/// Why the library takes no product of these operands; nothing while sizes are not known.
+Reason product_unsupported(const StepFacts& facts);
+
+}  // namespace ortmodule::cublas

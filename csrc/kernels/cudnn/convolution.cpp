@@ -1,0 +1,191 @@
+// Conv and ConvGrad through cuDNN into planned memory: row-major or channels-last, one to three
+// spatial dimensions, groups, dilation. Scratch is planned and bounded (convolution_problem.h), the
+// algorithm is deterministic and chosen within the bound (algorithm_choice.h). The bias and its
+// gradient are steps of our own kernels. What is refused here is ATen's, and so is, copied into
+// planned memory, what turns out to have no algorithm, or has cuDNN switched off.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "kernels/cudnn/algorithm_choice.h"
+#include "kernels/step_part.h"
+
+namespace ortmodule::cudnn {
+namespace {
+
+constexpr size_t kWorkspaceAlignment = 256;
+constexpr size_t kPlannedAlignment = 64;
+
+void* aligned(void* workspace) {
+  const auto address = reinterpret_cast<uintptr_t>(workspace);
+  return static_cast<char*>(workspace) + (0 - address) % kWorkspaceAlignment;
+}
+
+/// ATen's kernel, which allocates its results.
+class Fallback {
+ public:
+  explicit Fallback(const StepFacts& facts) {
+    for (const KernelDef* other : kernels_of(facts.node().op))
+      if (!kernel_ && other->device == Device::CUDA && other->gives_results &&
+          !(other->unsupported && other->unsupported(facts)))
+        kernel_ = other;
+    if (kernel_ && kernel_->prepare) prepared_ = kernel_->prepare(facts);
+  }
+
+  void run(const KernelArgs& args) const {
+    ORTM_CHECK(kernel_, "[convolution] cuDNN must have an algorithm, but found none for ",
+               args.facts.node().op, " of ", name_of(args.facts.inputs[0].dtype));
+    std::vector<Buffer> results(args.out.size());
+    kernel_->run({.facts = args.facts,
+                  .in = args.in,
+                  .out = args.out,
+                  .prepared = prepared_.get(),
+                  .context = args.context,
+                  .results = results});
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!results[i] || !args.out[i].data) continue;
+      const cudaError_t status =
+          cudaMemcpyAsync(args.out[i].data, results[i].data(), args.out[i].byte_count(),
+                          cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(args.context.stream));
+      ORTM_CHECK(status == cudaSuccess, "[convolution] a copy must succeed, but found ",
+                 cudaGetErrorString(status));
+    }
+  }
+
+ private:
+  const KernelDef* kernel_ = nullptr;
+  std::shared_ptr<const void> prepared_;
+};
+
+/// y += bias, by channel.
+StepPart bias_part(const StepFacts& facts) {
+  const OperandFacts& y = facts.outputs[0];
+  const int64_t channels = y.layout.sizes[1];
+  Sizes sizes(y.layout.sizes.size() - 1, 1);
+  sizes[0] = channels;
+  Sizes strides(sizes.size(), 0);
+  strides[0] = 1;
+  const OperandFacts bias{y.dtype, {sizes, strides, 0}};
+  return StepPart("PointwiseGroup", Device::CUDA, facts_of_node("Add", {}, {y, bias}, {y}));
+}
+
+/// Sums of dy by channel.
+StepPart bias_grad_part(const StepFacts& facts, const ConvolutionProblem& problem) {
+  const Dims axes = problem.channels_last ? Dims{0} : Dims{0, 2};
+  return StepPart("ReduceSum", Device::CUDA,
+                  facts_of_node("ReduceSum", {{"axes", axes}, {"keepdims", 0}},
+                                {by_channel(problem.y, problem)}, {facts.outputs[2]}));
+}
+
+bool has_bias(const StepFacts& facts) {
+  return facts.inputs.size() > 2 && facts.inputs[2].dtype != DType::Undefined;
+}
+
+struct Prepared {
+  ConvolutionProblem problem;
+  size_t workspace_bytes;
+  Fallback fallback;
+  std::optional<StepPart> bias;  // or its gradient
+
+  explicit Prepared(const StepFacts& facts)
+      : problem(convolution_problem(facts)),
+        workspace_bytes(convolution_workspace_bytes(problem)),
+        fallback(facts) {
+    const bool grad = facts.node().op == "ConvGrad";
+    if (grad && facts.node().output_used[2]) bias = bias_grad_part(facts, problem);
+    if (!grad && has_bias(facts)) bias = bias_part(facts);
+  }
+
+  size_t declared_bytes() const {
+    const size_t own = workspace_bytes + kWorkspaceAlignment - kPlannedAlignment;
+    return std::max(own, bias ? bias->workspace_bytes() : 0);
+  }
+};
+
+/// The view of `tensor` that a part was prepared for.
+TensorView seen_as(const TensorView& tensor, const OperandFacts& facts) {
+  return {tensor.data, facts.dtype, static_cast<int>(facts.layout.sizes.size()),
+          facts.layout.sizes.data(), facts.layout.strides.data()};
+}
+
+Call call_of(const Prepared& prepared, const Descriptors& descriptors, const KernelArgs& args,
+             Addresses at) {
+  return {.problem = prepared.problem,
+          .descriptors = descriptors,
+          .at = at,
+          .workspace = aligned(args.workspace),
+          .workspace_bytes = prepared.workspace_bytes,
+          .context = args.context,
+          .handle = static_cast<cudnnHandle_t>(args.context.dnn())};
+}
+
+void conv(const KernelArgs& args) {
+  const auto& prepared = *static_cast<const Prepared*>(args.prepared);
+  if (!args.context.dnn) return prepared.fallback.run(args);
+  const Descriptors descriptors(prepared.problem);
+  const Call call =
+      call_of(prepared, descriptors, args, {args.in[0].data, args.in[1].data, args.out[0].data});
+  if (!compute<Forward>(call)) return prepared.fallback.run(args);
+  if (!prepared.bias) return;
+  // As bias_part described it.
+  Sizes sizes(static_cast<size_t>(args.out[0].rank) - 1, 1), strides(sizes.size(), 0);
+  sizes[0] = args.out[0].sizes[1];
+  strides[0] = 1;
+  const TensorView bias{args.in[2].data, args.in[2].dtype, args.out[0].rank - 1, sizes.data(),
+                        strides.data()};
+  const TensorView operands[] = {args.out[0], bias};
+  prepared.bias->run(operands, args.out, nullptr, args.context);
+}
+
+/// Whether all that is wanted could be computed.
+bool compute_gradients(const Prepared& prepared, const KernelArgs& args) {
+  if (!args.context.dnn) return false;
+  const std::vector<bool>& used = args.facts.node().output_used;
+  const TensorView &dy = args.in[0], &x = args.in[1], &w = args.in[2];
+  const Descriptors descriptors(prepared.problem);
+  if (used[0] && !compute<BackwardData>(
+                     call_of(prepared, descriptors, args, {args.out[0].data, w.data, dy.data})))
+    return false;
+  if (used[1] && !compute<BackwardFilter>(
+                     call_of(prepared, descriptors, args, {x.data, args.out[1].data, dy.data})))
+    return false;
+  if (!prepared.bias) return true;
+  const OperandFacts by = by_channel(prepared.problem.y, prepared.problem);
+  const TensorView operands[] = {seen_as(dy, by)};
+  prepared.bias->run(operands, args.out.subspan(2, 1), args.workspace, args.context);
+  return true;
+}
+
+void conv_grad(const KernelArgs& args) {
+  const auto& prepared = *static_cast<const Prepared*>(args.prepared);
+  if (!compute_gradients(prepared, args)) prepared.fallback.run(args);
+}
+
+KernelDef convolution(std::string_view op, std::string_view name, void (*run)(const KernelArgs&)) {
+  return {
+      .op = op,
+      .name = name,
+      .device = Device::CUDA,
+      .dtypes = kAllFloats,
+      .run = run,
+      .unsupported = convolution_unsupported,
+      .workspace_bytes = [](const StepFacts& facts) { return Prepared(facts).declared_bytes(); },
+      .output_strides = convolution_strides,
+      .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
+        return std::make_shared<Prepared>(facts);
+      },
+      .layout = LayoutRule::MemoryFormat,
+      .leaves_out_unused = true};
+}
+
+KernelDef forward() {
+  KernelDef def = convolution("Conv", "conv_cudnn", conv);
+  def.input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat, LayoutRule::Contiguous};
+  return def;
+}
+
+const KernelRegistrar kConv(forward());
+const KernelRegistrar kConvGrad(convolution("ConvGrad", "conv_grad_cudnn", conv_grad));
+
+}  // namespace
+}  // namespace ortmodule::cudnn

@@ -1,0 +1,123 @@
+// The three computations of a convolution, each with cuDNN's own names for the same steps: estimate
+// or measure all algorithms, ask for the scratch of one, run it.
+#pragma once
+
+#include "kernels/cudnn/descriptors.h"
+
+namespace ortmodule::cudnn {
+
+/// Addresses of the tensors; one of them is written.
+struct Addresses {
+  void* x = nullptr;
+  void* w = nullptr;
+  void* y = nullptr;
+};
+
+/// y from x and w.
+struct Forward {
+  using Algorithm = cudnnConvolutionFwdAlgo_t;
+  using Candidate = cudnnConvolutionFwdAlgoPerf_t;
+  static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
+  static constexpr const char* kName = "cudnnConvolutionForward";
+
+  static cudnnStatus_t count(cudnnHandle_t handle, int* count) {
+    return cudnnGetConvolutionForwardAlgorithmMaxCount(handle, count);
+  }
+  static cudnnStatus_t estimate(cudnnHandle_t handle, const Descriptors& d, int wanted, int* found,
+                                Candidate* candidates) {
+    return cudnnGetConvolutionForwardAlgorithm_v7(handle, d.x.get(), d.w.get(), d.window.get(),
+                                                  d.y.get(), wanted, found, candidates);
+  }
+  static cudnnStatus_t measure(cudnnHandle_t handle, const Descriptors& d, const Addresses& at,
+                               int wanted, int* found, Candidate* candidates, void* workspace,
+                               size_t bytes) {
+    return cudnnFindConvolutionForwardAlgorithmEx(handle, d.x.get(), at.x, d.w.get(), at.w,
+                                                  d.window.get(), d.y.get(), at.y, wanted, found,
+                                                  candidates, workspace, bytes);
+  }
+  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm,
+                                 size_t* bytes) {
+    return cudnnGetConvolutionForwardWorkspaceSize(handle, d.x.get(), d.w.get(), d.window.get(),
+                                                   d.y.get(), algorithm, bytes);
+  }
+  static cudnnStatus_t run(cudnnHandle_t handle, const Descriptors& d, const Addresses& at,
+                           Algorithm algorithm, void* workspace, size_t bytes, const void* one,
+                           const void* zero) {
+    return cudnnConvolutionForward(handle, one, d.x.get(), at.x, d.w.get(), at.w, d.window.get(),
+                                   algorithm, workspace, bytes, zero, d.y.get(), at.y);
+  }
+};
+
+/// x's gradient from w and y's.
+struct BackwardData {
+  using Algorithm = cudnnConvolutionBwdDataAlgo_t;
+  using Candidate = cudnnConvolutionBwdDataAlgoPerf_t;
+  static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
+  static constexpr const char* kName = "cudnnConvolutionBackwardData";
+
+  static cudnnStatus_t count(cudnnHandle_t handle, int* count) {
+    return cudnnGetConvolutionBackwardDataAlgorithmMaxCount(handle, count);
+  }
+  static cudnnStatus_t estimate(cudnnHandle_t handle, const Descriptors& d, int wanted, int* found,
+                                Candidate* candidates) {
+    return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, d.w.get(), d.y.get(), d.window.get(),
+                                                       d.x.get(), wanted, found, candidates);
+  }
+  static cudnnStatus_t measure(cudnnHandle_t handle, const Descriptors& d, const Addresses& at,
+                               int wanted, int* found, Candidate* candidates, void* workspace,
+                               size_t bytes) {
+    return cudnnFindConvolutionBackwardDataAlgorithmEx(handle, d.w.get(), at.w, d.y.get(), at.y,
+                                                       d.window.get(), d.x.get(), at.x, wanted,
+                                                       found, candidates, workspace, bytes);
+  }
+  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm,
+                                 size_t* bytes) {
+    return cudnnGetConvolutionBackwardDataWorkspaceSize(
+        handle, d.w.get(), d.y.get(), d.window.get(), d.x.get(), algorithm, bytes);
+  }
+  static cudnnStatus_t run(cudnnHandle_t handle, const Descriptors& d, const Addresses& at,
+                           Algorithm algorithm, void* workspace, size_t bytes, const void* one,
+                           const void* zero) {
+    return cudnnConvolutionBackwardData(handle, one, d.w.get(), at.w, d.y.get(), at.y,
+                                        d.window.get(), algorithm, workspace, bytes, zero,
+                                        d.x.get(), at.x);
+  }
+};
+
+/// w's gradient from x and y's.
+struct BackwardFilter {
+  using Algorithm = cudnnConvolutionBwdFilterAlgo_t;
+  using Candidate = cudnnConvolutionBwdFilterAlgoPerf_t;
+  static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
+  static constexpr const char* kName = "cudnnConvolutionBackwardFilter";
+
+  static cudnnStatus_t count(cudnnHandle_t handle, int* count) {
+    return cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(handle, count);
+  }
+  static cudnnStatus_t estimate(cudnnHandle_t handle, const Descriptors& d, int wanted, int* found,
+                                Candidate* candidates) {
+    return cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+        handle, d.x.get(), d.y.get(), d.window.get(), d.w.get(), wanted, found, candidates);
+  }
+  static cudnnStatus_t measure(cudnnHandle_t handle, const Descriptors& d, const Addresses& at,
+                               int wanted, int* found, Candidate* candidates, void* workspace,
+                               size_t bytes) {
+    return cudnnFindConvolutionBackwardFilterAlgorithmEx(handle, d.x.get(), at.x, d.y.get(), at.y,
+                                                         d.window.get(), d.w.get(), at.w, wanted,
+                                                         found, candidates, workspace, bytes);
+  }
+  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm,
+                                 size_t* bytes) {
+    return cudnnGetConvolutionBackwardFilterWorkspaceSize(
+        handle, d.x.get(), d.y.get(), d.window.get(), d.w.get(), algorithm, bytes);
+  }
+  static cudnnStatus_t run(cudnnHandle_t handle, const Descriptors& d, const Addresses& at,
+                           Algorithm algorithm, void* workspace, size_t bytes, const void* one,
+                           const void* zero) {
+    return cudnnConvolutionBackwardFilter(handle, one, d.x.get(), at.x, d.y.get(), at.y,
+                                          d.window.get(), algorithm, workspace, bytes, zero,
+                                          d.w.get(), at.w);
+  }
+};
+
+}  // namespace ortmodule::cudnn
