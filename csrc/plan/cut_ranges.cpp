@@ -49,7 +49,8 @@ class RangeCutter {
     for (int64_t wanted = 2 * first; wanted <= kMost; wanted *= 2) {
       cut_into(wanted);
       const int64_t bytes = accumulating_peak_bytes(plan_);
-      const int64_t least_gain = std::max(least_bytes / 100, kNodeBytes * (wanted - best));
+      const int64_t for_nodes = std::min(kNodeBytes * (wanted - best), least_bytes / 20);
+      const int64_t least_gain = std::max(least_bytes / 100, for_nodes);
       if (least_bytes - bytes <= least_gain) continue;
       least_bytes = bytes;
       best = wanted;
