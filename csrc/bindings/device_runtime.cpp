@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "bindings/host_recorder.h"
+#include "kernels/worker_threads.h"
 
 namespace ortmodule::bindings {
 namespace {
@@ -20,7 +21,9 @@ void parallel_for_at(int64_t count, int64_t grain,
 /// CPU tensors; `kernels` is CUDA where its kernels are emulated on the host.
 class CpuRuntime : public DeviceRuntime {
  public:
-  explicit CpuRuntime(Device kernels) : DeviceRuntime(c10::kCPU, kernels) {}
+  explicit CpuRuntime(Device kernels) : DeviceRuntime(c10::kCPU, kernels) {
+    set_worker_threads([]() -> int64_t { return at::get_num_threads(); });
+  }
 
   // Asked each time, so that an allocator installed later (a counting one) sees every block.
   c10::Allocator* torch_allocator() const override { return c10::GetCPUAllocator(); }

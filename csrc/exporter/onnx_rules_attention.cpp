@@ -29,6 +29,19 @@ std::string masked(C c, std::string scores, DType wide) {
   return c.op("Add", {scores, c.cast(c.in(kMask), wide)});
 }
 
+/// [.., L, 2]: each row's largest score and 1 / the sum of exp(score - largest), 0 where it is
+/// blind.
+void set_statistics(C c, const std::string& scores, const std::string& most,
+                    const std::string& blind, DType wide) {
+  const std::string zero = c.number(0.0, wide);
+  const std::string shown = c.op("Where", {blind, zero, most});
+  const std::string sum =
+      c.op("ReduceSum", {c.op("Exp", {c.op("Sub", {scores, shown})}), c.b.integers({-1})},
+           {{"keepdims", int64_t{1}}});
+  const std::string inverse = c.op("Where", {blind, zero, c.op("Reciprocal", {sum})});
+  c.set(1, "Concat", {shown, inverse}, {{"axis", int64_t{-1}}});
+}
+
 void lower_attention(C c) {
   const DType dtype = c.dtype(), wide = compute_dtype(dtype);
   std::vector<int64_t> perm(c.value(kK).rank());
@@ -43,10 +56,12 @@ void lower_attention(C c) {
       c.op("ReduceMax", {scores, c.b.integers({-1})}, {{"keepdims", int64_t{1}}});
   const std::string least = c.number(-std::numeric_limits<double>::infinity(), wide);
   const std::string blind = c.op("Equal", {most, least});
+  if (c.wanted(1)) set_statistics(c, scores, most, blind, wide);
   const std::string softmax = c.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
   const std::string seen = c.op("Where", {blind, c.number(0.0, wide), softmax});
-  const std::string ratio = c.number(c.attrs().number("ratio"), DType::Float32);
-  const std::string kept = c.op("Dropout", {seen, ratio, c.number(1.0, DType::Bool)});
+  std::string kept = seen;
+  if (const double drop = c.attrs().number("ratio"); drop > 0)
+    kept = c.op("Dropout", {seen, c.number(drop, DType::Float32), c.number(1.0, DType::Bool)});
   const std::string y = c.op("MatMul", {kept, c.cast(c.in(kV), wide)});
   c.set(0, "Cast", {y}, {{"to", dtype}});
 }

@@ -1,8 +1,8 @@
 // y = dropout(softmax(scale q k' + mask)) v over heads, without the L x S matrix as a whole:
-// neither forward nor backward keeps it, since its rows are computed again from q and k and its
-// dropout from the run's Philox stream (Dao et al., "FlashAttention", 2022, with rows in one
-// piece). Attention without dropout, and all of it on CUDA, stays torch's own operator, which has
-// such kernels there.
+// neither forward nor backward keeps it, since any piece of it is computed again from q, k and two
+// numbers of each row, and its dropout from the run's Philox stream (Dao et al., "FlashAttention",
+// 2022). `statistics` [.., L, 2] holds those: the largest score, and 1 / the sum of exp(score -
+// largest); zeros where a row sees nothing. On CUDA attention stays torch's own operator.
 #include <cmath>
 
 #include "ops/infer_rules.h"
@@ -28,9 +28,11 @@ void infer_attention(InferContext& c) {
   if (q.dtype != k.dtype || q.dtype != v.dtype)
     c.fail(str("q, k and v must have one type, but found ", name_of(q.dtype), ", ",
                name_of(k.dtype), " and ", name_of(v.dtype)));
-  Dims result = q.dims;
+  Dims result = q.dims, statistics = q.dims;
   result[rank - 1] = v.dims[rank - 1];
+  statistics[rank - 1] = 2;
   c.set(0, q.dtype, result);
+  c.set(1, compute_dtype(q.dtype), statistics);
 }
 
 void infer_attention_grad(InferContext& c) {
@@ -67,7 +69,11 @@ Grads whole_gradient(GradContext& c) {
   const DType wide = compute_dtype(c.x(kQ).dtype());
   const Handle q = c.cast(c.x(kQ), wide), k = c.cast(c.x(kK), wide), v = c.cast(c.x(kV), wide);
   const Handle dy = c.cast(c.dy(), wide);
-  const Attrs draw{{"ratio", c.attrs().number("ratio")}, {"rng", c.attrs().integer("rng")}};
+  const bool drops = c.attrs().number("ratio") > 0;
+  const Attrs draw =
+      drops ? Attrs{{"ratio", c.attrs().number("ratio")}, {"rng", c.attrs().integer("rng")}}
+            : Attrs();
+  const auto dropped = [&](const char* op, Handle x) { return drops ? c.emit(op, {x}, draw) : x; };
   const Handle scores = masked_scores(c, q, k);
   // A row that sees nothing has probabilities of zero, as in torch's _safe_softmax.
   const Handle most = c.emit("ReduceMax", {scores}, {{"axes", Dims{-1}}, {"keepdims", 1}});
@@ -75,13 +81,13 @@ Grads whole_gradient(GradContext& c) {
   const Handle zero = c.literal(0.0, wide);
   const Handle visible = c.emit("Where", {blind, zero, scores});
   const Handle p = c.emit("Where", {blind, zero, c.emit("Softmax", {visible}, {{"axis", -1}})});
-  const Handle dp = c.emit("DropoutGrad", {c.emit("MatMul", {dy, transposed(c, v)})}, draw);
+  const Handle dp = dropped("DropoutGrad", c.emit("MatMul", {dy, transposed(c, v)}));
   const Handle ds = c.emit("SoftmaxGrad", {dp, p}, {{"axis", -1}});
   const double scale = c.attrs().number("scale");
   Grads grads(4);
   if (c.needs(kQ)) grads[kQ] = c.emit("MatMul", {ds, k}) * scale;
   if (c.needs(kK)) grads[kK] = c.emit("MatMul", {transposed(c, ds), q}) * scale;
-  if (c.needs(kV)) grads[kV] = c.emit("MatMul", {transposed(c, c.emit("Dropout", {p}, draw)), dy});
+  if (c.needs(kV)) grads[kV] = c.emit("MatMul", {transposed(c, dropped("Dropout", p)), dy});
   grads[kMask] = ds;
   return grads;
 }
@@ -89,7 +95,7 @@ Grads whole_gradient(GradContext& c) {
 Grads attention_grad(GradContext& c) {
   if (c.needs(kMask)) return whole_gradient(c);
   return c.emit_all("ScaledDotProductAttentionGrad",
-                    {c.dy(), c.x(kQ), c.x(kK), c.x(kV), c.x(kMask)}, c.attrs());
+                    {c.dy(), c.x(kQ), c.x(kK), c.x(kV), c.y(0), c.y(1), c.x(kMask)}, c.attrs());
 }
 
 /// L S (E + V) multiply-adds per head and pass over the matrix.
@@ -111,7 +117,6 @@ Values convert_attention(TorchCall& t) {
   Value *q = t.tensor("query"), *k = t.tensor("key"), *v = t.tensor("value");
   Value* mask = t.optional_tensor("attn_mask");
   const double ratio = t.number_or("dropout_p", 0.0);
-  if (ratio == 0.0) t.refuse("runs as torch's fused attention");
   if (!is_floating(q->dtype)) t.refuse("attention of other types than floats");
   const size_t rank = q->rank();
   const Dims& dims = q->dims;
@@ -128,17 +133,16 @@ Values convert_attention(TorchCall& t) {
   } else {
     scale = t.number("scale");
   }
-  return {t.emit("ScaledDotProductAttention", {q, k, v, mask},
-                 {{"scale", scale},
-                  {"is_causal", int64_t{t.flag("is_causal")}},
-                  {"ratio", ratio},
-                  {"rng", t.next_rng_stream()}})};
+  Attrs attrs{{"scale", scale}, {"is_causal", int64_t{t.flag("is_causal")}}, {"ratio", ratio}};
+  // Without a stream nothing is drawn for the run.
+  if (ratio > 0) attrs.set("rng", t.next_rng_stream());
+  return {t.emit_all("ScaledDotProductAttention", {q, k, v, mask}, attrs, 2)[0]};
 }
 
 REGISTER_OP(ScaledDotProductAttention,
             {.domain = "com.microsoft",
              .inputs = {"q", "k", "v", "mask?"},
-             .outputs = {"y"},
+             .outputs = {"y", "statistics"},
              .kind = OpKind::MatMul,
              .random = true,
              .infer = infer_attention,
@@ -146,13 +150,14 @@ REGISTER_OP(ScaledDotProductAttention,
              .flops = attention_flops,
              .from_torch = {{"aten.scaled_dot_product_attention.default", convert_attention}}});
 
-REGISTER_OP(ScaledDotProductAttentionGrad, {.domain = "com.microsoft",
-                                            .inputs = {"dy", "q", "k", "v", "mask?"},
-                                            .outputs = {"dq", "dk", "dv"},
-                                            .kind = OpKind::MatMul,
-                                            .random = true,
-                                            .infer = infer_attention_grad,
-                                            .flops = attention_grad_flops});
+REGISTER_OP(ScaledDotProductAttentionGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "q", "k", "v", "y", "statistics", "mask?"},
+             .outputs = {"dq", "dk", "dv"},
+             .kind = OpKind::MatMul,
+             .random = true,
+             .infer = infer_attention_grad,
+             .flops = attention_grad_flops});
 
 }  // namespace
 }  // namespace ortmodule

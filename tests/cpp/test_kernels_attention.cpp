@@ -1,153 +1,210 @@
-// The row kernels of ScaledDotProductAttention against their definitions in double.
+// ScaledDotProductAttention and its gradient against their definitions in double.
 #include <limits>
 
-#include "kernels/attention_strip.h"
 #include "kernels/philox.h"
+#include "kernels/worker_threads.h"
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr uint64_t kStream = 3;
+constexpr double kScale = 0.7;
+constexpr int64_t kStream = 3;
 
-struct StripCase {
-  Sizes sizes;  // heads, rows, columns
+struct AttentionCase {
+  int64_t heads = 1, queries = 1, keys = 1, width = 4, value_width = 4;
   bool causal = false;
   double ratio = 0;
   DType mask = DType::Undefined;
-  StripPosition position = {};
+  double score = 1;  // about how large q and k are
 };
 
-class AttentionStrip {
+/// [2, heads, rows, columns] whose heads are neighbours in memory, as those of a projection are.
+Tensor heads_of(DType dtype, const AttentionCase& c, int64_t rows, int64_t columns, unsigned seed,
+                double most = 1) {
+  const Sizes strides{rows * c.heads * columns, columns, c.heads * columns, 1};
+  return Tensor::random(dtype, {2, c.heads, rows, columns}, seed, -most, most, strides);
+}
+
+class Attention {
  public:
-  AttentionStrip(const StripCase& c, DType dtype)
-      : c_(c),
-        scores(Tensor::random(dtype, c.sizes, 1, -3, 3)),
-        dp(Tensor::random(dtype, c.sizes, 2)),
-        position_(DType::Int64, {4}) {
-    if (c.mask != DType::Undefined) {
-      // One mask for all heads.
-      const Sizes strides{0, c.sizes[2], 1};
-      mask_ = Tensor::random(c.mask, c.sizes, 3, -1, 1, strides);
-      if (c.mask == DType::Bool)
-        for (int64_t i = 0; i < mask_.count(); ++i) mask_.set(i, i % 3 != 1);
-    }
-    const int64_t numbers[4] = {c.position.first_head, c.position.first_row, c.position.queries,
-                                c.position.keys};
-    std::memcpy(position_.data(), numbers, sizeof(numbers));
+  Attention(const AttentionCase& c, DType dtype)
+      : q(heads_of(dtype, c, c.queries, c.width, 1, c.score)),
+        k(heads_of(dtype, c, c.keys, c.width, 2, c.score)),
+        v(heads_of(dtype, c, c.keys, c.value_width, 3)),
+        c_(c),
+        dy_(heads_of(dtype, c, c.queries, c.value_width, 4)) {
+    if (c.mask == DType::Undefined) return;
+    // One mask for all heads.
+    mask = Tensor::random(c.mask, {2, 1, c.queries, c.keys}, 5, -1, 1);
+    if (c.mask == DType::Bool)
+      for (int64_t i = 0; i < mask.count(); ++i) mask.set(i, i % 3 != 1);
   }
 
-  /// Runs every kernel of both ops, in place as attention does, twice each.
-  void check() {
+  /// Runs every kernel of both ops, on one thread and on two.
+  void check(double ulps) {
+    SCOPED_TRACE(str(name_of(q.dtype()), " heads ", c_.heads, " L ", c_.queries, " S ", c_.keys,
+                     " E ", c_.width, " V ", c_.value_width, c_.causal ? " causal" : "", " ratio ",
+                     c_.ratio, " mask ", name_of(c_.mask)));
     define();
-    const Attrs attrs{{"is_causal", c_.causal ? 1 : 0},
-                      {"scale", kScale},
-                      {"ratio", c_.ratio},
-                      {"rng", static_cast<int64_t>(kStream)}};
-    for (const KernelDef* def : kernels_of("AttentionProbabilities")) run(*def, attrs, false);
-    for (const KernelDef* def : kernels_of("AttentionScoresGrad")) run(*def, attrs, true);
+    const auto kernels = kernels_of("ScaledDotProductAttention");
+    const auto gradients = kernels_of("ScaledDotProductAttentionGrad");
+    ASSERT_EQ(kernels.size(), gradients.size());
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      SCOPED_TRACE(kernels[i]->name);
+      Tensor bits[4];
+      for (int threads : {1, 2}) {
+        set_worker_threads(threads == 1 ? [] { return int64_t{1}; } : [] { return int64_t{2}; });
+        run(*kernels[i], *gradients[i], threads == 1 ? nullptr : two_threads);
+        expect_close(y_, expected_[0], ulps, 1, "y");
+        for (size_t g = 0; g < 3; ++g)
+          expect_close(grads_[g], expected_[g + 1], ulps, 1, "a gradient");
+        if (threads == 2) {
+          EXPECT_TRUE(bits[0].same_bits(y_)) << "two threads differ";
+          for (size_t g = 0; g < 3; ++g) EXPECT_TRUE(bits[g + 1].same_bits(grads_[g]));
+        }
+        bits[0] = y_;
+        for (size_t g = 0; g < 3; ++g) bits[g + 1] = grads_[g];
+      }
+      set_worker_threads(nullptr);
+    }
   }
+
+  Tensor q, k, v, mask;
 
  private:
-  static constexpr double kScale = 0.7;
-
-  void run(const KernelDef& def, const Attrs& attrs, bool gradient) {
-    SCOPED_TRACE(def.name);
-    Tensor* mask = c_.mask != DType::Undefined ? &mask_ : nullptr;
-    Tensor bits;
-    for (int repeat = 0; repeat < 2; ++repeat) {
-      Tensor p = scores, ds = dp;
-      std::vector<Tensor*> in{&p, mask, &position_}, out{&p};
-      if (gradient) {
-        in.push_back(&ds);
-        out.push_back(&ds);
-      }
-      const StepFacts facts = facts_of({node_of(std::string(def.op), attrs, in, out)}, in, out);
-      run_kernel(def, facts, in, out, repeat ? two_threads : nullptr);
-      expect_close(p, probabilities_, 64, 0.5, "probabilities");
-      if (gradient) expect_close(ds, dscores_, 256, 1, "dscores");
-      if (repeat) {
-        EXPECT_TRUE(bits.same_bits(p)) << "a second run differs";
-      }
-      bits = p;
-    }
+  void run(const KernelDef& forward, const KernelDef& gradient, ParallelFor parallel) {
+    Attrs attrs{{"is_causal", int64_t{c_.causal}}, {"scale", kScale}, {"ratio", c_.ratio}};
+    if (c_.ratio > 0) attrs.set("rng", kStream);
+    Tensor* seen = c_.mask != DType::Undefined ? &mask : nullptr;
+    y_ = heads_of(q.dtype(), c_, c_.queries, c_.value_width, 6);
+    const DType wide = q.dtype() == DType::Float64 ? DType::Float64 : DType::Float32;
+    Tensor statistics(wide, {2, c_.heads, c_.queries, 2});
+    std::vector<Tensor*> in{&q, &k, &v, seen}, out{&y_, &statistics};
+    run_kernel(forward, facts_of({node_of(std::string(forward.op), attrs, in, out)}, in, out), in,
+               out, parallel);
+    grads_[0] = Tensor(q.dtype(), q.sizes());
+    grads_[1] = Tensor(k.dtype(), k.sizes());
+    grads_[2] = Tensor(v.dtype(), v.sizes());
+    in = {&dy_, &q, &k, &v, &y_, &statistics, seen};
+    out = {&grads_[0], &grads_[1], &grads_[2]};
+    run_kernel(gradient, facts_of({node_of(std::string(gradient.op), attrs, in, out)}, in, out), in,
+               out, parallel);
   }
 
   void define() {
-    const int64_t rows = c_.sizes[1], columns = c_.sizes[2];
-    for (int64_t i = 0; i < c_.sizes[0] * rows; ++i) {
-      const int64_t query = c_.position.first_row + i % rows;
-      const int64_t seen = c_.causal ? std::min(columns, query + 1) : columns;
-      std::vector<double> x, kept, d;
-      double most = -kInfinity, sum = 0, dot = 0;
-      bool nan = false;
-      for (int64_t j = 0; j < columns; ++j) {
-        double score = scores.get(i * columns + j) * kScale;
-        if (c_.mask == DType::Bool) score = mask_.get(i * columns + j) != 0 ? score : -kInfinity;
-        if (c_.mask != DType::Bool && c_.mask != DType::Undefined)
-          score += mask_.get(i * columns + j);
-        x.push_back(j < seen ? score : -kInfinity);
-        nan = nan || std::isnan(x.back());
-        most = std::fmax(most, x.back());
-        const int64_t head = c_.position.first_head + i / rows;
-        const int64_t logical = (head * c_.position.queries + query) * c_.position.keys + j;
-        const bool keeps = philox_word(kSeed, kStream, static_cast<uint64_t>(logical)) >=
-                           dropout_threshold(c_.ratio);
-        kept.push_back(keeps ? dropout_scale(c_.ratio) : 0);
-        d.push_back(dp.get(i * columns + j) * kept.back());
+    expected_.assign(4, {});
+    expected_[0].assign(static_cast<size_t>(2 * c_.heads * c_.queries * c_.value_width), 0);
+    expected_[1].assign(static_cast<size_t>(q.count()), 0);
+    expected_[2].assign(static_cast<size_t>(k.count()), 0);
+    expected_[3].assign(static_cast<size_t>(v.count()), 0);
+    for (int64_t head = 0; head < 2 * c_.heads; ++head)
+      for (int64_t row = 0; row < c_.queries; ++row) define_row(head, row);
+  }
+
+  double score(int64_t head, int64_t row, int64_t key) const {
+    if (c_.causal && key > row) return -kInfinity;
+    double sum = 0;
+    for (int64_t e = 0; e < c_.width; ++e)
+      sum += q.get((head * c_.queries + row) * c_.width + e) *
+             k.get((head * c_.keys + key) * c_.width + e);
+    if (c_.mask == DType::Undefined) return sum * kScale;
+    const double seen = mask.get((head / c_.heads * c_.queries + row) * c_.keys + key);
+    if (c_.mask == DType::Bool) return seen != 0 ? sum * kScale : -kInfinity;
+    return sum * kScale + seen;
+  }
+
+  void define_row(int64_t head, int64_t row) {
+    const int64_t at = head * c_.queries + row;
+    const auto keys = static_cast<size_t>(c_.keys);
+    std::vector<double> p(keys), kept(keys), dp(keys);
+    double most = -kInfinity, sum = 0, dot = 0;
+    bool nan = false;
+    for (int64_t j = 0; j < c_.keys; ++j) {
+      p[static_cast<size_t>(j)] = score(head, row, j);
+      most = std::fmax(most, p[static_cast<size_t>(j)]);
+      nan = nan || std::isnan(p[static_cast<size_t>(j)]);
+    }
+    for (double& x : p) sum += x = most == -kInfinity ? 0 : std::exp(x - most);
+    for (int64_t j = 0; j < c_.keys; ++j) {
+      const auto i = static_cast<size_t>(j);
+      const bool keeps =
+          c_.ratio == 0 || philox_word(kSeed, kStream, static_cast<uint64_t>(at * c_.keys + j)) >=
+                               dropout_threshold(c_.ratio);
+      p[i] = most == -kInfinity ? (nan ? std::nan("") : 0) : p[i] / sum;
+      kept[i] = keeps ? dropout_scale(c_.ratio) : 0;
+      for (int64_t e = 0; e < c_.value_width; ++e) {
+        const double value = v.get((head * c_.keys + j) * c_.value_width + e);
+        const double gradient = dy_.get(at * c_.value_width + e);
+        expected_[0][static_cast<size_t>(at * c_.value_width + e)] += p[i] * kept[i] * value;
+        expected_[3][static_cast<size_t>((head * c_.keys + j) * c_.value_width + e)] +=
+            p[i] * kept[i] * gradient;
+        dp[i] += gradient * value * kept[i];
       }
-      for (double& v : x) sum += v = std::exp(v - most);
-      for (size_t j = 0; j < x.size(); ++j) {
-        x[j] = most == -kInfinity ? (nan ? std::nan("") : 0) : x[j] / sum;
-        dot += x[j] * d[j];
-      }
-      for (size_t j = 0; j < x.size(); ++j) {
-        probabilities_.push_back(x[j] * kept[j]);
-        dscores_.push_back(x[j] * (d[j] - dot) * kScale);
+      dot += p[i] * dp[i];
+    }
+    for (int64_t j = 0; j < c_.keys; ++j) {
+      const auto i = static_cast<size_t>(j);
+      const double ds = p[i] * (dp[i] - dot) * kScale;
+      for (int64_t e = 0; e < c_.width; ++e) {
+        const int64_t key = (head * c_.keys + j) * c_.width + e;
+        expected_[1][static_cast<size_t>(at * c_.width + e)] += ds * k.get(key);
+        expected_[2][static_cast<size_t>(key)] += ds * q.get(at * c_.width + e);
       }
     }
   }
 
-  StripCase c_;
-
- public:
-  Tensor scores, dp;
-
- private:
-  Tensor mask_, position_;
-  std::vector<double> probabilities_, dscores_;
+  AttentionCase c_;
+  Tensor dy_, y_, grads_[3];
+  std::vector<std::vector<double>> expected_;  // y, dq, dk, dv
 };
 
-constexpr DType kTypes[] = {DType::Float32, DType::Float64};
+double ulps_of(DType dtype) { return size_of(dtype) == 2 ? 4 : 128; }
 
-TEST(AttentionRows, MatchTheirDefinition) {
-  const std::vector<Sizes> shapes = {{1, 1, 1},   {2, 3, 7},    {3, 5, 64},
-                                     {1, 2, 333}, {2, 2, 1024}, {2, 0, 4}};
+constexpr DType kTypes[] = {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16};
+
+TEST(AttentionKernel, MatchesItsDefinition) {
+  // L, S, E, V: tiles, panels and vectors that are whole and that are not; several pieces of rows.
+  const std::vector<Sizes> shapes = {{1, 1, 1, 1},    {6, 16, 8, 8},    {7, 5, 3, 9},
+                                     {13, 40, 17, 5}, {50, 33, 16, 24}, {97, 65, 8, 8}};
   for (DType dtype : kTypes)
-    for (const Sizes& sizes : shapes)
+    for (const Sizes& s : shapes)
       for (bool causal : {false, true})
         for (double ratio : {0.0, 0.3, 1.0})
-          for (DType mask : {DType::Undefined, DType::Bool, dtype, DType::BFloat16})
-            AttentionStrip({sizes, causal, ratio, mask, {3, 2, 9, sizes[2] + 1}}, dtype).check();
+          for (DType mask : {DType::Undefined, DType::Bool, dtype})
+            Attention({3, s[0], s[1], s[2], s[3], causal, ratio, mask}, dtype)
+                .check(ulps_of(dtype));
 }
 
-TEST(AttentionRows, TakesLongRows) {
+TEST(AttentionKernel, GoesOverBlocksOfKeys) {
   for (DType dtype : kTypes)
-    for (int64_t columns : {8704, 8707})
-      AttentionStrip({{1, 2, columns}, false, 0.3, DType::Undefined, {0, 1, 4, columns}}, dtype)
-          .check();
+    for (bool causal : {false, true})
+      for (double ratio : {0.0, 0.3})
+        for (const Sizes& s : std::vector<Sizes>{{70, 300, 8, 8}, {530, 515, 5, 4}})
+          Attention({1, s[0], s[1], s[2], s[3], causal, ratio}, dtype).check(ulps_of(dtype));
 }
 
-TEST(AttentionRows, TreatsNanAndInfinitiesAsEagerDoes) {
-  for (DType dtype : kTypes) {
-    AttentionStrip strip({{1, 4, 40}, false, 0.2, DType::Undefined, {0, 0, 4, 40}}, dtype);
-    strip.scores.set(5, std::nan(""));
-    strip.scores.set(45, -kInfinity);
-    for (int64_t j = 0; j < 40; ++j) strip.scores.set(80 + j, -kInfinity);
-    for (int64_t j = 0; j < 40; ++j) strip.scores.set(120 + j, j == 7 ? std::nan("") : -kInfinity);
-    strip.check();
-  }
+TEST(AttentionKernel, TakesEmptyOperands) {
+  for (DType dtype : kTypes)
+    for (const Sizes& s :
+         std::vector<Sizes>{{0, 0, 4, 4}, {0, 3, 4, 4}, {3, 0, 4, 4}, {3, 5, 0, 4}, {3, 5, 4, 0}})
+      Attention({2, s[0], s[1], s[2], s[3]}, dtype).check(ulps_of(dtype));
+}
+
+TEST(AttentionKernel, TakesLargeScores) {
+  for (DType dtype : {DType::Float32, DType::Float64})
+    Attention({1, 30, 30, 8, 8, false, 0, DType::Undefined, 20}, dtype).check(1e4);
+}
+
+TEST(AttentionKernel, GivesZerosForRowsThatSeeNothing) {
+  for (DType dtype : kTypes)
+    for (DType mask : {DType::Bool, dtype}) {
+      Attention attention({2, 9, 20, 4, 4, false, 0, mask}, dtype);
+      for (int64_t j = 0; j < 40; ++j)
+        attention.mask.set(20 + j, mask == DType::Bool ? 0 : -kInfinity);
+      attention.check(ulps_of(dtype));
+    }
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ std::vector<std::string> cpu_ops() {
   // A kernel of higher priority is one beside torch's, which runs on both devices.
   for (const KernelDef* def : all_kernels())
     if (def->device == Device::CPU && def->priority == 0) ops.emplace(def->op);
-  // Rows of the CPU's attention; on CUDA it is one of torch's fused kernels.
-  ops.erase("AttentionProbabilities");
-  ops.erase("AttentionScoresGrad");
+  // On CUDA attention is one of torch's fused kernels.
+  ops.erase("ScaledDotProductAttention");
+  ops.erase("ScaledDotProductAttentionGrad");
   return {ops.begin(), ops.end()};
 }
 

@@ -277,7 +277,7 @@ def test_attention_with_dropout_is_torchs(planned: Planned) -> None:
         return F.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
 
     text = plan_function(planned, attention, [2, 3, 8, 16])
-    assert "dispatcher" in text and "attention_aten" not in text
+    assert "dispatcher" in text and "attention_cpu" not in text
     joint = planned.pieces[0].text("joint")
     # Pinned: what draws from torch's generator is never recomputed.
     assert "aten.scaled_dot_product_attention.default" in joint and "random=1" in joint

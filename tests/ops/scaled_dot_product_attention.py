@@ -1,4 +1,4 @@
-"""Scaled dot product attention: torch's operator without dropout, our own op with it."""
+"""Scaled dot product attention: our own op on the CPU, with and without dropout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from .case import Case, Outcome, case, flags, normal
 
 _ATTENTION = "aten.scaled_dot_product_attention.default"
-_FUSED = "fused attention"
 _OURS = "ScaledDotProductAttention"
 # Drops nothing (the least that a 32-bit word decides is 2.3e-10), but takes the way of dropout.
 _NEVER = 1e-12
@@ -63,17 +62,44 @@ def _halves(outcome: Outcome) -> None:
         torch.testing.assert_close(ours, gradient.to(y.dtype))
 
 
+def _attend_split(x: Tensor) -> Tensor:
+    """Heads of one projection, neither of which is contiguous."""
+    q, k, v = x.unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def _plain(build: object, label: str = "", **options: object) -> Case:
+    return case(_ATTENTION, build, label=label, contains=_OURS, **options)
+
+
 def _ours(build: object, label: str, **options: object) -> Case:
-    return case(_ATTENTION, build, label=label, contains=_OURS, dropout_p=_NEVER, **options)
+    return _plain(build, label, dropout_p=_NEVER, **options)
 
 
 def cases() -> list[Case]:
     return [
-        case(_ATTENTION, _qkv, aten=_FUSED),
-        case(_ATTENTION, _qkv, is_causal=True, label="-causal", aten=_FUSED),
-        case(_ATTENTION, _qkv, scale=0.3, label="-scale", aten=_FUSED),
-        case(_ATTENTION, lambda n: (*_qkv(n), normal(n, n)), label="-bias"),
-        case(_ATTENTION, lambda n: (*_qkv(n), flags(n, n)), label="-mask", aten=_FUSED),
+        _plain(_qkv),
+        _plain(_qkv, "-causal", is_causal=True),
+        _plain(_qkv, "-scale", scale=0.3),
+        _plain(lambda n: (*_qkv(n), normal(n, n)), "-learned-bias"),
+        _plain(lambda n: (*_qkv(n), normal(n, n)), "-bias", constant=(3,)),
+        _plain(lambda n: (*_qkv(n), flags(n, n)), "-mask"),
+        _plain(lambda n: (*_qkv(n), flags(2, 1, 1, n)), "-padding-mask"),
+        _plain(_blind, "-blind-row"),
+        _plain(lambda n: _qkv(n, keys=3), "-cross"),
+        _plain(lambda n: _qkv(n, keys=3), "-cross-causal", is_causal=True),
+        _plain(lambda n: tuple(x[0] for x in _qkv(n)), "-rank-3"),
+        # Several pieces of rows; several blocks of keys.
+        _plain(lambda n: _qkv(n + 150), "-rows", is_causal=True, sizes=()),
+        _plain(lambda n: _qkv(n + 40, keys=250), "-keys", sizes=()),
+        _plain(lambda n: (normal(2, n, 24),), "-split", function=_attend_split),
+        case(
+            _ATTENTION,
+            lambda n: (normal(2, 4, n, 4), normal(2, 2, n, 4), normal(2, 2, n, 4)),
+            label="-grouped",
+            aten="share keys and values",
+            enable_gqa=True,
+        ),
         _ours(_qkv, "-dropout"),
         _ours(lambda n: _qkv(n, keys=3), "-dropout-cross", scale=0.3),
         _ours(lambda n: _qkv(n, keys=3), "-dropout-cross-causal", is_causal=True),

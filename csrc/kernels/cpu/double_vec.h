@@ -11,6 +11,7 @@ typedef int64_t LongLanes __attribute__((vector_size(kVectorBytes)));
 typedef float HalfFloatLanes __attribute__((vector_size(kVectorBytes / 2)));
 
 struct DoubleVec {
+  static constexpr int64_t kCount = kVectorBytes / 8;
   DoubleLanes v;
 
   DoubleVec() = default;
@@ -18,6 +19,13 @@ struct DoubleVec {
   template <class T>
   requires std::is_arithmetic_v<T>
   explicit DoubleVec(T x) : v(static_cast<double>(x) - DoubleLanes{}) {}
+
+  static DoubleVec load(const double* from) {
+    DoubleVec x;
+    std::memcpy(&x.v, from, sizeof(x.v));
+    return x;
+  }
+  void store(double* to) const { std::memcpy(to, &v, sizeof(v)); }
 
   friend DoubleVec operator+(DoubleVec a, DoubleVec b) { return a.v + b.v; }
   friend DoubleVec operator-(DoubleVec a, DoubleVec b) { return a.v - b.v; }
