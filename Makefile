@@ -51,7 +51,8 @@ train: build
 bench: build bandwidth
 	$(PY) -m benchmarks.run
 
-# The CPU kernels beside the machine's copy bandwidth, one thread; needs no Python.
+# The CPU kernels beside the machine's copy bandwidth, one thread; needs no Python. Beside eager, at
+# row lengths from 2 on: python -m benchmarks.small_rows.
 bandwidth: build/.system_packages
 	@cmake -G Ninja -S . -B build/bench -DORTMODULE_TORCH=OFF -DORTMODULE_BENCHMARKS=ON > build/bench.log \
 	  && cmake --build build/bench --target ortm_kernels_cpu --parallel $(JOBS) >> build/bench.log \

@@ -1,7 +1,9 @@
 // Bandwidth of the CPU kernels, one thread: nanoseconds per call, GB/s of the bytes that a kernel
-// must move (operands and outputs once each), and the part of the bandwidth of a memcpy that moves
-// as many bytes, measured right before. `make bandwidth`, or build/bench/ortm_kernels_cpu [name
-// part].
+// must move (operands and outputs once each), the part of the bandwidth of a memcpy that moves as
+// many bytes, measured right before, and what bounds the kernel. That is arithmetic where the
+// vector instructions of its formula, counted from the source, take longer than the memcpy at three
+// of them per cycle; then the part of that bound that is reached follows. `make bandwidth`, or
+// build/bench/ortm_kernels_cpu [name part].
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -73,14 +75,64 @@ double nanoseconds_per_call(const std::function<void()>& call) {
 
 std::string only;
 
-void report(const std::string& name, double nanoseconds, size_t bytes) {
+// The clock, by a chain of multiplications, each of which takes three cycles.
+double cycles_per_nanosecond() {
+  static const double rate = [] {
+    uint64_t x = 3;
+    const double best = nanoseconds_per_call([&] {
+      for (int i = 0; i < 10000; ++i) {
+        x *= x;
+        asm volatile("" : "+r"(x));
+      }
+    });
+    return 3e4 / best;
+  }();
+  return rate;
+}
+
+/// Vector instructions per vector of elements, by op; a division counts as the 15 that could be
+/// made in its time. Ops that are not here have too few to matter.
+struct Arithmetic {
+  const char* op;
+  double instructions;
+};
+constexpr double kExp = 19, kDivision = 15, kPhilox = 46;
+constexpr Arithmetic kArithmetic[] = {
+    {"Exp", kExp + 7},
+    {"Tanh", kExp + kDivision + 16},
+    {"Sigmoid", kExp + kDivision + 3},
+    {"Gelu", 30},
+    {"GeluGrad", 50},
+    {"Dropout", kPhilox + 4},
+    {"Softmax", kExp + 4},
+    {"LogSoftmax", kExp + 5},
+    {"LogSoftmaxGrad", kExp + 4},
+    {"SoftmaxCrossEntropyLoss", kExp + 3},
+    {"SoftmaxCrossEntropyLossGrad", kExp + 4},
+};
+
+// Nanoseconds that the arithmetic of the nodes takes at least.
+double arithmetic_bound(const std::vector<NodeFacts>& nodes, int64_t elements) {
+  double instructions = 0;
+  for (const NodeFacts& node : nodes)
+    for (const Arithmetic& a : kArithmetic)
+      if (node.op == a.op) instructions += a.instructions;
+  const double lanes = isa_available(Isa::Avx512) ? 16 : isa_available(Isa::Avx2) ? 8 : 4;
+  return instructions / lanes * static_cast<double>(elements) / 3 / cycles_per_nanosecond();
+}
+
+void report(const std::string& name, double nanoseconds, size_t bytes, double arithmetic = 0) {
   // Half of the bytes are read, half are written.
   static std::vector<std::byte> from, to;
   from.resize(bytes / 2 + 1);
   to.resize(bytes / 2 + 1);
   const double copy = nanoseconds_per_call([&] { std::memcpy(to.data(), from.data(), bytes / 2); });
-  std::printf("%-44s %12.0f ns %8.1f GB/s %6.2f of copying\n", name.c_str(), nanoseconds,
+  std::printf("%-44s %12.0f ns %8.1f GB/s %6.2f of copying", name.c_str(), nanoseconds,
               static_cast<double>(bytes) / nanoseconds, copy / nanoseconds);
+  if (arithmetic > copy)
+    std::printf("  arithmetic, %.2f of it\n", arithmetic / nanoseconds);
+  else
+    std::printf("  memory\n");
 }
 
 void bench(const std::string& name, const std::string& key, std::vector<NodeFacts> nodes,
@@ -111,7 +163,11 @@ void bench(const std::string& name, const std::string& key, std::vector<NodeFact
   context.seed.value = 42;
   const std::shared_ptr<const void> prepared = def->prepare ? def->prepare(facts) : nullptr;
   const KernelArgs args{facts, in_views, out_views, aligned, prepared.get(), context};
-  report(name, nanoseconds_per_call([&] { def->run(args); }), bytes);
+  int64_t elements = 0;
+  for (const OperandFacts& operand : facts.inputs)
+    elements = std::max(elements, element_count(operand.layout.sizes));
+  report(name, nanoseconds_per_call([&] { def->run(args); }), bytes,
+         arithmetic_bound(facts.nodes, elements));
 }
 
 NodeFacts node(std::string op, Attrs attrs, std::vector<Buffer*> in, std::vector<Buffer*> out,
@@ -223,13 +279,39 @@ void copies() {
 }
 
 // Rows of a few elements, where the work per row shows.
+void short_rows_at(int64_t columns, DType dtype) {
+  const int64_t rows = 800000 / columns;
+  const Sizes sizes{rows, columns};
+  const DType f32 = DType::Float32;
+  Buffer x(dtype, sizes), dy(dtype, sizes), y(dtype, sizes), scale(dtype, {columns}),
+      bias(dtype, {columns}), mean(f32, {rows, 1}), inv(f32, {rows, 1}), dscale(dtype, {columns}),
+      dbias(dtype, {columns}), sums(dtype, {rows}), places(DType::Int64, {rows});
+  const std::string suffix =
+      " " + std::to_string(rows) + "x" + std::to_string(columns) + (dtype == f32 ? "" : " bf16");
+  const Attrs last{{"axis", -1}}, norm{{"axis", -1}, {"epsilon", 1e-5}},
+      over{{"axes", Dims{1}}, {"keepdims", 0}};
+  bench_op("Softmax" + suffix, "Softmax", last, {&x}, {&y});
+  bench_op("SoftmaxGrad" + suffix, "SoftmaxGrad", last, {&dy, &x}, {&y});
+  bench_op("LogSoftmax" + suffix, "LogSoftmax", last, {&x}, {&y});
+  bench_op("LogSoftmaxGrad" + suffix, "LogSoftmaxGrad", last, {&dy, &x}, {&y});
+  bench_op("LayerNorm" + suffix, "LayerNormalization", norm, {&x, &scale, &bias},
+           {&y, &mean, &inv});
+  bench_op("LayerNormGrad" + suffix, "LayerNormalizationGrad", norm, {&dy, &x, &scale, &mean, &inv},
+           {&y, &dscale, &dbias});
+  bench_op("RmsNorm" + suffix, "SimplifiedLayerNormalization", norm, {&x, &scale}, {&y, &inv});
+  bench_op("RmsNormGrad" + suffix, "SimplifiedLayerNormalizationGrad", norm,
+           {&dy, &x, &scale, &inv}, {&y, &dscale});
+  bench_op("ReduceSum rows" + suffix, "ReduceSum", over, {&x}, {&sums});
+  bench_op("ReduceMax rows" + suffix, "ReduceMax", over, {&x}, {&sums});
+  bench_op("ArgMax rows" + suffix, "ArgMax", {{"axis", 1}, {"keepdims", 0}}, {&x}, {&places});
+}
+
 void short_rows() {
   const DType f32 = DType::Float32;
-  Buffer x(f32, {100000, 8}), y(f32, {100000, 8}), column(f32, {100000, 1}), sums(f32, {100000});
+  for (int64_t columns : {3, 8, 16, 33, 64, 128, 257}) short_rows_at(columns, f32);
+  for (int64_t columns : {8, 64}) short_rows_at(columns, DType::BFloat16);
+  Buffer x(f32, {100000, 8}), y(f32, {100000, 8}), column(f32, {100000, 1});
   bench_pointwise("Mul column 100000x8", "Mul", {}, {&x, &column}, {&y});
-  bench_op("Softmax 100000x8", "Softmax", {{"axis", -1}}, {&x}, {&y});
-  bench_op("ReduceSum rows 100000x8", "ReduceSum", {{"axes", Dims{1}}, {"keepdims", 0}}, {&x},
-           {&sums});
   Buffer heads(f32, {64, 12, 100, 64}), mask(f32, {64, 1, 1, 64}), masked(f32, {64, 12, 100, 64});
   heads.layout.strides = {100 * 12 * 64, 64, 12 * 64, 1};
   bench_pointwise("Add mask to transposed heads", "Add", {}, {&heads, &mask}, {&masked});

@@ -8,7 +8,8 @@ namespace {
 
 constexpr DType kTypes[] = {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16};
 const std::vector<std::pair<int64_t, int64_t>> kShapes = {
-    {1, 1}, {3, 7}, {5, 1}, {300, 33}, {2, 2500}, {70, 96}, {0, 4}, {1, 9000}, {2, 8199}};
+    {1, 1},    {3, 7},  {5, 1},  {300, 33}, {2, 2500}, {70, 96}, {0, 4},   {1, 9000},
+    {2, 8199}, {70, 4}, {37, 8}, {100, 16}, {35, 19},  {40, 63}, {49, 64}, {50, 65}};
 constexpr double kEpsilon = 1e-5;
 
 DType statistics_of(DType dtype) {

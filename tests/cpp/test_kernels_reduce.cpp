@@ -60,7 +60,12 @@ const std::vector<Shape> kShapes = {{{}, {}},
                                     {{5, 7, 32}, {2}},
                                     {{41, 33}, {1}},
                                     {{4000, 5, 7}, {0}},
-                                    {{90, 1000}, {0}}};
+                                    {{90, 1000}, {0}},
+                                    {{37, 2}, {1}},
+                                    {{35, 16}, {1}},
+                                    {{19, 63}, {1}},
+                                    {{300, 64}, {1}},
+                                    {{21, 65}, {1}}};
 
 Tensor result_of(DType dtype, const std::vector<double>& expected) {
   return Tensor(dtype, {static_cast<int64_t>(expected.size())});

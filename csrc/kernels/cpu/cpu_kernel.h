@@ -12,6 +12,9 @@
 /// the same elements (in-place), for which that holds.
 #define ORTM_SIMD _Pragma("GCC ivdep")
 
+/// In front of a short loop over vectors: as a loop it would keep them in memory.
+#define ORTM_UNROLL _Pragma("GCC unroll 32")
+
 namespace ortmodule {
 
 // Maps the token ORTM_ISA to its enumerator.

@@ -26,6 +26,10 @@ inline constexpr int kVectorBytes = 16;
 typedef float FloatLanes __attribute__((vector_size(kVectorBytes)));
 typedef uint32_t UIntLanes __attribute__((vector_size(kVectorBytes)));
 typedef int32_t IntLanes __attribute__((vector_size(kVectorBytes)));
+// For floats in memory. A memcpy would do, but GCC 12 makes copies of 16 bytes of some, and a
+// vector that is read from two stores waits for both.
+typedef float FloatLanesInMemory
+    __attribute__((vector_size(kVectorBytes), aligned(alignof(float)), may_alias));
 
 struct FloatVec {
   static constexpr int64_t kCount = kVectorBytes / 4;
@@ -38,11 +42,12 @@ struct FloatVec {
   explicit FloatVec(T x) : v(static_cast<float>(x) - FloatLanes{}) {}  // -0.0 - 0.0 keeps its sign
 
   static FloatVec load(const float* from) {
-    FloatVec x;
-    std::memcpy(&x.v, from, sizeof(x.v));
-    return x;
+    return FloatLanes(*reinterpret_cast<const FloatLanesInMemory*>(from));
   }
-  void store(float* to) const { std::memcpy(to, &v, sizeof(v)); }
+  void store(float* to) const { *reinterpret_cast<FloatLanesInMemory*>(to) = v; }
+  /// The first `count` < kCount elements, and 0; nothing behind them is touched.
+  static FloatVec load(const float* from, int64_t count);
+  void store(float* to, int64_t count) const;
 
   friend FloatVec operator+(FloatVec a, FloatVec b) { return a.v + b.v; }
   friend FloatVec operator-(FloatVec a, FloatVec b) { return a.v - b.v; }
@@ -55,6 +60,46 @@ struct FloatVec {
   friend IntLanes operator>=(FloatVec a, FloatVec b) { return a.v >= b.v; }
   friend IntLanes operator==(FloatVec a, FloatVec b) { return a.v == b.v; }
 };
+
+/// All bits of the first `count` < kCount lanes.
+inline IntLanes first_lanes(int64_t count) {
+  alignas(64) static constexpr int32_t kMasks[32] = {-1, -1, -1, -1, -1, -1, -1, -1,
+                                                     -1, -1, -1, -1, -1, -1, -1, -1};
+  IntLanes mask;
+  std::memcpy(&mask, kMasks + 16 - count, sizeof(mask));
+  return mask;
+}
+
+inline FloatVec FloatVec::load(const float* from, int64_t count) {
+#if defined(__AVX512F__)
+  return FloatLanes(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from));
+#elif defined(__AVX2__)
+  return FloatLanes(_mm256_maskload_ps(from, __m256i(first_lanes(count))));
+#else
+  FloatVec x{FloatLanes{}};
+  for (int64_t i = 0; i < count; ++i) x.v[i] = from[i];
+  return x;
+#endif
+}
+// In parts: AVX2's masked store takes AMD's processors tens of cycles.
+inline void FloatVec::store(float* to, int64_t count) const {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), __m512(v));
+#else
+  float lanes[kCount];
+  store(lanes);
+  int64_t at = 0;
+  if (kCount > 4 && (count & 4)) {
+    std::memcpy(to, lanes, 4 * sizeof(float));
+    at = 4;
+  }
+  if (count & 2) {
+    std::memcpy(to + at, lanes + at, 2 * sizeof(float));
+    at += 2;
+  }
+  if (count & 1) to[at] = lanes[at];
+#endif
+}
 
 /// The bits of a FloatVec, lane by lane.
 struct UIntVec {
@@ -91,6 +136,20 @@ inline FloatVec at_most(FloatVec x, float limit) {
   return select(x > limits, limits, x);
 #endif
 }
+/// The larger of each lane; b where one of them is NaN.
+inline FloatVec larger(FloatVec a, FloatVec b) {
+#if defined(__AVX512F__)
+  return FloatLanes(_mm512_maskz_max_ps(0xffff, __m512(a.v), __m512(b.v)));
+#elif defined(__AVX2__)
+  return FloatLanes(_mm256_max_ps(__m256(a.v), __m256(b.v)));
+#else
+  return select(a > b, a, b);
+#endif
+}
+/// x, and 0 in the lanes where the mask is.
+inline FloatVec masked(IntLanes mask, FloatVec x) {
+  return reinterpret_cast<FloatLanes>(reinterpret_cast<IntLanes>(x.v) & mask);
+}
 inline FloatVec magnitude_of(FloatVec x) { return float_of(bits_of(x) & 0x7fffffffu); }
 inline FloatVec fast_exp(FloatVec x) { return exp_of(x); }
 inline FloatVec whole_exp(FloatVec x) { return whole_exp_of(x); }
@@ -99,17 +158,13 @@ inline FloatVec fast_erf(FloatVec x) { return erf_of(x); }
 inline FloatVec normal_cdf(FloatVec x) { return normal_cdf_of(x); }
 inline FloatVec normal_density(FloatVec x) { return normal_density_of(x); }
 
-/// out[i] = f(a[i]) for float arrays, whole vectors at a time; the tail runs in a padded vector.
+/// out[i] = f(a[i]) for float arrays, whole vectors at a time; the tail is a vector of its own.
 template <class F>
 inline void map_vectors(const F& f, int64_t count, float* out, const float* a) {
   constexpr int64_t kStep = FloatVec::kCount;
   int64_t i = 0;
   for (; i + kStep <= count; i += kStep) f(FloatVec::load(a + i)).store(out + i);
-  if (i == count) return;
-  float tail[kStep] = {};
-  std::memcpy(tail, a + i, static_cast<size_t>(count - i) * sizeof(float));
-  f(FloatVec::load(tail)).store(tail);
-  std::memcpy(out + i, tail, static_cast<size_t>(count - i) * sizeof(float));
+  if (i < count) f(FloatVec::load(a + i, count - i)).store(out + i, count - i);
 }
 
 template <class F>
@@ -118,13 +173,8 @@ inline void map_vectors(const F& f, int64_t count, float* out, const float* a, c
   int64_t i = 0;
   for (; i + kStep <= count; i += kStep)
     f(FloatVec::load(a + i), FloatVec::load(b + i)).store(out + i);
-  if (i == count) return;
-  const size_t rest = static_cast<size_t>(count - i) * sizeof(float);
-  float tail_a[kStep] = {}, tail_b[kStep] = {};
-  std::memcpy(tail_a, a + i, rest);
-  std::memcpy(tail_b, b + i, rest);
-  f(FloatVec::load(tail_a), FloatVec::load(tail_b)).store(tail_a);
-  std::memcpy(out + i, tail_a, rest);
+  const int64_t rest = count - i;
+  if (rest > 0) f(FloatVec::load(a + i, rest), FloatVec::load(b + i, rest)).store(out + i, rest);
 }
 
 }  // namespace ORTM_ISA

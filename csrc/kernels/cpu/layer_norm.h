@@ -2,7 +2,7 @@
 // sums.
 #pragma once
 
-#include "kernels/cpu/row_math.h"
+#include "kernels/cpu/short_rows.h"
 #include "kernels/norm.h"
 
 namespace ortmodule {
@@ -12,6 +12,40 @@ template <class C>
 struct Statistics {
   C mean, inv_std_dev;
 };
+
+/// 1 / sqrt(squares / n + epsilon) of each row.
+inline RowLanes inverse_deviation(const RowDoubles& squares, int64_t n, double epsilon) {
+  const DoubleVec count(n), added(epsilon);
+  return map_doubles([&](DoubleVec s) { return DoubleVec(1.0) / square_root(s / count + added); },
+                     squares)
+      .rounded();
+}
+inline RowLanes mean_of_rows(const RowDoubles& sum, int64_t n) {
+  const DoubleVec count(n);
+  return map_doubles([&](DoubleVec s) { return s / count; }, sum).rounded();
+}
+
+struct RowStatistics {
+  RowLanes mean, inv_std_dev;
+};
+
+/// Of rows of n elements each, in two passes.
+inline RowStatistics short_row_statistics(const RowColumns& x, int64_t n, double epsilon) {
+  RowDoubles sum(0.0), squares(0.0);
+  for (int64_t j = 0; j < n; ++j) sum = sum + RowDoubles(x[j]);
+  const RowLanes mean = mean_of_rows(sum, n);
+  for (int64_t j = 0; j < n; ++j) {
+    const RowDoubles difference(x[j] - mean);
+    squares = squares + difference * difference;
+  }
+  return {mean, inverse_deviation(squares, n, epsilon)};
+}
+
+/// The first `count` elements of scale or bias as floats.
+template <class T>
+void read_short(const T* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(computed(from[i]));
+}
 
 /// Of a row of n elements, in two passes.
 template <class T>
@@ -29,13 +63,8 @@ Statistics<ComputeOf<T>> row_statistics(const T* x, int64_t n, double epsilon) {
   double squares = 0;
   for_each_chunk(n, [&](int64_t at, int64_t count) {
     const C* values = computed_row(x + at, count, buffer);
-    const int64_t whole = count / 32 * 32;
     squares += row_sum(
-        whole, [&](V v) { return (v - shift) * (v - shift); }, values);
-    for (int64_t i = whole; i < count; ++i) {
-      const double difference = static_cast<double>(values[i] - mean);
-      squares += difference * difference;
-    }
+        count, [&](V v) { return (v - shift) * (v - shift); }, values);
   });
   const double variance = squares / static_cast<double>(n);
   return {mean, static_cast<C>(1.0 / std::sqrt(variance + epsilon))};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -39,6 +40,7 @@ class Compiler {
 
   std::shared_ptr<const PointwiseProgram> compile() {
     for (size_t i = 0; i < facts_.nodes.size(); ++i) add_node(i);
+    drop_roundings_before_stores();
     find_lifetimes();
     make_space();
     choose_tiles();
@@ -132,6 +134,31 @@ class Compiler {
     const int value = add_op(find_loop(*op), std::move(in), op->out, params);
     // Every node rounds to its own type, so that grouping changes no bit.
     return rounding(out) ? add_op(rounding(out), {value}, op->out) : value;
+  }
+
+  // A store rounds, too: what is read by nothing else is stored as it was before it was rounded.
+  void drop_roundings_before_stores() {
+    for (size_t k = ops_.size(); k-- > 0;) {
+      if (!only_stored_rounded(ops_[k])) continue;
+      std::vector<int>& outputs = values_[static_cast<size_t>(ops_[k].out)].outputs;
+      values_[static_cast<size_t>(ops_[k].in[0])].outputs = std::exchange(outputs, {});
+      ops_.erase(ops_.begin() + static_cast<std::ptrdiff_t>(k));
+    }
+  }
+
+  // Whether it rounds what another op made to the 16-bit floats of outputs, and for nothing else.
+  bool only_stored_rounded(const VirtualOp& op) const {
+    const std::vector<int>& outputs = values_[static_cast<size_t>(op.out)].outputs;
+    if (op.in.size() != 1 || outputs.empty()) return false;
+    const VirtualValue& exact = values_[static_cast<size_t>(op.in[0])];
+    if (exact.input >= 0 || exact.literal || !exact.outputs.empty()) return false;
+    for (int output : outputs) {
+      const DType dtype = facts_.outputs[static_cast<size_t>(output)].dtype;
+      if (size_of(dtype) != 2 || !is_floating(dtype) || op.run != rounding(dtype)) return false;
+    }
+    return std::none_of(ops_.begin(), ops_.end(), [&](const VirtualOp& other) {
+      return std::find(other.in.begin(), other.in.end(), op.out) != other.in.end();
+    });
   }
 
   // --- lifetimes, space and tiles ----------------------------------------------------------------

@@ -1,15 +1,16 @@
 // ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd over any axes.
 // Method: dimensions collapse to alternating kept and reduced ones. If the innermost is reduced,
-// rows are folded by 32 (float sums) or 8 partial results, short ones several at a time; if it is
-// kept, whole rows are added to a strip of column accumulators. Long reductions to few outputs are
-// split; partial results lie in the workspace and are combined in order. Splits depend on the shape
-// only, so the number of threads changes no bit. Float sums continue in double after at most
-// kRowChunk (rows) or 32 (columns) additions. Integers add up in int64. Bytes moved: x once.
+// rows are folded by 32 (floats) or 8 partial results, short ones several at a time (short_rows.h);
+// if it is kept, whole rows are added to a strip of column accumulators. Long reductions to few
+// outputs are split; partial results lie in the workspace and are combined in order. Splits depend
+// on the shape only, so the number of threads changes no bit. Float sums continue in double after
+// at most kRowChunk (rows) or 32 (columns) additions. Integers add up in int64. Bytes moved: x
+// once.
 #include <cmath>
 #include <limits>
 
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/row_math.h"
+#include "kernels/cpu/short_rows.h"
 #include "kernels/iteration.h"
 
 namespace ortmodule {
@@ -18,22 +19,24 @@ namespace {
 
 constexpr int64_t kSplitElements = 32768;  // least part of a reduction worth a task of its own
 constexpr int64_t kMaxTasks = 64;
-constexpr int64_t kStrip = 512;       // columns at a time
-constexpr int64_t kColumnBlock = 32;  // rows between two carries to the accumulators in double
-constexpr int64_t kShortRow = 32;  // longest row whose partial results cost more than its elements
+constexpr int64_t kStrip = 512;         // columns at a time
+constexpr int64_t kColumnBlock = 32;    // rows between two carries to the accumulators in double
+constexpr int64_t kShortIntegers = 32;  // longest row whose partial results cost more than itself
 
 // What the reduction does, from the facts alone.
 struct ReducePlan {
   IterationSpace kept, reduced;  // operand 0: x; the innermost dimension of x is in neither
   int64_t inner = 1;             // size of the innermost dimension
   bool inner_reduced = false;
+  bool is_floats = false;  // computed in float32
   int64_t outputs = 1, per_output = 1;
   int64_t splits = 1;  // of each output's reduction
   double divisor = 1;  // of means
 
   /// Whether each output is one short row of x.
   bool short_rows() const {
-    return inner_reduced && per_output == inner && inner <= kShortRow && splits == 1;
+    return inner_reduced && per_output == inner && splits == 1 &&
+           inner <= (is_floats ? kShortRow : kShortIntegers);
   }
 };
 
@@ -53,6 +56,8 @@ ReducePlan make_plan(const StepFacts& facts) {
   if (axes.empty()) is_reduced.assign(sizes.size(), true);
   std::vector<std::pair<int64_t, bool>> groups;
   ReducePlan plan;
+  dispatch_real(facts.inputs[0].dtype,
+                [&]<class T> { plan.is_floats = std::is_same_v<ComputeOf<T>, float>; });
   for (size_t d = 0; d < sizes.size(); ++d) {
     (is_reduced[d] ? plan.per_output : plan.outputs) *= sizes[d];
     if (sizes[d] == 1) continue;
@@ -88,6 +93,7 @@ struct Sum {
   static constexpr Partial kStart = 0;
   static C add(C a, C b) { return a + b; }
   static Partial combine(Partial a, Partial b) { return a + b; }
+  static RowDoubles combine(const RowDoubles& a, const RowDoubles& b) { return a + b; }
 };
 template <class T>
 struct Prod {
@@ -95,6 +101,7 @@ struct Prod {
   using Partial = C;
   static constexpr Partial kStart = 1;
   static C add(C a, C b) { return combine(a, b); }
+  static RowDoubles combine(const RowDoubles& a, const RowDoubles& b) { return a * b; }
   static Partial combine(Partial a, Partial b) {
     if constexpr (std::is_same_v<Partial, int64_t>) {  // wraps around
       return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
@@ -119,6 +126,13 @@ struct Extremum {
     return better | (b != b) ? b : a;
   }
   static Partial combine(Partial a, Partial b) { return add(a, b); }
+  static FloatVec add(FloatVec a, FloatVec b) {
+    const IntLanes better = largest ? b > a : b < a;
+    return select(better | ~(b == b), b, a);
+  }
+  static RowLanes combine(const RowLanes& a, const RowLanes& b) {
+    return map_rows([](FloatVec x, FloatVec y) { return add(x, y); }, a, b);
+  }
 };
 template <class T>
 using Max = Extremum<T, true>;
@@ -137,6 +151,16 @@ __attribute__((noinline)) typename Op::Partial reduce_row(const T* x, int64_t co
           n, [](auto v) { return v; }, computed_row(x + at, n, buffer));
     });
     return total;
+  } else if constexpr (std::is_same_v<C, float>) {  // an extremum
+    C buffer[kRowChunk];
+    C result = Op::kStart;
+    for_each_chunk(count, [&](int64_t at, int64_t n) {
+      result = Op::add(result, fold_row(
+                                   n, computed_row(x + at, n, buffer), Op::kStart,
+                                   [](FloatVec a, FloatVec b) { return Op::add(a, b); },
+                                   [](C a, C b) { return Op::add(a, b); }));
+    });
+    return result;
   } else {
     constexpr int kLanes = 8;
     C lanes[kLanes];
@@ -156,8 +180,7 @@ __attribute__((noinline)) typename Op::Partial reduce_row(const T* x, int64_t co
 // Rows of `count` elements that follow one another, each in order; eight at a time, because the
 // elements of one wait for each other.
 template <class Op, class T>
-__attribute__((noinline)) void reduce_short_rows(const T* x, int64_t rows, int64_t count,
-                                                 typename Op::Partial* out) {
+void reduce_rows_in_order(const T* x, int64_t rows, int64_t count, typename Op::Partial* out) {
   using C = typename Op::C;
   constexpr int64_t kRows = 8;
   int64_t r = 0;
@@ -175,6 +198,28 @@ __attribute__((noinline)) void reduce_short_rows(const T* x, int64_t rows, int64
     for (int64_t i = 0; i < count; ++i)
       out[r] = Op::combine(out[r], static_cast<C>(computed(x[r * count + i])));
   }
+}
+
+// The same, bit for bit; floats in vectors, unless the doubles of a few of them are less work.
+template <class Op, class T>
+__attribute__((noinline)) void reduce_short_rows(const T* x, int64_t rows, int64_t count,
+                                                 typename Op::Partial* out) {
+  using Partial = typename Op::Partial;
+  if constexpr (std::is_same_v<ComputeOf<T>, float>) {
+    constexpr bool kInDouble = std::is_same_v<Partial, double>;
+    using Results = std::conditional_t<kInDouble, RowDoubles, RowLanes>;
+    if (!kInDouble || count > 8)
+      return for_each_rows_together(rows, [&](int64_t row, int64_t together) {
+        RowColumns columns(together, count);
+        columns.load(x + row * count);
+        Results results(static_cast<Partial>(Op::kStart));
+        for (int64_t j = 0; j < count; ++j) results = Op::combine(results, Results(columns[j]));
+        Partial partials[kRowsTogether];
+        results.store(partials);
+        std::copy(partials, partials + together, out + row);
+      });
+  }
+  reduce_rows_in_order<Op>(x, rows, count, out);
 }
 
 // Reduces elements [begin, end) of one output's reduction, in row-major order of x.
@@ -271,15 +316,16 @@ void reduce_columns(const ReducePlan& plan, const T* x, int64_t columns, int64_t
 }
 
 // --- the whole -----------------------------------------------------------------------------------
-template <class Partial>
+// Results [begin, end) from partial results, of which the first one belongs to `begin`.
+template <class Op, class Partial>
 void store_results(const ReducePlan& plan, const Partial* partials, int64_t begin, int64_t end,
-                   Partial (*combine)(Partial, Partial), const TensorView& out) {
+                   const TensorView& out) {
   dispatch_real(out.dtype, [&]<class R> {
-    R* results = out.as<R>();
-    for (int64_t i = begin; i < end; ++i) {
+    R* results = out.as<R>() + begin;
+    for (int64_t i = 0; i < end - begin; ++i) {
       Partial result = partials[i * plan.splits];
       for (int64_t s = 1; s < plan.splits; ++s)
-        result = combine(result, partials[i * plan.splits + s]);
+        result = Op::combine(result, partials[i * plan.splits + s]);
       if (plan.divisor != 1)
         result = static_cast<Partial>(static_cast<double>(result) / plan.divisor);
       if constexpr (std::is_same_v<R, bool>) {
@@ -291,15 +337,26 @@ void store_results(const ReducePlan& plan, const Partial* partials, int64_t begi
   });
 }
 
+// Results of a block of rows leave it while they are in cache.
+template <class Op, class T>
+void reduce_rows_together(const KernelArgs& args, const ReducePlan& plan) {
+  constexpr int64_t kBlock = 256;
+  const T* x = args.in[0].as<T>();
+  parallel_ranges(args.context, plan.outputs, grain_for(plan.inner),
+                  [&](int64_t begin, int64_t end) {
+                    typename Op::Partial partials[kBlock];
+                    for (int64_t row = begin; row < end; row += kBlock) {
+                      const int64_t rows = std::min(kBlock, end - row);
+                      reduce_short_rows<Op>(x + row * plan.inner, rows, plan.inner, partials);
+                      store_results<Op>(plan, partials, row, row + rows, args.out[0]);
+                    }
+                  });
+}
+
 // Partial results go to [outputs, splits] in the workspace.
 template <class Op, class T>
 void reduce_rows(const KernelArgs& args, const ReducePlan& plan, typename Op::Partial* partials) {
   const T* x = args.in[0].as<T>();
-  if (plan.short_rows())
-    return parallel_ranges(
-        args.context, plan.outputs, grain_for(plan.inner), [&](int64_t begin, int64_t end) {
-          reduce_short_rows<Op>(x + begin * plan.inner, end - begin, plan.inner, partials + begin);
-        });
   const int64_t part = ceil_div(plan.per_output, plan.splits);
   parallel_ranges(args.context, plan.outputs * plan.splits, grain_for(part),
                   [&](int64_t begin, int64_t end) {
@@ -344,6 +401,8 @@ void run_reduce(const KernelArgs& args) {
     Partial* partials = static_cast<Partial*>(args.workspace);
     if (plan.per_output == 0) {
       std::fill(partials, partials + plan.outputs * plan.splits, Partial(Op<T>::kStart));
+    } else if (plan.short_rows()) {
+      return reduce_rows_together<Op<T>, T>(args, plan);
     } else if (plan.inner_reduced) {
       reduce_rows<Op<T>, T>(args, plan, partials);
     } else {
@@ -351,7 +410,7 @@ void run_reduce(const KernelArgs& args) {
     }
     parallel_ranges(
         args.context, plan.outputs, grain_for(plan.splits), [&](int64_t begin, int64_t end) {
-          store_results<Partial>(plan, partials, begin, end, &Op<T>::combine, args.out[0]);
+          store_results<Op<T>>(plan, partials + begin * plan.splits, begin, end, args.out[0]);
         });
   });
 }
@@ -362,6 +421,7 @@ std::shared_ptr<const void> prepare_reduce(const StepFacts& facts) {
 
 size_t reduce_workspace(const StepFacts& facts) {
   const ReducePlan plan = make_plan(facts);
+  if (plan.short_rows() && plan.per_output > 0) return 0;
   return static_cast<size_t>(plan.outputs * plan.splits) * 8;
 }
 

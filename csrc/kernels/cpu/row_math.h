@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/axis.h"
-#include "kernels/cpu/float_vec.h"
+#include "kernels/cpu/double_vec.h"
 #include "kernels/dtype_dispatch.h"
 
 namespace ortmodule {
@@ -24,35 +24,36 @@ struct Lanes32 {
   explicit Lanes32(float x) {
     for (FloatVec& vector : v) vector = FloatVec(x);
   }
-  static Lanes32 load(const float* from) {
-    Lanes32 lanes(0.0f);
-    for (int i = 0; i < kVectors; ++i) lanes.v[i] = FloatVec::load(from + i * FloatVec::kCount);
-    return lanes;
-  }
-  /// The first `count` elements, the rest `fill`.
-  static Lanes32 load(const float* from, int64_t count, float fill) {
-    float padded[32];
-    for (int64_t i = 0; i < 32; ++i) padded[i] = i < count ? from[i] : fill;
-    return load(padded);
-  }
-  void store(float* to) const {
-    for (int i = 0; i < kVectors; ++i) v[i].store(to + i * FloatVec::kCount);
-  }
+  /// In double: halves are added to each other until four sums are left.
   double sum() const {
-    float parts[32];
-    store(parts);
-    double sums[16];
-    for (int i = 0; i < 16; ++i)
-      sums[i] = static_cast<double>(parts[i]) + static_cast<double>(parts[i + 16]);
-    for (int i = 0; i < 8; ++i) sums[i] += sums[i + 8];
-    for (int i = 0; i < 4; ++i) sums[i] += sums[i + 4];
-    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    constexpr int kWidth = static_cast<int>(FloatVec::kCount / 2);  // lanes of a DoubleVec
+    DoubleVec sums[16 / kWidth];
+    for (int i = 0; i < kVectors / 2; ++i) {
+      const DoubleHalves low(v[i]), high(v[i + kVectors / 2]);
+      for (int h = 0; h < 2; ++h) sums[2 * i + h] = low.half[h] + high.half[h];
+    }
+    for (int count = 16 / kWidth; count > 1 && count * kWidth > 4; count /= 2)
+      for (int i = 0; i < count / 2; ++i) sums[i] = sums[i] + sums[i + count / 2];
+    double parts[kWidth < 4 ? 4 : kWidth];
+    std::memcpy(parts, sums, sizeof(parts));
+    for (int i = 0; i < kWidth - 4; ++i) parts[i] += parts[i + 4];
+    return (parts[0] + parts[2]) + (parts[1] + parts[3]);
   }
 };
 
-/// Sum over i < count of f(vectors of the arrays at i), where f maps fill values to zero.
+/// body(k, at, lanes) for the vectors of the fewer than 32 elements [begin, end): vector k begins
+/// at `at` and has so many elements.
+template <class Body>
+inline void for_each_tail_vector(int64_t begin, int64_t end, const Body& body) {
+  for (int k = 0; begin + k * FloatVec::kCount < end; ++k) {
+    const int64_t at = begin + k * FloatVec::kCount;
+    body(k, at, std::min(FloatVec::kCount, end - at));
+  }
+}
+
+/// Sum over i < count of f(vectors of the arrays at i).
 template <class F, class... Arrays>
-inline double sum_lanes(int64_t count, float fill, const F& f, const Arrays*... arrays) {
+inline double sum_lanes(int64_t count, const F& f, const Arrays*... arrays) {
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kRowChunk) {
     const int64_t end = std::min(begin + kRowChunk, count);
@@ -61,13 +62,14 @@ inline double sum_lanes(int64_t count, float fill, const F& f, const Arrays*... 
     for (; i + 32 <= end; i += 32)
       for (int k = 0; k < Lanes32::kVectors; ++k)
         sums.v[k] = sums.v[k] + f(FloatVec::load(arrays + i + k * FloatVec::kCount)...);
-    if (i < end) {
-      const auto add = [&](const auto&... lanes) {
-        for (int k = 0; k < Lanes32::kVectors; ++k) sums.v[k] = sums.v[k] + f(lanes.v[k]...);
-      };
-      add(Lanes32::load(arrays + i, end - i, fill)...);
-    }
-    total += sums.sum();
+    Lanes32 all = sums;  // a copy, since variable positions keep an array from registers
+    for_each_tail_vector(i, end, [&](int k, int64_t at, int64_t lanes) {
+      all.v[k] =
+          all.v[k] + (lanes == FloatVec::kCount
+                          ? f(FloatVec::load(arrays + at)...)
+                          : masked(first_lanes(lanes), f(FloatVec::load(arrays + at, lanes)...)));
+    });
+    total += all.sum();
   }
   return total;
 }
@@ -85,7 +87,7 @@ inline double sum_doubles(int64_t count, const F& f, const Arrays*... arrays) {
 
 template <class F, class... Arrays>
 inline double row_sum(int64_t count, const F& f, const float* first, const Arrays*... arrays) {
-  return sum_lanes(count, 0.0f, f, first, arrays...);
+  return sum_lanes(count, f, first, arrays...);
 }
 template <class F, class... Arrays>
 inline double row_sum(int64_t count, const F& f, const double* first, const Arrays*... arrays) {
@@ -93,25 +95,39 @@ inline double row_sum(int64_t count, const F& f, const double* first, const Arra
 }
 
 // --- extrema and exponentials --------------------------------------------------------------------
+/// Folds a row of floats by f of two vectors, of which the first is the result so far, and `one` of
+/// two numbers; `start` changes nothing.
+template <class F, class One>
+inline float fold_row(int64_t count, const float* x, float start, const F& f, const One& one) {
+  Lanes32 whole(start);
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32)
+    for (int k = 0; k < Lanes32::kVectors; ++k)
+      whole.v[k] = f(whole.v[k], FloatVec::load(x + i + k * FloatVec::kCount));
+  Lanes32 folded = whole;  // as in sum_lanes
+  for_each_tail_vector(i, count, [&](int k, int64_t at, int64_t lanes) {
+    if (lanes == FloatVec::kCount) {
+      folded.v[k] = f(folded.v[k], FloatVec::load(x + at));
+    } else {
+      const FloatVec rest = FloatVec::load(x + at, lanes);
+      folded.v[k] = f(folded.v[k], select(first_lanes(lanes), rest, FloatVec(start)));
+    }
+  });
+  for (int width = Lanes32::kVectors / 2; width > 0; width /= 2)
+    for (int k = 0; k < width; ++k) folded.v[k] = f(folded.v[k], folded.v[k + width]);
+  float parts[FloatVec::kCount];
+  folded.v[0].store(parts);
+  for (int64_t width = FloatVec::kCount / 2; width > 0; width /= 2)
+    for (int64_t k = 0; k < width; ++k) parts[k] = one(parts[k], parts[k + width]);
+  return parts[0];
+}
+
 /// The largest element, not counting NaN; -infinity if there is none.
 inline float row_max(int64_t count, const float* x) {
-  const float least = -std::numeric_limits<float>::infinity();
-  Lanes32 most(least);
-  const auto take = [&](const Lanes32& lanes) {
-    for (int k = 0; k < Lanes32::kVectors; ++k)
-      most.v[k] = select(lanes.v[k] > most.v[k], lanes.v[k], most.v[k]);
-  };
-  int64_t i = 0;
-  for (; i + 32 <= count; i += 32) take(Lanes32::load(x + i));
-  if (i < count) take(Lanes32::load(x + i, count - i, least));
-  float parts[32];
-  most.store(parts);
-  for (int width = 16; width >= 4; width /= 2)
-    for (int k = 0; k < width; ++k)
-      parts[k] = parts[k] > parts[k + width] ? parts[k] : parts[k + width];
-  const float left = parts[0] > parts[2] ? parts[0] : parts[2];
-  const float right = parts[1] > parts[3] ? parts[1] : parts[3];
-  return left > right ? left : right;
+  return fold_row(
+      count, x, -std::numeric_limits<float>::infinity(),
+      [](FloatVec most, FloatVec v) { return larger(v, most); },
+      [](float a, float b) { return a > b ? a : b; });
 }
 inline double row_max(int64_t count, const double* x) {
   double result = -std::numeric_limits<double>::infinity();
@@ -122,11 +138,8 @@ inline double row_max(int64_t count, const double* x) {
 /// Sum of exp(x - shift).
 inline double row_sum_exp(int64_t count, const float* x, float shift) {
   const FloatVec shifts(shift);
-  // The fill is harmless: only with a shift of -infinity is exp(fill - shift) not 0, and then every
-  // element gives NaN anyway.
   return sum_lanes(
-      count, -std::numeric_limits<float>::infinity(),
-      [&](FloatVec v) { return fast_exp(v - shifts); }, x);
+      count, [&](FloatVec v) { return fast_exp(v - shifts); }, x);
 }
 inline double row_sum_exp(int64_t count, const double* x, double shift) {
   return sum_doubles(
@@ -136,9 +149,33 @@ inline double row_sum_exp(int64_t count, const double* x, double shift) {
 /// out = exp(x - shift); returns the sum.
 inline double row_exp(int64_t count, const float* x, float shift, float* out) {
   const FloatVec shifts(shift);
-  map_vectors([&](FloatVec v) { return fast_exp(v - shifts); }, count, out, x);
-  return sum_lanes(
-      count, 0.0f, [](FloatVec v) { return v; }, out);
+  double total = 0;
+  for (int64_t begin = 0; begin < count; begin += kRowChunk) {
+    const int64_t end = std::min(begin + kRowChunk, count);
+    Lanes32 sums(0.0f);
+    int64_t i = begin;
+    for (; i + 32 <= end; i += 32) {
+      for (int k = 0; k < Lanes32::kVectors; ++k) {
+        const FloatVec power = fast_exp(FloatVec::load(x + i + k * FloatVec::kCount) - shifts);
+        power.store(out + i + k * FloatVec::kCount);
+        sums.v[k] = sums.v[k] + power;
+      }
+    }
+    Lanes32 all = sums;  // as in sum_lanes
+    for_each_tail_vector(i, end, [&](int k, int64_t at, int64_t lanes) {
+      if (lanes == FloatVec::kCount) {
+        const FloatVec power = fast_exp(FloatVec::load(x + at) - shifts);
+        power.store(out + at);
+        all.v[k] = all.v[k] + power;
+      } else {
+        const FloatVec power = fast_exp(FloatVec::load(x + at, lanes) - shifts);
+        power.store(out + at, lanes);
+        all.v[k] = all.v[k] + masked(first_lanes(lanes), power);
+      }
+    });
+    total += all.sum();
+  }
+  return total;
 }
 inline double row_exp(int64_t count, const double* x, double shift, double* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = std::exp(x[i] - shift);

@@ -29,6 +29,27 @@ void normalize_row(const T* x, const T* scale, int64_t n, ComputeOf<T> inv, T* y
 }
 
 template <class T>
+void forward_short_rows(const T* x, const T* scale_row, int64_t row_count, int64_t n,
+                        double epsilon, T* y, float* inverses) {
+  float scale[kShortLightRow];
+  if (scale_row) read_short(scale_row, n, scale);
+  for_each_rows_together(row_count, [&](int64_t row, int64_t rows) {
+    RowColumns columns(rows, n);
+    columns.load(x + row * n);
+    RowDoubles squares(0.0);
+    for (int64_t j = 0; j < n; ++j) squares = squares + RowDoubles(columns[j] * columns[j]);
+    const RowLanes inv = inverse_deviation(squares, n, epsilon);
+    for (int64_t j = 0; j < n; ++j) {
+      const RowLanes h = columns[j] * inv;
+      columns.set(j, scale_row ? h * RowLanes(scale[j]) : h);
+    }
+    columns.store(y + row * n);
+    // Last, since rows of one element may share their storage with it.
+    if (inverses) inv.store(inverses + row, rows);
+  });
+}
+
+template <class T>
 void forward(const KernelArgs& args) {
   using C = ComputeOf<T>;
   const NormShape shape = norm_shape(args.facts.outputs[0].layout.sizes, args.facts.node().attrs);
@@ -37,6 +58,13 @@ void forward(const KernelArgs& args) {
   const T* scale = data_or_null<T>(args.in, 1);
   C* inverses = data_or_null<C>(args.out, 1);
   parallel_ranges(args.context, shape.rows, grain_for(2 * n), [&](int64_t begin, int64_t end) {
+    if constexpr (std::is_same_v<C, float>) {
+      if (is_short(n, kShortLightRow)) {
+        return forward_short_rows(args.in[0].as<T>() + begin * n, scale, end - begin, n, epsilon,
+                                  args.out[0].as<T>() + begin * n,
+                                  inverses ? inverses + begin : nullptr);
+      }
+    }
     C buffer[kRowChunk];
     for (int64_t row = begin; row < end; ++row) {
       const T* x = args.in[0].as<T>() + row * n;
@@ -87,6 +115,41 @@ void backward_row(const T* dy_row, const T* x_row, const T* scale_row, ComputeOf
   });
 }
 
+// The same for `row_count` rows of at most kShortLightRow floats each; the column sums are added up
+// over every sixteenth row first.
+template <class T>
+void backward_short_rows(const T* dy_rows, const T* x_rows, const T* scale_row,
+                         const float* inv_row, int64_t row_count, int64_t n, T* dx_rows,
+                         float* dscale) {
+  float scale[kShortLightRow];
+  RowLanes scale_sums[kShortLightRow];
+  if (scale_row) read_short(scale_row, n, scale);
+  std::fill(scale_sums, scale_sums + n, RowLanes(0.0f));
+  for_each_rows_together(row_count, [&](int64_t row, int64_t rows) {
+    const RowLanes inv = RowLanes::load(inv_row + row, rows);
+    RowColumns dy(rows, n), x(rows, n);
+    dy.load(dy_rows + row * n);
+    x.load(x_rows + row * n);
+    RowDoubles sum_gx(0.0);
+    for (int64_t j = 0; j < n; ++j) {
+      const RowLanes d = dy[j], v = x[j];
+      scale_sums[j] = scale_sums[j] + d * (v * inv);
+      const RowLanes g = scale_row ? d * RowLanes(scale[j]) : d;
+      dy.set(j, g);
+      sum_gx = sum_gx + RowDoubles(g * v);
+    }
+    const RowDoubles inverses(inv);
+    const DoubleVec count(n);
+    const RowLanes factor =  // of x
+        map_doubles([&](DoubleVec sum, DoubleVec i) { return sum * i / count * i; }, sum_gx,
+                    inverses)
+            .rounded();
+    for (int64_t j = 0; j < n; ++j) dy.set(j, inv * (dy[j] - x[j] * factor));
+    dy.store(dx_rows + row * n);
+  });
+  for (int64_t j = 0; j < n; ++j) dscale[j] = sum_of_rows(scale_sums[j]);
+}
+
 size_t grad_workspace(const StepFacts& facts) {
   const NormShape shape = norm_shape(facts.inputs[1].layout.sizes, facts.node().attrs);
   const size_t width = facts.inputs[1].dtype == DType::Float64 ? 8 : 4;
@@ -103,9 +166,17 @@ void backward(const KernelArgs& args) {
   parallel_ranges(args.context, blocks, grain_for(block_rows * n), [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       C* dscale = partials + block * n;
+      const int64_t first = block * block_rows, last = std::min(shape.rows, first + block_rows);
+      if constexpr (std::is_same_v<C, float>) {
+        if (is_short(n, kShortLightRow)) {
+          backward_short_rows(args.in[0].as<T>() + first * n, args.in[1].as<T>() + first * n,
+                              args.in[2].as<T>(), args.in[3].as<C>() + first, last - first, n,
+                              args.out[0].as<T>() + first * n, dscale);
+          continue;
+        }
+      }
       std::fill(dscale, dscale + n, C(0));
-      const int64_t last = std::min(shape.rows, (block + 1) * block_rows);
-      for (int64_t row = block * block_rows; row < last; ++row)
+      for (int64_t row = first; row < last; ++row)
         backward_row(args.in[0].as<T>() + row * n, args.in[1].as<T>() + row * n, args.in[2].as<T>(),
                      args.in[3].as<C>()[row], n, args.out[0].as<T>() + row * n, dscale);
     }

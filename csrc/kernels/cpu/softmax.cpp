@@ -2,7 +2,8 @@
 //   y = exp(x - max) / sum exp(x - max)       SoftmaxGrad:    dx = y (dy - sum dy y)
 //   y = x - max - log sum exp(x - max)        LogSoftmaxGrad: dx = dy - exp(y) sum dy
 //   BiasSoftmax: y = softmax(x + bias), the sum rounded to the type of x as Add would.
-// Method: a row at a time, which stays in cache over its passes; along an axis that is not the last
+// Method: a row at a time, which stays in cache over its passes, or sixteen short ones
+// (softmax_short_rows.h); along an axis that is not the last
 // one, a strip of neighbouring columns at a time (softmax_columns.h), or, where there are too few
 // to fill vectors, copies of them as rows. Rows of only -infinity give NaN, as in PyTorch. Bytes
 // moved: each operand and the result once.
@@ -11,6 +12,7 @@
 #include "kernels/bias_softmax.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/softmax_columns.h"
+#include "kernels/cpu/softmax_short_rows.h"
 #include "kernels/iteration.h"
 
 namespace ortmodule {
@@ -26,11 +28,12 @@ void scale_row(C* x, int64_t count, C factor) {
   for (int64_t i = 0; i < count; ++i) x[i] *= factor;
 }
 
-// Row functors: operator()(out, rows of operands..., n). T is the stored type.
+// A row of n elements, by its operands, of which the second one of forward is not read. T is the
+// stored type.
 template <class T>
 struct SoftmaxRow {
   using C = ComputeOf<T>;
-  static void run(const T* x, T* y, int64_t n) {
+  static void run(const T* x, const T*, T* y, int64_t n) {
     if (n <= 0) return;
     if (!kIsHalf<T> || n <= kKeptRow) {
       C buffer[kIsHalf<T> ? kKeptRow : 1];
@@ -66,7 +69,7 @@ struct SoftmaxRow {
 template <class T>
 struct LogSoftmaxRow {
   using C = ComputeOf<T>;
-  static void run(const T* x, T* y, int64_t n) {
+  static void run(const T* x, const T*, T* y, int64_t n) {
     C buffer[kRowChunk];
     C max = -std::numeric_limits<C>::infinity();
     for_each_chunk(n, [&](int64_t at, int64_t count) {
@@ -132,6 +135,19 @@ struct LogSoftmaxGradRow {
   }
 };
 
+// `rows` rows of n elements that follow one another.
+template <template <class> class Row, template <class> class ShortRows, class T>
+void run_each_row(const T* first, const T* second, T* out, int64_t rows, int64_t n) {
+  if constexpr (std::is_same_v<ComputeOf<T>, float>) {
+    if (is_short(n, ShortRows<T>::kLongest))
+      return for_each_rows_together(rows, [&](int64_t row, int64_t count) {
+        const int64_t at = row * n;
+        ShortRows<T>::run(first + at, second + at, out + at, count, n);
+      });
+  }
+  for (int64_t at = 0; at < rows * n; at += n) Row<T>::run(first + at, second + at, out + at, n);
+}
+
 // --- along an axis that is not the last one ------------------------------------------------------
 AxisSplit axis_split(const StepFacts& facts) {
   return split_at(facts.outputs[0].layout.sizes, facts.node().attrs.integer("axis", -1));
@@ -162,8 +178,8 @@ size_t plane_bytes(const StepFacts& facts) {
   return elements * facts.inputs.size() * size_of(facts.inputs[0].dtype);
 }
 
-template <class T, class Row>
-void run_narrow_planes(const KernelArgs& args, const AxisSplit& split, const Row& row) {
+template <class T, class Rows>
+void run_narrow_planes(const KernelArgs& args, const AxisSplit& split, const Rows& run) {
   const int64_t operands = static_cast<int64_t>(args.in.size());
   const int64_t tasks = plane_tasks(split), plane = split.inner * split.axis;
   auto run_task = [&](int64_t task) {
@@ -173,9 +189,7 @@ void run_narrow_planes(const KernelArgs& args, const AxisSplit& split, const Row
       for (size_t k = 0; k < args.in.size(); ++k)
         gather_columns(args.in[k].template as<T>() + item * plane, split.axis, split.inner,
                        operand_rows[k]);
-      for (int64_t c = 0; c < split.inner; ++c)
-        row(operand_rows[0] + c * split.axis, operand_rows[1] + c * split.axis,
-            operand_rows[0] + c * split.axis);
+      run(operand_rows[0], operand_rows[1], operand_rows[0], split.inner);
       scatter_columns(operand_rows[0], split.axis, split.inner,
                       args.out[0].template as<T>() + item * plane);
     }
@@ -204,44 +218,38 @@ void run_column_strips(const KernelArgs& args, const AxisSplit& split, const Col
                   });
 }
 
-// Row functions of one or two operands along the last axis. row(first, second, out); `second` is
-// the last operand, which is the first one if there is only one.
-template <class T, class Row>
-void run_rows(const KernelArgs& args, const AxisSplit& split, const Row& row) {
+// run(first, second, out, rows) along the last axis; `second` is the last operand, which is the
+// first one if there is only one.
+template <class T, class Rows>
+void run_rows(const KernelArgs& args, const AxisSplit& split, const Rows& run) {
   const T* first = args.in.front().template as<T>();
   const T* second = args.in.back().template as<T>();
   T* out = args.out[0].template as<T>();
   parallel_ranges(args.context, split.outer, grain_for(split.axis),
                   [&](int64_t begin, int64_t end) {
-                    for (int64_t i = begin; i < end; ++i)
-                      row(first + i * split.axis, second + i * split.axis, out + i * split.axis);
+                    const int64_t at = begin * split.axis;
+                    run(first + at, second + at, out + at, end - begin);
                   });
 }
 
-template <class T, class Row, class Columns>
-void run_axis(const KernelArgs& args, const Row& row, const Columns& columns) {
+template <class T, class Rows, class Columns>
+void run_axis(const KernelArgs& args, const Rows& run, const Columns& columns) {
   const AxisSplit split = axis_split(args.facts);
   if (split.outer * split.axis * split.inner == 0) return;
-  if (split.inner == 1) return run_rows<T>(args, split, row);
-  if (is_narrow(split)) return run_narrow_planes<T>(args, split, row);
+  if (split.inner == 1) return run_rows<T>(args, split, run);
+  if (is_narrow(split)) return run_narrow_planes<T>(args, split, run);
   run_column_strips<T>(args, split, columns);
 }
 
-template <template <class> class Row, template <class> class Columns>
-void run_forward(const KernelArgs& args) {
+template <template <class> class Row, template <class> class ShortRows,
+          template <class> class Columns>
+void run_op(const KernelArgs& args) {
   const int64_t n = axis_split(args.facts).axis;
   dispatch_float(args.in[0].dtype, [&]<class T> {
-    run_axis<T>(
-        args, [n](const T* x, const T*, T* y) { Row<T>::run(x, y, n); }, Columns<T>::run);
-  });
-}
-
-template <template <class> class Row, template <class> class Columns>
-void run_backward(const KernelArgs& args) {
-  const int64_t n = axis_split(args.facts).axis;
-  dispatch_float(args.in[0].dtype, [&]<class T> {
-    run_axis<T>(
-        args, [n](const T* dy, const T* y, T* dx) { Row<T>::run(dy, y, dx, n); }, Columns<T>::run);
+    const auto run = [n](const T* first, const T* second, T* out, int64_t rows) {
+      run_each_row<Row, ShortRows>(first, second, out, rows, n);
+    };
+    run_axis<T>(args, run, Columns<T>::run);
   });
 }
 
@@ -281,11 +289,16 @@ void bias_softmax(const KernelArgs& args) {
   const int64_t stride = spread ? 0 : bias.strides[bias.rank - 1];
   const int64_t n = split.axis;
   parallel_ranges(args.context, split.outer, grain_for(n), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = rows.rank ? rows.offset(0, rows.unravel(i)) : 0;
-      T* y = args.out[0].as<T>() + i * n;
-      add_bias(args.in[0].as<T>() + i * n, bias.as<T>() + at, stride, y, n);
-      SoftmaxRow<T>::run(y, y, n);
+    for (int64_t first = begin; first < end; first += kRowsTogether) {
+      const int64_t last = std::min(first + kRowsTogether, end);
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t at = rows.rank ? rows.offset(0, rows.unravel(i)) : 0;
+        add_bias(args.in[0].as<T>() + i * n, bias.as<T>() + at, stride, args.out[0].as<T>() + i * n,
+                 n);
+      }
+      T* y = args.out[0].as<T>() + first * n;
+      run_each_row<SoftmaxRow, SoftmaxShortRows>(static_cast<const T*>(y), static_cast<const T*>(y),
+                                                 y, last - first, n);
     }
   });
 }
@@ -297,27 +310,28 @@ void run_bias_softmax(const KernelArgs& args) {
 REGISTER_CPU_KERNEL({.op = "Softmax",
                      .name = "softmax_cpu",
                      .dtypes = kAllFloats,
-                     .run = run_forward<SoftmaxRow, SoftmaxColumns>,
+                     .run = run_op<SoftmaxRow, SoftmaxShortRows, SoftmaxColumns>,
                      .workspace_bytes = plane_bytes,
                      .inplace = true});
 REGISTER_CPU_KERNEL({.op = "LogSoftmax",
                      .name = "log_softmax_cpu",
                      .dtypes = kAllFloats,
-                     .run = run_forward<LogSoftmaxRow, LogSoftmaxColumns>,
+                     .run = run_op<LogSoftmaxRow, LogSoftmaxShortRows, LogSoftmaxColumns>,
                      .workspace_bytes = plane_bytes,
                      .inplace = true});
 REGISTER_CPU_KERNEL({.op = "SoftmaxGrad",
                      .name = "softmax_grad_cpu",
                      .dtypes = kAllFloats,
-                     .run = run_backward<SoftmaxGradRow, SoftmaxGradColumns>,
+                     .run = run_op<SoftmaxGradRow, SoftmaxGradShortRows, SoftmaxGradColumns>,
                      .workspace_bytes = plane_bytes,
                      .inplace = true});
-REGISTER_CPU_KERNEL({.op = "LogSoftmaxGrad",
-                     .name = "log_softmax_grad_cpu",
-                     .dtypes = kAllFloats,
-                     .run = run_backward<LogSoftmaxGradRow, LogSoftmaxGradColumns>,
-                     .workspace_bytes = plane_bytes,
-                     .inplace = true});
+REGISTER_CPU_KERNEL(
+    {.op = "LogSoftmaxGrad",
+     .name = "log_softmax_grad_cpu",
+     .dtypes = kAllFloats,
+     .run = run_op<LogSoftmaxGradRow, LogSoftmaxGradShortRows, LogSoftmaxGradColumns>,
+     .workspace_bytes = plane_bytes,
+     .inplace = true});
 REGISTER_CPU_KERNEL({.op = "BiasSoftmax",
                      .name = "bias_softmax_cpu",
                      .dtypes = kAllFloats,
