@@ -197,6 +197,26 @@ TEST(AttentionKernel, TakesLargeScores) {
     Attention({1, 30, 30, 8, 8, false, 0, DType::Undefined, 20}, dtype).check(1e4);
 }
 
+TEST(AttentionKernel, TakesManyKeys) {
+  for (DType dtype : {DType::Float32, DType::Float64})
+    for (int64_t keys : {8704, 8707}) Attention({1, 3, keys, 4, 4, false, 0.3}, dtype).check(128);
+}
+
+TEST(AttentionKernel, TreatsNanAndInfinitiesAsEagerDoes) {
+  constexpr int64_t kKeys = 40;
+  for (DType dtype : kTypes)
+    for (double ratio : {0.0, 0.2}) {
+      Attention attention({1, 5, kKeys, 4, 4, false, ratio, dtype}, dtype);
+      attention.mask.set(5, std::nan(""));
+      attention.mask.set(kKeys + 5, -kInfinity);
+      for (int64_t j = 0; j < kKeys; ++j) {
+        attention.mask.set(2 * kKeys + j, -kInfinity);
+        attention.mask.set(3 * kKeys + j, j == kKeys - 1 ? std::nan("") : -kInfinity);
+      }
+      attention.check(ulps_of(dtype));
+    }
+}
+
 TEST(AttentionKernel, GivesZerosForRowsThatSeeNothing) {
   for (DType dtype : kTypes)
     for (DType mask : {DType::Bool, dtype}) {
