@@ -184,12 +184,15 @@ class ForwardSlice : Slice<T> {
   void run(int64_t head) const {
     const auto k = this->operand(kForward.k, head), v = this->operand(kForward.v, head);
     pack_panels<C>(k.transposed(), at(places_.k_columns));
-    pack_panels<C>(v, at(places_.v_panels));
+    if (gives_y()) pack_panels<C>(v, at(places_.v_panels));
     for (int64_t row = 0; row < s_.queries; row += s_.rows)
       piece(head, row, std::min(s_.rows, s_.queries - row));
   }
 
  private:
+  /// A clone that is there for the statistics alone leaves y out.
+  bool gives_y() const { return this->args_.out[0].data != nullptr; }
+
   void piece(int64_t head, int64_t row, int64_t rows) const {
     const int64_t stride = whole_vectors<C>(s_.keys), y_stride = whole_vectors<C>(s_.value_width);
     C *q = at(places_.q), *scores = at(places_.scores), *y = at(places_.rows);
@@ -199,6 +202,7 @@ class ForwardSlice : Slice<T> {
     C inverses[kMostRows];
     for (int64_t i = 0; i < rows; ++i)
       inverses[i] = exponentials_of(head, row + i, scores + i * stride);
+    if (!gives_y()) return;
     panel_product<C>({scores, stride}, at(places_.v_panels), rows, s_.value_width, s_.keys, y,
                      y_stride, false, this->band(Band::Inner), row);
     write_rows<C>(y, y_stride, this->result(0, head).row_range(row, rows),
