@@ -54,3 +54,31 @@ def test_without_dropout_no_generator_is_read(monkeypatch: pytest.MonkeyPatch) -
 def test_its_cluster_id_is_in_the_table(capfd: pytest.CaptureFixture[str]) -> None:
     _trained()
     assert "ScaledDotProductAttention+:1:-1" in capfd.readouterr().err
+
+
+class _Heads(nn.Module):
+    """Gives out what attention gives, so that backward has y, but not the statistics of its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        y: Tensor = nn.functional.scaled_dot_product_attention(q, k, v)
+        return y
+
+
+def test_its_statistics_alone_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "ERROR")
+    found = []
+    for config in ("", "ScaledDotProductAttention+:1:-1"):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", config)
+        torch.manual_seed(0)
+        model = ORTModule(_Heads())
+        model(torch.randn(2, 64, 32)).square().mean().backward()
+        found.append([p.grad for p in model.parameters() if p.grad is not None])
+        (piece,) = model._compiler.pieces
+        plan = piece.compiled.text("plan")
+        assert plan.count("attention_cpu") == (2 if config else 1), plan
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
