@@ -277,16 +277,17 @@ class Placer {
       total += storage.bytes;
     }
     constexpr int64_t kWorthPhases = 1 << 20;
+    constexpr int64_t kWorthAllocations = 400;  // a part of the peaks
     const size_t fixed = plan_.buffers.size();
     int best_phases = 1;
-    int64_t best_peak = -1;
-    for (int phases : {1, 2, 4, 8, 16}) {
-      if (phases > 1 && (total < kWorthPhases || end - begin < 4 * phases)) break;
+    int64_t best_peaks = -1;
+    for (int phases : {1, 2, 4, 8, 16, 32, 64}) {
+      if (phases > 1 && (total < kWorthPhases || end - begin < 2 * phases)) break;
       place_phases(members, role, begin, end, phases);
-      const int64_t peak = replayed_peak(begin, end);
+      const int64_t peaks = replayed_peaks(begin, end);
       plan_.buffers.resize(fixed);
-      if (best_peak >= 0 && peak >= best_peak - best_peak / 100) continue;
-      best_peak = peak;
+      if (best_peaks >= 0 && peaks >= best_peaks - best_peaks / kWorthAllocations) continue;
+      best_peaks = peaks;
       best_phases = phases;
     }
     place_phases(members, role, begin, end, best_phases);
@@ -332,16 +333,30 @@ class Placer {
     return role == Role::Forward ? BufferKind::ForwardArena : BufferKind::BackwardArena;
   }
 
-  int64_t replayed_peak(int begin, int end) const {
-    int64_t peak = 0;
-    for (int s = begin; s < end; ++s) {
-      int64_t alive = 0;
-      for (const PlannedBuffer& buffer : plan_.buffers)
-        if (buffer.owned() && buffer.first_step <= s && s <= buffer.last_step)
-          alive += buffer.bytes;
-      peak = std::max(peak, alive);
+  /// Of two ways to place transients the one with the smaller figure is better: the peak with new
+  /// gradients, and the one without, as where gradients are added to existing ones; together.
+  int64_t replayed_peaks(int begin, int end) const {
+    const auto count = static_cast<size_t>(end - begin);
+    std::vector<int64_t> change(count + 1), gradient_change(count + 1);  // by step
+    for (const PlannedBuffer& buffer : plan_.buffers) {
+      const int first = std::max(buffer.first_step, begin),
+                last = std::min(buffer.last_step, end - 1);
+      if (!buffer.owned() || first > last) continue;
+      const auto note = [&](std::vector<int64_t>& changes) {
+        changes[static_cast<size_t>(first - begin)] += buffer.bytes;
+        changes[static_cast<size_t>(last + 1 - begin)] -= buffer.bytes;
+      };
+      note(change);
+      if (buffer.kind == BufferKind::Gradient) note(gradient_change);
     }
-    return peak;
+    int64_t peak = 0, peak_without = 0, alive = 0, gradients = 0;
+    for (size_t s = 0; s < count; ++s) {
+      alive += change[s];
+      gradients += gradient_change[s];
+      peak = std::max(peak, alive);
+      peak_without = std::max(peak_without, alive - gradients);
+    }
+    return peak + peak_without;
   }
 
   void list_events() {
