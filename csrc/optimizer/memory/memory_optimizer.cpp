@@ -124,8 +124,13 @@ class LevelChooser {
     limit_.accumulating_peak_bytes += best.accumulating_peak_bytes / kSlack;
     std::vector<std::vector<size_t>> groups = {after_the_last_layer()};
     for (const PlanRow& row : choice_.rows) groups.push_back(row.stashes);
-    for (const std::vector<size_t>& group : groups) drop_without_gain(chosen, best, group);
-    drop_late_layers(chosen, best);
+    sort_by_gain(groups, chosen);
+    // What is kept by one group's turn can leave room for a group that was refused before.
+    for (double last_us = 0.0; best.time_us != last_us;) {
+      last_us = best.time_us;
+      for (const std::vector<size_t>& group : groups) drop_without_gain(chosen, best, group);
+      drop_late_layers(chosen, best);
+    }
     for (PlanRow& row : choice_.rows)
       if (std::none_of(row.stashes.begin(), row.stashes.end(),
                        [&](size_t s) { return !!chosen[s]; }))
@@ -142,7 +147,7 @@ class LevelChooser {
                 before.accumulating_peak_bytes - before.accumulating_peak_bytes / 100);
   }
 
-  static constexpr int64_t kSlack = 64;  // a part of the peak not worth any time
+  static constexpr int64_t kSlack = 16;  // a part of the peak not worth any time
 
   PlanFigures figures(const Chosen& chosen) const {
     return evaluate_(decisions_of(choice_, chosen));
@@ -162,18 +167,30 @@ class LevelChooser {
     return members.size() == choice_.stashes.size() ? std::vector<size_t>() : members;
   }
 
+  Chosen without(Chosen chosen, const std::vector<size_t>& group) const {
+    for (size_t s : group) chosen[s].reset();
+    return chosen;
+  }
+
+  /// Those first without which the step would be shortest: room goes to them.
+  void sort_by_gain(std::vector<std::vector<size_t>>& groups, const Chosen& chosen) const {
+    std::vector<std::pair<double, std::vector<size_t>>> ranked;
+    for (std::vector<size_t>& group : groups) {
+      const double time_us = figures(without(chosen, group)).time_us;
+      ranked.emplace_back(time_us, std::move(group));
+    }
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 0; i < groups.size(); ++i) groups[i] = std::move(ranked[i].second);
+  }
+
   /// Keeps the stashes of `group` if the peak is hardly higher then and the step faster.
   bool drop_without_gain(Chosen& chosen, PlanFigures& best, const std::vector<size_t>& group) {
-    Chosen without = chosen;
-    bool any = false;
-    for (size_t s : group) {
-      any = any || without[s].has_value();
-      without[s].reset();
-    }
-    if (!any) return true;
-    const PlanFigures now = figures(without);
+    Chosen fewer = without(chosen, group);
+    if (fewer == chosen) return true;
+    const PlanFigures now = figures(fewer);
     if (!is_within_limit(now) || now.time_us > best.time_us) return false;
-    chosen = std::move(without);
+    chosen = std::move(fewer);
     best = now;
     return true;
   }
