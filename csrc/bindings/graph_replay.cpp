@@ -93,6 +93,22 @@ struct Recording {
   }
 };
 
+namespace {
+
+/// Whether something that the graphs read in place lies elsewhere now.
+bool has_moved(const RunState& state, const Recording& recording) {
+  const Plan& plan = state.plan();
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const PlannedBuffer& buffer = plan.buffers[b];
+    if (buffer.kind != BufferKind::Argument || !is_read_in_place(plan, buffer.index)) continue;
+    const at::Tensor& tensor = state.tensors[static_cast<size_t>(buffer.index)];
+    if (tensor.const_data_ptr() != recording.addresses[b]) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 GraphReplay::GraphReplay(DeviceRuntime& runtime, std::unique_ptr<StepRecorder> recorder)
     : runtime_(runtime), recorder_(std::move(recorder)) {
   if (!recorder_)
@@ -138,21 +154,11 @@ bool GraphReplay::forward(RunState& state, const std::function<void()>& launch) 
   if (recording->refused) recording->restart(state.plan());  // by a backward pass: frees its graphs
   if (recording->refused || recording->runs++ == 0) return false;
   recorder_->join();
-  if (recording->complete) {
-    const Plan& plan = state.plan();
-    bool moved = false;
-    for (size_t b = 0; b < plan.buffers.size(); ++b) {
-      const PlannedBuffer& buffer = plan.buffers[b];
-      if (buffer.kind != BufferKind::Argument || !is_read_in_place(plan, buffer.index)) continue;
-      const at::Tensor& tensor = state.tensors[static_cast<size_t>(buffer.index)];
-      moved |= tensor.const_data_ptr() != recording->addresses[b];
-    }
-    if (moved) {
-      recording->complete = false;
-      if (++recording->moves > kMostMoves)
-        refuse(*recording, "parameters or buffers lie elsewhere from step to step");
-    }
-  } else if (recording->forward && ++recording->attempts > kMostAttempts) {
+  if (recording->complete && has_moved(state, *recording)) {
+    recording->complete = false;
+    if (++recording->moves > kMostMoves)
+      refuse(*recording, "parameters or buffers lie elsewhere from step to step");
+  } else if (!recording->complete && recording->forward && ++recording->attempts > kMostAttempts) {
     refuse(*recording, "a forward is not followed by one backward pass from all its outputs");
   }
   if (!recording->refused && !recording->complete) {
