@@ -1,6 +1,8 @@
-// What makes the product where cuBLASLt names no algorithm.
+// What makes the product where cuBLASLt names no algorithm, and what the kernels of this folder
+// declare for both.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "kernels/kernel.h"
@@ -23,5 +25,20 @@ class Fallback {
   const KernelDef* kernel_ = nullptr;
   std::shared_ptr<const void> prepared_;
 };
+
+/// `def` on CUDA with one `Prepared` per step, which is made of StepFacts and has a `problem` and a
+/// `fallback`: scratch for whichever of the two will run.
+template <typename Prepared>
+KernelDef with_product(KernelDef def) {
+  def.device = Device::CUDA;
+  def.workspace_bytes = [](const StepFacts& facts) {
+    const Prepared prepared(facts);
+    return std::max(prepared.problem.declared_bytes(), prepared.fallback.workspace_bytes(facts));
+  };
+  def.prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
+    return std::make_shared<Prepared>(facts);
+  };
+  return def;
+}
 
 }  // namespace ortmodule::cublas

@@ -7,8 +7,6 @@
 // and the sum of its rows comes with the weight's gradient (WeightBiasGrad): what would be saved is
 // one write and one read of dy where nothing stands between, for one more op that is found in the
 // joint graph alone.
-#include <algorithm>
-
 #include "kernels/cublas/fallback.h"
 #include "kernels/cublas/product.h"
 
@@ -53,23 +51,15 @@ Reason gemm_fast_gelu_unsupported(const StepFacts& facts) {
   return {};
 }
 
-REGISTER_KERNEL({.op = "GemmFastGelu",
-                 .name = "gemm_fast_gelu_cublaslt",
-                 .device = Device::CUDA,
-                 .dtypes = {DType::Float16, DType::BFloat16},
-                 .run = gemm_fast_gelu,
-                 .unsupported = gemm_fast_gelu_unsupported,
-                 .workspace_bytes =
-                     [](const StepFacts& facts) {
-                       const Prepared prepared(facts);
-                       return std::max(prepared.problem.declared_bytes(),
-                                       prepared.fallback.workspace_bytes(facts));
-                     },
-                 .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
-                   return std::make_shared<Prepared>(facts);
-                 },
-                 .layout = LayoutRule::Matrix,
-                 .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any}});
+const KernelRegistrar kGemmFastGelu(with_product<Prepared>({
+    .op = "GemmFastGelu",
+    .name = "gemm_fast_gelu_cublaslt",
+    .dtypes = {DType::Float16, DType::BFloat16},
+    .run = gemm_fast_gelu,
+    .unsupported = gemm_fast_gelu_unsupported,
+    .layout = LayoutRule::Matrix,
+    .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any},
+}));
 
 }  // namespace
 }  // namespace ortmodule::cublas

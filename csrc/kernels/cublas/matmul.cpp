@@ -1,7 +1,5 @@
 // MatMul, FusedMatMul and Gemm through cuBLASLt (product.h): the bias of a Gemm is added in the
 // product's epilogue. Where the library names no algorithm, ATen's kernel makes the product.
-#include <algorithm>
-
 #include "kernels/cublas/fallback.h"
 #include "kernels/cublas/product.h"
 
@@ -75,22 +73,14 @@ Reason gemm_unsupported(const StepFacts& facts) {
 }
 
 KernelDef product(std::string_view op, std::string_view name) {
-  return {.op = op,
-          .name = name,
-          .device = Device::CUDA,
-          .dtypes = kAllFloats,
-          .run = matmul,
-          .unsupported = product_unsupported,
-          .workspace_bytes =
-              [](const StepFacts& facts) {
-                const Prepared prepared(facts);
-                return std::max(prepared.problem.declared_bytes(),
-                                prepared.fallback.workspace_bytes(facts));
-              },
-          .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
-            return std::make_shared<Prepared>(facts);
-          },
-          .layout = LayoutRule::Matrix};
+  return with_product<Prepared>({
+      .op = op,
+      .name = name,
+      .dtypes = kAllFloats,
+      .run = matmul,
+      .unsupported = product_unsupported,
+      .layout = LayoutRule::Matrix,
+  });
 }
 
 KernelDef gemm() {

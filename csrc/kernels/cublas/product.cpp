@@ -106,11 +106,6 @@ uint32_t alignment_or_best(const void* address) {
   return address ? alignment_of(address) : kAlignment;
 }
 
-void* aligned(void* workspace) {
-  const auto address = reinterpret_cast<uintptr_t>(workspace);
-  return static_cast<char*>(workspace) + (0 - address) % kWorkspaceAlignment;
-}
-
 using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 
 /// One product with everything described.
@@ -176,8 +171,8 @@ class Call {
     const cublasStatus_t status =
         cublasLtMatmul(static_cast<cublasLtHandle_t>(args_.context.blas_lt), desc_.get(), &alpha,
                        at_.b, b_.get(), at_.a, a_.get(), &beta, c_address(), c_.get(), at_.y,
-                       y_.get(), &algorithm, aligned(args_.workspace), problem_.workspace_bytes,
-                       static_cast<cudaStream_t>(args_.context.stream));
+                       y_.get(), &algorithm, aligned_workspace(args_.workspace),
+                       problem_.workspace_bytes, static_cast<cudaStream_t>(args_.context.stream));
     // An algorithm that the heuristics named may turn out not to have the epilogue after all.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED && problem_.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
       const std::lock_guard lock(known().mutex);

@@ -6,6 +6,7 @@
 
 #include <cublasLt.h>
 
+#include "kernels/library_workspace.h"
 #include "kernels/matmul_problem.h"
 
 namespace ortmodule::cublas {
@@ -14,9 +15,6 @@ namespace ortmodule::cublas {
 /// dimension, at most what NVIDIA recommends for the newest devices.
 inline constexpr int64_t kMostWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kParts = 8;
-/// What the library demands of its scratch, and what a plan gives.
-inline constexpr size_t kWorkspaceAlignment = 256;
-inline constexpr size_t kPlannedAlignment = 64;
 
 /// Everything that an algorithm is chosen by, addresses and flags of the run aside.
 struct Problem {
@@ -31,10 +29,7 @@ struct Problem {
 
   bool reads_or_writes_vector() const { return (epilogue & kVectorBits) != 0; }
   bool has_auxiliary() const { return (epilogue & kAuxiliaryBit) != 0; }
-  /// Scratch to declare: the alignment that the library demands takes its part.
-  size_t declared_bytes() const {
-    return workspace_bytes + kWorkspaceAlignment - kPlannedAlignment;
-  }
+  size_t declared_bytes() const { return declared_workspace_bytes(workspace_bytes); }
 
  private:
   static constexpr int kVectorBits =

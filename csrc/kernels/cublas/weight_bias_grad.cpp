@@ -2,8 +2,6 @@
 // the library's that belongs to its algorithm, so that it is the same in every run. Where the
 // library names none, the parts do it (kernels/cuda/weight_bias_grad.cpp). Where products of
 // float32 may round to TF32, the sum may as well.
-#include <algorithm>
-
 #include "kernels/cublas/fallback.h"
 #include "kernels/cublas/product.h"
 #include "kernels/step_part.h"
@@ -49,24 +47,15 @@ void weight_bias_grad(const KernelArgs& args) {
 }
 
 KernelDef kernel_of(std::string_view op, std::string_view name) {
-  return {.op = op,
-          .name = name,
-          .device = Device::CUDA,
-          .dtypes = {DType::Float16, DType::BFloat16, DType::Float32},
-          .run = weight_bias_grad,
-          .unsupported = product_unsupported,
-          .workspace_bytes =
-              [](const StepFacts& facts) {
-                const Prepared prepared(facts);
-                return std::max(prepared.problem.declared_bytes(),
-                                prepared.fallback.workspace_bytes(facts));
-              },
-          .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
-            return std::make_shared<Prepared>(facts);
-          },
-          .layout = LayoutRule::Matrix,
-          // As the sum among the parts wants it.
-          .input_rules = {LayoutRule::Contiguous}};
+  return with_product<Prepared>({
+      .op = op,
+      .name = name,
+      .dtypes = {DType::Float16, DType::BFloat16, DType::Float32},
+      .run = weight_bias_grad,
+      .unsupported = product_unsupported,
+      .layout = LayoutRule::Matrix,
+      .input_rules = {LayoutRule::Contiguous},  // as the sum among the parts wants it
+  });
 }
 
 const KernelRegistrar kPlain(kernel_of("WeightBiasGrad", "weight_bias_grad_cublaslt"));

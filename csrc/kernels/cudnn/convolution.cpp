@@ -8,18 +8,11 @@
 #include <algorithm>
 
 #include "kernels/cudnn/algorithm_choice.h"
+#include "kernels/library_workspace.h"
 #include "kernels/step_part.h"
 
 namespace ortmodule::cudnn {
 namespace {
-
-constexpr size_t kWorkspaceAlignment = 256;
-constexpr size_t kPlannedAlignment = 64;
-
-void* aligned(void* workspace) {
-  const auto address = reinterpret_cast<uintptr_t>(workspace);
-  return static_cast<char*>(workspace) + (0 - address) % kWorkspaceAlignment;
-}
 
 /// ATen's kernel, which allocates its results.
 class Fallback {
@@ -97,7 +90,7 @@ struct Prepared {
   }
 
   size_t declared_bytes() const {
-    const size_t own = workspace_bytes + kWorkspaceAlignment - kPlannedAlignment;
+    const size_t own = declared_workspace_bytes(workspace_bytes);
     return std::max(own, bias ? bias->workspace_bytes() : 0);
   }
 };
@@ -113,7 +106,7 @@ Call call_of(const Prepared& prepared, const Descriptors& descriptors, const Ker
   return {.problem = prepared.problem,
           .descriptors = descriptors,
           .at = at,
-          .workspace = aligned(args.workspace),
+          .workspace = aligned_workspace(args.workspace),
           .workspace_bytes = prepared.workspace_bytes,
           .context = args.context,
           .handle = static_cast<cudnnHandle_t>(args.context.dnn())};
