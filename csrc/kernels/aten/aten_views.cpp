@@ -53,10 +53,10 @@ at::Tensor tensor_on(c10::Device device, const TensorView& view, at::IntArrayRef
   return tensor;
 }
 
-// Owned by this tensor alone (a view of an operand owns nothing), laid out as planned and where it
-// belongs; a number may stay on the host.
+// Owned by this tensor alone (the storage of tensor_on has no context, so that a view of an operand
+// owns nothing), laid out as planned and where it belongs; a number may stay on the host.
 bool can_be_taken_over(const at::Tensor& tensor, const TensorView& view) {
-  if (!tensor.storage().data_ptr().get_deleter() || tensor.storage().use_count() != 1) return false;
+  if (!tensor.storage().data_ptr().get_context() || tensor.storage().use_count() != 1) return false;
   if (tensor.device() != engine_device() && tensor.dim() > 0) return false;
   const auto rank = static_cast<size_t>(view.rank);
   if (!tensor.sizes().equals({view.sizes, rank})) return false;
