@@ -119,9 +119,7 @@ class LevelChooser {
                                      " without): it is left alone"));
       return;
     }
-    limit_ = best;
-    limit_.peak_bytes += best.peak_bytes / kSlack;
-    limit_.accumulating_peak_bytes += best.accumulating_peak_bytes / kSlack;
+    least_ = best;
     std::vector<std::vector<size_t>> groups = {after_the_last_layer()};
     for (const PlanRow& row : choice_.rows) groups.push_back(row.stashes);
     sort_by_gain(groups, chosen);
@@ -147,16 +145,27 @@ class LevelChooser {
                 before.accumulating_peak_bytes - before.accumulating_peak_bytes / 100);
   }
 
-  static constexpr int64_t kSlack = 16;  // a part of the peak not worth any time
+  // Growth of the least peaks that is not worth any time, and that no gain in time is worth.
+  static constexpr double kSlack = 1.0 / 64, kMostGrowth = 0.1;
 
   PlanFigures figures(const Chosen& chosen) const {
     return evaluate_(decisions_of(choice_, chosen));
   }
 
-  // A step may start with gradients from the last one or without: neither peak may rise.
-  bool is_within_limit(const PlanFigures& figures) const {
-    return figures.peak_bytes <= limit_.peak_bytes &&
-           figures.accumulating_peak_bytes <= limit_.accumulating_peak_bytes;
+  // A step may start with gradients from the last one or without: both peaks count.
+  static double growth(const PlanFigures& now, const PlanFigures& before) {
+    const auto part = [](int64_t a, int64_t b) {
+      return static_cast<double>(a) / static_cast<double>(std::max<int64_t>(b, 1)) - 1.0;
+    };
+    return std::max(part(now.peak_bytes, before.peak_bytes),
+                    part(now.accumulating_peak_bytes, before.accumulating_peak_bytes));
+  }
+
+  /// A little memory for nothing, or more of it for at least as large a part of the time.
+  bool is_worth(const PlanFigures& now, const PlanFigures& best) const {
+    const double total = growth(now, least_), saved_time = 1.0 - now.time_us / best.time_us;
+    if (saved_time < 0.0) return false;
+    return total <= kSlack || (total <= kMostGrowth && growth(now, best) <= saved_time);
   }
 
   /// The loss head and what else follows the layers: backward needs it at once.
@@ -184,12 +193,12 @@ class LevelChooser {
     for (size_t i = 0; i < groups.size(); ++i) groups[i] = std::move(ranked[i].second);
   }
 
-  /// Keeps the stashes of `group` if the peak is hardly higher then and the step faster.
+  /// Keeps the stashes of `group` if that is worth the memory.
   bool drop_without_gain(Chosen& chosen, PlanFigures& best, const std::vector<size_t>& group) {
     Chosen fewer = without(chosen, group);
     if (fewer == chosen) return true;
     const PlanFigures now = figures(fewer);
-    if (!is_within_limit(now) || now.time_us > best.time_us) return false;
+    if (!is_worth(now, best)) return false;
     chosen = std::move(fewer);
     best = now;
     return true;
@@ -208,7 +217,7 @@ class LevelChooser {
 
   MemoryChoice& choice_;
   const Evaluate& evaluate_;
-  PlanFigures limit_;
+  PlanFigures least_;
 };
 
 void forbid(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
