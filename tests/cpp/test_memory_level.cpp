@@ -85,6 +85,14 @@ TEST(Level, TakesNoMoreThanATenthOfTheLeastPeak) {
             (Names{"tanh", "sigmoid", "exp"}));
 }
 
+TEST(Level, GivesBackAtMostAQuarterOfWhatWasGained) {
+  // 100 bytes in all: 26 of them are 2.9 % of the least peak, but too large a part of the gain.
+  EXPECT_EQ(recomputed({{"tanh", {40, 10.0}}, {"sigmoid", {26, 200.0}}, {"exp", {34, 10.0}}}),
+            (Names{"tanh", "sigmoid", "exp"}));
+  EXPECT_EQ(recomputed({{"tanh", {40, 10.0}}, {"sigmoid", {24, 200.0}}, {"exp", {36, 10.0}}}),
+            (Names{"tanh", "exp"}));
+}
+
 TEST(Level, GivesTheRoomToWhatCostsMost) {
   // Of two rows of 6 % only one can be kept: not the first one of the table.
   EXPECT_EQ(recomputed({{"tanh", {470, 10.0}}, {"sigmoid", {31, 100.0}}, {"exp", {30, 200.0}}}),

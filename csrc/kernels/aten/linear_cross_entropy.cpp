@@ -40,7 +40,7 @@ struct HeadShape {
         wide(compute_dtype(dtype)) {
     classes = facts.inputs[kW].layout.sizes[trans_b ? 0 : 1];
     // A 32nd of the scores, but enough rows for the products to pay.
-    constexpr int64_t kLeastRows = 64, kMostRows = 512, kShare = 32;
+    constexpr int64_t kLeastRows = 128, kMostRows = 512, kShare = 32;
     tile_rows = std::min(rows, std::clamp((rows + kShare - 1) / kShare, kLeastRows, kMostRows));
   }
   bool widens() const { return dtype != wide; }

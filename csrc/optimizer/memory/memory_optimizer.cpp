@@ -145,8 +145,9 @@ class LevelChooser {
                 before.accumulating_peak_bytes - before.accumulating_peak_bytes / 100);
   }
 
-  // Growth of the least peaks that is not worth any time, and that no gain in time is worth.
-  static constexpr double kSlack = 1.0 / 64, kMostGrowth = 0.1;
+  // Parts of the least peak that are not worth any time, and that no time is worth.
+  static constexpr int64_t kSlack = 64, kMost = 10;
+  static constexpr int64_t kOfGain = 4;  // so much of what was gained is not given back at all
 
   PlanFigures figures(const Chosen& chosen) const {
     return evaluate_(decisions_of(choice_, chosen));
@@ -161,11 +162,25 @@ class LevelChooser {
                     part(now.accumulating_peak_bytes, before.accumulating_peak_bytes));
   }
 
-  /// A little memory for nothing, or more of it for at least as large a part of the time.
+  enum class Room : uint8_t { ForNothing, ForTime };
+  static bool has_room(int64_t now, int64_t least, int64_t before, Room room) {
+    const int64_t slack = least / kSlack,
+                  most = std::min(least / kMost, (before - least) / kOfGain);
+    return now - least <= (room == Room::ForNothing ? slack : std::max(slack, most));
+  }
+  bool has_room(const PlanFigures& now, Room room) const {
+    const PlanFigures& before = choice_.before;
+    return has_room(now.peak_bytes, least_.peak_bytes, before.peak_bytes, room) &&
+           has_room(now.accumulating_peak_bytes, least_.accumulating_peak_bytes,
+                    before.accumulating_peak_bytes, room);
+  }
+
+  /// A little memory for any time, or more of it for at least as large a part of the time.
   bool is_worth(const PlanFigures& now, const PlanFigures& best) const {
-    const double total = growth(now, least_), saved_time = 1.0 - now.time_us / best.time_us;
+    const double saved_time = 1.0 - now.time_us / best.time_us;
     if (saved_time < 0.0) return false;
-    return total <= kSlack || (total <= kMostGrowth && growth(now, best) <= saved_time);
+    return has_room(now, Room::ForNothing) ||
+           (has_room(now, Room::ForTime) && growth(now, best) <= saved_time);
   }
 
   /// The loss head and what else follows the layers: backward needs it at once.
