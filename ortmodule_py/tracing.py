@@ -330,6 +330,9 @@ class _Functionalization(FunctionalTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        if func._schema.is_mutable and func.namespace not in ("aten", "prims"):
+            # torch would put a higher-order operator in its place.
+            raise CannotLower(f"the operator {func} changes its arguments (mutates_args)")
         name = func.overloadpacket.__name__
         works_in_place = name.endswith("_") and not name.startswith("_") and func._schema.is_mutable
         writes = works_in_place and torch.Tag.inplace_view not in func.tags

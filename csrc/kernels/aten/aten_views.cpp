@@ -1,7 +1,9 @@
 #include "kernels/aten/aten_views.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/strides.h>
@@ -54,9 +56,11 @@ at::Tensor tensor_on(c10::Device device, const TensorView& view, at::IntArrayRef
 }
 
 // Owned by this tensor alone (the storage of tensor_on has no context, so that a view of an operand
-// owns nothing), laid out as planned and where it belongs; a number may stay on the host.
+// owns nothing), which nobody else holds, laid out as planned and where it belongs; a number may
+// stay on the host.
 bool can_be_taken_over(const at::Tensor& tensor, const TensorView& view) {
   if (!tensor.storage().data_ptr().get_context() || tensor.storage().use_count() != 1) return false;
+  if (tensor.use_count() != 1) return false;
   if (tensor.device() != engine_device() && tensor.dim() > 0) return false;
   const auto rank = static_cast<size_t>(view.rank);
   if (!tensor.sizes().equals({view.sizes, rank})) return false;
@@ -97,9 +101,25 @@ at::Tensor as_number_anywhere(const TensorView& view) {
   return tensor_on(device, view, {view.sizes, rank}, {view.strides, rank});
 }
 
+at::Tensor with_own_memory(const at::Tensor& operand) {
+  if (operand.storage().data_ptr().get_context()) return operand;
+  const auto bytes = static_cast<int64_t>(operand.storage().nbytes());
+  const TensorView raw{operand.storage().mutable_data(), DType::UInt8, 0, nullptr, nullptr};
+  const at::Tensor memory = tensor_on(operand.device(), raw, {bytes}, {1}).clone();
+  return at::empty({0}, operand.options())
+      .set_(memory.storage(), 0, operand.sizes(), operand.strides());
+}
+
+bool is_of_torchs_allocator(const at::Tensor& tensor) {
+  const at::DataPtr& memory = tensor.storage().data_ptr();
+  return memory.get_deleter() == c10::GetAllocator(tensor.device().type())->raw_deleter();
+}
+
 Buffer give(const at::Tensor& result, const TensorView& out) {
-  at::Tensor given = result;
-  if (!can_be_taken_over(given, out)) {
+  at::Tensor given;
+  if (can_be_taken_over(result, out)) {
+    given = result;
+  } else {
     const auto rank = static_cast<size_t>(out.rank);
     given = at::empty_strided({out.sizes, rank}, {out.strides, rank}, engine_options(out.dtype));
     given.copy_(result);

@@ -23,7 +23,14 @@ at::Tensor operand(const KernelArgs& args, size_t i);
 /// Operand i, or nothing if it is absent.
 std::optional<at::Tensor> optional_operand(const KernelArgs& args, size_t i);
 
-/// Hands `result` over as planned output `out`; copied first if its layout is not the planned one.
+/// The same in memory of its own, at the same strides; an operand that has some stays as it is.
+at::Tensor with_own_memory(const at::Tensor& operand);
+
+/// Whether torch's allocator of its device gave the tensor's memory.
+bool is_of_torchs_allocator(const at::Tensor& tensor);
+
+/// Hands `result` over as planned output `out`; copied first if its layout is not the planned one,
+/// or somebody else holds it or its memory.
 Buffer give(const at::Tensor& result, const TensorView& out);
 
 /// torch's name of a type.

@@ -36,6 +36,7 @@ struct PreparedCall {
   };
   std::vector<Argument> arguments;
   bool is_flash_attention = false;
+  bool is_foreign = false;
 };
 
 std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
@@ -156,10 +157,17 @@ Reason unknown_operator(const StepFacts& facts) {
   return str("the dispatcher knows no operator ", target);
 }
 
+/// What others registered may do more than compute results, so that it is not called to measure it.
+bool is_of_torch(const StepFacts& facts) {
+  const std::string name = facts.node().attrs.string("operator", "");
+  return name.starts_with("aten.") || name.starts_with("prims.");
+}
+
 std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
   using Kind = PreparedCall::Argument::Kind;
   const Attrs& attrs = facts.node().attrs;
   auto call = std::make_shared<PreparedCall>(*find_operator(attrs.string("operator")));
+  call->is_foreign = !is_of_torch(facts);
   call->is_flash_attention = attrs.string("operator").find("flash_attention") != std::string::npos;
   for (const c10::Argument& argument : call->handle.schema().arguments()) {
     const Attr* attr = attrs.find("arg_" + argument.name());
@@ -175,6 +183,13 @@ std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
   return call;
 }
 
+/// An operator that others registered may keep its operand, or share memory with it behind torch's
+/// back (numpy): it gets what lives as long as it likes.
+at::Tensor operand_for(const PreparedCall& call, const KernelArgs& args, int index) {
+  const at::Tensor borrowed = operand(args, static_cast<size_t>(index));
+  return call.is_foreign ? with_own_memory(borrowed) : borrowed;
+}
+
 at::Tensor generator_state(const PreparedCall& call, const PreparedCall::Argument& argument,
                            const KernelArgs& args) {
   const at::Tensor state = as_number_anywhere(args.in[static_cast<size_t>(argument.operands[0])]);
@@ -188,22 +203,19 @@ void push(torch::jit::Stack& stack, const PreparedCall& call,
   switch (argument.kind) {
     case Kind::Fixed: stack.push_back(argument.value); return;
     case Kind::EngineDevice: stack.emplace_back(engine_device()); return;
-    case Kind::Tensor:
-      stack.emplace_back(operand(args, static_cast<size_t>(argument.operands[0])));
-      return;
+    case Kind::Tensor: stack.emplace_back(operand_for(call, args, argument.operands[0])); return;
     case Kind::GeneratorState: stack.emplace_back(generator_state(call, argument, args)); return;
     case Kind::TensorList: {
       c10::List<at::Tensor> list;
       for (int index : argument.operands)
-        list.push_back(index < 0 ? at::Tensor() : operand(args, static_cast<size_t>(index)));
+        list.push_back(index < 0 ? at::Tensor() : operand_for(call, args, index));
       stack.emplace_back(std::move(list));
       return;
     }
     case Kind::OptionalTensorList: {
       c10::List<std::optional<at::Tensor>> list;
       for (int index : argument.operands)
-        list.push_back(index < 0 ? std::optional<at::Tensor>()
-                                 : operand(args, static_cast<size_t>(index)));
+        list.push_back(index < 0 ? std::optional<at::Tensor>() : operand_for(call, args, index));
       stack.emplace_back(std::move(list));
       return;
     }
@@ -232,6 +244,7 @@ void call_operator(const KernelArgs& args) {
   for (size_t i = 0; i < args.out.size() && i < results.size(); ++i) {
     if (args.out[i].dtype == DType::Undefined || !results[i].defined()) continue;
     if (results[i].scalar_type() == at::kUInt64) results[i] = results[i].view(at::kLong);
+    if (call.is_foreign && !is_of_torchs_allocator(results[i])) results[i] = results[i].clone();
     args.results[i] = give(results[i], args.out[i]);
   }
 }
@@ -240,12 +253,6 @@ void call_operator(const KernelArgs& args) {
 /// graph does not keep.
 bool demands_contiguous(const StepFacts& facts) {
   return facts.node().attrs.string("operator", "").starts_with("aten.native_group_norm");
-}
-
-/// What others registered may do more than compute results, so that it is not called to measure it.
-bool is_of_torch(const StepFacts& facts) {
-  const std::string name = facts.node().attrs.string("operator", "");
-  return name.starts_with("aten.") || name.starts_with("prims.");
 }
 
 /// Attention that drops nothing: it neither draws nor reads the state of a generator.
