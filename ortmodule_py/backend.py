@@ -579,9 +579,9 @@ def _silence_limit_warnings() -> None:
     )
 
 
-@functools.cache
 def _logging_functions() -> set[Any]:
-    """Functions that only print: Dynamo skips them instead of breaking the graph."""
+    """Functions that only print: Dynamo skips them instead of breaking the graph. Asked for each
+    module, since libraries with such functions of their own may be imported at any time."""
     names = ("debug", "info", "warning", "error", "critical", "exception", "log")
     functions: set[Any] = {getattr(logging.Logger, name) for name in names}
     functions.add(warnings.warn)

@@ -163,7 +163,14 @@ def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:
             )
         return Budget(text, activation_fraction=number / 100)
     if unit not in _UNITS:
-        raise ValueError(f"[{where}] {rule}, but found the unit {match[2]!r} in {text!r}")
+        raise ValueError(
+            f"[{where}] {rule}, but found the unit {match[2]!r} in "
+            f"{text!r}; write one of {', '.join(filter(None, _UNITS))}"
+        )
+    if number * _UNITS[unit] >= 1 << 63:
+        raise ValueError(
+            f"[{where}] a budget must be below 2^63 bytes, but found {text!r}; leave it out for none"
+        )
     count = int(number * _UNITS[unit])
     if count < 1:
         raise ValueError(f"[{where}] a budget is at least one byte, but found {text!r}")
@@ -180,7 +187,7 @@ def parse_config(text: str) -> list[ConfigElement]:
         return _from_json(text, "its value")
     if _looks_like_path(text):
         try:
-            content = Path(text).expanduser().read_text(encoding="utf-8")
+            content = Path(text).expanduser().read_text(encoding="utf-8-sig")
         except (OSError, RuntimeError, UnicodeDecodeError) as error:
             raise ValueError(
                 f"[{CONFIG}] the file {text!r} must be readable, but found: "
@@ -210,6 +217,11 @@ def _from_json(content: str, source: str) -> list[ConfigElement]:
         raise ValueError(
             f"[{CONFIG}] {source} must hold JSON, but found: {error.msg} in line {error.lineno}; "
             'write ["BiasGelu+:1:-1"]'
+        ) from None
+    except RecursionError:
+        raise ValueError(
+            f"[{CONFIG}] {source} must hold a JSON list of strings, but found lists in lists "
+            'without end; write ["BiasGelu+:1:-1"]'
         ) from None
     if not isinstance(value, list):
         raise ValueError(

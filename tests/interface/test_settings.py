@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import sys
+import types
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import DebugOptions, LogLevel, ORTModule
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
 from ortmodule_py.backend import OF_THREADS
 
 _config = torch._dynamo.config
+_logger = logging.getLogger("model")
 
 
 class _Breaking(nn.Module):
@@ -91,3 +96,35 @@ def test_code_between_pieces_has_the_users_configuration() -> None:
     for _ in range(3):
         model(torch.randn(3, 4)).sum().backward()
     assert module.seen[1:] == [_config.fail_on_recompile_limit_hit or not OF_THREADS] * 2
+
+
+class _Warning(nn.Module):
+    """Warns as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.linear(x)
+        _logger.warning_once("said once")  # type: ignore[attr-defined]
+        return h.relu()
+
+
+@pytest.mark.skipif(not OF_THREADS, reason="torch before 2.13 breaks the graph where a logger logs")
+def test_a_library_s_way_to_log_is_known_though_it_is_imported_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @functools.cache
+    def warning_once(self: logging.Logger, *args: Any) -> None:
+        self.warning(*args)
+
+    monkeypatch.delitem(sys.modules, "transformers.utils.logging", raising=False)
+    _wrapped(nn.Linear(4, 4))(torch.randn(3, 4))
+    library = types.ModuleType("transformers.utils.logging")
+    library.warning_once = warning_once  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers.utils.logging", library)
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+    model = _wrapped(_Warning())
+    model(torch.randn(3, 4))
+    assert last_run_report(model)["graph_breaks"] == []

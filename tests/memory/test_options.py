@@ -134,6 +134,23 @@ def test_forms_of_a_config() -> None:
     assert [str(e) for e in parse_config(",".join(many))] == many
 
 
+def test_a_config_may_begin_with_a_byte_order_mark() -> None:
+    Path("mem_opt.json").write_text('["BiasGelu+:1:1"]', encoding="utf-8-sig")
+    assert [str(e) for e in parse_config("mem_opt.json")] == ["BiasGelu+:1:1"]
+
+
+def test_a_config_of_lists_in_lists_is_refused() -> None:
+    Path("mem_opt.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="must hold a JSON list of strings"):
+        parse_config("mem_opt.json")
+
+
+@pytest.mark.parametrize("budget", ["9999999999999GiB", "activations:" + "9" * 400])
+def test_a_budget_that_no_machine_counts_is_refused(budget: str) -> None:
+    with pytest.raises(ValueError, match="must be below 2\\^63 bytes"):
+        parse_budget(budget)
+
+
 def test_forms_of_a_budget() -> None:
     assert parse_budget("20GiB").total_bytes == 20 * 2**30
     assert parse_budget(12345).total_bytes == 12345
