@@ -111,7 +111,6 @@ class _Warning(nn.Module):
         return h.relu()
 
 
-@pytest.mark.skipif(not OF_THREADS, reason="torch before 2.13 breaks the graph where a logger logs")
 def test_a_library_s_way_to_log_is_known_though_it_is_imported_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,4 +126,5 @@ def test_a_library_s_way_to_log_is_known_though_it_is_imported_late(
     monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
     model = _wrapped(_Warning())
     model(torch.randn(3, 4))
-    assert last_run_report(model)["graph_breaks"] == []
+    # torch before 2.13 breaks the graph wherever a logger logs.
+    assert (last_run_report(model)["graph_breaks"] == []) == OF_THREADS

@@ -29,6 +29,7 @@ struct Problem {
 
   bool reads_or_writes_vector() const { return (epilogue & kVectorBits) != 0; }
   bool has_auxiliary() const { return (epilogue & kAuxiliaryBit) != 0; }
+  /// Scratch to declare: the alignment that the library demands takes its part.
   size_t declared_bytes() const { return declared_workspace_bytes(workspace_bytes); }
 
  private:

@@ -147,7 +147,7 @@ class LevelChooser {
 
   // Parts of the least peak that are not worth any time, and that no time is worth.
   static constexpr int64_t kSlack = 64, kMost = 10;
-  static constexpr int64_t kOfGain = 4;  // so much of what was gained is not given back at all
+  static constexpr int64_t kOfGain = 4;  // the part of what was gained that may be given back
 
   PlanFigures figures(const Chosen& chosen) const {
     return evaluate_(decisions_of(choice_, chosen));
@@ -191,7 +191,7 @@ class LevelChooser {
     return members.size() == choice_.stashes.size() ? std::vector<size_t>() : members;
   }
 
-  Chosen without(Chosen chosen, const std::vector<size_t>& group) const {
+  static Chosen without(Chosen chosen, const std::vector<size_t>& group) {
     for (size_t s : group) chosen[s].reset();
     return chosen;
   }
