@@ -1,11 +1,21 @@
 #include "bindings/device_runtime.h"
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
 #include <mutex>
+#include <string_view>
 
 #include "bindings/host_recorder.h"
 #include "kernels/worker_threads.h"
@@ -17,6 +27,49 @@ void parallel_for_at(int64_t count, int64_t grain,
                      const std::function<void(int64_t, int64_t)>& body) {
   at::parallel_for(0, count, grain, body);
 }
+
+/// Asks for huge pages inside a block, where Linux gives them on demand: blocks that the heap maps
+/// are touched anew in each step, by 512 times fewer faults so.
+void ask_for_huge_pages([[maybe_unused]] const Buffer& memory) {
+#ifdef __linux__
+  constexpr uintptr_t kHugePageBytes = 2 << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(memory.data());
+  const uintptr_t end = begin + static_cast<uintptr_t>(memory.bytes());
+  const uintptr_t first = (begin + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+  const uintptr_t last = end & ~(kHugePageBytes - 1);
+  // Advice: without huge pages the memory is as good.
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
+
+/// What glibc's heap keeps of a step for the next one. It returns its top to the system once more
+/// than twice its largest mapped block is free there, which backward does to all that forward kept:
+/// ten thousand page faults a step, up to an eighth of its time.
+class HeapThresholds {
+ public:
+  /// Lets the heap keep twice `bytes`. Larger blocks than 32 MiB are mapped and unmapped as before.
+  void keep([[maybe_unused]] int64_t bytes) {
+#ifdef __GLIBC__
+    const std::lock_guard lock(mutex_);
+    if (bytes <= kept_bytes_ || set_by_user()) return;
+    kept_bytes_ = bytes;
+    constexpr int kLargestInHeap = 32 << 20;  // glibc's DEFAULT_MMAP_THRESHOLD_MAX
+    const bool fits = bytes <= std::numeric_limits<int>::max() / 2;
+    mallopt(M_MMAP_THRESHOLD, kLargestInHeap);
+    mallopt(M_TRIM_THRESHOLD, fits ? static_cast<int>(2 * bytes) : -1);  // -1: never trimmed
+#endif
+  }
+
+ private:
+  static bool set_by_user() {
+    const char* tunables = std::getenv("GLIBC_TUNABLES");
+    return std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("MALLOC_MMAP_THRESHOLD_") ||
+           (tunables && std::string_view(tunables).find("glibc.malloc.") != std::string_view::npos);
+  }
+
+  std::mutex mutex_;
+  int64_t kept_bytes_ = 0;
+};
 
 /// CPU tensors; `kernels` is CUDA where its kernels are emulated on the host.
 class CpuRuntime : public DeviceRuntime {
@@ -30,8 +83,12 @@ class CpuRuntime : public DeviceRuntime {
 
   Buffer allocate(int64_t bytes) const override {
     if (HostRecorder* recorder = HostRecorder::current()) return recorder->allocate(bytes);
-    return DeviceRuntime::allocate(bytes);
+    Buffer memory = DeviceRuntime::allocate(bytes);
+    ask_for_huge_pages(memory);
+    return memory;
   }
+
+  void expect_again(int64_t bytes) override { heap_.keep(bytes); }
 
   void fill(KernelContext& context) const override {
     context.parallel_for = torch_parallel_for();
@@ -64,6 +121,8 @@ class CpuRuntime : public DeviceRuntime {
     const std::lock_guard lock(generator.mutex());
     return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
   }
+
+  HeapThresholds heap_;
 };
 
 }  // namespace

@@ -41,6 +41,8 @@ class DeviceRuntime {
   virtual c10::Allocator* torch_allocator() const = 0;
   /// A block of at least `bytes` bytes for the engine.
   virtual Buffer allocate(int64_t bytes) const;
+  /// Tells what a step took at its peak: the next one takes it again.
+  virtual void expect_again(int64_t) {}
   /// Fills in what the calling thread runs steps with, the seed excepted: torch's current stream,
   /// its handles and flags. The device must be current.
   virtual void fill(KernelContext& context) const = 0;

@@ -428,6 +428,7 @@ void CompiledPiece::finished(PlanEntry& entry, int64_t planned_bytes, int64_t me
     statistics_.measured_peak_bytes = measured_bytes;
     if (backward) ++statistics_.backwards;
   }
+  runtime_.expect_again(measured_bytes);
   session_->observe_peak(entry, planned_bytes, measured_bytes);
 }
 
