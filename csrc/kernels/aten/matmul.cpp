@@ -1,9 +1,13 @@
 // MatMul, FusedMatMul and Gemm through torch's GEMM into planned memory. A batched operand is never
 // copied: the batch dimensions that do not collapse are looped over.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/mm.h>
+
 #include <algorithm>
 
 #include "kernels/aten/aten_views.h"
-#include "kernels/aten/matrix_product.h"
 
 namespace ortmodule {
 namespace {
@@ -128,29 +132,22 @@ std::shared_ptr<const void> prepare_matmul(const StepFacts& facts) {
   return prepared;
 }
 
+/// y = alpha * a @ b, of matrices or of batches of them.
+void multiply(at::Tensor y, const at::Tensor& a, const at::Tensor& b, double alpha) {
+  const bool batched = y.dim() == 3;
+  if (alpha == 1.0) {
+    batched ? at::bmm_out(y, a, b) : at::mm_out(y, a, b);
+  } else {
+    batched ? at::baddbmm_out(y, y, a, b, 0, alpha) : at::addmm_out(y, y, a, b, 0, alpha);
+  }
+}
+
 void matmul(const KernelArgs& args) {
   const auto& attrs = *static_cast<const MatMulAttrs*>(args.prepared);
   for_each_product(args.out[0], args.in[0], args.in[1], attrs.trans_a, attrs.trans_b,
                    [&](const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
-                     matrix_product(y, a, b, attrs.alpha);
+                     multiply(y, a, b, attrs.alpha);
                    });
-}
-
-/// An operand as far as its layout goes.
-TensorView without_data(const OperandFacts& operand) {
-  return {nullptr, operand.dtype, static_cast<int>(operand.layout.sizes.size()),
-          operand.layout.sizes.data(), operand.layout.strides.data()};
-}
-
-size_t matmul_bytes(const StepFacts& facts) {
-  const Attrs& attrs = facts.node().attrs;
-  size_t bytes = 0;
-  for_each_product(without_data(facts.outputs[0]), without_data(facts.inputs[0]),
-                   without_data(facts.inputs[1]), attrs.flag("transA"), attrs.flag("transB"),
-                   [&](const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
-                     bytes = std::max(bytes, matrix_product_bytes(y, a, b, 0.0));
-                   });
-  return bytes;
 }
 
 // y = alpha * A' @ B' + beta * C, C broadcast to [M, N]
@@ -163,22 +160,10 @@ void gemm(const KernelArgs& args) {
   if (attrs.trans_a) a = a.t();
   if (attrs.trans_b) b = b.t();
   if (args.in.size() > 2 && args.in[2].data) {
-    matrix_product_plus(y, as_tensor(args.in[2]), a, b, attrs.beta, attrs.alpha);
+    at::addmm_out(y, as_tensor(args.in[2]), a, b, attrs.beta, attrs.alpha);
   } else {
-    matrix_product(y, a, b, attrs.alpha);
+    multiply(y, a, b, attrs.alpha);
   }
-}
-
-size_t gemm_bytes(const StepFacts& facts) {
-  const Attrs& attrs = facts.node().attrs;
-  const at::Tensor y = as_tensor(without_data(facts.outputs[0]));
-  at::Tensor a = as_tensor(without_data(facts.inputs[0]));
-  at::Tensor b = as_tensor(without_data(facts.inputs[1]));
-  if (y.numel() == 0) return 0;
-  if (attrs.flag("transA")) a = a.t();
-  if (attrs.flag("transB")) b = b.t();
-  const bool adds = facts.inputs.size() > 2 && facts.inputs[2].dtype != DType::Undefined;
-  return matrix_product_bytes(y, a, b, adds ? attrs.number("beta", 1.0) : 0.0);
 }
 
 constexpr DTypeSet kGemmTypes =
@@ -188,21 +173,18 @@ REGISTER_ATEN_KERNEL({.op = "MatMul",
                       .name = "matmul_aten",
                       .dtypes = kGemmTypes,
                       .run = matmul,
-                      .library_bytes = matmul_bytes,
                       .prepare = prepare_matmul,
                       .layout = LayoutRule::Matrix});
 REGISTER_ATEN_KERNEL({.op = "FusedMatMul",
                       .name = "fused_matmul_aten",
                       .dtypes = kGemmTypes,
                       .run = matmul,
-                      .library_bytes = matmul_bytes,
                       .prepare = prepare_matmul,
                       .layout = LayoutRule::Matrix});
 REGISTER_ATEN_KERNEL({.op = "Gemm",
                       .name = "gemm_aten",
                       .dtypes = kGemmTypes,
                       .run = gemm,
-                      .library_bytes = gemm_bytes,
                       .prepare = prepare_matmul,
                       .layout = LayoutRule::Matrix,
                       .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any}});

@@ -1,0 +1,225 @@
+// A product of two matrices, blocked for the caches: pieces of the inner dimension, of which a
+// block of the right factor is packed into panels that stay in the second-level cache while tiles
+// of rows pass by. (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
+// 2008.)
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "kernels/cpu/panel_product.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// Multiplications worth a thread.
+inline constexpr int64_t kProductGrain = 1 << 20;
+
+/// One tile of a product: up to kMostRows rows of the left factor, packed so that what a column
+/// holds of them lies together.
+template <class C>
+struct ProductTile {
+  /// With two vectors each and their two factors, 30 of AVX-512's 32 registers, 14 of the 16 of
+  /// others.
+  static constexpr int kMostRows = kVectorBytes == 64 ? 14 : 6;
+  /// Elements from one column of the packed rows to the next.
+  static constexpr int64_t kLeftStride = kVectorBytes == 64 ? 16 : 8;
+
+  /// Packs alpha times `rows`, which has kRows.
+  template <int kRows>
+  static void pack(const StridedMatrix<const C>& rows, C alpha, C* to) {
+    int64_t k = 0;
+    if constexpr (std::is_same_v<C, float> && kMostRows < FloatVec::kCount) {
+      if (rows.row_stride == 1) return pack_columns<kRows>(rows, alpha, to);
+      if (rows.column_stride == 1) k = pack_squares<kRows>(rows, alpha, to);
+    }
+    for (; k < rows.columns; ++k) {
+      const C* from = rows.data + k * rows.column_stride;
+      ORTM_UNROLL
+      for (int i = 0; i < kRows; ++i) to[k * kLeftStride + i] = from[i * rows.row_stride] * alpha;
+    }
+  }
+
+  /// y [kRows, kVectors vectors] (+)= left [kRows, inner] panel [inner, kVectors vectors].
+  template <int kRows, int kVectors>
+  static void multiply(const C* left, const C* panel, int64_t inner, C* y, int64_t y_stride,
+                       bool adds) {
+    using V = VecOf<C>;
+    V sums[kRows][kVectors];
+    ORTM_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        sums[i][v] = V(C(0));
+        __builtin_prefetch(y + i * y_stride + v * V::kCount, 1);
+      }
+    }
+    for (int64_t k = 0; k < inner; ++k) {
+      V right[kVectors];
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) right[v] = V::load(panel + v * V::kCount);
+      ORTM_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        const V factor(left[i]);
+        ORTM_UNROLL
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(factor, right[v], sums[i][v]);
+      }
+      left += kLeftStride;
+      panel += kVectors * V::kCount;
+    }
+    ORTM_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        C* to = y + i * y_stride + v * V::kCount;
+        (adds ? V::load(to) + sums[i][v] : sums[i][v]).store(to);
+      }
+    }
+  }
+
+  /// The functions for a number of rows.
+  struct Functions {
+    void (*pack)(const StridedMatrix<const C>& rows, C alpha, C* to);
+    void (*one_vector)(const C*, const C*, int64_t, C*, int64_t, bool);
+    void (*two_vectors)(const C*, const C*, int64_t, C*, int64_t, bool);
+  };
+  static const Functions& functions(int64_t rows) {
+    static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
+      return std::array<Functions, sizeof...(i)>{
+          Functions{&pack<i + 1>, &multiply<i + 1, 1>, &multiply<i + 1, 2>}...};
+    }
+    (std::make_integer_sequence<int, kMostRows>());
+    return kFunctions[static_cast<size_t>(rows - 1)];
+  }
+
+ private:
+  // Of columns that are dense.
+  template <int kRows>
+  static void pack_columns(const StridedMatrix<const C>& rows, C alpha, C* to) {
+    for (int64_t k = 0; k < rows.columns; ++k) {
+      const FloatVec column = FloatVec::load(rows.data + k * rows.column_stride, kRows);
+      (column * FloatVec(alpha)).store(to + k * kLeftStride);
+    }
+  }
+
+  // Of rows that are dense; returns how many columns are done.
+  template <int kRows>
+  static int64_t pack_squares(const StridedMatrix<const C>& rows, C alpha, C* to) {
+    constexpr int64_t kCount = FloatVec::kCount;
+    int64_t k = 0;
+    for (; k + kCount <= rows.columns; k += kCount) {
+      FloatVec square[kCount];
+      ORTM_UNROLL
+      for (int64_t i = 0; i < kCount; ++i)
+        square[i] = i < kRows
+                        ? FloatVec::load(rows.data + i * rows.row_stride + k) * FloatVec(alpha)
+                        : FloatVec(0.0f);
+      transpose_square(square);
+      ORTM_UNROLL
+      for (int64_t i = 0; i < kCount; ++i) square[i].store(to + (k + i) * kLeftStride);
+    }
+    return k;
+  }
+};
+
+/// y [rows, columns] = alpha a [rows, inner] b [inner, columns], or y += that; y is row-major.
+/// Every element is one sum in the order of the inner dimension (in pieces), whatever the number of
+/// threads.
+template <class C>
+class BlockedProduct {
+ public:
+  BlockedProduct(int64_t rows, int64_t columns, int64_t inner)
+      : rows_(rows),
+        columns_(columns),
+        inner_(inner),
+        piece_(equal_part(inner, kMostInner, 1)),
+        block_(equal_part(columns, kMostColumns, kPanelWidth<C>)) {}
+
+  /// Of the packed block, in elements.
+  int64_t workspace_elements() const { return panel_elements<C>(piece_, block_); }
+
+  void run(const KernelContext& context, const StridedMatrix<const C>& a,
+           const StridedMatrix<const C>& b, C alpha, bool adds, C* y, C* workspace) const {
+    for (int64_t first = 0; first < inner_; first += piece_) {
+      const int64_t inner = std::min(piece_, inner_ - first);
+      const StridedMatrix<const C> a_piece{a.data + first * a.column_stride, rows_, inner,
+                                           a.row_stride, a.column_stride};
+      for (int64_t column = 0; column < columns_; column += block_) {
+        const int64_t width = std::min(block_, columns_ - column);
+        pack(context,
+             {b.data + first * b.row_stride + column * b.column_stride, inner, width, b.row_stride,
+              b.column_stride},
+             workspace);
+        multiply(context, a_piece, width, alpha, adds || first > 0, y + column, workspace);
+      }
+    }
+  }
+
+ private:
+  using Tile = ProductTile<C>;
+  static constexpr int64_t kMostInner = 256;
+  static constexpr int64_t kMostColumns = 2048 / sizeof(C);  // half of 1 MiB in a block
+
+  /// `size` in the fewest parts of at most `most`, all but the last equal, of whole units.
+  static constexpr int64_t equal_part(int64_t size, int64_t most, int64_t unit) {
+    const int64_t parts = std::max<int64_t>(1, ceil_div(size, most));
+    return std::max(unit, ceil_div(ceil_div(size, parts), unit) * unit);
+  }
+
+  static void pack(const KernelContext& context, const StridedMatrix<const C>& block, C* to) {
+    constexpr int64_t kPackingGrain = kProductGrain / 8;  // elements
+    const int64_t panels = ceil_div(block.columns, kPanelWidth<C>);
+    const int64_t grain = ceil_div(kPackingGrain, block.rows * kPanelWidth<C>);
+    parallel_ranges(context, panels, grain, [&](int64_t begin, int64_t end) {
+      const int64_t column = begin * kPanelWidth<C>;
+      const int64_t count = std::min(block.columns, end * kPanelWidth<C>) - column;
+      pack_panels<C>(StridedMatrix<const C>{block.data + column * block.column_stride, block.rows,
+                                            count, block.row_stride, block.column_stride},
+                     to + column * block.rows);
+    });
+  }
+
+  /// y [rows, width] (+)= alpha a times the packed block.
+  void multiply(const KernelContext& context, const StridedMatrix<const C>& a, int64_t width,
+                C alpha, bool adds, C* y, const C* panels) const {
+    const int64_t tiles = ceil_div(rows_, Tile::kMostRows);
+    const int64_t grain = ceil_div(kProductGrain, Tile::kMostRows * a.columns * width);
+    parallel_ranges(context, tiles, grain, [&](int64_t begin, int64_t end) {
+      alignas(64) C packed[Tile::kLeftStride * kMostInner];
+      for (int64_t tile = begin; tile < end; ++tile) {
+        // Tiles of equal height: one of two rows would take nearly as long as one of all.
+        const int64_t row = tile * rows_ / tiles, count = (tile + 1) * rows_ / tiles - row;
+        Tile::functions(count).pack(a.row_range(row, count), alpha, packed);
+        multiply_row_of_tiles(packed, count, a.columns, width, adds, y + row * columns_, panels);
+      }
+    });
+  }
+
+  void multiply_row_of_tiles(const C* left, int64_t rows, int64_t inner, int64_t width, bool adds,
+                             C* y, const C* panels) const {
+    const auto& functions = Tile::functions(rows);
+    for (int64_t column = 0; column < width; column += kPanelWidth<C>) {
+      const int64_t count = std::min(kPanelWidth<C>, width - column);
+      const C* panel = panels + column * inner;
+      if (count == kPanelWidth<C>) {
+        functions.two_vectors(left, panel, inner, y + column, columns_, adds);
+        continue;
+      }
+      // Whole vectors would run over the end of a row.
+      C part[Tile::kMostRows * kPanelWidth<C>];
+      const auto multiply_part =
+          count > kVecCount<C> ? functions.two_vectors : functions.one_vector;
+      multiply_part(left, panel, inner, part, kPanelWidth<C>, false);
+      for (int64_t i = 0; i < rows; ++i) {
+        const C* from = part + i * kPanelWidth<C>;
+        C* to = y + i * columns_ + column;
+        for (int64_t j = 0; j < count; ++j) to[j] = adds ? to[j] + from[j] : from[j];
+      }
+    }
+  }
+
+  int64_t rows_, columns_, inner_, piece_, block_;
+};
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,175 @@
+// MatMul, FusedMatMul and Gemm of float32 and float64 by our own product: where torch's library is
+// no faster, and where the product is so small that its dispatch and threads would take longer.
+#include <memory>
+
+#include "kernels/cpu/blocked_product.h"
+#include "kernels/matmul_problem.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+struct Prepared {
+  MatMulProblem problem;
+  double alpha = 1.0;
+  double beta = 0.0;  // of operand 2, broadcast by its strides; 0 without one
+  int64_t c_row_stride = 0, c_column_stride = 0;
+  int64_t slices = 1;  // of the batch, each with a packed block of its own
+
+  explicit Prepared(const StepFacts& facts);
+
+  int64_t matrices() const { return problem.batch * static_cast<int64_t>(problem.calls.size()); }
+  template <class C>
+  BlockedProduct<C> product() const {
+    return {problem.rows, problem.columns, problem.inner};
+  }
+  template <class C>
+  size_t workspace_bytes() const {
+    return static_cast<size_t>(slices * product<C>().workspace_elements()) * sizeof(C);
+  }
+};
+
+Prepared::Prepared(const StepFacts& facts) : problem(matmul_problem(facts)) {
+  const Attrs& attrs = facts.node().attrs;
+  alpha = attrs.number("alpha", 1.0);
+  if (facts.inputs.size() > 2 && facts.inputs[2].dtype != DType::Undefined) {
+    beta = attrs.number("beta", 1.0);
+    const Layout& c = facts.inputs[2].layout;
+    const size_t rank = c.sizes.size();
+    if (rank > 0 && c.sizes[rank - 1] != 1) c_column_stride = c.strides[rank - 1];
+    if (rank > 1 && c.sizes[rank - 2] != 1) c_row_stride = c.strides[rank - 2];
+  }
+  // Matrices large enough for all threads are multiplied one after the other.
+  constexpr int64_t kLargeMatrix = 16 * kProductGrain, kMostSlices = 16;
+  if (problem.rows * problem.columns * problem.inner < kLargeMatrix)
+    slices = std::min(matrices(), kMostSlices);
+}
+
+/// MKL takes its fastest code on processors of Intel only.
+bool library_is_slower() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+
+Reason unsupported(const StepFacts& facts) {
+  if (kVectorBytes < 32) return "the library has longer vectors";
+  const MatMulProblem problem = matmul_problem(facts);
+  const int64_t multiplications = problem.rows * problem.columns * problem.inner;
+  if (multiplications == 0) return "nothing is multiplied";
+  // The right factor is packed, which so few rows do not pay.
+  if (problem.rows < 4) return "the left factor has few rows";
+  constexpr int64_t kSmall = int64_t{1} << 21;  // 30 us of one core; torch's dispatch takes 2 us
+  static const bool is_faster = library_is_slower();
+  if (multiplications > kSmall && !is_faster) return "torch's library is as fast";
+  return {};
+}
+
+std::shared_ptr<const void> prepare(const StepFacts& facts) {
+  return std::make_shared<const Prepared>(facts);
+}
+
+size_t workspace_bytes(const StepFacts& facts) {
+  const Prepared p(facts);
+  return facts.inputs[0].dtype == DType::Float64 ? p.workspace_bytes<double>()
+                                                 : p.workspace_bytes<float>();
+}
+
+/// y = beta c.
+template <class C>
+void spread(const Prepared& p, const C* c, C* y) {
+  const auto beta = static_cast<C>(p.beta);
+  for (int64_t row = 0; row < p.problem.rows; ++row, y += p.problem.columns) {
+    const C* from = c + row * p.c_row_stride;
+    if (p.c_column_stride == 1) {
+      ORTM_SIMD
+      for (int64_t j = 0; j < p.problem.columns; ++j) y[j] = from[j] * beta;
+    } else {
+      for (int64_t j = 0; j < p.problem.columns; ++j) y[j] = from[j * p.c_column_stride] * beta;
+    }
+  }
+}
+
+template <class C>
+class Multiplication {
+ public:
+  Multiplication(const KernelArgs& args, const Prepared& p)
+      : args_(args), p_(p), product_(p.product<C>()) {}
+
+  void run() const {
+    const bool adds = p_.beta != 0.0;
+    if (adds) spread(p_, args_.in[2].as<C>(), args_.out[0].as<C>());
+    C* workspace = static_cast<C*>(args_.workspace);
+    const int64_t matrices = p_.matrices(), slices = p_.slices;
+    if (slices == 1) {
+      for (int64_t i = 0; i < matrices; ++i) multiply(args_.context, i, adds, workspace);
+      return;
+    }
+    const MatMulProblem& problem = p_.problem;
+    const int64_t each = problem.rows * problem.columns * problem.inner;
+    const int64_t grain = ceil_div(kProductGrain, each * ceil_div(matrices, slices));
+    KernelContext alone = args_.context;
+    alone.parallel_for = nullptr;
+    parallel_ranges(args_.context, slices, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t slice = begin; slice < end; ++slice)
+        for (int64_t i = matrices * slice / slices; i < matrices * (slice + 1) / slices; ++i)
+          multiply(alone, i, adds, workspace + slice * product_.workspace_elements());
+    });
+  }
+
+ private:
+  void multiply(const KernelContext& context, int64_t i, bool adds, C* workspace) const {
+    const MatMulProblem& problem = p_.problem;
+    const BlasOffsets& call = problem.calls[static_cast<size_t>(i / problem.batch)];
+    const int64_t at = i % problem.batch;
+    product_.run(
+        context,
+        matrix(0, problem.a, problem.rows, problem.inner, call.a + at * problem.a.batch_stride),
+        matrix(1, problem.b, problem.inner, problem.columns, call.b + at * problem.b.batch_stride),
+        static_cast<C>(p_.alpha), adds, args_.out[0].as<C>() + call.y + at * problem.y.batch_stride,
+        workspace);
+  }
+
+  StridedMatrix<const C> matrix(size_t operand, const BlasMatrix& m, int64_t rows, int64_t columns,
+                                int64_t offset) const {
+    const C* data = args_.in[operand].as<C>() + offset;
+    if (m.flipped) return {data, rows, columns, 1, m.leading};
+    return {data, rows, columns, m.leading, 1};
+  }
+
+  const KernelArgs& args_;
+  const Prepared& p_;
+  BlockedProduct<C> product_;
+};
+
+void run(const KernelArgs& args) {
+  const auto& p = *static_cast<const Prepared*>(args.prepared);
+  if (args.in[0].dtype == DType::Float64)
+    Multiplication<double>(args, p).run();
+  else
+    Multiplication<float>(args, p).run();
+}
+
+KernelDef matmul_kernel(std::string_view op, std::string_view name) {
+  return {.op = op,
+          .name = name,
+          .dtypes = kFloats,
+          .run = run,
+          .unsupported = unsupported,
+          .workspace_bytes = workspace_bytes,
+          .prepare = prepare,
+          .layout = LayoutRule::Matrix,
+          .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any},
+          .priority = 2};
+}
+
+REGISTER_CPU_KERNEL((matmul_kernel("MatMul", "matmul_cpu")));
+REGISTER_CPU_KERNEL((matmul_kernel("FusedMatMul", "fused_matmul_cpu")));
+REGISTER_CPU_KERNEL((matmul_kernel("Gemm", "gemm_cpu")));
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
