@@ -1,5 +1,6 @@
-// LinearCrossEntropy in tiles of rows: scores by torch's GEMM, losses and their gradient by the
-// kernels of SoftmaxCrossEntropyLoss, then the tile's share of unit_dx and unit_dw. One tile of
+// LinearCrossEntropy in tiles of rows: scores by the kernels of Gemm (by torch's GEMM on CUDA and
+// in 16 bits), losses and their gradient by the kernels of SoftmaxCrossEntropyLoss, then the tile's
+// share of unit_dx and unit_dw. One tile of
 // scores exists at a time. Its size follows from the shape alone, so the sums have one order.
 // Scores of 16 bits are widened first, as torch does under autocast; the gradient of a row is not
 // divided by the mean's divisor until it is wide, since 16 bits would lose it. On CUDA the divisor
@@ -49,7 +50,7 @@ struct HeadShape {
 /// The pieces of the workspace, each aligned to 64 bytes.
 struct Workspace {
   size_t bytes = 0;
-  size_t narrow, scores, narrow_dx, wide_x, losses, log_sum_exp, ones, row_scratch;
+  size_t narrow, scores, narrow_dx, wide_x, losses, log_sum_exp, ones, dloss, row_scratch;
 
   Workspace(const HeadShape& s, size_t scratch_bytes) {
     const auto tile = static_cast<size_t>(s.tile_rows);
@@ -63,6 +64,7 @@ struct Workspace {
     losses = add(tile * thick);
     log_sum_exp = add(tile * thick);
     ones = add(tile * thick);
+    dloss = add(thick);
     row_scratch = add(scratch_bytes);
   }
 
@@ -74,10 +76,11 @@ struct Workspace {
   }
 };
 
-/// A step of one SoftmaxCrossEntropyLoss kernel on a tile.
+/// A step of one kernel on a tile.
 struct TileKernel {
   StepFacts facts;
   const KernelDef* kernel = nullptr;
+  std::shared_ptr<const void> prepared;
   size_t workspace_bytes() const {
     return kernel->workspace_bytes ? kernel->workspace_bytes(facts) : 0;
   }
@@ -111,6 +114,7 @@ TileKernel tile_kernel(Device device, const std::string& op, const Attrs& attrs,
   std::string why;
   tile.kernel = select_kernel(op, device, tile.facts, &why);
   ORTM_ASSERT(tile.kernel, "no kernel of ", op, " for a tile: ", why);
+  if (tile.kernel->prepare) tile.prepared = tile.kernel->prepare(tile.facts);
   return tile;
 }
 
@@ -118,12 +122,43 @@ OperandFacts operand_or_absent(const StepFacts& facts, size_t i) {
   return i < facts.inputs.size() ? facts.inputs[i] : OperandFacts{};
 }
 
+/// The products on tiles of one number of rows, of float32 or float64 on a CPU.
+struct TileProducts {
+  TileKernel scores, dx, dw, more_dw;  // more_dw adds to what is there
+
+  TileProducts(const StepFacts& facts, const HeadShape& s, int64_t rows) {
+    OperandFacts x = facts.inputs[kX];
+    x.layout.sizes[0] = rows;
+    const OperandFacts w = facts.inputs[kW], tile = dense(s.dtype, {rows, s.classes});
+    const OperandFacts bias = operand_or_absent(facts, kBias);
+    const OperandFacts whole = dense(s.dtype, w.layout.sizes);
+    const bool adds = bias.dtype != DType::Undefined;
+    const auto product = [](bool sum, const Attrs& attrs, std::vector<OperandFacts> in,
+                            const OperandFacts& out) {
+      return tile_kernel(Device::CPU, sum ? "Gemm" : "FusedMatMul", attrs, std::move(in), {out});
+    };
+    const Attrs flipped{{"transB", int64_t{s.trans_b}}}, back{{"transB", int64_t{!s.trans_b}}};
+    scores =
+        adds ? product(true, flipped, {x, w, bias}, tile) : product(false, flipped, {x, w}, tile);
+    dx = product(false, back, {tile, w}, dense(s.dtype, {rows, s.channels}));
+    const OperandFacts &left = s.trans_b ? tile : x, &right = s.trans_b ? x : tile;
+    const Attrs transposed{{"transA", int64_t{1}}};
+    dw = product(false, transposed, {left, right}, whole);
+    more_dw = product(true, transposed, {left, right, whole}, whole);
+  }
+  size_t workspace_bytes() const {
+    return std::max({scores.workspace_bytes(), dx.workspace_bytes(), dw.workspace_bytes(),
+                     more_dw.workspace_bytes()});
+  }
+};
+
 struct Prepared {
   Device device;
   HeadShape shape;
   bool mean;
   int64_t ignore_index;
   TileKernel loss, gradient;
+  std::vector<TileProducts> products;  // on whole tiles, and on the last one; or none: torch's
   Workspace workspace;
 
   Prepared(const StepFacts& facts, Device device_)
@@ -133,9 +168,22 @@ struct Prepared {
         ignore_index(facts.node().attrs.integer("ignore_index")),
         loss(of_loss(device, facts, shape)),
         gradient(of_gradient(device, facts, shape)),
-        workspace(shape, std::max(loss.workspace_bytes(), gradient.workspace_bytes())) {}
+        products(of_products(device, facts, shape)),
+        workspace(shape, scratch_bytes()) {}
 
  private:
+  size_t scratch_bytes() const {
+    size_t bytes = std::max(loss.workspace_bytes(), gradient.workspace_bytes());
+    for (const TileProducts& each : products) bytes = std::max(bytes, each.workspace_bytes());
+    return bytes;
+  }
+  static std::vector<TileProducts> of_products(Device device, const StepFacts& facts,
+                                               const HeadShape& s) {
+    if (device != Device::CPU || s.widens() || s.rows == 0) return {};
+    std::vector<TileProducts> products{{facts, s, s.tile_rows}};
+    if (const int64_t last = s.rows % s.tile_rows) products.emplace_back(facts, s, last);
+    return products;
+  }
   static Attrs tile_attrs(const StepFacts& facts, const char* reduction) {
     const Attrs& given = facts.node().attrs;
     return {{"ignore_index", given.integer("ignore_index")},
@@ -226,6 +274,7 @@ class Head {
 
   void run() {
     ones().fill_(1);
+    number(p_.workspace.dloss).fill_(1);
     if (s_.rows == 0) clear();
     if (p_.device == Device::CPU) {
       run_on_host();
@@ -250,6 +299,10 @@ class Head {
     const Divisor divisor(args_.in[kLabels], operand(kWeights), p_.ignore_index);
     // Where no label counts the loss is NaN, but the gradient is zero.
     scale_ = !p_.mean ? 1.0 : divisor.counted == 0 ? 0.0 : 1.0 / divisor.sum;
+    if (!p_.products.empty()) {  // these types may scale the scores' gradient already
+      number(p_.workspace.dloss).fill_(scale_);
+      scale_ = 1.0;
+    }
     double total = 0;
     for_each_tile([&](int64_t begin, int64_t count) { total += losses(begin, count); });
     if (!wanted(kLoss)) return;  // recomputed for its unit gradients
@@ -290,6 +343,7 @@ class Head {
     const std::array<int64_t, 2> sizes{s_.tile_rows, 1}, strides{1, 1};
     return as_tensor(view(p_.workspace.ones, s_.wide, sizes, strides, 1));
   }
+  at::Tensor number(size_t at) const { return as_tensor(view(at, s_.wide, {}, {}, 0)); }
   at::Tensor scores(int64_t count) const {
     return matrix(p_.workspace.scores, s_.wide, count, s_.classes);
   }
@@ -307,6 +361,15 @@ class Head {
   }
 
   void write_scores(int64_t begin, int64_t count) {
+    if (const TileProducts* own = products(count)) {
+      void* const to = base_ + p_.workspace.scores;
+      void *const x = x_address(begin), *const w = args_.in[kW].data;
+      if (void* const bias = operand(kBias).data)
+        run_product(own->scores, {x, w, bias}, to);
+      else
+        run_product(own->scores, {x, w}, to);
+      return;
+    }
     at::Tensor out = narrow(count);
     if (operand(kBias).data) {
       at::addmm_out(out, as_tensor(args_.in[kBias]), x_rows(begin, count), w_);
@@ -319,9 +382,38 @@ class Head {
   /// Runs a kernel on the first `count` rows of the tile; views in the order of its operands.
   void run_on_tile(const TileKernel& tile, std::span<const TensorView> in,
                    std::span<const TensorView> out) const {
-    tile.kernel->run(
-        {tile.facts, in, out, base_ + p_.workspace.row_scratch, nullptr, args_.context, {}});
+    tile.kernel->run({tile.facts,
+                      in,
+                      out,
+                      base_ + p_.workspace.row_scratch,
+                      tile.prepared.get(),
+                      args_.context,
+                      {}});
   }
+
+  /// Operands and result at these addresses, laid out as the kernel was told.
+  void run_product(const TileKernel& tile, std::initializer_list<void*> in, void* out) const {
+    const auto view_of = [](const OperandFacts& operand, void* data) {
+      const Layout& layout = operand.layout;
+      return TensorView{data, operand.dtype, static_cast<int>(layout.sizes.size()),
+                        layout.sizes.data(), layout.strides.data()};
+    };
+    std::array<TensorView, 3> views;
+    size_t count = 0;
+    for (void* data : in) {
+      views[count] = view_of(tile.facts.inputs[count], data);
+      ++count;
+    }
+    const TensorView result = view_of(tile.facts.outputs[0], out);
+    run_on_tile(tile, {views.data(), count}, {&result, 1});
+  }
+
+  /// How the products of a tile are made; null: by torch.
+  const TileProducts* products(int64_t count) const {
+    if (p_.products.empty()) return nullptr;
+    return count == s_.tile_rows ? &p_.products.front() : &p_.products.back();
+  }
+  void* x_address(int64_t begin) const { return x_rows(begin, 1).data_ptr(); }
 
   struct TileViews {
     std::array<int64_t, 2> sizes, strides;
@@ -360,8 +452,8 @@ class Head {
   void write_gradients(int64_t begin, int64_t count) {
     TileViews v;
     fill_views(v, begin, count);
-    const TensorView one{base_ + p_.workspace.ones, s_.wide, 0, nullptr, nullptr};
-    const std::array<TensorView, 5> in{one, v.scores, v.labels, operand(kWeights), v.log_sum_exp};
+    const TensorView dloss{base_ + p_.workspace.dloss, s_.wide, 0, nullptr, nullptr};
+    const std::array<TensorView, 5> in{dloss, v.scores, v.labels, operand(kWeights), v.log_sum_exp};
     run_on_tile(p_.gradient, in, {&v.scores, 1});
     at::Tensor dscores = scores(count);
     if (s_.widens()) narrow(count).copy_(dscores);
@@ -376,7 +468,11 @@ class Head {
 
   void add_dx(int64_t begin, int64_t count) {
     at::Tensor dx = result(kUnitDx).narrow(0, begin, count);
-    if (!s_.widens()) {
+    if (const TileProducts* own = products(count)) {
+      run_product(own->dx, {base_ + p_.workspace.scores, args_.in[kW].data}, dx.data_ptr());
+      return;
+    }
+    if (!s_.widens()) {  // on CUDA
       at::addmm_out(dx, dx, narrow(count), w_.t(), 0, scale_);
       return;
     }
@@ -390,6 +486,15 @@ class Head {
   /// well. The range of float16 is too small for probabilities that were not scaled.
   void add_dw(int64_t begin, int64_t count, double beta) {
     at::Tensor dw = result(kUnitDw);
+    if (const TileProducts* own = products(count)) {
+      void *left = base_ + p_.workspace.scores, *right = x_address(begin), *to = dw.data_ptr();
+      if (!s_.trans_b) std::swap(left, right);
+      if (beta == 0.0)
+        run_product(own->dw, {left, right}, to);
+      else
+        run_product(own->more_dw, {left, right, to}, to);
+      return;
+    }
     const bool mixed = s_.dtype == DType::BFloat16 && dw.is_cuda();
     const at::Tensor x = mixed ? x_rows(begin, count) : wide_x(begin, count);
     const at::Tensor dscores = mixed ? narrow(count) : scores(count);

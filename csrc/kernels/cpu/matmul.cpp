@@ -78,10 +78,11 @@ size_t workspace_bytes(const StepFacts& facts) {
                                                  : p.workspace_bytes<float>();
 }
 
-/// y = beta c.
+/// y = beta c; c may be y.
 template <class C>
 void spread(const Prepared& p, const C* c, C* y) {
   const auto beta = static_cast<C>(p.beta);
+  if (c == y && p.beta == 1.0) return;
   for (int64_t row = 0; row < p.problem.rows; ++row, y += p.problem.columns) {
     const C* from = c + row * p.c_row_stride;
     if (p.c_column_stride == 1) {
