@@ -12,9 +12,6 @@
 namespace ortmodule {
 inline namespace ORTM_ISA {
 
-/// Multiplications worth a thread.
-inline constexpr int64_t kProductGrain = 1 << 20;
-
 /// One tile of a product: up to kMostRows rows of the left factor, packed so that what a column
 /// holds of them lies together.
 template <class C>
@@ -123,8 +120,8 @@ struct ProductTile {
 };
 
 /// y [rows, columns] = alpha a [rows, inner] b [inner, columns], or y += that; y is row-major.
-/// Every element is one sum in the order of the inner dimension (in pieces), whatever the number of
-/// threads.
+/// Its units are rows of tiles in blocks of columns, block by block; any range of them can be made
+/// by itself. Every element is one sum in the order of the inner dimension (in pieces).
 template <class C>
 class BlockedProduct {
  public:
@@ -132,26 +129,23 @@ class BlockedProduct {
       : rows_(rows),
         columns_(columns),
         inner_(inner),
+        tiles_(ceil_div(rows, Tile::kMostRows)),
         piece_(equal_part(inner, kMostInner, 1)),
         block_(equal_part(columns, kMostColumns, kPanelWidth<C>)) {}
+
+  int64_t units() const { return tiles_ * ceil_div(columns_, block_); }
 
   /// Of the packed block, in elements.
   int64_t workspace_elements() const { return panel_elements<C>(piece_, block_); }
 
-  void run(const KernelContext& context, const StridedMatrix<const C>& a,
+  /// Units [begin, end).
+  void run(int64_t begin, int64_t end, const StridedMatrix<const C>& a,
            const StridedMatrix<const C>& b, C alpha, bool adds, C* y, C* workspace) const {
-    for (int64_t first = 0; first < inner_; first += piece_) {
-      const int64_t inner = std::min(piece_, inner_ - first);
-      const StridedMatrix<const C> a_piece{a.data + first * a.column_stride, rows_, inner,
-                                           a.row_stride, a.column_stride};
-      for (int64_t column = 0; column < columns_; column += block_) {
-        const int64_t width = std::min(block_, columns_ - column);
-        pack(context,
-             {b.data + first * b.row_stride + column * b.column_stride, inner, width, b.row_stride,
-              b.column_stride},
-             workspace);
-        multiply(context, a_piece, width, alpha, adds || first > 0, y + column, workspace);
-      }
+    while (begin < end) {
+      const int64_t block = begin / tiles_, tile = begin % tiles_;
+      const int64_t tiles = std::min(tiles_ - tile, end - begin);
+      run_block(tile, tile + tiles, a, b, block * block_, alpha, adds, y, workspace);
+      begin += tiles;
     }
   }
 
@@ -166,33 +160,26 @@ class BlockedProduct {
     return std::max(unit, ceil_div(ceil_div(size, parts), unit) * unit);
   }
 
-  static void pack(const KernelContext& context, const StridedMatrix<const C>& block, C* to) {
-    constexpr int64_t kPackingGrain = kProductGrain / 8;  // elements
-    const int64_t panels = ceil_div(block.columns, kPanelWidth<C>);
-    const int64_t grain = ceil_div(kPackingGrain, block.rows * kPanelWidth<C>);
-    parallel_ranges(context, panels, grain, [&](int64_t begin, int64_t end) {
-      const int64_t column = begin * kPanelWidth<C>;
-      const int64_t count = std::min(block.columns, end * kPanelWidth<C>) - column;
-      pack_panels<C>(StridedMatrix<const C>{block.data + column * block.column_stride, block.rows,
-                                            count, block.row_stride, block.column_stride},
-                     to + column * block.rows);
-    });
-  }
-
-  /// y [rows, width] (+)= alpha a times the packed block.
-  void multiply(const KernelContext& context, const StridedMatrix<const C>& a, int64_t width,
-                C alpha, bool adds, C* y, const C* panels) const {
-    const int64_t tiles = ceil_div(rows_, Tile::kMostRows);
-    const int64_t grain = ceil_div(kProductGrain, Tile::kMostRows * a.columns * width);
-    parallel_ranges(context, tiles, grain, [&](int64_t begin, int64_t end) {
+  void run_block(int64_t first_tile, int64_t last_tile, const StridedMatrix<const C>& a,
+                 const StridedMatrix<const C>& b, int64_t column, C alpha, bool adds, C* y,
+                 C* workspace) const {
+    const int64_t width = std::min(block_, columns_ - column);
+    for (int64_t first = 0; first < inner_; first += piece_) {
+      const int64_t inner = std::min(piece_, inner_ - first);
+      const C* right = b.data + first * b.row_stride + column * b.column_stride;
+      pack_panels<C>(StridedMatrix<const C>{right, inner, width, b.row_stride, b.column_stride},
+                     workspace);
+      const StridedMatrix<const C> left{a.data + first * a.column_stride, rows_, inner,
+                                        a.row_stride, a.column_stride};
       alignas(64) C packed[Tile::kLeftStride * kMostInner];
-      for (int64_t tile = begin; tile < end; ++tile) {
+      for (int64_t tile = first_tile; tile < last_tile; ++tile) {
         // Tiles of equal height: one of two rows would take nearly as long as one of all.
-        const int64_t row = tile * rows_ / tiles, count = (tile + 1) * rows_ / tiles - row;
-        Tile::functions(count).pack(a.row_range(row, count), alpha, packed);
-        multiply_row_of_tiles(packed, count, a.columns, width, adds, y + row * columns_, panels);
+        const int64_t row = tile * rows_ / tiles_, count = (tile + 1) * rows_ / tiles_ - row;
+        Tile::functions(count).pack(left.row_range(row, count), alpha, packed);
+        multiply_row_of_tiles(packed, count, inner, width, adds || first > 0,
+                              y + row * columns_ + column, workspace);
       }
-    });
+    }
   }
 
   void multiply_row_of_tiles(const C* left, int64_t rows, int64_t inner, int64_t width, bool adds,
@@ -218,7 +205,7 @@ class BlockedProduct {
     }
   }
 
-  int64_t rows_, columns_, inner_, piece_, block_;
+  int64_t rows_, columns_, inner_, tiles_, piece_, block_;
 };
 
 }  // namespace ORTM_ISA

@@ -1,9 +1,11 @@
 // MatMul, FusedMatMul and Gemm of float32 and float64 by our own product: where torch's library is
 // no faster, and where the product is so small that its dispatch and threads would take longer.
+#include <algorithm>
 #include <memory>
 
 #include "kernels/cpu/blocked_product.h"
 #include "kernels/matmul_problem.h"
+#include "kernels/worker_threads.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -14,7 +16,7 @@ struct Prepared {
   double alpha = 1.0;
   double beta = 0.0;  // of operand 2, broadcast by its strides; 0 without one
   int64_t c_row_stride = 0, c_column_stride = 0;
-  int64_t slices = 1;  // of the batch, each with a packed block of its own
+  int64_t slices = 1;  // each with a packed block of its own
 
   explicit Prepared(const StepFacts& facts);
 
@@ -39,10 +41,9 @@ Prepared::Prepared(const StepFacts& facts) : problem(matmul_problem(facts)) {
     if (rank > 0 && c.sizes[rank - 1] != 1) c_column_stride = c.strides[rank - 1];
     if (rank > 1 && c.sizes[rank - 2] != 1) c_row_stride = c.strides[rank - 2];
   }
-  // Matrices large enough for all threads are multiplied one after the other.
-  constexpr int64_t kLargeMatrix = 16 * kProductGrain, kMostSlices = 16;
-  if (problem.rows * problem.columns * problem.inner < kLargeMatrix)
-    slices = std::min(matrices(), kMostSlices);
+  constexpr int64_t kGrain = 1 << 22;  // multiplications worth waking a thread
+  const int64_t each = problem.rows * problem.columns * problem.inner;
+  slices = std::clamp<int64_t>(each * matrices() / kGrain, 1, worker_threads());
 }
 
 /// MKL takes its fastest code on processors of Intel only.
@@ -60,6 +61,9 @@ Reason unsupported(const StepFacts& facts) {
   const MatMulProblem problem = matmul_problem(facts);
   const int64_t multiplications = problem.rows * problem.columns * problem.inner;
   if (multiplications == 0) return "nothing is multiplied";
+  // MKL wakes other threads for more than this only; below, toy models keep the bits of eager.
+  constexpr int64_t kTiny = 4096;
+  if (multiplications <= kTiny) return "the product is tiny";
   // The right factor is packed, which so few rows do not pay.
   if (problem.rows < 4) return "the left factor has few rows";
   constexpr int64_t kSmall = int64_t{1} << 21;  // 30 us of one core; torch's dispatch takes 2 us
@@ -101,37 +105,36 @@ class Multiplication {
       : args_(args), p_(p), product_(p.product<C>()) {}
 
   void run() const {
-    const bool adds = p_.beta != 0.0;
-    if (adds) spread(p_, args_.in[2].as<C>(), args_.out[0].as<C>());
-    C* workspace = static_cast<C*>(args_.workspace);
-    const int64_t matrices = p_.matrices(), slices = p_.slices;
-    if (slices == 1) {
-      for (int64_t i = 0; i < matrices; ++i) multiply(args_.context, i, adds, workspace);
-      return;
-    }
-    const MatMulProblem& problem = p_.problem;
-    const int64_t each = problem.rows * problem.columns * problem.inner;
-    const int64_t grain = ceil_div(kProductGrain, each * ceil_div(matrices, slices));
-    KernelContext alone = args_.context;
-    alone.parallel_for = nullptr;
-    parallel_ranges(args_.context, slices, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t slice = begin; slice < end; ++slice)
-        for (int64_t i = matrices * slice / slices; i < matrices * (slice + 1) / slices; ++i)
-          multiply(alone, i, adds, workspace + slice * product_.workspace_elements());
+    if (p_.beta != 0.0) spread(p_, args_.in[2].as<C>(), args_.out[0].as<C>());
+    const int64_t units = p_.matrices() * product_.units(), slices = p_.slices;
+    parallel_ranges(args_.context, slices, 1, [&](int64_t begin, int64_t end) {
+      run_units(units * begin / slices, units * end / slices,
+                static_cast<C*>(args_.workspace) + begin * product_.workspace_elements());
     });
   }
 
  private:
-  void multiply(const KernelContext& context, int64_t i, bool adds, C* workspace) const {
+  void run_units(int64_t begin, int64_t end, C* workspace) const {
+    const int64_t units = product_.units();
+    while (begin < end) {
+      const int64_t i = begin / units, first = begin % units;
+      const int64_t count = std::min(units - first, end - begin);
+      multiply(i, first, first + count, workspace);
+      begin += count;
+    }
+  }
+
+  /// Units [first, last) of matrix i.
+  void multiply(int64_t i, int64_t first, int64_t last, C* workspace) const {
     const MatMulProblem& problem = p_.problem;
     const BlasOffsets& call = problem.calls[static_cast<size_t>(i / problem.batch)];
     const int64_t at = i % problem.batch;
-    product_.run(
-        context,
-        matrix(0, problem.a, problem.rows, problem.inner, call.a + at * problem.a.batch_stride),
-        matrix(1, problem.b, problem.inner, problem.columns, call.b + at * problem.b.batch_stride),
-        static_cast<C>(p_.alpha), adds, args_.out[0].as<C>() + call.y + at * problem.y.batch_stride,
-        workspace);
+    const auto a =
+        matrix(0, problem.a, problem.rows, problem.inner, call.a + at * problem.a.batch_stride);
+    const auto b =
+        matrix(1, problem.b, problem.inner, problem.columns, call.b + at * problem.b.batch_stride);
+    C* y = args_.out[0].as<C>() + call.y + at * problem.y.batch_stride;
+    product_.run(first, last, a, b, static_cast<C>(p_.alpha), p_.beta != 0.0, y, workspace);
   }
 
   StridedMatrix<const C> matrix(size_t operand, const BlasMatrix& m, int64_t rows, int64_t columns,
