@@ -135,16 +135,15 @@ class BlockedProduct {
 
   int64_t units() const { return tiles_ * ceil_div(columns_, block_); }
 
-  /// Of the packed block, in elements.
-  int64_t workspace_elements() const { return panel_elements<C>(piece_, block_); }
-
   /// Units [begin, end).
   void run(int64_t begin, int64_t end, const StridedMatrix<const C>& a,
-           const StridedMatrix<const C>& b, C alpha, bool adds, C* y, C* workspace) const {
+           const StridedMatrix<const C>& b, C alpha, bool adds, C* y) const {
+    // On the stack, so that any number of threads has one; half a MiB.
+    alignas(64) C panels[kMostInner * kMostColumns];
     while (begin < end) {
       const int64_t block = begin / tiles_, tile = begin % tiles_;
       const int64_t tiles = std::min(tiles_ - tile, end - begin);
-      run_block(tile, tile + tiles, a, b, block * block_, alpha, adds, y, workspace);
+      run_block(tile, tile + tiles, a, b, block * block_, alpha, adds, y, panels);
       begin += tiles;
     }
   }
@@ -152,7 +151,7 @@ class BlockedProduct {
  private:
   using Tile = ProductTile<C>;
   static constexpr int64_t kMostInner = 256;
-  static constexpr int64_t kMostColumns = 2048 / sizeof(C);  // half of 1 MiB in a block
+  static constexpr int64_t kMostColumns = 2048 / sizeof(C);  // half a MiB in a block
 
   /// `size` in the fewest parts of at most `most`, all but the last equal, of whole units.
   static constexpr int64_t equal_part(int64_t size, int64_t most, int64_t unit) {

@@ -16,7 +16,6 @@ struct Prepared {
   double alpha = 1.0;
   double beta = 0.0;  // of operand 2, broadcast by its strides; 0 without one
   int64_t c_row_stride = 0, c_column_stride = 0;
-  int64_t slices = 1;  // each with a packed block of its own
 
   explicit Prepared(const StepFacts& facts);
 
@@ -24,10 +23,6 @@ struct Prepared {
   template <class C>
   BlockedProduct<C> product() const {
     return {problem.rows, problem.columns, problem.inner};
-  }
-  template <class C>
-  size_t workspace_bytes() const {
-    return static_cast<size_t>(slices * product<C>().workspace_elements()) * sizeof(C);
   }
 };
 
@@ -41,9 +36,6 @@ Prepared::Prepared(const StepFacts& facts) : problem(matmul_problem(facts)) {
     if (rank > 0 && c.sizes[rank - 1] != 1) c_column_stride = c.strides[rank - 1];
     if (rank > 1 && c.sizes[rank - 2] != 1) c_row_stride = c.strides[rank - 2];
   }
-  constexpr int64_t kGrain = 1 << 22;  // multiplications worth waking a thread
-  const int64_t each = problem.rows * problem.columns * problem.inner;
-  slices = std::clamp<int64_t>(each * matrices() / kGrain, 1, worker_threads());
 }
 
 /// MKL takes its fastest code on processors of Intel only.
@@ -69,17 +61,13 @@ Reason unsupported(const StepFacts& facts) {
   constexpr int64_t kSmall = int64_t{1} << 21;  // 30 us of one core; torch's dispatch takes 2 us
   static const bool is_faster = library_is_slower();
   if (multiplications > kSmall && !is_faster) return "torch's library is as fast";
+  // Until parallel_for reaches torch's OpenMP threads, which MKL does by itself.
+  if (multiplications > kSmall && worker_threads() > 1) return "torch's library takes more threads";
   return {};
 }
 
 std::shared_ptr<const void> prepare(const StepFacts& facts) {
   return std::make_shared<const Prepared>(facts);
-}
-
-size_t workspace_bytes(const StepFacts& facts) {
-  const Prepared p(facts);
-  return facts.inputs[0].dtype == DType::Float64 ? p.workspace_bytes<double>()
-                                                 : p.workspace_bytes<float>();
 }
 
 /// y = beta c; c may be y.
@@ -106,26 +94,27 @@ class Multiplication {
 
   void run() const {
     if (p_.beta != 0.0) spread(p_, args_.in[2].as<C>(), args_.out[0].as<C>());
-    const int64_t units = p_.matrices() * product_.units(), slices = p_.slices;
-    parallel_ranges(args_.context, slices, 1, [&](int64_t begin, int64_t end) {
-      run_units(units * begin / slices, units * end / slices,
-                static_cast<C*>(args_.workspace) + begin * product_.workspace_elements());
-    });
+    constexpr int64_t kGrain = 1 << 22;  // multiplications worth waking a thread
+    const MatMulProblem& problem = p_.problem;
+    const int64_t each = problem.rows * problem.columns * problem.inner;
+    const int64_t grain = ceil_div(kGrain, ceil_div(each, product_.units()));
+    parallel_ranges(args_.context, p_.matrices() * product_.units(), grain,
+                    [&](int64_t begin, int64_t end) { run_units(begin, end); });
   }
 
  private:
-  void run_units(int64_t begin, int64_t end, C* workspace) const {
+  void run_units(int64_t begin, int64_t end) const {
     const int64_t units = product_.units();
     while (begin < end) {
       const int64_t i = begin / units, first = begin % units;
       const int64_t count = std::min(units - first, end - begin);
-      multiply(i, first, first + count, workspace);
+      multiply(i, first, first + count);
       begin += count;
     }
   }
 
   /// Units [first, last) of matrix i.
-  void multiply(int64_t i, int64_t first, int64_t last, C* workspace) const {
+  void multiply(int64_t i, int64_t first, int64_t last) const {
     const MatMulProblem& problem = p_.problem;
     const BlasOffsets& call = problem.calls[static_cast<size_t>(i / problem.batch)];
     const int64_t at = i % problem.batch;
@@ -134,7 +123,7 @@ class Multiplication {
     const auto b =
         matrix(1, problem.b, problem.inner, problem.columns, call.b + at * problem.b.batch_stride);
     C* y = args_.out[0].as<C>() + call.y + at * problem.y.batch_stride;
-    product_.run(first, last, a, b, static_cast<C>(p_.alpha), p_.beta != 0.0, y, workspace);
+    product_.run(first, last, a, b, static_cast<C>(p_.alpha), p_.beta != 0.0, y);
   }
 
   StridedMatrix<const C> matrix(size_t operand, const BlasMatrix& m, int64_t rows, int64_t columns,
@@ -163,7 +152,6 @@ KernelDef matmul_kernel(std::string_view op, std::string_view name) {
           .dtypes = kFloats,
           .run = run,
           .unsupported = unsupported,
-          .workspace_bytes = workspace_bytes,
           .prepare = prepare,
           .layout = LayoutRule::Matrix,
           .input_rules = {LayoutRule::Matrix, LayoutRule::Matrix, LayoutRule::Any},
