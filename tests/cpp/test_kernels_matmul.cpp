@@ -2,7 +2,6 @@
 #include <array>
 #include <limits>
 
-#include "kernels/worker_threads.h"
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
@@ -59,9 +58,7 @@ void check_product(const std::string& op, const Attrs& attrs, Tensor& a, Tensor&
     run_kernel(*def, facts, in, {&y});
     expect_close(y, expected, ulps, 1, "y");
     const Tensor first = y;
-    set_worker_threads([] { return int64_t{2}; });
     run_kernel(*def, facts, in, {&y}, two_threads);
-    set_worker_threads(nullptr);
     EXPECT_TRUE(first.same_bits(y)) << "two threads differ";
   }
 }

@@ -44,7 +44,17 @@ ROWS = (64, 1024, 1100, 2305)
 
 
 @pytest.mark.slow
-def test_products_of_blocks_and_rests() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_of_blocks_and_rests(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)  # which decides whose products they are
+    try:
+        _check_all_rows()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _check_all_rows() -> None:
     torch.manual_seed(0)
     module = Layers()
     model, wide = ORTModule(copy.deepcopy(module)), copy.deepcopy(module).double()
