@@ -47,7 +47,7 @@ ROWS = (64, 1024, 1100, 2305)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_products_of_blocks_and_rests(threads: int) -> None:
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)  # which decides whose products they are
+    torch.set_num_threads(threads)
     try:
         _check_all_rows()
     finally:

@@ -1,9 +1,14 @@
-"""Several modules of one process, each trained by a thread of its own."""
+"""Several modules of one process, each trained by a thread of its own; and the threads of kernels."""
 
 from __future__ import annotations
 
-import pytest
+import sys
 
+import pytest
+import torch
+from torch import nn
+
+from ortmodule_py import ORTModule
 from tests.interface import fresh_process
 
 # The threads end together, as nothing may be captured after one of them has ended: where a CUDA
@@ -53,3 +58,64 @@ def test_modules_in_threads(switch_s: float) -> None:
     """One captures while another runs: Dynamo refused the latter where torch before 2.13 traced."""
     finished = fresh_process.run(THREADS.replace("SWITCH_S", str(switch_s)))
     assert finished.returncode == 0, finished.stderr[-3000:]
+
+
+# Processor time of the threads that torch's pool runs beside this one, as a part of this one's.
+OTHERS = """
+import os, torch
+from torch import nn
+from ortmodule_py import ORTModule
+
+torch.set_num_threads(COUNT)
+model = ORTModule(nn.Sequential(nn.GELU(), nn.Tanh(), nn.Softplus()))
+x = torch.randn(1 << 20)
+
+def run_ns(thread):
+    return int(open(f"/proc/self/task/{thread}/schedstat").read().split()[0])
+
+def times():
+    return {thread: run_ns(thread) for thread in os.listdir("/proc/self/task")}
+
+with torch.no_grad():
+    model(x)
+    before = times()
+    for _ in range(20):
+        model(x)
+    spent = {thread: ns - before.get(thread, 0) for thread, ns in times().items()}
+own = spent.pop(str(os.getpid()))
+print(sum(spent.values()) / own)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_kernels_run_on_torchs_threads() -> None:
+    """As many as `torch.set_num_threads` says."""
+    shares = []
+    for count in ("1", "2"):
+        script = OTHERS.replace("COUNT", count)
+        finished = fresh_process.run(script, OMP_WAIT_POLICY="PASSIVE")
+        assert finished.returncode == 0, finished.stderr[-3000:]
+        shares.append(float(finished.stdout.split()[-1]))
+    assert shares[0] < 0.1
+    assert shares[1] > 0.3
+
+
+def test_threads_change_no_bit() -> None:
+    torch.manual_seed(0)
+    layers = nn.Linear(384, 768), nn.GELU(), nn.LayerNorm(768), nn.Linear(768, 384), nn.Softmax(-1)
+    model = ORTModule(nn.Sequential(*layers))
+    x, target = torch.randn(1500, 384), torch.randint(384, (1500,))
+    results, before = [], torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            model.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), target)
+            loss.backward()
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            results.append([loss.detach(), *(g.clone() for g in gradients)])
+    finally:
+        torch.set_num_threads(before)
+    for others in results[1:]:
+        for one, other in zip(results[0], others, strict=True):
+            assert torch.equal(one, other)

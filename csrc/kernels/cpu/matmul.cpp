@@ -5,7 +5,6 @@
 
 #include "kernels/cpu/blocked_product.h"
 #include "kernels/matmul_problem.h"
-#include "kernels/worker_threads.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -61,8 +60,6 @@ Reason unsupported(const StepFacts& facts) {
   constexpr int64_t kSmall = int64_t{1} << 21;  // 30 us of one core; torch's dispatch takes 2 us
   static const bool is_faster = library_is_slower();
   if (multiplications > kSmall && !is_faster) return "torch's library is as fast";
-  // Until parallel_for reaches torch's OpenMP threads, which MKL does by itself.
-  if (multiplications > kSmall && worker_threads() > 1) return "torch's library takes more threads";
   return {};
 }
 
