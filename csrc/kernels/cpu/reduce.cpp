@@ -18,9 +18,12 @@ inline namespace ORTM_ISA {
 namespace {
 
 constexpr int64_t kSplitElements = 32768;  // least part of a reduction worth a task of its own
-constexpr int64_t kMaxTasks = 64;
-constexpr int64_t kStrip = 512;         // columns at a time
+constexpr int64_t kMaxTasks = 64;          // which bounds the workspace, as does kTaskColumns
+constexpr int64_t kTaskColumns = 512;
+constexpr int64_t kStrip = 2048;        // columns at a time, whose accumulators stay in cache
 constexpr int64_t kColumnBlock = 32;    // rows between two carries to the accumulators in double
+constexpr int64_t kNarrow = 64;         // longest row of columns that is added several at a time
+constexpr int64_t kJoined = 512;        // elements of such rows together
 constexpr int64_t kShortIntegers = 32;  // longest row whose partial results cost more than itself
 
 // What the reduction does, from the facts alone.
@@ -33,6 +36,13 @@ struct ReducePlan {
   int64_t splits = 1;  // of each output's reduction
   double divisor = 1;  // of means
 
+  /// From one partial result of an output to its next; those of neighbouring columns lie together.
+  int64_t between_splits() const { return inner_reduced ? 1 : inner; }
+  int64_t first_partial(int64_t output) const {
+    if (splits == 1) return output;
+    const int64_t apart = between_splits();
+    return output / apart * apart * splits + output % apart;
+  }
   /// Whether each output is one short row of x.
   bool short_rows() const {
     return inner_reduced && per_output == inner && splits == 1 &&
@@ -77,7 +87,7 @@ ReducePlan make_plan(const StepFacts& facts) {
   for (IterationSpace* space : {&plan.kept, &plan.reduced})
     if (space->rank == 0) push_dim(*space, 1, 0);
   plan.divisor = facts.node().op == "ReduceMean" ? static_cast<double>(plan.per_output) : 1.0;
-  const int64_t width = plan.inner_reduced ? 1 : std::min(plan.inner, kStrip);
+  const int64_t width = plan.inner_reduced ? 1 : std::min(plan.inner, kTaskColumns);
   const int64_t tasks = std::max<int64_t>(1, plan.outputs / std::max<int64_t>(width, 1));
   plan.splits = std::clamp(plan.per_output * width / kSplitElements, int64_t{1},
                            std::max<int64_t>(1, kMaxTasks / tasks));
@@ -262,25 +272,34 @@ struct Strip {
     using C = typename Op::C;
     for (int64_t r = 0; r < count;) {
       if (rows >= kColumnBlock) carry();
-      const T *a = x + r * stride, *b = a + stride;
-      if (r + 4 <= count) {  // four rows per pass over the accumulators
-        const T *c = b + stride, *d = c + stride;
+      const T* from = x + r * stride;
+      const int64_t together = r + 8 <= count ? 8 : r + 4 <= count ? 4 : 1;
+      if (together == 8) {  // as many streams as the processor fetches ahead
         ORTM_SIMD
-        for (int64_t i = 0; i < columns; ++i) {
-          const C left = Op::add(static_cast<C>(computed(a[i])), static_cast<C>(computed(b[i])));
-          const C right = Op::add(static_cast<C>(computed(c[i])), static_cast<C>(computed(d[i])));
-          recent[i] = Op::add(recent[i], Op::add(left, right));
-        }
-        r += 4;
-        rows += 4;
+        for (int64_t i = 0; i < columns; ++i)
+          recent[i] = Op::add(Op::add(recent[i], four(from + i, stride)),
+                              four(from + 4 * stride + i, stride));
+      } else if (together == 4) {
+        ORTM_SIMD
+        for (int64_t i = 0; i < columns; ++i)
+          recent[i] = Op::add(recent[i], four(from + i, stride));
       } else {
         ORTM_SIMD
         for (int64_t i = 0; i < columns; ++i)
-          recent[i] = Op::add(recent[i], static_cast<C>(computed(a[i])));
-        ++r;
-        ++rows;
+          recent[i] = Op::add(recent[i], static_cast<C>(computed(from[i])));
       }
+      r += together;
+      rows += together;
     }
+  }
+  // Four rows of one column.
+  template <class T>
+  static typename Op::C four(const T* x, int64_t stride) {
+    using C = typename Op::C;
+    const C left = Op::add(static_cast<C>(computed(x[0])), static_cast<C>(computed(x[stride])));
+    const C right =
+        Op::add(static_cast<C>(computed(x[2 * stride])), static_cast<C>(computed(x[3 * stride])));
+    return Op::add(left, right);
   }
 };
 
@@ -291,8 +310,8 @@ void reduce_columns(const ReducePlan& plan, const T* x, int64_t columns, int64_t
   const int last = plan.reduced.rank - 1;
   const int64_t run = plan.reduced.sizes[last], stride = plan.reduced.strides[0][last];
   // Narrow rows that follow one another are added several at a time, as one wide row.
-  const bool narrow = columns == plan.inner && stride == columns && columns <= kStrip / 8;
-  const int64_t together = narrow ? kStrip / columns : 1;
+  const bool narrow = columns == plan.inner && stride == columns && columns <= kNarrow;
+  const int64_t together = narrow ? kJoined / columns : 1;
   Strip<Op> strip(columns * together);
   while (begin < end) {
     const int64_t row = begin % run, count = std::min(run - row, end - begin);
@@ -316,16 +335,17 @@ void reduce_columns(const ReducePlan& plan, const T* x, int64_t columns, int64_t
 }
 
 // --- the whole -----------------------------------------------------------------------------------
-// Results [begin, end) from partial results, of which the first one belongs to `begin`.
+// Results [begin, end) from partial results, the first of which are those of result `first`.
 template <class Op, class Partial>
-void store_results(const ReducePlan& plan, const Partial* partials, int64_t begin, int64_t end,
-                   const TensorView& out) {
+void store_results(const ReducePlan& plan, const Partial* partials, int64_t first, int64_t begin,
+                   int64_t end, const TensorView& out) {
   dispatch_real(out.dtype, [&]<class R> {
-    R* results = out.as<R>() + begin;
-    for (int64_t i = 0; i < end - begin; ++i) {
-      Partial result = partials[i * plan.splits];
-      for (int64_t s = 1; s < plan.splits; ++s)
-        result = Op::combine(result, partials[i * plan.splits + s]);
+    R* results = out.as<R>();
+    const int64_t apart = plan.between_splits();
+    for (int64_t i = begin; i < end; ++i) {
+      const Partial* parts = partials + plan.first_partial(i - first);
+      Partial result = parts[0];
+      for (int64_t s = 1; s < plan.splits; ++s) result = Op::combine(result, parts[s * apart]);
       if (plan.divisor != 1)
         result = static_cast<Partial>(static_cast<double>(result) / plan.divisor);
       if constexpr (std::is_same_v<R, bool>) {
@@ -348,12 +368,13 @@ void reduce_rows_together(const KernelArgs& args, const ReducePlan& plan) {
                     for (int64_t row = begin; row < end; row += kBlock) {
                       const int64_t rows = std::min(kBlock, end - row);
                       reduce_short_rows<Op>(x + row * plan.inner, rows, plan.inner, partials);
-                      store_results<Op>(plan, partials, row, row + rows, args.out[0]);
+                      store_results<Op>(plan, partials, row, row, row + rows, args.out[0]);
                     }
                   });
 }
 
-// Partial results go to [outputs, splits] in the workspace.
+// Partial results go to [outputs, splits] in the workspace, those of strips to [kept, splits,
+// inner].
 template <class Op, class T>
 void reduce_rows(const KernelArgs& args, const ReducePlan& plan, typename Op::Partial* partials) {
   const T* x = args.in[0].as<T>();
@@ -380,11 +401,9 @@ void reduce_strips(const KernelArgs& args, const ReducePlan& plan, typename Op::
     const int64_t outer = item / plan.splits / strips;
     const int64_t column = strip * kStrip, columns = std::min(kStrip, plan.inner - column);
     const T* from = x + plan.kept.offset(0, plan.kept.unravel(outer)) + column;
-    typename Op::Partial results[kStrip];
     reduce_columns<Op>(plan, from, columns, split * part,
-                       std::min(plan.per_output, (split + 1) * part), results);
-    const int64_t first = outer * plan.inner + column;
-    for (int64_t c = 0; c < columns; ++c) partials[(first + c) * plan.splits + split] = results[c];
+                       std::min(plan.per_output, (split + 1) * part),
+                       partials + (outer * plan.splits + split) * plan.inner + column);
   };
   parallel_ranges(args.context, items, grain_for(part * std::min(plan.inner, kStrip)),
                   [&](int64_t begin, int64_t end) {
@@ -408,10 +427,10 @@ void run_reduce(const KernelArgs& args) {
     } else {
       reduce_strips<Op<T>, T>(args, plan, partials);
     }
-    parallel_ranges(
-        args.context, plan.outputs, grain_for(plan.splits), [&](int64_t begin, int64_t end) {
-          store_results<Op<T>>(plan, partials + begin * plan.splits, begin, end, args.out[0]);
-        });
+    parallel_ranges(args.context, plan.outputs, grain_for(plan.splits),
+                    [&](int64_t begin, int64_t end) {
+                      store_results<Op<T>>(plan, partials, 0, begin, end, args.out[0]);
+                    });
   });
 }
 
