@@ -90,6 +90,10 @@ class DebugOptions:
             raise TypeError(
                 f"[DebugOptions] log_level must be a LogLevel, but found {type(log_level).__name__}"
             )
+        if save_onnx not in (False, True):
+            raise TypeError(
+                f"[DebugOptions] save_onnx must be a bool, but found {type(save_onnx).__name__}"
+            )
         if not isinstance(onnx_prefix, str):
             raise TypeError(
                 f"[DebugOptions] onnx_prefix must be a str, but found {type(onnx_prefix).__name__}"

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 VARIABLE = "ORTMODULE_OUTPUTS"
 
 
-def requested_outputs(argument: Sequence[str | int] | None) -> tuple[str, ...] | None:
+def requested_outputs(argument: Sequence[str | int] | str | int | None) -> tuple[str, ...] | None:
     """Names (or positions) of the outputs that are wanted; None: all. The argument wins.
 
     Raises:
         ValueError: nothing is named.
-        TypeError: an entry is neither a name nor a position.
+        TypeError: the argument is no sequence, or an entry is neither a name nor a position.
     """
     if argument is None:
         text = os.environ.get(VARIABLE, "")
@@ -27,7 +27,12 @@ def requested_outputs(argument: Sequence[str | int] | None) -> tuple[str, ...] |
         names: list[Any] = [name.strip() for name in text.split(",") if name.strip()]
         where = VARIABLE
     else:
-        names, where = [argument] if isinstance(argument, str) else list(argument), "outputs"
+        where = "outputs"
+        if isinstance(argument, (str, int)):
+            argument = [argument]
+        if not isinstance(argument, Iterable):
+            raise TypeError(f"[{where}] outputs must be a sequence, but found {argument!r}")
+        names = list(argument)
     if not names:
         raise ValueError(f"[{where}] at least one output must be named, but found none")
     for name in names:

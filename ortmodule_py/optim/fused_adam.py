@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from enum import IntEnum
+from numbers import Real
 from typing import Any
 
 import torch
@@ -99,11 +100,13 @@ class FusedAdam(torch.optim.Optimizer):
             "bias_correction": bias_correction,
             "betas": betas,
             "eps": eps,
-            "adam_w_mode": int(adam_w_mode),  # a plain number, which any checkpoint may hold
+            "adam_w_mode": adam_w_mode,
             "weight_decay": weight_decay,
         }
         self.set_grad_none = set_grad_none
         self.state_in_param_dtype = state_in_param_dtype
+        _check_arguments(defaults)
+        defaults["adam_w_mode"] = int(adam_w_mode)  # a plain number, which any checkpoint may hold
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -191,13 +194,7 @@ class FusedAdam(torch.optim.Optimizer):
 
         Arguments that the loaded groups do not have keep the constructor's values.
         """
-        for group in state_dict["param_groups"]:
-            for name in _VARIANTS:
-                if group.get(name):
-                    raise ValueError(
-                        f"[FusedAdam] a loaded state must have {name}=False, but found True; "
-                        "load it into torch.optim.AdamW"
-                    )
+        _check_loaded(state_dict)
         final: dict[str, Any] = {}  # what the pre-hooks, of which this is the last, have left
         handle = self.register_load_state_dict_pre_hook(lambda _, loaded: final.update(loaded))
         try:
@@ -261,20 +258,42 @@ def _check_scope(group: dict[str, Any]) -> None:
             )
 
 
+def _check_loaded(state_dict: dict[str, Any]) -> None:
+    for group in state_dict["param_groups"]:
+        for name in _VARIANTS:
+            if group.get(name):
+                raise ValueError(
+                    f"[FusedAdam] a loaded state must have {name}=False, but found True; "
+                    "load it into torch.optim.AdamW"
+                )
+    for index, state in state_dict["state"].items():
+        if state and not {"exp_avg", "exp_avg_sq"} <= state.keys():
+            raise ValueError(
+                "[FusedAdam] a loaded state must have exp_avg and exp_avg_sq, but found "
+                f"{', '.join(map(str, state))} for parameter {index}; load it into the kind of "
+                "optimizer that saved it"
+            )
+
+
 def _check_arguments(group: dict[str, Any]) -> None:
     lr, betas, mode = group["lr"], group["betas"], group["adam_w_mode"]
     if isinstance(lr, Tensor):
         if lr.numel() != 1:
             raise ValueError(f"[FusedAdam] lr must be one number, but found {tuple(lr.shape)}")
-    elif not lr >= 0.0:
-        raise ValueError(f"[FusedAdam] lr must be at least 0, but found {lr}")
+    elif not (_is_number(lr) and lr >= 0.0):
+        raise ValueError(f"[FusedAdam] lr must be at least 0, but found {lr!r}")
     pair = isinstance(betas, Collection) and len(betas) == 2
-    if not (pair and all(0.0 <= beta < 1.0 for beta in betas)):
-        raise ValueError(f"[FusedAdam] betas must be two numbers in [0, 1), but found {betas}")
+    if not (pair and all(_is_number(beta) and 0.0 <= beta < 1.0 for beta in betas)):
+        raise ValueError(f"[FusedAdam] betas must be two numbers in [0, 1), but found {betas!r}")
     for name in ("eps", "weight_decay"):
-        if not group[name] >= 0.0:
-            raise ValueError(f"[FusedAdam] {name} must be at least 0, but found {group[name]}")
-    if mode not in list(AdamWMode):
+        if not (_is_number(group[name]) and group[name] >= 0.0):
+            raise ValueError(f"[FusedAdam] {name} must be at least 0, but found {group[name]!r}")
+    if not _is_number(mode) or mode not in list(AdamWMode):
         raise ValueError(
             f"[FusedAdam] adam_w_mode must be an AdamWMode (0, 1 or 2), but found {mode!r}"
         )
+
+
+def _is_number(value: Any) -> bool:
+    """Python's and numpy's numbers, and tensors of one element, which torch's optimizers take."""
+    return isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)

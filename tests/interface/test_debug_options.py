@@ -40,6 +40,7 @@ def test_the_environment_wins_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ("arguments", "error", "message"),
     [
         ({"log_level": 3}, TypeError, "log_level must be a LogLevel, but found int"),
+        ({"save_onnx": "yes"}, TypeError, "save_onnx must be a bool, but found str"),
         ({"save_onnx": True}, ValueError, "onnx_prefix must be provided"),
         ({"onnx_prefix": 1}, TypeError, "onnx_prefix must be a str, but found int"),
         (

@@ -45,15 +45,20 @@ def test_defaults_are_the_originals() -> None:
     "wrong",
     [
         {"lr": -1.0},
+        {"lr": "1e-3"},
+        {"lr": None},
         {"lr": torch.ones(2)},
         {"betas": (1.0, 0.9)},
         {"betas": (0.9, -0.1)},
         {"betas": (0.9,)},
+        {"betas": ("0.9", "0.99")},
         {"betas": (0.9, 0.9, 0.9)},
         {"eps": -1e-8},
+        {"eps": "1e-8"},
         {"weight_decay": -0.1},
         {"weight_decay": float("nan")},
         {"adam_w_mode": 3},
+        {"adam_w_mode": "adamw"},
         {"amsgrad": True},
     ],
     ids=str,
@@ -363,6 +368,17 @@ def test_states_of_other_algorithms_are_refused(name: str) -> None:
     theirs = torch.optim.AdamW(a, **{name: True})
     with pytest.raises(ValueError, match=rf"^\[FusedAdam\].*{name}=False"):
         FusedAdam(make_params()).load_state_dict(theirs.state_dict())
+
+
+def test_a_state_without_moments_is_refused_and_nothing_is_lost() -> None:
+    params, theirs = make_params(), make_params()
+    optimizer, sgd = FusedAdam(params), torch.optim.SGD(theirs, lr=0.1, momentum=0.9)
+    train(optimizer, params, range(2))
+    train(sgd, theirs, range(2))
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"^\[FusedAdam\].*exp_avg_sq, but found momentum_buffer"):
+        optimizer.load_state_dict(sgd.state_dict())
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("how", ["pickle", "deepcopy"])
