@@ -55,8 +55,13 @@ endforeach()
 set_target_properties(_C PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 # at::parallel_for is inline in torch's header: without this flag it runs on one thread. Not linked:
 # the runtime must be the one that libtorch_cpu brings, whose threads torch counts.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/csrc/bindings/device_runtime.cpp PROPERTIES
-  COMPILE_OPTIONS -fopenmp)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/csrc/bindings/device_runtime.cpp PROPERTIES
+    COMPILE_OPTIONS -fopenmp)
+else()
+  message(WARNING "only g++ calls the OpenMP runtime that torch brings: our CPU kernels will run on "
+    "one thread")
+endif()
 string(JOIN " " isas ${ORTM_ISAS})
 target_compile_definitions(_C PRIVATE
   AT_PER_OPERATOR_HEADERS TORCH_EXTENSION_NAME=_C
