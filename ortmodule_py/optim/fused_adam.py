@@ -194,9 +194,13 @@ class FusedAdam(torch.optim.Optimizer):
 
         Arguments that the loaded groups do not have keep the constructor's values.
         """
-        _check_loaded(state_dict)
         final: dict[str, Any] = {}  # what the pre-hooks, of which this is the last, have left
-        handle = self.register_load_state_dict_pre_hook(lambda _, loaded: final.update(loaded))
+
+        def check_and_keep(_: Any, loaded: dict[str, Any]) -> None:
+            _check_loaded(loaded)
+            final.update(loaded)
+
+        handle = self.register_load_state_dict_pre_hook(check_and_keep)
         try:
             super().load_state_dict(state_dict)
         finally:

