@@ -285,13 +285,13 @@ def _check_arguments(group: dict[str, Any]) -> None:
         if lr.numel() != 1:
             raise ValueError(f"[FusedAdam] lr must be one number, but found {tuple(lr.shape)}")
     elif not (_is_number(lr) and lr >= 0.0):
-        raise ValueError(f"[FusedAdam] lr must be at least 0, but found {lr!r}")
+        raise ValueError(f"[FusedAdam] lr must be a number >= 0, but found {lr!r}")
     pair = isinstance(betas, Collection) and len(betas) == 2
     if not (pair and all(_is_number(beta) and 0.0 <= beta < 1.0 for beta in betas)):
         raise ValueError(f"[FusedAdam] betas must be two numbers in [0, 1), but found {betas!r}")
     for name in ("eps", "weight_decay"):
         if not (_is_number(group[name]) and group[name] >= 0.0):
-            raise ValueError(f"[FusedAdam] {name} must be at least 0, but found {group[name]!r}")
+            raise ValueError(f"[FusedAdam] {name} must be a number >= 0, but found {group[name]!r}")
     if not _is_number(mode) or mode not in list(AdamWMode):
         raise ValueError(
             f"[FusedAdam] adam_w_mode must be an AdamWMode (0, 1 or 2), but found {mode!r}"

@@ -370,6 +370,24 @@ def test_states_of_other_algorithms_are_refused(name: str) -> None:
         FusedAdam(make_params()).load_state_dict(theirs.state_dict())
 
 
+def test_a_state_that_a_hook_makes_whole_is_loaded() -> None:
+    params = make_params()
+    first, second = FusedAdam(params), FusedAdam(make_params())
+    train(first, params, range(2))
+    saved = copy.deepcopy(first.state_dict())
+    for state in saved["state"].values():
+        state["second"] = state.pop("exp_avg_sq")
+
+    def rename(_: Any, loaded: dict[str, Any]) -> None:
+        for state in loaded["state"].values():
+            state["exp_avg_sq"] = state.pop("second")
+
+    second.register_load_state_dict_pre_hook(rename)
+    second.load_state_dict(saved)
+    for p, q in zip(first.state.values(), second.state.values(), strict=True):
+        assert torch.equal(p["exp_avg_sq"], q["exp_avg_sq"])
+
+
 def test_a_state_without_moments_is_refused_and_nothing_is_lost() -> None:
     params, theirs = make_params(), make_params()
     optimizer, sgd = FusedAdam(params), torch.optim.SGD(theirs, lr=0.1, momentum=0.9)
