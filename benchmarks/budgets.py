@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks import models
 from ortmodule_py import ORTModule, last_run_report
-from ortmodule_py.memory_report import training_piece
+from ortmodule_py.report.plan_table import training_piece
 from ortmodule_py.testing import (
     install_counting_allocator,
     measure_peak,

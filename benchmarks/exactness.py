@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks import models
 from ortmodule_py import ORTModule
-from ortmodule_py.memory_report import training_piece
+from ortmodule_py.report.plan_table import training_piece
 
 BUDGETS = 8
 WITHOUT_DROPOUT = ("resnet", "mlp", "unet", "densenet", "llama")

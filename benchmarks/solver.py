@@ -22,7 +22,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from benchmarks import models
 from ortmodule_py import DebugOptions, LogLevel, ORTModule
-from ortmodule_py.memory_report import training_piece
+from ortmodule_py.report.plan_table import training_piece
 
 PERCENTS = (90, 80, 70, 60, 50, 40)
 _ATTEMPTS = 25

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .memory_report import step_rows, step_runs, symbol_names, training_piece
-from .observation import Generators
-from .piece_budgets import PiecePlan, gradients_in_turn, held_by_others, peak_of
-from .report import as_ortmodule
-from .verifier import ModuleState
+from ortmodule_py.compile.budget import PiecePlan, gradients_in_turn, held_by_others, peak_of
+from ortmodule_py.report.compare.observation import Generators
+from ortmodule_py.report.compare.verifier import ModuleState
+from ortmodule_py.report.plan_table import step_rows, step_runs, symbol_names, training_piece
+from ortmodule_py.report.run import as_ortmodule
 
 if TYPE_CHECKING:
-    from .backend import Compiler
-    from .memory_options import MemoryRequest
-    from .module import ORTModule
+    from ortmodule_py.compile.compiler import Compiler
+    from ortmodule_py.module import ORTModule
+    from ortmodule_py.options.memory import MemoryRequest
 
 _LARGEST = 10
 
@@ -108,7 +108,7 @@ class Explanation:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        from .memory_picture import draw
+        from ortmodule_py.report.picture import draw
 
         draw(self.timelines, path)
 

@@ -18,28 +18,32 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.parameter import is_lazy
 
-from . import _C, attention_masks
-from .backend import Compiler, dynamo_settings, functions_left
-from .devices import check_model
-from .dynamo_cache import drop_with, forget, try_again
-from .dynamo_errors import BackendCompilerFailed, CannotTrace, RecompileLimit, ours_within
-from .dynamo_frames import Frames, failed_before_running
-from .dynamo_hooks import Hooks, has_hooks, hooks_of_all_modules
-from .graph_builder import CannotLower
-from .memory_insight import insight_lines
-from .memory_report import ROWS_BY_DEFAULT, reserved_bytes, step_pieces, step_table
-from .memory_stats import MemoryStatsPrinter
-from .messages import DEVINFO, module_logger
-from .onnx_files import StageFiles
-from .options import DebugOptions, EngineOptions, LogLevel
-from .original_methods import OriginalMethods
-from .outputs import by_name, parameters_behind, requested_outputs, with_outputs
-from .progress import Progress
-from .report import RunReport, banner
-from .unwrappable import NO_DATA_PARALLEL, refuse_to_wrap
-from .variables import report_environment
-from .verifier import Verifier
-from .wrapper_class import (
+from ortmodule_py import _C
+from ortmodule_py.base.devices import check_model
+from ortmodule_py.compile.compiler import Compiler, dynamo_settings, functions_left
+from ortmodule_py.compile.onnx_files import StageFiles
+from ortmodule_py.dynamo.cache import drop_with, forget, try_again
+from ortmodule_py.dynamo.errors import (
+    BackendCompilerFailed,
+    CannotTrace,
+    RecompileLimit,
+    ours_within,
+)
+from ortmodule_py.dynamo.frames import Frames, failed_before_running
+from ortmodule_py.dynamo.hooks import Hooks, has_hooks, hooks_of_all_modules
+from ortmodule_py.dynamo.patches import attention_masks
+from ortmodule_py.dynamo.progress import Progress
+from ortmodule_py.lower.builder import CannotLower
+from ortmodule_py.options.engine import DebugOptions, EngineOptions, LogLevel
+from ortmodule_py.options.logger import DEVINFO, module_logger
+from ortmodule_py.options.variables import report_environment
+from ortmodule_py.report.compare.verifier import Verifier
+from ortmodule_py.report.insight import insight_lines
+from ortmodule_py.report.plan_table import ROWS_BY_DEFAULT, reserved_bytes, step_pieces, step_table
+from ortmodule_py.report.run import RunReport, banner
+from ortmodule_py.report.stats import MemoryStatsPrinter
+from ortmodule_py.unwrappable import NO_DATA_PARALLEL, refuse_to_wrap
+from ortmodule_py.wrap.facade import (
     Forward,
     assign_class,
     is_own_forward,
@@ -47,6 +51,8 @@ from .wrapper_class import (
     put_class,
     refuse_to_shard,
 )
+from ortmodule_py.wrap.methods import OriginalMethods
+from ortmodule_py.wrap.outputs import by_name, parameters_behind, requested_outputs, with_outputs
 
 _numbers = itertools.count()
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .memory_options import MemoryRequest
-from .module import ORTModule
-from .options import DebugOptions, LogLevel
+from ortmodule_py.module import ORTModule
+from ortmodule_py.options.engine import DebugOptions, LogLevel
+from ortmodule_py.options.memory import MemoryRequest
 
 
 class LinearCrossEntropy(nn.Module):

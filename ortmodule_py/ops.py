@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from . import _C
+from ortmodule_py import _C
 
 _DEVICES = ("cpu", "cuda")
 

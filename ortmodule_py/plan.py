@@ -21,10 +21,10 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from . import module as module_file
-from .explain import why_no_plan
-from .memory_report import step_pieces, step_rows, step_table, training_piece
-from .options import EngineOptions
+from ortmodule_py import module as module_file
+from ortmodule_py.explain import why_no_plan
+from ortmodule_py.options.engine import EngineOptions
+from ortmodule_py.report.plan_table import step_pieces, step_rows, step_table, training_piece
 
 
 class _Stopped(BaseException):

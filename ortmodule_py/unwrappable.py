@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from .options import DebugOptions
+from ortmodule_py.options.engine import DebugOptions
 
 NO_DATA_PARALLEL = "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
 
 
 def refuse_to_wrap(module: Any, debug_options: Any) -> None:
     """Raise where the arguments of `ORTModule` are not what they must be."""
-    from .module import ORTModule
+    from ortmodule_py.module import ORTModule
 
     if not isinstance(module, nn.Module):
         raise TypeError(

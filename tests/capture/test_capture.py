@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from ortmodule_py.capture import CannotLower, lower
+from ortmodule_py.trace.interpreter import CannotLower, lower
 
 from .recording import Backend, RecordingBuilder, Replay, Val
 

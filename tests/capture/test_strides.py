@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report, tracing
-from ortmodule_py.tensor_iterator import result_strides
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+from ortmodule_py.trace import record
+from ortmodule_py.trace.strides.tensor_iterator import result_strides
 
 aten = torch.ops.aten
 TENSORS = (
@@ -131,7 +132,7 @@ def test_strides_of_other_results(data: st.DataObject) -> None:
     x = data.draw(laid_out(sizes, torch.float32))
     fake_mode = FakeTensorMode()
     fake = fake_mode.from_tensor(x)
-    with tracing.eager_strides(fake_mode), fake_mode:
+    with record.eager_strides(fake_mode), fake_mode:
         got = OTHERS[name](fake).stride()
     assert got == OTHERS[name](x).stride(), (name, x.shape, x.stride())
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ortmodule_py import memory_stats
-from ortmodule_py.machine_rates import cache_file
-from ortmodule_py.memory_report import reserved_bytes, warn_beyond_device
+from ortmodule_py.base.machine_rates import cache_file
+from ortmodule_py.report.plan_table import reserved_bytes, warn_beyond_device
 
 GPU = torch.device("cuda", 0)
 
@@ -51,7 +50,7 @@ def test_the_memory_line_reads_the_allocator(monkeypatch: pytest.MonkeyPatch) ->
         "inactive_split_bytes.all.peak": 6,
     }
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: stats)
-    assert memory_stats._cuda_counts(GPU) == {
+    assert stats._cuda_counts(GPU) == {
         "allocated": 1,
         "max allocated": 2,
         "cached": 3,

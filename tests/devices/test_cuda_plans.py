@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks import models
 from ortmodule_py import _C
-from ortmodule_py.capture import lower
-from ortmodule_py.devices import piece_device
-from ortmodule_py.graph_builder import CannotLower
+from ortmodule_py.base.devices import piece_device
+from ortmodule_py.lower.builder import CannotLower
+from ortmodule_py.trace.interpreter import lower
 
 pytestmark = pytest.mark.skipif(
     not _C.build_info()["cuda"], reason="this build has no CUDA kernels"
@@ -28,7 +28,7 @@ class Planned:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # The plan is of interest here, not whether there is a GPU to run it.
-        monkeypatch.setattr("ortmodule_py.devices.unsupported", lambda _: None)
+        monkeypatch.setattr("ortmodule_py.base.devices.unsupported", lambda _: None)
         self.pieces: list[Any] = []
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

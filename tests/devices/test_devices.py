@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import ortmodule_py
-from ortmodule_py import _C, ORTModule, ORTModuleError, devices
-from ortmodule_py.graph_builder import CannotLower
+from ortmodule_py import _C, ORTModule, ORTModuleError
+from ortmodule_py.base import devices
+from ortmodule_py.lower.builder import CannotLower
 from tests.ops import harness, scaled_dot_product_attention
 from tests.ops.case import Case
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
-from ortmodule_py.memory_options import MemoryRequest
-from ortmodule_py.memory_report import table_lines, training_piece
 from ortmodule_py.nn import LinearCrossEntropy
+from ortmodule_py.options.memory import MemoryRequest
+from ortmodule_py.report.plan_table import table_lines, training_piece
 
 CLASSES, WIDTH = 1031, 24
 

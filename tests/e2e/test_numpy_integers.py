@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ortmodule_py import ORTModule, last_run_report, tracing
+from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py.trace import record
 
 from .semantics import QUIET, Calls, as_in_eager, assert_compiled, original
 
@@ -124,7 +125,7 @@ def test_an_array_that_the_module_changes() -> None:
 
 
 def test_what_no_run_binds_is_found_at_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "integer_in", lambda _: None)
+    monkeypatch.setattr(record, "integer_in", lambda _: None)
     torch._dynamo.reset()
     model = ORTModule(Calls(ATTRIBUTES["slice"], number=np.int64(2)), QUIET)
     (y,) = model(torch.randn(3, 4))

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, IntTrueDiv, ToFloat, TruncToInt
 
 from ortmodule_py import ORTModule, last_run_report
-from ortmodule_py.graph_builder import CannotLower
-from ortmodule_py.symbolic import dim_text
+from ortmodule_py.lower.builder import CannotLower
+from ortmodule_py.lower.sizes.symbolic import dim_text
 
 from .semantics import assert_compiled
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ortmodule_py import ORTModule, last_run_report
-from ortmodule_py.memory_options import ConfigElement
+from ortmodule_py.options.memory import ConfigElement
 
 from .generator import Call, Case, generate
 

@@ -17,7 +17,7 @@ from .fresh_process import run
 SCRIPT = """
 import torch
 from torch import nn
-from ortmodule_py import progress
+from ortmodule_py.dynamo import progress
 
 progress.AFTER_SECONDS = {after}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ortmodule_py import DebugOptions, LogLevel
-from ortmodule_py.messages import module_logger
+from ortmodule_py.options.logger import module_logger
 
 from .fresh_process import run
 

@@ -10,8 +10,9 @@ import sys
 import pytest
 import torch
 
-from ortmodule_py import LogLevel, ORTModule, progress
-from ortmodule_py.messages import module_logger
+from ortmodule_py import LogLevel, ORTModule
+from ortmodule_py.dynamo import progress
+from ortmodule_py.options.logger import module_logger
 
 from .fresh_process import run
 from .models import Breaking
@@ -58,7 +59,9 @@ STOPPED = """
 import os, signal, time
 import torch
 from torch import nn
-from ortmodule_py import ORTModule, backend, last_run_report, lowering
+from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py.compile import compiler
+from ortmodule_py.lower import emitter
 
 class Block(nn.Module):
     def __init__(self):
@@ -82,7 +85,7 @@ def interrupt_in(owner, name):
     setattr(owner, name, interrupted)
 
 # When tracing begins, and when the graph is written.
-for owner, name in ((backend, "lower"), (lowering.Emitter, "calls")):
+for owner, name in ((compiler, "lower"), (emitter.Emitter, "calls")):
     torch._dynamo.reset()
     model = ORTModule(net)
     interrupt_in(owner, name)

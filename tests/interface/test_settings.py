@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
-from ortmodule_py.backend import OF_THREADS
+from ortmodule_py.compile.compiler import OF_THREADS
 
 _config = torch._dynamo.config
 _logger = logging.getLogger("model")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from ortmodule_py import DebugOptions, LogLevel, ORTModule, ORTModuleError, variables
-from ortmodule_py.variables import BY_NAME, Status, report_environment
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, ORTModuleError
+from ortmodule_py.options import variables
+from ortmodule_py.options.variables import BY_NAME, Status, report_environment
 
 from .fresh_process import ROOT
 from .models import ChangesInput, not_a_leaf
@@ -139,7 +140,7 @@ def test_an_empty_variable_is_as_good_as_none(
 def test_docs_have_the_table() -> None:
     text = (ROOT / "docs" / "migrating.md").read_text()
     assert variables.markdown_table() in text, (
-        "put what is returned by `ortmodule_py.variables.markdown_table()` into docs/migrating.md"
+        "put what is returned by `ortmodule_py.options.variables.markdown_table()` into docs/migrating.md"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ortmodule_py import ORTModule
-from ortmodule_py.machine_rates import Rates, cache_file, machine_rates, measure
+from ortmodule_py.base.machine_rates import Rates, cache_file, machine_rates, measure
 
 from .small_models import make
 
@@ -27,7 +27,7 @@ def test_measured_once_and_kept(measured: Path, monkeypatch: pytest.MonkeyPatch)
     assert first is not None and first.flops_per_us > 1e3 and first.bytes_per_us > 1e2
     assert json.loads(cache_file().read_text())["flops_per_us"] == first.flops_per_us
     monkeypatch.setattr(
-        "ortmodule_py.machine_rates.measure", lambda _: pytest.fail("measured again")
+        "ortmodule_py.base.machine_rates.measure", lambda _: pytest.fail("measured again")
     )
     assert machine_rates() == first
 
@@ -58,7 +58,9 @@ def test_rates_change_no_bit(measured: Path, monkeypatch: pytest.MonkeyPatch) ->
     base, batch = make("gpt")
     gradients = []
     for rates in (Rates(1e3, 1e6), Rates(1e6, 1e2), measure()):
-        monkeypatch.setattr("ortmodule_py.backend.machine_rates", lambda _, rates=rates: rates)
+        monkeypatch.setattr(
+            "ortmodule_py.compile.compiler.machine_rates", lambda _, rates=rates: rates
+        )
         module = copy.deepcopy(base)
         model = ORTModule(module, memory_budget="activations:70%")
         torch.manual_seed(3)

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from ortmodule_py import ORTModule
-from ortmodule_py.memory_options import MemoryRequest, parse_budget, parse_config
+from ortmodule_py.options.memory import MemoryRequest, parse_budget, parse_config
 
 LEVEL = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG = "ORTMODULE_MEMORY_OPT_CONFIG"

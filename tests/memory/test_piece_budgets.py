@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import _C, DebugOptions, LogLevel, ORTModule, explain, last_run_report
-from ortmodule_py.piece_budgets import PiecePlan, fastest_within, peak_of
+from ortmodule_py.compile.budget import PiecePlan, fastest_within, peak_of
 from ortmodule_py.testing import install_counting_allocator, measure_peak
 
 WIDTH = 64

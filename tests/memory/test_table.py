@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule
-from ortmodule_py.memory_report import (
+from ortmodule_py.report.plan_table import (
     step_pieces,
     step_rows,
     symbol_names,

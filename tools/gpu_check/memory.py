@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import models
 from ortmodule_py import ORTModule
-from ortmodule_py.memory_report import training_piece
+from ortmodule_py.report.plan_table import training_piece
 
 from .part import Context, Part, Row
 from .training import wrapped

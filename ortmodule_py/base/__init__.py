@@ -1,0 +1,1 @@
+"""What every other package stands on: errors, devices, state of torch."""

@@ -1,0 +1,1 @@
+"""The Dynamo backend: one captured graph in, one compiled piece out."""

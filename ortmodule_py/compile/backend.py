@@ -1,0 +1,73 @@
+"""`torch.compile(model, backend="ortmodule")`: the engine without the wrapper.
+
+The backend sees one captured graph at a time and not the module it is from, so each capture has a
+compiler of its own, which goes when Dynamo drops the capture. What is said once is said once per
+process. Banner, report and the dropping of captures with their module are for ORTModule alone.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+from torch._guards import CompileContext
+
+from ortmodule_py import _C
+from ortmodule_py.compile.compiler import Compiler, EagerPiece
+from ortmodule_py.dynamo.progress import Progress, watch_backend
+from ortmodule_py.options.engine import DebugOptions
+from ortmodule_py.options.logger import module_logger
+from ortmodule_py.options.variables import report_environment
+
+
+class _Said:
+    """What was said in this process."""
+
+    def __init__(self) -> None:
+        self.graph_breaks: list[str] = []
+        self.eager_pieces: list[EagerPiece] = []
+        self.fixed_numbers: set[tuple[str, str]] = set()
+        self.memory_warnings: set[str] = set()
+        self.checkpoints = False
+
+
+_said = _Said()
+# Live pieces by Dynamo's number of the function they are from: with them a budget can tell a new
+# shape in mid-training from a first one. Models of one class share their functions.
+_pieces_of: defaultdict[int, weakref.WeakSet[Any]] = defaultdict(weakref.WeakSet)
+
+
+def new_compiler() -> Compiler:
+    """A compiler with the options and the log level that the environment asks for now."""
+    logger = module_logger(DebugOptions().log_level, "compile")
+    report_environment(logger)
+    compiler = Compiler(
+        logger=logger,
+        graph_breaks=_said.graph_breaks,
+        eager_pieces=_said.eager_pieces,
+        fixed_numbers=_said.fixed_numbers,
+        captured_lines=None,
+        checkpoints_noted=_said.checkpoints,
+    )
+    for warning in compiler.options.memory.warnings:
+        if warning not in _said.memory_warnings:
+            _said.memory_warnings.add(warning)
+            logger.warning("ortmodule_py: %s", warning)
+    return compiler
+
+
+def compile_piece(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile one captured graph; what cannot be lowered runs in eager PyTorch, said once."""
+    compiler = new_compiler()
+    capture = CompileContext.current_compile_id()
+    function = -1 if capture is None or capture.frame_id is None else capture.frame_id
+    compiler.first_run, compiler.earlier_pieces = _C.engine_runs(), list(_pieces_of[function])
+    with watch_backend(Progress(compiler.logger)):
+        run = compiler(gm, example_inputs)
+    compiler.earlier_pieces = ()
+    _pieces_of[function].update(piece.compiled for piece in compiler.pieces)
+    _said.checkpoints |= compiler.checkpoints_noted
+    return run

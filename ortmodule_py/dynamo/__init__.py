@@ -1,0 +1,1 @@
+"""What hangs on TorchDynamo's internals: its settings, frames, caches and errors."""

@@ -1,0 +1,85 @@
+"""Dynamo's captures of a module end with the module.
+
+Dynamo keeps a capture with the code of a class's `forward`, for all instances and for ever, and the
+compiled pieces with it; at a limit it captures no more. What a dead ORTModule left there is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+import types
+import weakref
+from typing import Any
+
+import torch
+from torch._C._dynamo import eval_frame
+
+
+class Captures:
+    """The code objects that were captured for one ORTModule."""
+
+    def __init__(self) -> None:
+        self.codes: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+
+
+# Modules of torch whose functions Dynamo captures: layers, and what stands in front of their forward.
+_CAPTURED = ("torch.nn.", "torch._dynamo.external_utils")
+
+
+class _Anything:
+    """Stands for an object that no frame holds, so that a dropped capture counts for nobody."""
+
+
+_nobody = _Anything()
+
+
+def drop_with(owner: object, captures: Captures, compiler: Any) -> None:
+    """When `owner` dies, drop what `compiler` compiled for these codes."""
+    weakref.finalize(owner, _drop, captures, weakref.ref(compiler)).atexit = False
+
+
+def _drop(captures: Captures, compiler: weakref.ref[Any]) -> None:
+    backend = compiler()
+    if backend is None:
+        return
+    forget(captures, backend)
+    # Dynamo keeps the backend itself, since guards compare its address.
+    backend.release()
+
+
+def forget(captures: Captures, backend: Any) -> None:
+    """Drop what `backend` compiled for these codes: the next call captures anew."""
+    # These are torch's private parts: should they change, captures stay until the process ends.
+    with contextlib.suppress(AttributeError, ImportError, TypeError):
+        for code in list(captures.codes):
+            for entry in eval_frame._debug_get_cache_entry_list(code):
+                if _innermost(entry.backend) is backend:
+                    _invalidate(entry.guard_manager)
+
+
+def try_again(error: BaseException) -> None:
+    """A function that raised while it was captured, Dynamo would leave to eager for ever: forget that
+    for all functions that `error` came through."""
+    with contextlib.suppress(AttributeError, TypeError):
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            module = str(frame.f_globals.get("__name__"))
+            ours = module.partition(".")[0] == "ortmodule_py"
+            internal = module.startswith("torch.") and not module.startswith(_CAPTURED)
+            if not (ours or internal or module == torch.nn.Module.__module__):
+                eval_frame.reset_code(frame.f_code)
+
+
+def _innermost(backend: Any) -> Any:
+    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
+        while hasattr(backend, name):
+            backend = getattr(backend, name)
+    return backend
+
+
+def _invalidate(guards: Any) -> None:
+    if guards.cache_entry is None or guards.extra_state is None:
+        return
+    dropped = torch._dynamo.guards.DeletedGuardManagerWrapper("dropped by its ORTModule")
+    dropped.id_matched_objs = {"self": weakref.ref(_nobody)}
+    guards.extra_state.invalidate(guards.cache_entry, dropped)

@@ -1,0 +1,1 @@
+"""Functions of TorchDynamo that are replaced while it traces for us."""

@@ -1,0 +1,1 @@
+"""Writes a functional ATen graph into the C++ graph builder."""

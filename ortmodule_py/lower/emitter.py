@@ -1,0 +1,575 @@
+"""Writes a traced ATen graph into the graph builder: arguments by schema, sizes as text, gradients
+where no rule is known."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ortmodule_py.lower.builder import BodyBuilder, CannotLower, GraphBuilder, OpSink, Words
+from ortmodule_py.lower.number_writer import SIZE, NumberWriter, UnknownNumber, any_changes, changes
+from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
+from ortmodule_py.lower.tensor_meta import dtype_name, encode_int, tensor_meta
+from ortmodule_py.trace import record
+from ortmodule_py.trace.joint_trace import GradientBody, JointTrace, TracedFunction
+
+Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
+
+_MAKES_SCALAR = torch.ops.aten.scalar_tensor.default
+_STOPS_GRADIENT = {torch.ops.aten.detach.default}
+# Nothing of the first operand is left in the result, and the builder forgets it; but eager's result
+# still requires a gradient and gives the operand zeros.
+_OVERWRITES = {torch.ops.aten.fill.Scalar, torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default}
+_PUTS_BACK = {
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.diagonal_scatter.default,
+    torch.ops.aten.as_strided_scatter.default,
+}
+# By the beginning of their name: what a functional graph does not say as eager does it.
+_LEFT_TO_EAGER = {
+    "aten.as_strided": "reads memory by strides, whatever lies there",
+    "aten.rrelu_with_noise": "draws into an operand that its gradient reads",
+    "_c10d": "is a collective, whose result is there when it has been waited for",
+    "c10d": "is a collective, whose result is there when it has been waited for",
+}
+_DIFFERENTIABLE_OUTPUTS = {
+    # The other outputs are statistics, which eager writes to buffers behind autograd's back.
+    torch.ops.aten._native_batch_norm_legit_functional.default: {0},
+    torch.ops.aten.native_dropout.default: {0},
+}
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _output_values(node: fx.Node) -> list[Any]:
+    value = node.meta["val"]
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
+    """Whether one has fewer elements: a part may lack a dim of size 1 and still be the whole."""
+    left, right = (
+        [size for size in tensor_meta(node.meta["val"], None)["sizes"] if str(size) != "1"]
+        for node in (a, b)
+    )
+    return left != right
+
+
+class CallWriter:
+    """Writes the nodes of one traced graph into one sink (the builder, or a backward body)."""
+
+    def __init__(self, words: Words, sink: OpSink, device: torch.device) -> None:
+        self.words = words
+        self.sink = sink
+        self.device = device
+        self.ids: dict[fx.Node, list[int]] = {}
+        self.numbers: dict[fx.Node, int] = {}
+        """Numbers that are given as float64 scalars."""
+        self.fixed_numbers: list[tuple[str, tuple[str, str]]] = []
+        """Operators, and where they are, that take a number which may change with each call."""
+        self.missing: Callable[[fx.Node], int] | None = None
+        self.count = 0
+
+    def id_of(self, node: fx.Node) -> int:
+        """The id of a node with one tensor output."""
+        if node not in self.ids and node.op == "get_attr":
+            self.ids[node] = [self.sink.constant(_constant(node))]
+        if node not in self.ids and self.missing is not None:
+            self.ids[node] = [self.missing(node)]
+        (value,) = self.ids[node]
+        return value
+
+    def write(
+        self, node: fx.Node, origin: tuple[str, str], tag: str, gradient: bool = False
+    ) -> list[int] | None:
+        """Write one node; its ids, one per output, or None if its gradient must be traced."""
+        ids: list[int] | None
+        for beginning, reason in _LEFT_TO_EAGER.items():
+            if str(node.target).startswith(beginning):
+                raise CannotLower(f"{node.target} {reason}", origin)
+        if node.target is operator.getitem:
+            source, index = node.args
+            ids = [self._item(node, source, index)]
+        elif node.target is _MAKES_SCALAR and changes(node.args[0]):
+            scalar = self._changing_scalar(node, origin, tag)
+            ids = self._call(node, origin, tag, gradient) if scalar is None else [scalar]
+        else:
+            ids = self._call(node, origin, tag, gradient)
+        if ids is not None:
+            self.ids[node] = ids
+        return ids
+
+    def _call(
+        self, node: fx.Node, origin: tuple[str, str], tag: str, gradient: bool
+    ) -> list[int] | None:
+        outputs = [
+            self._meta(node, value) if isinstance(value, Tensor) else None
+            for value in _output_values(node)
+        ]
+        arguments = self.arguments(node, origin)
+        ids = self.sink.call(str(node.target), arguments, outputs, origin, tag, gradient)
+        if ids is not None:
+            self.count += 1
+        return ids
+
+    def _meta(self, node: fx.Node, value: Tensor) -> dict[str, Any]:
+        """The facts of a result. What a program computes on the CPU among tensors on a GPU, such as a
+        range, may as well be computed there, unless it is drawn from the CPU's generator."""
+        if value.device != self.device:
+            if value.device.type != "cpu":
+                raise CannotLower(
+                    f"a piece runs on one device, here on {self.device}, but {node.target} makes a "
+                    f"tensor on {value.device}"
+                )
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                raise CannotLower(
+                    f"{node.target} draws from the generator of the CPU in a piece on {self.device}"
+                )
+        meta = tensor_meta(value, self.words)
+        if value.dtype is torch.uint64 and "attention" in str(node.target):
+            meta["dtype"] = "int64"  # the state of a generator, which only its backward reads
+        return meta
+
+    def _item(self, node: fx.Node, source: Any, index: Any) -> int:
+        if source not in self.ids and self.missing is not None:
+            return self.missing(node)
+        return self.ids[source][index]
+
+    def arguments(self, node: fx.Node, origin: tuple[str, str]) -> list[tuple[str, Any]]:
+        """All arguments of the schema by name, in schema order, defaults filled in."""
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise CannotLower(f"{node.target} is not an ATen operator")
+        values: list[tuple[str, Any]] = []
+        for position, argument in enumerate(node.target._schema.arguments):
+            if position < len(node.args):
+                value: Any = node.args[position]
+            elif argument.name in node.kwargs:
+                value = node.kwargs[argument.name]
+            else:
+                value = argument.default_value
+            if any_changes(value):
+                self.fixed_numbers.append((_taker(node, value), origin))
+            values.append((argument.name, self.encode(value)))
+        return values
+
+    def _changing_scalar(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int | None:
+        """A tensor made of a number that changes; None if nothing here can compute the number."""
+        (result,) = _output_values(node)
+        writer = NumberWriter(
+            self.words, self.sink, self.id_of, self.numbers, str(result.device), origin, tag
+        )
+        try:
+            return writer.write_as(node.args[0], dtype_name(result.dtype))
+        except UnknownNumber:
+            return None
+        finally:
+            self.count += writer.count
+
+    def encode(self, value: Any) -> Any:
+        """One argument as the builder takes it."""
+        if isinstance(value, fx.Node):
+            known = value.meta.get("val")
+            if known is None and "val" in value.meta:
+                return None  # a result that the operator left out
+            if isinstance(known, (torch.SymFloat, torch.SymBool)):
+                # Takes the value of now, with a guard in Dynamo's shape environment.
+                return float(known) if isinstance(known, torch.SymFloat) else bool(known)
+            if isinstance(known, (int, float, torch.SymInt)):
+                return self.encode(known)
+            return self.words.Val(self.id_of(value))
+        if isinstance(value, torch.SymInt):
+            return encode_int(value, self.words)
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, torch.dtype):
+            return self.words.DType(dtype_name(value))
+        if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+            return self.words.Opaque(str(value))
+        if isinstance(value, (list, tuple)):
+            return [self.encode(item) for item in value]
+        raise CannotLower(f"an argument of type {type(value).__name__}")
+
+
+def _taker(node: fx.Node, value: Any) -> str:
+    """What takes a number that changes: integers are sizes and positions of several calls on a line."""
+    known = value.meta.get("val") if isinstance(value, fx.Node) else value
+    return str(node.target) if isinstance(known, torch.SymFloat) else SIZE
+
+
+def _constant(node: fx.Node) -> Tensor:
+    value = getattr(node.graph.owning_module, str(node.target))
+    if not isinstance(value, Tensor) or isinstance(value, torch._subclasses.FakeTensor):
+        raise CannotLower(f"the constant {node.target} has no data")
+    return value.detach()
+
+
+def is_size_arithmetic(node: fx.Node) -> bool:
+    """Nodes on Python numbers: whoever uses them reads the expression from their value."""
+    return isinstance(
+        node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    )
+
+
+class Emitter:
+    """Writes a piece: inputs, calls with their gradients, results."""
+
+    def __init__(
+        self,
+        builder: GraphBuilder,
+        symbols: BoundSymbols,
+        graph: fx.Graph,
+        bodies: list[GradientBody],
+        trace: Trace,
+        grad_enabled: bool,
+        device: torch.device,
+    ) -> None:
+        self.builder = builder
+        self.symbols = symbols
+        self.graph = graph
+        self.bodies = bodies
+        self.trace = trace
+        self.grad_enabled = grad_enabled
+        self.device = device
+        self.writer = CallWriter(symbols, builder, device)
+        self.traced_gradients: list[str] = []
+        self.checks: list[tuple[int, Callable[[Tensor], object]]] = []
+        """Values that eager looks at and what raises its error where they are wrong."""
+        self.vjp_seconds = 0.0
+        self._differentiable: set[int] = set()
+        """Values that require a gradient in eager."""
+        self._reached: set[int] = set()
+        """Those of them whose gradient reaches an input, which a user's backward may prevent."""
+        self._joint_traces: dict[str, JointTrace] = {}
+
+    @property
+    def call_count(self) -> int:
+        """Calls written outside backward bodies."""
+        return self.writer.count
+
+    def inputs(self, facts: Sequence[dict[str, Any]]) -> None:
+        """Announce the flat inputs, in order."""
+        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        for node, fact in zip(placeholders, facts, strict=True):
+            if "value" in fact:
+                self.writer.ids[node] = [self.symbols.bind_argument(fact["value"])]
+                continue
+            meta = tensor_meta(node.meta["val"], self.builder)
+            self.symbols.bind_sizes(tensor_meta(node.meta["val"], None)["sizes"])
+            value = self.builder.input(
+                fact["name"],
+                fact["kind"],
+                meta["dtype"],
+                meta["sizes"],
+                meta["strides"],
+                fact["requires_grad"],
+                fact["kind"] == "parameter",
+            )
+            self.writer.ids[node] = [value]
+            if fact["requires_grad"] and self.grad_enabled:
+                self._differentiable.add(value)
+                self._reached.add(value)
+
+    def calls(self) -> None:
+        """Write every operator."""
+        for node in self.graph.nodes:
+            if node.op != "call_function":
+                continue
+            if is_size_arithmetic(node):
+                continue
+            origin = node.meta.get("origin", ("", ""))
+            try:
+                self._call(node, origin, node.meta.get("tag", ""))
+            except CannotLower as error:
+                raise CannotLower(
+                    error.reason, error.origin if any(error.origin) else origin
+                ) from error
+
+    def _call(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
+        name = str(node.target)
+        if name.startswith("aten._assert_tensor_metadata"):
+            return  # says what Dynamo's guards say
+        if node.target in record.CHECKS:
+            self._check(node)
+            return
+        if name.startswith(("aten._assert", "aten.sym_constrain", "aten._functional_assert")):
+            raise CannotLower(f"{name}: a check at run time")
+        if node.target is torch.ops.ortmodule_py.custom_gradient.default:
+            self._user_gradient(node, origin, tag)
+            return
+        differentiable = self._is_differentiable(node)
+        if differentiable and self._forgets_operand(node):
+            self._traced_gradient(node, origin, tag)
+            return
+        ids = self.writer.write(node, origin, tag, gradient=differentiable)
+        if ids is None:
+            self._traced_gradient(node, origin, tag)
+        elif differentiable:
+            self._mark(node, ids)
+
+    def _check(self, node: fx.Node) -> None:
+        """A check of data: an output more, which the caller looks at when forward is done."""
+        value, *rest = node.args
+        check: Any = node.target
+        self.checks.append((self.writer.id_of(value), lambda x: check(x, *rest, **node.kwargs)))
+
+    def _forgets_operand(self, node: fx.Node) -> bool:
+        """Whether eager gives zeros to an operand with a gradient that the builder would not see."""
+        if node.target not in _OVERWRITES or not self._carries_gradient(node.args[0]):
+            return False
+        # A part that is put back into its whole: the whole's own gradient has the zeros.
+        return not all(
+            user.target in _PUTS_BACK and _differ_in_size(user, node) for user in node.users
+        )
+
+    def _carries_gradient(self, operand: Any) -> bool:
+        return isinstance(operand, fx.Node) and self.writer.id_of(operand) in self._differentiable
+
+    def _is_differentiable(self, node: fx.Node) -> bool:
+        if not self.grad_enabled or node.target in _STOPS_GRADIENT:
+            return False
+        if node.target is operator.getitem:
+            return self.writer.ids[node.args[0]][node.args[1]] in self._differentiable
+        ids = [
+            value for operand in node.all_input_nodes for value in self.writer.ids.get(operand, ())
+        ]
+        return any(value in self._differentiable for value in ids) and any(
+            map(_is_float, _output_values(node))
+        )
+
+    def _mark(self, node: fx.Node, ids: list[int]) -> None:
+        allowed = _DIFFERENTIABLE_OUTPUTS.get(node.target)
+        operands = [v for n in node.all_input_nodes for v in self.writer.ids.get(n, ())]
+        for position, (value, known) in enumerate(zip(ids, _output_values(node), strict=True)):
+            if _is_float(known) and (allowed is None or position in allowed):
+                self._differentiable.add(value)
+                if not self._reached.isdisjoint(operands):
+                    self._reached.add(value)
+
+    def _mark_outputs(self, ids: list[int], inputs: list[int], gradients: list[Any]) -> None:
+        """The outputs of a call with these gradients of its own."""
+        if self._differentiable.isdisjoint(inputs):
+            return
+        self._differentiable.update(ids)
+        given = zip(inputs, gradients, strict=True)
+        if any(value in self._reached and isinstance(g, fx.Node) for value, g in given):
+            self._reached.update(ids)
+
+    # -- gradients that are not rules
+
+    def _user_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
+        outputs, inputs, saved, numbers, index = node.args
+        body = self.bodies[index]
+        traced = self._timed_trace(body.function, body.patterns)
+        values = [self.writer.id_of(n) for n in outputs]
+        given = [self.writer.id_of(n) for n in inputs]
+        kept = dict(zip(body.saved_tensors, map(self.writer.id_of, saved), strict=True))
+        changing = dict(zip(body.saved_numbers, map(self.writer.id_of, numbers), strict=True))
+        ids = self._with_body(traced, values, given, kept, changing, body.gradients, origin, tag)
+        self.writer.ids[node] = ids
+        self._mark_outputs(ids, given, traced.outputs())
+
+    def _with_body(
+        self,
+        traced: TracedFunction,
+        outputs: list[int],
+        inputs: list[int],
+        saved: dict[int, int],
+        numbers: dict[int, int],
+        gradients: dict[int, int],
+        origin: tuple[str, str],
+        tag: str,
+    ) -> list[int]:
+        """A backward body whose whole graph is `traced`.
+
+        Its placeholders are `gradients`, `saved` values and `numbers` that change, by position.
+        """
+        body = self.builder.body(outputs)
+        writer = CallWriter(self.symbols, body, self.device)
+        placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
+        for position, index in gradients.items():
+            writer.ids[placeholders[position]] = [body.grad_input(index)]
+        for position, value in saved.items():
+            writer.ids[placeholders[position]] = [body.body_input("saved", value)]
+        for position, value in numbers.items():
+            writer.numbers[placeholders[position]] = body.body_input("saved", value)
+        _write_body(writer, body, traced.calls(), traced.outputs(), origin, tag)
+        kept = [*saved.values(), *numbers.values()]
+        return self.builder.custom_gradient(outputs, inputs, kept, body)
+
+    def _traced_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
+        """An operator without a rule: its forward and its gradient, traced once, as explicit calls."""
+        joint = self._joint_trace(node)
+        writer = CallWriter(self.symbols, self.builder, self.device)
+        placeholders = joint.placeholders()
+        operands = [self.writer.id_of(n) for n in joint.operands(node)]
+        if not joint.differentiable:  # such as randn_like, which reads the sizes alone
+            operands = [self._detached(n, origin, tag) for n in joint.operands(node)]
+        for placeholder, value in zip(placeholders, operands, strict=False):
+            writer.ids[placeholder] = [value]
+        for call in joint.forward:
+            writer.write(call, origin, tag)
+        self.writer.count += writer.count
+        outputs = [writer.id_of(out) if isinstance(out, fx.Node) else -1 for out in joint.outputs]
+        if joint.differentiable:
+            outputs = self._explicit_backward(joint, writer, operands, outputs, origin, tag)
+        self.writer.ids[node] = outputs
+
+    def _detached(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int:
+        """The operand without a way back."""
+        value = self.writer.id_of(node)
+        if value not in self._differentiable:
+            return value
+        arguments = [("self", self.builder.Val(value))]
+        outputs = [tensor_meta(node.meta["val"], self.symbols)]
+        ids = self.builder.call("aten.detach.default", arguments, outputs, origin, tag)
+        assert ids is not None
+        return ids[0]
+
+    def _explicit_backward(
+        self,
+        joint: JointTrace,
+        forward: CallWriter,
+        operands: list[int],
+        outputs: list[int],
+        origin: tuple[str, str],
+        tag: str,
+    ) -> list[int]:
+        found = [outputs[i] for i in joint.differentiable]
+        body = self.builder.body(found)
+        backward = CallWriter(self.symbols, body, self.device)
+        saved: list[int] = []
+
+        def save(node: fx.Node) -> int:
+            saved.append(forward.id_of(node))
+            return body.body_input("saved", saved[-1])
+
+        backward.missing = save
+        for index, placeholder in enumerate(joint.gradient_placeholders()):
+            backward.ids[placeholder] = [body.grad_input(index)]
+        _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
+        inputs = [operands[i] for i in joint.inputs]
+        fresh = self.builder.custom_gradient(found, inputs, saved, body)
+        result = list(outputs)
+        for position, value in zip(joint.differentiable, fresh, strict=True):
+            result[position] = value
+        self._mark_outputs(fresh, inputs, joint.gradients)
+        return result
+
+    def _joint_trace(self, node: fx.Node) -> JointTrace:
+        operands = JointTrace.operands(node)
+        flags = [self.writer.id_of(n) in self._differentiable for n in operands]
+        key = self._joint_key(node, operands, flags)
+        if key not in self._joint_traces:
+            start = time.perf_counter()
+            self._joint_traces[key] = JointTrace.of(node, flags, self.trace)
+            self.vjp_seconds += time.perf_counter() - start
+            self.traced_gradients.append(str(node.target))
+        return self._joint_traces[key]
+
+    def _joint_key(self, node: fx.Node, operands: list[fx.Node], flags: list[bool]) -> str:
+        """Everything the trace can depend on: operator, plain arguments, and the facts of each tensor."""
+
+        def text(value: Any) -> str:
+            if isinstance(value, fx.Node):
+                known = value.meta["val"]
+                if isinstance(known, Tensor):
+                    # Which operand, too: f(x, y, x) is not f(x, y, y).
+                    at = operands.index(value)
+                    return f"{at} {tensor_meta(known, None)} {flags[at]}"
+                return str(known)
+            return (
+                f"[{','.join(map(text, value))}]"
+                if isinstance(value, (list, tuple))
+                else repr(value)
+            )
+
+        named = [(k, text(v)) for k, v in node.kwargs.items()]
+        return f"{node.target}|{text(list(node.args))}|{named}|{JointTrace.read(node)}"
+
+    def _timed_trace(self, function: Callable[..., Any], patterns: Sequence[Any]) -> TracedFunction:
+        start = time.perf_counter()
+        traced = self.trace(function, patterns)
+        self.vjp_seconds += time.perf_counter() - start
+        return traced
+
+    # -- results
+
+    def results(
+        self,
+        output_count: int,
+        mutated: Mapping[int, tuple[str, str]],
+        identical: Sequence[tuple[int, int]],
+        eager: Sequence[Any],
+    ) -> None:
+        """New values of changed inputs, then the outputs, with the strides of `eager`, and the checks."""
+        (output,) = (node for node in self.graph.nodes if node.op == "output")
+        values = list(output.args[0])
+        self._check_devices(values[:output_count], {index for index, _ in identical}, mutated)
+        self._check_gradients(values[:output_count], {index for index, _ in identical})
+        for (index, where), value in zip(mutated.items(), values[output_count:], strict=True):
+            new = self.writer.id_of(value)
+            if new in self._differentiable:
+                raise CannotLower("a value with a gradient is written into an input", where)
+            self.builder.mutate(index, new)
+        for output_index, input_index in identical:
+            self.builder.alias_output(output_index, input_index)
+        for index, (value, known) in enumerate(zip(values, eager, strict=False)):
+            if isinstance(value, fx.Node) and isinstance(known, Tensor):
+                self._note_strides(index, value.meta["val"], known)
+        if any_changes(values[:output_count]):
+            self.writer.fixed_numbers.append(("the outputs", ("", "")))
+        outputs = [self.writer.encode(value) for value in values[:output_count]]
+        if any(isinstance(value, (float, str)) for value in outputs):
+            raise CannotLower("an output is a number that is no size")
+        self.builder.outputs(outputs + [self.builder.Val(value) for value, _ in self.checks])
+
+    def _check_gradients(self, outputs: Sequence[Any], given_back: set[int]) -> None:
+        """Outputs of the engine require a gradient if any gradient of the piece reaches an input."""
+        kept = [
+            self.writer.id_of(value)
+            for i, value in enumerate(outputs)
+            if i not in given_back
+            and isinstance(value, fx.Node)
+            and isinstance(value.meta.get("val"), Tensor)
+        ]
+        if not self._differentiable.isdisjoint(kept) and self._reached.isdisjoint(kept):
+            raise CannotLower("outputs that require a gradient and give none to any input")
+
+    def _check_devices(
+        self, outputs: Sequence[Any], given_back: set[int], mutated: Iterable[int]
+    ) -> None:
+        """What the engine hands out and writes to is on the piece's device, so it must be in eager."""
+        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
+        kept = [value for i, value in enumerate(outputs) if i not in given_back]
+        for node in kept + [inputs[i] for i in mutated]:
+            known = node.meta.get("val") if isinstance(node, fx.Node) else None
+            if isinstance(known, Tensor) and known.device != self.device:
+                raise CannotLower(
+                    f"a piece on {self.device} returns or changes a tensor on {known.device}"
+                )
+
+    def _note_strides(self, index: int, traced: Tensor, eager: Tensor) -> None:
+        given, wanted = (tensor_meta(tensor, None)["strides"] for tensor in (traced, eager))
+        if given != wanted and len(given) == len(wanted):
+            self.builder.output_strides(index, tensor_meta(eager, self.symbols)["strides"])
+
+
+def _write_body(
+    writer: CallWriter,
+    body: BodyBuilder,
+    calls: Iterable[fx.Node],
+    gradients: Iterable[Any],
+    origin: tuple[str, str],
+    tag: str,
+) -> None:
+    for call in calls:
+        writer.write(call, origin, tag)
+    body.output([writer.id_of(grad) if isinstance(grad, fx.Node) else -1 for grad in gradients])

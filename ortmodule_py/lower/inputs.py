@@ -1,0 +1,72 @@
+"""What is said of the flat inputs of Dynamo's graph: names, kinds, and which of them change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dynamo.source import RandomValueSource
+
+from ortmodule_py.lower.tensor_meta import tensor_meta
+
+
+def input_facts(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """Name, kind and tensor facts of each flat input."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    facts: list[dict[str, Any]] = []
+    for node, real, fake in zip(placeholders, example_inputs, fakes, strict=True):
+        if not isinstance(fake, Tensor):
+            facts.append({"value": fake})
+            continue
+        name, kind = _name_and_kind(node, real)
+        meta = tensor_meta(fake, None)
+        facts.append(
+            {"name": name, "kind": kind, "requires_grad": bool(real.requires_grad), **meta}
+        )
+    return facts
+
+
+def is_fixed(fake: Any) -> bool:
+    """Whether this is a tensor whose sizes and strides never change."""
+    if not isinstance(fake, Tensor):
+        return False
+    return not any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride()))
+
+
+def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
+    """`L['self']._modules['fc']._parameters['weight']` is the parameter "fc.weight"."""
+    source = _source(node)
+    if source is None:
+        return node.name, "parameter" if isinstance(real, torch.nn.Parameter) else "tensor"
+    text = source.name() if callable(source.name) else source.name
+    keys = re.findall(r"\._(modules|parameters|buffers)\['([^']+)'\]", text)
+    kind = "tensor"
+    if isinstance(real, torch.nn.Parameter) or (keys and keys[-1][0] == "parameters"):
+        kind = "parameter"
+    elif keys and keys[-1][0] == "buffers":
+        kind = "buffer"
+    if keys and keys[-1][0] != "modules":
+        return ".".join(key for _, key in keys), kind
+    plain = re.fullmatch(r"L(?:\['kwargs'\])?\['([^']+)'\](.*)", text)
+    return (plain.group(1) + plain.group(2) if plain else text), kind
+
+
+def _source(node: fx.Node) -> Any:
+    """Where Dynamo has this input from, as far as it says so."""
+    grapharg = node.meta.get("grapharg")
+    return getattr(grapharg, "source", None) or getattr(node, "_dynamo_source", None)
+
+
+def drawn_inputs(gm: fx.GraphModule, fakes: Sequence[Any]) -> dict[int, torch.dtype]:
+    """Dynamo traces a random number as float32 and passes it as float64."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return {
+        i: fake.dtype
+        for i, (node, fake) in enumerate(zip(placeholders, fakes, strict=True))
+        if isinstance(fake, Tensor) and isinstance(_source(node), RandomValueSource)
+    }

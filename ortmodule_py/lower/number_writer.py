@@ -1,0 +1,186 @@
+"""Python numbers that change from call to call: a learning rate, `1 / sqrt(length)`.
+
+Sizes are integers all the way to the engine, so other numbers are computed in the graph, in float64
+without dimensions, operator by operator in the program's order: the results are Python's, to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from ortmodule_py.lower.builder import OpSink, Words
+from ortmodule_py.lower.sizes.scaled import ROUNDINGS
+from ortmodule_py.lower.sizes.symbolic import dim_text
+
+_UNARY: dict[Any, str] = {
+    operator.neg: "aten.neg.default",
+    operator.abs: "aten.abs.default",
+    round: "aten.round.default",
+    math.trunc: "aten.trunc.default",
+    math.floor: "aten.floor.default",
+    math.ceil: "aten.ceil.default",
+    torch._sym_sqrt: "aten.sqrt.default",
+    torch._sym_log2: "aten.log2.default",
+    torch._sym_cos: "aten.cos.default",
+    torch._sym_sin: "aten.sin.default",
+    torch._sym_tan: "aten.tan.default",
+    torch._sym_acos: "aten.acos.default",
+    torch._sym_asin: "aten.asin.default",
+    torch._sym_atan: "aten.atan.default",
+    torch._sym_cosh: "aten.cosh.default",
+    torch._sym_sinh: "aten.sinh.default",
+    torch._sym_tanh: "aten.tanh.default",
+}
+_BINARY: dict[Any, str] = {
+    operator.add: "aten.add.Tensor",
+    operator.sub: "aten.sub.Tensor",
+    operator.mul: "aten.mul.Tensor",
+    operator.truediv: "aten.div.Tensor",
+    operator.floordiv: "aten.floor_divide.default",
+    operator.mod: "aten.remainder.Tensor",
+    operator.pow: "aten.pow.Tensor_Tensor",
+    torch.sym_max: "aten.maximum.default",
+    torch.sym_min: "aten.minimum.default",
+}
+_SAME = {torch.sym_float, torch.sym_int}
+_COMPARISONS = {getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "not_")}
+ARITHMETIC = {*_UNARY, *_BINARY, *_SAME, *_COMPARISONS}
+"""Functions of Python numbers, some of them of tensors too."""
+SIZE = "a size or an index"
+"""What messages call an integer that takes part in more than arithmetic."""
+READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
+
+
+class UnknownNumber(Exception):
+    """The number comes from a function that has no operator here."""
+
+
+def changes(value: Any) -> bool:
+    """Whether `value` is a Python number that no size determines, or a float that sizes determine."""
+    if isinstance(value, fx.Node):
+        value = value.meta.get("val")
+    if isinstance(value, torch.SymFloat):
+        return not value.node.expr.is_number
+    return isinstance(value, torch.SymInt) and has_float(value.node.expr)
+
+
+def has_float(expr: sympy.Expr) -> bool:
+    """Whether a floating point number of the program is part of `expr`."""
+    return any(symbol_is_type(symbol, SymT.FLOAT) for symbol in expr.free_symbols)
+
+
+def any_changes(value: Any) -> bool:
+    """Whether `value`, or an item of it, is such a number."""
+    return any(map(any_changes, value)) if isinstance(value, (list, tuple)) else changes(value)
+
+
+def size_of(value: torch.SymInt) -> sympy.Expr:
+    """What `value` is as a size: each integer made of a float that changes is as it is in this call,
+    with a guard in Dynamo's shape environment on the integer, not on the float."""
+    expr, shape_env = value.node.expr, value.node.shape_env
+    made = {
+        part
+        for part in sympy.preorder_traversal(expr)
+        if type(part).__name__ in ROUNDINGS and has_float(part)
+    }
+    now = {part: sympy.Integer(int(shape_env.create_symintnode(part, hint=None))) for part in made}
+    fixed = expr.xreplace(now)
+    return sympy.Integer(int(value)) if has_float(fixed) else fixed
+
+
+class NumberWriter:
+    """Writes numbers of a traced graph into a sink, as scalars on `device`.
+
+    `id_of` gives the id of a tensor, `given` the float64 scalars of numbers that are there already.
+    """
+
+    def __init__(
+        self,
+        words: Words,
+        sink: OpSink,
+        id_of: Callable[[fx.Node], int],
+        given: dict[fx.Node, int],
+        device: str,
+        origin: tuple[str, str],
+        tag: str,
+    ) -> None:
+        self.count = 0
+        """Calls written."""
+        self._words = words
+        self._sink = sink
+        self._id_of = id_of
+        self._given = given
+        self._device = device
+        self._origin = origin
+        self._tag = tag
+
+    def write_as(self, value: Any, dtype: str) -> int:
+        """Id of `value` as a scalar of this type; raises UnknownNumber."""
+        number = self.write(value)
+        if dtype == "float64":
+            return number
+        return self._call("aten._to_copy.default", {"self": number}, dtype)
+
+    def _call(self, target: str, given: dict[str, Any], dtype: str = "float64") -> int:
+        """Write one call, whose tensors are given by their ids."""
+        _, packet, overload = target.split(".")
+        arguments: list[tuple[str, Any]] = []
+        for argument in getattr(getattr(torch.ops.aten, packet), overload)._schema.arguments:
+            value = given.get(argument.name, argument.default_value)
+            if argument.name in given and isinstance(argument.type, torch.TensorType):
+                value = self._words.Val(value)
+            elif argument.name == "dtype":
+                value = self._words.DType(dtype)
+            elif argument.name == "device":
+                value = self._words.Opaque(self._device)
+            arguments.append((argument.name, value))
+        meta = {"dtype": dtype, "device": self._device, "sizes": [], "strides": []}
+        self.count += 1
+        ids = self._sink.call(target, arguments, [meta], self._origin, self._tag)
+        assert ids is not None
+        return ids[0]
+
+    def _known(self, node: fx.Node) -> int | None:
+        """A number that need not be computed."""
+        if node.target not in READS_NUMBER:
+            return self._given.get(node)
+        (source,) = node.args
+        assert isinstance(source, fx.Node)
+        read = self._id_of(source)
+        if source.meta["val"].dtype == torch.float64:
+            return read
+        return self._call("aten._to_copy.default", {"self": read})
+
+    def write(self, value: Any) -> int:
+        """Id of `value` in float64; raises UnknownNumber."""
+        known = value.meta.get("val") if isinstance(value, fx.Node) else value
+        if isinstance(known, (int, float)):
+            return self._call("aten.scalar_tensor.default", {"s": float(known)})
+        reads = isinstance(value, fx.Node) and value.target in READS_NUMBER
+        if isinstance(known, torch.SymInt) and not reads and not has_float(known.node.expr):
+            return self._call(
+                "aten.scalar_tensor.default", {"s": self._words.Dim(dim_text(known.node.expr))}
+            )
+        if not isinstance(value, fx.Node):
+            raise UnknownNumber(str(value))
+        there = self._known(value)
+        if there is not None:
+            return there
+        if value.target in _SAME and isinstance(known, torch.SymFloat):
+            return self.write(value.args[0])
+        if value.target in _UNARY and not any(value.args[1:]):  # no `round` to digits
+            return self._call(_UNARY[value.target], {"self": self.write(value.args[0])})
+        if value.target in _BINARY:
+            target = _BINARY[value.target]
+            left, right = (self.write(part) for part in value.args)
+            second = "exponent" if "pow" in target else "other"
+            return self._call(target, {"self": left, second: right})
+        raise UnknownNumber(str(value.target))

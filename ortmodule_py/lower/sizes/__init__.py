@@ -1,0 +1,1 @@
+"""Sizes of captured tensors as integer expressions."""

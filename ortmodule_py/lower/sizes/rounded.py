@@ -1,0 +1,82 @@
+"""Makes constants of the sizes that a program rounds in a way that no integers can say.
+
+`int(n * 1.25 / 4)` is `n * 5 // 16` for each n; of `round(n * 0.3)` each n is a capture.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from ortmodule_py.lower.builder import CannotLower
+from ortmodule_py.lower.number_writer import has_float
+from ortmodule_py.lower.sizes.scaled import ROUNDINGS, odd_part, scaled
+from ortmodule_py.lower.sizes.symbolic import dim_text
+
+Fixed = tuple[fx.Node, str, int]
+"""What rounds, the symbol of a size, and its value in this capture."""
+
+
+def fix_rounded_sizes(gm: fx.GraphModule) -> list[Fixed]:
+    """Fix them with guards in Dynamo's shape environment, before the symbols get anywhere else."""
+    graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes if node.op.startswith("call")]
+    reordered = {node.meta["example_value"].node.expr for node in nodes if _is_reordered(node)}
+    fixed: list[Fixed] = []
+    for node in nodes:
+        for value, part in _roundings(node):
+            shape_env = value.node.shape_env
+            if _is_sayable(part, reordered, shape_env):
+                continue
+            for symbol in sorted(part.free_symbols, key=str):
+                fixed.append(
+                    (node, str(symbol), int(shape_env.create_symintnode(symbol, hint=None)))
+                )
+    return fixed
+
+
+def _roundings(node: fx.Node) -> Iterator[tuple[torch.SymInt, sympy.Expr]]:
+    """The integers that are made of a floating point number of sizes, in an integer that is used."""
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.SymInt) or not node.users or free_unbacked_symbols(value):
+        return
+    for part in sympy.preorder_traversal(value.node.expr):
+        if type(part).__name__ in ROUNDINGS and not has_float(part):
+            yield value, part
+
+
+def _is_sayable(part: sympy.Expr, reordered: set[sympy.Expr], shape_env: Any) -> bool:
+    if not reordered.isdisjoint(sympy.preorder_traversal(part)):
+        return False
+    try:
+        dim_text(part)
+    except CannotLower:
+        return False
+    known = scaled(part.args[0], type(part).__name__ == "CeilToInt")
+    if known is None or known.largest is None:
+        return True
+    size = shape_env.create_symintnode(known.size, hint=None)
+    return bool(size <= known.largest) and bool(size >= -known.largest)  # both leave guards
+
+
+_SMALL = 2**20
+
+
+def _is_reordered(node: fx.Node) -> bool:
+    """Whether sympy made one constant of two, where `n * a * b` rounds otherwise than `n * (a * b)`."""
+    value = node.meta.get("example_value")
+    if node.target is not operator.mul or not isinstance(value, torch.SymFloat):
+        return False
+    numbers = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in node.args]
+    constants = [float(number) for number in numbers if isinstance(number, (int, float))]
+    for number in numbers:
+        expr = number.node.expr if isinstance(number, torch.SymFloat) else None
+        if isinstance(expr, sympy.Mul):
+            constants += [float(arg) for arg in expr.args if isinstance(arg, sympy.Float)]
+    return len(constants) > 1 and any(odd_part(constant) >= _SMALL for constant in constants)

@@ -1,0 +1,1 @@
+"""What a user may choose: arguments and environment variables."""

@@ -1,0 +1,1 @@
+"""Runs a module beside eager PyTorch and compares."""

@@ -1,0 +1,257 @@
+"""Ours against eager PyTorch, by the error that eager itself has."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py.report.compare.observation import Batch, Change, Generators, Observation, observe
+
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+_MOVES = {torch.float64: 1e-15, torch.float32: 3e-7, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+_REFERENCE_LIMIT = 1e-2
+"""Above this part of the largest gradient, float64 computed something else, for example because it
+draws other random numbers."""
+
+
+@dataclass
+class Deviation:
+    """How far one tensor is from the reference, and how far it may be."""
+
+    kind: str
+    """gradient, output, buffer or input."""
+    name: str
+    error: float
+    allowed: float
+
+    @property
+    def is_within(self) -> bool:
+        """False for NaN, too."""
+        return self.error <= self.allowed
+
+    @property
+    def ratio(self) -> float:
+        """Error as a multiple of what is allowed."""
+        if self.error == 0:
+            return 0.0
+        return self.error / self.allowed if self.allowed else math.inf
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}: error {self.error:.3g}, allowed {self.allowed:.3g}"
+
+
+@dataclass
+class Comparison:
+    """All tensors of a step, and what is not as in eager PyTorch."""
+
+    deviations: list[Deviation] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    reference: str = "float64"
+    largest_gradient: float = 0.0
+
+    def worst(self, kind: str) -> Deviation | None:
+        """The deviation that is the largest multiple of what is allowed."""
+        found = [d for d in self.deviations if d.kind == kind]
+        return max(found, key=lambda d: d.ratio, default=None)
+
+    @property
+    def ok(self) -> bool:
+        """No difference."""
+        return not self.differences
+
+
+@dataclass
+class Eager:
+    """The original module in eager PyTorch, and variations of it that show eager's own error."""
+
+    module: nn.Module
+    target: Callable[[nn.Module], Callable[..., Any]]
+    """What to call for a module: itself, or a function that leaves out some of its outputs."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    generators: Generators
+    why_inexact: str = ""
+
+    def observe(self) -> Observation:
+        """The module itself."""
+        self.generators.restore()
+        return observe(self.target(self.module), self.module, Batch(self.args, self.kwargs))
+
+    def exact(self) -> Observation | None:
+        """A copy in float64; None, with the reason kept, where the module does not run in it."""
+        try:
+            module = copy.deepcopy(self.module).double()
+            self.generators.restore()
+            batch = Batch(self.args, self.kwargs, lambda t: t.double())
+            return observe(self.target(module), module, batch)
+        except Exception as error:  # the model's own code, in a precision it may not be made for
+            self.why_inexact = f"float64 fails: {type(error).__name__}: {error}".splitlines()[0]
+            return None
+
+    def moved(self, seed: int) -> Observation | None:
+        """A copy whose parameters and inputs moved by one rounding: what it changes is noise."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def move(tensor: Tensor) -> Tensor:
+            noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+            return tensor * (1 + _MOVES.get(tensor.dtype, 0.0) * noise)
+
+        try:
+            module = copy.deepcopy(self.module)
+        except Exception:  # what cannot be copied cannot be moved
+            return None
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.is_floating_point():
+                    parameter.copy_(move(parameter))
+        self.generators.restore()
+        change: Change = move
+        return observe(self.target(module), module, Batch(self.args, self.kwargs, change))
+
+
+def compare(ours: Observation, plain: Observation, eager: Eager) -> Comparison:
+    """Compare a step with eager's: error against float64 at most twice eager's own.
+
+    Where float64 cannot tell, or where something differs, eager's own noise is measured by moving
+    its parameters and inputs by one rounding.
+    """
+    exact = eager.exact()
+    result = Comparison()
+    if exact is not None and not _is_comparable(plain, exact):
+        exact, eager.why_inexact = None, "float64 computes something else"
+    if exact is None:
+        result.reference = f"eager ({eager.why_inexact})"
+    result.differences = _structure(ours, plain)
+    reference = plain if exact is None else exact
+    result.largest_gradient = _largest(reference.gradients.values())
+    result.deviations = list(_deviations(ours, plain, reference, result.largest_gradient))
+    if not all(d.is_within for d in result.deviations):
+        for seed in range(2):
+            _allow_noise(result.deviations, plain, eager.moved(seed))
+    failed = [d for d in result.deviations if not d.is_within]
+    result.differences += map(str, sorted(failed, key=lambda d: -d.ratio))
+    return result
+
+
+def _groups(seen: Observation) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "gradient", seen.gradients
+    yield "output", seen.outputs
+    yield "buffer", seen.buffers
+    yield "input", seen.inputs
+
+
+def _structure(ours: Observation, plain: Observation) -> list[str]:
+    """What is there in one and not in the other, has another type or other sizes."""
+    found = []
+    for (kind, mine), (_, theirs) in zip(_groups(ours), _groups(plain), strict=True):
+        for name in [*theirs, *(n for n in mine if n not in theirs)]:
+            a, b = _described(mine, name), _described(theirs, name)
+            if a != b:
+                found.append(f"{kind} {name}: {a}, but eager {b}")
+    return found
+
+
+def _described(values: dict[str, Any], name: str) -> str:
+    if name not in values:
+        return "absent"
+    value = values[name]
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {list(value.shape)}"
+    is_plain = value is None or isinstance(value, (bool, int, float, str))
+    return repr(value) if is_plain else type(value).__name__
+
+
+def _deviations(
+    ours: Observation, plain: Observation, reference: Observation, largest_gradient: float
+) -> Iterator[Deviation]:
+    low = _is_low_precision(plain)
+    groups = zip(_groups(ours), _groups(plain), _groups(reference), strict=True)
+    for (kind, mine), (_, theirs), (_, exact) in groups:
+        for name, tensor in theirs.items():
+            other, best = mine.get(name), exact.get(name)
+            if not isinstance(other, Tensor) or not isinstance(best, Tensor):
+                continue
+            if not isinstance(tensor, Tensor) or not tensor.shape == other.shape == best.shape:
+                continue
+            if tensor.is_floating_point():
+                scale = largest_gradient if kind == "gradient" else max(_largest([tensor]), 1e-2)
+                allowed = _allowed(tensor, _error(tensor, best), scale, low)
+                yield Deviation(kind, name, _error(other, best), allowed)
+            else:
+                allowed = 2.0 * _unequal(tensor, best)
+                yield Deviation(kind, name, _unequal(tensor, other), allowed)
+
+
+def _allowed(tensor: Tensor, own: float, scale: float, low: bool) -> float:
+    """Twice eager's own error, or a small part of the largest value."""
+    # Where all cancels to zero there is no scale but the precision's.
+    noise = (8 if scale else 1024) * torch.finfo(tensor.dtype).eps
+    if low:
+        return max(3 * own, 3e-2 * scale, noise)
+    floor = 1e-7 if tensor.dtype == torch.float64 else 1e-4
+    return max(2 * own, floor * scale, noise)
+
+
+def _allow_noise(
+    deviations: list[Deviation], plain: Observation, moved: Observation | None
+) -> None:
+    if moved is None:
+        return
+    theirs, others = dict(_groups(plain)), dict(_groups(moved))
+    for deviation in deviations:
+        a = theirs[deviation.kind][deviation.name]
+        b = others[deviation.kind].get(deviation.name)
+        if isinstance(b, Tensor) and a.shape == b.shape:
+            noise = _error(a, b) if a.is_floating_point() else float(_unequal(a, b))
+            deviation.allowed = max(deviation.allowed, 4 * noise)
+
+
+def _is_comparable(plain: Observation, exact: Observation) -> bool:
+    """Whether float64 computed the same step, as far as eager's precision can tell."""
+    limit = 0.5 if _is_low_precision(plain) else _REFERENCE_LIMIT
+    largest = _largest(exact.gradients.values())
+    for name, gradient in plain.gradients.items():
+        best = exact.gradients.get(name)
+        if (gradient is None) != (best is None):
+            return False
+        if gradient is not None and best is not None:
+            if gradient.shape != best.shape:
+                return False
+            if not _error(gradient, best) <= limit * largest:
+                return False
+    return True
+
+
+def _is_low_precision(seen: Observation) -> bool:
+    tensors = [t for _, group in _groups(seen) for t in group.values() if isinstance(t, Tensor)]
+    autocast = any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+    return autocast or any(t.dtype in _LOW_PRECISION for t in tensors)
+
+
+def _largest(values: Any) -> float:
+    floats = [t for t in values if isinstance(t, Tensor) and t.is_floating_point() and t.numel()]
+    dense = (t if t.layout == torch.strided else t.to_dense() for t in floats)
+    finite = (t.detach().double().nan_to_num(0.0, 0.0, 0.0).abs().max() for t in dense)
+    return max(map(float, finite), default=0.0)
+
+
+def _error(a: Tensor, b: Tensor) -> float:
+    """The largest absolute difference; infinite where only one of both is finite."""
+    a, b = (t.to_dense() if t.layout != torch.strided else t for t in (a, b))
+    a, b = a.double(), b.double()
+    known = a.isfinite()
+    if not torch.equal(known, b.isfinite()):
+        return math.inf
+    difference = (a - b)[known]
+    return float(difference.abs().max()) if difference.numel() else 0.0
+
+
+def _unequal(a: Tensor, b: Tensor) -> float:
+    """How many elements differ."""
+    return float((a != b).sum())

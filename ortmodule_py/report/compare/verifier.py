@@ -1,0 +1,125 @@
+"""ORTMODULE_VERIFY_EVERY: now and then a training forward is compared with eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import _C
+from ortmodule_py.report.compare.comparison import Eager, compare
+from ortmodule_py.report.compare.module_state import restores
+from ortmodule_py.report.compare.observation import Batch, Generators, observe
+
+
+class ModuleState:
+    """What runs of a module may change: tensors, gradients, attributes and what they hold.
+
+    Without `parameters` their values are left out, which saves a copy of them.
+    """
+
+    def __init__(self, module: nn.Module, *, parameters: bool = True) -> None:
+        self._attributes = [(m, dict(m.__dict__)) for m in module.modules()]
+        self._held = restores(v for _, held in self._attributes for v in held.values())
+        plain = [
+            value
+            for _, attributes in self._attributes
+            for value in attributes.values()
+            if isinstance(value, Tensor)
+        ]
+        kept = list(module.parameters()) if parameters else []
+        tensors = {id(t): t for t in [*kept, *module.buffers(), *plain]}
+        self._tensors = [(t, t._version, t.detach().clone()) for t in tensors.values()]
+        self._gradients = [(p, p.grad) for p in module.parameters()]
+        # Autograd must not take what is put back for a change: forwards may wait for backward.
+        self._versions = torch.autograd._unsafe_preserve_version_counter(tuple(tensors.values()))
+
+    def restore(self) -> None:
+        """Put everything back that differs."""
+        for module, attributes in self._attributes:
+            now = module.__dict__
+            same = list(now) == list(attributes)
+            if not same or any(now[key] is not attributes[key] for key in now):
+                module.__dict__.clear()
+                module.__dict__.update(attributes)
+        for restore in self._held:
+            restore()
+        with self._versions, torch.no_grad():
+            for tensor, version, content in self._tensors:
+                if tensor._version != version or not torch.equal(tensor, content):
+                    tensor.copy_(content)
+        for parameter, gradient in self._gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+
+
+class Verifier:
+    """Compares every n-th training forward of one ORTModule with eager PyTorch.
+
+    Runs on the live module, which is left as it was, and in its compiled pieces. A model that draws
+    random numbers is compared in a second compilation, with eager's draws.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        run: Callable[..., Any],
+        target: Callable[[nn.Module], Callable[..., Any]],
+        module: nn.Module,
+        with_eagers_draws: Callable[[], Callable[..., Any]],
+    ) -> None:
+        self._every = every
+        self._run = run
+        self._target = target
+        self._module = module
+        self._with_eagers_draws = with_eagers_draws
+        self._drawing: Callable[..., Any] | None = None
+        self._forwards = 0
+
+    def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count a training forward; compare if it is its turn.
+
+        Raises:
+            ORTModuleError: something differs; the worst gradient is named.
+        """
+        self._forwards += 1
+        if self._forwards % self._every:
+            return
+        generators = Generators()
+        state = ModuleState(self._module)
+        try:
+            self._compare(args, kwargs, generators, state)
+        finally:
+            state.restore()
+            generators.restore()
+
+    def _compare(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        generators: Generators,
+        state: ModuleState,
+    ) -> None:
+        eager = Eager(self._module, self._target, args, kwargs, generators)
+        plain = eager.observe()
+        run = self._run
+        if generators.torch_has_drawn():
+            if self._drawing is None:
+                self._drawing = self._with_eagers_draws()
+            run = self._drawing
+        state.restore()
+        generators.restore()
+        ours = observe(run, self._module, Batch(args, kwargs))
+        state.restore()
+        result = compare(ours, plain, eager)
+        if result.ok:
+            return
+        worst = result.worst("gradient")
+        named = f"; the worst gradient is that of {worst.name}" if worst else ""
+        raise _C.ORTModuleError(
+            "[ORTMODULE_VERIFY_EVERY] a step must be as in eager PyTorch, but found "
+            f"{len(result.differences)} differences at training forward {self._forwards}: "
+            f"{result.differences[0]}{named}; ortmodule_py.check(model, *batch) lists all"
+        )

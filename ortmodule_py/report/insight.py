@@ -1,0 +1,91 @@
+"""The node-level table of the memory optimizer, shown at log level DEVINFO."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ortmodule_py.options.memory import MemoryRequest
+from ortmodule_py.report.plan_table import renamed, symbol_names
+
+_NAMES = {1: "Recompute", 2: "RecomputeWithCompromise"}
+_FIRST = 7
+_TITLE = 15
+
+
+def insight_lines(piece: Any, request: MemoryRequest) -> list[str]:
+    """Nodes with equal stashes and equal plans as one row each, the most frequent first."""
+    facts = piece.memory()
+    names = symbol_names(facts)
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for stash in facts["stashes"]:
+        groups[_cluster(stash)].append(stash)
+    rows: list[list[str]] = []
+    counts: list[int] = []
+    for key in sorted(groups, key=lambda key: (-len(groups[key]), str(key))):
+        counts.append(len(groups[key]))
+        rows.append(_row(groups[key], request, names))
+    width = max((len(line) for row in rows for line in row), default=0)
+    width = max(width, 80) + width % 2
+    source = request.config_source or "not provided"
+    rule = "=" * (_FIRST + width + 3)
+    blank = f"|{'_ ' * (_FIRST // 2)}_|{'_ ' * (width // 2)}|"
+    title = " Memory Optimization Opportunities (Clustered by node-level activation patterns)"
+    lines = ["", f"MemoryInsight Summary - User config file path: {source}", rule]
+    lines += [f"|{'Freq':<{_FIRST}}|{title:<{width}}|", blank]
+    for count, row in zip(counts, rows, strict=True):
+        for number, text in enumerate(row):
+            first = str(count) if number == 0 else ""
+            lines.append(f"|{first:<{_FIRST}}|{text:<{width}}|")
+        lines.append(blank)
+    return [*lines, rule, "Note: use comma as a separator for enabling more than one subgraphs."]
+
+
+def _cluster(stash: dict[str, Any]) -> tuple[Any, ...]:
+    outputs = tuple((o["index"], tuple(o["dims"]), o["element_bytes"]) for o in stash["outputs"])
+    plans = tuple((p["strategy"], p["cluster_id"]) for p in stash["plans"])
+    return (stash["op"], plans, outputs, stash["refusal"])
+
+
+def _line(title: str, text: str) -> str:
+    return f"{title:<{_TITLE}}: {text}"
+
+
+def _row(group: list[dict[str, Any]], request: MemoryRequest, names: dict[str, str]) -> list[str]:
+    stash = group[0]
+    if not stash["plans"]:
+        lines = [f"{stash['op']} is kept: {stash['refusal']}", ""]
+        return lines + [_output(output, 0, names) for output in stash["outputs"]]
+    lines = ["For each row options are mutually exclusive, only one of them can be enabled."]
+    for number, plan in enumerate(stash["plans"], start=1):
+        strategy = plan["strategy"]
+        share = round(100 * plan["saving_bytes"] / stash["bytes"]) if stash["bytes"] else 0
+        lines.append("")
+        lines.append(
+            _line(f">>Option {number}", f"{_NAMES[strategy]} subgraph {plan['cluster_id']}")
+        )
+        lines.append(_line("  Status", _status(group, plan, request)))
+        lines.append("  Stashed Activations:")
+        lines += [_output(output, share, names) for output in stash["outputs"]]
+    return lines
+
+
+def _status(group: list[dict[str, Any]], plan: dict[str, Any], request: MemoryRequest) -> str:
+    applied = sum(stash["chosen"] == plan["strategy"] for stash in group)
+    if not applied:
+        return "Disabled."
+    asked = next(
+        (
+            element.count
+            for element in request.config
+            if (element.cluster_id, element.strategy) == (plan["cluster_id"], plan["strategy"])
+        ),
+        -1,
+    )
+    return f"Enabled, requested count={asked}, actual applied count={applied}."
+
+
+def _output(output: dict[str, Any], share: int, names: dict[str, str]) -> str:
+    dims = "*".join(f"({renamed(dim, names)})" for dim in output["dims"])
+    text = f"[({dims or '(1)'})], byte/elem: {output['element_bytes']}, {share}% saved"
+    return _line(f"   - Output {output['index']}", text)

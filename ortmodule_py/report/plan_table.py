@@ -1,0 +1,300 @@
+"""What the memory optimizer found and did, for people: symbols, the table of plans, notes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+
+from ortmodule_py.options.memory import BUDGET, CONFIG, LEVEL, LEVEL_NAMES, MemoryRequest
+
+_COLUMNS = ("Configs", "Freq", "Max Saving(Bytes)", "Saving Symbolic(Bytes)", "Peak", "Step time")
+ROWS_BY_DEFAULT = 5
+"""Rows shown at the default log level if nothing was asked of the memory optimizer."""
+PIECES_BY_DEFAULT = 3
+"""Of as many pieces, those that keep the most."""
+
+
+def reserved_bytes(module: nn.Module, device: torch.device) -> int:
+    """Bytes of a whole-device budget that are not the step's: parameters, buffers, two values of
+    optimizer state per trainable parameter, as Adam keeps them, before they exist, and on CUDA
+    whatever else the process has there: what exceeds that state is taken to hold it already."""
+    parameters = [(p, p.requires_grad) for p in module.parameters()]
+    held = sum(p.numel() * p.element_size() for p, _ in parameters)
+    held += sum(b.numel() * b.element_size() for b in module.buffers())
+    state = sum(2 * p.numel() * p.element_size() for p, trained in parameters if trained)
+    if device.type != "cuda":
+        return held + state
+    others = max(torch.cuda.memory_allocated(device) - held, 0)
+    return held + others + (state if others < state else 0)
+
+
+def warn_beyond_device(total_bytes: int, device: torch.device, logger: logging.Logger) -> None:
+    """A budget that the device cannot hold protects from nothing: said, not refused."""
+    if device.type != "cuda":
+        return
+    free, has = torch.cuda.mem_get_info(device)
+    elsewhere = has - free - torch.cuda.memory_reserved(device)
+    if total_bytes > has - elsewhere:
+        logger.warning(
+            "ortmodule_py: the budget is %s bytes, but %s has %s, of which others hold %s",
+            f"{total_bytes:,}",
+            device,
+            f"{has:,}",
+            f"{elsewhere:,}",
+        )
+
+
+def training_piece(compiler: Any) -> Any | None:
+    """The compiled piece whose step keeps the most bytes; None before the first forward."""
+    known = [(piece.compiled, piece.compiled.memory()) for piece in compiler.pieces]
+    trained = [(facts["before"]["saved_bytes"], n) for n, (_, facts) in enumerate(known) if facts]
+    return known[max(trained)[1]][0] if trained else None
+
+
+def step_runs(compiler: Any) -> list[Any]:
+    """The compiled pieces of the last training forward, once for each of their runs."""
+    runs = [piece for piece in compiler.trained if piece.memory()]
+    one = None if runs else training_piece(compiler)
+    return runs if one is None else [one]
+
+
+def step_pieces(compiler: Any) -> list[Any]:
+    """The same, each once."""
+    return list(dict.fromkeys(step_runs(compiler)))
+
+
+# ---- symbols ---------------------------------------------------------------------------------
+
+
+def symbol_names(facts: dict[str, Any]) -> dict[str, str]:
+    """Names for the symbols of a captured piece, given the facts of its memory.
+
+    `batch` is the size that dim 0 of most arguments has, `seq_len` that of dim 1 of the first
+    integer argument; symbols that the first batch gave one value there share the name. Any other
+    one is `{argument}_dim{i}` after the first argument that has it, `inputs_x_dim1` for `inputs['x']`.
+    """
+    sizes: dict[str, int] = facts["sizes"]
+    places: dict[str, tuple[str, int, bool]] = {}
+    leading: Counter[int] = Counter()
+    for value in facts["inputs"]:
+        for dim, text in enumerate(value["dims"]):
+            if text not in sizes:
+                continue
+            places.setdefault(text, (value["name"], dim, value["integer"]))
+            if dim == 0:
+                leading[sizes[text]] += 1
+    batch = leading.most_common(1)[0][0] if leading else None
+    lengths = [sizes[s] for s, (_, dim, integer) in places.items() if dim == 1 and integer]
+    names = {}
+    for symbol, (argument, dim, integer) in places.items():
+        if dim == 0 and sizes[symbol] == batch:
+            names[symbol] = "batch"
+        elif dim == 1 and integer and sizes[symbol] == lengths[0]:
+            names[symbol] = "seq_len"
+        else:
+            names[symbol] = re.sub(r"\W+", "_", argument).strip("_") + f"_dim{dim}"
+    return names
+
+
+def renamed(text: str, names: dict[str, str]) -> str:
+    """An expression over sizes with readable symbols."""
+    return re.sub(r"[A-Za-z_]\w*", lambda match: names.get(match[0], match[0]), text)
+
+
+def symbolic_text(text: str, names: dict[str, str]) -> str:
+    """An expression over sizes with readable symbols and a float factor in front."""
+    shown = renamed(text, names)
+    if "//" in shown or "%" in shown or "(" in shown:
+        return f"1.0*({shown})"
+    symbols = {name: sympy.Symbol(name) for name in re.findall(r"[A-Za-z_]\w*", shown)}
+    expression = sympy.factor(sympy.sympify(shown, locals=symbols))
+    factor, rest = expression.as_coeff_Mul()
+    if rest == 1:
+        return f"{float(factor)}"
+    return f"{float(factor)}*" + (f"({rest})" if rest.is_Add else str(rest))
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+
+def _row_config(row: dict[str, Any], request: MemoryRequest) -> str:
+    count = -1
+    for element in request.config:
+        if element.cluster_id == row["cluster_id"] and element.strategy == row["strategy"]:
+            count = element.count
+    return f"{row['cluster_id']}:{row['strategy']}:{count}"
+
+
+def _change(after: float, before: float) -> str:
+    return f"{(after / before - 1) * 100:+.1f}%" if before else "n/a"
+
+
+def plan_rows(
+    piece: Any, request: MemoryRequest, limit: int | None = None, *, last: bool = False
+) -> list[dict[str, Any]]:
+    """The rows of the plan table, largest saving first, as plain values.
+
+    Each predicts the peak and the step time of applying it alone: for the first batch, or with
+    `last` for that of the last forward.
+    """
+    facts = piece.memory(last)
+    names = symbol_names(facts)
+    rows = []
+    for number, row in enumerate(facts["rows"][:limit], start=1):
+        alone = piece.row_figures(number - 1, last)
+        rows.append(
+            {
+                "number": number,
+                "config": _row_config(row, request),
+                "on": row["applied"] > 0,
+                "applied": row["applied"],
+                "frequency": row["frequency"],
+                "saving_bytes": row["saving_bytes"],
+                "saving_symbolic": symbolic_text(row["saving"], names),
+                "peak_change_bytes": alone["peak_bytes"] - facts["before"]["peak_bytes"],
+                "peak_change": _change(alone["peak_bytes"], facts["before"]["peak_bytes"]),
+                "time_change": _change(alone["time_us"], facts["before"]["time_us"]),
+                "reason": row["reason"],
+                "modules": row["modules"],
+            }
+        )
+    return rows
+
+
+def step_rows(
+    pieces: Sequence[Any], request: MemoryRequest, *, last: bool = False
+) -> list[dict[str, Any]]:
+    """`plan_rows` of all pieces of a step, numbered through."""
+    rows = [
+        {**row, "piece": n}
+        for n, piece in enumerate(pieces, start=1)
+        for row in plan_rows(piece, request, last=last)
+    ]
+    return [{**row, "number": number} for number, row in enumerate(rows, start=1)]
+
+
+def step_table(
+    pieces: Sequence[Any], request: MemoryRequest, limit: int | None = None
+) -> list[str]:
+    """`table_lines` of all pieces of a step; what is peak and time there is the piece's."""
+    if len(pieces) == 1:
+        return table_lines(pieces[0], request, limit)
+    facts = [piece.memory() for piece in pieces]
+    known = {_row_id(row) for one in facts for row in one["rows"]}
+    known |= {f"{row['cluster_id']}:0" for one in facts for row in one["rows"]}
+    order = sorted(range(len(facts)), key=lambda k: -facts[k]["before"]["saved_bytes"])
+    shown = order if limit is None else order[:PIECES_BY_DEFAULT]
+    lines: list[str] = []
+    first, said = 1, known
+    for n, (piece, one) in enumerate(zip(pieces, facts, strict=True), start=1):
+        if n - 1 not in shown:
+            first += len(one["rows"])
+            continue
+        lines.append(
+            f"Piece {n} of {len(pieces)}, which graph breaks part; peak and step time are the piece's"
+        )
+        lines += table_lines(piece, request, limit, first, said)
+        first += len(one["rows"])
+        said = known | {_row_id(element) for element in map(vars, request.config)}
+    if len(shown) < len(pieces):
+        lines.append(f"({len(pieces) - len(shown)} more pieces at log level INFO)")
+    return lines
+
+
+def _row_id(row: dict[str, Any]) -> str:
+    return f"{row['cluster_id']}:{row['strategy']}"
+
+
+def table_lines(
+    piece: Any,
+    request: MemoryRequest,
+    limit: int | None = None,
+    first: int = 1,
+    known: Collection[str] = (),
+) -> list[str]:
+    """The memory optimizer's part of the start-up text: state, table of plans, notes.
+
+    Rows are numbered from `first` on. Of the ids in `known` it is not said that the piece has none.
+    """
+    facts = piece.memory()
+    rows = plan_rows(piece, request, limit)
+    cells = [
+        (
+            row["config"],
+            f"{row['frequency']}",
+            f"{row['saving_bytes']:,}",
+            row["saving_symbolic"],
+            row["peak_change"],
+            row["time_change"],
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in [_COLUMNS, *cells]) + 2 for i in range(len(_COLUMNS))]
+    lines = [f"Memory Optimizer     :  {_state(facts, request)}"]
+    if rows:
+        header = "".join(text.ljust(width) for text, width in zip(_COLUMNS, widths, strict=True))
+        lines.append(" " * 32 + header.rstrip())
+    for number, (row, line) in enumerate(zip(rows, cells, strict=True), start=first):
+        text = "".join(part.ljust(width) for part, width in zip(line, widths, strict=True))
+        state = "ON " if row["on"] else "OFF"
+        reason = row["reason"].partition(":")[0]
+        why = f"  [{reason}]" if request.asked and not row["on"] and reason else ""
+        lines.append(f" - Plan {number:<12} :  {state}  :  {text.rstrip()}{why}")
+    if limit is not None and len(facts["rows"]) > limit:
+        lines.append(f"   ({len(facts['rows']) - limit} more rows at log level INFO)")
+    return lines + _notes(facts, request, known)
+
+
+def _state(facts: dict[str, Any], request: MemoryRequest) -> str:
+    if not request.asked:
+        return f"OFF  :  Enable with env {LEVEL}=1/2, {CONFIG}=<config.json> or {BUDGET}=<bytes>"
+    parts = []
+    if request.budget is not None:
+        parts.append(f"Memory Budget: [{request.budget.text}]")
+    else:
+        parts.append(f"Memory Optimization Level: [{LEVEL_NAMES[request.level]}]")
+    if request.config_source:
+        parts.append(f"Optimization Config: [{request.config_source}]")
+    before, after = facts["before"], facts["after"]
+    layers = " + ".join(str(group["count"]) for group in facts["layers"]) or "none found"
+    parts.append(_bytes_change("peak", before["peak_bytes"], after["peak_bytes"]))
+    if before["peak_bytes"] == after["peak_bytes"] and facts["recomputed_values"]:
+        # Gradients that are made hide what is saved; a step that adds to old ones shows it.
+        was, now = before["accumulating_peak_bytes"], after["accumulating_peak_bytes"]
+        parts.append(_bytes_change("adding to gradients", was, now))
+    parts.append(
+        f"step time {_change(after['time_us'], before['time_us'])} (estimate), layers: {layers}"
+    )
+    state = "ON " if facts["recomputed_values"] else "OFF"
+    return f"{state}  :  " + ", ".join(parts)
+
+
+def _bytes_change(name: str, before: int, after: int) -> str:
+    return f"{name} {before:,} -> {after:,} bytes ({_change(after, before)})"
+
+
+def _notes(facts: dict[str, Any], request: MemoryRequest, known: Collection[str]) -> list[str]:
+    names = symbol_names(facts)
+    notes = []
+    if not request.asked:
+        notes.append(f"Use {LEVEL}=1 or 2 to recompute by layer, or select plans with {CONFIG}.")
+    named = {names.get(symbol, symbol): value for symbol, value in facts["sizes"].items()}
+    values = ", ".join(f"{name}={value}" for name, value in sorted(named.items()))
+    if values:
+        notes.append(f"Memory saving is calculated based on the 1st batch: {values}")
+    for scores in facts["returned_scores"]:
+        where = ", ".join(filter(None, (scores["module"], scores["source"])))
+        notes.append(
+            f"The scores of the loss ({where}) are returned: {scores['bytes']:,} bytes, and as many "
+            'for their gradient. Training that reads the loss alone needs neither: outputs=["loss"].'
+        )
+    missing = tuple(f"[{CONFIG}] '{id}' matches no plan" for id in known)
+    notes += [warning for warning in facts["warnings"] if not warning.startswith(missing)]
+    return [f"Note {n}: [Memory Optimizer] {note}" for n, note in enumerate(notes, start=1)]

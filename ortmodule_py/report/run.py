@@ -1,0 +1,180 @@
+"""What was compiled and what it cost: the report as a dict and the banner."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortmodule_py.compile.budget import PiecePlan, gradients_in_turn, peak_of
+
+if TYPE_CHECKING:
+    from ortmodule_py.compile.compiler import Compiler
+    from ortmodule_py.module import ORTModule
+
+
+@dataclass
+class RunReport:
+    """One module's captures, plans and bytes."""
+
+    compiled: bool
+    """Every piece ran in the engine, or the last forward was one that is the whole module."""
+    captures: int
+    plans: int
+    graph_breaks: list[str]
+    """Each once, however often its code was captured."""
+    eager_pieces: list[str]
+    nodes_total: int
+    nodes_aten_fallback: int
+    planned_peak_bytes: int
+    """Engine bytes of the last forward and its backward, as planned. Over several pieces, each stands on
+    what earlier ones keep and on the gradients of later ones."""
+    measured_peak_bytes: int
+    """The same from what each piece was seen to take; 0 before the first backward."""
+    prediction_exact: bool
+    """False if a node of torch's dispatcher may allocate more than the plan knows."""
+    saved_bytes: int
+    """Bytes that all pieces keep between forward and backward of the last forward."""
+    pieces_run: int
+    """How many runs of compiled pieces the last forward had."""
+    traced_gradients: list[str]
+    """Operators without a rule of their own, whose gradient was traced."""
+    stages_ms: dict[str, float]
+    devices: list[str]
+    """Where the pieces run."""
+    device_peak_bytes: int
+    """On GPUs the most that torch's allocator has given out at once since its counter was reset,
+    parameters and all, summed over the GPUs; 0 on the CPU."""
+    cuda_graphs: dict[str, Any]
+    """With ORTMODULE_CUDA_GRAPH=1: plans `recorded` as graphs, runs that `replayed` one, runs that were
+    `in_flight` beside another one and ran step by step, and why plans were `refused`. Else empty."""
+    nondeterministic_kernels: list[str]
+    """Kernels of the last plans, or operators of torch's, whose results may differ from run to run."""
+
+    @classmethod
+    def of(cls, compiler: Compiler) -> RunReport:
+        """Sum over all pieces of a module."""
+        facts = [piece.compiled.facts() for piece in compiler.pieces]
+        runs = list(compiler.ran or ())
+        last = [piece.facts() for piece in runs]
+        if not last and facts:
+            last = runs = [max(facts, key=lambda f: f["last_run"])]
+        turns = list(map(id, runs))
+        planned = [f["planned_peak_bytes"] or f.get("plan_peak_bytes", 0) for f in last]
+        measured = [f["measured_peak_bytes"] for f in last]
+        stages: dict[str, float] = {}
+        for piece, fact in zip(compiler.pieces, facts, strict=True):
+            for stage, seconds in piece.seconds.items():
+                if stage != "compile":
+                    stages[stage] = stages.get(stage, 0.0) + seconds * 1e3
+            for stage, milliseconds in fact["stages_ms"].items():
+                stages[stage] = stages.get(stage, 0.0) + milliseconds
+        devices = sorted({fact["device"] for fact in facts})
+        ran = [fact for fact in facts if fact["forwards"]]
+        return cls(
+            compiled=bool(ran) and (compiler.ran_whole or not compiler.eager_pieces),
+            captures=len(facts) + len(compiler.eager_pieces),
+            plans=sum(fact["plans"] for fact in facts),
+            graph_breaks=list(dict.fromkeys(compiler.graph_breaks)),
+            eager_pieces=list(map(str, compiler.eager_pieces)),
+            nodes_total=sum(fact["nodes"] for fact in facts),
+            nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
+            planned_peak_bytes=_step_peak(planned, last, turns),
+            measured_peak_bytes=_step_peak(measured, last, turns) if all(measured) else 0,
+            prediction_exact=all(fact.get("exact", True) for fact in facts),
+            saved_bytes=sum(fact.get("saved_bytes", 0) for fact in last),
+            pieces_run=len(last),
+            traced_gradients=sorted({op for p in compiler.pieces for op in p.traced_gradients}),
+            stages_ms=stages,
+            devices=devices,
+            device_peak_bytes=sum(map(_device_peak_bytes, devices)),
+            cuda_graphs=_graphs(facts),
+            nondeterministic_kernels=sorted(
+                {name for fact in facts for name in fact.get("nondeterministic_kernels", ())}
+            ),
+        )
+
+
+def _step_peak(peaks: list[int], facts: list[dict[str, Any]], runs: list[int]) -> int:
+    plans = [
+        PiecePlan(peak, f.get("saved_bytes", 0) + output, 0.0, output)
+        for peak, f in zip(peaks, facts, strict=True)
+        for output in (f.get("output_bytes", 0),)
+    ]
+    gradients = [f.get("gradient_bytes", 0) for f in facts]
+    return peak_of(plans, gradients_in_turn(runs, gradients))
+
+
+def _graphs(facts: list[dict[str, Any]]) -> dict[str, Any]:
+    asked = [fact for fact in facts if "graphs_recorded" in fact]
+    if not asked:
+        return {}
+    counts: dict[str, Any] = {
+        name: sum(fact[f"graphs_{name}"] for fact in asked)
+        for name in ("recorded", "replayed", "in_flight")
+    }
+    return counts | {"refused": sorted({why for f in asked for why in f["graphs_refused"]})}
+
+
+def _device_peak_bytes(device: str) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0
+
+
+def last_run_report(model: Any) -> dict[str, Any]:
+    """What the engine did for `model` (an ORTModule) so far, as a dict of plain values.
+
+    Raises:
+        TypeError: `model` is not an ORTModule.
+    """
+    return asdict(as_ortmodule(model, "last_run_report")._report())
+
+
+def as_ortmodule(model: Any, where: str) -> ORTModule:
+    """`model`, which `where` was given; a TypeError if it is not an ORTModule."""
+    from ortmodule_py.module import ORTModule
+
+    if isinstance(model, ORTModule):
+        return model
+    remedy = "wrap it first"
+    if isinstance(getattr(model, "module", None), ORTModule):
+        remedy = "pass its .module, which is one"
+    raise TypeError(
+        f"[{where}] model must be an ORTModule, but found {type(model).__name__}; {remedy}"
+    )
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"
+
+
+def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
+    """At most 10 lines about a module that was just captured."""
+    from ortmodule_py import __version__
+
+    report = RunReport.of(compiler)
+    pieces = f"{len(compiler.pieces)} piece{'s' if len(compiler.pieces) != 1 else ''}"
+    if compiler.eager_pieces:
+        pieces += f" compiled, {len(compiler.eager_pieces)} in eager PyTorch"
+    share = report.nodes_aten_fallback
+    times = report.stages_ms
+    capture = sum(times.get(stage, 0.0) for stage in ("inputs", "trace", "emit", "vjp")) / 1e3
+    build = sum(
+        times.get(stage, 0.0)
+        for stage in ("optimize_forward", "gradient", "optimize_joint", "lower")
+    )
+    lines = [
+        f"***** ortmodule_py {__version__} runs your model [{mode} mode] *****",
+        f"Graph            : {pieces}, {report.nodes_total} nodes, {share} through torch's dispatcher",
+    ]
+    if report.graph_breaks:
+        lines.append(f"Graph breaks     : {len(report.graph_breaks)}, see last_run_report(model)")
+    exact = "" if report.prediction_exact else " (at least)"
+    lines += [
+        f"Planned peak     : {_mib(report.planned_peak_bytes)}{exact}, "
+        f"of it kept for backward {_mib(report.saved_bytes)}",
+        f"First step takes {seconds:.2f}s where export takes {capture:.2f}s, "
+        f"graph building takes {build / 1e3:.2f}s, planning takes {times.get('plan', 0.0) / 1e3:.2f}s",
+        f"Versions: ortmodule_py - {__version__}, torch - {torch.__version__}",
+    ]
+    return lines

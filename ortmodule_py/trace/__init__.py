@@ -1,0 +1,1 @@
+"""From TorchDynamo's graph to one functional ATen graph."""

@@ -1,0 +1,1 @@
+"""ATen operators that are traced as other operators than torch's own decompositions."""

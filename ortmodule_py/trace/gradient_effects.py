@@ -1,0 +1,169 @@
+"""What acts on gradients in Dynamo's graph, but leaves no trace in a functional graph.
+
+A piece is traced with gradients off, on tensors that have none. Grad modes are followed; what else
+torch has for this is refused by its name; a function that stands in the graph whole is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from ortmodule_py.lower.builder import CannotLower
+
+Origin = tuple[str, str]
+
+_set_grad_enabled = torch._C._set_grad_enabled
+_enter_inference_mode = torch.autograd.grad_mode._enter_inference_mode
+_exit_inference_mode = torch.autograd.grad_mode._exit_inference_mode
+GRAD_MODES = (_set_grad_enabled, _enter_inference_mode, _exit_inference_mode)
+"""What a graph turns gradients on and off with."""
+
+
+class GradMode:
+    """Whether gradients are on where a graph has come to."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self._inference = False
+
+    def change(self, target: Any, argument: Any) -> Any:
+        """What a call of one of `GRAD_MODES` gives; of an inference mode, what holds again behind it."""
+        before = self.enabled, self._inference
+        if target is _enter_inference_mode:
+            self.enabled, self._inference = not argument, bool(argument)
+            return before
+        if target is _exit_inference_mode:
+            self.enabled, self._inference = argument
+        else:
+            self.enabled = bool(argument) and not self._inference
+        return None
+
+
+def turns_gradients_on(gm: fx.GraphModule) -> bool:
+    """Whether there are gradients in some part of the graph, whatever holds around it."""
+    return any(
+        (node.target is _set_grad_enabled and node.args[0])
+        or (node.target is _enter_inference_mode and not node.args[0])
+        for node in gm.graph.nodes
+    )
+
+
+def has_tangents(gm: fx.GraphModule) -> bool:
+    """Whether there are gradients of forward mode, which a composite operator that stays whole drops."""
+    graphs = (graph for graph in gm.modules() if isinstance(graph, fx.GraphModule))
+    targets = (node.target for graph in graphs for node in graph.graph.nodes)
+    return any(getattr(target, "__name__", "").endswith("make_dual") for target in targets)
+
+
+def refuse(target: Any, with_gradients: bool, origin: Origin) -> None:
+    """Raises:
+    CannotLower: a call of this function or method changes gradients in a way that is not traced.
+    """
+    if target is torch._C._functorch._grad_increment_nesting:
+        raise CannotLower("torch.func.grad, vjp, jacrev or hessian inside of forward", origin)
+    if with_gradients and target in ("detach_", Tensor.detach_, torch.detach_):
+        text = "detach_() ends a gradient in place, where only detach() can be traced"
+        raise CannotLower(text, origin)
+
+
+def stands_whole(target: Any) -> bool:
+    """Whether Dynamo did not look into this function, as `torch.compiler.allow_in_graph` asks for."""
+    module = getattr(target, "__module__", None)
+    if module is None or isinstance(target, (OpOverload, OpOverloadPacket)):
+        return False  # functions and methods of torch in C++
+    if module.startswith("torch._dynamo."):
+        # Its wrapping of such a function is made within one of its own.
+        return "<locals>" in getattr(target, "__qualname__", "")
+    return module.partition(".")[0] not in ("torch", "_operator", "builtins", "math")
+
+
+@contextlib.contextmanager
+def watched(whole: Any, origin: Origin) -> Iterator[None]:
+    """For a call of `whole`: refused where it acts on gradients, or asks for them.
+
+    Raises:
+        CannotLower: it does, or nobody can tell.
+    """
+    if isinstance(whole, types.BuiltinFunctionType):
+        raise _of_whole(f"what only C++ sees, {whole.__name__}", origin)
+    function, thread = torch.autograd.Function, threading.get_ident()
+    apply, is_grad_enabled = function.__dict__["apply"], torch.is_grad_enabled
+
+    def watched_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            raise _of_whole(f"an autograd.Function, {cls.__name__}", origin)
+        return apply.__get__(None, cls)(*args, **kwargs)
+
+    def watched_is_grad_enabled() -> bool:
+        of_torch = sys._getframe(1).f_code.co_filename.startswith(_TORCH)
+        if threading.get_ident() == thread and not of_torch:
+            raise _of_whole("torch.is_grad_enabled", origin)
+        return is_grad_enabled()
+
+    # Neither is a call that a mode sees.
+    function.apply = classmethod(watched_apply)
+    torch.is_grad_enabled = watched_is_grad_enabled
+    try:
+        with _Watch(origin):
+            yield
+    finally:
+        function.apply = apply
+        torch.is_grad_enabled = is_grad_enabled
+
+
+_TORCH = torch.__path__[0]
+
+
+def _of_whole(what: str, origin: Origin) -> CannotLower:
+    return CannotLower(
+        f"a function that the graph holds whole (allow_in_graph) calls {what}", origin
+    )
+
+
+class _Watch(TorchFunctionMode):
+    """Sees each call of torch's functions, also those that no tensor takes part in."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__()
+        self.origin = origin
+
+    def __torch_function__(
+        self, func: Any, classes: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if torch.is_inference_mode_enabled():
+            raise _of_whole("torch.inference_mode", self.origin)
+        if func in _ON_GRADIENTS:
+            raise _of_whole(resolve_name(func) or getattr(func, "__name__", str(func)), self.origin)
+        return func(*args, **(kwargs or {}))
+
+
+def _properties(*names: str) -> list[Callable[..., Any]]:
+    of_tensors = (getattr(Tensor, name) for name in names)
+    accessors = (getattr(p, a, None) for p in of_tensors for a in ("__get__", "__set__"))
+    return [accessor for accessor in accessors if accessor is not None]
+
+
+_ON_GRADIENTS = {
+    _set_grad_enabled,
+    torch.detach_,
+    torch.autograd.grad,
+    torch.autograd.backward,
+    Tensor.backward,
+    Tensor.detach_,
+    Tensor.register_hook,
+    Tensor.requires_grad_,
+    Tensor.retain_grad,
+    Tensor.set_,
+    Tensor.data.__set__,
+    *_properties("requires_grad", "grad", "grad_fn", "is_leaf"),
+}

@@ -1,0 +1,583 @@
+"""From TorchDynamo's graph to one functional ATen graph, written into the C++ graph builder.
+
+`lower` takes the torch-level graph that Dynamo hands to a backend, runs it once on fake tensors
+and writes what it saw.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ortmodule_py.base.thread_state import restored_on_failure, without_saved_tensors_hooks
+from ortmodule_py.lower.builder import CannotLower, GraphBuilder
+from ortmodule_py.lower.emitter import Emitter
+from ortmodule_py.lower.inputs import drawn_inputs, input_facts, is_fixed
+from ortmodule_py.lower.number_writer import changes
+from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
+from ortmodule_py.lower.sizes.rounded import fix_rounded_sizes
+from ortmodule_py.trace import gradient_effects, record
+from ortmodule_py.trace.decompositions import float_arguments
+from ortmodule_py.trace.gradient_effects import GradMode, has_tangents
+from ortmodule_py.trace.joint_trace import GradientBody, TracedFunction
+from ortmodule_py.trace.strides.doubtful import (
+    is_doubtful,
+    is_pooled_by_rows,
+    is_range_of_floats,
+    is_restrided_dropout,
+    leaves_strides_open,
+)
+from ortmodule_py.trace.strides.eager import is_expanded
+
+__all__ = ["CannotLower", "LoweredPiece", "lower"]
+
+Origin = tuple[str, str]
+_CPU = torch.device("cpu")
+
+
+@dataclass
+class LoweredPiece:
+    """What the caller must know about a lowered piece besides what the builder was told."""
+
+    grad_enabled: bool
+    """Whether anything in the piece runs with gradients on; otherwise it is an inference piece."""
+    calls: int
+    mutated_inputs: list[int]
+    """Flat inputs written back after forward. At run time none of them may share memory with another input."""
+    fixed_inputs: list[bool]
+    """Which flat inputs are tensors whose sizes and strides never change."""
+    view_outputs: list[tuple[int, int]]
+    """(output, input): this output shares storage with this input, without being it."""
+    drawn_inputs: dict[int, torch.dtype]
+    """Flat inputs that are random numbers of Python, and the type that the piece takes them in."""
+    checkpoints: int
+    """Regions of torch.utils.checkpoint."""
+    traced_gradients: list[str]
+    """Operators whose gradient was traced because the builder has no rule for them."""
+    fixed_numbers: list[tuple[str, Origin]]
+    """Operators that take the value of now of a number that may change with each call, and where they are."""
+    checks: list[Callable[[Tensor], object]]
+    """What looks at each additional output, behind the piece's own, and raises eager's error."""
+    reads: list[int]
+    """Flat inputs whose integers the piece takes behind all of them."""
+    fixed_sizes: list[tuple[Origin, str, int]]
+    """Lines that make a size a constant, its symbol and its value."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@restored_on_failure()
+@without_saved_tensors_hooks()
+def lower(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    builder: GraphBuilder,
+    device: torch.device = _CPU,
+    eager_draws: bool = False,
+) -> LoweredPiece:
+    """Write `gm`, whose tensors are on `device`, into `builder`.
+
+    With `eager_draws` random numbers must be those of eager PyTorch.
+
+    Raises:
+        CannotLower: something cannot be said faithfully; with the source line.
+    """
+    clock = _Clock()
+    fixed_sizes = fix_rounded_sizes(gm)
+    fake_mode, inputs = record.fake_inputs(example_inputs)
+    clock.lap("inputs")
+    trace = _PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
+    whole = [] if has_tangents(gm) else record.preserved_composites(builder.has_rule)
+    symbols = BoundSymbols(builder, inputs)
+    graph = trace.run(inputs, whole)
+    clock.lap("trace")
+
+    def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
+        try:
+            patterns = [record.fake_like(arg, fake_mode) for arg in args]
+            # Its casts are in the graph already, and eager runs backward outside of autocast.
+            with torch.autocast(device.type, enabled=False):
+                return TracedFunction(record.record(function, patterns, fake_mode).graph)
+        except CannotLower:
+            raise
+        except Exception as error:  # an operator whose gradient torch itself cannot trace
+            text = f"its gradient cannot be traced, {type(error).__name__}: {error}"
+            raise CannotLower(text) from error
+
+    emitter = Emitter(
+        builder, symbols, graph, trace.bodies, trace_function, trace.grad_enabled, device
+    )
+    emitter.inputs(input_facts(gm, example_inputs, inputs))
+    symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
+    emitter.calls()
+    eager = _eager_outputs(gm, inputs, fake_mode, eager_draws)
+    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
+    clock.lap("emit")
+    clock.seconds["emit"] -= emitter.vjp_seconds
+    clock.seconds["gradients"] = emitter.vjp_seconds
+    return LoweredPiece(
+        trace.grad_enabled,
+        emitter.call_count,
+        list(trace.mutated),
+        list(map(is_fixed, inputs)),
+        trace.view_outputs,
+        drawn_inputs(gm, inputs),
+        trace.checkpoints,
+        emitter.traced_gradients,
+        trace.fixed_numbers + emitter.writer.fixed_numbers,
+        [check for _, check in emitter.checks],
+        symbols.reads,
+        [(_origin(node), symbol, value) for node, symbol, value in fixed_sizes],
+        clock.seconds,
+    )
+
+
+class _Clock:
+    """Wall seconds per stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = now - self._last
+        self._last = now
+
+
+# ---- outputs -------------------------------------------------------------------------------------
+
+
+def _eager_outputs(
+    gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any, eager_draws: bool
+) -> list[Any]:
+    """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
+
+    def replay() -> list[Any]:
+        trace = _PieceTrace(gm, fake_mode, False, eager_draws)
+        trace.grad_enabled = False
+        return list(record.replayed(_Replay(gm, trace).run, inputs, fake_mode))
+
+    checks = (is_restrided_dropout, is_doubtful, is_range_of_floats)
+    if any(check(node) for node in gm.graph.nodes for check in checks):
+        return replay()
+    (output,) = (node for node in gm.graph.nodes if node.op == "output")
+    known = [
+        value.meta.get("example_value") if isinstance(value, fx.Node) else None
+        for value in output.args[0]
+    ]
+    if leaves_strides_open(gm, known):
+        # Failing costs no more than strides that differ where no element lies.
+        return replay()
+    return known
+
+
+# ---- the trace ----------------------------------------------------------------------------------
+
+
+class _PieceTrace:
+    """Runs Dynamo's graph once on functional fake tensors and keeps what the ATen graph alone does not say."""
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        fake_mode: Any,
+        tensor_grad_mode: bool,
+        eager_draws: bool,
+    ) -> None:
+        self.gm = gm
+        self.eager_draws = eager_draws
+        self.fake_mode = fake_mode
+        self.initial_grad_mode = tensor_grad_mode
+        self.grad_enabled = tensor_grad_mode or gradient_effects.turns_gradients_on(gm)
+        self.bodies: list[GradientBody] = []
+        self.checkpoints = 0
+        self.fixed_numbers: list[tuple[str, Origin]] = []
+        self.mutated: dict[int, Origin] = {}
+        """Inputs that are changed, and where."""
+        self.changes: dict[int, Origin] = {}
+        """Where storages were changed last."""
+        self.reshapes: dict[int, Origin] = {}
+        """Where tensors, by identity, got other sizes, strides or storage."""
+        self.output_count = 0
+        self.identical_outputs: list[tuple[int, int]] = []
+        self.view_outputs: list[tuple[int, int]] = []
+
+    def run(self, inputs: Sequence[Any], preserved: Sequence[Any]) -> fx.Graph:
+        """The functional graph; its outputs are the piece's outputs, then the new values of the mutated inputs."""
+        interpreter = _PieceInterpreter(self.gm, self)
+
+        def function(*args: Any) -> list[Any]:
+            interpreter.start()
+            outputs = list(interpreter.run(*args))
+            self._note_results(inputs, args, outputs)
+            return outputs + [args[i] for i in self.mutated]
+
+        try:
+            return record.record(function, inputs, self.fake_mode, preserved, keep_draws=True).graph
+        except CannotLower:
+            raise
+        except Exception as error:  # whatever torch raises here, eager still runs the piece
+            raise CannotLower(f"{type(error).__name__}: {error}", interpreter.origin) from error
+
+    def _note_results(
+        self, inputs: Sequence[Any], args: Sequence[Any], outputs: Sequence[Any]
+    ) -> None:
+        """What happened to the inputs, and which outputs are made of them."""
+        self.output_count = len(outputs)
+        for i, (given, arg) in enumerate(zip(inputs, args, strict=True)):
+            if not record.is_traced(arg):
+                continue
+            if record.is_reshaped(arg):
+                raise CannotLower(
+                    "the sizes, strides or storage of an input are changed in place",
+                    self.reshapes.get(id(arg), ("", "")),
+                )
+            if record.is_changed(arg):
+                where = self.changes.get(record.storage_key(arg), ("", ""))
+                if given.requires_grad and self.grad_enabled:
+                    raise CannotLower(
+                        "an input that requires a gradient is changed in place", where
+                    )
+                self.mutated[i] = where
+        sources = {
+            record.storage_key(arg): i for i, arg in enumerate(args) if record.is_traced(arg)
+        }
+        for j, out in enumerate(outputs):
+            source = sources.get(record.storage_key(out)) if record.is_traced(out) else None
+            if source is not None:
+                pairs = self.identical_outputs if out is args[source] else self.view_outputs
+                pairs.append((j, source))
+
+
+def _of_integers(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of `arange(n, -n, -1.0)` as integers, so that its length is a size, and its dtype."""
+    bounds = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
+    if "out" in kwargs or not any(isinstance(bound, float) for bound in bounds):
+        return args, kwargs
+    fractional = (isinstance(b, float) and not b.is_integer() for b in bounds)
+    if any(fractional) or any(isinstance(bound, torch.SymFloat) for bound in bounds):
+        return args, kwargs
+
+    def whole(value: Any) -> Any:
+        return int(value) if isinstance(value, float) else value
+
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    named = {name: whole(value) for name, value in kwargs.items()}
+    return tuple(map(whole, args)), named | {"dtype": dtype}
+
+
+class _PieceInterpreter(fx.Interpreter):
+    """Runs torch-level nodes; says with `detach` what grad mode says in eager, and opens higher-order operators."""
+
+    def __init__(
+        self, gm: fx.GraphModule, trace: _PieceTrace, tag: str = "", follow_grad_mode: bool = True
+    ) -> None:
+        super().__init__(gm, garbage_collect_values=True)
+        self.trace = trace
+        self.tag = tag
+        self.follow_grad_mode = follow_grad_mode and trace.grad_enabled
+        self.of_function = False
+        """Whether this is the forward of an autograd.Function, where no gradient passes by its backward."""
+        self.grad_mode = GradMode(trace.initial_grad_mode)
+        self.origin: Origin = ("", "")
+        self._detached: dict[fx.Node, Tensor] = {}
+        self._node: fx.Node | None = None
+        self._last_recorded: fx.Node | None = None
+        self._grad_storages: set[int] | None = None
+
+    def start(self) -> None:
+        """Begin a new run."""
+        self.grad_mode = GradMode(self.trace.initial_grad_mode)
+        self._detached.clear()
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.origin = _origin(n) if n.op.startswith("call") else self.origin
+        self._node = n
+        if n.op.startswith("call"):
+            gradient_effects.refuse(n.target, self.follow_grad_mode, self.origin)
+        before = self._change_counters(n)
+        numbers = [self.env[node] for node in n.all_input_nodes if changes(self.env[node])]
+        result = super().run_node(n)
+        if not all(map(changes, numbers)):
+            name = getattr(n.target, "__name__", n.target)
+            self.trace.fixed_numbers.append((str(name), self.origin))
+        self._check_changes(before)
+        self._label_recorded()
+        return result
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        off = self.of_function or (self.follow_grad_mode and not self.grad_mode.enabled)
+        if not off or not n.op.startswith("call"):
+            return super().fetch_args_kwargs_from_env(n)
+        fetched: tuple[Any, ...] = fx.map_arg(n.args, self._fetch_without_gradient)
+        fetched_kwargs: dict[str, Any] = fx.map_arg(n.kwargs, self._fetch_without_gradient)
+        return fetched, fetched_kwargs
+
+    def _fetch_without_gradient(self, node: fx.Node) -> Any:
+        """A value as a region without gradients sees it: whatever is computed from it has no path back."""
+        value = self.env[node]
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        example = node.meta.get("example_value")
+        if isinstance(example, Tensor) and not example.requires_grad:
+            return value
+        if node not in self._detached:
+            self._detached[node] = value.detach()
+        return self._detached[node]
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in gradient_effects.GRAD_MODES:
+            self._detached.clear()
+            return self.grad_mode.change(target, *args)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return self._higher_order(target, args, kwargs)
+        if target is torch.arange:
+            args, kwargs = _of_integers(args, kwargs)
+        if self.follow_grad_mode and gradient_effects.stands_whole(target):
+            with gradient_effects.watched(target, self.origin):
+                return super().call_function(target, args, kwargs)
+        result = super().call_function(self._rewritten(target, args, kwargs), args, kwargs)
+        by_rows = self._node is not None and is_pooled_by_rows(self._node, result)
+        return result.contiguous() if by_rows else result
+
+    def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        rewritten = self._rewritten(target, args, kwargs)
+        if rewritten is not target:
+            return rewritten(*args, **kwargs)
+        if target == "item":
+            with record.reading_numbers(self.trace.fake_mode):
+                return super().call_method(target, args, kwargs)
+        return super().call_method(target, args, kwargs)
+
+    def _rewritten(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function itself, or what stands for it where its float arguments change."""
+        eager_draws = self.trace.eager_draws
+        return float_arguments.rewrite_for(target, args, kwargs, eager_draws) or target
+
+    def _higher_order(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = target.name()
+        if name == "tag_activation_checkpoint":
+            self.trace.checkpoints += 1
+            nested = self._nested(args[0], self.tag or "checkpoint", self.follow_grad_mode)
+            return nested.run(*args[1:])
+        if name == "autograd_function_apply":
+            return self._autograd_function(args, kwargs)
+        if name == "register_hook":
+            return self._tensor_hook(*args)
+        raise CannotLower(f"higher-order operator {name}", self.origin)
+
+    def _nested(self, body: fx.GraphModule, tag: str, follow_grad_mode: bool) -> _PieceInterpreter:
+        nested = type(self)(body, self.trace, tag, follow_grad_mode)
+        nested.grad_mode = copy.copy(self.grad_mode)
+        nested.of_function = self.of_function
+        nested.origin = self.origin
+        return nested
+
+    def _autograd_function(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The user's forward is inlined; a marker operator hands its outputs over to the user's own backward."""
+        forward, backward, *operands = args
+        if kwargs.get("dirty_idx"):
+            raise CannotLower(_CHANGES_INPUTS, self.origin)
+        body = self._nested(forward, self.tag, False)
+        body.of_function = self.trace.grad_enabled
+        outs, saved = body.run(*operands)
+        single = not isinstance(outs, (tuple, list))
+        outs = [outs] if single else list(outs)
+        apart = set(kwargs.get("non_differentiable_idx", ()))
+        differentiable = [
+            i
+            for i, out in enumerate(outs)
+            if i not in apart and isinstance(out, Tensor) and out.is_floating_point()
+        ]
+        inputs = [(i, operand) for i, operand in enumerate(operands) if isinstance(operand, Tensor)]
+        if self.trace.grad_enabled and differentiable and inputs:
+            known = {record.storage_key(v) for v in (*operands, *outs) if record.is_traced(v)}
+            seen = [record.is_traced(v) and record.storage_key(v) in known for v in saved]
+
+            def run(arguments: list[Any]) -> Any:
+                gradients = fx.Interpreter(backward).run(*arguments)
+                _refuse_changes(
+                    arguments, [*(i in differentiable for i in range(len(outs))), *seen]
+                )
+                return gradients
+
+            outs = self._hand_over(run, outs, differentiable, inputs, list(saved))
+        return outs[0] if single else tuple(outs)
+
+    def _tensor_hook(self, tensor: Any, hook: fx.GraphModule, *captured: Any) -> Any:
+        """A hook sees the whole gradient of its tensor, so no use of the tensor may stand before it."""
+        if not self.trace.grad_enabled:
+            return tensor
+        assert self._node is not None
+        hooked: Any = self._node.args[0]
+        earlier = [node for node in hooked.users if node is not self._node and node < self._node]
+        chained = isinstance(hooked.target, torch._ops.HigherOrderOperator)
+        if chained or any(map(_may_carry_gradient, earlier)):
+            raise CannotLower("a hook on a tensor that was used or hooked before", self.origin)
+
+        def run(arguments: list[Any]) -> list[Any]:
+            changed = fx.Interpreter(hook).run(*arguments)
+            return [arguments[0] if changed is None else changed]
+
+        (result,) = self._hand_over(run, [tensor], [0], [(0, tensor)], list(captured))
+        return result
+
+    def _hand_over(
+        self,
+        run: Callable[[list[Any]], Any],
+        outs: list[Any],
+        differentiable: list[int],
+        inputs: list[tuple[int, Any]],
+        saved: list[Any],
+    ) -> list[Any]:
+        """`outs` with their gradient given by `run`, which takes all gradients and saved values."""
+        plain_inputs = [(position, record.plain(value)) for position, value in inputs]
+        plain_outs = [record.plain(out) for out in outs]
+        plain_saved = [record.plain(value) for value in saved]
+        body = GradientBody.of_user_backward(
+            run, plain_outs, differentiable, plain_inputs, plain_saved
+        )
+        self.trace.bodies.append(body)
+        marked = torch.ops.ortmodule_py.custom_gradient(
+            [outs[i] for i in differentiable],
+            [value for _, value in inputs],
+            [value for value in saved if isinstance(value, Tensor)],
+            [torch.scalar_tensor(v, dtype=torch.float64) for v in saved if changes(v)],
+            len(self.trace.bodies) - 1,
+        )
+        fresh = dict(zip(differentiable, marked, strict=True))
+        return [
+            fresh[i]
+            if i in fresh
+            else out.detach()
+            if isinstance(out, Tensor) and out.is_floating_point()
+            else out
+            for i, out in enumerate(outs)
+        ]
+
+    # -- in-place changes
+
+    def _change_counters(self, n: fx.Node) -> list[tuple[fx.Node, Callable[[], int], int]]:
+        if not n.op.startswith("call"):
+            return []
+        counters = [
+            (node, record.change_counter(self.env[node]))
+            for node in n.all_input_nodes
+            if record.is_traced(self.env[node])
+        ]
+        return [(node, counter, counter()) for node, counter in counters]
+
+    def _check_changes(self, before: list[tuple[fx.Node, Callable[[], int], int]]) -> None:
+        """What a functional graph cannot say: eager's gradient passes by a change made without
+        gradients, and an element that several indices share changes once."""
+        for node, counter, count in before:
+            value, detached = self.env[node], self._detached.get(node)
+            if record.is_reshaped(value):
+                self.trace.reshapes.setdefault(id(value), self.origin)
+            if record.is_traced(detached) and record.is_reshaped(detached):
+                raise CannotLower(
+                    "sizes, strides or storage of a value with a gradient are changed in place "
+                    "where gradients are off",
+                    self.origin,
+                )
+            if counter() == count:
+                continue
+            self.trace.changes[record.storage_key(value)] = self.origin
+            example = node.meta.get("example_value")
+            if isinstance(example, Tensor) and is_expanded(example):
+                raise CannotLower("an expanded tensor is changed in place", self.origin)
+            if self.of_function:
+                if (
+                    not isinstance(example, Tensor)
+                    or record.storage_key(example) in self._storages_with_gradient()
+                ):
+                    raise CannotLower(_CHANGES_INPUTS, self.origin)
+                continue
+            if not self.follow_grad_mode:
+                continue
+            if not isinstance(example, Tensor):
+                raise CannotLower("an in-place change of a value of unknown origin", self.origin)
+            if example.requires_grad and self.grad_mode.enabled:
+                continue
+            if record.storage_key(example) in self._storages_with_gradient():
+                raise CannotLower(
+                    "a value with a gradient is changed in place where gradients are off",
+                    self.origin,
+                )
+
+    def _storages_with_gradient(self) -> set[int]:
+        if self._grad_storages is None:
+            examples = [node.meta.get("example_value") for node in self.module.graph.nodes]
+            self._grad_storages = {
+                record.storage_key(e) for e in examples if isinstance(e, Tensor) and e.requires_grad
+            }
+        return self._grad_storages
+
+    def _label_recorded(self) -> None:
+        """Give the ATen nodes recorded since the last torch-level node its origin and tag."""
+        graph = record.recorded_graph()
+        for node in reversed(graph.nodes):
+            if node is self._last_recorded or "origin" in node.meta:
+                break
+            node.meta["origin"] = self.origin
+            node.meta["tag"] = self.tag
+        self._last_recorded = next(iter(reversed(graph.nodes)), None)
+
+
+class _Replay(_PieceInterpreter):
+    """Runs the graph on fake tensors for what is known of its outputs alone."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        known = n.meta.get("example_value")
+        if n.op.startswith("call") and isinstance(known, (torch.SymInt, torch.SymFloat)):
+            return known  # reading a float once more would give a number without a value
+        self._node = n
+        return fx.Interpreter.run_node(self, n)
+
+
+_CHANGES_INPUTS = "an autograd.Function that changes its inputs in place"
+
+
+def _refuse_changes(arguments: Sequence[Any], seen_elsewhere: Sequence[bool]) -> None:
+    """A backward is traced apart, so what it changes in place changes for itself alone."""
+    for value, seen in zip(arguments, seen_elsewhere, strict=True):
+        if seen and record.is_traced(value) and record.is_changed(value):
+            raise CannotLower(
+                "an autograd.Function whose backward changes a gradient, input or output in place"
+            )
+
+
+def _may_carry_gradient(node: fx.Node) -> bool:
+    example = node.meta.get("example_value")
+    return not isinstance(example, Tensor) or example.requires_grad
+
+
+_TORCH = torch.__path__[0]
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _origin(node: fx.Node) -> Origin:
+    """Path of the innermost module, and "file.py:line" of the innermost frame of the user's code."""
+    module_path = ""
+    stack = node.meta.get("nn_module_stack")
+    if stack:
+        innermost = list(stack.values())[-1][0]
+        module_path = ".".join(_path_keys(innermost))
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    frames = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
+    return module_path, f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+
+
+def _path_keys(text: str) -> list[str]:
+    """`L['self'].blocks[0].attn` and `L['self']._modules['blocks']._modules['0']` are both blocks, 0, ..."""
+    text = re.sub(r"^L\['[^']+'\]", "", text)
+    return re.findall(r"[^\.\[\]']+", re.sub(r"\._modules\b", "", text))

@@ -1,0 +1,1 @@
+"""The strides that eager PyTorch gives, where fake tensors have others."""

@@ -1,0 +1,1 @@
+"""How ORTModule looks like the module that it wraps."""
