@@ -15,9 +15,8 @@ import ortmodule_py.nn as nn  # noqa: E402, F401
 import ortmodule_py.optim as optim  # noqa: E402, F401
 from ortmodule_py.check import CheckReport, check  # noqa: E402
 from ortmodule_py.explain import Explanation, explain  # noqa: E402
-from ortmodule_py.module import ORTModule  # noqa: E402
-from ortmodule_py.options.engine import DebugOptions, LogLevel  # noqa: E402
-from ortmodule_py.report.run import last_run_report  # noqa: E402
+from ortmodule_py.module import ORTModule, last_run_report  # noqa: E402
+from ortmodule_py.options.debug import DebugOptions, LogLevel  # noqa: E402
 
 __version__: str = _C.__version__
 ORTModuleError = _C.ORTModuleError

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ortmodule_py.base.cpu_memory import install_counting_allocator
 from ortmodule_py.module import ORTModule, quiet_twin
 from ortmodule_py.report.compare.comparison import Comparison, Eager, compare
 from ortmodule_py.report.compare.observation import Batch, Generators, observe, scalar_loss
 from ortmodule_py.report.run import RunReport
-from ortmodule_py.testing import install_counting_allocator, measure_peak
+from ortmodule_py.testing import measure_peak
 
 _REPEATS = 5
 _SECONDS = 20.0

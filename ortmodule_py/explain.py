@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortmodule_py.compile.budget import PiecePlan, gradients_in_turn, held_by_others, peak_of
+from ortmodule_py.module import as_ortmodule
 from ortmodule_py.report.compare.observation import Generators
 from ortmodule_py.report.compare.verifier import ModuleState
 from ortmodule_py.report.plan_table import step_rows, step_runs, symbol_names, training_piece
-from ortmodule_py.report.run import as_ortmodule
 
 if TYPE_CHECKING:
     from ortmodule_py.compile.compiler import Compiler

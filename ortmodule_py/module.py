@@ -10,7 +10,7 @@ import operator
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,11 @@ from torch.nn.parameter import is_lazy
 
 from ortmodule_py import _C
 from ortmodule_py.base.devices import check_model
-from ortmodule_py.compile.compiler import Compiler, dynamo_settings, functions_left
+from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.base.tree import tensors
+from ortmodule_py.compile import backend  # noqa: F401  (installs the patches of Dynamo)
+from ortmodule_py.compile.budget import reserved_bytes
+from ortmodule_py.compile.compiler import Compiler
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.dynamo.cache import drop_with, forget, try_again
 from ortmodule_py.dynamo.errors import (
@@ -33,17 +37,18 @@ from ortmodule_py.dynamo.frames import Frames, failed_before_running
 from ortmodule_py.dynamo.hooks import Hooks, has_hooks, hooks_of_all_modules
 from ortmodule_py.dynamo.patches import attention_masks
 from ortmodule_py.dynamo.progress import Progress
-from ortmodule_py.lower.builder import CannotLower
-from ortmodule_py.options.engine import DebugOptions, EngineOptions, LogLevel
+from ortmodule_py.dynamo.settings import dynamo_settings, skip_counters
+from ortmodule_py.options.debug import DebugOptions, LogLevel
+from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.logger import DEVINFO, module_logger
 from ortmodule_py.options.variables import report_environment
 from ortmodule_py.report.compare.verifier import Verifier
 from ortmodule_py.report.insight import insight_lines
-from ortmodule_py.report.plan_table import ROWS_BY_DEFAULT, reserved_bytes, step_pieces, step_table
+from ortmodule_py.report.plan_table import ROWS_BY_DEFAULT, step_pieces, step_table
 from ortmodule_py.report.run import RunReport, banner
 from ortmodule_py.report.stats import MemoryStatsPrinter
-from ortmodule_py.unwrappable import NO_DATA_PARALLEL, refuse_to_wrap
 from ortmodule_py.wrap.facade import (
+    ContainerMethods,
     Forward,
     assign_class,
     is_own_forward,
@@ -55,11 +60,12 @@ from ortmodule_py.wrap.methods import OriginalMethods
 from ortmodule_py.wrap.outputs import by_name, parameters_behind, requested_outputs, with_outputs
 
 _numbers = itertools.count()
+_NO_DATA_PARALLEL = (
+    "[ORTModule] torch.nn.DataParallel is not supported; use DistributedDataParallel"
+)
 
 _MANY_CAPTURES = 3
 """From here on an integer attribute of a module that has changed may change without a new capture."""
-_MOST_OBJECTS = 10_000
-"""How many objects in a module's outputs are searched for tensors."""
 
 on_training_forward: Callable[[ORTModule], None] | None = None
 """Called after each training forward, planned or not; `python -m ortmodule_py.plan` sets it."""
@@ -98,7 +104,7 @@ _SHARED = (
 )
 
 
-class ORTModule(nn.Module):
+class ORTModule(ContainerMethods, nn.Module):
     """Runs forward and backward of `module` in the C++ engine.
 
     `state_dict`, parameters, attributes and `train`/`eval` are those of the original module, which
@@ -131,7 +137,7 @@ class ORTModule(nn.Module):
         memory_budget: str | int | float | None = None,
         outputs: Sequence[str | int] | None = None,
     ) -> None:
-        refuse_to_wrap(module, debug_options)
+        _refuse_to_wrap(module, debug_options)
         super().__init__()
         own = self.__dict__
         of_modules = frozenset(own)
@@ -234,7 +240,7 @@ class ORTModule(nn.Module):
         known = len(self._compiler.pieces) + len(self._compiler.eager_pieces)
         if self._compiled is None:
             self.__dict__["_compiled"] = self._compile()
-        for tensor in _tensors((args, kwargs)):
+        for tensor in tensors((args, kwargs)):
             _mark_dynamic(tensor)
         if self._outputs is not None and _is_called_as_written(self._original):
             args, kwargs = by_name(self.__signature__, args, kwargs)
@@ -243,7 +249,7 @@ class ORTModule(nn.Module):
             self._set_dynamo()
         self._compiler.begin_forward()
         runs = self._compiler.runs
-        start, left = time.perf_counter(), functions_left()
+        start, left = time.perf_counter(), skip_counters()
         try:
             with self._frames.around_call(), attention_masks.taken_as_they_are, self._progress:
                 result = self._compiled(*args, **kwargs)
@@ -256,14 +262,14 @@ class ORTModule(nn.Module):
             self._frames.failed()
             untraced = isinstance(error, CannotTrace) and failed_before_running(error)
             if not untraced or self._engine_options.fullgraph:
-                if not self._frames.watched and all(map(operator.gt, functions_left(), left)):
+                if not self._frames.watched and all(map(operator.gt, skip_counters(), left)):
                     try_again(error)
                 raise
             # Where the module itself is wrong, eager PyTorch says so, and in fewer words.
             result = self._target()(*args, **kwargs)
             self._compiler.note_untraced(error)
-            runs, left = -1, functions_left()
-        if all(map(operator.gt, functions_left(), left)):
+            runs, left = -1, skip_counters()
+        if all(map(operator.gt, skip_counters(), left)):
             self._compiler.note_left(self._compiler.runs == runs)
         self._frames.succeeded()
         if self._compiler.runs == runs and self._compiler.pieces_when_left != len(
@@ -282,15 +288,15 @@ class ORTModule(nn.Module):
 
     def _note_all_left(self, result: Any, given: Any) -> None:
         """No piece ran: said, unless the module had nothing to compute, as an identity has."""
-        known = {id(t) for t in itertools.chain(_tensors(given), self.parameters(), self.buffers())}
-        found = [id(t) for t in _tensors(result, objects=True)]
+        known = {id(t) for t in itertools.chain(tensors(given), self.parameters(), self.buffers())}
+        found = [id(t) for t in tensors(result, objects=True)]
         idle = known.issuperset(found) if found else self._frames.found_nothing
         if not idle:
             self._compiler.note_all_left()
 
     def _note_layers(self, result: Any) -> None:
         """Layers of torch.nn that Dynamo does not look at where a container of theirs is not captured."""
-        reached = parameters_behind(_tensors(result, objects=True))
+        reached = parameters_behind(tensors(result, objects=True))
         trained = {
             name: p
             for name, p in self.named_parameters()
@@ -428,33 +434,6 @@ class ORTModule(nn.Module):
             return
         delattr(self._original, name)
 
-    # Containers such as Sequential are indexed and counted like the original.
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._original[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._original[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._original[key]
-
-    def __iadd__(self, other: Any) -> Any:
-        result = operator.iadd(self._original, other)
-        return self if result is self._original else result
-
-    def __len__(self) -> int:
-        return len(self._original)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._original)
-
-    def __contains__(self, item: Any) -> bool:
-        return item in self._original
-
-    def __bool__(self) -> bool:
-        return bool(self._original)
-
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(type(self)), *dir(self._original)})
 
@@ -500,7 +479,29 @@ class ORTModule(nn.Module):
         return super().register_forward_pre_hook(hook, **kwargs)
 
     def _replicate_for_data_parallel(self) -> Any:
-        raise NotImplementedError(NO_DATA_PARALLEL)
+        raise NotImplementedError(_NO_DATA_PARALLEL)
+
+
+def _refuse_to_wrap(module: Any, debug_options: Any) -> None:
+    """Raise where the arguments of `ORTModule` are not what they must be."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"[ORTModule] module must be a torch.nn.Module, but found {type(module).__name__}"
+        )
+    if isinstance(module, ORTModule):
+        raise TypeError("[ORTModule] module is an ORTModule already; pass the original module")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError(
+            "[ORTModule] module must be what was scripted or traced, which Dynamo can capture, "
+            f"but found a {type(module).__name__}; pass the original module"
+        )
+    if isinstance(module, nn.DataParallel):
+        raise NotImplementedError(_NO_DATA_PARALLEL)
+    if debug_options is not None and not isinstance(debug_options, DebugOptions):
+        raise TypeError(
+            "[ORTModule] debug_options must be a DebugOptions, but found "
+            f"{type(debug_options).__name__}; pass DebugOptions(log_level=..., save_onnx=...)"
+        )
 
 
 def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:
@@ -526,6 +527,27 @@ def _apart(model: ORTModule, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     return ORTModule.forward(model, *args, **kwargs)
 
 
+def last_run_report(model: Any) -> dict[str, Any]:
+    """What the engine did for `model` (an ORTModule) so far, as a dict of plain values.
+
+    Raises:
+        TypeError: `model` is not an ORTModule.
+    """
+    return asdict(as_ortmodule(model, "last_run_report")._report())
+
+
+def as_ortmodule(model: Any, where: str) -> ORTModule:
+    """`model`, which `where` was given; a TypeError if it is not an ORTModule."""
+    if isinstance(model, ORTModule):
+        return model
+    remedy = "wrap it first"
+    if isinstance(getattr(model, "module", None), ORTModule):
+        remedy = "pass its .module, which is one"
+    raise TypeError(
+        f"[{where}] model must be an ORTModule, but found {type(model).__name__}; {remedy}"
+    )
+
+
 def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = None) -> ORTModule:
     """An ORTModule over `module` with the options of `model`, which says and saves nothing."""
     twin = ORTModule(module, DebugOptions(LogLevel.FATAL))
@@ -542,26 +564,6 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
     own["_announced"] = {"training", "inference"}
     twin._logger.disabled = True
     return twin
-
-
-def _tensors(value: Any, objects: bool = False) -> Iterator[Tensor]:
-    """Tensors in containers, which may hold themselves, with `objects` in fields of others too."""
-    left, seen = [value], set[int]()
-    while left:
-        item = left.pop()
-        if isinstance(item, Tensor):
-            yield item
-            continue
-        if objects or isinstance(item, (dict, list, tuple)):
-            if id(item) in seen or (objects and len(seen) == _MOST_OBJECTS):
-                continue
-            seen.add(id(item))
-        if isinstance(item, dict):
-            left.extend(item.values())
-        elif isinstance(item, (list, tuple)):
-            left.extend(item)
-        elif objects and not isinstance(item, (type, types.ModuleType, nn.Module)):
-            left.append(getattr(item, "__dict__", None))
 
 
 def _is_called_as_written(module: nn.Module) -> bool:

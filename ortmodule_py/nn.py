@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ortmodule_py.module import ORTModule
-from ortmodule_py.options.engine import DebugOptions, LogLevel
+from ortmodule_py.options.debug import DebugOptions, LogLevel
 from ortmodule_py.options.memory import MemoryRequest
 
 

@@ -13,24 +13,32 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch  # noqa: F401  (the extension module needs torch's libraries loaded)
 
+from ortmodule_py.base.cpu_memory import (
+    CpuMemoryStats,
+    counters,
+    cpu_memory_stats,
+    install_counting_allocator,
+)
+
+__all__ = [
+    "CpuMemoryStats",
+    "PeakMeasurement",
+    "cpu_memory_stats",
+    "install_counting_allocator",
+    "measure_peak",
+    "reset_vm_hwm",
+    "trace_allocations",
+    "vm_hwm_bytes",
+    "vm_rss_bytes",
+]
+
 _active: list[PeakMeasurement] = []
-
-
-@dataclass(frozen=True)
-class CpuMemoryStats:
-    """Counters of the allocator since it was installed."""
-
-    current_bytes: int
-    peak_bytes: int
-    allocation_count: int
 
 
 @dataclass(eq=False)
@@ -53,27 +61,6 @@ class PeakMeasurement:
         return self.end_bytes - self.start_bytes
 
 
-def _counters() -> Any:
-    return importlib.import_module("ortmodule_py._C").cpu_memory
-
-
-def install_counting_allocator() -> None:
-    """Start counting. Calling it again does nothing; it cannot be undone in this process."""
-    _counters().install()
-
-
-def cpu_memory_stats() -> CpuMemoryStats:
-    """The counters as they are now; raises ``RuntimeError`` when nothing is being counted."""
-    counters = _counters()
-    if not counters.installed():
-        raise RuntimeError("call install_counting_allocator() before the first tensor is made")
-    return CpuMemoryStats(
-        current_bytes=counters.current_bytes(),
-        peak_bytes=counters.peak_bytes(),
-        allocation_count=counters.allocation_count(),
-    )
-
-
 def _fold_peak(peak: int) -> None:
     for measurement in _active:
         measurement.peak_bytes = max(measurement.peak_bytes, peak)
@@ -83,9 +70,9 @@ def _fold_peak(peak: int) -> None:
 def measure_peak() -> Iterator[PeakMeasurement]:
     """Measure a block: bytes at its start, at its peak and at its end. Blocks may be nested."""
     before = cpu_memory_stats()
-    counters = _counters()
+    allocator = counters()
     _fold_peak(before.peak_bytes)
-    counters.reset_peak()
+    allocator.reset_peak()
     measurement = PeakMeasurement(before.current_bytes, before.current_bytes)
     _active.append(measurement)
     try:
@@ -106,11 +93,11 @@ def trace_allocations() -> Iterator[list[int]]:
     """
     cpu_memory_stats()
     trace: list[int] = []
-    _counters().start_trace()
+    counters().start_trace()
     try:
         yield trace
     finally:
-        trace.extend(_counters().stop_trace())
+        trace.extend(counters().stop_trace())
 
 
 def reset_vm_hwm(*, trim: bool = True) -> bool:

@@ -1,10 +1,11 @@
-"""Checks the layout rules of CONTRIBUTING.md: file length, file names, include directions.
+"""Checks the layout rules of CONTRIBUTING.md: file length, file names, directions of includes and imports.
 
 Prints one line per violation and exits with 1 if there is any.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -65,6 +66,9 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
         ),
     ),
 ]
+# Each package of ortmodule_py imports only from those that stand left of it, and modules beside
+# them (`module.py`, `check.py` ...) from all of them.
+PACKAGES = ("base", "options", "trace", "lower", "dynamo", "compile", "report", "wrap")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -116,6 +120,34 @@ def check_direction(name: str, target: str) -> Iterator[str]:
         yield f'includes "{target}": {layer} may not see {wanted}'
 
 
+def imported_modules(text: str) -> Iterator[str]:
+    """The modules of ortmodule_py that a source imports, by their dotted path within the package."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            whole = node.module == "ortmodule_py"
+            names = [f"{node.module}.{a.name}" for a in node.names] if whole else [str(node.module)]
+            if node.level:
+                names = [f"ortmodule_py.{'.' * node.level}{node.module or ''}"]
+        else:
+            continue
+        yield from (n.removeprefix("ortmodule_py.") for n in names if n.startswith("ortmodule_py."))
+
+
+def check_imports(name: str, text: str) -> Iterator[str]:
+    """The directions between the packages of ortmodule_py."""
+    package = PurePosixPath(name).parts[1]
+    if package not in PACKAGES:
+        return
+    allowed = {"_C", *PACKAGES[: PACKAGES.index(package) + 1]}
+    for target in imported_modules(text):
+        if target.startswith("."):
+            yield "relative import: name the module from ortmodule_py on"
+        elif target.partition(".")[0] not in allowed:
+            yield f"imports ortmodule_py.{target}: {package} may not see it"
+
+
 def main() -> int:
     violations = []
     for name in project_files():
@@ -126,6 +158,8 @@ def main() -> int:
         found = list(check_size_and_name(name, text))
         if path.suffix in CPP_SUFFIXES:
             found += check_includes(name, text)
+        if path.suffix == ".py" and path.parts[0] == "ortmodule_py" and len(path.parts) > 2:
+            found += check_imports(name, text)
         violations += [f"{name}: {message}" for message in found]
     print("\n".join(violations) or "layout: ok")
     return 1 if violations else 0

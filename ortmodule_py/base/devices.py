@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ortmodule_py import _C
-from ortmodule_py.lower.builder import CannotLower
+from ortmodule_py.base.errors import CannotLower
 
 EMULATION = "ORTMODULE_CUDA_EMULATION"
 

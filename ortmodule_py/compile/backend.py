@@ -17,8 +17,19 @@ from torch._guards import CompileContext
 
 from ortmodule_py import _C
 from ortmodule_py.compile.compiler import Compiler, EagerPiece
+from ortmodule_py.dynamo.patches import (
+    autograd_functions,
+    bools,
+    collectives,
+    contexts,
+    counters,
+    deques,
+    floats,
+    methods,
+    random,
+)
 from ortmodule_py.dynamo.progress import Progress, watch_backend
-from ortmodule_py.options.engine import DebugOptions
+from ortmodule_py.options.debug import DebugOptions
 from ortmodule_py.options.logger import module_logger
 from ortmodule_py.options.variables import report_environment
 
@@ -71,3 +82,32 @@ def compile_piece(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
     _pieces_of[function].update(piece.compiled for piece in compiler.pieces)
     _said.checkpoints |= compiler.checkpoints_noted
     return run
+
+
+def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    """`torch.compile(model, backend="ortmodule")`: the same path without the wrapper."""
+    return compile_piece(gm, example_inputs)
+
+
+def compiler_of(backend: Any) -> Compiler | None:
+    """The compiler that Dynamo calls, which it wraps, if it is one of ours."""
+    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
+        while hasattr(backend, name):
+            backend = getattr(backend, name)
+    if backend is ortmodule:
+        return new_compiler()
+    return backend if isinstance(backend, Compiler) else None
+
+
+for _watched in (
+    autograd_functions,
+    bools,
+    collectives,
+    contexts,
+    counters,
+    deques,
+    floats,
+    methods,
+    random,
+):
+    _watched.install(compiler_of)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,34 +12,23 @@ import torch
 from torch import fx
 
 from ortmodule_py import _C
+from ortmodule_py.base.changing_numbers import SIZE
 from ortmodule_py.base.devices import piece_device
+from ortmodule_py.base.errors import CannotLower, origin_of
 from ortmodule_py.base.machine_rates import machine_rates
-from ortmodule_py.base.shared_patch import SharedPatch
-from ortmodule_py.base.thread_state import restored_on_failure
-from ortmodule_py.compile.budget import divide, reserve, trained_before
+from ortmodule_py.base.torch_state import restored_on_failure
+from ortmodule_py.compile.budget import divide, reserve, trained_before, warn_beyond_device
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.overlap import OverlapGuard
-from ortmodule_py.dynamo import progress
+from ortmodule_py.dynamo import progress, settings
 from ortmodule_py.dynamo.errors import RecompileLimit
 from ortmodule_py.dynamo.fixed_sizes import FixedSizes
 from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, marking
-from ortmodule_py.dynamo.patches import (
-    autograd_functions,
-    bools,
-    collectives,
-    contexts,
-    counters,
-    deques,
-    floats,
-    methods,
-    random,
-)
-from ortmodule_py.lower.number_writer import SIZE
+from ortmodule_py.dynamo.settings import silence_limit_warnings
+from ortmodule_py.lower.piece import lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.memory import LEVEL
-from ortmodule_py.report.plan_table import warn_beyond_device
-from ortmodule_py.trace.interpreter import CannotLower, lower
 
 _log = logging.getLogger("ortmodule_py")
 
@@ -87,7 +73,7 @@ class Compiler:
     fixed_numbers: set[tuple[str, str]] = field(default_factory=set)
     """Calls, and where they are, that make a capture of each value of a number."""
     fixed_sizes: FixedSizes = field(default_factory=FixedSizes)
-    captured_lines: set[tuple[str, str]] | None = field(default_factory=set)
+    captured_lines: set[str] | None = field(default_factory=set)
     """Where calls are that were captured for this module; None: not known."""
     shared_budget_bytes: int | None = None
     """What all pieces of a forward together have to keep to, if there is a budget in bytes."""
@@ -140,7 +126,7 @@ class Compiler:
         if self.captured_lines is not None:
             for graph in gm.modules():  # bodies of higher-order operators, too
                 if isinstance(graph, fx.GraphModule):
-                    self.captured_lines.update(map(floats.origin_of, graph.graph.nodes))
+                    self.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
         if self.graph_breaks:
             run = marking(run, changing_sizes(gm))
         self.seconds += time.perf_counter() - start
@@ -366,7 +352,7 @@ class Compiler:
 
     def has_captured(self, origin: tuple[str, str]) -> bool:
         """Whether a call there was captured before, as far as that is known."""
-        return self.captured_lines is None or origin in self.captured_lines
+        return self.captured_lines is None or origin[1] in self.captured_lines
 
     def note_fixed_number(self, name: str, origin: tuple[str, str]) -> None:
         """Say once that this call of `name` makes a capture of each value of a number."""
@@ -436,8 +422,8 @@ class Compiler:
         # Torch's own messages go on with its internals.
         reason = (str(getattr(error, "reason", error)).strip().splitlines() or [""])[0]
         if isinstance(error, RecompileLimit):
-            reason = f"a function was captured {_CAPTURES_PER_FUNCTION} times, which is the limit"
-            _silence_limit_warnings()
+            reason = f"a function was captured {settings.CAPTURES_PER_FUNCTION} times, which is the limit"
+            silence_limit_warnings()
         piece = EagerPiece(reason, _place(getattr(error, "origin", ("", ""))))
         if not self.options.eager_allowed:
             raise _C.ORTModuleError(
@@ -488,105 +474,3 @@ def _checked(
         return outputs[:first]
 
     return checked
-
-
-def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-    """`torch.compile(model, backend="ortmodule")`: the same path without the wrapper."""
-    from ortmodule_py.compile.backend import compile_piece
-
-    return compile_piece(gm, example_inputs)
-
-
-def compiler_of(backend: Any) -> Compiler | None:
-    """The compiler that Dynamo calls, which it wraps, if it is one of ours."""
-    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
-        while hasattr(backend, name):
-            backend = getattr(backend, name)
-    if backend is ortmodule:
-        from ortmodule_py.compile.backend import new_compiler
-
-        return new_compiler()
-    return backend if isinstance(backend, Compiler) else None
-
-
-for _watched in (
-    autograd_functions,
-    bools,
-    collectives,
-    contexts,
-    counters,
-    deques,
-    floats,
-    methods,
-    random,
-):
-    _watched.install(compiler_of)
-
-
-_CAPTURES_PER_FUNCTION = 256
-"""Captures of one function over all modules of a process, before it is left to eager PyTorch."""
-
-
-OF_THREADS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Whether each thread has a configuration of Dynamo's of its own."""
-
-
-def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> Any:
-    """Dynamo's configuration while our modules run.
-
-    Reaching the limit of captures raises `RecompileLimit`, as the alternative is silent eager.
-    With `changing_attributes`, an integer attribute that changes is no constant of a capture. With
-    `hooks`, each call looks for new hooks of submodules.
-    """
-    settings: dict[str, Any] = {
-        "allow_rnn": True,
-        "recompile_limit": _CAPTURES_PER_FUNCTION,
-        "accumulated_recompile_limit": 16 * _CAPTURES_PER_FUNCTION,
-        "fail_on_recompile_limit_hit": True,
-        # Gradients are handed over in pieces anyway; cutting the graph at DDP's buckets would cost memory.
-        "optimize_ddp": False,
-        "skip_nnmodule_hook_guards": not hooks,
-        # `np.random` draws in eager, behind a graph break: in a graph, torch would draw other numbers.
-        "use_numpy_random_stream": True,
-    }
-    if changing_attributes:
-        settings["allow_unspec_int_on_nn_module"] = True
-    if not OF_THREADS:
-        # Another thread's tracing, under a flag of the process, would forbid the call.
-        settings["force_compile_during_fx_trace"] = True
-        return SharedPatch(torch._dynamo.config.patch(**settings))
-    # torch 2.11 cannot write this setting into its own log and prints a traceback instead.
-    settings["ignore_logging_functions"] = _logging_functions()
-    return torch._dynamo.config.patch(**settings)
-
-
-def functions_left() -> tuple[int, int]:
-    """How many functions Dynamo did not capture, and how often it met what it cannot trace.
-
-    Where both grow, it has left a whole function to eager PyTorch, as it does without a word: it
-    would have to break the graph within a loop, a `with` or a `try`.
-    """
-    frames = torch._dynamo.utils.counters["frames"]
-    unknown = torch._dynamo.utils.counters["unimplemented"]
-    return frames["total"] - frames["ok"], sum(unknown.values())
-
-
-@functools.cache
-def _silence_limit_warnings() -> None:
-    """Dynamo gives the last reason for a capture and the way to all of them, but with every call."""
-    logging.getLogger("torch._dynamo.convert_frame").addFilter(
-        lambda record: not str(record.msg).startswith("torch._dynamo hit config")
-    )
-
-
-def _logging_functions() -> set[Any]:
-    """Functions that only print: Dynamo skips them instead of breaking the graph. Asked for each
-    module, since libraries with such functions of their own may be imported at any time."""
-    names = ("debug", "info", "warning", "error", "critical", "exception", "log")
-    functions: set[Any] = {getattr(logging.Logger, name) for name in names}
-    functions.add(warnings.warn)
-    transformers_logging = sys.modules.get("transformers.utils.logging")
-    for name in ("warning_once", "info_once", "warning_advice"):
-        if hasattr(transformers_logging, name):
-            functions.add(getattr(transformers_logging, name))
-    return functions

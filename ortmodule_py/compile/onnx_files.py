@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import _C
-from ortmodule_py.options.engine import DebugOptions
+from ortmodule_py.options.debug import DebugOptions
 
 EXECUTION_MODEL = "execution_model"
 STAGES = {

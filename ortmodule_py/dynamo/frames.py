@@ -16,15 +16,15 @@ import os
 import sys
 import types
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from ortmodule_py.base.thread_state import restored_on_failure
-from ortmodule_py.compile.compiler import OF_THREADS, Compiler
+from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
+from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL
 
 _dynamo_errors: Any = torch._dynamo.exc
 _TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
@@ -36,6 +36,21 @@ _NOT_OF_THE_FRAME = (
     BackendCompilerFailed,
     getattr(_dynamo_errors, "ResumePrologueTracingError", BackendCompilerFailed),
 )
+
+
+class PieceCompiler(Protocol):
+    """What is asked here of the compiler of a module's pieces."""
+
+    pieces: list[Any]
+    graph_breaks: list[str]
+    ran: list[Any] | None
+    said_eager: bool
+
+    def note_eager(self, error: Exception) -> None:
+        """Count a piece that eager PyTorch runs."""
+
+    def note_untraced(self, error: Exception) -> None:
+        """Count a call that Dynamo failed on."""
 
 
 class _Settled(torch._dynamo.convert_frame.CatchErrorsWrapper):
@@ -50,7 +65,7 @@ class _Settled(torch._dynamo.convert_frame.CatchErrorsWrapper):
 class Frames:
     """Stands between Dynamo and its conversion of the frames of one module."""
 
-    def __init__(self, compiler: Compiler, fullgraph: bool) -> None:
+    def __init__(self, compiler: PieceCompiler, fullgraph: bool) -> None:
         self._compiler = compiler
         self._fullgraph = fullgraph
         self._left: dict[int, types.CodeType] = {}
@@ -79,7 +94,10 @@ class Frames:
             self._convert = convert
             self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend
             callback._torchdynamo_orig_backend = self  # type: ignore[union-attr]
-            if type(callback) is torch._dynamo.convert_frame.CatchErrorsWrapper and OF_THREADS:
+            if (
+                type(callback) is torch._dynamo.convert_frame.CatchErrorsWrapper
+                and CONFIG_IS_THREAD_LOCAL
+            ):
                 callback.__class__ = _Settled
                 self._settled = True
 

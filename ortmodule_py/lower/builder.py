@@ -9,15 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 
-class CannotLower(Exception):
-    """A piece of the program that capture cannot say faithfully; the caller runs this piece in eager and counts it."""
-
-    def __init__(self, reason: str, origin: tuple[str, str] = ("", "")) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.origin = origin
-
-
 class OpSink(Protocol):
     """Takes calls of ATen operators in program order."""
 

@@ -14,8 +14,8 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from ortmodule_py.base.changing_numbers import has_float
 from ortmodule_py.lower.builder import OpSink, Words
 from ortmodule_py.lower.sizes.scaled import ROUNDINGS
 from ortmodule_py.lower.sizes.symbolic import dim_text
@@ -54,32 +54,11 @@ _SAME = {torch.sym_float, torch.sym_int}
 _COMPARISONS = {getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "not_")}
 ARITHMETIC = {*_UNARY, *_BINARY, *_SAME, *_COMPARISONS}
 """Functions of Python numbers, some of them of tensors too."""
-SIZE = "a size or an index"
-"""What messages call an integer that takes part in more than arithmetic."""
 READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 
 
 class UnknownNumber(Exception):
     """The number comes from a function that has no operator here."""
-
-
-def changes(value: Any) -> bool:
-    """Whether `value` is a Python number that no size determines, or a float that sizes determine."""
-    if isinstance(value, fx.Node):
-        value = value.meta.get("val")
-    if isinstance(value, torch.SymFloat):
-        return not value.node.expr.is_number
-    return isinstance(value, torch.SymInt) and has_float(value.node.expr)
-
-
-def has_float(expr: sympy.Expr) -> bool:
-    """Whether a floating point number of the program is part of `expr`."""
-    return any(symbol_is_type(symbol, SymT.FLOAT) for symbol in expr.free_symbols)
-
-
-def any_changes(value: Any) -> bool:
-    """Whether `value`, or an item of it, is such a number."""
-    return any(map(any_changes, value)) if isinstance(value, (list, tuple)) else changes(value)
 
 
 def size_of(value: torch.SymInt) -> sympy.Expr:

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ortmodule_py.lower.builder import CannotLower, Words
-from ortmodule_py.lower.number_writer import changes, size_of
+from ortmodule_py.base.changing_numbers import changes
+from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.lower.builder import Words
+from ortmodule_py.lower.number_writer import size_of
 from ortmodule_py.lower.sizes.symbolic import dim_text
 
 

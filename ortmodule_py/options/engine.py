@@ -1,13 +1,11 @@
-"""What a user may choose: log level, dumps, and the environment variables read at construction."""
+"""Switches of the engine, read from the environment once per ORTModule."""
 
 from __future__ import annotations
 
 import difflib
-import enum
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ortmodule_py import _C
 from ortmodule_py.base.devices import EMULATION, check_emulation
@@ -15,120 +13,6 @@ from ortmodule_py.base.machine_rates import check_machine_rates
 from ortmodule_py.options.memory import MemoryRequest
 
 CUDA_GRAPH = "ORTMODULE_CUDA_GRAPH"
-
-
-class LogLevel(enum.IntEnum):
-    """How much ORTModule says, from everything to nothing but fatal errors.
-
-    WARNING shows the banner, notices and warnings; INFO adds every plan and every capture; DEVINFO
-    adds the values that backward needs, and other ranks than 0; VERBOSE adds the times of each pass.
-    """
-
-    VERBOSE = 0
-    DEVINFO = 1
-    INFO = 2
-    WARNING = 3
-    ERROR = 4
-    FATAL = 5
-
-
-def _level_from_environment(given: LogLevel) -> LogLevel:
-    name = os.environ.get("ORTMODULE_LOG_LEVEL", "")
-    if not name.strip():
-        return given
-    try:
-        return LogLevel[name.strip().upper()]
-    except KeyError:
-        names = ", ".join(level.name for level in LogLevel)
-        raise ValueError(
-            f"[ORTMODULE_LOG_LEVEL] the level must be one of {names}, but found {name!r}"
-        ) from None
-
-
-@dataclass(frozen=True)
-class SaveOnnxOptions:
-    """The graphs that are saved: `DebugOptions.save_onnx_models`."""
-
-    save: bool
-    name_prefix: str
-    path: str
-
-
-@dataclass(frozen=True)
-class LoggingOptions:
-    """What is logged: `DebugOptions.logging`."""
-
-    log_level: LogLevel
-
-
-class DebugOptions:
-    """Logging and saved graphs of one ORTModule.
-
-    Args:
-        log_level: how much is logged; the environment variable `ORTMODULE_LOG_LEVEL` wins.
-        save_onnx: write the graph of each stage as an `.onnx` file.
-        onnx_prefix: start of the file names; needed with `save_onnx`.
-        save_path: directory for the files, the working directory by default;
-            `ORTMODULE_SAVE_ONNX_PATH` wins.
-        config: ignored, as in ORTModule.
-
-    Raises:
-        TypeError: an argument of the wrong type.
-        ValueError: `save_onnx` without `onnx_prefix`, or an unknown level in the environment.
-        OSError: the directory cannot be written.
-    """
-
-    def __init__(
-        self,
-        log_level: LogLevel = LogLevel.WARNING,
-        save_onnx: bool = False,
-        onnx_prefix: str = "",
-        save_path: str = "",
-        config: Any = None,
-    ) -> None:
-        if not isinstance(log_level, LogLevel):
-            raise TypeError(
-                f"[DebugOptions] log_level must be a LogLevel, but found {type(log_level).__name__}"
-            )
-        if save_onnx not in (False, True):
-            raise TypeError(
-                f"[DebugOptions] save_onnx must be a bool, but found {type(save_onnx).__name__}"
-            )
-        if not isinstance(onnx_prefix, str):
-            raise TypeError(
-                f"[DebugOptions] onnx_prefix must be a str, but found {type(onnx_prefix).__name__}"
-            )
-        self.log_level = _level_from_environment(log_level)
-        self.save_onnx = save_onnx
-        self.onnx_prefix = onnx_prefix
-        self.save_path = Path(os.environ.get("ORTMODULE_SAVE_ONNX_PATH") or save_path or ".")
-        if save_onnx and not onnx_prefix:
-            raise ValueError("[DebugOptions] onnx_prefix must be provided when save_onnx is set")
-        if save_onnx and not os.access(self.save_path, os.W_OK):
-            raise OSError(
-                f"[DebugOptions] directory {self.save_path} is not writable; set "
-                "ORTMODULE_SAVE_ONNX_PATH to one that is"
-            )
-
-    @property
-    def save_onnx_models(self) -> SaveOnnxOptions:
-        """Whether, under which names and where graphs are saved."""
-        return SaveOnnxOptions(self.save_onnx, self.onnx_prefix, str(self.save_path))
-
-    @property
-    def logging(self) -> LoggingOptions:
-        """The level in force; the same as `log_level`."""
-        return LoggingOptions(self.log_level)
-
-    @property
-    def torch_exporter_filter(self) -> list[str] | None:
-        """None: the exporter prints nothing that would have to be left out."""
-        return None
-
-    @property
-    def onnxruntime_log_filter(self) -> list[str] | None:
-        """None, as in ORTModule."""
-        return None
 
 
 def _flag(name: str) -> bool:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from ortmodule_py.options.engine import LogLevel
+from ortmodule_py.options.debug import LogLevel
 
 DEVINFO = logging.DEBUG + 5
 """Python's number for `LogLevel.DEVINFO`."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import sympy
-import torch
-from torch import nn
 
 from ortmodule_py.options.memory import BUDGET, CONFIG, LEVEL, LEVEL_NAMES, MemoryRequest
 
@@ -19,36 +16,6 @@ ROWS_BY_DEFAULT = 5
 """Rows shown at the default log level if nothing was asked of the memory optimizer."""
 PIECES_BY_DEFAULT = 3
 """Of as many pieces, those that keep the most."""
-
-
-def reserved_bytes(module: nn.Module, device: torch.device) -> int:
-    """Bytes of a whole-device budget that are not the step's: parameters, buffers, two values of
-    optimizer state per trainable parameter, as Adam keeps them, before they exist, and on CUDA
-    whatever else the process has there: what exceeds that state is taken to hold it already."""
-    parameters = [(p, p.requires_grad) for p in module.parameters()]
-    held = sum(p.numel() * p.element_size() for p, _ in parameters)
-    held += sum(b.numel() * b.element_size() for b in module.buffers())
-    state = sum(2 * p.numel() * p.element_size() for p, trained in parameters if trained)
-    if device.type != "cuda":
-        return held + state
-    others = max(torch.cuda.memory_allocated(device) - held, 0)
-    return held + others + (state if others < state else 0)
-
-
-def warn_beyond_device(total_bytes: int, device: torch.device, logger: logging.Logger) -> None:
-    """A budget that the device cannot hold protects from nothing: said, not refused."""
-    if device.type != "cuda":
-        return
-    free, has = torch.cuda.mem_get_info(device)
-    elsewhere = has - free - torch.cuda.memory_reserved(device)
-    if total_bytes > has - elsewhere:
-        logger.warning(
-            "ortmodule_py: the budget is %s bytes, but %s has %s, of which others hold %s",
-            f"{total_bytes:,}",
-            device,
-            f"{has:,}",
-            f"{elsewhere:,}",
-        )
 
 
 def training_piece(compiler: Any) -> Any | None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortmodule_py import _C
 from ortmodule_py.compile.budget import PiecePlan, gradients_in_turn, peak_of
 
 if TYPE_CHECKING:
     from ortmodule_py.compile.compiler import Compiler
-    from ortmodule_py.module import ORTModule
 
 
 @dataclass
@@ -121,37 +121,12 @@ def _device_peak_bytes(device: str) -> int:
     return torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0
 
 
-def last_run_report(model: Any) -> dict[str, Any]:
-    """What the engine did for `model` (an ORTModule) so far, as a dict of plain values.
-
-    Raises:
-        TypeError: `model` is not an ORTModule.
-    """
-    return asdict(as_ortmodule(model, "last_run_report")._report())
-
-
-def as_ortmodule(model: Any, where: str) -> ORTModule:
-    """`model`, which `where` was given; a TypeError if it is not an ORTModule."""
-    from ortmodule_py.module import ORTModule
-
-    if isinstance(model, ORTModule):
-        return model
-    remedy = "wrap it first"
-    if isinstance(getattr(model, "module", None), ORTModule):
-        remedy = "pass its .module, which is one"
-    raise TypeError(
-        f"[{where}] model must be an ORTModule, but found {type(model).__name__}; {remedy}"
-    )
-
-
 def _mib(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB"
 
 
 def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
     """At most 10 lines about a module that was just captured."""
-    from ortmodule_py import __version__
-
     report = RunReport.of(compiler)
     pieces = f"{len(compiler.pieces)} piece{'s' if len(compiler.pieces) != 1 else ''}"
     if compiler.eager_pieces:
@@ -164,7 +139,7 @@ def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
         for stage in ("optimize_forward", "gradient", "optimize_joint", "lower")
     )
     lines = [
-        f"***** ortmodule_py {__version__} runs your model [{mode} mode] *****",
+        f"***** ortmodule_py {_C.__version__} runs your model [{mode} mode] *****",
         f"Graph            : {pieces}, {report.nodes_total} nodes, {share} through torch's dispatcher",
     ]
     if report.graph_breaks:
@@ -175,6 +150,6 @@ def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
         f"of it kept for backward {_mib(report.saved_bytes)}",
         f"First step takes {seconds:.2f}s where export takes {capture:.2f}s, "
         f"graph building takes {build / 1e3:.2f}s, planning takes {times.get('plan', 0.0) / 1e3:.2f}s",
-        f"Versions: ortmodule_py - {__version__}, torch - {torch.__version__}",
+        f"Versions: ortmodule_py - {_C.__version__}, torch - {torch.__version__}",
     ]
     return lines

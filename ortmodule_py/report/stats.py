@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ortmodule_py.testing import cpu_memory_stats, install_counting_allocator
+from ortmodule_py.base.cpu_memory import cpu_memory_stats, install_counting_allocator
 
 _MIB = 2**20
 

@@ -18,9 +18,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from ortmodule_py.lower.builder import CannotLower
-
-Origin = tuple[str, str]
+from ortmodule_py.base.errors import CannotLower, Origin
 
 _set_grad_enabled = torch._C._set_grad_enabled
 _enter_inference_mode = torch.autograd.grad_mode._enter_inference_mode

@@ -7,26 +7,17 @@ and writes what it saw.
 from __future__ import annotations
 
 import copy
-import re
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ortmodule_py.base.thread_state import restored_on_failure, without_saved_tensors_hooks
-from ortmodule_py.lower.builder import CannotLower, GraphBuilder
-from ortmodule_py.lower.emitter import Emitter
-from ortmodule_py.lower.inputs import drawn_inputs, input_facts, is_fixed
-from ortmodule_py.lower.number_writer import changes
-from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
-from ortmodule_py.lower.sizes.rounded import fix_rounded_sizes
+from ortmodule_py.base.changing_numbers import changes
+from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.trace import gradient_effects, record
 from ortmodule_py.trace.decompositions import float_arguments
-from ortmodule_py.trace.gradient_effects import GradMode, has_tangents
-from ortmodule_py.trace.joint_trace import GradientBody, TracedFunction
+from ortmodule_py.trace.gradient_effects import GradMode
 from ortmodule_py.trace.strides.doubtful import (
     is_doubtful,
     is_pooled_by_rows,
@@ -35,132 +26,18 @@ from ortmodule_py.trace.strides.doubtful import (
     leaves_strides_open,
 )
 from ortmodule_py.trace.strides.eager import is_expanded
-
-__all__ = ["CannotLower", "LoweredPiece", "lower"]
-
-Origin = tuple[str, str]
-_CPU = torch.device("cpu")
-
-
-@dataclass
-class LoweredPiece:
-    """What the caller must know about a lowered piece besides what the builder was told."""
-
-    grad_enabled: bool
-    """Whether anything in the piece runs with gradients on; otherwise it is an inference piece."""
-    calls: int
-    mutated_inputs: list[int]
-    """Flat inputs written back after forward. At run time none of them may share memory with another input."""
-    fixed_inputs: list[bool]
-    """Which flat inputs are tensors whose sizes and strides never change."""
-    view_outputs: list[tuple[int, int]]
-    """(output, input): this output shares storage with this input, without being it."""
-    drawn_inputs: dict[int, torch.dtype]
-    """Flat inputs that are random numbers of Python, and the type that the piece takes them in."""
-    checkpoints: int
-    """Regions of torch.utils.checkpoint."""
-    traced_gradients: list[str]
-    """Operators whose gradient was traced because the builder has no rule for them."""
-    fixed_numbers: list[tuple[str, Origin]]
-    """Operators that take the value of now of a number that may change with each call, and where they are."""
-    checks: list[Callable[[Tensor], object]]
-    """What looks at each additional output, behind the piece's own, and raises eager's error."""
-    reads: list[int]
-    """Flat inputs whose integers the piece takes behind all of them."""
-    fixed_sizes: list[tuple[Origin, str, int]]
-    """Lines that make a size a constant, its symbol and its value."""
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-@restored_on_failure()
-@without_saved_tensors_hooks()
-def lower(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    builder: GraphBuilder,
-    device: torch.device = _CPU,
-    eager_draws: bool = False,
-) -> LoweredPiece:
-    """Write `gm`, whose tensors are on `device`, into `builder`.
-
-    With `eager_draws` random numbers must be those of eager PyTorch.
-
-    Raises:
-        CannotLower: something cannot be said faithfully; with the source line.
-    """
-    clock = _Clock()
-    fixed_sizes = fix_rounded_sizes(gm)
-    fake_mode, inputs = record.fake_inputs(example_inputs)
-    clock.lap("inputs")
-    trace = _PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
-    whole = [] if has_tangents(gm) else record.preserved_composites(builder.has_rule)
-    symbols = BoundSymbols(builder, inputs)
-    graph = trace.run(inputs, whole)
-    clock.lap("trace")
-
-    def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
-        try:
-            patterns = [record.fake_like(arg, fake_mode) for arg in args]
-            # Its casts are in the graph already, and eager runs backward outside of autocast.
-            with torch.autocast(device.type, enabled=False):
-                return TracedFunction(record.record(function, patterns, fake_mode).graph)
-        except CannotLower:
-            raise
-        except Exception as error:  # an operator whose gradient torch itself cannot trace
-            text = f"its gradient cannot be traced, {type(error).__name__}: {error}"
-            raise CannotLower(text) from error
-
-    emitter = Emitter(
-        builder, symbols, graph, trace.bodies, trace_function, trace.grad_enabled, device
-    )
-    emitter.inputs(input_facts(gm, example_inputs, inputs))
-    symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
-    emitter.calls()
-    eager = _eager_outputs(gm, inputs, fake_mode, eager_draws)
-    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
-    clock.lap("emit")
-    clock.seconds["emit"] -= emitter.vjp_seconds
-    clock.seconds["gradients"] = emitter.vjp_seconds
-    return LoweredPiece(
-        trace.grad_enabled,
-        emitter.call_count,
-        list(trace.mutated),
-        list(map(is_fixed, inputs)),
-        trace.view_outputs,
-        drawn_inputs(gm, inputs),
-        trace.checkpoints,
-        emitter.traced_gradients,
-        trace.fixed_numbers + emitter.writer.fixed_numbers,
-        [check for _, check in emitter.checks],
-        symbols.reads,
-        [(_origin(node), symbol, value) for node, symbol, value in fixed_sizes],
-        clock.seconds,
-    )
-
-
-class _Clock:
-    """Wall seconds per stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.seconds[stage] = now - self._last
-        self._last = now
-
+from ortmodule_py.trace.user_backward import GradientBody
 
 # ---- outputs -------------------------------------------------------------------------------------
 
 
-def _eager_outputs(
+def eager_outputs(
     gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any, eager_draws: bool
 ) -> list[Any]:
     """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
 
     def replay() -> list[Any]:
-        trace = _PieceTrace(gm, fake_mode, False, eager_draws)
+        trace = PieceTrace(gm, fake_mode, False, eager_draws)
         trace.grad_enabled = False
         return list(record.replayed(_Replay(gm, trace).run, inputs, fake_mode))
 
@@ -181,7 +58,7 @@ def _eager_outputs(
 # ---- the trace ----------------------------------------------------------------------------------
 
 
-class _PieceTrace:
+class PieceTrace:
     """Runs Dynamo's graph once on functional fake tensors and keeps what the ATen graph alone does not say."""
 
     def __init__(
@@ -279,7 +156,7 @@ class _PieceInterpreter(fx.Interpreter):
     """Runs torch-level nodes; says with `detach` what grad mode says in eager, and opens higher-order operators."""
 
     def __init__(
-        self, gm: fx.GraphModule, trace: _PieceTrace, tag: str = "", follow_grad_mode: bool = True
+        self, gm: fx.GraphModule, trace: PieceTrace, tag: str = "", follow_grad_mode: bool = True
     ) -> None:
         super().__init__(gm, garbage_collect_values=True)
         self.trace = trace
@@ -300,7 +177,7 @@ class _PieceInterpreter(fx.Interpreter):
         self._detached.clear()
 
     def run_node(self, n: fx.Node) -> Any:
-        self.origin = _origin(n) if n.op.startswith("call") else self.origin
+        self.origin = origin_of(n) if n.op.startswith("call") else self.origin
         self._node = n
         if n.op.startswith("call"):
             gradient_effects.refuse(n.target, self.follow_grad_mode, self.origin)
@@ -559,25 +436,3 @@ def _refuse_changes(arguments: Sequence[Any], seen_elsewhere: Sequence[bool]) ->
 def _may_carry_gradient(node: fx.Node) -> bool:
     example = node.meta.get("example_value")
     return not isinstance(example, Tensor) or example.requires_grad
-
-
-_TORCH = torch.__path__[0]
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-
-
-def _origin(node: fx.Node) -> Origin:
-    """Path of the innermost module, and "file.py:line" of the innermost frame of the user's code."""
-    module_path = ""
-    stack = node.meta.get("nn_module_stack")
-    if stack:
-        innermost = list(stack.values())[-1][0]
-        module_path = ".".join(_path_keys(innermost))
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    frames = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
-    return module_path, f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
-
-
-def _path_keys(text: str) -> list[str]:
-    """`L['self'].blocks[0].attn` and `L['self']._modules['blocks']._modules['0']` are both blocks, 0, ..."""
-    text = re.sub(r"^L\['[^']+'\]", "", text)
-    return re.findall(r"[^\.\[\]']+", re.sub(r"\._modules\b", "", text))

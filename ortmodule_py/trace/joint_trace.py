@@ -1,4 +1,4 @@
-"""Gradients that are no rules: a user's own backward, and the traced gradient of an operator without a rule."""
+"""The gradient of an operator without a rule: its forward and backward, traced together."""
 
 from __future__ import annotations
 
@@ -11,102 +11,8 @@ import torch
 from torch import Tensor, fx
 from torch._decomp.decompositions import affine_grid_generator
 
-from ortmodule_py.lower.builder import CannotLower
-from ortmodule_py.lower.number_writer import changes
-
-
-@dataclass
-class TracedFunction:
-    """A functional ATen graph recorded apart from the piece."""
-
-    graph: fx.Graph
-
-    def calls(self) -> list[fx.Node]:
-        """The operators, without arithmetic on sizes."""
-        return [
-            node for node in self.graph.nodes if node.op == "call_function" and not _is_number(node)
-        ]
-
-    def outputs(self) -> list[Any]:
-        """What the function returned: nodes, numbers or None."""
-        (output,) = (node for node in self.graph.nodes if node.op == "output")
-        return list(output.args[0])
-
-    def placeholders(self) -> list[fx.Node]:
-        """One per argument."""
-        return [node for node in self.graph.nodes if node.op == "placeholder"]
-
-
-def _is_number(node: fx.Node) -> bool:
-    return not isinstance(node.meta.get("val"), (Tensor, tuple, list))
-
-
-# ---- a user's own backward ----------------------------------------------------------------------
-
-
-@dataclass
-class GradientBody:
-    """A user's backward as a function of (gradients of the differentiable outputs, saved values)."""
-
-    function: Callable[..., list[Any]]
-    patterns: list[Any]
-    gradients: dict[int, int]
-    """Argument position -> index among the differentiable outputs."""
-    saved_tensors: list[int]
-    """Argument positions of the saved tensors, in order."""
-    saved_numbers: list[int]
-    """Argument positions of the saved numbers that change from call to call."""
-
-    @staticmethod
-    def of_user_backward(
-        run: Callable[[list[Any]], Any],
-        outs: Sequence[Any],
-        differentiable: Sequence[int],
-        inputs: Sequence[tuple[int, Tensor]],
-        saved: Sequence[Any],
-    ) -> GradientBody:
-        """`run` takes all gradients and saved values; `inputs` are (position among its results, input)."""
-        count = len(differentiable)
-
-        def function(*args: Any) -> list[Any]:
-            given = dict(zip(differentiable, args[:count], strict=True))
-            grads = [given[i] if i in given else _zeros_like(out) for i, out in enumerate(outs)]
-            results = run([*grads, *args[count:]])
-            results = results if isinstance(results, (tuple, list)) else [results]
-            return [_fitted(results[position], tensor) for position, tensor in inputs]
-
-        patterns = [outs[i] for i in differentiable] + list(saved)
-        tensors = [i for i in range(count, len(patterns)) if isinstance(patterns[i], Tensor)]
-        numbers = [i for i in range(count, len(patterns)) if changes(patterns[i])]
-        return GradientBody(function, patterns, {i: i for i in range(count)}, tensors, numbers)
-
-
-def _zeros_like(out: Any) -> Any:
-    """Autograd gives zeros for outputs that get no gradient."""
-    if not isinstance(out, Tensor):
-        return None
-    return torch.zeros(out.shape, dtype=out.dtype, device=out.device)
-
-
-def _fitted(grad: Any, tensor: Tensor) -> Any:
-    """Autograd sums a gradient to its input's shape and casts it to its dtype; inputs of integers get none."""
-    if not isinstance(grad, Tensor) or not tensor.is_floating_point():
-        return None
-    if grad.dim() != tensor.dim() or any(
-        _differ(a, b) for a, b in zip(grad.shape, tensor.shape, strict=True)
-    ):
-        grad = grad.sum_to_size(tensor.shape)
-    return grad.to(tensor.dtype) if grad.dtype != tensor.dtype else grad
-
-
-def _differ(a: Any, b: Any) -> bool:
-    """Compare without adding guards."""
-    left = a.node.expr if isinstance(a, torch.SymInt) else a
-    right = b.node.expr if isinstance(b, torch.SymInt) else b
-    return bool(left != right)
-
-
-# ---- an operator without a rule -----------------------------------------------------------------
+from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.trace.record import TracedFunction
 
 
 @dataclass

@@ -9,9 +9,10 @@ import contextlib
 import copy
 import functools
 import inspect
+import operator
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -211,3 +212,34 @@ def own_state(model: Any) -> dict[str, Any]:
         if (name == "forward") != is_own_forward(model, value):
             state[name] = value
     return state
+
+
+class ContainerMethods:
+    """Containers such as Sequential are indexed and counted like the original."""
+
+    _original: Any
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._original[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._original[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._original[key]
+
+    def __iadd__(self, other: Any) -> Any:
+        result = operator.iadd(self._original, other)
+        return self if result is self._original else result
+
+    def __len__(self) -> int:
+        return len(self._original)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._original)
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self._original
+
+    def __bool__(self) -> bool:
+        return bool(self._original)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ortmodule_py.lower.piece import LoweredPiece, lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
-from ortmodule_py.trace.interpreter import LoweredPiece, lower
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from ortmodule_py.trace.interpreter import CannotLower, lower
+from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.lower.piece import lower
 
 from .recording import Backend, RecordingBuilder, Replay, Val
 

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from benchmarks import models
 from ortmodule_py import _C
 from ortmodule_py.base.devices import piece_device
-from ortmodule_py.lower.builder import CannotLower
-from ortmodule_py.trace.interpreter import lower
+from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.lower.piece import lower
 
 pytestmark = pytest.mark.skipif(
     not _C.build_info()["cuda"], reason="this build has no CUDA kernels"

@@ -12,7 +12,7 @@ from torch import nn
 import ortmodule_py
 from ortmodule_py import _C, ORTModule, ORTModuleError
 from ortmodule_py.base import devices
-from ortmodule_py.lower.builder import CannotLower
+from ortmodule_py.base.errors import CannotLower
 from tests.ops import harness, scaled_dot_product_attention
 from tests.ops.case import Case
 

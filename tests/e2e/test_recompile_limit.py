@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
-from ortmodule_py.compile import compiler
+from ortmodule_py.dynamo import settings
 
 
 class Spelled(nn.Module):
@@ -26,7 +26,7 @@ class Spelled(nn.Module):
 def test_the_limit_is_counted_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compiler, "_CAPTURES_PER_FUNCTION", 3)
+    monkeypatch.setattr(settings, "CAPTURES_PER_FUNCTION", 3)
     torch._dynamo.reset()
     model = ORTModule(Spelled())
     for logger in (model._logger, logging.getLogger("torch._dynamo.convert_frame")):
@@ -69,7 +69,7 @@ class Counting(nn.Module):
 
 
 def test_what_ran_before_the_limit_does_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_CAPTURES_PER_FUNCTION", 3)
+    monkeypatch.setattr(settings, "CAPTURES_PER_FUNCTION", 3)
     torch._dynamo.reset()
     model = ORTModule(Counting())
     x = torch.ones(2, 4)

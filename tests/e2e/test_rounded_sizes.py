@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, IntTrueDiv, ToFloat, TruncToInt
 
 from ortmodule_py import ORTModule, last_run_report
-from ortmodule_py.lower.builder import CannotLower
+from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.sizes.symbolic import dim_text
 
 from .semantics import assert_compiled

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import DebugOptions, ORTModule, check, last_run_report
-from ortmodule_py.compile import compiler
+from ortmodule_py.dynamo import settings
 
 
 class Small(nn.Module):
@@ -63,7 +63,7 @@ def test_other_modules_of_the_class_keep_their_captures() -> None:
 
 
 def test_many_modules_do_not_reach_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_CAPTURES_PER_FUNCTION", 4)
+    monkeypatch.setattr(settings, "CAPTURES_PER_FUNCTION", 4)
     torch._dynamo.reset()
     module, x = Small(), torch.randn(3, 4)
     for _ in range(8):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
-from ortmodule_py.compile.compiler import OF_THREADS
+from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL
 
 _config = torch._dynamo.config
 _logger = logging.getLogger("model")
@@ -58,7 +58,9 @@ def _entries(model: ORTModule, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return entered
 
 
-@pytest.mark.skipif(not OF_THREADS, reason="before torch 2.13 all threads share the configuration")
+@pytest.mark.skipif(
+    not CONFIG_IS_THREAD_LOCAL, reason="before torch 2.13 all threads share the configuration"
+)
 def test_a_call_whose_guards_hold_enters_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     model = _wrapped(module)
@@ -71,7 +73,9 @@ def test_a_call_whose_guards_hold_enters_no_settings(monkeypatch: pytest.MonkeyP
     assert entered != []
 
 
-@pytest.mark.skipif(not OF_THREADS, reason="before torch 2.13 all threads share the configuration")
+@pytest.mark.skipif(
+    not CONFIG_IS_THREAD_LOCAL, reason="before torch 2.13 all threads share the configuration"
+)
 def test_a_stance_keeps_them_around_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may put a conversion of torch's own before ours."""
     model = _wrapped(nn.Linear(4, 4))
@@ -95,7 +99,9 @@ def test_code_between_pieces_has_the_users_configuration() -> None:
     model = _wrapped(module)
     for _ in range(3):
         model(torch.randn(3, 4)).sum().backward()
-    assert module.seen[1:] == [_config.fail_on_recompile_limit_hit or not OF_THREADS] * 2
+    assert (
+        module.seen[1:] == [_config.fail_on_recompile_limit_hit or not CONFIG_IS_THREAD_LOCAL] * 2
+    )
 
 
 class _Warning(nn.Module):
@@ -127,4 +133,4 @@ def test_a_library_s_way_to_log_is_known_though_it_is_imported_late(
     model = _wrapped(_Warning())
     model(torch.randn(3, 4))
     # torch before 2.13 breaks the graph wherever a logger logs.
-    assert (last_run_report(model)["graph_breaks"] == []) == OF_THREADS
+    assert (last_run_report(model)["graph_breaks"] == []) == CONFIG_IS_THREAD_LOCAL

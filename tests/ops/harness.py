@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import _pytree as pytree
 
 from ortmodule_py import _C
-from ortmodule_py.trace.interpreter import lower
+from ortmodule_py.lower.piece import lower
 
 from .case import Case, Outcome, operator_of
 

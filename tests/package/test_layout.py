@@ -56,6 +56,40 @@ def test_a_right_include_passes(lint: ModuleType, name: str, line: str) -> None:
     assert not list(lint.check_includes(name, line + "\n"))
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("base/x.py", "from ortmodule_py.options import memory", "base may not see it"),
+        (
+            "trace/x.py",
+            "from ortmodule_py.lower.builder import GraphBuilder",
+            "trace may not see it",
+        ),
+        (
+            "report/compare/x.py",
+            "def f():\n    from ortmodule_py.wrap import facade",
+            "report may not",
+        ),
+        ("wrap/x.py", "from ortmodule_py import module", "wrap may not see it"),
+        ("wrap/x.py", "from . import facade", "relative import"),
+    ],
+)
+def test_a_wrong_import_is_named(lint: ModuleType, name: str, line: str, message: str) -> None:
+    assert [e for e in lint.check_imports(f"ortmodule_py/{name}", line + "\n") if message in e]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("base/x.py", "from ortmodule_py import _C"),
+        ("dynamo/patches/x.py", "from ortmodule_py.lower.piece import lower"),
+        ("training/x.py", "from ortmodule_py.module import ORTModule"),
+    ],
+)
+def test_a_right_import_passes(lint: ModuleType, name: str, line: str) -> None:
+    assert not list(lint.check_imports(f"ortmodule_py/{name}", line + "\n"))
+
+
 def test_long_files_and_empty_names_are_named(lint: ModuleType) -> None:
     found = list(lint.check_size_and_name("csrc/ops/matmul_utils.cpp", "\n" * 601))
     assert len(found) == 2

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules import transformer
 
-from ortmodule_py.base.shared_patch import SharedPatch
+from ortmodule_py.base.torch_state import SharedPatch
 
 _NAME = "_detect_is_causal_mask"
 _ask = getattr(transformer, _NAME, None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +16,15 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from ortmodule_py.lower.number_writer import ARITHMETIC, SIZE, changes
+from ortmodule_py.base.changing_numbers import SIZE, changes
+from ortmodule_py.base.errors import origin_of
+from ortmodule_py.lower.number_writer import ARITHMETIC
 from ortmodule_py.trace.decompositions.float_arguments import rewrite_for
 
 FindCompiler = Callable[[Any], Any]
 """Our compiler that a Dynamo backend stands for, or None."""
 
 _INDEXES = {operator.getitem, operator.setitem}
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 @functools.cache
@@ -88,9 +88,3 @@ def _fixed(value: Any) -> Any:
     if not isinstance(value, torch.SymFloat) or free_unbacked_symbols(value):
         return value
     return float(value) if changes(value) else value
-
-
-def origin_of(node: fx.Node) -> tuple[str, str]:
-    """ "", and file and line of a call in Dynamo's graph."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    return ("", ":".join(frames[-1])) if frames else ("", "")

@@ -11,7 +11,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from ortmodule_py.lower.builder import CannotLower, GraphBuilder
+from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.lower.builder import GraphBuilder
 from ortmodule_py.lower.tensor_meta import encode_int
 from ortmodule_py.trace import record
 

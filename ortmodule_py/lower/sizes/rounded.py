@@ -14,8 +14,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from ortmodule_py.lower.builder import CannotLower
-from ortmodule_py.lower.number_writer import has_float
+from ortmodule_py.base.changing_numbers import has_float
+from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.sizes.scaled import ROUNDINGS, odd_part, scaled
 from ortmodule_py.lower.sizes.symbolic import dim_text
 

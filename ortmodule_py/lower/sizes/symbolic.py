@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import sympy
 
-from ortmodule_py.lower.builder import CannotLower
+from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.sizes.scaled import scaled
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ortmodule_py.lower.number_writer import changes
+from ortmodule_py.base.changing_numbers import changes
 
 Function = Callable[..., Any]
 

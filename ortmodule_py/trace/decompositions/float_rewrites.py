@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ortmodule_py.lower.number_writer import changes
+from ortmodule_py.base.changing_numbers import changes
 
 aten = torch.ops.aten
 Rewrite = Callable[..., Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from ortmodule_py.optim import AdamWMode, FP16_Optimizer, FusedAdam
+from ortmodule_py.optim.fp16_optimizer import FP16_Optimizer
+from ortmodule_py.optim.fused_adam import AdamWMode, FusedAdam
 
 __all__ = ["AdamWMode", "FP16_Optimizer", "FusedAdam"]

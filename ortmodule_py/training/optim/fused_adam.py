@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ortmodule_py.optim import AdamWMode, FusedAdam
+from ortmodule_py.optim.fused_adam import AdamWMode, FusedAdam
 
 __all__ = ["AdamWMode", "FusedAdam"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ortmodule_py import DebugOptions, LogLevel, ORTModule, ORTModuleError
+from ortmodule_py import ORTModuleError
+from ortmodule_py.module import ORTModule
+from ortmodule_py.options.debug import DebugOptions, LogLevel
 
 ORTModuleFallbackException = ORTModuleError
 """What a piece that cannot be compiled raises under `ORTMODULE_FALLBACK_POLICY=FALLBACK_DISABLE`."""

@@ -1,0 +1,41 @@
+"""Why a piece cannot be compiled, and where in the user's program that is."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import fx
+
+Origin = tuple[str, str]
+"""Path of the innermost module, and "file.py:line" of the user's code; either may be empty."""
+
+_TORCH = torch.__path__[0]
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+class CannotLower(Exception):
+    """A piece of the program that capture cannot say faithfully; the caller runs this piece in eager and counts it."""
+
+    def __init__(self, reason: str, origin: tuple[str, str] = ("", "")) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.origin = origin
+
+
+def origin_of(node: fx.Node) -> Origin:
+    """Path of the innermost module, and "file.py:line" of the innermost frame of the user's code."""
+    module_path = ""
+    stack = node.meta.get("nn_module_stack")
+    if stack:
+        innermost = list(stack.values())[-1][0]
+        module_path = ".".join(_path_keys(innermost))
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    frames = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
+    return module_path, f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+
+
+def _path_keys(text: str) -> list[str]:
+    """`L['self'].blocks[0].attn` and `L['self']._modules['blocks']._modules['0']` are both blocks, 0, ..."""
+    text = re.sub(r"^L\['[^']+'\]", "", text)
+    return re.findall(r"[^\.\[\]']+", re.sub(r"\._modules\b", "", text))

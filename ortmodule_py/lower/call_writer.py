@@ -1,0 +1,185 @@
+"""Writes the calls of a traced ATen graph into the graph builder: arguments by schema, sizes as text."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ortmodule_py.base.changing_numbers import SIZE, any_changes, changes
+from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.lower.builder import OpSink, Words
+from ortmodule_py.lower.number_writer import NumberWriter, UnknownNumber
+from ortmodule_py.lower.tensor_meta import dtype_name, encode_int, tensor_meta
+
+_MAKES_SCALAR = torch.ops.aten.scalar_tensor.default
+# By the beginning of their name: what a functional graph does not say as eager does it.
+_LEFT_TO_EAGER = {
+    "aten.as_strided": "reads memory by strides, whatever lies there",
+    "aten.rrelu_with_noise": "draws into an operand that its gradient reads",
+    "_c10d": "is a collective, whose result is there when it has been waited for",
+    "c10d": "is a collective, whose result is there when it has been waited for",
+}
+
+
+def output_values(node: fx.Node) -> list[Any]:
+    value = node.meta["val"]
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+class CallWriter:
+    """Writes the nodes of one traced graph into one sink (the builder, or a backward body)."""
+
+    def __init__(self, words: Words, sink: OpSink, device: torch.device) -> None:
+        self.words = words
+        self.sink = sink
+        self.device = device
+        self.ids: dict[fx.Node, list[int]] = {}
+        self.numbers: dict[fx.Node, int] = {}
+        """Numbers that are given as float64 scalars."""
+        self.fixed_numbers: list[tuple[str, tuple[str, str]]] = []
+        """Operators, and where they are, that take a number which may change with each call."""
+        self.missing: Callable[[fx.Node], int] | None = None
+        self.count = 0
+
+    def id_of(self, node: fx.Node) -> int:
+        """The id of a node with one tensor output."""
+        if node not in self.ids and node.op == "get_attr":
+            self.ids[node] = [self.sink.constant(_constant(node))]
+        if node not in self.ids and self.missing is not None:
+            self.ids[node] = [self.missing(node)]
+        (value,) = self.ids[node]
+        return value
+
+    def write(
+        self, node: fx.Node, origin: tuple[str, str], tag: str, gradient: bool = False
+    ) -> list[int] | None:
+        """Write one node; its ids, one per output, or None if its gradient must be traced."""
+        ids: list[int] | None
+        for beginning, reason in _LEFT_TO_EAGER.items():
+            if str(node.target).startswith(beginning):
+                raise CannotLower(f"{node.target} {reason}", origin)
+        if node.target is operator.getitem:
+            source, index = node.args
+            ids = [self._item(node, source, index)]
+        elif node.target is _MAKES_SCALAR and changes(node.args[0]):
+            scalar = self._changing_scalar(node, origin, tag)
+            ids = self._call(node, origin, tag, gradient) if scalar is None else [scalar]
+        else:
+            ids = self._call(node, origin, tag, gradient)
+        if ids is not None:
+            self.ids[node] = ids
+        return ids
+
+    def _call(
+        self, node: fx.Node, origin: tuple[str, str], tag: str, gradient: bool
+    ) -> list[int] | None:
+        outputs = [
+            self._meta(node, value) if isinstance(value, Tensor) else None
+            for value in output_values(node)
+        ]
+        arguments = self.arguments(node, origin)
+        ids = self.sink.call(str(node.target), arguments, outputs, origin, tag, gradient)
+        if ids is not None:
+            self.count += 1
+        return ids
+
+    def _meta(self, node: fx.Node, value: Tensor) -> dict[str, Any]:
+        """The facts of a result. What a program computes on the CPU among tensors on a GPU, such as a
+        range, may as well be computed there, unless it is drawn from the CPU's generator."""
+        if value.device != self.device:
+            if value.device.type != "cpu":
+                raise CannotLower(
+                    f"a piece runs on one device, here on {self.device}, but {node.target} makes a "
+                    f"tensor on {value.device}"
+                )
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                raise CannotLower(
+                    f"{node.target} draws from the generator of the CPU in a piece on {self.device}"
+                )
+        meta = tensor_meta(value, self.words)
+        if value.dtype is torch.uint64 and "attention" in str(node.target):
+            meta["dtype"] = "int64"  # the state of a generator, which only its backward reads
+        return meta
+
+    def _item(self, node: fx.Node, source: Any, index: Any) -> int:
+        if source not in self.ids and self.missing is not None:
+            return self.missing(node)
+        return self.ids[source][index]
+
+    def arguments(self, node: fx.Node, origin: tuple[str, str]) -> list[tuple[str, Any]]:
+        """All arguments of the schema by name, in schema order, defaults filled in."""
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise CannotLower(f"{node.target} is not an ATen operator")
+        values: list[tuple[str, Any]] = []
+        for position, argument in enumerate(node.target._schema.arguments):
+            if position < len(node.args):
+                value: Any = node.args[position]
+            elif argument.name in node.kwargs:
+                value = node.kwargs[argument.name]
+            else:
+                value = argument.default_value
+            if any_changes(value):
+                self.fixed_numbers.append((_taker(node, value), origin))
+            values.append((argument.name, self.encode(value)))
+        return values
+
+    def _changing_scalar(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int | None:
+        """A tensor made of a number that changes; None if nothing here can compute the number."""
+        (result,) = output_values(node)
+        writer = NumberWriter(
+            self.words, self.sink, self.id_of, self.numbers, str(result.device), origin, tag
+        )
+        try:
+            return writer.write_as(node.args[0], dtype_name(result.dtype))
+        except UnknownNumber:
+            return None
+        finally:
+            self.count += writer.count
+
+    def encode(self, value: Any) -> Any:
+        """One argument as the builder takes it."""
+        if isinstance(value, fx.Node):
+            known = value.meta.get("val")
+            if known is None and "val" in value.meta:
+                return None  # a result that the operator left out
+            if isinstance(known, (torch.SymFloat, torch.SymBool)):
+                # Takes the value of now, with a guard in Dynamo's shape environment.
+                return float(known) if isinstance(known, torch.SymFloat) else bool(known)
+            if isinstance(known, (int, float, torch.SymInt)):
+                return self.encode(known)
+            return self.words.Val(self.id_of(value))
+        if isinstance(value, torch.SymInt):
+            return encode_int(value, self.words)
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, torch.dtype):
+            return self.words.DType(dtype_name(value))
+        if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+            return self.words.Opaque(str(value))
+        if isinstance(value, (list, tuple)):
+            return [self.encode(item) for item in value]
+        raise CannotLower(f"an argument of type {type(value).__name__}")
+
+
+def _taker(node: fx.Node, value: Any) -> str:
+    """What takes a number that changes: integers are sizes and positions of several calls on a line."""
+    known = value.meta.get("val") if isinstance(value, fx.Node) else value
+    return str(node.target) if isinstance(known, torch.SymFloat) else SIZE
+
+
+def _constant(node: fx.Node) -> Tensor:
+    value = getattr(node.graph.owning_module, str(node.target))
+    if not isinstance(value, Tensor) or isinstance(value, torch._subclasses.FakeTensor):
+        raise CannotLower(f"the constant {node.target} has no data")
+    return value.detach()
+
+
+def is_size_arithmetic(node: fx.Node) -> bool:
+    """Nodes on Python numbers: whoever uses them reads the expression from their value."""
+    return isinstance(
+        node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    )

@@ -1,0 +1,139 @@
+"""From TorchDynamo's graph to the C++ graph builder.
+
+`lower` takes the torch-level graph that Dynamo hands to a backend, runs it once on fake tensors
+and writes what it saw.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ortmodule_py.base.errors import CannotLower, Origin, origin_of
+from ortmodule_py.base.torch_state import restored_on_failure, without_saved_tensors_hooks
+from ortmodule_py.lower.builder import GraphBuilder
+from ortmodule_py.lower.emitter import Emitter
+from ortmodule_py.lower.inputs import drawn_inputs, input_facts, is_fixed
+from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
+from ortmodule_py.lower.sizes.rounded import fix_rounded_sizes
+from ortmodule_py.trace import record
+from ortmodule_py.trace.gradient_effects import has_tangents
+from ortmodule_py.trace.interpreter import PieceTrace, eager_outputs
+from ortmodule_py.trace.patched_kernels import preserved_composites
+from ortmodule_py.trace.record import TracedFunction
+
+_CPU = torch.device("cpu")
+
+
+@dataclass
+class LoweredPiece:
+    """What the caller must know about a lowered piece besides what the builder was told."""
+
+    grad_enabled: bool
+    """Whether anything in the piece runs with gradients on; otherwise it is an inference piece."""
+    calls: int
+    mutated_inputs: list[int]
+    """Flat inputs written back after forward. At run time none of them may share memory with another input."""
+    fixed_inputs: list[bool]
+    """Which flat inputs are tensors whose sizes and strides never change."""
+    view_outputs: list[tuple[int, int]]
+    """(output, input): this output shares storage with this input, without being it."""
+    drawn_inputs: dict[int, torch.dtype]
+    """Flat inputs that are random numbers of Python, and the type that the piece takes them in."""
+    checkpoints: int
+    """Regions of torch.utils.checkpoint."""
+    traced_gradients: list[str]
+    """Operators whose gradient was traced because the builder has no rule for them."""
+    fixed_numbers: list[tuple[str, Origin]]
+    """Operators that take the value of now of a number that may change with each call, and where they are."""
+    checks: list[Callable[[Tensor], object]]
+    """What looks at each additional output, behind the piece's own, and raises eager's error."""
+    reads: list[int]
+    """Flat inputs whose integers the piece takes behind all of them."""
+    fixed_sizes: list[tuple[Origin, str, int]]
+    """Lines that make a size a constant, its symbol and its value."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@restored_on_failure()
+@without_saved_tensors_hooks()
+def lower(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    builder: GraphBuilder,
+    device: torch.device = _CPU,
+    eager_draws: bool = False,
+) -> LoweredPiece:
+    """Write `gm`, whose tensors are on `device`, into `builder`.
+
+    With `eager_draws` random numbers must be those of eager PyTorch.
+
+    Raises:
+        CannotLower: something cannot be said faithfully; with the source line.
+    """
+    clock = _Clock()
+    fixed_sizes = fix_rounded_sizes(gm)
+    fake_mode, inputs = record.fake_inputs(example_inputs)
+    clock.lap("inputs")
+    trace = PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
+    whole = [] if has_tangents(gm) else preserved_composites(builder.has_rule)
+    symbols = BoundSymbols(builder, inputs)
+    graph = trace.run(inputs, whole)
+    clock.lap("trace")
+
+    def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
+        try:
+            patterns = [record.fake_like(arg, fake_mode) for arg in args]
+            # Its casts are in the graph already, and eager runs backward outside of autocast.
+            with torch.autocast(device.type, enabled=False):
+                return TracedFunction(record.record(function, patterns, fake_mode).graph)
+        except CannotLower:
+            raise
+        except Exception as error:  # an operator whose gradient torch itself cannot trace
+            text = f"its gradient cannot be traced, {type(error).__name__}: {error}"
+            raise CannotLower(text) from error
+
+    emitter = Emitter(
+        builder, symbols, graph, trace.bodies, trace_function, trace.grad_enabled, device
+    )
+    emitter.inputs(input_facts(gm, example_inputs, inputs))
+    symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
+    emitter.calls()
+    eager = eager_outputs(gm, inputs, fake_mode, eager_draws)
+    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
+    clock.lap("emit")
+    clock.seconds["emit"] -= emitter.vjp_seconds
+    clock.seconds["gradients"] = emitter.vjp_seconds
+    return LoweredPiece(
+        trace.grad_enabled,
+        emitter.call_count,
+        list(trace.mutated),
+        list(map(is_fixed, inputs)),
+        trace.view_outputs,
+        drawn_inputs(gm, inputs),
+        trace.checkpoints,
+        emitter.traced_gradients,
+        trace.fixed_numbers + emitter.writer.fixed_numbers,
+        [check for _, check in emitter.checks],
+        symbols.reads,
+        [(origin_of(node), symbol, value) for node, symbol, value in fixed_sizes],
+        clock.seconds,
+    )
+
+
+class _Clock:
+    """Wall seconds per stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = now - self._last
+        self._last = now

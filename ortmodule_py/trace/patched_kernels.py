@@ -1,0 +1,263 @@
+"""Composite operators that stay whole while a graph is traced, and Python kernels of torch that differ from eager."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
+from torch._decomp.decompositions import upsample_compute_output_size
+from torch._export.utils import (
+    _collect_all_valid_cia_ops,
+    _get_decomp_for_cia,
+    _special_op_to_preserve_cia,
+)
+from torch.export.exported_program import (
+    _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE,
+    _override_composite_implicit_decomp,
+)
+from torch.utils import _pytree as pytree
+
+from ortmodule_py.trace.decompositions import (
+    composite_parts,
+    float_arguments,
+    recurrent_layers,
+)
+
+# ---- composite operators ------------------------------------------------------------------------
+
+
+@cache
+def _preservable_composites() -> tuple[Any, ...]:
+    # The order of a set of operators changes from process to process; nothing may depend on it.
+    return tuple(sorted(_collect_all_valid_cia_ops(), key=str))
+
+
+def preserved_composites(known: Callable[[str], bool]) -> list[Any]:
+    """Composite operators that are known stay whole; the others decompose into parts that have rules."""
+    return [
+        op
+        for op in _preservable_composites()
+        if op not in _MAY_ALIAS and (op in _CHOOSE_BY_GRADIENT or known(str(op)))
+    ]
+
+
+# On CUDA their parts leave out what backward needs unless a gradient is recorded, and pieces are
+# traced without: only the trace of the gradient may open them.
+_CHOOSE_BY_GRADIENT = (torch.ops.aten.scaled_dot_product_attention.default,)
+
+# Gives back its operand where the type is the same, whatever its schema says.
+_MAY_ALIAS = (torch.ops.aten.type_as.default,)
+
+
+_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU"}
+
+
+# Of composites whose parts have no op in the graph (`as_strided_` in channels_last): what autocast
+# could act on in them.
+_INSIDE = {
+    torch.ops.aten.adaptive_avg_pool2d.default: ("aten::mean.dim", "aten::_adaptive_avg_pool2d")
+}
+
+
+def _casts_inside(op: Any, args: Any) -> bool:
+    """Whether autocast would act on parts of this composite, instead of on the whole."""
+
+    def casts(name: str, device: str) -> bool:
+        key = _AUTOCAST_KEYS[device]
+        return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+    devices = {leaf.device.type for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)}
+    return any(
+        torch.is_autocast_enabled(device)
+        and not casts(op.name(), device)
+        and (op not in _INSIDE or any(casts(part, device) for part in _INSIDE[op]))
+        for device in devices & _AUTOCAST_KEYS.keys()
+    )
+
+
+def _open_under_autocast(op: Any, whole: Callable[..., Any], parts: Callable[..., Any]) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if not _casts_inside(op, (args, kwargs)):
+            return whole(*args, **kwargs)
+        if op is torch.ops.aten.cross_entropy_loss.default:
+            # All its parts run in float32, so it can stay whole, on float32.
+            args, kwargs = pytree.tree_map_only(Tensor, _widened, (args, kwargs))
+            with torch._C._DisableAutocast():
+                return whole(*args, **kwargs)
+        return parts(*args, **kwargs)
+
+    return kernel
+
+
+def _widened(value: Tensor) -> Tensor:
+    return value.float() if value.is_floating_point() else value
+
+
+@contextlib.contextmanager
+def preserving(ops: Sequence[Any]) -> Iterator[None]:
+    """Keep these composites whole, as far as autocast allows."""
+    parts = {op: _get_decomp_for_cia(op) for op in ops}
+    with (
+        _override_composite_implicit_decomp(
+            {**_PARTS, **dict.fromkeys(ops, _special_op_to_preserve_cia)}
+        ),
+        _without_wrong_decompositions(),
+    ):
+        for op in ops:
+            for key in _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE:
+                op.py_kernels[key] = _open_under_autocast(op, op.py_kernels[key], parts[op])
+            op._dispatch_cache.clear()
+        # Where no composite stays whole, torch differentiates what is recorded, and needs the parts.
+        for op in _PARTS if not ops else ():
+            op.py_kernels |= dict.fromkeys(_AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE, _PARTS[op])
+            op._dispatch_cache.clear()
+        yield
+
+
+_PARTS = {
+    # Its C++ parts bound the norms in place where gradients are off, which a trace cannot see.
+    torch.ops.aten.cosine_similarity.default: float_arguments.cosine_similarity,
+    **composite_parts.PARTS,
+}
+
+_WRONG_DECOMPOSITIONS = (
+    # Python's nll_loss takes other arguments than the operator: it reads `reduction` as
+    # `size_average`, so that a loss that is not reduced comes out as a scalar.
+    torch.ops.aten.nll_loss.default,
+)
+
+
+@contextlib.contextmanager
+def _without_wrong_decompositions() -> Iterator[None]:
+    """Fake tensors with symbolic sizes look here before they ask a composite for its parts."""
+    hidden = {
+        op: decomposition_table.pop(op) for op in _WRONG_DECOMPOSITIONS if op in decomposition_table
+    }
+    try:
+        yield
+    finally:
+        decomposition_table.update(hidden)
+
+
+# ---- Python kernels that differ from eager ------------------------------------------------------
+
+_Change = Callable[[DispatchKey, Callable[..., Any]], Callable[..., Any] | None]
+
+
+def _fractional_max_pool2d_backward(grad: Tensor, operand: Tensor, *_: Any) -> Tensor:
+    return operand.new_empty(operand.shape)
+
+
+# Operators whose only fake kernel is in C++, where each size becomes a constant.
+_SYMBOLIC: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.fractional_max_pool2d_backward.default: _fractional_max_pool2d_backward
+}
+
+
+@contextlib.contextmanager
+def with_kernels(changes: dict[Any, _Change]) -> Iterator[None]:
+    """Each Python kernel of these operators changed by a function; None takes it away. And what torch
+    does not say in symbols."""
+    before = {op: dict(op.py_kernels) for op in (*changes, *_SYMBOLIC)}
+    for op, kernel in _SYMBOLIC.items():
+        op.py_kernels.setdefault(DispatchKey.Meta, kernel)
+        op._dispatch_cache.clear()
+    for op, change in changes.items():
+        changed = {key: change(key, kernel) for key, kernel in before[op].items()}
+        op.py_kernels.clear()
+        op.py_kernels.update({key: kernel for key, kernel in changed.items() if kernel})
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernels in before.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+
+
+def _dropout(operand: Tensor, p: float, train: bool) -> Tensor:
+    """What draws nothing is its argument, where torch's Python kernel makes a copy."""
+    if p == 0 or not train:
+        return operand
+    result: Tensor = torch.ops.aten.native_dropout.default(operand, p, train)[0]
+    return result
+
+
+def _in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Under autocast oneDNN computes an LSTM in bfloat16; torch's own parts keep its state in float32."""
+
+    def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *rest: Any) -> Any:
+        projects = hx[0].shape[-1] != hx[1].shape[-1]
+        narrow = torch.is_autocast_enabled("cpu") and torch.backends.mkldnn.is_available()
+        narrow = narrow and input.device.type == "cpu"
+        if projects or not narrow or torch.get_autocast_dtype("cpu") != torch.bfloat16:
+            return kernel(input, hx, params, *rest)
+        cast = [value.bfloat16() for value in (input, *hx, *params)]
+        with torch._C._DisableAutocast():
+            return kernel(cast[0], cast[1:3], cast[3:], *rest)
+
+    return lstm
+
+
+def _whole(key: DispatchKey, kernel: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Only what says the sizes: the parts are wrong, or several times slower."""
+    return kernel if key == DispatchKey.Meta else None
+
+
+def _resolved(packet: Any) -> _Change:
+    """`vec` takes sizes or factors, and in C++ no symbols: here it becomes the operator of sizes."""
+    names = [argument.name for argument in packet.vec._schema.arguments]
+
+    def vec(*args: Any, **kwargs: Any) -> Tensor:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        operand, factors = given.pop("input"), given.pop("scale_factors", None)
+        sizes = upsample_compute_output_size(operand.shape, given.pop("output_size", None), factors)
+        scales = factors if factors is not None else [None] * len(sizes)
+        result: Tensor = packet.default(operand, sizes, *given.values(), *scales)
+        # Row-major in eager; a fake one keeps the order of the operand's dimensions.
+        return result.contiguous() if len(sizes) == 1 else result
+
+    return lambda *_: vec
+
+
+_INTERPOLATIONS = (
+    torch.ops.aten.upsample_nearest1d,
+    torch.ops.aten.upsample_nearest2d,
+    torch.ops.aten.upsample_nearest3d,
+    torch.ops.aten._upsample_nearest_exact1d,
+    torch.ops.aten._upsample_nearest_exact2d,
+    torch.ops.aten._upsample_nearest_exact3d,
+    torch.ops.aten.upsample_linear1d,
+    torch.ops.aten.upsample_bilinear2d,
+    torch.ops.aten.upsample_trilinear3d,
+    torch.ops.aten.upsample_bicubic2d,
+    torch.ops.aten._upsample_bilinear2d_aa,
+    torch.ops.aten._upsample_bicubic2d_aa,
+)
+
+
+def _recurrent(operator: Any) -> _Change:
+    def change(_: DispatchKey, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        stacked = recurrent_layers.with_dropout(operator, kernel)
+        return _in_bfloat16(stacked) if operator == torch.ops.aten.lstm.input else stacked
+
+    return change
+
+
+EAGER_KERNELS: dict[Any, _Change] = {
+    torch.ops.aten.dropout.default: lambda *_: _dropout,
+    **{operator: _recurrent(operator) for operator in recurrent_layers.OPERATORS},
+    # The parts sum over target positions behind the first -1, too (torch 2.13).
+    torch.ops.aten.multilabel_margin_loss_forward.default: _whole,
+    # The parts multiply by 0, so that the gradient is NaN where an infinite one arrives.
+    torch.ops.aten.softshrink.default: lambda *_: None,
+    **{packet.vec: _resolved(packet) for packet in _INTERPOLATIONS},
+    **{packet.default: _whole for packet in _INTERPOLATIONS},
+}

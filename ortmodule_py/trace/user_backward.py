@@ -1,0 +1,74 @@
+"""A user's own backward, of an `autograd.Function` or a tensor hook, as a function to trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ortmodule_py.base.changing_numbers import changes
+
+
+@dataclass
+class GradientBody:
+    """A user's backward as a function of (gradients of the differentiable outputs, saved values)."""
+
+    function: Callable[..., list[Any]]
+    patterns: list[Any]
+    gradients: dict[int, int]
+    """Argument position -> index among the differentiable outputs."""
+    saved_tensors: list[int]
+    """Argument positions of the saved tensors, in order."""
+    saved_numbers: list[int]
+    """Argument positions of the saved numbers that change from call to call."""
+
+    @staticmethod
+    def of_user_backward(
+        run: Callable[[list[Any]], Any],
+        outs: Sequence[Any],
+        differentiable: Sequence[int],
+        inputs: Sequence[tuple[int, Tensor]],
+        saved: Sequence[Any],
+    ) -> GradientBody:
+        """`run` takes all gradients and saved values; `inputs` are (position among its results, input)."""
+        count = len(differentiable)
+
+        def function(*args: Any) -> list[Any]:
+            given = dict(zip(differentiable, args[:count], strict=True))
+            grads = [given[i] if i in given else _zeros_like(out) for i, out in enumerate(outs)]
+            results = run([*grads, *args[count:]])
+            results = results if isinstance(results, (tuple, list)) else [results]
+            return [_fitted(results[position], tensor) for position, tensor in inputs]
+
+        patterns = [outs[i] for i in differentiable] + list(saved)
+        tensors = [i for i in range(count, len(patterns)) if isinstance(patterns[i], Tensor)]
+        numbers = [i for i in range(count, len(patterns)) if changes(patterns[i])]
+        return GradientBody(function, patterns, {i: i for i in range(count)}, tensors, numbers)
+
+
+def _zeros_like(out: Any) -> Any:
+    """Autograd gives zeros for outputs that get no gradient."""
+    if not isinstance(out, Tensor):
+        return None
+    return torch.zeros(out.shape, dtype=out.dtype, device=out.device)
+
+
+def _fitted(grad: Any, tensor: Tensor) -> Any:
+    """Autograd sums a gradient to its input's shape and casts it to its dtype; inputs of integers get none."""
+    if not isinstance(grad, Tensor) or not tensor.is_floating_point():
+        return None
+    if grad.dim() != tensor.dim() or any(
+        _differ(a, b) for a, b in zip(grad.shape, tensor.shape, strict=True)
+    ):
+        grad = grad.sum_to_size(tensor.shape)
+    return grad.to(tensor.dtype) if grad.dtype != tensor.dtype else grad
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Compare without adding guards."""
+    left = a.node.expr if isinstance(a, torch.SymInt) else a
+    right = b.node.expr if isinstance(b, torch.SymInt) else b
+    return bool(left != right)
