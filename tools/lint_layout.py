@@ -18,28 +18,33 @@ CODE_SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 CPP_SUFFIXES = {".cpp", ".h", ".cu", ".cuh"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
 
-# What each folder of csrc may include of the others. Kernel facts are data (KernelDef); the
-# kernels' code is reached through the registry only.
+# What each folder of csrc may include of the others; the longest folder named here decides. Kernel
+# facts are data (KernelDef); the kernels' code is reached through the registry only.
 KERNEL_FACTS = {"kernels/kernel.h", "kernels/kernel_registry.h"}
-CORE = {"base", "ir", "ops", "plan"}
+CORE = {"base", "ir", "onnx", "ops"}
+GRAPH_STAGES = CORE | {"exporter", "gradient", "lower", "optimizer"}
+PLANNED = GRAPH_STAGES | {"optimizer/memory", "plan"}
 MAY_INCLUDE: dict[str, set[str]] = {
     "base": {"base"},
     "ir": {"base", "ir"},
-    "ops": {"base", "ir", "ops"},
-    "plan": CORE | KERNEL_FACTS,
+    "onnx": {"base", "ir", "onnx"},
+    "ops": CORE,
     "exporter": CORE | {"exporter"},
     "gradient": CORE | {"gradient"},
-    "optimizer": CORE | {"optimizer"},
-    "runtime": CORE | {"exporter", "gradient", "optimizer", "runtime"} | KERNEL_FACTS,
-    "session": CORE | {"exporter", "gradient", "optimizer", "runtime", "session"} | KERNEL_FACTS,
+    "lower": CORE | {"lower"} | KERNEL_FACTS,
+    "plan": CORE | {"lower", "plan"} | KERNEL_FACTS,
+    "optimizer": GRAPH_STAGES,
+    "optimizer/memory": PLANNED,
+    "runtime": PLANNED | {"runtime"} | KERNEL_FACTS,
+    "session": PLANNED | {"runtime", "session"} | KERNEL_FACTS,
     "kernels": {"base", "ir", "kernels"},
     "kernels/cpu": {"base", "ir", "kernels", "kernels/cpu"},
     "kernels/cuda": {"base", "ir", "kernels", "kernels/cuda"},
     "kernels/cublas": {"base", "ir", "kernels", "kernels/cublas"},
     "kernels/cudnn": {"base", "ir", "kernels", "kernels/cudnn"},
     "kernels/aten": {"base", "ir", "kernels", "kernels/aten"},
-    "bindings": CORE
-    | {"exporter", "gradient", "optimizer", "runtime", "session", "bindings"}
+    "bindings": PLANNED
+    | {"runtime", "session", "bindings"}
     | {"kernels", "kernels/cpu", "kernels/cuda", "kernels/aten"},
 }
 
@@ -53,7 +58,7 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
     (
         "protobuf",
         re.compile(r"^google/protobuf/|\.pb\.h$"),
-        ("csrc/ir/onnx_file.cpp",),
+        ("csrc/onnx/onnx_file.cpp",),
     ),
     (
         "CUDA",
@@ -83,9 +88,8 @@ def folder_of(path: str) -> str:
     parts = PurePosixPath(path).parts
     if len(parts) == 1:
         return PurePosixPath(path).stem
-    if parts[0] == "kernels" and len(parts) > 2:
-        return f"kernels/{parts[1]}"
-    return parts[0]
+    inner = "/".join(parts[:2])
+    return inner if inner in MAY_INCLUDE else parts[0]
 
 
 def check_size_and_name(name: str, text: str) -> Iterator[str]:

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "bindings/topics.h"
-#include "exporter/onnx_rules.h"
 #include "kernels/kernel.h"
+#include "onnx/onnx_rules.h"
 #include "ops/op_def.h"
 
 namespace ortmodule::bindings {

@@ -3,8 +3,8 @@
 #include <unordered_set>
 
 #include "base/error.h"
-#include "exporter/onnx_rules.h"
 #include "ir/text.h"
+#include "onnx/onnx_rules.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
 

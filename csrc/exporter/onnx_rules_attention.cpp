@@ -2,7 +2,7 @@
 #include <limits>
 #include <numeric>
 
-#include "exporter/onnx_rules.h"
+#include "onnx/onnx_rules.h"
 
 namespace ortmodule {
 namespace {

@@ -1,7 +1,7 @@
 // Reductions, matrix products, normalizations, convolutions and the loss in ONNX.
 #include <algorithm>
 
-#include "exporter/onnx_rules.h"
+#include "onnx/onnx_rules.h"
 
 namespace ortmodule {
 namespace {

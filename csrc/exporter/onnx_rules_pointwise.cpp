@@ -1,5 +1,5 @@
 // Pointwise ops in ONNX.
-#include "exporter/onnx_rules.h"
+#include "onnx/onnx_rules.h"
 
 namespace ortmodule {
 namespace {

@@ -1,5 +1,5 @@
 // Views and ops that move elements in ONNX: sizes become tensors.
-#include "exporter/onnx_rules.h"
+#include "onnx/onnx_rules.h"
 
 namespace ortmodule {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "plan/lower.h"
+#include "lower/lower.h"
 #include "plan/plan.h"
 
 namespace ortmodule {

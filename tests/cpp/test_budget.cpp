@@ -7,9 +7,9 @@
 
 #include "gradient/build_gradient.h"
 #include "ir/text.h"
+#include "lower/lower.h"
 #include "ops/emit.h"
 #include "optimizer/memory/budget.h"
-#include "plan/lower.h"
 #include "plan/make_plan.h"
 #include "plan/retained_peak.h"
 #include "plan/step_cost.h"

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "exporter/onnx_export.h"
-#include "exporter/onnx_rules.h"
 #include "ir/text.h"
+#include "onnx/onnx_rules.h"
 
 namespace ortmodule {
 namespace {

@@ -5,11 +5,11 @@
 
 #include "ir/text.h"
 #include "ir/verify.h"
+#include "lower/lower.h"
+#include "lower/recompute.h"
 #include "ops/emit.h"
 #include "optimizer/memory/memory_optimizer.h"
-#include "plan/lower.h"
 #include "plan/make_plan.h"
-#include "plan/recompute.h"
 
 namespace ortmodule {
 namespace {

@@ -5,9 +5,9 @@
 #include <limits>
 #include <unordered_map>
 
+#include "lower/recompute.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
-#include "plan/recompute.h"
 
 namespace ortmodule {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/machine_rates.h"
 #include "optimizer/memory/layers.h"
 #include "optimizer/memory/stashes.h"
-#include "plan/step_cost.h"
 
 namespace ortmodule {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/recompute.h"
+#include "lower/recompute.h"
 
 namespace ortmodule {
 

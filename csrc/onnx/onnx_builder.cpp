@@ -1,4 +1,4 @@
-#include "exporter/onnx_builder.h"
+#include "onnx/onnx_builder.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "ir/onnx_file.h"
+#include "onnx/onnx_file.h"
 
 #include <unistd.h>
 

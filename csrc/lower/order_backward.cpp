@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "lower/lower.h"
 #include "ops/op_def.h"
-#include "plan/lower.h"
 
 namespace ortmodule {
 namespace {

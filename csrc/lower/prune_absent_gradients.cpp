@@ -3,9 +3,9 @@
 // user wrote, which need not be linear, stands behind GradientGate.
 #include <algorithm>
 
+#include "lower/lower.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
-#include "plan/lower.h"
 
 namespace ortmodule {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan/lower.h"
+#include "lower/lower.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 
 #include "ir/graph.h"
 #include "kernels/kernel.h"
-#include "plan/recompute.h"
+#include "lower/recompute.h"
 
 namespace ortmodule {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "exporter/onnx_builder.h"
 #include "ir/graph.h"
+#include "onnx/onnx_builder.h"
 
 namespace ortmodule {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/onnx_file.h"
+#include "onnx/onnx_file.h"
 
 namespace ortmodule {
 

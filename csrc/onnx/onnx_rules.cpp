@@ -1,4 +1,4 @@
-#include "exporter/onnx_rules.h"
+#include "onnx/onnx_rules.h"
 
 #include <algorithm>
 #include <map>

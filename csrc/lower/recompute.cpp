@@ -1,4 +1,4 @@
-#include "plan/recompute.h"
+#include "lower/recompute.h"
 
 #include <algorithm>
 #include <unordered_map>
