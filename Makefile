@@ -2,16 +2,19 @@
 # make train   train a small model with ortmodule_py      make test    all tests
 # make quick   tests without the slow ones                make bench   benchmarks
 # make lint    format, style, types, layout               make cuda    CUDA build and quick tests
+# make newest  quick tests with the newest torch in an environment of its own
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build train test quick bench bandwidth lint format cuda ctest sanitize clean
+.PHONY: build train test quick bench bandwidth lint format cuda newest ctest sanitize clean
 
 VENV      ?= .venv
 TORCH     ?= torch==2.13.0
 CUDA_VENV ?= .venv-cuda
 CUDA_TORCH ?= torch==2.11.0
+NEWEST_VENV  ?= .venv-newest
+NEWEST_TORCH ?= torch==2.14.1
 PY        := $(VENV)/bin/python
 CUDA_PY   := $(CUDA_VENV)/bin/python
 JOBS      ?= $(shell nproc)
@@ -104,5 +107,9 @@ cuda: $(CUDA_VENV)/.installed
 	$(CUDA_PY) -c 'import ortmodule_py; info = ortmodule_py.build_info(); print(info); assert info["cuda"]["architectures"]'
 	$(PASSIVE) $(CUDA_PY) $(PYTEST) tests -m "not slow"
 
+# ---- the newest torch; its extension takes the place of the other one of this Python until `make build`
+newest:
+	ORTMODULE_CUDA=OFF $(MAKE) quick VENV=$(NEWEST_VENV) TORCH="$(NEWEST_TORCH)"
+
 clean:
-	rm -rf build ortmodule_py/_C.*.so ortmodule_py/_C.*.json ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed
+	rm -rf build ortmodule_py/_C.*.so ortmodule_py/_C.*.json ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed $(NEWEST_VENV)/.installed
