@@ -144,7 +144,7 @@ def why_no_plan(model: ORTModule, ran: bool) -> str:
     rule = "the module must have a plan, but found"
     if model._engine_options.bypass:
         return f"{rule} ORTMODULE_BYPASS=1, with which eager PyTorch runs it; unset it"
-    left = model._compiler.eager_pieces
+    left = model._compiler.log.eager_pieces
     if left:
         return (
             f"{rule} that eager PyTorch runs it: {left[0]}; take out of it what cannot be compiled, as "
@@ -212,7 +212,7 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
             for n, piece in enumerate(pieces, start=1)
         ],
         peak_piece=pieces.index(runs[at]) + 1,
-        eager_pieces=list(map(str, compiler.eager_pieces)),
+        eager_pieces=list(map(str, compiler.log.eager_pieces)),
         sizes=_sizes(facts[pieces[0]]),
         timelines=timelines,
     )

@@ -6,7 +6,6 @@ import copy
 import inspect
 import itertools
 import logging
-import operator
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +22,8 @@ from ortmodule_py.base.devices import check_model
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.tree import tensors
 from ortmodule_py.compile import backend  # noqa: F401  (installs the patches of Dynamo)
-from ortmodule_py.compile.budget import reserved_bytes
 from ortmodule_py.compile.compiler import Compiler
+from ortmodule_py.compile.forward_record import ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.dynamo.cache import drop_with, forget, try_again
 from ortmodule_py.dynamo.errors import (
@@ -37,7 +36,7 @@ from ortmodule_py.dynamo.frames import Frames, failed_before_running
 from ortmodule_py.dynamo.hooks import Hooks, has_hooks, hooks_of_all_modules
 from ortmodule_py.dynamo.patches import attention_masks
 from ortmodule_py.dynamo.progress import Progress
-from ortmodule_py.dynamo.settings import dynamo_settings, skip_counters
+from ortmodule_py.dynamo.settings import dynamo_settings
 from ortmodule_py.options.debug import DebugOptions, LogLevel
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.logger import DEVINFO, module_logger
@@ -144,32 +143,15 @@ class ORTModule(ContainerMethods, nn.Module):
         own["_original"] = module
         own["_methods"] = OriginalMethods(self)
         own["_debug_options"] = debug_options or DebugOptions()
-        own["_engine_options"] = EngineOptions.from_environment(memory_budget)
         own["_memory_budget"] = memory_budget
         own["_outputs"] = requested_outputs(outputs)
         own["_number"] = next(_numbers)
         own["_logger"] = module_logger(own["_debug_options"].log_level, own["_number"])
-        own["_compiler"] = Compiler(own["_engine_options"], own["_logger"])
+        self._set_options(EngineOptions.from_environment(memory_budget))
         self._check_devices(module)
         report_environment(own["_logger"])
         for warning in own["_engine_options"].memory.warnings:
             own["_logger"].warning("ortmodule_py: %s", warning)
-        own["_compiler"].reserved_bytes = lambda device: reserved_bytes(module, device)
-        own["_compiler"].has_gradients = lambda: any(
-            p.grad is not None for p in module.parameters()
-        )
-        if own["_debug_options"].save_onnx:
-            own["_compiler"].files = StageFiles(module, own["_debug_options"], own["_logger"])
-        own["_memory_stats"] = None
-        if own["_engine_options"].print_memory_stats:
-            own["_memory_stats"] = MemoryStatsPrinter(module, own["_logger"])
-        own["_verifier"] = self._new_verifier()
-        own["_compiled"] = None
-        own["_frames"] = Frames(own["_compiler"], own["_engine_options"].fullgraph)
-        own["_hooks"] = Hooks()
-        own["_frames"].settings = dynamo_settings()
-        own["_progress"] = Progress(own["_logger"])
-        drop_with(self, own["_progress"].captures, own["_compiler"])
         own["_announced"] = set()
         own["_is_part"] = False
         for inner in _wrapped_inside(module):
@@ -184,6 +166,24 @@ class ORTModule(ContainerMethods, nn.Module):
             own[name] = getattr(module, name)
         for name in _SHARED:
             own.pop(name, None)
+
+    def _set_options(self, options: EngineOptions) -> None:
+        """Make everything that depends on the options; nothing is captured yet."""
+        own, module = self.__dict__, self._original
+        own["_engine_options"] = options
+        own["_compiler"] = compiler = Compiler(options, self._logger, module)
+        if self._debug_options.save_onnx:
+            compiler.files = StageFiles(module, self._debug_options, self._logger)
+        own["_memory_stats"] = None
+        if options.print_memory_stats:
+            own["_memory_stats"] = MemoryStatsPrinter(module, self._logger)
+        own["_verifier"] = self._new_verifier()
+        own["_compiled"] = None
+        own["_frames"] = Frames(compiler, options.fullgraph)
+        own["_frames"].settings = dynamo_settings()
+        own["_hooks"] = Hooks()
+        own["_progress"] = Progress(self._logger)
+        drop_with(self, own["_progress"].captures, compiler)
 
     def _check_devices(self, module: nn.Module) -> None:
         """Says where the module cannot run; it may still be moved before it does."""
@@ -233,11 +233,30 @@ class ORTModule(ContainerMethods, nn.Module):
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self._engine_options.bypass:
             return self._target()(*args, **kwargs)
-        unseen = _sees_each_call()
-        if unseen is not None:
-            self._compiler.note_eager(CannotLower(unseen))
+        seen_by_others = _sees_each_call()
+        if seen_by_others is not None:
+            self._compiler.log.report_eager(CannotLower(seen_by_others))
             return self._target()(*args, **kwargs)
-        known = len(self._compiler.pieces) + len(self._compiler.eager_pieces)
+        args, kwargs = self._prepared(args, kwargs)
+        start = time.perf_counter()
+        with self._compiler.forward() as record:
+            try:
+                result = self._run_compiled(record, args, kwargs)
+            except RecompileLimit as error:
+                self._compiler.log.report_eager(error)
+                return self._target()(*args, **kwargs)
+            if record.skipped_frame():
+                self._compiler.report_skipped_frame()
+            self._frames.succeeded()
+            if record.piece_runs == 0 and not record.untraced:
+                self._note_uncaptured(result, (args, kwargs))
+            if record.captures:
+                self._captured(record, result, time.perf_counter() - start)
+            record.whole = not record.eager and self._frames.ran_whole(record.runs, self._original)
+        return result
+
+    def _prepared(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments, as the compiled module takes them."""
         if self._compiled is None:
             self.__dict__["_compiled"] = self._compile()
         for tensor in tensors((args, kwargs)):
@@ -247,55 +266,51 @@ class ORTModule(ContainerMethods, nn.Module):
         if self._hooks.appeared_in(self._original):
             forget(self._progress.captures, self._compiler)
             self._set_dynamo()
-        self._compiler.begin_forward()
-        runs = self._compiler.runs
-        start, left = time.perf_counter(), skip_counters()
+        return args, kwargs
+
+    def _run_compiled(self, record: ForwardRecord, args: Any, kwargs: Any) -> Any:
+        """The compiled module; eager PyTorch where Dynamo fails before any of it has run."""
         try:
             with self._frames.around_call(), attention_masks.taken_as_they_are, self._progress:
-                result = self._compiled(*args, **kwargs)
-        except RecompileLimit as error:
-            self._compiler.note_eager(error)
-            return self._target()(*args, **kwargs)
+                return self._compiled(*args, **kwargs)
+        except RecompileLimit:
+            raise
         except BackendCompilerFailed as error:
             raise ours_within(error) from None
         except Exception as error:
             self._frames.failed()
             untraced = isinstance(error, CannotTrace) and failed_before_running(error)
             if not untraced or self._engine_options.fullgraph:
-                if not self._frames.watched and all(map(operator.gt, skip_counters(), left)):
+                if not self._frames.watched and record.skipped_frame():
                     try_again(error)
                 raise
             # Where the module itself is wrong, eager PyTorch says so, and in fewer words.
             result = self._target()(*args, **kwargs)
-            self._compiler.note_untraced(error)
-            runs, left = -1, skip_counters()
-        if all(map(operator.gt, skip_counters(), left)):
-            self._compiler.note_left(self._compiler.runs == runs)
-        self._frames.succeeded()
-        if self._compiler.runs == runs and self._compiler.pieces_when_left != len(
-            self._compiler.pieces
-        ):
-            self._note_all_left(result, (args, kwargs))
-        if len(self._compiler.pieces) + len(self._compiler.eager_pieces) != known:
-            if self._compiler.runs > runs >= 0 and torch.is_grad_enabled():
-                self._note_layers(result)
-            self._compiler.divide_budget()
-            if self._compiler.files is not None:
-                self._compiler.files.ran()
-            self._announce(time.perf_counter() - start)
-        self._compiler.ran_whole = self._frames.ran_whole(self._original)
-        return result
+            self._compiler.log.report_untraced(error)
+            record.mark_untraced()
+            return result
 
-    def _note_all_left(self, result: Any, given: Any) -> None:
-        """No piece ran: said, unless the module had nothing to compute, as an identity has."""
+    def _captured(self, record: ForwardRecord, result: Any, seconds: float) -> None:
+        """New pieces ran in this forward, which took so many seconds."""
+        if record.piece_runs and not record.untraced and torch.is_grad_enabled():
+            self._report_outside(result)
+        self._compiler.budget.divide(record.runs)
+        if self._compiler.files is not None:
+            self._compiler.files.ran()
+        self._announce(seconds)
+
+    def _note_uncaptured(self, result: Any, given: Any) -> None:
+        """No piece ran: reported, unless the module has nothing to compute, as an identity."""
+        if self._compiler.uncaptured_reported():
+            return
         known = {id(t) for t in itertools.chain(tensors(given), self.parameters(), self.buffers())}
         found = [id(t) for t in tensors(result, objects=True)]
         idle = known.issuperset(found) if found else self._frames.found_nothing
         if not idle:
-            self._compiler.note_all_left()
+            self._compiler.report_uncaptured()
 
-    def _note_layers(self, result: Any) -> None:
-        """Layers of torch.nn that Dynamo does not look at where a container of theirs is not captured."""
+    def _report_outside(self, result: Any) -> None:
+        """Layers of torch.nn that Dynamo skips where their container is not captured."""
         reached = parameters_behind(tensors(result, objects=True))
         trained = {
             name: p
@@ -309,7 +324,7 @@ class ORTModule(ContainerMethods, nn.Module):
             if id(parameter) in reached and id(parameter) not in self._compiler.parameters
         ]
         if names:
-            self._compiler.note_layers(names, len(trained))
+            self._compiler.log.report_outside(names, len(trained))
 
     def _target(self, module: nn.Module | None = None) -> Callable[..., Any]:
         """What is captured: the original, or a function that leaves out some of its outputs."""
@@ -559,8 +574,7 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
     options = replace(options, verify_every=0, dump=None, print_memory_stats=False)
     if torch_rng is not None:
         options.torch_rng = torch_rng
-    own["_engine_options"] = twin._compiler.options = options
-    own["_memory_stats"] = own["_verifier"] = None
+    twin._set_options(options)
     own["_announced"] = {"training", "inference"}
     twin._logger.disabled = True
     return twin

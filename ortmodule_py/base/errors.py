@@ -39,3 +39,14 @@ def _path_keys(text: str) -> list[str]:
     """`L['self'].blocks[0].attn` and `L['self']._modules['blocks']._modules['0']` are both blocks, 0, ..."""
     text = re.sub(r"^L\['[^']+'\]", "", text)
     return re.findall(r"[^\.\[\]']+", re.sub(r"\._modules\b", "", text))
+
+
+def place(origin: Origin) -> str:
+    """The origin in words; the path of a layer alone may be a bare number."""
+    path, line = origin
+    return ", ".join(part for part in (f"layer {path}" if path else "", line) if part)
+
+
+def first_line(text: str) -> str:
+    """The first line of a message."""
+    return text.strip().partition("\n")[0]

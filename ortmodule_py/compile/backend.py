@@ -10,13 +10,16 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
 from torch._guards import CompileContext
 
-from ortmodule_py import _C
-from ortmodule_py.compile.compiler import Compiler, EagerPiece
+from ortmodule_py.compile.capture_log import CaptureLog
+from ortmodule_py.compile.compiler import Compiler
+from ortmodule_py.compile.step_budget import StepBudget
+from ortmodule_py.dynamo.fixed_sizes import FixedSizes
 from ortmodule_py.dynamo.patches import (
     autograd_functions,
     bools,
@@ -30,57 +33,51 @@ from ortmodule_py.dynamo.patches import (
 )
 from ortmodule_py.dynamo.progress import Progress, watch_backend
 from ortmodule_py.options.debug import DebugOptions
+from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.logger import module_logger
 from ortmodule_py.options.variables import report_environment
 
-
-class _Said:
-    """What was said in this process."""
-
-    def __init__(self) -> None:
-        self.graph_breaks: list[str] = []
-        self.eager_pieces: list[EagerPiece] = []
-        self.fixed_numbers: set[tuple[str, str]] = set()
-        self.memory_warnings: set[str] = set()
-        self.checkpoints = False
-
-
-_said = _Said()
 # Live pieces by Dynamo's number of the function they are from: with them a budget can tell a new
 # shape in mid-training from a first one. Models of one class share their functions.
 _pieces_of: defaultdict[int, weakref.WeakSet[Any]] = defaultdict(weakref.WeakSet)
 
 
+_reported: list[CaptureLog] = []
+"""The log of this process, once there is one: each event is logged once."""
+_memory_warnings: set[str] = set()
+
+
 def new_compiler() -> Compiler:
     """A compiler with the options and the log level that the environment asks for now."""
+    return _compiler([])
+
+
+def _compiler(earlier: list[Any]) -> Compiler:
+    """`earlier`: the pieces that were compiled of the same function."""
+    options = EngineOptions.from_environment()
     logger = module_logger(DebugOptions().log_level, "compile")
     report_environment(logger)
-    compiler = Compiler(
-        logger=logger,
-        graph_breaks=_said.graph_breaks,
-        eager_pieces=_said.eager_pieces,
-        fixed_numbers=_said.fixed_numbers,
-        captured_lines=None,
-        checkpoints_noted=_said.checkpoints,
-    )
-    for warning in compiler.options.memory.warnings:
-        if warning not in _said.memory_warnings:
-            _said.memory_warnings.add(warning)
+    if not _reported:
+        _reported.append(CaptureLog(options, logger, captured_lines=None))
+    log = replace(_reported[0], options=options, logger=logger, fixed_sizes=FixedSizes())
+    for warning in options.memory.warnings:
+        if warning not in _memory_warnings:
+            _memory_warnings.add(warning)
             logger.warning("ortmodule_py: %s", warning)
-    return compiler
+    budget = StepBudget(options.memory, logger, earlier=earlier)
+    return Compiler(options, logger, log=log, budget=budget)
 
 
 def compile_piece(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Compile one captured graph; what cannot be lowered runs in eager PyTorch, said once."""
-    compiler = new_compiler()
+    """Compile one captured graph; what cannot be lowered runs in eager PyTorch, logged once."""
     capture = CompileContext.current_compile_id()
     function = -1 if capture is None or capture.frame_id is None else capture.frame_id
-    compiler.first_run, compiler.earlier_pieces = _C.engine_runs(), list(_pieces_of[function])
+    compiler = _compiler(list(_pieces_of[function]))
     with watch_backend(Progress(compiler.logger)):
         run = compiler(gm, example_inputs)
-    compiler.earlier_pieces = ()
+    compiler.budget.forget_earlier()
     _pieces_of[function].update(piece.compiled for piece in compiler.pieces)
-    _said.checkpoints |= compiler.checkpoints_noted
+    _reported[0].checkpoints_reported |= compiler.log.checkpoints_reported
     return run
 
 

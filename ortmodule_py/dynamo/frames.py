@@ -15,6 +15,7 @@ import inspect
 import os
 import sys
 import types
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -38,19 +39,26 @@ _NOT_OF_THE_FRAME = (
 )
 
 
+class Events(Protocol):
+    """What is reported of a module's captures."""
+
+    graph_breaks: list[str]
+
+    def report_eager(self, error: Exception) -> None:
+        """A piece falls back to eager PyTorch."""
+
+    def report_untraced(self, error: Exception) -> None:
+        """Dynamo failed on a call."""
+
+
 class PieceCompiler(Protocol):
-    """What is asked here of the compiler of a module's pieces."""
+    """The compiler of a module's pieces, as far as it matters here."""
 
     pieces: list[Any]
-    graph_breaks: list[str]
-    ran: list[Any] | None
-    said_eager: bool
 
-    def note_eager(self, error: Exception) -> None:
-        """Count a piece that eager PyTorch runs."""
-
-    def note_untraced(self, error: Exception) -> None:
-        """Count a call that Dynamo failed on."""
+    @property
+    def log(self) -> Events:
+        """The events of the module's captures."""
 
 
 class _Settled(torch._dynamo.convert_frame.CatchErrorsWrapper):
@@ -124,7 +132,7 @@ class Frames:
             return _left()
         counted = torch._dynamo.utils.counters["frames"]
         converted, pieces = counted["ok"], len(self._compiler.pieces)
-        breaks = len(self._compiler.graph_breaks)
+        breaks = len(self._compiler.log.graph_breaks)
         try:
             with restored_on_failure():
                 result = self._convert(frame, *args, skip=skip + 1, **kwargs)
@@ -138,7 +146,7 @@ class Frames:
             code is self._outermost
             and result.guarded_code is not None
             and len(self._compiler.pieces) == pieces + 1
-            and len(self._compiler.graph_breaks) == breaks
+            and len(self._compiler.log.graph_breaks) == breaks
         ):
             self._compiler.pieces[-1].whole = True
         if result.guarded_code is not None or not result.apply_to_code or not _skips(result):
@@ -149,12 +157,11 @@ class Frames:
             return replace(result, apply_to_code=False)
         return result
 
-    def ran_whole(self, module: nn.Module) -> bool:
-        """Whether the forward that ends now was one piece, which is all of the module."""
-        ran = self._compiler.ran or ()
-        if len(ran) != 1 or self._compiler.said_eager or has_hooks(module):  # which run beside it
+    def ran_whole(self, runs: Sequence[Any], module: nn.Module) -> bool:
+        """Whether these runs of compiled pieces are one, and all of the module."""
+        if len(runs) != 1 or has_hooks(module):  # hooks run beside it
             return False
-        return any(piece.whole and piece.compiled is ran[0] for piece in self._compiler.pieces)
+        return any(piece.whole and piece.compiled is runs[0] for piece in self._compiler.pieces)
 
     def succeeded(self) -> None:
         """A forward ended well: what was left stays so."""
@@ -163,8 +170,8 @@ class Frames:
             self._new.clear()
         while self._failures:
             error = self._failures.pop()
-            limited = isinstance(error, RecompileLimit)
-            (self._compiler.note_eager if limited else self._compiler.note_untraced)(error)
+            log, limited = self._compiler.log, isinstance(error, RecompileLimit)
+            (log.report_eager if limited else log.report_untraced)(error)
 
     def failed(self) -> None:
         """A forward raised: what was left for that reason is tried again."""

@@ -27,7 +27,8 @@ def training_piece(compiler: Any) -> Any | None:
 
 def step_runs(compiler: Any) -> list[Any]:
     """The compiled pieces of the last training forward, once for each of their runs."""
-    runs = [piece for piece in compiler.trained if piece.memory()]
+    trained = compiler.trained.runs if compiler.trained else ()
+    runs = [piece for piece in trained if piece.memory()]
     one = None if runs else training_piece(compiler)
     return runs if one is None else [one]
 

@@ -56,7 +56,7 @@ class RunReport:
     def of(cls, compiler: Compiler) -> RunReport:
         """Sum over all pieces of a module."""
         facts = [piece.compiled.facts() for piece in compiler.pieces]
-        runs = list(compiler.ran or ())
+        runs = list(compiler.record.runs) if compiler.record else []
         last = [piece.facts() for piece in runs]
         if not last and facts:
             last = runs = [max(facts, key=lambda f: f["last_run"])]
@@ -72,12 +72,13 @@ class RunReport:
                 stages[stage] = stages.get(stage, 0.0) + milliseconds
         devices = sorted({fact["device"] for fact in facts})
         ran = [fact for fact in facts if fact["forwards"]]
+        whole = compiler.record is not None and compiler.record.whole
         return cls(
-            compiled=bool(ran) and (compiler.ran_whole or not compiler.eager_pieces),
-            captures=len(facts) + len(compiler.eager_pieces),
+            compiled=bool(ran) and (whole or not compiler.log.eager_pieces),
+            captures=len(facts) + len(compiler.log.eager_pieces),
             plans=sum(fact["plans"] for fact in facts),
-            graph_breaks=list(dict.fromkeys(compiler.graph_breaks)),
-            eager_pieces=list(map(str, compiler.eager_pieces)),
+            graph_breaks=list(dict.fromkeys(compiler.log.graph_breaks)),
+            eager_pieces=list(map(str, compiler.log.eager_pieces)),
             nodes_total=sum(fact["nodes"] for fact in facts),
             nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
             planned_peak_bytes=_step_peak(planned, last, turns),
@@ -129,8 +130,8 @@ def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
     """At most 10 lines about a module that was just captured."""
     report = RunReport.of(compiler)
     pieces = f"{len(compiler.pieces)} piece{'s' if len(compiler.pieces) != 1 else ''}"
-    if compiler.eager_pieces:
-        pieces += f" compiled, {len(compiler.eager_pieces)} in eager PyTorch"
+    if compiler.log.eager_pieces:
+        pieces += f" compiled, {len(compiler.log.eager_pieces)} in eager PyTorch"
     share = report.nodes_aten_fallback
     times = report.stages_ms
     capture = sum(times.get(stage, 0.0) for stage in ("inputs", "trace", "emit", "vjp")) / 1e3

@@ -33,7 +33,7 @@ class DirectMethods:
         reached = parameters_used(results, taken)
         names = [n for n, p in model.module.named_parameters() if id(p) in reached]
         if names:
-            model._compiler.note_direct(
+            model._compiler.log.report_direct(
                 f"the method {name} of {type(model.module).__name__}, which calls neither self(...) "
                 f"nor self.forward(...); {_remedy(model.module, names[0])}"
             )

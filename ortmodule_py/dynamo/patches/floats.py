@@ -42,11 +42,11 @@ def install(find_compiler: FindCompiler) -> None:
         compiler = find_compiler(getattr(tracer, "compiler_fn", None)) if asked else None
         if compiler is None:
             return run_node(tracer, node, args, kwargs, nnmodule)
-        if picks and compiler.has_captured(origin_of(node)):
-            compiler.note_fixed_number(SIZE, origin_of(node))
+        if picks and compiler.log.has_captured(origin_of(node)):
+            compiler.log.report_specialized(SIZE, origin_of(node))
         of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
         read = any(map(free_unbacked_symbols, given))
-        if not of_numbers and not read and not compiler.has_captured(origin_of(node)):
+        if not of_numbers and not read and not compiler.log.has_captured(origin_of(node)):
             # Other modules of this class had other numbers; this one's may never change, and what
             # takes a constant is fused.
             args, kwargs = pytree.tree_map(_fixed, (args, kwargs))
@@ -58,7 +58,7 @@ def install(find_compiler: FindCompiler) -> None:
                 return result
         result = run_node(tracer, node, args, kwargs, nnmodule)
         if not all(map(changes, given)):
-            compiler.note_fixed_number(_name(node.target), origin_of(node))
+            compiler.log.report_specialized(_name(node.target), origin_of(node))
         return result
 
     torch._dynamo.utils.run_node = watched

@@ -1,0 +1,167 @@
+"""What happened to the pieces of one module: graph breaks, fallbacks to eager PyTorch, specialized numbers.
+
+Each event is logged once; `last_run_report` shows them all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ortmodule_py import _C
+from ortmodule_py.base.errors import CannotLower, Origin, first_line, place
+from ortmodule_py.compile.forward_record import ForwardRecord
+from ortmodule_py.dynamo import settings
+from ortmodule_py.dynamo.errors import RecompileLimit
+from ortmodule_py.dynamo.fixed_sizes import FixedSizes
+from ortmodule_py.options.engine import EngineOptions
+from ortmodule_py.options.memory import LEVEL
+
+_LAYERS_NAMED = 4
+
+
+@dataclass
+class EagerPiece:
+    """A piece that runs in eager PyTorch, and why."""
+
+    reason: str
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.origin})" if self.origin else self.reason
+
+
+@dataclass
+class CaptureLog:
+    """The events of a module's captures, and the warnings about them."""
+
+    options: EngineOptions
+    logger: logging.Logger
+    graph_breaks: list[str] = field(default_factory=list)
+    """One per capture that ended at a graph break, so the same break appears once per kind of input."""
+    eager_pieces: list[EagerPiece] = field(default_factory=list)
+    specialized: set[tuple[str, str]] = field(default_factory=set)
+    """Calls, and where they are, that are recompiled for each value of a number or size."""
+    fixed_sizes: FixedSizes = field(default_factory=FixedSizes)
+    captured_lines: set[str] | None = field(default_factory=set)
+    """Lines with calls that this module has captured; None: unknown."""
+    checkpoints_reported: bool = False
+    outside: list[str] = field(default_factory=list)
+    """Parameters that the outputs depend on, but that no piece takes."""
+    record: ForwardRecord | None = None
+    """The current forward, or the last one."""
+    _outside_piece: EagerPiece | None = None
+
+    def report_graph_break(self, reason: str) -> None:
+        """A capture ended at a graph break."""
+        if reason not in self.graph_breaks:
+            self.logger.warning("ortmodule_py: the graph breaks here: %s", reason)
+        self.graph_breaks.append(reason)
+
+    def has_captured(self, origin: Origin) -> bool:
+        """Whether a call at this line was captured before; True if that is unknown."""
+        return self.captured_lines is None or origin[1] in self.captured_lines
+
+    def report_specialized(self, name: str, origin: Origin) -> None:
+        """A call of `name` is specialized for the value of a number or size, so each value recompiles."""
+        where = place(origin)
+        if (name, where) in self.specialized:
+            return
+        self.specialized.add((name, where))
+        self.logger.warning(
+            "ortmodule_py: a number or size that changes from call to call is a constant of %s, so that "
+            "each value of it is a capture%s",
+            name,
+            f" ({where})" if where else "",
+        )
+
+    def report_checkpoints(self, count: int) -> None:
+        """The memory optimizer decides what is recomputed, not `torch.utils.checkpoint`.
+
+        Checkpoints ask for recomputation, so they turn level 1 on where nothing else was asked for.
+        """
+        memory = self.options.memory
+        what = "what is recomputed is what the memory optimizer was asked for"
+        if not memory.asked and not memory.level_is_given:
+            memory.level = 1
+            what = f"the memory optimizer recomputes by layer instead, as with {LEVEL}=1"
+        if self.checkpoints_reported:
+            return
+        self.checkpoints_reported = True
+        found = "1 region" if count == 1 else f"{count} regions"
+        what = f"{'is' if count == 1 else 'are'} part of the graph; {what}"
+        self.logger.warning("ortmodule_py: %s of torch.utils.checkpoint %s", found, what)
+
+    def report_skipped_frame(self, whole: bool) -> None:
+        """Dynamo skipped a function without a word; `whole`: no piece ran in this forward."""
+        reason = first_line(next(reversed(torch._dynamo.utils.counters["unimplemented"]), ""))
+        reason = f"a function that the graph breaks in the midst of: {reason}"
+        self.report_eager(CannotLower(reason + (self._unused_options() if whole else "")))
+
+    def report_uncaptured(self, ran_before: bool) -> None:
+        """A forward ran without a single piece."""
+        if self.options.fullgraph:
+            raise _C.ORTModuleError(
+                "[ORTMODULE_FULLGRAPH] the whole module must be one graph, but found that Dynamo "
+                "captured nothing of it; unset it to run the module in eager PyTorch"
+            )
+        reason = "the whole module, of which Dynamo captured nothing"
+        if ran_before:
+            reason = "the whole module, which ran compiled before; Dynamo has given it up"
+        self.report_eager(CannotLower(reason + self._unused_options()))
+
+    def report_outside(self, names: Sequence[str], trained_count: int) -> None:
+        """Parameters that no piece takes, although the outputs need them: their layers run in eager."""
+        outside = [*self.outside, *(name for name in names if name not in self.outside)]
+        if len(outside) == len(self.outside):
+            return
+        layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in outside))
+        shown, more = layers[:_LAYERS_NAMED], len(layers) - _LAYERS_NAMED
+        reason = (
+            f"{len(outside)} of {trained_count} parameters are in no compiled piece, but in layers that Dynamo "
+            f"leaves alone: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
+        )
+        self.report_eager(CannotLower(reason))
+        self.eager_pieces[:] = [p for p in self.eager_pieces if p is not self._outside_piece]
+        self._outside_piece, self.outside = self.eager_pieces[-1], outside
+
+    def report_direct(self, reason: str) -> None:
+        """A method trains parameters, but is not captured."""
+        self.report_eager(CannotLower(reason + self._unused_options()))
+
+    def report_untraced(self, error: Exception) -> None:
+        """Dynamo failed on a call."""
+        reason = first_line(str(error).rpartition("Explanation: ")[2])
+        self.report_eager(CannotLower(f"it cannot be traced, {type(error).__name__}: {reason}"))
+
+    def report_eager(self, error: Exception) -> None:
+        """A piece falls back to eager PyTorch; warns once.
+
+        Raises:
+            ORTModuleError: ORTMODULE_FALLBACK_POLICY forbids eager PyTorch.
+        """
+        if self.record is not None:
+            self.record.eager, self.record.whole = True, False
+        reason = first_line(str(getattr(error, "reason", error)))  # torch adds its internals below
+        if isinstance(error, RecompileLimit):
+            reason = f"a function was captured {settings.CAPTURES_PER_FUNCTION} times, which is the limit"
+            settings.silence_limit_warnings()
+        piece = EagerPiece(reason, place(getattr(error, "origin", ("", ""))))
+        if not self.options.eager_allowed:
+            raise _C.ORTModuleError(
+                "[ORTMODULE_FALLBACK_POLICY] with FALLBACK_DISABLE every piece must be compiled, "
+                f"but found one that cannot be: {piece}"
+            )
+        if piece in self.eager_pieces:
+            return
+        self.eager_pieces.append(piece)
+        if self.record is not None:
+            self.record.captures += 1
+        self.logger.warning("ortmodule_py: a piece of the model runs in eager PyTorch: %s", piece)
+
+    def _unused_options(self) -> str:
+        asked = self.options.memory.asked
+        return "; what was asked of the memory optimizer has no effect" if asked else ""

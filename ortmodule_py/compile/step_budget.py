@@ -1,0 +1,132 @@
+"""The memory budget of a training step, over all pieces of a module."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ortmodule_py import _C
+from ortmodule_py.base.machine_rates import machine_rates
+from ortmodule_py.compile.budget import (
+    divide,
+    reserve,
+    reserved_bytes,
+    trained_before,
+    warn_beyond_device,
+)
+from ortmodule_py.options.memory import MemoryRequest
+
+
+class StepBudget:
+    """Turns what was asked of the memory optimizer into options for each piece.
+
+    `module` is the module whose parameters and optimizer state a budget for the whole device has to
+    leave room for; None where it is not known. `earlier` are pieces that other compilers made of the
+    same function.
+    """
+
+    def __init__(
+        self,
+        request: MemoryRequest,
+        logger: logging.Logger,
+        module: nn.Module | None = None,
+        earlier: Sequence[Any] = (),
+    ) -> None:
+        self.bytes: int | None = None
+        """What all pieces of a forward together have to keep to, if there is a budget in bytes."""
+        self._request = request
+        self._logger = logger
+        self._module = module
+        self._earlier = earlier
+        self._reserved: dict[torch.device, int] = {}
+        self._accumulates = False
+
+    def begin_forward(self, pieces: Sequence[Any]) -> None:
+        """To be called before the module runs, with its compiled pieces."""
+        self._reserved.clear()
+        budget = self._request.budget
+        if self._accumulates or not pieces or budget is None or budget.total_bytes is None:
+            return
+        # Gradients that an earlier step left take memory beside this one.
+        self._accumulates = torch.is_grad_enabled() and self._has_gradients()
+        if self._accumulates:
+            for piece in pieces:
+                piece.keep_gradients()
+
+    def memory_options(self, device: torch.device, pieces: Sequence[Any], first_run: int) -> Any:
+        """`_C.MemoryOptions` of a new piece beside `pieces`; `first_run`: see `ForwardRecord`."""
+        request = self._request
+        options = _C.MemoryOptions()
+        options.level = request.level
+        options.strict = request.strict
+        options.mid_training = trained_before([*self._earlier, *pieces], first_run)
+        for element in request.config:
+            options.add_config(element.cluster_id, element.strategy, element.count)
+        if request.level > 0 or request.budget is not None:
+            rates = machine_rates(device)
+            if rates is not None:
+                options.set_rates(rates.flops_per_us, rates.bytes_per_us)
+        if request.budget is not None:
+            self._set_budget(options, device)
+        return options
+
+    def _set_budget(self, options: Any, device: torch.device) -> None:
+        budget = self._request.budget
+        assert budget is not None
+        if budget.activation_fraction is not None:
+            options.budget_fraction = budget.activation_fraction
+        elif budget.activation_bytes is not None:
+            options.budget_bytes = budget.activation_bytes
+        else:
+            assert budget.total_bytes is not None
+            warn_beyond_device(budget.total_bytes, device, self._logger)
+            # Once per forward: what its earlier pieces save is freed again.
+            if device not in self._reserved and self._module is not None:
+                self._reserved[device] = reserved_bytes(self._module, device)
+            options.reserved_bytes = self._reserved.get(device, 0)
+            options.budget_bytes = max(budget.total_bytes - options.reserved_bytes, 0)
+        if options.budget_bytes is not None and self.bytes is None:
+            self.bytes = options.budget_bytes
+
+    def add_piece(self, compiled: Any, training: bool, runs: Sequence[Any]) -> None:
+        """A piece is new; `runs` are the runs of pieces before it in this forward."""
+        if self._accumulates:
+            compiled.keep_gradients()
+        if self.bytes is not None and training:
+            reserve(compiled, runs)
+
+    def divide(self, runs: Sequence[Any]) -> None:
+        """After a forward with new pieces: from the next step on, all of them together keep the budget.
+
+        Raises:
+            ORTModuleError: they cannot, and `ORTMODULE_MEMORY_OPT_STRICT` is set.
+        """
+        if self.bytes is None or not torch.is_grad_enabled():
+            return
+        peak = divide(runs, self.bytes)
+        if peak is None:
+            return
+        text = (
+            f"[memory budget] the step must fit {self.bytes} bytes, but found "
+            f"that its pieces, which the graph breaks part, may together take {peak} bytes at the "
+            "least; use a smaller batch, a larger budget, or take the graph breaks out"
+        )
+        if self._request.strict:
+            raise _C.ORTModuleError(text)
+        self._logger.warning("ortmodule_py: %s; it runs with the plans of the least peak", text)
+
+    def forget_earlier(self) -> None:
+        """Let go of the earlier pieces."""
+        self._earlier = ()
+
+    def release(self) -> None:
+        """Let go of the module."""
+        self._module = None
+
+    def _has_gradients(self) -> bool:
+        module = self._module
+        return module is not None and any(p.grad is not None for p in module.parameters())
