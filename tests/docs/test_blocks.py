@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ..interface.fresh_process import ROOT, environment
+from tests.fresh_process import ROOT, environment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
-
-from .compare import assert_gradients_close, exact_copy, gradients
-from .difficult_model import DifficultModel, batch
+from tests.compare import assert_gradients_close, exact_copy, gradients
+from tests.difficult_model import DifficultModel, batch
 
 
 def run(module: nn.Module, size: int, seed: int = 7) -> tuple[Tensor, Tensor]:

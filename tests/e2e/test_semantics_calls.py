@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule
-
-from .semantics import QUIET, Calls, as_in_eager, assert_compiled
+from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled
 
 Pair = namedtuple("Pair", "first second")
 

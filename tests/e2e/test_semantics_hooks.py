@@ -13,8 +13,7 @@ from torch.nn.modules import module as of_all_modules
 from torch.utils.checkpoint import checkpoint
 
 from ortmodule_py import ORTModule, last_run_report
-
-from .semantics import QUIET, Calls, as_in_eager, assert_compiled, original
+from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, original
 
 
 def _tanh(self: Any, x: Tensor) -> Tensor:

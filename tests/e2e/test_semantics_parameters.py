@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from .semantics import Calls, as_in_eager, assert_compiled, original
+from tests.semantics import Calls, as_in_eager, assert_compiled, original
 
 
 def _tanh(self: Any, x: Tensor) -> Tensor:

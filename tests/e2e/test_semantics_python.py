@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .semantics import Calls, as_in_eager, assert_compiled
+from tests.semantics import Calls, as_in_eager, assert_compiled
 
 
 def _many(model: Any, count: int = 12) -> list[Tensor]:

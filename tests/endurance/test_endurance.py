@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from benchmarks import endurance
-
-from ..interface.fresh_process import ROOT, environment
+from tests.fresh_process import ROOT, environment
 
 MIB = 2**20
 

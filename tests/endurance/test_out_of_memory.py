@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ..interface.fresh_process import run
+from tests.fresh_process import run
 
 SCRIPT = """
 import ctypes, gc, hashlib, json, resource, sys

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..interface.fresh_process import environment
+from tests.fresh_process import environment
 
 SCRIPT = """
 import hashlib, os, signal, sys

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ortmodule_py import DebugOptions, ORTModule, last_run_report
-from tests.e2e.difficult_model import Block
+from tests.difficult_model import Block
 
 
 class SmallGpt(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..interface.fresh_process import run
+from tests.fresh_process import run
 
 _STEPS = """
 import resource

@@ -1,0 +1,70 @@
+"""Pieces between graph breaks: what one hands to the next keeps its changing sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.semantics import Calls, as_in_eager, assert_compiled
+
+
+def _broken_twice(self: Any, x: Tensor, ids: Tensor) -> Tensor:
+    h = self.fc(x) + ids[:, :, None]
+    torch._dynamo.graph_break()
+    h = self.second(h) * (ids != 0)[:, :, None]
+    torch._dynamo.graph_break()
+    return self.third(h).sum(1)
+
+
+def _zeros(self: Any, x: Tensor) -> Tensor:
+    zeros = torch.autograd.Variable(torch.zeros(4))
+    return self.fc(x) + zeros
+
+
+def _state(self: Any, x: Tensor) -> Tensor:
+    state = np.random.RandomState(0)
+    return self.fc(x) * state.rand()
+
+
+def _every(self: Any, x: Tensor) -> Tensor:
+    return self.fc(x) if all(x.flatten() > -9.0) else x
+
+
+@pytest.mark.parametrize("forward", [_zeros, _state, _every])
+def test_a_break_is_listed_once_with_the_users_line(forward: Callable[..., Tensor]) -> None:
+    def step(model: Any) -> list[Tensor]:
+        """Two kinds of input, each of which is a capture."""
+        given = [torch.randn(3, 4), torch.randn(2, 3, 4)]
+        return [model(x).square().mean() for x in given]
+
+    report = as_in_eager(Calls(forward), step)
+    first = forward.__code__.co_firstlineno
+    (said,) = report["graph_breaks"]
+    assert any(f"({__file__}:{line})" in said for line in (first + 1, first + 2)), said
+
+
+def test_one_capture_per_piece_over_changing_batches() -> None:
+    module = Calls(_broken_twice, second=nn.Linear(4, 4), third=nn.Linear(4, 2))
+
+    def step(sizes: list[tuple[int, int]]) -> Any:
+        def run(model: Any) -> list[Tensor]:
+            found = []
+            for batch, length in sizes:
+                y = model(torch.randn(batch, length, 4), torch.randint(0, 5, (batch, length)))
+                y.square().sum().backward()
+                found.append(y)
+            return found
+
+        return run
+
+    report = as_in_eager(module, step([(3, 5), (4, 5), (7, 5), (2, 5)]))
+    assert_compiled(report, captures=3)
+    assert len(report["graph_breaks"]) == 2
+    # The second size of a float tensor is found to change at its second value.
+    report = as_in_eager(module, step([(3, 5), (4, 6), (7, 9), (2, 3), (5, 8)]))
+    assert_compiled(report, captures=6)

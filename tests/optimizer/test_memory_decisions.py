@@ -1,0 +1,363 @@
+"""Whatever is recomputed: the same loss, gradients and buffers, bit by bit, and the planned peak."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, explain, last_run_report
+from ortmodule_py.compile.budget import reserved_bytes
+from ortmodule_py.testing import install_counting_allocator, measure_peak
+from tests.small_models import MODELS, make
+
+QUICK = ("mlp",)
+
+
+def names() -> list[Any]:
+    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "ERROR")
+
+
+def step(model: Any, batch: dict[str, Tensor], seed: int = 11) -> tuple[list[Tensor], list[Tensor]]:
+    """Loss and buffers, and all gradients, of one step."""
+    torch.manual_seed(seed)
+    model.zero_grad()
+    loss = model(**batch)
+    loss.backward()
+    grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return [loss.detach(), *(b.clone() for b in model.buffers())], grads
+
+
+def assert_same(a: tuple[list[Tensor], list[Tensor]], b: tuple[list[Tensor], list[Tensor]]) -> None:
+    for left, right in zip(a, b, strict=True):
+        assert len(left) == len(right)
+        assert all(torch.equal(x, y) for x, y in zip(left, right, strict=True))
+
+
+def run(
+    name: str, seed: int = 11, budget: str | None = None, layers: int = 4
+) -> tuple[tuple[list[Tensor], list[Tensor]], dict[str, Any], Any]:
+    module, batch = make(name, layers)
+    model = ORTModule(module, memory_budget=budget)
+    result = step(model, batch, seed)
+    return result, last_run_report(model), model._compiler.pieces[0].compiled
+
+
+@pytest.mark.parametrize("name", names())
+def test_levels_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, report, _ = run(name)
+    for level in ("1", "2"):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+        result, other, _ = run(name)
+        assert_same(plain, result)
+        assert other["planned_peak_bytes"] <= report["planned_peak_bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "bert", "resnet", "llama"])
+def test_every_row_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _, piece = run(name, layers=2)
+    rows = piece.memory()["rows"]
+    assert rows
+    for number, row in enumerate(rows):
+        config = f"{row['cluster_id']}:{row['strategy']}:-1"
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", config)
+        result, report, applied = run(name, layers=2)
+        assert_same(plain, result)
+        on = [r["cluster_id"] for r in applied.memory()["rows"] if r["applied"]]
+        assert on == [row["cluster_id"]]
+        if report["prediction_exact"]:
+            assert report["planned_peak_bytes"] == report["measured_peak_bytes"]
+        assert report["planned_peak_bytes"] == piece.row_figures(number)["peak_bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "vit", "resnet"])
+def test_budgets_are_kept_and_monotone(name: str) -> None:
+    plain, report, _ = run(name)
+    unlimited = report["planned_peak_bytes"]
+    last_peak, last_time, minimum = 0, float("inf"), 0
+    for percent in (100, 95, 90, 80, 70, 60, 50, 40):
+        budget = f"activations:{unlimited * percent // 100}"
+        try:
+            result, other, piece = run(name, budget=budget)
+        except RuntimeError as error:
+            assert "is the least that this model reaches" in str(error)
+            assert "use a smaller batch or a budget of at least" in str(error)
+            break
+        assert_same(plain, result)
+        facts = piece.memory()
+        peak, time = other["planned_peak_bytes"], facts["after"]["time_us"]
+        assert peak <= unlimited * percent // 100
+        assert minimum in (0, facts["minimum_bytes"]), "the minimum does not depend on the budget"
+        minimum = facts["minimum_bytes"]
+        if last_peak:
+            assert peak <= last_peak
+            assert time >= last_time
+        last_peak, last_time = peak, time
+    assert minimum
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(MODELS))
+def test_layers_are_found(name: str) -> None:
+    _, _, piece = run(name, layers=12)
+    found = [group["count"] for group in piece.memory()["layers"]]
+    assert found == MODELS[name].layers(12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_request_count_takes_the_first_occurrences(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, piece = run(name)
+    row = next(r for r in piece.memory()["rows"] if r["cluster_id"] == "BiasGelu+")
+    assert row["frequency"] >= 4
+    for count in (0, 3):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", f"BiasGelu+:1:{count}")
+        _, _, applied = run(name)
+        chosen = [s for s in applied.memory()["stashes"] if s["op"] == "BiasGelu"]
+        assert [s["chosen"] for s in chosen] == [1] * count + [0] * (len(chosen) - count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["level", None, "activations:70%"])
+def test_forwards_in_flight_do_not_disturb_each_other(
+    budget: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two forwards, no_grad and another shape between, backward in reverse: dropout included."""
+    module, batch = make("gpt")
+    _, other = make("gpt", batch=3)
+
+    def gradients(model: Any) -> list[Tensor]:
+        model.zero_grad()
+        torch.manual_seed(5)
+        first = model(**batch)
+        with torch.no_grad():
+            model(**batch)
+        second = model(**other)
+        second.backward()
+        first.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    plain = gradients(ORTModule(copy.deepcopy(module)))
+    if budget == "level":
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+        budget = None
+    optimized = gradients(ORTModule(module, memory_budget=budget))
+    assert all(torch.equal(a, b) for a, b in zip(plain, optimized, strict=True))
+
+
+@pytest.mark.parametrize("level", [pytest.param("0", marks=pytest.mark.slow), "1"])
+def test_retained_graph_runs_twice(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward that may run again must leave saved values as they were."""
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+    module, batch = make("gpt")
+    model = ORTModule(module)
+    torch.manual_seed(5)
+    loss = model(**batch)
+    loss.backward(retain_graph=True)
+    first = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    loss.backward(retain_graph=True)
+    again = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    loss.backward()
+    last = [p.grad.clone() for p in model.parameters()]
+    for grads in (again, last):
+        assert all(torch.equal(a, b) for a, b in zip(first, grads, strict=True))
+
+
+def test_batch_norm_statistics_are_updated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    module, batch = make("resnet")
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    for _ in range(3):
+        model(**batch).backward()
+        eager(**batch).backward()
+    assert model._compiler.pieces[0].compiled.memory()["recomputed_values"]
+    for (name, mine), theirs in zip(module.named_buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs, msg=name)
+
+
+@pytest.mark.slow
+def test_a_larger_shape_is_fitted_or_warned_about(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "WARNING")
+    module, batch = make("gpt", batch=4)
+    peak = run("gpt")[1]["planned_peak_bytes"]
+    model = ORTModule(module, memory_budget=f"activations:{int(peak * 3)}")
+    step(model, batch)
+    capfd.readouterr()
+    step(model, make("gpt", batch=64)[1])
+    assert "runs with the plan of the least peak" in capfd.readouterr().err
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_STRICT", "1")
+    strict = ORTModule(make("gpt")[0], memory_budget=f"activations:{int(peak * 3)}")
+    step(strict, batch)
+    with pytest.raises(RuntimeError, match="use a smaller batch or a budget of at least"):
+        step(strict, make("gpt", batch=64)[1])
+    step(strict, batch)
+
+
+def resnet_that_grows() -> tuple[Any, dict[str, Tensor], dict[str, Tensor], str]:
+    """A module, a batch of one, a larger one, which is a capture of its own, and too small a budget."""
+    module, batch = make("resnet", batch=1)
+    plain = ORTModule(copy.deepcopy(module))
+    step(plain, batch)
+    budget = f"activations:{2 * last_run_report(plain)['planned_peak_bytes']}"
+    return module, batch, make("resnet", batch=16)[1], budget
+
+
+@pytest.mark.slow
+def test_a_larger_shape_that_is_captured_anew_is_warned_about(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "WARNING")
+    module, batch, large, budget = resnet_that_grows()
+    model = ORTModule(copy.deepcopy(module), memory_budget=budget)
+    step(model, batch)
+    capfd.readouterr()
+    step(model, large)
+    assert last_run_report(model)["captures"] == 2
+    assert "runs with the plan of the least peak" in capfd.readouterr().err
+    with pytest.raises(RuntimeError, match="use a smaller batch or a budget of at least"):
+        step(ORTModule(copy.deepcopy(module), memory_budget=budget), large)
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_STRICT", "1")
+    strict = ORTModule(copy.deepcopy(module), memory_budget=budget)
+    step(strict, batch)
+    with pytest.raises(RuntimeError, match="use a smaller batch or a budget of at least"):
+        step(strict, large)
+
+
+@pytest.mark.slow
+def test_the_backend_of_torch_compile_warns_in_mid_training_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "WARNING")
+    module, batch, large, budget = resnet_that_grows()
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_BUDGET", budget)
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="use a smaller batch or a budget of at least"):
+        step(torch.compile(copy.deepcopy(module), backend="ortmodule"), large)
+    torch._dynamo.reset()
+    compiled = torch.compile(copy.deepcopy(module), backend="ortmodule")
+    step(compiled, batch)
+    capfd.readouterr()
+    step(compiled, large)
+    assert "runs with the plan of the least peak" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "resnet"])
+def test_a_percentage_holds_for_each_shape(name: str) -> None:
+    module = make(name)[0]
+    plain, part = ORTModule(copy.deepcopy(module)), 0.8
+    model = ORTModule(module, memory_budget=f"activations:{part:.0%}")
+    for size in (8, 16, 5):
+        batch = make(name, batch=size)[1]
+        step(plain, batch)
+        step(model, batch)
+        peak = last_run_report(plain)["planned_peak_bytes"]
+        assert last_run_report(model)["planned_peak_bytes"] <= part * peak
+
+
+class Plain(nn.Module):
+    """Nothing worth recomputing: one layer, whose values are needed at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).tanh().sum()
+
+
+def test_a_model_that_gains_nothing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    model = ORTModule(Plain())
+    model(torch.randn(4, 8)).backward()
+    facts = model._compiler.pieces[0].compiled.memory()
+    assert facts["recomputed_values"] == 0
+    assert any("left alone" in warning for warning in facts["warnings"])
+
+
+class Forbidding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(torch.tanh(self.up(x))).square().mean()
+
+
+def test_a_row_that_the_configuration_forbids_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(256, 16)
+    plain = ORTModule(Forbidding())
+    plain(x).backward()
+    rows = plain._compiler.pieces[0].compiled.memory()["rows"]
+    row = max(rows, key=lambda r: r["saving_bytes"])
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", f"{row['cluster_id']}:0:-1")
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "INFO")
+    model = ORTModule(Forbidding(), memory_budget="activations:100%")
+    model(x).backward()
+    shown = model._compiler.pieces[0].compiled.memory()["rows"]
+    reasons = {r["cluster_id"]: r["reason"] for r in shown}
+    assert reasons[row["cluster_id"]] == "the configuration forbids it"
+    assert explain(model).rows
+
+
+class Scores(nn.Module):
+    """A large table, and attention whose scores grow with the square of the length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4000, 32)
+        self.maps = nn.ModuleList(nn.Linear(32, 96) for _ in range(4))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        for layer in self.maps:
+            q, k, v = layer(x).chunk(3, -1)
+            x = x + (q @ k.transpose(-1, -2)).softmax(-1) @ v
+        return x.square().mean()
+
+
+@pytest.mark.slow
+def test_a_level_is_chosen_anew_for_a_much_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    saved = []
+    for first in (4, 256):
+        model = ORTModule(Scores())
+        for length in (first, 256):
+            model(torch.randint(4000, (2, length))).backward()
+        saved.append(last_run_report(model)["saved_bytes"])
+    assert saved[0] == saved[1]
+
+
+@pytest.mark.slow
+def test_gradients_of_earlier_steps_count_in_a_budget_for_all_bytes() -> None:
+    install_counting_allocator()
+    layers = [m for _ in range(6) for m in (nn.Linear(512, 512), nn.GELU())]
+    module = nn.Sequential(*layers)
+    x = torch.randn(1024, 512)
+    plain = ORTModule(copy.deepcopy(module))
+    plain(x).sum().backward()
+    held = reserved_bytes(module, torch.device("cpu"))
+    budget = held + last_run_report(plain)["planned_peak_bytes"]
+    model = ORTModule(module, memory_budget=str(budget))
+    for step_number in range(3):
+        gradients = sum(p.grad.nbytes for p in module.parameters() if p.grad is not None)
+        with measure_peak() as measured:
+            model(x).sum().backward()
+        assert measured.peak_above_start + gradients <= budget - held + (1 << 16), step_number

@@ -1,0 +1,174 @@
+"""ORTMODULE_RNG=torch: dropout draws eager's numbers in eager's order."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ortmodule_py import ORTModule
+from tests.difficult_model import DifficultModel, batch
+
+
+@pytest.mark.slow
+def test_dropout_is_eagers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    torch.manual_seed(0)
+    eager = DifficultModel(dropout=0.1)
+    ours = ORTModule(copy.deepcopy(eager))
+    tokens, targets = batch(4)
+    for _ in range(2):
+        losses = []
+        for module in (eager, ours):
+            torch.manual_seed(5)
+            loss, _ = module(tokens, targets)
+            loss.backward()
+            losses.append(loss.detach())
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=1e-6)
+    for name, p in eager.named_parameters():
+        grad = ours.module.get_parameter(name).grad
+        torch.testing.assert_close(grad, p.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+class DropsPermuted(torch.nn.Module):
+    """Sums of rows are laid out by our kernels; eager keeps the order of the operand's dims."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+        changed = scaled * 1.5
+        changed.neg_()
+        return torch.nn.functional.dropout(changed, 0.5)
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 1), (5, 7, 3)])
+def test_draws_follow_the_order_of_memory(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    x = torch.randn(shape).transpose(0, 1)
+    results = []
+    for runner in (ORTModule(DropsPermuted()), DropsPermuted()):
+        torch.manual_seed(3)
+        results.append(runner(x))
+    torch.testing.assert_close(*results)
+    assert results[0].stride() == results[1].stride()
+
+
+class DropsAPart(torch.nn.Module):
+    """A view with gaps of a tensor that is filled, so that nothing computes its memory order."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        filled = x * 1.5
+        filled.fill_(0.5)
+        return F.dropout(filled[:, -1], 0.3, self.training)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 1, 3, 2), (3, 1, 2, 0), (3, 2, 1, 0)])
+def test_draws_follow_the_order_of_memory_with_gaps(
+    order: tuple[int, ...], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    module = DropsAPart()
+    model = ORTModule(copy.deepcopy(module))
+    sizes = [batch, 2, 5, 6]
+    x = torch.randn([sizes[d] for d in order]).permute([order.index(d) for d in range(4)])
+    results = []
+    for runner in (module, model):
+        torch.manual_seed(3)
+        results.append(runner(x))
+    assert torch.equal(*results)
+
+
+class DropsExpanded(torch.nn.Module):
+    """Dimensions of stride 0 beside those of a tensor that is computed."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = F.dropout(x, 0.5, self.training)
+        return (
+            F.dropout(y.expand(2, -1, -1, -1), 0.3, self.training),
+            F.dropout(y[:, None].expand(-1, 3, -1, -1), 0.3, self.training),
+            F.dropout(y[..., None, :1].expand(-1, -1, 2, 5), 0.3, self.training),
+        )
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 0, 2)])
+def test_draws_follow_the_order_of_memory_where_elements_share_it(
+    order: tuple[int, ...], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    module = DropsExpanded()
+    model = ORTModule(copy.deepcopy(module))
+    sizes = [batch, 5, 6]
+    x = torch.randn([sizes[d] for d in order]).permute([order.index(d) for d in range(3)])
+    results = []
+    for runner in (module, model):
+        torch.manual_seed(3)
+        results.append(runner(x))
+    for theirs, ours in zip(*results, strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.stride() == theirs.stride()
+
+
+def test_a_wrong_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "numpy")
+    with pytest.raises(ValueError, match="ORTMODULE_RNG"):
+        ORTModule(torch.nn.Linear(2, 2))
+
+
+class DropsChangedInPlace(torch.nn.Module):
+    """In place the tensor stays as it is laid out; the operator that gives a new one goes by rows."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, late = x * 2, x > 1
+        index = torch.zeros(x.shape[0], x.shape[1], 1, dtype=torch.int64)
+        match self.change:
+            case "masked_fill_":
+                y.masked_fill_(late, 0.5)
+            case "masked_scatter_":
+                y.masked_scatter_(late, x.flatten())
+            case "scatter_":
+                y.scatter_(2, index, 0.5)
+            case "scatter_add_":
+                y.scatter_add_(2, index, x[..., 1:2])
+            case "index_fill_":
+                y.index_fill_(1, index.flatten(), 0.5)
+            case "cumsum_":
+                y.cumsum_(2)
+            case "index_put_":
+                y[:, index.flatten()[:1]] = 0.5
+        return torch.nn.functional.dropout(y, 0.5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    (
+        "masked_fill_",
+        "masked_scatter_",
+        "scatter_",
+        "scatter_add_",
+        "index_fill_",
+        "cumsum_",
+        "index_put_",
+    ),
+)
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0)])
+def test_draws_follow_the_order_of_memory_after_a_change_in_place(
+    monkeypatch: pytest.MonkeyPatch, change: str, order: tuple[int, ...]
+) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    x = torch.randn(5, 7, 6).permute(order)
+    results = []
+    for runner in (ORTModule(DropsChangedInPlace(change)), DropsChangedInPlace(change)):
+        torch.manual_seed(3)
+        results.append(runner(x))
+    torch.testing.assert_close(*results)
+    assert results[0].stride() == results[1].stride()

@@ -1,0 +1,309 @@
+"""What acts on gradients inside of a forward without being an operator of a functional graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+from tests.semantics import Calls, as_in_eager, assert_compiled
+
+
+class Sign(torch.autograd.Function):
+    """A straight-through estimator."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        return w.sign()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def _step(runner: nn.Module) -> list[Tensor]:
+    x = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
+    results = []
+    for _ in range(2):
+        results.append(runner(x))
+        results[-1].square().sum().backward()
+    return results
+
+
+def _report(forward: Callable[[Any, Tensor], Tensor]) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return as_in_eager(Calls(forward, out=nn.Linear(4, 4)), _step)
+
+
+def _assert_left(report: dict[str, Any], reason: str) -> None:
+    assert not report["compiled"]
+    assert any(reason in piece for piece in report["eager_pieces"]), report["eager_pieces"]
+
+
+# ---- torch.func ---------------------------------------------------------------------------------
+
+
+def _vjp(self: Any, x: Tensor) -> Tensor:
+    y, pull = torch.func.vjp(lambda z: self.out(self.fc(z).tanh()), x)
+    gradient: Tensor = pull(torch.ones_like(y))[0]
+    return y + gradient
+
+
+def _grad(self: Any, x: Tensor) -> Tensor:
+    gradient: Tensor = torch.func.grad(lambda z: self.out(self.fc(z).tanh()).sum())(x)
+    return gradient
+
+
+def _jacrev(self: Any, x: Tensor) -> Tensor:
+    jacobian: Tensor = torch.func.jacrev(lambda z: self.out(self.fc(z).tanh()).sum())(x)
+    return jacobian
+
+
+@pytest.mark.parametrize("forward", [_vjp, _grad, _jacrev])
+def test_gradients_within_a_forward(forward: Callable[..., Tensor]) -> None:
+    _assert_left(_report(forward), "torch.func.grad")
+
+
+def _vmap(self: Any, x: Tensor) -> Tensor:
+    mapped: Tensor = torch.func.vmap(lambda z: self.out(self.fc(z).tanh()))(x)
+    return mapped
+
+
+@pytest.mark.slow
+def test_a_transform_without_gradients_is_compiled() -> None:
+    assert_compiled(_report(_vmap), 2)
+
+
+def _through_operators(self: Any, z: Tensor) -> Tensor:
+    result: Tensor = self.out(self.fc(z).tanh())
+    return result
+
+
+def _through_composites(self: Any, z: Tensor) -> Tensor:
+    """Some of them are one operator of the engine."""
+    normalized = functional.layer_norm(z * 2, (4,))
+    return self.fc(z).tanh() + normalized * self.out(z).softmax(-1)
+
+
+def _through_parts(self: Any, z: Tensor) -> Tensor:
+    similar = functional.cosine_similarity(self.fc(z), self.out(z), dim=-1)
+    return self.fc(z).tanh() + similar[..., None]
+
+
+Inner = Callable[[Any, Tensor], Tensor]
+
+
+def _jvp(self: Any, x: Tensor, inner: Inner) -> Tensor:
+    along = torch.arange(8.0).reshape(2, 4)
+    tangent: Tensor = torch.func.jvp(lambda z: inner(self, z), (x,), (along,))[1]
+    return tangent
+
+
+def _jacobians(self: Any, x: Tensor, inner: Inner) -> Tensor:
+    found: Tensor = torch.func.vmap(torch.func.jacfwd(lambda z: inner(self, z)))(x)
+    return found
+
+
+def _dual_level(self: Any, x: Tensor, inner: Inner) -> Tensor:
+    with forward_ad.dual_level():
+        dual = inner(self, forward_ad.make_dual(x, torch.arange(8.0).reshape(2, 4)))
+        tangent: Tensor = forward_ad.unpack_dual(dual).tangent
+    return tangent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("transform", "inner"),
+    [
+        (_jvp, _through_operators),
+        (_jvp, _through_composites),
+        (_jvp, _through_parts),
+        (_jacobians, _through_operators),
+        (_jacobians, _through_parts),
+        (_dual_level, _through_operators),
+        (_dual_level, _through_parts),
+    ],
+)
+def test_gradients_of_forward_mode_are_compiled(
+    transform: Callable[..., Tensor], inner: Inner
+) -> None:
+    assert_compiled(_report(lambda self, x: transform(self, x, inner)), 2)
+
+
+# ---- in place -----------------------------------------------------------------------------------
+
+
+def _detached_by_method(self: Any, x: Tensor) -> Tensor:
+    h = x
+    for step in range(4):
+        h = self.fc(h).tanh()
+        h = h.detach_() if step == 1 else h
+    return h
+
+
+def _detached_by_function(self: Any, x: Tensor) -> Tensor:
+    h = self.fc(x)
+    with torch.no_grad():
+        before = h * 2
+    torch.detach_(h)
+    result: Tensor = self.out(h) + self.fc(x) * before
+    return result
+
+
+@pytest.mark.parametrize("forward", [_detached_by_method, _detached_by_function])
+def test_a_gradient_that_is_ended_in_place(forward: Callable[..., Tensor]) -> None:
+    _assert_left(_report(forward), "detach_()")
+
+
+def _new_data(self: Any, x: Tensor) -> Tensor:
+    self.out.weight.data = self.out.weight.data.sign()
+    result: Tensor = self.out(self.fc(x))
+    return result
+
+
+def _turned(self: Any, x: Tensor) -> Tensor:
+    h = self.fc(x)[:, :2]
+    with torch.no_grad():
+        h.t_()
+    result: Tensor = self.out(x).square().sum() + h
+    return result
+
+
+@pytest.mark.parametrize("forward", [_new_data, _turned])
+def test_another_storage_or_shape_where_gradients_are_off(forward: Callable[..., Tensor]) -> None:
+    _assert_left(_report(forward), "sizes, strides or storage of a value with a gradient")
+
+
+# ---- inference mode -----------------------------------------------------------------------------
+
+
+def _target(self: Any, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        target = self.fc(x)
+    return functional.mse_loss(self.fc(x * 2), target.clone())
+
+
+def _gradients_within_inference(self: Any, x: Tensor) -> Tensor:
+    with torch.inference_mode(), torch.enable_grad():
+        target = self.fc(x)
+    return functional.mse_loss(self.fc(x * 2), target.clone())
+
+
+def _inference_ends_within(self: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        with torch.inference_mode(False):
+            target = self.fc(x)
+        without = self.out(x)
+    return functional.mse_loss(self.out(x * 2), target) + without.sum()
+
+
+@pytest.mark.parametrize("forward", [_target, _gradients_within_inference, _inference_ends_within])
+def test_inference_mode_within_a_forward(forward: Callable[..., Tensor]) -> None:
+    assert_compiled(_report(forward))
+
+
+def test_gradients_that_only_the_end_of_inference_mode_turns_on() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        with torch.inference_mode(False):
+            inside = self.fc(x)
+        result: Tensor = inside
+        return result
+
+    def step(runner: nn.Module) -> Tensor:
+        with torch.no_grad():
+            result: Tensor = runner(torch.ones(2, 4))
+        result.square().sum().backward()
+        return result
+
+    assert_compiled(as_in_eager(Calls(forward), step))
+
+
+# ---- functions that stand in the graph whole ----------------------------------------------------
+
+
+@torch.compiler.allow_in_graph
+def _own_backward(w: Tensor) -> Tensor:
+    result: Tensor = Sign.apply(w)
+    return result
+
+
+@torch._dynamo.nonstrict_trace  # type: ignore[attr-defined, untyped-decorator, unused-ignore]
+def _not_looked_into(w: Tensor) -> Tensor:
+    result: Tensor = Sign.apply(w)
+    return result
+
+
+@torch.compiler.allow_in_graph
+def _no_gradient(w: Tensor) -> Tensor:
+    with torch.no_grad():
+        return w * 2
+
+
+@torch.compiler.allow_in_graph
+def _inference(w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        twice = w * 2
+    return twice.clone()
+
+
+@torch.compiler.allow_in_graph
+def _asks(w: Tensor) -> Tensor:
+    return w * (2 if torch.is_grad_enabled() else 3)
+
+
+@torch.compiler.allow_in_graph
+def _asks_a_tensor(w: Tensor) -> Tensor:
+    return w * (2 if w.requires_grad else 3)
+
+
+@torch.compiler.allow_in_graph
+def _with_a_hook(w: Tensor) -> Tensor:
+    y = w * 1
+    y.register_hook(lambda grad: grad * 3)
+    return y
+
+
+class WholeSign(Sign):
+    """Stands in the graph whole, as a class."""
+
+
+torch.compiler.allow_in_graph(WholeSign)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        _own_backward,
+        _not_looked_into,
+        _no_gradient,
+        _inference,
+        _asks,
+        _asks_a_tensor,
+        _with_a_hook,
+        WholeSign.apply,
+    ],
+)
+def test_a_whole_function_that_acts_on_gradients(whole: Callable[..., Tensor]) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return functional.linear(x, whole(self.fc.weight)) + self.out(x)
+
+    apply = torch.autograd.Function.__dict__["apply"]
+    _assert_left(_report(forward), "holds whole")
+    assert torch.autograd.Function.__dict__["apply"] is apply
+
+
+@torch.compiler.allow_in_graph
+def _normalized(w: Tensor) -> Tensor:
+    return functional.layer_norm(w.reshape(8, 2), (2,)).reshape(4, 4) * w.detach() + w.cos()
+
+
+def test_a_whole_function_of_mere_operators_is_compiled() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return functional.linear(x, _normalized(self.fc.weight))
+
+    assert_compiled(_report(forward), 2)

@@ -1,0 +1,139 @@
+"""What changes the original through the wrapper: containers that are edited, parametrizations."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+from ortmodule_py import ORTModule, last_run_report
+from tests.semantics import QUIET
+
+
+class Holder(nn.Module):
+    """A module around a wrapper, which loads its state."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+
+def _layers() -> list[nn.Module]:
+    return [nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)]
+
+
+def _delete(part: Any) -> None:
+    del part[1]
+
+
+def _add(part: Any) -> None:
+    part += nn.Sequential(*_layers())
+
+
+EDITS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], object]]] = {
+    "del of Sequential": (lambda: nn.Sequential(*_layers()), _delete),
+    "insert": (lambda: nn.Sequential(*_layers()), lambda part: part.insert(0, nn.Linear(4, 4))),
+    "append": (lambda: nn.Sequential(*_layers()), lambda part: part.append(nn.Linear(4, 4))),
+    "extend": (lambda: nn.Sequential(*_layers()), lambda part: part.extend(_layers())),
+    "+= of Sequential": (lambda: nn.Sequential(*_layers()), _add),
+    "del of ModuleList": (lambda: nn.ModuleList(_layers()), _delete),
+    "+= of ModuleList": (lambda: nn.ModuleList(_layers()), _add),
+    "pop of ModuleDict": (
+        lambda: nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}),
+        lambda part: part.pop("a"),
+    ),
+    "append to ParameterList": (
+        lambda: nn.ParameterList([torch.ones(4), torch.ones(4)]),
+        lambda part: part.append(torch.ones(4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_module_around_an_edited_container_loads_its_state(edit: str) -> None:
+    make, change = EDITS[edit]
+    plain = Holder(make())
+    outer = Holder(ORTModule(copy.deepcopy(plain.part), QUIET))
+    for holder in (plain, outer):
+        change(holder.part)
+    state = {name: torch.randn_like(value) for name, value in plain.state_dict().items()}
+    assert list(outer.state_dict()) == list(state)
+    outer.load_state_dict(state)
+    for name, value in outer.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
+class Symmetric(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.triu() + x.triu(1).T
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_parametrizations_of_the_wrapper_are_the_original_s(called_before: bool) -> None:
+    plain = nn.Linear(4, 4)
+    model = ORTModule(copy.deepcopy(plain), QUIET)
+    x = torch.randn(2, 4)
+    if called_before:
+        model(x)
+    for module in (plain, model):
+        parametrize.register_parametrization(module, "weight", Symmetric())
+        parametrize.register_parametrization(module, "bias", nn.Tanh())
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert parametrize.is_parametrized(model, "weight") and isinstance(model, ORTModule)
+    copied = copy.deepcopy(model)
+    torch.testing.assert_close(copied(x), plain(x))
+    for module in (plain, model):
+        module(x).square().sum().backward()
+    for (name, p), q in zip(plain.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad, msg=name)
+    assert last_run_report(model)["compiled"]
+
+    want = model(x)
+    for name in ("weight", "bias"):
+        parametrize.remove_parametrizations(model, name)
+    assert list(model.state_dict()) == ["weight", "bias"] and type(model.module) is nn.Linear
+    assert model.__class__ is type(model) and issubclass(type(model), ORTModule)
+    torch.testing.assert_close(model(x), want)
+
+
+def test_a_parametrized_original_gets_another_parametrization() -> None:
+    model = ORTModule(parametrizations.weight_norm(nn.Linear(4, 4)), QUIET)
+    parametrize.register_parametrization(model, "bias", nn.Tanh())
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(model(x), model.module(x))
+    parametrize.remove_parametrizations(model, "weight")
+    torch.testing.assert_close(model(x), model.module(x))
+    assert {"weight", "parametrizations.bias.original"} == set(model.state_dict())
+
+
+def test_another_change_of_its_class_is_refused() -> None:
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    mixed = type("Mixed", (Holder, type(model)), {})
+    with pytest.raises(TypeError, match="to become Mixed; do this to the original module"):
+        model.__class__ = mixed
+    assert type(model.module) is nn.Linear and model.__class__ is type(model)
+
+
+def test_fully_shard_of_the_wrapper_is_refused(tmp_path: Path) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    names = {name: type(p) for name, p in model.named_parameters()}
+    meeting = f"file://{tmp_path / 'meeting'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        with pytest.raises(NotImplementedError, match="the original module, before it is wrapped"):
+            fully_shard(model)
+    finally:
+        dist.destroy_process_group()
+    assert {name: type(p) for name, p in model.named_parameters()} == names
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(model(x), model.module(x))
+    assert last_run_report(model)["compiled"]
