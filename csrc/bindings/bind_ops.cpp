@@ -6,7 +6,6 @@
 
 #include "bindings/topics.h"
 #include "kernels/kernel.h"
-#include "onnx/onnx_rules.h"
 #include "ops/op_def.h"
 
 namespace ortmodule::bindings {
@@ -20,7 +19,7 @@ const char* gradient_of(const OpDef& op) {
 }
 
 const char* onnx_form_of(const OpDef& op) {
-  if (find_onnx_rule(op.name)) return op.domain.empty() ? "standard" : "standard parts";
+  if (op.onnx.write) return op.domain.empty() ? "standard" : "standard parts";
   if (!op.body.empty()) return "standard parts";
   return op.domain.empty() ? "standard" : "own domain";
 }

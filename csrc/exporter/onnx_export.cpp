@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "ir/text.h"
-#include "onnx/onnx_rules.h"
+#include "onnx/onnx_rule.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
 
@@ -83,10 +83,11 @@ class Lowering {
   }
 
   void lower(const Node& node) {
-    const OnnxRuleContext context(builder_, node, names_);
+    static const OnnxRule kNone;
     const OpDef* def = find_op(node.op);
-    if (const OnnxRule* rule = find_onnx_rule(node.op))
-      rule->lower(context);
+    const OnnxRuleContext context(builder_, node, def ? def->onnx : kNone, names_);
+    if (def && def->onnx.write)
+      def->onnx.write(context);
     else if (def && !def->body.empty())
       lower_body(node);
     else
@@ -99,7 +100,7 @@ class Lowering {
     const Graph& body = *bodies_.back();
     for (size_t i = 0; i < body.inputs().size(); ++i)
       if (const Value* operand = node.input(i))
-        names_[body.inputs()[i].value] = OnnxRuleContext(builder_, node, names_).tensor(operand);
+        names_[body.inputs()[i].value] = onnx_tensor(builder_, operand, names_);
     for (const auto& inner : body.nodes())
       for (const Value* output : inner->outputs())
         names_[output] = builder_.fresh_name(node.output()->name + "/" + output->name);
@@ -114,7 +115,7 @@ class Lowering {
     }
     for (const auto& inner : body.nodes()) lower(*inner);
     for (const auto& [value, name] : further)
-      builder_.add("Identity", {OnnxRuleContext(builder_, node, names_).tensor(value)}, {}, {name});
+      builder_.add("Identity", {onnx_tensor(builder_, value, names_)}, {}, {name});
   }
 
   void add_custom(const OnnxRuleContext& context, std::string_view domain) {
@@ -132,17 +133,12 @@ class Lowering {
     std::string name = value.is_literal() ? "" : value.name;
     if (!value.producer() || !outputs_.insert(name).second) {
       builder_.set_scope("output");
-      const std::string source = value.is_literal() ? literal_output(value) : names_.at(&value);
+      const std::string source = onnx_tensor(builder_, &value, names_);
       name = builder_.fresh_name((value.is_literal() ? "literal" : value.name) + "/output");
       builder_.add("Identity", {source}, {}, {name});
       outputs_.insert(name);
     }
     model().outputs.push_back({name, value.dtype, value.dims});
-  }
-
-  std::string literal_output(const Value& value) {
-    const Node none;
-    return OnnxRuleContext(builder_, none, names_).tensor(&value);
   }
 
   void add_types() {

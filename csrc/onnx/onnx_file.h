@@ -1,5 +1,5 @@
 // The .onnx file: a model as plain data, written and read by onnx_file.cpp, the only place that
-// knows the file format. What the nodes mean is exporter/onnx_lowering's business.
+// knows the file format. exporter/onnx_export writes graphs into it.
 #pragma once
 
 #include <cstddef>

@@ -48,6 +48,33 @@ Values convert_glu(TorchCall& t) {  // first half * sigmoid(second half)
   return {t.emit("Mul", {halves[0], t.emit("Sigmoid", {halves[1]})})};
 }
 
+void export_silu(const OnnxRuleContext& c) {
+  c.set(0, "Mul", {c.in(0), c.op("Sigmoid", {c.in(0)})});
+}
+
+void export_softplus(const OnnxRuleContext& c) {
+  const double beta = c.attrs().number("beta", 1.0);
+  const double threshold = c.attrs().number("threshold", 20.0);
+  const std::string x = c.in(0);
+  const std::string factor = beta == 1.0 ? "" : c.number(beta, c.dtype());
+  const std::string inner = beta == 1.0 ? x : c.op("Mul", {x, factor});
+  // Beyond 20 x and its softplus are the same but in float64, which stock runtimes do not take.
+  const bool is_all = threshold >= 20.0;
+  if (is_all && beta == 1.0) return c.set(0, "Softplus", {x});
+  std::string y = c.op("Softplus", {inner});
+  if (is_all) return c.set(0, "Div", {y, factor});
+  if (beta != 1.0) y = c.op("Div", {y, factor});
+  c.set(0, "Where", {c.op("Greater", {inner, c.number(threshold, c.dtype())}), x, y});
+}
+
+void export_hard_sigmoid(const OnnxRuleContext& c) {
+  c.set(0, "HardSigmoid", {c.in(0)}, {{"alpha", 1.0 / 6.0}, {"beta", 0.5}});
+}
+
+void export_log_sigmoid(const OnnxRuleContext& c) {
+  c.set(0, "Neg", {c.op("Softplus", {c.op("Neg", {c.in(0)})})});
+}
+
 struct Activation {
   std::string_view name;
   std::string_view grad_name;
@@ -55,6 +82,7 @@ struct Activation {
   GradFn grad;
   Attrs attrs;
   std::vector<TorchRow> rows;
+  OnnxRule onnx = {export_pointwise};
 };
 
 std::vector<Activation> table() {
@@ -76,31 +104,36 @@ std::vector<Activation> table() {
        "x",
        grad_of_x<"SiluGrad">,
        {},
-       {{"aten.silu.default", convert_unary<"Silu">}}},
+       {{"aten.silu.default", convert_unary<"Silu">}},
+       {export_silu}},
       {"Softplus",
        "SoftplusGrad",
        "x",
        grad_of_x<"SoftplusGrad">,
        {{"beta", 1.0}, {"threshold", 20.0}},
-       {{"aten.softplus.default", convert_softplus}}},
+       {{"aten.softplus.default", convert_softplus}},
+       {export_softplus}},
       {"LeakyRelu",
        "LeakyReluGrad",
        "x",
        grad_of_x<"LeakyReluGrad">,
        {{"alpha", 0.01}},
-       {{"aten.leaky_relu.default", convert_leaky_relu}}},
+       {{"aten.leaky_relu.default", convert_leaky_relu}},
+       {export_pointwise, {"alpha"}}},
       {"Elu",
        "EluGrad",
        "x",
        grad_of_x<"EluGrad">,
        {{"alpha", 1.0}},
-       {{"aten.elu.default", convert_elu}}},
+       {{"aten.elu.default", convert_elu}},
+       {export_pointwise, {"alpha"}}},
       {"HardSigmoid",
        "HardSigmoidGrad",
        "x",
        grad_of_x<"HardSigmoidGrad">,
        {},  // relu6(x + 3) / 6
-       {{"aten.hardsigmoid.default", convert_unary<"HardSigmoid">}}},
+       {{"aten.hardsigmoid.default", convert_unary<"HardSigmoid">}},
+       {export_hard_sigmoid}},
       {"HardSwish",
        "HardSwishGrad",
        "x",
@@ -118,7 +151,8 @@ std::vector<Activation> table() {
        "x",
        grad_of_x<"LogSigmoidGrad">,
        {},
-       {{"aten.log_sigmoid.default", convert_unary<"LogSigmoid">}}},
+       {{"aten.log_sigmoid.default", convert_unary<"LogSigmoid">}},
+       {export_log_sigmoid}},
   };
 }
 
@@ -138,6 +172,7 @@ std::vector<OpDef> activations() {
                    .kind = OpKind::Pointwise,
                    .infer = infer_same_as_input,
                    .grad = row.grad,
+                   .onnx = row.onnx,
                    .from_torch = row.rows});
     ops.push_back({.name = row.grad_name,
                    .domain = "com.microsoft",

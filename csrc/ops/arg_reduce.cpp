@@ -53,6 +53,7 @@ OpDef arg_reduction(std::string_view name, std::vector<TorchRow> rows) {
           .kind = OpKind::Reduction,
           .infer = infer_arg,
           .non_differentiable = {0},
+          .onnx = {export_directly, {"axis", "keepdims"}},
           .from_torch = std::move(rows)};
 }
 

@@ -2,6 +2,7 @@
 // the batch, which also move the running ones (BatchNormInternal), or with given ones
 // (BatchNormalization)
 
+#include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -157,6 +158,64 @@ Values convert_native(TorchCall& t) {
 
 Values convert_no_training(TorchCall& t) { return {normalized(t), nullptr, nullptr}; }
 
+void export_batch_norm(const OnnxRuleContext& c) {
+  const Dims channels{c.value(0).dims.at(1)};
+  const DType dtype = c.value(3).dtype;
+  c.set(0, "BatchNormalization",
+        {c.in(0), scale_or(c, 1, channels, 1.0, dtype), scale_or(c, 2, channels, 0.0, dtype),
+         c.in(3), c.in(4)},
+        c.pick({"epsilon"}));
+}
+
+// What torch's training BatchNorm leaves behind: new = (1 - momentum) * old + momentum * batch,
+// with the unbiased variance. ONNX's training mode has the momentum reversed and no correction.
+void set_running_statistics(const OnnxRuleContext& c, const std::string& mean,
+                            const std::string& variance) {
+  const DType inside = compute_dtype(c.dtype());
+  const double momentum = c.attrs().number("momentum");
+  auto set_running = [&](size_t operand, size_t output, const std::string& batch) {
+    const DType dtype = c.dtype(operand);
+    const std::string old = dtype == inside ? c.in(operand) : c.cast(c.in(operand), inside);
+    const std::string kept = c.op("Mul", {old, c.number(1.0 - momentum, inside)});
+    const std::string added = c.op("Mul", {batch, c.number(momentum, inside)});
+    c.set(output, "Cast", {c.op("Add", {kept, added})}, {{"to", dtype}});
+  };
+  if (c.has(3) && c.wanted(1)) set_running(3, 1, mean);
+  if (!c.has(4) || !c.wanted(2)) return;
+  Dims others = c.value(0).dims;
+  others.erase(others.begin() + 1);
+  const DimExpr count = product(others);
+  const std::string n = c.cast(c.b.size_scalar(count), inside);
+  const std::string less = c.cast(c.b.size_scalar(count - 1), inside);
+  set_running(4, 2, c.op("Mul", {variance, c.op("Div", {n, less})}));
+}
+
+void export_batch_norm_training(const OnnxRuleContext& c) {
+  const Dims& dims = c.value(0).dims;
+  const DType inside = compute_dtype(c.dtype());
+  const auto wide = [&](size_t i) { return in_type(c, i, inside); };
+  std::vector<int64_t> axes = axes_from(1, dims.size());
+  axes[0] = 0;
+  Dims channel_dims(dims.size() - 1, DimExpr(1));
+  channel_dims[0] = dims[1];
+  const std::string shape = c.b.sizes(channel_dims);
+  auto spread = [&](const std::string& v) { return c.op("Reshape", {v, shape}); };
+  const std::string x = wide(0);
+  const std::string mean = mean_over(c, x, axes, 0);
+  const std::string centered = c.op("Sub", {x, spread(mean)});
+  const std::string variance = mean_over(c, c.op("Mul", {centered, centered}), axes, 0);
+  const std::string epsilon = c.number(c.attrs().number("epsilon"), inside);
+  const std::string inverse =
+      c.op("Reciprocal", {c.op("Sqrt", {c.op("Add", {variance, epsilon})})});
+  std::string y = c.op("Mul", {centered, spread(inverse)});
+  if (c.has(1)) y = c.op("Mul", {y, spread(wide(1))});
+  if (c.has(2)) y = c.op("Add", {y, spread(wide(2))});
+  set_running_statistics(c, mean, variance);
+  if (c.wanted(3)) c.set(3, "Identity", {mean});
+  if (c.wanted(4)) c.set(4, "Identity", {inverse});
+  c.set(0, "Cast", {y}, {{"to", c.dtype()}});
+}
+
 REGISTER_OP(BatchNormalization,
             {.inputs = {"x", "scale?", "bias?", "mean", "var"},
              .outputs = {"y"},
@@ -166,6 +225,7 @@ REGISTER_OP(BatchNormalization,
              .keeps_channels_last = always,
              .grad = eval_grad,
              .non_differentiable = {3, 4},
+             .onnx = {export_batch_norm},
              .from_torch = {
                  {"aten.native_batch_norm.default", convert_native},
                  {"aten._native_batch_norm_legit_no_training.default", convert_no_training}}});
@@ -180,6 +240,7 @@ REGISTER_OP(BatchNormInternal,
              .keeps_channels_last = always,
              .grad = training_grad,
              .non_differentiable = {3, 4},
+             .onnx = {export_batch_norm_training},
              .from_torch = {
                  {"aten._native_batch_norm_legit_functional.default", convert_functional},
                  {"aten._native_batch_norm_legit.no_stats", convert_no_stats}}});

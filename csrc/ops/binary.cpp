@@ -213,10 +213,74 @@ Values convert_addc(TorchCall& t) {
   return {t.cast(t.emit("Add", {operand("self"), term}), dtype)};
 }
 
+// --- in ONNX ----------------------------------------------------------------------------------
+
+// Whether a remainder with the sign of the dividend is off by the divisor b from one with b's sign.
+std::string has_other_sign(const OnnxRuleContext& c, const std::string& rest, const std::string& b,
+                           DType dtype) {
+  const std::string zero = c.number(0.0, dtype);
+  const std::string opposite = c.op("Xor", {c.op("Less", {rest, zero}), c.op("Less", {b, zero})});
+  return c.op("And", {c.op("Not", {c.op("Equal", {rest, zero})}), opposite});
+}
+
+// a mod b with the sign of b; ONNX has that for integers only.
+void export_mod(const OnnxRuleContext& c) {
+  const bool fmod = c.attrs().flag("fmod");
+  const DType dtype = c.dtype();
+  if (fmod || !is_floating(dtype))
+    return c.set(0, "Mod", c.ins(), {{"fmod", static_cast<int64_t>(fmod)}});
+  const std::string rest = c.op("Mod", c.ins(), {{"fmod", int64_t{1}}});
+  const std::string wrong = has_other_sign(c, rest, c.in(1), dtype);
+  c.set(0, "Where", {wrong, c.op("Add", {rest, c.in(1)}), rest});
+}
+
+// As torch: what is left of a when the remainder is taken off divides almost evenly. 16-bit floats
+// are computed in 32 bits, literals not rounded.
+void export_floor_div_of_floats(const OnnxRuleContext& c) {
+  const DType dtype = c.dtype(), inside = compute_dtype(dtype);
+  auto operand = [&](size_t i) {
+    const Value& value = c.value(i);
+    const auto* number = value.is_literal() ? std::get_if<double>(&value.literal()) : nullptr;
+    if (number) return c.number(*number, inside);
+    return inside == dtype ? c.in(i) : c.cast(c.in(i), inside);
+  };
+  const std::string a = operand(0), b = operand(1);
+  const std::string rest = c.op("Mod", {a, b}, {{"fmod", int64_t{1}}});
+  const std::string even = c.op("Round", {c.op("Div", {c.op("Sub", {a, rest}), b})});
+  const std::string below = c.op("Sub", {even, c.number(1.0, inside)});
+  const std::string floored = c.op("Where", {has_other_sign(c, rest, b, inside), below, even});
+  const std::string by_zero = c.op("Equal", {b, c.number(0.0, inside)});
+  const std::vector<std::string> result = {by_zero, c.op("Div", {a, b}), floored};
+  if (inside == dtype) return c.set(0, "Where", result);
+  c.set(0, "Cast", {c.op("Where", result)}, {{"to", dtype}});
+}
+
+void export_floor_div(const OnnxRuleContext& c) {
+  if (is_floating(c.dtype())) return export_floor_div_of_floats(c);
+  // ONNX divides integers towards zero; a - a mod b makes that the floor.
+  c.set(0, "Div", {c.op("Sub", {c.in(0), c.op("Mod", c.ins())}), c.in(1)});
+}
+
+// atan(y/x), moved by pi where x < 0; on the axis x = 0 by the sign of y.
+void export_atan2(const OnnxRuleContext& c) {
+  constexpr double kPi = 3.14159265358979323846;
+  const DType dtype = c.dtype();
+  const std::string y = c.in(0);
+  const std::string x = c.in(1);
+  const std::string zero = c.number(0.0, dtype);
+  const std::string left = c.op("Less", {x, zero});
+  const std::string below = c.op("Less", {y, zero});
+  const std::string turn = c.op("Where", {below, c.number(-kPi, dtype), c.number(kPi, dtype)});
+  const std::string slope = c.op("Atan", {c.op("Div", {y, x})});
+  const std::string on_axis = c.op("Mul", {c.op("Sign", {y}), c.number(kPi / 2, dtype)});
+  const std::string other = c.op("Where", {left, c.op("Add", {slope, turn}), slope});
+  c.set(0, "Where", {c.op("Equal", {x, zero}), on_axis, other});
+}
+
 // --- the ops ----------------------------------------------------------------------------------
 
 OpDef binary(std::string_view name, bool commutative, GradFn grad, std::vector<TorchRow> rows,
-             Attrs attrs = {}) {
+             OnnxRule onnx = {export_pointwise}, Attrs attrs = {}) {
   return {.name = name,
           .inputs = {"a", "b"},
           .outputs = {"y"},
@@ -225,11 +289,12 @@ OpDef binary(std::string_view name, bool commutative, GradFn grad, std::vector<T
           .commutative = commutative,
           .infer = infer_broadcast,
           .grad = grad,
+          .onnx = std::move(onnx),
           .from_torch = std::move(rows)};
 }
 
 OpDef trunc_div() {
-  OpDef def = binary("TruncDiv", false, rounded_div_grad, {});
+  OpDef def = binary("TruncDiv", false, rounded_div_grad, {}, {});
   def.domain = "com.microsoft";
   def.body = R"(trunc_div (a, b) => (y) {
     quotient = Div (a, b)
@@ -271,12 +336,14 @@ std::vector<OpDef> binary_ops() {
               {"aten.remainder.Scalar_Tensor", convert_mod<0>},
               {"aten.fmod.Tensor", convert_mod<1>},
               {"aten.fmod.Scalar", convert_mod<1>}},
-             {{"fmod", 0}}),
+             {export_mod}, {{"fmod", 0}}),
       binary("FloorDiv", false, rounded_div_grad,
              {{"aten.floor_divide.default", convert_floor_div},
-              {"aten.floor_divide.Scalar", convert_floor_div}}),
+              {"aten.floor_divide.Scalar", convert_floor_div}},
+             {export_floor_div}),
       trunc_div(),
-      binary("Atan2", false, atan2_grad, {{"aten.atan2.default", convert_binary<"Atan2">}}),
+      binary("Atan2", false, atan2_grad, {{"aten.atan2.default", convert_binary<"Atan2">}},
+             {export_atan2}),
   };
 }
 

@@ -19,11 +19,16 @@ Values convert_to(TorchCall& t) {
   return {t.cast(x, t.output().dtype)};
 }
 
+void export_cast(const OnnxRuleContext& c) {
+  c.set(0, "Cast", {c.in(0)}, {{"to", c.attrs().dtype("to")}});
+}
+
 REGISTER_OP(Cast, {.inputs = {"x"},
                    .outputs = {"y"},
                    .kind = OpKind::Pointwise,
                    .infer = infer_cast,
                    .grad = cast_grad,
+                   .onnx = {export_cast},
                    .from_torch = {{"aten._to_copy.default", convert_to},
                                   {"aten.to.dtype", convert_to},
                                   {"aten.to.dtype_layout", convert_to},

@@ -33,7 +33,8 @@ REGISTER_OP(ChannelsLast, {.domain = "com.microsoft",
                            .view = view_channels_last,
                            .copied = copied_channels_last,
                            .keeps_channels_last = always,
-                           .grad = channels_last_grad});
+                           .grad = channels_last_grad,
+                           .onnx = {export_identity}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -59,11 +59,19 @@ Values convert_hardtanh(TorchCall& t) {
 
 Values convert_relu6(TorchCall& t) { return hard_tanh(t, 0.0, 6.0); }
 
+void export_clip(const OnnxRuleContext& c) {
+  auto bound = [&](std::string_view name) {
+    return c.attrs().has(name) ? c.number(c.attrs().number(name), c.dtype()) : std::string();
+  };
+  c.set(0, "Clip", {c.in(0), bound("min"), bound("max")});
+}
+
 REGISTER_OP(Clip, {.inputs = {"x"},
                    .outputs = {"y"},
                    .kind = OpKind::Pointwise,
                    .infer = infer_same_as_input,
                    .grad = clip_grad,
+                   .onnx = {export_clip},
                    .from_torch = {{"aten.clamp.default", convert_clamp},
                                   {"aten.clamp_min.default", convert_clamp},
                                   {"aten.clamp_max.default", convert_clamp}}});

@@ -21,7 +21,10 @@ Values convert_predicate(TorchCall& t) {
   return {t.emit(op.text, {x})};
 }
 
-OpDef comparison(std::string_view name, bool commutative, std::vector<TorchRow> rows) {
+void export_not_equal(const OnnxRuleContext& c) { c.set(0, "Not", {c.op("Equal", c.ins())}); }
+
+OpDef comparison(std::string_view name, bool commutative, std::vector<TorchRow> rows,
+                 OnnxRule onnx = {export_pointwise}) {
   return {.name = name,
           .domain = name == "NotEqual" ? "com.microsoft" : "",
           .inputs = {"a", "b"},
@@ -30,6 +33,7 @@ OpDef comparison(std::string_view name, bool commutative, std::vector<TorchRow> 
           .commutative = commutative,
           .infer = infer_broadcast_bool,
           .non_differentiable = {0, 1},
+          .onnx = std::move(onnx),
           .from_torch = std::move(rows)};
 }
 
@@ -40,6 +44,7 @@ OpDef predicate(std::string_view name, std::vector<TorchRow> rows) {
           .kind = OpKind::Pointwise,
           .infer = infer_predicate,
           .non_differentiable = {0},
+          .onnx = {export_pointwise},
           .from_torch = std::move(rows)};
 }
 
@@ -50,7 +55,8 @@ std::vector<OpDef> comparisons() {
                   {"aten.eq.Scalar", convert_compare<"Equal">}}),
       comparison("NotEqual", true,
                  {{"aten.ne.Tensor", convert_compare<"NotEqual">},
-                  {"aten.ne.Scalar", convert_compare<"NotEqual">}}),
+                  {"aten.ne.Scalar", convert_compare<"NotEqual">}},
+                 {export_not_equal}),
       comparison("Less", false,
                  {{"aten.lt.Tensor", convert_compare<"Less">},
                   {"aten.lt.Scalar", convert_compare<"Less">}}),

@@ -54,12 +54,15 @@ Values convert_stack(TorchCall& t) {
   return {t.emit("Concat", parts, {{"axis", axis}})};
 }
 
+void export_concat(const OnnxRuleContext& c) { c.set(0, "Concat", c.ins(), c.pick({"axis"})); }
+
 REGISTER_OP(Concat, {.inputs = {"xs*"},
                      .outputs = {"y"},
                      .kind = OpKind::Data,
                      .infer = infer_concat,
                      .keeps_channels_last = always,
                      .grad = concat_grad,
+                     .onnx = {export_concat},
                      .from_torch = {{"aten.cat.default", convert_cat},
                                     {"aten.stack.default", convert_stack}}});
 

@@ -30,10 +30,23 @@ Values convert_full(TorchCall& t) {
                  {{"value", attr}, {"shape", t.output().dims}, {"dtype", t.output().dtype}})};
 }
 
+void export_constant_of_shape(const OnnxRuleContext& c) {
+  const DType dtype = c.attrs().dtype("dtype");
+  const auto* dim = std::get_if<DimExpr>(c.attrs().find("value"));
+  if (dim && !dim->is_constant()) {
+    const std::string size = c.b.size_scalar(*dim);
+    const std::string value = dtype == DType::Int64 ? size : c.cast(size, dtype);
+    return c.set(0, "Expand", {value, c.b.sizes(c.attrs().dims("shape"))});
+  }
+  const OnnxTensor value{dtype, {1}, encode_scalar(c.attrs().number("value"), dtype)};
+  c.set(0, "ConstantOfShape", {c.b.sizes(c.attrs().dims("shape"))}, {{"value", value}});
+}
+
 REGISTER_OP(ConstantOfShape, {.inputs = {},
                               .outputs = {"y"},
                               .kind = OpKind::Data,
                               .infer = infer_constant,
+                              .onnx = {export_constant_of_shape},
                               .from_torch = {{"aten.zeros.default", convert_zeros},
                                              {"aten.zeros_like.default", convert_zeros},
                                              {"aten.new_zeros.default", convert_zeros},

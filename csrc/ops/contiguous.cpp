@@ -19,7 +19,8 @@ REGISTER_OP(Contiguous, {.domain = "com.microsoft",
                          .kind = OpKind::View,
                          .infer = infer_same_as_input,
                          .view = view_contiguous,
-                         .grad = contiguous_grad});
+                         .grad = contiguous_grad,
+                         .onnx = {export_identity}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -75,6 +75,7 @@ REGISTER_OP(ConvTranspose,
              .keeps_channels_last = always,
              .grad = conv_transpose_grad,
              .flops = conv_transpose_flops,
+             .onnx = {export_directly, {"strides", "pads", "dilations", "group", "output_padding"}},
              .from_torch = {{"aten.conv_transpose1d.default", convert_conv_transpose},
                             {"aten.conv_transpose2d.input", convert_conv_transpose},
                             {"aten.conv_transpose3d.input", convert_conv_transpose}}});

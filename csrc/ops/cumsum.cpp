@@ -24,12 +24,18 @@ Values convert_cumsum(TorchCall& t) {
   return {t.emit("CumSum", {x}, {{"axis", t.axis("dim", x->rank())}})};
 }
 
+void export_cumsum(const OnnxRuleContext& c) {
+  c.set(0, "CumSum", {c.in(0), c.b.size_scalar(c.attrs().dim("axis"))},
+        c.pick({"exclusive", "reverse"}));
+}
+
 REGISTER_OP(CumSum, {.inputs = {"x"},
                      .outputs = {"y"},
                      .attrs = {{"axis", 0}, {"reverse", 0}},
                      .kind = OpKind::Data,
                      .infer = infer_cumsum,
                      .grad = cumsum_grad,
+                     .onnx = {export_cumsum},
                      .from_torch = {{"aten.cumsum.default", convert_cumsum}}});
 
 }  // namespace

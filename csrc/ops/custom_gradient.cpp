@@ -63,6 +63,11 @@ Grads custom_gradient_grad(GradContext& c) {
   return grads;
 }
 
+// An identity for the values; the gradient's body has no meaning to other readers.
+void export_custom_gradient(const OnnxRuleContext& c) {
+  for (size_t i = 0; i < c.node.outputs().size(); ++i) c.set(i, "Identity", {c.in(i)});
+}
+
 }  // namespace
 
 REGISTER_OP(CustomGradient, {.domain = "org.pytorch.aten",
@@ -71,6 +76,7 @@ REGISTER_OP(CustomGradient, {.domain = "org.pytorch.aten",
                              .kind = OpKind::Opaque,
                              .infer = infer_custom_gradient,
                              .keeps_channels_last = always,
-                             .grad = custom_gradient_grad});
+                             .grad = custom_gradient_grad,
+                             .onnx = {export_custom_gradient}});
 
 }  // namespace ortmodule

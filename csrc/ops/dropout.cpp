@@ -48,12 +48,19 @@ Values convert_native_dropout_backward(TorchCall& t) {
   return {t.emit("Mul", {kept, t.operand("scale", dtype)})};
 }
 
+// Stock runtimes draw their own numbers: the recorded stream is ours alone.
+void export_dropout(const OnnxRuleContext& c) {
+  c.set(0, "Dropout",
+        {c.in(0), c.number(c.attrs().number("ratio"), DType::Float32), c.number(1.0, DType::Bool)});
+}
+
 REGISTER_OP(Dropout, {.inputs = {"x"},
                       .outputs = {"y"},
                       .kind = OpKind::Pointwise,
                       .random = true,
                       .infer = infer_same_as_input,
                       .grad = dropout_grad,
+                      .onnx = {export_dropout},
                       .from_torch = {{"aten.dropout.default", convert_dropout},
                                      {"aten.native_dropout.default", convert_native_dropout},
                                      {"aten.native_dropout_backward.default",

@@ -61,12 +61,17 @@ Values convert_copy(TorchCall& t) {
   return {t.emit("Expand", {src}, {{"shape", t.output().dims}})};
 }
 
+void export_expand(const OnnxRuleContext& c) {
+  c.set(0, "Expand", {c.in(0), c.b.sizes(c.attrs().dims("shape"))});
+}
+
 REGISTER_OP(Expand, {.inputs = {"x"},
                      .outputs = {"y"},
                      .kind = OpKind::View,
                      .infer = infer_expand,
                      .view = expand_view,
                      .grad = expand_grad,
+                     .onnx = {export_expand},
                      .from_torch = {{"aten.expand.default", convert_expand},
                                     {"aten.expand_as.default", convert_expand},
                                     {"aten.broadcast_to.default", convert_expand},

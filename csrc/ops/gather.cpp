@@ -186,6 +186,7 @@ REGISTER_OP(Gather, {.inputs = {"data", "indices"},
                      .infer = infer_gather,
                      .grad = gather_grad,
                      .non_differentiable = {1},
+                     .onnx = {export_directly, {"axis"}},
                      .from_torch = {{"aten.embedding.default", convert_embedding},
                                     {"aten.index_select.default", convert_index_select},
                                     {"aten.index.Tensor", convert_index}}});

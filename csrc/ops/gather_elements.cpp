@@ -113,6 +113,7 @@ REGISTER_OP(GatherElements, {.inputs = {"data", "indices"},
                              .infer = infer_gather_elements,
                              .grad = gather_elements_grad,
                              .non_differentiable = {1},
+                             .onnx = {export_directly, {"axis"}},
                              .from_torch = {{"aten.gather.default", convert_gather}}});
 
 REGISTER_OP(ScatterElements, {.inputs = {"data", "indices", "updates"},
@@ -122,6 +123,7 @@ REGISTER_OP(ScatterElements, {.inputs = {"data", "indices", "updates"},
                               .infer = infer_scatter_elements,
                               .grad = scatter_elements_grad,
                               .non_differentiable = {1},
+                              .onnx = {export_directly, {"axis", "reduction"}},
                               .from_torch = {{"aten.scatter_add.default", convert_scatter_add},
                                              {"aten.scatter.src", convert_scatter},
                                              {"aten.scatter.value", convert_scatter_value}}});

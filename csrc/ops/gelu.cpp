@@ -20,6 +20,7 @@ REGISTER_OP(Gelu, {.inputs = {"x"},
                    .kind = OpKind::Pointwise,
                    .infer = infer_same_as_input,
                    .grad = gelu_grad,
+                   .onnx = {export_pointwise, {"approximate"}},
                    .from_torch = {{"aten.gelu.default", convert_gelu}}});
 
 REGISTER_OP(GeluGrad, {.domain = "com.microsoft",

@@ -66,6 +66,7 @@ REGISTER_OP(Gemm, {.inputs = {"a", "b", "c?"},
                    .infer = infer_gemm,
                    .grad = gemm_grad,
                    .flops = gemm_flops,
+                   .onnx = {export_directly, {"alpha", "beta", "transA", "transB"}},
                    .from_torch = {{"aten.addmm.default", convert_addmm}}});
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -104,6 +105,33 @@ Values convert_group_norm(TorchCall& t) { return normalized(t, "num_groups"); }
 
 Values convert_native(TorchCall& t) { return normalized(t, "group"); }
 
+// ONNX's op gives no statistics and computes in float32.
+void export_group_norm(const OnnxRuleContext& c) {
+  const Dims& dims = c.value(0).dims;
+  const DType inside = compute_dtype(c.dtype());
+  if (!c.wanted(1) && !c.wanted(2) && inside != DType::Float64) {
+    const Dims channels{dims.at(1)};
+    return c.set(0, "GroupNormalization",
+                 {c.in(0), scale_or(c, 1, channels, 1.0, c.dtype()),
+                  scale_or(c, 2, channels, 0.0, c.dtype())},
+                 c.pick({"num_groups", "epsilon"}));
+  }
+  const auto wide = [&](size_t i) { return in_type(c, i, inside); };
+  const int64_t groups = c.attrs().integer("num_groups");
+  const std::string x = c.op("Reshape", {wide(0), c.b.integers({0, groups, -1})});
+  const Normalized n = normalized(c, x, {2}, inside, true);
+  std::string y = c.op("Reshape", {n.y, c.b.sizes(dims)});
+  std::vector<int64_t> per_channel(dims.size() - 1, 1);
+  per_channel[0] = -1;
+  auto spread = [&](size_t i) { return c.op("Reshape", {wide(i), c.b.integers(per_channel)}); };
+  if (c.has(1)) y = c.op("Mul", {y, spread(1)});
+  if (c.has(2)) y = c.op("Add", {y, spread(2)});
+  const std::string pair = c.b.integers({0, groups});
+  if (c.wanted(1)) c.set(1, "Reshape", {n.mean, pair});
+  if (c.wanted(2)) c.set(2, "Reshape", {n.inverse, pair});
+  set_in_type(c, y, inside);
+}
+
 REGISTER_OP(GroupNormalization,
             {.inputs = {"x", "scale?", "bias?"},
              .outputs = {"y", "mean", "inv_std_dev"},
@@ -112,6 +140,7 @@ REGISTER_OP(GroupNormalization,
              .infer = infer_group_norm,
              .keeps_channels_last = always,
              .grad = group_norm_grad,
+             .onnx = {export_group_norm},
              .from_torch = {{"aten.group_norm.default", convert_group_norm},
                             {"aten.native_group_norm.default", convert_native}}});
 

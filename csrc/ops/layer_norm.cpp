@@ -1,6 +1,7 @@
 // y = (x - mean) * inv_std_dev * scale + bias over the dimensions from `axis`, inv_std_dev =
 // 1 / sqrt(var + epsilon); SkipLayerNormalization normalizes x + skip and returns the sum too
 
+#include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -107,6 +108,17 @@ Values convert_layer_norm(TorchCall& t) {
   return y;
 }
 
+// ONNX keeps statistics in float32, we in the type of computation.
+void export_layer_norm(const OnnxRuleContext& c) {
+  const int64_t axis = c.axis("axis", c.value(0).rank());
+  if (c.dtype() == DType::Float64) return export_norm_in_parts(c, axis, true);
+  std::vector<std::string> outputs{c.out(0)};
+  for (size_t i = 1; i < 3; ++i) outputs.push_back(c.wanted(i) ? c.out(i) : "");
+  while (outputs.back().empty()) outputs.pop_back();
+  const std::string scale = scale_or(c, 1, normalized_dims(c, axis), 1.0, c.dtype());
+  c.b.add("LayerNormalization", {c.in(0), scale, c.in(2)}, c.pick({"axis", "epsilon"}), outputs);
+}
+
 REGISTER_OP(LayerNormalization,
             {.inputs = {"x", "scale?", "bias?"},
              .outputs = {"y", "mean", "inv_std_dev"},
@@ -114,6 +126,7 @@ REGISTER_OP(LayerNormalization,
              .kind = OpKind::Norm,
              .infer = infer_layer_norm,
              .grad = layer_norm_grad,
+             .onnx = {export_layer_norm},
              .from_torch = {{"aten.layer_norm.default", convert_layer_norm},
                             {"aten.native_layer_norm.default", convert_layer_norm}}});
 

@@ -45,6 +45,7 @@ OpDef logic(std::string_view name, InferFn infer, bool binary, std::vector<Torch
           .kind = OpKind::Pointwise,
           .commutative = binary,
           .infer = infer,
+          .onnx = {export_pointwise},
           .from_torch = std::move(rows)};
 }
 

@@ -155,12 +155,27 @@ Values convert_addmv(TorchCall& t) {
   return {t.reshape(y, t.output().dims)};
 }
 
+void export_fused_matmul(const OnnxRuleContext& c) {
+  auto flipped = [&](size_t i, std::string_view flag) {
+    if (!c.attrs().flag(flag)) return c.in(i);
+    std::vector<int64_t> perm(c.value(i).rank());
+    std::iota(perm.begin(), perm.end(), 0);
+    std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
+    return c.op("Transpose", {c.in(i)}, {{"perm", perm}});
+  };
+  const std::vector<std::string> inputs{flipped(0, "transA"), flipped(1, "transB")};
+  const double alpha = c.attrs().number("alpha", 1.0);
+  if (alpha == 1.0) return c.set(0, "MatMul", inputs);
+  c.set(0, "Mul", {c.op("MatMul", inputs), c.number(alpha, c.dtype())});
+}
+
 REGISTER_OP(MatMul, {.inputs = {"a", "b"},
                      .outputs = {"y"},
                      .kind = OpKind::MatMul,
                      .infer = infer_matmul,
                      .grad = matmul_grad,
                      .flops = matmul_flops,
+                     .onnx = {export_directly},
                      .from_torch = {{"aten.linear.default", convert_linear},
                                     {"aten.matmul.default", convert_matmul<"self", "other">},
                                     {"aten.mm.default", convert_matmul<"self", "mat2">},
@@ -177,7 +192,8 @@ REGISTER_OP(FusedMatMul, {.domain = "com.microsoft",
                           .kind = OpKind::MatMul,
                           .infer = infer_matmul,
                           .grad = fused_matmul_grad,
-                          .flops = matmul_flops});
+                          .flops = matmul_flops,
+                          .onnx = {export_fused_matmul}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -10,6 +10,7 @@
 
 #include "base/layout.h"
 #include "ir/graph.h"
+#include "onnx/onnx_rule.h"
 #include "ops/grad_context.h"
 #include "ops/torch_call.h"
 
@@ -92,11 +93,12 @@ struct OpDef {
   bool (*depends)(size_t output, size_t operand) = nullptr;
   FlopsFn flops = nullptr;
   /// Definition by other ops in the text notation; operands and outputs by the names above and
-  /// attributes as `@name`. Used as pattern, gradient, ONNX function and fallback kernel.
+  /// attributes as `@name`. Used as pattern, gradient, ONNX form and fallback kernel.
   std::string_view body = {};
   /// A kernel may round otherwise than the body, so that no part of the body stands for a result
   /// of the op: it is recomputed whole or not at all.
   bool indivisible = false;
+  OnnxRule onnx = {};  // how it stands in an ONNX file
   std::vector<TorchRow> from_torch = {};
 };
 

@@ -53,12 +53,19 @@ Values convert_pad(TorchCall& t) {
   return {t.emit("Pad", {x}, {{"pads", pads}, {"value", value}})};
 }
 
+void export_pad(const OnnxRuleContext& c) {
+  const double value = c.attrs().number("value", 0.0);
+  c.set(0, "Pad", {c.in(0), c.b.sizes(c.attrs().dims("pads")), c.number(value, c.dtype())},
+        c.pick({"mode"}));
+}
+
 REGISTER_OP(Pad, {.inputs = {"x"},
                   .outputs = {"y"},
                   .attrs = {{"value", 0.0}},
                   .kind = OpKind::Data,
                   .infer = infer_pad,
                   .grad = pad_grad,
+                  .onnx = {export_pad},
                   .from_torch = {{"aten.constant_pad_nd.default", convert_pad}}});
 
 }  // namespace

@@ -107,6 +107,35 @@ Values convert_adaptive_avg_pool(TorchCall& t) {
                  {{"kernel_shape", kernel}, {"strides", kernel}, {"pads", Dims(4, DimExpr(0))}})};
 }
 
+/// Along dimension `dim`: the place in its window that holds the positions `at` of x.
+std::string place_along(const OnnxRuleContext& c, size_t dim, const std::string& at) {
+  const size_t i = dim - 2;
+  const auto attr = [&](std::string_view name) { return c.b.size_scalar(c.attrs().dims(name)[i]); };
+  const std::string windows =
+      c.op("Range", {c.number(0, DType::Int64), c.b.size_scalar(c.node.output(0)->dims[dim]),
+                     c.number(1, DType::Int64)});
+  std::string starts = c.op("Sub", {c.op("Mul", {windows, attr("strides")}), attr("pads")});
+  if (dim == 2) starts = c.op("Reshape", {starts, c.b.integers({-1, 1})});
+  return c.op("Div", {c.op("Sub", {at, starts}), attr("dilations")});
+}
+
+// ONNX's indices count through the whole tensor, ours within a plane; places within the window.
+void export_max_pool(const OnnxRuleContext& c) {
+  const OnnxAttrs attrs = c.pick({"kernel_shape", "strides", "pads", "dilations", "ceil_mode"});
+  if (!c.wanted(1) && !c.wanted(2)) return c.set(0, "MaxPool", {c.in(0)}, attrs);
+  const std::string flat = c.b.fresh_name(c.out(0) + "/flat");
+  c.b.add("MaxPool", {c.in(0)}, attrs, {c.out(0), flat});
+  const Dims& dims = c.value(0).dims;
+  const std::string index = c.op("Mod", {flat, c.b.size_scalar(dims[2] * dims[3])});
+  if (c.wanted(1)) c.set(1, "Identity", {index});
+  if (!c.wanted(2)) return;
+  const std::string columns = c.b.size_scalar(dims[3]);
+  const std::string row = place_along(c, 2, c.op("Div", {index, columns}));
+  const std::string column = place_along(c, 3, c.op("Mod", {index, columns}));
+  const std::string width = c.b.size_scalar(c.attrs().dims("kernel_shape")[1]);
+  c.set(2, "Cast", {c.op("Add", {c.op("Mul", {row, width}), column})}, {{"to", DType::UInt8}});
+}
+
 REGISTER_OP(MaxPool, {.inputs = {"x"},
                       .outputs = {"y", "indices", "places"},
                       .attrs = {{"dilations", Dims{1, 1}}, {"ceil_mode", 0}},
@@ -114,6 +143,7 @@ REGISTER_OP(MaxPool, {.inputs = {"x"},
                       .infer = infer_max_pool,
                       .keeps_channels_last = always,
                       .grad = max_pool_grad,
+                      .onnx = {export_max_pool},
                       .from_torch = {{"aten.max_pool2d.default", convert_max_pool},
                                      {"aten.max_pool2d_with_indices.default", convert_max_pool}}});
 
@@ -132,6 +162,9 @@ REGISTER_OP(AveragePool,
              .infer = infer_average_pool,
              .keeps_channels_last = always,
              .grad = average_pool_grad,
+             .onnx = {export_directly,
+                      {"kernel_shape", "strides", "pads", "dilations", "ceil_mode",
+                       "count_include_pad"}},
              .from_torch = {{"aten.avg_pool2d.default", convert_avg_pool},
                             {"aten.adaptive_avg_pool2d.default", convert_adaptive_avg_pool},
                             {"aten._adaptive_avg_pool2d.default", convert_adaptive_avg_pool}}});

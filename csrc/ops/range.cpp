@@ -56,10 +56,27 @@ Values convert_arange(TorchCall& t) {
   return {y};
 }
 
+// ONNX counts in float32, float64, int16, int32 and int64.
+void export_range(const OnnxRuleContext& c) {
+  const DType dtype = c.attrs().dtype("dtype");
+  const bool known = size_of(dtype) >= 4 || dtype == DType::Int16;
+  const DType inside = known ? dtype : compute_dtype(is_floating(dtype) ? dtype : DType::Int32);
+  auto bound = [&](std::string_view name) {
+    const auto* dim = std::get_if<DimExpr>(c.attrs().find(name));
+    if (!dim || dim->is_constant()) return c.number(c.attrs().number(name), inside);
+    const std::string size = c.b.size_scalar(*dim);
+    return inside == DType::Int64 ? size : c.cast(size, inside);
+  };
+  const std::vector<std::string> bounds{bound("start"), bound("limit"), bound("delta")};
+  if (known) return c.set(0, "Range", bounds);
+  c.set(0, "Cast", {c.op("Range", bounds)}, {{"to", dtype}});
+}
+
 REGISTER_OP(Range, {.inputs = {},
                     .outputs = {"y"},
                     .kind = OpKind::Data,
                     .infer = infer_range,
+                    .onnx = {export_range},
                     .from_torch = {{"aten.arange.default", convert_arange},
                                    {"aten.arange.start", convert_arange},
                                    {"aten.arange.start_step", convert_arange}}});

@@ -79,6 +79,20 @@ Values convert_quantifier(TorchCall& t) {
   return {t.cast(reduce(t, op.text, bits), t.output().dtype)};
 }
 
+// ONNX's reductions take no small integers.
+void export_reduce(const OnnxRuleContext& c) {
+  const Dims& axes = c.attrs().dims("axes");
+  const OnnxAttrs attrs = {{"keepdims", c.attrs().integer("keepdims", 1)}};
+  std::vector<std::string> inputs{c.in(0)};
+  if (!axes.empty()) inputs.push_back(c.b.sizes(axes));
+  const DType dtype = c.dtype();
+  const bool small = size_of(dtype) < 4 && !is_floating(dtype);
+  const bool extremum = c.node.op == "ReduceMax" || c.node.op == "ReduceMin";
+  if (!small || (extremum && dtype != DType::Int16)) return c.set(0, c.node.op, inputs, attrs);
+  inputs[0] = c.cast(inputs[0], DType::Int32);
+  c.set(0, "Cast", {c.op(c.node.op, inputs, attrs)}, {{"to", c.node.output()->dtype}});
+}
+
 OpDef reduction(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
   return {.name = name,
           .inputs = {"x"},
@@ -87,6 +101,7 @@ OpDef reduction(std::string_view name, GradFn grad, std::vector<TorchRow> rows) 
           .kind = OpKind::Reduction,
           .infer = infer_reduce,
           .grad = grad,
+          .onnx = {export_reduce},
           .from_torch = std::move(rows)};
 }
 

@@ -14,6 +14,7 @@ REGISTER_OP(Relu, {.inputs = {"x"},
                    .kind = OpKind::Pointwise,
                    .infer = infer_same_as_input,
                    .grad = relu_grad,
+                   .onnx = {export_pointwise},
                    .from_torch = {{"aten.relu.default", convert_unary<"Relu">}}});
 
 REGISTER_OP(ReluGrad, {.domain = "com.microsoft",

@@ -143,12 +143,31 @@ Values convert_squeeze(TorchCall& t) {
   return {t.emit("Squeeze", {x}, {{"axes", axes}})};
 }
 
+void export_reshape(const OnnxRuleContext& c) {
+  const Dims& shape = c.attrs().dims("shape");
+  bool may_be_zero = false;  // 0 would mean "as in the input"
+  for (const DimExpr& dim : shape) may_be_zero |= !dim.is_constant() || dim.value() == 0;
+  OnnxAttrs attrs;
+  if (may_be_zero) attrs.emplace_back("allowzero", int64_t{1});
+  c.set(0, "Reshape", {c.in(0), c.b.sizes(shape)}, attrs);
+}
+
+void export_with_axes(const OnnxRuleContext& c) {
+  c.set(0, c.node.op, {c.in(0), c.b.sizes(c.attrs().dims("axes"))});
+}
+
+void export_squeeze(const OnnxRuleContext& c) {
+  if (c.attrs().dims("axes").empty()) return c.set(0, "Identity", {c.in(0)});
+  export_with_axes(c);
+}
+
 REGISTER_OP(Reshape, {.inputs = {"x"},
                       .outputs = {"y"},
                       .kind = OpKind::View,
                       .infer = infer_reshape,
                       .view = reshape_view,
                       .grad = reshape_grad,
+                      .onnx = {export_reshape},
                       .from_torch = {{"aten.view.default", convert_view},
                                      {"aten._unsafe_view.default", convert_view},
                                      {"aten.reshape.default", convert_view},
@@ -163,6 +182,7 @@ REGISTER_OP(Unsqueeze, {.inputs = {"x"},
                         .infer = infer_unsqueeze,
                         .view = unsqueeze_view,
                         .grad = reshape_grad,
+                        .onnx = {export_with_axes},
                         .from_torch = {{"aten.unsqueeze.default", convert_unsqueeze}}});
 
 REGISTER_OP(Squeeze, {.inputs = {"x"},
@@ -171,6 +191,7 @@ REGISTER_OP(Squeeze, {.inputs = {"x"},
                       .infer = infer_squeeze,
                       .view = squeeze_view,
                       .grad = reshape_grad,
+                      .onnx = {export_squeeze},
                       .from_torch = {{"aten.squeeze.default", convert_squeeze},
                                      {"aten.squeeze.dim", convert_squeeze},
                                      {"aten.squeeze.dims", convert_squeeze}}});

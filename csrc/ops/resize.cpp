@@ -2,6 +2,8 @@
 // "upsample_": it says how, and over how many dimensions. Where `scales` has a number other than 0,
 // it maps places of y to places of x; where not, the ratio of the sizes does.
 
+#include <algorithm>
+
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -47,6 +49,40 @@ Values convert_resize(TorchCall& t) {
                   {"align_corners", t.flag("align_corners") ? 1 : 0}})};
 }
 
+// Places of y map to places of x by the scales if torch was given them, else by the sizes.
+void export_resize(const OnnxRuleContext& c) {
+  const std::string mode = c.attrs().string("mode");
+  const bool nearest = mode.starts_with("nearest"), exact = mode.starts_with("nearest_exact");
+  const std::string corners = nearest && !exact                 ? "asymmetric"
+                              : c.attrs().flag("align_corners") ? "align_corners"
+                                                                : "half_pixel";
+  const bool antialias = mode.ends_with("_aa");
+  OnnxAttrs attrs = {{"mode", std::string(nearest                       ? "nearest"
+                                          : mode.starts_with("bicubic") ? "cubic"
+                                                                        : "linear")},
+                     {"coordinate_transformation_mode", corners}};
+  if (nearest)
+    attrs.push_back({"nearest_mode", std::string(exact ? "round_prefer_ceil" : "floor")});
+  if (mode.starts_with("bicubic")) attrs.push_back({"cubic_coeff_a", antialias ? -0.5 : -0.75});
+  if (antialias) {  // torch's windows end where the image does
+    attrs.push_back({"antialias", int64_t{1}});
+    attrs.push_back({"exclude_outside", int64_t{1}});
+  }
+  const std::vector<double>& scales = c.attrs().numbers("scales");
+  const bool by_scales = std::all_of(scales.begin(), scales.end(), [](double s) { return s != 0; });
+  if (by_scales) {
+    std::string bytes = encode_scalar(1.0, DType::Float32) + encode_scalar(1.0, DType::Float32);
+    for (const double scale : scales) bytes += encode_scalar(scale, DType::Float32);
+    const std::string factors =
+        c.b.constant({DType::Float32, {static_cast<int64_t>(scales.size()) + 2}, bytes});
+    return c.set(0, "Resize", {c.in(0), "", factors}, attrs);
+  }
+  Dims dims(c.value(0).dims.begin(), c.value(0).dims.begin() + 2);
+  const Dims& sizes = c.attrs().dims("sizes");
+  dims.insert(dims.end(), sizes.begin(), sizes.end());
+  c.set(0, "Resize", {c.in(0), "", "", c.b.sizes(dims)}, attrs);
+}
+
 REGISTER_OP(Resize, {.inputs = {"x"},
                      .outputs = {"y"},
                      .attrs = {{"align_corners", 0}},
@@ -54,6 +90,7 @@ REGISTER_OP(Resize, {.inputs = {"x"},
                      .infer = infer_resize,
                      .keeps_channels_last = always,
                      .grad = resize_grad,
+                     .onnx = {export_resize},
                      .from_torch = {{"aten.upsample_nearest1d.default", convert_resize},
                                     {"aten.upsample_nearest2d.default", convert_resize},
                                     {"aten.upsample_nearest3d.default", convert_resize},

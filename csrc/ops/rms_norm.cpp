@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -51,6 +52,13 @@ Values convert_rms_norm(TorchCall& t) {
                  {{"axis", static_cast<int64_t>(x->rank() - count)}, {"epsilon", epsilon}})};
 }
 
+void export_rms_norm(const OnnxRuleContext& c) {
+  const int64_t axis = c.axis("axis", c.value(0).rank());
+  if (c.wanted(1) || c.dtype() == DType::Float64) return export_norm_in_parts(c, axis, false);
+  const std::string scale = scale_or(c, 1, normalized_dims(c, axis), 1.0, c.dtype());
+  c.set(0, "RMSNormalization", {c.in(0), scale}, c.pick({"axis", "epsilon"}));
+}
+
 REGISTER_OP(SimplifiedLayerNormalization,
             {.domain = "com.microsoft",
              .inputs = {"x", "scale?"},
@@ -59,6 +67,7 @@ REGISTER_OP(SimplifiedLayerNormalization,
              .kind = OpKind::Norm,
              .infer = infer_rms_norm,
              .grad = rms_norm_grad,
+             .onnx = {export_rms_norm},
              .from_torch = {{"aten.rms_norm.default", convert_rms_norm}}});
 
 REGISTER_OP(SimplifiedLayerNormalizationGrad, {.domain = "com.microsoft",

@@ -225,6 +225,12 @@ Values convert_roll(TorchCall& t) {
   return {x == t.tensor("self") ? t.emit("Identity", {x}) : x};
 }
 
+void export_slice(const OnnxRuleContext& c) {
+  c.set(0, "Slice",
+        {c.in(0), c.b.size(c.attrs().dim("start")), c.b.size(c.attrs().dim("end")),
+         c.b.size(c.attrs().dim("axis")), c.b.size(c.attrs().dim("step"))});
+}
+
 REGISTER_OP(Slice, {.inputs = {"x"},
                     .outputs = {"y"},
                     .attrs = {{"step", 1}},
@@ -232,6 +238,7 @@ REGISTER_OP(Slice, {.inputs = {"x"},
                     .infer = infer_slice,
                     .view = slice_view,
                     .grad = slice_grad,
+                    .onnx = {export_slice},
                     .from_torch = {{"aten.slice.Tensor", convert_slice},
                                    {"aten.select.int", convert_select},
                                    {"aten.slice_scatter.default", convert_slice_scatter},

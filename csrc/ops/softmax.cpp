@@ -73,6 +73,7 @@ OpDef softmax(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
           .kind = OpKind::Norm,
           .infer = infer_softmax,
           .grad = grad,
+          .onnx = {export_directly, {"axis"}},
           .from_torch = std::move(rows)};
 }
 
@@ -103,6 +104,10 @@ std::vector<OpDef> softmaxes() {
 
 REGISTER_OPS(softmaxes());
 
+void export_bias_softmax(const OnnxRuleContext& c) {
+  c.set(0, "Softmax", {c.op("Add", {c.in(0), c.in(1)})}, c.pick({"axis"}));
+}
+
 REGISTER_OP(BiasSoftmax, {.domain = "com.microsoft",
                           .inputs = {"x", "bias"},
                           .outputs = {"y"},
@@ -113,7 +118,8 @@ REGISTER_OP(BiasSoftmax, {.domain = "com.microsoft",
                           .body = R"(bias_softmax (x, bias) => (y) {
                             sum = Add (x, bias)
                             y = Softmax<axis=@axis> (sum)
-                          })"});
+                          })",
+                          .onnx = {export_bias_softmax}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -104,6 +104,59 @@ Values convert_cross_entropy(TorchCall& t) {
 
 const Attrs kAttrs = {{"ignore_index", -100}, {"reduction", "mean"}, {"label_smoothing", 0.0}};
 
+// The part of a smoothed loss that pulls towards all classes alike, per label.
+std::string uniform_loss(const OnnxRuleContext& c, const std::string& log_softmax) {
+  std::string terms = log_softmax;
+  if (c.has(2)) {
+    Dims dims(c.value(0).rank() - 1, DimExpr(1));
+    dims[0] = c.value(0).dims.at(1);
+    terms = c.op("Mul", {terms, c.op("Reshape", {c.in(2), c.b.sizes(dims)})});
+  }
+  const std::string sum = c.op("ReduceSum", {terms, c.b.integers({1})}, {{"keepdims", int64_t{0}}});
+  return c.op("Neg", {sum});
+}
+
+// loss = (1 - s) * nll + s / classes * uniform, the mean over the weights of the labels that count.
+void export_smoothed_loss(const OnnxRuleContext& c, double smoothing) {
+  const DType dtype = c.dtype();
+  const std::string reduction = c.attrs().string("reduction", "mean");
+  const int64_t ignored = c.attrs().integer("ignore_index", -100);
+  const std::string zero = c.number(0.0, dtype);
+  const std::string log_softmax = c.op("LogSoftmax", {c.in(0)}, {{"axis", int64_t{1}}});
+  const std::string skip =
+      c.op("Equal", {c.in(1), c.number(static_cast<double>(ignored), c.dtype(1))});
+  std::vector<std::string> nll_inputs{log_softmax, c.in(1)};
+  if (c.has(2)) nll_inputs.push_back(c.in(2));
+  const std::string nll = c.op("NegativeLogLikelihoodLoss", nll_inputs,
+                               {{"ignore_index", ignored}, {"reduction", std::string("none")}});
+  const std::string share = c.op(
+      "Div", {c.number(smoothing, dtype), c.cast(c.b.size_scalar(c.value(0).dims.at(1)), dtype)});
+  const std::string uniform = c.op("Where", {skip, zero, uniform_loss(c, log_softmax)});
+  const std::string loss = c.op(
+      "Add", {c.op("Mul", {nll, c.number(1.0 - smoothing, dtype)}), c.op("Mul", {uniform, share})});
+  if (reduction == "none") return c.set(0, "Identity", {loss});
+  const OnnxAttrs drop = {{"keepdims", int64_t{0}}};
+  if (reduction == "sum") return c.set(0, "ReduceSum", {loss}, drop);
+  std::string weight = c.number(1.0, dtype);
+  if (c.has(2)) {
+    const std::string some_label = c.number(0.0, c.dtype(1));  // an ignored one may lie outside
+    weight = c.op("Gather", {c.in(2), c.op("Where", {skip, some_label, c.in(1)})});
+  }
+  const std::string total = c.op("ReduceSum", {c.op("Where", {skip, zero, weight})}, drop);
+  c.set(0, "Div", {c.op("ReduceSum", {loss}, drop), total});
+}
+
+void export_cross_entropy(const OnnxRuleContext& c) {
+  const double smoothing = c.attrs().number("label_smoothing", 0.0);
+  if (c.wanted(1)) {
+    const DType dtype = c.node.output(1)->dtype;
+    const std::string scores = dtype == c.dtype() ? c.in(0) : c.cast(c.in(0), dtype);
+    c.set(1, "ReduceLogSumExp", {scores, c.b.integers({1})}, {{"keepdims", int64_t{0}}});
+  }
+  if (smoothing != 0.0) return export_smoothed_loss(c, smoothing);
+  c.set(0, "SoftmaxCrossEntropyLoss", c.ins(), c.pick({"ignore_index", "reduction"}));
+}
+
 REGISTER_OP(SoftmaxCrossEntropyLoss,
             {.inputs = {"scores", "labels", "weights?"},
              .outputs = {"loss", "log_sum_exp"},
@@ -112,6 +165,7 @@ REGISTER_OP(SoftmaxCrossEntropyLoss,
              .infer = infer_loss,
              .grad = loss_grad,
              .non_differentiable = {1, 2},
+             .onnx = {export_cross_entropy},
              .from_torch = {{"aten.cross_entropy_loss.default", convert_cross_entropy}}});
 
 REGISTER_OP(SoftmaxCrossEntropyLossGrad,

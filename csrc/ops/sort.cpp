@@ -58,6 +58,18 @@ Values convert_top_k(TorchCall& t) {
                      {"sorted", t.flag("sorted", true) ? 1 : 0}});
 }
 
+void export_sort(const OnnxRuleContext& c) {
+  const Dims& dims = c.value(0).dims;
+  const int64_t axis = c.axis("axis", dims.size());
+  c.b.add("TopK", {c.in(0), c.b.sizes({dims[static_cast<size_t>(axis)]})},
+          {{"axis", axis}, {"largest", c.attrs().integer("descending", 0)}}, {c.out(0), c.out(1)});
+}
+
+void export_top_k(const OnnxRuleContext& c) {
+  c.b.add("TopK", {c.in(0), c.b.sizes({c.attrs().dim("k")})}, c.pick({"axis", "largest", "sorted"}),
+          {c.out(0), c.out(1)});
+}
+
 REGISTER_OP(Sort, {.domain = "com.microsoft",
                    .inputs = {"x"},
                    .outputs = {"values", "indices"},
@@ -65,6 +77,7 @@ REGISTER_OP(Sort, {.domain = "com.microsoft",
                    .kind = OpKind::Data,
                    .infer = infer_sort,
                    .grad = values_grad,
+                   .onnx = {export_sort},
                    .from_torch = {{"aten.sort.default", convert_sort},
                                   {"aten.sort.stable", convert_sort}}});
 
@@ -74,6 +87,7 @@ REGISTER_OP(TopK, {.inputs = {"x"},
                    .kind = OpKind::Data,
                    .infer = infer_top_k,
                    .grad = values_grad,
+                   .onnx = {export_top_k},
                    .from_torch = {{"aten.topk.default", convert_top_k}}});
 
 }  // namespace

@@ -71,6 +71,12 @@ Values convert_unbind(TorchCall& t) {
   return rows;
 }
 
+void export_split(const OnnxRuleContext& c) {
+  std::vector<std::string> outputs;
+  for (size_t i = 0; i < c.node.outputs().size(); ++i) outputs.push_back(c.out(i));
+  c.b.add("Split", {c.in(0), c.b.sizes(c.attrs().dims("sizes"))}, c.pick({"axis"}), outputs);
+}
+
 REGISTER_OP(Split, {.inputs = {"x"},
                     .outputs = {"ys*"},
                     .attrs = {{"axis", 0}},
@@ -78,6 +84,7 @@ REGISTER_OP(Split, {.inputs = {"x"},
                     .infer = infer_split,
                     .view = split_view,
                     .grad = split_grad,
+                    .onnx = {export_split},
                     .from_torch = {{"aten.split.Tensor", convert_split},
                                    {"aten.split.sizes", convert_split},
                                    {"aten.split_with_sizes.default", convert_split},

@@ -20,6 +20,10 @@ Values convert(TorchCall& t) {
   return {t.emit("Trilu", {t.tensor("self")}, {{"upper", upper}, {"k", t.dim("diagonal")}})};
 }
 
+void export_trilu(const OnnxRuleContext& c) {
+  c.set(0, "Trilu", {c.in(0), c.b.size_scalar(c.attrs().dim("k"))}, c.pick({"upper"}));
+}
+
 REGISTER_OP(Trilu,
             {.inputs = {"x"},
              .outputs = {"y"},
@@ -27,6 +31,7 @@ REGISTER_OP(Trilu,
              .kind = OpKind::Data,
              .infer = infer_trilu,
              .grad = trilu_grad,
+             .onnx = {export_trilu},
              .from_torch = {{"aten.tril.default", convert<0>}, {"aten.triu.default", convert<1>}}});
 
 }  // namespace

@@ -15,13 +15,41 @@ using C = GradContext&;
 // torch gives zeros, not nothing, for functions whose slope is 0 almost everywhere.
 Grads zero_grad(C c) { return {c.zeros_for(0)}; }
 
-OpDef unary(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
+// Near 0 the error of u = 1 + x goes out of log(u) by x / (u - 1), as Kahan found.
+void export_log1p(const OnnxRuleContext& c) {
+  const std::string x = c.in(0);
+  const std::string one = c.number(1.0, c.dtype());
+  const std::string sum = c.op("Add", {x, one});
+  const std::string log = c.op("Log", {sum});
+  const std::string step = c.op("Sub", {sum, one});
+  const std::string scaled = c.op("Mul", {log, c.op("Div", {x, step})});
+  const std::string lost = c.op("Equal", {sum, one});
+  const std::string small = c.op("Less", {c.op("Abs", {x}), one});
+  c.set(0, "Where", {lost, x, c.op("Where", {small, scaled, log})});
+}
+
+// e^x - 1 = tanh(x / 2) * (e^x + 1), where nothing cancels
+void export_expm1(const OnnxRuleContext& c) {
+  const std::string half = c.op("Mul", {c.in(0), c.number(0.5, c.dtype())});
+  const std::string sum = c.op("Add", {c.op("Exp", {c.in(0)}), c.number(1.0, c.dtype())});
+  c.set(0, "Mul", {c.op("Tanh", {half}), sum});
+}
+
+void export_rsqrt(const OnnxRuleContext& c) { c.set(0, "Reciprocal", {c.op("Sqrt", {c.in(0)})}); }
+
+void export_trunc(const OnnxRuleContext& c) {  // sign(x) * floor(|x|)
+  c.set(0, "Mul", {c.op("Sign", {c.in(0)}), c.op("Floor", {c.op("Abs", {c.in(0)})})});
+}
+
+OpDef unary(std::string_view name, GradFn grad, std::vector<TorchRow> rows,
+            OnnxRule onnx = {export_pointwise}) {
   return {.name = name,
           .inputs = {"x"},
           .outputs = {"y"},
           .kind = OpKind::Pointwise,
           .infer = infer_same_as_input,
           .grad = grad,
+          .onnx = std::move(onnx),
           .from_torch = std::move(rows)};
 }
 
@@ -36,13 +64,13 @@ std::vector<OpDef> elementary() {
       unary("Log", [](C c) -> Grads { return {c.dy() / c.x()}; },
             {{"aten.log.default", convert_unary<"Log">}}),
       unary("Log1p", [](C c) -> Grads { return {c.dy() / (c.x() + 1.0)}; },
-            {{"aten.log1p.default", convert_unary<"Log1p">}}),
+            {{"aten.log1p.default", convert_unary<"Log1p">}}, {export_log1p}),
       unary("Expm1", [](C c) -> Grads { return {c.dy() * (c.y() + 1.0)}; },
-            {{"aten.expm1.default", convert_unary<"Expm1">}}),
+            {{"aten.expm1.default", convert_unary<"Expm1">}}, {export_expm1}),
       unary("Sqrt", [](C c) -> Grads { return {c.dy() / (c.y() * 2.0)}; },
             {{"aten.sqrt.default", convert_unary<"Sqrt">}}),
       unary("Rsqrt", [](C c) -> Grads { return {c.dy() * (c.y() * c.y() * c.y()) * -0.5}; },
-            {{"aten.rsqrt.default", convert_unary<"Rsqrt">}}),
+            {{"aten.rsqrt.default", convert_unary<"Rsqrt">}}, {export_rsqrt}),
       unary("Reciprocal", [](C c) -> Grads { return {-(c.dy() * (c.y() * c.y()))}; },
             {{"aten.reciprocal.default", convert_unary<"Reciprocal">}}),
       unary("Erf",
@@ -87,7 +115,7 @@ std::vector<OpDef> rounding() {
       unary("Floor", zero_grad, {{"aten.floor.default", convert_unary<"Floor">}}),
       unary("Ceil", zero_grad, {{"aten.ceil.default", convert_unary<"Ceil">}}),
       unary("Round", zero_grad, {{"aten.round.default", convert_unary<"Round">}}),
-      unary("Trunc", zero_grad, {{"aten.trunc.default", convert_unary<"Trunc">}}),
+      unary("Trunc", zero_grad, {{"aten.trunc.default", convert_unary<"Trunc">}}, {export_trunc}),
   };
 }
 

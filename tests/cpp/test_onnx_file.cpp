@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "exporter/onnx_export.h"
 #include "ir/text.h"
-#include "onnx/onnx_rules.h"
+#include "onnx/onnx_rule.h"
 
 namespace ortmodule {
 namespace {

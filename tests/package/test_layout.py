@@ -51,7 +51,7 @@ def test_a_wrong_include_is_named(lint: ModuleType, name: str, line: str, messag
     ("name", "line"),
     [
         ("csrc/plan/x.cpp", '#include "kernels/kernel.h"'),
-        ("csrc/ops/x.cpp", '#include "onnx/onnx_rules.h"'),
+        ("csrc/ops/x.cpp", '#include "onnx/onnx_rule.h"'),
         ("csrc/optimizer/memory/x.cpp", '#include "plan/plan.h"'),
         ("csrc/onnx/onnx_file.cpp", '#include "ortmodule_onnx.pb.h"'),
         ("csrc/kernels/aten/x.cpp", "#include <ATen/ops/mm.h>"),

@@ -1,18 +1,12 @@
-#include "onnx/onnx_rules.h"
+#include "onnx/onnx_rule.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
 #include "ir/text.h"
 
 namespace ortmodule {
 namespace {
-
-std::map<std::string_view, OnnxRule>& rules() {
-  static std::map<std::string_view, OnnxRule> instance;  // filled before main, in any order
-  return instance;
-}
 
 bool all_constant(const Dims& dims) {
   return std::all_of(dims.begin(), dims.end(), [](const DimExpr& d) { return d.is_constant(); });
@@ -38,28 +32,17 @@ DType arithmetic_dtype(std::string_view op, DType dtype) {
 
 }  // namespace
 
-const OnnxRule* find_onnx_rule(std::string_view op) {
-  auto found = rules().find(op);
-  return found == rules().end() ? nullptr : &found->second;
-}
-
-OnnxRuleRegistrar::OnnxRuleRegistrar(std::vector<OnnxRule> added) {
-  for (OnnxRule& rule : added) {
-    const std::string_view op = rule.op;
-    ORTM_ASSERT(rules().emplace(op, std::move(rule)).second, "op ", op, " has two ONNX rules");
-  }
-}
-
-std::string OnnxRuleContext::tensor(const Value* value) const {
+std::string onnx_tensor(OnnxBuilder& builder, const Value* value,
+                        const std::unordered_map<const Value*, std::string>& names) {
   if (!value) return "";
-  if (!value->is_literal()) return names_.at(value);
+  if (!value->is_literal()) return names.at(value);
   if (const auto* number = std::get_if<double>(&value->literal()))
-    return b.scalar(*number, value->dtype);
+    return builder.scalar(*number, value->dtype);
   const DimExpr& dim = std::get<DimExpr>(value->literal());
   if (dim.is_constant() && value->dtype != DType::Int64)
-    return b.scalar(static_cast<double>(dim.value()), value->dtype);
-  const std::string size = b.size_scalar(dim);
-  return value->dtype == DType::Int64 ? size : cast(size, value->dtype);
+    return builder.scalar(static_cast<double>(dim.value()), value->dtype);
+  const std::string size = builder.size_scalar(dim);
+  return value->dtype == DType::Int64 ? size : builder.add("Cast", {size}, {{"to", value->dtype}});
 }
 
 std::vector<std::string> OnnxRuleContext::ins() const {
@@ -104,21 +87,21 @@ OnnxAttr to_onnx_attr(const Attr& attr) {
   return attr_text(attr);
 }
 
-void lower_directly(const OnnxRuleContext& c) {
+void export_directly(const OnnxRuleContext& c) {
   std::vector<std::string> outputs;
   for (size_t i = 0; i < c.node.outputs().size(); ++i)
     outputs.push_back(i == 0 || c.wanted(i) ? c.out(i) : "");
   while (outputs.size() > 1 && outputs.back().empty()) outputs.pop_back();
-  c.b.add(c.node.op, c.ins(), c.pick(find_onnx_rule(c.node.op)->attrs), std::move(outputs));
+  c.b.add(c.node.op, c.ins(), c.shared_attrs(), std::move(outputs));
 }
 
-void lower_pointwise(const OnnxRuleContext& c) {
+void export_pointwise(const OnnxRuleContext& c) {
   const std::string_view op = c.node.op;
   const size_t first = op == "Where" ? 1 : 0;  // the condition stays what it is
   const DType dtype = c.dtype(first);
   DType inside = arithmetic_dtype(op, dtype);
   if (has_rounded_literal(c.node)) inside = compute_dtype(dtype);
-  if (inside == dtype) return lower_directly(c);
+  if (inside == dtype) return export_directly(c);
   std::vector<std::string> inputs;
   for (size_t i = 0; i < c.node.inputs().size(); ++i) {
     const Value* input = c.node.input(i);
@@ -129,9 +112,11 @@ void lower_pointwise(const OnnxRuleContext& c) {
     else
       inputs.push_back(number ? c.number(*number, inside) : c.cast(c.in(i), inside));
   }
-  const OnnxAttrs attrs = c.pick(find_onnx_rule(op)->attrs);
+  const OnnxAttrs attrs = c.shared_attrs();
   if (c.node.output()->dtype != dtype) return c.set(0, op, inputs, attrs);  // a comparison
   c.set(0, "Cast", {c.op(op, inputs, attrs)}, {{"to", dtype}});
 }
+
+void export_identity(const OnnxRuleContext& c) { c.set(0, "Identity", {c.in(0)}); }
 
 }  // namespace ortmodule

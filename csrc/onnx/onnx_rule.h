@@ -1,10 +1,9 @@
-// How one op of the graph becomes standard ONNX. A rule stands in one of the onnx_rules_*.cpp by
-// family and registers itself. Without a rule an op is written as its body, or, without one, as
-// a node of its own domain that stock runtimes do not know.
+// How one op of the graph becomes standard ONNX: a part of the op (OpDef::onnx).
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "ir/graph.h"
@@ -12,12 +11,26 @@
 
 namespace ortmodule {
 
-/// What a rule sees of the node that it lowers.
+class OnnxRuleContext;
+
+/// The tensor of a value: by its name in `names`, or, of a literal, a constant; "" for null.
+std::string onnx_tensor(OnnxBuilder& builder, const Value* value,
+                        const std::unordered_map<const Value*, std::string>& names);
+
+/// The ONNX form of an op. Without `write` the op is written as its body, or, if it has none, as
+/// a node of its own domain, which stock runtimes do not know.
+struct OnnxRule {
+  void (*write)(const OnnxRuleContext&) = nullptr;
+  /// Attributes that ONNX's op of the same name shares with ours.
+  std::vector<std::string_view> attrs = {};
+};
+
+/// What a rule sees of the node that it writes.
 class OnnxRuleContext {
  public:
-  OnnxRuleContext(OnnxBuilder& builder, const Node& node,
+  OnnxRuleContext(OnnxBuilder& builder, const Node& node, const OnnxRule& rule,
                   const std::unordered_map<const Value*, std::string>& names)
-      : b(builder), node(node), names_(names) {}
+      : b(builder), node(node), rule_(rule), names_(names) {}
 
   OnnxBuilder& b;
   const Node& node;
@@ -27,8 +40,7 @@ class OnnxRuleContext {
   const Value& value(size_t i) const { return *node.input(i); }
   DType dtype(size_t i = 0) const { return node.input(i)->dtype; }
   /// Tensor of operand i; a literal becomes a constant. "" if the operand is absent.
-  std::string in(size_t i) const { return tensor(node.input(i)); }
-  std::string tensor(const Value* value) const;
+  std::string in(size_t i) const { return onnx_tensor(b, node.input(i), names_); }
   std::vector<std::string> ins() const;
   /// Whether anybody reads output i.
   bool wanted(size_t i) const;
@@ -49,34 +61,25 @@ class OnnxRuleContext {
   std::string number(double value, DType dtype) const { return b.scalar(value, dtype); }
   /// The attributes of that name that the node has, as ONNX's.
   OnnxAttrs pick(const std::vector<std::string_view>& names) const;
+  /// Those that the rule names.
+  OnnxAttrs shared_attrs() const { return pick(rule_.attrs); }
   /// Attribute `name` counted from the front.
   int64_t axis(std::string_view name, size_t rank) const;
 
  private:
+  const OnnxRule& rule_;
   const std::unordered_map<const Value*, std::string>& names_;
 };
 
-struct OnnxRule {
-  std::string_view op;
-  void (*lower)(const OnnxRuleContext&) = nullptr;
-  /// Attributes that ONNX's op of the same name shares with ours.
-  std::vector<std::string_view> attrs = {};
-};
-
-/// The rule of an op, or null.
-const OnnxRule* find_onnx_rule(std::string_view op);
-
 /// Same name, same operands, same meaning; outputs that nobody reads are left out.
-void lower_directly(const OnnxRuleContext& c);
+void export_directly(const OnnxRuleContext& c);
 /// The same for pointwise ops: a literal that a 16-bit float does not hold is applied in float32,
 /// and bool and uint8 are widened where ONNX's op does not take them.
-void lower_pointwise(const OnnxRuleContext& c);
+void export_pointwise(const OnnxRuleContext& c);
+/// The first operand as it is.
+void export_identity(const OnnxRuleContext& c);
 
 /// An attribute in ONNX's form; symbolic sizes, which it cannot hold, become text.
 OnnxAttr to_onnx_attr(const Attr& attr);
-
-struct OnnxRuleRegistrar {
-  explicit OnnxRuleRegistrar(std::vector<OnnxRule> rules);
-};
 
 }  // namespace ortmodule
