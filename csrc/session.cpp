@@ -201,26 +201,27 @@ std::shared_ptr<const Plan> Session::plan_with(const MemoryDecisions& decisions,
   return make_plan(*lowered_for(decisions), request ? *request : *first_request_);
 }
 
-MemoryChoice Session::chosen_for(const PlanRequest& request) {
+std::shared_ptr<const MemoryChoice> Session::chosen_for(const PlanRequest& request) {
   StageTimer timer(times_.optimize_memory_ms);
-  return choose_memory_plan(
+  return std::make_shared<MemoryChoice>(choose_memory_plan(
       *joint_, options_.memory, request.symbols,
-      [&](const MemoryDecisions& decisions) { return figures_with(decisions, request); });
+      [&](const MemoryDecisions& decisions) { return figures_with(decisions, request); }));
 }
 
-const MemoryChoice* Session::memory_choice() {
+std::shared_ptr<const MemoryChoice> Session::memory_choice() {
   const std::lock_guard lock(mutex_);
   if (!first_request_ || !options_.training) return nullptr;
   if (!memory_choice_) memory_choice_ = chosen_for(*first_request_);
-  return &*memory_choice_;
+  return memory_choice_;
 }
 
 MemoryChoice Session::choice_in(const PlanEntry& entry) {
-  const MemoryChoice* first = memory_choice();
+  const std::shared_ptr<const MemoryChoice> first = memory_choice();
   const std::lock_guard lock(mutex_);
   ORTM_CHECK(first, "[memory] a training forward must have run before its choice is shown");
   MemoryChoice shown = *first;
-  if (entry.request.symbols.entries() == first_request_->symbols.entries()) return shown;
+  if (entry.request.symbols.entries() == shown.sizes.entries()) return shown;
+  shown.sizes = entry.request.symbols;
   if (entry.decisions != shown.decisions) decide_as(shown, entry.decisions);
   shown.before = figures_with({}, entry.request);
   shown.after =
@@ -267,8 +268,9 @@ MemoryDecisions Session::fit_to_budget(const PlanRequest& request, int64_t budge
     return memory_choice_->decisions;
   const auto& frontier = memory_choice_->frontier;
   // What is not a gradient grows with what the step keeps: good enough to look at one or two plans.
-  const double growth = static_cast<double>(stash_bytes(request.symbols)) /
-                        static_cast<double>(std::max<int64_t>(stash_bytes(first_sizes()), 1));
+  const double growth =
+      static_cast<double>(stash_bytes(request.symbols)) /
+      static_cast<double>(std::max<int64_t>(stash_bytes(first_request_->symbols), 1));
   const auto expected = [&](size_t i) {
     const PlanFigures& known = frontier[i].figures;
     const auto changing = static_cast<double>(known.peak_bytes - known.gradients_at_peak_bytes);
@@ -282,8 +284,8 @@ MemoryDecisions Session::fit_to_budget(const PlanRequest& request, int64_t budge
   if (figures_with(frontier[taken].decisions, request).peak_bytes <= budget_bytes)
     return frontier[taken].decisions;
   // The plans of the first shape are too large: those of this one have the last word.
-  const MemoryChoice own = chosen_for(request);
-  return own.fits ? own.decisions : least_of(own, budget_bytes, options_.memory.strict);
+  const std::shared_ptr<const MemoryChoice> own = chosen_for(request);
+  return own->fits ? own->decisions : least_of(*own, budget_bytes, options_.memory.strict);
 }
 
 MemoryDecisions Session::least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal) {
@@ -345,6 +347,16 @@ int64_t Session::stash_bytes(const SymbolValues& sizes) const {
 std::vector<std::string> Session::take_warnings() {
   const std::lock_guard lock(mutex_);
   return std::exchange(warnings_, {});
+}
+
+StageTimes Session::times() const {
+  const std::lock_guard lock(mutex_);
+  return times_;
+}
+
+size_t Session::plans_made() const {
+  const std::lock_guard lock(mutex_);
+  return plans_made_;
 }
 
 const Program& Session::backward_program(PlanEntry& entry, const std::vector<bool>& arrived,

@@ -99,8 +99,9 @@ class Session {
   /// Lowered without recomputation.
   const Lowered& lowered() const { return *lowered_; }
   /// What the memory optimizer found and chose for the shapes of the first plan; null before it
-  /// and without training. Computed on demand if nothing was asked of it.
-  const MemoryChoice* memory_choice();
+  /// and without training. Computed on demand if nothing was asked of it. A later choice does not
+  /// change this one.
+  std::shared_ptr<const MemoryChoice> memory_choice();
   /// The same for the shapes of `entry`: what it recomputes, and what that costs there.
   MemoryChoice choice_in(const PlanEntry& entry);
   /// The peak and time that these decisions lead to, for `request` or the shapes of the first plan.
@@ -117,12 +118,10 @@ class Session {
   void keep_gradients();
   /// What was said about the memory of new shapes, and of runs, since the last call.
   std::vector<std::string> take_warnings();
-  /// Symbol values of the first plan.
-  const SymbolValues& first_sizes() const { return first_request_->symbols; }
   const PassReport& forward_report() const { return forward_report_; }
   const PassReport& joint_report() const { return joint_report_; }
-  const StageTimes& times() const { return times_; }
-  size_t plans_made() const { return plans_made_; }
+  StageTimes times() const;
+  size_t plans_made() const;
 
  private:
   ExportedPiece piece_;
@@ -135,7 +134,7 @@ class Session {
   MemoryDecisions decide(const PlanRequest& request);
   PlanFigures figures_with(const MemoryDecisions& decisions, const PlanRequest& request);
   /// What the memory optimizer chooses for these shapes.
-  MemoryChoice chosen_for(const PlanRequest& request);
+  std::shared_ptr<const MemoryChoice> chosen_for(const PlanRequest& request);
   /// Decisions for shapes other than the first: the fastest that keep `budget_bytes`.
   MemoryDecisions fit_to_budget(const PlanRequest& request, int64_t budget_bytes);
   /// The part of the budget for other shapes than the first.
@@ -160,8 +159,8 @@ class Session {
     std::shared_ptr<const Plan> plan;
   };
   std::vector<Compared> compared_;
-  std::optional<MemoryChoice> memory_choice_;
-  std::optional<PlanRequest> first_request_;  // or a later one, which outgrew it
+  std::shared_ptr<const MemoryChoice> memory_choice_;  // replaced, never changed
+  std::optional<PlanRequest> first_request_;           // or a later one, which outgrew it
   std::vector<std::string> warnings_;
   bool lenient_ = false;
   bool accumulates_ = false;
@@ -173,7 +172,7 @@ class Session {
   std::vector<bool> planned_symbols_;  // by symbol argument
   StageTimes times_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   PlanCache<PlanEntry> plans_;
   size_t plans_made_ = 0;
 };

@@ -75,7 +75,8 @@ py::dict stash_facts(const Stash& stash, const std::optional<Strategy>& chosen,
   return result;
 }
 
-py::dict choice_facts(const MemoryChoice& choice, const SymbolValues& sizes) {
+py::dict choice_facts(const MemoryChoice& choice) {
+  const SymbolValues& sizes = choice.sizes;
   py::dict result;
   py::list rows, stashes, layers;
   for (const PlanRow& row : choice.rows) rows.append(row_facts(row, choice, sizes));
@@ -153,20 +154,20 @@ const char* kind_name(PlannedStorage::Role role) {
 
 py::object memory_facts(CompiledPiece& piece, bool last) {
   const DeviceScope scope(piece.runtime());
-  const MemoryChoice* choice = piece.session().memory_choice();
+  const auto choice = piece.session().memory_choice();
   if (!choice) return py::none();
   const auto entry = last ? piece.last_plan() : nullptr;
-  const SymbolValues& sizes = entry ? entry->request.symbols : piece.session().first_sizes();
-  py::dict facts = choice_facts(entry ? piece.session().choice_in(*entry) : *choice, sizes);
+  const MemoryChoice shown = entry ? piece.session().choice_in(*entry) : *choice;
+  py::dict facts = choice_facts(shown);
   facts["inputs"] = argument_facts(piece.session().exported_graph());
-  facts["returned_scores"] = returned_score_facts(piece.session(), sizes);
+  facts["returned_scores"] = returned_score_facts(piece.session(), shown.sizes);
   return facts;
 }
 
 py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
   const DeviceScope scope(piece.runtime());
   Session& session = piece.session();
-  const MemoryChoice* choice = session.memory_choice();
+  const auto choice = session.memory_choice();
   if (!choice) return py::none();
   const auto entry = last ? piece.last_plan() : nullptr;
   MemoryDecisions decisions;
@@ -208,7 +209,7 @@ py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
 /// Peak and time if exactly the row of that number were applied.
 py::object row_figures(CompiledPiece& piece, size_t row, bool last) {
   const DeviceScope scope(piece.runtime());
-  const MemoryChoice* choice = piece.session().memory_choice();
+  const auto choice = piece.session().memory_choice();
   if (!choice) return py::none();
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
   const Strategy strategy = choice->rows.at(row).strategy;
@@ -223,7 +224,7 @@ py::object row_figures(CompiledPiece& piece, size_t row, bool last) {
 py::object decision_figures(CompiledPiece& piece,
                             const std::vector<std::pair<size_t, int>>& decisions) {
   const DeviceScope scope(piece.runtime());
-  const MemoryChoice* choice = piece.session().memory_choice();
+  const auto choice = piece.session().memory_choice();
   if (!choice) return py::none();
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
   for (const auto& [stash, strategy] : decisions)

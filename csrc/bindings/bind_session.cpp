@@ -97,7 +97,7 @@ py::dict facts(CompiledPiece& piece) {
   py::dict result;
   size_t aten = 0;
   for (const auto& node : session.joint_graph().nodes()) aten += node->op == "ATen" ? 1 : 0;
-  const StageTimes& times = session.times();
+  const StageTimes times = session.times();
   py::dict stages;
   stages["optimize_forward"] = times.optimize_forward_ms;
   stages["gradient"] = times.gradient_ms;

@@ -339,6 +339,7 @@ void decide_as(MemoryChoice& choice, const MemoryDecisions& decisions) {
 MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
                                 const SymbolValues& sizes, const Evaluate& evaluate) {
   MemoryChoice choice;
+  choice.sizes = sizes;
   choice.stashes = find_stashes(joint);
   choice.before = choice.after = evaluate({});
   const bool budget = options.budget_bytes || options.budget_fraction;

@@ -64,6 +64,7 @@ struct FrontierPlan {
 };
 
 struct MemoryChoice {
+  SymbolValues sizes;  // of the shapes that it was chosen for
   std::vector<Stash> stashes;
   std::vector<std::optional<Strategy>> chosen;  // by stash; nothing: kept
   std::vector<PlanRow> rows;                    // largest saving first
