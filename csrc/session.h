@@ -15,7 +15,7 @@
 #include "optimizer/memory/memory_optimizer.h"
 #include "optimizer/pipeline.h"
 #include "plan/make_plan.h"
-#include "plan/plan_cache.h"
+#include "session/plan_cache.h"
 #include "runtime/program.h"
 
 namespace ortmodule {

@@ -1,7 +1,7 @@
 // Which plans are kept.
 #include <gtest/gtest.h>
 
-#include "plan/plan_cache.h"
+#include "session/plan_cache.h"
 
 namespace ortmodule {
 namespace {
