@@ -246,7 +246,7 @@ class ORTModule(ContainerMethods, nn.Module):
                 self._compiler.log.report_eager(error)
                 return self._target()(*args, **kwargs)
             if record.skipped_frame():
-                self._compiler.report_skipped_frame()
+                self._compiler.report_skipped_frame(record.piece_runs == 0)
             self._frames.succeeded()
             if record.piece_runs == 0 and not record.untraced:
                 self._note_uncaptured(result, (args, kwargs))

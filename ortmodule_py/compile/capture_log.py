@@ -6,7 +6,7 @@ Each event is logged once; `last_run_report` shows them all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -51,8 +51,8 @@ class CaptureLog:
     checkpoints_reported: bool = False
     outside: list[str] = field(default_factory=list)
     """Parameters that the outputs depend on, but that no piece takes."""
-    record: ForwardRecord | None = None
-    """The current forward, or the last one."""
+    current_record: Callable[[], ForwardRecord | None] = lambda: None
+    """The forward that runs in this thread, or the last one."""
     _outside_piece: EagerPiece | None = None
 
     def report_graph_break(self, reason: str) -> None:
@@ -143,8 +143,9 @@ class CaptureLog:
         Raises:
             ORTModuleError: ORTMODULE_FALLBACK_POLICY forbids eager PyTorch.
         """
-        if self.record is not None:
-            self.record.eager, self.record.whole = True, False
+        record = self.current_record()
+        if record is not None:
+            record.eager, record.whole = True, False
         reason = first_line(str(getattr(error, "reason", error)))  # torch adds its internals below
         if isinstance(error, RecompileLimit):
             reason = f"a function was captured {settings.CAPTURES_PER_FUNCTION} times, which is the limit"
@@ -158,8 +159,8 @@ class CaptureLog:
         if piece in self.eager_pieces:
             return
         self.eager_pieces.append(piece)
-        if self.record is not None:
-            self.record.captures += 1
+        if record is not None:
+            record.captures += 1
         self.logger.warning("ortmodule_py: a piece of the model runs in eager PyTorch: %s", piece)
 
     def _unused_options(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,27 +63,37 @@ class Compiler:
         self.logger = logger
         self.log = log or CaptureLog(options, logger)
         self.budget = budget or StepBudget(options.memory, logger, module)
+        self.log.current_record = lambda: self.record() or self.last
         self.files: StageFiles | None = None
         self.pieces: list[Piece] = []
-        self.record: ForwardRecord | None = None
-        """The current forward, or the last one; None outside of an ORTModule."""
+        self.last: ForwardRecord | None = None
+        """The last forward that began."""
         self.trained: ForwardRecord | None = None
         """The same of the last forward with gradients."""
         self.runs = 0
         """How often pieces ran, in the engine or, as was reported, in eager PyTorch."""
         self.parameters: set[int] = set()
         """Identities of the parameters that pieces take."""
+        self._running = threading.local()
         self._uncaptured_pieces = -1
         """How many pieces there were when a forward was reported that ran none of them."""
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[ForwardRecord]:
         """Around each forward of the module: records what it runs and captures."""
-        self.record = self.log.record = record = ForwardRecord()
+        outer, record = self.record(), ForwardRecord()
+        self.last = self._running.record = record
         self.budget.begin_forward([piece.compiled for piece in self.pieces])
         if torch.is_grad_enabled():
             self.trained = record
-        yield record
+        try:
+            yield record
+        finally:
+            self._running.record = outer
+
+    def record(self) -> ForwardRecord | None:
+        """The forward that runs in this thread."""
+        return getattr(self._running, "record", None)
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one piece; what cannot be lowered runs in eager PyTorch, and is reported."""
@@ -114,7 +125,7 @@ class Compiler:
         def recorded(*args: Any) -> Any:
             nonlocal latest
             self.runs += 1
-            record = self.record
+            record = self.record()
             if record is not None:
                 record.piece_runs += 1
                 if compiled is not None:
@@ -145,10 +156,10 @@ class Compiler:
         seconds = dict(lowered.seconds)
         seconds["compile"] = time.perf_counter() - start
         self.pieces.append(Piece(compiled, seconds, lowered.calls, lowered.traced_gradients))
-        runs = self.record.runs if self.record is not None else ()
-        self.budget.add_piece(compiled, lowered.grad_enabled, runs)
-        if self.record is not None:
-            self.record.captures += 1
+        record = self.record()
+        self.budget.add_piece(compiled, lowered.grad_enabled, record.runs if record else ())
+        if record is not None:
+            record.captures += 1
         self._log_capture(self.pieces[-1])
         if self.files is not None:
             self.files.compiled(compiled)
@@ -164,10 +175,8 @@ class Compiler:
             return run
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
 
-    def report_skipped_frame(self) -> None:
-        """Dynamo has skipped a function of the current forward without a word."""
-        assert self.record is not None
-        whole = self.record.piece_runs == 0
+    def report_skipped_frame(self, whole: bool) -> None:
+        """Dynamo has skipped a function without a word; `whole`: no piece ran in this forward."""
         self.log.report_skipped_frame(whole)
         if whole:
             self._uncaptured_pieces = len(self.pieces)
@@ -184,7 +193,7 @@ class Compiler:
     def release(self) -> None:
         """Let go of the module and of all pieces; nothing will run them again."""
         self.pieces.clear()
-        self.record = self.trained = self.log.record = self.files = None
+        self.last = self.trained = self.files = None
         self.budget.release()
 
     def _log_capture(self, piece: Piece) -> None:
@@ -233,7 +242,7 @@ class Compiler:
         return guarded
 
     def _piece_options(self, training: bool, device: torch.device) -> Any:
-        options = _C.PieceOptions()
+        options, record = _C.PieceOptions(), self.record()
         options.device = str(device)
         options.emulate_cuda = self.options.emulate_cuda
         options.cuda_graph = self.options.cuda_graph
@@ -246,7 +255,7 @@ class Compiler:
         options.memory = self.budget.memory_options(
             device,
             [piece.compiled for piece in self.pieces],
-            _C.engine_runs() if self.record is None else self.record.first_run,
+            _C.engine_runs() if record is None else record.first_run,
         )
         if self.options.dump is not None:
             options.dump = self._dump

@@ -56,7 +56,7 @@ class RunReport:
     def of(cls, compiler: Compiler) -> RunReport:
         """Sum over all pieces of a module."""
         facts = [piece.compiled.facts() for piece in compiler.pieces]
-        runs = list(compiler.record.runs) if compiler.record else []
+        runs = list(compiler.last.runs) if compiler.last else []
         last = [piece.facts() for piece in runs]
         if not last and facts:
             last = runs = [max(facts, key=lambda f: f["last_run"])]
@@ -72,7 +72,7 @@ class RunReport:
                 stages[stage] = stages.get(stage, 0.0) + milliseconds
         devices = sorted({fact["device"] for fact in facts})
         ran = [fact for fact in facts if fact["forwards"]]
-        whole = compiler.record is not None and compiler.record.whole
+        whole = compiler.last is not None and compiler.last.whole
         return cls(
             compiled=bool(ran) and (whole or not compiler.log.eager_pieces),
             captures=len(facts) + len(compiler.log.eager_pieces),

@@ -13,7 +13,7 @@ import operator
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.utils import parametrize
@@ -217,7 +217,8 @@ def own_state(model: Any) -> dict[str, Any]:
 class ContainerMethods:
     """Containers such as Sequential are indexed and counted like the original."""
 
-    _original: Any
+    if TYPE_CHECKING:  # torch.jit.script reads annotations of classes
+        _original: Any
 
     def __getitem__(self, key: Any) -> Any:
         return self._original[key]
