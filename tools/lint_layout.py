@@ -29,7 +29,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "ir": {"base", "ir"},
     "onnx": {"base", "ir", "onnx"},
     "ops": CORE,
-    "exporter": CORE | {"exporter"},
+    "exporter": CORE | {"exporter"} | KERNEL_FACTS,
     "gradient": CORE | {"gradient"},
     "lower": CORE | {"lower"} | KERNEL_FACTS,
     "plan": CORE | {"lower", "plan"} | KERNEL_FACTS,

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "exporter/memory_order.h"
+#include "kernels/kernel.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
 
@@ -52,26 +54,54 @@ Attr encode_argument(const TorchArg& arg, Values& operands) {
   return std::visit(Encoder{operands}, arg.value);
 }
 
+/// Whether the op that converts `target` runs on the device. One without a kernel there, which is
+/// no composition of others either, leaves the call to torch's dispatcher.
+bool runs_on(Device device, const std::string& target) {
+  static const auto owners = [] {
+    std::unordered_map<std::string_view, const OpDef*> found;
+    for (const OpDef* op : all_ops())
+      for (const TorchRow& row : op->from_torch) found[row.target] = op;
+    return found;
+  }();
+  const auto owner = owners.find(target);
+  if (owner == owners.end()) return true;
+  const OpDef& op = *owner->second;
+  if (op.kind == OpKind::View || op.kind == OpKind::Pointwise || !op.body.empty()) return true;
+  const std::vector<const KernelDef*> kernels = kernels_of(op.name);
+  return kernels.empty() || std::ranges::any_of(kernels, [&](const KernelDef* kernel) {
+           return kernel->device == device;
+         });
+}
+
 }  // namespace
 
-GraphBuilder::GraphBuilder() { piece_.graph = std::make_unique<Graph>(); }
+GraphBuilder::GraphBuilder(BuilderOptions options) : options_(options) {
+  piece_.graph = std::make_unique<Graph>();
+}
 
-int GraphBuilder::remember(Value* value) {
-  values_.push_back(value);
+GraphBuilder GraphBuilder::body() const {
+  GraphBuilder body(options_);
+  body.is_body_ = true;
+  body.symbol_ranges_ = symbol_ranges_;
+  return body;
+}
+
+int GraphBuilder::remember(Value* value, Dims strides) {
+  values_.push_back({value, std::move(strides)});
   return static_cast<int>(values_.size()) - 1;
 }
 
-Value* GraphBuilder::value(int id) const {
+const GraphBuilder::Captured& GraphBuilder::captured(int id) const {
   ORTM_ASSERT(id >= 0 && static_cast<size_t>(id) < values_.size(), "no captured value ", id);
   return values_[static_cast<size_t>(id)];
 }
 
-int GraphBuilder::input(const std::string& name, DType dtype, const Dims& sizes, bool requires_grad,
-                        InputKind kind, int index) {
+int GraphBuilder::input(const std::string& name, DType dtype, const Dims& sizes,
+                        const Dims& strides, bool requires_grad, InputKind kind, int index) {
   BoundInput bound;
   bound.graph_input = static_cast<int>(graph().inputs().size());
   piece_.arguments.push_back(bound);
-  return remember(graph().add_input(name, dtype, sizes, kind, requires_grad, index));
+  return remember(graph().add_input(name, dtype, sizes, kind, requires_grad, index), strides);
 }
 
 void GraphBuilder::symint_input(const std::string& symbol, const ValueRange& range) {
@@ -82,26 +112,30 @@ void GraphBuilder::symint_input(const std::string& symbol, const ValueRange& ran
   piece_.arguments.push_back(bound);
 }
 
-int GraphBuilder::constant(const std::string& name, DType dtype, const Dims& sizes) {
-  return input(name, dtype, sizes, false, InputKind::Constant);
+int GraphBuilder::constant(const std::string& name, DType dtype, const Dims& sizes,
+                           const Dims& strides) {
+  return input(name, dtype, sizes, strides, false, InputKind::Constant);
 }
 
-bool GraphBuilder::has_rule(const std::string& target) { return find_torch_row(target) != nullptr; }
+bool GraphBuilder::takes_own_ops(const std::string& target, bool random) const {
+  return !(random && options_.torch_random) && runs_on(options_.device, target);
+}
 
-CallResult GraphBuilder::call(const std::string& target,
-                              std::vector<std::pair<std::string, TorchArg>> args,
-                              std::vector<TorchOutput> outputs, const Origin& origin,
-                              const std::string& tag, bool random, bool gradient, bool own_ops,
-                              const MemoryOrders& orders) {
-  graph().current_origin = origin;
-  graph().current_tag = tag;
-  const TorchRow* row = own_ops ? find_torch_row(target) : nullptr;
+bool GraphBuilder::has_rule(const std::string& target, bool random) const {
+  return find_torch_row(target) != nullptr && takes_own_ops(target, random);
+}
+
+CallResult GraphBuilder::call(const TracedCall& call) {
+  graph().current_origin = call.origin;
+  graph().current_tag = call.tag;
+  const TorchRow* row =
+      takes_own_ops(call.target, call.random) ? find_torch_row(call.target) : nullptr;
   const size_t before = graph().node_count();
   std::string why = "no own op";
   if (row) {
-    TorchCall call(graph(), target, args, outputs, symbol_ranges_);
+    TorchCall torch_call(graph(), call.target, call.args, call.outputs, symbol_ranges_);
     try {
-      return finish_call(target, row->convert(call), outputs);
+      return finish_call(call, row->convert(torch_call));
     } catch (const Refused& refused) {
       why = refused.what();
     } catch (const InternalError& error) {  // one rule's mistake need not cost the whole model
@@ -109,13 +143,15 @@ CallResult GraphBuilder::call(const std::string& target,
     }
     while (graph().node_count() > before) graph().erase(graph().nodes().back().get());
   }
-  piece_.refusals.push_back(str(target, ": ", why, " (", origin.module, ", ", origin.source, ")"));
-  if (gradient) return std::nullopt;
-  return aten_call(target, args, outputs, random, orders);
+  piece_.refusals.push_back(
+      str(call.target, ": ", why, " (", call.origin.module, ", ", call.origin.source, ")"));
+  if (call.gradient) return std::nullopt;
+  return aten_call(call);
 }
 
-std::vector<int> GraphBuilder::finish_call(const std::string& target, const Values& values,
-                                           const std::vector<TorchOutput>& outputs) {
+std::vector<int> GraphBuilder::finish_call(const TracedCall& call, const Values& values) {
+  const std::string& target = call.target;
+  const std::vector<TorchOutput>& outputs = call.outputs;
   std::vector<int> ids;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].present || i >= values.size() || !values[i]) {
@@ -136,12 +172,25 @@ std::vector<int> GraphBuilder::finish_call(const std::string& target, const Valu
           value->dims[d]);
       if (value->producer()) value->dims[d] = theirs;
     }
-    ids.push_back(remember(value));
+    ids.push_back(remember(value, outputs[i].strides));
   }
   return ids;
 }
 
-Value* GraphBuilder::laid_out(Value* value, const std::vector<int64_t>& order) {
+/// An operand of an ATen node as it lay when traced, where that was row-major order or, as numbers
+/// are drawn in the order of memory, any order.
+Value* GraphBuilder::as_traced(Value* value, const TracedCall& call) {
+  // The piece's own inputs lie as they did: Dynamo guards that.
+  if (value->rank() < 2 || !(value->producer() || is_body_)) return value;
+  std::vector<int64_t> order;
+  for (int id : call.operands) {
+    if (captured(id).value != value) continue;
+    std::vector<int64_t> found = dense_order(value->dims, strides(id));
+    if (found.empty() && call.random) found = order_in_likeness(value->dims, strides(id));
+    const bool row_major = std::is_sorted(found.begin(), found.end());
+    if (!found.empty() && (row_major || call.random)) order = std::move(found);
+  }
+  if (order.empty()) return value;
   if (std::is_sorted(order.begin(), order.end())) return emit(graph(), "Contiguous", {value});
   Dims perm(order.begin(), order.end()), inverse(order.size(), DimExpr(0));
   for (size_t i = 0; i < order.size(); ++i)
@@ -151,24 +200,21 @@ Value* GraphBuilder::laid_out(Value* value, const std::vector<int64_t>& order) {
   return emit(graph(), "Transpose", {dense}, {{"perm", inverse}});
 }
 
-std::vector<int> GraphBuilder::aten_call(const std::string& target,
-                                         const std::vector<std::pair<std::string, TorchArg>>& args,
-                                         const std::vector<TorchOutput>& outputs, bool random,
-                                         const MemoryOrders& orders) {
+std::vector<int> GraphBuilder::aten_call(const TracedCall& call) {
   Values operands;
   Attrs attrs;
-  attrs.set("operator", target);
-  if (random) attrs.set("random", DimExpr(1));
-  for (const auto& [name, arg] : args) attrs.set("arg_" + name, encode_argument(arg, operands));
-  for (Value*& operand : operands)
-    if (const auto order = orders.find(operand); order != orders.end())
-      operand = laid_out(operand, order->second);
+  attrs.set("operator", call.target);
+  if (call.random) attrs.set("random", DimExpr(1));
+  for (const auto& [name, arg] : call.args)
+    attrs.set("arg_" + name, encode_argument(arg, operands));
+  for (Value*& operand : operands) operand = as_traced(operand, call);
+  const std::vector<TorchOutput>& outputs = call.outputs;
   Node* node = graph().add_node("ATen", operands, outputs.size(), std::move(attrs));
   std::vector<int> ids;
   for (size_t i = 0; i < outputs.size(); ++i) {
     node->output(i)->dtype = outputs[i].present ? outputs[i].dtype : DType::Undefined;
     node->output(i)->dims = outputs[i].dims;
-    ids.push_back(outputs[i].present ? remember(node->output(i)) : -1);
+    ids.push_back(outputs[i].present ? remember(node->output(i), outputs[i].strides) : -1);
   }
   return ids;
 }
@@ -188,7 +234,8 @@ std::vector<int> GraphBuilder::custom_gradient(const std::vector<int>& outputs,
   Node* node = graph().add_node("CustomGradient", operands, outputs.size(), std::move(attrs));
   infer(*node);
   std::vector<int> ids;
-  for (Value* output : node->outputs()) ids.push_back(remember(output));
+  for (size_t i = 0; i < outputs.size(); ++i)
+    ids.push_back(remember(node->output(i), strides(outputs[i])));
   return ids;
 }
 

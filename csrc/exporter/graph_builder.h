@@ -3,13 +3,13 @@
 // the op that knows the spelling (OpDef::from_torch) turns it into nodes.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/device.h"
 #include "ir/graph.h"
 #include "ops/torch_call.h"
 
@@ -45,33 +45,47 @@ struct ExportedPiece {
 /// again with its traced gradient (see CustomGradient).
 using CallResult = std::optional<std::vector<int>>;
 
-/// How values lay when the program was traced: their dims, the outermost in memory first.
-using MemoryOrders = std::map<const Value*, std::vector<int64_t>>;
+/// What the builder decides by.
+struct BuilderOptions {
+  Device device = Device::CPU;  // whose kernels run the piece
+  /// Everything random runs through torch's own operators, in eager's order.
+  bool torch_random = false;
+};
+
+/// One ATen call as it was traced.
+struct TracedCall {
+  std::string target;
+  std::vector<std::pair<std::string, TorchArg>> args;
+  std::vector<int> operands;  // ids of the tensors among the arguments
+  std::vector<TorchOutput> outputs;
+  Origin origin;
+  std::string tag;
+  bool random = false;    // draws from torch's generator
+  bool gradient = false;  // a gradient must flow through it
+};
 
 class GraphBuilder {
  public:
-  GraphBuilder();
+  explicit GraphBuilder(BuilderOptions options = {});
+
+  /// An empty builder for a backward body of this program: it is about the same symbols.
+  GraphBuilder body() const;
 
   /// The next positional argument, a tensor. `index` is for gradients in a backward body.
-  int input(const std::string& name, DType dtype, const Dims& sizes, bool requires_grad,
-            InputKind kind, int index = -1);
+  int input(const std::string& name, DType dtype, const Dims& sizes, const Dims& strides,
+            bool requires_grad, InputKind kind, int index = -1);
   /// A Python int, which may be a size or any other number in `range`.
   void symint_input(const std::string& symbol, const ValueRange& range);
-  /// A body is about the symbols of the program that it is from.
-  void share_symbols(const GraphBuilder& program) { symbol_ranges_ = program.symbol_ranges_; }
   /// A tensor that the program closed over; its data is bound by the caller as a further input.
-  int constant(const std::string& name, DType dtype, const Dims& sizes);
+  int constant(const std::string& name, DType dtype, const Dims& sizes, const Dims& strides);
 
-  /// Converts one ATen call; without an own op for these arguments it becomes an ATen node, or,
-  /// if `gradient` says that a gradient must flow through it, nothing is added or returned.
-  /// `random` marks operators that draw from torch's generator; without `own_ops`, every call
-  /// becomes an ATen node, which gets the operands in `orders` laid out so, since operators may
-  /// depend on it.
-  CallResult call(const std::string& target, std::vector<std::pair<std::string, TorchArg>> args,
-                  std::vector<TorchOutput> outputs, const Origin& origin, const std::string& tag,
-                  bool random, bool gradient, bool own_ops = true, const MemoryOrders& orders = {});
-  /// Whether some own op knows this spelling (it may still refuse the arguments).
-  static bool has_rule(const std::string& target);
+  /// Converts one ATen call. Without an own op for these arguments it becomes an ATen node, whose
+  /// operands lie as they did when traced, since operators may depend on it; or, if a gradient must
+  /// flow through it, nothing is added or returned.
+  CallResult call(const TracedCall& call);
+  /// Whether some own op with a kernel on the device knows this spelling (it may still refuse the
+  /// arguments). `random`: as TracedCall::random.
+  bool has_rule(const std::string& target, bool random) const;
 
   /// Values that stand for `outputs` from now on, with the gradient given by `body`: a graph whose
   /// User inputs are the `saved` values in order, whose GradOutput inputs are gradients of
@@ -88,23 +102,30 @@ class GraphBuilder {
   void output_argument(int argument);
   void output_none();
 
-  Value* value(int id) const;
+  Value* value(int id) const { return captured(id).value; }
+  /// Strides of a captured value in the traced program.
+  const Dims& strides(int id) const { return captured(id).strides; }
   Graph& graph() { return *piece_.graph; }
   /// Finishes; the builder is empty afterwards.
   ExportedPiece take();
 
  private:
-  int remember(Value* value);
-  std::vector<int> aten_call(const std::string& target,
-                             const std::vector<std::pair<std::string, TorchArg>>& args,
-                             const std::vector<TorchOutput>& outputs, bool random,
-                             const MemoryOrders& orders);
-  Value* laid_out(Value* value, const std::vector<int64_t>& order);
-  std::vector<int> finish_call(const std::string& target, const Values& values,
-                               const std::vector<TorchOutput>& outputs);
+  struct Captured {
+    Value* value = nullptr;
+    Dims strides;
+  };
 
+  const Captured& captured(int id) const;
+  int remember(Value* value, Dims strides);
+  bool takes_own_ops(const std::string& target, bool random) const;
+  std::vector<int> aten_call(const TracedCall& call);
+  Value* as_traced(Value* value, const TracedCall& call);
+  std::vector<int> finish_call(const TracedCall& call, const Values& values);
+
+  BuilderOptions options_;
+  bool is_body_ = false;
   ExportedPiece piece_;
-  std::vector<Value*> values_;
+  std::vector<Captured> values_;
   SymbolRanges symbol_ranges_;
   int outputs_ = 0;
 };
