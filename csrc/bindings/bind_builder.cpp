@@ -102,7 +102,7 @@ class PyGraphBuilder {
   }
 
   int input(const std::string& name, const std::string& kind, const std::string& dtype,
-            const py::list& sizes, const py::list& strides, bool requires_grad, bool) {
+            const py::list& sizes, const py::list& strides, bool requires_grad) {
     const InputKind input_kind = kind == "parameter" ? InputKind::Parameter
                                  : kind == "buffer"  ? InputKind::Buffer
                                                      : InputKind::User;
@@ -110,14 +110,14 @@ class PyGraphBuilder {
                           input_kind);
   }
 
-  int symint_input(const std::string& symbol, int64_t, double least, double greatest) {
+  int symint_input(const std::string& symbol, double least, double greatest) {
     builder_.symint_input(symbol, {least, greatest});
     return -1;
   }
 
   /// A constant of a backward body becomes one of the piece, saved for the body.
   int constant(const at::Tensor& tensor) {
-    if (parent_) return body_input("saved", parent_->constant(tensor));
+    if (parent_) return body_input(parent_->constant(tensor));
     const int id = builder_.constant("constant", to_dtype(tensor.scalar_type()),
                                      Dims(tensor.sizes().begin(), tensor.sizes().end()),
                                      Dims(tensor.strides().begin(), tensor.strides().end()));
@@ -145,7 +145,7 @@ class PyGraphBuilder {
   }
 
   std::vector<int> custom_gradient(const std::vector<int>& outputs, const std::vector<int>& inputs,
-                                   const std::vector<int>&, PyGraphBuilder& body) {
+                                   PyGraphBuilder& body) {
     ExportedPiece piece = body.builder_.take();
     return builder_.custom_gradient(outputs, inputs, body.saved_, std::move(piece.graph));
   }
@@ -154,7 +154,7 @@ class PyGraphBuilder {
     return std::make_unique<PyGraphBuilder>(*this, std::move(outputs));
   }
 
-  int body_input(const std::string&, int id) {
+  int body_input(int id) {
     const Value* value = parent_->builder_.value(id);
     saved_.push_back(id);
     return builder_.input(value->name, value->dtype, value->dims, parent_->builder_.strides(id),

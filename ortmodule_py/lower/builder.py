@@ -34,8 +34,8 @@ class OpSink(Protocol):
 class BodyBuilder(OpSink, Protocol):
     """The backward of one `custom_gradient`, written as calls on values that are saved or arrive as gradients."""
 
-    def body_input(self, kind: str, value: int) -> int:
-        """Id, inside the body, of a value computed outside; kind is "saved"."""
+    def body_input(self, value: int) -> int:
+        """Id, inside the body, of a value computed outside, which is saved for it."""
 
     def grad_input(self, index: int) -> int:
         """Id of the gradient of the output with this index; always defined."""
@@ -69,11 +69,10 @@ class GraphBuilder(OpSink, Words, Protocol):
         sizes: list[Any],
         strides: list[Any],
         requires_grad: bool,
-        is_parameter: bool,
     ) -> int:
         """Note the next flat input, a tensor; kind is "parameter", "buffer" or "tensor"."""
 
-    def symint_input(self, symbol: str, hint: int, least: float, greatest: float) -> int:
+    def symint_input(self, symbol: str, least: float, greatest: float) -> int:
         """Note the next flat input, a Python int between `least` and `greatest` which binds `symbol`.
 
         Where Dynamo has fixed it or expressed it by others, `symbol` is a number or an expression
@@ -84,7 +83,7 @@ class GraphBuilder(OpSink, Words, Protocol):
         """An empty backward body for the gradients of these values."""
 
     def custom_gradient(
-        self, outputs: list[int], inputs: list[int], saved: list[int], body: BodyBuilder
+        self, outputs: list[int], inputs: list[int], body: BodyBuilder
     ) -> list[int]:
         """New ids for `outputs`, whose gradient with respect to `inputs` is given by `body`."""
 

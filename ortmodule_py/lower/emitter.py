@@ -105,7 +105,6 @@ class Emitter:
                 meta["sizes"],
                 meta["strides"],
                 fact["requires_grad"],
-                fact["kind"] == "parameter",
             )
             self.writer.ids[node] = [value]
             if fact["requires_grad"] and self.grad_enabled:
@@ -232,12 +231,11 @@ class Emitter:
         for position, index in gradients.items():
             writer.ids[placeholders[position]] = [body.grad_input(index)]
         for position, value in saved.items():
-            writer.ids[placeholders[position]] = [body.body_input("saved", value)]
+            writer.ids[placeholders[position]] = [body.body_input(value)]
         for position, value in numbers.items():
-            writer.numbers[placeholders[position]] = body.body_input("saved", value)
+            writer.numbers[placeholders[position]] = body.body_input(value)
         _write_body(writer, body, traced.calls(), traced.outputs(), origin, tag)
-        kept = [*saved.values(), *numbers.values()]
-        return self.builder.custom_gradient(outputs, inputs, kept, body)
+        return self.builder.custom_gradient(outputs, inputs, body)
 
     def _traced_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         """An operator without a rule: its forward and its gradient, traced once, as explicit calls."""
@@ -280,18 +278,12 @@ class Emitter:
         found = [outputs[i] for i in joint.differentiable]
         body = self.builder.body(found)
         backward = CallWriter(self.symbols, body, self.device)
-        saved: list[int] = []
-
-        def save(node: fx.Node) -> int:
-            saved.append(forward.id_of(node))
-            return body.body_input("saved", saved[-1])
-
-        backward.missing = save
+        backward.missing = lambda node: body.body_input(forward.id_of(node))
         for index, placeholder in enumerate(joint.gradient_placeholders()):
             backward.ids[placeholder] = [body.grad_input(index)]
         _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
         inputs = [operands[i] for i in joint.inputs]
-        fresh = self.builder.custom_gradient(found, inputs, saved, body)
+        fresh = self.builder.custom_gradient(found, inputs, body)
         result = list(outputs)
         for position, value in zip(joint.differentiable, fresh, strict=True):
             result[position] = value

@@ -20,7 +20,7 @@ def _piece(target: str, tensors: list[Tensor], arguments: list[tuple[str, object
             continue
         sizes, strides = list(value.shape), list(value.stride())
         facts.append({"dtype": "float32", "sizes": sizes, "strides": strides})
-        number = builder.input(f"x{position}", "user", "float32", sizes, strides, False, False)
+        number = builder.input(f"x{position}", "user", "float32", sizes, strides, False)
         noted.append((name, builder.Val(number)))
     (result, *_) = builder.call(target, noted, [facts[0], None, None], ("", ""))
     builder.outputs([builder.Val(result)])

@@ -124,8 +124,7 @@ class Body(Ops):
         self.grads: list[tuple[int, int]] = []
         self.result: list[int] = []
 
-    def body_input(self, kind: str, value: int) -> int:
-        assert kind == "saved"
+    def body_input(self, value: int) -> int:
         self.saved.append((self.new(), value))
         return self.saved[-1][0]
 
@@ -149,24 +148,20 @@ class RecordingBuilder(Ops):
         self.aliases: dict[int, int] = {}
         self.results: list[Any] = []
 
-    def input(self, name, kind, dtype, sizes, strides, requires_grad, is_parameter) -> int:  # type: ignore[no-untyped-def]
+    def input(self, name, kind, dtype, sizes, strides, requires_grad) -> int:  # type: ignore[no-untyped-def]
         facts = {"name": name, "kind": kind, "dtype": dtype, "sizes": sizes, "strides": strides}
-        facts |= {"requires_grad": requires_grad, "is_parameter": is_parameter}
+        facts |= {"requires_grad": requires_grad}
         self.flat_inputs.append(Input(self.new(), facts))
         return self.flat_inputs[-1].id
 
-    def symint_input(self, symbol: str, hint: int, least: float, greatest: float) -> int:
-        assert isinstance(hint, int)
+    def symint_input(self, symbol: str, least: float, greatest: float) -> int:
         self.flat_inputs.append(Input(self.new(), None, symbol))
         return self.flat_inputs[-1].id
 
     def body(self, outputs: list[int]) -> Body:
         return Body(self._ids)
 
-    def custom_gradient(
-        self, outputs: list[int], inputs: list[int], saved: list[int], body: Body
-    ) -> list[int]:
-        assert [value for _, value in body.saved] == saved
+    def custom_gradient(self, outputs: list[int], inputs: list[int], body: Body) -> list[int]:
         assert len(body.result) == len(inputs)
         self.steps.append(Gradient(outputs, inputs, body, [self.new() for _ in outputs]))
         return self.steps[-1].ids

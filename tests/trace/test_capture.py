@@ -85,7 +85,7 @@ def test_mlp() -> None:
     assert builder.targets == ["aten.linear.default", "aten.gelu.default", "aten.linear.default"]
     facts = {i.facts["name"]: i.facts for i in builder.flat_inputs if i.facts}
     assert set(facts) == {"fc.weight", "fc.bias", "out.weight", "out.bias", "x"}
-    assert facts["fc.weight"]["is_parameter"] and facts["fc.weight"]["kind"] == "parameter"
+    assert facts["fc.weight"]["kind"] == "parameter"
     assert facts["x"]["requires_grad"] and facts["x"]["kind"] == "tensor"
     module_path, line = builder.calls[0].origin
     assert module_path == "fc" and line.rsplit(":", 1)[0].endswith("test_capture.py")

@@ -49,9 +49,8 @@ class BoundSymbols:
         if not isinstance(value, (int, torch.SymInt)):
             raise CannotLower(f"an input is a {type(value).__name__}")
         text = str(encode_int(value, None))
-        hint = int(value.node.hint) if isinstance(value, torch.SymInt) else value
         self._bound.add(text)
-        return self._builder.symint_input(text, hint, *_range_of(value))
+        return self._builder.symint_input(text, *_range_of(value))
 
     def bind_numbers(self, graphs: Iterable[fx.Graph]) -> None:
         """Bind the integers that these graphs read of inputs.
