@@ -23,11 +23,7 @@ constexpr std::string_view kOrderedFusions[] = {
 };
 
 void add_fusions(std::vector<Pass>& passes) {
-  for (std::string_view name : kOrderedFusions) {
-    const Fusion* fusion = find_fusion(name);
-    ORTM_ASSERT(fusion, "no fusion is called ", name);
-    passes.push_back(pass_of(*fusion));
-  }
+  for (std::string_view name : kOrderedFusions) passes.push_back(pass_of(fusion_named(name)));
   for (const Fusion* fusion : all_fusions())
     if (std::count(std::begin(kOrderedFusions), std::end(kOrderedFusions), fusion->name) == 0)
       passes.push_back(pass_of(*fusion));
@@ -85,9 +81,9 @@ std::vector<Pass> joint_passes() {
       {"keep_relu_sign", keep_relu_sign},
   };
   // The gradient of a product brings its own transposes and scales.
-  passes.push_back(pass_of(*find_fusion("fuse_matmul")));
+  passes.push_back(pass_of(fusion_named("fuse_matmul")));
   // Looks for a product that reads dy transposed.
-  passes.push_back(pass_of(*find_fusion("fuse_weight_bias_grad")));
+  passes.push_back(pass_of(fusion_named("fuse_weight_bias_grad")));
   // After equal nodes were merged, which would undo it.
   passes.push_back({"copy_channels_last_again", copy_channels_last_again});
   return passes;

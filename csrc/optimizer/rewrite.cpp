@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "base/error.h"
 #include "ops/emit.h"
 #include "optimizer/edit.h"
 #include "optimizer/pattern.h"
@@ -184,9 +185,12 @@ std::vector<const Fusion*> all_fusions() {
   return all;
 }
 
-const Fusion* find_fusion(std::string_view name) {
-  auto found = fusions().find(name);
-  return found == fusions().end() ? nullptr : &found->second;
+const Fusion& fusion_named(std::string_view name) {
+  const auto found = fusions().find(name);
+  if (found != fusions().end()) return found->second;
+  std::string all;
+  for (const auto& [known, fusion] : fusions()) all += str(all.empty() ? "" : ", ", known);
+  throw Error(str("[optimizer] a fusion must exist, but found '", name, "'; fusions are ", all));
 }
 
 Pass pass_of(const Fusion& fusion) {

@@ -82,7 +82,8 @@ struct Fusion {
 
 /// The registered fusions by name. A fusion's file ends with REGISTER_FUSION.
 std::vector<const Fusion*> all_fusions();
-const Fusion* find_fusion(std::string_view name);
+/// The fusion of that name; Error that lists all if there is none.
+const Fusion& fusion_named(std::string_view name);
 Pass pass_of(const Fusion& fusion);
 
 class FusionRegistrar {

@@ -273,6 +273,18 @@ TEST(Pipeline, FusesATransformerBlock) {
   EXPECT_EQ(print(*graph), before) << "a second run finds more";
 }
 
+TEST(Pipeline, AFusionThatDoesNotExistIsNamed) {
+  EXPECT_EQ(fusion_named("fuse_matmul").name, "fuse_matmul");
+  try {
+    fusion_named("fuse_matmull");
+    FAIL() << "found";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("found 'fuse_matmull'"), std::string::npos) << text;
+    EXPECT_NE(text.find("fuse_matmul,"), std::string::npos) << text;
+  }
+}
+
 TEST(Pipeline, PassesHaveUniqueNames) {
   for (const auto& passes : {forward_passes(), joint_passes()}) {
     std::set<std::string> names;
