@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "lower/recompute.h"
+#include "ops/differentiated.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
 
@@ -23,14 +24,10 @@ struct Span {
 /// The forward nodes that carry a gradient, in program order, with a signature each.
 class Sequence {
  public:
-  Sequence(const Graph& joint, const SymbolValues& sizes) {
-    const auto ids = static_cast<size_t>(joint.value_id_bound());
-    gradient_.assign(ids, false);
-    argument_.assign(ids, false);
-    for (const GraphInput& input : joint.inputs()) {
-      gradient_[id(input.value)] = input.requires_grad;
+  Sequence(const Graph& joint, const SymbolValues& sizes)
+      : gradient_(joint), argument_(static_cast<size_t>(joint.value_id_bound()), false) {
+    for (const GraphInput& input : joint.inputs())
       argument_[id(input.value)] = input.kind == InputKind::User;
-    }
     std::unordered_map<const Value*, size_t> span_of;
     for (const auto& node : joint.nodes()) {
       if (node->region == Region::Backward) break;
@@ -60,21 +57,15 @@ class Sequence {
 
   void add(const Node& node, const SymbolValues& sizes,
            std::unordered_map<const Value*, size_t>& span_of) {
-    bool gradient = false, argument = false;
-    for (const Value* input : node.inputs()) {
-      if (!input || input->is_literal()) continue;
-      gradient = gradient || gradient_[id(input)];
-      argument = argument || argument_[id(input)];
-    }
-    const OpDef& def = op_def(node.op);
-    for (const Value* output : node.outputs()) {
-      gradient_[id(output)] = gradient && is_floating(output->dtype);
-      argument_[id(output)] = argument;
-    }
+    bool argument = false;
+    for (const Value* input : node.inputs())
+      argument = argument || (input && !input->is_literal() && argument_[id(input)]);
+    for (const Value* output : node.outputs()) argument_[id(output)] = argument;
     const bool alias = founder(node.output()) != node.output();
-    const bool carries = std::any_of(node.outputs().begin(), node.outputs().end(),
-                                     [&](const Value* output) { return gradient_[id(output)]; });
-    if (alias || !carries || !argument || def.kind == OpKind::View) return;
+    const bool carries =
+        std::any_of(node.outputs().begin(), node.outputs().end(),
+                    [&](const Value* output) { return gradient_.contains(output); });
+    if (alias || !carries || !argument || op_def(node.op).kind == OpKind::View) return;
     const size_t at = nodes_.size();
     nodes_.push_back(&node);
     signatures_.push_back(signature(node));
@@ -84,7 +75,7 @@ class Sequence {
       if (span != span_of.end()) spans_[span->second].last_read = at;
     }
     for (const Value* output : node.outputs()) {
-      if (!gradient_[id(output)]) continue;
+      if (!gradient_.contains(output)) continue;
       span_of[output] = spans_.size();
       const int64_t bytes =
           product(output->dims).evaluate(sizes) * static_cast<int64_t>(size_of(output->dtype));
@@ -126,7 +117,8 @@ class Sequence {
     return false;
   }
 
-  std::vector<bool> gradient_, argument_;  // by value id
+  Differentiated gradient_;
+  std::vector<bool> argument_;  // by value id: depends on an argument
   std::vector<const Node*> nodes_;
   std::vector<size_t> signatures_;
   std::vector<Span> spans_;

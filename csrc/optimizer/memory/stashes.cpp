@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "ops/differentiated.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -18,21 +19,9 @@ bool widens(const Node& node) {
 class PlanFinder {
  public:
   explicit PlanFinder(const Graph& joint)
-      : stashed_(stashed_values(joint)),
-        returned_(returned_values(joint)),
-        gradient_(static_cast<size_t>(joint.value_id_bound()), false) {
-    for (const GraphInput& input : joint.inputs())
-      gradient_[static_cast<size_t>(input.value->id())] = input.requires_grad;
+      : stashed_(stashed_values(joint)), returned_(returned_values(joint)), gradient_(joint) {
     int position = 0;
-    for (const auto& node : joint.nodes()) {
-      position_[node.get()] = position++;
-      const bool flows =
-          std::any_of(node->inputs().begin(), node->inputs().end(), [&](const Value* input) {
-            return input && !input->is_literal() && gradient_[static_cast<size_t>(input->id())];
-          });
-      for (const Value* output : node->outputs())
-        gradient_[static_cast<size_t>(output->id())] = flows && is_differentiable(output->dtype);
-    }
+    for (const auto& node : joint.nodes()) position_[node.get()] = position++;
   }
 
   bool is_stashed(const Value* value) const { return stashed_[static_cast<size_t>(value->id())]; }
@@ -58,7 +47,7 @@ class PlanFinder {
     std::sort(plan.nodes.begin(), plan.nodes.end(),
               [&](const Node* a, const Node* b) { return position_.at(a) < position_.at(b); });
     for (const Node* node : plan.nodes)
-      if (node == stash.node || gradient_[static_cast<size_t>(node->output()->id())])
+      if (node == stash.node || gradient_.contains(node->output()))
         plan.cluster_id += node->op + "+";
     plan.saving_bytes = stash.bytes;
     for (const Value* kept : plan.keep) plan.saving_bytes = plan.saving_bytes - bytes_of(*kept);
@@ -112,7 +101,7 @@ class PlanFinder {
 
   std::vector<bool> stashed_;
   std::vector<bool> returned_;
-  std::vector<bool> gradient_;  // by value id: a gradient flows through it
+  Differentiated gradient_;  // what a gradient flows through
   std::unordered_map<const Node*, int> position_;
   std::unordered_set<const Node*> seen_;
   RecomputePlan* plan_ = nullptr;
