@@ -6,7 +6,7 @@
 
 #include "gradient/build_gradient.h"
 #include "optimizer/memory/budget.h"
-#include "plan/retained_peak.h"
+#include "plan/replay.h"
 #include "plan/step_cost.h"
 
 namespace ortmodule {
@@ -165,8 +165,8 @@ PlanFigures Session::figures_with(const MemoryDecisions& decisions, const PlanRe
   for (const PlannedBuffer& buffer : plan.buffers)
     if (buffer.kind == BufferKind::Gradient && buffer.first_step <= plan.peak_step)
       gradients += buffer.bytes;
-  PlanFigures figures{plan.peak_bytes, accumulating_peak_bytes(plan), plan.saved_bytes, gradients,
-                      estimated_us(plan, options_.memory.rates)};
+  PlanFigures figures{plan.peak_bytes, replay(plan, ReplayMode::Accumulate).peak_bytes,
+                      plan.saved_bytes, gradients, estimated_us(plan, options_.memory.rates)};
   const int64_t beside = gradient_bytes(plan);
   if (accumulates_ && figures.accumulating_peak_bytes + beside > figures.peak_bytes) {
     figures.peak_bytes = figures.accumulating_peak_bytes + beside;

@@ -13,7 +13,7 @@
 #include "bindings/topics.h"
 #include "ir/text.h"
 #include "optimizer/pipeline.h"
-#include "plan/retained_peak.h"
+#include "plan/replay.h"
 
 namespace ortmodule::bindings {
 namespace py = pybind11;

@@ -18,7 +18,7 @@
 #include "bindings/tensor_layout.h"
 #include "kernels/aten/allocation_counter.h"
 #include "ops/differentiated.h"
-#include "plan/retained_peak.h"
+#include "plan/replay.h"
 
 namespace ortmodule::bindings {
 namespace {
@@ -302,7 +302,8 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
   static void finish(RunState& state, bool keep) {
     const Plan& plan = *state.backward->plan;
     state.planned_peak_bytes =
-        std::max(state.planned_peak_bytes, keep ? retained_peak_bytes(plan) : plan.peak_bytes);
+        std::max(state.planned_peak_bytes,
+                 keep ? replay(plan, ReplayMode::RetainGraph).peak_bytes : plan.peak_bytes);
     if (GraphReplay* graphs = state.piece.graphs(); graphs && !keep) graphs->finished(state);
     state.piece.finished(*state.entry, state.planned_peak_bytes, state.frame.peak_bytes(), true);
     state.held.clear();

@@ -3,12 +3,13 @@
 // node. A first number follows from the gradients' bytes and is doubled as long as that lowers the
 // peak by more than the nodes are worth: without recomputation that lies before most gradients, and
 // few ranges do.
+#include "plan/cut_ranges.h"
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "plan/place_storages.h"
-#include "plan/retained_peak.h"
+#include "plan/replay.h"
 
 namespace ortmodule {
 namespace {
@@ -45,10 +46,10 @@ class RangeCutter {
     const int64_t first = std::clamp<int64_t>(total_bytes_ / kRangeBytes, 1, kFewest);
     cut_into(first);
     int64_t best = first;
-    int64_t least_bytes = accumulating_peak_bytes(plan_);
+    int64_t least_bytes = accumulating_peak();
     for (int64_t wanted = 2 * first; wanted <= kMost; wanted *= 2) {
       cut_into(wanted);
-      const int64_t bytes = accumulating_peak_bytes(plan_);
+      const int64_t bytes = accumulating_peak();
       const int64_t for_nodes = std::min(kNodeBytes * (wanted - best), least_bytes / 20);
       const int64_t least_gain = std::max(least_bytes / 100, for_nodes);
       if (least_bytes - bytes <= least_gain) continue;
@@ -67,6 +68,8 @@ class RangeCutter {
   }
 
  private:
+  int64_t accumulating_peak() const { return replay(plan_, ReplayMode::Accumulate).peak_bytes; }
+
   int storage_index(int tensor) const { return plan_.tensors[static_cast<size_t>(tensor)].storage; }
 
   int64_t bytes_of(const PlannedGradient& gradient) const {

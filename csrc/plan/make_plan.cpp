@@ -1,6 +1,10 @@
 #include "plan/make_plan.h"
 
+#include "plan/cut_ranges.h"
+#include "plan/lifetimes.h"
 #include "plan/place_storages.h"
+#include "plan/replay.h"
+#include "plan/reuse_in_place.h"
 #include "plan/step_builder.h"
 
 namespace ortmodule {
@@ -11,7 +15,11 @@ void finish(Plan& plan, const Plan* base, bool keep_saved) {
   reuse_in_place(plan, !keep_saved, base != nullptr);
   place_storages(plan, base);
   cut_ranges(plan, base);
-  replay_events(plan);
+  const ReplayFigures figures = replay(plan, ReplayMode::Once);
+  plan.peak_bytes = figures.peak_bytes;
+  plan.peak_step = figures.peak_step;
+  plan.forward_peak_bytes = figures.forward_peak_bytes;
+  plan.saved_bytes = saved_bytes(plan);
 }
 
 }  // namespace

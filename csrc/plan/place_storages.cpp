@@ -1,138 +1,14 @@
 #include "plan/place_storages.h"
 
 #include <algorithm>
-#include <numeric>
-#include <optional>
 
-#include "base/error.h"
 #include "plan/pack.h"
+#include "plan/replay.h"
 
 namespace ortmodule {
 namespace {
 
 using Role = PlannedStorage::Role;
-
-void touch(PlannedStorage& storage, int step) {
-  if (storage.first_step < 0 || step < storage.first_step) storage.first_step = step;
-  storage.last_step = std::max(storage.last_step, step);
-}
-
-}  // namespace
-
-void find_lifetimes(Plan& plan) {
-  for (PlannedStorage& storage : plan.storages) storage.first_step = storage.last_step = -1;
-  auto storage_of = [&](int tensor) -> PlannedStorage& {
-    return plan.storages[static_cast<size_t>(plan.tensors[static_cast<size_t>(tensor)].storage)];
-  };
-  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
-    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
-    for (int tensor : step.in)
-      if (tensor >= 0) touch(storage_of(tensor), s);
-    for (int tensor : step.out) touch(storage_of(tensor), s);
-    if (step.workspace_storage >= 0)
-      touch(plan.storages[static_cast<size_t>(step.workspace_storage)], s);
-  }
-  plan.saved_arguments.clear();
-  plan.saved_outputs.clear();
-  for (PlannedStorage& storage : plan.storages) {
-    if (storage.last_step < plan.forward_steps) continue;
-    if (storage.role == Role::Forward) storage.role = Role::Saved;
-    if (storage.role == Role::Argument &&
-        plan.graph->inputs()[static_cast<size_t>(storage.index)].kind != InputKind::GradOutput)
-      plan.saved_arguments.push_back(storage.index);
-    if (storage.role == Role::Output) plan.saved_outputs.push_back(storage.index);
-  }
-}
-
-namespace {
-
-/// The role of a transient operand that may become the result's memory: its own kind, or, for what
-/// the caller receives, what is transient in the same region (a sum of gradients then grows in the
-/// memory that is handed over).
-std::optional<Role> operand_role(Role result) {
-  switch (result) {
-    case Role::Forward:
-    case Role::Output: return Role::Forward;
-    case Role::Backward:
-    case Role::Gradient: return Role::Backward;
-    default: return std::nullopt;
-  }
-}
-
-/// The operand whose storage output tensor `out` of step `s` may take over, or -1.
-int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
-                     bool overwrite_saved, bool forward_is_fixed) {
-  const PlannedTensor& target = plan.tensors[static_cast<size_t>(out)];
-  const PlannedStorage& own = plan.storages[static_cast<size_t>(target.storage)];
-  const std::optional<Role> wanted = operand_role(own.role);
-  if (!wanted || own.first_step != s) return -1;
-  for (size_t i = 0; i < step.in.size(); ++i) {
-    const int in = step.in[i];
-    const int only = step.kernel->inplace_operand;
-    if (in < 0 || (only >= 0 && static_cast<size_t>(only) != i)) continue;
-    const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
-    const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
-    // A gradient is handed over, so it needs memory that is not part of a segment.
-    const bool apart = !forward_is_fixed || theirs.founds_gradient;
-    const bool saved = overwrite_saved && theirs.role == Role::Saved &&
-                       (own.role == Role::Backward || (own.role == Role::Gradient && apart));
-    const bool dies =
-        (theirs.role == *wanted || saved) && theirs.last_step == s && theirs.first_step < s;
-    const bool adopted = own.adopted || (own.role != *wanted && theirs.adopted);
-    const bool fits = !adopted && theirs.bytes == own.bytes && source.layout == target.layout &&
-                      size_of(source.dtype) == size_of(target.dtype);
-    if (!dies || !fits) continue;
-    // A kernel that names the operand writes elsewhere than it has read of the others.
-    bool read_otherwise = false;
-    for (size_t k = 0; k < step.in.size(); ++k) {
-      if (k == i || step.in[k] < 0) continue;
-      const PlannedTensor& o = plan.tensors[static_cast<size_t>(step.in[k])];
-      read_otherwise = read_otherwise ||
-                       (o.storage == source.storage && (only >= 0 || !(o.layout == source.layout)));
-    }
-    const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](int other) {
-      return plan.tensors[static_cast<size_t>(other)].storage == source.storage;
-    });
-    if (!read_otherwise && !taken) return in;
-  }
-  return -1;
-}
-
-}  // namespace
-
-void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
-  std::vector<int> taken_by(plan.storages.size(), -1);
-  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
-    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
-    if (!step.kernel->inplace) continue;
-    for (int out : step.out) {
-      const int in = reusable_operand(plan, step, s, out, overwrite_saved, forward_is_fixed);
-      if (in < 0) continue;
-      const int from = plan.tensors[static_cast<size_t>(out)].storage;
-      const int to = plan.tensors[static_cast<size_t>(in)].storage;
-      PlannedStorage& gone = plan.storages[static_cast<size_t>(from)];
-      PlannedStorage& stays = plan.storages[static_cast<size_t>(to)];
-      stays.last_step = std::max(stays.last_step, gone.last_step);
-      // A saved value that becomes a transient one stays where forward put it.
-      const bool becomes_gradient = stays.role == Role::Saved && gone.role == Role::Gradient;
-      stays.founds_gradient = stays.founds_gradient || becomes_gradient;
-      if (stays.role != Role::Saved || becomes_gradient) {
-        stays.role = gone.role;
-        stays.index = gone.index;
-      }
-      gone.role = gone.role == Role::Gradient ? Role::Backward
-                  : gone.role == Role::Output ? Role::Forward
-                                              : gone.role;
-      gone.bytes = 0;
-      gone.first_step = gone.last_step = s;
-      taken_by[static_cast<size_t>(from)] = to;
-      for (PlannedTensor& tensor : plan.tensors)
-        if (tensor.storage == from) tensor.storage = to;
-    }
-  }
-}
-
-namespace {
 
 class Placer {
  public:
@@ -284,7 +160,7 @@ class Placer {
     for (int phases : {1, 2, 4, 8, 16, 32, 64}) {
       if (phases > 1 && (total < kWorthPhases || end - begin < 2 * phases)) break;
       place_phases(members, role, begin, end, phases);
-      const int64_t peaks = replayed_peaks(begin, end);
+      const int64_t peaks = summed_peaks(begin, end);
       plan_.buffers.resize(fixed);
       if (best_peaks >= 0 && peaks >= best_peaks - best_peaks / kWorthAllocations) continue;
       best_peaks = peaks;
@@ -335,28 +211,14 @@ class Placer {
 
   /// Of two ways to place transients the one with the smaller figure is better: the peak with new
   /// gradients, and the one without, as where gradients are added to existing ones; together.
-  int64_t replayed_peaks(int begin, int end) const {
-    const auto count = static_cast<size_t>(end - begin);
-    std::vector<int64_t> change(count + 1), gradient_change(count + 1);  // by step
-    for (const PlannedBuffer& buffer : plan_.buffers) {
-      const int first = std::max(buffer.first_step, begin),
-                last = std::min(buffer.last_step, end - 1);
-      if (!buffer.owned() || first > last) continue;
-      const auto note = [&](std::vector<int64_t>& changes) {
-        changes[static_cast<size_t>(first - begin)] += buffer.bytes;
-        changes[static_cast<size_t>(last + 1 - begin)] -= buffer.bytes;
-      };
-      note(change);
-      if (buffer.kind == BufferKind::Gradient) note(gradient_change);
+  int64_t summed_peaks(int begin, int end) const {
+    if (begin == end) return 0;
+    int64_t sum = 0;
+    for (ReplayMode mode : {ReplayMode::Once, ReplayMode::NoGradients}) {
+      const std::vector<int64_t> live = live_bytes(plan_, mode);
+      sum += *std::max_element(live.begin() + begin, live.begin() + end);
     }
-    int64_t peak = 0, peak_without = 0, alive = 0, gradients = 0;
-    for (size_t s = 0; s < count; ++s) {
-      alive += change[s];
-      gradients += gradient_change[s];
-      peak = std::max(peak, alive);
-      peak_without = std::max(peak_without, alive - gradients);
-    }
-    return peak + peak_without;
+    return sum;
   }
 
   void list_events() {
@@ -381,27 +243,5 @@ class Placer {
 }  // namespace
 
 void place_storages(Plan& plan, const Plan* base) { Placer(plan, base).run(); }
-
-void replay_events(Plan& plan) {
-  plan.peak_bytes = plan.forward_peak_bytes = plan.saved_bytes = 0;
-  plan.peak_step = 0;
-  int64_t alive = 0;
-  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
-    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
-    for (int b : step.allocate) alive += plan.buffers[static_cast<size_t>(b)].bytes;
-    const int64_t now = alive + step.library_bytes;
-    if (now > plan.peak_bytes) {
-      plan.peak_bytes = now;
-      plan.peak_step = s;
-    }
-    if (s < plan.forward_steps) plan.forward_peak_bytes = plan.peak_bytes;
-    for (int b : step.release) alive -= plan.buffers[static_cast<size_t>(b)].bytes;
-  }
-  for (const PlannedBuffer& buffer : plan.buffers) {
-    const bool early =
-        buffer.kind == BufferKind::Gradient && buffer.first_step < plan.forward_steps;
-    if (buffer.kind == BufferKind::Saved || early) plan.saved_bytes += buffer.bytes;
-  }
-}
 
 }  // namespace ortmodule

@@ -11,7 +11,7 @@
 #include "ops/emit.h"
 #include "optimizer/memory/budget.h"
 #include "plan/make_plan.h"
-#include "plan/retained_peak.h"
+#include "plan/replay.h"
 #include "plan/step_cost.h"
 
 namespace ortmodule {
@@ -59,8 +59,8 @@ struct Module {
   }
   PlanFigures figures(const MemoryDecisions& decisions) const {
     const auto plan = make_plan(lower(*joint, Device::CPU, decisions), request);
-    return {plan->peak_bytes, accumulating_peak_bytes(*plan), plan->saved_bytes, 0,
-            estimated_us(*plan)};
+    return {plan->peak_bytes, replay(*plan, ReplayMode::Accumulate).peak_bytes, plan->saved_bytes,
+            0, estimated_us(*plan)};
   }
   MemoryChoice choose(const MemoryOptions& options) const {
     return choose_memory_plan(*joint, options, {},

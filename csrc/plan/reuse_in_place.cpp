@@ -1,0 +1,95 @@
+#include "plan/reuse_in_place.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace ortmodule {
+namespace {
+
+using Role = PlannedStorage::Role;
+
+/// The role of a transient operand that may become the result's memory: its own kind, or, for what
+/// the caller receives, what is transient in the same region (a sum of gradients then grows in the
+/// memory that is handed over).
+std::optional<Role> operand_role(Role result) {
+  switch (result) {
+    case Role::Forward:
+    case Role::Output: return Role::Forward;
+    case Role::Backward:
+    case Role::Gradient: return Role::Backward;
+    default: return std::nullopt;
+  }
+}
+
+/// The operand whose storage output tensor `out` of step `s` may take over, or -1.
+int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
+                     bool overwrite_saved, bool forward_is_fixed) {
+  const PlannedTensor& target = plan.tensors[static_cast<size_t>(out)];
+  const PlannedStorage& own = plan.storages[static_cast<size_t>(target.storage)];
+  const std::optional<Role> wanted = operand_role(own.role);
+  if (!wanted || own.first_step != s) return -1;
+  for (size_t i = 0; i < step.in.size(); ++i) {
+    const int in = step.in[i];
+    const int only = step.kernel->inplace_operand;
+    if (in < 0 || (only >= 0 && static_cast<size_t>(only) != i)) continue;
+    const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
+    const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
+    // A gradient is handed over, so it needs memory that is not part of a segment.
+    const bool apart = !forward_is_fixed || theirs.founds_gradient;
+    const bool saved = overwrite_saved && theirs.role == Role::Saved &&
+                       (own.role == Role::Backward || (own.role == Role::Gradient && apart));
+    const bool dies =
+        (theirs.role == *wanted || saved) && theirs.last_step == s && theirs.first_step < s;
+    const bool adopted = own.adopted || (own.role != *wanted && theirs.adopted);
+    const bool fits = !adopted && theirs.bytes == own.bytes && source.layout == target.layout &&
+                      size_of(source.dtype) == size_of(target.dtype);
+    if (!dies || !fits) continue;
+    // A kernel that names the operand writes elsewhere than it has read of the others.
+    bool read_otherwise = false;
+    for (size_t k = 0; k < step.in.size(); ++k) {
+      if (k == i || step.in[k] < 0) continue;
+      const PlannedTensor& o = plan.tensors[static_cast<size_t>(step.in[k])];
+      read_otherwise = read_otherwise ||
+                       (o.storage == source.storage && (only >= 0 || !(o.layout == source.layout)));
+    }
+    const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](int other) {
+      return plan.tensors[static_cast<size_t>(other)].storage == source.storage;
+    });
+    if (!read_otherwise && !taken) return in;
+  }
+  return -1;
+}
+
+}  // namespace
+
+void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
+    if (!step.kernel->inplace) continue;
+    for (int out : step.out) {
+      const int in = reusable_operand(plan, step, s, out, overwrite_saved, forward_is_fixed);
+      if (in < 0) continue;
+      const int from = plan.tensors[static_cast<size_t>(out)].storage;
+      const int to = plan.tensors[static_cast<size_t>(in)].storage;
+      PlannedStorage& gone = plan.storages[static_cast<size_t>(from)];
+      PlannedStorage& stays = plan.storages[static_cast<size_t>(to)];
+      stays.last_step = std::max(stays.last_step, gone.last_step);
+      // A saved value that becomes a transient one stays where forward put it.
+      const bool becomes_gradient = stays.role == Role::Saved && gone.role == Role::Gradient;
+      stays.founds_gradient = stays.founds_gradient || becomes_gradient;
+      if (stays.role != Role::Saved || becomes_gradient) {
+        stays.role = gone.role;
+        stays.index = gone.index;
+      }
+      gone.role = gone.role == Role::Gradient ? Role::Backward
+                  : gone.role == Role::Output ? Role::Forward
+                                              : gone.role;
+      gone.bytes = 0;
+      gone.first_step = gone.last_step = s;
+      for (PlannedTensor& tensor : plan.tensors)
+        if (tensor.storage == from) tensor.storage = to;
+    }
+  }
+}
+
+}  // namespace ortmodule
