@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import platform
 import re
 import shutil
@@ -51,8 +50,11 @@ def test_a_patch_release_is_accepted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", list(itertools.permutations(["torch", "onnx", "ortmodule_py"])))
+@pytest.mark.parametrize(
+    "order", [("torch", "onnx", "ortmodule_py"), ("onnx", "ortmodule_py"), ("ortmodule_py", "onnx")]
+)
 def test_any_import_order_works(order: tuple[str, ...]) -> None:
+    """ortmodule_py imports torch itself before its extension, so these are all orders of the three."""
     pytest.importorskip("onnx")
     subprocess.run([sys.executable, "-c", f"import {', '.join(order)}"], check=True)
 
