@@ -1,7 +1,7 @@
-"""Recording ATen graphs on fake tensors: every entry point that is private to torch stands here.
+"""Recording of ATen graphs on fake tensors.
 
-Tested with torch 2.11 and 2.13. What the functions here hide: fake tensors in Dynamo's shape
-environment, functionalization, composite operators that stay whole, autocast inside them.
+Wraps what torch keeps private for this: fake tensors in Dynamo's shape environment,
+functionalization, composite operators that are not decomposed, autocast inside of them.
 """
 
 from __future__ import annotations
