@@ -47,8 +47,7 @@ from ortmodule_py.report.plan_table import ROWS_BY_DEFAULT, step_pieces, step_ta
 from ortmodule_py.report.run import RunReport, banner
 from ortmodule_py.report.stats import MemoryStatsPrinter
 from ortmodule_py.wrap.facade import (
-    ContainerMethods,
-    Forward,
+    OriginalFace,
     assign_class,
     is_own_forward,
     own_state,
@@ -103,7 +102,7 @@ _SHARED = (
 )
 
 
-class ORTModule(ContainerMethods, nn.Module):
+class ORTModule(OriginalFace, nn.Module):
     """Runs forward and backward of `module` in the C++ engine.
 
     `state_dict`, parameters, attributes and `train`/`eval` are those of the original module, which
@@ -160,7 +159,6 @@ class ORTModule(ContainerMethods, nn.Module):
         del own["training"]  # it is the original's
         own["__signature__"] = inspect.signature(module.forward)
         own["_base"] = own.get("_base", type(self))
-        own["forward"] = Forward(self)
         put_class(self)
         for name in _DELEGATED:
             own[name] = getattr(module, name)
@@ -203,9 +201,11 @@ class ORTModule(ContainerMethods, nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward."""
-        if torch.compiler.is_dynamo_compiling():
-            # An outer ORTModule captures the original; to any other compiler this is a call out.
-            return self._target()(*args, **kwargs) if self._is_part else _apart(self, args, kwargs)
+        exports = torch.compiler.is_exporting()
+        if exports or torch.compiler.is_dynamo_compiling():
+            # Other compilers than torch.export and an outer ORTModule must not trace the original.
+            inline = exports or self._is_part
+            return self._target()(*args, **kwargs) if inline else _apart(self, args, kwargs)
         with self._methods.apart():
             return self._forward(*args, **kwargs)
 
@@ -434,8 +434,10 @@ class ORTModule(ContainerMethods, nn.Module):
         return self._methods.routed(name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if is_own_forward(self, value):
-            self.__dict__[name] = Forward(self)
+        if name == "forward" and is_own_forward(self, value):
+            self.__dict__.pop(name, None)
+        elif name == "forward" or is_own_forward(self, value):
+            self.__dict__[name] = value
         elif name == "__class__":
             assign_class(self, value)
         elif name in self.__dict__ and name not in self.__dict__.get("_ortmodule_state", ()):
@@ -444,16 +446,13 @@ class ORTModule(ContainerMethods, nn.Module):
             setattr(self._original, name, value)
 
     def __delattr__(self, name: str) -> None:
-        if name != "forward" and is_own_forward(self, self.__dict__.get(name)):
-            del self.__dict__[name]
-            return
-        delattr(self._original, name)
+        if name == "forward" or is_own_forward(self, self.__dict__.get(name)):
+            object.__delattr__(self, name)
+        else:
+            delattr(self._original, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(type(self)), *dir(self._original)})
-
-    def __repr__(self) -> str:
-        return f"ORTModule({self._original!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ORTModule.__new__, (self._base,), self.__getstate__()
@@ -475,8 +474,7 @@ class ORTModule(ContainerMethods, nn.Module):
             memory_budget=state.get("memory_budget"),
             outputs=state.get("outputs"),
         )
-        for name, value in state.get("own", {}).items():
-            self.__dict__[name] = Forward(self) if is_own_forward(self, value) else value
+        self.__dict__.update(state.get("own", {}))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
         copied: ORTModule = ORTModule.__new__(self._base)

@@ -128,10 +128,6 @@ class CaptureLog:
         self.eager_pieces[:] = [p for p in self.eager_pieces if p is not self._outside_piece]
         self._outside_piece, self.outside = self.eager_pieces[-1], outside
 
-    def report_direct(self, reason: str) -> None:
-        """A method trains parameters, but is not captured."""
-        self.report_eager(CannotLower(reason + self._unused_options()))
-
     def report_untraced(self, error: Exception) -> None:
         """Dynamo failed on a call."""
         reason = first_line(str(error).rpartition("Explanation: ")[2])

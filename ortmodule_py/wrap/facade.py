@@ -155,70 +155,36 @@ def _giving_back(name: str, of_original: Callable[..., Any]) -> Callable[..., An
     return method
 
 
-class Forward:
-    """`model.forward`: has the original's signature, by which trainers choose what they pass.
-
-    It stands in the wrapper's own dict, where it can also be replaced, and has what a method has, so
-    that trainers can wrap it like one.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model = weakref.ref(model)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        model = self._model()
-        if model is None:
-            raise ReferenceError("[ORTModule] its forward was called, but found that it is gone")
-        return model._base.forward(model, *args, **kwargs)
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        signature: inspect.Signature = self.__self__.__signature__
-        return signature
-
-    @property
-    def __self__(self) -> Any:
-        return self._model()
-
-    @property
-    def __func__(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = type(self.__self__).forward
-        return function
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("__code__", "__globals__"):
-            raise AttributeError(
-                f"[ORTModule] forward of a wrapper has no {name}, by which torch.export and "
-                "torch.jit.script read a function: give them the original, model.module"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Forward, (self.__self__,)
-
-
 def is_own_forward(model: Any, value: object) -> bool:
-    """Whether `value` is the wrapper's forward, as it gave it out or bound to it once more."""
-    if isinstance(value, types.MethodType):
-        known = (type(model).forward, model._base.forward)
-        return value.__self__ is model and value.__func__ in known
-    return isinstance(value, Forward) and value.__self__ is model
+    """Whether `value` is the wrapper's own forward as a bound method."""
+    known = (type(model).forward, model._base.forward)
+    return (
+        isinstance(value, types.MethodType) and value.__self__ is model and value.__func__ in known
+    )
 
 
 def own_state(model: Any) -> dict[str, Any]:
-    """What copies of a wrapper keep of it beside the original: hooks, a replaced forward."""
-    state = {name: model.__dict__[name] for name in _OWN}
-    for name, value in model.__dict__.items():
-        if (name == "forward") != is_own_forward(model, value):
-            state[name] = value
-    return state
+    """What copies of a wrapper keep of it beside the original: hooks, and a forward that was replaced
+    or stored under another name."""
+    return {
+        name: value
+        for name, value in model.__dict__.items()
+        if name in _OWN or name == "forward" or is_own_forward(model, value)
+    }
 
 
-class ContainerMethods:
-    """Containers such as Sequential are indexed and counted like the original."""
+class OriginalFace:
+    """Special methods that the original answers: indexing of containers such as `nn.Sequential`."""
 
     if TYPE_CHECKING:  # torch.jit.script reads annotations of classes
         _original: Any
+
+    def __repr__(self) -> str:
+        return f"ORTModule({self._original!r})"
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        module: nn.Module = self._original  # `torch.jit.script` compiles it instead
+        return module
 
     def __getitem__(self, key: Any) -> Any:
         return self._original[key]

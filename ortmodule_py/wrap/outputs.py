@@ -117,18 +117,8 @@ def _check(wanted: tuple[str, ...], known: list[str]) -> None:
 
 
 def parameters_behind(outputs: Iterable[Tensor]) -> set[int]:
-    """Identities of the leaves that backward from these outputs gives gradients to."""
-    return _leaves(outputs, set(), "")
-
-
-def parameters_used(outputs: Iterable[Tensor], given: Iterable[Tensor]) -> set[int]:
-    """The same of those leaves alone that eager PyTorch used on the way from `given` to these outputs."""
-    return _leaves(outputs, {tensor.grad_fn for tensor in given}, "ortmodule::")
-
-
-def _leaves(outputs: Iterable[Tensor], seen: set[Any], end: str) -> set[int]:
-    """Behind nodes that were not seen, and not behind those with `end` in their name."""
-    left = [output.grad_fn for output in outputs]
+    """Identities of the leaves that a backward pass from these outputs reaches."""
+    left, seen = [output.grad_fn for output in outputs], set[Any]()
     found: set[int] = set()
     while left:
         node: Any = left.pop()
@@ -138,6 +128,5 @@ def _leaves(outputs: Iterable[Tensor], seen: set[Any], end: str) -> set[int]:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
             found.add(id(leaf))
-        if not end or end not in node.name():
-            left.extend(following for following, _ in node.next_functions)
+        left.extend(following for following, _ in node.next_functions)
     return found

@@ -102,14 +102,18 @@ def test_traces_of_torchscript(called_before: bool) -> None:
     }
 
 
-def test_exporters_that_read_functions_are_told_to_take_the_original() -> None:
+def test_exporters_take_the_original() -> None:
+    """Of a wrapper, and of one inside of another module."""
     model, x = ORTModule(nn.Linear(4, 2), QUIET), torch.randn(3, 4)
-    with pytest.raises(Exception, match=r"give them the original, model\.module"):
-        torch.export.export(model, (x,))
-    with pytest.raises(Exception, match=r"give them the original, model\.module"):
-        torch.jit.script(model)
-    exported = torch.export.export(model.module, (x,)).module()
-    torch.testing.assert_close(exported(x), model(x))
+    for module in (model, nn.Sequential(model)):
+        want = module(x)
+        for strict in (False, True):
+            exported = torch.export.export(module, (x,), strict=strict)
+            torch.testing.assert_close(exported.module()(x), want)
+        scripted = torch.jit.script(module)
+        torch.testing.assert_close(scripted(x), want)
+        assert set(scripted.state_dict()) == set(exported.state_dict) == set(module.state_dict())
+    assert not last_run_report(model)["eager_pieces"]
 
 
 def test_compile_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
