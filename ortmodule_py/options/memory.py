@@ -75,6 +75,13 @@ class MemoryRequest:
     level_is_given: bool = False
     """The level was set, be it to 0."""
 
+    def count_of(self, cluster_id: str, strategy: int) -> int:
+        """The count of an element of the configuration, the last one if there are several; else -1."""
+        for element in reversed(self.config):
+            if (element.cluster_id, element.strategy) == (cluster_id, strategy):
+                return element.count
+        return -1
+
     @property
     def asked(self) -> bool:
         """A level, a configuration or a budget was set."""

@@ -1,4 +1,4 @@
-"""The node-level table of the memory optimizer, shown at log level DEVINFO."""
+"""The memory optimizer's table of saved activations by node, shown at log level DEVINFO."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TITLE = 15
 
 
 def insight_lines(piece: Any, request: MemoryRequest) -> list[str]:
-    """Nodes with equal stashes and equal plans as one row each, the most frequent first."""
+    """One row for all nodes with equal saved activations and equal options, the most frequent first."""
     facts = piece.memory()
     names = symbol_names(facts)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for stash in facts["stashes"]:
-        groups[_cluster(stash)].append(stash)
+        groups[_group_key(stash)].append(stash)
     rows: list[list[str]] = []
     counts: list[int] = []
     for key in sorted(groups, key=lambda key: (-len(groups[key]), str(key))):
@@ -41,10 +41,10 @@ def insight_lines(piece: Any, request: MemoryRequest) -> list[str]:
     return [*lines, rule, "Note: use comma as a separator for enabling more than one subgraphs."]
 
 
-def _cluster(stash: dict[str, Any]) -> tuple[Any, ...]:
+def _group_key(stash: dict[str, Any]) -> tuple[Any, ...]:
     outputs = tuple((o["index"], tuple(o["dims"]), o["element_bytes"]) for o in stash["outputs"])
-    plans = tuple((p["strategy"], p["cluster_id"]) for p in stash["plans"])
-    return (stash["op"], plans, outputs, stash["refusal"])
+    subgraphs = tuple((p["strategy"], p["cluster_id"]) for p in stash["plans"])
+    return (stash["op"], subgraphs, outputs, stash["refusal"])
 
 
 def _line(title: str, text: str) -> str:
@@ -57,31 +57,21 @@ def _row(group: list[dict[str, Any]], request: MemoryRequest, names: dict[str, s
         lines = [f"{stash['op']} is kept: {stash['refusal']}", ""]
         return lines + [_output(output, 0, names) for output in stash["outputs"]]
     lines = ["For each row options are mutually exclusive, only one of them can be enabled."]
-    for number, plan in enumerate(stash["plans"], start=1):
-        strategy = plan["strategy"]
-        share = round(100 * plan["saving_bytes"] / stash["bytes"]) if stash["bytes"] else 0
-        lines.append("")
-        lines.append(
-            _line(f">>Option {number}", f"{_NAMES[strategy]} subgraph {plan['cluster_id']}")
-        )
-        lines.append(_line("  Status", _status(group, plan, request)))
+    for number, subgraph in enumerate(stash["plans"], start=1):
+        share = round(100 * subgraph["saving_bytes"] / stash["bytes"]) if stash["bytes"] else 0
+        name = f"{_NAMES[subgraph['strategy']]} subgraph {subgraph['cluster_id']}"
+        lines += ["", _line(f">>Option {number}", name)]
+        lines.append(_line("  Status", _status(group, subgraph, request)))
         lines.append("  Stashed Activations:")
         lines += [_output(output, share, names) for output in stash["outputs"]]
     return lines
 
 
-def _status(group: list[dict[str, Any]], plan: dict[str, Any], request: MemoryRequest) -> str:
-    applied = sum(stash["chosen"] == plan["strategy"] for stash in group)
+def _status(group: list[dict[str, Any]], subgraph: dict[str, Any], request: MemoryRequest) -> str:
+    applied = sum(stash["chosen"] == subgraph["strategy"] for stash in group)
     if not applied:
         return "Disabled."
-    asked = next(
-        (
-            element.count
-            for element in request.config
-            if (element.cluster_id, element.strategy) == (plan["cluster_id"], plan["strategy"])
-        ),
-        -1,
-    )
+    asked = request.count_of(subgraph["cluster_id"], subgraph["strategy"])
     return f"Enabled, requested count={asked}, actual applied count={applied}."
 
 

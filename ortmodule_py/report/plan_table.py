@@ -1,10 +1,14 @@
-"""What the memory optimizer found and did, for people: symbols, the table of plans, notes."""
+"""The plan table: what the memory optimizer could recompute, what it does, and notes.
+
+A row stands for all recompute subgraphs of one kind (a cluster id and a strategy).
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -13,20 +17,20 @@ from ortmodule_py.options.memory import BUDGET, CONFIG, LEVEL, LEVEL_NAMES, Memo
 
 _COLUMNS = ("Configs", "Freq", "Max Saving(Bytes)", "Saving Symbolic(Bytes)", "Peak", "Step time")
 ROWS_BY_DEFAULT = 5
-"""Rows shown at the default log level if nothing was asked of the memory optimizer."""
+"""Rows shown at the default log level if the memory optimizer is off."""
 PIECES_BY_DEFAULT = 3
-"""Of as many pieces, those that keep the most."""
+"""Pieces shown then, those that save the most bytes for backward."""
 
 
 def training_piece(compiler: Any) -> Any | None:
-    """The compiled piece whose step keeps the most bytes; None before the first forward."""
+    """The compiled piece that saves the most bytes for backward; None before the first forward."""
     known = [(piece.compiled, piece.compiled.memory()) for piece in compiler.pieces]
     trained = [(facts["before"]["saved_bytes"], n) for n, (_, facts) in enumerate(known) if facts]
     return known[max(trained)[1]][0] if trained else None
 
 
 def step_runs(compiler: Any) -> list[Any]:
-    """The compiled pieces of the last training forward, once for each of their runs."""
+    """The compiled pieces of the last training forward, one entry per run."""
     trained = compiler.trained.runs if compiler.trained else ()
     runs = [piece for piece in trained if piece.memory()]
     one = None if runs else training_piece(compiler)
@@ -34,7 +38,7 @@ def step_runs(compiler: Any) -> list[Any]:
 
 
 def step_pieces(compiler: Any) -> list[Any]:
-    """The same, each once."""
+    """The compiled pieces of the last training forward, each once."""
     return list(dict.fromkeys(step_runs(compiler)))
 
 
@@ -42,11 +46,12 @@ def step_pieces(compiler: Any) -> list[Any]:
 
 
 def symbol_names(facts: dict[str, Any]) -> dict[str, str]:
-    """Names for the symbols of a captured piece, given the facts of its memory.
+    """Readable names for the size symbols of a captured piece, from its memory facts.
 
-    `batch` is the size that dim 0 of most arguments has, `seq_len` that of dim 1 of the first
-    integer argument; symbols that the first batch gave one value there share the name. Any other
-    one is `{argument}_dim{i}` after the first argument that has it, `inputs_x_dim1` for `inputs['x']`.
+    `batch` is the size of dim 0 that most arguments share, `seq_len` the size of dim 1 of the first
+    integer argument. Symbols that had the same value there in the first batch share the name. Any other
+    symbol is named `{argument}_dim{i}` after the first argument that has it: `inputs_x_dim1` for
+    `inputs['x']`.
     """
     sizes: dict[str, int] = facts["sizes"]
     places: dict[str, tuple[str, int, bool]] = {}
@@ -72,12 +77,12 @@ def symbol_names(facts: dict[str, Any]) -> dict[str, str]:
 
 
 def renamed(text: str, names: dict[str, str]) -> str:
-    """An expression over sizes with readable symbols."""
+    """A size expression with readable symbols."""
     return re.sub(r"[A-Za-z_]\w*", lambda match: names.get(match[0], match[0]), text)
 
 
 def symbolic_text(text: str, names: dict[str, str]) -> str:
-    """An expression over sizes with readable symbols and a float factor in front."""
+    """A size expression with readable symbols, factored, and with a leading float."""
     shown = renamed(text, names)
     if "//" in shown or "%" in shown or "(" in shown:
         return f"1.0*({shown})"
@@ -92,14 +97,6 @@ def symbolic_text(text: str, names: dict[str, str]) -> str:
 # ---- the table -------------------------------------------------------------------------------
 
 
-def _row_config(row: dict[str, Any], request: MemoryRequest) -> str:
-    count = -1
-    for element in request.config:
-        if element.cluster_id == row["cluster_id"] and element.strategy == row["strategy"]:
-            count = element.count
-    return f"{row['cluster_id']}:{row['strategy']}:{count}"
-
-
 def _change(after: float, before: float) -> str:
     return f"{(after / before - 1) * 100:+.1f}%" if before else "n/a"
 
@@ -107,20 +104,21 @@ def _change(after: float, before: float) -> str:
 def plan_rows(
     piece: Any, request: MemoryRequest, limit: int | None = None, *, last: bool = False
 ) -> list[dict[str, Any]]:
-    """The rows of the plan table, largest saving first, as plain values.
+    """The rows of the plan table as plain values, the largest saving first.
 
-    Each predicts the peak and the step time of applying it alone: for the first batch, or with
-    `last` for that of the last forward.
+    Peak and step time of a row are predicted for applying it alone, with the sizes of the first batch, or
+    with `last` of the last forward.
     """
     facts = piece.memory(last)
     names = symbol_names(facts)
     rows = []
     for number, row in enumerate(facts["rows"][:limit], start=1):
+        id, strategy = row["cluster_id"], row["strategy"]
         alone = piece.row_figures(number - 1, last)
         rows.append(
             {
                 "number": number,
-                "config": _row_config(row, request),
+                "config": f"{id}:{strategy}:{request.count_of(id, strategy)}",
                 "on": row["applied"] > 0,
                 "applied": row["applied"],
                 "frequency": row["frequency"],
@@ -139,7 +137,7 @@ def plan_rows(
 def step_rows(
     pieces: Sequence[Any], request: MemoryRequest, *, last: bool = False
 ) -> list[dict[str, Any]]:
-    """`plan_rows` of all pieces of a step, numbered through."""
+    """`plan_rows` of all pieces of a step, numbered consecutively."""
     rows = [
         {**row, "piece": n}
         for n, piece in enumerate(pieces, start=1)
@@ -151,33 +149,44 @@ def step_rows(
 def step_table(
     pieces: Sequence[Any], request: MemoryRequest, limit: int | None = None
 ) -> list[str]:
-    """`table_lines` of all pieces of a step; what is peak and time there is the piece's."""
-    if len(pieces) == 1:
-        return table_lines(pieces[0], request, limit)
+    """`table_lines` of every piece of a step. Peak and time of a row are those of its piece.
+
+    With `limit`, only the pieces that save the most are shown.
+    """
     facts = [piece.memory() for piece in pieces]
-    known = {_row_id(row) for one in facts for row in one["rows"]}
-    known |= {f"{row['cluster_id']}:0" for one in facts for row in one["rows"]}
+    notes = _unmatched(facts, request)
     order = sorted(range(len(facts)), key=lambda k: -facts[k]["before"]["saved_bytes"])
     shown = order if limit is None else order[:PIECES_BY_DEFAULT]
     lines: list[str] = []
-    first, said = 1, known
-    for n, (piece, one) in enumerate(zip(pieces, facts, strict=True), start=1):
-        if n - 1 not in shown:
-            first += len(one["rows"])
-            continue
-        lines.append(
-            f"Piece {n} of {len(pieces)}, which graph breaks part; peak and step time are the piece's"
-        )
-        lines += table_lines(piece, request, limit, first, said)
+    first = 1
+    for k, (piece, one) in enumerate(zip(pieces, facts, strict=True)):
+        if k in shown:
+            if len(pieces) > 1:
+                lines.append(
+                    f"Piece {k + 1} of {len(pieces)}, which graph breaks part; peak and step time are "
+                    "the piece's"
+                )
+            lines += table_lines(piece, request, limit, first, notes)
+            notes = []
         first += len(one["rows"])
-        said = known | {_row_id(element) for element in map(vars, request.config)}
     if len(shown) < len(pieces):
         lines.append(f"({len(pieces) - len(shown)} more pieces at log level INFO)")
     return lines
 
 
-def _row_id(row: dict[str, Any]) -> str:
-    return f"{row['cluster_id']}:{row['strategy']}"
+def _unmatched(facts: Sequence[dict[str, Any]], request: MemoryRequest) -> list[str]:
+    """A note for each element of the configuration that matches no row of any piece."""
+    rows = [row for one in facts for row in one["rows"]]
+    known = {f"{row['cluster_id']}:{row['strategy']}" for row in rows}
+    forbidden = {f"{row['cluster_id']}:0" for row in rows}
+    notes = []
+    for element in request.config:
+        wanted = f"{element.cluster_id}:{element.strategy}"
+        if wanted not in known | forbidden:
+            nearest = difflib.get_close_matches(wanted, sorted(known), n=3, cutoff=0.0)
+            hint = f"the nearest are {', '.join(nearest)}" if nearest else "it has none"
+            notes.append(f"[{CONFIG}] '{wanted}' matches no plan of this model; {hint}")
+    return notes
 
 
 def table_lines(
@@ -185,11 +194,10 @@ def table_lines(
     request: MemoryRequest,
     limit: int | None = None,
     first: int = 1,
-    known: Collection[str] = (),
+    notes: Sequence[str] = (),
 ) -> list[str]:
-    """The memory optimizer's part of the start-up text: state, table of plans, notes.
-
-    Rows are numbered from `first` on. Of the ids in `known` it is not said that the piece has none.
+    """The memory optimizer's part of the start-up text: its state, the rows, numbered from `first`,
+    and notes, the given ones among them.
     """
     facts = piece.memory()
     rows = plan_rows(piece, request, limit)
@@ -217,7 +225,7 @@ def table_lines(
         lines.append(f" - Plan {number:<12} :  {state}  :  {text.rstrip()}{why}")
     if limit is not None and len(facts["rows"]) > limit:
         lines.append(f"   ({len(facts['rows']) - limit} more rows at log level INFO)")
-    return lines + _notes(facts, request, known)
+    return lines + _notes(facts, request, notes)
 
 
 def _state(facts: dict[str, Any], request: MemoryRequest) -> str:
@@ -234,7 +242,7 @@ def _state(facts: dict[str, Any], request: MemoryRequest) -> str:
     layers = " + ".join(str(group["count"]) for group in facts["layers"]) or "none found"
     parts.append(_bytes_change("peak", before["peak_bytes"], after["peak_bytes"]))
     if before["peak_bytes"] == after["peak_bytes"] and facts["recomputed_values"]:
-        # Gradients that are made hide what is saved; a step that adds to old ones shows it.
+        # New gradients hide the saving at the peak; a step that accumulates gradients shows it.
         was, now = before["accumulating_peak_bytes"], after["accumulating_peak_bytes"]
         parts.append(_bytes_change("adding to gradients", was, now))
     parts.append(
@@ -248,7 +256,7 @@ def _bytes_change(name: str, before: int, after: int) -> str:
     return f"{name} {before:,} -> {after:,} bytes ({_change(after, before)})"
 
 
-def _notes(facts: dict[str, Any], request: MemoryRequest, known: Collection[str]) -> list[str]:
+def _notes(facts: dict[str, Any], request: MemoryRequest, given: Sequence[str]) -> list[str]:
     names = symbol_names(facts)
     notes = []
     if not request.asked:
@@ -263,6 +271,5 @@ def _notes(facts: dict[str, Any], request: MemoryRequest, known: Collection[str]
             f"The scores of the loss ({where}) are returned: {scores['bytes']:,} bytes, and as many "
             'for their gradient. Training that reads the loss alone needs neither: outputs=["loss"].'
         )
-    missing = tuple(f"[{CONFIG}] '{id}' matches no plan" for id in known)
-    notes += [warning for warning in facts["warnings"] if not warning.startswith(missing)]
+    notes += [*given, *facts["warnings"]]
     return [f"Note {n}: [Memory Optimizer] {note}" for n, note in enumerate(notes, start=1)]

@@ -194,10 +194,5 @@ TEST(Stashes, UnrecordedRandomnessIsKept) {
   EXPECT_NE(stashes[0].refusal.find("nobody recorded"), std::string::npos);
 }
 
-TEST(Memory, NearestIdsComeFirst) {
-  EXPECT_EQ(nearest_ids("BiasGelu+:1", {"Cast+:1", "BiasGelu+:2", "BiasSoftmax+:1", "Gelu+:1"}),
-            (std::vector<std::string>{"BiasGelu+:2", "Gelu+:1", "Cast+:1"}));
-}
-
 }  // namespace
 }  // namespace ortmodule

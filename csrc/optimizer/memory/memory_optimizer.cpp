@@ -82,25 +82,6 @@ void apply_config(MemoryChoice& choice, const std::vector<ConfigElement>& config
   }
 }
 
-void warn_unknown(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
-  std::vector<std::string> ids;
-  for (const PlanRow& row : choice.rows)
-    ids.push_back(str(row.cluster_id, ":", static_cast<int>(row.strategy)));
-  for (const ConfigElement& element : config) {
-    const std::string wanted = str(element.cluster_id, ":", static_cast<int>(element.strategy));
-    const bool known = std::any_of(choice.rows.begin(), choice.rows.end(), [&](const PlanRow& r) {
-      return r.cluster_id == element.cluster_id &&
-             (element.strategy == Strategy::None || r.strategy == element.strategy);
-    });
-    if (known) continue;
-    std::string near;
-    for (const std::string& id : nearest_ids(wanted, ids)) near += (near.empty() ? "" : ", ") + id;
-    choice.warnings.push_back(
-        str("[ORTMODULE_MEMORY_OPT_CONFIG] '", wanted, "' matches no plan of this model",
-            near.empty() ? std::string("; it has none") : str("; the nearest are ", near)));
-  }
-}
-
 class LevelChooser {
  public:
   LevelChooser(MemoryChoice& choice, const Evaluate& evaluate)
@@ -349,7 +330,6 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
   list_rows(choice, sizes);
   choice.chosen.assign(choice.stashes.size(), std::nullopt);
   if (!options.asked()) return choice;
-  if (options.level == 0) warn_unknown(choice, options.config);
   choice.keep_boundaries = options.level > 0 || budget;
   if (options.level > 0) {
     LevelChooser(choice, evaluate).run(options.level);
@@ -382,35 +362,6 @@ std::string over_budget_text(const MemoryOptions& options, int64_t budget_bytes,
     text += str(" (other pieces of the forward, between graph breaks, keep another ",
                 options.other_pieces_bytes, " bytes of the budget)");
   return text + str("; use a smaller batch or a budget of at least ", least, " bytes");
-}
-
-namespace {
-
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-}  // namespace
-
-std::vector<std::string> nearest_ids(const std::string& wanted,
-                                     const std::vector<std::string>& ids) {
-  std::vector<std::pair<size_t, std::string>> ranked;
-  for (const std::string& id : ids) ranked.emplace_back(edit_distance(wanted, id), id);
-  std::sort(ranked.begin(), ranked.end());
-  std::vector<std::string> nearest;
-  for (size_t i = 0; i < ranked.size() && i < 3; ++i) nearest.push_back(ranked[i].second);
-  return nearest;
 }
 
 }  // namespace ortmodule

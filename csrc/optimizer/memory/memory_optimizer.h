@@ -97,8 +97,4 @@ std::optional<int64_t> budget_of(const MemoryOptions& options, int64_t peak_byte
 std::string over_budget_text(const MemoryOptions& options, int64_t budget_bytes,
                              int64_t peak_bytes);
 
-/// Up to three of `ids` closest to `wanted` by edit distance.
-std::vector<std::string> nearest_ids(const std::string& wanted,
-                                     const std::vector<std::string>& ids);
-
 }  // namespace ortmodule
