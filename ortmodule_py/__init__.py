@@ -1,10 +1,10 @@
-"""Train PyTorch modules in a C++ engine that plans memory to the byte."""
+"""Train PyTorch modules in a C++ engine that plans every byte of a step before it runs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch  # first: the extension uses the libraries that it loads
+import torch  # before the extension, which needs its libraries
 
 from ortmodule_py import _build_info
 
@@ -23,19 +23,19 @@ ORTModuleError = _C.ORTModuleError
 
 
 def build_info() -> dict[str, Any]:
-    """Returns what this build was made of: versions, CPU instruction sets, CUDA architectures."""
+    """Returns how this build was made: versions, CPU instruction sets, CUDA architectures."""
     info: dict[str, Any] = _C.build_info()
     return info
 
 
 def set_seed(seed: int) -> None:
-    """Seeds torch's generators, from which all random numbers are drawn, as `torch.manual_seed` does."""
+    """Calls `torch.manual_seed`: all random numbers of the engine derive from torch's generators."""
     torch.manual_seed(seed)
 
 
 import ortmodule_py.training as training  # noqa: E402, F401
 
-# Without `nn`, `optim`, `set_seed` and `training`: a star import would hide the script's own.
+# Not `nn`, `optim`, `set_seed` and `training`: a star import would shadow the script's own names.
 __all__ = [
     "CheckReport",
     "DebugOptions",

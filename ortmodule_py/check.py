@@ -1,4 +1,4 @@
-"""`check`: eager PyTorch and ORTModule side by side, on the user's own module and batch."""
+"""`check`: compares ORTModule with eager PyTorch on the user's module and batch."""
 
 from __future__ import annotations
 
@@ -23,53 +23,54 @@ from ortmodule_py.testing import measure_peak
 
 _REPEATS = 5
 _SECONDS = 20.0
-"""After this long no further repeat is begun."""
+"""No repeat starts after this time."""
 
 
 @dataclass
 class CheckReport:
-    """What `check` found; `print` it, or write `to_json()`."""
+    """The result of `check`: `print` it, or write `to_json()`."""
 
     ok: bool
-    """Nothing differs from eager PyTorch by more than eager's own error allows."""
+    """No difference from eager PyTorch exceeds the tolerance, which follows from eager's own error."""
     differences: list[str]
-    """What differs, the worst first; names of parameters, outputs, buffers and inputs."""
+    """What differs, the worst first, by name of the parameter, output, buffer or input."""
     loss: float | None
     eager_loss: float | None
     worst_gradient: str | None
-    """The parameter (or input) whose gradient is nearest to or farthest above what is allowed."""
+    """The parameter (or input) whose gradient error is the largest multiple of its tolerance."""
     worst_gradient_error: float
     """Its largest absolute error."""
     worst_gradient_allowed: float
+    """Its tolerance."""
     largest_gradient: float
     gradients: int
-    """Gradients that were compared."""
+    """How many gradients were compared."""
     absent_gradients: list[str]
-    """Parameters that get no gradient, in eager PyTorch and here."""
+    """Parameters without a gradient, in eager PyTorch and here."""
     reference: str
-    """float64, or why eager PyTorch itself was the reference."""
+    """"float64", or why the reference is eager PyTorch instead."""
     eager_draws: bool
-    """The model draws random numbers; the comparison ran with eager's (`ORTMODULE_RNG=torch`)."""
+    """The model draws random numbers, so it was compared with those of eager (`ORTMODULE_RNG=torch`)."""
     peak_bytes: int
-    """Peak of forward and backward above what is allocated before, median."""
+    """Peak of forward and backward above the bytes allocated before, median."""
     eager_peak_bytes: int
     step_ms: float
     """Forward and backward in milliseconds of wall time, median."""
     eager_step_ms: float
     repeats: int
     first_step_s: float
-    """The first forward and backward, capture included, in seconds."""
+    """Seconds of the first forward and backward, with capture and compilation."""
     compiled: bool
-    """Every piece ran in the engine."""
+    """All pieces run in the engine."""
     graph_breaks: list[str]
     eager_pieces: list[str]
     nodes_total: int
     nodes_aten_fallback: int
     """Nodes that run through torch's dispatcher."""
     aten_share: float
-    """Their part of all nodes, 0 to 1."""
+    """Their share of all nodes, 0 to 1."""
     aten_operators: dict[str, int]
-    """How many of them run which ATen operator."""
+    """Their number by ATen operator."""
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
@@ -114,25 +115,25 @@ class CheckReport:
 
 
 def check(model: nn.Module, *args: Any, **kwargs: Any) -> CheckReport:
-    """Compare a training step of `model` in eager PyTorch and in the engine, on the user's batch.
+    """Compare a training step of `model` in the engine with eager PyTorch, on the user's batch.
 
     Works on copies of the module and of the batch: the module, its gradients, buffers, mode and
-    compiled pieces, the batch and the random generators stay as they are. The loss is the output if
-    it is a scalar, else its `loss`, else the first element of a tuple if that is a scalar, else all
-    floating outputs, weighted by fixed numbers. A gradient's error against float64 may be twice that
-    of eager PyTorch, or 1e-4 of the largest gradient. A model that draws random numbers is compared
-    with eager's draws, and measured with its own.
+    compiled pieces, the batch and the random generators are left unchanged. The loss is the output if it
+    is a scalar, else its `loss`, else the first element of a tuple if that is a scalar, else a sum of
+    all floating point outputs with fixed weights. The error of a gradient against float64 may be twice
+    that of eager PyTorch, or 1e-4 of the largest gradient. A model that draws random numbers is compared
+    with the numbers of eager, and timed with its own.
 
-    On the CPU the peak is that of torch's allocations; a counting allocator stays in place.
+    On the CPU the peak is that of torch's allocator; the counting allocator stays installed.
 
     Args:
-        model: an ORTModule, or any other module, which is then compiled with today's environment.
+        model: an ORTModule, or any other module, which is then wrapped with the current environment.
         args: positional arguments of the model's forward.
         kwargs: keyword arguments of the model's forward.
 
     Raises:
-        TypeError: `model` is no module, or it cannot be copied.
-        Exception: what the model itself raises in eager PyTorch.
+        TypeError: `model` is not a module, or it cannot be copied.
+        Exception: the model's own error in eager PyTorch.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -160,7 +161,7 @@ def _copied(module: nn.Module) -> nn.Module:
 
 @dataclass
 class _Cost:
-    """What a step takes, medians."""
+    """Medians over the repeats of a step."""
 
     step_ms: float
     peak_bytes: int
@@ -182,15 +183,15 @@ class _Check:
         return self.model.module if isinstance(self.model, ORTModule) else self.model
 
     def target(self, module: nn.Module) -> Callable[..., Any]:
-        """What eager PyTorch runs: the module, without the outputs that training does not read."""
+        """What eager PyTorch runs: the module, or a function that selects the outputs of the model."""
         return quiet_twin(self.model, module)._target()
 
     def report(self) -> CheckReport:
-        """Compare, then measure."""
+        """Compares, then measures."""
         eager = Eager(_copied(self.source), self.target, self.args, self.kwargs, self.generators)
         plain = eager.observe()
         draws = self.generators.torch_has_drawn()
-        eager.module = _copied(self.source)  # its buffers are as they were
+        eager.module = _copied(self.source)  # with the buffers from before the step
         module = _copied(self.source)
         compared = quiet_twin(self.model, module, torch_rng=True if draws else None)
         self.generators.restore()
@@ -225,7 +226,10 @@ class _Check:
         )
 
     def _costs(self, runners: list[tuple[Callable[..., Any], nn.Module]]) -> list[_Cost]:
-        """Interleaved, so that a slow moment of the machine meets both; after one step to warm up."""
+        """Time and peak of each runner, interleaved so that noise of the machine affects all alike.
+
+        The first step of each is a warm-up.
+        """
         seen: list[list[tuple[float, int]]] = [[] for _ in runners]
         begin = time.perf_counter()
         for repeat in range(_REPEATS + 1):
@@ -261,19 +265,19 @@ def _verdict(comparison: Comparison) -> dict[str, Any]:
 
 
 def _aten_operators(model: ORTModule) -> dict[str, int]:
-    """The operators of all ATen nodes with their counts, the most frequent first."""
+    """How often the nodes that run through torch's dispatcher use each operator, the most frequent first."""
     start = 'ATen<operator="'
     counts: Counter[str] = Counter()
     for piece in model._compiler.pieces:
         for line in piece.compiled.text("joint").splitlines():
-            node = line.partition(" = ")[2]  # what follows belongs to the body of another node
+            node = line.partition(" = ")[2]  # lines without it belong to the body of another node
             if node.startswith(start):
                 counts[node[len(start) :].partition('"')[0]] += 1
     return dict(counts.most_common())
 
 
 def _timed_step(run: Callable[..., Any], batch: Batch) -> tuple[float, int]:
-    """Seconds and bytes of a forward and backward, outputs and gradients included."""
+    """Seconds, and peak bytes above the start, of a forward and backward."""
     on_cuda = any(
         isinstance(value, Tensor) and value.is_cuda
         for value in (*batch.args, *batch.kwargs.values())

@@ -1,4 +1,4 @@
-"""Where the bytes of a training step are, and what the memory optimizer did about them."""
+"""`explain`: which tensors take the memory of a training step, and why each is kept or recomputed."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _LARGEST = 10
 
 @dataclass
 class Explanation:
-    """The answer of `explain`; `print` it, write `to_json()`, or draw it with `save_picture()`."""
+    """The result of `explain`: `print` it, write `to_json()`, or draw it with `save_picture()`."""
 
     peak_bytes: int
-    """Predicted peak of the step over all of its compiled pieces, as it runs."""
+    """Predicted peak of the step over all compiled pieces."""
     unoptimized_peak_bytes: int
     """The same without the memory optimizer."""
     step_time_change: float
-    """Predicted relative change of the step's time; 0.1 is ten percent more."""
+    """Predicted relative change of the step time; 0.1 is ten percent more."""
     layers: list[int]
-    """Repeated layers that were found, by group, in all pieces."""
+    """Sizes of the groups of repeated layers, of all pieces."""
     largest_at_peak: list[dict[str, Any]]
-    """The largest tensors of the piece at the peak, with module path and source line."""
+    """The largest tensors at the peak of `peak_piece`, with module path and source line."""
     decisions: list[dict[str, Any]]
-    """What happens to each value that backward needs, and why."""
+    """For each saved activation whether it is kept or recomputed, and why."""
     rows: list[dict[str, Any]]
-    """The table of plans; peak and time are those of the row's piece."""
+    """The rows of the plan table; peak and time are those of the row's piece."""
     pieces: list[dict[str, Any]] = field(default_factory=list)
-    """The pieces that graph breaks part, in the order of their runs, each with its own figures."""
+    """The pieces between graph breaks, in the order in which they run, with their own figures."""
     peak_piece: int = 1
-    """The number of the piece in which the step has its peak."""
+    """The number of the piece that has the peak of the step."""
     eager_pieces: list[str] = field(default_factory=list)
-    """What eager PyTorch runs; its bytes are not in any figure."""
+    """The pieces that run in eager PyTorch; no figure includes their bytes."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """The sizes of the batch that the figures are for, where a size may change."""
+    """The dynamic sizes of the batch that the figures hold for."""
     timelines: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def to_json(self, indent: int | None = 2) -> str:
-        """All but the timelines as JSON."""
+        """All fields but the timelines as JSON."""
         values = asdict(self)
         del values["timelines"]
         return json.dumps(values, indent=indent)
@@ -102,8 +102,8 @@ class Explanation:
         return lines
 
     def save_picture(self, path: str | Path) -> None:
-        """Memory of `peak_piece` over forward and backward, stacked by module, before and after the
-        memory optimizer, in a format that matplotlib knows (`.png`, `.svg`, `.pdf`).
+        """Draw the live bytes of `peak_piece` over forward and backward, stacked by module, without and
+        with the memory optimizer. matplotlib takes the format from the ending (`.png`, `.svg`, `.pdf`).
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -114,16 +114,16 @@ class Explanation:
 
 
 def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
-    """Explain the memory of `model`'s training step.
+    """Explain the memory of a training step of `model`.
 
-    Before the first step give a batch: `explain(model, *batch)` runs one forward with it and puts
-    the module's buffers and attributes and the random generators back as they were. After a step,
-    `explain(model)` is enough. The plan is that of the batch given, or of the last training forward.
+    Before the first step pass a batch: `explain(model, *batch)` runs one forward with it and restores
+    the module's buffers and attributes and the random generators. After a step `explain(model)` is
+    enough. The figures hold for this batch, or for that of the last training forward.
 
     Raises:
         TypeError: `model` is not an ORTModule.
-        RuntimeError: no batch was given and no training forward has run, or eager PyTorch runs the
-            module, or it is called under `torch.inference_mode()` with a batch.
+        RuntimeError: there is no batch and no training forward has run, or the module runs in eager
+            PyTorch, or a batch is passed under `torch.inference_mode()`.
     """
     model = as_ortmodule(model, "explain")
     given = bool(args or kwargs)
@@ -140,7 +140,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
 
 
 def why_no_plan(model: ORTModule, ran: bool) -> str:
-    """Why nothing of `model` is planned for training, and what to do; `ran`: a batch was there."""
+    """Why `model` has no plan for training, and what to do. `ran`: its forward was called."""
     rule = "the module must have a plan, but found"
     if model._engine_options.bypass:
         return f"{rule} ORTMODULE_BYPASS=1, with which eager PyTorch runs it; unset it"
@@ -156,7 +156,7 @@ def why_no_plan(model: ORTModule, ran: bool) -> str:
 
 
 def _run_once(model: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """A training forward that leaves no trace but its plan: not in the verifier's count either."""
+    """A training forward without side effects but its plan; the verifier does not count it."""
     generators, state = Generators(), ModuleState(model.module, parameters=False)
     try:
         with torch.enable_grad():
@@ -219,7 +219,7 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
 
 
 def _sizes(facts: dict[str, Any]) -> dict[str, int]:
-    """By name; where other sizes have the name as well, the first argument's."""
+    """The sizes by name; of sizes with the same name the first argument's."""
     sizes: dict[str, int] = {}
     for symbol, name in symbol_names(facts).items():
         sizes.setdefault(name, facts["sizes"][symbol])
@@ -245,8 +245,8 @@ def _decision(stash: dict[str, Any], facts: dict[str, Any], asked: bool) -> dict
     boundaries = {name for group in facts["layers"] for name in group["boundaries"]}
     if stash["chosen"]:
         decision = "recompute" if stash["chosen"] == 1 else "compromise"
-        plan = next(p for p in stash["plans"] if p["strategy"] == stash["chosen"])
-        reason = f"by {plan['cluster_id']}"
+        subgraph = next(p for p in stash["plans"] if p["strategy"] == stash["chosen"])
+        reason = f"by {subgraph['cluster_id']}"
     elif stash["refusal"]:
         decision, reason = "keep", stash["refusal"]
     elif boundaries & set(stash["values"]) and asked:

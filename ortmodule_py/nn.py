@@ -1,4 +1,4 @@
-"""Layers that the engine runs better than their parts."""
+"""Layers that the engine fuses."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ortmodule_py.options.memory import MemoryRequest
 
 
 class LinearCrossEntropy(nn.Module):
-    """`cross_entropy(linear(input), target)` whose scores never exist as a whole.
+    """`cross_entropy(linear(input), target)` that never holds all scores at once.
 
-    For a loss outside the model: the model returns what its head would read, and this layer is
-    head and loss. Inside an ORTModule the engine recognizes a linear layer and its loss by itself.
-    Loss and gradients are made tile by tile in forward; see docs/memory_optimizer.md.
+    For a loss outside the model: the model returns the input of its head, and this layer is the head and
+    the loss. Inside an ORTModule the engine fuses a linear layer and its loss by itself. Loss and gradients
+    are computed tile by tile in forward; see docs/memory_optimizer.md.
 
     Args:
         in_features: size of the input's last dim.
-        num_classes: number of classes; from 1,024 on the scores are tiled.
+        num_classes: number of classes; the scores are tiled from 1,024 classes on.
         bias: whether the linear layer has a bias.
         class_weights: weight of each class, `[num_classes]`.
-        ignore_index, reduction, label_smoothing: as `torch.nn.functional.cross_entropy` has them.
-            A loss that is not reduced (`reduction="none"`) needs all scores.
+        ignore_index, reduction, label_smoothing: as in `torch.nn.functional.cross_entropy`.
+            With `reduction="none"` all scores are computed.
 
-    Parameters are named and initialized as those of `torch.nn.Linear`.
+    Parameters are named and initialized as in `torch.nn.Linear`.
     """
 
     weight: Tensor
@@ -62,7 +62,7 @@ class LinearCrossEntropy(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, **options: Any) -> LinearCrossEntropy:
-        """A layer that shares the parameters of `linear`; `options` are those of the loss."""
+        """A layer that shares the parameters of `linear`; `options` are arguments of the loss."""
         layer = cls(linear.in_features, linear.out_features, bias=False, device="meta", **options)
         layer.weight, layer.bias = linear.weight, linear.bias
         return layer
@@ -81,11 +81,11 @@ class LinearCrossEntropy(nn.Module):
         return loss.reshape(target.shape) if self.reduction == "none" else loss
 
     def scores(self, input: Tensor) -> Tensor:
-        """The scores themselves, `[..., num_classes]`: for inference."""
+        """The scores, `[..., num_classes]`, for inference."""
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """The options, as in `repr` of a torch layer."""
+        """The options in the `repr` of the layer."""
         return (
             f"in_features={self.weight.shape[1]}, num_classes={self.weight.shape[0]}, "
             f"bias={self.bias is not None}, reduction={self.reduction!r}"
@@ -104,11 +104,11 @@ class LinearCrossEntropy(nn.Module):
         return loss
 
     def _engine(self) -> nn.Module:
-        """The engine on the layer's own, made at the first call and not part of its state."""
+        """The layer's own ORTModule, made at the first call and not part of its state."""
         engine = self.__dict__.get("_runner")
         if engine is None:
             engine = ORTModule(_Rows(self), DebugOptions(log_level=LogLevel.ERROR))
-            # What the environment asks of the model's memory and outputs does not fit a loss alone.
+            # Memory options and outputs in the environment are meant for the model, not for its loss.
             engine.__dict__["_engine_options"].memory = MemoryRequest()
             engine.__dict__["_outputs"] = None
             self.__dict__["_runner"] = engine
@@ -121,7 +121,7 @@ class LinearCrossEntropy(nn.Module):
 
 
 class _Rows(nn.Module):
-    """The layer as a function of its parameters, so that the engine sees no second owner of them."""
+    """The loss as a module without submodules: its parameters are arguments, owned by the layer alone."""
 
     def __init__(self, layer: LinearCrossEntropy) -> None:
         super().__init__()

@@ -18,21 +18,21 @@ _DEVICES = ("cpu", "cuda")
 
 def op_rows() -> list[dict[str, Any]]:
     """One row per op, by name: `name`, `domain`, `kind`, `file`, `gradient`, `onnx`, `torch`,
-    `kernels`, and whether the op has a `body` of other ops.
+    `kernels`, and whether the op has a `body`, a decomposition into other ops.
 
-    `gradient` is `rule`, `body` (that of the ops it stands for), `none`, or empty for ops that are
-    themselves gradients. `onnx` is `standard`, `standard parts` or `own domain`, which stock runtimes
-    do not know. A kernel whose name ends in `_aten` calls torch on planned memory.
+    `gradient` is `rule`, `body` (the gradient of the op's decomposition), `none`, or empty for
+    gradient ops. `onnx` is `standard`, `standard parts` (several standard ops) or `own domain`,
+    which stock runtimes do not have. A kernel whose name ends in `_aten` calls torch on planned memory.
     """
     rows: list[dict[str, Any]] = _C.ops()
     return sorted(rows, key=lambda row: row["name"].lower())
 
 
 def _kernels(row: dict[str, Any], device: str) -> str:
-    """Own kernels by name, torch's as ATen; of one name per instruction set one."""
+    """Kernel names without the variants per instruction set; torch's kernels are called ATen."""
     names = dict.fromkeys(k["name"] for k in row["kernels"] if k["device"] == device)
     if not names:
-        # A view has no step, an op without a kernel runs as its body.
+        # A view takes no step of the plan; an op without a kernel is decomposed.
         return "no step" if row["kind"] == "view" else "as its body" if row["body"] else "-"
     return ", ".join("ATen" if name.endswith("_aten") else name for name in names)
 
@@ -63,7 +63,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table, or JSON."""
+    """Prints the table or JSON."""
     parser = argparse.ArgumentParser(prog="python -m ortmodule_py.ops", description=__doc__)
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
     parser.add_argument("name", nargs="?", help="only ops or ATen calls that contain this")

@@ -1,8 +1,8 @@
-"""`python -m ortmodule_py.plan train.py args...`: the plans of a training script, before it trains.
+"""`python -m ortmodule_py.plan train.py args...`: the plan table of a training script, before it trains.
 
-Runs the script up to its first planned training forward, prints the table of plans and exits
-before any optimizer step. `--select 1,3 --out mem_opt.json` writes those rows as a configuration
-for `ORTMODULE_MEMORY_OPT_CONFIG`.
+Runs the script up to its first planned training forward, prints the plan table and exits before any
+optimizer step. `--select 1,3 --out mem_opt.json` writes these rows as a configuration for
+`ORTMODULE_MEMORY_OPT_CONFIG`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ortmodule_py.report.plan_table import step_pieces, step_rows, step_table, t
 
 
 class _Stopped(BaseException):
-    """Leaves the script; no `except Exception` of it stops this."""
+    """Ends the script; `except Exception` does not catch it."""
 
 
 class _Watch:
-    """Ends a script at its first plan, and at an optimizer step that comes without one.
+    """Ends a script at its first plan, or at an optimizer step before any plan.
 
-    An exception lets the script's own `finally` run. A bare `except` takes it, and would train on:
-    from then on the next call of any module or optimizer ends the process.
+    It raises, so that `finally` blocks of the script run. If a bare `except` of the script catches the
+    exception, the next call of any module or optimizer ends the process.
     """
 
     def __init__(self, finish: Callable[[], int]) -> None:
@@ -43,7 +43,7 @@ class _Watch:
         self.planned: Any = None
         """The first module with a plan."""
         self.unplanned: Any = None
-        """The last one that ran a training forward without."""
+        """The last module that ran a training forward without a plan."""
         self.stopped = False
         self._hooks: list[Any] = []
 
@@ -78,7 +78,7 @@ class _Watch:
         raise _Stopped
 
     def _leave(self, *_: Any) -> NoReturn:
-        """No exception: the script caught the last one as well."""
+        """Ends the process, as the script has caught the exception."""
         code = 1
         try:
             code = self._finish()
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Everything that can be known to be wrong before the script starts."""
+    """Reports all errors that can be found before the script starts."""
     if (options.select is None) != (options.out is None):
         parser.error("--select and --out belong together")
     if options.select is not None:
@@ -142,7 +142,7 @@ def _selected(text: str, rows: list[dict[str, Any]], parser: argparse.ArgumentPa
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit code is 1 if the script ended without a planned forward."""
+    """Runs the command; the exit code is 1 if the script ended without a planned training forward."""
     parser = _parser()
     options = parser.parse_args(argv)
     _check(options, parser)
@@ -153,13 +153,13 @@ def main(argv: list[str] | None = None) -> int:
         try:
             runpy.run_path(options.script, run_name="__main__")
         except BaseException:
-            if not watch.stopped:  # else it follows from the stop
+            if not watch.stopped:  # otherwise `_Stopped`, or an error that it caused
                 raise
     return _finish(watch, options, parser)
 
 
 def _finish(watch: _Watch, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Print and write what was found."""
+    """Prints the plan table and writes the selected rows."""
     if watch.planned is None:
         event = "came to an optimizer step" if watch.stopped else "ended"
         why = f"{options.script} {event} before an ORTModule ran a training forward"
@@ -178,7 +178,7 @@ def _finish(watch: _Watch, options: argparse.Namespace, parser: argparse.Argumen
 
 
 def _write(path: Path, elements: list[str]) -> None:
-    """All or nothing: a half-written configuration would select something else."""
+    """Replaces the file atomically: a partial configuration would select other rows."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(elements, indent=2) + "\n", encoding="utf-8")
     partial.replace(path)

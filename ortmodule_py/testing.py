@@ -1,12 +1,12 @@
-"""Exact memory measurements on the CPU, for tests, benchmarks and curious users.
+"""Exact memory measurements on the CPU, for tests and benchmarks.
 
 PyTorch has no ``max_memory_allocated`` for the CPU. ``install_counting_allocator`` puts a counting
-allocator in front of torch's own, for the rest of the process: every tensor storage, of eager,
-compiled and ORTModule code alike and from any thread, is counted with the bytes that were asked
-for. Storages that are older than the call are never counted, so call it before the first tensor.
+allocator in front of torch's allocator for the rest of the process. It counts the requested bytes of
+every tensor storage, of eager, compiled and ORTModule code and from any thread. Storages allocated
+before the call are not counted, so call it before the first tensor.
 
-What does not come from torch's allocator (scratch of oneDNN or OpenMP, the heap's own
-fragmentation) shows in the resident set only: ``reset_vm_hwm`` and ``vm_hwm_bytes``.
+Memory from elsewhere (scratch of oneDNN or OpenMP, heap fragmentation) shows in the resident set only:
+``reset_vm_hwm`` and ``vm_hwm_bytes``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch  # noqa: F401  (the extension module needs torch's libraries loaded)
+import torch  # noqa: F401  (loads the libraries that the extension needs)
 
 from ortmodule_py.base.cpu_memory import (
     CpuMemoryStats,
@@ -43,7 +43,7 @@ _active: list[PeakMeasurement] = []
 
 @dataclass(eq=False)
 class PeakMeasurement:
-    """What ``measure_peak`` saw; complete once its block has been left."""
+    """The result of ``measure_peak``; complete at the end of its block."""
 
     start_bytes: int
     peak_bytes: int
@@ -52,12 +52,12 @@ class PeakMeasurement:
 
     @property
     def peak_above_start(self) -> int:
-        """Bytes of the peak on top of what was live at the start."""
+        """Peak bytes minus the bytes that were live at the start."""
         return self.peak_bytes - self.start_bytes
 
     @property
     def end_above_start(self) -> int:
-        """Bytes that were live at the end on top of what was live at the start."""
+        """Bytes live at the end minus the bytes that were live at the start."""
         return self.end_bytes - self.start_bytes
 
 
@@ -89,7 +89,7 @@ def measure_peak() -> Iterator[PeakMeasurement]:
 def trace_allocations() -> Iterator[list[int]]:
     """Record every allocation (positive) and free (negative) of a block, in bytes and in order.
 
-    The list that is yielded is filled when the block is left.
+    The yielded list is filled at the end of the block.
     """
     cpu_memory_stats()
     trace: list[int] = []
@@ -101,10 +101,10 @@ def trace_allocations() -> Iterator[list[int]]:
 
 
 def reset_vm_hwm(*, trim: bool = True) -> bool:
-    """Set the kernel's high-water mark of the resident set to the present size.
+    """Reset the kernel's high-water mark of the resident set to the current size.
 
-    With ``trim`` the heap's free pages are given back first, so that they do not hide what comes.
-    Returns ``False`` where the kernel does not allow it.
+    With ``trim`` free pages of the heap are returned first, so that they do not hide later growth.
+    Returns ``False`` if the kernel does not allow it.
     """
     if trim:
         with contextlib.suppress(OSError, AttributeError):
@@ -124,10 +124,10 @@ def _status_bytes(field: str) -> int:
 
 
 def vm_hwm_bytes() -> int:
-    """High-water mark of the resident set, since the start or the last ``reset_vm_hwm``."""
+    """High-water mark of the resident set since the start or the last ``reset_vm_hwm``."""
     return _status_bytes("VmHWM")
 
 
 def vm_rss_bytes() -> int:
-    """The resident set as it is now."""
+    """The current resident set."""
     return _status_bytes("VmRSS")

@@ -10,11 +10,11 @@ from torch import fx
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 SIZE = "a size or an index"
-"""What messages call an integer that takes part in more than arithmetic."""
+"""What messages call an integer that is used for more than arithmetic."""
 
 
 def changes(value: Any) -> bool:
-    """Whether `value` is a Python number that no size determines, or a float that sizes determine."""
+    """Whether `value` is a symbolic float, or a symbolic integer that depends on a float."""
     if isinstance(value, fx.Node):
         value = value.meta.get("val")
     if isinstance(value, torch.SymFloat):
@@ -23,7 +23,7 @@ def changes(value: Any) -> bool:
 
 
 def has_float(expr: sympy.Expr) -> bool:
-    """Whether a floating point number of the program is part of `expr`."""
+    """Whether `expr` depends on a float of the program."""
     return any(symbol_is_type(symbol, SymT.FLOAT) for symbol in expr.free_symbols)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CpuMemoryStats:
-    """Counters of the allocator since it was installed."""
+    """Counters of the allocator since its installation."""
 
     current_bytes: int
     peak_bytes: int
@@ -17,16 +17,17 @@ class CpuMemoryStats:
 
 
 def counters() -> Any:
+    """The extension's counters."""
     return importlib.import_module("ortmodule_py._C").cpu_memory
 
 
 def install_counting_allocator() -> None:
-    """Start counting. Calling it again does nothing; it cannot be undone in this process."""
+    """Start counting, for the rest of the process. Further calls have no effect."""
     counters().install()
 
 
 def cpu_memory_stats() -> CpuMemoryStats:
-    """The counters as they are now; raises ``RuntimeError`` when nothing is being counted."""
+    """The current counters; raises ``RuntimeError`` if the allocator is not installed."""
     found = counters()
     if not found.installed():
         raise RuntimeError("call install_counting_allocator() before the first tensor is made")

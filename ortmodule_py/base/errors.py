@@ -1,4 +1,4 @@
-"""Why a piece cannot be compiled, and where in the user's program that is."""
+"""The error of a piece that cannot be compiled, and source locations in the user's program."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import torch
 from torch import fx
 
 Origin = tuple[str, str]
-"""Path of the innermost module, and "file.py:line" of the user's code; either may be empty."""
+"""Path of the innermost module, and "file.py:line" in the user's code; either may be empty."""
 
 _TORCH = torch.__path__[0]
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class CannotLower(Exception):
-    """A piece of the program that capture cannot say faithfully; the caller runs this piece in eager and counts it."""
+    """A piece of the program that cannot be compiled without a change of its results.
+
+    The caller runs this piece in eager PyTorch and reports it.
+    """
 
     def __init__(self, reason: str, origin: tuple[str, str] = ("", "")) -> None:
         super().__init__(reason)

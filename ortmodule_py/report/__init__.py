@@ -1,1 +1,1 @@
-"""What a user sees: reports, tables and pictures."""
+"""Reports, tables and pictures for the user."""

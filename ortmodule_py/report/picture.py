@@ -1,4 +1,4 @@
-"""The picture of `explain`: bytes over the steps of forward and backward, stacked by module."""
+"""The picture of `explain`: live bytes over the steps of forward and backward, stacked by module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MIB = 2**20
 
 
 def draw(timelines: dict[str, dict[str, Any]], path: str | Path) -> None:
-    """Draw `timelines` (title -> `CompiledPiece.timeline`) one above the other into `path`."""
+    """Draw `timelines` (`CompiledPiece.timeline` by title) below each other into the file `path`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -37,7 +37,7 @@ def draw(timelines: dict[str, dict[str, Any]], path: str | Path) -> None:
 
 
 def _stacks(timeline: dict[str, Any]) -> dict[str, list[int]]:
-    """Bytes alive at each step by module; small modules together."""
+    """Live bytes at each step by module; the smaller modules are summed as "others"."""
     totals: dict[str, int] = defaultdict(int)
     for storage in timeline["storages"]:
         totals[_group(storage)] += storage["bytes"]

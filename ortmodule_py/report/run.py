@@ -1,4 +1,4 @@
-"""What was compiled and what it cost: the report as a dict and the banner."""
+"""What was compiled and what it takes: `RunReport` and the banner."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ if TYPE_CHECKING:
     from ortmodule_py.compile.compiler import Compiler
 
 _COMPILE = "compile"
-"""The stage of a piece that is the engine's, which reports its parts itself; all others are export."""
+"""The stage of the engine, which reports its own stages; all other stages of a piece are export."""
 
 
 @dataclass
 class RunReport:
-    """One module's captures, plans and bytes."""
+    """Captures, plans and bytes of one module."""
 
     compiled: bool
-    """Every piece ran in the engine, or the last forward was one that is the whole module."""
+    """All pieces run in the engine, or the last forward was a single piece that is the whole module."""
     captures: int
     plans: int
     graph_breaks: list[str]
-    """Each once, however often its code was captured."""
+    """Without duplicates: a recompilation meets the same graph break again."""
     eager_pieces: list[str]
     nodes_total: int
     nodes_aten_fallback: int
     planned_peak_bytes: int
-    """Engine bytes of the last forward and its backward, as planned. Over several pieces, each stands on
-    what earlier ones keep and on the gradients of later ones."""
+    """Planned peak of engine bytes over the last forward and its backward. With several pieces, each peak
+    includes what earlier pieces save and the gradients of later ones."""
     measured_peak_bytes: int
-    """The same from what each piece was seen to take; 0 before the first backward."""
+    """The same, from the measured peak of each piece; 0 before the first backward."""
     prediction_exact: bool
-    """False if a node of torch's dispatcher may allocate more than the plan knows."""
+    """False if a node that runs through torch's dispatcher may allocate memory that is not planned."""
     saved_bytes: int
-    """Bytes that all pieces keep between forward and backward of the last forward."""
+    """Bytes that all pieces of the last forward save for backward."""
     pieces_run: int
-    """How many runs of compiled pieces the last forward had."""
+    """Runs of compiled pieces in the last forward."""
     traced_gradients: list[str]
-    """Operators without a rule of their own, whose gradient was traced."""
+    """Operators without a gradient rule, whose gradient was traced."""
     stages_ms: dict[str, float]
     devices: list[str]
-    """Where the pieces run."""
+    """The devices that the pieces run on."""
     device_peak_bytes: int
-    """On GPUs the most that torch's allocator has given out at once since its counter was reset,
-    parameters and all, summed over the GPUs; 0 on the CPU."""
+    """On GPUs `torch.cuda.max_memory_allocated`, parameters included, summed over the devices; 0 on the
+    CPU."""
     cuda_graphs: dict[str, Any]
-    """With ORTMODULE_CUDA_GRAPH=1: plans `recorded` as graphs, runs that `replayed` one, runs that were
-    `in_flight` beside another one and ran step by step, and why plans were `refused`. Else empty."""
+    """With ORTMODULE_CUDA_GRAPH=1: plans `recorded` as graphs, runs `replayed`, runs that were launched
+    step by step because another one was `in_flight`, and why plans were `refused`. Otherwise empty."""
     nondeterministic_kernels: list[str]
-    """Kernels of the last plans, or operators of torch's, whose results may differ from run to run."""
+    """Kernels of the last plans and operators of torch whose results may differ from run to run."""
 
     @classmethod
     def of(cls, compiler: Compiler) -> RunReport:
-        """Sum over all pieces of a module."""
+        """The report over all pieces of a module."""
         facts = [piece.compiled.facts() for piece in compiler.pieces]
         runs = list(compiler.last.runs) if compiler.last else []
         last = [piece.facts() for piece in runs]
@@ -130,7 +130,7 @@ def _mib(count: int) -> str:
 
 
 def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
-    """At most 10 lines about a module that was just captured."""
+    """At most 10 lines about a module after its capture."""
     report = RunReport.of(compiler)
     pieces = f"{len(compiler.pieces)} piece{'s' if len(compiler.pieces) != 1 else ''}"
     if compiler.log.eager_pieces:

@@ -1,4 +1,4 @@
-"""The memory line: what is allocated at four points of each step (`ORTMODULE_PRINT_MEMORY_STATS`)."""
+"""`ORTMODULE_PRINT_MEMORY_STATS`: a line with the allocated bytes at four points of a step."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ortmodule_py.base.cpu_memory import cpu_memory_stats, install_counting_allocator
+from ortmodule_py.base.tree import tensors
 
 _MIB = 2**20
 
@@ -23,11 +24,10 @@ def _is_shown(step: int) -> bool:
 class MemoryStatsPrinter:
     """Prints one line before and after forward and backward.
 
-    On the CPU it counts tensor storages made from its construction on, with the bytes that were
-    asked for; torch's CPU allocator caches nothing. On a GPU, that of the module's first parameter,
-    it says what torch's caching allocator says, without waiting for the GPU. Forwards without
-    backward, several forwards before one backward and backward passes that never end print what
-    happened and nothing else.
+    On the CPU it counts tensor storages allocated after its construction, by requested bytes; torch's
+    CPU allocator has no cache. On a GPU, that of the module's first parameter, it reads the counters of
+    torch's caching allocator without a synchronization. A forward without backward prints no lines for
+    backward, and a backward pass that fails prints only the line of its start.
     """
 
     def __init__(self, module: nn.Module, logger: logging.Logger) -> None:
@@ -38,14 +38,14 @@ class MemoryStatsPrinter:
         install_counting_allocator()
 
     def before_forward(self) -> None:
-        """At the start of a forward."""
+        """To be called at the start of a forward."""
         self._print("pre_forward")
 
     def after_forward(self, result: Any, training: bool) -> None:
-        """At the end of a forward; `result` is what it returns. A step ends with its backward, or
-        here if there will be none."""
+        """To be called at the end of a forward, with its result. Without a backward pass the step ends
+        here."""
         self._print("post_forward")
-        outputs = [t for t in _tensors(result) if t.requires_grad] if training else []
+        outputs = [t for t in tensors(result) if t.requires_grad] if training else []
         if not outputs:
             self._step += 1
             return
@@ -100,22 +100,12 @@ def _cuda_counts(device: torch.device) -> dict[str, int]:
     kinds = {"allocated": "allocated", "cached": "reserved", "inactive": "inactive_split"}
     counts = {}
     for name, kind in kinds.items():
-        # Before the first block of a process there are no counters.
+        # Counters are missing before the first allocation of a process.
         counts[name] = stats.get(f"{kind}_bytes.all.current", 0)
         counts[f"max {name}"] = stats.get(f"{kind}_bytes.all.peak", 0)
     return counts
 
 
 def _bytes(tensor: Tensor) -> int:
-    # Parameters of lazy layers have no bytes yet.
+    # Parameters of lazy layers have no shape yet.
     return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [t for item in value.values() for t in _tensors(item)]
-    if isinstance(value, (list, tuple)):
-        return [t for item in value for t in _tensors(item)]
-    return []

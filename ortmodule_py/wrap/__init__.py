@@ -1,1 +1,1 @@
-"""How ORTModule looks like the module that it wraps."""
+"""Makes ORTModule behave like the module that it wraps."""

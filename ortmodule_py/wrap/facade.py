@@ -1,6 +1,6 @@
-"""The class that a wrapper gets from its original, its `forward`, and what it holds of its own.
+"""The class of a wrapper, which follows that of its original, and the wrapper's own attributes.
 
-Some libraries look at the class of a model, not at the model, for what it takes.
+Some libraries read the signature of `forward` from the class of a model, not from the model.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn.utils import parametrize
 
-# Methods that give the module back: where the original's class has its own, that is what runs,
-# whatever it takes and gives.
-_GIVE_BACK = (
+# Methods that return `self`. If the original's class overrides one, the override runs.
+_RETURN_SELF = (
     "to",
     "to_empty",
     "cpu",
@@ -34,8 +33,8 @@ _GIVE_BACK = (
     "eval",
     "share_memory",
 )
-# Hooks that are registered on the wrapper are its own.
-_OWN = (
+# Hooks registered on the wrapper do not go to the original.
+_OWN_HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called",
@@ -50,9 +49,8 @@ _classes: weakref.WeakKeyDictionary[type[nn.Module], dict[type, type]] = weakref
 
 
 def class_like(base: type[Any], original: type[nn.Module]) -> type[Any]:
-    """`base` with the signature that `forward` has in the class of the original, with its name, and
-    with what the class does otherwise than `nn.Module`."""
-
+    """A subclass of `base` with the name of the original's class, the signature of its `forward`, and
+    its overrides of the methods that return `self`."""
     known = _classes.setdefault(original, {})
     if base in known:
         return known[base]
@@ -65,31 +63,31 @@ def class_like(base: type[Any], original: type[nn.Module]) -> type[Any]:
         forward.__signature__ = inspect.signature(original.forward)  # type: ignore[attr-defined]
     name = f"{base.__name__}[{original.__name__}]"
     members = {"forward": forward, "__module__": base.__module__}
-    for method in _GIVE_BACK:
+    for method in _RETURN_SELF:
         if getattr(original, method) is not getattr(nn.Module, method):
-            members[method] = _giving_back(method, getattr(original, method))
+            members[method] = _returning_self(method, getattr(original, method))
     known[base] = type(name, (base,), members)
     return known[base]
 
 
 def put_class(model: Any) -> None:
-    """Give a wrapper the class that suits its original."""
+    """Give a wrapper the class that follows its original's."""
     original = type(model._original)
     cls = class_like(model._base, original)
-    # Who saves a model by what its class has for that (transformers, peft) asks `isinstance` first.
+    # Libraries that save a model by a method of its class (transformers, peft) use `isinstance` first.
     if hasattr(original, "save_pretrained") or parametrize.is_parametrized(model._original):
         cls = _showing_the_original(cls)
     _set_type(model, cls)
 
 
 def assign_class(model: Any, given: type[Any]) -> None:
-    """`model.__class__ = given`: what parametrizations put into a class of theirs is for the original.
+    """`model.__class__ = given`, as parametrizations assign it: applied to the original.
 
-    From then on `model.__class__` is the original's, to which they add properties, and which they
-    take back.
+    They subclass the current class, and later add properties to it or restore the old one. From now on
+    `model.__class__` is the original's class.
 
     Raises:
-        TypeError: `given` is made of the wrapper's class by something that does more than that.
+        TypeError: `given` is not a direct subclass of the wrapper's class.
     """
     original, own = model._original, type(model)
     if not issubclass(given, model._base):
@@ -98,36 +96,38 @@ def assign_class(model: Any, given: type[Any]) -> None:
         return
     if given.__bases__ != (own,):
         raise TypeError(
-            f"[ORTModule] its class must stay {own.__name__}, but found that it is to become "
+            f"[ORTModule] the class must stay {own.__name__}, but found that it is set to "
             f"{given.__name__}; do this to the original module, before it is wrapped"
         )
     members = {k: v for k, v in vars(given).items() if k not in ("__dict__", "__weakref__")}
     if not hasattr(type(original), "__deepcopy__"):
-        members.setdefault("__deepcopy__", _plain_copy)  # the wrapper's class has its own
+        # torch adds one where the class has none; the wrapper's class has one.
+        members.setdefault("__deepcopy__", _plain_copy)
     name = given.__name__.replace(own.__name__, type(original).__name__)
     original.__class__ = type(name, (type(original),), members)
     _set_type(model, _showing_the_original(class_like(model._base, type(original))))
 
 
 def refuse_to_shard(hook: object) -> None:
-    """Raise where `fully_shard` registers its first hook: later it has cut the parameters apart.
+    """Raise if `fully_shard` registers a hook: it must be given the original, which `modules()` lists.
 
-    It looks for modules among `modules()`, where it finds the original, not the wrapper.
+    Its first hook comes before it shards the parameters.
     """
     owner = type(getattr(hook, "__self__", None))
     if owner.__module__.startswith("torch.distributed.fsdp."):
         raise NotImplementedError(
             "[ORTModule] fully_shard must be given the original module, before it is wrapped, but "
-            "found that it was given the wrapper"
+            "found the wrapper"
         )
 
 
 def _showing_the_original(cls: type[Any]) -> type[Any]:
+    """A subclass whose instances report the original's class as their `__class__`."""
     known: type[Any] | None = vars(cls).get("_showing")
     if known is not None:
         return known
     shown = property(lambda model: type(model._original))
-    # Asked by `pickle`, which would take it from the class that is shown.
+    # `pickle` would look `__reduce_ex__` up in the reported class.
     members = {"__class__": shown, "__reduce_ex__": lambda model, protocol: model.__reduce__()}
     made = type(cls.__name__, (cls,), members | {"__module__": cls.__module__})
     cls._showing = made
@@ -135,11 +135,11 @@ def _showing_the_original(cls: type[Any]) -> type[Any]:
 
 
 def _set_type(model: Any, cls: type[Any]) -> None:
-    vars(object)["__class__"].__set__(model, cls)  # whatever `__class__` is in its class
+    vars(object)["__class__"].__set__(model, cls)  # `__class__` may be a property
 
 
 def _plain_copy(module: Any, memo: dict[int, Any]) -> Any:
-    """A deep copy of a module whose class allows copies, but not to be pickled."""
+    """A deep copy of a module whose class cannot be pickled, which parametrizations forbid."""
     cls: Any = type(module)
     copied = cls.__new__(cls)
     memo[id(module)] = copied
@@ -147,8 +147,8 @@ def _plain_copy(module: Any, memo: dict[int, Any]) -> Any:
     return copied
 
 
-def _giving_back(name: str, of_original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(of_original)
+def _returning_self(name: str, override: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(override)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self._given_back(name, *args, **kwargs)
 
@@ -164,12 +164,12 @@ def is_own_forward(model: Any, value: object) -> bool:
 
 
 def own_state(model: Any) -> dict[str, Any]:
-    """What copies of a wrapper keep of it beside the original: hooks, and a forward that was replaced
-    or stored under another name."""
+    """What a copy of a wrapper needs besides the original: hooks, a replaced forward, and the wrapper's
+    own forward where it is stored under another name."""
     return {
         name: value
         for name, value in model.__dict__.items()
-        if name in _OWN or name == "forward" or is_own_forward(model, value)
+        if name in _OWN_HOOKS or name == "forward" or is_own_forward(model, value)
     }
 
 

@@ -1,4 +1,4 @@
-"""Which outputs of a model training reads: what nobody asks for need not be computed or kept."""
+"""Selection of a model's outputs: those that training does not read are not computed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ VARIABLE = "ORTMODULE_OUTPUTS"
 
 
 def requested_outputs(argument: Sequence[str | int] | str | int | None) -> tuple[str, ...] | None:
-    """Names (or positions) of the outputs that are wanted; None: all. The argument wins.
+    """Names (or positions) of the wanted outputs, from the argument or else the environment; None: all.
 
     Raises:
-        ValueError: nothing is named.
-        TypeError: the argument is no sequence, or an entry is neither a name nor a position.
+        ValueError: the list is empty.
+        TypeError: the argument is not a sequence, or an entry is neither a name nor a position.
     """
     if argument is None:
         text = os.environ.get(VARIABLE, "")
@@ -42,7 +42,7 @@ def requested_outputs(argument: Sequence[str | int] | str | int | None) -> tuple
 
 
 def with_outputs(module: nn.Module, wanted: tuple[str, ...]) -> Callable[..., Any]:
-    """`module` with None for every output in training that is not wanted."""
+    """`module` as a function that in training returns None for every output that is not wanted."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         result = module(*args, **kwargs)
@@ -54,30 +54,32 @@ def with_outputs(module: nn.Module, wanted: tuple[str, ...]) -> Callable[..., An
 def by_name(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same arguments, by name where the signature allows it: so they are called in reports."""
+    """The same arguments as keywords if the signature allows it, so that reports can name them."""
     names = list(signature.parameters.values())[: len(args)]
     if len(names) < len(args) or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in names):
         return args, kwargs
     given = {p.name: value for p, value in zip(names, args, strict=True)}
     if given.keys() & kwargs.keys():
-        return args, kwargs  # the call itself says what is wrong
+        return args, kwargs  # an error, which the call itself raises
     return (), given | kwargs
 
 
 def selected(result: Any, wanted: tuple[str, ...]) -> Any:
-    """`result` with None for what is not wanted: a dict or model output by key, a tuple by field or
-    position, a dataclass by field. A tensor alone is all there is.
+    """`result` with None for every output that is not wanted.
+
+    Outputs are selected by key in a dict or model output, by field or position in a tuple, by field in a
+    dataclass. A single tensor is returned as it is.
 
     Raises:
         ValueError: a wanted output does not exist.
-        TypeError: `result` is of another type.
+        TypeError: `result` has another type.
     """
     if result is None or isinstance(result, Tensor):
         return result
     if isinstance(result, dict):
         _check(wanted, [str(key) for key in result])
         kept = {key: value if str(key) in wanted else None for key, value in result.items()}
-        # A model output has fields; a plain dict may have keys of any kind.
+        # The constructor of a model output takes fields; keys of a plain dict may be of any type.
         return kept if type(result) is dict else type(result)(**kept)
     if isinstance(result, (tuple, list)):
         fields = getattr(result, "_fields", None)
@@ -99,7 +101,7 @@ def selected(result: Any, wanted: tuple[str, ...]) -> Any:
 
 
 def _with_fields(result: Any, wanted: tuple[str, ...]) -> Any:
-    """A dataclass is made without its constructor, which may refuse None."""
+    """The constructor of the dataclass is not called: it may refuse None."""
     names = [field.name for field in dataclasses.fields(result)]
     _check(wanted, names)
     kept = object.__new__(type(result))
