@@ -1,4 +1,4 @@
-"""Where a piece runs: its device, and whether this build can run there."""
+"""The device of a piece, and whether this build supports it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ EMULATION = "ORTMODULE_CUDA_EMULATION"
 
 
 def piece_device(values: Iterable[Any]) -> torch.device:
-    """The one device of a piece, given its tensors (others are passed over).
+    """The device of a piece, given its inputs; those that are not tensors are ignored.
 
-    A number on the CPU may stand among tensors on a GPU, as in eager.
+    As in eager PyTorch, tensors without dims may be on the CPU while the others are on a GPU.
 
     Raises:
-        CannotLower: the tensors are on several devices, or on one that the engine does not run on.
+        CannotLower: the tensors are on several devices, or on one that this build does not support.
     """
     found: dict[torch.device, None] = {}
     numbers: dict[torch.device, None] = {}
@@ -42,7 +42,7 @@ def piece_device(values: Iterable[Any]) -> torch.device:
 
 @functools.cache
 def unsupported(device: torch.device) -> str | None:
-    """Why this build cannot run on the device and what to do; None if it can."""
+    """Why this build cannot run on the device, and what to do; None if it can."""
     if device.type == "cpu":
         return None
     if device.type != "cuda":
@@ -67,12 +67,12 @@ def unsupported(device: torch.device) -> str | None:
 
 
 def runs_on(targets: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Whether code for these targets of CMake (`80-real`, `90a-real`, `90-virtual`, `120`) runs on a
+    """Whether code built for these CMake targets (`80-real`, `90a-real`, `90-virtual`, `120`) runs on a
     device of this compute capability.
 
-    Machine code runs on its own and later minor versions of one major version, PTX on all later ones;
-    code for an architecture with a letter runs on that one alone (CUDA C++ Programming Guide, "Binary
-    Compatibility" and "PTX Compatibility").
+    Machine code runs on the same and later minor versions of its major version, PTX on all later
+    versions, code for an architecture with a letter on that architecture only (CUDA C++ Programming
+    Guide, "Binary Compatibility" and "PTX Compatibility").
     """
     for target in targets:
         parts = re.fullmatch(r"(\d+)(\d)([af]?)(-real|-virtual)?", target)
@@ -91,7 +91,7 @@ def runs_on(targets: Sequence[str], capability: tuple[int, int]) -> bool:
 
 
 def check_model(module: torch.nn.Module) -> str | None:
-    """Why some of the module's tensors are where this build cannot run; None if all is well."""
+    """Why this build cannot run on the devices of the module's tensors; None if it can."""
     tensors = (*module.parameters(), *module.buffers())
     for device in dict.fromkeys(tensor.device for tensor in tensors):
         reason = None if device.type == "meta" else unsupported(device)
@@ -101,7 +101,7 @@ def check_model(module: torch.nn.Module) -> str | None:
 
 
 def check_emulation() -> None:
-    """Raises ORTModuleError unless this build has the CUDA kernels compiled for the host."""
+    """Raises ORTModuleError unless this build contains the CUDA kernels compiled for the host."""
     if not _C.build_info()["cuda_emulation"]:
         raise _C.ORTModuleError(
             f"[{EMULATION}] the build must hold the CUDA kernels compiled for the host, but found "

@@ -1,7 +1,7 @@
-"""How fast a device multiplies matrices and moves memory: measured once, kept in a file.
+"""The rates of a device for matrix products and copies, measured once and cached in a file.
 
-The memory optimizer weighs what a recomputation costs by these rates. They choose between plans that
-all give the same bits, so a rate that is off costs time at worst, never a result.
+The memory optimizer estimates the time of a recomputation from them. All plans give the same bits, so a
+wrong rate may cost time, but never changes a result.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 
+from ortmodule_py.base.environment import choice
+
 VARIABLE = "ORTMODULE_MACHINE_RATES"
 CACHE = "ORTMODULE_CACHE_DIR"
 
@@ -27,17 +29,17 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one CPU at a number of threads, or of one kind of GPU."""
+    """Rates of one CPU with a number of threads, or of one GPU model."""
 
     flops_per_us: float
     """Floating point operations of a float32 matrix product."""
     bytes_per_us: float
-    """Bytes read and written by a copy that does not fit the caches."""
+    """Bytes read and written by a copy that does not fit into the caches."""
 
 
 def machine_rates(device: torch.device = _CPU) -> Rates | None:
-    """The measured rates; None if `ORTMODULE_MACHINE_RATES=estimate` asks for the built-in ones, and
-    where they would have to be measured while a CUDA graph is captured.
+    """The measured rates; None for the built-in estimates: with `ORTMODULE_MACHINE_RATES=estimate`, and
+    if they are not cached while a CUDA graph is captured.
 
     Raises:
         ValueError: the variable is neither `measure` nor `estimate`.
@@ -56,22 +58,16 @@ def machine_rates(device: torch.device = _CPU) -> Rates | None:
 
 
 def check_machine_rates() -> str:
-    """How rates are found, as `ORTMODULE_MACHINE_RATES` asks.
+    """The value of `ORTMODULE_MACHINE_RATES`.
 
     Raises:
-        ValueError: the variable is neither `measure` nor `estimate`.
+        ValueError: it is neither `measure` nor `estimate`.
     """
-    mode = os.environ.get(VARIABLE, "").strip().lower() or "measure"
-    if mode not in ("measure", "estimate"):
-        raise ValueError(f"[{VARIABLE}] the value must be measure or estimate, but found {mode!r}")
-    return mode
+    return choice(VARIABLE, ("measure", "estimate"), "the value must be measure or estimate")
 
 
 def cache_file(device: torch.device = _CPU) -> Path:
-    """Where the rates of this CPU and number of threads, or of this kind of GPU, are kept.
-
-    TF32 changes the rate of a GPU's products, so both are kept.
-    """
+    """The file of the rates of this CPU and number of threads, or of this GPU model and its TF32 setting."""
     folder = os.environ.get(CACHE) or Path.home() / ".cache" / "ortmodule_py"
     if device.type == "cuda":
         precision = torch.backends.cuda.matmul.fp32_precision
@@ -87,7 +83,7 @@ def _file_name(name: str) -> str:
 
 
 def measure(device: torch.device = _CPU) -> Rates:
-    """Takes about 50 ms; the best of a few runs, since others may use the machine."""
+    """Measures for about 50 ms; the best of a few runs, as other processes may use the machine."""
     on_gpu = device.type == "cuda"
     size, count = (2048, 2**24) if on_gpu else (512, 2**22)  # more than caches hold
     best_us = _best_us_on_gpu if on_gpu else _best_us
@@ -111,7 +107,7 @@ def _best_us(run: Callable[[], object]) -> float:
 
 
 def _best_us_on_gpu(run: Callable[[], object]) -> float:
-    """As the GPU's own clock has it, on the current stream of the current device."""
+    """Measured with events on the current stream of the current device."""
     run()
     best = float("inf")
     for _ in range(5):
@@ -133,7 +129,7 @@ def _processor() -> str:
 
 
 def _read(path: Path) -> Rates | None:
-    """The rates of the file; None if it is missing, damaged or absurd: then they are measured."""
+    """The rates in the file; None if it is missing or damaged, or its values are implausible."""
     try:
         values = json.loads(path.read_text())
         rates = Rates(float(values["flops_per_us"]), float(values["bytes_per_us"]))
@@ -144,7 +140,7 @@ def _read(path: Path) -> Rates | None:
 
 
 def _write(path: Path, rates: Rates) -> None:
-    """A file that cannot be written costs a measurement next time."""
+    """Errors are ignored: the next process measures again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:

@@ -1,7 +1,7 @@
-"""What a graph enters and leaves by calls of its own: autocast, inference mode, levels of `torch.func`.
+"""The state of torch in a thread: autocast, grad and inference mode, levels of `torch.func`.
 
-An exception between the two calls skips the second one, and the thread would stay as it is: with
-gradients off, or with a cache of cast weights that outlives the step.
+A captured graph enters and leaves these by separate calls. An exception between the two would leave the
+thread in the wrong state: with gradients off, or with a cache of cast weights that outlives the step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _saved_tensors_hooks = torch._C._autograd
 
 
 def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """How each setting is read, and how it is set."""
+    """The getter and setter of each setting."""
     for device in ("cpu", "cuda", "xpu"):
         for name in ("enabled", "dtype"):
             read = getattr(torch, f"{'is' if name == 'enabled' else 'get'}_autocast_{name}")
@@ -50,7 +50,7 @@ _SETTINGS = tuple(_settings())
 
 @contextlib.contextmanager
 def restored_on_failure() -> Iterator[None]:
-    """The state of this thread is as before once an exception has left the block."""
+    """Restores the state of this thread if the block raises."""
     before = _ThreadState()
     try:
         yield
@@ -61,7 +61,7 @@ def restored_on_failure() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_saved_tensors_hooks() -> Iterator[None]:
-    """Hooks of the user's, or of a checkpoint that is around, do not see what is traced in the block."""
+    """Saved tensors hooks, of the user or of an enclosing checkpoint, are not called in the block."""
     before = _saved_tensors_hooks._saved_tensors_hooks_set_tracing(True)
     try:
         yield
@@ -70,7 +70,7 @@ def without_saved_tensors_hooks() -> Iterator[None]:
 
 
 class _ThreadState:
-    """What holds now."""
+    """A snapshot."""
 
     def __init__(self) -> None:
         self.settings = [read() for read, _ in _SETTINGS]
@@ -81,16 +81,16 @@ class _ThreadState:
         self.saves_with_hooks = _saved_tensors_hooks._saved_tensors_hooks_is_enabled()
 
     def restore(self, error: BaseException) -> None:
-        """Leave what was entered, innermost first."""
+        """Leaves what was entered since, innermost first."""
         while forward_ad._current_level > self.dual_level:
             forward_ad.exit_dual_level()
         if self.dual_level < 0:
             _leave_dual_level()
-        # One by one: what torch has to leave several at once fails behind the last one in torch 2.11.
+        # One by one: the function of torch 2.11 that leaves several levels fails after the last one.
         while _functorch.get_dynamic_layer_stack_depth() > self.transforms:
             _LEAVE_LEVEL[_functorch.peek_interpreter_stack().key()]()
         if torch.is_inference_mode_enabled() != self.inference_mode:
-            # Its guards end with the frames that hold them, and would set the grad mode once more.
+            # The frames hold its guards, which would set the grad mode again when they are freed.
             traceback.clear_frames(error.__traceback__)
         for _ in range(_autocasts() - self.autocasts):
             if torch.autocast_decrement_nesting() == 0:
@@ -103,24 +103,26 @@ class _ThreadState:
 
 
 def _leave_dual_level() -> None:
-    """Of forward-mode gradients, where it was entered in C++ alone, which does not say its level."""
+    """Leaves a level of forward-mode AD that was entered in C++, whose number Python does not know."""
     try:
         level = torch._C._enter_dual_level()
-    except RuntimeError:  # there can be one
+    except RuntimeError:  # at most one level is allowed
         level = 0
     torch._C._exit_dual_level(level=level)
 
 
 def _autocasts() -> int:
-    """How many regions of autocast this thread is in."""
+    """The number of autocast regions that this thread is in."""
     count = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return count
 
 
 class SharedPatch:
-    """A patch of what all threads share, as Dynamo's configuration is in torch before 2.13:
-    the first thread in makes the patch, the last one out takes it back."""
+    """A patch of state that all threads share, such as Dynamo's configuration before torch 2.13.
+
+    The first thread to enter applies it, the last one to leave reverts it.
+    """
 
     def __init__(self, patch: Any) -> None:
         self._patch = patch

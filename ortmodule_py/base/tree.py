@@ -1,4 +1,4 @@
-"""Tensors in whatever a module takes or returns."""
+"""Tensors in the arguments and results of a module."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 from torch import Tensor, nn
 
 _MOST_OBJECTS = 10_000
-"""How many objects in a module's outputs are searched for tensors."""
+"""How many objects are searched for tensors."""
 
 
 def tensors(value: Any, objects: bool = False) -> Iterator[Tensor]:
-    """Tensors in containers, which may hold themselves, with `objects` in fields of others too."""
+    """Tensors in dicts, lists and tuples, with `objects` also in the attributes of other objects.
+
+    Containers may contain themselves, which `torch.utils._pytree` does not allow.
+    """
     left, seen = [value], set[int]()
     while left:
         item = left.pop()

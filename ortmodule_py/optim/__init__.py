@@ -1,6 +1,6 @@
-"""Optimizers: `FusedAdam` and, for models in 16-bit floats, `FP16_Optimizer`.
+"""Optimizers: `FusedAdam`, and `FP16_Optimizer` for models in 16-bit floats.
 
-Neither needs an ORTModule; both work with any model on the CPU or on CUDA devices.
+Both work with any model, wrapped or not, on the CPU and on CUDA devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Float32 masters and a loss scale around any optimizer, for models in 16-bit floats."""
+"""Float32 master parameters and a loss scale for any optimizer, for models in 16-bit floats."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _logger = logging.getLogger("ortmodule_py.optim")
 class FP16_Optimizer(torch.optim.Optimizer):
     """Trains a model whose parameters are float16 or bfloat16 with any torch optimizer.
 
-    The optimizer works on float32 masters of the parameters; each step rounds them into the model.
-    The loss is scaled, gradients are unscaled in one pass, and a step whose gradients are not
-    finite is skipped, with one line in the log.
+    The optimizer works on float32 copies of the parameters, the masters; each step rounds them into the
+    model. The loss is scaled, gradients are unscaled in one pass, and a step whose gradients are not
+    finite is skipped, with a line in the log.
 
     >>> import torch
     >>> from ortmodule_py.optim import FP16_Optimizer, FusedAdam
@@ -38,26 +38,25 @@ class FP16_Optimizer(torch.optim.Optimizer):
     >>> optimizer.step()
 
     Args:
-        optimizer: any `torch.optim.Optimizer` of the model's parameters; use only the wrapper from
-            then on. State that it already has is kept, in float32.
-        loss_scale: "dynamic" or a number; None means "dynamic" once there is a float16 parameter,
-            and 1 before, as bfloat16 has float32's range.
-        init_scale, growth_factor, backoff_factor, growth_interval, min_scale: of a dynamic scale,
-            see `LossScale`.
+        optimizer: any `torch.optim.Optimizer` of the model's parameters. From then on use the wrapper
+            only. Existing state is kept, in float32.
+        loss_scale: "dynamic" or a number. None means "dynamic" once there is a float16 parameter, and
+            1 otherwise, as bfloat16 has the range of float32.
+        init_scale, growth_factor, backoff_factor, growth_interval, min_scale: options of a dynamic
+            scale, see `LossScale`.
 
-    `param_groups` and `state` are the optimizer's: groups hold masters, and learning rate schedulers
-    take the wrapper. Parameters in float32 and float64 are updated in place, in their own type;
-    gradients stay in the model as they are, the unscaled ones belong to the masters. A frozen
-    parameter has no master until it trains or a state with its master is loaded. A parameter that
-    is used in several places of the model has one. Where a parameter was changed from outside
-    (`model.load_state_dict`), its master is taken from it at the next step.
+    `param_groups` and `state` are the optimizer's: groups contain masters, and learning rate schedulers
+    take the wrapper. Parameters in float32 and float64 are updated in place, in their own type. The
+    model's gradients stay scaled; the unscaled gradients belong to the masters. A frozen parameter has no
+    master until it trains or a state with its master is loaded. A shared parameter has one master. If a
+    parameter is changed from outside (`model.load_state_dict`), its master follows at the next step.
 
     Save `state_dict()` itself: the functions of `torch.distributed.checkpoint.state_dict` look for
     the model's own parameters in the groups and do not find masters.
 
     Raises:
-        TypeError: `optimizer` is no torch optimizer, or one of DeepSpeed, Apex or Megatron that
-            keeps masters itself.
+        TypeError: `optimizer` is not a torch optimizer, or it belongs to DeepSpeed, Apex or Megatron and
+            has masters of its own.
     """
 
     _emulate_cuda = False  # for tests: run the CUDA kernels that developer builds have for the host
@@ -78,7 +77,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
         if unknown:
             _refuse_arguments(unknown)
         self.optimizer = optimizer
-        super().__setstate__({})  # hooks; there are no own groups
+        super().__setstate__({})  # sets up hooks, without groups
         if isinstance(loss_scale, str) and loss_scale != "dynamic":
             raise ValueError(
                 f'[FP16_Optimizer] loss_scale must be "dynamic" or a number, found {loss_scale!r}'
@@ -90,24 +89,26 @@ class FP16_Optimizer(torch.optim.Optimizer):
             growth_interval=growth_interval,
             min_scale=min_scale,
         )
-        self._open_scale = dynamic if loss_scale is None else None  # taken for float16
+        self._open_scale = dynamic if loss_scale is None else None  # used once there is float16
         self._scale = dynamic
         if loss_scale != "dynamic":
             fixed = 1.0 if loss_scale is None else float(loss_scale)
             self._scale = replace(dynamic, scale=fixed, dynamic=False)
-        self._params: dict[Tensor, Tensor] = {}  # of each master
-        self._grads_scale: float | None = None  # of the gradients in the model, if from backward()
-        self._unscaled = False  # whether the masters have these gradients
+        self._params: dict[Tensor, Tensor] = {}  # by master
+        self._grads_scale: float | None = (
+            None  # of the model's gradients, if backward() computed them
+        )
+        self._unscaled = False  # whether the masters have these gradients, unscaled
         self.overflow = False
-        """Whether the gradients of the last step were not finite."""
+        """Whether a gradient of the last step was not finite."""
         self.skipped_steps = 0
-        """How many steps were skipped for that."""
+        """How many steps were skipped because of that."""
         self._adopt()
 
-    # ---- what the wrapped optimizer has ----------------------------------------------------------
+    # ---- attributes of the wrapped optimizer -----------------------------------------------------
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The optimizer's groups, of masters."""
+        """The optimizer's groups, which contain masters."""
         groups: list[dict[str, Any]] = self.optimizer.param_groups
         return groups
 
@@ -124,32 +125,32 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
     @property
     def loss_scale(self) -> float:
-        """What the next loss is multiplied by."""
+        """The factor of the next loss."""
         return self._scale.scale
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of the model's parameters.
 
         Raises:
-            ValueError: a parameter is in a group already.
+            ValueError: a parameter is already in a group.
         """
         given = param_group["params"]
-        if not isinstance(given, (Tensor, set)):  # a set, torch refuses
+        if not isinstance(given, (Tensor, set)):  # torch rejects sets
             given = list(given)
         members = [given] if isinstance(given, Tensor) else given
         params = [member[1] if isinstance(member, tuple) else member for member in members]
         taken = {id(param) for param in self._params.values()}
         if any(id(param) in taken for param in params):
             raise ValueError(
-                "[FP16_Optimizer] a parameter must be in one group, but found one that is in another: "
-                "leave it out of the new group"
+                "[FP16_Optimizer] a parameter must be in one group only, but found one that is in a "
+                "group already; leave it out of the new group"
             )
         self.optimizer.add_param_group({**param_group, "params": given})
         self._adopt()
 
     # ---- masters ---------------------------------------------------------------------------------
     def _adopt(self, trained: Collection[Tensor] = ()) -> None:
-        """Puts masters in the place of the parameters that train, or once did, and have none."""
+        """Replaces parameters that train, or are in `trained`, by masters in the groups."""
         masters = {param: master for master, param in self._params.items()}
         for group in self.param_groups:
             for i, param in enumerate(group["params"]):
@@ -161,7 +162,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
         self._choose_scale()
 
     def _choose_scale(self) -> None:
-        """Makes a loss scale that the user left open dynamic once there is a float16 parameter."""
+        """Makes the default loss scale dynamic once there is a float16 parameter."""
         if self._open_scale is None or self._scale.dynamic or self._scale.scale != 1.0:
             return
         params = (self._params.get(p, p) for p in self.master_params())
@@ -178,13 +179,13 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _follow_parameters(self) -> None:
-        """Takes masters anew from parameters that were changed from outside."""
+        """Updates masters of parameters that were changed from outside."""
         for master, param in self._params.items():
             if param.dtype not in _LOW:
                 if master.data_ptr() != param.data_ptr():
                     master.data = param.detach()
             else:
-                # By value: changes through `param.data` raise no version. On a GPU this does not wait.
+                # Compares values, as `param.data` does not change the version. No synchronization.
                 changed = (param != master.to(param.dtype)).any()
                 torch.where(changed, param.float(), master, out=master)
 
@@ -197,7 +198,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
     # ---- gradients -------------------------------------------------------------------------------
     def scale(self, loss: Tensor) -> Tensor:
-        """The loss to call `backward` of, for training loops that do that themselves."""
+        """The scaled loss, for training loops that call its `backward` themselves."""
         self._choose_scale()
         if self._grads_scale not in (None, self.loss_scale):
             self._rescale_gradients(self.loss_scale / self._grads_scale)
@@ -207,10 +208,10 @@ class FP16_Optimizer(torch.optim.Optimizer):
     def backward(
         self, loss: Tensor, update_master_grads: bool = False, retain_graph: bool = False
     ) -> None:
-        """Backward of the scaled loss; gradients accumulate until `zero_grad`.
+        """Runs backward of the scaled loss; gradients accumulate until `zero_grad`.
 
-        `update_master_grads` gives the masters their gradients at once; without it the first of
-        `clip_master_grads` and `step` does.
+        With `update_master_grads` the masters get their gradients now, otherwise in `clip_master_grads`
+        or `step`.
         """
         self.scale(loss).backward(retain_graph=retain_graph)
         if update_master_grads:
@@ -218,7 +219,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def update_master_grads(self) -> None:
-        """Gives the masters the model's gradients, unscaled, and sets `overflow`."""
+        """Sets the masters' gradients to the model's, unscaled, and `overflow`."""
         self._adopt()
         grads, master_grads = [], []
         for master, param in self._params.items():
@@ -239,7 +240,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _rescale_gradients(self, factor: float) -> None:
-        """Brings the gradients so far to the scale of those that will be added."""
+        """Rescales the accumulated gradients to the scale of the next ones."""
         grads = [param.grad for param in self._params.values() if param.grad is not None]
         if grads:
             torch._foreach_mul_(grads, factor)
@@ -249,8 +250,8 @@ class FP16_Optimizer(torch.optim.Optimizer):
             if self.loss_scale != 1.0:
                 raise RuntimeError(
                     "[FP16_Optimizer] gradients must be those of the scaled loss, but found some "
-                    "without backward(); call optimizer.backward(loss) instead of loss.backward(), "
-                    "or optimizer.scale(loss).backward()"
+                    "from another backward; call optimizer.backward(loss) instead of "
+                    "loss.backward(), or optimizer.scale(loss).backward()"
                 )
             return 1.0
         return self._grads_scale
@@ -258,7 +259,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
         """Scales all gradients down to a total norm of `max_norm`; returns the norm before.
 
-        Returns -1 if a gradient is not finite; the step will be skipped then.
+        Returns -1 if a gradient is not finite, in which case `step` is skipped.
         """
         if not self._unscaled:
             self.update_master_grads()
@@ -267,7 +268,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
         return float(nn.utils.clip_grad_norm_(list(self._params), max_norm, norm_type))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Sets the model's and the masters' gradients to None, or to zero."""
+        """Sets the gradients of the model and of the masters to None, or to zero."""
         self._grads_scale, self._unscaled = None, False
         for tensors in (self._params.values(), self.master_params()):
             for tensor in tensors:
@@ -277,13 +278,13 @@ class FP16_Optimizer(torch.optim.Optimizer):
                     tensor.grad.detach_().zero_()
 
     def master_params(self) -> Iterator[Tensor]:
-        """What the optimizer works on: masters, and parameters that do not train."""
+        """All tensors of the groups: masters, and parameters that do not train."""
         for group in self.param_groups:
             yield from group["params"]
 
     # ---- step ------------------------------------------------------------------------------------
     def step(self, closure: None = None) -> None:
-        """Updates the model, or skips and lowers the scale where a gradient is not finite.
+        """Updates the model; if a gradient is not finite, lowers the scale instead.
 
         Raises:
             ValueError: a closure is given.
@@ -317,9 +318,9 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
     # ---- state -----------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state with masters and scale beside it, under "fp16_optimizer".
+        """The optimizer's state, with masters and scale under the key "fp16_optimizer".
 
-        The wrapped optimizer alone can load it, too.
+        The wrapped optimizer can load it as well.
         """
         self._follow_parameters()
         masters = [
@@ -332,14 +333,14 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what `state_dict` gave, or the state of a plain optimizer.
+        """Loads a state from `state_dict`, or the state of a plain optimizer.
 
-        The model's parameters become the rounded masters; from a plain state, masters are taken
-        from the model.
+        The model's parameters are set to the rounded masters. A plain state has no masters; they are set
+        to the model's parameters.
         """
         plain = {name: value for name, value in state_dict.items() if name != _STATE_KEY}
         own = state_dict.get(_STATE_KEY)
-        # With masters in their places, torch does not round the state to the parameters' type.
+        # If the groups contain masters, torch does not round the state to the parameters' type.
         self._adopt(self._trained(own["masters"]) if own is not None else ())
         self._follow_parameters()
         self.optimizer.load_state_dict(plain)
@@ -358,7 +359,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
         self._choose_scale()
 
     def _trained(self, saved_masters: list[list[Tensor | None]]) -> set[Tensor]:
-        """The parameters of which a state holds masters."""
+        """The parameters that have masters in a state."""
         return {
             param
             for group, masters in zip(self.param_groups, saved_masters, strict=False)
@@ -382,7 +383,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
 
 def _in_float32(state: Any, dtype: torch.dtype) -> Any:
-    """A parameter's state with its 16-bit tensors in float32."""
+    """The state of a parameter, with 16-bit tensors converted to float32."""
     if not isinstance(state, dict) or dtype not in _LOW:
         return state
     return {
@@ -398,11 +399,11 @@ _ADVICE = {
     "megatron": "use Megatron-LM's own --fp16 or --bf16, whose optimizer keeps masters",
 }
 _PLAIN = ("deepspeed.ops.", "apex.optimizers.")
-"""Modules of such libraries with optimizers like any other."""
+"""Modules of these libraries with plain optimizers."""
 
 
 def _owner_of(optimizer: Any) -> str | None:
-    """The library that keeps masters for this optimizer, if there is one."""
+    """The library that has masters for this optimizer, if any."""
     if hasattr(optimizer, "_amp_stash"):
         return "apex"
     for cls in type(optimizer).__mro__:
@@ -439,4 +440,4 @@ def _refuse_arguments(unknown: dict[str, Any]) -> NoReturn:
             f"[FP16_Optimizer] arguments must be those of one process, but found {names}; "
             f"{_ADVICE['megatron']}"
         )
-    raise TypeError(f"[FP16_Optimizer] arguments must be known ones, but found {names}")
+    raise TypeError(f"[FP16_Optimizer] arguments must be known, but found {names}")

@@ -1,4 +1,4 @@
-"""Adam and AdamW whose step is one pass over all parameters, on the CPU and on CUDA devices."""
+"""Fused Adam and AdamW: a step is one pass over all parameters, on the CPU and on CUDA devices."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import ortmodule_py._C as _C
 
 _Lists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
 _VARIANTS = ("amsgrad", "maximize", "differentiable")
-"""Options of torch's Adam that make it another algorithm, which this one is not."""
+"""Options of torch's Adam that select another algorithm, which is not implemented here."""
 _OF_ALL_GROUPS = ("set_grad_none", "state_in_param_dtype")
 
 
 class AdamWMode(IntEnum):
-    """Where the weight decay of `FusedAdam` acts."""
+    """Where `FusedAdam` applies weight decay."""
 
     ADAM_L2_REGULARIZATION = 0
     """Added to the gradient: `torch.optim.Adam`."""
     ADAMW_TRANSFORMERS = 1
-    """`p -= lr * weight_decay * p` after the update, `eps` beside the uncorrected root: the AdamW
-    that Hugging Face Transformers had; `bias_correction` is its `correct_bias`."""
+    """`p -= lr * weight_decay * p` after the update, with `eps` added to the root before its bias
+    correction: the former AdamW of Hugging Face Transformers; `bias_correction` is its `correct_bias`."""
     ADAMW_TORCH = 2
     """`p -= lr * weight_decay * p` before the update: `torch.optim.AdamW`."""
 
@@ -36,17 +36,17 @@ class FusedAdam(torch.optim.Optimizer):
     Args:
         params: parameters or groups of them, on the CPU or on CUDA devices; float32, float64,
             float16, bfloat16 or complex.
-        lr: learning rate; a single-element tensor on a CUDA device is read there, without waiting.
+        lr: learning rate; a single-element tensor on a CUDA device is read without a synchronization.
         bias_correction: divide the moments by `1 - beta ** step`.
         betas: decay of the moments.
-        eps: added to the root of the second moment. (The default is the original's.)
-        adam_w_mode: where `weight_decay` acts, an `AdamWMode`.
-        weight_decay: factor of the parameters.
-        set_grad_none: what `zero_grad()` does with gradients if it is not told.
+        eps: added to the root of the second moment. (The default is that of ORTModule's FusedAdam.)
+        adam_w_mode: where `weight_decay` is applied, an `AdamWMode`.
+        weight_decay: coefficient of the weight decay.
+        set_grad_none: whether `zero_grad()` without an argument sets gradients to None.
         state_in_param_dtype: keep the moments of 16-bit parameters in the parameters' type, as
-            torch does, instead of float32. It saves 4 bytes per element and costs exactness: at
-            `beta2 = 0.999` a second moment in bfloat16 no longer falls, since 0.1 % is less than
-            its rounding, and one in float16 vanishes for gradients below 2e-4.
+            torch does, instead of float32. This saves 4 bytes per element and loses precision: with
+            `beta2 = 0.999` a second moment in bfloat16 no longer decreases, since 0.1 % is below its
+            precision, and one in float16 underflows for gradients below 2e-4.
 
     `lr`, `betas`, `eps`, `weight_decay`, `bias_correction` and `adam_w_mode` may differ between
     groups. Parameters in 16-bit floats are updated in float32 and rounded; wrap the optimizer in
@@ -54,12 +54,12 @@ class FusedAdam(torch.optim.Optimizer):
 
     The state has the names of `torch.optim.Adam` (`step`, `exp_avg`, `exp_avg_sq`), and either
     optimizer loads the other's `state_dict()`. With `torch.amp.GradScaler` the step itself unscales
-    the gradients, and skips where they are not finite, on CUDA without waiting for the device.
-    `step` counts live on the parameter's device there, so that a step can be part of a CUDA graph.
+    the gradients, and is skipped if they are not finite, on CUDA without a synchronization. On CUDA the
+    `step` counts are on the parameters' device, so that a step can be part of a CUDA graph.
 
     The operations and their order are those of `torch.optim.Adam` and `AdamW` (`foreach` or not)
-    and of Transformers' AdamW; over 120 steps parameters stay within 1e-6 of the largest one of
-    theirs in float32 and 2e-15 in float64. The number of threads changes no bit.
+    and of Transformers' AdamW. Over 120 steps parameters differ from theirs by at most 1e-6 of the largest
+    parameter in float32 and 2e-15 in float64. Results do not depend on the number of threads.
 
     >>> import torch
     >>> from ortmodule_py.optim import AdamWMode, FusedAdam
@@ -72,12 +72,12 @@ class FusedAdam(torch.optim.Optimizer):
     >>> optimizer.zero_grad()
 
     Raises:
-        ValueError: an argument is out of its range, or a group or a loaded state belongs to
-            AMSGrad, to a maximizing or to a differentiable optimizer.
-        ORTModuleError: (in `step`) a gradient is sparse or of another type than its parameter.
+        ValueError: an argument is out of range, or a group or a loaded state has `amsgrad`, `maximize`
+            or `differentiable` set.
+        ORTModuleError: (in `step`) a gradient is sparse or has another type than its parameter.
     """
 
-    _step_supports_amp_scaling = True  # torch.amp.GradScaler hands over grad_scale and found_inf
+    _step_supports_amp_scaling = True  # torch.amp.GradScaler then sets grad_scale and found_inf
     _emulate_cuda = False  # for tests: run the CUDA kernels that developer builds have for the host
 
     def __init__(
@@ -106,11 +106,11 @@ class FusedAdam(torch.optim.Optimizer):
         self.set_grad_none = set_grad_none
         self.state_in_param_dtype = state_in_param_dtype
         _check_arguments(defaults)
-        defaults["adam_w_mode"] = int(adam_w_mode)  # a plain number, which any checkpoint may hold
+        defaults["adam_w_mode"] = int(adam_w_mode)  # a plain number, for checkpoints
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group; what it leaves out is as in the constructor's arguments."""
+        """Adds a group; options that it lacks have the constructor's values."""
         if isinstance(param_group, dict):
             _check_variants(param_group)
             _check_scope(param_group)
@@ -120,7 +120,7 @@ class FusedAdam(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Sets gradients to None or to zero; without an argument, as `set_grad_none` says."""
+        """Sets gradients to None or to zero; without an argument as `set_grad_none` selects."""
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
     @torch.no_grad()
@@ -157,7 +157,7 @@ class FusedAdam(torch.optim.Optimizer):
         )
 
     def _tensors_of(self, group: dict[str, Any]) -> _Lists:
-        """Parameters with gradients, their gradients, moments and counts."""
+        """Parameters with gradients, their gradients, moments and step counts."""
         params: list[Tensor] = []
         grads: list[Tensor] = []
         exp_avgs: list[Tensor] = []
@@ -192,9 +192,9 @@ class FusedAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads the state of a FusedAdam, of `torch.optim.Adam` or of `torch.optim.AdamW`.
 
-        Arguments that the loaded groups do not have keep the constructor's values.
+        Options that the loaded groups lack keep the constructor's values.
         """
-        final: dict[str, Any] = {}  # what the pre-hooks, of which this is the last, have left
+        final: dict[str, Any] = {}  # the state after all pre-hooks, of which this one is the last
 
         def check_and_keep(_: Any, loaded: dict[str, Any]) -> None:
             _check_loaded(loaded)
@@ -208,9 +208,9 @@ class FusedAdam(torch.optim.Optimizer):
         self._restore(final)
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        """Puts right what torch has rounded to the parameter's type, and counts that are numbers."""
+        """Restores moments that torch has rounded to the parameters' type, and counts that are numbers."""
         for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
-            group_step = group.pop("step", None)  # of the original, which counts by group
+            group_step = group.pop("step", None)  # ORTModule's FusedAdam counts by group
             for param, index in zip(group["params"], saved_group["params"], strict=True):
                 loaded = saved["state"].get(index)
                 if not loaded:
@@ -239,7 +239,7 @@ def _step_device(param: Tensor) -> torch.device:
 
 
 def _host_lr(lr: float | Tensor) -> tuple[float, Tensor | None]:
-    """The learning rate as a number, or as a tensor that only its device reads."""
+    """The learning rate as a number, or as a tensor that is read on its device."""
     if isinstance(lr, Tensor) and lr.is_cuda:
         return 0.0, lr
     return float(lr), None
@@ -299,5 +299,5 @@ def _check_arguments(group: dict[str, Any]) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    """Python's and numpy's numbers, and tensors of one element, which torch's optimizers take."""
+    """Whether `value` is a number of Python or numpy, or a tensor of one element, as torch allows."""
     return isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)

@@ -1,4 +1,4 @@
-"""A loss scale that follows the gradients' range."""
+"""A dynamic loss scale."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ FLOAT32_MAX = 3.4028234663852886e38
 
 @dataclass
 class LossScale:
-    """What a loss is multiplied by so that 16-bit gradients do not vanish.
+    """The factor of a loss that keeps 16-bit gradients from underflow.
 
-    After P. Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740): down by
-    `backoff_factor` where a gradient is not finite, up by `growth_factor` after `growth_interval`
-    steps in a row without that. Names and defaults are those of `torch.amp.GradScaler`.
+    As in P. Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740): multiplied by
+    `backoff_factor` if a gradient is not finite, by `growth_factor` after `growth_interval` steps in a
+    row with finite gradients. Names and defaults are those of `torch.amp.GradScaler`.
 
     Args:
-        scale: the scale now.
+        scale: the current scale.
         growth_factor, backoff_factor: above 1 and below 1.
-        growth_interval: good steps before the scale grows.
-        min_scale: the scale falls no lower.
-        dynamic: False keeps `scale` as it is.
-        good_steps: steps since the last overflow or growth.
+        growth_interval: finite steps before the scale grows.
+        min_scale: lower bound of the scale.
+        dynamic: False for a constant scale.
+        good_steps: finite steps since the last overflow or growth.
 
     >>> scale = LossScale(scale=8.0, growth_interval=2)
     >>> scale.update(overflow=True), scale.scale
@@ -52,7 +52,7 @@ class LossScale:
                 raise ValueError(f"[LossScale] {name} must be {rule}, but found {value}")
 
     def update(self, *, overflow: bool) -> None:
-        """Takes note of a step, skipped for `overflow` or not."""
+        """Updates the scale after a step; `overflow`: it was skipped, as a gradient was not finite."""
         if not self.dynamic:
             return
         if overflow:

@@ -1,4 +1,4 @@
-"""Log level and saved graphs: `DebugOptions`."""
+"""`DebugOptions`: the log level and the graphs to save."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 
 class LogLevel(enum.IntEnum):
-    """How much ORTModule says, from everything to nothing but fatal errors.
+    """How much ORTModule logs.
 
-    WARNING shows the banner, notices and warnings; INFO adds every plan and every capture; DEVINFO
-    adds the values that backward needs, and other ranks than 0; VERBOSE adds the times of each pass.
+    WARNING shows the banner, notices and warnings; INFO adds all rows of the plan table and every
+    capture; DEVINFO adds the saved activations, and ranks other than 0; VERBOSE adds the time of each
+    stage.
     """
 
     VERBOSE = 0
@@ -57,17 +58,17 @@ class DebugOptions:
     """Logging and saved graphs of one ORTModule.
 
     Args:
-        log_level: how much is logged; the environment variable `ORTMODULE_LOG_LEVEL` wins.
+        log_level: how much is logged; the environment variable `ORTMODULE_LOG_LEVEL` overrides it.
         save_onnx: write the graph of each stage as an `.onnx` file.
-        onnx_prefix: start of the file names; needed with `save_onnx`.
-        save_path: directory for the files, the working directory by default;
-            `ORTMODULE_SAVE_ONNX_PATH` wins.
+        onnx_prefix: start of the file names; required with `save_onnx`.
+        save_path: directory of the files, by default the working directory;
+            `ORTMODULE_SAVE_ONNX_PATH` overrides it.
         config: ignored, as in ORTModule.
 
     Raises:
         TypeError: an argument of the wrong type.
         ValueError: `save_onnx` without `onnx_prefix`, or an unknown level in the environment.
-        OSError: the directory cannot be written.
+        OSError: the directory is not writable.
     """
 
     def __init__(
@@ -109,12 +110,12 @@ class DebugOptions:
 
     @property
     def logging(self) -> LoggingOptions:
-        """The level in force; the same as `log_level`."""
+        """The effective level, as in `log_level`."""
         return LoggingOptions(self.log_level)
 
     @property
     def torch_exporter_filter(self) -> list[str] | None:
-        """None: the exporter prints nothing that would have to be left out."""
+        """None: the exporter has no output to filter."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Switches of the engine, read from the environment once per ORTModule."""
+"""The options of the engine, read from the environment once per ORTModule."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from pathlib import Path
 
 from ortmodule_py import _C
 from ortmodule_py.base.devices import EMULATION, check_emulation
+from ortmodule_py.base.environment import choice, flag
 from ortmodule_py.base.machine_rates import check_machine_rates
 from ortmodule_py.options.memory import MemoryRequest
 
 CUDA_GRAPH = "ORTMODULE_CUDA_GRAPH"
-
-
-def _flag(name: str) -> bool:
-    text = os.environ.get(name, "0").strip()
-    if text not in ("0", "1", ""):
-        raise ValueError(f"[{name}] the value must be 0 or 1, but found {text!r}")
-    return text == "1"
 
 
 def _count(name: str, what: str, default: int) -> int:
@@ -44,7 +38,7 @@ _FALLBACK_POLICIES = (
 
 
 def _eager_allowed() -> bool:
-    """Whether a piece may run in eager PyTorch; only one of the old policies forbids it."""
+    """Whether pieces may fall back to eager PyTorch; of ORTModule's policies only FALLBACK_DISABLE forbids it."""
     variable = "ORTMODULE_FALLBACK_POLICY"
     names = [name.strip() for name in os.environ.get(variable, "").split("|") if name.strip()]
     for name in names:
@@ -59,29 +53,17 @@ def _eager_allowed() -> bool:
 _CONVOLUTION_SEARCHES = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
 
 
-def _convolution_search() -> str:
-    """How convolutions on CUDA find their algorithm, or "" where nothing was said."""
-    variable = "ORTMODULE_CONV_ALGO_SEARCH"
-    name = os.environ.get(variable, "").strip().upper()
-    if name and name not in _CONVOLUTION_SEARCHES:
-        raise ValueError(
-            f"[{variable}] the search must be one of {', '.join(_CONVOLUTION_SEARCHES)}, "
-            f"but found {name!r}"
-        )
-    return name
-
-
 @dataclass
 class EngineOptions:
-    """Developer and run-time switches, read from the environment once per ORTModule."""
+    """Options for users and developers of the engine."""
 
     bypass: bool = False
     fullgraph: bool = False
     verify: bool = False
     verify_every: int = 0
-    """Training forwards between two comparisons with eager PyTorch; 0 for none."""
+    """Every n-th training forward is compared with eager PyTorch; 0 for none."""
     eager_allowed: bool = True
-    """Whether a piece that cannot be compiled runs in eager PyTorch, or is an error."""
+    """A piece that cannot be compiled runs in eager PyTorch, instead of being an error."""
     torch_rng: bool = False
     print_memory_stats: bool = False
     fuel: int = -1
@@ -89,41 +71,43 @@ class EngineOptions:
     dump: Path | None = None
     memory: MemoryRequest = field(default_factory=MemoryRequest)
     convolution_search: str = ""
-    """How cuDNN's algorithms are chosen; empty: as torch.backends.cudnn.benchmark says."""
+    """How cuDNN's algorithms are chosen; empty to follow torch.backends.cudnn.benchmark."""
     emulate_cuda: bool = False
-    """Tensors on the CPU run through the CUDA kernels, compiled for the host (developer builds)."""
+    """Runs CPU tensors through the CUDA kernels compiled for the host (developer builds)."""
     cuda_graph: bool = False
-    """Steps on a GPU are recorded as CUDA graphs and replayed."""
+    """Records steps on a GPU as CUDA graphs and replays them."""
 
     @classmethod
     def from_environment(cls, memory_budget: str | int | float | None = None) -> EngineOptions:
-        """Read `ORTMODULE_*`; ValueError names the variable and what it may be."""
+        """Reads the `ORTMODULE_*` variables; a ValueError names the variable and its allowed values."""
         options = cls(
             memory=MemoryRequest.from_environment(memory_budget),
-            bypass=_flag("ORTMODULE_BYPASS"),
-            fullgraph=_flag("ORTMODULE_FULLGRAPH"),
-            verify=_flag("ORTMODULE_VERIFY"),
+            bypass=flag("ORTMODULE_BYPASS"),
+            fullgraph=flag("ORTMODULE_FULLGRAPH"),
+            verify=flag("ORTMODULE_VERIFY"),
             verify_every=_count("ORTMODULE_VERIFY_EVERY", "the number of steps", 0),
             eager_allowed=_eager_allowed(),
             fuel=_count("ORTMODULE_FUEL", "the number of rewrites", -1),
-            print_memory_stats=_flag("ORTMODULE_PRINT_MEMORY_STATS"),
-            emulate_cuda=_flag(EMULATION),
-            cuda_graph=_flag(CUDA_GRAPH),
-            convolution_search=_convolution_search(),
+            print_memory_stats=flag("ORTMODULE_PRINT_MEMORY_STATS"),
+            emulate_cuda=flag(EMULATION),
+            cuda_graph=flag(CUDA_GRAPH),
+            convolution_search=choice(
+                "ORTMODULE_CONV_ALGO_SEARCH",
+                ("", *_CONVOLUTION_SEARCHES),
+                f"the search must be one of {', '.join(_CONVOLUTION_SEARCHES)}",
+            ),
+            torch_rng=choice(
+                "ORTMODULE_RNG", ("philox", "torch"), "the generator must be philox or torch"
+            )
+            == "torch",
         )
         if options.cuda_graph and options.memory.budget is not None:
             raise ValueError(
-                f"[{CUDA_GRAPH}] graphs keep their memory between steps, which a memory budget does not "
-                "count, but found both; unset one of them"
+                f"[{CUDA_GRAPH}] must be 0 with a memory budget, which does not count the memory that "
+                "graphs hold between steps, but found both; unset one of them"
             )
         if options.emulate_cuda:
             check_emulation()
-        rng = os.environ.get("ORTMODULE_RNG", "").strip().lower() or "philox"
-        if rng not in ("philox", "torch"):
-            raise ValueError(
-                f"[ORTMODULE_RNG] the generator must be philox or torch, but found {rng!r}"
-            )
-        options.torch_rng = rng == "torch"
         options.disabled_passes = _disabled_passes()
         options.dump = _dump_directory()
         check_machine_rates()

@@ -1,4 +1,4 @@
-"""What ORTModule prints: its own logger with its own handler, so that levels work in any script."""
+"""A logger per ORTModule with its own handler, so that levels work without logging set-up."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _PYTHON_LEVEL = {
 
 
 class _StderrHandler(logging.StreamHandler):
-    """Looks up sys.stderr at each record, as test runners replace it, and spares progress bars."""
+    """Writes to the current sys.stderr, which test runners replace, and above progress bars of tqdm."""
 
     def emit(self, record: logging.LogRecord) -> None:
         bar: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
         if getattr(bar, "_instances", None):
-            bar.write(self.format(record), file=sys.stderr)  # above the bars
+            bar.write(self.format(record), file=sys.stderr)
             return
         self.stream = sys.stderr
         super().emit(record)
 
 
 def module_logger(level: LogLevel, name: int | str) -> logging.Logger:
-    """The logger of one ORTModule, by its number; silent above DEVINFO on ranks other than 0."""
+    """The logger of one ORTModule, by its number. Ranks other than 0 log at DEVINFO and VERBOSE only."""
     logger = logging.getLogger(f"ortmodule_py.{name}")
     logger.propagate = False
     if not logger.handlers:

@@ -1,4 +1,4 @@
-"""What a user asks of the memory optimizer: a level, a configuration, or a budget in bytes."""
+"""The user's request to the memory optimizer: a level, a configuration, or a budget in bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ortmodule_py.base.environment import choice, flag
 
 LEVEL = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG = "ORTMODULE_MEMORY_OPT_CONFIG"
@@ -40,7 +42,7 @@ class ConfigElement:
 
     cluster_id: str
     strategy: int
-    """0 none (forbid), 1 recompute, 2 recompute with compromise."""
+    """0 to keep (forbids recomputation), 1 to recompute, 2 to recompute with compromise."""
     count: int
     """The first `count` occurrences in program order; -1 for all."""
 
@@ -50,15 +52,15 @@ class ConfigElement:
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes that a step may take. Exactly one of the three is set."""
+    """Bytes that a step may take. Exactly one of the three limits is set."""
 
     text: str
     total_bytes: int | None = None
-    """All bytes on the device: parameters, gradients, optimizer state and the step."""
+    """For all bytes on the device: parameters, gradients, optimizer state and the step."""
     activation_bytes: int | None = None
-    """The step alone."""
+    """For the step alone."""
     activation_fraction: float | None = None
-    """The step alone, as a part of its peak without the optimizer."""
+    """For the step alone, relative to its peak without the optimizer."""
 
 
 @dataclass
@@ -68,12 +70,12 @@ class MemoryRequest:
     level: int = 0
     config: list[ConfigElement] = field(default_factory=list)
     config_source: str = ""
-    """The path or the text that the configuration came from."""
+    """The value of the variable: a path or the elements."""
     budget: Budget | None = None
     strict: bool = False
     warnings: list[str] = field(default_factory=list)
     level_is_given: bool = False
-    """The level was set, be it to 0."""
+    """The level was set, possibly to 0."""
 
     def count_of(self, cluster_id: str, strategy: int) -> int:
         """The count of an element of the configuration, the last one if there are several; else -1."""
@@ -84,18 +86,18 @@ class MemoryRequest:
 
     @property
     def asked(self) -> bool:
-        """A level, a configuration or a budget was set."""
+        """Whether a level, a configuration or a budget was set."""
         return self.level > 0 or bool(self.config_source) or self.budget is not None
 
     @classmethod
     def from_environment(cls, memory_budget: str | int | float | None = None) -> MemoryRequest:
-        """Read the variables; `memory_budget`, an argument of `ORTModule`, wins over its variable.
+        """Reads the variables; `memory_budget`, an argument of `ORTModule`, overrides its variable.
 
         Raises:
-            ValueError: a value that it cannot have, with the variable, the element and the remedy.
+            ValueError: an invalid value; the text names the variable, the element and the remedy.
         """
         given_level = bool(os.environ.get(LEVEL, "").strip())
-        request = cls(level=_level(), strict=_strict(), level_is_given=given_level)
+        request = cls(level=_level(), strict=flag(STRICT), level_is_given=given_level)
         where = "memory_budget" if memory_budget is not None else BUDGET
         given = memory_budget if memory_budget is not None else os.environ.get(BUDGET)
         if given is not None and str(given).strip():
@@ -130,27 +132,15 @@ class MemoryRequest:
 
 
 def _level() -> int:
-    text = os.environ.get(LEVEL, "").strip() or "0"
-    if text not in ("0", "1", "2"):
-        raise ValueError(
-            f"[{LEVEL}] the level must be 0, 1 or 2, but found {text!r}; 0 applies "
-            f"{CONFIG}, 1 recomputes by layer, 2 keeps narrower tensors as well"
-        )
-    return int(text)
-
-
-def _strict() -> bool:
-    text = os.environ.get(STRICT, "").strip() or "0"
-    if text not in ("0", "1"):
-        raise ValueError(f"[{STRICT}] the value must be 0 or 1, but found {text!r}")
-    return text == "1"
+    remedy = f"; 0 applies {CONFIG}, 1 recomputes by layer, 2 keeps narrower tensors as well"
+    return int(choice(LEVEL, ("0", "1", "2"), "the level must be 0, 1 or 2", remedy))
 
 
 def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:
-    """`20GiB`, `activations:900MB` or `activations:60%`; a plain number counts bytes.
+    """Parses `20GiB`, `activations:900MB` or `activations:60%`; a plain number is in bytes.
 
     Raises:
-        ValueError: the text is none of these, or not positive.
+        ValueError: another text, or a number that is not positive.
     """
     text = str(given).strip()
     rule = "a budget is written as '20GiB', 'activations:900MB' or 'activations:60%'"
@@ -185,10 +175,10 @@ def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:
 
 
 def parse_config(text: str) -> list[ConfigElement]:
-    """The elements of a JSON file, of a JSON list, or of a comma-separated list.
+    """Parses a JSON file, a JSON list, or a comma-separated list of elements.
 
     Raises:
-        ValueError: the file is missing or no array of strings, or an element is malformed.
+        ValueError: the file is missing or not a list of strings, or an element is malformed.
     """
     if text.startswith("["):
         return _from_json(text, "its value")
@@ -206,14 +196,14 @@ def parse_config(text: str) -> list[ConfigElement]:
 
 
 def _looks_like_path(text: str) -> bool:
-    """An element ends in `:strategy:count`; anything else names a file."""
+    """Whether `text` is a path, as it is not an element, which ends in `:strategy:count`."""
     return text.endswith(".json") or ":" not in text or _is_file(text)
 
 
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except OSError:  # longer than a path may be
+    except OSError:  # too long for a path
         return False
 
 

@@ -1,6 +1,6 @@
-"""Every environment variable with an ORTMODULE name: what works, what changed and what is gone.
+"""All ORTMODULE environment variables: what they do here, compared with ORTModule.
 
-`markdown_table()` is the table of docs/migrating.md.
+`markdown_table()` makes the table of docs/migrating.md.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ PREFIX = "ORTMODULE_"
 
 
 class Status(enum.Enum):
-    """How a variable of ORTModule is treated here."""
+    """What a variable does here, compared with ORTModule."""
 
     SAME = "same"
     CHANGED = "changed"
     NEW = "new"
     MOOT = "no effect"
-    """Accepted with one notice: what it chose is always so here, or does not exist."""
+    """Ignored, with one notice: there is nothing to choose."""
     BUILD = "build"
-    """Read by the installation, never while training."""
+    """Read during installation only."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Variable:
     status: Status
     meaning: str
     only: str = ""
-    """The one value that has an effect, where the others have none."""
+    """The only value that has an effect, if there is just one."""
 
 
 def _same(name: str, values: str, default: str, meaning: str) -> Variable:
@@ -191,7 +191,7 @@ _reported: set[str] = set()
 
 
 def report_environment(logger: logging.Logger) -> None:
-    """Say once per process which ORTMODULE variables have no effect, and which nobody knows."""
+    """Warns once per process about ORTMODULE variables that are unknown or have no effect."""
     if not logger.isEnabledFor(logging.WARNING):
         return
     for name in sorted(os.environ):
@@ -217,7 +217,7 @@ def _notice(name: str, value: str) -> str | None:
 
 
 def markdown_table() -> str:
-    """The table as it stands in docs/migrating.md."""
+    """The table in docs/migrating.md."""
     lines = ["| variable | values (default) | status | meaning here |", "|---|---|---|---|"]
     for variable in VARIABLES:
         values = variable.values.replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""The names of `onnxruntime.training`, so that an old script changes one word of its imports."""
+"""The names of `onnxruntime.training`: an old script changes `onnxruntime` to `ortmodule_py` in imports."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from .ortmodule import DebugOptions, LogLevel, ORTModule
 
 gone_names.install(__name__)
 
-# Without `optim`: a star import would hide the script's own.
+# Not `optim`: a star import would shadow the script's own name.
 __all__ = ["DebugOptions", "LogLevel", "ORTModule"]

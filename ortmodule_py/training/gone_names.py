@@ -1,4 +1,4 @@
-"""Imports of what `onnxruntime.training` had and is not here: the error says where to read on."""
+"""Errors for imports of names that `onnxruntime.training` had and this package does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 class _Gone(MetaPathFinder):
-    """Comes last, where no finder knew the name."""
+    """The last finder, called if no other one knows the name."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -17,11 +17,11 @@ class _Gone(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
-        """Raise for a name inside of the package."""
+        """Raises for a name in the package."""
         inside, _, last = name.rpartition(".")
         if not f"{inside}.".startswith(f"{self._package}.") or last.startswith("__"):
             return
-        # No ModuleNotFoundError, which `from package import name` replaces by a message of its own.
+        # `from package import name` would replace the message of a ModuleNotFoundError.
         raise ImportError(
             f"[{self._package}] an import must be of a name that was kept, but found {name}; "
             "docs/migrating.md says what became of it",
@@ -30,5 +30,5 @@ class _Gone(MetaPathFinder):
 
 
 def install(package: str) -> None:
-    """Answer for `package` from now on."""
+    """Install the finder for `package`."""
     sys.meta_path.append(_Gone(package))

@@ -1,4 +1,4 @@
-"""The names of `onnxruntime.training.optim`; docs/migrating.md says what became of each."""
+"""The names of `onnxruntime.training.optim`; see docs/migrating.md for each."""
 
 from __future__ import annotations
 

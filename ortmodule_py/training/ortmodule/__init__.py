@@ -1,4 +1,4 @@
-"""The names of `onnxruntime.training.ortmodule`; docs/migrating.md says what became of each."""
+"""The names of `onnxruntime.training.ortmodule`; see docs/migrating.md for each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ortmodule_py.options.debug import DebugOptions, LogLevel
 ORTModuleFallbackException = ORTModuleError
 """What a piece that cannot be compiled raises under `ORTMODULE_FALLBACK_POLICY=FALLBACK_DISABLE`."""
 ORTModuleInitException = ORTModuleError
-"""Never raised: there are no extensions to be compiled after the installation."""
+"""Never raised: no extensions are compiled after the installation."""
 
 
 def register_graph_optimizer(
     target_modules: str = "all", devices: str = "all", priority: int = 0
 ) -> NoReturn:
-    """Not supported: the training graph is no ONNX protobuf in Python.
+    """Not supported: the training graph is not an ONNX protobuf in Python.
 
     Raises:
         NotImplementedError: always.
