@@ -84,7 +84,8 @@ def project_files() -> list[str]:
 
 
 def folder_of(path: str) -> str:
-    """Names the layer of a path below csrc: "ir/graph.h" -> "ir", "session.h" -> "session"."""
+    """Names the layer of a path below csrc: "ir/graph.h" -> "ir"; "session.h", which stands beside
+    the folder of its parts, -> "session"."""
     parts = PurePosixPath(path).parts
     if len(parts) == 1:
         return PurePosixPath(path).stem

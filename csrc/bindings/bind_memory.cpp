@@ -154,10 +154,10 @@ const char* kind_name(PlannedStorage::Role role) {
 
 py::object memory_facts(CompiledPiece& piece, bool last) {
   const DeviceScope scope(piece.runtime());
-  const auto choice = piece.session().memory_choice();
+  const auto choice = piece.session().memory()->choice();
   if (!choice) return py::none();
   const auto entry = last ? piece.last_plan() : nullptr;
-  const MemoryChoice shown = entry ? piece.session().choice_in(*entry) : *choice;
+  const MemoryChoice shown = entry ? piece.session().memory()->choice_in(*entry) : *choice;
   py::dict facts = choice_facts(shown);
   facts["inputs"] = argument_facts(piece.session().exported_graph());
   facts["returned_scores"] = returned_score_facts(piece.session(), shown.sizes);
@@ -167,12 +167,13 @@ py::object memory_facts(CompiledPiece& piece, bool last) {
 py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
   const DeviceScope scope(piece.runtime());
   Session& session = piece.session();
-  const auto choice = session.memory_choice();
+  const auto choice = session.memory()->choice();
   if (!choice) return py::none();
   const auto entry = last ? piece.last_plan() : nullptr;
   MemoryDecisions decisions;
-  if (optimized) decisions = entry ? session.choice_in(*entry).decisions : choice->decisions;
-  const auto plan = session.plan_with(decisions, entry ? &entry->request : nullptr);
+  if (optimized)
+    decisions = entry ? session.memory()->choice_in(*entry).decisions : choice->decisions;
+  const auto plan = session.memory()->plan_with(decisions, entry ? &entry->signature : nullptr);
   std::vector<const Value*> founders(plan->storages.size(), nullptr);
   for (const PlannedTensor& tensor : plan->tensors) {
     const Value*& slot = founders[static_cast<size_t>(tensor.storage)];
@@ -209,27 +210,27 @@ py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
 /// Peak and time if exactly the row of that number were applied.
 py::object row_figures(CompiledPiece& piece, size_t row, bool last) {
   const DeviceScope scope(piece.runtime());
-  const auto choice = piece.session().memory_choice();
+  const auto choice = piece.session().memory()->choice();
   if (!choice) return py::none();
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
   const Strategy strategy = choice->rows.at(row).strategy;
   for (size_t s : choice->rows[row].stashes)
     if (plan_of(choice->stashes[s], strategy)) chosen[s] = strategy;  // else it is forbidden
   const auto entry = last ? piece.last_plan() : nullptr;
-  return figures(
-      piece.session().figures_of(decisions_of(*choice, chosen), entry ? &entry->request : nullptr));
+  return figures(piece.session().memory()->figures_of(decisions_of(*choice, chosen),
+                                                      entry ? &entry->signature : nullptr));
 }
 
 /// Peak and time if exactly these stashes were recomputed, given as (position, strategy).
 py::object decision_figures(CompiledPiece& piece,
                             const std::vector<std::pair<size_t, int>>& decisions) {
   const DeviceScope scope(piece.runtime());
-  const auto choice = piece.session().memory_choice();
+  const auto choice = piece.session().memory()->choice();
   if (!choice) return py::none();
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
   for (const auto& [stash, strategy] : decisions)
     chosen.at(stash) = static_cast<Strategy>(strategy);
-  return figures(piece.session().figures_of(decisions_of(*choice, chosen)));
+  return figures(piece.session().memory()->figures_of(decisions_of(*choice, chosen)));
 }
 
 void init_memory(py::module_& m) {

@@ -110,7 +110,7 @@ py::dict facts(CompiledPiece& piece) {
   result["training"] = session.training();
   result["nodes"] = session.joint_graph().node_count();
   result["nodes_aten"] = aten;
-  result["plans"] = session.plans_made();
+  result["plans"] = times.plans;
   result["refusals"] = session.piece().refusals;
   const RunStatistics runs = piece.statistics();
   result["forwards"] = runs.forwards;
@@ -146,7 +146,7 @@ py::dict facts(CompiledPiece& piece) {
 }
 
 std::vector<std::string> take_warnings(CompiledPiece& piece) {
-  std::vector<std::string> warnings = piece.session().take_warnings();
+  std::vector<std::string> warnings = piece.session().memory()->take_warnings();
   if (GraphReplay* graphs = piece.graphs())
     std::ranges::move(graphs->take_warnings(), std::back_inserter(warnings));
   return warnings;
@@ -282,18 +282,18 @@ void init_session(py::module_& m) {
       .def("take_warnings", &take_warnings,
            "What was said about the memory of new shapes, and about graphs, since the last call.")
       .def(
-          "leave_to_others",
-          [](CompiledPiece& piece, int64_t bytes, bool lenient, double growth) {
+          "set_budget_share",
+          [](CompiledPiece& piece, int64_t others_bytes, double growth, bool lenient) {
             const DeviceScope scope(piece.runtime());
-            piece.session().leave_to_others(bytes, lenient, growth);
+            piece.session().memory()->set_budget_share({others_bytes, growth, lenient});
           },
-          py::arg("bytes"), py::arg("lenient"), py::arg("growth") = 1.0,
+          py::arg("others_bytes"), py::arg("growth") = 1.0, py::arg("lenient") = false,
           "Leaves bytes of the budget to pieces that hold them while this one runs.")
       .def(
-          "keep_gradients",
+          "assume_accumulation",
           [](CompiledPiece& piece) {
             const DeviceScope scope(piece.runtime());
-            piece.session().keep_gradients();
+            piece.session().memory()->assume_accumulation();
           },
           "From now on gradients of earlier steps lie beside a step, and a budget counts them.")
       .def("decision_figures", &decision_figures, py::arg("decisions"),

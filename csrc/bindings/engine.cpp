@@ -339,18 +339,6 @@ variable_list record(const StatePtr& state) {
   return {};
 }
 
-Layout layout_of(const at::Tensor& tensor) {
-  return {Sizes(tensor.sizes().begin(), tensor.sizes().end()),
-          Sizes(tensor.strides().begin(), tensor.strides().end()), 0};
-}
-
-std::vector<Layout> layouts_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<Layout> layouts;
-  layouts.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) layouts.push_back(layout_of(tensor));
-  return layouts;
-}
-
 std::vector<LayoutView> views_of(const std::vector<at::Tensor>& tensors) {
   std::vector<LayoutView> views;
   views.reserve(tensors.size());
@@ -430,7 +418,8 @@ void CompiledPiece::finished(PlanEntry& entry, int64_t planned_bytes, int64_t me
     if (backward) ++statistics_.backwards;
   }
   runtime_.expect_again(measured_bytes);
-  session_->observe_peak(entry, planned_bytes, measured_bytes);
+  if (MemoryPolicy::exceeds_plan(planned_bytes, measured_bytes))
+    session_->memory()->observe_peak(entry, planned_bytes, measured_bytes);
 }
 
 std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& tensors,
@@ -438,8 +427,7 @@ std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& te
   const DeviceScope scope(runtime_);
   const auto& inputs = session_->exported_graph().inputs();
   for (size_t i = 0; i < tensors.size(); ++i) check(tensors[i], *inputs.at(i).value);
-  std::shared_ptr<PlanEntry> entry = session_->latest_plan_for(views_of(tensors), symbols);
-  if (!entry) entry = session_->plan_for(layouts_of(tensors), symbols);
+  std::shared_ptr<PlanEntry> entry = session_->plan_for({views_of(tensors), symbols});
   const std::lock_guard lock(report_mutex_);
   last_plan_ = entry;
   return entry;
@@ -456,7 +444,7 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
     if (negated.back()) tensor = tensor.resolve_neg();
   }
   const std::shared_ptr<PlanEntry> entry = plan(tensors, symbols);
-  if (sizes) *sizes = session_->bind_symbols(layouts_of(tensors), symbols, Session::Symbols::All);
+  if (sizes) *sizes = session_->symbols().bind_all({views_of(tensors), symbols});
   for (int argument : entry->program.plan->mutated_arguments)
     ORTM_CHECK(!negated[static_cast<size_t>(argument)],
                "[forward] an argument that is changed in place must hold its values, but found one "

@@ -113,6 +113,7 @@ std::unique_ptr<Graph> clone_with(const Graph& graph, const MemoryDecisions& dec
 
 Lowered lower(const Graph& graph, Device device, const MemoryDecisions& decisions) {
   Lowered lowered;
+  lowered.device = device;
   lowered.graph = clone_with(graph, decisions);
   remove_identities(*lowered.graph);
   expand_bodies(*lowered.graph, device);
@@ -127,14 +128,15 @@ Lowered lower(const Graph& graph, Device device, const MemoryDecisions& decision
   return lowered;
 }
 
-Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived, Device device) {
+Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived) {
   Lowered pruned;
+  pruned.device = base.device;
   pruned.graph = base.graph->clone();
   prune_absent_gradients(*pruned.graph, arrived);
   std::vector<Node*> backward;
   for (Node* node : pruned.graph->node_pointers())
     if (node->region == Region::Backward) backward.push_back(node);
-  pruned.steps = group_pointwise(order_backward(backward), device);
+  pruned.steps = group_pointwise(order_backward(backward), pruned.device);
   return pruned;
 }
 

@@ -19,6 +19,7 @@ struct StepNodes {
 };
 
 struct Lowered {
+  Device device = Device::CPU;  // whose kernels take the steps
   std::shared_ptr<Graph> graph;
   std::vector<StepNodes> steps;  // forward steps first
   size_t forward_steps = 0;
@@ -36,7 +37,7 @@ std::vector<StepNodes> group_pointwise(const std::vector<Node*>& nodes, Device d
 
 /// The same forward steps with only the backward steps that the output gradients in `arrived` (by
 /// forward output index) need.
-Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived, Device device);
+Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived);
 
 /// Prepares the backward pass for the case that only some output gradients arrive (`arrived` by
 /// forward output index): drops what is zero, in place. Forward nodes are untouched.

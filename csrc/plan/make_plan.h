@@ -14,7 +14,6 @@ struct PlanRequest {
   SymbolValues symbols;
   std::vector<Layout> arguments;      // by graph input; those of GradOutput inputs are not read
   std::vector<Sizes> output_strides;  // eager's, by GraphOutput::index; empty: as computed
-  Device device = Device::CPU;
 };
 
 /// Plans forward and backward (if `lowered` holds any), for a backward pass that runs once.

@@ -306,7 +306,7 @@ void StepBuilder::choose_output_layouts(const StepNodes& nodes, PlannedStep& ste
 void StepBuilder::choose_kernel(PlannedStep& step, const StepNodes& nodes) {
   std::string why;
   step.kernel_op = nodes.pointwise ? "PointwiseGroup" : nodes.nodes.front()->op;
-  step.kernel = select_kernel(step.kernel_op, request_.device, step.facts, &why);
+  step.kernel = select_kernel(step.kernel_op, lowered_.device, step.facts, &why);
   if (step.kernel) return;
   const Node& node = *nodes.nodes.front();
   throw Error(str("[plan] ", node.op, " needs a kernel, but found none that takes it (",
@@ -402,7 +402,7 @@ int StepBuilder::copy_to(int tensor, const Layout& layout, Region region, int st
   step.facts.inputs.push_back({source.dtype, source.layout});
   step.facts.outputs.push_back({source.dtype, layout});
   std::string why;
-  step.kernel = select_kernel("Contiguous", request_.device, step.facts, &why);
+  step.kernel = select_kernel("Contiguous", lowered_.device, step.facts, &why);
   ORTM_ASSERT(step.kernel, "no copy kernel for ", name_of(source.dtype), ": ", why);
   if (step.kernel->prepare) step.prepared = step.kernel->prepare(step.facts);
   if (storage < 0)

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <utility>
-#include <vector>
 
 namespace ortmodule {
 
@@ -21,11 +20,9 @@ inline size_t plans_within(int64_t bytes, size_t steps) {
 }
 
 /// At most as many entries as the last `add` allowed. Not thread-safe.
-template <class Entry>
+template <class Key, class Entry>
 class PlanCache {
  public:
-  using Key = std::vector<int64_t>;
-
   /// The entry of `key`, which is now the last one to go; null if there is none.
   std::shared_ptr<Entry> find(const Key& key) {
     const auto found = places_.find(key);

@@ -105,7 +105,7 @@ def reserve(piece: Any, earlier: Sequence[Any]) -> None:
     known = [run.facts() for run in earlier]
     saved = sum(f["saved_bytes"] + f["output_bytes"] for f in known if f["training"])
     if saved > 0:
-        piece.leave_to_others(saved, True)
+        piece.set_budget_share(saved, lenient=True)
 
 
 def divide(ran: Sequence[Any], budget_bytes: int) -> int | None:
@@ -126,7 +126,7 @@ def divide(ran: Sequence[Any], budget_bytes: int) -> int | None:
     peak = peak_of([chosen[i] for i in turns], gradients)
     growth = max(budget_bytes / max(peak, 1), 1.0)
     for piece, plan in zip(pieces, chosen, strict=True):
-        piece.leave_to_others(budget_bytes - plan.peak_bytes, False, growth)
+        piece.set_budget_share(budget_bytes - plan.peak_bytes, growth)
     return peak if peak > budget_bytes else None
 
 

@@ -55,7 +55,7 @@ class StepBudget:
         self._accumulates = torch.is_grad_enabled() and self._has_gradients()
         if self._accumulates:
             for piece in pieces:
-                piece.keep_gradients()
+                piece.assume_accumulation()
 
     def memory_options(self, device: torch.device, pieces: Sequence[Any], first_run: int) -> Any:
         """`_C.MemoryOptions` of a new piece beside `pieces`; `first_run`: see `ForwardRecord`."""
@@ -95,7 +95,7 @@ class StepBudget:
     def add_piece(self, compiled: Any, training: bool, runs: Sequence[Any]) -> None:
         """A piece is new; `runs` are the runs of pieces before it in this forward."""
         if self._accumulates:
-            compiled.keep_gradients()
+            compiled.assume_accumulation()
         if self.bytes is not None and training:
             reserve(compiled, runs)
 

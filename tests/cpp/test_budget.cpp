@@ -63,7 +63,7 @@ struct Module {
             0, estimated_us(*plan)};
   }
   MemoryChoice choose(const MemoryOptions& options) const {
-    return choose_memory_plan(*joint, options, {},
+    return choose_memory_plan(*joint, options, {}, {},
                               [&](const MemoryDecisions& d) { return figures(d); });
   }
 };
@@ -142,12 +142,13 @@ TEST(Budget, LooksAtFewPlansAndNeverPastASmallerBudget) {
 
 TEST(Budget, SaysWhoHoldsTheRest) {
   MemoryOptions options;
-  EXPECT_EQ(over_budget_text(options, 50, 80),
+  BudgetShare share;
+  EXPECT_EQ(over_budget_text(options, share, 50, 80),
             "[memory budget] the step must fit 50 bytes, but found that 80 bytes is the least that "
             "this model reaches for these shapes; use a smaller batch or a budget of at least 80 "
             "bytes");
-  options.other_pieces_bytes = 7;
-  const std::string text = over_budget_text(options, 43, 80);
+  share.others_bytes = 7;
+  const std::string text = over_budget_text(options, share, 43, 80);
   EXPECT_NE(text.find("other pieces of the forward, between graph breaks, keep another 7 bytes"),
             std::string::npos);
   EXPECT_EQ(text.find("optimizer state"), std::string::npos);

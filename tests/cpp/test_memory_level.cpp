@@ -61,7 +61,7 @@ std::set<std::string> recomputed(const Rows& rows) {
   };
   MemoryOptions options;
   options.level = 1;
-  const MemoryChoice choice = choose_memory_plan(*graph, options, {}, evaluate);
+  const MemoryChoice choice = choose_memory_plan(*graph, options, {}, {}, evaluate);
   std::set<std::string> names;
   for (int id : choice.decisions.recompute)
     if (rows.contains(name_of[id])) names.insert(name_of[id]);

@@ -6,7 +6,8 @@
 namespace ortmodule {
 namespace {
 
-using Cache = PlanCache<int>;
+using Key = std::vector<int>;
+using Cache = PlanCache<Key, int>;
 
 TEST(PlanCache, FindsWhatWasAdded) {
   Cache cache;
@@ -30,13 +31,13 @@ TEST(PlanCache, TheLeastRecentlyUsedGivesWay) {
 
 TEST(PlanCache, TheLatestIsTheOneFoundOrAddedLast) {
   Cache cache;
-  const auto any = [](const Cache::Key&) { return true; };
+  const auto any = [](const Key&) { return true; };
   EXPECT_EQ(cache.latest(any), nullptr);
   for (int i = 0; i < 3; ++i) cache.add({i}, std::make_shared<int>(i), 3);
   EXPECT_EQ(*cache.latest(any), 2);
   EXPECT_NE(cache.find({0}), nullptr);
-  EXPECT_EQ(*cache.latest([](const Cache::Key& key) { return key == Cache::Key{0}; }), 0);
-  EXPECT_EQ(cache.latest([](const Cache::Key& key) { return key == Cache::Key{2}; }), nullptr);
+  EXPECT_EQ(*cache.latest([](const Key& key) { return key == Key{0}; }), 0);
+  EXPECT_EQ(cache.latest([](const Key& key) { return key == Key{2}; }), nullptr);
   cache.clear();
   EXPECT_EQ(cache.latest(any), nullptr);
 }

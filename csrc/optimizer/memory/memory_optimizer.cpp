@@ -294,7 +294,7 @@ MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
   return decisions;
 }
 
-void decide_as(MemoryChoice& choice, const MemoryDecisions& decisions) {
+void apply_decisions(MemoryChoice& choice, const MemoryDecisions& decisions) {
   const auto in = [](const std::vector<int>& ids, const Value* value) {
     return std::find(ids.begin(), ids.end(), value->id()) != ids.end();
   };
@@ -318,7 +318,8 @@ void decide_as(MemoryChoice& choice, const MemoryDecisions& decisions) {
 }
 
 MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
-                                const SymbolValues& sizes, const Evaluate& evaluate) {
+                                const BudgetShare& share, const SymbolValues& sizes,
+                                const Evaluate& evaluate) {
   MemoryChoice choice;
   choice.sizes = sizes;
   choice.stashes = find_stashes(joint);
@@ -335,7 +336,7 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
     LevelChooser(choice, evaluate).run(options.level);
   } else if (budget) {
     forbid(choice, options.config);
-    choose_for_budget(choice, *budget_of(options, choice.before.peak_bytes), evaluate);
+    choose_for_budget(choice, *budget_of(options, share, choice.before.peak_bytes), evaluate);
   } else {
     apply_config(choice, options.config);
   }
@@ -343,24 +344,25 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
   return choice;
 }
 
-std::optional<int64_t> budget_of(const MemoryOptions& options, int64_t peak_bytes) {
-  if (options.budget_bytes) return options.budget_bytes;
+std::optional<int64_t> budget_of(const MemoryOptions& options, const BudgetShare& share,
+                                 int64_t peak_bytes) {
+  if (options.budget_bytes) return *options.budget_bytes - share.others_bytes;
   if (!options.budget_fraction) return std::nullopt;
   return static_cast<int64_t>(*options.budget_fraction * static_cast<double>(peak_bytes));
 }
 
-std::string over_budget_text(const MemoryOptions& options, int64_t budget_bytes,
-                             int64_t peak_bytes) {
+std::string over_budget_text(const MemoryOptions& options, const BudgetShare& share,
+                             int64_t budget_bytes, int64_t peak_bytes) {
   std::string text =
       str("[memory budget] the step must fit ", budget_bytes, " bytes, but found that ", peak_bytes,
           " bytes is the least that this model reaches for these shapes");
-  const int64_t least = peak_bytes + options.reserved_bytes + options.other_pieces_bytes;
+  const int64_t least = peak_bytes + options.reserved_bytes + share.others_bytes;
   if (options.reserved_bytes > 0)
     text += str(" (parameters, buffers and optimizer state take another ", options.reserved_bytes,
                 " bytes of the budget)");
-  if (options.other_pieces_bytes > 0)
+  if (share.others_bytes > 0)
     text += str(" (other pieces of the forward, between graph breaks, keep another ",
-                options.other_pieces_bytes, " bytes of the budget)");
+                share.others_bytes, " bytes of the budget)");
   return text + str("; use a smaller batch or a budget of at least ", least, " bytes");
 }
 

@@ -27,14 +27,23 @@ struct MemoryOptions {
   std::optional<int64_t> budget_bytes;    // of Plan::peak_bytes
   std::optional<double> budget_fraction;  // of the peak without the optimizer
   /// What the user's budget holds besides `budget_bytes`, for messages: parameters, buffers and
-  /// optimizer state, and what other pieces of the forward keep, which graph breaks part.
+  /// optimizer state.
   int64_t reserved_bytes = 0;
-  int64_t other_pieces_bytes = 0;
   MachineRates rates;
   bool strict = false;  // a later, larger shape that does not fit is an error, not a warning
   /// Other captures of the module trained before this one: its first shape is a later one, too.
   bool mid_training = false;
   bool asked() const { return level > 0 || !config.empty() || budget_bytes || budget_fraction; }
+};
+
+/// What other pieces of the forward, between graph breaks, take of a budget in bytes.
+struct BudgetShare {
+  int64_t others_bytes = 0;  // what they hold while this piece runs
+  /// For other shapes than the first, the part of each piece may be so many times as large.
+  double growth = 1.0;
+  /// A first shape that does not fit takes its least plan without a warning, until it is known what
+  /// all pieces need.
+  bool lenient = false;
 };
 
 /// What a set of decisions costs, by the plan that it leads to.
@@ -83,18 +92,20 @@ MemoryDecisions decisions_of(const MemoryChoice& choice,
                              const std::vector<std::optional<Strategy>>& chosen);
 
 /// Makes `choice` say what `decisions`, made of its stashes, recompute.
-void decide_as(MemoryChoice& choice, const MemoryDecisions& decisions);
+void apply_decisions(MemoryChoice& choice, const MemoryDecisions& decisions);
 
 /// Chooses for one signature of shapes. `evaluate` plans the module with given decisions.
 MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
-                                const SymbolValues& sizes, const Evaluate& evaluate);
+                                const BudgetShare& share, const SymbolValues& sizes,
+                                const Evaluate& evaluate);
 
-/// The budget in bytes of Plan::peak_bytes, given the peak without the optimizer; nothing if there
-/// is no budget.
-std::optional<int64_t> budget_of(const MemoryOptions& options, int64_t peak_bytes);
+/// This piece's budget in bytes of Plan::peak_bytes, given the peak without the optimizer; nothing
+/// if there is no budget.
+std::optional<int64_t> budget_of(const MemoryOptions& options, const BudgetShare& share,
+                                 int64_t peak_bytes);
 
 /// Why `peak_bytes`, the least that a module reaches for some shapes, breaks the budget.
-std::string over_budget_text(const MemoryOptions& options, int64_t budget_bytes,
-                             int64_t peak_bytes);
+std::string over_budget_text(const MemoryOptions& options, const BudgetShare& share,
+                             int64_t budget_bytes, int64_t peak_bytes);
 
 }  // namespace ortmodule

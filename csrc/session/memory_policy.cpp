@@ -1,0 +1,192 @@
+#include "session/memory_policy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "optimizer/memory/budget.h"
+#include "plan/replay.h"
+#include "plan/step_cost.h"
+
+namespace ortmodule {
+namespace {
+
+bool same_sizes(const SymbolValues& a, const SymbolValues& b) { return a.entries() == b.entries(); }
+
+}  // namespace
+
+MemoryPolicy::MemoryPolicy(const Graph& joint, const SessionOptions& options, Planner& planner,
+                           StageTimes& times)
+    : joint_(joint), options_(options), planner_(planner), times_(times) {}
+
+MemoryDecisions MemoryPolicy::decide(const Signature& asked) {
+  const MemoryOptions& options = options_.memory;
+  if (!options_.training) return {};
+  if (!first_) {
+    first_ = asked;
+    if (options.asked()) choice_ = chosen_for(asked);
+  }
+  if (!choice_) return {};
+  if (options.level > 0 && is_outgrown_by(asked)) {
+    first_ = asked;
+    choice_ = chosen_for(asked);
+  }
+  const bool known_shape = same_sizes(asked.request.symbols, choice_->sizes);
+  const bool relative = options.budget_fraction.has_value();
+  const int64_t without =
+      known_shape || !relative ? choice_->before.peak_bytes : figures_with({}, asked).peak_bytes;
+  const std::optional<int64_t> budget = budget_of(options, share_, without);
+  if (!budget) return choice_->decisions;
+  if (!known_shape) {
+    const double grown = share_.growth * static_cast<double>(*budget);
+    return fit_to_budget(asked, static_cast<int64_t>(grown));
+  }
+  if (choice_->fits) return choice_->decisions;
+  const bool mid_training = options.mid_training || accumulates_;
+  const bool first = corrections_ == 0 && share_.others_bytes == 0 && !mid_training;
+  return least_of(*choice_, *budget, first || options.strict);
+}
+
+MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budget_bytes) {
+  // What pieces keep was balanced for their plans: a faster one would take what others need.
+  if (share_.others_bytes != 0 &&
+      figures_with(choice_->decisions, asked).peak_bytes <= budget_bytes)
+    return choice_->decisions;
+  const auto& frontier = choice_->frontier;
+  // What is not a gradient grows with what the step keeps: good enough to look at one or two plans.
+  const double growth = static_cast<double>(stash_bytes(asked.request.symbols)) /
+                        static_cast<double>(std::max<int64_t>(stash_bytes(choice_->sizes), 1));
+  const auto expected = [&](size_t i) {
+    const PlanFigures& known = frontier[i].figures;
+    const auto changing = static_cast<double>(known.peak_bytes - known.gradients_at_peak_bytes);
+    return known.gradients_at_peak_bytes + static_cast<int64_t>(changing * growth);
+  };
+  const auto fits = [&](size_t i) {
+    return figures_with(frontier[i].decisions, asked).peak_bytes <= budget_bytes;
+  };
+  const size_t taken = fastest_that_fits(
+      frontier.size(), [&](size_t i) { return expected(i) <= budget_bytes; }, fits);
+  if (fits(taken)) return frontier[taken].decisions;
+  // The plans of the first shape are too large: those of this one have the last word.
+  const std::shared_ptr<const MemoryChoice> own = chosen_for(asked);
+  return own->fits ? own->decisions : least_of(*own, budget_bytes, options_.memory.strict);
+}
+
+MemoryDecisions MemoryPolicy::least_of(const MemoryChoice& choice, int64_t budget_bytes,
+                                       bool fatal) {
+  const MemoryOptions& options = options_.memory;
+  BudgetShare share = share_;
+  if (options.budget_bytes) share.others_bytes = *options.budget_bytes - budget_bytes;
+  const std::string text = over_budget_text(options, share, budget_bytes, choice.minimum_bytes);
+  if (fatal) throw Error(text);
+  if (!share_.lenient)
+    warnings_.push_back(text + "; this shape runs with the plan of the least peak");
+  return choice.frontier.front().decisions;
+}
+
+bool MemoryPolicy::is_outgrown_by(const Signature& asked) const {
+  return stash_bytes(asked.request.symbols) > 2 * stash_bytes(choice_->sizes);
+}
+
+int64_t MemoryPolicy::stash_bytes(const SymbolValues& sizes) const {
+  int64_t bytes = 0;
+  for (const Stash& stash : choice_->stashes) bytes += stash.bytes.evaluate(sizes);
+  return bytes;
+}
+
+void MemoryPolicy::set_budget_share(const BudgetShare& share) {
+  if (!options_.memory.budget_bytes) return;
+  const bool changed = share.others_bytes != share_.others_bytes;
+  share_ = share;
+  if (!changed) return;
+  planner_.forget_all();
+  choose_again();
+}
+
+void MemoryPolicy::assume_accumulation() {
+  if (std::exchange(accumulates_, true)) return;
+  planner_.forget_all();
+  choose_again();
+}
+
+bool MemoryPolicy::exceeds_plan(int64_t planned_bytes, int64_t measured_bytes) {
+  constexpr double kBand = 1.005;
+  return static_cast<double>(measured_bytes) > kBand * static_cast<double>(planned_bytes);
+}
+
+void MemoryPolicy::observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes) {
+  // A bound, should what is measured never settle.
+  constexpr int kMostCorrections = 100, kMostWarnings = 3;
+  if (corrections_ == kMostCorrections || entry.outdated.exchange(true)) return;
+  if (++corrections_ > kMostWarnings) return;
+  warnings_.push_back(
+      str("a step took ", measured_bytes, " bytes at its peak where ", planned_bytes,
+          " were planned, since operators of torch allocated more than could be known before; the "
+          "next step of these shapes is planned anew with what they took",
+          corrections_ == kMostWarnings ? ". Further ones are not reported" : ""));
+}
+
+void MemoryPolicy::choose_again() {
+  planner_.forget_compared();
+  // Without training there is no first shape, and nothing is chosen.
+  if (first_ && options_.memory.asked()) choice_ = chosen_for(*first_);
+}
+
+std::vector<std::string> MemoryPolicy::take_warnings() { return std::exchange(warnings_, {}); }
+
+std::shared_ptr<const MemoryChoice> MemoryPolicy::chosen_for(const Signature& asked) {
+  StageTimer timer(times_.optimize_memory_ms);
+  return std::make_shared<MemoryChoice>(choose_memory_plan(
+      joint_, options_.memory, share_, asked.request.symbols,
+      [&](const MemoryDecisions& decisions) { return figures_with(decisions, asked); }));
+}
+
+PlanFigures MemoryPolicy::figures_with(const MemoryDecisions& decisions, const Signature& asked) {
+  const Plan& plan = *planner_.compared(decisions, asked);
+  int64_t gradients = 0;
+  for (const PlannedBuffer& buffer : plan.buffers)
+    if (buffer.kind == BufferKind::Gradient && buffer.first_step <= plan.peak_step)
+      gradients += buffer.bytes;
+  PlanFigures figures{plan.peak_bytes, replay(plan, ReplayMode::Accumulate).peak_bytes,
+                      plan.saved_bytes, gradients, estimated_us(plan, options_.memory.rates)};
+  const int64_t beside = gradient_bytes(plan);
+  if (accumulates_ && figures.accumulating_peak_bytes + beside > figures.peak_bytes) {
+    figures.peak_bytes = figures.accumulating_peak_bytes + beside;
+    figures.gradients_at_peak_bytes = beside;
+  }
+  return figures;
+}
+
+std::shared_ptr<const MemoryChoice> MemoryPolicy::choice() {
+  if (!choice_ && first_) choice_ = chosen_for(*first_);
+  return choice_;
+}
+
+MemoryChoice MemoryPolicy::choice_in(const PlanEntry& entry) {
+  const std::shared_ptr<const MemoryChoice> first = choice();
+  ORTM_CHECK(first, "[memory] a training forward must have run before its choice is shown");
+  MemoryChoice shown = *first;
+  const Signature& asked = entry.signature;
+  if (same_sizes(asked.request.symbols, shown.sizes)) return shown;
+  shown.sizes = asked.request.symbols;
+  if (entry.decisions != shown.decisions) apply_decisions(shown, entry.decisions);
+  shown.before = figures_with({}, asked);
+  shown.after = shown.decisions.empty() ? shown.before : figures_with(shown.decisions, asked);
+  return shown;
+}
+
+const Signature& MemoryPolicy::shapes_or_first(const Signature* shapes) const {
+  ORTM_CHECK(first_, "[memory] a forward must have run before plans are compared or shown");
+  return shapes ? *shapes : *first_;
+}
+
+PlanFigures MemoryPolicy::figures_of(const MemoryDecisions& decisions, const Signature* shapes) {
+  return figures_with(decisions, shapes_or_first(shapes));
+}
+
+std::shared_ptr<const Plan> MemoryPolicy::plan_with(const MemoryDecisions& decisions,
+                                                    const Signature* shapes) {
+  return planner_.shown(decisions, shapes_or_first(shapes));
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,73 @@
+// The signature that plans are kept by, and its key.
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "plan/make_plan.h"
+
+namespace ortmodule {
+
+/// Sizes and strides of an argument, in memory of the caller.
+struct LayoutView {
+  std::span<const int64_t> sizes;
+  std::span<const int64_t> strides;
+};
+
+/// What the caller passes: argument layouts by graph input, and symbol arguments in their order.
+struct CallShapes {
+  std::span<const LayoutView> arguments;
+  std::span<const int64_t> symbols;
+};
+
+/// Symbol values, then sizes and strides of each argument, as one row of numbers. The graph fixes
+/// the ranks, so equal rows of one session mean equal shapes.
+class PlanKey {
+ public:
+  /// `is_planned` tells, by symbol argument, whether plans depend on it.
+  PlanKey(const CallShapes& call, const std::vector<bool>& is_planned) {
+    visit(call, is_planned, [&](std::span<const int64_t> part) {
+      numbers_.insert(numbers_.end(), part.begin(), part.end());
+      return true;
+    });
+  }
+
+  /// Whether this is the key of `call`. Allocates nothing.
+  bool matches(const CallShapes& call, const std::vector<bool>& is_planned) const {
+    std::span<const int64_t> left = numbers_;
+    const bool is_prefix = visit(call, is_planned, [&](std::span<const int64_t> part) {
+      if (left.size() < part.size() || !std::equal(part.begin(), part.end(), left.begin()))
+        return false;
+      left = left.subspan(part.size());
+      return true;
+    });
+    return is_prefix && left.empty();
+  }
+
+  friend auto operator<=>(const PlanKey&, const PlanKey&) = default;
+
+ private:
+  /// Hands the parts of a key to `take`, in their order, until that refuses one.
+  template <class Take>
+  static bool visit(const CallShapes& call, const std::vector<bool>& is_planned, const Take& take) {
+    for (size_t i = 0; i < call.symbols.size(); ++i)
+      if (is_planned.at(i) && !take(call.symbols.subspan(i, 1))) return false;
+    return std::ranges::all_of(call.arguments, [&](const LayoutView& layout) {
+      return take(layout.sizes) && take(layout.strides);
+    });
+  }
+
+  std::vector<int64_t> numbers_;
+};
+
+/// The shapes that a plan is for.
+struct Signature {
+  PlanKey key;
+  PlanRequest request;
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,71 @@
+#include "session/planner.h"
+
+namespace ortmodule {
+
+Planner::Planner(const Graph& joint, std::shared_ptr<const Lowered> lowered,
+                 const SessionOptions& options, StageTimes& times)
+    : joint_(joint), options_(options), times_(times), lowered_(std::move(lowered)) {}
+
+std::shared_ptr<const Lowered> Planner::lowered_for(const MemoryDecisions& decisions) {
+  if (decisions.empty()) return lowered_;
+  for (const auto& [known, lowered] : recomputing_)
+    if (known == decisions) return lowered;
+  constexpr size_t kMostLowered = 96;
+  if (recomputing_.size() >= kMostLowered) recomputing_.erase(recomputing_.begin());
+  auto lowered = std::make_shared<Lowered>(lower(joint_, options_.device, decisions));
+  recomputing_.emplace_back(decisions, lowered);
+  return lowered;
+}
+
+std::shared_ptr<PlanEntry> Planner::make(const MemoryDecisions& decisions, Signature signature) {
+  std::shared_ptr<const Lowered> lowered = lowered_for(decisions);
+  StageTimer timer(times_.plan_ms);
+  std::shared_ptr<const Plan> plan = compared(decisions, signature);
+  compared_.clear();
+  auto entry = std::make_shared<PlanEntry>(std::move(plan), std::move(lowered),
+                                           std::move(signature), decisions);
+  ++times_.plans;
+  const size_t steps = entry->program.plan->steps.size();
+  plans_.add(entry->signature.key, entry, plans_within(options_.plan_cache_bytes, steps));
+  return entry;
+}
+
+const Program& Planner::backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
+                                         bool all, bool keep_saved) {
+  if (all && !keep_saved) return entry.program;
+  std::unique_ptr<Program>& slot = entry.backward[{arrived, keep_saved}];
+  if (!slot) {
+    if (options_.before_plan) options_.before_plan();
+    StageTimer timer(times_.plan_ms);
+    const Plan& base = *entry.program.plan;
+    const PlanRequest& request = entry.signature.request;
+    slot = std::make_unique<Program>(
+        all ? make_backward_plan(base, *entry.lowered, request, keep_saved)
+            : make_backward_plan(base, prune_lowered(*entry.lowered, arrived), request,
+                                 keep_saved));
+  }
+  return *slot;
+}
+
+std::shared_ptr<const Plan> Planner::compared(const MemoryDecisions& decisions,
+                                              const Signature& signature) {
+  for (const Compared& known : compared_)
+    if (known.decisions == decisions && known.key == signature.key) return known.plan;
+  std::shared_ptr<const Plan> plan = make_plan(*lowered_for(decisions), signature.request);
+  constexpr size_t kMostCompared = 4;
+  if (compared_.size() >= kMostCompared) compared_.erase(compared_.begin());
+  compared_.push_back({decisions, signature.key, plan});
+  return plan;
+}
+
+std::shared_ptr<const Plan> Planner::shown(const MemoryDecisions& decisions,
+                                           const Signature& signature) {
+  return make_plan(*lowered_for(decisions), signature.request);
+}
+
+void Planner::forget_all() {
+  plans_.clear();
+  compared_.clear();
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,65 @@
+#include "session/symbol_binder.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+
+namespace ortmodule {
+
+SymbolBinder::SymbolBinder(const ExportedPiece& piece, const Graph& joint) : piece_(piece) {
+  std::vector<std::string> names;
+  joint.collect_symbols(names);
+  for (const Dims& strides : piece_.output_strides)
+    for (const DimExpr& stride : strides) stride.collect_symbols(names);
+  for (const BoundInput& bound : piece_.arguments)
+    if (bound.kind == BoundInput::Kind::Symbol)
+      is_planned_.push_back(std::ranges::find(names, bound.symbol) != names.end());
+}
+
+SymbolValues SymbolBinder::bind_all(const CallShapes& call) const { return bind(call, false); }
+
+Signature SymbolBinder::signature_of(const CallShapes& call) const {
+  Signature signature{key_of(call), {}};
+  PlanRequest& request = signature.request;
+  request.symbols = bind(call, true);
+  for (const LayoutView& layout : call.arguments)
+    request.arguments.push_back({Sizes(layout.sizes.begin(), layout.sizes.end()),
+                                 Sizes(layout.strides.begin(), layout.strides.end()), 0});
+  for (const Dims& strides : piece_.output_strides)
+    request.output_strides.push_back(evaluate(strides, request.symbols));
+  return signature;
+}
+
+SymbolValues SymbolBinder::bind(const CallShapes& call, bool only_planned) const {
+  SymbolValues values;
+  size_t next = 0;
+  for (const BoundInput& bound : piece_.arguments) {
+    if (bound.kind != BoundInput::Kind::Symbol) continue;
+    ORTM_CHECK(next < call.symbols.size(), "[forward] there must be a number for symbol ",
+               bound.symbol, ", but found ", call.symbols.size(), " numbers");
+    if (!only_planned || is_planned_[next]) values.bind(bound.symbol, call.symbols[next]);
+    ++next;
+  }
+  const auto& inputs = piece_.graph->inputs();
+  ORTM_CHECK(call.arguments.size() == inputs.size(), "[forward] there must be ", inputs.size(),
+             " arguments, but found ", call.arguments.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value& value = *inputs[i].value;
+    const std::span<const int64_t> sizes = call.arguments[i].sizes;
+    ORTM_CHECK(sizes.size() == value.rank(), "[forward] argument ", value.name, " must have rank ",
+               value.rank(), ", but found ", sizes.size());
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      std::string symbol;
+      if (value.dims[d].is_symbol(&symbol)) {
+        values.bind(symbol, sizes[d]);
+      } else if (value.dims[d].is_constant()) {
+        ORTM_CHECK(value.dims[d].value() == sizes[d], "[forward] argument ", value.name,
+                   " must have size ", value.dims[d], " in dim ", d, ", but found ", sizes[d]);
+      }
+    }
+  }
+  return values;
+}
+
+}  // namespace ortmodule

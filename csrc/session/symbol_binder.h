@@ -1,0 +1,34 @@
+// From the shapes of a call to the values of the graph's symbols.
+#pragma once
+
+#include <vector>
+
+#include "exporter/graph_builder.h"
+#include "session/plan_key.h"
+
+namespace ortmodule {
+
+/// Immutable, so that threads may use it at once.
+class SymbolBinder {
+ public:
+  /// `piece` must outlive the binder.
+  SymbolBinder(const ExportedPiece& piece, const Graph& joint);
+
+  /// The values of all symbols of the captured graph. Throws Error if a size contradicts it.
+  SymbolValues bind_all(const CallShapes& call) const;
+  PlanKey key_of(const CallShapes& call) const { return {call, is_planned_}; }
+  bool is_key_of(const CallShapes& call, const PlanKey& key) const {
+    return key.matches(call, is_planned_);
+  }
+  /// What is planned for such a call: without symbols that no plan depends on, such as a counter
+  /// that is only counted. Throws Error if a size contradicts the captured graph.
+  Signature signature_of(const CallShapes& call) const;
+
+ private:
+  SymbolValues bind(const CallShapes& call, bool only_planned) const;
+
+  const ExportedPiece& piece_;
+  std::vector<bool> is_planned_;  // by symbol argument
+};
+
+}  // namespace ortmodule

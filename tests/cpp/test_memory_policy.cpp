@@ -1,0 +1,157 @@
+// What is recomputed from shape to shape, within budgets that are shared and change.
+#include <gtest/gtest.h>
+
+#include "session.h"
+#include "test_session_piece.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr int64_t kRows = 64;
+
+SessionOptions with_budget(int64_t bytes, bool strict = false) {
+  SessionOptions options;
+  options.memory.budget_bytes = bytes;
+  options.memory.strict = strict;
+  return options;
+}
+
+/// The peaks of the piece in its first shape without a budget, and the least one.
+struct Peaks {
+  int64_t most = 0, least = 0;
+  Peaks() {
+    Session session(rows_piece(), with_budget(int64_t{1} << 40));
+    most = session.plan_for(RowsCall(kRows))->program.plan->peak_bytes;
+    least = session.memory()->choice()->minimum_bytes;
+  }
+};
+
+class MemoryPolicyTest : public testing::Test {
+ protected:
+  static int64_t peak(Session& session, int64_t rows) {
+    return session.plan_for(RowsCall(rows))->program.plan->peak_bytes;
+  }
+  const Peaks peaks_;
+};
+
+TEST_F(MemoryPolicyTest, ABudgetHoldsInLaterShapes) {
+  ASSERT_LT(peaks_.least, peaks_.most);
+  const int64_t budget = (peaks_.least + peaks_.most) / 2;
+  Session session(rows_piece(), with_budget(budget));
+  for (int64_t rows : {kRows, kRows / 2, kRows + 1, kRows, int64_t{1}})
+    EXPECT_LE(peak(session, rows), budget) << rows;
+  EXPECT_TRUE(session.plan_for(RowsCall(1))->decisions.empty()) << "all of it fits";
+  EXPECT_TRUE(session.memory()->take_warnings().empty());
+}
+
+TEST_F(MemoryPolicyTest, AFirstShapeThatDoesNotFitIsAnErrorAndALaterOneAWarning) {
+  Session small(rows_piece(), with_budget(peaks_.least - 1));
+  EXPECT_THROW(peak(small, kRows), Error);
+  Session later(rows_piece(), with_budget(peaks_.least));
+  peak(later, kRows);
+  peak(later, 2 * kRows);
+  EXPECT_EQ(later.memory()->take_warnings().size(), 1u);
+  EXPECT_TRUE(later.memory()->take_warnings().empty()) << "they were taken";
+  Session strict(rows_piece(), with_budget(peaks_.least, true));
+  peak(strict, kRows);
+  EXPECT_THROW(peak(strict, 2 * kRows), Error);
+}
+
+TEST_F(MemoryPolicyTest, AShareLeavesLessOfTheBudgetAndPlansAnew) {
+  const SessionOptions options = with_budget(peaks_.most);
+  Session session(rows_piece(), options);
+  const auto alone = session.plan_for(RowsCall(kRows));
+  EXPECT_TRUE(alone->decisions.empty());
+  const int64_t others = peaks_.most - peaks_.least;
+  session.memory()->set_budget_share({.others_bytes = others});
+  const auto shared = session.plan_for(RowsCall(kRows));
+  EXPECT_NE(shared, alone);
+  EXPECT_LE(shared->program.plan->peak_bytes, peaks_.least);
+  session.memory()->set_budget_share({.others_bytes = others, .growth = 2.0});
+  EXPECT_EQ(session.plan_for(RowsCall(kRows)), shared) << "the same bytes";
+  session.memory()->set_budget_share({});
+  EXPECT_EQ(peak(session, kRows), peaks_.most);
+}
+
+TEST_F(MemoryPolicyTest, GrowthIsForOtherShapes) {
+  const auto decided = [&](double growth) {
+    Session session(rows_piece(), with_budget(2 * peaks_.most));
+    peak(session, kRows);
+    session.memory()->set_budget_share({.others_bytes = peaks_.most, .growth = growth});
+    peak(session, 3 * kRows);
+    return session.memory()->take_warnings().size();
+  };
+  EXPECT_EQ(decided(1.0), 1u);
+  EXPECT_EQ(decided(3.0), 0u);
+}
+
+TEST_F(MemoryPolicyTest, ASharedShapeThatDoesNotFitSaysWhatAllNeed) {
+  Session session(rows_piece(), with_budget(peaks_.least));
+  session.memory()->set_budget_share({.others_bytes = 100, .lenient = true});
+  EXPECT_EQ(peak(session, kRows), peaks_.least);
+  EXPECT_TRUE(session.memory()->take_warnings().empty());
+  session.memory()->set_budget_share({.others_bytes = 104});
+  peak(session, kRows);
+  const std::vector<std::string> warnings = session.memory()->take_warnings();
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find(str("a budget of at least ", peaks_.least + 104, " bytes")),
+            std::string::npos)
+      << warnings[0];
+}
+
+TEST_F(MemoryPolicyTest, AFractionIsNotShared) {
+  SessionOptions options;
+  options.memory.budget_fraction = 1.0;
+  Session session(rows_piece(), options);
+  const auto entry = session.plan_for(RowsCall(kRows));
+  session.memory()->set_budget_share({.others_bytes = 100});
+  EXPECT_EQ(session.plan_for(RowsCall(kRows)), entry);
+}
+
+TEST_F(MemoryPolicyTest, GradientsOfEarlierStepsAreCounted) {
+  Session session(rows_piece(), with_budget(int64_t{1} << 40));
+  const auto plain = session.plan_for(RowsCall(1));
+  const PlanFigures before = session.memory()->figures_of({});
+  session.memory()->assume_accumulation();
+  const PlanFigures after = session.memory()->figures_of({});
+  EXPECT_GT(after.peak_bytes, before.peak_bytes);
+  EXPECT_EQ(after.gradients_at_peak_bytes, 16 * 4);
+  EXPECT_NE(session.plan_for(RowsCall(1)), plain);
+}
+
+TEST_F(MemoryPolicyTest, OnlyAPeakOutsideTheBandIsObserved) {
+  EXPECT_FALSE(MemoryPolicy::exceeds_plan(1000, 1000));
+  EXPECT_FALSE(MemoryPolicy::exceeds_plan(1000, 1004));
+  EXPECT_TRUE(MemoryPolicy::exceeds_plan(1000, 1006));
+  EXPECT_FALSE(MemoryPolicy::exceeds_plan(1000, 10));
+}
+
+TEST_F(MemoryPolicyTest, ObservedPeaksOutdateAPlanAndAreReportedThreeTimes) {
+  Session session(rows_piece(), {});
+  for (int i = 0; i < 5; ++i) {
+    const auto entry = session.plan_for(RowsCall(kRows));
+    session.memory()->observe_peak(*entry, 100, 200);
+    session.memory()->observe_peak(*entry, 100, 200);  // once for each plan
+    EXPECT_TRUE(entry->outdated);
+    EXPECT_EQ(session.memory()->take_warnings().size(), i < 3 ? 1u : 0u) << i;
+  }
+}
+
+TEST_F(MemoryPolicyTest, AChoiceIsShownInTheShapesOfAPlan) {
+  SessionOptions options;
+  options.memory.level = 1;
+  Session session(rows_piece(), options);
+  EXPECT_THROW(session.memory()->figures_of({}), Error);
+  EXPECT_EQ(session.memory()->choice(), nullptr);
+  const auto first = session.plan_for(RowsCall(kRows));
+  const auto other = session.plan_for(RowsCall(kRows + 1));
+  EXPECT_EQ(*session.memory()->choice_in(*first).sizes.find("b"), kRows);
+  const MemoryChoice shown = session.memory()->choice_in(*other);
+  EXPECT_EQ(*shown.sizes.find("b"), kRows + 1);
+  EXPECT_EQ(shown.after.peak_bytes, other->program.plan->peak_bytes);
+  EXPECT_EQ(session.memory()->plan_with(other->decisions, &other->signature)->peak_bytes,
+            other->program.plan->peak_bytes);
+}
+
+}  // namespace
+}  // namespace ortmodule
