@@ -14,6 +14,7 @@ import ortmodule_py._C as _C  # noqa: E402
 import ortmodule_py.nn as nn  # noqa: E402, F401
 import ortmodule_py.optim as optim  # noqa: E402, F401
 from ortmodule_py.check import CheckReport, check  # noqa: E402
+from ortmodule_py.dynamo import patches as _patches  # noqa: E402
 from ortmodule_py.explain import Explanation, explain  # noqa: E402
 from ortmodule_py.module import ORTModule, last_run_report  # noqa: E402
 from ortmodule_py.options.debug import DebugOptions, LogLevel  # noqa: E402
@@ -23,8 +24,12 @@ ORTModuleError = _C.ORTModuleError
 
 
 def build_info() -> dict[str, Any]:
-    """Returns how this build was made: versions, CPU instruction sets, CUDA architectures."""
+    """Returns how this build was made: versions, CPU instruction sets, CUDA architectures.
+
+    `dynamo_patches` says for each patch of TorchDynamo whether it applies to this torch, or why not.
+    """
     info: dict[str, Any] = _C.build_info()
+    info["dynamo_patches"] = _patches.states()
     return info
 
 

@@ -34,7 +34,7 @@ from ortmodule_py.dynamo.errors import (
 )
 from ortmodule_py.dynamo.frames import Frames, failed_before_running
 from ortmodule_py.dynamo.hooks import Hooks, has_hooks, hooks_of_all_modules
-from ortmodule_py.dynamo.patches import attention_masks
+from ortmodule_py.dynamo.patches import during_runs
 from ortmodule_py.dynamo.progress import Progress
 from ortmodule_py.dynamo.settings import dynamo_settings
 from ortmodule_py.options.debug import DebugOptions, LogLevel
@@ -271,7 +271,7 @@ class ORTModule(OriginalFace, nn.Module):
     def _run_compiled(self, record: ForwardRecord, args: Any, kwargs: Any) -> Any:
         """The compiled module; eager PyTorch where Dynamo fails before any of it has run."""
         try:
-            with self._frames.around_call(), attention_masks.taken_as_they_are, self._progress:
+            with self._frames.around_call(), during_runs, self._progress:
                 return self._compiled(*args, **kwargs)
         except RecompileLimit:
             raise

@@ -19,18 +19,8 @@ from torch._guards import CompileContext
 from ortmodule_py.compile.capture_log import CaptureLog
 from ortmodule_py.compile.compiler import Compiler
 from ortmodule_py.compile.step_budget import StepBudget
+from ortmodule_py.dynamo import patches
 from ortmodule_py.dynamo.fixed_sizes import FixedSizes
-from ortmodule_py.dynamo.patches import (
-    autograd_functions,
-    bools,
-    collectives,
-    contexts,
-    counters,
-    deques,
-    floats,
-    methods,
-    random,
-)
 from ortmodule_py.dynamo.progress import Progress, watch_backend
 from ortmodule_py.options.debug import DebugOptions
 from ortmodule_py.options.engine import EngineOptions
@@ -96,15 +86,4 @@ def compiler_of(backend: Any) -> Compiler | None:
     return backend if isinstance(backend, Compiler) else None
 
 
-for _watched in (
-    autograd_functions,
-    bools,
-    collectives,
-    contexts,
-    counters,
-    deques,
-    floats,
-    methods,
-    random,
-):
-    _watched.install(compiler_of)
+patches.install(compiler_of)

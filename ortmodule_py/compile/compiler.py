@@ -23,7 +23,7 @@ from ortmodule_py.compile.forward_record import ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.overlap import OverlapGuard
 from ortmodule_py.compile.step_budget import StepBudget
-from ortmodule_py.dynamo import progress
+from ortmodule_py.dynamo import patches, progress
 from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, marking
 from ortmodule_py.lower.piece import lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
@@ -98,6 +98,10 @@ class Compiler:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one piece; what cannot be lowered runs in eager PyTorch, and is reported."""
         log = self.log
+        missing = patches.missing_for(gm)
+        if missing is not None:
+            log.report_eager(CannotLower(f"{missing.name!r} of build_info() does not hold in this torch"))
+            raise torch._dynamo.exc.SkipFrame(missing.state)
         broken = graph_break_of(gm)
         if broken is not None:
             log.report_graph_break(broken)

@@ -8,31 +8,37 @@ what the values would.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.modules import transformer
 
-from ortmodule_py.base.torch_state import SharedPatch
-
-_NAME = "_detect_is_causal_mask"
-_ask = getattr(transformer, _NAME, None)
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import patch
 
 
-def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+def _probe(trial: Trial) -> bool:
+    def asked(x: Tensor, mask: Tensor) -> Tensor:
+        y = x * 2  # in front of the graph break that is not to be there
+        return y * 3 if transformer._detect_is_causal_mask(mask) else y + mask
+
+    same = trial(lambda: asked, (torch.ones(2, 2), torch.zeros(2, 2)))
+    return same and not trial.eager_pieces and not trial.graph_breaks
+
+
+@patch(
+    "attention_masks",
+    "Layers of nn.Transformer that are given a mask are compiled.",
+    "torch.nn.modules.transformer:_detect_is_causal_mask",
+    probe=_probe,
+    needed_by=None,
+    traced=True,
+)
+def _is_causal(
+    detect: Callable[..., Any], mask: Any, is_causal: bool | None = None, size: int | None = None
+) -> bool:
     if torch.compiler.is_dynamo_compiling():
         return is_causal is True
-    return bool(_ask(mask, is_causal, size))  # type: ignore[misc]
-
-
-class _Replaced:
-    def __enter__(self) -> None:
-        setattr(transformer, _NAME, _is_causal)
-
-    def __exit__(self, *_: Any) -> None:
-        setattr(transformer, _NAME, _ask)
-
-
-taken_as_they_are: Any = contextlib.nullcontext() if _ask is None else SharedPatch(_Replaced())
-"""Around each run of an ORTModule."""
+    return bool(detect(mask, is_causal, size))

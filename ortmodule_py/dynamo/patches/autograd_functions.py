@@ -7,56 +7,94 @@ a tuple, where eager hands on a list or a dict as it is, without gradients.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, fx
+
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import calls_named, patch
 
 _traced: Any = getattr(
     torch._functorch.autograd_function, "DynamoAutogradFunctionTraceHelper", None
 )
+_APPLY = "torch._dynamo.variables.higher_order_ops:AutogradFunctionApplyVariable"
 _NO_TUPLE = "an autograd.Function whose forward gives no tensor and no tuple"
 
-FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
+
+def applies_function(gm: fx.GraphModule) -> bool:
+    """Whether an autograd.Function is part of the graph, forward and backward."""
+    return calls_named(gm, {"autograd_function_apply"})
 
 
-@functools.cache
-def install(find_compiler: FindCompiler) -> None:
-    """Watch Dynamo's reading of these functions, which private methods of torch do."""
-    functions = torch._dynamo.variables.higher_order_ops
-    variable: Any = getattr(functions, "AutogradFunctionApplyVariable", None)
-    if hasattr(variable, "rewire_bwd_graph_outputs"):  # in another torch, as Dynamo reads it
-        _watch_gradients(variable, find_compiler)
-    if hasattr(variable, "trace_forward_graph") and hasattr(_traced, "fwd_trace_helper"):
-        _watch_outputs(variable, find_compiler)
+class _OneGradientShort(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        return x * 2 + y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * 2
 
 
-def _watch_gradients(variable: Any, find_compiler: FindCompiler) -> None:
-    assign = variable.rewire_bwd_graph_outputs
+class _GivesList(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        return [x * 2]
 
-    @functools.wraps(assign)
-    def checked(
-        self: Any, freevars: Any, given: Any, graph: Any, bwd_freevars: Any, arguments: Any
-    ) -> Any:
-        tx: Any = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
-        ours = find_compiler(getattr(tx.output, "compiler_fn", None)) is not None
-        wrong = _mistake(given, arguments) if ours else None
-        if wrong is None:
-            return assign(self, freevars, given, graph, bwd_freevars, arguments)
-        torch._dynamo.exc.unimplemented(
-            gb_type=f"the backward of an autograd.Function gives {wrong}",
-            context=f"{self.bwd_fn}",
-            explanation="Eager PyTorch raises an error when this backward runs.",
-            hints=[],
-        )
-
-    variable.rewire_bwd_graph_outputs = checked
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * 2
 
 
-def _watch_outputs(variable: Any, find_compiler: FindCompiler) -> None:
-    trace, wrap = variable.trace_forward_graph, _traced.fwd_trace_helper
+def _probe_gradients(trial: Trial) -> bool:
+    x = torch.ones(3, requires_grad=True)
+    return trial(lambda: lambda x: _OneGradientShort.apply(x, x * 3).tanh(), (x,))
+
+
+def _probe_outputs(trial: Trial) -> bool:
+    x = torch.ones(3, requires_grad=True)
+    return trial(lambda: lambda x: _GivesList.apply(x)[0].tanh() + 1, (x,))
+
+
+@patch(
+    "autograd_function_gradients",
+    "A backward of an autograd.Function that gives wrong numbers of gradients raises as in eager PyTorch.",
+    {(2, 13): f"{_APPLY}.rewire_bwd_graph_outputs"},
+    probe=_probe_gradients,
+    needed_by=applies_function,
+)
+def _checked(
+    rewire: Callable[..., Any],
+    self: Any,
+    fwd_freevars: Any,
+    bwd_out: Any,
+    bwd_graph: Any,
+    bwd_freevars: Any,
+    orig_fwd_args: Any,
+) -> Any:
+    wrong = _mistake(bwd_out, orig_fwd_args)
+    if wrong is None:
+        return rewire(self, fwd_freevars, bwd_out, bwd_graph, bwd_freevars, orig_fwd_args)
+    torch._dynamo.exc.unimplemented(
+        gb_type=f"the backward of an autograd.Function gives {wrong}",
+        context=f"{self.bwd_fn}",
+        explanation="Eager PyTorch raises an error when this backward runs.",
+        hints=[],
+    )
+
+
+@patch(
+    "autograd_function_outputs",
+    "What the forward of an autograd.Function gives in a list or a dict has no gradient.",
+    {(2, 13): f"{_APPLY}.trace_forward_graph"},
+    probe=_probe_outputs,
+    needed_by=applies_function,
+)
+def _watched(trace: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    plain = vars(_traced)["fwd_trace_helper"]
+    wrap = _traced.fwd_trace_helper
 
     def wrap_checked(forward: Callable[..., Any]) -> Any:
         def checked(*args: Any, **kwargs: Any) -> Any:  # Dynamo traces it
@@ -67,28 +105,21 @@ def _watch_outputs(variable: Any, find_compiler: FindCompiler) -> None:
 
         return wrap(checked)
 
-    @functools.wraps(trace)
-    def watched(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        if find_compiler(getattr(tx.output, "compiler_fn", None)) is None:
-            return trace(self, tx, *args, **kwargs)
-        plain = vars(_traced)["fwd_trace_helper"]
-        _traced.fwd_trace_helper = staticmethod(wrap_checked)
-        try:
-            return trace(self, tx, *args, **kwargs)
-        except torch._dynamo.exc.Unsupported as error:
-            if _NO_TUPLE not in str(error):
-                raise
-        finally:
-            _traced.fwd_trace_helper = plain
-        # Said once more, with the user's line in place of the one above.
-        torch._dynamo.exc.unimplemented(
-            gb_type=_NO_TUPLE,
-            context=f"{self.fwd_fn}",
-            explanation="Eager PyTorch hands it on without gradients.",
-            hints=[],
-        )
-
-    variable.trace_forward_graph = watched
+    _traced.fwd_trace_helper = staticmethod(wrap_checked)
+    try:
+        return trace(self, *args, **kwargs)
+    except torch._dynamo.exc.Unsupported as error:
+        if _NO_TUPLE not in str(error):
+            raise
+    finally:
+        _traced.fwd_trace_helper = plain
+    # Said once more, with the user's line in place of the one above.
+    torch._dynamo.exc.unimplemented(
+        gb_type=_NO_TUPLE,
+        context=f"{self.fwd_fn}",
+        explanation="Eager PyTorch hands it on without gradients.",
+        hints=[],
+    )
 
 
 def _mistake(given: Any, arguments: Sequence[Any]) -> str | None:

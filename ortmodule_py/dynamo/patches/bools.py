@@ -6,34 +6,42 @@ bool: `is True` is false, `str` gives "1", an index or a flag of torch's refuses
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import dynamo_output, patch
 
 
-@functools.cache
-def install(find_compiler: FindCompiler) -> None:
-    """Watch what Dynamo makes of symbols, which it does in one private function of torch."""
-    variables = torch._dynamo.variables
-    symbol: Any = getattr(variables, "SymNodeVariable", None)
-    create = getattr(symbol, "create", None)
-    if create is None:
-        return  # another torch: such bools stay symbols
+def _probe(trial: Trial) -> bool:
+    x = torch.ones(3)
+    numbers = (0.3, 0.7, 0.9, 0.1)
+    return trial(
+        lambda: lambda x, t: x * (2 if (t > 0.5) is True else 1), *((x, t) for t in numbers)
+    )
 
-    @functools.wraps(create)
-    def decided(tx: Any, *args: Any, **kwargs: Any) -> Any:
-        made = create(tx, *args, **kwargs)
-        number = getattr(made, "sym_num", None)
-        if not isinstance(number, torch.SymBool) or free_unbacked_symbols(number):
-            return made  # what only the data decide is not known yet
-        if find_compiler(getattr(tx.output, "compiler_fn", None)) is None:
-            return made
-        return variables.ConstantVariable.create(bool(number))  # leaves a guard on the outcome
 
-    symbol.create = staticmethod(decided)
+def _has_symbols(gm: fx.GraphModule) -> bool:
+    """A comparison need not be left in the graph, but its numbers are known to Dynamo's symbols."""
+    output: Any = dynamo_output()
+    return output is None or bool(output.shape_env.var_to_range)
+
+
+@patch(
+    "bools",
+    "A comparison of numbers that change from call to call is a bool of Python.",
+    "torch._dynamo.variables.tensor:SymNodeVariable.create",
+    probe=_probe,
+    needed_by=_has_symbols,
+)
+def _decided(create: Callable[..., Any], tx: Any, *args: Any, **kwargs: Any) -> Any:
+    made = create(tx, *args, **kwargs)
+    number = getattr(made, "sym_num", None)
+    if not isinstance(number, torch.SymBool) or free_unbacked_symbols(number):
+        return made  # what only the data decide is not known yet
+    # Leaves a guard on the outcome.
+    return torch._dynamo.variables.ConstantVariable.create(bool(number))

@@ -6,34 +6,52 @@ tensor, wait at another time, and have other gradients.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, fx
 
-FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import calls, patch
+
+_BREAK = "collective of torch.distributed"
+_FUNCTIONAL = ("_c10d_functional", "c10d_functional", "_dtensor")
 
 
-@functools.cache
-def install(find_compiler: FindCompiler) -> None:
-    """Watch Dynamo's rewriting, which one private class of torch does."""
-    functions = torch._dynamo.variables.functions
-    rewrite: Any = getattr(functions, "CollectiveFunctionRewriteVariable", None)
-    call_function = getattr(rewrite, "call_function", None)
-    if call_function is None:
-        return  # another torch: a piece with the functional ones is left to eager as a whole
+def _probe(trial: Trial) -> bool:
+    """Without a process group, so that there is an error, but behind a graph break."""
+    if not dist.is_available():
+        return True
 
-    @functools.wraps(call_function)
-    def refused(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        if find_compiler(getattr(tx.output, "compiler_fn", None)) is None:
-            return call_function(self, tx, *args, **kwargs)
-        torch._dynamo.exc.unimplemented(
-            gb_type="collective of torch.distributed",
-            context=f"{self.fn}",
-            explanation="Eager PyTorch runs collectives, between the compiled pieces.",
-            hints=[],
-        )
+    def reduced(x: Tensor) -> Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y
 
-    rewrite.call_function = refused
+    return trial(lambda: reduced, (torch.ones(3),)) and any(_BREAK in b for b in trial.graph_breaks)
+
+
+def _has_functional_ones(gm: fx.GraphModule) -> bool:
+    return any(
+        getattr(target, "namespace", "") in _FUNCTIONAL
+        or str(getattr(target, "__module__", "")).startswith("torch.distributed")
+        for target in calls(gm)
+    )
+
+
+@patch(
+    "collectives",
+    "Collectives of torch.distributed run in eager PyTorch, between compiled pieces.",
+    "torch._dynamo.variables.functions:CollectiveFunctionRewriteVariable.call_function",
+    probe=_probe,
+    needed_by=_has_functional_ones,
+)
+def _refused(call_function: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    torch._dynamo.exc.unimplemented(
+        gb_type=_BREAK,
+        context=f"{self.fn}",
+        explanation="Eager PyTorch runs collectives, between the compiled pieces.",
+        hints=[],
+    )

@@ -6,32 +6,50 @@ what it gives for None would be lost. Behind a graph break eager PyTorch runs th
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
+from ortmodule_py.dynamo.patches.autograd_functions import applies_function
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import patch
 
 _METHOD = "set_materialize_grads"
+_CONTEXT = "torch._dynamo.variables.misc:AutogradFunctionContextVariable"
 
 
-@functools.cache
-def install(find_compiler: FindCompiler) -> None:
-    """Let Dynamo refuse this method of a context, as it does all methods that it does not know."""
-    variables = torch._dynamo.variables
-    context: Any = getattr(variables, "AutogradFunctionContextVariable", None)
-    made: Any = getattr(variables, "LambdaVariable", None)
-    var_getattr = getattr(context, "var_getattr", None)
-    if var_getattr is None or made is None:
-        return  # another torch: such functions get zeros
+class _Unmaterialized(torch.autograd.Function):
+    """Has a gradient of its own for one that is absent."""
 
-    @functools.wraps(var_getattr)
-    def read(self: Any, tx: Any, name: str) -> Any:
-        if name != _METHOD or find_compiler(getattr(tx.output, "compiler_fn", None)) is None:
-            return var_getattr(self, tx, name)
-        return made(lambda *args, **kwargs: self.call_method(tx, name, list(args), kwargs))
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
 
-    context.var_getattr = read
+    @staticmethod
+    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Any:
+        return torch.full((3,), 7.0) if second is None else second
+
+
+def _probe(trial: Trial) -> bool:
+    x = torch.ones(3, requires_grad=True)
+    return trial(lambda: lambda x: _Unmaterialized.apply(x)[0].tanh(), (x,))
+
+
+@patch(
+    "contexts",
+    "An autograd.Function that calls set_materialize_grads(False) gets None for absent gradients.",
+    # Dynamo has the name of the slot of CPython's type since torch 2.14.
+    {(2, 11): f"{_CONTEXT}.var_getattr", (2, 14): f"{_CONTEXT}.tp_getattro_impl"},
+    probe=_probe,
+    needed_by=applies_function,
+)
+def _read(var_getattr: Callable[..., Any], self: Any, tx: Any, name: str) -> Any:
+    """Dynamo refuses this method of a context then, as all methods that it does not know."""
+    if name != _METHOD:
+        return var_getattr(self, tx, name)
+    return torch._dynamo.variables.LambdaVariable(
+        lambda *args, **kwargs: self.call_method(tx, name, list(args), kwargs)
+    )

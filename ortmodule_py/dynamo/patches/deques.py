@@ -6,35 +6,48 @@ What changes a deque with a limit is then refused, and eager PyTorch runs it.
 from __future__ import annotations
 
 import collections
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, fx
 from torch._dynamo import guards
 from torch._dynamo.source import AttrSource
-from torch._dynamo.variables import builder
 
-FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import dynamo_output, patch
 
 
-@functools.cache
-def install(find_compiler: FindCompiler) -> None:
-    """Watch how Dynamo takes up lists and their like, which is one private method of torch."""
-    made_by: Any = getattr(builder, "VariableBuilder", None)
-    wrap_listlike = getattr(made_by, "wrap_listlike", None)
-    if wrap_listlike is None:
-        return  # another torch, of which nothing is known
+def _probe(trial: Trial) -> bool:
+    def make() -> Callable[[Tensor], Tensor]:
+        seen: collections.deque[float] = collections.deque([1.0, 2.0], maxlen=2)
 
-    @functools.wraps(wrap_listlike)
-    def wrap(self: Any, value: Any) -> Any:
-        made = wrap_listlike(self, value)
-        of_deque = type(value) is collections.deque and hasattr(made, "maxlen")
-        if of_deque and find_compiler(getattr(self.tx.output, "compiler_fn", None)) is not None:
-            limit = AttrSource(self.source, "maxlen")
-            guards.install_guard(limit.make_guard(guards.GuardBuilder.CONSTANT_MATCH))
-            made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
-        return made
+        def of_last(x: Tensor) -> Tensor:
+            seen.append(seen[-1] + 1.0)
+            return x * sum(seen)
 
-    made_by.wrap_listlike = wrap
+        return of_last
+
+    return trial(make, *((torch.ones(3),) for _ in range(3)))
+
+
+def _has_limited_ones(gm: fx.GraphModule) -> bool:
+    output: Any = dynamo_output()
+    objects = [] if output is None else output.side_effects.keepalive
+    return any(isinstance(o, collections.deque) and o.maxlen is not None for o in objects)
+
+
+@patch(
+    "deques",
+    "A collections.deque with a limit drops what is too much.",
+    "torch._dynamo.variables.builder:VariableBuilder.wrap_listlike",
+    probe=_probe,
+    needed_by=_has_limited_ones,
+)
+def _wrapped(wrap_listlike: Callable[..., Any], self: Any, value: Any) -> Any:
+    made = wrap_listlike(self, value)
+    if type(value) is collections.deque and hasattr(made, "maxlen"):
+        limit = AttrSource(self.source, "maxlen")
+        guards.install_guard(limit.make_guard(guards.GuardBuilder.CONSTANT_MATCH))
+        made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
+    return made

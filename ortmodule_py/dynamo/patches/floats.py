@@ -6,7 +6,6 @@ double there, the number gets a guard and each further value is a capture.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,54 +13,61 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from ortmodule_py.base.changing_numbers import SIZE, changes
 from ortmodule_py.base.errors import origin_of
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
 from ortmodule_py.lower.number_writer import ARITHMETIC
 from ortmodule_py.trace.decompositions.float_arguments import rewrite_for
-
-FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
 
 _INDEXES = {operator.getitem, operator.setitem}
 
 
-@functools.cache
-def install(find_compiler: FindCompiler) -> None:
-    """Watch Dynamo's runs of calls, which go through one private function of torch."""
-    run_node = getattr(torch._dynamo.utils, "run_node", None)
-    if run_node is None:
-        return  # another torch: such floats cost captures again
+def _probe(trial: Trial) -> bool:
+    x = torch.tensor([1.0, -1.0])
+    numbers = (0.3, 0.7, 0.9, 0.1, 0.5)
+    same = trial(
+        lambda: lambda x, t: functional.leaky_relu(x, negative_slope=t), *((x, t) for t in numbers)
+    )
+    return same and trial.captures < len(numbers)
 
-    @functools.wraps(run_node)
-    def watched(tracer: Any, node: fx.Node, args: Any, kwargs: Any, nnmodule: Any) -> Any:
-        given = [value for value in (*args, *kwargs.values()) if changes(value)]
-        picks = node.target in _INDEXES and _reads_position(args[1])
-        asked = given or picks
-        compiler = find_compiler(getattr(tracer, "compiler_fn", None)) if asked else None
-        if compiler is None:
-            return run_node(tracer, node, args, kwargs, nnmodule)
-        if picks and compiler.log.has_captured(origin_of(node)):
-            compiler.log.report_specialized(SIZE, origin_of(node))
-        of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
-        read = any(map(free_unbacked_symbols, given))
-        if not of_numbers and not read and not compiler.log.has_captured(origin_of(node)):
-            # Other modules of this class had other numbers; this one's may never change, and what
-            # takes a constant is fused.
-            args, kwargs = pytree.tree_map(_fixed, (args, kwargs))
-            return run_node(tracer, node, args, kwargs, nnmodule)
-        if rewrite_for(node.target, args, kwargs, compiler.options.torch_rng) is not None:
-            hinted = {name: _now(value) for name, value in kwargs.items()}
-            result = run_node(tracer, node, tuple(map(_now, args)), hinted, nnmodule)
-            if isinstance(result, Tensor):
-                return result
-        result = run_node(tracer, node, args, kwargs, nnmodule)
-        if not all(map(changes, given)):
-            compiler.log.report_specialized(_name(node.target), origin_of(node))
-        return result
 
-    torch._dynamo.utils.run_node = watched
+@patch(
+    "floats",
+    "Numbers of torch's functions that change from call to call need no new capture.",
+    "torch._dynamo.utils:run_node",
+    probe=_probe,
+    needed_by=None,
+)
+def _watched(
+    run_node: Callable[..., Any], tracer: Any, node: fx.Node, args: Any, kwargs: Any, nnmodule: Any
+) -> Any:
+    given = [value for value in (*args, *kwargs.values()) if changes(value)]
+    picks = node.target in _INDEXES and _reads_position(args[1])
+    if not given and not picks:
+        return run_node(tracer, node, args, kwargs, nnmodule)
+    compiler: Any = capturing_compiler()
+    if picks and compiler.log.has_captured(origin_of(node)):
+        compiler.log.report_specialized(SIZE, origin_of(node))
+    of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
+    read = any(map(free_unbacked_symbols, given))
+    if not of_numbers and not read and not compiler.log.has_captured(origin_of(node)):
+        # Other modules of this class had other numbers; this one's may never change, and what
+        # takes a constant is fused.
+        args, kwargs = pytree.tree_map(_fixed, (args, kwargs))
+        return run_node(tracer, node, args, kwargs, nnmodule)
+    if rewrite_for(node.target, args, kwargs, compiler.options.torch_rng) is not None:
+        hinted = {name: _now(value) for name, value in kwargs.items()}
+        result = run_node(tracer, node, tuple(map(_now, args)), hinted, nnmodule)
+        if isinstance(result, Tensor):
+            return result
+    result = run_node(tracer, node, args, kwargs, nnmodule)
+    if not all(map(changes, given)):
+        compiler.log.report_specialized(_name(node.target), origin_of(node))
+    return result
 
 
 def _reads_position(index: Any) -> bool:

@@ -6,41 +6,50 @@ not what is in it: without this, a patched `forward` of a layer would stay witho
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo import guards
 from torch._dynamo.source import AttrSource, GlobalSource
 
-FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import dynamo_output, patch
 
 
-@functools.cache
-def install(find_compiler: FindCompiler) -> None:
-    """Watch where Dynamo looks a method up, which is one private method of torch."""
-    variable: Any = getattr(torch._dynamo.variables, "UserDefinedObjectVariable", None)
-    look_up = getattr(variable, "get_source_by_walking_mro", None)
-    output: Any = torch._dynamo.output_graph.OutputGraph
-    if look_up is None or not hasattr(output, "install_global_by_id"):
-        return  # another torch: replaced methods are not noticed
+def _probe(trial: Trial) -> bool:
+    def make() -> nn.Module:
+        class Scale:
+            def of(self, x: Tensor) -> Tensor:
+                return x * 2
 
-    takes_tx = "tx" in inspect.signature(look_up).parameters
-    current: Any = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx
+        class Scaled(nn.Module):
+            scale = Scale()
 
-    @functools.wraps(look_up)
-    def watched(self: Any, *args: Any) -> Any:
-        tx = args[0] if takes_tx else current()
-        if find_compiler(getattr(tx.output, "compiler_fn", None)) is not None:
-            _guard(tx.output, type(self.value), args[-1])
-        return look_up(self, *args)
+            def forward(self, x: Tensor) -> Tensor:
+                return self.scale.of(x)
 
-    variable.get_source_by_walking_mro = watched
+        return Scaled()
+
+    def replace(made: Any) -> None:
+        type(made.scale).of = lambda self, x: x * 3
+
+    return trial(make, (torch.ones(3),), (torch.ones(3),), between=replace)
+
+
+@patch(
+    "methods",
+    "A method of a class that is replaced between calls takes effect.",
+    "torch._dynamo.variables.user_defined:UserDefinedObjectVariable.get_source_by_walking_mro",
+    probe=_probe,
+    needed_by=lambda gm: True,  # what a graph was traced from cannot be told from it
+)
+def _watched(look_up: Callable[..., Any], self: Any, *args: Any) -> Any:
+    _guard(dynamo_output(), type(self.value), args[-1])
+    return look_up(self, *args)
 
 
 def _guard(output: Any, cls: type, name: str) -> None:

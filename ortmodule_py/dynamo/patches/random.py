@@ -7,34 +7,46 @@ does a generator that forward itself makes.
 
 from __future__ import annotations
 
-import functools
+import random
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, fx
 
-FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import dynamo_output, patch
 
 
-@functools.cache
-def install(find_compiler: FindCompiler) -> None:
-    """Let Dynamo refuse the methods of such a generator."""
-    variable: Any = getattr(torch._dynamo.variables, "RandomVariable", None)
-    call_method = getattr(variable, "call_method", None)
-    if call_method is None or not hasattr(torch._dynamo.exc, "unimplemented"):
-        return  # another torch, of which nothing is known
+def _probe(trial: Trial) -> bool:
+    def make() -> Callable[[Tensor], Tensor]:
+        generator = random.Random(3)
+        return lambda x: x * generator.random()
 
-    @functools.wraps(call_method)
-    def call(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        made_here = getattr(self, "source", None) is None
-        if made_here or find_compiler(getattr(tx.output, "compiler_fn", None)) is None:
-            return call_method(self, tx, name, *args, **kwargs)
-        torch._dynamo.exc.unimplemented(
-            gb_type="method of a random.Random",
-            context=name,
-            explanation="its state at the capture would be a constant of the graph",
-            hints=["`random.random()` and the other functions of `random` stay in the graph."],
-        )
+    return trial(make, *((torch.ones(3),) for _ in range(3)))
 
-    variable.call_method = call
+
+def _has_generators(gm: fx.GraphModule) -> bool:
+    output: Any = dynamo_output()
+    objects = [] if output is None else output.side_effects.keepalive
+    return any(isinstance(o, random.Random) for o in objects)
+
+
+@patch(
+    "random",
+    "A random.Random that forward finds draws new numbers at each call.",
+    "torch._dynamo.variables.misc:RandomVariable.call_method",
+    probe=_probe,
+    needed_by=_has_generators,
+)
+def _call(
+    call_method: Callable[..., Any], self: Any, tx: Any, name: str, *args: Any, **kwargs: Any
+) -> Any:
+    if getattr(self, "source", None) is None:  # made by forward itself
+        return call_method(self, tx, name, *args, **kwargs)
+    torch._dynamo.exc.unimplemented(
+        gb_type="method of a random.Random",
+        context=name,
+        explanation="its state at the capture would be a constant of the graph",
+        hints=["`random.random()` and the other functions of `random` stay in the graph."],
+    )

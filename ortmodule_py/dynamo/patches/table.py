@@ -1,0 +1,266 @@
+"""The table of what captures depend on in torch, most of it private to Dynamo.
+
+A file of this package adds a row or two. `patch` decorates the replacement of a function of torch: the
+row finds that function, checks that it takes the arguments that the replacement names, and calls the
+replacement only while Dynamo captures for one of our compilers. `expect` adds a row that replaces
+nothing. `ortmodule_py.build_info()` shows the state of each row.
+
+On a torch newer than all tested ones, each row is probed (`probes.py`). A row that does not hold is
+turned off: functions that need it run in eager PyTorch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from ortmodule_py.base.torch_state import SharedPatch
+
+FindCompiler = Callable[[Any], Any]
+"""Our compiler that a Dynamo backend stands for, or None."""
+Probe = Callable[[Any], bool]
+"""Runs a tiny program by way of a `probes.Trial`; whether it behaves as it does while the row holds."""
+NeededBy = Callable[[fx.GraphModule], bool]
+"""Whether a captured graph may be wrong while the row does not hold."""
+Version = tuple[int, int]
+
+OLDEST: Version = (2, 11)
+NEWEST: Version = (2, 14)
+"""The newest torch that every row was tested with, as in `tools/torch_facts.py`."""
+HOLDS = "holds"
+
+rows: dict[str, Row] = {}
+"""By name."""
+_COMPILER = "_ortmodule_compiler"
+_find_compiler: FindCompiler
+
+
+def running_torch() -> Version:
+    """Major and minor version of the torch that runs."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+@dataclass
+class Row:
+    """Something that captures depend on."""
+
+    name: str
+    purpose: str
+    """What is right while it holds, in one sentence for users."""
+    probe: Probe
+    needed_by: NeededBy | None
+    """None: without the row, results are the same and take longer."""
+    state: str = HOLDS
+    """`HOLDS`, or the reason why it does not."""
+    off: bool = False
+    """Functions that need it run in eager PyTorch."""
+
+    def turn_off(self, reason: str) -> None:
+        """Keep what needs this row in eager PyTorch from now on."""
+        self.state, self.off = reason, True
+
+
+@dataclass
+class Patch(Row):
+    """A function of torch that is replaced."""
+
+    paths: Mapping[Version, str] = field(default_factory=dict)
+    """`module:Class.function`, by the torch from which on it is the one to replace."""
+    replacement: Callable[..., Any] = lambda original: None
+    """Takes the function that it replaces, and then the arguments of that."""
+    traced: bool = False
+    """Dynamo traces the function instead of calling it: it is replaced only while ORTModules run."""
+    put: Callable[[], None] = lambda: None
+    take_back: Callable[[], None] = lambda: None
+
+    def apply(self) -> None:
+        """Put the replacement in place, or say in `state` why it is not."""
+        since = [version for version in self.paths if version <= running_torch()]
+        if not since:
+            self.state = f"not for torch before {'.'.join(map(str, min(self.paths)))}"
+            return
+        path = self.paths[max(since)]
+        found = _find(path)
+        if found is None:
+            self.state = f"torch {torch.__version__} has no {path}"
+            return
+        owner, name, original = found
+        self.state = _misfit(self.replacement, original, path) or HOLDS
+        if self.state != HOLDS:
+            return
+        made = self._around(original)
+        own = name in vars(owner)
+        before = vars(owner).get(name)
+        static = isinstance(inspect.getattr_static(owner, name), (staticmethod, classmethod))
+        self.put = functools.partial(setattr, owner, name, staticmethod(made) if static else made)
+        self.take_back = (
+            functools.partial(setattr, owner, name, before)
+            if own
+            else functools.partial(delattr, owner, name)
+        )
+        if not self.traced:
+            self.put()
+
+    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        replacement = self.replacement
+        if self.traced:
+            return lambda *args, **kwargs: replacement(original, *args, **kwargs)
+
+        @functools.wraps(original)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            if capturing_compiler() is None:
+                return original(*args, **kwargs)
+            return replacement(original, *args, **kwargs)
+
+        return patched
+
+    def turn_off(self, reason: str) -> None:
+        """Besides, torch's own function is in place again."""
+        if self.state == HOLDS and not self.traced:
+            self.take_back()
+        super().turn_off(reason)
+
+
+def patch(
+    name: str,
+    purpose: str,
+    replaces: str | Mapping[Version, str],
+    *,
+    probe: Probe,
+    needed_by: NeededBy | None,
+    traced: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A row of the table: what it decorates replaces that function of torch."""
+    paths = {OLDEST: replaces} if isinstance(replaces, str) else replaces
+
+    def add(replacement: Callable[..., Any]) -> Callable[..., Any]:
+        rows[name] = Patch(
+            name, purpose, probe, needed_by, "not applied", False, paths, replacement, traced
+        )
+        return replacement
+
+    return add
+
+
+def expect(name: str, purpose: str, *, needed_by: NeededBy | None) -> Callable[[Probe], Probe]:
+    """A row of the table without a replacement: what it decorates is the probe."""
+
+    def add(probe: Probe) -> Probe:
+        rows[name] = Row(name, purpose, probe, needed_by)
+        return probe
+
+    return add
+
+
+def install(find_compiler: FindCompiler) -> None:
+    """Put all replacements in place, for Dynamo's captures for the compilers that are found so."""
+    global _find_compiler
+    _find_compiler = find_compiler
+    for row in rows.values():
+        if isinstance(row, Patch):
+            row.apply()
+
+
+def states() -> dict[str, str]:
+    """`HOLDS` for each row of the table, or why it does not."""
+    return {name: row.state for name, row in sorted(rows.items())}
+
+
+def missing_for(gm: fx.GraphModule) -> Row | None:
+    """A row that is off and that this graph needs."""
+    return next((row for row in rows.values() if row.off and _needs(row, gm)), None)
+
+
+def _needs(row: Row, gm: fx.GraphModule) -> bool:
+    if row.needed_by is None:
+        return False
+    try:
+        return row.needed_by(gm)
+    except AttributeError:  # it looks into another torch's Dynamo
+        return True
+
+
+def capturing_compiler() -> Any | None:
+    """Our compiler for which Dynamo captures now, or None."""
+    output = dynamo_output()
+    if output is None:
+        return None
+    known = vars(output)
+    if _COMPILER not in known:
+        known[_COMPILER] = _find_compiler(output.compiler_fn)
+    return known[_COMPILER]
+
+
+def dynamo_output() -> Any | None:
+    """Dynamo's graph of the function that it captures now, or None."""
+    try:
+        return torch._dynamo.symbolic_convert.InstructionTranslator.current_tx().output
+    except AttributeError:  # it captures nothing
+        return None
+
+
+def calls(gm: fx.GraphModule) -> Iterator[Any]:
+    """What a captured graph calls: functions, and names of methods."""
+    for graph in gm.modules():  # bodies of higher-order operators, too
+        if isinstance(graph, fx.GraphModule):
+            yield from (node.target for node in graph.graph.nodes if node.op.startswith("call"))
+
+
+def calls_named(gm: fx.GraphModule, names: set[str]) -> bool:
+    """Whether a captured graph calls a function or method of one of these names."""
+    return any(getattr(target, "__name__", target) in names for target in calls(gm))
+
+
+def _find(path: str) -> tuple[Any, str, Callable[..., Any]] | None:
+    owner_path, _, name = path.rpartition("." if "." in path.partition(":")[2] else ":")
+    try:
+        owner = pkgutil.resolve_name(owner_path)
+        return owner, name, getattr(owner, name)
+    except (ImportError, AttributeError):
+        return None
+
+
+def _misfit(replacement: Callable[..., Any], original: Callable[..., Any], path: str) -> str:
+    """Why the replacement cannot stand in for that function, or ""."""
+    wanted = [
+        p.name
+        for p in inspect.signature(replacement).parameters.values()
+        if p.kind is p.POSITIONAL_OR_KEYWORD
+    ][1:]
+    try:
+        given = list(inspect.signature(original).parameters)
+    except (TypeError, ValueError):
+        return f"{path} of torch {torch.__version__} is no function of Python"
+    if given[: len(wanted)] == wanted:
+        return ""
+    return f"{path} of torch {torch.__version__} takes ({', '.join(given)}), not ({', '.join(wanted)}, ...)"
+
+
+class _Traced:
+    """The replacements that Dynamo traces."""
+
+    def __enter__(self) -> None:
+        for row in _traced():
+            row.put()
+
+    def __exit__(self, *_: Any) -> None:
+        for row in _traced():
+            row.take_back()
+
+
+def _traced() -> Iterator[Patch]:
+    for row in rows.values():
+        if isinstance(row, Patch) and row.traced and row.state == HOLDS:
+            yield row
+
+
+during_runs = SharedPatch(_Traced())
+"""Around each run of an ORTModule."""
