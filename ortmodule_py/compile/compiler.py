@@ -100,7 +100,9 @@ class Compiler:
         log = self.log
         missing = patches.missing_for(gm)
         if missing is not None:
-            log.report_eager(CannotLower(f"{missing.name!r} of build_info() does not hold in this torch"))
+            log.report_eager(
+                CannotLower(f"{missing.name!r} of build_info() does not hold in this torch")
+            )
             raise torch._dynamo.exc.SkipFrame(missing.state)
         broken = graph_break_of(gm)
         if broken is not None:
