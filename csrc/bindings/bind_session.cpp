@@ -9,7 +9,6 @@
 #include <set>
 
 #include "bindings/engine.h"
-#include "bindings/graph_replay.h"
 #include "bindings/topics.h"
 #include "ir/text.h"
 #include "optimizer/pipeline.h"
@@ -118,12 +117,11 @@ py::dict facts(CompiledPiece& piece) {
   result["backwards"] = runs.backwards;
   result["planned_peak_bytes"] = runs.planned_peak_bytes;
   result["measured_peak_bytes"] = runs.measured_peak_bytes;
-  if (GraphReplay* graphs = piece.graphs()) {
-    const GraphCounts counts = graphs->counts();
-    result["graphs_recorded"] = counts.recorded;
-    result["graphs_replayed"] = counts.replayed;
-    result["graphs_in_flight"] = counts.in_flight;
-    result["graphs_refused"] = counts.refusals;
+  if (const std::optional<GraphCounts> counts = piece.runner().graph_counts()) {
+    result["graphs_recorded"] = counts->recorded;
+    result["graphs_replayed"] = counts->replayed;
+    result["graphs_in_flight"] = counts->in_flight;
+    result["graphs_refused"] = counts->refusals;
   }
   if (const auto entry = piece.last_plan()) {
     result["nondeterministic_kernels"] = nondeterministic_kernels(*entry->program.plan);
@@ -147,8 +145,7 @@ py::dict facts(CompiledPiece& piece) {
 
 std::vector<std::string> take_warnings(CompiledPiece& piece) {
   std::vector<std::string> warnings = piece.session().memory()->take_warnings();
-  if (GraphReplay* graphs = piece.graphs())
-    std::ranges::move(graphs->take_warnings(), std::back_inserter(warnings));
+  std::ranges::move(piece.runner().take_warnings(), std::back_inserter(warnings));
   return warnings;
 }
 

@@ -14,9 +14,9 @@
 #include <mutex>
 #include <utility>
 
+#include "bindings/graph_replay.h"
 #include "bindings/run_state.h"
 #include "bindings/tensor_layout.h"
-#include "kernels/aten/allocation_counter.h"
 #include "ops/differentiated.h"
 #include "plan/replay.h"
 
@@ -37,15 +37,6 @@ struct EngineGuards {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-KernelContext make_context(const RunState& state, LibraryMeter& meter) {
-  KernelContext context;
-  context.meter = &meter;
-  state.piece.runtime().fill(context);
-  if (const auto search = state.piece.convolution_search()) context.convolution_search = *search;
-  context.seed = state.seed.seed;
-  return context;
-}
-
 /// A number among tensors on a GPU, as eager allows it, becomes one there: filled in by a kernel,
 /// since a copy from memory that may change cannot be captured in a CUDA graph.
 void move_numbers(std::vector<at::Tensor>& tensors, c10::Device device) {
@@ -54,37 +45,10 @@ void move_numbers(std::vector<at::Tensor>& tensors, c10::Device device) {
       tensor = at::scalar_tensor(tensor.item(), tensor.options().device(device));
 }
 
-/// Draws the run's seed and executes the steps of forward on what the frame is bound to.
-void launch_forward(RunState& state) {
-  const Program& program = state.entry->program;
-  if (program.random) state.seed = state.piece.runtime().draw_seed();
-  AtenLibraryMeter meter;
-  KernelContext context = make_context(state, meter);
-  execute(program, state.frame, context, 0, state.plan().forward_steps, false);
-}
-
-void run_forward_step_by_step(RunState& state) {
-  const Plan& plan = state.plan();
-  for (size_t b = 0; b < plan.buffers.size(); ++b)
-    if (plan.buffers[b].kind == BufferKind::Argument)
-      state.frame.bind(
-          static_cast<int>(b),
-          state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
-  launch_forward(state);
-  for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
-    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
-    Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
-    state.outputs.push_back(
-        tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime()));
-  }
-}
-
 void run_forward(RunState& state) {
   const EngineGuards guards(state.piece.runtime());
   move_numbers(state.tensors, state.piece.runtime().device());
-  GraphReplay* graphs = state.piece.graphs();
-  if (!graphs || !graphs->forward(state, [&] { launch_forward(state); }))
-    run_forward_step_by_step(state);
+  state.piece.runner().forward(state);
   for (int argument : state.plan().mutated_arguments)
     state.tensors[static_cast<size_t>(argument)].unsafeGetTensorImpl()->bump_version();
 }
@@ -107,8 +71,7 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
   std::vector<bool> arrived = session.differentiable_outputs();
   for (size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && grads[k].defined();
   state.backward = &session.backward_program(*state.entry, arrived, keep);
-  GraphReplay* graphs = state.piece.graphs();
-  if (graphs) graphs->choose_backward(state, saved);
+  state.piece.runner().begin_backward(state, saved);
   state.frame.switch_to(*state.backward);
   const Plan& plan = *state.backward->plan;
   state.held.clear();
@@ -140,7 +103,7 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
                                         grad_output_layout(plan.tensors[output].layout)));
     state.frame.bind(static_cast<int>(b), state.arrived.back().second.mutable_data_ptr());
   }
-  if (graphs) graphs->stage_gradients(state);
+  state.piece.runner().bound_backward(state);
 }
 
 /// Refuses a gradient that is asked of an output itself (`retain_grad`) and would come from another
@@ -243,23 +206,10 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
       begin_backward(*state, grads, std::move(saved), keep);
       state->begun = !keep;
     }
-    const Program& program = *state->backward;
-    const auto launch = [&] {
-      AtenLibraryMeter meter;
-      KernelContext context = make_context(*state, meter);
-      execute(program, state->frame, context, program.range_begin[static_cast<size_t>(range)],
-              program.range_begin[static_cast<size_t>(range) + 1], keep);
-    };
     const std::vector<int64_t> arguments = ctx->saved_data["arguments"].toIntVector();
-    GraphReplay* graphs = state->piece.graphs();
-    std::optional<variable_list> gradients;
-    if (graphs) gradients = graphs->backward(*state, range, arguments, launch);
-    if (!gradients) {
-      launch();
-      gradients = take_gradients(*state, arguments);
-    }
-    variable_list results = results_of(*state, *ctx, *std::move(gradients));
-    if (range + 1 == program.plan->ranges) finish(*state, keep);
+    variable_list gradients = state->piece.runner().backward(*state, range, arguments, keep);
+    variable_list results = results_of(*state, *ctx, std::move(gradients));
+    if (range + 1 == state->backward->plan->ranges) finish(*state, keep);
     return results;
   }
 
@@ -270,22 +220,6 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const torch::autograd::Edge& next = torch::autograd::get_current_node()->next_edge(argument);
     if (!next.is_valid() || next.function->tensor_pre_hooks().empty()) return {};
     return next.function->input_metadata(next.input_nr).zeros_like();
-  }
-
-  /// By argument; undefined where none flows.
-  static variable_list take_gradients(RunState& state, const std::vector<int64_t>& arguments) {
-    variable_list gradients(arguments.size());
-    const Plan& plan = *state.backward->plan;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const int gradient = state.backward->gradient_tensor[static_cast<size_t>(arguments[i])];
-      if (gradient < 0) continue;
-      const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
-      Buffer buffer =
-          state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
-      gradients[i] =
-          tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime());
-    }
-    return gradients;
   }
 
   // Non-tensor arguments (state, range, arguments) come first and have no gradient.
@@ -304,7 +238,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     state.planned_peak_bytes =
         std::max(state.planned_peak_bytes,
                  keep ? replay(plan, ReplayMode::RetainGraph).peak_bytes : plan.peak_bytes);
-    if (GraphReplay* graphs = state.piece.graphs(); graphs && !keep) graphs->finished(state);
+    if (!keep) state.piece.runner().finished(state);
     state.piece.finished(*state.entry, state.planned_peak_bytes, state.frame.peak_bytes(), true);
     state.held.clear();
     state.arrived.clear();
@@ -314,7 +248,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     }
     state.consumed = true;
     state.frame.clear();
-    state.graph.lease.reset();
+    state.runner.reset();
   }
 };
 
@@ -383,7 +317,7 @@ CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> consta
       convolution_search_(options.convolution_search) {
   if (!runtime_.present()) return;
   if (options.cuda_graph)
-    graphs_ = std::make_unique<GraphReplay>(runtime_, runtime_.step_recorder());
+    runner_ = std::make_unique<GraphReplay>(runtime_, runtime_.step_recorder());
   for (at::Tensor& constant : constants_) constant = constant.to(runtime_.device());
 }
 

@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "bindings/device_runtime.h"
+#include "bindings/step_runner.h"
 #include "session.h"
 
 namespace ortmodule::bindings {
-
-class GraphReplay;
 
 DType to_dtype(at::ScalarType type);
 at::ScalarType to_scalar_type(DType dtype);
@@ -76,8 +75,8 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   void finished(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes, bool backward);
   const DeviceRuntime& runtime() const { return runtime_; }
   DeviceRuntime& runtime() { return runtime_; }
-  /// What replays steps as graphs; null where that was not asked for.
-  GraphReplay* graphs() { return graphs_.get(); }
+  /// What launches the steps of runs.
+  StepRunner& runner() { return *runner_; }
   std::optional<ConvolutionSearch> convolution_search() const { return convolution_search_; }
 
  private:
@@ -89,7 +88,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   RunStatistics statistics_;
   std::shared_ptr<PlanEntry> last_plan_;
   DeviceRuntime& runtime_;
-  std::unique_ptr<GraphReplay> graphs_;
+  std::unique_ptr<StepRunner> runner_ = std::make_unique<StepByStep>();
   std::optional<ConvolutionSearch> convolution_search_;
 };
 

@@ -62,6 +62,9 @@ bool is_read_in_place(const Plan& plan, int input) {
 
 }  // namespace
 
+/// How one part of a run goes through.
+enum class GraphMode : uint8_t { StepByStep, Recorded, Replayed };
+
 /// Who holds the lease may touch it.
 struct Recording {
   int runs = 0, moves = 0, attempts = 0;
@@ -94,6 +97,18 @@ struct Recording {
 };
 
 namespace {
+
+/// A run's part in a recording.
+struct GraphRun : RunnerState {
+  GraphMode forward = GraphMode::StepByStep;
+  GraphMode backward = GraphMode::StepByStep;
+  std::shared_ptr<Recording> recording;
+  std::shared_ptr<void> lease;               // of the recordings' memory
+  std::vector<const void*> saved_addresses;  // of what autograd saved, as forward left it
+};
+
+/// The part of this run, whose steps no other runner launches.
+GraphRun& part_of(RunState& state) { return static_cast<GraphRun&>(*state.runner); }
 
 /// Whether something that the graphs read in place lies elsewhere now.
 bool has_moved(const RunState& state, const Recording& recording) {
@@ -140,7 +155,12 @@ void GraphReplay::refuse(Recording& recording, const std::string& reason) {
     counts_.refusals.push_back(reason);
 }
 
-bool GraphReplay::forward(RunState& state, const std::function<void()>& launch) {
+void GraphReplay::forward(RunState& state) {
+  state.runner = std::make_unique<GraphRun>();
+  if (!try_forward(state)) step_by_step_.forward(state);
+}
+
+bool GraphReplay::try_forward(RunState& state) {
   const bool trains = state.piece.session().training();
   // Steps that a user's own graph takes up are launched one by one.
   if (!recorder_ || trains != state.records_gradients || runtime_.capturing()) return false;
@@ -162,7 +182,7 @@ bool GraphReplay::forward(RunState& state, const std::function<void()>& launch) 
     refuse(*recording, "a forward is not followed by one backward pass from all its outputs");
   }
   if (!recording->refused && !recording->complete) {
-    record_forward(state, *recording, launch);
+    record_forward(state, *recording);
   } else if (recording->complete) {
     replay_forward(state, *recording);
   }
@@ -170,13 +190,13 @@ bool GraphReplay::forward(RunState& state, const std::function<void()>& launch) 
     recording->restart(state.plan());
     return false;
   }
-  state.graph.recording = recording;
-  if (trains) state.graph.lease = std::move(lease);
+  GraphRun& run = part_of(state);
+  run.recording = recording;
+  if (trains) run.lease = std::move(lease);
   return true;
 }
 
-void GraphReplay::record_forward(RunState& state, Recording& recording,
-                                 const std::function<void()>& launch) {
+void GraphReplay::record_forward(RunState& state, Recording& recording) {
   const Program& program = state.entry->program;
   const Plan& plan = state.plan();
   for (int argument : plan.mutated_arguments)
@@ -196,7 +216,7 @@ void GraphReplay::record_forward(RunState& state, Recording& recording,
     state.frame.bind(static_cast<int>(b), read.mutable_data_ptr());
   }
   try {
-    recording.forward = recorder_->record(launch);
+    recording.forward = recorder_->record([&] { launch_forward(state); });
   } catch (const std::exception& error) {
     state.frame.borrow({});
     state.seed = {};
@@ -210,7 +230,7 @@ void GraphReplay::record_forward(RunState& state, Recording& recording,
     recording.outputs.push_back(place_of(tensor, recording.kept_outputs.back()));
   }
   recording.after_forward = state.frame.content();
-  state.graph.forward = GraphMode::Recorded;
+  part_of(state).forward = GraphMode::Recorded;
   give_outputs(state, recording);
   for (size_t k = 0; k < recording.kept_outputs.size(); ++k)
     if (std::ranges::find(plan.saved_outputs, static_cast<int>(k)) == plan.saved_outputs.end())
@@ -233,7 +253,7 @@ void GraphReplay::replay_forward(RunState& state, Recording& recording) {
   recording.forward->replay();
   state.frame.borrow(recording.after_forward);
   state.seed.seed = recording.seed;
-  state.graph.forward = GraphMode::Replayed;
+  part_of(state).forward = GraphMode::Replayed;
   give_outputs(state, recording);
   const std::lock_guard lock(mutex_);
   ++counts_.replayed;
@@ -242,15 +262,15 @@ void GraphReplay::replay_forward(RunState& state, Recording& recording) {
 void GraphReplay::give_outputs(RunState& state, Recording& recording) {
   state.outputs = copies_of(recording.outputs, runtime_);
   recorder_->note_use();
-  std::vector<const void*>& saved = state.graph.saved_addresses;
+  std::vector<const void*>& saved = part_of(state).saved_addresses;
   for (int argument : state.plan().saved_arguments)
     saved.push_back(state.tensors[static_cast<size_t>(argument)].const_data_ptr());
   for (int output : state.plan().saved_outputs)
     saved.push_back(state.outputs[static_cast<size_t>(output)].const_data_ptr());
 }
 
-void GraphReplay::choose_backward(RunState& state, const std::vector<at::Tensor>& saved) {
-  GraphRun& run = state.graph;
+void GraphReplay::begin_backward(RunState& state, const std::vector<at::Tensor>& saved) {
+  GraphRun& run = part_of(state);
   run.backward = GraphMode::StepByStep;
   if (run.forward == GraphMode::StepByStep) return;
   bool as_left = saved.size() == run.saved_addresses.size();
@@ -278,19 +298,20 @@ void GraphReplay::own_gradients(RunState& state) {
   }
 }
 
-void GraphReplay::stage_gradients(RunState& state) {
-  if (state.graph.backward == GraphMode::StepByStep) return;
-  Recording& recording = *state.graph.recording;
+void GraphReplay::bound_backward(RunState& state) {
+  const GraphRun& run = part_of(state);
+  if (run.backward == GraphMode::StepByStep) return;
+  Recording& recording = *run.recording;
   recorder_->join();
   for (const auto& [buffer, gradient] : state.arrived) {
     at::Tensor& staged = recording.staged[static_cast<size_t>(buffer)];
-    if (state.graph.backward == GraphMode::Recorded) {
+    if (run.backward == GraphMode::Recorded) {
       staged = at::empty_like(gradient);
       state.frame.bind(buffer, staged.mutable_data_ptr());
     }
     copy_values(staged, gradient);
   }
-  if (state.graph.backward != GraphMode::Recorded) return;
+  if (run.backward != GraphMode::Recorded) return;
   const Plan& plan = state.plan();
   for (size_t b = 0; b < plan.buffers.size(); ++b)
     if (plan.buffers[b].kind == BufferKind::Argument)
@@ -300,46 +321,52 @@ void GraphReplay::stage_gradients(RunState& state) {
                      recording.outputs[static_cast<size_t>(output)].data);
 }
 
-std::optional<std::vector<at::Tensor>> GraphReplay::backward(RunState& state, int range,
-                                                             const std::vector<int64_t>& inputs,
-                                                             const std::function<void()>& launch) {
-  GraphRun& run = state.graph;
-  if (run.backward == GraphMode::StepByStep) return std::nullopt;
-  Recording& recording = *run.recording;
-  std::vector<Place>& gradients = recording.gradients[static_cast<size_t>(range)];
+std::vector<at::Tensor> GraphReplay::backward(RunState& state, int range,
+                                              const std::vector<int64_t>& inputs, bool keep_saved) {
+  const GraphRun& run = part_of(state);
   std::vector<Buffer> taken;  // until copied, in the order of the stream
-  if (run.backward == GraphMode::Replayed) {
-    recording.ranges[static_cast<size_t>(range)]->replay();
-  } else {
-    const FrameContent before = state.frame.content();
-    try {
-      recording.ranges.push_back(recorder_->record(launch));
-    } catch (const std::exception& error) {
-      // No step has run: what they were to read lies where it lay, under the lease.
-      state.frame.borrow(before);
-      own_gradients(state);
-      run.forward = run.backward = GraphMode::StepByStep;
-      refuse(recording, first_line(error.what()));
-      return std::nullopt;
-    }
-    const Plan& plan = state.plan();
-    for (int64_t input : inputs) {
-      const int gradient = state.backward->gradient_tensor[static_cast<size_t>(input)];
-      gradients.emplace_back();
-      if (gradient < 0) continue;
-      const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
-      taken.push_back(
-          state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer));
-      gradients.back() = place_of(tensor, taken.back());
-    }
-  }
-  std::vector<at::Tensor> copies = copies_of(gradients, runtime_);
+  if (run.backward == GraphMode::Replayed)
+    run.recording->ranges[static_cast<size_t>(range)]->replay();
+  else if (run.backward == GraphMode::StepByStep || !record_range(state, range, inputs, taken))
+    return step_by_step_.backward(state, range, inputs, keep_saved);
+  std::vector<at::Tensor> copies =
+      copies_of(run.recording->gradients[static_cast<size_t>(range)], runtime_);
   recorder_->note_use();
   return copies;
 }
 
+bool GraphReplay::record_range(RunState& state, int range, const std::vector<int64_t>& inputs,
+                               std::vector<Buffer>& taken) {
+  GraphRun& run = part_of(state);
+  Recording& recording = *run.recording;
+  const FrameContent before = state.frame.content();
+  try {
+    // A pass that can run again is no recorded one.
+    recording.ranges.push_back(recorder_->record([&] { launch_range(state, range, false); }));
+  } catch (const std::exception& error) {
+    // No step has run: what they were to read lies where it lay, under the lease.
+    state.frame.borrow(before);
+    own_gradients(state);
+    run.forward = run.backward = GraphMode::StepByStep;
+    refuse(recording, first_line(error.what()));
+    return false;
+  }
+  const Plan& plan = state.plan();
+  std::vector<Place>& gradients = recording.gradients[static_cast<size_t>(range)];
+  for (int64_t input : inputs) {
+    const int gradient = state.backward->gradient_tensor[static_cast<size_t>(input)];
+    gradients.emplace_back();
+    if (gradient < 0) continue;
+    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
+    taken.push_back(
+        state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer));
+    gradients.back() = place_of(tensor, taken.back());
+  }
+  return true;
+}
+
 void GraphReplay::finished(RunState& state) {
-  GraphRun& run = state.graph;
+  GraphRun& run = part_of(state);
   if (run.backward == GraphMode::Recorded) {
     Recording& recording = *run.recording;
     recording.complete = true;
@@ -353,7 +380,7 @@ void GraphReplay::finished(RunState& state) {
   }
 }
 
-GraphCounts GraphReplay::counts() const {
+std::optional<GraphCounts> GraphReplay::graph_counts() const {
   const std::lock_guard lock(mutex_);
   return counts_;
 }

@@ -12,7 +12,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,7 +19,7 @@
 #include <vector>
 
 #include "bindings/step_recorder.h"
-#include "kernels/run_seed.h"
+#include "bindings/step_runner.h"
 #include "runtime/program.h"
 #include "session.h"
 
@@ -29,64 +28,44 @@ namespace ortmodule::bindings {
 class DeviceRuntime;
 struct RunState;
 
-/// How one part of a run goes through.
-enum class GraphMode : uint8_t { StepByStep, Recorded, Replayed };
-
 struct Recording;
 
-/// A run's part in a recording.
-struct GraphRun {
-  GraphMode forward = GraphMode::StepByStep;
-  GraphMode backward = GraphMode::StepByStep;
-  std::shared_ptr<Recording> recording;
-  std::shared_ptr<void> lease;               // of the recordings' memory
-  std::vector<const void*> saved_addresses;  // of what autograd saved, as forward left it
-};
-
-/// What was done with a piece's plans.
-struct GraphCounts {
-  int64_t recorded = 0;   // plans of which all steps are graphs
-  int64_t replayed = 0;   // runs that replayed forward
-  int64_t in_flight = 0;  // runs that found another one between its forward and backward
-  std::vector<std::string> refusals;  // why plans run step by step
-};
-
-/// The graphs of one piece. Threads may call it at once.
-class GraphReplay {
+/// Replays the steps of one piece as graphs, where it can; else they run step by step.
+class GraphReplay : public StepRunner {
  public:
   GraphReplay(DeviceRuntime& runtime, std::unique_ptr<StepRecorder> recorder);
-  ~GraphReplay();
+  ~GraphReplay() override;
 
-  /// Runs forward as a graph and fills in the outputs, or returns false: then nothing has run.
-  /// `launch` draws the run's seed and executes the steps of forward.
-  bool forward(RunState& state, const std::function<void()>& launch);
-  /// Chooses how the backward pass runs, which is bound already but for its gradients and saved
-  /// values; these are `saved`.
-  void choose_backward(RunState& state, const std::vector<at::Tensor>& saved);
+  void forward(RunState& state) override;
+  /// Chooses how the backward pass runs.
+  void begin_backward(RunState& state, const std::vector<at::Tensor>& saved) override;
   /// Copies the gradients that arrived to where the graph reads them.
-  void stage_gradients(RunState& state);
-  /// Runs a range of backward as a graph; returns the gradients of `inputs` (graph inputs,
-  /// undefined for those without), or nothing: then no step of the range has run.
-  std::optional<std::vector<at::Tensor>> backward(RunState& state, int range,
-                                                  const std::vector<int64_t>& inputs,
-                                                  const std::function<void()>& launch);
-  /// To be told when all that a run needs has been launched.
-  void finished(RunState& state);
+  void bound_backward(RunState& state) override;
+  std::vector<at::Tensor> backward(RunState& state, int range, const std::vector<int64_t>& inputs,
+                                   bool keep_saved) override;
+  void finished(RunState& state) override;
 
-  GraphCounts counts() const;
-  /// Why plans run step by step, as far as it was not asked before.
-  std::vector<std::string> take_warnings();
+  std::optional<GraphCounts> graph_counts() const override;
+  /// Why plans run step by step.
+  std::vector<std::string> take_warnings() override;
 
  private:
+  /// Runs forward as a graph and fills in the outputs, or returns false: then nothing has run.
+  bool try_forward(RunState& state);
+  /// Records a range of backward; `taken` receives the gradients of `inputs` as the graph leaves
+  /// them. Or returns false: then no step of the range has run.
+  bool record_range(RunState& state, int range, const std::vector<int64_t>& inputs,
+                    std::vector<Buffer>& taken);
   std::shared_ptr<Recording> recording_of(const RunState& state);
   std::shared_ptr<void> lease();
   void refuse(Recording& recording, const std::string& reason);
-  void record_forward(RunState& state, Recording& recording, const std::function<void()>& launch);
+  void record_forward(RunState& state, Recording& recording);
   void replay_forward(RunState& state, Recording& recording);
   void give_outputs(RunState& state, Recording& recording);
   void own_gradients(RunState& state);
 
   DeviceRuntime& runtime_;
+  StepByStep step_by_step_;
   std::unique_ptr<StepRecorder> recorder_;
   std::shared_ptr<std::atomic<bool>> leased_ = std::make_shared<std::atomic<bool>>(false);
   mutable std::mutex mutex_;  // guards the rest

@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "bindings/engine.h"
-#include "bindings/graph_replay.h"
+#include "bindings/step_runner.h"
+#include "runtime/program.h"
 
 namespace ortmodule::bindings {
 
@@ -33,7 +34,7 @@ struct RunState : torch::CustomClassHolder {
   std::vector<std::pair<int, at::Tensor>> arrived;  // by buffer: gradients of outputs
   const Program* backward = nullptr;                // chosen when the first range runs
   DrawnSeed seed;
-  GraphRun graph;  // where steps are replayed
+  std::unique_ptr<RunnerState> runner;  // what the runner keeps of the run
   bool records_gradients = false;
   int64_t planned_peak_bytes = 0;  // of the backward passes so far
   bool begun = false;              // by a pass that does not keep what it reads

@@ -1,0 +1,71 @@
+#include "bindings/step_runner.h"
+
+#include <utility>
+
+#include "bindings/run_state.h"
+#include "kernels/aten/allocation_counter.h"
+
+namespace ortmodule::bindings {
+namespace {
+
+KernelContext make_context(const RunState& state, LibraryMeter& meter) {
+  KernelContext context;
+  context.meter = &meter;
+  state.piece.runtime().fill(context);
+  if (const auto search = state.piece.convolution_search()) context.convolution_search = *search;
+  context.seed = state.seed.seed;
+  return context;
+}
+
+}  // namespace
+
+void launch_forward(RunState& state) {
+  const Program& program = state.entry->program;
+  if (program.random) state.seed = state.piece.runtime().draw_seed();
+  AtenLibraryMeter meter;
+  KernelContext context = make_context(state, meter);
+  execute(program, state.frame, context, 0, state.plan().forward_steps, false);
+}
+
+void launch_range(RunState& state, int range, bool keep_saved) {
+  const Program& program = *state.backward;
+  AtenLibraryMeter meter;
+  KernelContext context = make_context(state, meter);
+  execute(program, state.frame, context, program.range_begin[static_cast<size_t>(range)],
+          program.range_begin[static_cast<size_t>(range) + 1], keep_saved);
+}
+
+void StepByStep::forward(RunState& state) {
+  const Plan& plan = state.plan();
+  for (size_t b = 0; b < plan.buffers.size(); ++b)
+    if (plan.buffers[b].kind == BufferKind::Argument)
+      state.frame.bind(
+          static_cast<int>(b),
+          state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
+  launch_forward(state);
+  for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
+    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
+    Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+    state.outputs.push_back(
+        tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime()));
+  }
+}
+
+std::vector<at::Tensor> StepByStep::backward(RunState& state, int range,
+                                             const std::vector<int64_t>& inputs, bool keep_saved) {
+  launch_range(state, range, keep_saved);
+  std::vector<at::Tensor> gradients(inputs.size());
+  const Plan& plan = *state.backward->plan;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int gradient = state.backward->gradient_tensor[static_cast<size_t>(inputs[i])];
+    if (gradient < 0) continue;
+    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
+    Buffer buffer =
+        state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+    gradients[i] =
+        tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime());
+  }
+  return gradients;
+}
+
+}  // namespace ortmodule::bindings
