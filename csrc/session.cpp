@@ -22,7 +22,7 @@ std::unique_ptr<const Graph> optimized_joint(const Graph& forward, const Session
   std::unique_ptr<Graph> joint;
   {
     StageTimer timer(times.gradient_ms);
-    joint = options.training ? build_gradient(forward) : forward.clone();
+    joint = options.training() ? build_gradient(forward) : forward.clone();
   }
   StageTimer timer(times.optimize_joint_ms);
   report = optimize_joint(*joint, options.optimizer);
@@ -32,7 +32,7 @@ std::unique_ptr<const Graph> optimized_joint(const Graph& forward, const Session
 std::shared_ptr<const Lowered> lowered(const Graph& joint, const SessionOptions& options,
                                        StageTimes& times) {
   StageTimer timer(times.lower_ms);
-  return std::make_shared<Lowered>(lower(joint, options.device));
+  return std::make_shared<Lowered>(lower(joint, options.device()));
 }
 
 std::vector<bool> outputs_with_gradient(const ExportedPiece& piece, const Graph& joint) {

@@ -34,7 +34,7 @@ class Session {
   const SymbolBinder& symbols() const { return symbols_; }
 
   const ExportedPiece& piece() const { return piece_; }
-  bool training() const { return options_.training; }
+  bool training() const { return options_.training(); }
   /// Whether forward output k can receive a gradient.
   const std::vector<bool>& differentiable_outputs() const { return differentiable_outputs_; }
 

@@ -1,4 +1,4 @@
-// What the memory optimizer is asked, and what it found and chose, as plain Python values.
+// What the memory optimizer found and chose, as plain Python values.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -231,33 +231,6 @@ py::object decision_figures(CompiledPiece& piece,
   for (const auto& [stash, strategy] : decisions)
     chosen.at(stash) = static_cast<Strategy>(strategy);
   return figures(piece.session().memory()->figures_of(decisions_of(*choice, chosen)));
-}
-
-void init_memory(py::module_& m) {
-  py::class_<MemoryOptions>(m, "MemoryOptions", "What is asked of the memory optimizer.")
-      .def(py::init<>())
-      .def_readwrite("level", &MemoryOptions::level)
-      .def_readwrite("budget_bytes", &MemoryOptions::budget_bytes)
-      .def_readwrite("budget_fraction", &MemoryOptions::budget_fraction)
-      .def_readwrite("reserved_bytes", &MemoryOptions::reserved_bytes)
-      .def_readwrite("strict", &MemoryOptions::strict)
-      .def_readwrite("mid_training", &MemoryOptions::mid_training)
-      .def(
-          "set_rates",
-          [](MemoryOptions& options, double flops_per_us, double bytes_per_us) {
-            options.rates.flops_per_us = flops_per_us;
-            options.rates.bytes_per_us = bytes_per_us;
-          },
-          py::arg("flops_per_us"), py::arg("bytes_per_us"))
-      .def(
-          "add_config",
-          [](MemoryOptions& options, std::string id, int strategy, int64_t count) {
-            ORTM_CHECK(strategy >= 0 && strategy <= 2,
-                       "[memory] the strategy must be 0, 1 or 2, but found ", strategy);
-            options.config.push_back({std::move(id), static_cast<Strategy>(strategy), count});
-          },
-          py::arg("cluster_id"), py::arg("strategy"), py::arg("count"),
-          "Adds one element `cluster_id:strategy:count` of a configuration.");
 }
 
 }  // namespace ortmodule::bindings

@@ -1,6 +1,5 @@
 // The compiled piece as a Python callable, and what can be asked about it.
 #include <ATen/Context.h>
-#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -217,14 +216,6 @@ std::vector<std::string> pass_names() {
   return names;
 }
 
-ConvolutionSearch convolution_search(const std::string& name) {
-  if (name == "EXHAUSTIVE") return ConvolutionSearch::Exhaustive;
-  if (name == "HEURISTIC") return ConvolutionSearch::Heuristic;
-  ORTM_CHECK(name == "DEFAULT",
-             "[convolution] a search must be EXHAUSTIVE, HEURISTIC or DEFAULT, but found ", name);
-  return ConvolutionSearch::Default;
-}
-
 }  // namespace
 
 void init_session(py::module_& m) {
@@ -234,36 +225,6 @@ void init_session(py::module_& m) {
   py::register_exception<IndexOutOfRange>(m, "ORTModuleIndexError", index_bases);
   m.def("engine_runs", &engine_runs, "Forwards of all pieces of the process so far.");
   m.def("pass_names", &pass_names, "The optimizer's passes, sorted by name.");
-  py::class_<PieceOptions>(m, "PieceOptions", "How a piece is optimized and planned.")
-      .def(py::init<>())
-      .def_property(
-          "device", [](const PieceOptions& options) { return options.device.str(); },
-          [](PieceOptions& options, const std::string& name) {
-            options.device = c10::Device(name);
-          },
-          "Where the tensors are: 'cpu' or 'cuda:<index>'.")
-      .def_readwrite("emulate_cuda", &PieceOptions::emulate_cuda)
-      .def_readwrite("cuda_graph", &PieceOptions::cuda_graph)
-      .def_readwrite("training", &PieceOptions::training)
-      .def_readwrite("verify", &PieceOptions::verify)
-      .def_readwrite("disabled_passes", &PieceOptions::disabled_passes)
-      .def_readwrite("fuel", &PieceOptions::fuel)
-      .def_readwrite("memory", &PieceOptions::memory)
-      .def_readwrite("plan_cache_bytes", &PieceOptions::plan_cache_bytes)
-      .def_property(
-          "convolution_search", [](const PieceOptions&) { return py::none(); },
-          [](PieceOptions& options, const std::string& name) {
-            options.convolution_search = convolution_search(name);
-          },
-          "EXHAUSTIVE, HEURISTIC or DEFAULT; not set: as torch.backends.cudnn.benchmark says.")
-      .def_property(
-          "dump", [](const PieceOptions&) { return py::none(); },
-          [](PieceOptions& options,
-             const std::function<void(int, std::string, std::string)>& hook) {
-            options.dump = [hook](int stage, std::string_view name, const std::string& text) {
-              hook(stage, std::string(name), text);
-            };
-          });
   py::class_<CompiledPiece, std::shared_ptr<CompiledPiece>>(
       m, "CompiledPiece", "A captured piece of a module, compiled; call it with flat arguments.")
       .def("__call__", &call)

@@ -282,27 +282,20 @@ std::vector<LayoutView> views_of(const std::vector<at::Tensor>& tensors) {
 
 std::atomic<int64_t> runs_of_all_pieces{0};
 
-SessionOptions session_options(const PieceOptions& options) {
-  SessionOptions result;
-  const DeviceRuntime& runtime = device_runtime(options.device, options.emulate_cuda);
-  result.device = runtime.kernels();
-  result.before_plan = [&runtime] {
+/// The options of a piece's session, with what is known of the device.
+SessionOptions completed(SessionOptions options, const DeviceRuntime& runtime) {
+  options.optimizer.device = runtime.kernels();
+  options.optimizer.channels_last =
+      options.device() == Device::CPU && at::hasMKLDNN() && at::globalContext().userEnabledMkldnn();
+  // Each piece has fuel of its own.
+  if (const auto& fuel = options.optimizer.fuel)
+    options.optimizer.fuel = std::make_shared<int64_t>(*fuel);
+  options.before_plan = [&runtime] {
     ORTM_CHECK(!runtime.capturing(),
                "[CUDA graph] a step must have run with the same shapes before it is captured, but "
                "found a new one; run it a few times first, as torch.cuda.graph asks for");
   };
-  result.training = options.training;
-  result.plan_cache_bytes = options.plan_cache_bytes;
-  result.optimizer.device = result.device;
-  result.optimizer.training = options.training;
-  result.optimizer.verify = options.verify;
-  result.optimizer.channels_last =
-      result.device == Device::CPU && at::hasMKLDNN() && at::globalContext().userEnabledMkldnn();
-  result.optimizer.disabled = {options.disabled_passes.begin(), options.disabled_passes.end()};
-  if (options.fuel >= 0) result.optimizer.fuel = std::make_shared<int64_t>(options.fuel);
-  result.optimizer.dump = options.dump;
-  result.memory = options.memory;
-  return result;
+  return options;
 }
 
 }  // namespace
@@ -311,9 +304,9 @@ int64_t engine_runs() { return runs_of_all_pieces; }
 
 CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
                              const PieceOptions& options)
-    : session_(std::make_unique<Session>(std::move(piece), session_options(options))),
+    : runtime_(device_runtime(options.device, options.emulate_cuda)),
+      session_(std::make_unique<Session>(std::move(piece), completed(options.session, runtime_))),
       constants_(std::move(constants)),
-      runtime_(device_runtime(options.device, options.emulate_cuda)),
       convolution_search_(options.convolution_search) {
   if (!runtime_.present()) return;
   if (options.cuda_graph)

@@ -22,19 +22,15 @@ at::ScalarType to_scalar_type(DType dtype);
 at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout,
                        const DeviceRuntime& runtime);
 
+/// How a piece is compiled and run. The options of its session are completed by what is known of
+/// the device.
 struct PieceOptions {
   c10::Device device{c10::kCPU};  // of every tensor of the piece
   bool emulate_cuda = false;      // CPU tensors through CUDA kernels compiled for the host
   bool cuda_graph = false;        // replay steps as CUDA graphs
-  bool training = true;
-  bool verify = false;
-  std::vector<std::string> disabled_passes;
-  int64_t fuel = -1;  // negative: no limit
-  DumpHook dump;
   /// Nothing: as torch.backends.cudnn.benchmark says when a step runs.
   std::optional<ConvolutionSearch> convolution_search;
-  MemoryOptions memory;
-  int64_t plan_cache_bytes = SessionOptions().plan_cache_bytes;
+  SessionOptions session;
 };
 
 /// Forwards of all pieces of the process so far.
@@ -82,12 +78,12 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
  private:
   void check(const at::Tensor& tensor, const Value& expected) const;
 
+  DeviceRuntime& runtime_;
   std::unique_ptr<Session> session_;
   std::vector<at::Tensor> constants_;
   mutable std::mutex report_mutex_;  // threads may run the piece at once; guards the next two
   RunStatistics statistics_;
   std::shared_ptr<PlanEntry> last_plan_;
-  DeviceRuntime& runtime_;
   std::unique_ptr<StepRunner> runner_ = std::make_unique<StepByStep>();
   std::optional<ConvolutionSearch> convolution_search_;
 };

@@ -9,9 +9,9 @@ PYBIND11_MODULE(_C, m) {
   init_graph(m);
   init_builder(m);
   init_costs(m);
-  init_memory(m);
   init_ops(m);
   init_optim(m);
+  init_options(m);
   init_session(m);
   ortmodule::init_cpu_memory_stats(m);
 }

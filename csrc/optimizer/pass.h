@@ -23,7 +23,8 @@ enum class Stage : uint8_t { Forward, Joint };
 /// Receives the graph after each pass that changed it.
 using DumpHook = std::function<void(int stage, std::string_view name, const std::string& text)>;
 
-/// Switches of the optimizer. Whoever reads the environment fills them in.
+/// What a graph is compiled for, and switches of the optimizer. Whoever reads the environment fills
+/// them in.
 struct OptimizerOptions {
   Device device = Device::CPU;     // whose kernels will run the graph
   bool training = true;            // a gradient will be taken

@@ -21,7 +21,7 @@ MemoryPolicy::MemoryPolicy(const Graph& joint, const SessionOptions& options, Pl
 
 MemoryDecisions MemoryPolicy::decide(const Signature& asked) {
   const MemoryOptions& options = options_.memory;
-  if (!options_.training) return {};
+  if (!options_.training()) return {};
   if (!first_) {
     first_ = asked;
     if (options.asked()) choice_ = chosen_for(asked);

@@ -12,7 +12,7 @@ std::shared_ptr<const Lowered> Planner::lowered_for(const MemoryDecisions& decis
     if (known == decisions) return lowered;
   constexpr size_t kMostLowered = 96;
   if (recomputing_.size() >= kMostLowered) recomputing_.erase(recomputing_.begin());
-  auto lowered = std::make_shared<Lowered>(lower(joint_, options_.device, decisions));
+  auto lowered = std::make_shared<Lowered>(lower(joint_, options_.device(), decisions));
   recomputing_.emplace_back(decisions, lowered);
   return lowered;
 }

@@ -26,7 +26,7 @@ TEST(Session, StagesFollowEachOther) {
 
 TEST(Session, InferenceHasNoBackward) {
   SessionOptions options;
-  options.training = false;
+  options.optimizer.training = false;
   Session session(rows_piece(), options);
   EXPECT_EQ(session.lowered().steps.size(), session.lowered().forward_steps);
   EXPECT_EQ(session.differentiable_outputs(), std::vector<bool>{false});
