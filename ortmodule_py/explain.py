@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortmodule_py.compile.budget import PiecePlan, gradients_in_turn, held_by_others, peak_of
+from ortmodule_py import _C
 from ortmodule_py.module import as_ortmodule
 from ortmodule_py.report.compare.observation import Generators
 from ortmodule_py.report.compare.verifier import ModuleState
@@ -172,28 +172,35 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
     facts = {piece: piece.memory(last=True) for piece in pieces}
     plans = {piece: piece.facts() for piece in pieces}
 
-    def in_turn(which: str) -> list[PiecePlan]:
-        figures = [(facts[run][which], plans[run]["output_bytes"]) for run in runs]
+    def costs(which: str) -> list[Any]:
         return [
-            PiecePlan(f["peak_bytes"], f["saved_bytes"] + output, f["time_us"], output)
-            for f, output in figures
+            _C.PieceCost(
+                peak_bytes=facts[piece][which]["peak_bytes"],
+                saved_bytes=facts[piece][which]["saved_bytes"],
+                output_bytes=plans[piece]["output_bytes"],
+                gradient_bytes=plans[piece]["gradient_bytes"],
+            )
+            for piece in pieces
         ]
 
-    before, after = in_turn("before"), in_turn("after")
-    gradients = gradients_in_turn(runs, [plans[run]["gradient_bytes"] for run in runs])
-    held = held_by_others(after, gradients)
-    at = max(range(len(runs)), key=lambda k: after[k].peak_bytes + held[k])
+    def step_us(which: str) -> float:
+        return sum(facts[run][which]["time_us"] for run in runs)
+
+    turns = [pieces.index(run) for run in runs]
+    held = _C.held_by_others(costs("after"), turns)
+    peaks = [facts[run]["after"]["peak_bytes"] + h for run, h in zip(runs, held, strict=True)]
+    at = peaks.index(max(peaks))
     timelines = {"before": runs[at].timeline(False, True), "after": runs[at].timeline(True, True)}
-    time = sum(plan.time_us for plan in before)
+    time = step_us("before")
     decided = [
         {"piece": n, **_decision(stash, facts[piece], request.asked)}
         for n, piece in enumerate(pieces, start=1)
         for stash in facts[piece]["stashes"]
     ]
     return Explanation(
-        peak_bytes=after[at].peak_bytes + held[at],
-        unoptimized_peak_bytes=peak_of(before, gradients),
-        step_time_change=sum(plan.time_us for plan in after) / time - 1 if time else 0.0,
+        peak_bytes=peaks[at],
+        unoptimized_peak_bytes=_C.step_peak(costs("before"), turns),
+        step_time_change=step_us("after") / time - 1 if time else 0.0,
         layers=[group["count"] for one in facts.values() for group in one["layers"]],
         largest_at_peak=_largest(timelines["after"]),
         decisions=decided,
@@ -211,7 +218,7 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
             }
             for n, piece in enumerate(pieces, start=1)
         ],
-        peak_piece=pieces.index(runs[at]) + 1,
+        peak_piece=turns[at] + 1,
         eager_pieces=list(map(str, compiler.log.eager_pieces)),
         sizes=_sizes(facts[pieces[0]]),
         timelines=timelines,

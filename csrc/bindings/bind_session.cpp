@@ -130,13 +130,11 @@ py::dict facts(CompiledPiece& piece) {
     result["gradient_bytes"] = gradient_bytes(*entry->program.plan);
     result["steps"] = entry->program.plan->steps.size();
     std::vector<int64_t> buffers;
-    int64_t output_bytes = 0;
     for (const PlannedBuffer& buffer : entry->program.plan->buffers) {
       if (buffer.owned()) buffers.push_back(buffer.bytes);
-      if (buffer.kind == BufferKind::Output) output_bytes += buffer.bytes;
     }
     result["buffer_bytes"] = buffers;
-    result["output_bytes"] = output_bytes;
+    result["output_bytes"] = output_bytes(*entry->program.plan);
     result["ranges"] = entry->program.plan->ranges;
   }
   return result;

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_C, m) {
   init_build(m);
   init_graph(m);
   init_builder(m);
+  init_budget(m);
   init_costs(m);
   init_ops(m);
   init_optim(m);

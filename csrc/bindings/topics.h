@@ -5,6 +5,7 @@
 
 namespace ortmodule::bindings {
 
+void init_budget(pybind11::module_& m);
 void init_build(pybind11::module_& m);
 void init_builder(pybind11::module_& m);
 void init_costs(pybind11::module_& m);

@@ -58,6 +58,13 @@ ReplayFigures replay(const Plan& plan, ReplayMode mode) {
   return figures;
 }
 
+int64_t output_bytes(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const PlannedBuffer& buffer : plan.buffers)
+    if (buffer.kind == BufferKind::Output) bytes += buffer.bytes;
+  return bytes;
+}
+
 int64_t gradient_bytes(const Plan& plan) {
   int64_t bytes = 0;
   for (const PlannedBuffer& buffer : plan.buffers)

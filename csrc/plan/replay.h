@@ -31,6 +31,9 @@ ReplayFigures replay(const Plan& plan, ReplayMode mode);
 /// Bytes of the gradients that one backward pass hands to the caller.
 int64_t gradient_bytes(const Plan& plan);
 
+/// Bytes of the outputs that forward hands to the caller.
+int64_t output_bytes(const Plan& plan);
+
 /// Bytes that stay between forward and backward.
 int64_t saved_bytes(const Plan& plan);
 

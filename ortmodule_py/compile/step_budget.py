@@ -11,13 +11,7 @@ from torch import nn
 
 from ortmodule_py import _C
 from ortmodule_py.base.machine_rates import machine_rates
-from ortmodule_py.compile.budget import (
-    divide,
-    reserve,
-    reserved_bytes,
-    trained_before,
-    warn_beyond_device,
-)
+from ortmodule_py.compile.budget import reserved_bytes, trained_before, warn_beyond_device
 from ortmodule_py.options.memory import MemoryRequest
 
 
@@ -97,7 +91,7 @@ class StepBudget:
         if self._accumulates:
             compiled.assume_accumulation()
         if self.bytes is not None and training:
-            reserve(compiled, runs)
+            _C.reserve_budget(compiled, runs)
 
     def divide(self, runs: Sequence[Any]) -> None:
         """After a forward with new pieces: from the next step on, all of them together keep the budget.
@@ -107,7 +101,7 @@ class StepBudget:
         """
         if self.bytes is None or not torch.is_grad_enabled():
             return
-        peak = divide(runs, self.bytes)
+        peak = _C.divide_budget(runs, self.bytes)
         if peak is None:
             return
         text = (

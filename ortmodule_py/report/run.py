@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortmodule_py import _C
-from ortmodule_py.compile.budget import PiecePlan, gradients_in_turn, peak_of
 
 if TYPE_CHECKING:
     from ortmodule_py.compile.compiler import Compiler
@@ -101,13 +100,20 @@ class RunReport:
 
 
 def _step_peak(peaks: list[int], facts: list[dict[str, Any]], runs: list[int]) -> int:
-    plans = [
-        PiecePlan(peak, f.get("saved_bytes", 0) + output, 0.0, output)
-        for peak, f in zip(peaks, facts, strict=True)
-        for output in (f.get("output_bytes", 0),)
+    """The peak over all `runs` of pieces, each with its own peak and facts."""
+    pieces = {run: (peak, fact) for run, peak, fact in zip(runs, peaks, facts, strict=True)}
+    costs = [
+        _C.PieceCost(
+            peak_bytes=peak,
+            saved_bytes=fact.get("saved_bytes", 0),
+            output_bytes=fact.get("output_bytes", 0),
+            gradient_bytes=fact.get("gradient_bytes", 0),
+        )
+        for peak, fact in pieces.values()
     ]
-    gradients = [f.get("gradient_bytes", 0) for f in facts]
-    return peak_of(plans, gradients_in_turn(runs, gradients))
+    numbers = {piece: n for n, piece in enumerate(pieces)}
+    result: int = _C.step_peak(costs, [numbers[run] for run in runs])
+    return result
 
 
 def _graphs(facts: list[dict[str, Any]]) -> dict[str, Any]:

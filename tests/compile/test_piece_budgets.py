@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ortmodule_py import _C, DebugOptions, LogLevel, ORTModule, explain, last_run_report
-from ortmodule_py.compile.budget import PiecePlan, fastest_within, peak_of
 from ortmodule_py.testing import install_counting_allocator, measure_peak
 
 WIDTH = 64
@@ -180,27 +178,3 @@ def test_outputs_of_the_last_piece_are_counted(monkeypatch: pytest.MonkeyPatch) 
         del out
     planned = last_run_report(model)["planned_peak_bytes"]
     assert abs(planned - measured.peak_above_start) <= 0.04 * planned
-
-
-def test_the_peak_of_a_step() -> None:
-    plans = [PiecePlan(100, 60, 1.0), PiecePlan(80, 30, 1.0)]
-    assert peak_of(plans, [7, 5]) == max(100 + 5, 60 + 80)
-
-
-def test_the_fastest_that_fit() -> None:
-    """All combinations against the greedy walk where they are many: never over the budget while some
-    combination of least plans is within it."""
-    rng = random.Random(0)
-    for _ in range(50):
-        pieces = []
-        for _ in range(rng.randint(2, 7)):
-            count = rng.randint(1, 9)
-            peaks = sorted(rng.sample(range(100, 1000), count))
-            times = sorted((rng.random() for _ in range(count)), reverse=True)
-            pieces.append([PiecePlan(p, p // 2, t) for p, t in zip(peaks, times, strict=True)])
-        gradients = [rng.randint(0, 50) for _ in pieces]
-        least = peak_of([plans[0] for plans in pieces], gradients)
-        most = peak_of([plans[-1] for plans in pieces], gradients)
-        assert fastest_within(pieces, gradients, most) == tuple(plans[-1] for plans in pieces)
-        for budget in (least, (least + most) // 2):
-            assert peak_of(fastest_within(pieces, gradients, budget), gradients) <= budget

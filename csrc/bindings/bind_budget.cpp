@@ -1,0 +1,97 @@
+// One budget in bytes for all pieces that run in a forward.
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bindings/engine.h"
+#include "bindings/topics.h"
+#include "optimizer/memory/piece_budgets.h"
+#include "plan/replay.h"
+
+namespace ortmodule::bindings {
+namespace py = pybind11;
+namespace {
+
+using Pieces = std::vector<std::shared_ptr<CompiledPiece>>;
+
+void set_share(CompiledPiece& piece, const BudgetShare& share) {
+  const DeviceScope scope(piece.runtime());
+  piece.session().memory()->set_budget_share(share);
+}
+
+void reserve_budget(CompiledPiece& piece, const Pieces& earlier) {
+  int64_t bytes = 0;
+  for (const auto& run : earlier) {
+    const auto entry = run->last_plan();
+    if (!entry || !run->session().training()) continue;
+    const Plan& plan = *entry->program.plan;
+    bytes += plan.saved_bytes + output_bytes(plan);
+  }
+  if (bytes > 0) set_share(piece, {.others_bytes = bytes, .lenient = true});
+}
+
+/// The plans that a piece may take for the shapes that it was chosen for.
+std::vector<PieceCost> choices_of(CompiledPiece& piece) {
+  const auto entry = piece.last_plan();
+  ORTM_CHECK(entry, "[memory budget] a piece must have run before a budget is divided");
+  const Plan& plan = *entry->program.plan;
+  const DeviceScope scope(piece.runtime());
+  std::vector<PieceCost> costs;
+  for (const FrontierPlan& candidate : piece.session().memory()->choice()->frontier)
+    costs.push_back({candidate.figures.peak_bytes, candidate.figures.saved_bytes,
+                     output_bytes(plan), gradient_bytes(plan), candidate.figures.time_us});
+  return costs;
+}
+
+std::optional<int64_t> divide_budget(const Pieces& ran, int64_t budget_bytes) {
+  Pieces pieces;
+  PieceRuns runs;
+  for (const auto& run : ran) {
+    if (!run->session().training()) continue;
+    const auto known = std::ranges::find(pieces, run);
+    runs.push_back(static_cast<size_t>(known - pieces.begin()));
+    if (known == pieces.end()) pieces.push_back(run);
+  }
+  if (runs.size() < 2) return std::nullopt;
+  std::vector<std::vector<PieceCost>> choices;
+  for (const auto& piece : pieces) choices.push_back(choices_of(*piece));
+  const std::vector<size_t> taken = fastest_within(choices, runs, budget_bytes);
+  std::vector<PieceCost> costs;
+  for (size_t i = 0; i < pieces.size(); ++i) costs.push_back(choices[i][taken[i]]);
+  const int64_t peak = step_peak(costs, runs);
+  const double growth =
+      static_cast<double>(budget_bytes) / static_cast<double>(std::max<int64_t>(peak, 1));
+  for (size_t i = 0; i < pieces.size(); ++i)
+    set_share(*pieces[i], {.others_bytes = budget_bytes - costs[i].peak_bytes,
+                           .growth = std::max(growth, 1.0)});
+  return peak > budget_bytes ? std::optional(peak) : std::nullopt;
+}
+
+}  // namespace
+
+void init_budget(py::module_& m) {
+  py::class_<PieceCost>(m, "PieceCost", "What one plan of a piece takes.")
+      .def(py::init([](int64_t peak, int64_t saved, int64_t output, int64_t gradient) {
+             return PieceCost{peak, saved, output, gradient, 0.0};
+           }),
+           py::kw_only(), py::arg("peak_bytes"), py::arg("saved_bytes"), py::arg("output_bytes"),
+           py::arg("gradient_bytes"));
+  m.def("held_by_others", &held_by_others, py::arg("costs"), py::arg("runs"),
+        "By run: what all other runs of a forward hold meanwhile. `costs` by piece, `runs` the "
+        "position of the piece of each run.");
+  m.def("step_peak", &step_peak, py::arg("costs"), py::arg("runs"),
+        "The peak of a step over pieces.");
+  m.def("reserve_budget", &reserve_budget, py::arg("piece"), py::arg("earlier"),
+        "Leaves to a new piece what the `earlier` runs of this forward do not keep of the budget; "
+        "divide_budget has the last word.");
+  m.def("divide_budget", &divide_budget, py::arg("ran"), py::arg("budget_bytes"),
+        "Gives each of the pieces that `ran` in a forward, once for each run, its part of a budget "
+        "that each of them knows: the peak of its plan; for other shapes all parts grow alike, up "
+        "to the budget. The step's peak, if it does not fit.");
+}
+
+}  // namespace ortmodule::bindings

@@ -1,0 +1,122 @@
+#include "optimizer/memory/piece_budgets.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ortmodule {
+namespace {
+
+using Choices = std::vector<std::vector<PieceCost>>;
+using Taken = std::vector<size_t>;  // by piece: position among its choices
+
+constexpr size_t kMostCombinations = 50'000;
+
+bool are_few(const Choices& choices) {
+  size_t combinations = 1;
+  for (const auto& of_piece : choices) {
+    if (of_piece.size() > kMostCombinations / combinations) return false;
+    combinations *= of_piece.size();
+  }
+  return true;
+}
+
+/// The combination after `taken`, if there is one: the last piece changes first.
+bool next_combination(const Choices& choices, Taken& taken) {
+  for (size_t piece = taken.size(); piece-- > 0;) {
+    if (++taken[piece] < choices[piece].size()) return true;
+    taken[piece] = 0;
+  }
+  return false;
+}
+
+/// Takes the next smaller choice of the piece where that costs the least time per byte, if there is
+/// one.
+bool next_smaller(const Choices& choices, Taken& taken) {
+  std::optional<size_t> cheapest;
+  double least_cost = std::numeric_limits<double>::infinity();
+  for (size_t piece = 0; piece < taken.size(); ++piece) {
+    if (taken[piece] == 0) continue;
+    const PieceCost& now = choices[piece][taken[piece]];
+    const PieceCost& smaller = choices[piece][taken[piece] - 1];
+    const int64_t freed =
+        now.peak_bytes - smaller.peak_bytes + now.saved_bytes - smaller.saved_bytes;
+    const double cost =
+        (smaller.time_us - now.time_us) / static_cast<double>(std::max<int64_t>(freed, 1));
+    if (cheapest && cost >= least_cost) continue;
+    cheapest = piece;
+    least_cost = cost;
+  }
+  if (cheapest) --taken[*cheapest];
+  return cheapest.has_value();
+}
+
+std::vector<PieceCost> costs_of(const Choices& choices, const Taken& taken) {
+  std::vector<PieceCost> costs;
+  for (size_t piece = 0; piece < taken.size(); ++piece)
+    costs.push_back(choices[piece][taken[piece]]);
+  return costs;
+}
+
+}  // namespace
+
+std::vector<int64_t> held_by_others(const std::vector<PieceCost>& costs, const PieceRuns& runs) {
+  if (runs.empty()) return {};
+  for (size_t piece : runs)
+    ORTM_CHECK(piece < costs.size(), "[memory budget] a run must be of one of ", costs.size(),
+               " pieces, but found number ", piece);
+  // A piece that runs again later has made its gradients there.
+  std::vector<int64_t> gradients(runs.size(), 0);
+  std::vector<bool> seen(costs.size(), false);
+  int64_t later = costs[runs.back()].output_bytes;
+  for (size_t run = runs.size(); run-- > 0;) {
+    if (seen[runs[run]]) continue;
+    seen[runs[run]] = true;
+    gradients[run] = costs[runs[run]].gradient_bytes;
+    later += gradients[run];
+  }
+  std::vector<int64_t> held;
+  int64_t earlier = 0;
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const PieceCost& cost = costs[runs[run]];
+    later -= gradients[run];
+    held.push_back(earlier + later);
+    earlier += cost.saved_bytes + cost.output_bytes;
+  }
+  held.back() -= costs[runs.back()].output_bytes;  // part of its own peak
+  return held;
+}
+
+int64_t step_peak(const std::vector<PieceCost>& costs, const PieceRuns& runs) {
+  const std::vector<int64_t> held = held_by_others(costs, runs);
+  int64_t peak = 0;
+  for (size_t run = 0; run < runs.size(); ++run)
+    peak = std::max(peak, costs[runs[run]].peak_bytes + held[run]);
+  return peak;
+}
+
+std::vector<size_t> fastest_within(const Choices& choices, const PieceRuns& runs,
+                                   int64_t budget_bytes) {
+  for (const auto& of_piece : choices)
+    ORTM_CHECK(!of_piece.empty(), "[memory budget] each piece must have a plan, but found none");
+  const bool all = are_few(choices);
+  Taken taken;
+  for (const auto& of_piece : choices) taken.push_back(all ? 0 : of_piece.size() - 1);
+  Taken best = taken;
+  std::pair<int64_t, double> least{std::numeric_limits<int64_t>::max(), 0.0};  // excess, time
+  do {
+    const std::vector<PieceCost> costs = costs_of(choices, taken);
+    double time = 0;
+    for (size_t piece : runs) time += costs[piece].time_us;
+    const std::pair figures{std::max<int64_t>(step_peak(costs, runs) - budget_bytes, 0), time};
+    if (figures >= least) continue;
+    least = figures;
+    best = taken;
+  } while (all ? next_combination(choices, taken) : next_smaller(choices, taken));
+  return best;
+}
+
+}  // namespace ortmodule
