@@ -88,8 +88,9 @@ class OriginalMethods:
         with self._lock:
             self._methods += methods
             self._forwards += forwards
-            self._place(_CALL, self._methods > 0)
-            self._place("forward", self._methods > 0 and self._forwards == 0)
+            if self._methods or self._placed:
+                self._place(_CALL, self._methods > 0)
+                self._place("forward", self._methods > 0 and self._forwards == 0)
 
     def _place(self, name: str, wanted: bool) -> None:
         own = self._original.__dict__
