@@ -170,15 +170,15 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
     runs = step_runs(compiler)
     pieces = list(dict.fromkeys(runs))
     facts = {piece: piece.memory(last=True) for piece in pieces}
-    plans = {piece: piece.facts() for piece in pieces}
+    last = {piece: piece.facts() for piece in pieces}
 
     def costs(which: str) -> list[Any]:
         return [
             _C.PieceCost(
                 peak_bytes=facts[piece][which]["peak_bytes"],
                 saved_bytes=facts[piece][which]["saved_bytes"],
-                output_bytes=plans[piece]["output_bytes"],
-                gradient_bytes=plans[piece]["gradient_bytes"],
+                output_bytes=last[piece]["output_bytes"],
+                gradient_bytes=last[piece]["gradient_bytes"],
             )
             for piece in pieces
         ]
@@ -262,7 +262,8 @@ def _decision(stash: dict[str, Any], facts: dict[str, Any], asked: bool) -> dict
         rows = {(r["cluster_id"], r["strategy"]): r["reason"] for r in facts["rows"]}
         reasons = [rows.get((p["cluster_id"], p["strategy"]), "") for p in stash["plans"]]
         decision = "keep"
-        reason = next(filter(None, reasons), "no plan needs it" if asked else "nothing was asked")
+        without = "the plan does not need it" if asked else "the memory optimizer is off"
+        reason = next(filter(None, reasons), without)
     return {
         "values": stash["values"],
         "op": stash["op"],
