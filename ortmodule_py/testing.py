@@ -47,18 +47,11 @@ class PeakMeasurement:
 
     start_bytes: int
     peak_bytes: int
-    end_bytes: int = 0
-    allocation_count: int = 0
 
     @property
     def peak_above_start(self) -> int:
         """Peak bytes minus the bytes that were live at the start."""
         return self.peak_bytes - self.start_bytes
-
-    @property
-    def end_above_start(self) -> int:
-        """Bytes live at the end minus the bytes that were live at the start."""
-        return self.end_bytes - self.start_bytes
 
 
 def _fold_peak(peak: int) -> None:
@@ -68,21 +61,17 @@ def _fold_peak(peak: int) -> None:
 
 @contextlib.contextmanager
 def measure_peak() -> Iterator[PeakMeasurement]:
-    """Measure a block: bytes at its start, at its peak and at its end. Blocks may be nested."""
+    """Measure a block: bytes at its start and at its peak. Blocks may be nested."""
     before = cpu_memory_stats()
-    allocator = counters()
     _fold_peak(before.peak_bytes)
-    allocator.reset_peak()
+    counters().reset_peak()
     measurement = PeakMeasurement(before.current_bytes, before.current_bytes)
     _active.append(measurement)
     try:
         yield measurement
     finally:
-        after = cpu_memory_stats()
-        _fold_peak(after.peak_bytes)
+        _fold_peak(cpu_memory_stats().peak_bytes)
         _active.remove(measurement)
-        measurement.end_bytes = after.current_bytes
-        measurement.allocation_count = after.allocation_count - before.allocation_count
 
 
 @contextlib.contextmanager

@@ -35,6 +35,8 @@ _UNITS = {
     "tib": 2**40,
 }
 
+_EXAMPLE = '["BiasGelu+:1:-1"]'
+
 
 @dataclass(frozen=True)
 class ConfigElement:
@@ -208,29 +210,16 @@ def _is_file(text: str) -> bool:
 
 
 def _from_json(content: str, source: str) -> list[ConfigElement]:
+    rule = f"[{CONFIG}] {source} must hold a JSON list of strings as in {_EXAMPLE}, but found"
     try:
         value: Any = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"[{CONFIG}] {source} must hold JSON, but found: {error.msg} in line {error.lineno}; "
-            'write ["BiasGelu+:1:-1"]'
-        ) from None
-    except RecursionError:
-        raise ValueError(
-            f"[{CONFIG}] {source} must hold a JSON list of strings, but found lists in lists "
-            'without end; write ["BiasGelu+:1:-1"]'
-        ) from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{rule}: {error}") from None
     if not isinstance(value, list):
-        raise ValueError(
-            f"[{CONFIG}] {source} must hold a JSON list of strings, but found "
-            f'{type(value).__name__}; write ["BiasGelu+:1:-1"]'
-        )
+        raise ValueError(f"{rule} {type(value).__name__}")
     for item in value:
         if not isinstance(item, str):
-            raise ValueError(
-                f"[{CONFIG}] each element must be a string, but found {item!r} in {source}; "
-                'write "BiasGelu+:1:-1"'
-            )
+            raise ValueError(f"{rule} {item!r}")
     return _from_strings(value)
 
 

@@ -46,7 +46,11 @@ BAD = [
     (CONFIG, "~no-such-user/mem_opt.json", "home directory"),
     (CONFIG, "[1, 2]", "1"),
     (CONFIG, '["BiasGelu+:1:-1"', "JSON"),
-    (CONFIG, '[["BiasGelu+:1:-1"]]', "each element must be a string"),
+    (
+        CONFIG,
+        '[["BiasGelu+:1:-1"]]',
+        "list of strings as in [\"BiasGelu+:1:-1\"], but found ['BiasGelu+:1:-1']",
+    ),
     (BUDGET, "lots", "'lots'"),
     (BUDGET, "10XB", "'XB'"),
     (BUDGET, "-5GB", "'-5GB'"),
