@@ -1,6 +1,6 @@
-"""Which torch the extension beside this file was built for, known before it is loaded.
+"""The torch version that the extension was built for, which is checked before it is loaded.
 
-Loading it under another torch minor version would end in an undefined symbol.
+Under another minor version of torch, loading would fail with an undefined symbol.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BUILD_COMMAND = "python -m pip install --no-build-isolation --no-deps ."
 
 
 def built_for() -> dict[str, str]:
-    """Returns {"torch": version, "cuda": version or ""} as noted at build time."""
+    """Returns {"torch": version, "cuda": version or ""} of the build."""
     suffix = EXTENSION_SUFFIXES[0].removesuffix(".so")
     note = Path(__file__).with_name(f"_C{suffix}.json")
     if not note.exists():
@@ -26,7 +26,7 @@ def built_for() -> dict[str, str]:
 
 
 def check_torch(running: str) -> None:
-    """Raises ImportError if `running` (torch.__version__) is not what the extension fits."""
+    """Raises ImportError if the extension was built for another torch than `running` (torch.__version__)."""
     built = built_for()["torch"]
     if built.split(".")[:2] != running.split(".")[:2]:
         raise ImportError(

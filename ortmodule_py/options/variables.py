@@ -64,7 +64,7 @@ VARIABLES: tuple[Variable, ...] = (
         "MEMORY_OPT_LEVEL",
         "0, 1, 2",
         "0",
-        "recompute by layer; anything else is an error, and 1 and 2 work for every repeated layer",
+        "recompute by layer, in any model with repeated layers; other values are errors",
     ),
     _changed(
         "MEMORY_OPT_CONFIG",
@@ -76,7 +76,7 @@ VARIABLES: tuple[Variable, ...] = (
         "MEMORY_OPT_BUDGET",
         "20GiB, activations:60%",
         "",
-        "bytes that training may take; a plan that fits is chosen",
+        "bytes that training may take; the fastest known plan that fits is used",
     ),
     _new(
         "MEMORY_OPT_STRICT",
@@ -141,8 +141,8 @@ VARIABLES: tuple[Variable, ...] = (
         "CUDA_GRAPH",
         "0, 1",
         "0",
-        "replay steps as CUDA graphs, for models whose time is that of launching; costs copies of what "
-        "goes in and out",
+        "replay steps as CUDA graphs, for models that spend their time on kernel launches; copies inputs "
+        "and outputs",
     ),
     _new(
         "CUDA_EMULATION",
@@ -160,7 +160,10 @@ VARIABLES: tuple[Variable, ...] = (
     _moot(
         "ENABLE_CUSTOM_AUTOGRAD", "torch.autograd.Function is always captured with its own backward"
     ),
-    _moot("ENABLE_MEM_EFFICIENT_GRAD_MGMT", "gradients are always handed over while backward runs"),
+    _moot(
+        "ENABLE_MEM_EFFICIENT_GRAD_MGMT",
+        "parameters always receive their gradients while backward runs",
+    ),
     _moot("DEEPCOPY_BEFORE_MODEL_EXPORT", "the module is neither copied nor run for capture"),
     _moot("ONNX_OPSET_VERSION", "the opset is fixed"),
     _moot("ENABLE_COMPUTE_OPTIMIZER", "there is no FLOP reduction to switch off"),
@@ -182,7 +185,7 @@ VARIABLES: tuple[Variable, ...] = (
     _moot("MEMORY_OPT_PROBE_RECOMPUTE_LEVEL", "removed from ORTModule in 1.17; set a level"),
     _moot("TORCH_CPP_DIR", "the extension is part of the package"),
     _moot("DISABLE_CPU_TRAINING_TEST", "a switch of ORTModule's own tests"),
-    _build("CUDA", "ON, OFF", "insist on the CUDA kernels, or leave them out"),
+    _build("CUDA", "ON, OFF", "require the CUDA kernels, or build without them"),
 )
 
 BY_NAME: dict[str, Variable] = {variable.name: variable for variable in VARIABLES}
