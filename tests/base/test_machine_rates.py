@@ -58,7 +58,7 @@ def test_rates_change_no_bit(measured: Path, monkeypatch: pytest.MonkeyPatch) ->
     gradients = []
     for rates in (Rates(1e3, 1e6), Rates(1e6, 1e2), measure()):
         monkeypatch.setattr(
-            "ortmodule_py.compile.compiler.machine_rates", lambda _, rates=rates: rates
+            "ortmodule_py.compile.step_budget.machine_rates", lambda _, rates=rates: rates
         )
         module = copy.deepcopy(base)
         model = ORTModule(module, memory_budget="activations:70%")

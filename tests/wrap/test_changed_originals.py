@@ -116,7 +116,7 @@ def test_a_parametrized_original_gets_another_parametrization() -> None:
 def test_another_change_of_its_class_is_refused() -> None:
     model = ORTModule(nn.Linear(4, 4), QUIET)
     mixed = type("Mixed", (Holder, type(model)), {})
-    with pytest.raises(TypeError, match="to become Mixed; do this to the original module"):
+    with pytest.raises(TypeError, match="set to Mixed; do this to the original module"):
         model.__class__ = mixed
     assert type(model.module) is nn.Linear and model.__class__ is type(model)
 
