@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
 
 #include <map>
 #include <memory>
@@ -234,7 +235,8 @@ void init_builder(py::module_& m) {
                                  "Receives a captured program; see ortmodule_py/graph_builder.py.");
   cls.def(py::init([](bool torch_random, const std::string& kernels) {
             return std::make_unique<PyGraphBuilder>(
-                BuilderOptions{kernels_for(kernels), torch_random});
+                BuilderOptions{kernels_for(kernels), torch_random,
+                               TorchVersion{TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR}});
           }),
           py::arg("torch_random") = false, py::arg("kernels") = "cpu")
       .def("has_rule", &PyGraphBuilder::has_rule)

@@ -133,7 +133,8 @@ CallResult GraphBuilder::call(const TracedCall& call) {
   const size_t before = graph().node_count();
   std::string why = "no own op";
   if (row) {
-    TorchCall torch_call(graph(), call.target, call.args, call.outputs, symbol_ranges_);
+    TorchCall torch_call(graph(), call.target, call.args, call.outputs, symbol_ranges_,
+                         options_.torch);
     try {
       return finish_call(call, row->convert(torch_call));
     } catch (const Refused& refused) {

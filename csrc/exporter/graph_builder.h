@@ -50,6 +50,7 @@ struct BuilderOptions {
   Device device = Device::CPU;  // whose kernels run the piece
   /// Everything random runs through torch's own operators, in eager's order.
   bool torch_random = false;
+  TorchVersion torch = {};
 };
 
 /// One ATen call as it was traced.

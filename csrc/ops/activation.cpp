@@ -187,11 +187,12 @@ std::vector<OpDef> activations() {
 
 // x - lambda above lambda, x + lambda below -lambda, else 0, NaN kept. Torch's own parts multiply
 // by 0 in between, so that their gradient is NaN where an infinite one arrives. Of 16-bit floats
-// torch's gradient, but not its value, sees lambda as an element.
+// the gradient sees lambda as an element, the value only since torch 2.14.
 Values convert_softshrink(TorchCall& t) {
   require_real(t);
   Value* x = t.tensor("self");
-  const double lambda = t.number_or("lambd", 0.5), rounded = element_value(lambda, x->dtype);
+  const double given = t.number_or("lambd", 0.5), rounded = element_value(given, x->dtype);
+  const double lambda = size_of(x->dtype) == 2 && t.torch().at_least(2, 14) ? rounded : given;
   auto number = [&](double value) { return t.literal(value, x->dtype); };
   Value* fixed = t.emit("Detach", {x});
   Value* zero = t.emit("Mul", {fixed, number(0.0)});

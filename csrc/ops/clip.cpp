@@ -2,6 +2,7 @@
 // bounds
 
 #include <cmath>
+#include <optional>
 
 #include "base/element_value.h"
 #include "ops/infer_rules.h"
@@ -11,15 +12,23 @@
 namespace ortmodule {
 namespace {
 
-Grads clip_grad(GradContext& c) { return {c.emit("ClipGrad", {c.dy(), c.x()}, c.attrs())}; }
+// The gradient of an element that is equal to a bound does not pass.
+Grads strict_grad(GradContext& c) {
+  std::optional<Handle> inside;
+  auto compare = [&](std::string_view op, std::string_view bound) {
+    if (!c.attrs().has(bound)) return;
+    const Handle met = c.emit(op, {c.x(), c.literal(c.attrs().number(bound), c.x().dtype())});
+    inside = inside ? c.emit("And", {*inside, met}) : met;
+  };
+  compare("Greater", "min");
+  compare("Less", "max");
+  if (!inside) return {c.dy()};
+  return {c.emit("Where", {*inside, c.dy(), c.literal(0.0, c.dy().dtype())})};
+}
 
-// At the bounds themselves torch passes the gradient of clamp, but not that of hardtanh.
-Grads hard_tanh_grad(GradContext& c) {
-  const DType dtype = c.x().dtype();
-  const Handle above = c.emit("Greater", {c.x(), c.literal(c.attrs().number("min"), dtype)});
-  const Handle below = c.emit("Less", {c.x(), c.literal(c.attrs().number("max"), dtype)});
-  const Handle inside = c.emit("And", {above, below});
-  return {c.emit("Where", {inside, c.dy(), c.literal(0.0, c.dy().dtype())})};
+Grads clip_grad(GradContext& c) {
+  if (c.attrs().flag("strict")) return strict_grad(c);
+  return {c.emit("ClipGrad", {c.dy(), c.x()}, c.attrs())};
 }
 
 // A number that is NaN makes every element NaN in torch, none here.
@@ -42,6 +51,8 @@ Values clipped(TorchCall& t, std::string_view min, std::string_view max) {
   Attrs attrs;
   if (!t.is_none(min)) attrs.set("min", bound(t, min, dtype));
   if (!t.is_none(max)) attrs.set("max", bound(t, max, dtype));
+  // Up to torch 2.13 the gradient passes at a bound, though not that of hardtanh.
+  if (is_floating(dtype) && t.torch().at_least(2, 14)) attrs.set("strict", DimExpr(1));
   return {t.emit("Clip", {t.operand("self", dtype)}, std::move(attrs))};
 }
 
@@ -88,7 +99,7 @@ REGISTER_OP(HardTanh, {.domain = "com.microsoft",
                        .attrs = {{"min", -1.0}, {"max", 1.0}},
                        .kind = OpKind::Pointwise,
                        .infer = infer_same_as_input,
-                       .grad = hard_tanh_grad,
+                       .grad = strict_grad,
                        .body = "hard_tanh (x) => (y) { y = Clip<min=@min, max=@max> (x) }",
                        .from_torch = {{"aten.hardtanh.default", convert_hardtanh},
                                       {"aten.relu6.default", convert_relu6}}});

@@ -36,12 +36,13 @@ bool fits_double(int64_t value) {
 
 TorchCall::TorchCall(Graph& graph, std::string target,
                      std::vector<std::pair<std::string, TorchArg>> args,
-                     std::vector<TorchOutput> outputs, SymbolRanges ranges)
+                     std::vector<TorchOutput> outputs, SymbolRanges ranges, TorchVersion torch)
     : graph_(graph),
       target_(std::move(target)),
       args_(std::move(args)),
       outputs_(std::move(outputs)),
-      ranges_(std::move(ranges)) {}
+      ranges_(std::move(ranges)),
+      torch_(torch) {}
 
 bool TorchCall::has(std::string_view name) const {
   return std::any_of(args_.begin(), args_.end(),

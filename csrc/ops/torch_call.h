@@ -47,16 +47,26 @@ struct ValueRange {
 /// Ranges of the symbols that Python ints bind; all others are sizes, at least 1.
 using SymbolRanges = std::map<std::string, ValueRange, std::less<>>;
 
+/// The torch that captured the program: some operators changed their values or gradients.
+struct TorchVersion {
+  int major = 2;
+  int minor = 13;
+  bool at_least(int wanted_major, int wanted_minor) const {
+    return major > wanted_major || (major == wanted_major && minor >= wanted_minor);
+  }
+};
+
 class TorchCall {
  public:
   TorchCall(Graph& graph, std::string target, std::vector<std::pair<std::string, TorchArg>> args,
-            std::vector<TorchOutput> outputs, SymbolRanges ranges = {});
+            std::vector<TorchOutput> outputs, SymbolRanges ranges = {}, TorchVersion torch = {});
 
   Graph& graph() { return graph_; }
   const std::string& target() const { return target_; }
   const std::vector<std::pair<std::string, TorchArg>>& args() const { return args_; }
   const std::vector<TorchOutput>& outputs() const { return outputs_; }
   const SymbolRanges& symbol_ranges() const { return ranges_; }
+  TorchVersion torch() const { return torch_; }
   const TorchOutput& output(size_t i = 0) const { return outputs_.at(i); }
 
   bool has(std::string_view name) const;      // the schema has it
@@ -114,6 +124,7 @@ class TorchCall {
   std::vector<std::pair<std::string, TorchArg>> args_;
   std::vector<TorchOutput> outputs_;
   SymbolRanges ranges_;
+  TorchVersion torch_;
 };
 
 /// Thrown by TorchCall::refuse and caught by the exporter alone.

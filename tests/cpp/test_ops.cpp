@@ -268,6 +268,17 @@ TEST(FromTorch, PromotionBecomesCasts) {
             "}\n");
 }
 
+TEST(FromTorch, TheGradientOfClampStopsAtItsBoundsSinceTorch214) {
+  for (const int minor : {13, 14}) {
+    Graph graph;
+    Value* x = graph.add_input("x", DType::Float32, sizes({"n", "4"}));
+    TorchCall call(graph, "aten.clamp_min.default", {{"self", {x}}, {"min", {0.5}}},
+                   {{true, DType::Float32, x->dims, {}}}, {}, TorchVersion{2, minor});
+    EXPECT_EQ(convert(call), str("graph (x) => (Clip) {\n  Clip = Clip<min=0.5",
+                                 minor == 14 ? ", strict=1" : "", "> (x)\n}\n"));
+  }
+}
+
 TEST(FromTorch, AWiderFactorWithoutDimsIsNotRounded) {
   Graph graph;
   Value* x = graph.add_input("x", DType::BFloat16, sizes({"n", "4"}));

@@ -176,7 +176,8 @@ def _turned(self: Any, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("forward", [_new_data, _turned])
 def test_another_storage_or_shape_where_gradients_are_off(forward: Callable[..., Tensor]) -> None:
-    _assert_left(_report(forward), "sizes, strides or storage of a value with a gradient")
+    # Since torch 2.14 an assignment to `.data` is a change of the input itself.
+    _assert_left(_report(forward), "sizes, strides or storage of")
 
 
 # ---- inference mode -----------------------------------------------------------------------------
