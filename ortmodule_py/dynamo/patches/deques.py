@@ -40,12 +40,13 @@ def _has_limited_ones(gm: fx.GraphModule) -> bool:
 @patch(
     "deques",
     "A collections.deque with a limit drops what is too much.",
-    "torch._dynamo.variables.builder:VariableBuilder.wrap_listlike",
+    # Not `wrap_listlike`, which Dynamo keeps in a table from its first capture on.
+    "torch._dynamo.variables.builder:VariableBuilder._wrap",
     probe=_probe,
     needed_by=_has_limited_ones,
 )
-def _wrapped(wrap_listlike: Callable[..., Any], self: Any, value: Any) -> Any:
-    made = wrap_listlike(self, value)
+def _wrapped(wrap: Callable[..., Any], self: Any, value: Any) -> Any:
+    made = wrap(self, value)
     if type(value) is collections.deque and hasattr(made, "maxlen"):
         limit = AttrSource(self.source, "maxlen")
         guards.install_guard(limit.make_guard(guards.GuardBuilder.CONSTANT_MATCH))
