@@ -15,6 +15,7 @@ import ortmodule_py.nn as nn  # noqa: E402, F401
 import ortmodule_py.optim as optim  # noqa: E402, F401
 from ortmodule_py.check import CheckReport, check  # noqa: E402
 from ortmodule_py.dynamo import patches as _patches  # noqa: E402
+from ortmodule_py.dynamo.patches import probes as _probes  # noqa: E402
 from ortmodule_py.explain import Explanation, explain  # noqa: E402
 from ortmodule_py.module import ORTModule, last_run_report  # noqa: E402
 from ortmodule_py.options.debug import DebugOptions, LogLevel  # noqa: E402
@@ -39,6 +40,8 @@ def set_seed(seed: int) -> None:
 
 
 import ortmodule_py.training as training  # noqa: E402, F401
+
+_probes.check(lambda module: ORTModule(module, DebugOptions(LogLevel.ERROR)), last_run_report)
 
 # Not `nn`, `optim`, `set_seed` and `training`: a star import would shadow the script's own names.
 __all__ = [

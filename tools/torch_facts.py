@@ -12,7 +12,7 @@ import runpy
 import sys
 import sysconfig
 
-OLDEST, NEWEST = (2, 11), (2, 13)
+OLDEST, NEWEST = (2, 11), (2, 14)
 
 
 @dataclasses.dataclass(frozen=True)

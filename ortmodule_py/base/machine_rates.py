@@ -7,10 +7,7 @@ wrong rate may cost time, but never changes a result.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,10 +15,10 @@ from pathlib import Path
 
 import torch
 
+from ortmodule_py.base.cache_files import cache_path, file_name, read_json, write_json
 from ortmodule_py.base.environment import choice
 
 VARIABLE = "ORTMODULE_MACHINE_RATES"
-CACHE = "ORTMODULE_CACHE_DIR"
 
 
 _CPU = torch.device("cpu")
@@ -53,7 +50,7 @@ def machine_rates(device: torch.device = _CPU) -> Rates | None:
             return None
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             known = measure(device)
-        _write(path, known)
+        write_json(path, asdict(known))
     return known
 
 
@@ -68,18 +65,10 @@ def check_machine_rates() -> str:
 
 def cache_file(device: torch.device = _CPU) -> Path:
     """The file of the rates of this CPU and number of threads, or of this GPU model and its TF32 setting."""
-    folder = os.environ.get(CACHE) or Path.home() / ".cache" / "ortmodule_py"
     if device.type == "cuda":
-        precision = torch.backends.cuda.matmul.fp32_precision
-        return (
-            Path(folder)
-            / f"rates-{_file_name(torch.cuda.get_device_name(device))}-{precision}.json"
-        )
-    return Path(folder) / f"rates-{_file_name(_processor())}-{torch.get_num_threads()}.json"
-
-
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name)[:60]
+        name = file_name(torch.cuda.get_device_name(device))
+        return cache_path(f"rates-{name}-{torch.backends.cuda.matmul.fp32_precision}.json")
+    return cache_path(f"rates-{file_name(_processor())}-{torch.get_num_threads()}.json")
 
 
 def measure(device: torch.device = _CPU) -> Rates:
@@ -130,19 +119,10 @@ def _processor() -> str:
 
 def _read(path: Path) -> Rates | None:
     """The rates in the file; None if it is missing or damaged, or its values are implausible."""
+    values = read_json(path)
     try:
-        values = json.loads(path.read_text())
         rates = Rates(float(values["flops_per_us"]), float(values["bytes_per_us"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
     sound = 1e2 < rates.flops_per_us < 1e9 and 1e1 < rates.bytes_per_us < 1e8
     return rates if sound else None
-
-
-def _write(path: Path, rates: Rates) -> None:
-    """Errors are ignored: the next process measures again."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(asdict(rates), file)
-        os.replace(file.name, path)

@@ -1,15 +1,23 @@
-"""Probes of the rows of the table: run on a torch that is newer than all tested ones, once, and remembered.
+"""Probes of the table's rows, for a torch that is newer than all tested ones.
 
-Each runs a tiny program in eager PyTorch and in an ORTModule. A row whose probe fails is turned off.
+Each runs a tiny program in eager PyTorch and in an ORTModule. The results are kept in a file for this
+torch and this version of the package. A row whose probe fails is turned off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ortmodule_py import _C
+from ortmodule_py.base.cache_files import FOLDER, cache_path, file_name, read_json, write_json
+from ortmodule_py.dynamo.patches import table
 
 Wrap = Callable[[nn.Module], Any]
 """Makes a silent ORTModule."""
@@ -82,3 +90,57 @@ def _alike(got: list[Any], want: list[Any]) -> bool:
         else a is b
         for a, b in zip(got, want, strict=True)
     )
+
+
+def check(wrap: Wrap, report: Report) -> None:
+    """Turn off each row that does not hold in this torch. Nothing is to do in a tested one."""
+    if table.running_torch() <= table.NEWEST or torch._dynamo.config.disable:
+        return
+    version = f"{file_name(torch.__version__)}-{file_name(_C.__version__)}"
+    path = cache_path(f"dynamo-patches-{version}.json")
+    states = read_json(path)
+    if not isinstance(states, dict) or set(states) != set(table.rows):
+        with _undisturbed():
+            states = {name: _state(row, Trial(wrap, report)) for name, row in table.rows.items()}
+        write_json(path, states)
+    for name, state in states.items():
+        if state != table.HOLDS:
+            _turn_off(table.rows[name], str(state))
+
+
+def _state(row: table.Row, trial: Trial) -> str:
+    """`HOLDS`, or why the row does not."""
+    if row.state != table.HOLDS:
+        return row.state
+    try:
+        works = row.probe(trial)
+    except Exception as error:
+        return f"its probe fails: {type(error).__name__}: {error}".partition("\n")[0]
+    return table.HOLDS if works else "its probe gives another result"
+
+
+def _turn_off(row: table.Row, reason: str) -> None:
+    row.turn_off(reason)
+    left = "takes longer" if row.needed_by is None else "runs in eager PyTorch"
+    logging.getLogger("ortmodule_py").warning(
+        "ortmodule_py: torch %s is newer than all tested ones, and %r of build_info() does not hold (%s); "
+        "what needs it %s: %s",
+        torch.__version__,
+        row.name,
+        reason,
+        left,
+        row.purpose,
+    )
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """As in a new process without options, and leaving no trace in torch's generator."""
+    given = {name: os.environ[name] for name in os.environ if name.startswith("ORTMODULE_")}
+    try:
+        for name in set(given) - {FOLDER}:
+            del os.environ[name]
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        os.environ.update(given)
