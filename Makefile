@@ -17,6 +17,7 @@ NEWEST_VENV  ?= .venv-newest
 NEWEST_TORCH ?= torch==2.14.1
 PY        := $(VENV)/bin/python
 CUDA_PY   := $(CUDA_VENV)/bin/python
+NEWEST_PY := $(NEWEST_VENV)/bin/python
 JOBS      ?= $(shell nproc)
 PASSIVE   := OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
 # Test processes; their OpenMP threads must not spin for each other's core.
@@ -107,9 +108,18 @@ cuda: $(CUDA_VENV)/.installed
 	$(CUDA_PY) -c 'import ortmodule_py; info = ortmodule_py.build_info(); print(info); assert info["cuda"]["architectures"]'
 	$(PASSIVE) $(CUDA_PY) $(PYTEST) tests -m "not slow"
 
-# ---- the newest torch; its extension takes the place of the other one of this Python until `make build`
-newest:
-	ORTMODULE_CUDA=OFF $(MAKE) quick VENV=$(NEWEST_VENV) TORCH="$(NEWEST_TORCH)"
+# ---- the newest torch, without CUDA: its extension stands in for that of $(VENV) until `make build`
+$(NEWEST_VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
+	@tools/make_venv.sh $(NEWEST_VENV) "$(NEWEST_TORCH)" requirements-dev.txt python3.11 python3
+	@touch $@
+
+$(NEWEST_VENV)/.installed: $(NEWEST_VENV)/.requirements pyproject.toml setup.py
+	@ORTMODULE_CUDA=OFF MAX_JOBS=$(JOBS) CMAKE_ARGS="-DORTMODULE_TESTS=OFF" $(NEWEST_PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+newest: $(NEWEST_VENV)/.installed
+	@export ORTMODULE_CUDA=OFF; $(call build_extension,$(NEWEST_PY),OFF)
+	$(PASSIVE) $(NEWEST_PY) $(PYTEST) tests -m "not slow"
 
 clean:
 	rm -rf build ortmodule_py/_C.*.so ortmodule_py/_C.*.json ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed $(NEWEST_VENV)/.installed
