@@ -76,6 +76,20 @@ def test_what_needs_a_row_that_is_off_runs_in_eager(name: str) -> None:
         assert works and any(repr(name) in piece for piece in eager_pieces)
 
 
+_AFTER_OTHER_CAPTURES = """
+import collections, torch
+torch.compile(lambda x, seen: x * len(seen), backend="eager")(torch.ones(2), collections.deque([1.0]))
+"""
+
+
+def test_replacements_count_after_other_captures() -> None:
+    """Dynamo keeps some of its functions in tables from its first capture on."""
+    done = fresh_process.run(f"MODE = 'holds'\n{_AFTER_OTHER_CAPTURES}{_RUN_PROBES}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name for name, (works, _) in found.items() if not works} == set()
+
+
 # ---- a torch that is newer than all tested ones --------------------------------------------------
 
 # The first replaced function is gone, the second takes other arguments, the third does something else.
