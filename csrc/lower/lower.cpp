@@ -78,7 +78,7 @@ void remove_dead_nodes(Graph& graph) {
     const bool used = std::any_of(node->outputs().begin(), node->outputs().end(), [](Value* v) {
       return !v->uses().empty() || v->is_graph_output();
     });
-    if (!used && !is_pinned(*node)) graph.erase(node);
+    if (!used && !is_impure(*node)) graph.erase(node);
   }
 }
 
@@ -234,8 +234,7 @@ class Grouper {
     return true;
   }
 
-  // Sinking frees the consumer's place in the order last, so results are born late; hoisting is
-  // the other way out.
+  // Prefer moving the producer down: its results are then allocated as late as possible.
   int merge(int from, int to) {
     StepNodes& a = items_[static_cast<size_t>(from)];
     StepNodes& b = items_[static_cast<size_t>(to)];

@@ -18,7 +18,7 @@ bool is_alias(const Node& node) {
 
 }  // namespace
 
-const Value* founder(const Value* value) {
+const Value* storage_root(const Value* value) {
   while (const Value* source = alias_of(value)) value = source;
   return value;
 }
@@ -34,7 +34,7 @@ std::vector<bool> stashed_values(const Graph& joint) {
   std::vector<bool> stashed(static_cast<size_t>(joint.value_id_bound()), false);
   auto mark = [&](const Value* value) {
     if (!value || value->is_literal()) return;
-    const Value* source = founder(value);
+    const Value* source = storage_root(value);
     const Node* producer = source->producer();
     if (producer && producer->region == Region::Forward)
       stashed[static_cast<size_t>(source->id())] = true;
@@ -51,7 +51,7 @@ std::vector<bool> returned_values(const Graph& joint) {
   std::vector<bool> returned(static_cast<size_t>(joint.value_id_bound()), false);
   for (const GraphOutput& output : joint.outputs())
     if (output.kind == OutputKind::Output && output.value)
-      returned[static_cast<size_t>(founder(output.value)->id())] = true;
+      returned[static_cast<size_t>(storage_root(output.value)->id())] = true;
   return returned;
 }
 
@@ -90,10 +90,10 @@ class Recomputer {
 
  private:
   bool is_kept(const Value* value) const {
-    const Value* source = founder(value);
+    const Value* source = storage_root(value);
     if (!source->producer() || source->producer()->region == Region::Backward) return true;
     const auto id = static_cast<size_t>(source->id());
-    return (id < kept_.size() && kept_[id]) || is_pinned(*source->producer());
+    return (id < kept_.size() && kept_[id]) || is_impure(*source->producer());
   }
 
   // A fused node of which one result is kept and another is not falls apart into its body, so that

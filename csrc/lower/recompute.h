@@ -9,7 +9,7 @@
 namespace ortmodule {
 
 /// What backward recomputes instead of reading what forward kept. Values are named by their id in
-/// the joint graph and stand for the whole storage they founded (see founder()).
+/// the joint graph and stand for the whole storage whose root they are (see storage_root()).
 struct MemoryDecisions {
   std::vector<int> recompute;
   /// Values to keep although backward did not read them: what a recomputation starts from.
@@ -19,14 +19,14 @@ struct MemoryDecisions {
 };
 
 /// The value whose memory `value` views: itself, unless a view (or an identity) made it.
-const Value* founder(const Value* value);
+const Value* storage_root(const Value* value);
 /// What `value` is a view or another name of; null if it is neither.
 const Value* alias_of(const Value* value);
 
-/// By value id: founders of forward values that backward reads or hands over as gradients.
+/// By value id: storage roots of forward values that backward reads or hands over as gradients.
 std::vector<bool> stashed_values(const Graph& joint);
 
-/// By value id: founders of values that the caller receives, which therefore exist anyway.
+/// By value id: storage roots of values that the caller receives, which therefore exist anyway.
 std::vector<bool> returned_values(const Graph& joint);
 
 /// Inserts into the backward region of `joint`, whose backward nodes are in the order they will

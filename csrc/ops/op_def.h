@@ -111,7 +111,7 @@ const TorchRow* find_torch_row(std::string_view target);
 /// All torch overloads with a conversion, sorted.
 std::vector<std::string_view> all_torch_targets();
 /// Has effects or draws from a generator that nobody recorded: never cloned, merged or removed.
-bool is_pinned(const Node& node);
+bool is_impure(const Node& node);
 /// All ops by name.
 std::vector<const OpDef*> all_ops();
 

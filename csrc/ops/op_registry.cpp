@@ -78,7 +78,7 @@ std::vector<std::string_view> all_torch_targets() {
   return targets;
 }
 
-bool is_pinned(const Node& node) { return op_def(node.op).effect || node.attrs.flag("random"); }
+bool is_impure(const Node& node) { return op_def(node.op).effect || node.attrs.flag("random"); }
 
 std::vector<const OpDef*> all_ops() {
   std::vector<const OpDef*> ops;

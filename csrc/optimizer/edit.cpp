@@ -18,7 +18,7 @@ bool is_dead(const Node& node) {
       [](const Value* output) { return !output->uses().empty() || output->is_graph_output(); });
   if (used) return false;
   const OpDef* op = find_op(node.op);
-  return op && !is_pinned(node);
+  return op && !is_impure(node);
 }
 
 void erase_if_dead(Graph& graph, std::vector<Node*> nodes, std::vector<int>& erased) {

@@ -16,7 +16,7 @@ class Placer {
 
   void run() {
     if (base_) {
-      adopt_base();
+      keep_forward_of_base();
     } else {
       place_arguments();
       place_outputs();
@@ -38,7 +38,7 @@ class Placer {
   }
 
   // Saved segments and outputs keep their place; only how long backward needs them is new.
-  void adopt_base() {
+  void keep_forward_of_base() {
     plan_.buffers.clear();
     for (const PlannedBuffer& buffer : base_->buffers) {
       const bool early = buffer.first_step < plan_.forward_steps;
@@ -56,7 +56,7 @@ class Placer {
       if (buffer.kind == BufferKind::Output) buffer.last_step = last_step();
     }
     for (const PlannedStorage& storage : plan_.storages) {
-      const bool handed_over = storage.founds_gradient && storage.role == Role::Gradient;
+      const bool handed_over = storage.becomes_gradient && storage.role == Role::Gradient;
       if ((storage.role != Role::Saved && !handed_over) || storage.buffer < 0) continue;
       PlannedBuffer& buffer = plan_.buffers[static_cast<size_t>(storage.buffer)];
       buffer.last_step = handed_over ? last_step() : std::max(buffer.last_step, storage.last_step);
@@ -81,7 +81,7 @@ class Placer {
       if (storage.role != Role::Output) continue;
       storage.buffer = add_buffer(BufferKind::Output, storage.index, storage.bytes,
                                   std::max(storage.first_step, 0), last_step());
-      plan_.buffers.back().adopted = storage.adopted;
+      plan_.buffers.back().kernel_allocated = storage.kernel_allocated;
     }
   }
 
@@ -89,19 +89,19 @@ class Placer {
   /// so that other backward plans find them at the same number.
   void place_gradients(Region region) {
     for (PlannedStorage& storage : plan_.storages) {
-      const bool early = storage.founds_gradient;
+      const bool early = storage.becomes_gradient;
       if (storage.role != Role::Gradient || early != (region == Region::Forward)) continue;
       storage.buffer = add_buffer(BufferKind::Gradient, storage.index, storage.bytes,
                                   storage.first_step, last_step());
-      plan_.buffers.back().adopted = storage.adopted;
+      plan_.buffers.back().kernel_allocated = storage.kernel_allocated;
     }
   }
 
   // Memory that a kernel returns cannot lie in an arena.
-  void place_adopted(PlannedStorage& storage, BufferKind kind) {
+  void place_kernel_allocated(PlannedStorage& storage, BufferKind kind) {
     storage.buffer = add_buffer(kind, 0, storage.bytes, storage.first_step, storage.last_step);
     storage.offset_bytes = 0;
-    plan_.buffers.back().adopted = true;
+    plan_.buffers.back().kernel_allocated = true;
   }
 
   // Values that die together share a segment, so that backward gives memory back as it passes.
@@ -110,8 +110,8 @@ class Placer {
     int64_t total = 0;
     for (size_t i = 0; i < plan_.storages.size(); ++i) {
       if (plan_.storages[i].role != Role::Saved) continue;
-      if (plan_.storages[i].adopted) {
-        place_adopted(plan_.storages[i], BufferKind::Saved);
+      if (plan_.storages[i].kernel_allocated) {
+        place_kernel_allocated(plan_.storages[i], BufferKind::Saved);
         continue;
       }
       saved.push_back(i);
@@ -145,8 +145,8 @@ class Placer {
     for (size_t i = 0; i < plan_.storages.size(); ++i) {
       PlannedStorage& storage = plan_.storages[i];
       if (storage.role != role || storage.bytes == 0 || storage.first_step < 0) continue;
-      if (storage.adopted) {
-        place_adopted(storage, kind_of(role));
+      if (storage.kernel_allocated) {
+        place_kernel_allocated(storage, kind_of(role));
         continue;
       }
       members.push_back(i);

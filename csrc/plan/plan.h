@@ -30,7 +30,7 @@ struct PlannedBuffer {
   int64_t bytes = 0;
   int first_step = 0;
   int last_step = 0;
-  bool adopted = false;  // allocated by a kernel's library, not by the runtime
+  bool kernel_allocated = false;  // allocated by a kernel's library, not by the runtime
   bool owned() const { return kind != BufferKind::Argument && kind != BufferKind::OutputGrad; }
 };
 
@@ -44,10 +44,11 @@ struct PlannedStorage {
   int last_step = -1;
   int buffer = -1;
   int64_t offset_bytes = 0;
-  bool adopted = false;  // memory that a kernel returns: a buffer of its own
-  /// Made by forward for a gradient to grow in: a buffer of its own, which the caller may receive.
-  bool founds_gradient = false;
-  std::string name;  // of the value that founded it
+  bool kernel_allocated = false;  // by the kernel that writes it: a buffer of its own
+  /// Forward allocates it and backward accumulates a gradient in it: a buffer of its own, which the
+  /// caller may receive.
+  bool becomes_gradient = false;
+  std::string name;  // of its first value
 };
 
 /// A tensor of the plan; views share a storage.

@@ -35,27 +35,30 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
     const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
     const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
     // A gradient is handed over, so it needs memory that is not part of a segment.
-    const bool apart = !forward_is_fixed || theirs.founds_gradient;
+    const bool apart = !forward_is_fixed || theirs.becomes_gradient;
     const bool saved = overwrite_saved && theirs.role == Role::Saved &&
                        (own.role == Role::Backward || (own.role == Role::Gradient && apart));
     const bool dies =
         (theirs.role == *wanted || saved) && theirs.last_step == s && theirs.first_step < s;
-    const bool adopted = own.adopted || (own.role != *wanted && theirs.adopted);
-    const bool fits = !adopted && theirs.bytes == own.bytes && source.layout == target.layout &&
+    const bool kernel_allocated =
+        own.kernel_allocated || (own.role != *wanted && theirs.kernel_allocated);
+    const bool fits = !kernel_allocated && theirs.bytes == own.bytes &&
+                      source.layout == target.layout &&
                       size_of(source.dtype) == size_of(target.dtype);
     if (!dies || !fits) continue;
-    // A kernel that names the operand writes elsewhere than it has read of the others.
-    bool read_otherwise = false;
+    // No other operand may alias the reused storage, unless each element is read where it is
+    // written.
+    bool aliased = false;
     for (size_t k = 0; k < step.in.size(); ++k) {
       if (k == i || step.in[k] < 0) continue;
       const PlannedTensor& o = plan.tensors[static_cast<size_t>(step.in[k])];
-      read_otherwise = read_otherwise ||
-                       (o.storage == source.storage && (only >= 0 || !(o.layout == source.layout)));
+      aliased =
+          aliased || (o.storage == source.storage && (only >= 0 || !(o.layout == source.layout)));
     }
     const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](int other) {
       return plan.tensors[static_cast<size_t>(other)].storage == source.storage;
     });
-    if (!read_otherwise && !taken) return in;
+    if (!aliased && !taken) return in;
   }
   return -1;
 }
@@ -76,7 +79,7 @@ void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
       stays.last_step = std::max(stays.last_step, gone.last_step);
       // A saved value that becomes a transient one stays where forward put it.
       const bool becomes_gradient = stays.role == Role::Saved && gone.role == Role::Gradient;
-      stays.founds_gradient = stays.founds_gradient || becomes_gradient;
+      stays.becomes_gradient = stays.becomes_gradient || becomes_gradient;
       if (stays.role != Role::Saved || becomes_gradient) {
         stays.role = gone.role;
         stays.index = gone.index;

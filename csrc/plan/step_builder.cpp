@@ -48,7 +48,7 @@ StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
     const bool of_backward = storage.role == PlannedStorage::Role::Gradient ||
                              storage.role == PlannedStorage::Role::Backward;
     if (!of_backward) continue;
-    if (storage.founds_gradient) {
+    if (storage.becomes_gradient) {
       storage.role = PlannedStorage::Role::Saved;
       continue;
     }
@@ -368,7 +368,7 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
                       left_out ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
       const int tensor = new_tensor(output, output->dtype, facts.layout, storage);
       tensor_of_value_[static_cast<size_t>(output->id())] = tensor;
-      plan_.storages[static_cast<size_t>(storage)].adopted = step.kernel->gives_results;
+      plan_.storages[static_cast<size_t>(storage)].kernel_allocated = step.kernel->gives_results;
       step.out.push_back(tensor);
     }
   if (step.kernel->workspace_bytes) {

@@ -88,7 +88,7 @@ Frame::Frame(const Program& program, Allocator& allocator)
 
 void Frame::begin(int buffer) {
   const PlannedBuffer& planned = program_->plan->buffers[static_cast<size_t>(buffer)];
-  if (planned.adopted) return;
+  if (planned.kernel_allocated) return;
   const auto b = static_cast<size_t>(buffer);
   owned_[b] = allocator_.allocate(planned.bytes);
   base_[b] = owned_[b].data();

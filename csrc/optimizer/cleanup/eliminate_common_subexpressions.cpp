@@ -42,7 +42,7 @@ std::string key_of(const Node& node) {
 
 bool may_merge(const Node& node) {
   const OpDef* op = find_op(node.op);
-  return op && !op->random && !is_pinned(node) && !node.outputs().empty();
+  return op && !op->random && !is_impure(node) && !node.outputs().empty();
 }
 
 // First nodes of each kind, one per region.

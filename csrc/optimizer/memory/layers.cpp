@@ -61,7 +61,7 @@ class Sequence {
     for (const Value* input : node.inputs())
       argument = argument || (input && !input->is_literal() && argument_[id(input)]);
     for (const Value* output : node.outputs()) argument_[id(output)] = argument;
-    const bool alias = founder(node.output()) != node.output();
+    const bool alias = storage_root(node.output()) != node.output();
     const bool carries =
         std::any_of(node.outputs().begin(), node.outputs().end(),
                     [&](const Value* output) { return gradient_.contains(output); });
@@ -71,7 +71,7 @@ class Sequence {
     signatures_.push_back(signature(node));
     for (const Value* input : node.inputs()) {
       if (!input) continue;
-      auto span = span_of.find(founder(input));
+      auto span = span_of.find(storage_root(input));
       if (span != span_of.end()) spans_[span->second].last_read = at;
     }
     for (const Value* output : node.outputs()) {
@@ -150,14 +150,20 @@ class LayerFinder {
 
  private:
   static constexpr size_t kLeastNodes = 2;
+  /// A rest is searched for further repeats if it is more than 1/n of the sequence.
+  static constexpr size_t kRestPart = 5;
+  /// In percent: how much of a layer must repeat for two to count as the same.
+  static constexpr size_t kSamePercent = 60;
+  /// Added before rounding down: three tenths of a layer count as one.
+  static constexpr double kRoundUp = 0.7;
 
   // The longest repeat of the stretch, then those of what it leaves over: encoder and decoder.
   void search(size_t begin, size_t end) {
     const Repeat best = longest(begin, end);
     if (best.period == 0 || best.length() * 2 < end - begin) return;
     found_.push_back(best);
-    if ((best.begin - begin) * 5 > sequence_.size()) search(begin, best.begin);
-    if ((end - best.end) * 5 > sequence_.size()) search(best.end, end);
+    if ((best.begin - begin) * kRestPart > sequence_.size()) search(begin, best.begin);
+    if ((end - best.end) * kRestPart > sequence_.size()) search(best.end, end);
   }
 
   Repeat longest(size_t begin, size_t end) const {
@@ -172,7 +178,7 @@ class LayerFinder {
         }
         // A multiple of the period repeats as well and covers no more. Of two layers the second's
         // start or end may be fused otherwise: most of one must repeat.
-        if (run * 10 >= period * 6 && run + period > best.length())
+        if (run * 100 >= period * kSamePercent && run + period > best.length())
           best = {at - run, at + period, period};
         run = 0;
       }
@@ -203,7 +209,7 @@ class LayerFinder {
     // A layer whose start or end differs from the others' (a position bias made in the first) is
     // one if most of it repeats.
     group.count = static_cast<size_t>(
-        static_cast<double>(repeat.length()) / static_cast<double>(repeat.period) + 0.7);
+        static_cast<double>(repeat.length()) / static_cast<double>(repeat.period) + kRoundUp);
     return group;
   }
 

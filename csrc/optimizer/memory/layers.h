@@ -14,7 +14,7 @@ struct LayerGroup {
   /// Forward nodes at which a layer begins, in program order; the first layer may begin earlier
   /// than the first node here if its start differs from the others'.
   std::vector<const Node*> starts;
-  /// Founders of the values that cross the starts.
+  /// Storage roots of the values that cross the starts.
   std::vector<const Value*> boundaries;
 };
 

@@ -126,9 +126,11 @@ class LevelChooser {
                 before.accumulating_peak_bytes - before.accumulating_peak_bytes / 100);
   }
 
-  // Parts of the least peak that are not worth any time, and that no time is worth.
-  static constexpr int64_t kSlack = 64, kMost = 10;
-  static constexpr int64_t kOfGain = 4;  // the part of what was gained that may be given back
+  // Tolerances, as 1/n of the lowest peak: growth that any saving of time is worth, and growth that
+  // none is.
+  static constexpr int64_t kAlwaysAccept = 64, kNeverExceed = 10;
+  // As 1/n of the bytes gained: the most that is given back for time.
+  static constexpr int64_t kGivenBack = 4;
 
   PlanFigures figures(const Chosen& chosen) const {
     return evaluate_(decisions_of(choice_, chosen));
@@ -145,8 +147,8 @@ class LevelChooser {
 
   enum class Room : uint8_t { ForNothing, ForTime };
   static bool has_room(int64_t now, int64_t least, int64_t before, Room room) {
-    const int64_t slack = least / kSlack,
-                  most = std::min(least / kMost, (before - least) / kOfGain);
+    const int64_t slack = least / kAlwaysAccept,
+                  most = std::min(least / kNeverExceed, (before - least) / kGivenBack);
     return now - least <= (room == Room::ForNothing ? slack : std::max(slack, most));
   }
   bool has_room(const PlanFigures& now, Room room) const {

@@ -31,7 +31,7 @@ class PlanFinder {
   RecomputePlan find(const Stash& stash, Strategy strategy, std::string* refusal) {
     RecomputePlan plan;
     plan.strategy = strategy;
-    if (is_pinned(*stash.node)) {
+    if (is_impure(*stash.node)) {
       *refusal = str(stash.node->op, " has effects or draws numbers that nobody recorded");
       return plan;
     }
@@ -59,7 +59,7 @@ class PlanFinder {
     if (!seen_.insert(node).second) return;
     plan_->nodes.push_back(node);
     if (plan_->strategy == Strategy::Compromise && widens(*node)) {
-      const Value* narrow = founder(node->input(0));
+      const Value* narrow = storage_root(node->input(0));
       if (narrow->producer() && !is_stashed(narrow) && !is_returned(narrow)) {
         compromised_ = true;
         include_views(node->input(0), narrow);
@@ -72,11 +72,11 @@ class PlanFinder {
   }
 
   void reach(const Value* value) {
-    const Value* source = founder(value);
+    const Value* source = storage_root(value);
     include_views(value, source);
     const Node* producer = source->producer();
     if (!producer || is_stashed(source) || is_returned(source)) return;
-    if (is_pinned(*producer)) {
+    if (is_impure(*producer)) {
       keep(source);
       return;
     }
