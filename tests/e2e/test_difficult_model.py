@@ -28,6 +28,20 @@ def eager() -> nn.Module:
     return DifficultModel(dropout=0.0)
 
 
+@pytest.fixture(scope="module")
+def captured() -> ORTModule:
+    torch.manual_seed(0)
+    return ORTModule(DifficultModel(dropout=0.0))
+
+
+@pytest.fixture
+def ours(captured: ORTModule, eager: nn.Module) -> ORTModule:
+    """The same model as `eager`, captured once for all tests of the file."""
+    captured.zero_grad()
+    captured.load_state_dict(eager.state_dict())
+    return captured
+
+
 def check(eager: nn.Module, ours: ORTModule, size: int) -> None:
     exact = exact_copy(eager)
     reference = copy.deepcopy(eager)
@@ -47,8 +61,8 @@ SIZES = [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (3, 1))]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_gradients_at_batch_sizes(eager: nn.Module, size: int) -> None:
-    check(eager, ORTModule(copy.deepcopy(eager)), size)
+def test_gradients_at_batch_sizes(eager: nn.Module, ours: ORTModule, size: int) -> None:
+    check(eager, ours, size)
 
 
 def test_one_capture_serves_batch_sizes(eager: nn.Module) -> None:
@@ -62,8 +76,7 @@ def test_one_capture_serves_batch_sizes(eager: nn.Module) -> None:
 
 
 @pytest.mark.slow
-def test_accumulation_over_two_backwards(eager: nn.Module) -> None:
-    ours = ORTModule(copy.deepcopy(eager))
+def test_accumulation_over_two_backwards(eager: nn.Module, ours: ORTModule) -> None:
     for _ in range(2):
         run(ours, 4)
         run(eager, 4)
@@ -74,8 +87,7 @@ def test_accumulation_over_two_backwards(eager: nn.Module) -> None:
 
 
 @pytest.mark.slow
-def test_retain_graph_then_second_backward(eager: nn.Module) -> None:
-    ours = ORTModule(copy.deepcopy(eager))
+def test_retain_graph_then_second_backward(ours: ORTModule) -> None:
     tokens, targets = batch(4)
     loss, _ = ours(tokens, targets)
     loss.backward(retain_graph=True)
@@ -88,8 +100,7 @@ def test_retain_graph_then_second_backward(eager: nn.Module) -> None:
 
 
 @pytest.mark.slow
-def test_gradient_through_both_outputs(eager: nn.Module) -> None:
-    ours = ORTModule(copy.deepcopy(eager))
+def test_gradient_through_both_outputs(eager: nn.Module, ours: ORTModule) -> None:
     tokens, targets = batch(4)
     for module in (eager, ours):
         loss, logits = module(tokens, targets)
@@ -101,8 +112,7 @@ def test_gradient_through_both_outputs(eager: nn.Module) -> None:
 
 
 @pytest.mark.slow
-def test_only_the_second_output_gets_a_gradient(eager: nn.Module) -> None:
-    ours = ORTModule(copy.deepcopy(eager))
+def test_only_the_second_output_gets_a_gradient(eager: nn.Module, ours: ORTModule) -> None:
     tokens, targets = batch(4)
     for module in (eager, ours):
         _, logits = module(tokens, targets)
@@ -139,8 +149,7 @@ def test_dropout_follows_the_seed() -> None:
     assert not torch.equal(first, third)
 
 
-def test_planned_peak_is_the_measured_peak(eager: nn.Module) -> None:
-    ours = ORTModule(copy.deepcopy(eager))
+def test_planned_peak_is_the_measured_peak(ours: ORTModule) -> None:
     for _ in range(2):
         run(ours, 4)
     report = last_run_report(ours)
