@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -42,21 +43,34 @@ def assert_same(a: tuple[list[Tensor], list[Tensor]], b: tuple[list[Tensor], lis
         assert all(torch.equal(x, y) for x, y in zip(left, right, strict=True))
 
 
-def run(
-    name: str, seed: int = 11, budget: str | None = None, layers: int = 4
-) -> tuple[tuple[list[Tensor], list[Tensor]], dict[str, Any], Any]:
+Ran = tuple[tuple[list[Tensor], list[Tensor]], dict[str, Any], Any]
+
+
+def run(name: str, budget: str | None = None, layers: int = 4) -> Ran:
+    """What one step gives, its report, and the compiled piece."""
     module, batch = make(name, layers)
     model = ORTModule(module, memory_budget=budget)
-    result = step(model, batch, seed)
+    result = step(model, batch)
     return result, last_run_report(model), model._compiler.pieces[0].compiled
+
+
+@functools.cache
+def run_plain(name: str, layers: int = 4) -> Ran:
+    """`run` with nothing recomputed, once for all tests."""
+    with pytest.MonkeyPatch.context() as environment:
+        for variable in ("LEVEL", "CONFIG", "BUDGET"):
+            environment.delenv(f"ORTMODULE_MEMORY_OPT_{variable}", raising=False)
+        return run(name, layers=layers)
 
 
 @pytest.mark.parametrize("name", names())
 def test_levels_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, report, _ = run(name)
+    layers = 4 if name == "t5" else 2  # half of T5's are the encoder's
+    plain, report, _ = run_plain(name, layers)
     for level in ("1", "2"):
         monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
-        result, other, _ = run(name)
+        result, other, piece = run(name, layers=layers)
+        assert piece.memory()["recomputed_values"] or name == "mlp"
         assert_same(plain, result)
         assert other["planned_peak_bytes"] <= report["planned_peak_bytes"]
 
@@ -64,13 +78,13 @@ def test_levels_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt", "bert", "resnet", "llama"])
 def test_every_row_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _, piece = run(name, layers=2)
+    plain, _, piece = run_plain(name, layers=1)
     rows = piece.memory()["rows"]
     assert rows
     for number, row in enumerate(rows):
         config = f"{row['cluster_id']}:{row['strategy']}:-1"
         monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", config)
-        result, report, applied = run(name, layers=2)
+        result, report, applied = run(name, layers=1)
         assert_same(plain, result)
         on = [r["cluster_id"] for r in applied.memory()["rows"] if r["applied"]]
         assert on == [row["cluster_id"]]
@@ -82,10 +96,10 @@ def test_every_row_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt", "vit", "resnet"])
 def test_budgets_are_kept_and_monotone(name: str) -> None:
-    plain, report, _ = run(name)
+    plain, report, _ = run_plain(name)
     unlimited = report["planned_peak_bytes"]
     last_peak, last_time, minimum = 0, float("inf"), 0
-    for percent in (100, 95, 90, 80, 70, 60, 50, 40):
+    for percent in (100, 90, 75, 60, 45):
         budget = f"activations:{unlimited * percent // 100}"
         try:
             result, other, piece = run(name, budget=budget)
@@ -109,9 +123,9 @@ def test_budgets_are_kept_and_monotone(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(MODELS))
 def test_layers_are_found(name: str) -> None:
-    _, _, piece = run(name, layers=12)
+    _, _, piece = run_plain(name, layers=6)
     found = [group["count"] for group in piece.memory()["layers"]]
-    assert found == MODELS[name].layers(12)
+    assert found == MODELS[name].layers(6)
 
 
 @pytest.mark.slow
@@ -119,12 +133,12 @@ def test_layers_are_found(name: str) -> None:
 def test_request_count_takes_the_first_occurrences(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, piece = run(name)
+    _, _, piece = run_plain(name, layers=3)
     row = next(r for r in piece.memory()["rows"] if r["cluster_id"] == "BiasGelu+")
-    assert row["frequency"] >= 4
-    for count in (0, 3):
+    assert row["frequency"] >= 3
+    for count in (0, 2):
         monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", f"BiasGelu+:1:{count}")
-        _, _, applied = run(name)
+        _, _, applied = run(name, layers=3)
         chosen = [s for s in applied.memory()["stashes"] if s["op"] == "BiasGelu"]
         assert [s["chosen"] for s in chosen] == [1] * count + [0] * (len(chosen) - count)
 
@@ -196,7 +210,7 @@ def test_a_larger_shape_is_fitted_or_warned_about(
 ) -> None:
     monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "WARNING")
     module, batch = make("gpt", batch=4)
-    peak = run("gpt")[1]["planned_peak_bytes"]
+    peak = run_plain("gpt")[1]["planned_peak_bytes"]
     model = ORTModule(module, memory_budget=f"activations:{int(peak * 3)}")
     step(model, batch)
     capfd.readouterr()
