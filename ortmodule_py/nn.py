@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ class LinearCrossEntropy(nn.Module):
         if engine is None:
             engine = ORTModule(_Rows(self), DebugOptions(log_level=LogLevel.ERROR))
             # Memory options and outputs in the environment are meant for the model, not for its loss.
-            engine.__dict__["_engine_options"].memory = MemoryRequest()
+            engine._set_options(replace(engine._engine_options, memory=MemoryRequest()))
             engine.__dict__["_outputs"] = None
             self.__dict__["_runner"] = engine
         engine.train(self.training)
