@@ -30,3 +30,8 @@ def has_float(expr: sympy.Expr) -> bool:
 def any_changes(value: Any) -> bool:
     """Whether `value`, or an item of it, is such a number."""
     return any(map(any_changes, value)) if isinstance(value, (list, tuple)) else changes(value)
+
+
+def call_name(target: Any) -> str:
+    """What messages call a function or method of a graph of Dynamo's."""
+    return str(getattr(target, "__name__", target))

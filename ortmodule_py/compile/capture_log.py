@@ -16,6 +16,7 @@ from ortmodule_py.base.errors import CannotLower, Origin, first_line, place
 from ortmodule_py.compile.forward_record import ForwardRecord
 from ortmodule_py.dynamo import settings
 from ortmodule_py.dynamo.errors import RecompileLimit
+from ortmodule_py.dynamo.fixed_floats import FixedFloats
 from ortmodule_py.dynamo.fixed_sizes import FixedSizes
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.memory import LEVEL
@@ -46,6 +47,7 @@ class CaptureLog:
     specialized: set[tuple[str, str]] = field(default_factory=set)
     """Calls, and where they are, that are recompiled for each value of a number or size."""
     fixed_sizes: FixedSizes = field(default_factory=FixedSizes)
+    fixed_floats: FixedFloats = field(default_factory=FixedFloats)
     captured_lines: set[str] | None = field(default_factory=set)
     """Lines with calls that this module has captured; None: unknown."""
     checkpoints_reported: bool = False
@@ -65,7 +67,12 @@ class CaptureLog:
         """Whether a call at this line was captured before; True if that is unknown."""
         return self.captured_lines is None or origin[1] in self.captured_lines
 
-    def report_specialized(self, name: str, origin: Origin) -> None:
+    def report_specialized_float(self, name: str, origin: Origin) -> None:
+        """A call of `name` is specialized for a float: three values are captured, then the graph breaks."""
+        self.fixed_floats.add((name, origin[1]))
+        self.report_specialized(name, origin, "; from the fourth on the graph breaks there")
+
+    def report_specialized(self, name: str, origin: Origin, limit: str = "") -> None:
         """A call of `name` is specialized for the value of a number or size, so each value recompiles."""
         where = place(origin)
         if (name, where) in self.specialized:
@@ -73,8 +80,9 @@ class CaptureLog:
         self.specialized.add((name, where))
         self.logger.warning(
             "ortmodule_py: a number or size that changes from call to call is a constant of %s, so that "
-            "each value of it is a capture%s",
+            "each value of it is a capture%s%s",
             name,
+            limit,
             f" ({where})" if where else "",
         )
 

@@ -150,7 +150,10 @@ class Compiler:
         progress.stage("exporting")
         lowered = lower(gm, example_inputs, builder, device, self.options.torch_rng)
         for name, origin in lowered.fixed_numbers:
-            self.log.report_specialized(name, origin)
+            if name == SIZE or not origin[1]:
+                self.log.report_specialized(name, origin)
+            else:
+                self.log.report_specialized_float(name, origin)
         for origin, symbol, value in lowered.fixed_sizes:
             if self.log.fixed_sizes.is_another(origin[1], symbol, value):
                 self.log.report_specialized(SIZE, origin)

@@ -168,7 +168,8 @@ class CallWriter:
 def _taker(node: fx.Node, value: Any) -> str:
     """What takes a number that changes: integers are sizes and positions of several calls on a line."""
     known = value.meta.get("val") if isinstance(value, fx.Node) else value
-    return str(node.target) if isinstance(known, torch.SymFloat) else SIZE
+    called = node.meta.get("call", str(node.target))
+    return str(called) if isinstance(known, torch.SymFloat) else SIZE
 
 
 def _constant(node: fx.Node) -> Tensor:

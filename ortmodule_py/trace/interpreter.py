@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ortmodule_py.base.changing_numbers import changes
+from ortmodule_py.base.changing_numbers import call_name, changes
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.trace import gradient_effects, record
 from ortmodule_py.trace.decompositions import float_arguments
@@ -185,8 +185,7 @@ class _PieceInterpreter(fx.Interpreter):
         numbers = [self.env[node] for node in n.all_input_nodes if changes(self.env[node])]
         result = super().run_node(n)
         if not all(map(changes, numbers)):
-            name = getattr(n.target, "__name__", n.target)
-            self.trace.fixed_numbers.append((str(name), self.origin))
+            self.trace.fixed_numbers.append((call_name(n.target), self.origin))
         self._check_changes(before)
         self._label_recorded()
         return result
@@ -406,6 +405,8 @@ class _PieceInterpreter(fx.Interpreter):
             if node is self._last_recorded or "origin" in node.meta:
                 break
             node.meta["origin"] = self.origin
+            if self._node is not None:
+                node.meta["call"] = call_name(self._node.target)
             node.meta["tag"] = self.tag
         self._last_recorded = next(iter(reversed(graph.nodes)), None)
 

@@ -25,7 +25,6 @@ from torch.utils import _pytree as pytree
 
 from ortmodule_py.trace.decompositions import (
     composite_parts,
-    float_arguments,
     recurrent_layers,
 )
 
@@ -105,7 +104,7 @@ def preserving(ops: Sequence[Any]) -> Iterator[None]:
     parts = {op: _get_decomp_for_cia(op) for op in ops}
     with (
         _override_composite_implicit_decomp(
-            {**_PARTS, **dict.fromkeys(ops, _special_op_to_preserve_cia)}
+            {**composite_parts.PARTS, **dict.fromkeys(ops, _special_op_to_preserve_cia)}
         ),
         _without_wrong_decompositions(),
     ):
@@ -114,17 +113,13 @@ def preserving(ops: Sequence[Any]) -> Iterator[None]:
                 op.py_kernels[key] = _open_under_autocast(op, op.py_kernels[key], parts[op])
             op._dispatch_cache.clear()
         # Where no composite stays whole, torch differentiates what is recorded, and needs the parts.
-        for op in _PARTS if not ops else ():
-            op.py_kernels |= dict.fromkeys(_AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE, _PARTS[op])
+        for op in composite_parts.PARTS if not ops else ():
+            op.py_kernels |= dict.fromkeys(
+                _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE, composite_parts.PARTS[op]
+            )
             op._dispatch_cache.clear()
         yield
 
-
-_PARTS = {
-    # Its C++ parts bound the norms in place where gradients are off, which a trace cannot see.
-    torch.ops.aten.cosine_similarity.default: float_arguments.cosine_similarity,
-    **composite_parts.PARTS,
-}
 
 _WRONG_DECOMPOSITIONS = (
     # Python's nll_loss takes other arguments than the operator: it reads `reduction` as

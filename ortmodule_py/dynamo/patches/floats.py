@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from ortmodule_py.base.changing_numbers import SIZE, changes
+from ortmodule_py.base.changing_numbers import SIZE, call_name, changes
 from ortmodule_py.base.errors import origin_of
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
@@ -65,10 +65,26 @@ def _watched(
         result = run_node(tracer, node, tuple(map(_now, args)), hinted, nnmodule)
         if isinstance(result, Tensor):
             return result
+    if not of_numbers and not read:
+        _break_where_exhausted(node, given, compiler)
     result = run_node(tracer, node, args, kwargs, nnmodule)
-    if not all(map(changes, given)):
-        compiler.log.report_specialized(_name(node.target), origin_of(node))
+    if any(map(_is_fixed, given)):
+        compiler.log.report_specialized_float(call_name(node.target), origin_of(node))
     return result
+
+
+def _break_where_exhausted(node: fx.Node, given: list[Any], compiler: Any) -> None:
+    """Leave the call to eager PyTorch where each value of a float would be one more capture."""
+    values = tuple(_now(value) for value in given if isinstance(value, torch.SymFloat))
+    call = call_name(node.target), origin_of(node)[1]
+    exhausted = values and compiler.log.fixed_floats.is_exhausted(call, values)
+    if exhausted and not compiler.options.fullgraph:
+        torch._dynamo.exc.unimplemented(
+            gb_type=f"three values of a float were captured as constants of {call[0]}",
+            context=call[0],
+            explanation="Each further value would be one more capture.",
+            hints=["Give the float as a tensor where the function takes one."],
+        )
 
 
 def _reads_position(index: Any) -> bool:
@@ -86,8 +102,11 @@ def _now(value: Any) -> Any:
     return float(hint) if isinstance(value, torch.SymFloat) else int(hint)
 
 
-def _name(target: Any) -> str:
-    return str(getattr(target, "__name__", target))
+def _is_fixed(value: Any) -> bool:
+    """Whether a guard says the value of a number, of which an expression does not tell."""
+    if not changes(value):
+        return True
+    return not free_unbacked_symbols(value) and statically_known_true(value == _now(value))
 
 
 def _fixed(value: Any) -> Any:

@@ -4,7 +4,8 @@ Dropout of whole channels and for self-normalizing networks: torch's parts draw 
 trace believes to need a gradient. These are the formulas of `_dropout_impl` in
 ATen/native/Dropout.cpp, with the same draws in the same order. `fill_diagonal_`: torch's parts address
 the diagonal by strides in memory, which a functional graph cannot say. `rrelu`: torch's parts hand a
-tensor to be drawn into along where nothing is drawn, too.
+tensor to be drawn into along where nothing is drawn, too. `cosine_similarity`: torch's parts bound the
+norms in place where gradients are off, which a trace cannot see.
 """
 
 from __future__ import annotations
@@ -80,11 +81,24 @@ def _rrelu(
     return result
 
 
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """As in eager, where a norm below `eps` has the value `eps` but its own gradient."""
+    dtype = torch.promote_types(x1.dtype, x2.dtype)
+    unit = []
+    for x in torch.broadcast_tensors(x1.to(dtype), x2.to(dtype)):
+        norm = torch.linalg.vector_norm(x, 2, dim=dim, keepdim=True)
+        # Zero plus eps: the value of the bound with the gradient of the norm.
+        limited = torch.where(norm < eps, norm - norm.detach() + eps, norm)
+        unit.append(x / limited)
+    return (unit[0] * unit[1]).sum(dim)
+
+
 _FEATURE = _parts(channels=True)
 _ALPHA_PARTS = _parts(alpha=True)
 _FEATURE_ALPHA = _parts(channels=True, alpha=True)
 
 PARTS: dict[Any, Callable[..., Tensor]] = {
+    torch.ops.aten.cosine_similarity.default: _cosine_similarity,
     torch.ops.aten.feature_dropout.default: _FEATURE,
     torch.ops.aten.feature_dropout_.default: _in_place(_FEATURE),
     torch.ops.aten.alpha_dropout.default: _ALPHA_PARTS,

@@ -9,7 +9,7 @@ such a number stay as they are.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,17 +49,13 @@ def _where_a_number_changes(function: Rewrite) -> Rewrite:
     return rewrite
 
 
-def number(value: Any, like: Tensor, dtype: torch.dtype | None = None) -> Any:
+def number(value: Any, like: Tensor) -> Any:
     """A changing number as a tensor of the type of `like`; other values as they are."""
-    if not changes(value):
-        return value
-    return torch.scalar_tensor(value, dtype=dtype or like.dtype, device=like.device)
+    return as_tensor(value, like) if changes(value) else value
 
 
 def as_tensor(value: Any, like: Tensor) -> Tensor:
-    """Any number as a tensor of the type of `like`."""
-    if isinstance(value, Tensor):
-        return value
+    """A number as a tensor of the type of `like`."""
     return torch.scalar_tensor(value, dtype=like.dtype, device=like.device)
 
 
@@ -156,22 +152,6 @@ def _addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     return _computed(lambda s, a, b, v: s + v * a / b, dtype, self, tensor1, tensor2, value)
 
 
-@rewrites(aten.addmm.default)
-def _addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    return _scaled_sum(self, torch.mm(mat1, mat2), beta, alpha)
-
-
-@rewrites(aten.baddbmm.default)
-def _baddbmm(
-    self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> Tensor:
-    return _scaled_sum(self, torch.bmm(batch1, batch2), beta, alpha)
-
-
-def _scaled_sum(self: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    return _computed(lambda s, p, b, a: b * s + a * p, product.dtype, self, product, beta, alpha)
-
-
 @rewrites(aten.pow.Tensor_Scalar)
 def _pow(self: Tensor, exponent: Any) -> Tensor:
     return _computed(torch.pow, _result_type(self, exponent), self, exponent, rounds=True)
@@ -180,29 +160,6 @@ def _pow(self: Tensor, exponent: Any) -> Tensor:
 @rewrites(aten.pow.Scalar)
 def _pow_of_number(self: Any, exponent: Tensor) -> Tensor:
     return _computed(torch.pow, _result_type(exponent, self), self, exponent, rounds=True)
-
-
-def _in_result_type(function: Callable[..., Tensor], self: Any, other: Any) -> Tensor:
-    """Operators that round the number to the result's type before they compute."""
-    dtype = _result_type(self, other)
-    return function(
-        *(
-            value.to(dtype)
-            if isinstance(value, Tensor)
-            else torch.scalar_tensor(value, dtype=dtype, device=peer.device)
-            for value, peer in ((self, other), (other, self))
-        )
-    )
-
-
-@rewrites(aten.remainder.Scalar, aten.remainder.Tensor)
-def _remainder(self: Any, other: Any) -> Tensor:
-    return _in_result_type(torch.remainder, self, other)
-
-
-@rewrites(aten.fmod.Scalar, aten.fmod.Tensor)
-def _fmod(self: Any, other: Any) -> Tensor:
-    return _in_result_type(torch.fmod, self, other)
 
 
 @rewrites(aten.floor_divide.default, aten.floor_divide.Scalar)
@@ -221,17 +178,26 @@ def _div_rounded(self: Any, other: Any, *, rounding_mode: str | None) -> Tensor:
 # ---- comparisons and choices --------------------------------------------------------------------
 
 
-def _register_comparison(name: str) -> None:
-    function = getattr(torch, name)
-    packet = getattr(aten, name)
+def _register_in_result_type(name: str) -> None:
+    """An operator that rounds the number to the result's type before it computes."""
+    function, packet = getattr(torch, name), getattr(aten, name)
 
     @rewrites(packet.Scalar, packet.Tensor)
-    def compare(self: Any, other: Any) -> Tensor:
-        return _in_result_type(function, self, other)
+    def computed(self: Any, other: Any) -> Tensor:
+        dtype = _result_type(self, other)
+        result: Tensor = function(
+            *(
+                value.to(dtype)
+                if isinstance(value, Tensor)
+                else torch.scalar_tensor(value, dtype=dtype, device=peer.device)
+                for value, peer in ((self, other), (other, self))
+            )
+        )
+        return result
 
 
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _register_comparison(_name)
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod"):
+    _register_in_result_type(_name)
 
 
 @rewrites(aten.masked_fill.Scalar)
@@ -254,26 +220,17 @@ def _where(condition: Tensor, self: Any, other: Any) -> Tensor:
     return torch.where(condition, self, other)
 
 
-def bounded(self: Tensor, low: Any, high: Any, inside: Tensor) -> Tensor:
-    """`self` limited to bounds, whose gradient passes where `inside`."""
-    limited = aten.detach.default(self)
-    if low is not None:
-        limited = torch.where(limited < low, as_tensor(low, self), limited)
-    if high is not None:
-        limited = torch.where(limited > high, as_tensor(high, self), limited)
-    return torch.where(inside, self, limited)
-
-
 @rewrites(aten.clamp.default)
 def _clamp(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    bounds = [value for value in (min, max) if value is not None]
-    self = self.to(_result_type(self, *bounds))
-    low, high = number(min, self), number(max, self)
-    if low is None or high is None:
-        inside = self <= high if low is None else self >= low
-    else:
-        inside = (self >= low) & (self <= high)
-    return bounded(self, low, high, inside)
+    self = self.to(_result_type(self, *(bound for bound in (min, max) if bound is not None)))
+    limited, inside = aten.detach.default(self), self == self
+    if min is not None:
+        low = as_tensor(min, self)
+        limited, inside = torch.where(limited < low, low, limited), inside & (self >= low)
+    if max is not None:
+        high = as_tensor(max, self)
+        limited, inside = torch.where(limited > high, high, limited), inside & (self <= high)
+    return torch.where(inside, self, limited)
 
 
 @rewrites(aten.clamp_min.default)
@@ -286,12 +243,6 @@ def _clamp_max(self: Tensor, max: Any) -> Tensor:
     return _clamp(self, max=max)
 
 
-@rewrites(aten.hardtanh.default)
-def _hardtanh(self: Tensor, min_val: Any = -1, max_val: Any = 1) -> Tensor:
-    low, high = number(min_val, self), number(max_val, self)
-    return bounded(self, low, high, ~((self <= low) | (self >= high)))
-
-
 @rewrites(aten.lerp.Scalar)
 def _lerp(self: Tensor, end: Tensor, weight: Any) -> Tensor:
     def mix(a: Tensor, b: Tensor, w: Tensor, rest: Tensor) -> Tensor:
@@ -301,81 +252,27 @@ def _lerp(self: Tensor, end: Tensor, weight: Any) -> Tensor:
     return _computed(mix, self.dtype, self, end, weight, 1 - weight)
 
 
-# ---- activations --------------------------------------------------------------------------------
-
-
 @rewrites(aten.leaky_relu.default)
 def _leaky_relu(self: Tensor, negative_slope: Any = 0.01) -> Tensor:
     return _computed(lambda x, a: torch.where(x > 0, x, x * a), self.dtype, self, negative_slope)
 
 
-@rewrites(aten.elu.default)
-def _elu(self: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
-    def elu(x: Tensor, negative: Tensor, positive: Tensor, inner: Tensor) -> Tensor:
-        # What is not chosen stays finite, or its gradient would be NaN.
-        below = torch.where(x <= 0, x, 0.0)
-        return torch.where(x <= 0, torch.expm1(below * inner) * negative, x * positive)
-
-    return _computed(elu, self.dtype, self, alpha * scale, scale, input_scale)
-
-
-@rewrites(aten.celu.default)
-def _celu(self: Tensor, alpha: Any = 1) -> Tensor:
-    return _elu(self, alpha, 1, 1 / alpha)
-
-
-@rewrites(aten.softplus.default)
-def _softplus(self: Tensor, beta: Any = 1, threshold: Any = 20) -> Tensor:
-    def softplus(x: Tensor, factor: Tensor, limit: Tensor) -> Tensor:
-        linear = x * factor > limit
-        small = torch.where(linear, 0.0, x * factor)
-        return torch.where(linear, x, torch.log1p(torch.exp(small)) / factor)
-
-    return _computed(softplus, self.dtype, self, beta, threshold)
-
-
-@rewrites(aten.threshold.default)
-def _threshold(self: Tensor, threshold: Any, value: Any) -> Tensor:
-    return torch.where(self <= number(threshold, self), as_tensor(value, self), self)
-
-
-@rewrites(aten.softshrink.default)
-def _softshrink(self: Tensor, lambd: Any = 0.5) -> Tensor:
-    def shrink(x: Tensor, limit: Tensor) -> Tensor:
-        outer = torch.where(x > limit, x - limit, torch.where(x < -limit, x + limit, x))
-        return torch.where((x >= -limit) & (x <= limit), 0.0, outer)
-
-    return _computed(shrink, self.dtype, self, lambd)
-
-
-@rewrites(aten.hardshrink.default)
-def _hardshrink(self: Tensor, lambd: Any = 0.5) -> Tensor:
-    limit = number(lambd, self)
-    return torch.where((self >= -limit) & (self <= limit), 0.0, self)
-
-
 # ---- tensors of one number ----------------------------------------------------------------------
 
 
-@rewrites(aten.full.default)
-def _full(size: Sequence[Any], fill_value: Any, **options: Any) -> Tensor:
-    default = torch.int64 if _is_integer(fill_value) else torch.get_default_dtype()
-    options["dtype"] = options.get("dtype") or default
-    # One times a number is the number, also where that is a negative zero.
-    ones = aten.full.default(size, 1, **options)
-    return ones * number(fill_value, ones)
+def _register_full(operator: Any) -> None:
+    @rewrites(operator)
+    def full(*args: Any, **options: Any) -> Tensor:
+        *rest, value = args
+        if operator is aten.full.default and options.get("dtype") is None:
+            options["dtype"] = torch.int64 if _is_integer(value) else torch.get_default_dtype()
+        # One times a number is the number, also where that is a negative zero.
+        ones = operator(*rest, 1, **options)
+        return ones * number(value, ones)
 
 
-@rewrites(aten.full_like.default)
-def _full_like(self: Tensor, fill_value: Any, **options: Any) -> Tensor:
-    ones = aten.full_like.default(self, 1, **options)
-    return ones * number(fill_value, ones)
-
-
-@rewrites(aten.new_full.default)
-def _new_full(self: Tensor, size: Sequence[Any], fill_value: Any, **options: Any) -> Tensor:
-    ones = aten.new_full.default(self, size, 1, **options)
-    return ones * number(fill_value, ones)
+for _operator in (aten.full.default, aten.full_like.default, aten.new_full.default):
+    _register_full(_operator)
 
 
 @rewrites(aten.fill.Scalar)
