@@ -48,9 +48,7 @@ def _trained(size: Callable[[int], int]) -> tuple[dict[str, Any], list[str]]:
 
 ONCE: dict[str, Callable[[int], int]] = {
     "capacity": lambda n: int(n * 1.25 / 4),
-    "share": lambda n: int(n / 6 * 1.25),
     "thirds": lambda n: int((n * 0.75) / 3),
-    "tenths": lambda n: int(n * 1.1 / 4),
     "at least": lambda n: max(int(1.5 * n / 4), 4),
     "upwards": lambda n: math.ceil(n * 1.25 / 4),
     "down": lambda n: math.floor(n / 2 * 0.75),
@@ -66,6 +64,8 @@ def test_one_capture_for_all_sizes(use: str) -> None:
 
 
 EACH: dict[str, Callable[[int], int]] = {
+    "tenths": lambda n: int(n * 1.1 / 4),
+    "share": lambda n: int(n / 6 * 1.25),
     "nearest": lambda n: round(n * 0.3),
     "shifted": lambda n: int(n * 0.3 + 0.5),
     "one constant of two": lambda n: int(n * 1.25 * 0.1),
@@ -90,15 +90,11 @@ F = sympy.Float
     ("number", "python", "said"),
     [
         (FloatTrueDiv(F(1.25) * ToFloat(N), F(4.0)), lambda n: n * 1.25 / 4, (True, True)),
-        (FloatTrueDiv(F(1.1) * ToFloat(N), F(3.0)), lambda n: n * 1.1 / 3, (True, False)),
-        (F(1.25) * IntTrueDiv(N, sympy.Integer(6)), lambda n: n / 6 * 1.25, (True, True)),
-        (F(1.5) * FloatTrueDiv(ToFloat(N), F(7.0)), lambda n: n / 7.0 * 1.5, (True, True)),
-        (F(1 / 49) * ToFloat(N), lambda n: n * (1 / 49), (False, True)),
-        (
-            F(0.1) * FloatTrueDiv(F(3.0) * ToFloat(N), F(0.3)),
-            lambda n: n * 3 / 0.3 * 0.1,
-            (True,) * 2,
-        ),
+        (FloatTrueDiv(F(0.75) * ToFloat(N), F(3.0)), lambda n: n * 0.75 / 3, (True, True)),
+        (F(1.25) * IntTrueDiv(N, sympy.Integer(8)), lambda n: n / 8 * 1.25, (True, True)),
+        (F(1.25) * IntTrueDiv(N, sympy.Integer(6)), lambda n: n / 6 * 1.25, (False, False)),
+        (FloatTrueDiv(F(1.1) * ToFloat(N), F(3.0)), lambda n: n * 1.1 / 3, (False, False)),
+        (F(1 / 49) * ToFloat(N), lambda n: n * (1 / 49), (False, False)),
         (ToFloat(N) + F(0.5), lambda n: n + 0.5, (False, False)),
     ],
 )

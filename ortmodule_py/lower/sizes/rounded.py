@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any
 
 import sympy
 import torch
@@ -16,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ortmodule_py.base.changing_numbers import has_float
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.lower.sizes.scaled import ROUNDINGS, odd_part, scaled
+from ortmodule_py.lower.sizes.scaled import ROUNDINGS, odd_part
 from ortmodule_py.lower.sizes.symbolic import dim_text
 
 Fixed = tuple[fx.Node, str, int]
@@ -32,7 +31,7 @@ def fix_rounded_sizes(gm: fx.GraphModule) -> list[Fixed]:
     for node in nodes:
         for value, part in _roundings(node):
             shape_env = value.node.shape_env
-            if _is_sayable(part, reordered, shape_env):
+            if _is_sayable(part, reordered):
                 continue
             for symbol in sorted(part.free_symbols, key=str):
                 fixed.append(
@@ -51,18 +50,14 @@ def _roundings(node: fx.Node) -> Iterator[tuple[torch.SymInt, sympy.Expr]]:
             yield value, part
 
 
-def _is_sayable(part: sympy.Expr, reordered: set[sympy.Expr], shape_env: Any) -> bool:
+def _is_sayable(part: sympy.Expr, reordered: set[sympy.Expr]) -> bool:
     if not reordered.isdisjoint(sympy.preorder_traversal(part)):
         return False
     try:
         dim_text(part)
     except CannotLower:
         return False
-    known = scaled(part.args[0], type(part).__name__ == "CeilToInt")
-    if known is None or known.largest is None:
-        return True
-    size = shape_env.create_symintnode(known.size, hint=None)
-    return bool(size <= known.largest) and bool(size >= -known.largest)  # both leave guards
+    return True
 
 
 _SMALL = 2**20

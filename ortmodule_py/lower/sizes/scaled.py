@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import fractions
-import functools
 import math
-import operator
-from dataclasses import dataclass
 
 import sympy
 
@@ -14,36 +11,21 @@ ROUNDINGS = {"TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"}
 """Names of what makes an integer of a floating point number."""
 
 _EXACT_SIZE = 2**40
-_TRIED_SIZE = 2**20
-_OPERATORS = {"*": operator.mul, "/": operator.truediv}
 
 Steps = tuple[tuple[str, float], ...]
 """Operators and constants, in Python's order."""
 
 
-@dataclass
-class Scaled:
-    """`size` times `fraction`, which rounds to integers as the floating point number does."""
-
-    size: sympy.Expr
-    fraction: fractions.Fraction
-    largest: int | None
-    """The size up to which this is known, if there is any that a program may have beyond."""
-
-
-def scaled(number: sympy.Expr, upwards: bool) -> Scaled | None:
-    """What `number` is when it is rounded down or `upwards`; None if no fraction is known to do."""
+def scaled(number: sympy.Expr) -> tuple[sympy.Expr, fractions.Fraction] | None:
+    """A size and the fraction whose product rounds to integers as `number` does; None if none is known to."""
     found = _size_and_steps(number)
     if found is None:
         return None
     size, steps = found
     if any(not 0 < constant < math.inf for _, constant in steps):
         return None
-    exact = _exact_fraction(steps)
-    if exact is not None:
-        return Scaled(size, exact, None)
-    tried = _tried_fraction(steps, upwards, not size.is_nonnegative)
-    return Scaled(size, tried, _TRIED_SIZE) if tried is not None else None
+    fraction = _exact_fraction(steps)
+    return None if fraction is None else (size, fraction)
 
 
 def odd_part(constant: float) -> int:
@@ -80,39 +62,9 @@ def _exact_fraction(steps: Steps) -> fractions.Fraction | None:
             return None
         rounded |= odd != 1 and name == "/"
         numerator *= odd if name == "*" else 1
-    fraction = _product([(name, fractions.Fraction(constant)) for name, constant in steps])
+    fraction = fractions.Fraction(1)
+    for name, constant in steps:
+        exact = fractions.Fraction(constant)
+        fraction = fraction * exact if name == "*" else fraction / exact
     greatest = max(numerator, fraction.numerator if rounded else 0)
     return fraction if greatest * _EXACT_SIZE < 2**53 else None
-
-
-@functools.cache
-def _tried_fraction(steps: Steps, upwards: bool, negative: bool) -> fractions.Fraction | None:
-    """Only where the result is an integer can rounding lead past it, as in 49 * (1 / 49)."""
-    near = [(name, fractions.Fraction(c).limit_denominator(1000)) for name, c in steps]
-    if any(float(part) != c for (_, part), (_, c) in zip(near, steps, strict=True)):
-        return None
-    fraction = _product(near)
-    # Each constant and each step may be off by one part in 2**53.
-    if _TRIED_SIZE * fraction.numerator * 4 * len(steps) >= 2**53:
-        return None
-    last = _TRIED_SIZE // fraction.denominator
-    rounding = math.ceil if upwards else math.floor
-    same = all(
-        rounding(_computed(count * fraction.denominator, steps)) == count * fraction.numerator
-        for count in range(-last if negative else 0, last + 1)
-    )
-    return fraction if same else None
-
-
-def _product(steps: list[tuple[str, fractions.Fraction]]) -> fractions.Fraction:
-    result = fractions.Fraction(1)
-    for name, constant in steps:
-        result = _OPERATORS[name](result, constant)
-    return result
-
-
-def _computed(size: int, steps: Steps) -> float:
-    number = float(size)
-    for name, constant in steps:
-        number = number * constant if name == "*" else number / constant
-    return number

@@ -99,11 +99,11 @@ def _rounded(expr: sympy.Expr) -> str:
     if type(number).__name__ == "IntTrueDiv":
         a, b = number.args
     else:
-        found = scaled(number, kind == "CeilToInt")
+        found = scaled(number)
         if found is None:
             raise CannotLower(f"size expression {expr} goes through floating point numbers")
-        a = found.size * found.fraction.numerator
-        b = sympy.Integer(found.fraction.denominator)
+        size, fraction = found
+        a, b = size * fraction.numerator, sympy.Integer(fraction.denominator)
     if kind == "TruncToInt" and not (a.is_nonnegative and b.is_positive):
         raise CannotLower(f"size expression {expr} truncates a value that may be negative")
     if kind == "CeilToInt":
