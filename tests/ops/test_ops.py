@@ -2,7 +2,7 @@
 
 Each case is captured once with a symbolic size and run, forward and backward in float64, with two
 sizes; the first case of each operator belongs to the quick part. The slow part captures it with
-fixed sizes: narrower types, other strides, empty tensors and sizes of one.
+fixed sizes: narrower types, other strides (float64 again), empty tensors and sizes of one.
 """
 
 from __future__ import annotations
@@ -95,11 +95,22 @@ def test_strided(case: Case) -> None:
     _run(lambda: harness.check_fixed(case, arguments.strided()))
 
 
-@pytest.mark.parametrize("size", [0, 1, harness.SIZE])
-@every_case
-def test_fixed(case: Case, size: int) -> None:
-    if size not in (*case.sizes, harness.SIZE):
-        pytest.skip("torch does not survive this size")
+def _special_sizes() -> pytest.MarkDecorator:
+    """The cases with the sizes that they allow; torch itself does not survive the others."""
+    return pytest.mark.parametrize(
+        ("case", "size"),
+        [
+            pytest.param(case, size, id=f"{stem}-{case.name}-{size}")
+            for stem in _STEMS
+            for case in _CASES[stem]
+            for size in case.sizes
+        ],
+    )
+
+
+@pytest.mark.slow
+@_special_sizes()
+def test_special_sizes(case: Case, size: int) -> None:
     _run(lambda: harness.check_size(case, size))
 
 
