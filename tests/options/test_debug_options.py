@@ -92,6 +92,7 @@ def test_levels_without_logging_set_up() -> None:
             assert parts[level].count(text) == 1, parts[level]
         for text in absent:
             assert text not in parts[level]
+    assert parts["ERROR"] == "" and len(parts["WARNING"].splitlines()) <= 10
 
 
 def test_other_ranks_are_silent_above_devinfo(monkeypatch: pytest.MonkeyPatch) -> None:
