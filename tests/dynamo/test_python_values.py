@@ -56,7 +56,7 @@ def test_the_break_at_numpys_random_numbers_is_reported() -> None:
     report = as_in_eager(Calls(_noise), lambda model: (np.random.seed(0), _many(model)))
     assert report["graph_breaks"]
     for reason in report["graph_breaks"]:
-        assert "numpy" in reason and "test_semantics_python.py:" in reason
+        assert "numpy" in reason and "test_python_values.py:" in reason
 
 
 def test_layers_dropped_by_chance() -> None:
