@@ -11,6 +11,7 @@ from torch import nn
 
 from ortmodule_py.base.machine_rates import cache_file
 from ortmodule_py.compile.budget import reserved_bytes, warn_beyond_device
+from ortmodule_py.report.stats import _cuda_counts
 
 GPU = torch.device("cuda", 0)
 
@@ -50,7 +51,7 @@ def test_the_memory_line_reads_the_allocator(monkeypatch: pytest.MonkeyPatch) ->
         "inactive_split_bytes.all.peak": 6,
     }
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: stats)
-    assert stats._cuda_counts(GPU) == {
+    assert _cuda_counts(GPU) == {
         "allocated": 1,
         "max allocated": 2,
         "cached": 3,
