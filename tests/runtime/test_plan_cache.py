@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+from ortmodule_py.dynamo.patches.table import running_torch
 
 
 def test_a_hundred_shapes_are_planned_once() -> None:
@@ -44,7 +45,9 @@ def test_a_counter_that_no_size_needs_is_not_planned_for() -> None:
         out.sum().backward()
         assert (number, model.steps) == (3 * step + 1, step + 1)
     report = last_run_report(model)
-    assert report["plans"] <= report["captures"] <= 4
+    # Since torch 2.14 Dynamo does not look at `step` before the counter is no constant any more.
+    most = 4 if running_torch() < (2, 14) else 5
+    assert report["plans"] <= report["captures"] <= most
 
 
 def test_a_number_that_is_computed_with_is_planned_for() -> None:
