@@ -70,6 +70,37 @@ def test_a_module_around_an_edited_container_loads_its_state(edit: str) -> None:
         assert torch.equal(value, state[name]), name
 
 
+def test_containers() -> None:
+    layers = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    model = ORTModule(layers, QUIET)
+    assert model[0] is layers[0] and len(model) == 2 and model[-1] is layers[1]
+    assert list(model) == list(layers) and bool(model)
+    single = ORTModule(nn.Linear(2, 2), QUIET)
+    assert bool(single)
+    with pytest.raises(TypeError):
+        len(single)
+
+
+def test_containers_change() -> None:
+    """Layers are put in, taken out and added as people inject adapters, and the next call runs them."""
+    model = ORTModule(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), QUIET)
+    x = torch.randn(3, 4)
+    model(x)
+    model[0] = nn.Sequential(model[0], nn.Linear(4, 4))
+    torch.testing.assert_close(model(x), model.module(x))
+    del model[1]
+    same = model
+    model += nn.Sequential(nn.Linear(2, 5))
+    assert model is same and len(model) == 3
+    torch.testing.assert_close(model(x), model.module(x))
+    assert model(x).shape == (3, 5)
+    named = ORTModule(nn.ModuleDict({"a": nn.Linear(2, 2)}), QUIET)
+    named["b"] = nn.Linear(2, 2)
+    assert list(named.module) == ["a", "b"]
+    with pytest.raises(TypeError, match="item assignment"):
+        ORTModule(nn.Linear(2, 2), QUIET)[0] = nn.ReLU()
+
+
 class Symmetric(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.triu() + x.triu(1).T

@@ -62,6 +62,14 @@ def _twice(self: Any, x: Tensor) -> Tensor:
     return result
 
 
+def test_forward_may_be_replaced() -> None:
+    """As Accelerate does, which puts a function around it."""
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    x, before = torch.ones(3, 4), model.forward
+    model.forward = MethodType(lambda self, x: before(x) + 1, model)
+    torch.testing.assert_close(model(x), model.module(x) + 1)
+
+
 def test_copies_keep_a_replaced_forward() -> None:
     model = ORTModule(nn.Linear(4, 2), QUIET)
     model.forward = MethodType(_twice, model)
