@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +40,23 @@ class Piece:
     traced_gradients: list[str]
     whole: bool = False
     """It is all of the module."""
+
+
+class _Running:
+    """Makes a record that of the forward that runs in this thread."""
+
+    def __init__(self, thread: threading.local, record: ForwardRecord) -> None:
+        self._thread = thread
+        self._record = record
+        self._outer: ForwardRecord | None = None
+
+    def __enter__(self) -> ForwardRecord:
+        self._outer = getattr(self._thread, "record", None)
+        self._thread.record = self._record
+        return self._record
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.record = self._outer
 
 
 class Compiler:
@@ -78,18 +94,14 @@ class Compiler:
         self._uncaptured_pieces = -1
         """How many pieces there were when a forward was reported that ran none of them."""
 
-    @contextlib.contextmanager
-    def forward(self) -> Iterator[ForwardRecord]:
+    def forward(self) -> _Running:
         """Around each forward of the module: records what it runs and captures."""
-        outer, record = self.record(), ForwardRecord()
-        self.last = self._running.record = record
-        self.budget.begin_forward([piece.compiled for piece in self.pieces])
+        record = ForwardRecord()
+        self.budget.begin_forward(self.pieces)
         if torch.is_grad_enabled():
             self.trained = record
-        try:
-            yield record
-        finally:
-            self._running.record = outer
+        self.last = record
+        return _Running(self._running, record)
 
     def record(self) -> ForwardRecord | None:
         """The forward that runs in this thread."""

@@ -40,7 +40,7 @@ class StepBudget:
         self._accumulates = False
 
     def begin_forward(self, pieces: Sequence[Any]) -> None:
-        """To be called before the module runs, with its compiled pieces."""
+        """To be called before the module runs, with its pieces."""
         self._reserved.clear()
         budget = self._request.budget
         if self._accumulates or not pieces or budget is None or budget.total_bytes is None:
@@ -49,7 +49,7 @@ class StepBudget:
         self._accumulates = torch.is_grad_enabled() and self._has_gradients()
         if self._accumulates:
             for piece in pieces:
-                piece.assume_accumulation()
+                piece.compiled.assume_accumulation()
 
     def memory_options(self, device: torch.device, pieces: Sequence[Any], first_run: int) -> Any:
         """`_C.MemoryOptions` of a new piece beside `pieces`; `first_run`: see `ForwardRecord`."""

@@ -106,7 +106,9 @@ class Patch(Row):
             if own
             else functools.partial(delattr, owner, name)
         )
-        if not self.traced:
+        if self.traced:
+            _traced.append(self)
+        else:
             self.put()
 
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,19 +250,16 @@ class _Traced:
     """The replacements that Dynamo traces."""
 
     def __enter__(self) -> None:
-        for row in _traced():
-            row.put()
+        for row in _traced:
+            if row.state == HOLDS:
+                row.put()
 
     def __exit__(self, *_: Any) -> None:
-        for row in _traced():
-            row.take_back()
+        for row in _traced:
+            if row.state == HOLDS:
+                row.take_back()
 
 
-def _traced() -> Iterator[Patch]:
-    for row in rows.values():
-        if isinstance(row, Patch) and row.traced and row.state == HOLDS:
-            yield row
-
-
+_traced: list[Patch] = []
 during_runs = SharedPatch(_Traced())
 """Around each run of an ORTModule."""
