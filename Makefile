@@ -119,7 +119,7 @@ $(NEWEST_VENV)/.installed: $(NEWEST_VENV)/.requirements pyproject.toml setup.py
 
 newest: $(NEWEST_VENV)/.installed
 	@export ORTMODULE_CUDA=OFF; $(call build_extension,$(NEWEST_PY),OFF)
-	$(PASSIVE) $(NEWEST_PY) $(PYTEST) tests -m "not slow"
+	ORTMODULE_CUDA=OFF $(PASSIVE) $(NEWEST_PY) $(PYTEST) tests -m "not slow"
 
 clean:
 	rm -rf build ortmodule_py/_C.*.so ortmodule_py/_C.*.json ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed $(NEWEST_VENV)/.installed
