@@ -15,6 +15,7 @@ import torch
 
 from ortmodule_py import _C, _build_info, build_info
 
+ROOT = Path(__file__).parents[2]
 EXTENSION = Path(_C.__file__)
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not installed")
 
@@ -49,6 +50,21 @@ def test_another_torch_is_refused_with_the_command_to_run() -> None:
 def test_a_patch_release_is_accepted() -> None:
     major, minor = torch.__version__.split(".")[:2]
     _build_info.check_torch(f"{major}.{minor}.9")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_nvcc_knows_the_architectures_of_a_build_without_a_gpu() -> None:
+    """.ci/run compiles for two of them."""
+    text = (ROOT / "tools" / "cmake" / "cuda_architectures.cmake").read_text()
+    named = re.search(r"set\(CMAKE_CUDA_ARCHITECTURES ([\d].*)\)", text)
+    assert named is not None
+    command = ["nvcc", "--list-gpu-code"]
+    known = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    wanted = [f"sm_{number}" for number in re.findall(r"\d+", named[1])]
+    assert len(wanted) >= 5 and set(wanted) <= set(known)
+    chosen = re.findall(r"\d+\.\d", (ROOT / ".ci" / "run").read_text())
+    oldest_and_newest = [f"{wanted[i][3:-1]}.{wanted[i][-1]}" for i in (0, -1)]
+    assert chosen == oldest_and_newest
 
 
 @pytest.mark.slow
