@@ -61,8 +61,10 @@ class Stacked(nn.Module):
         nn.RNN,
     ],
 )
-@pytest.mark.parametrize("bidirectional", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("batch_first", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("bidirectional", "batch_first"),
+    [(False, True), pytest.param(True, False, marks=pytest.mark.slow)],
+)
 def test_dropout_between_layers(
     kind: type[nn.RNNBase], bidirectional: bool, batch_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
