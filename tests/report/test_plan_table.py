@@ -13,7 +13,6 @@ from ortmodule_py.report.plan_table import (
     step_rows,
     symbol_names,
     symbolic_text,
-    table_lines,
 )
 from tests.small_models import make
 
@@ -25,7 +24,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capfd: pytest.CaptureFixture[str], level: LogLevel = LogLevel.WARNING) -> str:
-    module, batch = make("bert")
+    module, batch = make("bert", layers=2)
     model = ORTModule(module, DebugOptions(log_level=level))
     capfd.readouterr()
     for _ in range(2):
@@ -100,7 +99,7 @@ def test_levels_and_budgets_are_named(
     monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
     text = printed(capfd)
     assert re.search(r"Memory Optimizer     :  ON   :  .*\[TRANSFORMER_LAYERWISE_RECOMPUTE\]", text)
-    assert "layers: 4" in text
+    assert "layers: 2" in text
     assert any(":  ON   :" in line for line in plans(text))
     monkeypatch.delenv("ORTMODULE_MEMORY_OPT_LEVEL")
     monkeypatch.setenv("ORTMODULE_MEMORY_OPT_BUDGET", "activations:80%")
@@ -119,7 +118,7 @@ def test_unknown_ids_are_warned_about_with_the_nearest(
 
 @pytest.mark.slow
 def test_symbols_evaluate_to_the_bytes() -> None:
-    module, batch = make("bert", batch=3, length=24)
+    module, batch = make("bert", layers=1, batch=3, length=24)
     model = ORTModule(module, DebugOptions(log_level=LogLevel.ERROR))
     model(**batch).backward()
     piece = model._compiler.pieces[0].compiled
@@ -138,16 +137,6 @@ def test_symbolic_form() -> None:
     assert symbolic_text("64*s0*s1*s1 - 64*s0*s1", names) == "64.0*batch*seq_len*(seq_len - 1)"
     assert symbolic_text("4096", names) == "4096.0"
     assert symbolic_text("s1//2*s0", names) == "1.0*(seq_len//2*batch)"
-
-
-@pytest.mark.slow
-def test_config_count_is_shown_as_given() -> None:
-    module, batch = make("gpt")
-    model = ORTModule(module, DebugOptions(log_level=LogLevel.ERROR))
-    model(**batch).backward()
-    piece = model._compiler.pieces[0].compiled
-    lines = table_lines(piece, model._engine_options.memory)
-    assert lines[0].startswith("Memory Optimizer     :  OFF")
 
 
 @pytest.mark.slow
@@ -170,7 +159,7 @@ def test_memory_line_survives_unusual_orders(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORTMODULE_PRINT_MEMORY_STATS", "1")
-    module, batch = make("gpt")
+    module, batch = make("gpt", layers=1)
     model = ORTModule(module)
     first, second = model(**batch), model(**batch)
     second.backward()
