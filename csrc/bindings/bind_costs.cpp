@@ -47,29 +47,28 @@ void run_step(const Program& program, CompiledPiece& piece, std::vector<at::Tens
   std::vector<at::Tensor> held;
   watch.start();
   Frame frame(program, piece.runtime().allocator());
-  for (size_t b = 0; b < plan.buffers.size(); ++b)
+  for (BufferId b : plan.buffers.ids())
     if (plan.buffers[b].kind == BufferKind::Argument)
-      frame.bind(static_cast<int>(b),
-                 tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
+      frame.bind(b, tensors[plan.buffers[b].index].mutable_data_ptr());
   watch.lap(what + " frame");
   execute(program, frame, context, 0, plan.forward_steps, false);
   watch.lap(what + " forward");
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+  for (BufferId b : plan.buffers.ids()) {
     if (plan.buffers[b].kind != BufferKind::OutputGrad) continue;
-    const GraphInput& input = plan.graph->inputs()[static_cast<size_t>(plan.buffers[b].index)];
-    const auto tensor = static_cast<size_t>(plan.output_tensors[static_cast<size_t>(input.index)]);
+    const GraphInput& input = plan.graph->inputs()[plan.buffers[b].index];
+    const TensorId tensor = plan.output_tensors[static_cast<size_t>(input.index)];
     held.push_back(at::ones(plan.tensors[tensor].layout.sizes,
                             at::TensorOptions(to_scalar_type(input.value->dtype))));
-    frame.bind(static_cast<int>(b), held.back().mutable_data_ptr());
+    frame.bind(b, held.back().mutable_data_ptr());
   }
   watch.start();
   frame.switch_to(program);
-  execute(program, frame, context, plan.forward_steps, static_cast<int>(plan.steps.size()), false);
+  execute(program, frame, context, plan.forward_steps, plan.step_count(), false);
   watch.lap(what + " backward");
   for (const PlannedGradient& gradient : plan.gradients) {
-    if (gradient.tensor < 0) continue;
-    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
-    Buffer buffer = frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+    if (!gradient.tensor) continue;
+    const PlannedTensor& tensor = plan.tensors[gradient.tensor];
+    Buffer buffer = frame.take_gradient(plan.storages[tensor.storage].buffer);
     held.push_back(tensor_from(std::move(buffer), tensor.dtype, tensor.layout, piece.runtime()));
   }
   watch.lap(what + " gradient tensors");

@@ -174,18 +174,18 @@ py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
   if (optimized)
     decisions = entry ? session.memory()->choice_in(*entry).decisions : choice->decisions;
   const auto plan = session.memory()->plan_with(decisions, entry ? &entry->signature : nullptr);
-  std::vector<const Value*> founders(plan->storages.size(), nullptr);
+  IdVector<StorageId, const Value*> first_values(plan->storages.size(), nullptr);
   for (const PlannedTensor& tensor : plan->tensors) {
-    const Value*& slot = founders[static_cast<size_t>(tensor.storage)];
+    const Value*& slot = first_values[tensor.storage];
     if (!slot) slot = tensor.value;
   }
   py::list storages;
-  for (size_t i = 0; i < plan->storages.size(); ++i) {
-    const PlannedStorage& storage = plan->storages[i];
+  for (StorageId id : plan->storages.ids()) {
+    const PlannedStorage& storage = plan->storages[id];
     if (storage.role == PlannedStorage::Role::Argument || storage.bytes == 0) continue;
     const bool handed_over = storage.role == PlannedStorage::Role::Output ||
                              storage.role == PlannedStorage::Role::Gradient;
-    const Node* producer = founders[i] ? founders[i]->producer() : nullptr;
+    const Node* producer = first_values[id] ? first_values[id]->producer() : nullptr;
     py::dict item;
     item["name"] = storage.name;
     item["op"] = producer ? producer->op : "";
@@ -194,7 +194,7 @@ py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
     item["recomputed"] = producer && is_recomputation(*producer);
     item["bytes"] = storage.bytes;
     item["first_step"] = std::max(storage.first_step, 0);
-    item["last_step"] = handed_over ? static_cast<int>(plan->steps.size()) - 1 : storage.last_step;
+    item["last_step"] = handed_over ? plan->step_count() - 1 : storage.last_step;
     item["kind"] = kind_name(storage.role);
     storages.append(item);
   }

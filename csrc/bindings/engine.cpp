@@ -49,8 +49,8 @@ void run_forward(RunState& state) {
   const EngineGuards guards(state.piece.runtime());
   move_numbers(state.tensors, state.piece.runtime().device());
   state.piece.runner().forward(state);
-  for (int argument : state.plan().mutated_arguments)
-    state.tensors[static_cast<size_t>(argument)].unsafeGetTensorImpl()->bump_version();
+  for (size_t argument : state.plan().mutated_arguments)
+    state.tensors[argument].unsafeGetTensorImpl()->bump_version();
 }
 
 /// What autograd gives back of a tensor that forward saved, as it was: hooks of
@@ -76,32 +76,31 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
   const Plan& plan = *state.backward->plan;
   state.held.clear();
   state.arrived.clear();
-  auto bind_saved = [&](int buffer, int tensor) {
-    const PlannedTensor& planned = state.plan().tensors[static_cast<size_t>(tensor)];
+  auto bind_saved = [&](BufferId buffer, TensorId tensor) {
+    const PlannedTensor& planned = state.plan().tensors[tensor];
     state.held.push_back(as_saved(saved[state.held.size()], planned));
     state.frame.bind(buffer, state.held.back().mutable_data_ptr());
   };
-  for (int argument : state.plan().saved_arguments)
-    bind_saved(state.backward->argument_buffer[static_cast<size_t>(argument)],
-               state.entry->program.argument_tensor[static_cast<size_t>(argument)]);
-  for (int output : state.plan().saved_outputs)
-    bind_saved(state.backward->output_buffer[static_cast<size_t>(output)],
-               state.plan().output_tensors[static_cast<size_t>(output)]);
+  for (size_t argument : state.plan().saved_arguments)
+    bind_saved(state.backward->argument_buffer[argument],
+               state.entry->program.argument_tensor[argument]);
+  for (size_t output : state.plan().saved_outputs)
+    bind_saved(state.backward->output_buffer[output], state.plan().output_tensors[output]);
   const auto& inputs = plan.graph->inputs();
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+  for (BufferId b : plan.buffers.ids()) {
     if (plan.buffers[b].kind != BufferKind::OutputGrad) continue;
-    const GraphInput& input = inputs[static_cast<size_t>(plan.buffers[b].index)];
-    const at::Tensor& grad = grads[static_cast<size_t>(input.index)];
+    const GraphInput& input = inputs[plan.buffers[b].index];
+    const auto index = static_cast<size_t>(input.index);
+    const at::Tensor& grad = grads[index];
     if (!grad.defined()) continue;
     TORCH_CHECK(grad.has_storage(),
                 "[backward] ortmodule_py runs one backward at a time, but found a batch of them "
                 "(is_grads_batched, vmap); compute them in a loop (vectorize=False), or set "
                 "ORTMODULE_BYPASS=1 to run the original module");
-    const auto output = static_cast<size_t>(plan.output_tensors[static_cast<size_t>(input.index)]);
-    state.arrived.emplace_back(static_cast<int>(b),
-                               laid_out(grad.to(to_scalar_type(input.value->dtype)),
-                                        grad_output_layout(plan.tensors[output].layout)));
-    state.frame.bind(static_cast<int>(b), state.arrived.back().second.mutable_data_ptr());
+    const TensorId output = plan.output_tensors[index];
+    state.arrived.emplace_back(b, laid_out(grad.to(to_scalar_type(input.value->dtype)),
+                                           grad_output_layout(plan.tensors[output].layout)));
+    state.frame.bind(b, state.arrived.back().second.mutable_data_ptr());
   }
   state.piece.runner().bound_backward(state);
 }
@@ -137,7 +136,7 @@ void check_retained(const RunState& state, const variable_list& grads) {
 
 /// Refuses what the frame cannot serve. A later range belongs to the pass that began last: another
 /// one, of a second thread or of a hook in the midst of backward, has taken over its buffers.
-void check_backward(const RunState& state, int range, int pass) {
+void check_backward(const RunState& state, size_t range, int pass) {
   TORCH_CHECK(!at::GradMode::is_enabled(),
               "[backward] ortmodule_py computes first derivatives only, but backward ran with "
               "create_graph=True; set ORTMODULE_BYPASS=1 to run the original module");
@@ -173,10 +172,8 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     if (range > 0) return {empty_token(*state)};
     run_forward(*state);
     variable_list saved, fixed, dirty;
-    for (int argument : state->plan().saved_arguments)
-      saved.push_back(state->tensors[static_cast<size_t>(argument)]);
-    for (int output : state->plan().saved_outputs)
-      saved.push_back(state->outputs[static_cast<size_t>(output)]);
+    for (size_t argument : state->plan().saved_arguments) saved.push_back(state->tensors[argument]);
+    for (size_t output : state->plan().saved_outputs) saved.push_back(state->outputs[output]);
     ctx->save_for_backward(std::move(saved));
     state->tensors.clear();
     variable_list outputs = std::move(state->outputs);
@@ -191,7 +188,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto state =
         c10::static_intrusive_pointer_cast<RunState>(ctx->saved_data["state"].toCapsule());
-    const auto range = static_cast<int>(ctx->saved_data["range"].toInt());
+    const auto range = static_cast<size_t>(ctx->saved_data["range"].toInt());
     const std::lock_guard lock(state->running);
     const int pass = torch::autograd::get_current_graph_task_id();
     check_backward(*state, range, pass);
@@ -256,17 +253,17 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
 variable_list record(const StatePtr& state) {
   const Plan& plan = state->plan();
   at::Tensor token;
-  for (int range = plan.ranges - 1; range >= 0; --range) {
+  for (size_t range = plan.ranges; range-- > 0;) {
     std::vector<int64_t> arguments;
     variable_list inputs;
     for (const PlannedGradient& gradient : plan.gradients) {
-      if (gradient.tensor < 0 || gradient.range != range) continue;
-      arguments.push_back(gradient.input);
-      inputs.push_back(state->tensors[static_cast<size_t>(gradient.input)]);
+      if (!gradient.tensor || gradient.range != range) continue;
+      arguments.push_back(static_cast<int64_t>(gradient.input));
+      inputs.push_back(state->tensors[gradient.input]);
     }
     if (token.defined()) inputs.push_back(token);
-    variable_list outputs =
-        RangeNode::apply(state, int64_t{range}, std::move(arguments), at::TensorList(inputs));
+    variable_list outputs = RangeNode::apply(state, static_cast<int64_t>(range),
+                                             std::move(arguments), at::TensorList(inputs));
     if (range == 0) return outputs;
     token = outputs.at(0);
   }
@@ -372,8 +369,8 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
   }
   const std::shared_ptr<PlanEntry> entry = plan(tensors, symbols);
   if (sizes) *sizes = session_->symbols().bind_all({views_of(tensors), symbols});
-  for (int argument : entry->program.plan->mutated_arguments)
-    ORTM_CHECK(!negated[static_cast<size_t>(argument)],
+  for (size_t argument : entry->program.plan->mutated_arguments)
+    ORTM_CHECK(!negated[argument],
                "[forward] an argument that is changed in place must hold its values, but found one "
                "that is negated by a bit; pass tensor.resolve_neg()");
   auto state = c10::make_intrusive<RunState>(shared_from_this(), entry);
@@ -386,8 +383,9 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
   // Under no_grad a piece that trains is one that turns gradients on itself.
   const bool record_gradients = session_->training() && !c10::InferenceMode::is_enabled();
   const auto& gradients = state->plan().gradients;
-  const bool any_flows = std::any_of(gradients.begin(), gradients.end(),
-                                     [](const PlannedGradient& g) { return g.tensor >= 0; });
+  const bool any_flows =
+      std::any_of(gradients.begin(), gradients.end(),
+                  [](const PlannedGradient& g) { return static_cast<bool>(g.tensor); });
   state->records_gradients = record_gradients && any_flows;
   if (state->records_gradients) {
     const at::AutoGradMode enabled(true);

@@ -56,8 +56,8 @@ std::vector<at::Tensor> copies_of(const std::vector<Place>& places, DeviceRuntim
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-bool is_read_in_place(const Plan& plan, int input) {
-  return plan.graph->inputs()[static_cast<size_t>(input)].kind != InputKind::User;
+bool is_read_in_place(const Plan& plan, size_t input) {
+  return plan.graph->inputs()[input].kind != InputKind::User;
 }
 
 }  // namespace
@@ -72,8 +72,8 @@ struct Recording {
   bool complete = false;
   std::unique_ptr<RecordedSteps> forward;
   std::vector<std::unique_ptr<RecordedSteps>> ranges;
-  std::vector<const void*> addresses;  // by buffer: arguments as the graph reads them
-  std::vector<at::Tensor> staged;      // by buffer: copies of what comes in
+  IdVector<BufferId, const void*> addresses;  // of arguments, as the graph reads them
+  IdVector<BufferId, at::Tensor> staged;      // copies of what comes in
   std::vector<Place> outputs;
   std::vector<Buffer> kept_outputs;           // those that backward reads, until it is recorded
   std::vector<std::vector<Place>> gradients;  // by range and its inputs
@@ -90,7 +90,7 @@ struct Recording {
     staged.assign(plan.buffers.size(), at::Tensor());
     outputs.clear();
     kept_outputs.clear();
-    gradients.assign(static_cast<size_t>(plan.ranges), {});
+    gradients.assign(plan.ranges, {});
     after_forward = {};
     seed = {};
   }
@@ -113,10 +113,10 @@ GraphRun& part_of(RunState& state) { return static_cast<GraphRun&>(*state.runner
 /// Whether something that the graphs read in place lies elsewhere now.
 bool has_moved(const RunState& state, const Recording& recording) {
   const Plan& plan = state.plan();
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+  for (BufferId b : plan.buffers.ids()) {
     const PlannedBuffer& buffer = plan.buffers[b];
     if (buffer.kind != BufferKind::Argument || !is_read_in_place(plan, buffer.index)) continue;
-    const at::Tensor& tensor = state.tensors[static_cast<size_t>(buffer.index)];
+    const at::Tensor& tensor = state.tensors[buffer.index];
     if (tensor.const_data_ptr() != recording.addresses[b]) return true;
   }
   return false;
@@ -199,21 +199,20 @@ bool GraphReplay::try_forward(RunState& state) {
 void GraphReplay::record_forward(RunState& state, Recording& recording) {
   const Program& program = state.entry->program;
   const Plan& plan = state.plan();
-  for (int argument : plan.mutated_arguments)
+  for (size_t argument : plan.mutated_arguments)
     if (!is_read_in_place(plan, argument))
       return refuse(recording, "an argument of the module is changed in place");
   recording.restart(plan);
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+  for (BufferId b : plan.buffers.ids()) {
     const PlannedBuffer& buffer = plan.buffers[b];
     if (buffer.kind != BufferKind::Argument) continue;
-    const auto input = static_cast<size_t>(buffer.index);
-    at::Tensor read = state.tensors[input];
+    at::Tensor read = state.tensors[buffer.index];
     if (!is_read_in_place(plan, buffer.index)) {
-      const auto tensor = static_cast<size_t>(program.argument_tensor[input]);
+      const TensorId tensor = program.argument_tensor[buffer.index];
       read = recording.staged[b] = copied(read, plan.tensors[tensor].layout);
     }
     recording.addresses[b] = read.const_data_ptr();
-    state.frame.bind(static_cast<int>(b), read.mutable_data_ptr());
+    state.frame.bind(b, read.mutable_data_ptr());
   }
   try {
     recording.forward = recorder_->record([&] { launch_forward(state); });
@@ -224,16 +223,15 @@ void GraphReplay::record_forward(RunState& state, Recording& recording) {
   }
   recording.seed = state.seed.seed;
   for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
-    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
-    recording.kept_outputs.push_back(
-        state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer));
+    const PlannedTensor& tensor = plan.tensors[plan.output_tensors[k]];
+    recording.kept_outputs.push_back(state.frame.take(plan.storages[tensor.storage].buffer));
     recording.outputs.push_back(place_of(tensor, recording.kept_outputs.back()));
   }
   recording.after_forward = state.frame.content();
   part_of(state).forward = GraphMode::Recorded;
   give_outputs(state, recording);
   for (size_t k = 0; k < recording.kept_outputs.size(); ++k)
-    if (std::ranges::find(plan.saved_outputs, static_cast<int>(k)) == plan.saved_outputs.end())
+    if (std::ranges::find(plan.saved_outputs, k) == plan.saved_outputs.end())
       recording.kept_outputs[k] = Buffer();
   recording.complete = !state.piece.session().training();
   if (!recording.complete) return;
@@ -244,11 +242,11 @@ void GraphReplay::record_forward(RunState& state, Recording& recording) {
 
 void GraphReplay::replay_forward(RunState& state, Recording& recording) {
   const Plan& plan = state.plan();
-  for (size_t b = 0; b < plan.buffers.size(); ++b)
+  for (BufferId b : plan.buffers.ids())
     if (plan.buffers[b].kind == BufferKind::Argument) {
       if (recording.staged[b].defined())
-        copy_values(recording.staged[b], state.tensors[static_cast<size_t>(plan.buffers[b].index)]);
-      state.frame.bind(static_cast<int>(b), const_cast<void*>(recording.addresses[b]));
+        copy_values(recording.staged[b], state.tensors[plan.buffers[b].index]);
+      state.frame.bind(b, const_cast<void*>(recording.addresses[b]));
     }
   recording.forward->replay();
   state.frame.borrow(recording.after_forward);
@@ -263,10 +261,10 @@ void GraphReplay::give_outputs(RunState& state, Recording& recording) {
   state.outputs = copies_of(recording.outputs, runtime_);
   recorder_->note_use();
   std::vector<const void*>& saved = part_of(state).saved_addresses;
-  for (int argument : state.plan().saved_arguments)
-    saved.push_back(state.tensors[static_cast<size_t>(argument)].const_data_ptr());
-  for (int output : state.plan().saved_outputs)
-    saved.push_back(state.outputs[static_cast<size_t>(output)].const_data_ptr());
+  for (size_t argument : state.plan().saved_arguments)
+    saved.push_back(state.tensors[argument].const_data_ptr());
+  for (size_t output : state.plan().saved_outputs)
+    saved.push_back(state.outputs[output].const_data_ptr());
 }
 
 void GraphReplay::begin_backward(RunState& state, const std::vector<at::Tensor>& saved) {
@@ -288,8 +286,7 @@ void GraphReplay::begin_backward(RunState& state, const std::vector<at::Tensor>&
 /// What forward left of gradients becomes the caller's: it may not be the recording's.
 void GraphReplay::own_gradients(RunState& state) {
   for (const FrameContent::Held& held : state.frame.content().held) {
-    if (state.plan().buffers[static_cast<size_t>(held.buffer)].kind != BufferKind::Gradient)
-      continue;
+    if (state.plan().buffers[held.buffer].kind != BufferKind::Gradient) continue;
     Buffer own = runtime_.allocator().allocate(held.bytes);
     if (held.bytes > 0)
       elements_at(own.data(), held.bytes, DType::UInt8, runtime_)
@@ -304,7 +301,7 @@ void GraphReplay::bound_backward(RunState& state) {
   Recording& recording = *run.recording;
   recorder_->join();
   for (const auto& [buffer, gradient] : state.arrived) {
-    at::Tensor& staged = recording.staged[static_cast<size_t>(buffer)];
+    at::Tensor& staged = recording.staged[buffer];
     if (run.backward == GraphMode::Recorded) {
       staged = at::empty_like(gradient);
       state.frame.bind(buffer, staged.mutable_data_ptr());
@@ -313,29 +310,27 @@ void GraphReplay::bound_backward(RunState& state) {
   }
   if (run.backward != GraphMode::Recorded) return;
   const Plan& plan = state.plan();
-  for (size_t b = 0; b < plan.buffers.size(); ++b)
+  for (BufferId b : plan.buffers.ids())
     if (plan.buffers[b].kind == BufferKind::Argument)
-      state.frame.bind(static_cast<int>(b), const_cast<void*>(recording.addresses[b]));
-  for (int output : plan.saved_outputs)
-    state.frame.bind(state.backward->output_buffer[static_cast<size_t>(output)],
-                     recording.outputs[static_cast<size_t>(output)].data);
+      state.frame.bind(b, const_cast<void*>(recording.addresses[b]));
+  for (size_t output : plan.saved_outputs)
+    state.frame.bind(state.backward->output_buffer[output], recording.outputs[output].data);
 }
 
-std::vector<at::Tensor> GraphReplay::backward(RunState& state, int range,
+std::vector<at::Tensor> GraphReplay::backward(RunState& state, size_t range,
                                               const std::vector<int64_t>& inputs, bool keep_saved) {
   const GraphRun& run = part_of(state);
   std::vector<Buffer> taken;  // until copied, in the order of the stream
   if (run.backward == GraphMode::Replayed)
-    run.recording->ranges[static_cast<size_t>(range)]->replay();
+    run.recording->ranges[range]->replay();
   else if (run.backward == GraphMode::StepByStep || !record_range(state, range, inputs, taken))
     return step_by_step_.backward(state, range, inputs, keep_saved);
-  std::vector<at::Tensor> copies =
-      copies_of(run.recording->gradients[static_cast<size_t>(range)], runtime_);
+  std::vector<at::Tensor> copies = copies_of(run.recording->gradients[range], runtime_);
   recorder_->note_use();
   return copies;
 }
 
-bool GraphReplay::record_range(RunState& state, int range, const std::vector<int64_t>& inputs,
+bool GraphReplay::record_range(RunState& state, size_t range, const std::vector<int64_t>& inputs,
                                std::vector<Buffer>& taken) {
   GraphRun& run = part_of(state);
   Recording& recording = *run.recording;
@@ -352,14 +347,13 @@ bool GraphReplay::record_range(RunState& state, int range, const std::vector<int
     return false;
   }
   const Plan& plan = state.plan();
-  std::vector<Place>& gradients = recording.gradients[static_cast<size_t>(range)];
+  std::vector<Place>& gradients = recording.gradients[range];
   for (int64_t input : inputs) {
-    const int gradient = state.backward->gradient_tensor[static_cast<size_t>(input)];
+    const TensorId gradient = state.backward->gradient_tensor[static_cast<size_t>(input)];
     gradients.emplace_back();
-    if (gradient < 0) continue;
-    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
-    taken.push_back(
-        state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer));
+    if (!gradient) continue;
+    const PlannedTensor& tensor = plan.tensors[gradient];
+    taken.push_back(state.frame.take_gradient(plan.storages[tensor.storage].buffer));
     gradients.back() = place_of(tensor, taken.back());
   }
   return true;

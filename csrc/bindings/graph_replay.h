@@ -41,8 +41,8 @@ class GraphReplay : public StepRunner {
   void begin_backward(RunState& state, const std::vector<at::Tensor>& saved) override;
   /// Copies the gradients that arrived to where the graph reads them.
   void bound_backward(RunState& state) override;
-  std::vector<at::Tensor> backward(RunState& state, int range, const std::vector<int64_t>& inputs,
-                                   bool keep_saved) override;
+  std::vector<at::Tensor> backward(RunState& state, size_t range,
+                                   const std::vector<int64_t>& inputs, bool keep_saved) override;
   void finished(RunState& state) override;
 
   std::optional<GraphCounts> graph_counts() const override;
@@ -54,7 +54,7 @@ class GraphReplay : public StepRunner {
   bool try_forward(RunState& state);
   /// Records a range of backward; `taken` receives the gradients of `inputs` as the graph leaves
   /// them. Or returns false: then no step of the range has run.
-  bool record_range(RunState& state, int range, const std::vector<int64_t>& inputs,
+  bool record_range(RunState& state, size_t range, const std::vector<int64_t>& inputs,
                     std::vector<Buffer>& taken);
   std::shared_ptr<Recording> recording_of(const RunState& state);
   std::shared_ptr<void> lease();

@@ -28,11 +28,11 @@ struct RunState : torch::CustomClassHolder {
   CompiledPiece& piece;
   std::shared_ptr<PlanEntry> entry;
   Frame frame;
-  std::vector<at::Tensor> tensors;                  // arguments by graph input; only those in use
-  std::vector<at::Tensor> outputs;                  // filled by forward
-  std::vector<at::Tensor> held;                     // saved arguments and outputs during backward
-  std::vector<std::pair<int, at::Tensor>> arrived;  // by buffer: gradients of outputs
-  const Program* backward = nullptr;                // chosen when the first range runs
+  std::vector<at::Tensor> tensors;  // arguments by graph input; only those in use
+  std::vector<at::Tensor> outputs;  // filled by forward
+  std::vector<at::Tensor> held;     // saved arguments and outputs during backward
+  std::vector<std::pair<BufferId, at::Tensor>> arrived;  // gradients of outputs
+  const Program* backward = nullptr;                     // chosen when the first range runs
   DrawnSeed seed;
   std::unique_ptr<RunnerState> runner;  // what the runner keeps of the run
   bool records_gradients = false;

@@ -27,41 +27,38 @@ void launch_forward(RunState& state) {
   execute(program, state.frame, context, 0, state.plan().forward_steps, false);
 }
 
-void launch_range(RunState& state, int range, bool keep_saved) {
+void launch_range(RunState& state, size_t range, bool keep_saved) {
   const Program& program = *state.backward;
   AtenLibraryMeter meter;
   KernelContext context = make_context(state, meter);
-  execute(program, state.frame, context, program.range_begin[static_cast<size_t>(range)],
-          program.range_begin[static_cast<size_t>(range) + 1], keep_saved);
+  execute(program, state.frame, context, program.range_begin[range], program.range_begin[range + 1],
+          keep_saved);
 }
 
 void StepByStep::forward(RunState& state) {
   const Plan& plan = state.plan();
-  for (size_t b = 0; b < plan.buffers.size(); ++b)
+  for (BufferId b : plan.buffers.ids())
     if (plan.buffers[b].kind == BufferKind::Argument)
-      state.frame.bind(
-          static_cast<int>(b),
-          state.tensors[static_cast<size_t>(plan.buffers[b].index)].mutable_data_ptr());
+      state.frame.bind(b, state.tensors[plan.buffers[b].index].mutable_data_ptr());
   launch_forward(state);
-  for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
-    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(plan.output_tensors[k])];
-    Buffer buffer = state.frame.take(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+  for (TensorId output : plan.output_tensors) {
+    const PlannedTensor& tensor = plan.tensors[output];
+    Buffer buffer = state.frame.take(plan.storages[tensor.storage].buffer);
     state.outputs.push_back(
         tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime()));
   }
 }
 
-std::vector<at::Tensor> StepByStep::backward(RunState& state, int range,
+std::vector<at::Tensor> StepByStep::backward(RunState& state, size_t range,
                                              const std::vector<int64_t>& inputs, bool keep_saved) {
   launch_range(state, range, keep_saved);
   std::vector<at::Tensor> gradients(inputs.size());
   const Plan& plan = *state.backward->plan;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const int gradient = state.backward->gradient_tensor[static_cast<size_t>(inputs[i])];
-    if (gradient < 0) continue;
-    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient)];
-    Buffer buffer =
-        state.frame.take_gradient(plan.storages[static_cast<size_t>(tensor.storage)].buffer);
+    const TensorId gradient = state.backward->gradient_tensor[static_cast<size_t>(inputs[i])];
+    if (!gradient) continue;
+    const PlannedTensor& tensor = plan.tensors[gradient];
+    Buffer buffer = state.frame.take_gradient(plan.storages[tensor.storage].buffer);
     gradients[i] =
         tensor_from(std::move(buffer), tensor.dtype, tensor.layout, state.piece.runtime());
   }

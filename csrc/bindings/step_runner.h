@@ -40,7 +40,7 @@ class StepRunner {
   virtual void bound_backward(RunState& state) = 0;
   /// Runs a range of backward; returns the gradients of `inputs` (graph inputs, undefined for those
   /// without). With `keep_saved` the pass can run again.
-  virtual std::vector<at::Tensor> backward(RunState& state, int range,
+  virtual std::vector<at::Tensor> backward(RunState& state, size_t range,
                                            const std::vector<int64_t>& inputs, bool keep_saved) = 0;
   /// Told when all that a run needs has been launched, before its peak is read.
   virtual void finished(RunState& state) = 0;
@@ -57,8 +57,8 @@ class StepByStep : public StepRunner {
   void forward(RunState& state) override;
   void begin_backward(RunState&, const std::vector<at::Tensor>&) override {}
   void bound_backward(RunState&) override {}
-  std::vector<at::Tensor> backward(RunState& state, int range, const std::vector<int64_t>& inputs,
-                                   bool keep_saved) override;
+  std::vector<at::Tensor> backward(RunState& state, size_t range,
+                                   const std::vector<int64_t>& inputs, bool keep_saved) override;
   void finished(RunState&) override {}
 };
 
@@ -66,6 +66,6 @@ class StepByStep : public StepRunner {
 void launch_forward(RunState& state);
 
 /// Executes the steps of a range of backward on what the frame is bound to.
-void launch_range(RunState& state, int range, bool keep_saved);
+void launch_range(RunState& state, size_t range, bool keep_saved);
 
 }  // namespace ortmodule::bindings

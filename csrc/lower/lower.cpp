@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/typed_id.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -98,13 +99,11 @@ std::unique_ptr<Graph> clone_with(const Graph& graph, const MemoryDecisions& dec
     copy->move_before(last, backward.back());
   }
   for (size_t i = backward.size(); i-- > 1;) copy->move_before(backward[i - 1], backward[i]);
-  std::vector<const Value*> by_id(static_cast<size_t>(graph.value_id_bound()), nullptr);
-  for (const auto& [value, ignored] : twin) by_id[static_cast<size_t>(value->id())] = value;
+  std::unordered_map<int, int> id_in_copy;
+  for (const auto& [value, copied] : twin) id_in_copy[value->id()] = copied->id();
   MemoryDecisions here;
-  for (int id : decisions.recompute)
-    here.recompute.push_back(twin.at(by_id.at(static_cast<size_t>(id)))->id());
-  for (int id : decisions.keep)
-    here.keep.push_back(twin.at(by_id.at(static_cast<size_t>(id)))->id());
+  for (int id : decisions.recompute) here.recompute.push_back(id_in_copy.at(id));
+  for (int id : decisions.keep) here.keep.push_back(id_in_copy.at(id));
   insert_recomputation(*copy, here);
   return copy;
 }
@@ -142,47 +141,52 @@ Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived) {
 
 namespace {
 
+using ItemId = Id<struct ItemTag>;
+
 /// Grouping state: items in program order, each a group or a single node; merged ones are empty.
 class Grouper {
  public:
   Grouper(const std::vector<Node*>& nodes, Device device) {
     for (Node* node : nodes) {
-      if (static_cast<size_t>(node->id()) >= place_.size())
-        place_.resize(static_cast<size_t>(node->id()) + 1, -1);
-      place_[static_cast<size_t>(node->id())] = static_cast<int>(items_.size());
-      items_.push_back({{node}, runs_in_group(*node, device)});
+      const auto id = static_cast<size_t>(node->id());
+      if (id >= item_of_.size()) item_of_.resize(id + 1);
+      item_of_[id] = items_.add({{node}, runs_in_group(*node, device)});
     }
   }
 
   std::vector<StepNodes> run() {
-    for (size_t i = 0; i < items_.size(); ++i)
-      if (items_[i].pointwise && items_[i].nodes.size() == 1) join_producers(static_cast<int>(i));
-    std::erase_if(items_, [](const StepNodes& item) { return item.nodes.empty(); });
-    return std::move(items_);
+    for (ItemId id : items_.ids())
+      if (items_[id].pointwise && items_[id].nodes.size() == 1) join_producers(id);
+    std::vector<StepNodes> steps;
+    for (StepNodes& item : items_)
+      if (!item.nodes.empty()) steps.push_back(std::move(item));
+    return steps;
   }
 
  private:
   static constexpr size_t kMostNodes = 24;
   static constexpr size_t kMostOperands = 12;
 
-  int place(const Value* value) const {
-    if (!value || !value->producer()) return -1;
-    const auto id = static_cast<size_t>(value->producer()->id());
-    return id < place_.size() ? place_[id] : -1;  // -1 also for the other region
+  ItemId item_of(const Node* node) const {
+    const auto id = static_cast<size_t>(node->id());
+    return id < item_of_.size() ? item_of_[id] : ItemId();  // none for the other region
+  }
+
+  ItemId producer_of(const Value* value) const {
+    return value && value->producer() ? item_of(value->producer()) : ItemId();
   }
 
   // The item at `at` (one node) merges with the groups that produce its operands.
-  void join_producers(int at) {
+  void join_producers(ItemId at) {
     for (int attempt = 0; attempt < 4; ++attempt) {
-      StepNodes& item = items_[static_cast<size_t>(at)];
+      StepNodes& item = items_[at];
       bool joined = false;
       const std::vector<Node*> members = item.nodes;
       for (const Node* node : members) {
         for (const Value* input : node->inputs()) {
-          const int from = place(input);
-          if (from < 0 || from == at || !can_merge(from, at)) continue;
+          const ItemId from = producer_of(input);
+          if (!from || from == at || !can_merge(from, at)) continue;
           at = merge(from, at);
-          if (at < 0) return;
           joined = true;
           break;
         }
@@ -192,9 +196,9 @@ class Grouper {
     }
   }
 
-  bool can_merge(int from, int to) const {
-    const StepNodes& a = items_[static_cast<size_t>(from)];
-    const StepNodes& b = items_[static_cast<size_t>(to)];
+  bool can_merge(ItemId from, ItemId to) const {
+    const StepNodes& a = items_[from];
+    const StepNodes& b = items_[to];
     if (!a.pointwise || !b.pointwise) return false;
     if (a.nodes.size() + b.nodes.size() > kMostNodes) return false;
     if (a.nodes[0]->output()->dims != b.nodes[0]->output()->dims) return false;
@@ -214,44 +218,42 @@ class Grouper {
   }
 
   // `to` may move up to `from`: all its other operands exist there.
-  bool hoistable(int from, int to) const {
-    for (const Node* node : items_[static_cast<size_t>(to)].nodes)
+  bool hoistable(ItemId from, ItemId to) const {
+    for (const Node* node : items_[to].nodes)
       for (const Value* input : node->inputs()) {
-        const int at = place(input);
+        const ItemId at = producer_of(input);
         if (at > from && at != to) return false;
       }
     return true;
   }
 
   // `from` may move down to `to`: nobody between reads its results.
-  bool sinkable(int from, int to) const {
-    for (const Node* node : items_[static_cast<size_t>(from)].nodes)
+  bool sinkable(ItemId from, ItemId to) const {
+    for (const Node* node : items_[from].nodes)
       for (const Use& use : node->output()->uses()) {
-        const auto id = static_cast<size_t>(use.node->id());
-        const int at = id < place_.size() ? place_[id] : -1;
-        if (at >= 0 && at != from && at < to) return false;
+        const ItemId at = item_of(use.node);
+        if (at && at != from && at < to) return false;
       }
     return true;
   }
 
   // Prefer moving the producer down: its results are then allocated as late as possible.
-  int merge(int from, int to) {
-    StepNodes& a = items_[static_cast<size_t>(from)];
-    StepNodes& b = items_[static_cast<size_t>(to)];
+  ItemId merge(ItemId from, ItemId to) {
+    StepNodes& a = items_[from];
+    StepNodes& b = items_[to];
     const bool sink = sinkable(from, to);
-    const int stays = sink ? to : from;
+    const ItemId stays = sink ? to : from;
     std::vector<Node*> merged = a.nodes;
     merged.insert(merged.end(), b.nodes.begin(), b.nodes.end());
     a.nodes.clear();
     b.nodes.clear();
-    items_[static_cast<size_t>(stays)].nodes = std::move(merged);
-    for (const Node* node : items_[static_cast<size_t>(stays)].nodes)
-      place_[static_cast<size_t>(node->id())] = stays;
+    items_[stays].nodes = std::move(merged);
+    for (const Node* node : items_[stays].nodes) item_of_[static_cast<size_t>(node->id())] = stays;
     return stays;
   }
 
-  std::vector<StepNodes> items_;
-  std::vector<int> place_;  // item of each node id
+  IdVector<ItemId, StepNodes> items_;
+  std::vector<ItemId> item_of_;  // by node id
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 // user wrote, which need not be linear, stands behind GradientGate.
 #include <algorithm>
 
+#include "ir/per_value.h"
 #include "lower/lower.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
@@ -15,11 +16,11 @@ enum class State : uint8_t { Independent, Present, Absent };
 class Pruner {
  public:
   Pruner(Graph& joint, const std::vector<bool>& arrived)
-      : graph_(joint), state_(static_cast<size_t>(joint.value_id_bound()), State::Independent) {
+      : graph_(joint), state_(joint, State::Independent) {
     for (const GraphInput& input : joint.inputs()) {
       if (input.kind != InputKind::GradOutput) continue;
       const auto index = static_cast<size_t>(input.index);
-      state_[static_cast<size_t>(input.value->id())] =
+      state_[input.value] =
           index < arrived.size() && arrived[index] ? State::Present : State::Absent;
     }
   }
@@ -38,14 +39,7 @@ class Pruner {
 
  private:
   State state(const Value* value) const {
-    const auto id = static_cast<size_t>(value->id());
-    return id < state_.size() ? state_[id] : State::Independent;
-  }
-
-  void set(const Value* value, State state) {
-    const auto id = static_cast<size_t>(value->id());
-    if (id >= state_.size()) state_.resize(id + 1, State::Independent);
-    state_[id] = state;
+    return state_.contains(value) ? state_[value] : State::Independent;
   }
 
   void visit(Node& node) {
@@ -58,13 +52,13 @@ class Pruner {
     if (absent && node.op == "Add") {
       Value* kept = state(node.input(0)) == State::Absent ? node.input(1) : node.input(0);
       if (state(kept) == State::Present && kept->dims == node.output()->dims) {
-        set(node.output(), state(kept));
+        state_[node.output()] = State::Present;
         graph_.replace_all_uses(node.output(), kept);
         return;
       }
     }
     const State result = present ? State::Present : absent ? State::Absent : State::Independent;
-    for (const Value* output : node.outputs()) set(output, result);
+    for (const Value* output : node.outputs()) state_[output] = result;
     if (present && absent) materialize_zeros(node);
   }
 
@@ -92,7 +86,7 @@ class Pruner {
   }
 
   Graph& graph_;
-  std::vector<State> state_;  // by value id
+  PerValue<State> state_;
 };
 
 }  // namespace

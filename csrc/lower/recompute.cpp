@@ -30,14 +30,13 @@ const Value* alias_of(const Value* value) {
   return node->input(same_position ? value->output_index() : 0);
 }
 
-std::vector<bool> stashed_values(const Graph& joint) {
-  std::vector<bool> stashed(static_cast<size_t>(joint.value_id_bound()), false);
+PerValue<bool> stashed_values(const Graph& joint) {
+  PerValue<bool> stashed(joint, false);
   auto mark = [&](const Value* value) {
     if (!value || value->is_literal()) return;
     const Value* source = storage_root(value);
     const Node* producer = source->producer();
-    if (producer && producer->region == Region::Forward)
-      stashed[static_cast<size_t>(source->id())] = true;
+    if (producer && producer->region == Region::Forward) stashed[source] = true;
   };
   for (const auto& node : joint.nodes())
     if (node->region == Region::Backward)
@@ -47,11 +46,11 @@ std::vector<bool> stashed_values(const Graph& joint) {
   return stashed;
 }
 
-std::vector<bool> returned_values(const Graph& joint) {
-  std::vector<bool> returned(static_cast<size_t>(joint.value_id_bound()), false);
+PerValue<bool> returned_values(const Graph& joint) {
+  PerValue<bool> returned(joint, false);
   for (const GraphOutput& output : joint.outputs())
     if (output.kind == OutputKind::Output && output.value)
-      returned[static_cast<size_t>(storage_root(output.value)->id())] = true;
+      returned[storage_root(output.value)] = true;
   return returned;
 }
 
@@ -62,14 +61,9 @@ namespace {
 class Recomputer {
  public:
   Recomputer(Graph& joint, const MemoryDecisions& decisions)
-      : graph_(joint), kept_(stashed_values(joint)) {
-    const std::vector<bool> returned = returned_values(joint);
-    for (size_t i = 0; i < kept_.size(); ++i) kept_[i] = kept_[i] || returned[i];
-    for (int id : decisions.keep) kept_.at(static_cast<size_t>(id)) = true;
-    for (int id : decisions.recompute) {
-      const auto at = static_cast<size_t>(id);
-      kept_.at(at) = returned[at];
-    }
+      : graph_(joint), saved_(stashed_values(joint)), returned_(returned_values(joint)) {
+    for (int id : decisions.keep) saved_.at(id) = true;
+    for (int id : decisions.recompute) saved_.at(id) = false;
   }
 
   void run() {
@@ -92,8 +86,8 @@ class Recomputer {
   bool is_kept(const Value* value) const {
     const Value* source = storage_root(value);
     if (!source->producer() || source->producer()->region == Region::Backward) return true;
-    const auto id = static_cast<size_t>(source->id());
-    return (id < kept_.size() && kept_[id]) || is_impure(*source->producer());
+    const bool exists = saved_.contains(source) && (saved_[source] || returned_[source]);
+    return exists || is_impure(*source->producer());
   }
 
   // A fused node of which one result is kept and another is not falls apart into its body, so that
@@ -153,7 +147,8 @@ class Recomputer {
   }
 
   Graph& graph_;
-  std::vector<bool> kept_;  // by value id
+  PerValue<bool> saved_;     // by forward for backward
+  PerValue<bool> returned_;  // to the caller
   Node* before_ = nullptr;
   std::unordered_map<const Value*, Value*> clone_;
   std::unordered_map<const Value*, Value*> same_as_;  // result of a split node -> of its body

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/per_value.h"
 
 namespace ortmodule {
 
@@ -23,11 +24,11 @@ const Value* storage_root(const Value* value);
 /// What `value` is a view or another name of; null if it is neither.
 const Value* alias_of(const Value* value);
 
-/// By value id: storage roots of forward values that backward reads or hands over as gradients.
-std::vector<bool> stashed_values(const Graph& joint);
+/// Marks the storage roots of forward values that backward reads or hands over as gradients.
+PerValue<bool> stashed_values(const Graph& joint);
 
-/// By value id: storage roots of values that the caller receives, which therefore exist anyway.
-std::vector<bool> returned_values(const Graph& joint);
+/// Marks the storage roots of values that the caller receives, which therefore exist anyway.
+PerValue<bool> returned_values(const Graph& joint);
 
 /// Inserts into the backward region of `joint`, whose backward nodes are in the order they will
 /// run, clones of the forward nodes that recompute what `decisions` names: each directly before

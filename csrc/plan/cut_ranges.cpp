@@ -20,17 +20,17 @@ class RangeCutter {
       : plan_(plan),
         last_touched_(plan.storages.size(), -1),
         last_read_(plan.graph->inputs().size(), -1) {
-    for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
-      const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
-      for (const std::vector<int>* tensors : {&step.in, &step.out})
-        for (int tensor : *tensors)
-          if (tensor >= 0) last_touched_[static_cast<size_t>(storage_index(tensor))] = s;
+    for (int s = 0; s < plan.step_count(); ++s) {
+      const PlannedStep& step = plan.step(s);
+      for (const std::vector<TensorId>* tensors : {&step.in, &step.out})
+        for (TensorId tensor : *tensors)
+          if (tensor) last_touched_[plan.tensors[tensor].storage] = s;
     }
-    for (size_t i = 0; i < plan.storages.size(); ++i)
-      if (plan.storages[i].role == PlannedStorage::Role::Argument)
-        last_read_[static_cast<size_t>(plan.storages[i].index)] = last_touched_[i];
+    for (StorageId id : plan.storages.ids())
+      if (plan.storages[id].role == PlannedStorage::Role::Argument)
+        last_read_[plan.storages[id].index] = last_touched_[id];
     for (PlannedGradient& gradient : plan.gradients) {
-      if (gradient.tensor < 0) continue;
+      if (!gradient.tensor) continue;
       by_completion_.push_back(&gradient);
       total_bytes_ += bytes_of(gradient);
     }
@@ -70,18 +70,16 @@ class RangeCutter {
  private:
   int64_t accumulating_peak() const { return replay(plan_, ReplayMode::Accumulate).peak_bytes; }
 
-  int storage_index(int tensor) const { return plan_.tensors[static_cast<size_t>(tensor)].storage; }
-
   int64_t bytes_of(const PlannedGradient& gradient) const {
-    return plan_.storages[static_cast<size_t>(storage_index(gradient.tensor))].bytes;
+    return plan_.storage_of(gradient.tensor).bytes;
   }
 
   /// Whoever receives a gradient may change or free it, while a sum may grow in its buffer until
   /// later, or another value's gradient be made of it; and may step an optimizer, while its
   /// parameter is read for the gradient that is passed on.
   int completed_at(const PlannedGradient& gradient) const {
-    return std::max(last_touched_[static_cast<size_t>(storage_index(gradient.tensor))],
-                    last_read_[static_cast<size_t>(gradient.input)]);
+    return std::max(last_touched_[plan_.tensors[gradient.tensor].storage],
+                    last_read_[gradient.input]);
   }
 
   /// At most `wanted` ranges: a gradient larger than a share leaves numbers out, which are closed
@@ -89,34 +87,34 @@ class RangeCutter {
   void cut_into(int64_t wanted) {
     int64_t sum = 0;
     int64_t last_share = -1;
-    int range = -1;
+    size_t ranges = 0;
     for (PlannedGradient* gradient : by_completion_) {
       const int64_t share = std::min(wanted - 1, sum * wanted / std::max<int64_t>(total_bytes_, 1));
-      if (share != last_share) ++range;
+      if (share != last_share) ++ranges;
       last_share = share;
-      gradient->range = range;
+      gradient->range = ranges - 1;
       sum += bytes_of(*gradient);
     }
-    plan_.ranges = std::max(range + 1, 1);
+    plan_.ranges = std::max<size_t>(ranges, 1);
     number_steps();
   }
 
   void number_steps() {
-    std::vector<int> last(static_cast<size_t>(plan_.ranges), plan_.forward_steps - 1);
+    std::vector<int> last(plan_.ranges, plan_.forward_steps - 1);
     for (const PlannedGradient* gradient : by_completion_) {
-      int& end = last[static_cast<size_t>(gradient->range)];
+      int& end = last[gradient->range];
       end = std::max(end, completed_at(*gradient));
     }
     for (size_t r = 1; r < last.size(); ++r) last[r] = std::max(last[r], last[r - 1]);
-    int range = 0;
-    for (int s = plan_.forward_steps; s < static_cast<int>(plan_.steps.size()); ++s) {
-      while (range + 1 < plan_.ranges && s > last[static_cast<size_t>(range)]) ++range;
-      plan_.steps[static_cast<size_t>(s)].range = range;
+    size_t range = 0;
+    for (int s = plan_.forward_steps; s < plan_.step_count(); ++s) {
+      while (range + 1 < plan_.ranges && s > last[range]) ++range;
+      plan_.step(s).range = range;
     }
   }
 
   Plan& plan_;
-  std::vector<int> last_touched_;                // by storage: the last step that uses it
+  IdVector<StorageId, int> last_touched_;        // by storage: the last step that uses it
   std::vector<int> last_read_;                   // by graph input: the same
   std::vector<PlannedGradient*> by_completion_;  // those that flow
   int64_t total_bytes_ = 0;

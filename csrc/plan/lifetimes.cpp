@@ -16,16 +16,12 @@ void touch(PlannedStorage& storage, int step) {
 
 void find_lifetimes(Plan& plan) {
   for (PlannedStorage& storage : plan.storages) storage.first_step = storage.last_step = -1;
-  auto storage_of = [&](int tensor) -> PlannedStorage& {
-    return plan.storages[static_cast<size_t>(plan.tensors[static_cast<size_t>(tensor)].storage)];
-  };
-  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
-    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
-    for (int tensor : step.in)
-      if (tensor >= 0) touch(storage_of(tensor), s);
-    for (int tensor : step.out) touch(storage_of(tensor), s);
-    if (step.workspace_storage >= 0)
-      touch(plan.storages[static_cast<size_t>(step.workspace_storage)], s);
+  for (int s = 0; s < plan.step_count(); ++s) {
+    const PlannedStep& step = plan.step(s);
+    for (TensorId tensor : step.in)
+      if (tensor) touch(plan.storage_of(tensor), s);
+    for (TensorId tensor : step.out) touch(plan.storage_of(tensor), s);
+    if (step.workspace_storage) touch(plan.storages[step.workspace_storage], s);
   }
   plan.saved_arguments.clear();
   plan.saved_outputs.clear();
@@ -33,7 +29,7 @@ void find_lifetimes(Plan& plan) {
     if (storage.last_step < plan.forward_steps) continue;
     if (storage.role == Role::Forward) storage.role = Role::Saved;
     if (storage.role == Role::Argument &&
-        plan.graph->inputs()[static_cast<size_t>(storage.index)].kind != InputKind::GradOutput)
+        plan.graph->inputs()[storage.index].kind != InputKind::GradOutput)
       plan.saved_arguments.push_back(storage.index);
     if (storage.role == Role::Output) plan.saved_outputs.push_back(storage.index);
   }

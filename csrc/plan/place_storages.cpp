@@ -1,6 +1,7 @@
 #include "plan/place_storages.h"
 
 #include <algorithm>
+#include <map>
 
 #include "plan/pack.h"
 #include "plan/replay.h"
@@ -25,16 +26,15 @@ class Placer {
       place_transients(Role::Forward, 0, plan_.forward_steps);
     }
     place_gradients(Region::Backward);
-    place_transients(Role::Backward, plan_.forward_steps, static_cast<int>(plan_.steps.size()));
+    place_transients(Role::Backward, plan_.forward_steps, plan_.step_count());
     list_events();
   }
 
  private:
-  int last_step() const { return static_cast<int>(plan_.steps.size()) - 1; }
+  int last_step() const { return plan_.step_count() - 1; }
 
-  int add_buffer(BufferKind kind, int index, int64_t bytes, int first, int last) {
-    plan_.buffers.push_back({kind, index, bytes, first, last});
-    return static_cast<int>(plan_.buffers.size()) - 1;
+  BufferId add_buffer(BufferKind kind, size_t index, int64_t bytes, int first, int last) {
+    return plan_.buffers.add({kind, index, bytes, first, last});
   }
 
   // Saved segments and outputs keep their place; only how long backward needs them is new.
@@ -45,7 +45,7 @@ class Placer {
       if (buffer.kind == BufferKind::BackwardArena ||
           (buffer.kind == BufferKind::Gradient && !early))
         break;
-      plan_.buffers.push_back(buffer);
+      plan_.buffers.add(buffer);
       // This backward may not need the gradient, or may have to leave what it would grow in.
       if (buffer.kind == BufferKind::Gradient) plan_.buffers.back().kind = BufferKind::Saved;
     }
@@ -57,8 +57,8 @@ class Placer {
     }
     for (const PlannedStorage& storage : plan_.storages) {
       const bool handed_over = storage.becomes_gradient && storage.role == Role::Gradient;
-      if ((storage.role != Role::Saved && !handed_over) || storage.buffer < 0) continue;
-      PlannedBuffer& buffer = plan_.buffers[static_cast<size_t>(storage.buffer)];
+      if ((storage.role != Role::Saved && !handed_over) || !storage.buffer) continue;
+      PlannedBuffer& buffer = plan_.buffers[storage.buffer];
       buffer.last_step = handed_over ? last_step() : std::max(buffer.last_step, storage.last_step);
       if (!handed_over) continue;
       buffer.kind = BufferKind::Gradient;
@@ -69,7 +69,7 @@ class Placer {
   void place_arguments() {
     for (PlannedStorage& storage : plan_.storages) {
       if (storage.role != Role::Argument) continue;
-      const auto& input = plan_.graph->inputs()[static_cast<size_t>(storage.index)];
+      const auto& input = plan_.graph->inputs()[storage.index];
       const bool grad = input.kind == InputKind::GradOutput;
       storage.buffer = add_buffer(grad ? BufferKind::OutputGrad : BufferKind::Argument,
                                   storage.index, storage.bytes, 0, last_step());
@@ -106,29 +106,30 @@ class Placer {
 
   // Values that die together share a segment, so that backward gives memory back as it passes.
   void place_saved() {
-    std::vector<size_t> saved;
+    std::vector<StorageId> saved;
     int64_t total = 0;
-    for (size_t i = 0; i < plan_.storages.size(); ++i) {
-      if (plan_.storages[i].role != Role::Saved) continue;
-      if (plan_.storages[i].kernel_allocated) {
-        place_kernel_allocated(plan_.storages[i], BufferKind::Saved);
+    for (StorageId id : plan_.storages.ids()) {
+      PlannedStorage& storage = plan_.storages[id];
+      if (storage.role != Role::Saved) continue;
+      if (storage.kernel_allocated) {
+        place_kernel_allocated(storage, BufferKind::Saved);
         continue;
       }
-      saved.push_back(i);
-      total += align_up(plan_.storages[i].bytes);
+      saved.push_back(id);
+      total += align_up(storage.bytes);
     }
-    std::stable_sort(saved.begin(), saved.end(), [&](size_t a, size_t b) {
+    std::stable_sort(saved.begin(), saved.end(), [&](StorageId a, StorageId b) {
       return plan_.storages[a].last_step < plan_.storages[b].last_step;
     });
     constexpr int64_t kMostSegments = 96;
     constexpr int64_t kLeastBytes = 8 << 10;
     const int64_t target = std::max(total / kMostSegments, kLeastBytes);
-    int segment = -1;
-    for (size_t i : saved) {
-      PlannedStorage& storage = plan_.storages[i];
-      if (segment < 0 || plan_.buffers[static_cast<size_t>(segment)].bytes >= target)
+    BufferId segment;
+    for (StorageId id : saved) {
+      PlannedStorage& storage = plan_.storages[id];
+      if (!segment || plan_.buffers[segment].bytes >= target)
         segment = add_buffer(BufferKind::Saved, 0, 0, storage.first_step, storage.last_step);
-      PlannedBuffer& buffer = plan_.buffers[static_cast<size_t>(segment)];
+      PlannedBuffer& buffer = plan_.buffers[segment];
       storage.buffer = segment;
       storage.offset_bytes = buffer.bytes;
       buffer.bytes += align_up(storage.bytes);
@@ -140,16 +141,16 @@ class Placer {
   // Several phases follow the live bytes more closely than one arena, at the cost of more
   // allocations: take the fewest that reach the least peak.
   void place_transients(Role role, int begin, int end) {
-    std::vector<size_t> members;
+    std::vector<StorageId> members;
     int64_t total = 0;
-    for (size_t i = 0; i < plan_.storages.size(); ++i) {
-      PlannedStorage& storage = plan_.storages[i];
+    for (StorageId id : plan_.storages.ids()) {
+      PlannedStorage& storage = plan_.storages[id];
       if (storage.role != role || storage.bytes == 0 || storage.first_step < 0) continue;
       if (storage.kernel_allocated) {
         place_kernel_allocated(storage, kind_of(role));
         continue;
       }
-      members.push_back(i);
+      members.push_back(id);
       total += storage.bytes;
     }
     constexpr int64_t kWorthPhases = 1 << 20;
@@ -169,35 +170,35 @@ class Placer {
     place_phases(members, role, begin, end, best_phases);
   }
 
-  void place_phases(const std::vector<size_t>& members, Role role, int begin, int end, int phases) {
+  void place_phases(const std::vector<StorageId>& members, Role role, int begin, int end,
+                    int phases) {
     const BufferKind kind = kind_of(role);
-    std::vector<std::vector<size_t>> inside(static_cast<size_t>(phases));
+    std::map<int, std::vector<StorageId>> inside;  // by phase
     auto phase_of = [&](int step) {
       return std::min(phases - 1, static_cast<int>(int64_t{step - begin} * phases / (end - begin)));
     };
-    for (size_t i : members) {
-      PlannedStorage& storage = plan_.storages[i];
+    for (StorageId id : members) {
+      PlannedStorage& storage = plan_.storages[id];
       const int phase = phase_of(storage.first_step);
       if (phase == phase_of(storage.last_step)) {
-        inside[static_cast<size_t>(phase)].push_back(i);
+        inside[phase].push_back(id);
         continue;
       }
       storage.offset_bytes = 0;
       storage.buffer =
           add_buffer(kind, 0, align_up(storage.bytes), storage.first_step, storage.last_step);
     }
-    for (const std::vector<size_t>& group : inside) {
-      if (group.empty()) continue;
+    for (const auto& [phase, group] : inside) {
       std::vector<Block> blocks;
       int first = end, last = begin;
-      for (size_t i : group) {
-        const PlannedStorage& storage = plan_.storages[i];
+      for (StorageId id : group) {
+        const PlannedStorage& storage = plan_.storages[id];
         blocks.push_back({storage.first_step, storage.last_step, storage.bytes});
         first = std::min(first, storage.first_step);
         last = std::max(last, storage.last_step);
       }
       const Packing packing = pack(blocks);
-      const int arena = add_buffer(kind, 0, packing.bytes, first, last);
+      const BufferId arena = add_buffer(kind, 0, packing.bytes, first, last);
       for (size_t k = 0; k < group.size(); ++k) {
         plan_.storages[group[k]].buffer = arena;
         plan_.storages[group[k]].offset_bytes = packing.offsets[k];
@@ -226,13 +227,12 @@ class Placer {
       step.allocate.clear();
       step.release.clear();
     }
-    for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+    for (BufferId b : plan_.buffers.ids()) {
       const PlannedBuffer& buffer = plan_.buffers[b];
       if (!buffer.owned() || plan_.steps.empty()) continue;
-      plan_.steps[static_cast<size_t>(buffer.first_step)].allocate.push_back(static_cast<int>(b));
+      plan_.step(buffer.first_step).allocate.push_back(b);
       const bool kept = buffer.kind == BufferKind::Output || buffer.kind == BufferKind::Gradient;
-      if (!kept)
-        plan_.steps[static_cast<size_t>(buffer.last_step)].release.push_back(static_cast<int>(b));
+      if (!kept) plan_.step(buffer.last_step).release.push_back(b);
     }
   }
 

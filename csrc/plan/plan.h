@@ -7,10 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "base/typed_id.h"
 #include "ir/graph.h"
 #include "kernels/kernel.h"
 
 namespace ortmodule {
+
+using TensorId = Id<struct TensorTag>;
+using StorageId = Id<struct StorageTag>;
+using BufferId = Id<struct BufferTag>;
 
 enum class BufferKind : uint8_t {
   Argument,      // a graph input, owned by the caller; `index` is its position
@@ -26,7 +31,7 @@ enum class BufferKind : uint8_t {
 /// `last_step`; outputs and gradients then belong to the caller.
 struct PlannedBuffer {
   BufferKind kind = BufferKind::Argument;
-  int index = 0;
+  size_t index = 0;
   int64_t bytes = 0;
   int first_step = 0;
   int last_step = 0;
@@ -38,11 +43,11 @@ struct PlannedBuffer {
 struct PlannedStorage {
   enum class Role : uint8_t { Argument, Output, Gradient, Saved, Forward, Backward };
   Role role = Role::Forward;
-  int index = 0;  // Argument: graph input; Output, Gradient: as in PlannedBuffer
+  size_t index = 0;  // Argument: graph input; Output, Gradient: as in PlannedBuffer
   int64_t bytes = 0;
   int first_step = -1;  // -1: exists before the first step
   int last_step = -1;
-  int buffer = -1;
+  BufferId buffer;
   int64_t offset_bytes = 0;
   bool kernel_allocated = false;  // by the kernel that writes it: a buffer of its own
   /// Forward allocates it and backward accumulates a gradient in it: a buffer of its own, which the
@@ -56,7 +61,7 @@ struct PlannedTensor {
   const Value* value = nullptr;
   DType dtype = DType::Undefined;
   Layout layout;
-  int storage = -1;
+  StorageId storage;
 };
 
 struct PlannedStep {
@@ -66,37 +71,37 @@ struct PlannedStep {
   const KernelDef* kernel = nullptr;
   std::shared_ptr<const void> prepared;
   StepFacts facts;
-  std::vector<int> in;  // tensors; -1 for an absent operand
-  std::vector<int> out;
-  int workspace_storage = -1;
-  int64_t library_bytes = 0;  // allocated by the kernel's library while it runs
-  std::vector<int> allocate;  // buffers that begin here
-  std::vector<int> release;   // buffers that end here
-  int range = 0;              // backward: which piece of the schedule (0 runs first)
+  std::vector<TensorId> in;  // none for an absent operand
+  std::vector<TensorId> out;
+  StorageId workspace_storage;
+  int64_t library_bytes = 0;       // allocated by the kernel's library while it runs
+  std::vector<BufferId> allocate;  // buffers that begin here
+  std::vector<BufferId> release;   // buffers that end here
+  size_t range = 0;                // backward: which piece of the schedule (0 runs first)
 };
 
 /// A gradient that the backward pass hands over.
 struct PlannedGradient {
-  int input = 0;    // graph input
-  int tensor = -1;  // -1: no gradient flows
-  int range = 0;    // range whose end completes it
+  size_t input = 0;  // graph input
+  TensorId tensor;   // none: no gradient flows
+  size_t range = 0;  // range whose end completes it
 };
 
 struct Plan {
   std::shared_ptr<const Graph> graph;  // lowered; steps point into it
   std::vector<PlannedStep> steps;
   int forward_steps = 0;  // steps[0, forward_steps) are forward
-  std::vector<PlannedTensor> tensors;
-  std::vector<PlannedStorage> storages;
-  std::vector<PlannedBuffer> buffers;
-  std::vector<int> output_tensors;  // by GraphOutput::index
+  IdVector<TensorId, PlannedTensor> tensors;
+  IdVector<StorageId, PlannedStorage> storages;
+  IdVector<BufferId, PlannedBuffer> buffers;
+  std::vector<TensorId> output_tensors;  // by GraphOutput::index
   std::vector<PlannedGradient> gradients;
-  std::vector<int> saved_arguments;    // graph inputs that backward reads
-  std::vector<int> saved_outputs;      // outputs that backward reads
-  std::vector<int> mutated_arguments;  // graph inputs written at the end of forward
+  std::vector<size_t> saved_arguments;    // graph inputs that backward reads
+  std::vector<size_t> saved_outputs;      // outputs that backward reads
+  std::vector<size_t> mutated_arguments;  // graph inputs written at the end of forward
   /// Tensor of a mutated argument -> tensor of its content before the run, for backward.
-  std::vector<std::pair<int, int>> old_contents;
-  int ranges = 1;
+  std::vector<std::pair<TensorId, TensorId>> old_contents;
+  size_t ranges = 1;
   bool exact = true;               // false if a kernel may allocate what it did not declare
   std::vector<std::string> notes;  // why copies were inserted, kernels refused ...
 
@@ -106,6 +111,14 @@ struct Plan {
   int64_t saved_bytes = 0;  // segments alive between forward and backward
 
   SymbolValues symbols;
+
+  PlannedStep& step(int number) { return steps[static_cast<size_t>(number)]; }
+  const PlannedStep& step(int number) const { return steps[static_cast<size_t>(number)]; }
+  int step_count() const { return static_cast<int>(steps.size()); }
+  PlannedStorage& storage_of(TensorId tensor) { return storages[tensors[tensor].storage]; }
+  const PlannedStorage& storage_of(TensorId tensor) const {
+    return storages[tensors[tensor].storage];
+  }
 };
 
 /// How the gradient of an output of that layout is to lie: as the output, or row-major if that has

@@ -20,10 +20,10 @@ const char* name_of(BufferKind kind) {
   return "?";
 }
 
-std::string operand_text(const Plan& plan, int tensor) {
-  if (tensor < 0) return "_";
-  const PlannedTensor& t = plan.tensors[static_cast<size_t>(tensor)];
-  const PlannedStorage& storage = plan.storages[static_cast<size_t>(t.storage)];
+std::string operand_text(const Plan& plan, TensorId tensor) {
+  if (!tensor) return "_";
+  const PlannedTensor& t = plan.tensors[tensor];
+  const PlannedStorage& storage = plan.storages[t.storage];
   std::ostringstream out;
   out << (t.value ? t.value->name : storage.name) << "@b" << storage.buffer << "+"
       << storage.offset_bytes;
@@ -43,11 +43,11 @@ void print_step(std::ostream& out, const Plan& plan, size_t index) {
     out << (i ? ", " : "") << operand_text(plan, step.out[i]);
   if (!step.allocate.empty()) {
     out << "  +";
-    for (int b : step.allocate) out << " b" << b;
+    for (BufferId b : step.allocate) out << " b" << b;
   }
   if (!step.release.empty()) {
     out << "  -";
-    for (int b : step.release) out << " b" << b;
+    for (BufferId b : step.release) out << " b" << b;
   }
   if (!step.nodes.empty() && !step.nodes.back()->origin.module.empty())
     out << "  // " << step.nodes.back()->origin.module << "  " << step.nodes.back()->origin.source;
@@ -64,15 +64,14 @@ std::string print(const Plan& plan) {
       << plan.forward_peak_bytes << ", saved " << plan.saved_bytes
       << (plan.exact ? "" : " (inexact: a kernel may allocate more than it declares)") << "\n";
   out << "buffers\n";
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+  for (BufferId b : plan.buffers.ids()) {
     const PlannedBuffer& buffer = plan.buffers[b];
     if (!buffer.owned()) continue;
     out << "  b" << b << " " << name_of(buffer.kind) << " " << buffer.bytes << " bytes, steps "
         << buffer.first_step << ".." << buffer.last_step << "\n";
   }
-  out << "steps (" << plan.forward_steps << " forward, "
-      << plan.steps.size() - static_cast<size_t>(plan.forward_steps) << " backward in "
-      << plan.ranges << " ranges)\n";
+  out << "steps (" << plan.forward_steps << " forward, " << plan.step_count() - plan.forward_steps
+      << " backward in " << plan.ranges << " ranges)\n";
   for (size_t s = 0; s < plan.steps.size(); ++s) print_step(out, plan, s);
   for (const std::string& note : plan.notes) out << "note: " << note << "\n";
   return out.str();

@@ -4,19 +4,18 @@ namespace ortmodule {
 namespace {
 
 /// By buffer: the last step of backward that has it, if it is freed with the range of its gradient.
-std::vector<int> ends_of_ranges(const Plan& plan) {
-  std::vector<int> last_of_range(static_cast<size_t>(plan.ranges), plan.forward_steps - 1);
-  for (size_t r = 0, s = static_cast<size_t>(plan.forward_steps); r < last_of_range.size(); ++r) {
-    while (s < plan.steps.size() && plan.steps[s].range <= static_cast<int>(r)) ++s;
-    last_of_range[r] = static_cast<int>(s) - 1;
+IdVector<BufferId, int> ends_of_ranges(const Plan& plan) {
+  std::vector<int> last_of_range(plan.ranges, plan.forward_steps - 1);
+  int s = plan.forward_steps;
+  for (size_t r = 0; r < plan.ranges; ++r) {
+    while (s < plan.step_count() && plan.step(s).range <= r) ++s;
+    last_of_range[r] = s - 1;
   }
-  std::vector<int> ends(plan.buffers.size(), -1);
+  IdVector<BufferId, int> ends(plan.buffers.size(), -1);
   for (const PlannedGradient& gradient : plan.gradients) {
-    if (gradient.tensor < 0) continue;
-    const PlannedTensor& tensor = plan.tensors[static_cast<size_t>(gradient.tensor)];
-    const int buffer = plan.storages[static_cast<size_t>(tensor.storage)].buffer;
-    if (buffer >= 0)
-      ends[static_cast<size_t>(buffer)] = last_of_range[static_cast<size_t>(gradient.range)];
+    if (!gradient.tensor) continue;
+    const BufferId buffer = plan.storage_of(gradient.tensor).buffer;
+    if (buffer) ends[buffer] = last_of_range[gradient.range];
   }
   return ends;
 }
@@ -24,16 +23,16 @@ std::vector<int> ends_of_ranges(const Plan& plan) {
 }  // namespace
 
 std::vector<int64_t> live_bytes(const Plan& plan, ReplayMode mode) {
-  const int steps = static_cast<int>(plan.steps.size());
   std::vector<int64_t> live(plan.steps.size() + 1, 0);  // first the changes by step
-  std::vector<int> range_ends;
+  IdVector<BufferId, int> range_ends;
   if (mode == ReplayMode::Accumulate) range_ends = ends_of_ranges(plan);
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+  for (BufferId b : plan.buffers.ids()) {
     const PlannedBuffer& buffer = plan.buffers[b];
     if (!buffer.owned()) continue;
     if (buffer.kind == BufferKind::Gradient && mode == ReplayMode::NoGradients) continue;
     int last = buffer.last_step;
-    if (buffer.kind == BufferKind::Saved && mode == ReplayMode::RetainGraph) last = steps - 1;
+    if (buffer.kind == BufferKind::Saved && mode == ReplayMode::RetainGraph)
+      last = plan.step_count() - 1;
     if (!range_ends.empty() && range_ends[b] >= 0) last = range_ends[b];
     if (buffer.first_step > last) continue;
     live[static_cast<size_t>(buffer.first_step)] += buffer.bytes;

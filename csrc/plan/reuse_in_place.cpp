@@ -21,19 +21,19 @@ std::optional<Role> operand_role(Role result) {
   }
 }
 
-/// The operand whose storage output tensor `out` of step `s` may take over, or -1.
-int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
-                     bool overwrite_saved, bool forward_is_fixed) {
-  const PlannedTensor& target = plan.tensors[static_cast<size_t>(out)];
-  const PlannedStorage& own = plan.storages[static_cast<size_t>(target.storage)];
+/// The operand whose storage output tensor `out` of step `s` may take over, or none.
+TensorId reusable_operand(const Plan& plan, const PlannedStep& step, int s, TensorId out,
+                          bool overwrite_saved, bool forward_is_fixed) {
+  const PlannedTensor& target = plan.tensors[out];
+  const PlannedStorage& own = plan.storages[target.storage];
   const std::optional<Role> wanted = operand_role(own.role);
-  if (!wanted || own.first_step != s) return -1;
+  if (!wanted || own.first_step != s) return {};
   for (size_t i = 0; i < step.in.size(); ++i) {
-    const int in = step.in[i];
+    const TensorId in = step.in[i];
     const int only = step.kernel->inplace_operand;
-    if (in < 0 || (only >= 0 && static_cast<size_t>(only) != i)) continue;
-    const PlannedTensor& source = plan.tensors[static_cast<size_t>(in)];
-    const PlannedStorage& theirs = plan.storages[static_cast<size_t>(source.storage)];
+    if (!in || (only >= 0 && static_cast<size_t>(only) != i)) continue;
+    const PlannedTensor& source = plan.tensors[in];
+    const PlannedStorage& theirs = plan.storages[source.storage];
     // A gradient is handed over, so it needs memory that is not part of a segment.
     const bool apart = !forward_is_fixed || theirs.becomes_gradient;
     const bool saved = overwrite_saved && theirs.role == Role::Saved &&
@@ -50,32 +50,32 @@ int reusable_operand(const Plan& plan, const PlannedStep& step, int s, int out,
     // written.
     bool aliased = false;
     for (size_t k = 0; k < step.in.size(); ++k) {
-      if (k == i || step.in[k] < 0) continue;
-      const PlannedTensor& o = plan.tensors[static_cast<size_t>(step.in[k])];
+      if (k == i || !step.in[k]) continue;
+      const PlannedTensor& o = plan.tensors[step.in[k]];
       aliased =
           aliased || (o.storage == source.storage && (only >= 0 || !(o.layout == source.layout)));
     }
-    const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](int other) {
-      return plan.tensors[static_cast<size_t>(other)].storage == source.storage;
+    const bool taken = std::any_of(step.out.begin(), step.out.end(), [&](TensorId other) {
+      return plan.tensors[other].storage == source.storage;
     });
     if (!aliased && !taken) return in;
   }
-  return -1;
+  return {};
 }
 
 }  // namespace
 
 void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
-  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
-    const PlannedStep& step = plan.steps[static_cast<size_t>(s)];
+  for (int s = 0; s < plan.step_count(); ++s) {
+    const PlannedStep& step = plan.step(s);
     if (!step.kernel->inplace) continue;
-    for (int out : step.out) {
-      const int in = reusable_operand(plan, step, s, out, overwrite_saved, forward_is_fixed);
-      if (in < 0) continue;
-      const int from = plan.tensors[static_cast<size_t>(out)].storage;
-      const int to = plan.tensors[static_cast<size_t>(in)].storage;
-      PlannedStorage& gone = plan.storages[static_cast<size_t>(from)];
-      PlannedStorage& stays = plan.storages[static_cast<size_t>(to)];
+    for (TensorId out : step.out) {
+      const TensorId in = reusable_operand(plan, step, s, out, overwrite_saved, forward_is_fixed);
+      if (!in) continue;
+      const StorageId from = plan.tensors[out].storage;
+      const StorageId to = plan.tensors[in].storage;
+      PlannedStorage& gone = plan.storages[from];
+      PlannedStorage& stays = plan.storages[to];
       stays.last_step = std::max(stays.last_step, gone.last_step);
       // A saved value that becomes a transient one stays where forward put it.
       const bool becomes_gradient = stays.role == Role::Saved && gone.role == Role::Gradient;

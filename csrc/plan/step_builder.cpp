@@ -1,6 +1,7 @@
 #include "plan/step_builder.h"
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 #include "ops/op_def.h"
@@ -22,16 +23,19 @@ bool same_strides(const Layout& layout, const Sizes& wanted) {
 
 Layout contiguous_layout(const Sizes& sizes) { return {sizes, contiguous_strides(sizes), 0}; }
 
+/// The output's GraphOutput::index, which counts forward outputs or graph inputs.
+size_t position(const GraphOutput& output) { return static_cast<size_t>(output.index); }
+
 size_t region_index(Region region) { return region == Region::Forward ? 0 : 1; }
 
 }  // namespace
 
 StepBuilder::StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& request)
-    : plan_(plan), lowered_(lowered), request_(request) {
-  const auto values = static_cast<size_t>(lowered.graph->value_id_bound());
-  tensor_of_value_.assign(values, -1);
-  sizes_.resize(values);
-  sizes_known_.assign(values, false);
+    : plan_(plan),
+      lowered_(lowered),
+      request_(request),
+      tensor_of_value_(*lowered.graph, {}),
+      sizes_(*lowered.graph, std::nullopt) {
   plan_.graph = lowered.graph;
   plan_.symbols = request.symbols;
   bind_arguments();
@@ -41,8 +45,8 @@ StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
                          const PlanRequest& request)
     : StepBuilder(plan, lowered, request) {
   // Argument tensors come first in both plans, so tensor numbers agree.
-  for (size_t t = plan_.tensors.size(); t < base.tensors.size(); ++t)
-    plan_.tensors.push_back(base.tensors[t]);
+  for (TensorId tensor : base.tensors.ids() | std::views::drop(plan_.tensors.size()))
+    plan_.tensors.add(base.tensors[tensor]);
   plan_.storages = base.storages;
   for (PlannedStorage& storage : plan_.storages) {
     const bool of_backward = storage.role == PlannedStorage::Role::Gradient ||
@@ -69,11 +73,11 @@ StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
     for (size_t i = 0; i < node->outputs().size(); ++i) twin[(*other)->output(i)] = node->output(i);
     ++other;
   }
-  for (size_t t = 0; t < base.tensors.size(); ++t) {
-    auto found = twin.find(base.tensors[t].value);
+  for (TensorId tensor : base.tensors.ids()) {
+    auto found = twin.find(base.tensors[tensor].value);
     if (found == twin.end()) continue;
-    int& slot = tensor_of_value_[static_cast<size_t>(found->second->id())];
-    if (slot < 0) slot = static_cast<int>(t);
+    TensorId& slot = tensor_of_value_[found->second];
+    if (!slot) slot = tensor;
   }
 }
 
@@ -98,51 +102,47 @@ void StepBuilder::bind_arguments() {
     ORTM_CHECK(layout.sizes == sizes, "[plan] argument ", value->name,
                " must have the sizes it was captured with");
     layout.offset = 0;
-    const int storage = new_storage(PlannedStorage::Role::Argument,
-                                    storage_bytes(layout, value->dtype), value->name);
-    plan_.storages[static_cast<size_t>(storage)].index = static_cast<int>(i);
-    tensor_of_value_[static_cast<size_t>(value->id())] =
-        new_tensor(value, value->dtype, std::move(layout), storage);
+    const StorageId storage = new_storage(PlannedStorage::Role::Argument,
+                                          storage_bytes(layout, value->dtype), value->name);
+    plan_.storages[storage].index = i;
+    tensor_of_value_[value] = new_tensor(value, value->dtype, std::move(layout), storage);
   }
 }
 
 const Sizes& StepBuilder::sizes_of(const Value* value) {
-  const auto id = static_cast<size_t>(value->id());
-  if (!sizes_known_[id]) {
-    sizes_[id] = evaluate(value->dims, request_.symbols);
-    sizes_known_[id] = true;
-  }
-  return sizes_[id];
+  std::optional<Sizes>& sizes = sizes_[value];
+  if (!sizes) sizes = evaluate(value->dims, request_.symbols);
+  return *sizes;
 }
 
-int StepBuilder::new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name) {
+StorageId StepBuilder::new_storage(PlannedStorage::Role role, int64_t bytes,
+                                   const std::string& name) {
   PlannedStorage storage;
   storage.role = role;
   storage.bytes = bytes;
   storage.name = name;
-  plan_.storages.push_back(std::move(storage));
-  return static_cast<int>(plan_.storages.size()) - 1;
+  return plan_.storages.add(std::move(storage));
 }
 
-int StepBuilder::new_tensor(const Value* value, DType dtype, Layout layout, int storage) {
-  plan_.tensors.push_back({value, dtype, std::move(layout), storage});
-  return static_cast<int>(plan_.tensors.size()) - 1;
+TensorId StepBuilder::new_tensor(const Value* value, DType dtype, Layout layout,
+                                 StorageId storage) {
+  return plan_.tensors.add({value, dtype, std::move(layout), storage});
 }
 
-int StepBuilder::tensor_of(const Value* value, Region region) {
-  const int tensor = tensor_of_value_[static_cast<size_t>(value->id())];
-  ORTM_ASSERT(tensor >= 0, "value ", value->name, " is read before it is computed");
+TensorId StepBuilder::tensor_of(const Value* value, Region region) {
+  const TensorId tensor = tensor_of_value_[value];
+  ORTM_ASSERT(tensor, "value ", value->name, " is read before it is computed");
   return region == Region::Backward ? with_old_content(tensor) : tensor;
 }
 
-int StepBuilder::with_old_content(int tensor) {
-  const PlannedTensor changed = plan_.tensors[static_cast<size_t>(tensor)];
+TensorId StepBuilder::with_old_content(TensorId tensor) {
+  const PlannedTensor changed = plan_.tensors[tensor];
   for (const auto& [argument, copy] : plan_.old_contents) {
-    if (plan_.tensors[static_cast<size_t>(argument)].storage != changed.storage) continue;
-    auto [slot, is_new] = in_old_content_.try_emplace(tensor, -1);
+    if (plan_.tensors[argument].storage != changed.storage) continue;
+    auto [slot, is_new] = in_old_content_.try_emplace(tensor);
     if (is_new)
-      slot->second = new_tensor(changed.value, changed.dtype, changed.layout,
-                                plan_.tensors[static_cast<size_t>(copy)].storage);
+      slot->second =
+          new_tensor(changed.value, changed.dtype, changed.layout, plan_.tensors[copy].storage);
     return slot->second;
   }
   return tensor;
@@ -154,12 +154,13 @@ void StepBuilder::build_forward() {
   for (size_t i = 0; i < lowered_.forward_steps; ++i) add_step(lowered_.steps[i], Region::Forward);
   claim_rest(Region::Forward);
   write_back();
-  plan_.forward_steps = static_cast<int>(plan_.steps.size());
+  plan_.forward_steps = plan_.step_count();
 }
 
 void StepBuilder::build_backward() {
   for (const GraphOutput& output : lowered_.graph->outputs())
-    if (output.kind == OutputKind::Gradient) plan_.gradients.push_back({output.index, -1, 0});
+    if (output.kind == OutputKind::Gradient)
+      plan_.gradients.push_back({.input = position(output), .tensor = {}, .range = 0});
   for (size_t i = lowered_.forward_steps; i < lowered_.steps.size(); ++i)
     add_step(lowered_.steps[i], Region::Backward);
   claim_rest(Region::Backward);
@@ -178,34 +179,33 @@ void StepBuilder::add_step(const StepNodes& nodes, Region region) {
 void StepBuilder::add_view(const Node& node, Region region) {
   const OpDef& def = op_def(node.op);
   const Attrs attrs = node.attrs.resolve(request_.symbols);
-  int source = tensor_of(node.input(0), region);
+  TensorId source = tensor_of(node.input(0), region);
   for (size_t i = 0; i < node.outputs().size(); ++i) {
     const Value* output = node.output(i);
     const Sizes& sizes = sizes_of(output);
-    Layout in = plan_.tensors[static_cast<size_t>(source)].layout;
+    Layout in = plan_.tensors[source].layout;
     std::optional<Layout> layout = def.view(in, attrs, sizes, i);
     if (!layout) {
       source = copy_for_view(source, node, region);
-      in = plan_.tensors[static_cast<size_t>(source)].layout;
+      in = plan_.tensors[source].layout;
       layout = def.view(in, attrs, sizes, i);
       ORTM_ASSERT(layout, "no view of a contiguous tensor for ", node.op);
     }
-    tensor_of_value_[static_cast<size_t>(output->id())] =
-        new_tensor(output, output->dtype, std::move(*layout),
-                   plan_.tensors[static_cast<size_t>(source)].storage);
+    tensor_of_value_[output] =
+        new_tensor(output, output->dtype, std::move(*layout), plan_.tensors[source].storage);
   }
 }
 
-int StepBuilder::copy_for_view(int source, const Node& node, Region region) {
+TensorId StepBuilder::copy_for_view(TensorId source, const Node& node, Region region) {
   const std::string why = str(node.op, " has no view of this layout");
   const CopiedFn copied = op_def(node.op).copied;
   if (!copied) return contiguous_copy(source, region, why);
-  const PlannedTensor& tensor = plan_.tensors[static_cast<size_t>(source)];
+  const PlannedTensor& tensor = plan_.tensors[source];
   note_copy(tensor.storage, why);
   return copy_to(source, copied(tensor.layout.sizes), region);
 }
 
-void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<int>& in,
+void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<TensorId>& in,
                                 Region region) {
   for (const Node* node : nodes.nodes) {
     NodeFacts& n = facts.nodes.emplace_back();
@@ -228,7 +228,7 @@ void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::v
           ref.index = static_cast<int>(member - nodes.nodes.begin());
           continue;
         }
-        const int tensor = tensor_of(input, region);
+        const TensorId tensor = tensor_of(input, region);
         const auto known = std::find(in.begin(), in.end(), tensor);
         ref.kind = OperandRef::Kind::Input;
         if (nodes.pointwise && known != in.end()) {
@@ -239,19 +239,20 @@ void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::v
         in.push_back(tensor);
         continue;
       }
-      if (!nodes.pointwise) in.push_back(-1);  // operands of single nodes keep their positions
+      if (!nodes.pointwise) in.emplace_back();  // operands of single nodes keep their positions
     }
   }
 }
 
-StepFacts StepBuilder::make_facts(const StepNodes& nodes, std::vector<int>& in, Region region) {
+StepFacts StepBuilder::make_facts(const StepNodes& nodes, std::vector<TensorId>& in,
+                                  Region region) {
   StepFacts facts;
   fill_operands(nodes, facts, in, region);
-  for (int tensor : in) {
-    if (tensor < 0) {
+  for (TensorId tensor : in) {
+    if (!tensor) {
       facts.inputs.emplace_back();
     } else {
-      const PlannedTensor& t = plan_.tensors[static_cast<size_t>(tensor)];
+      const PlannedTensor& t = plan_.tensors[tensor];
       facts.inputs.push_back({t.dtype, t.layout});
     }
   }
@@ -331,14 +332,14 @@ bool fits(const Layout& layout, LayoutRule rule) {
 bool StepBuilder::conform_operands(PlannedStep& step, Region region) {
   bool changed = false;
   for (size_t i = 0; i < step.in.size(); ++i) {
-    if (step.in[i] < 0) continue;
-    const Layout layout = plan_.tensors[static_cast<size_t>(step.in[i])].layout;
+    if (!step.in[i]) continue;
+    const Layout layout = plan_.tensors[step.in[i]].layout;
     const auto& rules = step.kernel->input_rules;
     const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
     if (fits(layout, rule)) continue;
     step.in[i] = contiguous_copy(step.in[i], region,
                                  str(step.kernel->name, " wants operand ", i, " contiguous"));
-    step.facts.inputs[i].layout = plan_.tensors[static_cast<size_t>(step.in[i])].layout;
+    step.facts.inputs[i].layout = plan_.tensors[step.in[i]].layout;
     changed = true;
   }
   return changed;
@@ -362,13 +363,13 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
       // What a library returns, or a kernel leaves out, and nobody reads does not exist.
       const bool left_out = (step.kernel->gives_results || step.kernel->leaves_out_unused) &&
                             !step.facts.nodes[n].output_used[o];
-      const int storage =
+      const StorageId storage =
           new_storage(region == Region::Forward ? PlannedStorage::Role::Forward
                                                 : PlannedStorage::Role::Backward,
                       left_out ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
-      const int tensor = new_tensor(output, output->dtype, facts.layout, storage);
-      tensor_of_value_[static_cast<size_t>(output->id())] = tensor;
-      plan_.storages[static_cast<size_t>(storage)].kernel_allocated = step.kernel->gives_results;
+      const TensorId tensor = new_tensor(output, output->dtype, facts.layout, storage);
+      tensor_of_value_[output] = tensor;
+      plan_.storages[storage].kernel_allocated = step.kernel->gives_results;
       step.out.push_back(tensor);
     }
   if (step.kernel->workspace_bytes) {
@@ -386,8 +387,9 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
   plan_.steps.push_back(std::move(step));
 }
 
-int StepBuilder::copy_to(int tensor, const Layout& layout, Region region, int storage) {
-  const PlannedTensor source = plan_.tensors[static_cast<size_t>(tensor)];
+TensorId StepBuilder::copy_to(TensorId tensor, const Layout& layout, Region region,
+                              StorageId storage) {
+  const PlannedTensor source = plan_.tensors[tensor];
   PlannedStep step;
   step.region = region;
   step.kernel_op = "Contiguous";
@@ -405,39 +407,37 @@ int StepBuilder::copy_to(int tensor, const Layout& layout, Region region, int st
   step.kernel = select_kernel("Contiguous", lowered_.device, step.facts, &why);
   ORTM_ASSERT(step.kernel, "no copy kernel for ", name_of(source.dtype), ": ", why);
   if (step.kernel->prepare) step.prepared = step.kernel->prepare(step.facts);
-  if (storage < 0)
+  if (!storage)
     storage = new_storage(
         region == Region::Forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
-        storage_bytes(layout, source.dtype),
-        plan_.storages[static_cast<size_t>(source.storage)].name + " copied");
+        storage_bytes(layout, source.dtype), plan_.storages[source.storage].name + " copied");
   step.in.push_back(tensor);
-  const int result = new_tensor(nullptr, source.dtype, layout, storage);
+  const TensorId result = new_tensor(nullptr, source.dtype, layout, storage);
   step.out.push_back(result);
   plan_.steps.push_back(std::move(step));
   return result;
 }
 
-int StepBuilder::contiguous_copy(int tensor, Region region, const std::string& why) {
-  auto [slot, is_new] = contiguous_copy_[region_index(region)].try_emplace(tensor, -1);
+TensorId StepBuilder::contiguous_copy(TensorId tensor, Region region, const std::string& why) {
+  auto [slot, is_new] = contiguous_copy_[region_index(region)].try_emplace(tensor);
   if (!is_new) return slot->second;
-  const Layout layout = contiguous_layout(plan_.tensors[static_cast<size_t>(tensor)].layout.sizes);
-  const int copy = copy_to(tensor, layout, region);
+  const Layout layout = contiguous_layout(plan_.tensors[tensor].layout.sizes);
+  const TensorId copy = copy_to(tensor, layout, region);
   contiguous_copy_[region_index(region)][tensor] = copy;
-  note_copy(plan_.tensors[static_cast<size_t>(tensor)].storage, why);
+  note_copy(plan_.tensors[tensor].storage, why);
   return copy;
 }
 
-void StepBuilder::note_copy(int storage, const std::string& why) {
-  plan_.notes.push_back(
-      str("copy of ", plan_.storages[static_cast<size_t>(storage)].name, ": ", why));
+void StepBuilder::note_copy(StorageId storage, const std::string& why) {
+  plan_.notes.push_back(str("copy of ", plan_.storages[storage].name, ": ", why));
 }
 
 // --- results ------------------------------------------------------------------------------------
 
-int StepBuilder::claim(int tensor, PlannedStorage::Role role, int index, const Sizes& strides,
-                       Region region) {
-  const PlannedTensor t = plan_.tensors[static_cast<size_t>(tensor)];
-  PlannedStorage& storage = plan_.storages[static_cast<size_t>(t.storage)];
+TensorId StepBuilder::claim(TensorId tensor, PlannedStorage::Role role, size_t index,
+                            const Sizes& strides, Region region) {
+  const PlannedTensor t = plan_.tensors[tensor];
+  PlannedStorage& storage = plan_.storages[t.storage];
   const bool whole = t.layout.offset == 0 && is_dense(t.layout) &&
                      storage.bytes == storage_bytes(t.layout, t.dtype);
   const bool free = storage.role == (region == Region::Forward ? PlannedStorage::Role::Forward
@@ -446,13 +446,12 @@ int StepBuilder::claim(int tensor, PlannedStorage::Role role, int index, const S
     storage.role = role;
     storage.index = index;
     // Where the size is 1, the stride leads to no element, but whoever gets the result may ask.
-    plan_.tensors[static_cast<size_t>(tensor)].layout.strides = strides;
+    plan_.tensors[tensor].layout.strides = strides;
     return tensor;
   }
   Layout layout{t.layout.sizes, strides, 0};
-  const int copy = copy_to(tensor, layout, region);
-  PlannedStorage& target =
-      plan_.storages[static_cast<size_t>(plan_.tensors[static_cast<size_t>(copy)].storage)];
+  const TensorId copy = copy_to(tensor, layout, region);
+  PlannedStorage& target = plan_.storage_of(copy);
   target.role = role;
   target.index = index;
   return copy;
@@ -461,17 +460,16 @@ int StepBuilder::claim(int tensor, PlannedStorage::Role role, int index, const S
 void StepBuilder::claim_results(const Node& node) {
   for (const Value* value : node.outputs()) {
     if (!value->is_graph_output()) continue;
-    const int tensor = tensor_of_value_[static_cast<size_t>(value->id())];
+    const TensorId tensor = tensor_of_value_[value];
     for (const GraphOutput& output : lowered_.graph->outputs()) {
       if (output.value != value || output.kind != OutputKind::Gradient) continue;
       if (node.region == Region::Forward) continue;  // claim_rest copies it in backward
-      const int argument = tensor_of_value_[static_cast<size_t>(
-          lowered_.graph->inputs()[static_cast<size_t>(output.index)].value->id())];
-      const Layout& like = plan_.tensors[static_cast<size_t>(argument)].layout;
+      const Value* argument = lowered_.graph->inputs()[position(output)].value;
+      const Layout& like = plan_.tensors[tensor_of_value_[argument]].layout;
       const Sizes strides = is_dense(like) ? like.strides : contiguous_strides(sizes_of(value));
       for (PlannedGradient& gradient : plan_.gradients)
-        if (gradient.input == output.index)
-          gradient.tensor = claim(tensor, PlannedStorage::Role::Gradient, output.index, strides,
+        if (gradient.input == position(output))
+          gradient.tensor = claim(tensor, PlannedStorage::Role::Gradient, gradient.input, strides,
                                   Region::Backward);
     }
   }
@@ -481,20 +479,20 @@ void StepBuilder::claim_rest(Region region) {
   for (const GraphOutput& output : lowered_.graph->outputs()) {
     if (!output.value) continue;
     if (region == Region::Forward && output.kind == OutputKind::Output) {
-      const auto index = static_cast<size_t>(output.index);
-      if (plan_.output_tensors.size() <= index) plan_.output_tensors.resize(index + 1, -1);
-      const int tensor = tensor_of(output.value, region);
+      const size_t index = position(output);
+      if (plan_.output_tensors.size() <= index) plan_.output_tensors.resize(index + 1);
+      const TensorId tensor = tensor_of(output.value, region);
       Sizes strides = contiguous_strides(sizes_of(output.value));
       if (index < request_.output_strides.size() && !request_.output_strides[index].empty())
         strides = request_.output_strides[index];
       plan_.output_tensors[index] =
-          claim(tensor, PlannedStorage::Role::Output, output.index, strides, region);
+          claim(tensor, PlannedStorage::Role::Output, index, strides, region);
     }
     if (region == Region::Backward && output.kind == OutputKind::Gradient) {
       for (PlannedGradient& gradient : plan_.gradients) {
-        if (gradient.input != output.index || gradient.tensor >= 0) continue;
-        const int tensor = tensor_of(output.value, region);
-        gradient.tensor = claim(tensor, PlannedStorage::Role::Gradient, output.index,
+        if (gradient.input != position(output) || gradient.tensor) continue;
+        const TensorId tensor = tensor_of(output.value, region);
+        gradient.tensor = claim(tensor, PlannedStorage::Role::Gradient, gradient.input,
                                 contiguous_strides(sizes_of(output.value)), region);
       }
     }
@@ -520,11 +518,11 @@ bool backward_reads(const Value& value) {
 void StepBuilder::protect_mutated_arguments() {
   for (const GraphOutput& output : lowered_.graph->outputs()) {
     if (output.kind != OutputKind::Mutation) continue;
-    const Value* argument = lowered_.graph->inputs()[static_cast<size_t>(output.index)].value;
+    const Value* argument = lowered_.graph->inputs()[position(output)].value;
     if (!backward_reads(*argument)) continue;
-    const int tensor = tensor_of_value_[static_cast<size_t>(argument->id())];
+    const TensorId tensor = tensor_of_value_[argument];
     // Laid out as the argument, so that every view of the one is one of the other.
-    const Layout layout = plan_.tensors[static_cast<size_t>(tensor)].layout;
+    const Layout layout = plan_.tensors[tensor].layout;
     plan_.old_contents.emplace_back(tensor, copy_to(tensor, layout, Region::Forward));
     plan_.notes.push_back("backward keeps the old content of " + argument->name);
   }
@@ -532,28 +530,28 @@ void StepBuilder::protect_mutated_arguments() {
 
 void StepBuilder::write_back() {
   struct Write {
-    int source, target;
+    TensorId source, target;
   };
   std::vector<Write> writes;
-  std::set<int> written;  // storages
+  std::set<StorageId> written;  // storages
   for (const GraphOutput& output : lowered_.graph->outputs()) {
     if (output.kind != OutputKind::Mutation || !output.value) continue;
-    const Value* argument = lowered_.graph->inputs()[static_cast<size_t>(output.index)].value;
+    const Value* argument = lowered_.graph->inputs()[position(output)].value;
     if (argument == output.value) continue;
-    const int target = tensor_of_value_[static_cast<size_t>(argument->id())];
+    const TensorId target = tensor_of_value_[argument];
     writes.push_back({tensor_of(output.value, Region::Forward), target});
-    written.insert(plan_.tensors[static_cast<size_t>(target)].storage);
-    plan_.mutated_arguments.push_back(output.index);
+    written.insert(plan_.tensors[target].storage);
+    plan_.mutated_arguments.push_back(position(output));
   }
   // All new contents follow from the old ones: two buffers may swap, one may be transposed.
   for (Write& write : writes) {
-    const PlannedTensor source = plan_.tensors[static_cast<size_t>(write.source)];
+    const PlannedTensor source = plan_.tensors[write.source];
     if (!written.contains(source.storage)) continue;
     const Layout dense = contiguous_layout(source.layout.sizes);
     write.source = copy_to(write.source, dense, Region::Forward);
   }
   for (const Write& write : writes) {
-    const PlannedTensor old = plan_.tensors[static_cast<size_t>(write.target)];
+    const PlannedTensor old = plan_.tensors[write.target];
     copy_to(write.source, old.layout, Region::Forward, old.storage);
   }
 }

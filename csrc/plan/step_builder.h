@@ -2,9 +2,11 @@
 // kernels, inserts copies where a kernel or the caller wants another layout.
 #pragma once
 
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "ir/per_value.h"
 #include "plan/make_plan.h"
 
 namespace ortmodule {
@@ -24,24 +26,26 @@ class StepBuilder {
   void add_step(const StepNodes& nodes, Region region);
   void add_view(const Node& node, Region region);
   void add_kernel_step(const StepNodes& nodes, Region region);
-  StepFacts make_facts(const StepNodes& nodes, std::vector<int>& in, Region region);
-  void fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<int>& in, Region region);
+  StepFacts make_facts(const StepNodes& nodes, std::vector<TensorId>& in, Region region);
+  void fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<TensorId>& in,
+                     Region region);
   void choose_output_layouts(const StepNodes& nodes, PlannedStep& step);
   bool conform_operands(PlannedStep& step, Region region);
   void choose_kernel(PlannedStep& step, const StepNodes& nodes);
 
-  int tensor_of(const Value* value, Region region);
-  int new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name);
-  int new_tensor(const Value* value, DType dtype, Layout layout, int storage);
+  TensorId tensor_of(const Value* value, Region region);
+  StorageId new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name);
+  TensorId new_tensor(const Value* value, DType dtype, Layout layout, StorageId storage);
   /// `tensor`, but what it held before the run if it lies in an argument that changes.
-  int with_old_content(int tensor);
-  int copy_to(int tensor, const Layout& layout, Region region, int storage = -1);
-  int contiguous_copy(int tensor, Region region, const std::string& why);
-  int copy_for_view(int source, const Node& node, Region region);
-  void note_copy(int storage, const std::string& why);
+  TensorId with_old_content(TensorId tensor);
+  TensorId copy_to(TensorId tensor, const Layout& layout, Region region, StorageId storage = {});
+  TensorId contiguous_copy(TensorId tensor, Region region, const std::string& why);
+  TensorId copy_for_view(TensorId source, const Node& node, Region region);
+  void note_copy(StorageId storage, const std::string& why);
 
   void claim_results(const Node& node);
-  int claim(int tensor, PlannedStorage::Role role, int index, const Sizes& strides, Region region);
+  TensorId claim(TensorId tensor, PlannedStorage::Role role, size_t index, const Sizes& strides,
+                 Region region);
   void claim_rest(Region region);
   void protect_mutated_arguments();
   void write_back();
@@ -51,11 +55,11 @@ class StepBuilder {
   Plan& plan_;
   const Lowered& lowered_;
   const PlanRequest& request_;
-  std::vector<int> tensor_of_value_;  // by value id; -1: none yet
-  std::vector<Sizes> sizes_;          // by value id
-  std::vector<bool> sizes_known_;
-  std::unordered_map<int, int> in_old_content_;  // tensor of an argument -> the same before the run
-  std::unordered_map<int, int> contiguous_copy_[2];  // per region: tensor -> its copy
+  PerValue<TensorId> tensor_of_value_;  // none: not computed yet
+  PerValue<std::optional<Sizes>> sizes_;
+  std::unordered_map<TensorId, TensorId>
+      in_old_content_;  // tensor of an argument -> the same before the run
+  std::unordered_map<TensorId, TensorId> contiguous_copy_[2];  // per region: tensor -> its copy
 };
 
 }  // namespace ortmodule

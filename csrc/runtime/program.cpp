@@ -8,11 +8,11 @@
 namespace ortmodule {
 namespace {
 
-ProgramOperand operand_of(const Plan& plan, int tensor) {
+ProgramOperand operand_of(const Plan& plan, TensorId tensor) {
   ProgramOperand operand;
-  if (tensor < 0) return operand;
-  const PlannedTensor& t = plan.tensors[static_cast<size_t>(tensor)];
-  const PlannedStorage& storage = plan.storages[static_cast<size_t>(t.storage)];
+  if (!tensor) return operand;
+  const PlannedTensor& t = plan.tensors[tensor];
+  const PlannedStorage& storage = plan.storages[t.storage];
   operand.view.dtype = t.dtype;
   operand.view.rank = static_cast<int>(t.layout.sizes.size());
   operand.view.sizes = t.layout.sizes.data();
@@ -21,8 +21,7 @@ ProgramOperand operand_of(const Plan& plan, int tensor) {
   operand.offset_bytes =
       storage.offset_bytes + t.layout.offset * static_cast<int64_t>(size_of(t.dtype));
   // Empty tensors, and results that nobody reads, have no memory.
-  ORTM_ASSERT(storage.buffer >= 0 || storage.bytes == 0, "storage of ", storage.name,
-              " has no buffer");
+  ORTM_ASSERT(storage.buffer || storage.bytes == 0, "storage of ", storage.name, " has no buffer");
   return operand;
 }
 
@@ -37,10 +36,10 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     step.gives_results = planned.kernel->gives_results;
     step.facts = &planned.facts;
     step.prepared = planned.prepared.get();
-    for (int tensor : planned.in) step.in.push_back(operand_of(*plan, tensor));
-    for (int tensor : planned.out) step.out.push_back(operand_of(*plan, tensor));
-    if (planned.workspace_storage >= 0) {
-      const auto& storage = plan->storages[static_cast<size_t>(planned.workspace_storage)];
+    for (TensorId tensor : planned.in) step.in.push_back(operand_of(*plan, tensor));
+    for (TensorId tensor : planned.out) step.out.push_back(operand_of(*plan, tensor));
+    if (planned.workspace_storage) {
+      const auto& storage = plan->storages[planned.workspace_storage];
       step.workspace_buffer = storage.buffer;
       step.workspace_offset_bytes = storage.offset_bytes;
     }
@@ -50,34 +49,30 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     if (step.gives_results) most_results = std::max(most_results, step.out.size());
     for (const NodeFacts& node : planned.facts.nodes) random = random || node.attrs.has("rng");
   }
-  argument_buffer.assign(plan->graph->inputs().size(), -1);
-  argument_tensor.assign(plan->graph->inputs().size(), -1);
-  gradient_tensor.assign(plan->graph->inputs().size(), -1);
-  output_buffer.assign(plan->output_tensors.size(), -1);
-  for (size_t b = 0; b < plan->buffers.size(); ++b) {
-    const PlannedBuffer& buffer = plan->buffers[b];
-    const auto index = static_cast<size_t>(buffer.index);
-    if (!buffer.owned()) argument_buffer[index] = static_cast<int>(b);
-    if (buffer.kind == BufferKind::Output) output_buffer[index] = static_cast<int>(b);
+  const auto& inputs = plan->graph->inputs();
+  argument_buffer.resize(inputs.size());
+  argument_tensor.resize(inputs.size());
+  gradient_tensor.resize(inputs.size());
+  output_buffer.resize(plan->output_tensors.size());
+  for (BufferId id : plan->buffers.ids()) {
+    const PlannedBuffer& buffer = plan->buffers[id];
+    if (!buffer.owned()) argument_buffer[buffer.index] = id;
+    if (buffer.kind == BufferKind::Output) output_buffer[buffer.index] = id;
   }
-  for (size_t t = 0; t < plan->tensors.size(); ++t) {
-    const PlannedTensor& tensor = plan->tensors[t];
-    const PlannedStorage& storage = plan->storages[static_cast<size_t>(tensor.storage)];
+  for (TensorId id : plan->tensors.ids()) {
+    const PlannedStorage& storage = plan->storage_of(id);
     if (storage.role != PlannedStorage::Role::Argument) continue;
-    const auto index = static_cast<size_t>(storage.index);
-    if (tensor.value == plan->graph->inputs()[index].value)
-      argument_tensor[index] = static_cast<int>(t);
+    if (plan->tensors[id].value == inputs[storage.index].value) argument_tensor[storage.index] = id;
   }
   for (const PlannedGradient& gradient : plan->gradients)
-    gradient_tensor[static_cast<size_t>(gradient.input)] = gradient.tensor;
+    gradient_tensor[gradient.input] = gradient.tensor;
   range_begin.push_back(plan->forward_steps);
-  for (int r = 1; r < plan->ranges; ++r) {
+  for (size_t r = 1; r < plan->ranges; ++r) {
     int at = range_begin.back();
-    while (at < static_cast<int>(steps.size()) && plan->steps[static_cast<size_t>(at)].range < r)
-      ++at;
+    while (at < plan->step_count() && plan->step(at).range < r) ++at;
     range_begin.push_back(at);
   }
-  range_begin.push_back(static_cast<int>(steps.size()));
+  range_begin.push_back(plan->step_count());
 }
 
 Frame::Frame(const Program& program, Allocator& allocator)
@@ -86,36 +81,33 @@ Frame::Frame(const Program& program, Allocator& allocator)
   base_.assign(program.plan->buffers.size(), nullptr);
 }
 
-void Frame::begin(int buffer) {
-  const PlannedBuffer& planned = program_->plan->buffers[static_cast<size_t>(buffer)];
+void Frame::begin(BufferId buffer) {
+  const PlannedBuffer& planned = program_->plan->buffers[buffer];
   if (planned.kernel_allocated) return;
-  const auto b = static_cast<size_t>(buffer);
-  owned_[b] = allocator_.allocate(planned.bytes);
-  base_[b] = owned_[b].data();
+  owned_[buffer] = allocator_.allocate(planned.bytes);
+  base_[buffer] = owned_[buffer].data();
   live_bytes_ += planned.bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
 }
 
-void Frame::adopt(int buffer, Buffer result) {
-  const auto b = static_cast<size_t>(buffer);
-  owned_[b] = std::move(result);
-  base_[b] = owned_[b].data();
-  live_bytes_ += owned_[b].bytes();
+void Frame::adopt(BufferId buffer, Buffer result) {
+  owned_[buffer] = std::move(result);
+  base_[buffer] = owned_[buffer].data();
+  live_bytes_ += owned_[buffer].bytes();
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
 }
 
-void Frame::end(int buffer) {
-  const auto b = static_cast<size_t>(buffer);
-  if (!owned_[b]) return;
-  live_bytes_ -= owned_[b].bytes();
-  owned_[b] = Buffer();
-  base_[b] = nullptr;
+void Frame::end(BufferId buffer) {
+  if (!owned_[buffer]) return;
+  live_bytes_ -= owned_[buffer].bytes();
+  owned_[buffer] = Buffer();
+  base_[buffer] = nullptr;
 }
 
-Buffer Frame::take(int buffer) { return std::move(owned_[static_cast<size_t>(buffer)]); }
+Buffer Frame::take(BufferId buffer) { return std::move(owned_[buffer]); }
 
-Buffer Frame::take_gradient(int buffer) {
-  taken_gradient_bytes_ += owned_[static_cast<size_t>(buffer)].bytes();
+Buffer Frame::take_gradient(BufferId buffer) {
+  taken_gradient_bytes_ += owned_[buffer].bytes();
   return take(buffer);
 }
 
@@ -124,12 +116,12 @@ void Frame::hand_over() { live_bytes_ -= std::exchange(taken_gradient_bytes_, 0)
 void Frame::switch_to(const Program& program) {
   hand_over();
   const Plan& plan = *program_->plan;
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    const PlannedBuffer& buffer = plan.buffers[b];
+  for (BufferId id : plan.buffers.ids()) {
+    const PlannedBuffer& buffer = plan.buffers[id];
     const bool of_forward =
         buffer.first_step < plan.forward_steps &&
         (buffer.kind == BufferKind::Saved || buffer.kind == BufferKind::Gradient);
-    if (buffer.owned() && !of_forward) end(static_cast<int>(b));
+    if (buffer.owned() && !of_forward) end(id);
   }
   program_ = &program;
   owned_.resize(program.plan->buffers.size());
@@ -142,9 +134,9 @@ void Frame::clear() {
 
 FrameContent Frame::content() const {
   FrameContent content{.held = {}, .live_bytes = live_bytes_, .peak_bytes = peak_bytes_};
-  for (size_t b = 0; b < owned_.size(); ++b)
-    if (owned_[b])
-      content.held.push_back({static_cast<int>(b), owned_[b].data(), owned_[b].bytes()});
+  for (BufferId buffer : owned_.ids())
+    if (owned_[buffer])
+      content.held.push_back({buffer, owned_[buffer].data(), owned_[buffer].bytes()});
   return content;
 }
 
@@ -156,34 +148,32 @@ void Frame::borrow(const FrameContent& content) {
   peak_bytes_ = content.peak_bytes;
 }
 
-void Frame::replace(int buffer, Buffer memory) {
-  const auto b = static_cast<size_t>(buffer);
-  owned_[b] = std::move(memory);
-  base_[b] = owned_[b].data();
+void Frame::replace(BufferId buffer, Buffer memory) {
+  owned_[buffer] = std::move(memory);
+  base_[buffer] = owned_[buffer].data();
 }
 
 void execute(const Program& program, Frame& frame, KernelContext& context, int begin, int end,
              bool keep_saved) {
-  const std::vector<PlannedBuffer>& buffers = program.plan->buffers;
+  const auto& buffers = program.plan->buffers;
   std::vector<TensorView> views(program.most_operands);
   std::vector<Buffer> results(program.most_results);
   for (int s = begin; s < end; ++s) {
     const ProgramStep& step = program.steps[static_cast<size_t>(s)];
-    for (int buffer : *step.allocate) frame.begin(buffer);
+    for (BufferId buffer : *step.allocate) frame.begin(buffer);
     size_t count = 0;
     auto add = [&](const ProgramOperand& operand) {
       TensorView& view = views[count++];
       view = operand.view;
-      if (operand.buffer >= 0 && frame.base_[static_cast<size_t>(operand.buffer)])
-        view.data = static_cast<char*>(frame.base_[static_cast<size_t>(operand.buffer)]) +
-                    operand.offset_bytes;
+      if (operand.buffer && frame.base_[operand.buffer])
+        view.data = static_cast<char*>(frame.base_[operand.buffer]) + operand.offset_bytes;
     };
     for (const ProgramOperand& operand : step.in) add(operand);
     for (const ProgramOperand& operand : step.out) add(operand);
     void* workspace = nullptr;
-    if (step.workspace_buffer >= 0)
-      workspace = static_cast<char*>(frame.base_[static_cast<size_t>(step.workspace_buffer)]) +
-                  step.workspace_offset_bytes;
+    if (step.workspace_buffer)
+      workspace =
+          static_cast<char*>(frame.base_[step.workspace_buffer]) + step.workspace_offset_bytes;
     for (Buffer& result : results) result = Buffer();
     const bool metered = step.inexact && context.meter;
     if (metered) context.meter->start();
@@ -203,12 +193,11 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
     if (step.gives_results)
       for (size_t i = 0; i < step.out.size(); ++i)
         // A result that nobody reads has no buffer and ends here.
-        if (results[i] && step.out[i].buffer >= 0)
+        if (results[i] && step.out[i].buffer)
           frame.adopt(step.out[i].buffer, std::move(results[i]));
     frame.count_library(library_bytes);
-    for (int buffer : *step.release)
-      if (!keep_saved || buffers[static_cast<size_t>(buffer)].kind != BufferKind::Saved)
-        frame.end(buffer);
+    for (BufferId buffer : *step.release)
+      if (!keep_saved || buffers[buffer].kind != BufferKind::Saved) frame.end(buffer);
   }
 }
 

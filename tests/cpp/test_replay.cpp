@@ -19,10 +19,10 @@ Plan small_plan() {
   plan.buffers = {{BufferKind::Argument, 0, 1000, 0, 3},  {BufferKind::Saved, 0, 10, 0, 2},
                   {BufferKind::ForwardArena, 0, 5, 0, 1}, {BufferKind::Gradient, 0, 20, 2, 3},
                   {BufferKind::Gradient, 1, 7, 3, 3},     {BufferKind::BackwardArena, 0, 3, 3, 3}};
-  for (int i : {0, 1}) {
-    plan.storages.emplace_back().buffer = 3 + i;
-    plan.tensors.emplace_back().storage = i;
-    plan.gradients.push_back({.input = i, .tensor = i, .range = i});
+  for (size_t i : {0, 1}) {
+    const StorageId storage = plan.storages.add({.buffer = BufferId(3 + i)});
+    const TensorId tensor = plan.tensors.add({.storage = storage});
+    plan.gradients.push_back({.input = i, .tensor = tensor, .range = i});
   }
   return plan;
 }

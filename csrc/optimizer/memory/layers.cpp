@@ -25,9 +25,9 @@ struct Span {
 class Sequence {
  public:
   Sequence(const Graph& joint, const SymbolValues& sizes)
-      : gradient_(joint), argument_(static_cast<size_t>(joint.value_id_bound()), false) {
+      : gradient_(joint), argument_(joint, false) {
     for (const GraphInput& input : joint.inputs())
-      argument_[id(input.value)] = input.kind == InputKind::User;
+      argument_[input.value] = input.kind == InputKind::User;
     std::unordered_map<const Value*, size_t> span_of;
     for (const auto& node : joint.nodes()) {
       if (node->region == Region::Backward) break;
@@ -53,14 +53,12 @@ class Sequence {
   }
 
  private:
-  static size_t id(const Value* value) { return static_cast<size_t>(value->id()); }
-
   void add(const Node& node, const SymbolValues& sizes,
            std::unordered_map<const Value*, size_t>& span_of) {
     bool argument = false;
     for (const Value* input : node.inputs())
-      argument = argument || (input && !input->is_literal() && argument_[id(input)]);
-    for (const Value* output : node.outputs()) argument_[id(output)] = argument;
+      argument = argument || (input && !input->is_literal() && argument_[input]);
+    for (const Value* output : node.outputs()) argument_[output] = argument;
     const bool alias = storage_root(node.output()) != node.output();
     const bool carries =
         std::any_of(node.outputs().begin(), node.outputs().end(),
@@ -118,7 +116,7 @@ class Sequence {
   }
 
   Differentiated gradient_;
-  std::vector<bool> argument_;  // by value id: depends on an argument
+  PerValue<bool> argument_;  // depends on an argument of the module
   std::vector<const Node*> nodes_;
   std::vector<size_t> signatures_;
   std::vector<Span> spans_;

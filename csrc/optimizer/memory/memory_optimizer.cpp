@@ -267,11 +267,9 @@ Chosen level_candidates(const MemoryChoice& choice, int level) {
 
 MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
   MemoryDecisions decisions;
-  std::vector<bool> dropped;
+  std::unordered_set<const Value*> dropped;
   auto drop = [&](const Value* value) {
-    const auto id = static_cast<size_t>(value->id());
-    if (dropped.size() <= id) dropped.resize(id + 1, false);
-    dropped[id] = true;
+    dropped.insert(value);
     decisions.recompute.push_back(value->id());
   };
   std::vector<const Value*> keep;
@@ -288,10 +286,9 @@ MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
     for (const LayerGroup& group : choice.layers.groups)
       keep.insert(keep.end(), group.boundaries.begin(), group.boundaries.end());
   for (const Value* value : keep) {
-    const auto id = static_cast<size_t>(value->id());
     const bool known = std::find(decisions.keep.begin(), decisions.keep.end(), value->id()) !=
                        decisions.keep.end();
-    if (!known && (id >= dropped.size() || !dropped[id])) decisions.keep.push_back(value->id());
+    if (!known && !dropped.contains(value)) decisions.keep.push_back(value->id());
   }
   return decisions;
 }

@@ -24,8 +24,8 @@ class PlanFinder {
     for (const auto& node : joint.nodes()) position_[node.get()] = position++;
   }
 
-  bool is_stashed(const Value* value) const { return stashed_[static_cast<size_t>(value->id())]; }
-  bool is_returned(const Value* value) const { return returned_[static_cast<size_t>(value->id())]; }
+  bool is_stashed(const Value* value) const { return stashed_[value]; }
+  bool is_returned(const Value* value) const { return returned_[value]; }
 
   /// The plan of `stash` by `strategy`; empty nodes if there is none, with the reason in `refusal`.
   RecomputePlan find(const Stash& stash, Strategy strategy, std::string* refusal) {
@@ -99,8 +99,8 @@ class PlanFinder {
       plan_->keep.push_back(value);
   }
 
-  std::vector<bool> stashed_;
-  std::vector<bool> returned_;
+  PerValue<bool> stashed_;
+  PerValue<bool> returned_;
   Differentiated gradient_;  // what a gradient flows through
   std::unordered_map<const Node*, int> position_;
   std::unordered_set<const Node*> seen_;
