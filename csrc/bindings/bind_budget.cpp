@@ -41,7 +41,7 @@ std::vector<PieceCost> choices_of(CompiledPiece& piece) {
   const Plan& plan = *entry->program.plan;
   const DeviceScope scope(piece.runtime());
   std::vector<PieceCost> costs;
-  for (const FrontierPlan& candidate : piece.session().memory()->choice()->frontier)
+  for (const FrontierPoint& candidate : piece.session().memory()->choice()->frontier)
     costs.push_back({candidate.figures.peak_bytes, candidate.figures.saved_bytes,
                      output_bytes(plan), gradient_bytes(plan), candidate.figures.time_us});
   return costs;

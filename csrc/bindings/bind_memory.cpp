@@ -26,7 +26,7 @@ std::vector<std::string> names(const std::vector<const Value*>& values) {
   return result;
 }
 
-py::dict row_facts(const PlanRow& row, const MemoryChoice& choice, const SymbolValues& sizes) {
+py::dict row_facts(const ClusterRow& row, const MemoryChoice& choice, const SymbolValues& sizes) {
   py::dict result;
   result["cluster_id"] = row.cluster_id;
   result["strategy"] = static_cast<int>(row.strategy);
@@ -63,15 +63,15 @@ py::dict stash_facts(const Stash& stash, const std::optional<Strategy>& chosen,
     outputs.append(output);
   }
   result["outputs"] = outputs;
-  py::list plans;
-  for (const RecomputePlan& plan : stash.plans) {
+  py::list subgraphs;
+  for (const RecomputeSubgraph& subgraph : stash.subgraphs) {
     py::dict item;
-    item["cluster_id"] = plan.cluster_id;
-    item["strategy"] = static_cast<int>(plan.strategy);
-    item["saving_bytes"] = plan.saving_bytes.evaluate(sizes);
-    plans.append(item);
+    item["cluster_id"] = subgraph.cluster_id;
+    item["strategy"] = static_cast<int>(subgraph.strategy);
+    item["saving_bytes"] = subgraph.saving_bytes.evaluate(sizes);
+    subgraphs.append(item);
   }
-  result["plans"] = plans;
+  result["plans"] = subgraphs;
   return result;
 }
 
@@ -79,7 +79,7 @@ py::dict choice_facts(const MemoryChoice& choice) {
   const SymbolValues& sizes = choice.sizes;
   py::dict result;
   py::list rows, stashes, layers;
-  for (const PlanRow& row : choice.rows) rows.append(row_facts(row, choice, sizes));
+  for (const ClusterRow& row : choice.rows) rows.append(row_facts(row, choice, sizes));
   for (size_t s = 0; s < choice.stashes.size(); ++s)
     stashes.append(stash_facts(choice.stashes[s], choice.chosen[s], sizes));
   for (const LayerGroup& group : choice.layers.groups) {
@@ -89,7 +89,7 @@ py::dict choice_facts(const MemoryChoice& choice) {
     layers.append(item);
   }
   py::list frontier;
-  for (const FrontierPlan& plan : choice.frontier) frontier.append(figures(plan.figures));
+  for (const FrontierPoint& point : choice.frontier) frontier.append(figures(point.figures));
   result["frontier"] = frontier;
   result["rows"] = rows;
   result["stashes"] = stashes;
@@ -215,7 +215,7 @@ py::object row_figures(CompiledPiece& piece, size_t row, bool last) {
   std::vector<std::optional<Strategy>> chosen(choice->stashes.size());
   const Strategy strategy = choice->rows.at(row).strategy;
   for (size_t s : choice->rows[row].stashes)
-    if (plan_of(choice->stashes[s], strategy)) chosen[s] = strategy;  // else it is forbidden
+    if (subgraph_of(choice->stashes[s], strategy)) chosen[s] = strategy;  // else it is forbidden
   const auto entry = last ? piece.last_plan() : nullptr;
   return figures(piece.session().memory()->figures_of(decisions_of(*choice, chosen),
                                                       entry ? &entry->signature : nullptr));

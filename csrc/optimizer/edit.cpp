@@ -22,8 +22,8 @@ bool is_dead(const Node& node) {
 }
 
 void erase_if_dead(Graph& graph, std::vector<Node*> nodes, std::vector<int>& erased) {
-  // A node may be asked several times, but never after it is gone: then no reader is left to ask,
-  // and it stands in the list once at a time.
+  // A node is never visited after it was erased: only its readers add it, they are erased before,
+  // and it is in the list at most once.
   while (!nodes.empty()) {
     Node* next = nodes.back();
     nodes.pop_back();
@@ -54,7 +54,6 @@ bool reaches_output(const Value& value) {
 
 namespace {
 
-// The value whose storage `value` shares.
 const Value* storage_root(const Value* value) {
   while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
   return value;
@@ -64,13 +63,13 @@ const Value* storage_root(const Value* value) {
 
 Reason cannot_replace(const Value& from, const Value& to, bool is_view) {
   if (from.is_graph_output() && (to.is_input() || to.is_literal()))
-    return str("output ", from.name, " would be the input ", to.name, " itself");
+    return str("output ", from.name, " would alias the input ", to.name);
   if (from.is_graph_output() && to.is_graph_output())
-    return str("outputs ", from.name, " and ", to.name, " would be one tensor");
+    return str("outputs ", from.name, " and ", to.name, " would alias");
   if (is_view || !reaches_output(from)) return {};
   const Value* root = storage_root(&to);
   if (root->is_input() || reaches_output(*root))
-    return str("an output made of ", from.name, " would share memory with ", root->name);
+    return str("an output computed from ", from.name, " would share memory with ", root->name);
   return {};
 }
 
@@ -82,7 +81,7 @@ bool replace_value(Graph& graph, Value* from, Value* to, bool is_view) {
 }
 
 void supersede(Graph& graph, Value* from, Value* fresh) {
-  // Dims may be spelled differently; what reads the value keeps what it knew.
+  // The dims may be equal expressions in another form; the readers keep the form that they used.
   fresh->dims = from->dims;
   graph.replace_all_uses(from, fresh);
   if (!is_dead(*from->producer())) return;
@@ -95,7 +94,7 @@ std::optional<Scalar> uniform_value(const Value& value) {
   const Value* source = &value;
   for (; source->producer() && is_view(*source->producer()); source = source->producer()->input(0))
     if (source->producer()->inputs().size() > 1)
-      return std::nullopt;  // depends on more (GradientGate)
+      return std::nullopt;  // GradientGate depends on its other operand, too
   if (source->is_literal()) return source->literal();
   if (!source->producer() || source->producer()->op != "ConstantOfShape") return std::nullopt;
   const Attr* filler = source->producer()->attrs.find("value");
@@ -117,7 +116,7 @@ bool is_stored_exactly(const Scalar& scalar, DType dtype) {
   const std::optional<double> number = number_of(scalar);
   if (!number) return false;
   if (*number == 0 || std::isinf(*number)) return true;
-  // Normal in both 16-bit formats: 8 significant bits (bfloat16), exponents of float16.
+  // Normal in both 16-bit formats: the 8 significant bits of bfloat16, the exponents of float16.
   int exponent = 0;
   const double mantissa = std::frexp(*number, &exponent);
   return exponent >= -13 && exponent <= 15 && mantissa * 256 == std::trunc(mantissa * 256);

@@ -1,4 +1,4 @@
-// What several passes need to know before they let one value stand for another.
+// Edits and checks shared by the passes: replacing values, erasing dead nodes, uniform values.
 #pragma once
 
 #include <optional>
@@ -15,38 +15,38 @@ bool is_view(const Node& node);
 /// True if the caller receives the storage of `value`, itself or as a view.
 bool reaches_output(const Value& value);
 
-/// True if nobody would notice that `node` is gone: no output used, no effect.
+/// True if no output of `node` is used and it has no side effects.
 bool is_dead(const Node& node);
 
-/// Erases `node` (null: nothing) if it is dead, then those of its producers that died with it. All
-/// of them stand before `node`, so a forward walk over a snapshot of the nodes never meets an
-/// erased one.
+/// Erases `node` if it is dead (null: does nothing), then the producers that become dead. Those
+/// precede `node`, so a forward walk over a snapshot of the nodes never reaches an erased one.
 void erase_if_dead(Graph& graph, Node* node);
 
-/// The same for several nodes, the last one first. `erased` receives the ids.
+/// The same for several nodes, from the last to the first. Appends their ids to `erased`.
 void erase_if_dead(Graph& graph, std::vector<Node*> nodes, std::vector<int>& erased);
 
-/// Why `to` may not take the place of `from`, which has the same type and contents. The user must
-/// not receive one tensor twice, or his own input back, where eager gives him a fresh one;
-/// `is_view` says that `from` shares `to`'s storage anyway.
+/// Why `to` cannot replace `from`, which has the same type and contents. An output must not alias
+/// an input or another output where eager PyTorch returns a new tensor. `is_view`: `from` is a view
+/// of `to`.
 Reason cannot_replace(const Value& from, const Value& to, bool is_view);
 
-/// Lets `to` take the place of `from`, whose producer is erased if nothing else keeps it. Returns
-/// false, changing nothing, if cannot_replace objects.
+/// Replaces `from` by `to` and erases the producer of `from` if it is dead. Returns false, without
+/// a change, if cannot_replace() gives a reason.
 bool replace_value(Graph& graph, Value* from, Value* to, bool is_view);
 
-/// Lets `fresh`, just made, stand where `from` stood: it takes over name and dims, and `from`'s
-/// producer is erased if nothing else keeps it.
+/// Replaces `from` by the new value `fresh`, which takes over dims and, if the producer of `from`
+/// is dead and erased, the name.
 void supersede(Graph& graph, Value* from, Value* fresh);
 
-/// The scalar that fills the whole of `value`: a literal, or a ConstantOfShape, also behind views.
+/// The scalar that every element of `value` equals, if it is a literal or a ConstantOfShape, or a
+/// view of one.
 std::optional<Scalar> uniform_value(const Value& value);
 
 /// The scalar as a number, if it is one.
 std::optional<double> number_of(const Scalar& scalar);
 
-/// True if storing `scalar` in `dtype` rounds nothing that an op's computation type would not
-/// round too. A literal enters a 16-bit op in float; a stored constant was rounded to 16 bits.
+/// True if storing `scalar` in `dtype` does not round it. Otherwise a literal operand differs from
+/// a tensor operand: 16-bit ops read literals as float.
 bool is_stored_exactly(const Scalar& scalar, DType dtype);
 
 /// Equal numbers with equal signs of zero.

@@ -1,4 +1,4 @@
-// What the fusion of a loss head leaves to the user: scores that the model returns.
+// Logits that the loss head cannot fuse because the model returns them.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace ortmodule {
 
-/// Scores of many classes, made by a linear layer and read by a cross entropy, that exist as a
-/// whole only because they are an output of the model.
+/// Logits of many classes that a cross entropy reads and the model returns. Without the output,
+/// fuse_loss_head would not materialize them.
 std::vector<const Value*> returned_scores(const Graph& forward);
 
 }  // namespace ortmodule

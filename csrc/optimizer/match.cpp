@@ -1,6 +1,5 @@
-// The matcher. It is written with continuations: a step that succeeds calls the rest with what it
-// bound, so that a later "no" (a rule's `reject` too) comes back and the next order of operands is
-// tried.
+// The pattern matcher. It backtracks with continuations: a step that succeeds calls the rest of the
+// match; if the rest fails, or the rule's `reject` does, the next order of operands is tried.
 
 #include <algorithm>
 #include <functional>
@@ -27,7 +26,7 @@ Value* Match::value(std::string_view name) const {
 
 double Match::number(std::string_view name) const {
   const Value* bound = value(name);
-  ORTM_ASSERT(bound && bound->is_literal(), "pattern value ", name, " is no literal");
+  ORTM_ASSERT(bound && bound->is_literal(), "pattern value ", name, " is not a literal");
   const std::optional<double> number = number_of(bound->literal());
   ORTM_ASSERT(number, "pattern value ", name, " is a size");
   return *number;
@@ -77,7 +76,7 @@ class Matcher {
   }
 
   bool match_value(const Value* pattern, Value* value, Match match, const Accept& rest) {
-    if (!pattern) return value ? fail(match, "an operand is given") : rest(match);
+    if (!pattern) return value ? fail(match, "an optional operand is present") : rest(match);
     if (pattern->is_literal()) {
       const std::optional<double> number = number_of(pattern->literal());
       ORTM_ASSERT(number, "a literal of a pattern must be a number");
@@ -86,11 +85,12 @@ class Matcher {
     }
     if (is_bound(match, pattern)) {
       if (slot(match, pattern) == value) return rest(match);
-      return fail(match, str(pattern->name, " is not one and the same value"));
+      return fail(match, str("two occurrences of ", pattern->name, " are different values"));
     }
     if (pattern->is_input()) return match_input(pattern, value, std::move(match), rest);
     if (!value || !value->producer() || value->output_index() != pattern->output_index())
-      return fail(match, str("no ", pattern->producer()->op, " makes operand ", pattern->name));
+      return fail(match,
+                  str("operand ", pattern->name, " is not produced by ", pattern->producer()->op));
     return match_node(*pattern->producer(), value->producer(), std::move(match), rest);
   }
 
@@ -99,7 +99,7 @@ class Matcher {
       return fail(match, str("operand ", pattern->name, " is absent"));
     if (pattern_.literal.contains(pattern) &&
         !(value && value->is_literal() && number_of(value->literal())))
-      return fail(match, str("operand ", pattern->name, " is no literal number"));
+      return fail(match, str("operand ", pattern->name, " is not a literal number"));
     bind(match, pattern, value);
     return rest(match);
   }
@@ -122,7 +122,7 @@ class Matcher {
     }
     for (const auto& [name, attr] : node.attrs.entries())
       if (!pattern.attrs.has(name))
-        return fail(match, str("attribute ", name, " of ", node.op, " is given"));
+        return fail(match, str("attribute ", name, " of ", node.op, " is present"));
     return true;
   }
 
@@ -130,8 +130,8 @@ class Matcher {
     Node*& slot = match.nodes_[static_cast<size_t>(pattern.id())];
     if (slot == node) return rest(match);
     if (slot || std::count(match.nodes_.begin(), match.nodes_.end(), node))
-      return fail(match, str(node->op, " stands in two places"));
-    if (node->op != pattern.op) return fail(match, str(node->op, " is no ", pattern.op));
+      return fail(match, str(node->op, " would match two nodes of the pattern"));
+    if (node->op != pattern.op) return fail(match, str(node->op, " is not ", pattern.op));
     if (!match_attrs(pattern, *node, match)) return false;
     slot = node;
     for (size_t i = 0; i < pattern.outputs().size() && i < node->outputs().size(); ++i)
@@ -154,7 +154,7 @@ class Matcher {
     });
   }
 
-  // Nodes that the root does not depend on are found through the readers of what is bound.
+  // Finds pattern nodes that the root does not depend on among the readers of bound values.
   bool match_rest(const Match& match, const Accept& rest) {
     for (const auto& pattern : pattern_.graph->nodes()) {
       if (match.nodes_[static_cast<size_t>(pattern->id())]) continue;
@@ -185,7 +185,6 @@ class Matcher {
     return std::count(match.nodes_.begin(), match.nodes_.end(), node) > 0;
   }
 
-  // The value of the graph that is an exit of the pattern.
   bool is_exit(const Match& match, const Value* value) {
     return std::any_of(pattern_.exits.begin(), pattern_.exits.end(), [&](const Value* exit) {
       return match.values_[static_cast<size_t>(exit->id())] == value;
@@ -206,7 +205,7 @@ class Matcher {
     return {};
   }
 
-  // A fused node is in one region and has one tag. Views lie wherever their source lies.
+  // All matched nodes must have the region and the checkpoint tag of the root; views may differ.
   Reason check_places(const Match& match) {
     const Node& root = *match.root();
     for (const Node* node : match.nodes_) {
@@ -214,12 +213,12 @@ class Matcher {
       if (node->region != root.region)
         return str("value ", node->output()->name, " crosses from forward to backward");
       if (node->tag != root.tag)
-        return str("value ", node->output()->name, " crosses the border of a checkpoint");
+        return str("value ", node->output()->name, " crosses a checkpoint boundary");
     }
     return {};
   }
 
-  // The replacement stands in one place: behind all operands, before all readers of the exits.
+  // Finds a place for the replacement: after all operands, before all readers of the exits.
   Reason check_order(const Match& match) {
     place_ = match.root();
     if (pattern_.exits.size() < 2) return {};
@@ -238,7 +237,7 @@ class Matcher {
     for (const GraphInput& input : pattern_.graph->inputs()) {
       const Value* bound = match.values_[static_cast<size_t>(input.value->id())];
       if (bound && bound->producer() && at(bound->producer()) >= at(place_))
-        return str("operand ", bound->name, " comes after a reader of the match");
+        return str("operand ", bound->name, " is computed after a reader of the match");
     }
     return {};
   }

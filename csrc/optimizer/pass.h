@@ -1,4 +1,4 @@
-// One step of the optimizer, what it may ask while it runs, and what it reports afterwards.
+// A pass of the optimizer, its context and its report.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@
 
 namespace ortmodule {
 
-/// Which graph a pass sees. Before the gradient exists, an edit must not change what the gradient
-/// will be: Detach stays, and a chain of casts keeps the rounding of its backward.
+/// Which graph a pass edits: forward only, or forward and backward. On the forward graph an edit
+/// must not change the gradient: Detach stays, and a chain of casts keeps the rounding of its
+/// backward.
 enum class Stage : uint8_t { Forward, Joint };
 
-/// Receives the graph after each pass that changed it.
+/// Receives the text of the graph after each pass that changed it. `stage`: number of the pass.
 using DumpHook = std::function<void(int stage, std::string_view name, const std::string& text)>;
 
-/// What a graph is compiled for, and switches of the optimizer. Whoever reads the environment fills
-/// them in.
+/// The compilation target, and switches of the optimizer.
 struct OptimizerOptions {
-  Device device = Device::CPU;     // whose kernels will run the graph
-  bool training = true;            // a gradient will be taken
+  Device device = Device::CPU;     // whose kernels run the graph
+  bool training = true;            // a gradient will be built
   bool verify = false;             // check the graph's invariants after every pass
   bool channels_last = false;      // the device's convolutions gain by channels-last operands
   std::set<std::string> disabled;  // names of passes that do not run
@@ -36,12 +36,12 @@ struct OptimizerOptions {
   int first_dump_stage = 0;        // number of the first pass in the dumps
 };
 
-/// Why a rewrite did not happen, with the number of places that say the same.
+/// Why a rewrite did not happen, and at how many nodes.
 struct Rejection {
   std::string rule;
   std::string reason;
   std::string where;      // the first place: value name, module path and source line
-  bool complete = false;  // every node of the pattern was there, so one could expect a hit
+  bool complete = false;  // the whole pattern matched, so the user might expect a hit
   int64_t count = 0;
 };
 
@@ -58,7 +58,7 @@ struct PassRow {
 
 struct PassReport {
   std::vector<PassRow> rows;
-  /// The row of that name; null if the pass was not in the list. The first, if it ran twice.
+  /// The first row of that name, or null.
   const PassRow* find(std::string_view name) const;
   /// Appends the rows of a later run.
   void append(PassReport other);
@@ -68,30 +68,30 @@ struct PassReport {
 /// With `rejections`, the complete ones follow each line.
 std::string text(const PassReport& report, bool rejections = false);
 
-/// Handed to a pass while it runs.
+/// Target, fuel and report of a running pass.
 class PassContext {
  public:
   PassContext(Stage stage, const OptimizerOptions& options, PassRow& row)
       : stage_(stage), options_(options), row_(row) {}
 
   Stage stage() const { return stage_; }
-  /// Whose kernels will run the graph: some fusions are worth their while on one device alone.
+  /// The target: some fusions are only worthwhile on one device.
   Device device() const { return options_.device; }
-  /// Whether a gradient will be taken, so that what is written for it alone has a reader.
+  /// Whether a gradient will be built. Without one, outputs that only it reads are useless.
   bool training() const { return options_.training; }
   bool channels_last() const { return options_.channels_last; }
-  /// Asks for one rewrite, directly before the edit: counts a hit, or says that the fuel is used
-  /// up. Passes inspect first and ask last.
+  /// Takes fuel for one rewrite and counts a hit; false if the fuel is used up. Call it directly
+  /// before the edit, after all checks.
   bool take();
   bool out_of_fuel() const { return options_.fuel && *options_.fuel <= 0; }
-  /// Counts without asking: for removals that cannot be wrong.
+  /// Counts hits without fuel: for removals that cannot be wrong.
   void count(int64_t hits) { row_.hits += hits; }
-  /// Records why `node` was left alone. Of one rule at one node, a reason against a complete
-  /// binding stands above the others, and the latest of those.
+  /// Records why `node` was not rewritten. Per rule and node, the reason against a complete match
+  /// replaces those against partial ones.
   void reject(std::string_view rule, const std::string& reason, const Node& node, bool complete);
-  /// Forgets what was said about a node that is gone.
+  /// Drops the rejections of an erased node.
   void forget(int node_id) { rejected_.erase(node_id); }
-  /// Brings the rejections into the row; called once, when the pass is done.
+  /// Moves the rejections into the row. Called once, after the pass.
   void finish();
 
  private:
@@ -101,7 +101,7 @@ class PassContext {
   std::map<int, std::vector<Rejection>> rejected_;  // by node id, which grows in program order
 };
 
-/// A named edit of a graph. `run` is true if the graph changed.
+/// A named edit of a graph. `run` returns whether the graph changed.
 struct Pass {
   std::string name;  // imperative: "eliminate_dead_code"
   std::function<bool(Graph&, PassContext&)> run;

@@ -117,7 +117,7 @@ PassReport run_passes(Graph& graph, Stage stage, const std::vector<Pass>& passes
       context.finish();
       if (options.verify) check_graph(graph, report, pass.name);
     }
-    // Numbered by position in the list, so that the files of two runs stand side by side.
+    // Numbered by position in the list, so that the dumps of two runs have the same names.
     if (changed && options.dump) options.dump(number, pass.name, print(graph, {.origins = true}));
     ++number;
     report.rows.push_back(std::move(row));

@@ -1,5 +1,4 @@
-// Runs a list of passes and does for all of them what none should do for itself: time, node
-// counts, the disabled set, fuel, verification and dumps.
+// Runs a list of passes, with timing, node counts, the disabled set, verification and dumps.
 #pragma once
 
 #include <vector>
@@ -8,7 +7,7 @@
 
 namespace ortmodule {
 
-/// Runs `passes` in order. InternalError, naming the pass, if verification fails after one.
+/// Runs `passes` in order. Throws InternalError, naming the pass, if verification fails after one.
 PassReport run_passes(Graph& graph, Stage stage, const std::vector<Pass>& passes,
                       const OptimizerOptions& options);
 

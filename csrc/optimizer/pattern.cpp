@@ -9,7 +9,7 @@
 namespace ortmodule {
 namespace {
 
-// The signature without its markers, and the names that had them.
+// A pattern's text without markers, and the names that had them.
 struct Marked {
   std::string text;
   std::vector<std::string> optional;
@@ -47,7 +47,7 @@ std::string plain(std::string_view name) {
   return std::string(name.ends_with('?') ? name.substr(0, name.size() - 1) : name);
 }
 
-// Attributes that the text leaves out stand for the op's defaults.
+// Sets the attributes that the text leaves out to the op's defaults.
 void complete_attrs(const Graph& graph, const RewriteRule& rule) {
   for (Node* node : graph.node_pointers()) {
     const OpDef* op = find_op(node->op);
@@ -125,7 +125,7 @@ CompiledRule compile(const RewriteRule& rule) {
   for (const GraphInput& input : replacement.inputs()) {
     const Value* source = input_named(pattern, input.value->name);
     ORTM_ASSERT(source, "the replacement of rule ", rule.name, " reads ", input.value->name,
-                ", which is no input of the pattern");
+                ", which is not an input of the pattern");
     compiled.sources.push_back(source);
   }
   ORTM_ASSERT(replacement.outputs().size() == pattern.outputs().size(), "rule ", rule.name,

@@ -1,4 +1,4 @@
-// A rule's texts, read and checked. Used by the matcher and the rewriter alone.
+// Compiled rewrite rules. Internal to the matcher and the rewriter.
 #pragma once
 
 #include <set>
@@ -7,13 +7,13 @@
 
 namespace ortmodule {
 
-/// A pattern with its markers: `scale?` and `$c` of the signature.
+/// A pattern; `optional` and `literal` are the inputs marked `scale?` and `$c` in its signature.
 struct Pattern {
   std::unique_ptr<Graph> graph;
   std::set<const Value*> optional;
   std::set<const Value*> literal;
   std::set<const Value*> exits;
-  Node* root = nullptr;  // the last node: matching begins at it
+  Node* root = nullptr;  // the last node, where matching begins
 };
 
 struct CompiledRule {
@@ -23,23 +23,23 @@ struct CompiledRule {
   std::vector<const Value*> sources;  // per input of the replacement: the pattern's value
 };
 
-/// Reads the rule; InternalError if its texts contradict each other or the ops they name.
+/// Parses the rule. Throws InternalError if its texts are inconsistent or name unknown ops.
 CompiledRule compile(const RewriteRule& rule);
 
-/// Why the most complete of the bindings that were tried is no match.
+/// Why the most complete of the attempted bindings is not a match.
 struct Failure {
   std::string reason;
-  size_t depth = 0;       // nodes that did match
+  size_t depth = 0;       // number of nodes that matched
   bool complete = false;  // all of them
 };
 
 struct Found {
   Match match;
-  Node* place = nullptr;  // the replacement stands before it
+  Node* place = nullptr;  // insert the replacement before this node
 };
 
-/// Looks for the pattern with its last node at `root`. The first binding that all checks and the
-/// rule's `reject` accept is returned; otherwise `failure` is filled.
+/// Matches the pattern with its last node at `root`. Returns the first binding that passes all
+/// checks and the rule's `reject`; otherwise fills `failure`.
 std::optional<Found> match_at(const Graph& graph, const CompiledRule& rule, Node* root,
                               Failure& failure);
 

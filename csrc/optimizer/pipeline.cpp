@@ -10,14 +10,15 @@
 namespace ortmodule {
 namespace {
 
-// Fusions whose order matters; all others follow by name.
+// Fusions whose order matters; the others follow in order of their names.
 constexpr std::string_view kOrderedFusions[] = {
-    // Makes the Gelu that BiasGelu takes.
+    // Makes the Gelu that fuse_bias_gelu matches.
     "fuse_gelu",
-    // Takes product, bias and Gelu at once, where BiasGelu would leave the product alone.
+    // Fuses product, bias and Gelu; BiasGelu would take away bias and Gelu.
     "fuse_gemm_gelu",
-    // BiasDropout takes the residual sum before SkipLayerNormalization can: one pointwise group
-    // then writes the sum once, where the norm would have to read the dropout's result first.
+    // BiasDropout takes the residual sum before SkipLayerNormalization can: dropout and sum are
+    // then
+    // one pointwise group, and the norm does not read the result of dropout again.
     "fuse_bias_dropout",
     "fuse_skip_layer_norm",
 };
@@ -29,7 +30,7 @@ void add_fusions(std::vector<Pass>& passes) {
       passes.push_back(pass_of(*fusion));
 }
 
-// A misspelled name would be a switch that silently does nothing.
+// Rejects unknown names, so that a typo does not silently disable nothing.
 void check_names(const OptimizerOptions& options) {
   if (options.disabled.empty()) return;
   std::set<std::string> known;
@@ -47,44 +48,44 @@ void check_names(const OptimizerOptions& options) {
 
 std::vector<Pass> forward_passes() {
   std::vector<Pass> passes = {
-      // First, since a dead reader would keep a value out of every pattern.
+      // First: a dead reader of an inner value makes every pattern fail.
       {"eliminate_dead_code", eliminate_dead_code},
       {"canonicalize", canonicalize},
-      // Before casts and views: a tensor that becomes a literal takes its casts and views along.
+      // Before casts and views: those of a tensor that becomes a literal vanish with it.
       {"fold_constants", fold_constants},
       {"remove_redundant_casts", remove_redundant_casts},
       {"remove_redundant_views", remove_redundant_views},
-      // Last of the cleanup: equal nodes are found when their operands are spelled alike, and a
-      // value that is computed twice has one reader too few for the fusions to refuse.
+      // Last of the cleanup, when equal nodes have equal operands. Before the fusions, which see
+      // all readers of a value only after its duplicates are merged.
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
   };
   add_fusions(passes);
-  // On what the fusions left: each node says what it does to a layout.
+  // After the fusions, since their ops decide how layouts propagate.
   passes.push_back({"prefer_channels_last", prefer_channels_last});
   return passes;
 }
 
 std::vector<Pass> joint_passes() {
   std::vector<Pass> passes = {
-      // The gradient of what needs none, and forward nodes that only it kept.
+      // Unused gradients, and forward nodes that only they read.
       {"eliminate_dead_code", eliminate_dead_code},
       {"fold_constants", fold_constants},
       {"remove_redundant_casts", remove_redundant_casts},
-      // Detach has done its work once the gradient exists.
+      // Also removes Detach, which has no effect once the gradient exists.
       {"remove_redundant_views", remove_redundant_views},
-      // Before equal nodes are merged: a piece with two readers is no piece of one sum.
+      // Before common subexpressions are merged: it needs slice gradients with a single reader.
       {"merge_slice_gradients", merge_slice_gradients},
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
       {"accumulate_gather_gradients", accumulate_gather_gradients},
       {"read_relu_sign_later", read_relu_sign_later},
-      // What has no such later value.
+      // Handles the rest, without such a later value.
       {"keep_relu_sign", keep_relu_sign},
   };
-  // The gradient of a product brings its own transposes and scales.
+  // The gradient of a product adds transposes and scales.
   passes.push_back(pass_of(fusion_named("fuse_matmul")));
-  // Looks for a product that reads dy transposed.
+  // Matches the products with transposed dy that fuse_matmul makes.
   passes.push_back(pass_of(fusion_named("fuse_weight_bias_grad")));
-  // After equal nodes were merged, which would undo it.
+  // After common subexpressions are merged, which would undo it.
   passes.push_back({"copy_channels_last_again", copy_channels_last_again});
   return passes;
 }

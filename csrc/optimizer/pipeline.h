@@ -1,17 +1,18 @@
-// The optimizer as one list per graph. The order is the meaning, so it is written by hand.
+// The pass pipelines of the optimizer. Their order matters, so it is written out by hand.
 #pragma once
 
 #include "optimizer/pass.h"
 
 namespace ortmodule {
 
-/// Before the gradient: one spelling, then composites that own a gradient.
+/// Optimizes the forward graph, before its gradient is built: cleanup, fusions into ops with their
+/// own gradient, layouts. Throws Error if `options.disabled` names an unknown pass.
 PassReport optimize_forward(Graph& graph, const OptimizerOptions& options);
 
-/// The joint graph of forward and backward: what the gradient left behind.
+/// Optimizes the joint graph of forward and backward: mainly cleanup of the gradient.
 PassReport optimize_joint(Graph& graph, const OptimizerOptions& options);
 
-/// The lists themselves, for reports and tests.
+/// The pipelines, for reports and tests.
 std::vector<Pass> forward_passes();
 std::vector<Pass> joint_passes();
 

@@ -9,13 +9,13 @@
 
 namespace ortmodule {
 
-// Puts a rule's replacement in the place of a match.
+// Replaces a match by the rule's replacement.
 class Rewriter {
  public:
   Rewriter(Graph& graph, const CompiledRule& rule, Match& match)
       : graph_(graph), rule_(rule), match_(match) {}
 
-  /// Why an exit that becomes an operand itself must not.
+  /// Why an exit cannot be replaced by an operand of the match.
   Reason cannot_replace_exits() {
     const Graph& replacement = *rule_.replacement;
     for (size_t i = 0; i < replacement.outputs().size(); ++i) {
@@ -52,7 +52,7 @@ class Rewriter {
       take_over(exit(i), made_.at(becomes));
     }
     erase_if_dead(graph_, match_.nodes_, erased);
-    // Names are for people: the fused node's outputs go by the names that were there.
+    // For readable graphs, the new outputs take over the names.
     for (const auto& [value, name] : renamed) value->name = name;
   }
 
@@ -62,7 +62,7 @@ class Rewriter {
     return match_.values_[static_cast<size_t>(rule_.sources[at]->id())];
   }
 
-  // Null if the matched node has fewer outputs than its op.
+  // Null if the matched node lacks this optional output.
   Value* exit(size_t i) {
     const Value* exit = rule_.pattern.graph->outputs()[i].value;
     return match_.values_[static_cast<size_t>(exit->id())];
@@ -71,7 +71,7 @@ class Rewriter {
   void make(const Node& node) {
     Values operands;
     for (const Value* input : node.inputs()) {
-      // A literal of the replacement takes the type of what the match computes.
+      // A literal of the replacement has the type of the match's result.
       if (input && input->is_literal())
         operands.push_back(graph_.literal(input->literal(), match_.root()->output()->dtype));
       else
@@ -93,7 +93,7 @@ class Rewriter {
       else if (is_literal_name(source))
         attrs.set(name, match_.number(source));
       else
-        attrs.erase(name);  // what the match does not have, the op decides by its default
+        attrs.erase(name);  // absent in the match: the op's default applies
     }
     return attrs;
   }
@@ -119,7 +119,6 @@ class Rewriter {
 
 namespace {
 
-// Tries one rule at one node.
 bool apply_at(Graph& graph, const CompiledRule& rule, Node* node, PassContext& context,
               std::vector<int>& erased) {
   Failure failure;
@@ -138,7 +137,7 @@ bool apply_at(Graph& graph, const CompiledRule& rule, Node* node, PassContext& c
   return true;
 }
 
-// One walk over the nodes that are there now. New ones wait for the next walk.
+// One walk over the present nodes. New nodes are visited by the next walk.
 bool apply_once(Graph& graph, const CompiledRule& rule, PassContext& context) {
   std::vector<std::pair<int, Node*>> nodes;
   for (const auto& node : graph.nodes())
@@ -166,7 +165,7 @@ std::map<std::string_view, Fusion>& fusions() {
 bool apply_rules(Graph& graph, std::span<const RewriteRule> rules, PassContext& context) {
   std::vector<CompiledRule> compiled;
   for (const RewriteRule& rule : rules) compiled.push_back(compile(rule));
-  // Far more walks than any chain of rewrites needs: rules that undo each other end here.
+  // Far more walks than any chain of rewrites needs; only rules that undo each other reach it.
   constexpr int kMostWalks = 100;
   bool changed = false;
   for (int walk = 0; walk < kMostWalks; ++walk) {
@@ -176,7 +175,7 @@ bool apply_rules(Graph& graph, std::span<const RewriteRule> rules, PassContext& 
     changed = true;
   }
   throw InternalError(str("internal error, please report it: the rules around ", rules[0].name,
-                          " never come to an end"));
+                          " do not terminate"));
 }
 
 std::vector<const Fusion*> all_fusions() {

@@ -1,17 +1,16 @@
-// Rewrite rules as text. A pattern is a graph in the text notation (ir/text.h), so is what takes
-// its place:
+// Rewrite rules as text. Pattern and replacement are graphs in the text notation (ir/text.h):
 //
 //   pattern      (x, bias, scale?, $c) => (y, s) { s = Add (x, bias)  y = Gelu<approximate=@a> (s)
 //   } replacement  (x, bias) => (y, s) { y, s = BiasGelu<approximate=@a, alpha=@c> (x, bias) }
 //
-// In a pattern's signature `x` binds any value, `scale?` also an absent operand, `$c` a literal
-// number only. A number as operand matches an equal literal. An attribute must be as written; `@a`
-// captures whatever stands there, also nothing; one that is not written must have the op's default
-// or be absent. The first two operands of a commutative op are tried in both orders. Outputs of the
-// pattern are its exits, which the replacement's outputs replace by position; every other value
-// must be read inside the match only, unless a view makes it: that one stays for its other readers.
-// The replacement names what it needs of the pattern's inputs and may use `@a`, also for the number
-// captured by `$a`. An exit may be an input: `(x) => (x) {}`.
+// In the signature of a pattern `x` binds any value, `scale?` also an absent operand, `$c` only a
+// literal number. A number as an operand matches an equal literal. An attribute must equal the
+// written value; `@a` captures any value, or its absence; an attribute that is not written must be
+// absent or the op's default. The first two operands of a commutative op match in both orders.
+// The outputs of the pattern are its exits; the outputs of the replacement replace them by
+// position. All other values must have no readers outside the match, except results of views: the
+// view stays for them. The replacement reads any of the pattern's inputs and may use `@a`, also for
+// the number captured by `$a`. An exit may be an input: `(x) => (x) {}`.
 #pragma once
 
 #include <memory>
@@ -26,13 +25,13 @@ namespace ortmodule {
 
 struct Pattern;
 
-/// A binding of a pattern to a part of a graph. Names are those of the pattern.
+/// A binding of a pattern to nodes and values of a graph. Names are those of the pattern.
 class Match {
  public:
   explicit Match(const Pattern& pattern);
 
-  /// The value bound to a name, null for an absent optional operand; InternalError if there is no
-  /// such name.
+  /// The value bound to a name; null for an absent optional operand. Throws InternalError if the
+  /// pattern has no such name.
   Value* value(std::string_view name) const;
   bool has(std::string_view name) const { return value(name) != nullptr; }
   size_t rank(std::string_view name) const { return value(name)->rank(); }
@@ -43,7 +42,7 @@ class Match {
   /// Captured attributes, and those that `derive` adds.
   const Attrs& attrs() const { return attrs_; }
   void set(std::string_view name, Attr attr) { attrs_.set(name, std::move(attr)); }
-  /// The node bound to the last node of the pattern: where the match began.
+  /// The node bound to the last node of the pattern, where matching began.
   Node* root() const;
 
  private:
@@ -56,33 +55,35 @@ class Match {
   Attrs attrs_;
 };
 
+/// A rewrite rule as written in a fusion's file; see the top of this file.
 struct RewriteRule {
   std::string_view name = {};
   std::string_view pattern = {};
   std::string_view replacement = {};
-  /// Instead of the replacement: this op with the pattern's inputs, exits and captured attributes;
-  /// without a pattern, the op's own body is the pattern.
+  /// Instead of a replacement: an op with the pattern's inputs, exits and captured attributes.
+  /// Without a pattern, the body of the op is the pattern.
   std::string_view fused_op = {};
-  /// Why a complete binding is not what the rule means. Asked for each order of operands.
+  /// Why a complete binding must not be rewritten. Called for each order of operands.
   Reason (*reject)(const Match&) = nullptr;
-  /// Adds attributes for the replacement that are computed from the match.
+  /// Computes further attributes of the replacement from the match.
   void (*derive)(Match&) = nullptr;
 };
 
-/// Applies the rules, in the order given and each over the whole graph, until none matches. Every
-/// node at which a rule could have begun and did not is in the report with its reason.
+/// Applies the rules in order, each over the whole graph, until none matches. Returns whether the
+/// graph changed. The report gets a reason for every node where a rule could start but did not
+/// apply.
 bool apply_rules(Graph& graph, std::span<const RewriteRule> rules, PassContext& context);
 
-/// A group of rules, or code for what text cannot say, that runs as one pass.
+/// A pass made of rules, or of code where rules cannot express the rewrite.
 struct Fusion {
   std::string_view name;  // imperative: "fuse_bias_gelu"
   std::vector<RewriteRule> rules;
   bool (*run)(Graph&, PassContext&) = nullptr;
 };
 
-/// The registered fusions by name. A fusion's file ends with REGISTER_FUSION.
+/// The registered fusions in order of their names. A fusion's file ends with REGISTER_FUSION.
 std::vector<const Fusion*> all_fusions();
-/// The fusion of that name; Error that lists all if there is none.
+/// The fusion of that name. Throws Error, listing all names, if there is none.
 const Fusion& fusion_named(std::string_view name);
 Pass pass_of(const Fusion& fusion);
 
@@ -94,6 +95,6 @@ class FusionRegistrar {
 
 }  // namespace ortmodule
 
-/// REGISTER_FUSION(fuse_bias_gelu, kRules) with a std::vector<RewriteRule>, or with a function.
+/// REGISTER_FUSION(fuse_bias_gelu, kRules) with a std::vector<RewriteRule> or a function.
 #define REGISTER_FUSION(fusion_name, what) \
   static const ::ortmodule::FusionRegistrar registrar_##fusion_name(#fusion_name, what)

@@ -76,8 +76,8 @@ void for_each_combination(const MemoryChoice& choice, size_t first, Chosen& chos
   if (first == choice.stashes.size()) return visit(chosen);
   chosen[first].reset();
   for_each_combination(choice, first + 1, chosen, visit);
-  for (const RecomputePlan& plan : choice.stashes[first].plans) {
-    chosen[first] = plan.strategy;
+  for (const RecomputeSubgraph& subgraph : choice.stashes[first].subgraphs) {
+    chosen[first] = subgraph.strategy;
     for_each_combination(choice, first + 1, chosen, visit);
   }
   chosen[first].reset();

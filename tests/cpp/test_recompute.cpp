@@ -141,8 +141,8 @@ TEST(Stashes, IdsAreOpTypesInProgramOrder) {
   const auto graph = parse(kChain);
   const std::vector<Stash> stashes = find_stashes(*graph);
   ASSERT_EQ(stashes.size(), 1u) << "x is an argument and y the caller's";
-  ASSERT_EQ(stashes[0].plans.size(), 1u);
-  EXPECT_EQ(stashes[0].plans[0].config(), "MatMul+Tanh+:1:-1");
+  ASSERT_EQ(stashes[0].subgraphs.size(), 1u);
+  EXPECT_EQ(stashes[0].subgraphs[0].config(), "MatMul+Tanh+:1:-1");
   EXPECT_EQ(stashes[0].bytes.value(), 8 * 4 * 4);
 }
 
@@ -158,11 +158,11 @@ TEST(Stashes, AWideningCastOffersTheCompromise) {
   })");
   const std::vector<Stash> stashes = find_stashes(*graph);
   ASSERT_EQ(stashes.size(), 1u);
-  ASSERT_EQ(stashes[0].plans.size(), 2u);
-  EXPECT_EQ(stashes[0].plans[0].config(), "MatMul+Cast+:1:-1");
-  EXPECT_EQ(stashes[0].plans[1].config(), "Cast+:2:-1");
-  EXPECT_EQ(stashes[0].plans[0].saving_bytes.value(), 8 * 4 * 4);
-  EXPECT_EQ(stashes[0].plans[1].saving_bytes.value(), 8 * 4 * 2);
+  ASSERT_EQ(stashes[0].subgraphs.size(), 2u);
+  EXPECT_EQ(stashes[0].subgraphs[0].config(), "MatMul+Cast+:1:-1");
+  EXPECT_EQ(stashes[0].subgraphs[1].config(), "Cast+:2:-1");
+  EXPECT_EQ(stashes[0].subgraphs[0].saving_bytes.value(), 8 * 4 * 4);
+  EXPECT_EQ(stashes[0].subgraphs[1].saving_bytes.value(), 8 * 4 * 2);
 }
 
 TEST(Stashes, ViewsOfOneStorageAreOneStash) {
@@ -190,8 +190,8 @@ TEST(Stashes, UnrecordedRandomnessIsKept) {
   })");
   const std::vector<Stash> stashes = find_stashes(*graph);
   ASSERT_EQ(stashes.size(), 1u);
-  EXPECT_TRUE(stashes[0].plans.empty());
-  EXPECT_NE(stashes[0].refusal.find("nobody recorded"), std::string::npos);
+  EXPECT_TRUE(stashes[0].subgraphs.empty());
+  EXPECT_NE(stashes[0].refusal.find("unrecorded random"), std::string::npos);
 }
 
 }  // namespace

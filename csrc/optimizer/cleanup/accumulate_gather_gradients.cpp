@@ -11,7 +11,7 @@ bool is_table(const Value& value) {
 }
 
 Reason cannot_accumulate(const Value& table, const Value& rest, const Value& sum) {
-  if (table.producer()->input(2)) return "the table's gradient has its sum already";
+  if (table.producer()->input(2)) return "the table's gradient already accumulates";
   if (table.uses().size() != 1 || table.is_graph_output())
     return "the table's gradient is read elsewhere";
   if (rest.is_literal() || rest.dtype != table.dtype || sum.dtype != table.dtype)

@@ -1,5 +1,5 @@
-// One spelling for what can be written in several, so that later patterns need only one. All of it
-// is exact: signs commute with rounding.
+// Canonical forms, so that later patterns need not match several. All rewrites are exact, because
+// negation does not round.
 
 #include "optimizer/cleanup/cleanup.h"
 #include "optimizer/rewrite.h"

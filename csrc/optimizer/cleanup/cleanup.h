@@ -1,44 +1,44 @@
-// The cleanup passes, one file each. All of them leave no dead node behind, so that the next pass
-// sees who really reads a value.
+// The cleanup passes, one file each. None leaves dead nodes behind, so that the next pass sees only
+// the actual readers of a value. Each returns whether the graph changed.
 #pragma once
 
 #include "optimizer/pass.h"
 
 namespace ortmodule {
 
-/// Brings sums and signs into one spelling.
+/// Rewrites double negations and sums of negated operands into one canonical form.
 bool canonicalize(Graph& graph, PassContext& context);
 
-/// Removes what no output and no effect needs.
+/// Removes nodes that neither an output nor a side effect needs.
 bool eliminate_dead_code(Graph& graph, PassContext& context);
 
-/// Computes equal things once. A backward node yields to a forward one only if it is a view:
-/// anything else would have to be saved from forward to backward, which is the memory planner's
-/// decision and not a cleanup's.
+/// Merges equal nodes. A backward node is merged into a forward one only if it is a view: any other
+/// result would become a saved activation, which is for the memory optimizer to decide.
 bool eliminate_common_subexpressions(Graph& graph, PassContext& context);
 
-/// Evaluates what is known now: arithmetic of literals, constant operands as literals, neutral
-/// operands, decided selections. Changes no bit of any result.
+/// Folds arithmetic of literals, uniform operands, neutral operands, and Where with a known
+/// condition. All results stay bitwise equal.
 bool fold_constants(Graph& graph, PassContext& context);
 
-/// Removes casts that change nothing and detours through wider types.
+/// Removes casts to the same type, and round trips through wider types.
 bool remove_redundant_casts(Graph& graph, PassContext& context);
 
-/// Removes views that change nothing and folds chains of views into one.
+/// Removes views equal to their operand and merges chains of views.
 bool remove_redundant_views(Graph& graph, PassContext& context);
 
-/// Sums of slices' gradients that tile one tensor become one Concat.
+/// Replaces the sum of the gradients of slices that tile a tensor by one Concat.
 bool merge_slice_gradients(Graph& graph, PassContext& context);
 
-/// A gathered table's gradient is added to the rest of the table's gradient where it lies, instead
-/// of filling a second table first.
+/// Lets GatherGrad accumulate into another gradient of the same table (a tied embedding), instead
+/// of filling a second table.
 bool accumulate_gather_gradients(Graph& graph, PassContext& context);
 
-/// The gradient of Relu reads the sign from what dropout or a max pool made of the result, so that
-/// the result itself is not kept.
+/// Lets ReluGrad read the output of the dropout or max pool after the Relu instead of the Relu's
+/// result, which then need not be saved.
 bool read_relu_sign_later(Graph& graph, PassContext& context);
 
-/// Where backward reads the result of Relu for its sign alone, keeps that instead.
+/// Saves the sign of a Relu's result, one byte per element, where backward reads nothing else of
+/// it.
 bool keep_relu_sign(Graph& graph, PassContext& context);
 
 }  // namespace ortmodule

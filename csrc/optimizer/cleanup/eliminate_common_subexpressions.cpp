@@ -1,4 +1,4 @@
-// Value numbering in program order: nodes with equal op, operands and attributes compute the same.
+// Value numbering in program order: nodes with equal op, operands and attributes are equal.
 
 #include <bit>
 #include <map>
@@ -10,7 +10,7 @@
 namespace ortmodule {
 namespace {
 
-// Exact spelling of an attribute: unlike ==, it keeps 0.0 and -0.0 apart.
+// An attribute as text; unlike ==, it distinguishes 0.0 and -0.0.
 std::string key_of(const Attr& attr) {
   if (const auto* dim = std::get_if<DimExpr>(&attr)) return dim->text();
   if (const auto* dims = std::get_if<Dims>(&attr)) {
@@ -31,7 +31,7 @@ std::string key_of(const Attr& attr) {
 }
 
 std::string key_of(const Node& node) {
-  // The tag is part of it: a checkpointed node must not become what the user wants to keep.
+  // With the tag: a node inside a checkpoint must not merge with one outside, which is saved.
   std::string key = str(node.op, "|", node.tag, "|", node.outputs().size());
   for (const Value* input : node.inputs()) key += str("|", input ? input->id() : -1);
   std::map<std::string_view, const Attr*> sorted;
@@ -45,7 +45,7 @@ bool may_merge(const Node& node) {
   return op && !op->random && !is_impure(node) && !node.outputs().empty();
 }
 
-// First nodes of each kind, one per region.
+// The first of several equal nodes, by region.
 struct Known {
   Node* forward = nullptr;
   Node* backward = nullptr;

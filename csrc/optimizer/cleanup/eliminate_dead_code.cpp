@@ -1,4 +1,4 @@
-// One walk from the end: a node whose outputs nobody reads goes, and with it its reads.
+// One backward walk: erasing a node can make its producers dead, which come later in the walk.
 
 #include "optimizer/cleanup/cleanup.h"
 #include "optimizer/edit.h"
@@ -13,7 +13,7 @@ bool eliminate_dead_code(Graph& graph, PassContext& context) {
     graph.erase(*node);
     ++erased;
   }
-  // Not a rewrite that could be wrong, so it takes no fuel.
+  // Takes no fuel: fuel bisects wrong rewrites, and this cannot be one.
   context.count(erased);
   return erased > 0;
 }

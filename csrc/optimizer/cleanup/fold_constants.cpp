@@ -1,6 +1,6 @@
-// One walk in program order; each node is tried against a few rules, each of them a function. None
-// changes a bit: x + 0.0 stays, because it turns -0.0 into 0.0, and 16-bit arithmetic of literals
-// stays, because its rounding is the kernel's.
+// One walk in program order that tries a few rules, each a function, at every node. Results stay
+// bitwise equal: x + 0.0 is kept because it turns -0.0 into 0.0, and 16-bit arithmetic of literals
+// is kept because the kernel decides its rounding.
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ std::optional<double> evaluate(const std::string& op, T a, T b) {
   return {};
 }
 
-// Exact integer arithmetic, also with symbols.
+// Exact integer arithmetic of constants and symbolic sizes.
 std::optional<Scalar> evaluate_sizes(const Node& node) {
   std::vector<DimExpr> sizes;
   for (const Value* input : node.inputs()) {
@@ -68,7 +68,7 @@ std::optional<Scalar> evaluate_literals(const Node& node) {
   return Scalar(*result);
 }
 
-// Arithmetic of literals alone.
+// Arithmetic whose operands are all literals.
 bool fold_literals(Graph& graph, Node* node, PassContext& context) {
   if (node->inputs().empty() || node->outputs().size() != 1) return false;
   Value* output = node->output();
@@ -78,8 +78,7 @@ bool fold_literals(Graph& graph, Node* node, PassContext& context) {
   return replace_value(graph, output, graph.literal(*result, output->dtype), false);
 }
 
-// Dims that the operands other than `skipped` and the literals broadcast to; nothing if there is
-// no such operand.
+// The broadcast dims of the operands without `skipped` and literals; nullopt if there are none.
 std::optional<Dims> dims_without(const Node& node, size_t skipped) {
   std::optional<Dims> dims;
   for (size_t i = 0; i < node.inputs().size(); ++i) {
@@ -90,8 +89,7 @@ std::optional<Dims> dims_without(const Node& node, size_t skipped) {
   return dims;
 }
 
-// A tensor filled with one number enters a pointwise op as that number, if the other operands
-// carry the shape.
+// Replaces a uniform operand of a pointwise op by a literal if the others determine the shape.
 bool fold_uniform_operands(Graph& graph, Node* node, PassContext& context) {
   const OpDef* op = find_op(node->op);
   if (!op || op->kind != OpKind::Pointwise) return false;
@@ -99,7 +97,7 @@ bool fold_uniform_operands(Graph& graph, Node* node, PassContext& context) {
   for (size_t i = 0; i < node->inputs().size(); ++i) {
     const Value* operand = node->input(i);
     if (!operand || operand->is_literal()) continue;
-    if (node->op == "Where" && i == 0) continue;  // fold_where; no kernel takes a number there
+    if (node->op == "Where" && i == 0) continue;  // see fold_where; kernels take no literal there
     const std::optional<Scalar> scalar = uniform_value(*operand);
     if (!scalar || !is_stored_exactly(*scalar, operand->dtype)) continue;
     if (dims_without(*node, i) != std::optional<Dims>(node->output()->dims)) continue;
@@ -112,8 +110,8 @@ bool fold_uniform_operands(Graph& graph, Node* node, PassContext& context) {
   return changed;
 }
 
-// An operand that leaves the other one as it is, bit by bit. `second_only`: it must be the right
-// one.
+// A neutral operand: the result is bitwise equal to the other one. `second_only`: only as
+// operand 1.
 struct Neutral {
   std::string_view op;
   double number;
@@ -158,8 +156,8 @@ bool fold_neutral(Graph& graph, Node* node, PassContext& context) {
   return context.take() && replace_value(graph, output, kept, false);
 }
 
-// Whether a graph without gradients yet will get one of the value: eager gives zeros where it is
-// multiplied by 0 or not chosen, and nothing where it was never read.
+// Whether the graph has no gradients yet and will get one of the value. Removing a reader of it
+// could make that gradient None where eager PyTorch returns zeros.
 bool will_be_differentiated(const Graph& graph, const Value& value) {
   const auto& outputs = graph.outputs();
   const bool has_gradients = std::any_of(outputs.begin(), outputs.end(), [](const GraphOutput& o) {
@@ -168,8 +166,8 @@ bool will_be_differentiated(const Graph& graph, const Value& value) {
   return !has_gradients && Differentiated(graph).contains(&value);
 }
 
-// `chosen` in the shape of the node's output. A gradient of zeros goes with the gradient that was
-// not chosen: eager gives none where that does not arrive.
+// `chosen`, expanded to the shape of the node's output. In backward, zeros become GradientZeros of
+// the other operand: eager PyTorch has no gradient where that one has none.
 Value* expanded(Graph& graph, const Node& node, Value* chosen, Value* other) {
   const Dims& shape = node.output()->dims;
   if (!chosen->is_literal()) return emit(graph, "Expand", {chosen}, {{"shape", shape}});
@@ -181,7 +179,7 @@ Value* expanded(Graph& graph, const Node& node, Value* chosen, Value* other) {
               {{"value", number}, {"shape", shape}, {"dtype", dtype}});
 }
 
-// Where with a condition that is known everywhere.
+// Where with a uniform condition.
 bool fold_where(Graph& graph, Node* node, PassContext& context) {
   if (node->op != "Where" || !node->input(0)) return false;
   const std::optional<Scalar> scalar = uniform_value(*node->input(0));
@@ -197,8 +195,7 @@ bool fold_where(Graph& graph, Node* node, PassContext& context) {
   }
   Value* other = node->input(chosen == node->input(1) ? 2 : 1);
   if (will_be_differentiated(graph, *other)) {
-    context.reject("known condition", "the other operand is to get a gradient of zeros", *node,
-                   true);
+    context.reject("known condition", "the other operand needs a gradient of zeros", *node, true);
     return false;
   }
   if (!context.take()) return false;
@@ -214,7 +211,7 @@ bool fold_constants(Graph& graph, PassContext& context) {
   bool changed = false;
   for (Node* node : graph.node_pointers()) {
     if (node->outputs().empty()) continue;
-    // The operands first: they make neutral ones visible. A rule that replaced the node ended it.
+    // Uniform operands first: as literals they can be neutral operands.
     changed = fold_uniform_operands(graph, node, context) || changed;
     const bool replaced = fold_literals(graph, node, context) || fold_where(graph, node, context) ||
                           fold_neutral(graph, node, context);

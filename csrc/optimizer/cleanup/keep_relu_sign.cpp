@@ -1,6 +1,6 @@
-// Where backward reads the result of Relu for its sign alone, a byte an element is kept instead:
+// Where backward reads only the sign of a Relu's result, saves that as one byte per element:
 //   ReluGrad(dy, y)  ->  Where(LessOrEqual(y, 0), 0, dy)
-// with the comparison in forward, where it joins the pointwise group that makes y.
+// The comparison is in forward, fused into the pointwise group that computes y.
 #include <algorithm>
 #include <unordered_map>
 
@@ -13,7 +13,7 @@ namespace {
 
 bool reads_sign(const Use& use) { return use.node->op == "ReluGrad" && use.index == 1; }
 
-// Whether `value`, itself or as a view, is read in backward by more than gradients of Relu.
+// Whether backward reads `value` or a view of it other than as the second operand of ReluGrad.
 bool is_kept_otherwise(const Value& value) {
   return std::any_of(value.uses().begin(), value.uses().end(), [](const Use& use) {
     if (use.node->region == Region::Backward) return !reads_sign(use);
@@ -22,10 +22,11 @@ bool is_kept_otherwise(const Value& value) {
 }
 
 Reason cannot_keep_sign(const Value& y) {
-  if (!y.producer() || y.producer()->region != Region::Forward) return "it is no result of forward";
-  if (is_view(*y.producer())) return "its memory is another value's";
-  if (reaches_output(y)) return "the caller keeps the result of Relu anyway";
-  if (is_kept_otherwise(y)) return "backward reads the result of Relu otherwise too";
+  if (!y.producer() || y.producer()->region != Region::Forward)
+    return "it is not computed in forward";
+  if (is_view(*y.producer())) return "it is a view";
+  if (reaches_output(y)) return "the result of Relu is an output";
+  if (is_kept_otherwise(y)) return "backward also reads the values of the result of Relu";
   return {};
 }
 

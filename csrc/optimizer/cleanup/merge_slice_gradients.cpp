@@ -1,7 +1,6 @@
-// The gradient of x[a:b] is a zero tensor with dy in it, and a tensor that was cut into pieces gets
-// the sum of such tensors: n times its size written and read again. When the pieces do not
-// overlap, the sum is a Concat. Each element still gets the same addends in the same order; only
-// exact zeros are left out.
+// The gradient of x[a:b] is a zero tensor that contains dy, so the gradient of a tensor cut into n
+// slices is a sum of n tensors of full size. If the slices do not overlap, the sum is a Concat. The
+// order of additions per element stays, only additions of exact zeros are dropped.
 
 #include <algorithm>
 
@@ -12,7 +11,7 @@
 namespace ortmodule {
 namespace {
 
-// A sum that nobody reads but the next sum.
+// A sum whose only reader is the next sum.
 bool is_inner_sum(const Value& value, const Value& sum) {
   const Node* node = value.producer();
   return node && node->op == "Add" && node->region == sum.producer()->region &&
@@ -26,7 +25,8 @@ bool is_piece(const Value& value, const Value& sum) {
          value.dims == sum.dims && node->attrs.dim("step") == DimExpr(1);
 }
 
-// Addends of one tree of sums. A subtree without a piece stays whole: it is one of the `others`.
+// The addends of a tree of sums: gradients of slices, and other values. A subtree without slices
+// counts as one value.
 struct Addends {
   std::vector<Node*> pieces;
   std::vector<Value*> others;
@@ -46,7 +46,7 @@ Addends addends_of(Value* value, const Value& sum) {
 const DimExpr& start_of(const Node& piece) { return piece.attrs.dim("start"); }
 const DimExpr& end_of(const Node& piece) { return piece.attrs.dim("end"); }
 
-// The pieces in order of position; empty if their order cannot be proved.
+// The pieces in order of position; empty if they may overlap or the order is unknown.
 std::vector<Node*> in_order(std::vector<Node*> pieces) {
   std::vector<Node*> ordered;
   DimExpr reached = 0;
@@ -79,9 +79,10 @@ bool cut_alike(const Node& a, const Node& b) {
 Reason cannot_merge(const Addends& addends) {
   if (addends.pieces.size() < 2) return "fewer than two slices";
   if (addends.others.size() > 1)
-    return str(addends.others.size(), " other addends lie between the slices");
+    return str(addends.others.size(), " other addends among the slices");
   for (const Node* piece : addends.pieces)
-    if (!cut_alike(*piece, *addends.pieces[0])) return "the slices are cut differently";
+    if (!cut_alike(*piece, *addends.pieces[0]))
+      return "the slices differ in axis, source shape or type";
   if (in_order(addends.pieces).empty()) return "the slices may overlap";
   return {};
 }

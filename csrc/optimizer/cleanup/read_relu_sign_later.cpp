@@ -1,9 +1,9 @@
-// The gradient of Relu asks of the result only where it is positive. What dropout or a max pool
-// made of it says the same wherever a gradient arrives, and is kept anyway for the layer behind:
+// ReluGrad needs only the sign of the Relu's result. The output of a dropout or max pool after it
+// has the same sign wherever a gradient arrives, and is usually saved for the next layer anyway:
 //   ReluGrad(DropoutGrad(dy), y)  ->  ReluGrad(DropoutGrad(dy), Dropout(y))
 //   ReluGrad(MaxPoolGrad(dy), y)  ->  MaxPoolGrad(ReluGrad(dy, MaxPool(y)))
-// No bit changes: a dropped element's gradient is 0 either way, a kept one is scaled by 1 or more,
-// and all windows that chose an element have its value as their maximum.
+// Results stay bitwise equal: the gradient of a dropped element is 0 either way, a kept one is
+// scaled by at least 1, and the maximum of a window is the value of the element that it selected.
 #include <algorithm>
 
 #include "ops/emit.h"
@@ -13,8 +13,7 @@
 namespace ortmodule {
 namespace {
 
-// What `later`, a forward node that reads y alone, made of y; null if it is not the one whose
-// gradient `grad` is.
+// The output of `later`, a reader of y in forward, if `grad` is its gradient; else null.
 Value* counterpart(const Node& later, const Node& grad) {
   if (later.region != Region::Forward) return nullptr;
   const bool dropout = later.op == "Dropout" && grad.op == "DropoutGrad" &&
@@ -42,15 +41,15 @@ bool is_read_in_backward(const Value& value, const Node& except) {
 Reason cannot_read_later(const Node& relu_grad, const Value& later) {
   const Value& y = *relu_grad.input(1);
   const Value& dy = *relu_grad.input(0);
-  if (is_read_in_backward(y, relu_grad)) return "backward reads the result of Relu otherwise too";
+  if (is_read_in_backward(y, relu_grad)) return "backward also reads the result of Relu elsewhere";
   // The user may change it before backward runs.
-  if (reaches_output(later)) return "the later value is handed to the caller";
+  if (reaches_output(later)) return "the later value is an output";
   if (dy.dims != y.dims || dy.uses().size() != 1 || dy.is_graph_output())
-    return "the gradient between is read elsewhere";
+    return "the gradient between them has other readers or is broadcast";
   return {};
 }
 
-// The two gradients in the other order.
+// Swaps the order of the two gradients.
 void swap_gradients(Graph& graph, Node* relu_grad, Value* pooled) {
   Node* pool_grad = relu_grad->input(0)->producer();
   Graph::Inserting here(graph, relu_grad);

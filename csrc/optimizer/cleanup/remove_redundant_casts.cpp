@@ -1,5 +1,5 @@
-// Cast to the type a value has anyway, and Cast(Cast(x)) whose first step only widens: then the
-// second rounds x itself.
+// Removes casts to the same type, and the inner cast of Cast(Cast(x)) if it only widens: then the
+// outer one rounds x itself.
 
 #include "ops/emit.h"
 #include "optimizer/cleanup/cleanup.h"
@@ -25,11 +25,11 @@ int exact_bits(DType dtype) {
   }
 }
 
-// Every value of `from` survives in `to`, and what is made of it there is made of the same value.
+// Whether a cast from `from` to `to` is exact, and a cast from there is equal to one from `from`.
 bool widens(DType from, DType to) {
   if (is_complex(from) || is_complex(to)) return false;
   const bool same_family = is_floating(from) == is_floating(to);
-  // Integers that go through a float and back may wrap differently, so they keep the detour.
+  // Out-of-range conversions of floats and integers wrap differently, so mixed chains stay.
   if (!same_family) return from == DType::Bool && is_floating(to);
   if (from == DType::Float16 && to == DType::BFloat16) return false;
   if (from == DType::BFloat16 && to == DType::Float16) return false;
@@ -38,14 +38,14 @@ bool widens(DType from, DType to) {
   return exact_bits(from) <= exact_bits(to);
 }
 
-// The source that `cast` could read instead of another cast's result, or null.
+// The operand of the widening cast below `cast` that `cast` can read directly, or null.
 Value* wider_detour(const Node& cast, Stage stage) {
   const Node* inner = cast.input(0)->producer();
   if (!inner || inner->op != "Cast" || !inner->input(0)) return nullptr;
   Value* source = inner->input(0);
   if (source->is_literal() || !widens(source->dtype, inner->output()->dtype)) return nullptr;
-  // Before the gradient exists, the backward of the detour rounds twice unless it ends where it
-  // began.
+  // On the forward graph only round trips are removed: the backward of other chains rounds twice,
+  // that of the shorter chain would not.
   const bool round_trip = source->dtype == cast.output()->dtype;
   if (stage == Stage::Forward && !round_trip) return nullptr;
   return source;

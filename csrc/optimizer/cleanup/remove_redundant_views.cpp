@@ -1,5 +1,4 @@
-// Views cost nothing where they are legal, but each is a node that hides its source from the other
-// passes, and a Reshape that cannot be a view is a copy.
+// A view costs no copy, but hides its source from the other passes; a Reshape may need a copy.
 
 #include <algorithm>
 #include <numeric>
@@ -26,15 +25,15 @@ bool is_identity(const std::vector<int64_t>& perm) {
   return perm == counting;
 }
 
-// Keeps the row-major order of the elements: all of these are Reshape by another name.
+// Special cases of Reshape: they keep the row-major order of the elements.
 bool keeps_order(const Node& node) {
   return node.op == "Reshape" || node.op == "Unsqueeze" || node.op == "Squeeze";
 }
 
-// The view returns its operand as it is.
+// Whether the view is equal to its operand.
 bool changes_nothing(const Node& node, Stage stage) {
   if (!is_view(node) || node.outputs().size() != 1 || !node.input(0)) return false;
-  // Detach ends the gradient; once the gradient exists, it has done its work.
+  // Detach has no effect once the gradient exists.
   if (node.op == "Detach") return stage == Stage::Joint;
   if (!has_type_of(*node.input(0), *node.output())) return false;
   if (node.op == "Transpose") return is_identity(permutation(node));
@@ -42,7 +41,7 @@ bool changes_nothing(const Node& node, Stage stage) {
          keeps_order(node);
 }
 
-// What a node should read and do instead.
+// The op, attributes and operand that replace a chain of two views.
 struct Shorter {
   Value* source = nullptr;
   std::string op;
@@ -61,7 +60,7 @@ std::optional<Shorter> shorter_reshape(const Node& node, const Node& inner) {
   if (!keeps_order(node) || !keeps_order(inner)) return {};
   Value* source = inner.input(0);
   const bool vanishes = has_type_of(*source, *node.output());
-  // If `inner` has to copy, a second reader of it would make this one copy again.
+  // A Reshape that copies and has other readers stays: bypassing it would need a second copy.
   const bool is_copy_shared = inner.op == "Reshape" && inner.output()->uses().size() > 1;
   if (!vanishes && (is_copy_shared || (node.op != "Reshape" && inner.op != "Reshape"))) return {};
   return Shorter{source, "Reshape", {{"shape", node.output()->dims}}};
@@ -72,7 +71,7 @@ std::optional<Shorter> shorter_expand(const Node& node, const Node& inner) {
   return Shorter{inner.input(0), "Expand", {{"shape", node.output()->dims}}};
 }
 
-// A chain of two views as one view of the first's source.
+// A single view equal to `node` applied to the view that it reads.
 std::optional<Shorter> shorter(const Node& node) {
   if (!is_view(node) || !node.input(0)) return {};
   const Node* inner = node.input(0)->producer();

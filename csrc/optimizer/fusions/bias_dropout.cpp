@@ -1,4 +1,4 @@
-// Dropout(x + bias) + residual, the end of a transformer's half layer, in one walk. The op is in
+// Fuses Dropout(x + bias) + residual, the end of a transformer sublayer. The op is in
 // ops/dropout.cpp.
 
 #include "optimizer/rewrite.h"
@@ -18,7 +18,7 @@ Reason reject_residual(const Match& match) {
   return {};
 }
 
-// The longer pattern first: it contains the shorter.
+// The longer pattern comes first, since it contains the shorter one.
 const std::vector<RewriteRule> kRules = {
     {.name = "BiasDropout with residual", .fused_op = "BiasDropout", .reject = reject_residual},
     {.name = "BiasDropout",

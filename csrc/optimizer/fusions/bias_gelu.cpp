@@ -1,5 +1,4 @@
-// Gelu(x + bias) in one walk over x. Pays because both parts are memory-bound. The op is in
-// ops/gelu.cpp.
+// Fuses Gelu(x + bias); both parts are memory-bound. The op is in ops/gelu.cpp.
 
 #include "optimizer/rewrite.h"
 

@@ -1,12 +1,12 @@
-// Softmax(x + bias) in one walk: attention scores with a mask or a position bias. The gradient
-// needs the result alone, so the sum is never stored. The op is in ops/softmax.cpp.
+// Fuses Softmax(x + bias): attention scores with a mask or position bias. The gradient needs only
+// the result, so the sum is not saved. The op is in ops/softmax.cpp.
 
 #include "optimizer/rewrite.h"
 
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kMostDims = 16;  // that the kernels take
+constexpr int64_t kMostDims = 16;  // limit of the kernels
 
 Reason reject(const Match& match) {
   if (match.dims("x") != match.dims("y")) return "x is broadcast to the bias";
@@ -14,7 +14,7 @@ Reason reject(const Match& match) {
   const auto rank = static_cast<int64_t>(match.rank("x"));
   const int64_t axis = match.attrs().integer("axis");
   if (axis != -1 && axis != rank - 1) return "the axis is not the last one";
-  if (rank > kMostDims) return str("it has more than ", kMostDims, " dimensions");
+  if (rank > kMostDims) return str("x has more than ", kMostDims, " dimensions");
   return {};
 }
 

@@ -1,6 +1,6 @@
-// alpha * op(a) op(b): a product that reads its operands transposed and scales its result, both for
-// nothing. Written as code: 16 texts would say what three functions say. The op is in
-// ops/matmul.cpp.
+// Fuses transposes of the operands and scaling of the operands or the result into the product:
+// alpha * op(a) op(b), at no cost in BLAS. Written as code instead of 16 patterns. The op
+// is in ops/matmul.cpp.
 
 #include <cmath>
 
@@ -16,7 +16,7 @@ constexpr std::string_view kRule = "FusedMatMul";
 
 bool is_product(const Node& node) { return node.op == "MatMul" || node.op == "FusedMatMul"; }
 
-// What a product is, and becomes.
+// The operands and attributes of a MatMul or FusedMatMul.
 struct Product {
   Value* a = nullptr;
   Value* b = nullptr;
@@ -34,7 +34,7 @@ Product read_product(const Node& node) {
   return product;
 }
 
-// Replaces `result` (the product itself, or its scaled form) by the product.
+// Replaces `result` (the result of the product, or of scaling it) by a FusedMatMul.
 Node* write_product(Graph& graph, Value* result, const Product& product) {
   Node* node = result->producer();
   Graph::Inserting here(graph, node);
@@ -65,7 +65,8 @@ bool swaps_last_two(const Node& transpose) {
   return axis(rank - 2) == rank - 1;
 }
 
-// The factor by which Mul or Div with a literal scales `source`, or nothing.
+// The factor by which Mul or Div with a literal scales `source`, or nullopt. `reason` is set if the
+// reciprocal of a divisor is inexact.
 std::optional<double> scale_of(const Node& node, Value** source, Reason& reason) {
   if (node.op != "Mul" && node.op != "Div") return {};
   for (size_t i = node.op == "Mul" ? 0 : 1; i < 2; ++i) {
@@ -82,7 +83,7 @@ std::optional<double> scale_of(const Node& node, Value** source, Reason& reason)
   return {};
 }
 
-// Why scaling may not move into the product's alpha.
+// Why scaling cannot become the product's alpha.
 Reason cannot_scale(const Product& product, double scale) {
   const DType dtype = product.a->dtype;
   if (dtype != DType::Float32 && dtype != DType::Float64)
@@ -100,11 +101,11 @@ Reason cannot_absorb(const Node& scaling, const Value& inner, const Node& produc
   if (scaling.region != product.region)
     return str("value ", inner.name, " crosses from forward to backward");
   if (scaling.tag != product.tag)
-    return str("value ", inner.name, " crosses the border of a checkpoint");
+    return str("value ", inner.name, " crosses a checkpoint boundary");
   return {};
 }
 
-// A transpose of the last two dims under an operand. It is a view, so others may go on reading it.
+// Absorbs a transpose of the last two dims. It is a view, so it may have other readers.
 bool absorb_transpose(const Value& operand, Value** read, bool* trans, Reason& reason) {
   const Node* node = operand.producer();
   if (!node || node->op != "Transpose") return false;
@@ -117,8 +118,7 @@ bool absorb_transpose(const Value& operand, Value** read, bool* trans, Reason& r
   return true;
 }
 
-// A scale under an operand: exact only for a power of two, since every element of the operand would
-// have been rounded.
+// Absorbs the scaling of an operand by a power of two; other factors round each element.
 bool absorb_operand_scale(const Node& node, Value** read, Product& product, Reason& reason) {
   const Node* scaling = (*read)->producer();
   if (!scaling) return false;
@@ -168,8 +168,8 @@ bool fuse_result_scale(Graph& graph, Node*& node, PassContext& context, Reasons&
   return true;
 }
 
-// A weight under rows of several batch dims: MatMul's gradient makes one product of all rows of it,
-// FusedMatMul's one per batch entry.
+// A 2-D weight with a batched operand: the weight's gradient of MatMul is one product over all
+// rows, that of FusedMatMul would be one product per batch entry.
 bool is_weight_product(const Node& node) {
   return node.input(1)->rank() == 2 && node.input(0)->rank() > 2;
 }
@@ -177,7 +177,7 @@ bool is_weight_product(const Node& node) {
 bool fuse_around(Graph& graph, Node* node, PassContext& context) {
   bool changed = false;
   if (context.stage() == Stage::Forward && is_weight_product(*node)) {
-    context.reject(kRule, "the gradient of a weight is better made by MatMul", *node, false);
+    context.reject(kRule, "MatMul computes the gradient of a weight faster", *node, false);
     return false;
   }
   for (;;) {

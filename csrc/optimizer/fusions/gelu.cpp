@@ -1,5 +1,5 @@
-// Gelu's tanh approximation as models spell it out: eight walks over x, and as many saved values,
-// become one op whose gradient needs x alone.
+// Fuses Gelu's tanh approximation written as eight pointwise ops, with as many saved activations,
+// into one op whose gradient needs only x.
 
 #include <cmath>
 #include <numbers>
@@ -9,7 +9,7 @@
 namespace ortmodule {
 namespace {
 
-// Models write the constants with eight to sixteen digits; float cannot tell them apart.
+// Models write the constants with 8 to 16 digits, which are equal in float32.
 bool is_about(double found, double wanted) { return std::abs(found - wanted) < 1e-7 * wanted; }
 
 Reason reject(const Match& match) {

@@ -1,8 +1,8 @@
-// Gelu(x w + bias) in its tanh form as GemmFastGelu: on CUDA the product applies the activation
-// while its result is in registers, and writes what was before it for the gradient. In 16 bits
-// alone, where rounding is coarser than whatever the library takes for a tanh, and in training,
-// since otherwise nobody reads what was before it. On the CPU BiasGelu is as good, and its gradient
-// can be recomputed from less. The op is in ops/gemm_fast_gelu.cpp.
+// Fuses Gelu(x w + bias) with the tanh approximation into GemmFastGelu: on CUDA the epilogue of the
+// product applies the activation and also writes its input for the gradient. Only in 16 bits, whose
+// rounding is coarser than the library's approximation of tanh, and only in training, where that
+// input is read. On the CPU BiasGelu is as fast and saves less. The op is in
+// ops/gemm_fast_gelu.cpp.
 
 #include <algorithm>
 
@@ -11,20 +11,20 @@
 namespace ortmodule {
 namespace {
 
-/// What the library's auxiliary matrix demands of its rows, in elements.
+/// Rows of cuBLASLt's auxiliary matrix must be a multiple of this many elements.
 constexpr int64_t kRowMultiple = 8;
 
 Reason reject(const Match& match) {
   const Value& y = *match.value("y");
   if (y.dtype != DType::Float16 && y.dtype != DType::BFloat16)
-    return str("the library's tanh is good for 16 bits, not for ", name_of(y.dtype));
+    return str("the library's tanh is accurate enough for 16 bits, not for ", name_of(y.dtype));
   const Value& w = *match.value("w");
   if (w.rank() != 2) return str("w has rank ", w.rank(), ", wants 2");
   const DimExpr& columns = y.dims.back();
   if (!columns.is_constant() || columns.value() % kRowMultiple != 0)
-    return str("rows of ", columns, " elements are no multiple of ", kRowMultiple);
+    return str("rows have ", columns, " elements, not a multiple of ", kRowMultiple);
   if (match.value("pre")->uses().size() != 1 || match.value("pre")->is_graph_output())
-    return "what is before the activation is read elsewhere";
+    return "the input of the activation is read elsewhere";
   return {};
 }
 
@@ -36,7 +36,7 @@ Reason reject_biased(const Match& match) {
   return {};
 }
 
-/// GemmFastGelu knows matrices only.
+/// GemmFastGelu takes only matrices, so the operands are reshaped.
 void derive_rows(Match& match) {
   const Dims& x = match.dims("x");
   match.set("rows", Dims{product(Dims(x.begin(), x.end() - 1)), x.back()});

@@ -1,7 +1,7 @@
-// The loss head: a linear layer whose scores only a cross entropy reads becomes LinearCrossEntropy,
-// and the scores never exist as a whole. Between the two, scores may be cast, may lose rows and may
-// be flattened to rows; what moves rows is done to the layer's input instead. Written as code,
-// since the steps come in any order. The op is in ops/linear_cross_entropy.cpp.
+// Fuses the loss head, a linear layer whose logits ("scores") only a cross entropy reads, into
+// LinearCrossEntropy, which never materializes all logits. Casts, slices of rows and flattening may
+// be between the two; slices and reshapes move to the layer's input. Written as code, since these
+// steps come in any order. The op is in ops/linear_cross_entropy.cpp.
 #include <algorithm>
 
 #include "ops/emit.h"
@@ -14,16 +14,16 @@ namespace ortmodule {
 namespace {
 
 constexpr std::string_view kRule = "LinearCrossEntropy";
-constexpr int64_t kLeastClasses = 1024;
+constexpr int64_t kLeastClasses = 1024;  // fewer logits take too little memory to matter
 
-/// The linear layer under the scores, and what moves its rows on the way, the last one first.
+/// The linear layer, and the slices and reshapes of its rows before the loss.
 struct LossHead {
   Value* x = nullptr;
   Value* w = nullptr;
   Value* bias = nullptr;
   bool trans_b = false;
-  std::vector<const Node*> row_moves;
-  std::vector<Node*> inside;  // read by the head alone
+  std::vector<const Node*> row_moves;  // the last one first
+  std::vector<Node*> inside;           // nodes without readers outside the loss head
 };
 
 int64_t positive_axis(const Node& node) {
@@ -37,7 +37,7 @@ bool keeps_classes(const Node& node) {
   return !from.empty() && !to.empty() && from.back() == to.back();
 }
 
-/// Whether `node` only chooses and arranges rows.
+/// Whether `node` only selects or reshapes rows.
 bool moves_rows(const Node& node) {
   if (node.op == "Slice")
     return positive_axis(node) + 1 < static_cast<int64_t>(node.input(0)->rank());
@@ -45,7 +45,7 @@ bool moves_rows(const Node& node) {
   return reshapes && keeps_classes(node);
 }
 
-/// A cast that only widens: the loss is computed wide anyway.
+/// A cast to the computation type, in which the loss is computed anyway.
 bool widens(const Node& node) {
   const DType from = node.input(0)->dtype, to = node.output()->dtype;
   return node.op == "Cast" && to == compute_dtype(from) && from != to;
@@ -63,23 +63,23 @@ Reason take_product(const Node& node, LossHead& head) {
     if (node.attrs.flag("transA") || node.attrs.number("alpha") != 1.0)
       return "the product is scaled or transposed";
     if (node.input(2) && (head.bias || node.attrs.number("beta") != 1.0))
-      return "the bias is scaled";
+      return "there are two biases, or the bias is scaled";
     if (node.input(2)) head.bias = node.input(2);
     head.trans_b = node.attrs.flag("transB");
   } else if (node.op == "MatMul") {
     head.trans_b = false;
   } else {
-    return str("scores are made by ", node.op);
+    return str("the scores are computed by ", node.op, ", not by a linear layer");
   }
   head.x = node.input(0);
   head.w = node.input(1);
-  if (head.w->rank() != 2) return "the weight is no matrix";
+  if (head.w->rank() != 2) return "the weight is not a matrix";
   const Node* flip = head.w->producer();
   if (!head.trans_b && flip && flip->op == "Transpose") {
     head.w = flip->input(0);
     head.trans_b = true;
   }
-  if (head.bias && head.bias->rank() != 1) return "the bias is no vector";
+  if (head.bias && head.bias->rank() != 1) return "the bias is not a vector";
   return {};
 }
 
@@ -88,7 +88,7 @@ Reason find_layer(Value* scores, LossHead& head) {
   for (;;) {
     if (Reason reason = reads_alone(*scores)) return reason;
     Node* node = scores->producer();
-    if (!node) return "scores are an input";
+    if (!node) return "the scores are an input of the graph";
     head.inside.push_back(node);
     if (moves_rows(*node)) {
       head.row_moves.push_back(node);
@@ -104,13 +104,13 @@ Reason find_layer(Value* scores, LossHead& head) {
 
 Reason cannot_fuse(const Node& loss, LossHead& head) {
   const std::string reduction = loss.attrs.string("reduction");
-  if (reduction == "none") return "rows of a loss that is not reduced are scaled one by one";
+  if (reduction == "none") return "the loss is not reduced, so its gradient scales each row";
   const Value& scores = *loss.input(0);
-  if (scores.rank() != 2) return "classes are not the last dim of the scores";
+  if (scores.rank() != 2) return "the classes are not the last dim of the scores";
   const DimExpr& classes = scores.dims[1];
   if (!classes.is_constant()) return "the number of classes is not fixed";
   if (classes.value() < kLeastClasses)
-    return str(classes.value(), " classes are few, wants ", kLeastClasses);
+    return str("only ", classes.value(), " classes, wants ", kLeastClasses);
   const Value& log_sum_exp = *loss.output(1);
   if (!log_sum_exp.uses().empty()) return "the log-sum-exp of the scores is read";
   if (Reason reason = find_layer(loss.input(0), head)) return reason;
@@ -122,7 +122,7 @@ Reason cannot_fuse(const Node& loss, LossHead& head) {
   return {};
 }
 
-/// The layer's input after the moves, as rows.
+/// The layer's input after the slices and reshapes, as a matrix of rows.
 Value* rows_of(Graph& graph, const LossHead& head, const DimExpr& row_count) {
   Value* x = head.x;
   const DimExpr channels = x->dims.back();
@@ -174,7 +174,7 @@ bool fuse_loss_head(Graph& graph, PassContext& context) {
   return changed;
 }
 
-/// The scores above `value` that are an output, if it is no more than an arrangement of them.
+/// The output of the graph among the values that `value` selects, reshapes or widens, or null.
 const Value* output_among(const Value* value) {
   for (;;) {
     if (value->is_graph_output()) return value;

@@ -1,5 +1,5 @@
-// Root mean square norm as models spell it out. As one op it saves one number per row for its
-// gradient instead of three tensors.
+// Fuses a root mean square norm written as pointwise ops and a mean. The fused op saves one number
+// per row for its gradient instead of three tensors.
 
 #include "optimizer/rewrite.h"
 
@@ -17,11 +17,11 @@ Reason reject(const Match& match) {
 Reason reject_scaled(const Match& match) {
   if (Reason reason = reject(match)) return reason;
   if (match.rank("w") != 1 || match.dims("w")[0] != match.dims("x").back())
-    return "the scale is no vector of the last dim";
+    return "the scale is not a vector over the last dim";
   return {};
 }
 
-// In 32 bits between two casts is how the op computes 16-bit floats anyway, rounding once.
+// The casts can go: the op computes 16-bit floats in 32 bits anyway and rounds once.
 Reason reject_cast(const Match& match) {
   if (Reason reason = reject(match)) return reason;
   if (match.dtype("x") != match.dtype("y")) return "the result has another type than x";
@@ -30,7 +30,7 @@ Reason reject_cast(const Match& match) {
   return {};
 }
 
-// With casts and with a scale first: both contain the plain form.
+// The forms with casts or a scale come first, since they contain the plain form.
 const std::vector<RewriteRule> kRules = {{.name = "RMS norm between casts",
                                           .pattern = R"((x, $epsilon) => (y) {
        wide = Cast<to=@wide> (x)

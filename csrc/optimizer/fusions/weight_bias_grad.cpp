@@ -1,7 +1,7 @@
-// The gradients of a linear layer's weight and bias read the same dy: on CUDA the product sums its
-// rows on the way. Written as code, since the product comes in four spellings, and the sum often
-// reads dy before it was reshaped to rows. On the CPU a sum of its own costs less than what a
-// product of ours would need. The op is in ops/weight_bias_grad.cpp.
+// Fuses the gradients of a linear layer's weight and bias, which both read dy: on CUDA the epilogue
+// of the product sums the rows. Written as code, since the product has four forms and the sum often
+// reads dy before it is reshaped to rows. On the CPU a separate sum is faster. The op is in
+// ops/weight_bias_grad.cpp.
 #include <algorithm>
 
 #include "ops/emit.h"
@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::string_view kRule = "WeightBiasGrad";
 
-/// A product of dy and x over their rows, as dy' x or x' dy.
+/// The product dy' x or x' dy over rows, and the sum of the rows of dy.
 struct WeightGrad {
   Node* product = nullptr;
   Node* sum = nullptr;
-  size_t dy = 0;  // which operand it is
+  size_t dy = 0;  // operand index of dy in the product
 };
 
 bool is_backward_product(const Node& node) {
@@ -27,13 +27,13 @@ bool is_backward_product(const Node& node) {
          node.input(1)->rank() == 2;
 }
 
-/// Whether rows are what the product sums over.
+/// Whether the product contracts over the rows of both operands.
 bool sums_over_rows(const Node& product) {
   if (product.op == "MatMul") return false;
   return product.attrs.flag("transA") && !product.attrs.flag("transB");
 }
 
-/// `value` before its leading dimensions were arranged otherwise.
+/// `value` before reshapes of its leading dimensions.
 const Value* before_reshape(const Value* value) {
   for (;;) {
     const Node* node = value->producer();
@@ -54,7 +54,7 @@ bool sums_all_rows(const Node& node) {
   return axes.size() == rank - 1 && axes.back() + 2 == static_cast<int64_t>(rank);
 }
 
-/// A node that sums the rows of `value`, or of what it is an arrangement of.
+/// A node that sums the rows of `value` or of a reshape of it, or null.
 Node* row_sum_below(const Value& value) {
   for (const Use& use : value.uses()) {
     if (sums_all_rows(*use.node)) return use.node;
@@ -79,16 +79,16 @@ bool find_sum(Node& product, WeightGrad& found) {
 Reason cannot_fuse(const Graph& graph, const WeightGrad& grad) {
   const Node &product = *grad.product, &sum = *grad.sum;
   const DType dtype = product.output()->dtype;
-  if (dtype == DType::Float64) return "cuBLASLt sums no rows of f64";
+  if (dtype == DType::Float64) return "cuBLASLt cannot sum rows of f64";
   if (product.attrs.number("alpha") != 1.0) return "the product is scaled, the sum is not";
   if (product.op == "Gemm" && product.input(2)) return "the product adds an operand";
-  if (product.tag != sum.tag) return "the sum is beyond the border of a checkpoint";
-  // The op stands where the product did; whoever reads the sum must come later.
+  if (product.tag != sum.tag) return "the sum and the product have different checkpoint tags";
+  // The fused op takes the product's place, so all readers of the sum must be after it.
   for (const auto& node : graph.nodes()) {
     if (node.get() == &product) return {};
     const auto& inputs = node->inputs();
     if (std::find(inputs.begin(), inputs.end(), sum.output()) != inputs.end())
-      return str("the sum ", sum.output()->name, " is read before the product is made");
+      return str("the sum ", sum.output()->name, " is read before the product");
   }
   return {};
 }

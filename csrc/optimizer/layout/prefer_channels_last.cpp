@@ -1,7 +1,7 @@
-// oneDNN's convolutions and torch's batch norms and pools are faster where the channels of a pixel
-// lie side by side. Results take the layout of their operands, so one ChannelsLast in front is
-// enough for a whole ConvNet, until something reads its operand in row-major order only. What that
-// costs is weighed in copies: a convolution gains less than a copy of its operand takes.
+// Convolutions of oneDNN, and batch norms and pools of torch, are faster in channels-last layout.
+// The layout propagates from operands to results, so one ChannelsLast copy is enough for a whole
+// ConvNet up to an op that requires row-major operands. The pass weighs the number of such copies
+// against the number of convolutions, since one convolution gains less than a copy costs.
 #include "optimizer/layout/prefer_channels_last.h"
 
 #include <algorithm>
@@ -14,27 +14,27 @@
 namespace ortmodule {
 namespace {
 
-/// As many convolutions must share the cost of a copy.
+/// Each copy must serve at least this many convolutions.
 constexpr size_t kConvolutionsPerCopy = 4;
-/// An image of so few channels is copied in no time.
+/// Copies of images with at most this many channels are not counted: they are cheap.
 constexpr int64_t kFewChannels = 4;
 
 bool is_constant(const DimExpr& dim, int64_t most) {
   return dim.is_constant() && dim.value() <= most;
 }
 
-/// One pixel per channel: row-major and channels-last at once.
+/// One pixel per channel: both row-major and channels-last.
 bool is_one_pixel(const Value& value) {
   return is_constant(value.dims[2], 1) && is_constant(value.dims[3], 1);
 }
 
-/// oneDNN has no convolution of float64.
+/// Whether oneDNN can run it: 2-D and not in float64.
 bool is_convolution(const Node& node) {
   const bool convolves = node.op == "Conv" || node.op == "ConvTranspose";
   return convolves && node.input(0)->rank() == 4 && node.input(0)->dtype != DType::Float64;
 }
 
-/// Which values would be channels-last, and what would have to be copied.
+/// Propagates the channels-last layout from the convolutions and counts the copies between layouts.
 class LayoutFlow {
  public:
   explicit LayoutFlow(const Graph& graph) {
@@ -44,15 +44,15 @@ class LayoutFlow {
   }
 
   const std::vector<Node*>& convolutions() const { return convolutions_; }
-  /// Whether a convolution finds this operand channels-last without a copy.
+  /// Whether a convolution can read this operand as channels-last without a copy.
   bool is_channels_last(const Value& value) const {
     return last_.contains(&value) || is_one_pixel(value);
   }
-  /// Tensors that are copied from one layout to the other, small ones aside.
+  /// Number of tensors copied between the layouts, without images of few channels.
   size_t copies() const { return copied_.size(); }
 
  private:
-  /// Channels-last, and another thing than row-major.
+  /// Channels-last and not also row-major.
   bool differs(const Value& value) const { return last_.contains(&value) && !is_one_pixel(value); }
 
   void visit(Node& node) {
@@ -74,7 +74,7 @@ class LayoutFlow {
     }
   }
 
-  /// Views of part of a tensor, or of its dimensions in another order, exist in any layout.
+  /// Slices and transposes are views in any layout; views that merge or split dims are not.
   static bool demands_row_major(const Node& node, const OpDef& def) {
     return def.kind != OpKind::View || node.op == "Contiguous" || node.op == "Reshape" ||
            node.op == "Squeeze" || node.op == "Unsqueeze";
@@ -83,10 +83,10 @@ class LayoutFlow {
   bool result_is_channels_last(const Node& node, const OpDef& def) const {
     const auto is_last = [&](const Value* x) { return x && x->rank() == 4 && last_.contains(x); };
     const auto& in = node.inputs();
-    if (def.kind == OpKind::Data)  // a concatenation of two layouts is row-major
+    if (def.kind == OpKind::Data)  // a concatenation of mixed layouts is row-major
       return std::all_of(in.begin(), in.end(), is_last);
     if (def.kind != OpKind::Pointwise) return !in.empty() && is_last(in[0]);
-    // A pointwise result lies as its first operand of full size.
+    // A pointwise result has the layout of its first operand that is not broadcast.
     const auto full = std::find_if(in.begin(), in.end(), [&](const Value* x) {
       return x && !x->is_literal() && x->dims == node.output()->dims;
     });
@@ -134,7 +134,7 @@ bool prefer_channels_last(Graph& graph, PassContext& context) {
 }
 
 bool copy_channels_last_again(Graph& graph, PassContext& context) {
-  // A copy of anything else would keep its source alive instead.
+  // Only for copies of graph inputs, which stay alive anyway.
   const auto is_copy_of_argument = [](const Value* x) {
     const Node* node = x ? x->producer() : nullptr;
     return node && node->op == "ChannelsLast" && node->region == Region::Forward &&

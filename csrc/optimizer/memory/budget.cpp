@@ -15,14 +15,14 @@ using Chosen = std::vector<std::optional<Strategy>>;
 struct Candidate {
   Chosen chosen;
   PlanFigures figures;
-  bool exact = true;  // evaluated; else between two that are
+  bool exact = true;  // evaluated, not interpolated
 };
 
-/// A stash with what recomputing it would free and cost, alone.
+/// A stash that may be recomputed, with the time that it costs per byte freed.
 struct Unit {
   size_t stash = 0;
   size_t row = 0;
-  double cost_per_byte = 0;
+  double cost_per_byte = 0;  // microseconds
 };
 
 class BudgetChooser {
@@ -30,7 +30,7 @@ class BudgetChooser {
   BudgetChooser(MemoryChoice& choice, const Evaluate& evaluate)
       : choice_(choice), evaluate_(evaluate) {}
 
-  /// What nothing else beats in peak and time: peak ascends, time descends.
+  /// The Pareto frontier of peak and time: peak ascends, time descends.
   std::vector<Candidate> frontier() {
     if (!add_everything()) {
       rank_units();
@@ -44,7 +44,7 @@ class BudgetChooser {
                        return std::tie(a.figures.peak_bytes, a.figures.time_us) <
                               std::tie(b.figures.peak_bytes, b.figures.time_us);
                      });
-    // The least peak is promised as reachable, so it must be one that was planned.
+    // The lowest peak is reported as reachable, so it must not be interpolated.
     const auto first = std::find_if(candidates_.begin(), candidates_.end(),
                                     [](const Candidate& c) { return c.exact; });
     std::vector<Candidate> best;
@@ -63,38 +63,38 @@ class BudgetChooser {
 
   void add(Chosen chosen) { candidates_.push_back(evaluated(std::move(chosen))); }
 
-  /// All combinations, if they are few: the optimum itself.
+  /// Adds all combinations if they are few, which gives the exact optimum. False if they are not.
   bool add_everything() {
     constexpr size_t kMost = 512;
     size_t count = 1;
     for (const Stash& stash : choice_.stashes) {
-      count *= 1 + stash.plans.size();
+      count *= 1 + stash.subgraphs.size();
       if (count > kMost) return false;
     }
     for (size_t number = 0; number < count; ++number) {
       Chosen chosen(choice_.stashes.size());
       size_t rest = number;
       for (size_t s = 0; s < chosen.size(); ++s) {
-        const auto& plans = choice_.stashes[s].plans;
-        const size_t way = rest % (1 + plans.size());
-        rest /= 1 + plans.size();
-        if (way > 0) chosen[s] = plans[way - 1].strategy;
+        const auto& subgraphs = choice_.stashes[s].subgraphs;
+        const size_t way = rest % (1 + subgraphs.size());
+        rest /= 1 + subgraphs.size();
+        if (way > 0) chosen[s] = subgraphs[way - 1].strategy;
       }
       add(std::move(chosen));
     }
     return true;
   }
 
-  // The time of a row is measured on the whole row: what a clone shares with others of its kind
-  // and with backward's own pointwise groups is then in the figure.
+  // Ranks the stashes of each row by time per byte freed. A row is evaluated as a whole, because
+  // clones share work with each other and with the pointwise groups of backward.
   void rank_units() {
     const std::vector<bool> boundary = boundary_stashes(choice_);
     for (size_t r = 0; r < choice_.rows.size(); ++r) {
-      const PlanRow& row = choice_.rows[r];
+      const ClusterRow& row = choice_.rows[r];
       Chosen alone(choice_.stashes.size());
       std::vector<size_t> members;
       for (size_t s : row.stashes) {
-        if (boundary[s] || !has_plan(s, row.strategy)) continue;
+        if (boundary[s] || !has_subgraph(s, row.strategy)) continue;
         alone[s] = row.strategy;
         members.push_back(s);
       }
@@ -105,21 +105,21 @@ class BudgetChooser {
       const double cost = std::max(figures.time_us - choice_.before.time_us, 0.0);
       for (size_t s : members) units_.push_back({s, r, cost / static_cast<double>(freed)});
     }
-    // Cheapest first; of one row the first layers first, since backward reaches them last, when
-    // little else is left.
+    // Cheapest first. Within a row the first layers come first: backward reaches them last, when
+    // little else is alive.
     std::stable_sort(units_.begin(), units_.end(), [](const Unit& a, const Unit& b) {
       return a.cost_per_byte < b.cost_per_byte;
     });
   }
 
-  bool has_plan(size_t stash, Strategy strategy) const {
-    for (const RecomputePlan& plan : choice_.stashes[stash].plans)
-      if (plan.strategy == strategy) return true;
+  bool has_subgraph(size_t stash, Strategy strategy) const {
+    for (const RecomputeSubgraph& subgraph : choice_.stashes[stash].subgraphs)
+      if (subgraph.strategy == strategy) return true;
     return false;
   }
 
-  // Unit by unit along the ranking. Rows are evaluated where they end; within a row every unit is
-  // the same layer again, so what lies between mostly follows from the two ends.
+  // Adds the units one by one in order of rank. Only the end of each row is evaluated: its units
+  // are the same cluster in successive layers, so the candidates between are interpolated.
   void add_chain() {
     Chosen chosen(choice_.stashes.size());
     std::vector<Candidate> row{evaluated(chosen)};
@@ -138,8 +138,8 @@ class BudgetChooser {
     candidates_.push_back(std::move(row.back()));
   }
 
-  // Fills in what lies between two that are evaluated. Where the middle has another peak than it
-  // would by the two ends, as when the first unit alone moves it, the halves are looked at again.
+  // Interpolates between two evaluated candidates. Where the peak in the middle is far from linear,
+  // as when the first unit alone moves it, the middle is evaluated and each half handled again.
   void interpolate(std::vector<Candidate>& row, size_t first, size_t last) {
     if (last - first < 2) return;
     const PlanFigures from = row[first].figures, to = row[last].figures;
@@ -148,10 +148,11 @@ class BudgetChooser {
                           static_cast<double>(i - first) / static_cast<double>(last - first));
     };
     const int64_t drop = std::abs(from.peak_bytes - to.peak_bytes);
-    if (const size_t middle = (first + last) / 2; drop > 0 && extra_looks_ > 0) {
-      --extra_looks_;
+    if (const size_t middle = (first + last) / 2; drop > 0 && extra_evaluations_ > 0) {
+      --extra_evaluations_;
       row[middle] = evaluated(std::move(row[middle].chosen));
-      if (8 * std::abs(row[middle].figures.peak_bytes - between(middle).peak_bytes) > drop) {
+      const int64_t error = std::abs(row[middle].figures.peak_bytes - between(middle).peak_bytes);
+      if (error * kInterpolationError > drop) {
         interpolate(row, first, middle);
         interpolate(row, middle, last);
         return;
@@ -174,18 +175,18 @@ class BudgetChooser {
 
   Strategy strategy_of(const Unit& unit) const { return choice_.rows[unit.row].strategy; }
 
-  // Below one value per layer: every second, third ... layer keeps its operand.
+  // Less than one kept value per layer: only every second, third ... layer keeps its operand.
   void add_sparser_boundaries() {
     const std::vector<bool> boundary = boundary_stashes(choice_);
     Chosen all(choice_.stashes.size());
     for (const Unit& unit : units_) all[unit.stash] = strategy_of(unit);
-    for (size_t stride = 2; stride <= 6; ++stride) {
+    for (size_t stride = 2; stride <= kMostLayersPerBoundary; ++stride) {
       Chosen chosen = all;
       size_t at = 0;
       bool any = false;
       for (size_t s = 0; s < chosen.size(); ++s) {
         if (!boundary[s]) continue;
-        if (++at % stride == 0 || !has_plan(s, Strategy::Recompute)) continue;
+        if (++at % stride == 0 || !has_subgraph(s, Strategy::Recompute)) continue;
         chosen[s] = Strategy::Recompute;
         any = true;
       }
@@ -193,11 +194,16 @@ class BudgetChooser {
     }
   }
 
+  /// As 1/n of the peak's change over the interval: the largest error of an interpolated peak.
+  static constexpr int64_t kInterpolationError = 8;
+  /// With larger strides the layers recomputed together dominate the peak themselves.
+  static constexpr size_t kMostLayersPerBoundary = 6;
+
   MemoryChoice& choice_;
   const Evaluate& evaluate_;
   std::vector<Unit> units_;
   std::vector<Candidate> candidates_;
-  int extra_looks_ = 64;  // at plans within rows: a plan takes milliseconds
+  int extra_evaluations_ = 64;  // within rows: an evaluation takes milliseconds
 };
 
 }  // namespace
@@ -220,8 +226,8 @@ std::pair<Chosen, PlanFigures> least_peak(MemoryChoice& choice, const Evaluate& 
 
 size_t fastest_that_fits(size_t count, const std::function<bool(size_t)>& is_expected_to_fit,
                          const std::function<bool(size_t)>& fits) {
-  constexpr size_t kTries = 3;
-  size_t first = 0, end = count;  // expectations ascend: [0, first) is expected to fit
+  constexpr size_t kTries = 3;  // an expected peak may be too high: slightly larger ones are tried
+  size_t first = 0, end = count;  // [0, first) is expected to fit
   while (first < end) {
     const size_t middle = (first + end) / 2;
     const bool yes = is_expected_to_fit(middle);

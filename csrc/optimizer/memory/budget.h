@@ -1,30 +1,30 @@
-// The fastest plan that fits a number of bytes.
+// Chooses the fastest set of recomputations whose peak fits a budget in bytes.
 #pragma once
 
 #include "optimizer/memory/memory_optimizer.h"
 
 namespace ortmodule {
 
-/// By stash: whether it holds a value that crosses from one layer to the next.
+/// By stash: whether it contains a value that crosses a layer boundary.
 std::vector<bool> boundary_stashes(const MemoryChoice& choice);
 
-/// By stash: recomputed if the level asks for it, before anything without gain is dropped.
+/// By stash: what the level recomputes, before recomputations without gain are dropped.
 std::vector<std::optional<Strategy>> level_candidates(const MemoryChoice& choice, int level);
 
-/// What is recomputed for the least peak that is known to be reachable, and its figures.
+/// The recomputations with the lowest peak among all candidates, and their cost.
 std::pair<std::vector<std::optional<Strategy>>, PlanFigures> least_peak(MemoryChoice& choice,
                                                                         const Evaluate& evaluate);
 
-/// The last of `count` plans, slower ones with less peak first, for which `fits` holds; 0 if none
-/// does. Starts where the expectation, which ascends, ends, and looks at few plans from there: a
-/// larger budget never ends before a smaller one.
+/// Position of the fastest of `count` candidates that `fits`, or 0 if none does. Candidates are in
+/// order of ascending peak and descending time. A binary search over the expected peaks gives the
+/// start; only a few candidates from there are checked, so a larger budget never ends earlier.
 size_t fastest_that_fits(size_t count, const std::function<bool(size_t)>& is_expected_to_fit,
                          const std::function<bool(size_t)>& fits);
 
-/// Fills `chosen`, `minimum_bytes` and `fits` of `choice`. The candidates do not depend on the
-/// budget, and dominated ones are dropped: a larger budget never gets a slower plan, a smaller one
-/// never a higher peak. All combinations are candidates where they are few. If nothing fits, the
-/// plan with the least peak is taken.
+/// Fills `chosen`, `minimum_bytes`, `fits` and `frontier` of `choice`. The candidates do not depend
+/// on the budget, and dominated ones are dropped, so a larger budget is never slower and a smaller
+/// one never has a higher peak. If there are few combinations, all are candidates. If none fits,
+/// the one with the lowest peak is chosen.
 void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluate& evaluate);
 
 }  // namespace ortmodule

@@ -13,7 +13,7 @@
 namespace ortmodule {
 namespace {
 
-/// A value of the stream between layers: where it is made and where forward reads it last.
+/// The live range of a value within forward, as positions in the sequence.
 struct Span {
   const Value* value = nullptr;
   size_t made = 0;
@@ -21,7 +21,8 @@ struct Span {
   int64_t bytes = 0;
 };
 
-/// The forward nodes that carry a gradient, in program order, with a signature each.
+/// The forward nodes that carry a gradient, in program order. Nodes are the same if their op, kinds
+/// of operands, and output types and ranks are.
 class Sequence {
  public:
   Sequence(const Graph& joint, const SymbolValues& sizes)
@@ -39,8 +40,8 @@ class Sequence {
   const Node* node(size_t at) const { return nodes_[at]; }
   bool same(size_t a, size_t b) const { return signatures_[a] == signatures_[b]; }
 
-  /// Values alive between position `at` - 1 and `at` that are not alive a `period` earlier and
-  /// later as well.
+  /// Live ranges that cross the cut before position `at`. Those that also cross the cut a `period`
+  /// earlier or later are shared by layers and left out.
   std::vector<const Span*> crossing(size_t at, size_t period) const {
     std::vector<const Span*> result;
     for (const Span& span : spans_) {
@@ -90,8 +91,8 @@ class Sequence {
     return std::hash<std::string>()(text);
   }
 
-  // A fused node whose results cross together counts with those from which its body makes the
-  // others: a norm's result follows from its residual sum.
+  // Of several outputs of one fused node that cross together, those that its body computes from
+  // another one do not count: a norm's result follows from its residual sum.
   static std::vector<const Span*> without_derived(std::vector<const Span*> spans) {
     std::vector<const Span*> kept;
     for (const Span* span : spans) {
@@ -148,14 +149,14 @@ class LayerFinder {
 
  private:
   static constexpr size_t kLeastNodes = 2;
-  /// A rest is searched for further repeats if it is more than 1/n of the sequence.
+  /// Before and after a repeat, more than 1/n of the sequence is searched for further repeats.
   static constexpr size_t kRestPart = 5;
-  /// In percent: how much of a layer must repeat for two to count as the same.
+  /// In percent: two layers count as the same if this much of one repeats in the other.
   static constexpr size_t kSamePercent = 60;
-  /// Added before rounding down: three tenths of a layer count as one.
+  /// Added before rounding down: three tenths of a layer count as a layer.
   static constexpr double kRoundUp = 0.7;
 
-  // The longest repeat of the stretch, then those of what it leaves over: encoder and decoder.
+  // Finds the longest repeat, then searches before and after it: encoder and decoder.
   void search(size_t begin, size_t end) {
     const Repeat best = longest(begin, end);
     if (best.period == 0 || best.length() * 2 < end - begin) return;
@@ -174,8 +175,8 @@ class LayerFinder {
           ++run;
           continue;
         }
-        // A multiple of the period repeats as well and covers no more. Of two layers the second's
-        // start or end may be fused otherwise: most of one must repeat.
+        // The shortest period wins: its multiples repeat as well but cover no more. The start or
+        // end of a layer may be fused differently, so only most of it must repeat.
         if (run * 100 >= period * kSamePercent && run + period > best.length())
           best = {at - run, at + period, period};
         run = 0;
@@ -184,6 +185,7 @@ class LayerFinder {
     return best;
   }
 
+  /// Cuts the repeat into layers at the phase of the period where the fewest bytes cross.
   LayerGroup group_of(const Repeat& repeat) const {
     size_t best = 0;
     int64_t least = std::numeric_limits<int64_t>::max();
@@ -204,8 +206,7 @@ class LayerFinder {
       for (const Span* span : sequence_.crossing(at, repeat.period))
         group.boundaries.push_back(span->value);
     }
-    // A layer whose start or end differs from the others' (a position bias made in the first) is
-    // one if most of it repeats.
+    // A layer whose start or end differs (the first may compute a position bias) still counts.
     group.count = static_cast<size_t>(
         static_cast<double>(repeat.length()) / static_cast<double>(repeat.period) + kRoundUp);
     return group;

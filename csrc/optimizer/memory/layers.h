@@ -1,5 +1,6 @@
-// Layers by repeated structure: runs of the forward program that repeat, cut where the fewest bytes
-// cross. What crosses is the residual stream; it is what per-layer recomputation keeps.
+// Finds layers as repeated node sequences of the forward region, cut where the fewest bytes cross.
+// The values that cross (in a transformer, the residual stream) are what per-layer recomputation
+// keeps.
 #pragma once
 
 #include <vector>
@@ -8,24 +9,24 @@
 
 namespace ortmodule {
 
-/// One group of repeated layers: an encoder's, a decoder's, the blocks of a stage.
+/// A group of repeated layers: those of an encoder, of a decoder, the blocks of a ResNet stage.
 struct LayerGroup {
   size_t count = 0;
-  /// Forward nodes at which a layer begins, in program order; the first layer may begin earlier
-  /// than the first node here if its start differs from the others'.
+  /// First node of each layer, in program order. The first layer may begin before the first node
+  /// here if its start differs from that of the others.
   std::vector<const Node*> starts;
-  /// Storage roots of the values that cross the starts.
+  /// Storage roots of the values that cross the layer boundaries.
   std::vector<const Value*> boundaries;
 };
 
 struct Layers {
   std::vector<LayerGroup> groups;  // in program order
-  size_t count() const;
+  size_t count() const;            // of layers in all groups
 };
 
-/// Finds repeated layers in the forward region. `sizes` weighs the values; only values that a
-/// gradient flows through and that depend on the module's arguments count as crossing, and what
-/// every layer shares (masks, encoder states, position biases) does not.
+/// Finds repeated layers in the forward region, for the sizes of one signature. A value counts as
+/// crossing if a gradient flows through it and it depends on the module's arguments, except for
+/// values that all layers share (masks, encoder states, position biases).
 Layers find_layers(const Graph& joint, const SymbolValues& sizes);
 
 }  // namespace ortmodule

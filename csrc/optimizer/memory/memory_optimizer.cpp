@@ -14,36 +14,37 @@ namespace {
 
 using Chosen = std::vector<std::optional<Strategy>>;
 
-/// A plan that must keep as much as it frees is none.
-void drop_plans_without_saving(MemoryChoice& choice, const SymbolValues& sizes) {
+/// Drops the subgraphs whose kept operands take as much memory as they free.
+void drop_useless_subgraphs(MemoryChoice& choice, const SymbolValues& sizes) {
   for (Stash& stash : choice.stashes) {
-    std::erase_if(stash.plans, [&](const RecomputePlan& plan) {
-      return plan.saving_bytes.evaluate(sizes) <= 0;
+    std::erase_if(stash.subgraphs, [&](const RecomputeSubgraph& subgraph) {
+      return subgraph.saving_bytes.evaluate(sizes) <= 0;
     });
-    if (stash.plans.empty() && stash.refusal.empty())
-      stash.refusal = "what it would be recomputed from is as large";
+    if (stash.subgraphs.empty() && stash.refusal.empty())
+      stash.refusal = "the operands to keep for recomputation take as much memory";
   }
 }
 
 void list_rows(MemoryChoice& choice, const SymbolValues& sizes) {
   std::map<std::pair<std::string, Strategy>, size_t> known;
   for (size_t s = 0; s < choice.stashes.size(); ++s) {
-    for (const RecomputePlan& plan : choice.stashes[s].plans) {
+    for (const RecomputeSubgraph& subgraph : choice.stashes[s].subgraphs) {
       const auto [at, is_new] =
-          known.try_emplace({plan.cluster_id, plan.strategy}, choice.rows.size());
-      if (is_new) choice.rows.push_back({plan.cluster_id, plan.strategy, {}, 0, {}, {}});
-      PlanRow& row = choice.rows[at->second];
+          known.try_emplace({subgraph.cluster_id, subgraph.strategy}, choice.rows.size());
+      if (is_new) choice.rows.push_back({subgraph.cluster_id, subgraph.strategy, {}, 0, {}, {}});
+      ClusterRow& row = choice.rows[at->second];
       row.stashes.push_back(s);
-      row.saving_bytes = row.saving_bytes + plan.saving_bytes;
+      row.saving_bytes = row.saving_bytes + subgraph.saving_bytes;
     }
   }
-  std::stable_sort(choice.rows.begin(), choice.rows.end(), [&](const PlanRow& a, const PlanRow& b) {
-    return a.saving_bytes.evaluate(sizes) > b.saving_bytes.evaluate(sizes);
-  });
+  std::stable_sort(choice.rows.begin(), choice.rows.end(),
+                   [&](const ClusterRow& a, const ClusterRow& b) {
+                     return a.saving_bytes.evaluate(sizes) > b.saving_bytes.evaluate(sizes);
+                   });
 }
 
-/// A stash of which only some values cross a layer's start falls in two: those are kept, the rest
-/// follows from them.
+/// Splits a stash of which only some values cross a layer boundary: those are kept, the others can
+/// be recomputed from them.
 void split_at_boundaries(MemoryChoice& choice) {
   std::unordered_set<const Value*> crossing;
   for (const LayerGroup& group : choice.layers.groups)
@@ -58,8 +59,8 @@ void split_at_boundaries(MemoryChoice& choice) {
       const DimExpr whole = part->bytes;
       part->bytes = DimExpr(0);
       for (const Value* value : part->values) part->bytes = part->bytes + bytes_of(*value);
-      for (RecomputePlan& plan : part->plans)
-        plan.saving_bytes = plan.saving_bytes - whole + part->bytes;
+      for (RecomputeSubgraph& subgraph : part->subgraphs)
+        subgraph.saving_bytes = subgraph.saving_bytes - whole + part->bytes;
       result.push_back(std::move(*part));
     }
   }
@@ -67,11 +68,11 @@ void split_at_boundaries(MemoryChoice& choice) {
 }
 
 void apply_config(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
-  std::map<std::string, ConfigElement> last;  // of equal ids the last element holds
+  std::map<std::string, ConfigElement> last;  // the last element of an id wins
   for (const ConfigElement& element : config) last[element.cluster_id] = element;
   for (const auto& [id, element] : last) {
     if (element.strategy == Strategy::None) continue;
-    const auto row = std::find_if(choice.rows.begin(), choice.rows.end(), [&](const PlanRow& r) {
+    const auto row = std::find_if(choice.rows.begin(), choice.rows.end(), [&](const ClusterRow& r) {
       return r.cluster_id == id && r.strategy == element.strategy;
     });
     if (row == choice.rows.end()) continue;
@@ -82,6 +83,8 @@ void apply_config(MemoryChoice& choice, const std::vector<ConfigElement>& config
   }
 }
 
+/// Starts from everything that the level recomputes, then keeps what costs more time than its
+/// memory is worth.
 class LevelChooser {
  public:
   LevelChooser(MemoryChoice& choice, const Evaluate& evaluate)
@@ -90,53 +93,58 @@ class LevelChooser {
   void run(int level) {
     Chosen chosen = level_candidates(choice_, level);
     PlanFigures best = figures(chosen);
-    // Without layers everything would be computed anew at once: the best choice of rows then.
+    // Without layers, backward would recompute all of forward at once: search by rows instead.
     if (!gains(best)) std::tie(chosen, best) = least_peak(choice_, evaluate_);
     if (!gains(best)) {
-      for (PlanRow& row : choice_.rows)
-        row.reason = "no gain: the peak of this model is not what forward keeps";
+      for (ClusterRow& row : choice_.rows)
+        row.reason = "no gain: saved activations do not determine the peak of this model";
       choice_.warnings.push_back(str("recomputation would not lower the peak of this model (",
                                      best.peak_bytes, " bytes with it, ", choice_.before.peak_bytes,
-                                     " without): it is left alone"));
+                                     " without), so nothing is recomputed"));
       return;
     }
     least_ = best;
     std::vector<std::vector<size_t>> groups = {after_the_last_layer()};
-    for (const PlanRow& row : choice_.rows) groups.push_back(row.stashes);
+    for (const ClusterRow& row : choice_.rows) groups.push_back(row.stashes);
     sort_by_gain(groups, chosen);
-    // What is kept by one group's turn can leave room for a group that was refused before.
+    // Keeping one group can make it worth keeping another that was rejected before.
     for (double last_us = 0.0; best.time_us != last_us;) {
       last_us = best.time_us;
       for (const std::vector<size_t>& group : groups) drop_without_gain(chosen, best, group);
       drop_late_layers(chosen, best);
     }
-    for (PlanRow& row : choice_.rows)
+    for (ClusterRow& row : choice_.rows)
       if (std::none_of(row.stashes.begin(), row.stashes.end(),
                        [&](size_t s) { return !!chosen[s]; }))
-        row.reason = "no gain: the peak is hardly lower with it";
+        row.reason = "no gain: it hardly lowers the peak";
     choice_.chosen = std::move(chosen);
   }
 
  private:
   bool gains(const PlanFigures& now) const {
     const PlanFigures& before = choice_.before;
+    const auto is_lower = [](int64_t a, int64_t b) { return a < b - b / kLeastGain; };
     return now.peak_bytes <= before.peak_bytes &&
-           (now.peak_bytes < before.peak_bytes - before.peak_bytes / 100 ||
-            now.accumulating_peak_bytes <
-                before.accumulating_peak_bytes - before.accumulating_peak_bytes / 100);
+           (is_lower(now.peak_bytes, before.peak_bytes) ||
+            is_lower(now.accumulating_peak_bytes, before.accumulating_peak_bytes));
   }
 
-  // Tolerances, as 1/n of the lowest peak: growth that any saving of time is worth, and growth that
-  // none is.
+  // As 1/n of the peak without recomputation: a smaller gain is not worth recomputing anything.
+  static constexpr int64_t kLeastGain = 100;
+  // Tolerances, as 1/n of the lowest peak: growth accepted for any saving of time, and the limit
+  // of growth.
   static constexpr int64_t kAlwaysAccept = 64, kNeverExceed = 10;
-  // As 1/n of the bytes gained: the most that is given back for time.
+  // As 1/n of the bytes saved: the limit of what is given up for time.
   static constexpr int64_t kGivenBack = 4;
+  // Late layers are tried in this many chunks: a plan per chunk takes milliseconds.
+  static constexpr size_t kChunks = 16;
 
   PlanFigures figures(const Chosen& chosen) const {
     return evaluate_(decisions_of(choice_, chosen));
   }
 
-  // A step may start with gradients from the last one or without: both peaks count.
+  // Relative growth of the peak, the larger of a step that makes gradients and one that
+  // accumulates.
   static double growth(const PlanFigures& now, const PlanFigures& before) {
     const auto part = [](int64_t a, int64_t b) {
       return static_cast<double>(a) / static_cast<double>(std::max<int64_t>(b, 1)) - 1.0;
@@ -145,11 +153,12 @@ class LevelChooser {
                     part(now.accumulating_peak_bytes, before.accumulating_peak_bytes));
   }
 
-  enum class Room : uint8_t { ForNothing, ForTime };
+  /// Which growth of the peak is tolerated: a small one always, a larger one only to save time.
+  enum class Room : uint8_t { Always, ForTime };
   static bool has_room(int64_t now, int64_t least, int64_t before, Room room) {
     const int64_t slack = least / kAlwaysAccept,
                   most = std::min(least / kNeverExceed, (before - least) / kGivenBack);
-    return now - least <= (room == Room::ForNothing ? slack : std::max(slack, most));
+    return now - least <= (room == Room::Always ? slack : std::max(slack, most));
   }
   bool has_room(const PlanFigures& now, Room room) const {
     const PlanFigures& before = choice_.before;
@@ -158,15 +167,16 @@ class LevelChooser {
                     before.accumulating_peak_bytes, room);
   }
 
-  /// A little memory for any time, or more of it for at least as large a part of the time.
+  /// Accepts a small growth of the peak for any saving of time, a larger one if the relative saving
+  /// of time is at least the relative growth.
   bool is_worth(const PlanFigures& now, const PlanFigures& best) const {
     const double saved_time = 1.0 - now.time_us / best.time_us;
     if (saved_time < 0.0) return false;
-    return has_room(now, Room::ForNothing) ||
+    return has_room(now, Room::Always) ||
            (has_room(now, Room::ForTime) && growth(now, best) <= saved_time);
   }
 
-  /// The loss head and what else follows the layers: backward needs it at once.
+  /// Stashes after the last layer boundary, such as the loss head's: backward needs them first.
   std::vector<size_t> after_the_last_layer() const {
     const std::vector<bool> boundary = boundary_stashes(choice_);
     std::vector<size_t> members;
@@ -179,7 +189,7 @@ class LevelChooser {
     return chosen;
   }
 
-  /// Those first without which the step would be shortest: room goes to them.
+  /// Sorts by the time of the step if the group is kept: the largest savings are tried first.
   void sort_by_gain(std::vector<std::vector<size_t>>& groups, const Chosen& chosen) const {
     std::vector<std::pair<double, std::vector<size_t>>> ranked;
     for (std::vector<size_t>& group : groups) {
@@ -191,7 +201,7 @@ class LevelChooser {
     for (size_t i = 0; i < groups.size(); ++i) groups[i] = std::move(ranked[i].second);
   }
 
-  /// Keeps the stashes of `group` if that is worth the memory.
+  /// Keeps the stashes of `group` if the time saved is worth the memory. False if it is not.
   bool drop_without_gain(Chosen& chosen, PlanFigures& best, const std::vector<size_t>& group) {
     Chosen fewer = without(chosen, group);
     if (fewer == chosen) return true;
@@ -202,10 +212,10 @@ class LevelChooser {
     return true;
   }
 
-  // Backward passes the last layers first, while the first layers' values are all still there:
-  // what they would free is taken again at once.
+  // Recomputing the last layers gains little: backward starts with them and needs their values at
+  // once.
   void drop_late_layers(Chosen& chosen, PlanFigures& best) {
-    const size_t step = std::max<size_t>(chosen.size() / 16, 1);
+    const size_t step = std::max<size_t>(chosen.size() / kChunks, 1);
     for (size_t end = chosen.size(); end > 0; end -= std::min(end, step)) {
       std::vector<size_t> chunk(std::min(end, step));
       std::iota(chunk.begin(), chunk.end(), end - chunk.size());
@@ -218,14 +228,15 @@ class LevelChooser {
   PlanFigures least_;
 };
 
+/// Removes the subgraphs of clusters with strategy 0, so that a budget cannot choose them.
 void forbid(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
   for (const ConfigElement& element : config) {
     if (element.strategy != Strategy::None) continue;
     for (Stash& stash : choice.stashes)
-      std::erase_if(stash.plans, [&](const RecomputePlan& plan) {
-        return plan.cluster_id == element.cluster_id;
+      std::erase_if(stash.subgraphs, [&](const RecomputeSubgraph& subgraph) {
+        return subgraph.cluster_id == element.cluster_id;
       });
-    for (PlanRow& row : choice.rows)
+    for (ClusterRow& row : choice.rows)
       if (row.cluster_id == element.cluster_id) row.reason = "the configuration forbids it";
   }
 }
@@ -233,7 +244,7 @@ void forbid(MemoryChoice& choice, const std::vector<ConfigElement>& config) {
 void finish(MemoryChoice& choice, const MemoryOptions& options, const Evaluate& evaluate) {
   choice.decisions = decisions_of(choice, choice.chosen);
   choice.after = choice.decisions.empty() ? choice.before : evaluate(choice.decisions);
-  for (PlanRow& row : choice.rows) {
+  for (ClusterRow& row : choice.rows) {
     row.applied =
         static_cast<size_t>(std::count_if(row.stashes.begin(), row.stashes.end(), [&](size_t s) {
           return choice.chosen[s] == row.strategy;
@@ -243,8 +254,7 @@ void finish(MemoryChoice& choice, const MemoryOptions& options, const Evaluate& 
       for (size_t s : row.stashes) without[s].reset();
       if (evaluate(decisions_of(choice, without)).peak_bytes <= choice.after.peak_bytes)
         choice.warnings.push_back(str("'", row.cluster_id, ":", static_cast<int>(row.strategy),
-                                      "' is applied as asked, but the peak would be no higher "
-                                      "without it"));
+                                      "' is applied as configured, but does not lower the peak"));
     }
   }
 }
@@ -256,9 +266,9 @@ Chosen level_candidates(const MemoryChoice& choice, int level) {
   const std::vector<bool> kept = boundary_stashes(choice);
   for (size_t s = 0; s < choice.stashes.size(); ++s) {
     const Stash& stash = choice.stashes[s];
-    if (!kept[s] && plan_of(stash, Strategy::Recompute)) {
+    if (!kept[s] && subgraph_of(stash, Strategy::Recompute)) {
       chosen[s] = Strategy::Recompute;
-    } else if (level >= 2 && plan_of(stash, Strategy::Compromise)) {
+    } else if (level >= 2 && subgraph_of(stash, Strategy::Compromise)) {
       chosen[s] = Strategy::Compromise;
     }
   }
@@ -275,13 +285,13 @@ MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
   std::vector<const Value*> keep;
   for (size_t s = 0; s < chosen.size(); ++s) {
     if (!chosen[s]) continue;
-    const RecomputePlan* plan = plan_of(choice.stashes[s], *chosen[s]);
-    ORTM_ASSERT(plan, "a stash is recomputed without a plan");
+    const RecomputeSubgraph* subgraph = subgraph_of(choice.stashes[s], *chosen[s]);
+    ORTM_ASSERT(subgraph, "a stash is recomputed without a subgraph");
     for (const Value* value : choice.stashes[s].values) drop(value);
-    keep.insert(keep.end(), plan->keep.begin(), plan->keep.end());
+    keep.insert(keep.end(), subgraph->keep.begin(), subgraph->keep.end());
   }
   if (decisions.recompute.empty()) return decisions;
-  // Where a layer begins, its operand is kept even if backward would not read it.
+  // Layer boundaries are kept even where backward does not read them.
   if (choice.keep_boundaries)
     for (const LayerGroup& group : choice.layers.groups)
       keep.insert(keep.end(), group.boundaries.begin(), group.boundaries.end());
@@ -302,14 +312,14 @@ void apply_decisions(MemoryChoice& choice, const MemoryDecisions& decisions) {
     const Stash& stash = choice.stashes[s];
     choice.chosen[s].reset();
     if (!in(decisions.recompute, stash.values.front())) continue;
-    // A compromise is known by the narrow tensor that it keeps.
-    const RecomputePlan* narrow = plan_of(stash, Strategy::Compromise);
+    // Strategy 2 is recognized by the narrow operand that it keeps.
+    const RecomputeSubgraph* narrow = subgraph_of(stash, Strategy::Compromise);
     const bool keeps = narrow && std::all_of(narrow->keep.begin(), narrow->keep.end(),
                                              [&](const Value* v) { return in(decisions.keep, v); });
-    const bool is_narrow = keeps || !plan_of(stash, Strategy::Recompute);
+    const bool is_narrow = keeps || !subgraph_of(stash, Strategy::Recompute);
     choice.chosen[s] = is_narrow ? Strategy::Compromise : Strategy::Recompute;
   }
-  for (PlanRow& row : choice.rows)
+  for (ClusterRow& row : choice.rows)
     row.applied =
         static_cast<size_t>(std::count_if(row.stashes.begin(), row.stashes.end(), [&](size_t s) {
           return choice.chosen[s] == row.strategy;
@@ -326,7 +336,7 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
   const bool budget = options.budget_bytes || options.budget_fraction;
   choice.layers = find_layers(joint, sizes);
   if (options.level > 0 || budget) split_at_boundaries(choice);
-  drop_plans_without_saving(choice, sizes);
+  drop_useless_subgraphs(choice, sizes);
   list_rows(choice, sizes);
   choice.chosen.assign(choice.stashes.size(), std::nullopt);
   if (!options.asked()) return choice;

@@ -1,4 +1,5 @@
-// Which stashes a module recomputes: by configuration, by level, or by a budget in bytes.
+// Chooses which saved activations (stashes) backward recomputes: by configuration, by level, or by
+// a budget in bytes.
 #pragma once
 
 #include <functional>
@@ -19,92 +20,96 @@ struct ConfigElement {
   int64_t count = -1;  // the first `count` occurrences in program order; -1: all
 };
 
-/// What the user asked of the memory optimizer. A budget excludes a level above 0; with one, only
-/// elements of strategy 0 mean anything: they forbid.
+/// The user's options of the memory optimizer. A budget and a level above 0 exclude each other.
+/// With a budget, configuration elements of strategy 0 forbid their cluster; others are ignored.
 struct MemoryOptions {
   int level = 0;
   std::vector<ConfigElement> config;
   std::optional<int64_t> budget_bytes;    // of Plan::peak_bytes
   std::optional<double> budget_fraction;  // of the peak without the optimizer
-  /// What the user's budget holds besides `budget_bytes`, for messages: parameters, buffers and
-  /// optimizer state.
+  /// Bytes of the user's budget that `budget_bytes` leaves out, for messages: parameters, buffers
+  /// and optimizer state.
   int64_t reserved_bytes = 0;
   MachineRates rates;
-  bool strict = false;  // a later, larger shape that does not fit is an error, not a warning
-  /// Other captures of the module trained before this one: its first shape is a later one, too.
+  bool strict =
+      false;  // exceeding the budget with a later, larger shape is an error, not a warning
+  /// Another capture of the module trained before: the first shape of this one counts as a later
+  /// shape, too.
   bool mid_training = false;
   bool asked() const { return level > 0 || !config.empty() || budget_bytes || budget_fraction; }
 };
 
-/// What other pieces of the forward, between graph breaks, take of a budget in bytes.
+/// This piece's share of a budget in bytes, where graph breaks cut the forward into pieces.
 struct BudgetShare {
-  int64_t others_bytes = 0;  // what they hold while this piece runs
-  /// For other shapes than the first, the part of each piece may be so many times as large.
+  int64_t others_bytes = 0;  // held by the other pieces while this one runs
+  /// For shapes other than the first, each piece's share may grow by this factor.
   double growth = 1.0;
-  /// A first shape that does not fit takes its least plan without a warning, until it is known what
-  /// all pieces need.
+  /// If the first shape does not fit, take the plan with the lowest peak without a warning: the
+  /// needs of the other pieces are not known yet.
   bool lenient = false;
 };
 
-/// What a set of decisions costs, by the plan that it leads to.
+/// Cost of a set of decisions, measured on the execution plan that they lead to.
 struct PlanFigures {
   int64_t peak_bytes = 0;
-  int64_t accumulating_peak_bytes = 0;  // with gradients handed over as they are made
-  int64_t saved_bytes = 0;
-  int64_t gradients_at_peak_bytes = 0;  // the part of the peak that no shape changes
-  double time_us = 0;
+  int64_t accumulating_peak_bytes = 0;  // of a step that accumulates into existing gradients
+  int64_t saved_bytes = 0;              // of saved activations
+  int64_t gradients_at_peak_bytes = 0;  // gradients alive at the peak: independent of shapes
+  double time_us = 0;                   // estimated time of a step
 };
+/// Makes the execution plan of the module with these decisions and returns its cost.
 using Evaluate = std::function<PlanFigures(const MemoryDecisions&)>;
 
-/// All occurrences of one cluster id and strategy.
-struct PlanRow {
+/// A row of the user's table: all occurrences of one cluster id and strategy.
+struct ClusterRow {
   std::string cluster_id;
   Strategy strategy = Strategy::Recompute;
   std::vector<size_t> stashes;  // positions among MemoryChoice::stashes
   size_t applied = 0;
   DimExpr saving_bytes;
-  std::string reason;  // why a level or budget left it off
+  std::string reason;  // why a level or budget does not recompute it
 };
 
-/// One of the plans that a budget chooses among.
-struct FrontierPlan {
+/// A set of decisions on the Pareto frontier of peak and time, from which a budget chooses.
+struct FrontierPoint {
   MemoryDecisions decisions;
-  PlanFigures figures;  // for the first shapes, some interpolated
+  PlanFigures figures;  // for the first shapes; some are interpolated
 };
 
+/// What is recomputed, and the facts that it was chosen by.
 struct MemoryChoice {
   SymbolValues sizes;  // of the shapes that it was chosen for
   std::vector<Stash> stashes;
-  std::vector<std::optional<Strategy>> chosen;  // by stash; nothing: kept
-  std::vector<PlanRow> rows;                    // largest saving first
+  std::vector<std::optional<Strategy>> chosen;  // by stash; nullopt: kept
+  std::vector<ClusterRow> rows;                 // largest saving first
   Layers layers;
   MemoryDecisions decisions;
   PlanFigures before, after;
-  std::vector<FrontierPlan> frontier;  // of a budget: peak ascends, time descends
+  std::vector<FrontierPoint> frontier;  // with a budget: peak ascends, time descends
   std::vector<std::string> warnings;
-  bool keep_boundaries = false;
-  int64_t minimum_bytes = 0;  // least reachable peak, if a budget was given
-  bool fits = true;           // the budget is kept
+  bool keep_boundaries = false;  // keep the values that cross layer boundaries
+  int64_t minimum_bytes = 0;     // with a budget: the lowest reachable peak
+  bool fits = true;              // `minimum_bytes` is within the budget
 };
 
-/// The decisions that `choice` stands for if exactly `chosen` is recomputed.
+/// The decisions that recompute exactly the stashes in `chosen` (by stash; nullopt: kept).
 MemoryDecisions decisions_of(const MemoryChoice& choice,
                              const std::vector<std::optional<Strategy>>& chosen);
 
-/// Makes `choice` say what `decisions`, made of its stashes, recompute.
+/// Sets `chosen`, `decisions` and the rows of `choice` to `decisions`, which concern its stashes.
 void apply_decisions(MemoryChoice& choice, const MemoryDecisions& decisions);
 
-/// Chooses for one signature of shapes. `evaluate` plans the module with given decisions.
+/// Chooses what to recompute for the shapes given by `sizes`.
 MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options,
                                 const BudgetShare& share, const SymbolValues& sizes,
                                 const Evaluate& evaluate);
 
-/// This piece's budget in bytes of Plan::peak_bytes, given the peak without the optimizer; nothing
-/// if there is no budget.
+/// This piece's limit of Plan::peak_bytes, or nullopt without a budget. `peak_bytes` is the peak
+/// without the optimizer.
 std::optional<int64_t> budget_of(const MemoryOptions& options, const BudgetShare& share,
                                  int64_t peak_bytes);
 
-/// Why `peak_bytes`, the least that a module reaches for some shapes, breaks the budget.
+/// The message for shapes whose lowest reachable peak, `peak_bytes`, exceeds the budget.
 std::string over_budget_text(const MemoryOptions& options, const BudgetShare& share,
                              int64_t budget_bytes, int64_t peak_bytes);
 

@@ -13,7 +13,7 @@ namespace {
 using Choices = std::vector<std::vector<PieceCost>>;
 using Taken = std::vector<size_t>;  // by piece: position among its choices
 
-constexpr size_t kMostCombinations = 50'000;
+constexpr size_t kMostCombinations = 50'000;  // for an exhaustive search, well below a second
 
 bool are_few(const Choices& choices) {
   size_t combinations = 1;
@@ -24,7 +24,7 @@ bool are_few(const Choices& choices) {
   return true;
 }
 
-/// The combination after `taken`, if there is one: the last piece changes first.
+/// Advances `taken` to the next combination, the last piece first. False after the last one.
 bool next_combination(const Choices& choices, Taken& taken) {
   for (size_t piece = taken.size(); piece-- > 0;) {
     if (++taken[piece] < choices[piece].size()) return true;
@@ -33,8 +33,8 @@ bool next_combination(const Choices& choices, Taken& taken) {
   return false;
 }
 
-/// Takes the next smaller choice of the piece where that costs the least time per byte, if there is
-/// one.
+/// Takes the next smaller choice of the piece where it costs the least time per byte freed. False
+/// if all pieces have their smallest.
 bool next_smaller(const Choices& choices, Taken& taken) {
   std::optional<size_t> cheapest;
   double least_cost = std::numeric_limits<double>::infinity();
@@ -68,7 +68,7 @@ std::vector<int64_t> held_by_others(const std::vector<PieceCost>& costs, const P
   for (size_t piece : runs)
     ORTM_CHECK(piece < costs.size(), "[memory budget] a run must be of one of ", costs.size(),
                " pieces, but found number ", piece);
-  // A piece that runs again later has made its gradients there.
+  // Backward makes the gradients of a piece at its last run.
   std::vector<int64_t> gradients(runs.size(), 0);
   std::vector<bool> seen(costs.size(), false);
   int64_t later = costs[runs.back()].output_bytes;

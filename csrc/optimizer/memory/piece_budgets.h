@@ -1,5 +1,5 @@
-// One budget in bytes for the pieces of a module, between graph breaks: while one runs, the others
-// hold what they keep for backward, and then their gradients.
+// Divides a budget in bytes among the pieces of a module between graph breaks. While one piece
+// runs, the others hold their saved activations and later their gradients.
 #pragma once
 
 #include <cstddef>
@@ -8,28 +8,29 @@
 
 namespace ortmodule {
 
-/// What one plan of a piece takes.
+/// Cost of one execution plan of a piece.
 struct PieceCost {
   int64_t peak_bytes = 0;
-  int64_t saved_bytes = 0;     // from its forward to its backward, outputs not counted
-  int64_t output_bytes = 0;    // which the next pieces, and the caller, hold
-  int64_t gradient_bytes = 0;  // what its backward leaves
+  int64_t saved_bytes = 0;     // of saved activations, outputs not counted
+  int64_t output_bytes = 0;    // held by later pieces and by the caller
+  int64_t gradient_bytes = 0;  // held after its backward
   double time_us = 0;
 };
 
-/// The position of the piece of each run of a forward, in the order in which they run.
+/// Positions of the pieces in the order in which a forward runs them; a piece may run several
+/// times.
 using PieceRuns = std::vector<size_t>;
 
-/// By run: what all other runs hold meanwhile, forward in this order and backward in the other.
-/// `costs` is by piece.
+/// By run: the bytes that all other runs hold while it is at its peak. Backward runs in reverse
+/// order. `costs` is by piece. Error if a run's position is out of range.
 std::vector<int64_t> held_by_others(const std::vector<PieceCost>& costs, const PieceRuns& runs);
 
-/// The peak of a step over pieces. `costs` is by piece.
+/// Peak bytes of a step over all pieces. `costs` is by piece.
 int64_t step_peak(const std::vector<PieceCost>& costs, const PieceRuns& runs);
 
-/// By piece: which of its `choices`, ordered by their peaks, is taken, so that the step is the
-/// fastest within the budget, or has the least peak where none is. All combinations are looked at
-/// where they are few.
+/// By piece: the position of the chosen one of its `choices`, which are in order of ascending peak.
+/// The step is the fastest within the budget, or has the lowest peak if none fits. Exact if there
+/// are few combinations, greedy otherwise. Error if a piece has no choices.
 std::vector<size_t> fastest_within(const std::vector<std::vector<PieceCost>>& choices,
                                    const PieceRuns& runs, int64_t budget_bytes);
 

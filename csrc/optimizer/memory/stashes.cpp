@@ -16,9 +16,9 @@ bool widens(const Node& node) {
          size_of(node.input(0)->dtype) < size_of(node.output()->dtype);
 }
 
-class PlanFinder {
+class SubgraphFinder {
  public:
-  explicit PlanFinder(const Graph& joint)
+  explicit SubgraphFinder(const Graph& joint)
       : stashed_(stashed_values(joint)), returned_(returned_values(joint)), gradient_(joint) {
     int position = 0;
     for (const auto& node : joint.nodes()) position_[node.get()] = position++;
@@ -27,38 +27,39 @@ class PlanFinder {
   bool is_stashed(const Value* value) const { return stashed_[value]; }
   bool is_returned(const Value* value) const { return returned_[value]; }
 
-  /// The plan of `stash` by `strategy`; empty nodes if there is none, with the reason in `refusal`.
-  RecomputePlan find(const Stash& stash, Strategy strategy, std::string* refusal) {
-    RecomputePlan plan;
-    plan.strategy = strategy;
+  /// The subgraph that recomputes `stash`; without nodes, and `refusal` set, if there is none.
+  RecomputeSubgraph find(const Stash& stash, Strategy strategy, std::string* refusal) {
+    RecomputeSubgraph subgraph;
+    subgraph.strategy = strategy;
     if (is_impure(*stash.node)) {
-      *refusal = str(stash.node->op, " has effects or draws numbers that nobody recorded");
-      return plan;
+      *refusal = str(stash.node->op, " has side effects or unrecorded random numbers");
+      return subgraph;
     }
-    plan_ = &plan;
+    subgraph_ = &subgraph;
     seen_.clear();
     compromised_ = false;
     include(stash.node);
     if (strategy == Strategy::Compromise && !compromised_) {
-      *refusal = "no widening cast on the way";
-      plan.nodes.clear();
-      return plan;
+      *refusal = "no widening cast in the subgraph";
+      subgraph.nodes.clear();
+      return subgraph;
     }
-    std::sort(plan.nodes.begin(), plan.nodes.end(),
+    std::sort(subgraph.nodes.begin(), subgraph.nodes.end(),
               [&](const Node* a, const Node* b) { return position_.at(a) < position_.at(b); });
-    for (const Node* node : plan.nodes)
+    for (const Node* node : subgraph.nodes)
       if (node == stash.node || gradient_.contains(node->output()))
-        plan.cluster_id += node->op + "+";
-    plan.saving_bytes = stash.bytes;
-    for (const Value* kept : plan.keep) plan.saving_bytes = plan.saving_bytes - bytes_of(*kept);
-    return plan;
+        subgraph.cluster_id += node->op + "+";
+    subgraph.saving_bytes = stash.bytes;
+    for (const Value* kept : subgraph.keep)
+      subgraph.saving_bytes = subgraph.saving_bytes - bytes_of(*kept);
+    return subgraph;
   }
 
  private:
   void include(const Node* node) {
     if (!seen_.insert(node).second) return;
-    plan_->nodes.push_back(node);
-    if (plan_->strategy == Strategy::Compromise && widens(*node)) {
+    subgraph_->nodes.push_back(node);
+    if (subgraph_->strategy == Strategy::Compromise && widens(*node)) {
       const Value* narrow = storage_root(node->input(0));
       if (narrow->producer() && !is_stashed(narrow) && !is_returned(narrow)) {
         compromised_ = true;
@@ -84,33 +85,33 @@ class PlanFinder {
   }
 
   void include_views(const Value* from, const Value* to) {
-    // A view that backward reads anyway needs no second one.
+    // A view that backward reads already exists there.
     for (const Value* value = from; value != to; value = alias_of(value)) {
       const auto& uses = value->uses();
       const bool read = std::any_of(uses.begin(), uses.end(),
                                     [](Use use) { return use.node->region == Region::Backward; });
       if (read) return;
-      if (seen_.insert(value->producer()).second) plan_->nodes.push_back(value->producer());
+      if (seen_.insert(value->producer()).second) subgraph_->nodes.push_back(value->producer());
     }
   }
 
   void keep(const Value* value) {
-    if (std::find(plan_->keep.begin(), plan_->keep.end(), value) == plan_->keep.end())
-      plan_->keep.push_back(value);
+    if (std::find(subgraph_->keep.begin(), subgraph_->keep.end(), value) == subgraph_->keep.end())
+      subgraph_->keep.push_back(value);
   }
 
   PerValue<bool> stashed_;
   PerValue<bool> returned_;
-  Differentiated gradient_;  // what a gradient flows through
+  Differentiated gradient_;  // values that a gradient flows through
   std::unordered_map<const Node*, int> position_;
   std::unordered_set<const Node*> seen_;
-  RecomputePlan* plan_ = nullptr;
+  RecomputeSubgraph* subgraph_ = nullptr;
   bool compromised_ = false;
 };
 
 }  // namespace
 
-std::string RecomputePlan::config(int64_t count) const {
+std::string RecomputeSubgraph::config(int64_t count) const {
   return str(cluster_id, ":", static_cast<int>(strategy), ":", count);
 }
 
@@ -119,7 +120,7 @@ DimExpr bytes_of(const Value& value) {
 }
 
 std::vector<Stash> find_stashes(const Graph& joint) {
-  PlanFinder finder(joint);
+  SubgraphFinder finder(joint);
   std::vector<Stash> stashes;
   for (const auto& node : joint.nodes()) {
     if (node->region == Region::Backward) continue;
@@ -133,18 +134,18 @@ std::vector<Stash> find_stashes(const Graph& joint) {
     if (stash.values.empty()) continue;
     std::string refusal;
     for (Strategy strategy : {Strategy::Recompute, Strategy::Compromise}) {
-      RecomputePlan plan = finder.find(stash, strategy, &refusal);
-      if (!plan.nodes.empty()) stash.plans.push_back(std::move(plan));
+      RecomputeSubgraph subgraph = finder.find(stash, strategy, &refusal);
+      if (!subgraph.nodes.empty()) stash.subgraphs.push_back(std::move(subgraph));
     }
-    if (stash.plans.empty()) stash.refusal = refusal;
+    if (stash.subgraphs.empty()) stash.refusal = refusal;
     stashes.push_back(std::move(stash));
   }
   return stashes;
 }
 
-const RecomputePlan* plan_of(const Stash& stash, Strategy strategy) {
-  for (const RecomputePlan& plan : stash.plans)
-    if (plan.strategy == strategy) return &plan;
+const RecomputeSubgraph* subgraph_of(const Stash& stash, Strategy strategy) {
+  for (const RecomputeSubgraph& subgraph : stash.subgraphs)
+    if (subgraph.strategy == strategy) return &subgraph;
   return nullptr;
 }
 

@@ -1,4 +1,4 @@
-// What forward keeps for backward, and how each kept value could be recomputed instead.
+// The saved activations (stashes) of a joint graph, and how each could be recomputed instead.
 #pragma once
 
 #include <string>
@@ -8,45 +8,45 @@
 
 namespace ortmodule {
 
-/// How a stash is treated; the numbers are those of a configuration element.
+/// What happens to a stash. The numbers are those of a configuration element: 0 keeps it, 1
+/// recomputes it, 2 recomputes it from the narrow operand of a widening cast, which is kept.
 enum class Strategy : uint8_t { None = 0, Recompute = 1, Compromise = 2 };
 
-/// A way to recompute the results of one node: the subgraph that runs again, ending in the node.
-struct RecomputePlan {
+/// A subgraph that recomputes the results of its last node in backward.
+struct RecomputeSubgraph {
   Strategy strategy = Strategy::Recompute;
   std::vector<const Node*> nodes;  // in program order
-  /// Op types, each followed by "+". Nodes without a gradient (masks, positions) run again as well
-  /// but are not in it: the same layer has the same id however its mask was made.
+  /// Op types, each followed by "+". Nodes without a gradient (masks, positions) are left out, so
+  /// that the id of a layer does not depend on how its mask is computed.
   std::string cluster_id;
-  /// Values that must be kept for it although backward does not read them.
+  /// Operands that must be kept for the recomputation although backward does not read them.
   std::vector<const Value*> keep;
-  /// Bytes that the plan no longer keeps, less what it newly keeps.
+  /// Bytes of the stash less the bytes of `keep`.
   DimExpr saving_bytes;
-  /// What the user writes into a configuration: "BiasGelu+:1:-1".
+  /// The configuration element of this subgraph: "BiasGelu+:1:-1".
   std::string config(int64_t count = -1) const;
 };
 
-/// The values of one forward node that backward reads, as storages: views of them count as they.
+/// The outputs of one forward node that backward reads, directly or through views.
 struct Stash {
   const Node* node = nullptr;
   std::vector<const Value*> values;  // outputs of `node`
   DimExpr bytes;
-  std::vector<RecomputePlan> plans;  // empty: `refusal` says why
+  std::vector<RecomputeSubgraph> subgraphs;  // empty: `refusal` says why
   std::string refusal;
 };
 
-/// The stash's plan by that strategy; null if there is none.
-const RecomputePlan* plan_of(const Stash& stash, Strategy strategy);
+/// The stash's subgraph of that strategy, or null.
+const RecomputeSubgraph* subgraph_of(const Stash& stash, Strategy strategy);
 
-/// Every stash of `joint` in program order. Values that the caller receives anyway are left out:
-/// dropping them would free nothing.
+/// The stashes of `joint` in program order. Values that the caller receives are left out, since
+/// recomputing them would free nothing.
 ///
-/// A plan walks from the node towards its operands until it meets inputs, other stashes or returned
-/// values, and takes everything on its way, views included. Strategy 2 stops at a widening cast and
-/// keeps the cast's narrow operand.
+/// A subgraph extends from the node through its operands up to inputs, other stashes and returned
+/// values. Strategy 2 also stops at a widening cast and keeps the narrow operand of the cast.
 std::vector<Stash> find_stashes(const Graph& joint);
 
-/// Bytes of a value as an expression over the input sizes.
+/// Size of a value in bytes, as an expression over the symbolic input sizes.
 DimExpr bytes_of(const Value& value);
 
 }  // namespace ortmodule
