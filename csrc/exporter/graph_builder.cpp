@@ -11,7 +11,7 @@
 namespace ortmodule {
 namespace {
 
-/// The argument of an ATen node as an attribute; tensors become references to operands.
+/// Encodes an argument of an ATen node as an attribute. Tensors become references to operands.
 Attr encode_argument(const TorchArg& arg, Values& operands) {
   struct Encoder {
     Values& operands;
@@ -48,14 +48,14 @@ Attr encode_argument(const TorchArg& arg, Values& operands) {
       if (numbers.size() == list.size()) return numbers;
       if (tensor_count == list.size()) return tensors;
       if (flags.size() == list.size() + 6) return flags;
-      throw Error("[export] a list argument must hold tensors, sizes, numbers or flags alone");
+      throw Error("[export] a list argument must have only tensors, sizes, numbers or flags");
     }
   };
   return std::visit(Encoder{operands}, arg.value);
 }
 
-/// Whether the op that converts `target` runs on the device. One without a kernel there, which is
-/// no composition of others either, leaves the call to torch's dispatcher.
+/// Whether the op that converts `target` has a kernel on the device or decomposes into other ops.
+/// If not, the call falls back to torch's dispatcher.
 bool runs_on(Device device, const std::string& target) {
   static const auto owners = [] {
     std::unordered_map<std::string_view, const OpDef*> found;
@@ -131,7 +131,7 @@ CallResult GraphBuilder::call(const TracedCall& call) {
   const TorchRow* row =
       takes_own_ops(call.target, call.random) ? find_torch_row(call.target) : nullptr;
   const size_t before = graph().node_count();
-  std::string why = "no own op";
+  std::string why = "no op converts it";
   if (row) {
     TorchCall torch_call(graph(), call.target, call.args, call.outputs, symbol_ranges_,
                          options_.torch);
@@ -139,7 +139,7 @@ CallResult GraphBuilder::call(const TracedCall& call) {
       return finish_call(call, row->convert(torch_call));
     } catch (const Refused& refused) {
       why = refused.what();
-    } catch (const InternalError& error) {  // one rule's mistake need not cost the whole model
+    } catch (const InternalError& error) {  // a bug in one rule must not break the whole model
       why = error.what();
     }
     while (graph().node_count() > before) graph().erase(graph().nodes().back().get());
@@ -161,10 +161,10 @@ std::vector<int> GraphBuilder::finish_call(const TracedCall& call, const Values&
     }
     Value* value = values[i];
     ORTM_ASSERT(value->dtype == outputs[i].dtype, target, " output ", i, " should be ",
-                name_of(outputs[i].dtype), ", but its op gives ", name_of(value->dtype));
+                name_of(outputs[i].dtype), ", but its op returns ", name_of(value->dtype));
     ORTM_ASSERT(value->dims.size() == outputs[i].dims.size(), target, " output ", i,
                 " should have rank ", outputs[i].dims.size(), ", but has ", value->dims.size());
-    // The tracer's spelling of a size wins where ours is only differently written.
+    // Prefer the tracer's expression of a size over an equal one of ours.
     for (size_t d = 0; d < value->dims.size(); ++d) {
       const DimExpr& theirs = outputs[i].dims[d];
       ORTM_ASSERT(
@@ -178,10 +178,10 @@ std::vector<int> GraphBuilder::finish_call(const TracedCall& call, const Values&
   return ids;
 }
 
-/// An operand of an ATen node as it lay when traced, where that was row-major order or, as numbers
-/// are drawn in the order of memory, any order.
+/// An operand of an ATen node in its traced layout if that is row-major. For random calls in any
+/// traced layout, since random numbers are drawn in memory order.
 Value* GraphBuilder::as_traced(Value* value, const TracedCall& call) {
-  // The piece's own inputs lie as they did: Dynamo guards that.
+  // Inputs of the piece have their traced layout: Dynamo guards it.
   if (value->rank() < 2 || !(value->producer() || is_body_)) return value;
   std::vector<int64_t> order;
   for (int id : call.operands) {
@@ -252,7 +252,7 @@ void GraphBuilder::output(int id, const Dims& strides) {
   piece_.results.push_back(bound);
   piece_.output_strides.push_back(strides);
   Value* result = value(id);
-  if (result->is_literal()) {  // only nodes and inputs have storage
+  if (result->is_literal()) {  // a literal has no storage
     const double number = std::holds_alternative<double>(result->literal())
                               ? std::get<double>(result->literal())
                               : static_cast<double>(std::get<DimExpr>(result->literal()).value());

@@ -1,6 +1,6 @@
-// Receives a captured program call by call and builds the typed forward graph of ONNX ops.
-// The front end makes no decisions: it hands over every ATen call with its arguments by name, and
-// the op that knows the spelling (OpDef::from_torch) turns it into nodes.
+// Builds the typed forward graph of ONNX ops from a captured program, call by call. The front end
+// makes no decisions: it passes every ATen call with its named arguments, and the op registered for
+// that overload (OpDef::from_torch) converts it into nodes.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace ortmodule {
 
-/// What the session must know about one positional argument of the compiled piece.
+/// Binding of one positional argument of the compiled piece.
 struct BoundInput {
   enum class Kind : uint8_t { Tensor, Symbol };
   Kind kind = Kind::Tensor;
@@ -23,13 +23,13 @@ struct BoundInput {
   std::string symbol;    // Symbol: the size it binds
 };
 
-/// One flat output of the piece, in the caller's order.
+/// One flattened output of the piece, in the caller's order.
 struct BoundOutput {
   enum class Kind : uint8_t { Tensor, Dim, Input, None };
   Kind kind = Kind::None;
   int graph_output = -1;  // Tensor: GraphOutput::index
   DimExpr dim;            // Dim
-  int argument = -1;      // Input: the argument returned as it is
+  int argument = -1;      // Input: the argument that is returned itself
 };
 
 /// A captured piece: the forward graph and how arguments and results map to it.
@@ -38,65 +38,64 @@ struct ExportedPiece {
   std::vector<BoundInput> arguments;
   std::vector<BoundOutput> results;
   std::vector<Dims> output_strides;   // per GraphOutput::index, eager's strides
-  std::vector<std::string> refusals;  // why a call became an ATen node, one line each
+  std::vector<std::string> refusals;  // why calls became ATen nodes, one line each
 };
 
-/// A call's outcome: value ids per output (-1 for none), or nothing if the op must be handed over
-/// again with its traced gradient (see CustomGradient).
+/// Value ids of a call's outputs (-1 if absent), or nullopt if the caller must trace the gradient
+/// of the call and add it with custom_gradient().
 using CallResult = std::optional<std::vector<int>>;
 
-/// What the builder decides by.
 struct BuilderOptions {
   Device device = Device::CPU;  // whose kernels run the piece
-  /// Everything random runs through torch's own operators, in eager's order.
+  /// Random ops run as torch operators, in eager order.
   bool torch_random = false;
   TorchVersion torch = {};
 };
 
-/// One ATen call as it was traced.
+/// One traced ATen call.
 struct TracedCall {
   std::string target;
   std::vector<std::pair<std::string, TorchArg>> args;
-  std::vector<int> operands;  // ids of the tensors among the arguments
+  std::vector<int> operands;  // value ids of the tensor arguments
   std::vector<TorchOutput> outputs;
   Origin origin;
   std::string tag;
   bool random = false;    // draws from torch's generator
-  bool gradient = false;  // a gradient must flow through it
+  bool gradient = false;  // it is differentiated
 };
 
 class GraphBuilder {
  public:
   explicit GraphBuilder(BuilderOptions options = {});
 
-  /// An empty builder for a backward body of this program: it is about the same symbols.
+  /// An empty builder for a backward body of this program, with the same symbols.
   GraphBuilder body() const;
 
-  /// The next positional argument, a tensor. `index` is for gradients in a backward body.
+  /// Adds a tensor as the next positional argument and returns its value id. `index`: of a gradient
+  /// in a backward body.
   int input(const std::string& name, DType dtype, const Dims& sizes, const Dims& strides,
             bool requires_grad, InputKind kind, int index = -1);
-  /// A Python int, which may be a size or any other number in `range`.
+  /// Adds a Python int, a size or another number, as the next positional argument.
   void symint_input(const std::string& symbol, const ValueRange& range);
-  /// A tensor that the program closed over; its data is bound by the caller as a further input.
+  /// Adds a tensor that the program closed over. The caller binds its data as a further input.
   int constant(const std::string& name, DType dtype, const Dims& sizes, const Dims& strides);
 
-  /// Converts one ATen call. Without an own op for these arguments it becomes an ATen node, whose
-  /// operands lie as they did when traced, since operators may depend on it; or, if a gradient must
-  /// flow through it, nothing is added or returned.
+  /// Converts one ATen call. If none of our ops supports the arguments, the call becomes an ATen
+  /// node, whose operands keep their traced layouts, since operators may depend on them. If such a
+  /// call is differentiated, nothing is added and nullopt returned.
   CallResult call(const TracedCall& call);
-  /// Whether some own op with a kernel on the device knows this spelling (it may still refuse the
-  /// arguments). `random`: as TracedCall::random.
+  /// Whether one of our ops, with a kernel on the device, converts this overload; it may still
+  /// refuse the arguments. `random`: as TracedCall::random.
   bool has_rule(const std::string& target, bool random) const;
 
-  /// Values that stand for `outputs` from now on, with the gradient given by `body`: a graph whose
-  /// User inputs are the `saved` values in order, whose GradOutput inputs are gradients of
-  /// `outputs` by index, and whose outputs are the gradients of `inputs` (null where there is
-  /// none).
+  /// Gives `outputs` a custom gradient and returns the values that replace them. `body` is a graph
+  /// whose User inputs are the `saved` values in order, whose GradOutput inputs are the gradients
+  /// of `outputs` by index, and whose outputs are the gradients of `inputs` (null: no gradient).
   std::vector<int> custom_gradient(const std::vector<int>& outputs, const std::vector<int>& inputs,
                                    const std::vector<int>& saved,
                                    std::shared_ptr<const Graph> body);
 
-  /// `value` is the new content of argument `argument` after the call.
+  /// Records that `value` is written to argument `argument`.
   void mutate(int argument, int value);
   void output(int value, const Dims& strides);
   void output_dim(const DimExpr& dim);
@@ -107,7 +106,7 @@ class GraphBuilder {
   /// Strides of a captured value in the traced program.
   const Dims& strides(int id) const { return captured(id).strides; }
   Graph& graph() { return *piece_.graph; }
-  /// Finishes; the builder is empty afterwards.
+  /// Returns the piece and leaves the builder empty.
   ExportedPiece take();
 
  private:

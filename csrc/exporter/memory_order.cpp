@@ -9,9 +9,9 @@
 namespace ortmodule {
 namespace {
 
-/// The dims by TensorIterator's rule, the innermost first: an insertion sort by stride that starts
-/// from row-major order and cannot tell where a stride is 0. It is no total order, so the steps of
-/// the sort are part of the rule. Of equal strides the longer dim is the outer one.
+/// The dims, innermost first, as TensorIterator orders them: an insertion sort by stride, starting
+/// from row-major order. Of equal strides the longer dim is the outer one. A stride of 0 compares
+/// equal to any other, which is not a total order, so the result depends on the steps of the sort.
 std::vector<size_t> innermost_first(const std::vector<bool>& is_long, const Sizes& strides) {
   std::vector<size_t> dims(strides.size());
   std::iota(dims.rbegin(), dims.rend(), size_t{0});
@@ -31,7 +31,8 @@ std::vector<size_t> innermost_first(const std::vector<bool>& is_long, const Size
   return dims;
 }
 
-/// Strides are multiples of one another, so that any value of the symbols gives their order.
+/// Evaluates strides at an arbitrary size: they are multiples of each other, so the order is the
+/// same for all sizes.
 Sizes for_some_size(const Dims& strides) {
   constexpr int64_t kAnySize = 64;
   std::vector<std::string> symbols;

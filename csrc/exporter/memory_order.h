@@ -1,4 +1,4 @@
-// Orders of dimensions in memory, by sizes and strides that may be symbolic.
+// The memory order of dimensions, from sizes and strides that may be symbolic.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace ortmodule {
 
-/// The dims of a dense tensor, the outermost in memory first; empty if it is not dense.
+/// The dims of a dense tensor, outermost first; empty if it is not provably dense.
 std::vector<int64_t> dense_order(const Dims& sizes, const Dims& strides);
 
-/// The same of the dense tensor that torch makes in the likeness of one with gaps or an expanded
-/// one; empty where equal strides leave the choice to sizes. Dims of size 1 may be anywhere.
+/// The same for the result of torch.empty_like on a non-dense or expanded tensor; empty where
+/// equal strides make the order depend on sizes. The place of dims of size 1 is arbitrary.
 std::vector<int64_t> order_in_likeness(const Dims& sizes, const Dims& strides);
 
 }  // namespace ortmodule

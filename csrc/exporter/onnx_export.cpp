@@ -16,7 +16,7 @@ constexpr const char* kNodeKey = "ortmodule.node";
 constexpr const char* kModuleKey = "ortmodule.module";
 constexpr const char* kSourceKey = "ortmodule.source";
 
-// A copy whose names are unique, as the text and ONNX want them.
+// A copy with unique names, which the text notation and ONNX require.
 std::unique_ptr<Graph> with_unique_names(const Graph& graph) {
   std::unique_ptr<Graph> copy = parse_graph(print(graph));
   auto from = graph.nodes().begin();
@@ -71,7 +71,8 @@ class Lowering {
     builder_.set_scope(node.outputs().empty() ? node.op : node.output()->name);
     const size_t before = model().nodes.size();
     lower(node);
-    ORTM_ASSERT(model().nodes.size() > before, "op ", node.op, " became no ONNX node");
+    ORTM_ASSERT(model().nodes.size() > before, "op ", node.op,
+                " was not exported to any ONNX node");
     OnnxMetadata& metadata = model().nodes.back().metadata;
     metadata.emplace_back(kNodeKey, print(node));
     if (!node.origin.module.empty()) metadata.emplace_back(kModuleKey, node.origin.module);
@@ -94,7 +95,7 @@ class Lowering {
       add_custom(context, def && !def->domain.empty() ? def->domain : "com.microsoft");
   }
 
-  // Nodes of the body in place of the node; its outputs take the node's names.
+  // Exports the nodes of the body instead of the node. Its results take the names of the outputs.
   void lower_body(const Node& node) {
     bodies_.push_back(instantiate_body(node));  // kept: names_ points at its values
     const Graph& body = *bodies_.back();
@@ -128,7 +129,7 @@ class Lowering {
         domain;
   }
 
-  // An output of an ONNX graph is computed by a node and listed once.
+  // An ONNX graph output must be computed by a node and be listed once; others need an Identity.
   void add_output(const Value& value) {
     std::string name = value.is_literal() ? "" : value.name;
     if (!value.producer() || !outputs_.insert(name).second) {
@@ -180,7 +181,7 @@ std::unique_ptr<Graph> load_onnx(const std::string& path) {
   ORTM_CHECK(signature, "[onnx] ", path,
              " must be written by ortmodule_py, but found no graph text in its metadata");
   ORTM_CHECK(model.intact, "[onnx] ", path,
-             " must be as ortmodule_py wrote it, but found that its graph was edited");
+             " must be unchanged since ortmodule_py wrote it, but found that its graph was edited");
   std::string text = *signature + " {\n";
   std::vector<Origin> origins;
   for (const OnnxNode& node : model.nodes) {

@@ -1,11 +1,11 @@
-// A graph as an .onnx file that other tools can check and run, and back.
+// Saves a graph as an .onnx file that other tools can check and run, and loads it again.
 //
-// What ONNX can say is said in ONNX: sizes used as data become Shape/Gather-like chains, ops that
-// the standard lacks become what they are made of, and only gradients and ATen calls keep nodes of
-// their own domains. What ONNX cannot say (kinds of inputs, exact numbers, size expressions, source
-// lines) stands as our text notation in the metadata: `ortmodule.graph` of the model is the graph's
-// signature, and `ortmodule.node` of a node is the graph's node that ends there; the nodes before
-// it belong to it. Reading uses the text, so it gives back the very graph that was written.
+// The file uses standard ONNX where possible: sizes used as data become chains of Shape and
+// arithmetic, other ops are decomposed, and only gradients and ATen calls are nodes of custom
+// domains. What ONNX cannot represent (kinds of inputs, exact numbers, size expressions, source
+// lines) is in the metadata in our text notation: `ortmodule.graph` of the model is the graph's
+// signature; `ortmodule.node` is on the last of the ONNX nodes that a graph node became. Loading
+// uses this text, so it restores exactly the graph that was saved.
 #pragma once
 
 #include <cstddef>
@@ -18,26 +18,26 @@
 
 namespace ortmodule {
 
-/// Row-major data of an input, kept alive by the caller.
+/// Row-major data of an input. The caller keeps it alive.
 struct OnnxTensorData {
   const void* data = nullptr;
   size_t bytes = 0;
 };
 
 struct OnnxSaveOptions {
-  /// Inputs (parameters, buffers, constants) by name that are written as initializers.
+  /// Data of the inputs (parameters, buffers, constants) to write as initializers, by name.
   std::unordered_map<std::string, OnnxTensorData> initializers;
-  /// Above so many bytes of them, their data goes to a second file, `<path>.data`.
+  /// If they have more bytes in total, their data goes to a second file, `<path>.data`.
   size_t external_threshold = size_t{1} << 30;
 };
 
-/// The graph in ONNX's form. Types of all values must be set.
+/// Converts the graph to ONNX. The types of all values must be set.
 OnnxModel lower_to_onnx(const Graph& graph, const OnnxSaveOptions& options = {});
 
-/// Writes the graph; an existing file is replaced in one step. Throws Error.
+/// Writes the graph and replaces an existing file atomically. Throws Error.
 void save_onnx(const Graph& graph, const std::string& path, const OnnxSaveOptions& options = {});
 
-/// Reads a file that save_onnx wrote and nobody edited since. Throws Error.
+/// Reads a file written by save_onnx. Throws Error if its graph was edited since.
 std::unique_ptr<Graph> load_onnx(const std::string& path);
 
 }  // namespace ortmodule

@@ -45,7 +45,7 @@ class GradientBuilder {
     return found == gradients_.end() ? nullptr : found->second;
   }
 
-  // Adding as soon as the second contribution exists frees both early.
+  // Adds a contribution as soon as it exists, which ends its live range early.
   void accumulate(const Value* value, Value* contribution) {
     Value*& slot = gradients_[value];
     slot = slot ? emit(graph_, "Add", {slot, contribution}) : contribution;
@@ -91,8 +91,8 @@ class GradientBuilder {
     }
   }
 
-  // The body is computed again in the backward region, from the node's operands, and its nodes are
-  // differentiated one by one.
+  // Recomputes the body in the backward region from the node's operands and differentiates its
+  // nodes.
   void differentiate_body(const Node& node, const Values& output_grads) {
     const std::unique_ptr<Graph> body = instantiate_body(node);
     const size_t before = graph_.node_count();

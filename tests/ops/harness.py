@@ -340,11 +340,11 @@ def check_graph(case: Case, compiled: Compiled, arguments: Arguments) -> None:
     assert arrived or is_composite(case.target), f"capture called {compiled.targets}"
     facts = compiled.piece.facts()
     if case.contains and not runs_here(case.contains):
-        assert "no own op" in str(facts["refusals"]), facts["refusals"]
+        assert "no op converts it" in str(facts["refusals"]), facts["refusals"]
         return
     if case.aten:
         reasons = str(facts["refusals"])
-        wanted = case.aten if runs_here(case.target) else "no own op"
+        wanted = case.aten if runs_here(case.target) else "no op converts it"
         assert facts["nodes_aten"] == 0 or wanted in reasons, reasons
     else:
         assert facts["nodes_aten"] == 0, f"{facts['refusals']}\n{compiled.piece.text('joint')}"
