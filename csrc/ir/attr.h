@@ -1,4 +1,4 @@
-// Attributes of a node: everything about it that is not a tensor.
+// Attributes of a node.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@ namespace ortmodule {
 
 class Graph;
 
-/// Integers are size expressions (a constant one is a plain integer), so an attribute such as a
-/// shape needs no second form. Booleans are the integers 0 and 1.
+/// Integers are DimExpr, so that attributes such as a shape can be symbolic. Booleans are the
+/// integers 0 and 1.
 using Attr = std::variant<DimExpr, Dims, double, std::vector<double>, std::string, DType,
                           std::shared_ptr<const Graph>>;
 
-/// Named attributes in the order in which they were set; equality ignores order.
+/// Named attributes in order of insertion; equality ignores the order.
 class Attrs {
  public:
   Attrs() = default;
@@ -31,7 +31,7 @@ class Attrs {
   void set(std::string_view name, Attr value);
   void erase(std::string_view name);
 
-  /// Typed access; InternalError if missing or of another type. The two-argument forms default.
+  /// Typed access. Throws InternalError if of another type, or missing without a `fallback`.
   int64_t integer(std::string_view name) const;
   int64_t integer(std::string_view name, int64_t fallback) const;
   bool flag(std::string_view name) const { return integer(name, 0) != 0; }
@@ -49,7 +49,7 @@ class Attrs {
   const std::vector<std::pair<std::string, Attr>>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
 
-  /// All size expressions replaced by their values.
+  /// A copy with all size expressions evaluated.
   Attrs resolve(const SymbolValues& values) const;
 
   friend bool operator==(const Attrs& a, const Attrs& b);

@@ -9,7 +9,7 @@
 namespace ortmodule {
 namespace {
 
-// Bit by bit: 0.0 and -0.0 are two literals, nan is one.
+// Bitwise: 0.0 and -0.0 differ, nan equals itself.
 bool same_scalar(const Scalar& a, const Scalar& b) {
   const auto* x = std::get_if<double>(&a);
   const auto* y = std::get_if<double>(&b);
@@ -42,7 +42,7 @@ void Graph::add_use(Value* value, Use use) {
 void Graph::remove_use(Value* value, Use use) {
   if (!value) return;
   auto at = std::find(value->uses_.begin(), value->uses_.end(), use);
-  ORTM_ASSERT(at != value->uses_.end(), "value ", value->name, " does not know its use");
+  ORTM_ASSERT(at != value->uses_.end(), "value ", value->name, " has no such use");
   value->uses_.erase(at);
 }
 
@@ -66,7 +66,7 @@ Value* Graph::literal(Scalar scalar, DType dtype) {
   for (Value* known : literals_)
     if (known->dtype == dtype && same_scalar(known->literal(), scalar)) return known;
   Value* value = new_value();
-  value->name = "literal";  // not a name of the graph: a literal is printed as its number
+  value->name = "literal";  // never printed: the text has the number instead
   value->dtype = dtype;
   value->literal_ = std::move(scalar);
   literals_.push_back(value);
@@ -186,7 +186,7 @@ std::unique_ptr<Graph> Graph::clone(std::unordered_map<const Value*, Value*>* ma
     twin->origin = node->origin;
     twin->region = node->region;
     twin->tag = node->tag;
-    // All automatic names go before the first own one is taken, or they could meet.
+    // First release all automatic names, which could collide with the copied ones.
     for (Value* output : twin->outputs_) copy->names_.erase(output->name);
     for (size_t i = 0; i < node->outputs_.size(); ++i) {
       copy_type(*node->outputs_[i], *twin->outputs_[i]);

@@ -1,6 +1,6 @@
-// The graph that all stages share: typed values, nodes in program order, and who uses what.
-// Ownership: a Graph owns its nodes and values; every pointer between them is plain and lives as
-// long as the graph. Nodes own their outputs: erasing a node erases its output values.
+// The graph IR of all stages: typed values, nodes in program order, and use lists.
+// Ownership: a Graph owns its nodes and values, which refer to each other by raw pointers. Erasing
+// a node erases its output values.
 #pragma once
 
 #include <list>
@@ -19,29 +19,29 @@ namespace ortmodule {
 class Graph;
 class Node;
 
-/// Where a node comes from in the user's program.
+/// Location of a node in the user's program.
 struct Origin {
   std::string module;  // "encoder.layers.3.attn"
   std::string source;  // "model.py:88"
 };
 
-/// Which half of a joint graph a node belongs to.
+/// Whether a node of a joint graph belongs to forward or backward.
 enum class Region : uint8_t { Forward, Backward };
 
-/// One place where a value is read.
+/// A use of a value: operand `index` of `node`.
 struct Use {
   Node* node = nullptr;
   size_t index = 0;  // operand position
   friend bool operator==(const Use&, const Use&) = default;
 };
 
-/// A scalar written into the program: a number, or a size used as data.
+/// A literal scalar: a number, or a size used as data.
 using Scalar = std::variant<double, DimExpr>;
 
 /// A tensor: the output of a node, an input of the graph, or a literal scalar.
 class Value {
  public:
-  std::string name;  // for people; identity is the pointer
+  std::string name;  // for readers of the text; identity is the pointer
   DType dtype = DType::Undefined;
   Dims dims;
 
@@ -55,7 +55,7 @@ class Value {
   bool is_input() const { return input_index_ >= 0; }
   bool is_literal() const { return literal_.has_value(); }
   const Scalar& literal() const { return *literal_; }
-  /// True if any output of the graph is this value.
+  /// Whether the value is an output of the graph.
   bool is_graph_output() const { return graph_output_count_ > 0; }
 
  private:
@@ -76,10 +76,10 @@ class Node {
   Attrs attrs;
   Origin origin;
   Region region = Region::Forward;
-  std::string tag;  // "checkpoint": the user asked to recompute this region
+  std::string tag;  // "checkpoint": inside a torch.utils.checkpoint region
 
   int id() const { return id_; }
-  /// Operands; null stands for an optional one that is absent.
+  /// Operands; null for an absent optional operand.
   const std::vector<Value*>& inputs() const { return inputs_; }
   const std::vector<Value*>& outputs() const { return outputs_; }
   Value* input(size_t i) const { return i < inputs_.size() ? inputs_[i] : nullptr; }
@@ -97,19 +97,19 @@ enum class InputKind : uint8_t {
   User,       // an argument of the module
   Parameter,  // trainable or frozen
   Buffer,
-  Constant,    // a tensor the traced program closed over
-  GradOutput,  // gradient of forward output `GraphInput::index`, given by autograd
+  Constant,    // a tensor that the traced program closed over
+  GradOutput,  // gradient of forward output `GraphInput::index`, from autograd
 };
 
 struct GraphInput {
   Value* value = nullptr;
   InputKind kind = InputKind::User;
   bool requires_grad = false;
-  int index = -1;  // GradOutput: which forward output
+  int index = -1;  // GradOutput: index of the forward output
 };
 
 enum class OutputKind : uint8_t {
-  Output,    // returned to the user, position `GraphOutput::index`
+  Output,    // returned to the user at position `GraphOutput::index`
   Mutation,  // new value of input `GraphOutput::index`
   Gradient,  // gradient of input `GraphOutput::index`
 };
@@ -134,21 +134,21 @@ class Graph {
   Value* add_input(std::string_view name, DType dtype, Dims dims, InputKind kind = InputKind::User,
                    bool requires_grad = false, int index = -1);
   void add_output(Value* value, OutputKind kind = OutputKind::Output, int index = 0);
-  /// A literal scalar; equal literals of one type are one value.
+  /// A literal scalar. Bitwise equal literals of one type are the same value.
   Value* literal(Scalar scalar, DType dtype);
-  /// Appends a node, or inserts it before the current insertion point. Output types are set by the
-  /// caller (see ops/emit.h, which infers them).
+  /// Appends a node, or inserts it at the insertion point (see Inserting). The caller sets the
+  /// output types; ops/emit.h infers them.
   Node* add_node(std::string_view op, std::vector<Value*> inputs, size_t output_count, Attrs attrs);
 
   // --- editing --------------------------------------------------------------------------------
   void set_input(Node* node, size_t index, Value* value);
-  /// Redirects every use of `from`, graph outputs included, to `to`.
+  /// Replaces `from` by `to` in all uses, graph outputs included.
   void replace_all_uses(Value* from, Value* to);
   void replace_output(size_t output, Value* value);
-  /// Removes a node none of whose outputs is used; InternalError otherwise.
+  /// Removes a node. Throws InternalError if one of its outputs is used.
   void erase(Node* node);
   void erase_output(size_t output);
-  /// Moves `node` directly before `before`.
+  /// Moves `node` to directly before `before`.
   void move_before(Node* node, Node* before);
   void rename(Value* value, std::string_view name);
 
@@ -159,22 +159,22 @@ class Graph {
   const std::vector<GraphOutput>& outputs() const { return outputs_; }
   const std::vector<Value*>& literals() const { return literals_; }
   size_t node_count() const { return nodes_.size(); }
-  /// Upper bound of all value ids, for side tables.
+  /// One more than the largest value id ever given, for tables indexed by id.
   int value_id_bound() const { return next_value_id_; }
   int node_id_bound() const { return next_node_id_; }
-  /// All values in order of creation by input, literal, node.
+  /// All values: inputs, then literals, then node outputs.
   std::vector<Value*> values() const;
-  /// Adds the names of all symbols in sizes, attributes and literals, those of bodies included.
+  /// Appends the names of all symbols in sizes, attributes, literals and nested graphs.
   void collect_symbols(std::vector<std::string>& names) const;
 
-  /// A deep copy. If `map` is given, it receives old value -> new value.
+  /// A deep copy. `map`, if given, receives the new value for each old one.
   std::unique_ptr<Graph> clone(std::unordered_map<const Value*, Value*>* map = nullptr) const;
 
-  /// Copies `body`'s nodes here (at the insertion point) with its inputs bound to `arguments`;
-  /// returns what its outputs became.
+  /// Copies the nodes of `body` to the insertion point, with its inputs bound to `arguments`.
+  /// Returns the values of its outputs.
   std::vector<Value*> inline_graph(const Graph& body, const std::vector<Value*>& arguments);
 
-  /// While it lives, new nodes go before `before` (null: the end) and take its origin and region.
+  /// Scoped insertion point: new nodes go before `before` (null: the end), in its region.
   class Inserting {
    public:
     Inserting(Graph& graph, Node* before);
@@ -189,7 +189,7 @@ class Graph {
     Region saved_region_;
   };
 
-  /// Origin and region of nodes added from now on.
+  /// Origin, region and tag of new nodes.
   Origin current_origin;
   Region current_region = Region::Forward;
   std::string current_tag;

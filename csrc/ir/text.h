@@ -1,4 +1,4 @@
-// The text notation: dump, pattern, fused op's body, golden test and bug report in one form.
+// The text notation of graphs, used for dumps, patterns, bodies of ops, golden tests and reports.
 //
 //   name (x: f32[batch,64], w: param grad f32[64,64]) => (y, mutate 1: z, grad 0: dx) {
 //     h: f32[batch,64] = MatMul (x, w)  // blocks.0.fc  model.py:41
@@ -8,16 +8,16 @@
 //     tag checkpoint: z: f32[64] = Add (b, 0.5:f64)
 //   }
 //
-// An input is `name: kind grad type`, with kind `param`, `buffer`, `const`, `dy 0` or nothing, and
-// `grad` if it requires a gradient. An output is a value, alone or after `mutate 1:` or `grad 0:`.
-// An operand is a name, a number, a size in braces `{2*batch}` or `_` for an absent one; `_` as an
-// output is one whose name does not matter. A literal has the type of the node's first typed
-// operand that is neither literal nor bool (else bool), unless it says otherwise: `0.5:f64`.
-// Attributes stand in `<axis=-1, perm=[0,2,1], size=2*batch, alpha=0.5, approximate="tanh", to=f32,
-// body={name (x) => (y) {...}}>` before or after the operands; a float always has a point or
-// exponent (or is inf, -inf, nan), and `@name` is short for the string "@name", a placeholder in
-// patterns. Names that are not plain words are quoted. Types and comments are optional on reading,
-// and line breaks mean nothing (`;` may separate nodes).
+// An input is `name: kind grad type`. The kind is `param`, `buffer`, `const`, `dy 0` or nothing;
+// `grad` means that it requires a gradient. An output is a value, possibly after `mutate 1:` or
+// `grad 0:`. An operand is a name, a number, a size in braces `{2*batch}`, or `_` if absent; `_` as
+// an output is an unnamed one. A literal without a type (`0.5:f64` has one) has that of the node's
+// first typed operand that is neither a literal nor bool, or bool if there is none.
+// Attributes are written `<axis=-1, perm=[0,2,1], size=2*batch, alpha=0.5, approximate="tanh",
+// to=f32, body={name (x) => (y) {...}}>`, before or after the operands. A float has a point or an
+// exponent, or is inf, -inf or nan. `@name`, a placeholder in patterns, is short for "@name". Names
+// that are not plain words are quoted. The parser does not need types and comments and ignores line
+// breaks; `;` may separate nodes.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ struct PrintOptions {
   bool origins = false;  // trailing comments with module path and source line
 };
 
-/// The whole graph as text; stable for equal graphs.
+/// The graph as text; equal graphs have equal texts.
 std::string print(const Graph& graph, const PrintOptions& options = {});
 
 /// One node as one line, without a line break.
@@ -46,24 +46,24 @@ std::string signature_text(const Graph& graph);
 /// "f32[batch,64]"
 std::string type_text(const Value& value);
 
-/// One attribute as it stands behind `name=`.
+/// The value of an attribute, as written after `name=`.
 std::string attr_text(const Attr& attr);
 
-/// The shortest text that reads back as the same double, with a point or exponent.
+/// The shortest text with a point or exponent that parses to the same double.
 std::string number_text(double value);
 
-/// A name as it stands in the text: itself, or quoted if it is not a plain word.
+/// A name as written in the text: quoted if it is not a plain word.
 std::string name_text(std::string_view name);
 
-/// Reads the notation. Output types that the text leaves out stay Undefined (ops/emit.h infers
-/// them). Throws Error with line and column.
+/// Parses a graph. Output types that the text leaves out are Undefined (ops/emit.h infers them).
+/// Throws Error with line and column.
 std::unique_ptr<Graph> parse_graph(std::string_view text);
 
-/// Reads what attr_text() writes.
+/// Parses the result of attr_text(). Throws Error.
 Attr parse_attr(std::string_view text);
 
-/// The type that a literal among these operands has if the text says nothing; Undefined if no other
-/// operand has a type.
+/// The type of a literal without one among these operands; Undefined if no other operand has a
+/// type.
 DType default_literal_dtype(const std::vector<Value*>& operands);
 
 }  // namespace ortmodule

@@ -48,7 +48,7 @@ bool TextCursor::eat(std::string_view token) {
 }
 
 void TextCursor::expect(std::string_view token) {
-  if (!eat(token)) fail(str("'", token, "' must stand here"));
+  if (!eat(token)) fail(str("expected '", token, "'"));
 }
 
 bool TextCursor::at_word() { return is_word_start(peek()); }
@@ -64,7 +64,7 @@ bool TextCursor::eat_word(std::string_view keyword) {
 
 std::string TextCursor::name(std::string_view what) {
   if (peek() == '"') return quoted();
-  if (!at_word()) fail(str(what, " must stand here"));
+  if (!at_word()) fail(str("expected ", what));
   const size_t start = at_;
   while (at_ < text_.size() && is_word(text_[at_])) ++at_;
   return std::string(text_.substr(start, at_ - start));
@@ -102,7 +102,7 @@ int TextCursor::integer() {
   int value = 0;
   const char* begin = text_.data() + at_;
   const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-  if (error != std::errc() || value < 0) fail("a non-negative integer must stand here");
+  if (error != std::errc() || value < 0) fail("expected a non-negative integer");
   at_ += static_cast<size_t>(end - begin);
   return value;
 }
@@ -123,9 +123,8 @@ std::string_view TextCursor::raw_until(std::string_view ends) {
 }
 
 void TextCursor::enter_graph() {
-  constexpr int kMost = 64;  // each takes stack to read
-  if (++nested_graphs_ > kMost)
-    fail(str("graphs must lie at most ", kMost, " deep within each other"));
+  constexpr int kMost = 64;  // each takes stack space to parse
+  if (++nested_graphs_ > kMost) fail(str("graphs must be nested at most ", kMost, " deep"));
 }
 
 std::string TextCursor::found() {

@@ -1,4 +1,4 @@
-// Characters, words and positions of a text being read: what text_parse.cpp stands on.
+// The lexer of text_parse.cpp.
 #pragma once
 
 #include <string>
@@ -15,31 +15,32 @@ class TextCursor {
   size_t position() const { return at_; }
   void set_position(size_t at) { at_ = at; }
   bool at_end();
-  /// The next character behind blanks and comments, or 0 at the end.
+  /// The next character after blanks and comments, or 0 at the end.
   char peek();
-  /// Consumes `token` if it comes next.
+  /// Consumes `token` if it is next.
   bool eat(std::string_view token);
   void expect(std::string_view token);
   bool at_word();
-  /// Consumes the word `keyword` if it comes next as a whole and unquoted.
+  /// Consumes `keyword` if it is next, as a whole unquoted word.
   bool eat_word(std::string_view keyword);
   /// A plain or quoted name.
   std::string name(std::string_view what);
-  /// A text in quotes.
+  /// A quoted string.
   std::string quoted();
   /// A non-negative integer.
   int integer();
-  /// Everything up to one of `ends` outside parentheses, trimmed; `ends` stays.
+  /// The trimmed text up to one of the characters `ends` outside parentheses, which is not
+  /// consumed.
   std::string_view raw_until(std::string_view ends);
 
-  /// Between a graph's braces within a graph; fails where they are deeper than any graph needs.
+  /// Around a nested graph; fails beyond a depth that no real graph needs.
   void enter_graph();
   void leave_graph() { --nested_graphs_; }
 
-  /// Fails with line and column of the next character, or of position `at`.
+  /// Throws Error with line and column of the next character, or of position `at`.
   [[noreturn]] void fail(const std::string& rule);
   [[noreturn]] void fail_at(size_t at, const std::string& message) const;
-  /// What stands at the cursor, for messages.
+  /// A description of the next token, for messages.
   std::string found();
 
  private:
@@ -50,7 +51,7 @@ class TextCursor {
   int nested_graphs_ = 0;
 };
 
-/// True if the text is written as a floating-point number; sets `value`.
+/// Whether the text is a floating-point number; if so, sets `value`.
 bool read_number(std::string_view text, double* value);
 
 }  // namespace ortmodule

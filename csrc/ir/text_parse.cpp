@@ -30,7 +30,7 @@ DType parse_dtype_at(TextCursor& cursor) {
   const std::string name = cursor.name("an element type");
   if (!is_dtype_name(name)) {
     cursor.set_position(at);
-    cursor.fail("an element type such as f32 must stand here");
+    cursor.fail("expected an element type such as f32");
   }
   return parse_dtype(name);
 }
@@ -55,7 +55,7 @@ struct ResultText {
   Dims dims;
 };
 
-// An operand as written; without name and scalar it is absent.
+// An operand as written; without name and scalar it is an absent one.
 struct OperandText {
   size_t at = 0;
   std::string name;
@@ -71,7 +71,7 @@ struct OutputText {
   OperandText value;
 };
 
-// Reads one graph; a nested one gets its own reader on the same cursor.
+// Parses one graph; a nested graph has its own parser on the same cursor.
 class GraphReader {
  public:
   explicit GraphReader(TextCursor& cursor) : cursor_(cursor), graph_(std::make_unique<Graph>()) {}
@@ -216,7 +216,7 @@ class GraphReader {
   }
 
   void name_results(Node& node, const std::vector<ResultText>& results, size_t at) {
-    // Names given automatically must not stand in the way of those in the text.
+    // Automatic names must not collide with those in the text.
     for (size_t i = 0; i < results.size(); ++i)
       if (!results[i].name.empty()) graph_->rename(node.output(i), str("%", node.id(), ".", i));
     for (size_t i = 0; i < results.size(); ++i) {
@@ -269,7 +269,7 @@ class GraphReader {
     return operand;
   }
 
-  // A number, a size in braces, or nothing if a name stands here.
+  // A number or a size in braces, or nullopt if the operand is a name.
   std::optional<Scalar> read_scalar() {
     const char c = cursor_.peek();
     const size_t at = cursor_.position();
@@ -288,7 +288,7 @@ class GraphReader {
     if (read_number(text, &value)) return value;
     const DimExpr integer = parse_dim(cursor_, text, at);
     if (!integer.is_constant())
-      cursor_.fail_at(at, str("a size as operand must stand in braces, but found '", text, "'"));
+      cursor_.fail_at(at, str("a size as an operand must be in braces, but found '", text, "'"));
     return static_cast<double>(integer.value());
   }
 
@@ -301,7 +301,7 @@ class GraphReader {
       const size_t at = cursor_.position();
       const std::string name = cursor_.name("an attribute's name");
       if (attrs.has(name))
-        cursor_.fail_at(at, str("an attribute must be given once, but found '", name, "' again"));
+        cursor_.fail_at(at, str("an attribute must be set once, but found '", name, "' again"));
       cursor_.expect("=");
       attrs.set(name, read_attr(cursor_));
     } while (cursor_.eat(","));
@@ -346,7 +346,7 @@ class GraphReader {
   TextCursor& cursor_;
   std::unique_ptr<Graph> graph_;
   std::unordered_map<std::string, Value*> known_;
-  std::vector<OutputText> outputs_;  // they name values that stand further down
+  std::vector<OutputText> outputs_;  // resolved after the nodes that define them
   int plain_outputs_ = 0;
 };
 
@@ -355,7 +355,7 @@ class GraphReader {
 std::unique_ptr<Graph> parse_graph(std::string_view text) {
   TextCursor cursor(text);
   std::unique_ptr<Graph> graph = GraphReader(cursor).read();
-  if (!cursor.at_end()) cursor.fail("the text must end behind the graph");
+  if (!cursor.at_end()) cursor.fail("the text must end after the graph");
   graph->current_region = Region::Forward;
   graph->current_tag.clear();
   return graph;
@@ -364,7 +364,7 @@ std::unique_ptr<Graph> parse_graph(std::string_view text) {
 Attr parse_attr(std::string_view text) {
   TextCursor cursor(text);
   Attr attr = GraphReader::read_attr(cursor);
-  if (!cursor.at_end()) cursor.fail("the text must end behind the attribute");
+  if (!cursor.at_end()) cursor.fail("the text must end after the attribute");
   return attr;
 }
 

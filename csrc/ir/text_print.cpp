@@ -12,7 +12,7 @@
 namespace ortmodule {
 namespace {
 
-// Words that mean something where a name may stand.
+// Keywords where a name is allowed: names equal to them are quoted.
 constexpr std::array<std::string_view, 8> kReservedNames{"_",   "inf", "nan",  "backward",
                                                          "tag", "out", "grad", "mutate"};
 
@@ -51,12 +51,12 @@ std::string quoted(std::string_view text) {
   return result + "\"";
 }
 
-// A name where no value can stand.
+// A name where keywords are not ambiguous.
 std::string word_text(std::string_view word) {
   return is_plain_word(word) ? std::string(word) : quoted(word);
 }
 
-// A size where a type or float could stand: a symbol spelled like one of those is parenthesized.
+// A size where a type or float is allowed: a symbol named like one of those is parenthesized.
 std::string dim_attr_text(const DimExpr& dim) {
   std::string symbol;
   if (!dim.is_symbol(&symbol)) return dim.text();
@@ -93,10 +93,10 @@ std::string_view kind_word(InputKind kind) {
   return "user";
 }
 
-// Names as they are printed: those of the values, made unique where a graph has a name twice.
+// Printed names: those of the values, made unique.
 class Names {
  public:
-  Names() = default;  // of a single node: the values' own names
+  Names() = default;  // for a single node: the values' own names
   explicit Names(const Graph& graph) {
     std::unordered_set<std::string> used;
     for (const Value* value : graph.values())

@@ -10,7 +10,7 @@
 namespace ortmodule {
 namespace {
 
-// Finds violations one rule at a time; `where` is the node whose neighbourhood the message shows.
+// A violated invariant; the message shows the lines around `where`.
 struct Violation {
   std::string rule;
   const Node* where = nullptr;
@@ -45,7 +45,7 @@ Found check_order(const Graph& graph) {
       const Value* output = node->output(i);
       if (output->producer() != node.get() || output->output_index() != i)
         return Violation{
-            str("an output must know its producer, but ", value_label(output), " does not"),
+            str("an output must refer to its producer, but ", value_label(output), " does not"),
             node.get()};
       defined.insert(output);
     }
@@ -57,7 +57,7 @@ Found check_order(const Graph& graph) {
   return std::nullopt;
 }
 
-// Use lists hold exactly the places where a value is read.
+// Use lists contain exactly the uses of a value.
 Found check_uses(const Graph& graph) {
   std::map<std::pair<const Node*, size_t>, const Value*> recorded;
   size_t count = 0;
@@ -67,26 +67,26 @@ Found check_uses(const Graph& graph) {
       recorded[{use.node, use.index}] = value;
     }
   if (count != recorded.size())
-    return Violation{"an operand must be in one use list once, but found it again", nullptr};
+    return Violation{"an operand must be in one use list once, but found it twice", nullptr};
   for (const auto& node : graph.nodes())
     for (size_t i = 0; i < node->inputs().size(); ++i) {
       const Value* input = node->input(i);
       if (!input) continue;
       auto found = recorded.find({node.get(), i});
       if (found == recorded.end() || found->second != input)
-        return Violation{str("the use list of ", value_label(input), " must name operand ", i,
+        return Violation{str("the use list of ", value_label(input), " must contain operand ", i,
                              " of ", node->op, ", but does not"),
                          node.get()};
       --count;
     }
   if (count != 0)
-    return Violation{str("use lists must name operands only, but found ", count, " more uses"),
+    return Violation{str("use lists must contain only operands, but found ", count, " more uses"),
                      nullptr};
   return std::nullopt;
 }
 
-// Every value has an element type, but for those that are not there: results that a torch operator
-// leaves out, and literals. Dims need no rule: a scalar has none.
+// Every value has an element type, except unused literals and absent results of ATen nodes. Dims
+// need no check: a scalar has none.
 Found check_types(const Graph& graph) {
   for (const Value* value : graph.values()) {
     const bool may_lack =
@@ -113,7 +113,7 @@ Found check_names(const Graph& graph) {
   return std::nullopt;
 }
 
-// What forward computes must not depend on backward: it runs before any gradient is there.
+// Forward runs before any gradient exists, so it must not read backward.
 Found check_regions(const Graph& graph) {
   auto in_backward = [&](const Value* value) {
     if (value->producer()) return value->producer()->region == Region::Backward;
@@ -136,13 +136,13 @@ Found check_regions(const Graph& graph) {
   return std::nullopt;
 }
 
-// Inputs know their position; mutations and gradients name an input of their own type.
+// Inputs have the right position; mutations and gradients have the type of their input.
 Found check_signature(const Graph& graph) {
   const auto& inputs = graph.inputs();
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].value->input_index() != static_cast<int>(i))
-      return Violation{str("input ", value_label(inputs[i].value), " must know its position ", i,
-                           ", but says ", inputs[i].value->input_index()),
+      return Violation{str("input ", value_label(inputs[i].value), " must have position ", i,
+                           ", but has ", inputs[i].value->input_index()),
                        nullptr};
   for (const GraphOutput& output : graph.outputs()) {
     if (output.kind == OutputKind::Output) continue;
@@ -191,7 +191,7 @@ std::string neighbourhood(const Graph& graph, const Node* where) {
   return text;
 }
 
-// A body stands in one region as a whole, so what it reads is no matter of regions.
+// A body as a whole is in one region, so regions inside it are not checked.
 Reason verify_graph(const Graph& graph, bool body) {
   for (auto check : {check_order, check_uses, check_types, check_names, check_regions,
                      check_signature, check_subgraphs}) {

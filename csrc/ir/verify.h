@@ -1,4 +1,4 @@
-// Structural invariants of a graph, checked between stages in tests and under ORTMODULE_VERIFY=1.
+// Structural invariants of a graph, checked between stages in tests and with ORTMODULE_VERIFY=1.
 #pragma once
 
 #include "base/error.h"
@@ -6,8 +6,8 @@
 
 namespace ortmodule {
 
-/// Checks definitions before uses, use lists, types set, forward never reading backward, outputs
-/// alive. Returns the first violation with the lines around it, or nothing.
+/// Checks definitions before uses, use lists, types, unique names, that forward does not read
+/// backward, and outputs. Returns the first violation with the lines around it, or nullopt.
 Reason verify(const Graph& graph);
 
 }  // namespace ortmodule

@@ -89,7 +89,7 @@ TEST(Text, NestedGraphs) {
 TEST(Text, GraphsThatNestWithoutEndAreRefused) {
   std::string text;
   for (int i = 0; i < 100'000; ++i) text += "(x) => (y) { y = Op<body={";
-  EXPECT_NE(error_of("g " + text).find("deep within each other"), std::string::npos);
+  EXPECT_NE(error_of("g " + text).find("nested at most"), std::string::npos);
 }
 
 TEST(Text, Literals) {
@@ -180,19 +180,19 @@ TEST(Text, ErrorsNameLineAndColumn) {
   EXPECT_EQ(error_of("g (x, x) => () {}"),
             "[text 1:6] an input's name must be new, but found 'x' again");
   EXPECT_EQ(error_of("g (x) => () {\n\n y = Relu x }"),
-            "[text 3:11] '(' must stand here, but found 'x'");
+            "[text 3:11] expected '(', but found 'x'");
   EXPECT_EQ(error_of("g (x: f33[]) => () {}"),
-            "[text 1:7] an element type such as f32 must stand here, but found 'f33'");
+            "[text 1:7] expected an element type such as f32, but found 'f33'");
   EXPECT_EQ(error_of("g (x) => () { y = Relu<a=1, a=2> (x) }"),
-            "[text 1:29] an attribute must be given once, but found 'a' again");
+            "[text 1:29] an attribute must be set once, but found 'a' again");
   EXPECT_EQ(error_of("g (x) => () { x = Relu (x) }"),
             "[text 1:15] a value must be defined once, but found 'x' again");
   EXPECT_EQ(error_of("g (x) => () { y = Relu (x)"),
-            "[text 1:27] an output's name must stand here, but found the end of the text");
+            "[text 1:27] expected an output's name, but found the end of the text");
   EXPECT_EQ(error_of("g (x) => () {} more"),
-            "[text 1:16] the text must end behind the graph, but found 'more'");
+            "[text 1:16] the text must end after the graph, but found 'more'");
   EXPECT_EQ(error_of("g (x) => () { y = Relu (x, 2*n) }"),
-            "[text 1:28] a size as operand must stand in braces, but found '2*n'");
+            "[text 1:28] a size as an operand must be in braces, but found '2*n'");
   EXPECT_NE(error_of("g (x: f32[2+]) => () {}").find("[text 1:11] "), std::string::npos);
   EXPECT_NE(error_of("g (x: f32[2+]) => () {}").find("[shape] "), std::string::npos);
 }
