@@ -1,4 +1,4 @@
-// Owned memory of unknown origin, and who gives it.
+// Type-erased owned memory, and the allocator interface.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace ortmodule {
 
-/// A block of memory with its deleter; what c10::DataPtr is, without torch.
+/// A block of memory with its deleter: c10::DataPtr without torch.
 class Buffer {
  public:
   using Deleter = void (*)(void* context);
@@ -50,11 +50,11 @@ class Buffer {
   Deleter deleter_ = nullptr;
 };
 
-/// Where engine memory comes from; the torch layer wraps torch's own allocator.
+/// Allocates the engine's memory; the torch layer wraps torch's allocator.
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  /// At least `bytes` bytes, 64-byte aligned. Throws what the framework throws when out of memory.
+  /// At least `bytes` bytes, 64-byte aligned. Throws the framework's out-of-memory error.
   virtual Buffer allocate(int64_t bytes) = 0;
 };
 

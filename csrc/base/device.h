@@ -1,4 +1,4 @@
-// Kinds of devices, by the kernels that run there.
+// Device types with their own kernels.
 #pragma once
 
 #include <cstdint>

@@ -9,11 +9,11 @@
 namespace ortmodule {
 namespace {
 
-constexpr int kMostNested = 2000;         // levels of a text: each takes stack to read
-constexpr int kMostOperations = 1000;     // in a text: their operands lie within each other
+constexpr int kMostNested = 2000;         // levels of a text: each takes stack space to parse
+constexpr int kMostOperations = 1000;     // in a text: their operands nest
 constexpr size_t kMostProducts = 10'000;  // of terms, in one multiplication
 
-// Texts come from files: what no size can be is an error, not undefined.
+// Texts come from files, so an overflow must be an error, not undefined behavior.
 int64_t checked_add(int64_t a, int64_t b) {
   int64_t sum = 0;
   ORTM_CHECK(!__builtin_add_overflow(a, b, &sum), "[shape] a size must fit 64 bits, but found ", a,
@@ -30,7 +30,7 @@ int64_t checked_multiply(int64_t a, int64_t b) {
 
 int64_t floor_div_value(int64_t a, int64_t b) {
   ORTM_CHECK(b != 0, "[shape] division by zero in a size expression");
-  if (b == -1) return checked_multiply(a, b);  // the processor traps on the least number / -1
+  if (b == -1) return checked_multiply(a, b);  // INT64_MIN / -1 overflows and traps on x86
   const int64_t q = a / b;
   return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
 }
@@ -143,7 +143,7 @@ class DimParser {
     auto is_word = [](char c) {
       return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
     };
-    if (at_ < text_.size() && text_[at_] != '.')  // .5 is no name
+    if (at_ < text_.size() && text_[at_] != '.')  // .5 is not a name
       while (at_ < text_.size() && is_word(text_[at_])) ++at_;
     ORTM_CHECK(at_ > start, "[shape] a size expression wants a number or a name, but found '",
                text_.substr(at_), "' in '", text_, "'");
@@ -171,7 +171,7 @@ class DimParser {
                kMostOperations, " of //, %, max and min, but found more");
   }
 
-  // One step deeper into the text for as long as it lives.
+  // Counts one level of nesting during its lifetime.
   struct Level {
     explicit Level(DimParser& parser) : parser(parser) {
       ORTM_CHECK(++parser.nested_ <= kMostNested, "[shape] a size expression must be at most ",
@@ -249,7 +249,7 @@ DimExpr DimExpr::from_terms(std::vector<Term> terms) {
     }
   }
   std::erase_if(merged, [](const auto& m) { return m.second.coefficient == 0; });
-  // Highest degree first, the constant last: the order people write.
+  // Highest degree first, the constant last.
   std::sort(merged.begin(), merged.end(), [](const auto& a, const auto& b) {
     if (a.second.atoms.size() != b.second.atoms.size())
       return a.second.atoms.size() > b.second.atoms.size();
@@ -300,7 +300,7 @@ DimExpr DimExpr::floor_div(const DimExpr& a, const DimExpr& b) {
   if (b == DimExpr(1)) return a;
   if (a == b) return DimExpr(1);
   if (b.is_constant() && b.value_ > 0) {
-    // (n*k*x)//n is exact when every coefficient divides.
+    // Exact if n divides all coefficients: (n*k*x)//n is k*x.
     std::vector<Term> divided = a.terms();
     const bool exact = std::all_of(divided.begin(), divided.end(),
                                    [&](const Term& t) { return t.coefficient % b.value_ == 0; });

@@ -1,5 +1,5 @@
-// Integer expressions over the sizes of a graph's inputs. A dimension is never a tensor: shapes,
-// offsets and strides are DimExpr in the graph and plain integers once a plan is made.
+// Symbolic integer expressions over the sizes of a graph's inputs. A dimension is never a tensor:
+// shapes, offsets and strides are DimExpr in the graph and plain integers in a plan.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +13,30 @@ namespace ortmodule {
 
 class DimExpr;
 
-/// Values of the symbols for one signature of shapes.
+/// Values of the symbols for one set of input shapes.
 class SymbolValues {
  public:
-  /// Binds `symbol`; a second, different value for it is an Error.
+  /// Binds `symbol`. Throws Error if it is bound to another value.
   void bind(std::string_view symbol, int64_t value);
   /// The value of `symbol`, or null if it is not bound.
   const int64_t* find(std::string_view symbol) const;
   const std::vector<std::pair<std::string, int64_t>>& entries() const { return entries_; }
 
  private:
-  std::vector<std::pair<std::string, int64_t>> entries_;  // a handful: linear search is fastest
+  std::vector<std::pair<std::string, int64_t>> entries_;  // few: linear search is fastest
 };
 
-/// An indivisible factor of a term: a symbol, or an operation that is not polynomial.
+/// An atomic factor of a term: a symbol, or a non-polynomial operation.
 struct DimAtom {
   enum class Kind { Symbol, FloorDiv, Mod, Max, Min };
   Kind kind = Kind::Symbol;
   std::string symbol;             // Kind::Symbol
-  std::vector<DimExpr> operands;  // the two operands of the others
-  std::string text;               // canonical spelling; equal text means equal value
+  std::vector<DimExpr> operands;  // the two operands of the other kinds
+  std::string text;               // canonical form: equal text means equal value
 };
 
-/// A polynomial with integer coefficients in normal form, so that equality is structural:
-/// `2*a*b + a` however it was written. Immutable and cheap to copy.
+/// A polynomial with integer coefficients in normal form, so that equality is structural: a sum
+/// such as `2*a*b + a` is the same in any order. Immutable and cheap to copy.
 class DimExpr {
  public:
   DimExpr() : DimExpr(int64_t{0}) {}
@@ -53,13 +53,13 @@ class DimExpr {
   static DimExpr parse(std::string_view text);
 
   bool is_constant() const { return constant_; }
-  /// The value of a constant expression; InternalError otherwise.
+  /// The value of a constant expression. Throws InternalError if it is not constant.
   int64_t value() const;
-  /// True and sets `name` if the expression is one bare symbol.
+  /// Whether the expression is a single symbol; if so, sets `name`.
   bool is_symbol(std::string* name = nullptr) const;
-  /// Evaluates with floor semantics for `//` and `%`. Throws Error if a symbol is not bound.
+  /// Evaluates, with Python's `//` and `%`. Throws Error if a symbol is not bound.
   int64_t evaluate(const SymbolValues& values) const;
-  /// Adds the names of all symbols in it.
+  /// Appends the names of all symbols in it.
   void collect_symbols(std::vector<std::string>& names) const;
   /// Replaces symbols by expressions; symbols without an entry stay.
   DimExpr substitute(const std::vector<std::pair<std::string, DimExpr>>& map) const;
@@ -123,8 +123,8 @@ using Dims = std::vector<DimExpr>;
 /// Product of all dims: the number of elements.
 DimExpr product(const Dims& dims);
 
-/// False only if the sizes certainly differ. Sizes that the tracer compared may be spelled
-/// differently: it has guarded their equality, and plans check it again on numbers.
+/// False only if the sizes certainly differ. Sizes whose equality the tracer guarded may have
+/// different expressions; plans check them again on numbers.
 bool may_equal(const DimExpr& a, const DimExpr& b);
 bool may_equal(const Dims& a, const Dims& b);
 

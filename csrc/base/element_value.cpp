@@ -12,7 +12,7 @@ uint16_t bfloat16_bits(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// The magnitude is counted in units of the last place, which nearbyint rounds half to even.
+// Counts the magnitude in units in the last place; nearbyint rounds ties to even.
 uint16_t float16_bits(float value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   if (std::isnan(value)) return 0x7e00;
@@ -21,9 +21,9 @@ uint16_t float16_bits(float value) {
   if (magnitude >= 65520.0) return static_cast<uint16_t>(sign | 0x7c00);
   int exponent = 0;
   std::frexp(magnitude, &exponent);
-  const int unit = std::max(exponent - 11, -24);  // exponent of the last place
+  const int unit = std::max(exponent - 11, -24);  // exponent of a unit in the last place
   const auto count = static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
-  // A count of 2048 carries into the exponent, as it should.
+  // A count of 2048 correctly carries into the exponent.
   return static_cast<uint16_t>(sign | (((unit + 24) << 10) + count));
 }
 
@@ -39,7 +39,7 @@ float float_of_bits(uint16_t bits, DType dtype) {
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
-// Of the integers below 2^53 in magnitude, which doubles hold.
+// For integers below 2^53 in magnitude, which double represents exactly.
 template <class T>
 double wrapped(double value) {
   if (!(std::fabs(value) < 0x1p53)) return value;

@@ -1,4 +1,4 @@
-// What a number becomes as an element of a tensor.
+// Rounding of numbers to element types.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace ortmodule {
 
-/// The bits of the nearest 16-bit float, halves to even; NaN has one form.
+/// The bits of the nearest 16-bit float, ties to even; all NaNs have the same bits.
 uint16_t float16_bits(float value);
 uint16_t bfloat16_bits(float value);
 
-/// `value` as an element of type `dtype` holds it: small integers wrap around, 16-bit floats round,
-/// after float32. What lies beyond 64 bits, and types that hold it as it is, stay the same.
+/// `value` cast to `dtype`: integers below 64 bits wrap around, floats round (16-bit floats from
+/// float32). A value beyond 64 bits is returned unchanged, as is one of the other types.
 double element_value(double value, DType dtype);
 
 }  // namespace ortmodule

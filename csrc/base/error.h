@@ -1,4 +1,4 @@
-// The two kinds of failure: a rule the caller broke (Error) and a bug of ours (InternalError).
+// The two kinds of errors: a mistake of the user (Error) and a bug of ours (InternalError).
 #pragma once
 
 #include <optional>
@@ -8,29 +8,29 @@
 
 namespace ortmodule {
 
-/// A rule that the user's model, call or configuration broke; Python sees `ORTModuleError`.
+/// A violated requirement on the user's model, call or configuration: `ORTModuleError` in Python.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// An index of the user's outside of its range; Python sees an `ORTModuleError` that is an
-/// `IndexError` as well, which is what eager PyTorch raises.
+/// An out-of-range index of the user. In Python an `ORTModuleError` that is also an `IndexError`,
+/// as in eager PyTorch.
 class IndexOutOfRange : public Error {
  public:
   using Error::Error;
 };
 
-/// An invariant of this program that does not hold; the message asks for a report.
+/// A violated invariant of this library; the message asks the user to report it.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-/// Why something cannot be done here; empty means that it can. Never an exception.
+/// Why something is not possible; nullopt if it is. Never thrown.
 using Reason = std::optional<std::string>;
 
-/// Concatenates anything that streams.
+/// Concatenates the arguments as written by operator<<.
 template <class... Args>
 std::string str(const Args&... args) {
   std::ostringstream out;

@@ -34,7 +34,7 @@ bool is_contiguous(const Layout& layout) {
 
 namespace {
 
-// Dimensions of more than one element in `layout` or in `sizes`, innermost (smallest stride) first.
+// Dimensions larger than 1 in `layout` or `sizes`, innermost (smallest stride) first.
 std::vector<size_t> dims_by_stride(const Layout& layout, const Sizes& sizes) {
   std::vector<size_t> order;
   for (size_t i = layout.sizes.size(); i-- > 0;)

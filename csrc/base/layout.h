@@ -1,4 +1,4 @@
-// Where the elements of a tensor lie: sizes, strides and an offset, all counted in elements.
+// Memory layout of a tensor: sizes, strides and offset, all in elements.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +21,26 @@ int64_t element_count(const Sizes& sizes);
 /// Row-major strides of `sizes`.
 Sizes contiguous_strides(const Sizes& sizes);
 
-/// Row-major without gaps; dimensions of size 1 may have any stride, empty tensors are contiguous.
+/// Row-major and dense. Dimensions of size 1 may have any stride; empty tensors are contiguous.
 bool is_contiguous(const Layout& layout);
 
-/// Occupies exactly its elements in some order of dimensions: no gaps, no overlap.
+/// Without gaps or overlap, in any order of dimensions.
 bool is_dense(const Layout& layout);
 
 /// The last dimension has stride 1 or at most one element.
 bool is_inner_contiguous(const Layout& layout);
 
-/// One of the last two dimensions has stride 1 and the other steps over it: what GEMM takes.
+/// One of the last two dimensions has stride 1 and the other does not overlap it, as GEMM requires.
 bool is_matrix(const Layout& layout);
 /// torch.channels_last of rank 4 or channels_last_3d of rank 5: dense, the channels (dimension 1)
 /// innermost and the others in their order.
 bool is_channels_last(const Layout& layout);
 
-/// Elements between the first and one past the last that are touched; 0 for empty tensors.
+/// Span in elements from the first to one past the last element; 0 for empty tensors.
 int64_t extent(const Layout& layout);
 
-/// Dense strides for `sizes` whose dimensions nest in the same order as those of `like` (equal
-/// rank): what TensorIterator gives a pointwise result.
+/// Dense strides for `sizes` with the dimension order of `like` (of equal rank), as TensorIterator
+/// chooses for the result of a pointwise op.
 Sizes strides_like(const Sizes& sizes, const Layout& like);
 
 }  // namespace ortmodule

@@ -1,14 +1,14 @@
-// Rates of the machine for estimates of time.
+// Machine rates for time estimates.
 #pragma once
 
 namespace ortmodule {
 
-/// Rates of the machine as far as the model of time knows it. The defaults are one core of a
-/// current server processor; only ratios between steps matter to a choice.
+/// Rates for the estimated time of a step. The defaults are those of one core of a current server
+/// CPU; choices depend only on the ratios between steps.
 struct MachineRates {
   double flops_per_us = 60e3;
   double bytes_per_us = 8e3;
-  double step_us = 1.5;  // dispatch
+  double step_us = 1.5;  // overhead per step
 };
 
 }  // namespace ortmodule

@@ -4,7 +4,7 @@
 
 namespace ortmodule {
 
-// The package's version, as in pyproject.toml.
+/// The package version, from pyproject.toml.
 std::string_view version();
 
 }  // namespace ortmodule

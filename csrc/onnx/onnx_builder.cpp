@@ -36,7 +36,7 @@ std::string encode_scalar(double value, DType dtype) {
     case DType::Complex128: return bytes_of(value) + bytes_of(0.0);
     case DType::Undefined: break;
   }
-  throw InternalError("a constant without element type");
+  throw InternalError("a constant without an element type");
 }
 
 bool is_exact_in(double value, DType dtype) {
@@ -64,7 +64,7 @@ struct SizeAlgebra {
       case DimAtom::Kind::Mod: return builder.add("Mod", {x, y});
       default: break;
     }
-    // ONNX divides towards zero; a - a mod b makes that the floor. Sizes are rarely negative.
+    // ONNX rounds towards zero, so subtract a mod b first to get the floor for negative sizes.
     if (never_negative(a) && never_negative(b)) return builder.add("Div", {x, y});
     return builder.add("Div", {builder.add("Sub", {x, builder.add("Mod", {x, y})}), y});
   }
@@ -181,7 +181,7 @@ std::string OnnxBuilder::symbol(const std::string& name) {
   auto found = sources_.find(name);
   std::string size;
   if (found == sources_.end()) {
-    // No tensor has it (an integer argument of the program): it becomes an input of its own.
+    // Not the size of any tensor but an integer argument: it becomes an input of the model.
     size = fresh_name(name);
     model_.inputs.push_back({size, DType::Int64, {1}});
   } else {

@@ -1,4 +1,4 @@
-// Builds an OnnxModel: fresh names, shared constants, and sizes as tensors.
+// Builds an OnnxModel: unique names, shared constants, and sizes as tensors.
 #pragma once
 
 #include <cstdint>
@@ -14,39 +14,40 @@
 
 namespace ortmodule {
 
-/// `value` in the bytes of one element.
+/// The bytes of `value` as an element of type `dtype`.
 std::string encode_scalar(double value, DType dtype);
 
-/// Whether a 16-bit float holds `value` exactly.
+/// Whether `dtype` represents `value` exactly; only checked for 16-bit floats.
 bool is_exact_in(double value, DType dtype);
 
 class OnnxBuilder {
  public:
   OnnxModel& model() { return model_; }
 
-  /// Keeps `name` from being given to anything else.
+  /// Excludes `name` from fresh names.
   void reserve(const std::string& name) { names_.insert(name); }
   std::string fresh_name(const std::string& base);
-  /// What new nodes are called after.
+  /// Prefix of the names of new nodes.
   void set_scope(std::string scope) { scope_ = std::move(scope); }
 
-  /// Adds a node with the given outputs, or with one that gets a fresh name, which is returned.
+  /// Adds a node with the given outputs, or with one output, whose fresh name is returned.
   OnnxNode& add(std::string_view op, std::vector<std::string> inputs, OnnxAttrs attrs,
                 std::vector<std::string> outputs);
   std::string add(std::string_view op, std::vector<std::string> inputs, OnnxAttrs attrs = {});
 
-  /// Constants; equal ones are one node.
+  /// Constant nodes; equal constants share one.
   std::string constant(OnnxTensor tensor);
   std::string scalar(double value, DType dtype);
   std::string integers(const std::vector<int64_t>& values);
 
-  /// A size as an int64 tensor of shape [1], or without dims.
+  /// A size as an int64 tensor of shape [1].
   std::string size(const DimExpr& dim);
+  /// A size as an int64 tensor without dims.
   std::string size_scalar(const DimExpr& dim);
   /// Sizes as an int64 vector.
   std::string sizes(const Dims& dims);
 
-  /// From now on sizes may be read from this tensor.
+  /// Lets symbols be computed from the shape of this tensor from now on.
   void provide_dims(const std::string& name, const Dims& dims);
 
  private:

@@ -16,7 +16,7 @@
 namespace ortmodule {
 namespace {
 
-constexpr int kIrVersion = 11;  // the one that came with opset 23
+constexpr int kIrVersion = 11;  // the IR version of opset 23
 constexpr std::string_view kFingerprint = "ortmodule.fingerprint";
 constexpr size_t kAlignment = 4096;    // of external data: readers map the file into memory
 constexpr size_t kSmallTensor = 1024;  // bytes; smaller ones stay in the model
@@ -51,7 +51,7 @@ DType dtype_of(int number) {
   throw Error(str("[onnx] ", path, " ", message));
 }
 
-// FNV-1a over what the nodes and the signature say: whoever edits the graph changes it.
+// FNV-1a hash of nodes, inputs and outputs, to detect edits of the graph.
 std::string fingerprint(const onnx::GraphProto& graph) {
   uint64_t hash = 0xcbf29ce484222325u;
   auto add = [&](const std::string& bytes) {
@@ -81,7 +81,6 @@ void write_tensor(const OnnxTensor& tensor, onnx::TensorProto* to) {
   to->set_raw_data(tensor.bytes);
 }
 
-// One overload per form of an attribute.
 struct AttrWriter {
   onnx::AttributeProto& to;
 
@@ -143,7 +142,7 @@ void write_value(const OnnxValue& value, onnx::ValueInfoProto* to) {
   }
 }
 
-// A file that takes the place of `path` when it is complete, and vanishes if it never is.
+// A temporary file that replaces `path` once complete, and is removed otherwise.
 class ReplacingFile {
  public:
   explicit ReplacingFile(const std::string& path)
@@ -162,7 +161,7 @@ class ReplacingFile {
   std::ostream& stream() { return out_; }
   void finish() {
     out_.close();
-    if (!out_) fail(path_, "cannot be written: the disk took only a part");
+    if (!out_) fail(path_, "cannot be written completely");
   }
   void replace() {
     std::error_code error;
@@ -184,7 +183,7 @@ void add_entry(onnx::TensorProto* tensor, const char* key, const std::string& va
   entry->set_value(value);
 }
 
-// Writes the data of one initializer behind the others and says in the model where it lies.
+// Appends the data of one initializer and records its location in the model.
 void write_external(const OnnxInitializer& initializer, const std::string& location,
                     std::ostream& out, onnx::TensorProto* to) {
   auto offset = static_cast<size_t>(out.tellp());
@@ -247,7 +246,7 @@ OnnxMetadata read_metadata(const Entries& entries) {
   return metadata;
 }
 
-// Typed raw data only: the forms that other writers use for constants are not needed here.
+// Reads only raw_data, the form that we write.
 OnnxTensor read_tensor(const onnx::TensorProto& from) {
   return {dtype_of(from.data_type()), {from.dims().begin(), from.dims().end()}, from.raw_data()};
 }
@@ -266,7 +265,7 @@ OnnxAttr read_attr(const onnx::AttributeProto& from) {
       return std::vector<std::string>(from.strings().begin(), from.strings().end());
     default: break;
   }
-  throw Error(str("[onnx] attribute '", from.name(), "' must be a number, text, list or tensor"));
+  throw Error(str("[onnx] attribute '", from.name(), "' must be a number, string, list or tensor"));
 }
 
 OnnxNode read_node(const onnx::NodeProto& from) {
@@ -313,7 +312,7 @@ OnnxModel from_proto(const onnx::ModelProto& proto) {
     else
       model.metadata.emplace_back(key, value);
   }
-  // A graph that others wrote may say what has no meaning here.
+  // Graphs of other tools may contain what this reader does not support.
   if (model.intact) read_graph(proto.graph(), model);
   return model;
 }
@@ -329,12 +328,12 @@ void write_onnx_file(const OnnxModel& model, const std::string& path, size_t ext
   write_initializers(model, path, data ? &data->stream() : nullptr, proto.mutable_graph());
   if (data) data->finish();
   if (proto.ByteSizeLong() >= kMessageLimit)
-    fail(path, str("must have less than 2 GiB beside external data, but found ",
+    fail(path, str("must have less than 2 GiB without external data, but found ",
                    proto.ByteSizeLong(), " bytes"));
   ReplacingFile file(path);
   if (!proto.SerializeToOstream(&file.stream())) fail(path, "cannot be serialized");
   file.finish();
-  // Side by side: only a crash exactly here leaves an old model with new data.
+  // Only a crash between these two leaves the old model with new data.
   if (data) data->replace();
   file.replace();
 }

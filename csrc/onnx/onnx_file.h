@@ -1,5 +1,5 @@
-// The .onnx file: a model as plain data, written and read by onnx_file.cpp, the only place that
-// knows the file format. exporter/onnx_export writes graphs into it.
+// An ONNX model as plain data. Only onnx_file.cpp knows the file format; exporter/onnx_export
+// converts graphs.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct OnnxTensor {
   std::string bytes;
 };
 
-/// An element type stands as ONNX's number for it.
+/// A DType is written as its number in ONNX.
 using OnnxAttr = std::variant<int64_t, double, std::string, std::vector<int64_t>,
                               std::vector<double>, std::vector<std::string>, OnnxTensor, DType>;
 using OnnxAttrs = std::vector<std::pair<std::string, OnnxAttr>>;
@@ -38,14 +38,14 @@ struct OnnxNode {
   OnnxMetadata metadata;
 };
 
-/// Type of a named value; a size that is no constant is written as its text.
+/// Type of a named value. A symbolic size is written as its text.
 struct OnnxValue {
   std::string name;
   DType dtype = DType::Undefined;
   Dims dims;
 };
 
-/// A parameter with its data, which the caller keeps alive until the file is written.
+/// A parameter. The caller keeps the data alive until the file is written.
 struct OnnxInitializer {
   std::string name;
   DType dtype = DType::Undefined;
@@ -59,18 +59,18 @@ struct OnnxModel {
   std::vector<OnnxNode> nodes;
   std::vector<OnnxValue> inputs;
   std::vector<OnnxValue> outputs;
-  std::vector<OnnxValue> values;  // types of what nodes compute
+  std::vector<OnnxValue> values;  // types of intermediate values
   std::vector<OnnxInitializer> initializers;
   OnnxMetadata metadata;
-  /// After reading: the graph is as it was written by us; one that is not is left unread.
+  /// After reading: the graph is unchanged since write_onnx_file(). If not, it is not read at all.
   bool intact = false;
 };
 
-/// Opset of the standard domain in every file that we write.
+/// Opset version of the standard domain in written files.
 inline constexpr int kOnnxOpset = 23;
 
-/// Writes the model; an existing file is replaced in one step. With initializers of more than
-/// `external_threshold` bytes in all, their data goes to `<path>.data`. Throws Error.
+/// Writes the model and replaces an existing file atomically. If the initializers have more than
+/// `external_threshold` bytes in total, their data goes to `<path>.data`. Throws Error.
 void write_onnx_file(const OnnxModel& model, const std::string& path, size_t external_threshold);
 
 /// Reads a model without the data of its initializers. Throws Error.

@@ -21,7 +21,7 @@ bool has_rounded_literal(const Node& node) {
   });
 }
 
-// The type in which ONNX computes an arithmetic op on bool or uint8; else the type itself.
+// The type in which to compute `op`: int32 where ONNX does not support bool or uint8.
 DType arithmetic_dtype(std::string_view op, DType dtype) {
   static constexpr std::string_view kLogic[] = {"And", "Or", "Xor", "Not", "Equal", "Where"};
   const bool logic = std::find(std::begin(kLogic), std::end(kLogic), op) != std::end(kLogic);
@@ -97,7 +97,7 @@ void export_directly(const OnnxRuleContext& c) {
 
 void export_pointwise(const OnnxRuleContext& c) {
   const std::string_view op = c.node.op;
-  const size_t first = op == "Where" ? 1 : 0;  // the condition stays what it is
+  const size_t first = op == "Where" ? 1 : 0;  // the condition is not cast
   const DType dtype = c.dtype(first);
   DType inside = arithmetic_dtype(op, dtype);
   if (has_rounded_literal(c.node)) inside = compute_dtype(dtype);

@@ -1,4 +1,4 @@
-// How one op of the graph becomes standard ONNX: a part of the op (OpDef::onnx).
+// Export of one op to standard ONNX, part of the op's definition (OpDef::onnx).
 #pragma once
 
 #include <string>
@@ -13,19 +13,19 @@ namespace ortmodule {
 
 class OnnxRuleContext;
 
-/// The tensor of a value: by its name in `names`, or, of a literal, a constant; "" for null.
+/// The ONNX name of a value: from `names`, or a new constant for a literal; "" for null.
 std::string onnx_tensor(OnnxBuilder& builder, const Value* value,
                         const std::unordered_map<const Value*, std::string>& names);
 
-/// The ONNX form of an op. Without `write` the op is written as its body, or, if it has none, as
-/// a node of its own domain, which stock runtimes do not know.
+/// The ONNX form of an op. Without `write` the op is exported as its body, or, if it has none, as a
+/// node of a custom domain.
 struct OnnxRule {
   void (*write)(const OnnxRuleContext&) = nullptr;
-  /// Attributes that ONNX's op of the same name shares with ours.
+  /// Attributes that the ONNX op of the same name has, too.
   std::vector<std::string_view> attrs = {};
 };
 
-/// What a rule sees of the node that it writes.
+/// The node that a rule exports, and the builder.
 class OnnxRuleContext {
  public:
   OnnxRuleContext(OnnxBuilder& builder, const Node& node, const OnnxRule& rule,
@@ -39,18 +39,18 @@ class OnnxRuleContext {
   bool has(size_t i) const { return node.input(i) != nullptr; }
   const Value& value(size_t i) const { return *node.input(i); }
   DType dtype(size_t i = 0) const { return node.input(i)->dtype; }
-  /// Tensor of operand i; a literal becomes a constant. "" if the operand is absent.
+  /// ONNX name of operand i; a literal becomes a constant. "" if the operand is absent.
   std::string in(size_t i) const { return onnx_tensor(b, node.input(i), names_); }
   std::vector<std::string> ins() const;
-  /// Whether anybody reads output i.
+  /// Whether output i is used.
   bool wanted(size_t i) const;
   std::string out(size_t i = 0) const { return names_.at(node.output(i)); }
 
-  /// A helper node.
+  /// Adds a node with one intermediate output.
   std::string op(std::string_view op, std::vector<std::string> inputs, OnnxAttrs attrs = {}) const {
     return b.add(op, std::move(inputs), std::move(attrs));
   }
-  /// The node that gives output i.
+  /// Adds the node that computes output i.
   void set(size_t i, std::string_view op, std::vector<std::string> inputs,
            OnnxAttrs attrs = {}) const {
     b.add(op, std::move(inputs), std::move(attrs), {out(i)});
@@ -59,11 +59,11 @@ class OnnxRuleContext {
     return op("Cast", {tensor}, {{"to", to}});
   }
   std::string number(double value, DType dtype) const { return b.scalar(value, dtype); }
-  /// The attributes of that name that the node has, as ONNX's.
+  /// The node's attributes of these names, if present, in ONNX form.
   OnnxAttrs pick(const std::vector<std::string_view>& names) const;
-  /// Those that the rule names.
+  /// The attributes in OnnxRule::attrs.
   OnnxAttrs shared_attrs() const { return pick(rule_.attrs); }
-  /// Attribute `name` counted from the front.
+  /// Attribute `name` as a non-negative axis.
   int64_t axis(std::string_view name, size_t rank) const;
 
  private:
@@ -71,15 +71,15 @@ class OnnxRuleContext {
   const std::unordered_map<const Value*, std::string>& names_;
 };
 
-/// Same name, same operands, same meaning; outputs that nobody reads are left out.
+/// For ops equal to the ONNX op of the same name. Unused outputs are omitted.
 void export_directly(const OnnxRuleContext& c);
-/// The same for pointwise ops: a literal that a 16-bit float does not hold is applied in float32,
-/// and bool and uint8 are widened where ONNX's op does not take them.
+/// The same for pointwise ops. Computes in float32 if a literal is not exact in a 16-bit float, and
+/// in int32 where the ONNX op does not support bool or uint8.
 void export_pointwise(const OnnxRuleContext& c);
-/// The first operand as it is.
+/// Exports the op as Identity of its first operand.
 void export_identity(const OnnxRuleContext& c);
 
-/// An attribute in ONNX's form; symbolic sizes, which it cannot hold, become text.
+/// An attribute in ONNX form; symbolic sizes become strings.
 OnnxAttr to_onnx_attr(const Attr& attr);
 
 }  // namespace ortmodule
