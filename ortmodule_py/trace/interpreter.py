@@ -23,7 +23,6 @@ from ortmodule_py.trace.strides.doubtful import (
     is_pooled_by_rows,
     is_range_of_floats,
     is_restrided_dropout,
-    leaves_strides_open,
 )
 from ortmodule_py.trace.strides.eager import is_expanded
 from ortmodule_py.trace.user_backward import GradientBody
@@ -35,24 +34,16 @@ def eager_outputs(
     gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any, eager_draws: bool
 ) -> list[Any]:
     """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
-
-    def replay() -> list[Any]:
+    checks = (is_restrided_dropout, is_doubtful, is_range_of_floats)
+    if any(check(node) for node in gm.graph.nodes for check in checks):
         trace = PieceTrace(gm, fake_mode, False, eager_draws)
         trace.grad_enabled = False
         return list(record.replayed(_Replay(gm, trace).run, inputs, fake_mode))
-
-    checks = (is_restrided_dropout, is_doubtful, is_range_of_floats)
-    if any(check(node) for node in gm.graph.nodes for check in checks):
-        return replay()
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
-    known = [
+    return [
         value.meta.get("example_value") if isinstance(value, fx.Node) else None
         for value in output.args[0]
     ]
-    if leaves_strides_open(gm, known):
-        # Failing costs no more than strides that differ where no element lies.
-        return replay()
-    return known
 
 
 # ---- the trace ----------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
         with fake_mode:
             if _Functionalization.in_place == func.overloadpacket.__name__ + "_":
                 return with_strides_kept(args[0], result)
-            return with_eager_strides(func, args, kwargs or {}, result)
+            return with_eager_strides(func, args, result)
 
     fake_mode.dispatch = corrected
     try:

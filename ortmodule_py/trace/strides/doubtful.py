@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,8 +24,8 @@ _MAX_POOLS_1D = (torch.max_pool1d, torch.nn.functional.max_pool1d)
 _DOUBTFUL = {
     *_MAX_POOLS_1D,
     torch.pow,
-    operator.pow,
     torch.roll,
+    operator.pow,
     torch.batch_norm,
     torch.nn.functional.batch_norm,
     torch.nn.functional.instance_norm,
@@ -63,18 +62,6 @@ def is_pooled_by_rows(node: fx.Node, result: Any) -> bool:
         return False
     has_gradient = node.meta["example_value"].requires_grad
     return not has_gradient and result.device.type == "cpu" and not is_row_major(result)
-
-
-def leaves_strides_open(gm: fx.GraphModule, outputs: Sequence[Any]) -> bool:
-    """Whether dimensions of size 1 may have led fake tensors to another order of dimensions."""
-
-    def has_size_1(value: Any) -> bool:
-        return isinstance(value, Tensor) and "1" in map(str, value.shape)
-
-    if not any(has_size_1(value) or not is_row_major(value) for value in outputs):
-        return False
-    values = (node.meta.get("example_value") for node in gm.graph.nodes)
-    return any(has_size_1(value) and not is_row_major(value) for value in values)
 
 
 def is_range_of_floats(node: fx.Node) -> bool:
