@@ -59,8 +59,9 @@ class Emitter:
     def __init__(
         self,
         builder: GraphBuilder,
-        symbols: BoundSymbols,
         graph: fx.Graph,
+        *,
+        symbols: BoundSymbols,
         bodies: list[GradientBody],
         trace: Trace,
         grad_enabled: bool,

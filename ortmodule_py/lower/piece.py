@@ -41,8 +41,6 @@ class LoweredPiece:
     """Flat inputs written back after forward. At run time none of them may share memory with another input."""
     fixed_inputs: list[bool]
     """Which flat inputs are tensors whose sizes and strides never change."""
-    view_outputs: list[tuple[int, int]]
-    """(output, input): this output shares storage with this input, without being it."""
     drawn_inputs: dict[int, torch.dtype]
     """Flat inputs that are random numbers of Python, and the type that the piece takes them in."""
     checkpoints: int
@@ -80,11 +78,50 @@ def lower(
     fixed_sizes = fix_rounded_sizes(gm)
     fake_mode, inputs = record.fake_inputs(example_inputs)
     clock.lap("inputs")
-    trace = PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
+    trace = PieceTrace(
+        gm, fake_mode, tensor_grad_mode=torch.is_grad_enabled(), eager_draws=eager_draws
+    )
     whole = [] if has_tangents(gm) else preserved_composites(builder.has_rule)
     symbols = BoundSymbols(builder, inputs)
     graph = trace.run(inputs, whole)
     clock.lap("trace")
+    emitter = Emitter(
+        builder,
+        graph,
+        symbols=symbols,
+        bodies=trace.bodies,
+        trace=_function_tracer(fake_mode, device),
+        grad_enabled=trace.grad_enabled,
+        device=device,
+    )
+    emitter.inputs(input_facts(gm, example_inputs, inputs))
+    symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
+    emitter.calls()
+    eager = eager_outputs(gm, inputs, fake_mode, eager_draws)
+    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
+    clock.lap("emit")
+    clock.seconds["emit"] -= emitter.vjp_seconds
+    clock.seconds["gradients"] = emitter.vjp_seconds
+    return LoweredPiece(
+        grad_enabled=trace.grad_enabled,
+        calls=emitter.call_count,
+        mutated_inputs=list(trace.mutated),
+        fixed_inputs=list(map(is_fixed, inputs)),
+        drawn_inputs=drawn_inputs(gm, inputs),
+        checkpoints=trace.checkpoints,
+        traced_gradients=emitter.traced_gradients,
+        fixed_numbers=trace.fixed_numbers + emitter.writer.fixed_numbers,
+        checks=[check for _, check in emitter.checks],
+        reads=symbols.reads,
+        fixed_sizes=[(origin_of(node), symbol, value) for node, symbol, value in fixed_sizes],
+        seconds=clock.seconds,
+    )
+
+
+def _function_tracer(
+    fake_mode: Any, device: torch.device
+) -> Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]:
+    """Traces backward bodies and gradients of operators, apart from the piece."""
 
     def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
         try:
@@ -98,32 +135,7 @@ def lower(
             text = f"its gradient cannot be traced, {type(error).__name__}: {error}"
             raise CannotLower(text) from error
 
-    emitter = Emitter(
-        builder, symbols, graph, trace.bodies, trace_function, trace.grad_enabled, device
-    )
-    emitter.inputs(input_facts(gm, example_inputs, inputs))
-    symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
-    emitter.calls()
-    eager = eager_outputs(gm, inputs, fake_mode, eager_draws)
-    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
-    clock.lap("emit")
-    clock.seconds["emit"] -= emitter.vjp_seconds
-    clock.seconds["gradients"] = emitter.vjp_seconds
-    return LoweredPiece(
-        trace.grad_enabled,
-        emitter.call_count,
-        list(trace.mutated),
-        list(map(is_fixed, inputs)),
-        trace.view_outputs,
-        drawn_inputs(gm, inputs),
-        trace.checkpoints,
-        emitter.traced_gradients,
-        trace.fixed_numbers + emitter.writer.fixed_numbers,
-        [check for _, check in emitter.checks],
-        symbols.reads,
-        [(origin_of(node), symbol, value) for node, symbol, value in fixed_sizes],
-        clock.seconds,
-    )
+    return trace_function
 
 
 class _Clock:

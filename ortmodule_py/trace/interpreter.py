@@ -36,9 +36,9 @@ def eager_outputs(
     """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
     checks = (is_restrided_dropout, is_doubtful, is_range_of_floats)
     if any(check(node) for node in gm.graph.nodes for check in checks):
-        trace = PieceTrace(gm, fake_mode, False, eager_draws)
+        trace = PieceTrace(gm, fake_mode, tensor_grad_mode=False, eager_draws=eager_draws)
         trace.grad_enabled = False
-        return list(record.replayed(_Replay(gm, trace).run, inputs, fake_mode))
+        return list(record.replayed(_Replay(gm, trace=trace).run, inputs, fake_mode))
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
     return [
         value.meta.get("example_value") if isinstance(value, fx.Node) else None
@@ -56,6 +56,7 @@ class PieceTrace:
         self,
         gm: fx.GraphModule,
         fake_mode: Any,
+        *,
         tensor_grad_mode: bool,
         eager_draws: bool,
     ) -> None:
@@ -75,11 +76,10 @@ class PieceTrace:
         """Where tensors, by identity, got other sizes, strides or storage."""
         self.output_count = 0
         self.identical_outputs: list[tuple[int, int]] = []
-        self.view_outputs: list[tuple[int, int]] = []
 
     def run(self, inputs: Sequence[Any], preserved: Sequence[Any]) -> fx.Graph:
         """The functional graph; its outputs are the piece's outputs, then the new values of the mutated inputs."""
-        interpreter = _PieceInterpreter(self.gm, self)
+        interpreter = _PieceInterpreter(self.gm, trace=self)
 
         def function(*args: Any) -> list[Any]:
             interpreter.start()
@@ -114,14 +114,9 @@ class PieceTrace:
                         "an input that requires a gradient is changed in place", where
                     )
                 self.mutated[i] = where
-        sources = {
-            record.storage_key(arg): i for i, arg in enumerate(args) if record.is_traced(arg)
-        }
         for j, out in enumerate(outputs):
-            source = sources.get(record.storage_key(out)) if record.is_traced(out) else None
-            if source is not None:
-                pairs = self.identical_outputs if out is args[source] else self.view_outputs
-                pairs.append((j, source))
+            identical = (i for i, arg in enumerate(args) if record.is_traced(out) and out is arg)
+            self.identical_outputs += [(j, i) for i in identical]
 
 
 def _of_integers(
@@ -147,7 +142,7 @@ class _PieceInterpreter(fx.Interpreter):
     """Runs torch-level nodes; says with `detach` what grad mode says in eager, and opens higher-order operators."""
 
     def __init__(
-        self, gm: fx.GraphModule, trace: PieceTrace, tag: str = "", follow_grad_mode: bool = True
+        self, gm: fx.GraphModule, *, trace: PieceTrace, tag: str = "", follow_grad_mode: bool = True
     ) -> None:
         super().__init__(gm, garbage_collect_values=True)
         self.trace = trace
@@ -243,7 +238,7 @@ class _PieceInterpreter(fx.Interpreter):
         raise CannotLower(f"higher-order operator {name}", self.origin)
 
     def _nested(self, body: fx.GraphModule, tag: str, follow_grad_mode: bool) -> _PieceInterpreter:
-        nested = type(self)(body, self.trace, tag, follow_grad_mode)
+        nested = type(self)(body, trace=self.trace, tag=tag, follow_grad_mode=follow_grad_mode)
         nested.grad_mode = copy.copy(self.grad_mode)
         nested.of_function = self.of_function
         nested.origin = self.origin
