@@ -1,8 +1,8 @@
-// Gradients are handed to autograd range by range. What a range has computed waits for its end, so
-// where gradients are added to existing ones, many small ranges hold less; each costs an autograd
-// node. A first number follows from the gradients' bytes and is doubled as long as that lowers the
-// peak by more than the nodes are worth: without recomputation that lies before most gradients, and
-// few ranges do.
+// A gradient stays allocated until the end of its range. Where autograd accumulates it into an
+// existing one, more and smaller ranges therefore lower the peak, but each range costs an autograd
+// node. The number of ranges starts from the total gradient bytes and doubles as long as the peak
+// falls by more than the extra nodes are worth. Without recomputation the peak usually comes before
+// most gradients exist, and few ranges suffice.
 #include "plan/cut_ranges.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class RangeCutter {
 
   void cut() {
     constexpr int64_t kFewest = 16, kMost = 64, kRangeBytes = 4 << 20;
-    constexpr int64_t kNodeBytes = 4 << 10;  // a node costs about 6 us, half a tiny layer
+    constexpr int64_t kNodeBytes = 4 << 10;  // memory worth one node of about 6 us
     const int64_t first = std::clamp<int64_t>(total_bytes_ / kRangeBytes, 1, kFewest);
     cut_into(first);
     int64_t best = first;
@@ -74,16 +74,15 @@ class RangeCutter {
     return plan_.storage_of(gradient.tensor).bytes;
   }
 
-  /// Whoever receives a gradient may change or free it, while a sum may grow in its buffer until
-  /// later, or another value's gradient be made of it; and may step an optimizer, while its
-  /// parameter is read for the gradient that is passed on.
+  /// The step after which a gradient may be returned. Its receiver may modify or free it, so no
+  /// later step may read it or accumulate into it. The receiver may also run an optimizer, so no
+  /// later step may read the parameter.
   int completed_at(const PlannedGradient& gradient) const {
     return std::max(last_touched_[plan_.tensors[gradient.tensor].storage],
                     last_read_[gradient.input]);
   }
 
-  /// At most `wanted` ranges: a gradient larger than a share leaves numbers out, which are closed
-  /// up.
+  /// Makes `wanted` ranges, or fewer where one gradient is larger than the share of a range.
   void cut_into(int64_t wanted) {
     int64_t sum = 0;
     int64_t last_share = -1;
@@ -115,8 +114,8 @@ class RangeCutter {
 
   Plan& plan_;
   IdVector<StorageId, int> last_touched_;        // by storage: the last step that uses it
-  std::vector<int> last_read_;                   // by graph input: the same
-  std::vector<PlannedGradient*> by_completion_;  // those that flow
+  std::vector<int> last_read_;                   // by graph input: the last step that reads it
+  std::vector<PlannedGradient*> by_completion_;  // gradients, earliest first
   int64_t total_bytes_ = 0;
 };
 

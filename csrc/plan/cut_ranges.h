@@ -1,12 +1,12 @@
-// The ranges in which a backward pass hands over its gradients.
+// Splits a backward pass into ranges; the gradients of a range go to autograd when it ends.
 #pragma once
 
 #include "plan/plan.h"
 
 namespace ortmodule {
 
-/// Cuts a placed plan's backward pass into ranges of about equal gradient bytes, or, with `base`,
-/// at the same gradients as `base`; see the source.
+/// Splits a placed plan's backward pass into ranges of about equal gradient bytes. With `base`,
+/// each gradient gets the range that it has there.
 void cut_ranges(Plan& plan, const Plan* base = nullptr);
 
 }  // namespace ortmodule

@@ -1,12 +1,12 @@
-// From when to when each storage of a plan is needed.
+// Live ranges of the storages of a plan.
 #pragma once
 
 #include "plan/plan.h"
 
 namespace ortmodule {
 
-/// Fills first_step and last_step of every storage from the steps, and the roles that follow from
-/// them (Saved; which arguments and outputs backward reads).
+/// Computes first_step and last_step of every storage, and what follows from them: the role Saved,
+/// and which arguments and outputs backward reads.
 void find_lifetimes(Plan& plan);
 
 }  // namespace ortmodule

@@ -1,5 +1,5 @@
-// Concrete plans from lowered graphs: pure functions that the memory optimizer and the runtime
-// share, so that there is one model of the peak.
+// Makes plans from lowered graphs. The memory optimizer and the runtime share these pure functions,
+// so that both see the same peak.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@ namespace ortmodule {
 
 struct PlanRequest {
   SymbolValues symbols;
-  std::vector<Layout> arguments;      // by graph input; those of GradOutput inputs are not read
-  std::vector<Sizes> output_strides;  // eager's, by GraphOutput::index; empty: as computed
+  std::vector<Layout> arguments;      // by graph input; GradOutput inputs are ignored
+  std::vector<Sizes> output_strides;  // those of eager, by GraphOutput::index; empty: as computed
 };
 
-/// Plans forward and backward (if `lowered` holds any), for a backward pass that runs once.
+/// Plans forward and backward (if `lowered` has one), for a backward pass that runs once.
 std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& request);
 
-/// A plan whose forward part is `base`'s, byte for byte, and whose backward part is that of
-/// `lowered`: the same graph, perhaps after prune_absent_gradients. With `keep_saved` the pass
-/// leaves what forward saved as it was, so that it can run again (retain_graph).
+/// A plan with the forward part of `base`, unchanged, and the backward part of `lowered`, which is
+/// the same graph, possibly after prune_absent_gradients(). With `keep_saved`, backward does not
+/// overwrite saved activations, so that it can run again (retain_graph).
 std::shared_ptr<Plan> make_backward_plan(const Plan& base, const Lowered& lowered,
                                          const PlanRequest& request, bool keep_saved);
 

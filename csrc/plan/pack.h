@@ -1,4 +1,4 @@
-// Offsets for blocks with lifetimes in one arena.
+// Packs blocks with known live ranges into one arena.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ inline int64_t align_up(int64_t bytes) {
   return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
-/// A block that lives from step `first` to step `last`, both included.
+/// A block that is live from step `first` to step `last`, both included.
 struct Block {
   int first = 0;
   int last = 0;
@@ -25,12 +25,12 @@ struct Packing {
   int64_t bytes = 0;             // size of the arena
 };
 
-/// Greedy by size, each block into the smallest gap that fits (Pisarchyk and Lee, "Efficient Memory
-/// Management for Deep Neural Net Inference", 2020, algorithm 2), and by order of birth; the
-/// smaller result of the two.
+/// Greedy: each block goes into the smallest gap that fits, largest blocks first (Pisarchyk and
+/// Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, algorithm 2). Also tries
+/// them in the order of their first steps; returns the smaller result.
 Packing pack(const std::vector<Block>& blocks);
 
-/// Lower bound: the largest sum of bytes alive at one step.
+/// Lower bound of the arena's size: the most bytes that are live at one step.
 int64_t peak_of(const std::vector<Block>& blocks);
 
 }  // namespace ortmodule

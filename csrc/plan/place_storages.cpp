@@ -37,7 +37,7 @@ class Placer {
     return plan_.buffers.add({kind, index, bytes, first, last});
   }
 
-  // Saved segments and outputs keep their place; only how long backward needs them is new.
+  // Saved segments and outputs keep their buffers; only their last steps change.
   void keep_forward_of_base() {
     plan_.buffers.clear();
     for (const PlannedBuffer& buffer : base_->buffers) {
@@ -46,11 +46,12 @@ class Placer {
           (buffer.kind == BufferKind::Gradient && !early))
         break;
       plan_.buffers.add(buffer);
-      // This backward may not need the gradient, or may have to leave what it would grow in.
+      // This backward pass may not compute the gradient, or may not overwrite the saved activation
+      // that it would reuse.
       if (buffer.kind == BufferKind::Gradient) plan_.buffers.back().kind = BufferKind::Saved;
     }
     for (PlannedBuffer& buffer : plan_.buffers) {
-      // Nothing may run in backward at all: no gradient depends on what arrived.
+      // Backward has no step where no gradient depends on the output gradients that arrived.
       if (buffer.kind == BufferKind::Saved)
         buffer.last_step = std::min(plan_.forward_steps, last_step());
       if (buffer.kind == BufferKind::Output) buffer.last_step = last_step();
@@ -85,8 +86,8 @@ class Placer {
     }
   }
 
-  /// Gradients whose memory begins in that region. Those of forward are placed before its arenas,
-  /// so that other backward plans find them at the same number.
+  /// Gradients whose buffers are allocated in that region. Those of forward come before its arenas,
+  /// so that all backward plans know them by the same id.
   void place_gradients(Region region) {
     for (PlannedStorage& storage : plan_.storages) {
       const bool early = storage.becomes_gradient;
@@ -97,14 +98,14 @@ class Placer {
     }
   }
 
-  // Memory that a kernel returns cannot lie in an arena.
+  // Memory that a kernel allocates cannot be part of an arena.
   void place_kernel_allocated(PlannedStorage& storage, BufferKind kind) {
     storage.buffer = add_buffer(kind, 0, storage.bytes, storage.first_step, storage.last_step);
     storage.offset_bytes = 0;
     plan_.buffers.back().kernel_allocated = true;
   }
 
-  // Values that die together share a segment, so that backward gives memory back as it passes.
+  // Values with nearby last uses share a segment, so that backward frees memory as it proceeds.
   void place_saved() {
     std::vector<StorageId> saved;
     int64_t total = 0;
@@ -138,8 +139,8 @@ class Placer {
     }
   }
 
-  // Several phases follow the live bytes more closely than one arena, at the cost of more
-  // allocations: take the fewest that reach the least peak.
+  // Several arenas, one per phase, follow the live bytes more closely than a single one, but need
+  // more allocations. Takes the fewest phases that reach about the lowest peak.
   void place_transients(Role role, int begin, int end) {
     std::vector<StorageId> members;
     int64_t total = 0;
@@ -154,7 +155,7 @@ class Placer {
       total += storage.bytes;
     }
     constexpr int64_t kWorthPhases = 1 << 20;
-    constexpr int64_t kWorthAllocations = 400;  // a part of the peaks
+    constexpr int64_t kWorthAllocations = 400;  // more phases must lower the peaks by 1/400
     const size_t fixed = plan_.buffers.size();
     int best_phases = 1;
     int64_t best_peaks = -1;
@@ -210,8 +211,8 @@ class Placer {
     return role == Role::Forward ? BufferKind::ForwardArena : BufferKind::BackwardArena;
   }
 
-  /// Of two ways to place transients the one with the smaller figure is better: the peak with new
-  /// gradients, and the one without, as where gradients are added to existing ones; together.
+  /// The cost of a placement of temporaries: the peak with gradient buffers plus the peak without
+  /// them, as where gradients are accumulated into existing ones.
   int64_t summed_peaks(int begin, int end) const {
     if (begin == end) return 0;
     int64_t sum = 0;

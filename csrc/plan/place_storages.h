@@ -1,12 +1,12 @@
-// Buffers and offsets of storages: saved segments, arenas of transient values, outputs, gradients.
+// Places storages in buffers: saved segments, arenas of temporaries, outputs, gradients.
 #pragma once
 
 #include "plan/plan.h"
 
 namespace ortmodule {
 
-/// Assigns every engine-owned storage to a buffer and an offset. With `base`, the buffers of its
-/// forward part and its saved segments stay as they are.
+/// Assigns a buffer and an offset to every storage. With `base`, the buffers of its forward part,
+/// saved segments included, are kept.
 void place_storages(Plan& plan, const Plan* base = nullptr);
 
 }  // namespace ortmodule

@@ -1,5 +1,5 @@
-// A plan: what to run, in which order, with which kernels, on which bytes, for one signature of
-// shapes. Plain data, made by pure functions, printable; the runtime only follows it.
+// An execution plan for one set of shapes: its steps in order, their kernels, and the memory of
+// every tensor. Plain data, made by pure functions; the runtime follows it.
 #pragma once
 
 #include <memory>
@@ -20,14 +20,14 @@ using BufferId = Id<struct BufferTag>;
 enum class BufferKind : uint8_t {
   Argument,      // a graph input, owned by the caller; `index` is its position
   OutputGrad,    // gradient of a forward output, given by autograd; `index` is the input position
-  Output,        // becomes the caller's tensor; `index` is GraphOutput::index
-  Gradient,      // becomes the caller's tensor; `index` is the graph input it belongs to
-  Saved,         // segment of values that backward reads
-  ForwardArena,  // transient values and scratch of a phase of forward
+  Output,        // returned to the caller; `index` is GraphOutput::index
+  Gradient,      // returned to the caller; `index` is the graph input it belongs to
+  Saved,         // a segment of saved activations
+  ForwardArena,  // temporaries and workspaces of a phase of forward
   BackwardArena,
 };
 
-/// One allocation. Engine-owned buffers live from the start of `first_step` to the end of
+/// One allocation. The engine allocates its buffers before `first_step` and frees them after
 /// `last_step`; outputs and gradients then belong to the caller.
 struct PlannedBuffer {
   BufferKind kind = BufferKind::Argument;
@@ -35,7 +35,7 @@ struct PlannedBuffer {
   int64_t bytes = 0;
   int first_step = 0;
   int last_step = 0;
-  bool kernel_allocated = false;  // allocated by a kernel's library, not by the runtime
+  bool kernel_allocated = false;  // allocated by the kernel, not by the runtime
   bool owned() const { return kind != BufferKind::Argument && kind != BufferKind::OutputGrad; }
 };
 
@@ -45,13 +45,13 @@ struct PlannedStorage {
   Role role = Role::Forward;
   size_t index = 0;  // Argument: graph input; Output, Gradient: as in PlannedBuffer
   int64_t bytes = 0;
-  int first_step = -1;  // -1: exists before the first step
+  int first_step = -1;  // -1: allocated before the first step
   int last_step = -1;
   BufferId buffer;
   int64_t offset_bytes = 0;
-  bool kernel_allocated = false;  // by the kernel that writes it: a buffer of its own
-  /// Forward allocates it and backward accumulates a gradient in it: a buffer of its own, which the
-  /// caller may receive.
+  bool kernel_allocated = false;  // by the kernel that writes it, in a buffer of its own
+  /// A saved activation whose memory backward reuses for a gradient. It has a buffer of its own,
+  /// which can be returned to the caller.
   bool becomes_gradient = false;
   std::string name;  // of its first value
 };
@@ -67,7 +67,7 @@ struct PlannedTensor {
 struct PlannedStep {
   std::vector<const Node*> nodes;  // empty for a copy that the plan inserted
   Region region = Region::Forward;
-  std::string kernel_op;  // what select_kernel was asked for
+  std::string kernel_op;  // the op that select_kernel was called with
   const KernelDef* kernel = nullptr;
   std::shared_ptr<const void> prepared;
   StepFacts facts;
@@ -75,16 +75,16 @@ struct PlannedStep {
   std::vector<TensorId> out;
   StorageId workspace_storage;
   int64_t library_bytes = 0;       // allocated by the kernel's library while it runs
-  std::vector<BufferId> allocate;  // buffers that begin here
-  std::vector<BufferId> release;   // buffers that end here
-  size_t range = 0;                // backward: which piece of the schedule (0 runs first)
+  std::vector<BufferId> allocate;  // buffers to allocate before the step
+  std::vector<BufferId> release;   // buffers to free after the step
+  size_t range = 0;                // of backward; 0 runs first
 };
 
-/// A gradient that the backward pass hands over.
+/// A gradient that the backward pass returns.
 struct PlannedGradient {
   size_t input = 0;  // graph input
-  TensorId tensor;   // none: no gradient flows
-  size_t range = 0;  // range whose end completes it
+  TensorId tensor;   // none: the input has no gradient
+  size_t range = 0;  // it is returned at the end of this range
 };
 
 struct Plan {
@@ -99,16 +99,16 @@ struct Plan {
   std::vector<size_t> saved_arguments;    // graph inputs that backward reads
   std::vector<size_t> saved_outputs;      // outputs that backward reads
   std::vector<size_t> mutated_arguments;  // graph inputs written at the end of forward
-  /// Tensor of a mutated argument -> tensor of its content before the run, for backward.
+  /// For backward: a mutated argument and the copy of its value before the run.
   std::vector<std::pair<TensorId, TensorId>> old_contents;
   size_t ranges = 1;
-  bool exact = true;               // false if a kernel may allocate what it did not declare
-  std::vector<std::string> notes;  // why copies were inserted, kernels refused ...
+  bool exact = true;               // false if a kernel may allocate more than it declares
+  std::vector<std::string> notes;  // why copies were inserted
 
-  int64_t forward_peak_bytes = 0;  // engine bytes, relative to entry of forward
+  int64_t forward_peak_bytes = 0;  // bytes allocated by the engine
   int64_t peak_bytes = 0;          // over forward and backward
   int peak_step = 0;
-  int64_t saved_bytes = 0;  // segments alive between forward and backward
+  int64_t saved_bytes = 0;  // allocated between forward and backward
 
   SymbolValues symbols;
 
@@ -121,11 +121,11 @@ struct Plan {
   }
 };
 
-/// How the gradient of an output of that layout is to lie: as the output, or row-major if that has
-/// gaps. One that arrives otherwise is copied.
+/// The layout in which backward reads the gradient of an output: that of the output, or row-major
+/// if the output has gaps. A gradient in another layout is copied first.
 Layout grad_output_layout(const Layout& output);
 
-/// The plan as a table: steps with kernel, operands, bytes; buffers; peak.
+/// The plan as text: peak, buffers, and steps with their kernels and operands.
 std::string print(const Plan& plan);
 
 }  // namespace ortmodule

@@ -1,4 +1,4 @@
-// The plan as a table for people and tests.
+// Plans as text, for reports and tests.
 #include <iomanip>
 #include <sstream>
 

@@ -3,7 +3,7 @@
 namespace ortmodule {
 namespace {
 
-/// By buffer: the last step of backward that has it, if it is freed with the range of its gradient.
+/// By buffer: for gradients, the last step of the range that returns them; else -1.
 IdVector<BufferId, int> ends_of_ranges(const Plan& plan) {
   std::vector<int> last_of_range(plan.ranges, plan.forward_steps - 1);
   int s = plan.forward_steps;

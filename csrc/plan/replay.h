@@ -1,4 +1,4 @@
-// The one model of the peak: bytes of a plan's buffers over its steps.
+// Simulates the allocations of a plan. All predicted peaks come from here.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace ortmodule {
 
 /// How a run uses its buffers.
 enum class ReplayMode : uint8_t {
-  Once,         // backward runs once: a saved segment goes back after its last use
-  RetainGraph,  // saved segments outlive their last use
-  Accumulate,   // gradients are added to existing ones and freed when their range is done
-  NoGradients,  // as Once, without the gradients
+  Once,         // backward runs once; a saved segment is freed after its last use
+  RetainGraph,  // backward can run again; saved segments are kept
+  Accumulate,   // gradients are accumulated into existing ones, and freed when their range ends
+  NoGradients,  // like Once, but gradients are not counted
 };
 
 struct ReplayFigures {
@@ -22,19 +22,19 @@ struct ReplayFigures {
   int64_t forward_peak_bytes = 0;
 };
 
-/// Bytes of engine-owned buffers alive at each step.
+/// Bytes of the engine's buffers that are allocated during each step.
 std::vector<int64_t> live_bytes(const Plan& plan, ReplayMode mode);
 
-/// The peak of those bytes and what the kernels' libraries allocate beside them.
+/// The peak of those bytes plus the scratch memory that libraries allocate in a step.
 ReplayFigures replay(const Plan& plan, ReplayMode mode);
 
-/// Bytes of the gradients that one backward pass hands to the caller.
+/// Bytes of the gradients that one backward pass returns.
 int64_t gradient_bytes(const Plan& plan);
 
-/// Bytes of the outputs that forward hands to the caller.
+/// Bytes of the outputs that forward returns.
 int64_t output_bytes(const Plan& plan);
 
-/// Bytes that stay between forward and backward.
+/// Bytes that stay allocated between forward and backward.
 int64_t saved_bytes(const Plan& plan);
 
 }  // namespace ortmodule

@@ -8,9 +8,9 @@ namespace {
 
 using Role = PlannedStorage::Role;
 
-/// The role of a transient operand that may become the result's memory: its own kind, or, for what
-/// the caller receives, what is transient in the same region (a sum of gradients then grows in the
-/// memory that is handed over).
+/// The role that an operand must have for its memory to be reused by a result of that role. Outputs
+/// and gradients may reuse temporaries of their region: a sum of gradients is then accumulated in
+/// the memory that is returned.
 std::optional<Role> operand_role(Role result) {
   switch (result) {
     case Role::Forward:
@@ -21,7 +21,7 @@ std::optional<Role> operand_role(Role result) {
   }
 }
 
-/// The operand whose storage output tensor `out` of step `s` may take over, or none.
+/// The operand whose storage output `out` of step `s` may reuse, or none.
 TensorId reusable_operand(const Plan& plan, const PlannedStep& step, int s, TensorId out,
                           bool overwrite_saved, bool forward_is_fixed) {
   const PlannedTensor& target = plan.tensors[out];
@@ -34,7 +34,7 @@ TensorId reusable_operand(const Plan& plan, const PlannedStep& step, int s, Tens
     if (!in || (only >= 0 && static_cast<size_t>(only) != i)) continue;
     const PlannedTensor& source = plan.tensors[in];
     const PlannedStorage& theirs = plan.storages[source.storage];
-    // A gradient is handed over, so it needs memory that is not part of a segment.
+    // A gradient is returned to the caller, so it cannot be part of a saved segment.
     const bool apart = !forward_is_fixed || theirs.becomes_gradient;
     const bool saved = overwrite_saved && theirs.role == Role::Saved &&
                        (own.role == Role::Backward || (own.role == Role::Gradient && apart));
@@ -46,8 +46,7 @@ TensorId reusable_operand(const Plan& plan, const PlannedStep& step, int s, Tens
                       source.layout == target.layout &&
                       size_of(source.dtype) == size_of(target.dtype);
     if (!dies || !fits) continue;
-    // No other operand may alias the reused storage, unless each element is read where it is
-    // written.
+    // No other operand may alias the reused storage, except elementwise, with the same layout.
     bool aliased = false;
     for (size_t k = 0; k < step.in.size(); ++k) {
       if (k == i || !step.in[k]) continue;
@@ -77,7 +76,7 @@ void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
       PlannedStorage& gone = plan.storages[from];
       PlannedStorage& stays = plan.storages[to];
       stays.last_step = std::max(stays.last_step, gone.last_step);
-      // A saved value that becomes a transient one stays where forward put it.
+      // Reused for a temporary, a saved storage stays in its segment.
       const bool becomes_gradient = stays.role == Role::Saved && gone.role == Role::Gradient;
       stays.becomes_gradient = stays.becomes_gradient || becomes_gradient;
       if (stays.role != Role::Saved || becomes_gradient) {

@@ -1,13 +1,13 @@
-// Results that take the memory of an operand which dies in the same step.
+// In-place reuse: an output takes the memory of an operand that has its last use in the step.
 #pragma once
 
 #include "plan/plan.h"
 
 namespace ortmodule {
 
-/// Lets outputs of kernels that allow it take the storage of a dying operand. Only a pass that may
-/// not run again (no retain_graph) overwrites what forward saved. With `forward_is_fixed`, forward
-/// has been placed already, for another backward.
+/// Lets outputs reuse the storage of such an operand, where the kernel allows it. With
+/// `overwrite_saved`, also that of saved activations, which allows backward to run only once (no
+/// retain_graph). With `forward_is_fixed`, the storages of forward have been placed already.
 void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed);
 
 }  // namespace ortmodule

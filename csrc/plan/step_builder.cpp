@@ -23,7 +23,7 @@ bool same_strides(const Layout& layout, const Sizes& wanted) {
 
 Layout contiguous_layout(const Sizes& sizes) { return {sizes, contiguous_strides(sizes), 0}; }
 
-/// The output's GraphOutput::index, which counts forward outputs or graph inputs.
+/// The forward output, or the graph input of a gradient or mutation.
 size_t position(const GraphOutput& output) { return static_cast<size_t>(output.index); }
 
 size_t region_index(Region region) { return region == Region::Forward ? 0 : 1; }
@@ -44,7 +44,7 @@ StepBuilder::StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& 
 StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
                          const PlanRequest& request)
     : StepBuilder(plan, lowered, request) {
-  // Argument tensors come first in both plans, so tensor numbers agree.
+  // Argument tensors come first in both plans, so the tensor ids agree.
   for (TensorId tensor : base.tensors.ids() | std::views::drop(plan_.tensors.size()))
     plan_.tensors.add(base.tensors[tensor]);
   plan_.storages = base.storages;
@@ -283,9 +283,9 @@ void StepBuilder::choose_output_layouts(const StepNodes& nodes, PlannedStep& ste
       step.facts.outputs[i].layout.strides = strides[i];
     return;
   }
-  // As TensorIterator does: a node's result nests its dimensions as its first full-sized operand.
-  // Each node of a group by itself: a value that is recomputed has the layout it had before, in
-  // whatever group.
+  // Like TensorIterator: a result has the dimension order of its first operand of full size. Each
+  // node of a group is treated alone, so that a recomputed value has its original layout in any
+  // group.
   std::vector<Layout> results;
   for (const NodeFacts& node : step.facts.nodes) {
     Layout result = contiguous_layout(node.output_sizes[0]);
@@ -360,7 +360,7 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
       if (step.facts.nodes[n].outputs[o] < 0) continue;
       const Value* output = nodes.nodes[n]->output(o);
       const OperandFacts& facts = step.facts.outputs[next++];
-      // What a library returns, or a kernel leaves out, and nobody reads does not exist.
+      // An unused output takes no memory if the kernel allocates its outputs or can skip it.
       const bool left_out = (step.kernel->gives_results || step.kernel->leaves_out_unused) &&
                             !step.facts.nodes[n].output_used[o];
       const StorageId storage =
@@ -445,7 +445,7 @@ TensorId StepBuilder::claim(TensorId tensor, PlannedStorage::Role role, size_t i
   if (free && whole && same_strides(t.layout, strides)) {
     storage.role = role;
     storage.index = index;
-    // Where the size is 1, the stride leads to no element, but whoever gets the result may ask.
+    // The stride of a dimension of size 1 addresses nothing, but the caller can read it.
     plan_.tensors[tensor].layout.strides = strides;
     return tensor;
   }
@@ -499,7 +499,7 @@ void StepBuilder::claim_rest(Region region) {
   }
 }
 
-// --- arguments changed in place -----------------------------------------------------------------
+// --- mutated arguments --------------------------------------------------------------------------
 
 namespace {
 
@@ -521,7 +521,7 @@ void StepBuilder::protect_mutated_arguments() {
     const Value* argument = lowered_.graph->inputs()[position(output)].value;
     if (!backward_reads(*argument)) continue;
     const TensorId tensor = tensor_of_value_[argument];
-    // Laid out as the argument, so that every view of the one is one of the other.
+    // The copy has the argument's layout, so that each view of one is a view of the other.
     const Layout layout = plan_.tensors[tensor].layout;
     plan_.old_contents.emplace_back(tensor, copy_to(tensor, layout, Region::Forward));
     plan_.notes.push_back("backward keeps the old content of " + argument->name);
@@ -543,7 +543,8 @@ void StepBuilder::write_back() {
     written.insert(plan_.tensors[target].storage);
     plan_.mutated_arguments.push_back(position(output));
   }
-  // All new contents follow from the old ones: two buffers may swap, one may be transposed.
+  // A new value may be a view of a mutated argument (buffers that are swapped or transposed): copy
+  // it before any argument is overwritten.
   for (Write& write : writes) {
     const PlannedTensor source = plan_.tensors[write.source];
     if (!written.contains(source.storage)) continue;

@@ -1,5 +1,5 @@
-// First half of planning: walks lowered steps in order, gives every value a layout, chooses
-// kernels, inserts copies where a kernel or the caller wants another layout.
+// The first part of planning: chooses the layout of every value and the kernel of every step, and
+// inserts copies where a kernel or the caller needs another layout.
 #pragma once
 
 #include <optional>
@@ -13,9 +13,9 @@ namespace ortmodule {
 
 class StepBuilder {
  public:
-  /// Starts an empty plan with the arguments as tensors.
+  /// Fills an empty plan with the arguments.
   StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& request);
-  /// Continues after the forward part of `base`, whose value ids `lowered` shares.
+  /// Copies the forward part of `base` into an empty plan, for the same forward graph.
   StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered, const PlanRequest& request);
 
   void build_forward();
@@ -36,18 +36,23 @@ class StepBuilder {
   TensorId tensor_of(const Value* value, Region region);
   StorageId new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name);
   TensorId new_tensor(const Value* value, DType dtype, Layout layout, StorageId storage);
-  /// `tensor`, but what it held before the run if it lies in an argument that changes.
+  /// For backward: `tensor`, or its value before the run if it aliases a mutated argument.
   TensorId with_old_content(TensorId tensor);
   TensorId copy_to(TensorId tensor, const Layout& layout, Region region, StorageId storage = {});
   TensorId contiguous_copy(TensorId tensor, Region region, const std::string& why);
   TensorId copy_for_view(TensorId source, const Node& node, Region region);
   void note_copy(StorageId storage, const std::string& why);
 
+  /// Claims the gradients that `node` computes.
   void claim_results(const Node& node);
+  /// Makes `tensor` a result with these strides: in place if possible, else by a copy.
   TensorId claim(TensorId tensor, PlannedStorage::Role role, size_t index, const Sizes& strides,
                  Region region);
+  /// Claims the other results: outputs, and gradients that no backward node computes.
   void claim_rest(Region region);
+  /// Copies the arguments that forward mutates and backward reads.
   void protect_mutated_arguments();
+  /// Copies the new values into the mutated arguments, at the end of forward.
   void write_back();
 
   const Sizes& sizes_of(const Value* value);
@@ -57,8 +62,7 @@ class StepBuilder {
   const PlanRequest& request_;
   PerValue<TensorId> tensor_of_value_;  // none: not computed yet
   PerValue<std::optional<Sizes>> sizes_;
-  std::unordered_map<TensorId, TensorId>
-      in_old_content_;  // tensor of an argument -> the same before the run
+  std::unordered_map<TensorId, TensorId> in_old_content_;      // tensor -> its value before the run
   std::unordered_map<TensorId, TensorId> contiguous_copy_[2];  // per region: tensor -> its copy
 };
 

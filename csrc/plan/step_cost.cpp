@@ -29,7 +29,7 @@ double estimated_us(const PlannedStep& step, const MachineRates& rates) {
     if (def.flops && step.nodes.size() == 1) {
       flops += def.flops(step.facts.node().attrs, in, out);
     } else if (!step.facts.outputs.empty()) {
-      // Transcendental or not, a pointwise op and a row-wise norm take a few operations each.
+      // Pointwise ops and row-wise norms take a few operations per element.
       flops += 4.0 * static_cast<double>(element_count(step.facts.outputs[0].layout.sizes));
     }
   }

@@ -1,4 +1,5 @@
-// Time of a plan by a roofline: what a step costs is what it computes and what it moves.
+// Estimates the time of a plan by a roofline model: a step costs its arithmetic and its memory
+// traffic.
 #pragma once
 
 #include "base/machine_rates.h"
@@ -6,10 +7,10 @@
 
 namespace ortmodule {
 
-/// Microseconds of one step; 0 for views and copies of nothing.
+/// Estimated microseconds of one step.
 double estimated_us(const PlannedStep& step, const MachineRates& rates = {});
 
-/// Microseconds of forward and backward together.
+/// Estimated microseconds of forward and backward together.
 double estimated_us(const Plan& plan, const MachineRates& rates = {});
 
 }  // namespace ortmodule
