@@ -9,7 +9,7 @@
 namespace ortmodule {
 namespace {
 
-/// The facts of one node as far as they do not depend on sizes: enough for `unsupported`.
+/// The facts of one node without sizes, to select kernels before the sizes are known.
 StepFacts symbolic_facts(const Node& node) {
   StepFacts facts;
   NodeFacts& n = facts.nodes.emplace_back();
@@ -38,7 +38,8 @@ bool runs_in_group(const Node& node, Device device) {
   return select_kernel("PointwiseGroup", device, symbolic_facts(node), nullptr) != nullptr;
 }
 
-/// Fused ops that no kernel takes become their body; one level at a time until nothing changes.
+/// Replaces fused ops without a kernel by their bodies, until nothing changes: bodies may hold
+/// fused ops.
 void expand_bodies(Graph& graph, Device device) {
   for (bool changed = true; changed;) {
     changed = false;
@@ -51,7 +52,7 @@ void expand_bodies(Graph& graph, Device device) {
       const std::unique_ptr<Graph> body = instantiate_body(*node);
       Graph::Inserting here(graph, node);
       Values operands = node->inputs();
-      operands.resize(body->inputs().size());  // absent ones at the end are not listed
+      operands.resize(body->inputs().size());  // trailing absent operands are not listed
       const Values results = graph.inline_graph(*body, operands);
       for (size_t i = 0; i < results.size(); ++i)
         if (results[i]) graph.replace_all_uses(node->output(i), results[i]);
@@ -83,8 +84,8 @@ void remove_dead_nodes(Graph& graph) {
   }
 }
 
-/// The clone of `graph` with the clones of recomputed nodes in it. Backward nodes take the order in
-/// which they run first, since a clone belongs directly before its first reader.
+/// A copy of `graph` with recomputation inserted. Backward nodes are first put in the order in
+/// which they run, since a recomputed node is placed directly before its first reader.
 std::unique_ptr<Graph> clone_with(const Graph& graph, const MemoryDecisions& decisions) {
   std::unordered_map<const Value*, Value*> twin;
   std::unique_ptr<Graph> copy = graph.clone(&twin);
@@ -143,7 +144,8 @@ namespace {
 
 using ItemId = Id<struct ItemTag>;
 
-/// Grouping state: items in program order, each a group or a single node; merged ones are empty.
+/// Groups pointwise nodes. Items are in program order, each a group or a single node; an item that
+/// was merged into another is empty.
 class Grouper {
  public:
   Grouper(const std::vector<Node*>& nodes, Device device) {
@@ -169,14 +171,14 @@ class Grouper {
 
   ItemId item_of(const Node* node) const {
     const auto id = static_cast<size_t>(node->id());
-    return id < item_of_.size() ? item_of_[id] : ItemId();  // none for the other region
+    return id < item_of_.size() ? item_of_[id] : ItemId();  // none: of the other region
   }
 
   ItemId producer_of(const Value* value) const {
     return value && value->producer() ? item_of(value->producer()) : ItemId();
   }
 
-  // The item at `at` (one node) merges with the groups that produce its operands.
+  // Merges the item `at` with the items that produce its operands.
   void join_producers(ItemId at) {
     for (int attempt = 0; attempt < 4; ++attempt) {
       StepNodes& item = items_[at];
@@ -217,7 +219,7 @@ class Grouper {
     return seen.size();
   }
 
-  // `to` may move up to `from`: all its other operands exist there.
+  // Whether `to` can move up to `from`: its other operands are computed before.
   bool hoistable(ItemId from, ItemId to) const {
     for (const Node* node : items_[to].nodes)
       for (const Value* input : node->inputs()) {
@@ -227,7 +229,7 @@ class Grouper {
     return true;
   }
 
-  // `from` may move down to `to`: nobody between reads its results.
+  // Whether `from` can move down to `to`: no item between them reads its results.
   bool sinkable(ItemId from, ItemId to) const {
     for (const Node* node : items_[from].nodes)
       for (const Use& use : node->output()->uses()) {

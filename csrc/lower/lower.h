@@ -1,5 +1,5 @@
-// From an optimized graph to an ordered list of steps, still for all shapes: fused ops without a
-// kernel become their body, identities vanish, pointwise neighbours form groups.
+// Lowers an optimized graph to an ordered list of steps, still for all shapes: fused ops without a
+// kernel are replaced by their bodies, identities are removed, and pointwise ops are grouped.
 #pragma once
 
 #include <memory>
@@ -12,35 +12,37 @@
 
 namespace ortmodule {
 
-/// Nodes that run as one step: a pointwise group, or a single node (a view runs as no step at all).
+/// Nodes that run as one step: a pointwise group or a single node. A view is listed, but runs no
+/// kernel.
 struct StepNodes {
   std::vector<Node*> nodes;
   bool pointwise = false;
 };
 
 struct Lowered {
-  Device device = Device::CPU;  // whose kernels take the steps
+  Device device = Device::CPU;  // whose kernels run the steps
   std::shared_ptr<Graph> graph;
   std::vector<StepNodes> steps;  // forward steps first
   size_t forward_steps = 0;
 };
 
-/// Lowers a copy of `graph`, in which backward recomputes what `decisions` names.
+/// Lowers a copy of `graph` in which backward recomputes the values that `decisions` names.
 Lowered lower(const Graph& graph, Device device, const MemoryDecisions& decisions = {});
 
-/// Backward nodes with those results first that only the caller waits for; see the source.
+/// Orders backward nodes so that gradients that are only returned are computed as early as
+/// possible.
 std::vector<Node*> order_backward(const std::vector<Node*>& nodes);
 
-/// Merges pointwise nodes with their pointwise producers of the same region and shape where the
-/// program order allows it. `nodes` is in program order; groups run at one place of that order.
+/// Groups pointwise nodes of the same shape with their pointwise producers, where data dependencies
+/// allow a group to run as one step. `nodes` are those of one region, in program order.
 std::vector<StepNodes> group_pointwise(const std::vector<Node*>& nodes, Device device);
 
-/// The same forward steps with only the backward steps that the output gradients in `arrived` (by
-/// forward output index) need.
+/// The backward steps that remain if only the output gradients in `arrived` (by forward output
+/// index) are given. It has no forward steps: those of `base` stay valid.
 Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived);
 
-/// Prepares the backward pass for the case that only some output gradients arrive (`arrived` by
-/// forward output index): drops what is zero, in place. Forward nodes are untouched.
+/// Simplifies the backward pass of `joint` for the case that only some output gradients are given
+/// (`arrived`, by forward output index): removes what is zero. Forward nodes stay.
 void prune_absent_gradients(Graph& joint, const std::vector<bool>& arrived);
 
 }  // namespace ortmodule

@@ -1,7 +1,7 @@
-// Program order of the backward pass. Gradient rules emit a product's data gradient first; its
-// weight gradient then keeps the saved operand alive while the data gradient is allocated. Results
-// that nothing but the caller waits for run as soon as their operands exist, so that what they read
-// can be freed before the pass goes on.
+// The order of the backward pass. Gradient rules emit the data gradient of a product before its
+// weight gradient, which would keep the saved operand allocated beside the data gradient. Therefore
+// nodes whose results are only returned run as soon as their operands exist, and the operands can
+// be freed.
 #include <algorithm>
 #include <unordered_map>
 
@@ -11,7 +11,7 @@
 namespace ortmodule {
 namespace {
 
-/// Nothing but views and the caller reads the node's results.
+/// Whether the node's results are only returned, directly or through views.
 bool is_final(const Node& node, const std::unordered_map<const Node*, bool>& final_views) {
   bool output = false;
   for (const Value* value : node.outputs()) {
@@ -35,7 +35,8 @@ std::vector<Node*> order_backward(const std::vector<Node*>& nodes) {
     final_node[nodes[i]] = is;
     if (op_def(nodes[i]->op).kind == OpKind::View) final_views[nodes[i]] = is;
   }
-  // Final nodes follow the last producer of their operands; those without one lead.
+  // A final node follows the last producer of its operands, or comes first if it has none in
+  // backward.
   std::unordered_map<const Node*, size_t> position;
   for (size_t i = 0; i < nodes.size(); ++i) position[nodes[i]] = i + 1;
   std::vector<std::vector<Node*>> after(nodes.size() + 1);

@@ -1,6 +1,6 @@
-// A backward value is linear in the output gradients that reach it, so one that only absent
-// gradients reach is zero, whatever constants are added. This needs no knowledge of any op; what a
-// user wrote, which need not be linear, stands behind GradientGate.
+// A backward value is linear in the output gradients that it depends on, so it is zero if all of
+// them are absent. This holds for every op of ours; a user's own backward, which may not be linear,
+// is guarded by GradientGate.
 #include <algorithm>
 
 #include "ir/per_value.h"

@@ -90,8 +90,8 @@ class Recomputer {
     return exists || is_impure(*source->producer());
   }
 
-  // A fused node of which one result is kept and another is not falls apart into its body, so that
-  // the missing result is recomputed from the kept one: a norm from its residual sum.
+  // A fused node of which only some results are kept is expanded to its body, so that a missing
+  // result can be recomputed from a kept one: a norm from its residual sum.
   void split_partly_kept_nodes() {
     const std::vector<Node*> nodes = graph_.node_pointers();
     for (size_t n = 0; n < nodes.size(); ++n) {
@@ -106,7 +106,7 @@ class Recomputer {
                                      [&](const Value* value) { return is_kept(value); });
       if (all || none) continue;
       const std::unique_ptr<Graph> body = instantiate_body(*node);
-      // After the node, whose kept results the body's nodes read.
+      // After the node, since the body's nodes read its kept results.
       Graph::Inserting here(graph_, n + 1 < nodes.size() ? nodes[n + 1] : nullptr);
       graph_.current_region = Region::Forward;
       Values operands = node->inputs();
@@ -123,7 +123,7 @@ class Recomputer {
     }
   }
 
-  /// What a backward node reads for forward value `value`.
+  /// The value that a backward node reads in place of forward value `value`: itself or a clone.
   Value* in_backward(Value* value) {
     if (value->is_literal() || is_kept(value)) return value;
     if (auto same = same_as_.find(value); same != same_as_.end()) value = same->second;
@@ -148,10 +148,11 @@ class Recomputer {
 
   Graph& graph_;
   PerValue<bool> saved_;     // by forward for backward
-  PerValue<bool> returned_;  // to the caller
+  PerValue<bool> returned_;  // as an output
   Node* before_ = nullptr;
   std::unordered_map<const Value*, Value*> clone_;
-  std::unordered_map<const Value*, Value*> same_as_;  // result of a split node -> of its body
+  std::unordered_map<const Value*, Value*>
+      same_as_;  // result of an expanded node -> that of its body
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Recomputation: decisions as data over the joint graph, and the clones they turn into when the
-// graph is lowered.
+// Recomputation: which values backward computes again instead of reading saved activations.
+// Decisions are data; the nodes are inserted when the joint graph is lowered.
 #pragma once
 
 #include <vector>
@@ -9,31 +9,32 @@
 
 namespace ortmodule {
 
-/// What backward recomputes instead of reading what forward kept. Values are named by their id in
-/// the joint graph and stand for the whole storage whose root they are (see storage_root()).
+/// Values by their id in the joint graph. Each is a storage root (see storage_root()) and stands
+/// for all its aliases.
 struct MemoryDecisions {
   std::vector<int> recompute;
-  /// Values to keep although backward did not read them: what a recomputation starts from.
+  /// Values to save although backward does not read them: recomputation starts from them.
   std::vector<int> keep;
   bool empty() const { return recompute.empty() && keep.empty(); }
   friend bool operator==(const MemoryDecisions&, const MemoryDecisions&) = default;
 };
 
-/// The value whose memory `value` views: itself, unless a view (or an identity) made it.
+/// The value whose memory `value` aliases: itself unless it is made by a view or an identity.
 const Value* storage_root(const Value* value);
-/// What `value` is a view or another name of; null if it is neither.
+/// The value that `value` is a view of or identical to; null if it is no alias.
 const Value* alias_of(const Value* value);
 
-/// Marks the storage roots of forward values that backward reads or hands over as gradients.
+/// Marks the storage roots of forward values that backward reads or returns as gradients.
 PerValue<bool> stashed_values(const Graph& joint);
 
-/// Marks the storage roots of values that the caller receives, which therefore exist anyway.
+/// Marks the storage roots of outputs: the caller holds them anyway.
 PerValue<bool> returned_values(const Graph& joint);
 
-/// Inserts into the backward region of `joint`, whose backward nodes are in the order they will
-/// run, clones of the forward nodes that recompute what `decisions` names: each directly before
-/// its first reader, shared by all readers. A clone reads what is kept and otherwise clones in
-/// turn; nodes with effects or unrecorded randomness are never cloned, their results are kept.
+/// Clones the forward nodes that recompute the values in `decisions` into the backward region of
+/// `joint`, whose backward nodes must be in the order in which they will run. A clone is placed
+/// directly before its first reader and shared by all readers; operands that are not saved are
+/// recomputed too. Nodes with effects or unrecorded random numbers are never cloned; their results
+/// are saved.
 void insert_recomputation(Graph& joint, const MemoryDecisions& decisions);
 
 /// Whether `node` is a clone that insert_recomputation() made.
