@@ -20,7 +20,7 @@ ProgramOperand operand_of(const Plan& plan, TensorId tensor) {
   operand.buffer = storage.buffer;
   operand.offset_bytes =
       storage.offset_bytes + t.layout.offset * static_cast<int64_t>(size_of(t.dtype));
-  // Empty tensors, and results that nobody reads, have no memory.
+  // Empty tensors and unused outputs have no memory.
   ORTM_ASSERT(storage.buffer || storage.bytes == 0, "storage of ", storage.name, " has no buffer");
   return operand;
 }
@@ -192,7 +192,7 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
           std::max(library_bytes, context.meter->stop(*step.facts, results, step.library_bytes));
     if (step.gives_results)
       for (size_t i = 0; i < step.out.size(); ++i)
-        // A result that nobody reads has no buffer and ends here.
+        // An unused output has no buffer and is freed here.
         if (results[i] && step.out[i].buffer)
           frame.adopt(step.out[i].buffer, std::move(results[i]));
     frame.count_library(library_bytes);

@@ -1,4 +1,4 @@
-// A plan with every lookup done: flat steps that the executor only follows.
+// Plans prepared for execution: all lookups are done, and steps run one after the other.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace ortmodule {
 
-/// An operand: its view without address, and where the address comes from.
+/// An operand: its view without address, and the buffer and offset that give the address.
 struct ProgramOperand {
   TensorView view;
   BufferId buffer;  // none: absent
@@ -24,9 +24,9 @@ struct ProgramStep {
   std::vector<ProgramOperand> out;
   BufferId workspace_buffer;
   int64_t workspace_offset_bytes = 0;
-  int64_t library_bytes = 0;   // what the kernel's library declares to take while it runs
-  bool gives_results = false;  // the kernel returns its outputs' memory
-  bool inexact = false;        // the library may take more than library_bytes
+  int64_t library_bytes = 0;   // scratch memory that the kernel's library is declared to allocate
+  bool gives_results = false;  // the kernel allocates its outputs
+  bool inexact = false;        // the library may allocate more than library_bytes
   const std::vector<BufferId>* allocate = nullptr;
   const std::vector<BufferId>* release = nullptr;
 };
@@ -43,12 +43,12 @@ struct Program {
   std::vector<BufferId> output_buffer;    // by forward output
   std::vector<TensorId> gradient_tensor;  // by graph input, none: no gradient
   std::vector<int> range_begin;           // first step of each backward range, then the end
-  size_t most_operands = 0;               // of one step, with its results
-  size_t most_results = 0;                // of a step whose kernel gives them
-  bool random = false;                    // a step draws from the run's Philox stream
+  size_t most_operands = 0;               // of one step, inputs and outputs
+  size_t most_results = 0;                // of one step whose kernel allocates its outputs
+  bool random = false;                    // a step draws random numbers
 };
 
-/// Where the buffers of a run lie at one moment, and how many bytes they are.
+/// The buffers that a frame holds at some point of a run.
 struct FrameContent {
   struct Held {
     BufferId buffer;
@@ -60,35 +60,35 @@ struct FrameContent {
   int64_t peak_bytes = 0;
 };
 
-/// The buffers of one forward run; lives until its backward has run.
+/// The buffers of one run, from its forward to the end of its backward pass.
 class Frame {
  public:
   Frame(const Program& program, Allocator& allocator);
 
-  /// Address of argument or output gradient `buffer`.
+  /// Sets the address of an argument or output gradient.
   void bind(BufferId buffer, void* data) { base_[buffer] = data; }
-  /// Takes an engine-owned buffer out: an output or a gradient.
+  /// Moves an output or a gradient out of the frame.
   Buffer take(BufferId buffer);
-  /// Takes out a gradient, which hand_over makes the caller's.
+  /// Moves a gradient out. It counts as live until hand_over().
   Buffer take_gradient(BufferId buffer);
-  /// The same forward run under another backward plan. What a pass that did not run to its end left
-  /// behind is freed.
+  /// Continues after forward with another backward plan of the same forward. Frees what an
+  /// unfinished backward pass has left.
   void switch_to(const Program& program);
-  /// Frees all that is still held.
+  /// Frees all buffers that are still held.
   void clear();
-  /// What lies where.
+  /// The buffers that are held now.
   FrameContent content() const;
-  /// Holds what `content` tells, which belongs to somebody else, instead of what it held.
+  /// Replaces what is held by the buffers of `content`, which the frame does not own.
   void borrow(const FrameContent& content);
   /// The address of a buffer that is held or bound.
   void* address(BufferId buffer) const { return base_[buffer]; }
-  /// Puts memory of the frame's own in the place of what it holds.
+  /// Replaces the memory of a buffer by memory that the frame owns.
   void replace(BufferId buffer, Buffer memory);
 
-  /// Counts the gradients that were taken out as the caller's from now on.
+  /// From now on the gradients that were moved out count as the caller's.
   void hand_over();
 
-  /// Counts scratch that a library takes for the length of one step.
+  /// Counts scratch memory that a library allocates during one step.
   void count_library(int64_t bytes) {
     if (live_bytes_ + bytes > peak_bytes_) peak_bytes_ = live_bytes_ + bytes;
   }
@@ -111,8 +111,7 @@ class Frame {
   int64_t peak_bytes_ = 0;
 };
 
-/// Runs steps [begin, end). With `keep_saved`, saved segments outlive their last use
-/// (retain_graph).
+/// Runs steps [begin, end). With `keep_saved` (retain_graph), saved segments are not freed.
 void execute(const Program& program, Frame& frame, KernelContext& context, int begin, int end,
              bool keep_saved);
 
