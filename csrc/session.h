@@ -1,4 +1,4 @@
-// The program in one class: a captured piece becomes a graph, a joint graph, lowered steps, plans.
+// The whole engine in one class: from a captured piece to its graphs, lowered steps and plans.
 #pragma once
 
 #include <memory>
@@ -21,15 +21,15 @@ class Session {
  public:
   Session(ExportedPiece piece, SessionOptions options);
 
-  /// The plan for such a call. Throws Error if a size contradicts the captured graph. Allocates
-  /// nothing where the call is like the one before, so that such a step costs little.
+  /// The plan for such a call. Throws Error if a size contradicts the captured graph. Fast, without
+  /// an allocation, if the shapes are those of the call before.
   std::shared_ptr<PlanEntry> plan_for(const CallShapes& call);
-  /// The program whose backward part serves exactly the arrived gradients; with `keep_saved` it
-  /// can run again (retain_graph).
+  /// The program whose backward pass takes exactly the output gradients in `arrived`; with
+  /// `keep_saved` it can run again (retain_graph).
   const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
                                   bool keep_saved);
 
-  /// What decides what plans recompute, locked: no other thread plans meanwhile.
+  /// The policy that decides what is recomputed, locked: no other thread plans meanwhile.
   Locked<MemoryPolicy> memory() { return {mutex_, memory_}; }
   const SymbolBinder& symbols() const { return symbols_; }
 

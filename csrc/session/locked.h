@@ -5,8 +5,8 @@
 
 namespace ortmodule {
 
-/// Holds the mutex as long as it lives, which as a temporary is to the end of the expression. No
-/// expression may hold two of one mutex.
+/// Holds the mutex for its lifetime: as a temporary, to the end of the expression. An expression
+/// must not contain two of the same mutex, which would deadlock.
 template <class T>
 class Locked {
  public:

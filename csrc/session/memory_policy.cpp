@@ -44,16 +44,18 @@ MemoryDecisions MemoryPolicy::decide(const Signature& asked) {
   if (choice_->fits) return choice_->decisions;
   const bool mid_training = options.mid_training || accumulates_;
   const bool first = corrections_ == 0 && share_.others_bytes == 0 && !mid_training;
-  return least_of(*choice_, *budget, first || options.strict);
+  return lowest_peak_of(*choice_, *budget, first || options.strict);
 }
 
 MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budget_bytes) {
-  // What pieces keep was balanced for their plans: a faster one would take what others need.
+  // The budget was divided for the plans that the pieces have now: a faster plan of this one would
+  // use bytes that others need.
   if (share_.others_bytes != 0 &&
       figures_with(choice_->decisions, asked).peak_bytes <= budget_bytes)
     return choice_->decisions;
   const auto& frontier = choice_->frontier;
-  // What is not a gradient grows with what the step keeps: good enough to look at one or two plans.
+  // Assumes that everything but gradients grows like the saved activations. The estimate only has
+  // to lead to the one or two plans that are then made.
   const double growth = static_cast<double>(stash_bytes(asked.request.symbols)) /
                         static_cast<double>(std::max<int64_t>(stash_bytes(choice_->sizes), 1));
   const auto expected = [&](size_t i) {
@@ -67,20 +69,20 @@ MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budg
   const size_t taken = fastest_that_fits(
       frontier.size(), [&](size_t i) { return expected(i) <= budget_bytes; }, fits);
   if (fits(taken)) return frontier[taken].decisions;
-  // The plans of the first shape are too large: those of this one have the last word.
+  // No plan of the first choice fits: optimize for these shapes.
   const std::shared_ptr<const MemoryChoice> own = chosen_for(asked);
-  return own->fits ? own->decisions : least_of(*own, budget_bytes, options_.memory.strict);
+  return own->fits ? own->decisions : lowest_peak_of(*own, budget_bytes, options_.memory.strict);
 }
 
-MemoryDecisions MemoryPolicy::least_of(const MemoryChoice& choice, int64_t budget_bytes,
-                                       bool fatal) {
+MemoryDecisions MemoryPolicy::lowest_peak_of(const MemoryChoice& choice, int64_t budget_bytes,
+                                             bool fatal) {
   const MemoryOptions& options = options_.memory;
   BudgetShare share = share_;
   if (options.budget_bytes) share.others_bytes = *options.budget_bytes - budget_bytes;
   const std::string text = over_budget_text(options, share, budget_bytes, choice.minimum_bytes);
   if (fatal) throw Error(text);
   if (!share_.lenient)
-    warnings_.push_back(text + "; this shape runs with the plan of the least peak");
+    warnings_.push_back(text + "; this shape runs with the plan of the lowest peak");
   return choice.frontier.front().decisions;
 }
 
@@ -115,15 +117,15 @@ bool MemoryPolicy::exceeds_plan(int64_t planned_bytes, int64_t measured_bytes) {
 }
 
 void MemoryPolicy::observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes) {
-  // A bound, should what is measured never settle.
+  // The bound ends this if measured peaks never settle.
   constexpr int kMostCorrections = 100, kMostWarnings = 3;
   if (corrections_ == kMostCorrections || entry.outdated.exchange(true)) return;
   if (++corrections_ > kMostWarnings) return;
   warnings_.push_back(
       str("a step took ", measured_bytes, " bytes at its peak where ", planned_bytes,
-          " were planned, since operators of torch allocated more than could be known before; the "
-          "next step of these shapes is planned anew with what they took",
-          corrections_ == kMostWarnings ? ". Further ones are not reported" : ""));
+          " were planned, since torch operators allocated more than they declare; the next step of "
+          "these shapes gets a new plan with the bytes that were measured",
+          corrections_ == kMostWarnings ? ". Further cases are not reported" : ""));
 }
 
 void MemoryPolicy::choose_again() {

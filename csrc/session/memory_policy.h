@@ -1,4 +1,4 @@
-// Which values the plans of a session recompute, shape by shape, within a budget or level.
+// Decides what each plan of a session recomputes, for a memory budget or level.
 #pragma once
 
 #include <memory>
@@ -10,51 +10,55 @@
 
 namespace ortmodule {
 
-/// Chooses for the first shape, and from that choice for the others. Not thread-safe.
+/// Optimizes memory for the first shapes; other shapes reuse that choice if they can. Not
+/// thread-safe.
 class MemoryPolicy {
  public:
-  /// What is passed must outlive the policy.
+  /// The arguments must outlive the policy.
   MemoryPolicy(const Graph& joint, const SessionOptions& options, Planner& planner,
                StageTimes& times);
 
   /// What to recompute for the shapes of `asked`.
   MemoryDecisions decide(const Signature& asked);
-  /// Sets the part of a budget in bytes that other pieces hold. All is planned anew if it changed.
+  /// Sets how much of a budget in bytes other pieces use. A change discards all plans.
   void set_budget_share(const BudgetShare& share);
-  /// From now on gradients of earlier steps lie beside a step: figures and budgets count them.
+  /// From now on figures and budgets include the gradients of earlier steps, which are accumulated
+  /// into.
   void assume_accumulation();
 
-  /// Whether a run took so much more than planned that it is to be observed.
+  /// Whether a run exceeded its planned peak by enough to call observe_peak().
   static bool exceeds_plan(int64_t planned_bytes, int64_t measured_bytes);
-  /// Lets a run that exceeded its plan be followed by a new plan, and warns.
+  /// Marks the plan of a run that exceeded its peak as outdated, and warns.
   void observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes);
-  /// Chooses anew for the first shape, since plans of the same decisions now have other peaks.
+  /// Optimizes again for the first shapes, after something changed the peaks of plans.
   void choose_again();
-  /// What was said about the memory of new shapes, and of runs, since the last call.
+  /// Warnings about memory since the last call.
   std::vector<std::string> take_warnings();
 
-  /// What was found and chosen for the first shape; null before it and without training. Computed
-  /// on demand if no memory was to be saved. A later choice does not change this one.
+  /// The choice for the first shapes; null before the first forward and without training. Computed
+  /// on demand if no memory optimization was asked for. The object never changes; a later choice is
+  /// a new one.
   std::shared_ptr<const MemoryChoice> choice();
-  /// The same for the shapes of `entry`: what it recomputes, and what that costs there.
+  /// The same for the shapes of `entry`: what it recomputes, with figures for its shapes.
   MemoryChoice choice_in(const PlanEntry& entry);
-  /// The peak and time that these decisions lead to, for `shapes` or the first ones.
+  /// Peak and time with these decisions, for `shapes` or the first ones.
   PlanFigures figures_of(const MemoryDecisions& decisions, const Signature* shapes = nullptr);
-  /// The plan that these decisions lead to, for `shapes` or the first ones.
+  /// The plan with these decisions, for `shapes` or the first ones.
   std::shared_ptr<const Plan> plan_with(const MemoryDecisions& decisions,
                                         const Signature* shapes = nullptr);
 
  private:
   std::shared_ptr<const MemoryChoice> chosen_for(const Signature& asked);
   PlanFigures figures_with(const MemoryDecisions& decisions, const Signature& asked);
-  /// The fastest decisions that keep `budget_bytes` in shapes other than the first.
+  /// The fastest decisions within `budget_bytes`, for shapes other than the first.
   MemoryDecisions fit_to_budget(const Signature& asked, int64_t budget_bytes);
-  /// The decisions of a shape that no plan fits: an error, or the least plan with a warning.
-  MemoryDecisions least_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal);
-  /// Whether a level is to be chosen anew: what a small batch recomputes says little about a large
-  /// one.
+  /// The decisions where no plan fits the budget: those of the lowest peak, with a warning, or, if
+  /// `fatal`, an error.
+  MemoryDecisions lowest_peak_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal);
+  /// Whether the shapes are so much larger than the first that a level must optimize again for
+  /// them.
   bool is_outgrown_by(const Signature& asked) const;
-  /// Bytes of everything that forward could keep for backward.
+  /// Bytes of all activations that forward may save.
   int64_t stash_bytes(const SymbolValues& sizes) const;
   const Signature& shapes_or_first(const Signature* shapes) const;
 
@@ -62,11 +66,11 @@ class MemoryPolicy {
   const SessionOptions& options_;
   Planner& planner_;
   StageTimes& times_;
-  std::shared_ptr<const MemoryChoice> choice_;  // replaced, never changed
-  std::optional<Signature> first_;              // or a later one, which outgrew it
+  std::shared_ptr<const MemoryChoice> choice_;  // immutable; replaced by a new choice
+  std::optional<Signature> first_;              // or later ones that have outgrown them
   BudgetShare share_;
   bool accumulates_ = false;
-  int corrections_ = 0;  // plans made anew since libraries took more than they had declared
+  int corrections_ = 0;  // outdated plans: libraries allocated more than they declare
   std::vector<std::string> warnings_;
 };
 

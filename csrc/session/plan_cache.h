@@ -1,4 +1,4 @@
-// The plans of a session by the shapes that they serve: the least recently used one gives way.
+// A cache of plans by shapes, which evicts the least recently used one.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +11,19 @@
 
 namespace ortmodule {
 
-/// How many plans of so many steps to keep: what `bytes` hold, but not fewer than 64 and not more
-/// than 1,024. A step takes 2,600 to 3,200 bytes of a plan (measured on plans of 23 to 239 steps).
+/// How many plans with that many steps fit in `bytes`, but at least 64 and at most 1,024. A step
+/// takes 2,600 to 3,200 bytes (measured on plans of 23 to 239 steps).
 inline size_t plans_within(int64_t bytes, size_t steps) {
   constexpr int64_t kBytesPerStep = 3000, kFewest = 64, kMost = 1024;
   const int64_t each = kBytesPerStep * static_cast<int64_t>(std::max<size_t>(steps, 1));
   return static_cast<size_t>(std::clamp(bytes / each, kFewest, kMost));
 }
 
-/// At most as many entries as the last `add` allowed. Not thread-safe.
+/// Holds at most as many entries as the last add() allowed. Not thread-safe.
 template <class Key, class Entry>
 class PlanCache {
  public:
-  /// The entry of `key`, which is now the last one to go; null if there is none.
+  /// The entry of `key`, now the most recently used one; null if there is none.
   std::shared_ptr<Entry> find(const Key& key) {
     const auto found = places_.find(key);
     if (found == places_.end()) return nullptr;
@@ -31,14 +31,14 @@ class PlanCache {
     return recent_.front().second;
   }
 
-  /// The entry that was found or added last, if `is_key` says yes to its key; else null.
+  /// The most recently used entry, if `is_key` is true for its key; else null.
   template <class Predicate>
   std::shared_ptr<Entry> latest(const Predicate& is_key) const {
     if (recent_.empty() || !is_key(*recent_.front().first)) return nullptr;
     return recent_.front().second;
   }
 
-  /// Adds an entry under a key that has none, and keeps the last `capacity` entries.
+  /// Adds an entry under a new key, and evicts the least recently used ones beyond `capacity`.
   void add(Key key, std::shared_ptr<Entry> entry, size_t capacity) {
     const auto place = places_.emplace(std::move(key), recent_.end()).first;
     recent_.emplace_front(&place->first, std::move(entry));

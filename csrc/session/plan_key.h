@@ -1,4 +1,4 @@
-// The signature that plans are kept by, and its key.
+// The shapes that a plan is made for, and the key under which it is cached.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +18,17 @@ struct LayoutView {
   std::span<const int64_t> strides;
 };
 
-/// What the caller passes: argument layouts by graph input, and symbol arguments in their order.
+/// The shapes of a call: argument layouts by graph input, and symbol arguments in order.
 struct CallShapes {
   std::span<const LayoutView> arguments;
   std::span<const int64_t> symbols;
 };
 
-/// Symbol values, then sizes and strides of each argument, as one row of numbers. The graph fixes
-/// the ranks, so equal rows of one session mean equal shapes.
+/// Symbol values, then the sizes and strides of each argument, in one list. Ranks are fixed by the
+/// graph, so in a session equal lists mean equal shapes.
 class PlanKey {
  public:
-  /// `is_planned` tells, by symbol argument, whether plans depend on it.
+  /// `is_planned`: by symbol argument, whether plans depend on it.
   PlanKey(const CallShapes& call, const std::vector<bool>& is_planned) {
     visit(call, is_planned, [&](std::span<const int64_t> part) {
       numbers_.insert(numbers_.end(), part.begin(), part.end());
@@ -36,7 +36,7 @@ class PlanKey {
     });
   }
 
-  /// Whether this is the key of `call`. Allocates nothing.
+  /// Whether this is the key of `call`. Does not allocate.
   bool matches(const CallShapes& call, const std::vector<bool>& is_planned) const {
     std::span<const int64_t> left = numbers_;
     const bool is_prefix = visit(call, is_planned, [&](std::span<const int64_t> part) {
@@ -51,7 +51,7 @@ class PlanKey {
   friend auto operator<=>(const PlanKey&, const PlanKey&) = default;
 
  private:
-  /// Hands the parts of a key to `take`, in their order, until that refuses one.
+  /// Passes the parts of a key to `take`, in order, until it returns false.
   template <class Take>
   static bool visit(const CallShapes& call, const std::vector<bool>& is_planned, const Take& take) {
     for (size_t i = 0; i < call.symbols.size(); ++i)
@@ -64,7 +64,7 @@ class PlanKey {
   std::vector<int64_t> numbers_;
 };
 
-/// The shapes that a plan is for.
+/// The shapes that a plan is made for.
 struct Signature {
   PlanKey key;
   PlanRequest request;

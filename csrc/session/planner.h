@@ -1,4 +1,4 @@
-// Lowered graphs and plans of a session, made once and kept.
+// Makes and caches the lowered graphs and plans of a session.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace ortmodule {
 
-/// A plan ready to run, and its variants for fewer output gradients.
+/// A plan ready to run, and its backward variants.
 struct PlanEntry {
   PlanEntry(std::shared_ptr<const Plan> plan, std::shared_ptr<const Lowered> from, Signature asked,
             MemoryDecisions decided)
@@ -28,48 +28,48 @@ struct PlanEntry {
   std::shared_ptr<const Lowered> lowered;
   Signature signature;
   MemoryDecisions decisions;
-  /// By arrived gradients and whether saved values must stay.
+  /// Variants by the output gradients that arrive, and by whether backward can run again.
   std::map<std::pair<std::vector<bool>, bool>, std::unique_ptr<Program>> backward;
-  /// Libraries took more than the plan reckons with: the next run plans anew.
+  /// Libraries allocated more than the plan assumes: the next run makes a new plan.
   std::atomic<bool> outdated = false;
 };
 
 /// Not thread-safe.
 class Planner {
  public:
-  /// What is passed by reference must outlive the planner.
+  /// Arguments passed by reference must outlive the planner.
   Planner(const Graph& joint, std::shared_ptr<const Lowered> lowered, const SessionOptions& options,
           StageTimes& times);
 
   /// Lowered without recomputation.
   const Lowered& lowered() const { return *lowered_; }
 
-  /// The entry that was found or made last, if `is_key` says yes to its key and it is not outdated;
-  /// else null. Allocates nothing.
+  /// The most recently used entry, if `is_key` is true for its key and it is not outdated; else
+  /// null. Does not allocate.
   template <class Predicate>
   std::shared_ptr<PlanEntry> latest(const Predicate& is_key) const {
     std::shared_ptr<PlanEntry> entry = plans_.latest(is_key);
     return entry && !entry->outdated ? entry : nullptr;
   }
-  /// Null if there is none. It may be outdated.
+  /// The entry of that key, which may be outdated; null if there is none.
   std::shared_ptr<PlanEntry> find(const PlanKey& key) { return plans_.find(key); }
   void erase(const PlanKey& key) { plans_.erase(key); }
-  /// Makes the entry of a signature that has none.
+  /// Makes the entry of a new signature.
   std::shared_ptr<PlanEntry> make(const MemoryDecisions& decisions, Signature signature);
-  /// The program whose backward part serves exactly the `arrived` output gradients, which may be
-  /// `all`; with `keep_saved` it can run again (retain_graph).
+  /// The program whose backward pass takes exactly the `arrived` output gradients (`all`: all of
+  /// them); with `keep_saved` it can run again (retain_graph).
   const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived, bool all,
                                   bool keep_saved);
 
-  /// A plan to compare with others. The last few are remembered, as one of them is taken.
+  /// A plan to compare with others. The last few are cached, since one of them will be used.
   std::shared_ptr<const Plan> compared(const MemoryDecisions& decisions,
                                        const Signature& signature);
-  /// A plan to show.
+  /// A plan for reports, not cached.
   std::shared_ptr<const Plan> shown(const MemoryDecisions& decisions, const Signature& signature);
 
-  /// To be called where libraries were found to take more, so that equal plans differ.
+  /// To be called when libraries turn out to allocate more, which changes the plans.
   void forget_compared() { compared_.clear(); }
-  /// Makes all plans anew.
+  /// Discards all plans.
   void forget_all();
 
  private:

@@ -9,12 +9,12 @@
 
 namespace ortmodule {
 
-/// Each option stands in one struct, which whoever needs it gets whole.
+/// Every option is in exactly one of these structs, which are passed on whole.
 struct SessionOptions {
-  OptimizerOptions optimizer;  // with the device, and whether a gradient will be taken
+  OptimizerOptions optimizer;  // with the device, and whether the piece trains
   MemoryOptions memory;
   int64_t plan_cache_bytes = int64_t{64} << 20;  // see plans_within
-  /// Called before a plan is made; throws where none can be.
+  /// Called before a plan is made; may throw to prevent it.
   std::function<void()> before_plan = {};
 
   Device device() const { return optimizer.device; }

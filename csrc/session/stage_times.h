@@ -12,9 +12,9 @@ struct StageTimes {
   double gradient_ms = 0;
   double optimize_joint_ms = 0;
   double lower_ms = 0;
-  double optimize_memory_ms = 0;  // choosing what is recomputed
+  double optimize_memory_ms = 0;  // deciding what is recomputed
   double plan_ms = 0;             // sum over all plans
-  size_t plans = 0;               // made to be run, those of backward variants not counted
+  size_t plans = 0;               // made to be run, without backward variants
 };
 
 /// Adds the time of its scope to a stage.

@@ -36,8 +36,8 @@ SymbolValues SymbolBinder::bind(const CallShapes& call, bool only_planned) const
   size_t next = 0;
   for (const BoundInput& bound : piece_.arguments) {
     if (bound.kind != BoundInput::Kind::Symbol) continue;
-    ORTM_CHECK(next < call.symbols.size(), "[forward] there must be a number for symbol ",
-               bound.symbol, ", but found ", call.symbols.size(), " numbers");
+    ORTM_CHECK(next < call.symbols.size(), "[forward] symbol ", bound.symbol,
+               " must have a value, but found only ", call.symbols.size(), " values");
     if (!only_planned || is_planned_[next]) values.bind(bound.symbol, call.symbols[next]);
     ++next;
   }

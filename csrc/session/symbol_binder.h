@@ -1,4 +1,4 @@
-// From the shapes of a call to the values of the graph's symbols.
+// Computes the values of the graph's symbols from the shapes of a call.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace ortmodule {
 
-/// Immutable, so that threads may use it at once.
+/// Immutable, therefore thread-safe.
 class SymbolBinder {
  public:
   /// `piece` must outlive the binder.
@@ -20,8 +20,8 @@ class SymbolBinder {
   bool is_key_of(const CallShapes& call, const PlanKey& key) const {
     return key.matches(call, is_planned_);
   }
-  /// What is planned for such a call: without symbols that no plan depends on, such as a counter
-  /// that is only counted. Throws Error if a size contradicts the captured graph.
+  /// The signature of the plan for such a call. Leaves out symbols that no plan depends on, such as
+  /// a step counter. Throws Error if a size contradicts the captured graph.
   Signature signature_of(const CallShapes& call) const;
 
  private:

@@ -69,7 +69,7 @@ TEST_F(SymbolBinderTest, SizesThatContradictTheGraphAreRefused) {
   EXPECT_NE(refused({x, w}, others).find("b"), std::string::npos) << "4 rows are not 5";
   EXPECT_EQ(refused({x}, symbols), "[forward] there must be 2 arguments, but found 1");
   EXPECT_EQ(refused({x, w}, none),
-            "[forward] there must be a number for symbol counter, but found 0 numbers");
+            "[forward] symbol counter must have a value, but found only 0 values");
 }
 
 }  // namespace
