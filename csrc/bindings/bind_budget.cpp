@@ -1,4 +1,4 @@
-// One budget in bytes for all pieces that run in a forward.
+// Divides one budget in bytes among the pieces of a forward.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -34,7 +34,7 @@ void reserve_budget(CompiledPiece& piece, const Pieces& earlier) {
   if (bytes > 0) set_share(piece, {.others_bytes = bytes, .lenient = true});
 }
 
-/// The plans that a piece may take for the shapes that it was chosen for.
+/// The plans that a piece can choose from, for its first shapes.
 std::vector<PieceCost> choices_of(CompiledPiece& piece) {
   const auto entry = piece.last_plan();
   ORTM_CHECK(entry, "[memory budget] a piece must have run before a budget is divided");
@@ -74,24 +74,24 @@ std::optional<int64_t> divide_budget(const Pieces& ran, int64_t budget_bytes) {
 }  // namespace
 
 void init_budget(py::module_& m) {
-  py::class_<PieceCost>(m, "PieceCost", "What one plan of a piece takes.")
+  py::class_<PieceCost>(m, "PieceCost", "The memory of one plan of a piece.")
       .def(py::init([](int64_t peak, int64_t saved, int64_t output, int64_t gradient) {
              return PieceCost{peak, saved, output, gradient, 0.0};
            }),
            py::kw_only(), py::arg("peak_bytes"), py::arg("saved_bytes"), py::arg("output_bytes"),
            py::arg("gradient_bytes"));
   m.def("held_by_others", &held_by_others, py::arg("costs"), py::arg("runs"),
-        "By run: what all other runs of a forward hold meanwhile. `costs` by piece, `runs` the "
-        "position of the piece of each run.");
+        "By run: the bytes that all other runs of a forward hold at the same time. `costs` is by "
+        "piece; `runs` holds the piece of each run.");
   m.def("step_peak", &step_peak, py::arg("costs"), py::arg("runs"),
-        "The peak of a step over pieces.");
+        "The peak of a step over all pieces.");
   m.def("reserve_budget", &reserve_budget, py::arg("piece"), py::arg("earlier"),
-        "Leaves to a new piece what the `earlier` runs of this forward do not keep of the budget; "
-        "divide_budget has the last word.");
+        "Gives a new piece the part of the budget that `earlier` runs of this forward do not use, "
+        "until divide_budget divides it.");
   m.def("divide_budget", &divide_budget, py::arg("ran"), py::arg("budget_bytes"),
-        "Gives each of the pieces that `ran` in a forward, once for each run, its part of a budget "
-        "that each of them knows: the peak of its plan; for other shapes all parts grow alike, up "
-        "to the budget. The step's peak, if it does not fit.");
+        "Divides a budget among the pieces of a forward (`ran`: the piece of each run). The share "
+        "of a piece is the peak of its plan; for other shapes all shares grow by the same factor, "
+        "up to the budget. Returns the step's peak if it exceeds the budget, else None.");
 }
 
 }  // namespace ortmodule::bindings

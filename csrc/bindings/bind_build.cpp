@@ -1,4 +1,4 @@
-// What this build was made of, and for which torch.
+// Facts about this build.
 #include <string>
 #include <vector>
 
@@ -42,8 +42,7 @@ static py::dict build_info() {
 void init_build(py::module_& m) {
   m.attr("torch_version") = ORTM_TORCH_VERSION;
   m.attr("__version__") = std::string(version());
-  m.def("build_info", &build_info,
-        "What this build was made of; asks the CUDA driver for devices.");
+  m.def("build_info", &build_info, "Facts about this build; asks the CUDA driver for devices.");
 }
 
 }  // namespace ortmodule::bindings

@@ -1,5 +1,5 @@
-// The graph builder as Python sees it: arguments become TorchArg, tensors that the program closed
-// over are kept for the session.
+// The graph builder in Python. Converts arguments to TorchArg, and keeps tensors that the program
+// closes over for the session.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -72,7 +72,7 @@ TorchOutput to_output(const py::handle& object) {
   return output;
 }
 
-/// Whether the operator draws from a generator of torch's.
+/// Whether the operator draws from a torch generator.
 bool draws_random_numbers(const std::string& target) {
   const size_t dot = target.find('.');
   const size_t last = target.rfind('.');
@@ -90,7 +90,7 @@ Device kernels_for(const std::string& name) {
   return name == "cuda" ? Device::CUDA : Device::CPU;
 }
 
-/// A GraphBuilder together with what only torch knows: constants' data and the bodies' programs.
+/// A GraphBuilder, with the data of constants and the programs of backward bodies.
 class PyGraphBuilder {
  public:
   explicit PyGraphBuilder(BuilderOptions options) : builder_(options) {}

@@ -1,4 +1,4 @@
-// What one step of a piece costs beside its kernels, by part: for benchmarks/dispatch.py.
+// Measures the overhead of a step beside its kernels, by part, for benchmarks/dispatch.py.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/ones.h>
 #include <pybind11/stl.h>
@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The least time of a part over all repetitions, in microseconds.
+/// The lowest time of each part over all repetitions, in microseconds.
 class Stopwatch {
  public:
   void lap(const std::string& part) {
@@ -108,9 +108,9 @@ std::map<std::string, double> step_costs(CompiledPiece& piece, std::vector<at::T
 void init_costs(py::module_& m) {
   m.def("step_costs", &step_costs, py::arg("piece"), py::arg("tensors"), py::arg("symbols"),
         py::arg("repeats"),
-        "Microseconds of the parts of a step, the least of `repeats`: of checking the arguments "
-        "and finding their plan, and of frame, forward, backward and gradients' tensors with all "
-        "kernels and with kernels that do nothing. `tensors` by graph input.");
+        "Microseconds of the parts of a step, the lowest of `repeats`: looking up the plan, and "
+        "frame, forward, backward and gradient tensors, with all kernels and with kernels that do "
+        "nothing. `tensors` is by graph input.");
 }
 
 }  // namespace ortmodule::bindings

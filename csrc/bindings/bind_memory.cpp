@@ -1,4 +1,4 @@
-// What the memory optimizer found and chose, as plain Python values.
+// The results of the memory optimizer as Python values.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -106,7 +106,7 @@ py::dict choice_facts(const MemoryChoice& choice) {
   return result;
 }
 
-/// The module's own arguments, whose sizes the symbols stand for.
+/// The module's own arguments, to whose sizes the symbols refer.
 py::list argument_facts(const Graph& graph) {
   py::list result;
   for (const GraphInput& input : graph.inputs()) {
@@ -207,7 +207,7 @@ py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
   return result;
 }
 
-/// Peak and time if exactly the row of that number were applied.
+/// Peak and time if exactly this row were applied.
 py::object row_figures(CompiledPiece& piece, size_t row, bool last) {
   const DeviceScope scope(piece.runtime());
   const auto choice = piece.session().memory()->choice();

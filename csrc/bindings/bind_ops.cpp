@@ -1,4 +1,4 @@
-// The registry as plain values, for `python -m ortmodule_py.ops`.
+// The op registry as Python values, for `python -m ortmodule_py.ops`.
 #include <pybind11/stl.h>
 
 #include <string>
@@ -24,7 +24,7 @@ const char* onnx_form_of(const OpDef& op) {
   return op.domain.empty() ? "standard" : "own domain";
 }
 
-/// Whether a pointwise group takes the op, on operands of one of these types.
+/// Whether a pointwise group supports the op for one of these operand types.
 bool runs_in_group(const OpDef& op, Device device) {
   if (op.kind != OpKind::Pointwise || op.outputs.size() != 1) return false;
   for (DType in : {DType::Float32, DType::Bool, DType::Int64})

@@ -1,4 +1,4 @@
-// The optimizers' kernels on lists of torch tensors: buckets of one device and type, dense vectors.
+// Runs the optimizers' kernels on lists of torch tensors, bucketed by device and type.
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -20,14 +20,14 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// Tensors of one device and set of types, for one run of a kernel.
+/// Tensors with the same device and types, for one run of a kernel.
 struct Bucket {
   at::Device device;
   std::vector<at::ScalarType> types;
   std::vector<size_t> members;
 };
 
-/// Buckets by the device of the first list and the types of all; nearly always one.
+/// Buckets by the device of the first list and the types of all lists; nearly always one.
 std::vector<Bucket> buckets_of(const std::vector<const Tensors*>& lists) {
   std::vector<Bucket> buckets;
   for (size_t i = 0; i < lists[0]->size(); ++i) {
@@ -54,20 +54,21 @@ bool dense_alike(const at::Tensor& tensor, const at::Tensor& like) {
   return like.is_non_overlapping_and_dense() && tensor.strides() == like.strides();
 }
 
-/// Whether the tensor's memory holds something else than its values: their conjugates, their
-/// negatives, or, for zeros, nothing.
+/// Whether the memory does not hold the tensor's values: the conjugate or negative bit is set, or
+/// it is a zero tensor without memory.
 bool is_lazy(const at::Tensor& tensor) {
   return tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
 }
 
-/// What a kernel sees of a bucket's operands; complex ones are vectors of real numbers. Tensors
-/// whose elements do not lie as those of their neighbours, or are not in memory as they are, are
-/// worked on in copies.
+/// The operands of a bucket as kernel views; complex tensors become real vectors. Tensors in
+/// another element order than the parameter, or whose memory does not hold their values, are
+/// replaced by copies.
 class Operands {
  public:
   explicit Operands(size_t tensors) { counts_.reserve(tensors + 1); }
 
-  /// The elements of `tensor` in the order of `like`, which is dense; written back if `written`.
+  /// The elements of `tensor` in the order of `like`, which is dense. If `written`, results are
+  /// copied back.
   void add(std::vector<TensorView>& views, const at::Tensor& tensor, const at::Tensor& like,
            bool written) {
     at::Tensor operand = tensor;
@@ -83,7 +84,7 @@ class Operands {
          to_dtype(c10::toRealValueType(operand.scalar_type())), 1, &counts_.back(), &kStride});
     kept_.push_back(std::move(operand));
   }
-  /// Announces the operands of the next tensor, whose elements are in the order of `like`.
+  /// Starts the operands of the next tensor, whose elements are in the order of `like`.
   void begin_tensor(const at::Tensor& like) {
     counts_.push_back(like.numel() * (like.is_complex() ? 2 : 1));
   }
@@ -126,7 +127,7 @@ void run_on(const Bucket& bucket, std::string_view op, Attrs attrs,
 /// A single float32 on `device`, or nothing.
 TensorView single(const std::optional<at::Tensor>& tensor, at::Device device, Tensors& kept) {
   if (!tensor) return {};
-  // The CPU reads it at once: a copy to it must have arrived.
+  // The CPU reads it at once, so the copy must be synchronous.
   kept.push_back(tensor->to(device, at::kFloat, /*non_blocking=*/device.is_cuda()));
   return {kept.back().mutable_data_ptr(), DType::Float32, 0, nullptr, nullptr};
 }
@@ -193,7 +194,7 @@ void fused_adam(const Tensors& params, const Tensors& grads, const Tensors& exp_
                                   : at::empty(exp_avg.sizes(), exp_avg.options());
       operands.begin_tensor(like);
       operands.add(in, params[i], like, true);
-      // A tensor of lazy zeros cannot be written, and stays zero when it is unscaled.
+      // A zero tensor without memory cannot be written, and unscaling would not change it.
       operands.add(in, grads[i], like, grad_scale.has_value() && !grads[i]._is_zerotensor());
       operands.add(in, exp_avg, like, true);
       operands.add(in, exp_avg_sqs[i], like, true);

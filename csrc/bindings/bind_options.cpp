@@ -1,4 +1,4 @@
-// How a piece is compiled and run, as Python says it.
+// The options of a piece in Python.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -21,7 +21,7 @@ ConvolutionSearch convolution_search(const std::string& name) {
 }
 
 void init_memory_options(py::module_& m) {
-  py::class_<MemoryOptions>(m, "MemoryOptions", "What is asked of the memory optimizer.")
+  py::class_<MemoryOptions>(m, "MemoryOptions", "Options of the memory optimizer.")
       .def(py::init<>())
       .def_readwrite("level", &MemoryOptions::level)
       .def_readwrite("budget_bytes", &MemoryOptions::budget_bytes)
@@ -47,7 +47,7 @@ void init_memory_options(py::module_& m) {
           "Adds one element `cluster_id:strategy:count` of a configuration.");
 }
 
-/// A property that is an option of the piece's session: `field` gives a reference to it.
+/// Defines a property for an option of the session; `field` returns a reference to it.
 template <class Field>
 void add(py::class_<PieceOptions>& cls, const char* name, Field field) {
   using Type = std::remove_reference_t<std::invoke_result_t<Field, SessionOptions&>>;
@@ -108,7 +108,7 @@ void init_options(py::module_& m) {
           [](PieceOptions& options, const std::string& name) {
             options.convolution_search = convolution_search(name);
           },
-          "EXHAUSTIVE, HEURISTIC or DEFAULT; not set: as torch.backends.cudnn.benchmark says.");
+          "EXHAUSTIVE, HEURISTIC or DEFAULT; not set: follows torch.backends.cudnn.benchmark.");
   add_session_options(cls);
 }
 

@@ -1,4 +1,4 @@
-// The compiled piece as a Python callable, and what can be asked about it.
+// The compiled piece as a Python callable, and its facts for reports.
 #include <ATen/Context.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -17,7 +17,7 @@ namespace ortmodule::bindings {
 namespace py = pybind11;
 namespace {
 
-/// Dynamo's flat arguments, apart: tensors by graph input, constants included, and sizes.
+/// Dynamo's flat arguments, split into tensors by graph input (constants included) and symbols.
 struct FlatArguments {
   std::vector<at::Tensor> tensors;
   std::vector<int64_t> symbols;
@@ -77,9 +77,8 @@ py::list call(CompiledPiece& piece, const py::args& args) {
   return results;
 }
 
-/// Kernels of the plan whose results may differ from run to run, each once; of torch's dispatcher,
-/// the operators. Under torch.use_deterministic_algorithms torch's kernels give the same bits or
-/// refuse.
+/// The names of nondeterministic kernels in the plan; for torch operators, the operators. None
+/// under torch.use_deterministic_algorithms, where torch's kernels are deterministic or raise.
 std::set<std::string> nondeterministic_kernels(const Plan& plan) {
   std::set<std::string> names;
   const at::Context& flags = at::globalContext();
@@ -146,7 +145,7 @@ std::vector<std::string> take_warnings(CompiledPiece& piece) {
   return warnings;
 }
 
-/// What the last forward ran, with the nodes that its plan recomputes; before any, without them.
+/// The lowered graph of the last forward, with recomputation; before the first forward, without.
 std::shared_ptr<const Graph> lowered_graph(CompiledPiece& piece) {
   const auto entry = piece.last_plan();
   return (entry ? *entry->lowered : piece.session().lowered()).graph;
@@ -165,7 +164,7 @@ std::shared_ptr<Graph> stage_graph(CompiledPiece& piece, const std::string& stag
   return lowered_graph(piece)->clone();
 }
 
-/// Parameters and buffers whose data a file can hold: their sizes are numbers.
+/// Parameters and buffers of fixed sizes, whose data a file can hold.
 std::vector<std::string> weight_names(CompiledPiece& piece) {
   std::vector<std::string> names;
   for (const GraphInput& input : piece.session().exported_graph().inputs()) {
@@ -221,22 +220,22 @@ void init_session(py::module_& m) {
   const py::tuple index_bases =
       py::make_tuple(m.attr("ORTModuleError"), py::handle(PyExc_IndexError));
   py::register_exception<IndexOutOfRange>(m, "ORTModuleIndexError", index_bases);
-  m.def("engine_runs", &engine_runs, "Forwards of all pieces of the process so far.");
+  m.def("engine_runs", &engine_runs,
+        "The number of forward runs in this process, over all pieces.");
   m.def("pass_names", &pass_names, "The optimizer's passes, sorted by name.");
   py::class_<CompiledPiece, std::shared_ptr<CompiledPiece>>(
       m, "CompiledPiece", "A captured piece of a module, compiled; call it with flat arguments.")
       .def("__call__", &call)
       .def("plan", &plan,
-           "Plans for arguments like these, which need no data (fake tensors will do), and runs "
-           "nothing.")
+           "Makes the plan for arguments of these shapes and runs nothing; fake tensors will do.")
       .def("facts", &facts, "Counts, stage times and bytes as a dict.")
       .def("memory", &memory_facts, py::arg("last") = false,
-           "What the memory optimizer found and chose, as a dict; None before the first forward. "
-           "Here and below: for the first shapes, or with `last` for those of the last forward.")
+           "The results of the memory optimizer as a dict; None before the first forward. Here and "
+           "below: for the first shapes, or with `last` for those of the last forward.")
       .def("timeline", &timeline, py::arg("optimized"), py::arg("last") = false,
-           "Storages of the step with their first and last step.")
+           "The live range of each storage: its first and last step.")
       .def("take_warnings", &take_warnings,
-           "What was said about the memory of new shapes, and about graphs, since the last call.")
+           "Warnings about memory and CUDA graphs since the last call.")
       .def(
           "set_budget_share",
           [](CompiledPiece& piece, int64_t others_bytes, double growth, bool lenient) {
@@ -244,14 +243,14 @@ void init_session(py::module_& m) {
             piece.session().memory()->set_budget_share({others_bytes, growth, lenient});
           },
           py::arg("others_bytes"), py::arg("growth") = 1.0, py::arg("lenient") = false,
-          "Leaves bytes of the budget to pieces that hold them while this one runs.")
+          "Sets how many bytes of the budget other pieces use while this one runs.")
       .def(
           "assume_accumulation",
           [](CompiledPiece& piece) {
             const DeviceScope scope(piece.runtime());
             piece.session().memory()->assume_accumulation();
           },
-          "From now on gradients of earlier steps lie beside a step, and a budget counts them.")
+          "From now on budgets include the gradients of earlier steps, which are accumulated into.")
       .def("decision_figures", &decision_figures, py::arg("decisions"),
            "Peak and time if these (stash, strategy) were recomputed.")
       .def("row_figures", &row_figures, py::arg("row"), py::arg("last") = false,

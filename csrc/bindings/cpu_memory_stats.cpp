@@ -24,8 +24,8 @@ namespace {
 // A map from address to size would need a lock on each allocation and free, and a context object
 // of its own would make `data != context`, which breaks raw_allocate(), raw_deleter() and the
 // copy-on-write check is_simple_data_ptr(). The header costs one cache line per block, keeps
-// torch's 64-byte alignment, and lets the counters be plain relaxed atomics. Blocks that are older
-// than install() carry the base allocator's deleter and never come here.
+// torch's 64-byte alignment, and lets the counters be plain relaxed atomics. Blocks allocated
+// before install() have the base allocator's deleter and never come here.
 constexpr std::size_t kHeaderBytes = 64;
 constexpr std::uint8_t kPriority = 100;
 

@@ -28,8 +28,8 @@ void parallel_for_at(int64_t count, int64_t grain,
   at::parallel_for(0, count, grain, body);
 }
 
-/// Asks for huge pages inside a block, where Linux gives them on demand: blocks that the heap maps
-/// are touched anew in each step, by 512 times fewer faults so.
+/// Asks Linux for huge pages inside a block. Blocks that the heap maps anew in each step then cause
+/// 512 times fewer page faults.
 void ask_for_huge_pages([[maybe_unused]] const Buffer& memory) {
 #ifdef __linux__
   constexpr uintptr_t kHugePageBytes = 2 << 20;
@@ -37,17 +37,17 @@ void ask_for_huge_pages([[maybe_unused]] const Buffer& memory) {
   const uintptr_t end = begin + static_cast<uintptr_t>(memory.bytes());
   const uintptr_t first = (begin + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
   const uintptr_t last = end & ~(kHugePageBytes - 1);
-  // Advice: without huge pages the memory is as good.
+  // Only advice, so errors do not matter.
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #endif
 }
 
-/// What glibc's heap keeps of a step for the next one. It returns its top to the system once more
-/// than twice its largest mapped block is free there, which backward does to all that forward kept:
-/// ten thousand page faults a step, up to an eighth of its time.
+/// Keeps the memory of a step in glibc's heap for the next step. By default the heap returns free
+/// memory at its top to the system beyond twice its largest mapped block. That would happen in each
+/// backward pass, and cost ten thousand page faults per step, up to an eighth of its time.
 class HeapThresholds {
  public:
-  /// Lets the heap keep twice `bytes`. Larger blocks than 32 MiB are mapped and unmapped as before.
+  /// Lets the heap keep up to twice `bytes`. Blocks above 32 MiB are still mapped and unmapped.
   void keep([[maybe_unused]] int64_t bytes) {
 #ifdef __GLIBC__
     const std::lock_guard lock(mutex_);
@@ -78,7 +78,7 @@ class CpuRuntime : public DeviceRuntime {
     set_worker_threads([]() -> int64_t { return at::get_num_threads(); });
   }
 
-  // Asked each time, so that an allocator installed later (a counting one) sees every block.
+  // Looked up each time, since an allocator (a counting one) may be installed later.
   c10::Allocator* torch_allocator() const override { return c10::GetCPUAllocator(); }
 
   Buffer allocate(int64_t bytes) const override {
@@ -102,7 +102,7 @@ class CpuRuntime : public DeviceRuntime {
       drawn.seed.value = random64();
       return drawn;
     }
-    // As in a CUDA graph: the key lies in memory, anew with each replay.
+    // As in a CUDA graph: the key is in memory, and drawn again by each replay.
     drawn.memory = recorder->allocate(sizeof(uint64_t));
     auto* key = static_cast<uint64_t*>(drawn.memory.data());
     recorder->draw_into(key, random64);
@@ -127,7 +127,7 @@ class CpuRuntime : public DeviceRuntime {
 
 }  // namespace
 
-// All of them are, if any is; a copy is a kernel of our own everywhere.
+// Builds emulate all CUDA kernels or none, so one op tells: "Contiguous" always has our own kernel.
 bool has_cuda_emulation() {
 #ifdef ORTM_WITH_CUDA
   return false;

@@ -1,4 +1,4 @@
-// What the engine needs of a torch device: memory, stream, library handles, random numbers.
+// What the engine needs from a torch device: memory, stream, library handles, random numbers.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,16 +13,16 @@
 
 namespace ortmodule::bindings {
 
-/// A block of torch's.
+/// Memory from a torch allocator.
 Buffer allocate_from(c10::Allocator& allocator, int64_t bytes);
 
-/// The seed of one forward run, and the device memory it lies in while a CUDA graph is captured.
+/// The seed of one forward run, and its device memory while a CUDA graph is captured.
 struct DrawnSeed {
   RunSeed seed;
   Buffer memory;
 };
 
-/// A torch device as the engine uses it; shared by all pieces that run there, thread-safe.
+/// A torch device, shared by all pieces that run on it. Thread-safe.
 class DeviceRuntime {
  public:
   explicit DeviceRuntime(c10::Device device, Device kernels)
@@ -33,26 +33,26 @@ class DeviceRuntime {
 
   /// Where tensors are.
   c10::Device device() const { return device_; }
-  /// Whose kernels the plans take.
+  /// Whose kernels run the steps.
   Device kernels() const { return kernels_; }
-  /// Engine memory, from torch's allocator for the device.
+  /// Allocates the engine's memory with torch's allocator of the device.
   Allocator& allocator() { return allocator_; }
 
   virtual c10::Allocator* torch_allocator() const = 0;
-  /// A block of at least `bytes` bytes for the engine.
+  /// Memory of at least `bytes` bytes.
   virtual Buffer allocate(int64_t bytes) const;
-  /// Tells what a step took at its peak: the next one takes it again.
+  /// Reports the peak bytes of a step, as a hint of what the next step will allocate.
   virtual void expect_again(int64_t) {}
-  /// Fills in what the calling thread runs steps with, the seed excepted: torch's current stream,
-  /// its handles and flags. The device must be current.
+  /// Fills in all but the seed: torch's current stream, library handles and flags of the calling
+  /// thread. The device must be current.
   virtual void fill(KernelContext& context) const = 0;
-  /// Draws from torch's default generator of the device.
+  /// Draws a seed from torch's default generator of the device.
   virtual DrawnSeed draw_seed() const = 0;
-  /// Whether the device is there: a build with CUDA plans, but runs nothing, on a machine without.
+  /// False on a machine without the device. A build with CUDA can still make plans there.
   virtual bool present() const { return true; }
   /// Whether the current stream is being captured as a CUDA graph.
   virtual bool capturing() const { return false; }
-  /// What records the steps of a piece; null if the device cannot replay steps.
+  /// A recorder for the steps of a piece; null if the device cannot record and replay steps.
   virtual std::unique_ptr<StepRecorder> step_recorder() const { return nullptr; }
 
  private:
@@ -70,8 +70,8 @@ class DeviceRuntime {
   TorchAllocator allocator_;
 };
 
-/// The runtime of a device: the CPU or a GPU. With `emulate_cuda`, CPU tensors run through the CUDA
-/// kernels that developer builds compile for the host. Throws Error where this build cannot.
+/// The runtime of a CPU or GPU. With `emulate_cuda`, CPU tensors run on the CUDA kernels that
+/// developer builds compile for the host. Throws Error if this build does not support it.
 DeviceRuntime& device_runtime(c10::Device device, bool emulate_cuda);
 
 /// Whether this build holds our own CUDA kernels compiled for the host.

@@ -28,8 +28,8 @@ using torch::autograd::variable_list;
 
 using StatePtr = c10::intrusive_ptr<RunState>;
 
-/// Guards under which the engine runs: the piece's device, no autograd, no autocast (the graph has
-/// its own casts).
+/// Guards under which steps run: the piece's device is current, and autograd and autocast are off
+/// (the graph has its own casts).
 struct EngineGuards {
   explicit EngineGuards(const DeviceRuntime& runtime) : device(runtime) {}
   DeviceScope device;
@@ -37,8 +37,8 @@ struct EngineGuards {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-/// A number among tensors on a GPU, as eager allows it, becomes one there: filled in by a kernel,
-/// since a copy from memory that may change cannot be captured in a CUDA graph.
+/// Eager accepts CPU scalars among GPU tensors; moves them to the GPU. A kernel fills in the value,
+/// since a CUDA graph cannot capture a copy from host memory that may change.
 void move_numbers(std::vector<at::Tensor>& tensors, c10::Device device) {
   for (at::Tensor& tensor : tensors)
     if (tensor.device() != device)
@@ -53,8 +53,8 @@ void run_forward(RunState& state) {
     state.tensors[argument].unsafeGetTensorImpl()->bump_version();
 }
 
-/// What autograd gives back of a tensor that forward saved, as it was: hooks of
-/// `torch.autograd.graph.saved_tensors_hooks` may give another tensor of the same values.
+/// The tensor that autograd returns for a saved one, in the planned layout: hooks
+/// (`torch.autograd.graph.saved_tensors_hooks`) may return another tensor with the same values.
 at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
   const at::ScalarType type = to_scalar_type(planned.dtype);
   TORCH_CHECK(found.sizes() == at::IntArrayRef(planned.layout.sizes) && found.scalar_type() == type,
@@ -65,7 +65,8 @@ at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
   return laid_out(found, planned.layout);
 }
 
-/// Binds the output gradients that arrived, choosing the backward plan that needs just these.
+/// Chooses the backward plan for the output gradients that arrived, and binds them and the saved
+/// tensors.
 void begin_backward(RunState& state, const variable_list& grads, variable_list saved, bool keep) {
   Session& session = state.piece.session();
   std::vector<bool> arrived = session.differentiable_outputs();
@@ -105,8 +106,8 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
   state.piece.runner().bound_backward(state);
 }
 
-/// Refuses a gradient that is asked of an output itself (`retain_grad`) and would come from another
-/// output, which is made of it: what arrives for an output is only what comes from outside.
+/// Refuses `retain_grad` on an output from which another output with a gradient is computed: that
+/// part of the gradient is computed inside the piece and would be missing.
 void check_retained(const RunState& state, const variable_list& grads) {
   const auto& retained = torch::autograd::get_current_node()->retains_grad_hooks();
   if (retained.empty()) return;
@@ -125,17 +126,17 @@ void check_retained(const RunState& state, const variable_list& grads) {
       const Value* result = value_of(other);
       TORCH_CHECK(
           !grads[other].defined() || !result || result == value || !made_of.contains(result),
-          "[backward] retain_grad() gives of output ", k,
-          " what reaches it from outside, but output ", other,
-          " is made of it and has a gradient: it would be missing. Compute what needs the "
-          "gradient from output ",
+          "[backward] retain_grad() on output ", k,
+          " gets only gradients from outside of the module, but output ", other,
+          ", which has a gradient, is computed from it: that part would be missing. Compute what "
+          "needs the gradient of output ",
           k, " outside of the module, or set ORTMODULE_BYPASS=1 to run the original module");
     }
   }
 }
 
-/// Refuses what the frame cannot serve. A later range belongs to the pass that began last: another
-/// one, of a second thread or of a hook in the midst of backward, has taken over its buffers.
+/// Refuses backward passes that the frame does not support. Its buffers belong to the pass that
+/// began last: later ranges of another one (interleaved by a second thread or a hook) cannot run.
 void check_backward(const RunState& state, size_t range, int pass) {
   TORCH_CHECK(!at::GradMode::is_enabled(),
               "[backward] ortmodule_py computes first derivatives only, but backward ran with "
@@ -148,18 +149,19 @@ void check_backward(const RunState& state, size_t range, int pass) {
       "one backward pass: add up the losses, or retain the graph for all but the last.");
   TORCH_CHECK(range == 0 || state.pass == pass,
               "[backward] ortmodule_py runs one backward pass at a time over one forward, but "
-              "found another that began in the midst of this one; call them one after the other");
+              "another one began before this one ended; call them one after the other");
 }
 
-/// What links the nodes of two ranges. On the piece's device, by which autograd chooses the thread
-/// and the stream of a node.
+/// The empty tensor that connects the autograd nodes of two ranges. It is on the piece's device,
+/// since autograd chooses a node's thread and stream by the device.
 at::Tensor empty_token(const RunState& state) {
   return at::empty({0},
                    at::TensorOptions().dtype(at::kFloat).device(state.piece.runtime().device()));
 }
 
-/// One piece of the schedule as an autograd node. Range 0 also is the forward: its outputs are the
-/// module's; the nodes of later ranges precede it in the autograd graph and hand it an empty token.
+/// A backward range as an autograd node. The node of range 0 also runs forward and returns the
+/// outputs. The nodes of later ranges come before it in the forward direction, and each passes an
+/// empty token to the next.
 class RangeNode : public torch::autograd::Function<RangeNode> {
  public:
   static variable_list forward(AutogradContext* ctx, const StatePtr& state, int64_t range,
@@ -192,7 +194,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const std::lock_guard lock(state->running);
     const int pass = torch::autograd::get_current_graph_task_id();
     check_backward(*state, range, pass);
-    // Hooks on saved tensors run here: a checkpoint around the module records its forward again.
+    // This runs hooks on saved tensors: a checkpoint around the module repeats its forward.
     variable_list saved;
     if (range == 0) saved = ctx->get_saved_variables();
     const EngineGuards guards(state->piece.runtime());
@@ -211,15 +213,15 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
   }
 
  private:
-  // Autograd calls the hooks of a tensor whatever comes back for it, where in eager PyTorch nothing
-  // would have come: they are not written for an undefined gradient.
+  // Autograd calls the hooks of an input even if its gradient is undefined. Eager would not have
+  // called them, and hooks do not expect an undefined gradient: they get zeros.
   static at::Tensor zeros_for_hooks(size_t argument) {
     const torch::autograd::Edge& next = torch::autograd::get_current_node()->next_edge(argument);
     if (!next.is_valid() || next.function->tensor_pre_hooks().empty()) return {};
     return next.function->input_metadata(next.input_nr).zeros_like();
   }
 
-  // Non-tensor arguments (state, range, arguments) come first and have no gradient.
+  // The non-tensor arguments (state, range, arguments) come first and have no gradient.
   static variable_list results_of(const RunState& state, AutogradContext& ctx,
                                   variable_list gradients) {
     const auto inputs = static_cast<size_t>(ctx.saved_data["inputs"].toInt());
@@ -249,7 +251,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
   }
 };
 
-/// Records the chain of range nodes, last range first; returns the outputs.
+/// Records the chain of autograd nodes, last range first. Returns the outputs.
 variable_list record(const StatePtr& state) {
   const Plan& plan = state->plan();
   at::Tensor token;
@@ -279,18 +281,18 @@ std::vector<LayoutView> views_of(const std::vector<at::Tensor>& tensors) {
 
 std::atomic<int64_t> runs_of_all_pieces{0};
 
-/// The options of a piece's session, with what is known of the device.
+/// The options of a piece's session, completed by facts about the device.
 SessionOptions completed(SessionOptions options, const DeviceRuntime& runtime) {
   options.optimizer.device = runtime.kernels();
   options.optimizer.channels_last =
       options.device() == Device::CPU && at::hasMKLDNN() && at::globalContext().userEnabledMkldnn();
-  // Each piece has fuel of its own.
+  // Each piece has its own fuel.
   if (const auto& fuel = options.optimizer.fuel)
     options.optimizer.fuel = std::make_shared<int64_t>(*fuel);
   options.before_plan = [&runtime] {
     ORTM_CHECK(!runtime.capturing(),
-               "[CUDA graph] a step must have run with the same shapes before it is captured, but "
-               "found a new one; run it a few times first, as torch.cuda.graph asks for");
+               "[CUDA graph] a step must run before it is captured, but found shapes that have not "
+               "run; run the step a few times first, as torch.cuda.graph requires");
   };
   return options;
 }
@@ -319,7 +321,7 @@ void CompiledPiece::check(const at::Tensor& tensor, const Value& expected) const
              c10::toString(tensor.scalar_type()));
   const bool number = tensor.dim() == 0 && tensor.device().is_cpu();
   ORTM_CHECK(tensor.device() == runtime_.device() || number, "[forward] argument ", expected.name,
-             " must be on ", runtime_.device().str(), ", where the others are, but found it on ",
+             " must be on ", runtime_.device().str(), " like the other arguments, but found it on ",
              tensor.device().str());
 }
 
@@ -360,7 +362,7 @@ std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& te
 std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
                                            const std::vector<int64_t>& symbols,
                                            SymbolValues* sizes) {
-  // `z.conj().imag` is negated by a bit, which memory does not show.
+  // A tensor like `z.conj().imag` has the negative bit: its memory holds the negated values.
   std::vector<bool> negated;
   negated.reserve(tensors.size());
   for (at::Tensor& tensor : tensors) {
@@ -371,8 +373,8 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
   if (sizes) *sizes = session_->symbols().bind_all({views_of(tensors), symbols});
   for (size_t argument : entry->program.plan->mutated_arguments)
     ORTM_CHECK(!negated[argument],
-               "[forward] an argument that is changed in place must hold its values, but found one "
-               "that is negated by a bit; pass tensor.resolve_neg()");
+               "[forward] an argument that is changed in place must not have the negative bit, but "
+               "found one that has it; pass tensor.resolve_neg()");
   auto state = c10::make_intrusive<RunState>(shared_from_this(), entry);
   state->tensors = std::move(tensors);
   {
@@ -380,7 +382,7 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
     ++statistics_.forwards;
     statistics_.last_run = ++runs_of_all_pieces;
   }
-  // Under no_grad a piece that trains is one that turns gradients on itself.
+  // A piece that trains and runs under no_grad has turned gradients on itself.
   const bool record_gradients = session_->training() && !c10::InferenceMode::is_enabled();
   const auto& gradients = state->plan().gradients;
   const bool any_flows =

@@ -22,21 +22,21 @@ at::ScalarType to_scalar_type(DType dtype);
 at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout,
                        const DeviceRuntime& runtime);
 
-/// How a piece is compiled and run. The options of its session are completed by what is known of
+/// How a piece is compiled and run. CompiledPiece completes the session's options by facts about
 /// the device.
 struct PieceOptions {
   c10::Device device{c10::kCPU};  // of every tensor of the piece
   bool emulate_cuda = false;      // CPU tensors through CUDA kernels compiled for the host
   bool cuda_graph = false;        // replay steps as CUDA graphs
-  /// Nothing: as torch.backends.cudnn.benchmark says when a step runs.
+  /// Not set: follows torch.backends.cudnn.benchmark when a step runs.
   std::optional<ConvolutionSearch> convolution_search;
   SessionOptions session;
 };
 
-/// Forwards of all pieces of the process so far.
+/// The number of forward runs in this process, over all pieces.
 int64_t engine_runs();
 
-/// What runs did, summed over a piece.
+/// Counts of a piece's runs, and the peaks of the last one.
 struct RunStatistics {
   int64_t forwards = 0;
   int64_t backwards = 0;
@@ -45,20 +45,20 @@ struct RunStatistics {
   int64_t measured_peak_bytes = 0;  // engine bytes of the last finished run
 };
 
-/// A captured piece, callable with the flat arguments that Dynamo gives.
+/// A captured piece, called with the flat arguments that Dynamo passes.
 class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
  public:
   CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
                 const PieceOptions& options);
   ~CompiledPiece();
 
-  /// Plans for tensors like these, of which only sizes and strides are looked at; then `run` of
-  /// such tensors only follows the plan, which is returned and noted as the last one.
+  /// Makes or finds the plan for tensors of these sizes and strides; data is not read. The plan
+  /// becomes last_plan().
   std::shared_ptr<PlanEntry> plan(const std::vector<at::Tensor>& tensors,
                                   const std::vector<int64_t>& symbols);
-  /// Tensors by graph input (constants included) and symbol arguments, in order. Returns forward
-  /// outputs by index; records one autograd node per range if anything requires a gradient.
-  /// `sizes`, if asked for, receives the values of all symbols.
+  /// Runs forward. `tensors` by graph input, constants included; `symbols` in order. Returns the
+  /// outputs by index. If the piece trains, records one autograd node per backward range. `sizes`,
+  /// unless null, receives the values of all symbols.
   std::vector<at::Tensor> run(std::vector<at::Tensor> tensors, const std::vector<int64_t>& symbols,
                               SymbolValues* sizes);
 
@@ -67,11 +67,11 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   const std::vector<at::Tensor>& constants() const { return constants_; }
   RunStatistics statistics() const;
   std::shared_ptr<PlanEntry> last_plan() const;
-  /// Notes the peaks of a run that ended, of a backward pass or of a forward alone.
+  /// Records the peaks of a finished run: of a backward pass, or of a forward without one.
   void finished(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes, bool backward);
   const DeviceRuntime& runtime() const { return runtime_; }
   DeviceRuntime& runtime() { return runtime_; }
-  /// What launches the steps of runs.
+  /// Launches the steps of runs.
   StepRunner& runner() { return *runner_; }
   std::optional<ConvolutionSearch> convolution_search() const { return convolution_search_; }
 
@@ -81,7 +81,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   DeviceRuntime& runtime_;
   std::unique_ptr<Session> session_;
   std::vector<at::Tensor> constants_;
-  mutable std::mutex report_mutex_;  // threads may run the piece at once; guards the next two
+  mutable std::mutex report_mutex_;  // guards the next two: several threads may run the piece
   RunStatistics statistics_;
   std::shared_ptr<PlanEntry> last_plan_;
   std::unique_ptr<StepRunner> runner_ = std::make_unique<StepByStep>();

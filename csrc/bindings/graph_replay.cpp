@@ -12,12 +12,12 @@
 namespace ortmodule::bindings {
 namespace {
 
-/// How often parameters may move, and how often a recorded forward may be followed by another
-/// backward pass than the plan's, before the plan runs step by step for good.
+/// How often parameters may move, and how often the backward pass of a recorded forward may differ
+/// from the plan's, before the plan falls back to step by step for good.
 constexpr int kMostMoves = 8;
 constexpr int kMostAttempts = 3;
 
-/// Memory of a recording in which a graph leaves a result; null if there is none.
+/// Where a graph writes a result; dtype Undefined if there is none.
 struct Place {
   void* data = nullptr;
   int64_t bytes = 0;
@@ -29,13 +29,14 @@ Place place_of(const PlannedTensor& tensor, const Buffer& buffer) {
   return {buffer.data(), buffer.bytes(), tensor.dtype, tensor.layout};
 }
 
-/// The elements of a buffer in the order of their addresses.
+/// The memory of a buffer as a flat tensor.
 at::Tensor elements_at(void* data, int64_t bytes, DType dtype, const DeviceRuntime& runtime) {
   const Layout flat{{bytes / static_cast<int64_t>(size_of(dtype))}, {1}, 0};
   return tensor_from(Buffer(data, bytes, nullptr, [](void*) {}), dtype, flat, runtime);
 }
 
-/// Copies of what lies there, which are the caller's; undefined where nothing does. Few launches.
+/// Copies of results for the caller, undefined where there is none. One call copies all, which
+/// saves launches.
 std::vector<at::Tensor> copies_of(const std::vector<Place>& places, DeviceRuntime& runtime) {
   std::vector<at::Tensor> copies, to, from;
   for (const Place& place : places) {
@@ -62,26 +63,26 @@ bool is_read_in_place(const Plan& plan, size_t input) {
 
 }  // namespace
 
-/// How one part of a run goes through.
+/// How forward or backward of a run is launched.
 enum class GraphMode : uint8_t { StepByStep, Recorded, Replayed };
 
-/// Who holds the lease may touch it.
+/// The graphs of one plan. Only the holder of the lease may access it.
 struct Recording {
   int runs = 0, moves = 0, attempts = 0;
   bool refused = false;
   bool complete = false;
   std::unique_ptr<RecordedSteps> forward;
   std::vector<std::unique_ptr<RecordedSteps>> ranges;
-  IdVector<BufferId, const void*> addresses;  // of arguments, as the graph reads them
-  IdVector<BufferId, at::Tensor> staged;      // copies of what comes in
+  IdVector<BufferId, const void*> addresses;  // that the graph reads arguments from
+  IdVector<BufferId, at::Tensor> staged;      // static memory of inputs that are copied in
   std::vector<Place> outputs;
-  std::vector<Buffer> kept_outputs;           // those that backward reads, until it is recorded
+  std::vector<Buffer> kept_outputs;           // that backward reads, until backward is recorded
   std::vector<std::vector<Place>> gradients;  // by range and its inputs
   FrameContent after_forward;
   RunSeed seed;
   int64_t peak_bytes = 0;
 
-  /// Ready to record anew.
+  /// Resets everything to record again.
   void restart(const Plan& plan) {
     complete = false;
     forward.reset();
@@ -98,19 +99,19 @@ struct Recording {
 
 namespace {
 
-/// A run's part in a recording.
+/// The state of one run.
 struct GraphRun : RunnerState {
   GraphMode forward = GraphMode::StepByStep;
   GraphMode backward = GraphMode::StepByStep;
   std::shared_ptr<Recording> recording;
   std::shared_ptr<void> lease;               // of the recordings' memory
-  std::vector<const void*> saved_addresses;  // of what autograd saved, as forward left it
+  std::vector<const void*> saved_addresses;  // of the tensors given to autograd to save
 };
 
-/// The part of this run, whose steps no other runner launches.
+/// The state of this run, which this runner has created in forward().
 GraphRun& part_of(RunState& state) { return static_cast<GraphRun&>(*state.runner); }
 
-/// Whether something that the graphs read in place lies elsewhere now.
+/// Whether the address of an argument that the graphs read in place has changed.
 bool has_moved(const RunState& state, const Recording& recording) {
   const Plan& plan = state.plan();
   for (BufferId b : plan.buffers.ids()) {
@@ -127,7 +128,8 @@ bool has_moved(const RunState& state, const Recording& recording) {
 GraphReplay::GraphReplay(DeviceRuntime& runtime, std::unique_ptr<StepRecorder> recorder)
     : runtime_(runtime), recorder_(std::move(recorder)) {
   if (!recorder_)
-    counts_.refusals.push_back(str("steps on ", runtime.device().str(), " are no CUDA graphs"));
+    counts_.refusals.push_back(
+        str("steps on ", runtime.device().str(), " cannot be recorded as CUDA graphs"));
 }
 
 GraphReplay::~GraphReplay() = default;
@@ -141,7 +143,7 @@ std::shared_ptr<Recording> GraphReplay::recording_of(const RunState& state) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<Recording>& recording = recordings_[state.entry];
   if (!recording) {
-    // Plans that the cache has given up.
+    // Of plans that the cache has evicted.
     std::erase_if(recordings_, [](const auto& known) { return known.first.expired(); });
     recording = std::make_shared<Recording>();
   }
@@ -162,7 +164,7 @@ void GraphReplay::forward(RunState& state) {
 
 bool GraphReplay::try_forward(RunState& state) {
   const bool trains = state.piece.session().training();
-  // Steps that a user's own graph takes up are launched one by one.
+  // Inside a CUDA graph capture by the user, steps are launched one by one.
   if (!recorder_ || trains != state.records_gradients || runtime_.capturing()) return false;
   std::shared_ptr<void> lease = this->lease();
   if (!lease) {
@@ -171,13 +173,14 @@ bool GraphReplay::try_forward(RunState& state) {
     return false;
   }
   const std::shared_ptr<Recording> recording = recording_of(state);
-  if (recording->refused) recording->restart(state.plan());  // by a backward pass: frees its graphs
+  if (recording->refused)
+    recording->restart(state.plan());  // refused during backward: frees its graphs
   if (recording->refused || recording->runs++ == 0) return false;
   recorder_->join();
   if (recording->complete && has_moved(state, *recording)) {
     recording->complete = false;
     if (++recording->moves > kMostMoves)
-      refuse(*recording, "parameters or buffers lie elsewhere from step to step");
+      refuse(*recording, "parameters or buffers move from step to step");
   } else if (!recording->complete && recording->forward && ++recording->attempts > kMostAttempts) {
     refuse(*recording, "a forward is not followed by one backward pass from all its outputs");
   }
@@ -274,7 +277,8 @@ void GraphReplay::begin_backward(RunState& state, const std::vector<at::Tensor>&
   bool as_left = saved.size() == run.saved_addresses.size();
   for (size_t i = 0; as_left && i < saved.size(); ++i)
     as_left = saved[i].defined() && saved[i].const_data_ptr() == run.saved_addresses[i];
-  // A part of the gradients, retain_graph and hooks on saved tensors run another program.
+  // The recorded pass is the one with all gradients, without retain_graph and without hooks on
+  // saved tensors. Others run step by step.
   if (as_left && state.backward == &state.entry->program && !runtime_.capturing()) {
     run.backward = run.forward;
     return;
@@ -283,7 +287,8 @@ void GraphReplay::begin_backward(RunState& state, const std::vector<at::Tensor>&
   run.forward = GraphMode::StepByStep;
 }
 
-/// What forward left of gradients becomes the caller's: it may not be the recording's.
+/// Copies gradient buffers that forward allocated: they will be returned to the caller, so they
+/// must not be memory of the recording.
 void GraphReplay::own_gradients(RunState& state) {
   for (const FrameContent::Held& held : state.frame.content().held) {
     if (state.plan().buffers[held.buffer].kind != BufferKind::Gradient) continue;
@@ -320,7 +325,7 @@ void GraphReplay::bound_backward(RunState& state) {
 std::vector<at::Tensor> GraphReplay::backward(RunState& state, size_t range,
                                               const std::vector<int64_t>& inputs, bool keep_saved) {
   const GraphRun& run = part_of(state);
-  std::vector<Buffer> taken;  // until copied, in the order of the stream
+  std::vector<Buffer> taken;  // kept until the copies are launched
   if (run.backward == GraphMode::Replayed)
     run.recording->ranges[range]->replay();
   else if (run.backward == GraphMode::StepByStep || !record_range(state, range, inputs, taken))
@@ -336,10 +341,10 @@ bool GraphReplay::record_range(RunState& state, size_t range, const std::vector<
   Recording& recording = *run.recording;
   const FrameContent before = state.frame.content();
   try {
-    // A pass that can run again is no recorded one.
+    // A pass that can run again (retain_graph) is never recorded.
     recording.ranges.push_back(recorder_->record([&] { launch_range(state, range, false); }));
   } catch (const std::exception& error) {
-    // No step has run: what they were to read lies where it lay, under the lease.
+    // No step has run: its operands are unchanged, since this run holds the lease.
     state.frame.borrow(before);
     own_gradients(state);
     run.forward = run.backward = GraphMode::StepByStep;
@@ -382,8 +387,8 @@ std::optional<GraphCounts> GraphReplay::graph_counts() const {
 std::vector<std::string> GraphReplay::take_warnings() {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> warnings;
-  for (; said_ < counts_.refusals.size(); ++said_)
-    warnings.push_back("[ORTMODULE_CUDA_GRAPH] steps run one by one: " + counts_.refusals[said_]);
+  for (; warned_ < counts_.refusals.size(); ++warned_)
+    warnings.push_back("[ORTMODULE_CUDA_GRAPH] steps run one by one: " + counts_.refusals[warned_]);
   return warnings;
 }
 

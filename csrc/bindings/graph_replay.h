@@ -1,12 +1,12 @@
-// ORTMODULE_CUDA_GRAPH: the steps of a plan recorded as CUDA graphs, one for forward and one for
-// each range of backward, and replayed. For models whose time is that of launching.
+// ORTMODULE_CUDA_GRAPH: records the steps of a plan as CUDA graphs, one for forward and one for
+// each backward range, and replays them. For models that are bound by kernel launches.
 //
-// The first run of a plan is an ordinary one, in which libraries choose their algorithms; the
-// second is recorded. A graph has the addresses of its recording. Parameters and buffers are read
-// and written where they are, and a recording ends where they move; what else comes in is copied to
-// where the graph reads it, what goes out is copied to memory of the caller's. What lies in between
-// belongs to the recordings of a piece together, so that one run at a time, from its forward to the
-// end of its backward pass, uses them; another one in flight runs step by step.
+// The first run of a plan is not recorded, since libraries choose their algorithms in it; the
+// second is. A graph contains addresses. Parameters and buffers are used in place, and the plan is
+// recorded again if they move. Other inputs are copied to static memory; outputs and gradients are
+// copied out. All recordings of a piece share one memory pool, so only one run at a time can use
+// them, from its forward to the end of its backward pass; other runs in flight fall back to step by
+// step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,30 +30,30 @@ struct RunState;
 
 struct Recording;
 
-/// Replays the steps of one piece as graphs, where it can; else they run step by step.
+/// Replays the steps of one piece as graphs where possible, and falls back to step by step.
 class GraphReplay : public StepRunner {
  public:
   GraphReplay(DeviceRuntime& runtime, std::unique_ptr<StepRecorder> recorder);
   ~GraphReplay() override;
 
   void forward(RunState& state) override;
-  /// Chooses how the backward pass runs.
+  /// Decides whether the backward pass is recorded, replayed or runs step by step.
   void begin_backward(RunState& state, const std::vector<at::Tensor>& saved) override;
-  /// Copies the gradients that arrived to where the graph reads them.
+  /// Copies the output gradients that arrived to the graph's static memory.
   void bound_backward(RunState& state) override;
   std::vector<at::Tensor> backward(RunState& state, size_t range,
                                    const std::vector<int64_t>& inputs, bool keep_saved) override;
   void finished(RunState& state) override;
 
   std::optional<GraphCounts> graph_counts() const override;
-  /// Why plans run step by step.
+  /// Why plans fell back to step by step.
   std::vector<std::string> take_warnings() override;
 
  private:
-  /// Runs forward as a graph and fills in the outputs, or returns false: then nothing has run.
+  /// Runs forward as a graph and fills in the outputs. False: nothing has run.
   bool try_forward(RunState& state);
-  /// Records a range of backward; `taken` receives the gradients of `inputs` as the graph leaves
-  /// them. Or returns false: then no step of the range has run.
+  /// Records a backward range; `taken` receives the memory of the gradients of `inputs` in the
+  /// graph. False: no step of the range has run.
   bool record_range(RunState& state, size_t range, const std::vector<int64_t>& inputs,
                     std::vector<Buffer>& taken);
   std::shared_ptr<Recording> recording_of(const RunState& state);
@@ -73,7 +73,7 @@ class GraphReplay : public StepRunner {
            std::owner_less<std::weak_ptr<PlanEntry>>>
       recordings_;
   GraphCounts counts_;
-  size_t said_ = 0;  // refusals that take_warnings gave
+  size_t warned_ = 0;  // refusals that take_warnings has returned
 };
 
 }  // namespace ortmodule::bindings

@@ -20,7 +20,7 @@ struct HostPool::Block {
   void* data = nullptr;
   int64_t bytes = 0;
   bool taken = false;
-  std::shared_ptr<HostPool> pool;  // while it is taken
+  std::shared_ptr<HostPool> pool;  // while the block is in use
 };
 
 HostPool::~HostPool() {

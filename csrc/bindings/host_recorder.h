@@ -1,4 +1,5 @@
-// Recorded steps where CUDA kernels are emulated on the host: a log of calls in place of a graph.
+// Records and replays steps where CUDA kernels are emulated on the host: a list of calls stands in
+// for a CUDA graph.
 #pragma once
 
 #include <memory>
@@ -10,8 +11,8 @@
 
 namespace ortmodule::bindings {
 
-/// Memory that is handed out again and again, and given back with the last user of the pool; what a
-/// private pool of torch's caching allocator is to CUDA graphs.
+/// A memory pool that reuses its blocks, and frees them with its last user. Stands in for the
+/// private pool that torch's caching allocator gives to CUDA graphs.
 class HostPool : public std::enable_shared_from_this<HostPool> {
  public:
   /// At least `bytes` bytes.
@@ -29,14 +30,14 @@ class HostRecorder : public StepRecorder, private CallLog {
   HostRecorder();
   ~HostRecorder() override;
 
-  /// The one that records on this thread, if any.
+  /// The recorder that is recording on this thread, or null.
   static HostRecorder* current();
 
   std::unique_ptr<RecordedSteps> record(const std::function<void()>& launch) override;
 
-  /// What steps that are being recorded allocate.
+  /// Allocates memory for steps that are being recorded.
   Buffer allocate(int64_t bytes) { return pool_->allocate(bytes); }
-  /// Lets `draw` write a number at `key`, now and before each replay.
+  /// Writes a number from `draw` to `key`, now and before each replay.
   void draw_into(uint64_t* key, std::function<uint64_t()> draw);
   CallLog* log() { return this; }
 

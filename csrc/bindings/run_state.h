@@ -1,4 +1,4 @@
-// What one forward run and its backward pass share.
+// The state of a run, from its forward to its backward pass.
 #pragma once
 
 #include <torch/custom_class.h>
@@ -14,7 +14,7 @@
 
 namespace ortmodule::bindings {
 
-/// A forward run between forward and backward; shared by the chained autograd nodes of its ranges.
+/// The state of one run, shared by the autograd nodes of its ranges.
 struct RunState : torch::CustomClassHolder {
   RunState(std::shared_ptr<CompiledPiece> owner_, std::shared_ptr<PlanEntry> entry_)
       : owner(std::move(owner_)),
@@ -28,19 +28,19 @@ struct RunState : torch::CustomClassHolder {
   CompiledPiece& piece;
   std::shared_ptr<PlanEntry> entry;
   Frame frame;
-  std::vector<at::Tensor> tensors;  // arguments by graph input; only those in use
+  std::vector<at::Tensor> tensors;  // arguments by graph input
   std::vector<at::Tensor> outputs;  // filled by forward
   std::vector<at::Tensor> held;     // saved arguments and outputs during backward
   std::vector<std::pair<BufferId, at::Tensor>> arrived;  // gradients of outputs
   const Program* backward = nullptr;                     // chosen when the first range runs
   DrawnSeed seed;
-  std::unique_ptr<RunnerState> runner;  // what the runner keeps of the run
+  std::unique_ptr<RunnerState> runner;  // what the runner keeps for this run
   bool records_gradients = false;
-  int64_t planned_peak_bytes = 0;  // of the backward passes so far
-  bool begun = false;              // by a pass that does not keep what it reads
-  bool consumed = false;           // that pass has run to its end
+  int64_t planned_peak_bytes = 0;  // highest of the backward passes so far
+  bool begun = false;              // a pass without retain_graph has begun
+  bool consumed = false;           // that pass has finished
   std::mutex running;              // two threads may call backward of one forward
-  int pass = -1;                   // graph task whose ranges the frame serves
+  int pass = -1;                   // the autograd graph task that the frame belongs to
 };
 
 }  // namespace ortmodule::bindings

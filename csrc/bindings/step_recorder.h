@@ -1,4 +1,4 @@
-// Steps that are recorded once and replayed: CUDA graphs, as far as the engine knows them.
+// An interface to record steps once and replay them. CUDA graphs implement it.
 #pragma once
 
 #include <functional>
@@ -6,26 +6,25 @@
 
 namespace ortmodule::bindings {
 
-/// Launches that were recorded, with the addresses that they had.
+/// Recorded kernel launches, with their addresses.
 class RecordedSteps {
  public:
   virtual ~RecordedSteps() = default;
-  /// Launches them again on the current stream. Random numbers are drawn anew.
+  /// Launches them again on the current stream, with new random numbers.
   virtual void replay() = 0;
 };
 
-/// Records the steps of one piece. What they allocate lies in memory that is kept for the
-/// recordings, and that all of them share: it holds nothing but what is recorded between the
-/// forward and the end of the backward pass of one run.
+/// Records the steps of one piece. All recordings allocate from one memory pool, whose contents are
+/// only valid from the forward of a run to the end of its backward pass.
 class StepRecorder {
  public:
   virtual ~StepRecorder() = default;
-  /// Calls `launch`, keeps what it launched, and has that run once. Throws what `launch` throws,
-  /// and what the device says of steps that cannot be recorded; then nothing has run.
+  /// Records what `launch` launches, and runs it once. Throws what `launch` throws, or the device's
+  /// error if steps cannot be recorded; then nothing has run.
   virtual std::unique_ptr<RecordedSteps> record(const std::function<void()>& launch) = 0;
-  /// Lets what the current stream does next wait for the work noted last, on whatever stream.
+  /// Makes the current stream wait for the work of the last note_use(), on any stream.
   virtual void join() {}
-  /// Notes that the recordings' memory is in use by what was launched until now.
+  /// Notes that work launched so far on the current stream uses the recordings' memory.
   virtual void note_use() {}
 };
 

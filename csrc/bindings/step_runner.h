@@ -1,4 +1,4 @@
-// How the steps of runs are launched: one by one, or replayed from a recording (graph_replay.h).
+// Launches the steps of runs: one by one, or by replaying a recording (graph_replay.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,46 +12,46 @@ namespace ortmodule::bindings {
 
 struct RunState;
 
-/// What a runner keeps of one run, from its forward to the end of its last backward pass.
+/// What a runner keeps for one run, from forward to the end of the last backward pass.
 class RunnerState {
  public:
   virtual ~RunnerState() = default;
 };
 
-/// What was done with the plans of a piece whose steps are to be CUDA graphs.
+/// Statistics of a piece that runs as CUDA graphs.
 struct GraphCounts {
-  int64_t recorded = 0;   // plans of which all steps are graphs
-  int64_t replayed = 0;   // runs that replayed forward
-  int64_t in_flight = 0;  // runs that found another one between its forward and backward
-  std::vector<std::string> refusals;  // why plans run step by step
+  int64_t recorded = 0;               // plans that were recorded
+  int64_t replayed = 0;               // runs that replayed forward
+  int64_t in_flight = 0;              // runs that fell back since another one was in flight
+  std::vector<std::string> refusals;  // why plans fell back to step by step
 };
 
-/// Launches the steps of one piece. Threads may use it at once, for different runs.
+/// Launches the steps of one piece. Thread-safe for different runs.
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
 
-  /// Runs forward on the run's arguments, and fills in its outputs.
+  /// Runs forward and fills in the outputs.
   virtual void forward(RunState& state) = 0;
-  /// Told of a backward pass whose program is chosen, before it is bound; `saved` is what autograd
-  /// gave back of what forward saved.
+  /// Called when the program of a backward pass is chosen, before anything is bound. `saved`: the
+  /// saved tensors as autograd returned them.
   virtual void begin_backward(RunState& state, const std::vector<at::Tensor>& saved) = 0;
-  /// Told when saved values and the gradients that arrived are bound.
+  /// Called when saved tensors and output gradients are bound.
   virtual void bound_backward(RunState& state) = 0;
-  /// Runs a range of backward; returns the gradients of `inputs` (graph inputs, undefined for those
-  /// without). With `keep_saved` the pass can run again.
+  /// Runs a backward range. Returns the gradients of `inputs` (graph inputs), undefined where there
+  /// is none. With `keep_saved` the pass can run again.
   virtual std::vector<at::Tensor> backward(RunState& state, size_t range,
                                            const std::vector<int64_t>& inputs, bool keep_saved) = 0;
-  /// Told when all that a run needs has been launched, before its peak is read.
+  /// Called when the last step of a run has been launched, before its peak is read.
   virtual void finished(RunState& state) = 0;
 
-  /// Nothing if no graphs were asked for.
+  /// Not set if CUDA graphs are off.
   virtual std::optional<GraphCounts> graph_counts() const { return std::nullopt; }
-  /// What could not be done as asked, as far as it was not said before.
+  /// Warnings since the last call.
   virtual std::vector<std::string> take_warnings() { return {}; }
 };
 
-/// Launches each step of each run.
+/// Launches the steps one by one.
 class StepByStep : public StepRunner {
  public:
   void forward(RunState& state) override;
@@ -62,10 +62,10 @@ class StepByStep : public StepRunner {
   void finished(RunState&) override {}
 };
 
-/// Draws the run's seed and executes the steps of forward on what the frame is bound to.
+/// Draws the seed and executes the steps of forward; arguments must be bound.
 void launch_forward(RunState& state);
 
-/// Executes the steps of a range of backward on what the frame is bound to.
+/// Executes the steps of a backward range; saved tensors and output gradients must be bound.
 void launch_range(RunState& state, size_t range, bool keep_saved);
 
 }  // namespace ortmodule::bindings

@@ -1,4 +1,4 @@
-// Tensors that must lie in memory as a plan says.
+// Copies tensors to planned layouts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,13 +7,13 @@
 
 namespace ortmodule::bindings {
 
-/// A copy of `x` with that layout, in which an expanded dim lies once.
+/// A copy of `x` with that layout. An expanded dim (stride 0) is stored once.
 at::Tensor copied(const at::Tensor& x, const Layout& layout);
 
-/// Writes the values of `x` into `to`, which copied() gave for such a tensor.
+/// Copies `x` into `to`, a result of copied() for the same layout.
 void copy_values(const at::Tensor& to, const at::Tensor& x);
 
-/// `x`, copied if it lies otherwise or is negated only by a bit.
+/// `x`, or a copy if its layout differs or it has the negative bit.
 at::Tensor laid_out(const at::Tensor& x, const Layout& layout);
 
 }  // namespace ortmodule::bindings

@@ -20,7 +20,7 @@ class CompiledPiece;
 /// Stashes, rows, layers and the choice of the memory optimizer; None before the first forward.
 /// Here and below: for the first shapes, or with `last` for those of the last forward.
 pybind11::object memory_facts(CompiledPiece& piece, bool last);
-/// Which storages live from which step to which, with or without the memory optimizer.
+/// The live range of each storage, with or without the memory optimizer.
 pybind11::object timeline(CompiledPiece& piece, bool optimized, bool last);
 /// Peak and time if exactly row `row` of memory_facts() were applied.
 pybind11::object row_figures(CompiledPiece& piece, size_t row, bool last);

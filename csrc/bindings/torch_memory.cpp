@@ -1,4 +1,4 @@
-// Conversions between torch's notions and ours: types and memory.
+// Conversions between torch and the engine: element types and memory.
 #include <c10/core/TensorImpl.h>
 
 #include "bindings/engine.h"

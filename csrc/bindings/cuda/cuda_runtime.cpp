@@ -1,5 +1,5 @@
-// A GPU as the engine uses it. The one place that speaks to torch's CUDA libraries: current stream,
-// caching allocator, handles, flags, generator. Nothing here waits for the device.
+// The runtime of a GPU. The only file that uses torch's CUDA libraries: current stream, caching
+// allocator, handles, flags, generator. Nothing here synchronizes with the device.
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
@@ -22,23 +22,24 @@
 namespace ortmodule::bindings {
 namespace {
 
-/// Numbers that a run takes from the generator: a multiple of 4, as torch demands. Runs differ by
-/// the offset that this advances; each makes a Philox key of its own from seed and offset.
+/// How far a run advances the generator's offset; torch requires a multiple of 4. Each run makes
+/// its own Philox key from seed and offset.
 constexpr uint64_t kNumbersPerRun = 4;
 
-/// Torch has the question as well, but answers by an exception for memory that CUDA does not know,
-/// and steps ask it.
+/// torch has the same query, but throws for memory that CUDA does not know, which is too slow
+/// within a step.
 bool is_gpu_memory(const void* address) {
   cudaPointerAttributes facts{};
   if (cudaPointerGetAttributes(&facts, address) != cudaSuccess) {
-    cudaGetLastError();  // no error of the step's
+    cudaGetLastError();  // clears the error, which is expected
     return false;
   }
   return facts.type == cudaMemoryTypeDevice || facts.type == cudaMemoryTypeManaged;
 }
 
 #ifdef ORTM_WITH_CUDNN
-/// Making the first one takes a while and memory, which models without convolutions are spared.
+/// Created on demand: the first handle takes time and memory, which models without convolutions
+/// need not spend.
 void* dnn_handle() { return at::native::getCudnnHandle(); }
 #endif
 
@@ -89,8 +90,8 @@ class CudaRuntime : public DeviceRuntime {
       drawn.seed.value = run_key(state.seed_.val, state.offset_.val);
       return drawn;
     }
-    // The graph is told its seed and offset with every replay: the key is made on the device, once
-    // per run, and stays there for backward.
+    // Each replay of a graph sets its seed and offset in device memory. The key is computed from
+    // them on the device, once per run, and kept for backward.
     drawn.memory = allocate_from(*torch_allocator(), sizeof(uint64_t));
     auto* key = static_cast<uint64_t*>(drawn.memory.data());
     drawn.seed.pointer = key;
@@ -115,7 +116,7 @@ class CudaRuntime : public DeviceRuntime {
 
 DeviceRuntime& cuda_runtime(c10::DeviceIndex index) {
   static std::mutex mutex;
-  static std::deque<CudaRuntime> runtimes;  // never moves what it holds
+  static std::deque<CudaRuntime> runtimes;  // a deque never moves its elements
   const std::lock_guard lock(mutex);
   while (runtimes.size() <= static_cast<size_t>(index))
     runtimes.emplace_back(static_cast<c10::DeviceIndex>(runtimes.size()));

@@ -13,7 +13,7 @@
 namespace ortmodule::bindings {
 namespace {
 
-/// The last work on a pool of memory that several graphs share.
+/// The last work that used a memory pool that several graphs share.
 struct LastUse {
   at::cuda::CUDAEvent event;
   std::optional<c10::cuda::CUDAStream> stream;
@@ -46,10 +46,11 @@ class CudaGraphRecorder : public StepRecorder {
     auto recorded = std::make_unique<CudaGraph>(last_use_);
     {
       const c10::cuda::CUDAStreamGuard on(stream_);
-      // Library handles take their scratch for this stream now, outside of the graph's memory.
+      // Library handles allocate their workspace for this stream now, outside of the graph's pool.
       KernelContext context;
       runtime_.fill(context);
-      // Other threads, a loader of data for one, may call what a capture forbids.
+      // Thread-local mode: other threads (a data loader) may make calls that are illegal during a
+      // capture.
       recorded->graph().capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
       try {
         launch();
@@ -84,11 +85,11 @@ class CudaGraphRecorder : public StepRecorder {
     try {
       graph.capture_end();
     } catch (const c10::Error&) {
-      cudaGetLastError();  // said by the exception
+      cudaGetLastError();  // reported by the exception
       try {
         c10::cuda::CUDACachingAllocator::endAllocateToPool(runtime_.device().index(), pool_);
       } catch (const c10::Error&) {
-        // torch had ended it.
+        // torch has already ended it.
       }
       throw;
     }
@@ -98,7 +99,7 @@ class CudaGraphRecorder : public StepRecorder {
     try {
       end(graph);
     } catch (const c10::Error&) {
-      // What `launch` threw says more.
+      // The exception of `launch` is more useful.
     }
   }
 

@@ -1,4 +1,4 @@
-// Steps recorded as CUDA graphs, by torch's own graph objects.
+// Records steps as CUDA graphs, with torch's graph objects.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,7 +11,7 @@ namespace ortmodule::bindings {
 
 class DeviceRuntime;
 
-/// A recorder for steps of the GPU of `runtime`, which must be there.
+/// A recorder for steps on the GPU of `runtime`, which must be present.
 std::unique_ptr<StepRecorder> cuda_graph_recorder(const DeviceRuntime& runtime);
 
 }  // namespace ortmodule::bindings
