@@ -20,9 +20,11 @@ Plan small_plan() {
                   {BufferKind::ForwardArena, 0, 5, 0, 1}, {BufferKind::Gradient, 0, 20, 2, 3},
                   {BufferKind::Gradient, 1, 7, 3, 3},     {BufferKind::BackwardArena, 0, 3, 3, 3}};
   for (size_t i : {0, 1}) {
-    const StorageId storage = plan.storages.add({.buffer = BufferId(3 + i)});
-    const TensorId tensor = plan.tensors.add({.storage = storage});
-    plan.gradients.push_back({.input = i, .tensor = tensor, .range = i});
+    PlannedStorage storage;
+    storage.buffer = BufferId(3 + i);
+    PlannedTensor tensor;
+    tensor.storage = plan.storages.add(storage);
+    plan.gradients.push_back({.input = i, .tensor = plan.tensors.add(tensor), .range = i});
   }
   return plan;
 }
