@@ -58,7 +58,7 @@ void export_softplus(const OnnxRuleContext& c) {
   const std::string x = c.in(0);
   const std::string factor = beta == 1.0 ? "" : c.number(beta, c.dtype());
   const std::string inner = beta == 1.0 ? x : c.op("Mul", {x, factor});
-  // Beyond 20 x and its softplus are the same but in float64, which stock runtimes do not take.
+  // Above 20, softplus(x) equals x in all types but float64, which ONNX's op does not support.
   const bool is_all = threshold >= 20.0;
   if (is_all && beta == 1.0) return c.set(0, "Softplus", {x});
   std::string y = c.op("Softplus", {inner});
@@ -78,7 +78,7 @@ void export_log_sigmoid(const OnnxRuleContext& c) {
 struct Activation {
   std::string_view name;
   std::string_view grad_name;
-  std::string_view saved;  // what the gradient reads: x or y
+  std::string_view saved;  // saved activation: x or y
   GradFn grad;
   Attrs attrs;
   std::vector<TorchRow> rows;
@@ -156,7 +156,7 @@ std::vector<Activation> table() {
   };
 }
 
-// ONNX knows neither Silu nor LogSigmoid.
+// Silu and LogSigmoid are not in ONNX.
 std::string_view domain_of(std::string_view name) {
   return name == "Silu" || name == "LogSigmoid" ? "com.microsoft" : "";
 }
@@ -185,9 +185,9 @@ std::vector<OpDef> activations() {
   return ops;
 }
 
-// x - lambda above lambda, x + lambda below -lambda, else 0, NaN kept. Torch's own parts multiply
-// by 0 in between, so that their gradient is NaN where an infinite one arrives. Of 16-bit floats
-// the gradient sees lambda as an element, the value only since torch 2.14.
+// x - lambda above lambda, x + lambda below -lambda, NaN for NaN, else 0. Unlike torch's
+// decomposition it does not multiply by 0 in between, where an infinite dy would give NaN. For
+// 16-bit floats the gradient compares with the rounded lambda, the value only since torch 2.14.
 Values convert_softshrink(TorchCall& t) {
   require_real(t);
   Value* x = t.tensor("self");

@@ -1,4 +1,5 @@
-// y = the index of the largest (ArgMax) or smallest element along `axis`, the first of equal ones
+// y = index of the largest (ArgMax) or smallest (ArgMin) element along `axis`, the first of equal
+// ones
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -17,7 +18,7 @@ void infer_arg(InferContext& c) {
   c.set(0, DType::Int64, std::move(dims));
 }
 
-// Without a dim torch counts through the flattened tensor.
+// Without a dim, the index into the flattened tensor.
 template <OpName op>
 Values convert_arg(TorchCall& t) {
   require_real(t);
@@ -31,7 +32,7 @@ Values convert_arg(TorchCall& t) {
                  {{"axis", t.axis("dim", x->rank())}, {"keepdims", t.flag("keepdim") ? 1 : 0}})};
 }
 
-// max(dim) and min(dim): the value is gathered at the index, so that its gradient goes there alone.
+// max(dim) and min(dim): gathers the value at the index, so that only this element gets a gradient.
 template <OpName op>
 Values convert_with_values(TorchCall& t) {
   require_real(t);

@@ -1,15 +1,15 @@
-// ATen: any operator of the dispatcher. Operands are its tensors in argument order; `arg_<name>`
-// holds every other argument, with "tensor:k" and "tensors:k,k" pointing at operands.
-// It has no gradient of its own: the front end hands over a traced one as CustomGradient.
+// ATen: any operator of torch's dispatcher. Operands are its tensors in argument order;
+// `arg_<name>` has each argument, with "tensor:k" and "tensors:k,k" as references to operands. It
+// has no gradient: the front end adds a traced one as CustomGradient.
 #include "ops/op_def.h"
 
 namespace ortmodule {
 namespace {
 
-// Types come from the tracer and never change.
+// The exporter sets the traced types.
 void keep_types(InferContext&) {}
 
-// Torch's operators on images do; group norms want their operands row-major.
+// torch's image operators do; group norms require row-major operands.
 bool keeps_channels_last(const Node& node) {
   return !node.attrs.string("operator", "").starts_with("aten.native_group_norm");
 }

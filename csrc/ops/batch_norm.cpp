@@ -1,6 +1,6 @@
-// y = (x - mean) / sqrt(var + epsilon) * scale + bias per channel (dimension 1): with statistics of
-// the batch, which also move the running ones (BatchNormInternal), or with given ones
-// (BatchNormalization)
+// y = (x - mean) / sqrt(var + epsilon) * scale + bias per channel (dimension 1). BatchNormInternal
+// uses batch statistics and updates the running ones, BatchNormalization uses given statistics.
+// Ioffe & Szegedy 2015, arXiv:1502.03167
 
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
@@ -31,7 +31,7 @@ void infer_training(InferContext& c) {
   const Value& x = c.input(0);
   const Dims channels = channel_dims(c, x);
   check_channels(c, channels);
-  // As torch: statistics of 16-bit values are wider where anything per channel is.
+  // As in torch, statistics of 16-bit x are float32 if any operand per channel is.
   bool wider = false;
   for (size_t i = 1; i < c.input_count(); ++i)
     wider = wider || (c.has_input(i) && c.input(i).dtype != x.dtype);
@@ -55,7 +55,7 @@ Grads training_grad(GradContext& c) {
   return c.emit_all("BatchNormInternalGrad", {c.dy(), c.x(0), c.x(1), c.y(3), c.y(4)});
 }
 
-// With given statistics the layer is affine in x.
+// With given statistics y is affine in x.
 Grads eval_grad(GradContext& c) {
   Dims per_channel(c.x(0).dims().size(), DimExpr(1));
   per_channel[1] = c.x(0).dims()[1];
@@ -78,8 +78,8 @@ Grads eval_grad(GradContext& c) {
 
 // --- conversions ------------------------------------------------------------------------------
 
-// x, scale, bias, mean, var in one type: 16-bit x beside 32-bit statistics is computed in 32 bits,
-// as in torch, and rounded once.
+// x, scale, bias, mean, var in one type: with 32-bit statistics, 16-bit x is computed in 32 bits
+// and the result rounded once, as in torch.
 Values operands(TorchCall& t) {
   require_real(t, true);
   Values values;
@@ -93,8 +93,8 @@ Values operands(TorchCall& t) {
   return values;
 }
 
-// With given statistics the layer is pointwise and joins its neighbours' group. 16 bits would lose
-// epsilon; they round the result alone.
+// With given statistics the layer is pointwise and fuses with its neighbours. 16-bit x is computed
+// in 32 bits, since 16 bits would lose epsilon.
 Value* normalized(TorchCall& t) {
   Values v = operands(t);
   for (Value*& value : v)
@@ -113,7 +113,7 @@ Value* normalized(TorchCall& t) {
   return t.cast(y, t.output().dtype);
 }
 
-// 16-bit x stays as it is beside 32-bit parameters and statistics, as torch's kernel wants them.
+// Does not cast 16-bit x to 32-bit parameters and statistics: torch's kernel takes both.
 Values trained(TorchCall& t) {
   const Attrs attrs = {{"epsilon", t.number("eps")}, {"momentum", t.number_or("momentum", 0.0)}};
   Values v = operands(t);
@@ -127,13 +127,13 @@ Values trained(TorchCall& t) {
   return t.emit_all("BatchNormInternal", std::move(v), attrs);
 }
 
-// Statistics have no gradient in torch.
+// Statistics have no gradient, as in torch.
 Value* statistic(TorchCall& t, Value* value, size_t output) {
   if (t.outputs().size() <= output) return nullptr;
   return t.emit("Detach", {t.cast(value, t.output(output).dtype)});
 }
 
-// (y, saved mean, saved inv_std, new running mean, new running var); eval has no saved ones.
+// (y, saved mean, saved inv_std, new running mean, new running var); none are saved in eval mode.
 Values convert_functional(TorchCall& t) {
   if (!t.flag("training"))
     return {normalized(t), nullptr, nullptr, statistic(t, t.tensor("running_mean"), 3),
@@ -143,7 +143,7 @@ Values convert_functional(TorchCall& t) {
           statistic(t, y[1], 3), statistic(t, y[2], 4)};
 }
 
-// Without running statistics nothing is updated behind the graph's back.
+// Without running statistics the operator has no side effect.
 Values convert_no_stats(TorchCall& t) {
   if (!t.flag("training")) t.refuse("statistics must be given");
   const Values y = trained(t);
@@ -152,7 +152,7 @@ Values convert_no_stats(TorchCall& t) {
 
 Values convert_native(TorchCall& t) {
   if (!t.flag("training")) return {normalized(t), nullptr, nullptr};
-  if (t.optional_tensor("running_mean")) t.refuse("changes its running statistics in place");
+  if (t.optional_tensor("running_mean")) t.refuse("it updates running statistics in place");
   return convert_no_stats(t);
 }
 
@@ -167,8 +167,8 @@ void export_batch_norm(const OnnxRuleContext& c) {
         c.pick({"epsilon"}));
 }
 
-// What torch's training BatchNorm leaves behind: new = (1 - momentum) * old + momentum * batch,
-// with the unbiased variance. ONNX's training mode has the momentum reversed and no correction.
+// Running statistics as in torch: new = (1 - momentum) * old + momentum * batch, with the unbiased
+// variance. ONNX's training mode swaps the momentum factors and uses the biased variance.
 void set_running_statistics(const OnnxRuleContext& c, const std::string& mean,
                             const std::string& variance) {
   const DType inside = compute_dtype(c.dtype());

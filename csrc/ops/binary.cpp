@@ -1,5 +1,5 @@
-// y = f(a, b) element by element, with broadcasting: Add Sub Mul Div Pow Max Min Mod FloorDiv
-// TruncDiv Atan2
+// y = f(a, b) elementwise with broadcasting: Add Sub Mul Div Pow Max Min Mod FloorDiv TruncDiv
+// Atan2
 
 #include <cmath>
 
@@ -24,7 +24,7 @@ Grads mul_grad(GradContext& c) {
 Grads div_grad(GradContext& c) {  // d(a/b) = da / b - y * db / b
   const Handle scaled = c.dy() / c.x(1);
   if (!c.needs(1)) return {scaled, Handle()};
-  // 16 bits overflow where they do in eager, which divides y first.
+  // In 16 bits, use the order of eager PyTorch, y / b first, to overflow for the same values.
   const bool wide = compute_dtype(scaled.dtype()) == scaled.dtype();
   return {c.needs(0) ? scaled : Handle(), wide ? -(scaled * c.y()) : -c.dy() * (c.y() / c.x(1))};
 }
@@ -36,7 +36,7 @@ bool literal_number(Handle value, double* number) {
   return std::holds_alternative<double>(scalar);
 }
 
-// A number as torch's pow takes it: 16-bit floats round it first.
+// The exponent as torch's pow uses it: rounded for 16-bit floats.
 double exponent_in(DType dtype, double number) {
   return compute_dtype(dtype) == dtype ? number : element_value(number, dtype);
 }
@@ -70,7 +70,7 @@ Grads pow_grad(GradContext& c) {
   return {c.needs(0) ? pow_base_grad(c) : Handle(), c.needs(1) ? pow_exponent_grad(c) : Handle()};
 }
 
-// The operand that wins takes the gradient; equal ones take half each, as in torch.
+// The selected operand gets the gradient; equal operands get half each, as in torch.
 Handle extremum_grad(GradContext& c, std::string_view loses, size_t self, size_t other) {
   const Handle zero = c.literal(0.0, c.dy().dtype());
   const Handle ties = c.emit("Equal", {c.x(0), c.x(1)});
@@ -88,7 +88,7 @@ Grads min_grad(GradContext& c) {
           c.needs(1) ? extremum_grad(c, "Greater", 1, 0) : Handle()};
 }
 
-Grads mod_grad(GradContext& c) {  // a mod b = a - b * quotient, the quotient locally constant
+Grads mod_grad(GradContext& c) {  // a mod b = a - b * quotient, with a locally constant quotient
   Handle other;
   if (c.needs(1)) {
     Handle quotient = c.emit("FloorDiv", {c.x(0), c.x(1)});
@@ -98,7 +98,7 @@ Grads mod_grad(GradContext& c) {  // a mod b = a - b * quotient, the quotient lo
   return {c.dy(), other};
 }
 
-Grads rounded_div_grad(GradContext& c) {  // zero, also where the divisor is
+Grads rounded_div_grad(GradContext& c) {  // zero, also for a divisor of zero
   return {c.needs(0) ? c.zeros_for(0) : Handle(), c.needs(1) ? c.zeros_for(1) : Handle()};
 }
 
@@ -109,7 +109,7 @@ Grads atan2_grad(GradContext& c) {
 
 // --- conversions ------------------------------------------------------------------------------
 
-// left op alpha * right, of which 16-bit floats round the result alone
+// left op alpha * right, with a single rounding in 16 bits
 Value* scaled_sum(TorchCall& t, std::string_view op, std::string_view left,
                   std::string_view right) {
   const DType dtype = t.output().dtype;
@@ -131,9 +131,9 @@ Values convert_sub(TorchCall& t) { return {scaled_sum(t, "Sub", "self", "other")
 
 Values convert_rsub(TorchCall& t) { return {scaled_sum(t, "Sub", "other", "self")}; }
 
-// The type in which torch's CPU kernels of mul and div compute: to a 16-bit result they take a
-// second operand without dims as a number, in float32 and not rounded to the type of the result.
-// Those of CUDA round it if it is on the device, which a conversion does not see.
+// The type in which torch's CPU kernels of mul and div compute. For a 16-bit result they read a
+// second operand without dims as a float32 number, without rounding it. CUDA kernels round it if it
+// is on the device, which is not known here.
 DType scaling_dtype(const TorchCall& t) {
   const DType dtype = t.output().dtype;
   const Value* other = t.optional_tensor("other");
@@ -141,7 +141,7 @@ DType scaling_dtype(const TorchCall& t) {
   return as_number ? compute_dtype(dtype) : dtype;
 }
 
-// y = op(self, other), rounded once.
+// y = op(self, other) with a single rounding.
 Values scaling(TorchCall& t, std::string_view op) {
   const DType inside = scaling_dtype(t);
   Value* y = t.emit(op, {t.operand("self", inside), t.operand("other", inside)});
@@ -158,14 +158,14 @@ Values convert_div(TorchCall& t) {
   const DType dtype = t.output().dtype;
   const std::string mode = t.string("rounding_mode");
   if (mode == "floor") return convert_floor_div(t);
-  if (mode != "trunc" || !is_floating(dtype)) return scaling(t, "Div");  // integers round to zero
+  if (mode != "trunc" || !is_floating(dtype)) return scaling(t, "Div");  // integer Div truncates
   const DType inside = t.is_tensor("other") ? scaling_dtype(t) : compute_dtype(dtype);
   Value* y = t.emit("TruncDiv", {t.operand("self", inside), t.operand("other", inside)});
   return {t.cast(y, dtype)};
 }
 
-// a^2, a^3, sqrt and reciprocals as torch computes them: without pow. Not a^-2: the gradient of
-// 1 / (a * a), taken apart, is no number at 0.
+// As torch, computes a^2, a^3, sqrt and reciprocals without pow. Not a^-2: the gradient of
+// 1 / (a * a) is NaN at 0.
 Values convert_pow_number(TorchCall& t) {
   const DType dtype = t.output().dtype;
   Value* x = t.operand("self", dtype);
@@ -200,7 +200,7 @@ Values convert_mod(TorchCall& t) {
   return {t.emit("Mod", {t.element("self", dtype), t.element("other", dtype)}, {{"fmod", fmod}})};
 }
 
-// self + value * tensor1 op tensor2 from the left, 16-bit floats in 32 bits and rounded once
+// self + ((value * tensor1) op tensor2); 16-bit floats in 32 bits, rounded once
 template <OpName op>
 Values convert_addc(TorchCall& t) {
   const DType dtype = t.output().dtype;
@@ -215,7 +215,7 @@ Values convert_addc(TorchCall& t) {
 
 // --- in ONNX ----------------------------------------------------------------------------------
 
-// Whether a remainder with the sign of the dividend is off by the divisor b from one with b's sign.
+// Whether `rest`, with the sign of the dividend, needs b added to get the sign of the divisor b.
 std::string has_other_sign(const OnnxRuleContext& c, const std::string& rest, const std::string& b,
                            DType dtype) {
   const std::string zero = c.number(0.0, dtype);
@@ -223,7 +223,7 @@ std::string has_other_sign(const OnnxRuleContext& c, const std::string& rest, co
   return c.op("And", {c.op("Not", {c.op("Equal", {rest, zero})}), opposite});
 }
 
-// a mod b with the sign of b; ONNX has that for integers only.
+// a mod b with the sign of b, which ONNX only has for integers.
 void export_mod(const OnnxRuleContext& c) {
   const bool fmod = c.attrs().flag("fmod");
   const DType dtype = c.dtype();
@@ -234,8 +234,8 @@ void export_mod(const OnnxRuleContext& c) {
   c.set(0, "Where", {wrong, c.op("Add", {rest, c.in(1)}), rest});
 }
 
-// As torch: what is left of a when the remainder is taken off divides almost evenly. 16-bit floats
-// are computed in 32 bits, literals not rounded.
+// As torch: (a - remainder) / b is nearly an integer and is rounded to one. 16-bit floats are
+// computed in 32 bits, without rounding literals.
 void export_floor_div_of_floats(const OnnxRuleContext& c) {
   const DType dtype = c.dtype(), inside = compute_dtype(dtype);
   auto operand = [&](size_t i) {
@@ -257,11 +257,11 @@ void export_floor_div_of_floats(const OnnxRuleContext& c) {
 
 void export_floor_div(const OnnxRuleContext& c) {
   if (is_floating(c.dtype())) return export_floor_div_of_floats(c);
-  // ONNX divides integers towards zero; a - a mod b makes that the floor.
+  // ONNX's integer Div truncates, so subtract a mod b first to get the floor.
   c.set(0, "Div", {c.op("Sub", {c.in(0), c.op("Mod", c.ins())}), c.in(1)});
 }
 
-// atan(y/x), moved by pi where x < 0; on the axis x = 0 by the sign of y.
+// atan(y/x), shifted by pi for x < 0; for x = 0 from the sign of y.
 void export_atan2(const OnnxRuleContext& c) {
   constexpr double kPi = 3.14159265358979323846;
   const DType dtype = c.dtype();
@@ -330,7 +330,7 @@ std::vector<OpDef> binary_ops() {
              {{"aten.maximum.default", convert_max}, {"aten.max.other", convert_max}}),
       binary("Min", true, min_grad,
              {{"aten.minimum.default", convert_min}, {"aten.min.other", convert_min}}),
-      binary("Mod", false, mod_grad,  // fmod 0: the sign of b, as in Python; 1: the sign of a
+      binary("Mod", false, mod_grad,  // fmod 0: sign of b, as in Python; 1: sign of a, as in C
              {{"aten.remainder.Tensor", convert_mod<0>},
               {"aten.remainder.Scalar", convert_mod<0>},
               {"aten.remainder.Scalar_Tensor", convert_mod<0>},

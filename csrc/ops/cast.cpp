@@ -10,7 +10,7 @@ void infer_cast(InferContext& c) { c.set(0, c.attrs().dtype("to"), c.input(0).di
 
 Grads cast_grad(GradContext& c) { return {c.cast(c.dy(), c.x().dtype())}; }
 
-// Devices and layouts are left to the exporter: on one device such a copy is the identity.
+// Ignores device and layout: a piece runs on one device, where such a copy is the identity.
 Values convert_to(TorchCall& t) {
   Value* x = t.tensor("self");
   require_real(t);

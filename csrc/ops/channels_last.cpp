@@ -1,5 +1,4 @@
-// y = x with the channels (dimension 1 of 4) next to each other in memory; where they are, a view
-// of x
+// y = x in channels-last layout; a view if x already has it
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"

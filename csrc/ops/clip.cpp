@@ -1,5 +1,4 @@
-// y = min(max(x, min), max), either bound absent; HardTanh is the same with another gradient at the
-// bounds
+// y = min(max(x, min), max), with optional bounds; HardTanh has another gradient at the bounds
 
 #include <cmath>
 #include <optional>
@@ -12,7 +11,7 @@
 namespace ortmodule {
 namespace {
 
-// The gradient of an element that is equal to a bound does not pass.
+// An element equal to a bound has gradient 0.
 Grads strict_grad(GradContext& c) {
   std::optional<Handle> inside;
   auto compare = [&](std::string_view op, std::string_view bound) {
@@ -31,13 +30,13 @@ Grads clip_grad(GradContext& c) {
   return {c.emit("ClipGrad", {c.dy(), c.x()}, c.attrs())};
 }
 
-// A number that is NaN makes every element NaN in torch, none here.
+// A bound of NaN makes every element NaN in torch, but not here.
 double known_bound(const TorchCall& t, double given) {
   if (std::isnan(given)) t.refuse("a bound is NaN");
   return given;
 }
 
-// As an element, since the gradient asks which elements are equal to a bound.
+// The bound, which must be exact in `dtype`, since the gradient compares elements with it.
 double bound(TorchCall& t, std::string_view name, DType dtype) {
   const double given = known_bound(t, t.number(name)), value = element_value(given, dtype);
   const bool wraps = dtype == DType::UInt8 && given < 0 && given >= -255;
@@ -51,7 +50,8 @@ Values clipped(TorchCall& t, std::string_view min, std::string_view max) {
   Attrs attrs;
   if (!t.is_none(min)) attrs.set("min", bound(t, min, dtype));
   if (!t.is_none(max)) attrs.set("max", bound(t, max, dtype));
-  // Up to torch 2.13 the gradient passes at a bound, though not that of hardtanh.
+  // Before torch 2.14 the gradient of clamp is dy at a bound; that of hardtanh is 0 in all
+  // versions.
   if (is_floating(dtype) && t.torch().at_least(2, 14)) attrs.set("strict", DimExpr(1));
   return {t.emit("Clip", {t.operand("self", dtype)}, std::move(attrs))};
 }

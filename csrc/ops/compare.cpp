@@ -1,4 +1,4 @@
-// y = a < b and the like, to bool; IsNaN and IsInf of one operand
+// Comparisons such as y = a < b, with a bool result; IsNaN and IsInf of one operand
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -7,7 +7,7 @@
 namespace ortmodule {
 namespace {
 
-// Both sides go to torch's result type of the two: 1 < 1.5 compares floats.
+// Casts both operands to their torch.result_type: 1 < 1.5 compares floats.
 template <OpName op>
 Values convert_compare(TorchCall& t) {
   const DType dtype = result_type(t, {"self", "other"});

@@ -1,4 +1,4 @@
-// y = xs one after the other along `axis`; the gradient is Split
+// y = concatenation of xs along `axis`; the gradient is Split
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"

@@ -15,7 +15,7 @@ Values filled(TorchCall& t, double value) {
   return {t.full(value, t.output().dims, t.output().dtype)};
 }
 
-// Memory that torch leaves uninitialized is zero here: a run must be repeatable.
+// Memory that torch leaves uninitialized (torch.empty) is zero here, so that runs are repeatable.
 Values convert_zeros(TorchCall& t) { return filled(t, 0.0); }
 Values convert_ones(TorchCall& t) { return filled(t, 1.0); }
 

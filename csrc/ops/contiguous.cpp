@@ -1,4 +1,4 @@
-// y = x in row-major order, for readers that depend on it; where x has it, a view of x
+// y = x in row-major layout; a view if x already has it
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"

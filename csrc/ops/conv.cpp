@@ -1,6 +1,5 @@
-// y[n, o] = bias[o] + sum over channels i of the group and window offsets k of x[n, i, s * p + d *
-// k
-// - pad] * w[o, i, k]
+// y[n, o, p] = bias[o] + sum of x[n, i, s * p + d * k - pad] * w[o, i, k] over channels i of the
+// group and window offsets k, with stride s and dilation d
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -32,7 +31,7 @@ void infer_conv_grad(InferContext& c) {
 }
 
 double conv_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>& out) {
-  const Sizes& w = in.at(1);  // per output element: channels of the group times window
+  const Sizes& w = in.at(1);  // products per output element: channels of the group times window
   const double window = static_cast<double>(element_count(w)) / static_cast<double>(w.at(0));
   return 2.0 * static_cast<double>(element_count(out.at(0))) * window;
 }
@@ -69,7 +68,7 @@ REGISTER_OP(Conv, {.inputs = {"x", "w", "bias?"},
                                   {"aten.conv3d.default", convert_conv},
                                   {"aten.convolution.default", convert_convolution}}});
 
-// Gradients that nobody reads need not be computed.
+// The kernel skips unused gradients.
 REGISTER_OP(ConvGrad, {.domain = "com.microsoft",
                        .inputs = {"dy", "x", "w"},
                        .outputs = {"dx", "dw", "dbias"},

@@ -1,5 +1,5 @@
-// y[n, o] = bias[o] + sum over channels i of the group, positions p and window offsets k with
-// s * p + d * k - pad = q of x[n, i, p] * w[i, o, k]: the gradient of Conv with respect to its x
+// y[n, o, q] = bias[o] + sum of x[n, i, p] * w[i, o, k] over channels i of the group and all p, k
+// with s * p + d * k - pad = q: the gradient of Conv with respect to x
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -29,7 +29,7 @@ void infer_conv_transpose(InferContext& c) {
   const size_t spatial = x.rank() - 2;
   if (strides.size() != spatial || pads.size() != 2 * spatial || dilations.size() != spatial ||
       more.size() != spatial)
-    c.fail(str("strides, pads, dilations and output_padding must fit ", spatial,
+    c.fail(str("strides, pads, dilations and output_padding must match ", spatial,
                " dimensions, but found ", dims_text(strides), ", ", dims_text(pads), ", ",
                dims_text(dilations), " and ", dims_text(more)));
   Dims dims = {x.dims[0], w.dims[1] * c.attrs().dim("group")};
@@ -47,7 +47,7 @@ void infer_conv_transpose_grad(InferContext& c) {
   c.set(2, w.dtype, {w.dims.at(1) * c.attrs().dim("group")});
 }
 
-// Per element of x, the channels of y in its group times the window.
+// Products per element of x: channels of y in its group times window.
 double product_flops(const Sizes& x, const Sizes& w) {
   const double window = static_cast<double>(element_count(w)) / static_cast<double>(w.at(0));
   return 2.0 * static_cast<double>(element_count(x)) * window;
@@ -80,7 +80,7 @@ REGISTER_OP(ConvTranspose,
                             {"aten.conv_transpose2d.input", convert_conv_transpose},
                             {"aten.conv_transpose3d.input", convert_conv_transpose}}});
 
-// Gradients that nobody reads need not be computed.
+// The kernel skips unused gradients.
 REGISTER_OP(ConvTransposeGrad, {.domain = "com.microsoft",
                                 .inputs = {"dy", "x", "w"},
                                 .outputs = {"dx", "dw", "dbias"},

@@ -1,4 +1,4 @@
-// y[i] = x[0] + ... + x[i] along `axis`, or from the other end if `reverse`
+// y[i] = x[0] + ... + x[i] along `axis`, or x[i] + ... + x[n - 1] if `reverse`
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"

@@ -1,5 +1,5 @@
-// CustomGradient (y1..yn, x1..xm, saved...) -> y1..yn: the identity on its first operands, whose
-// gradient with respect to x1..xm is an explicit graph. It carries a user's autograd.Function and
+// CustomGradient (y1..yn, x1..xm, saved...) -> y1..yn: the identity of its first n operands, with a
+// gradient with respect to x1..xm given as a graph. It represents a user's autograd.Function and
 // the traced vector-Jacobian product of an op without a rule. Lowering replaces it by its operands.
 #include <algorithm>
 #include <set>
@@ -14,7 +14,7 @@ void infer_custom_gradient(InferContext& c) {
   for (size_t i = 0; i < count; ++i) c.set(i, c.input(i).dtype, c.input(i).dims);
 }
 
-/// The values of `body` that follow from one of `roots`; its order is topological.
+/// The values of `body` that depend on one of `roots`.
 std::set<const Value*> reached_from(const Graph& body, std::set<const Value*> roots) {
   for (const auto& node : body.nodes())
     if (std::any_of(node->inputs().begin(), node->inputs().end(),
@@ -29,7 +29,8 @@ Handle gate(GradContext& c, Handle value, const std::vector<Handle>& arriving) {
   return c.emit("GradientGate", operands, {});
 }
 
-// Body inputs: User inputs are the saved values in order, GradOutput ones say which gradient.
+// The User inputs of the body are the saved values in order; GradOutput inputs have the index of
+// the gradient.
 Grads custom_gradient_grad(GradContext& c) {
   const auto outputs = static_cast<size_t>(c.attrs().integer("outputs"));
   const auto inputs = static_cast<size_t>(c.attrs().integer("inputs"));
@@ -63,7 +64,7 @@ Grads custom_gradient_grad(GradContext& c) {
   return grads;
 }
 
-// An identity for the values; the gradient's body has no meaning to other readers.
+// Exports only the identity; ONNX has no place for the gradient's graph.
 void export_custom_gradient(const OnnxRuleContext& c) {
   for (size_t i = 0; i < c.node.outputs().size(); ++i) c.set(i, "Identity", {c.in(i)});
 }

@@ -1,4 +1,4 @@
-// Which values a gradient must reach.
+// Which values are differentiated.
 #pragma once
 
 #include <vector>
@@ -8,24 +8,23 @@
 
 namespace ortmodule {
 
-/// Whether the op has a gradient with respect to that operand.
+/// Whether the op is differentiable with respect to the operand.
 bool flows_through(const OpDef& def, size_t operand);
 
-/// Whether a gradient of that output reaches the operand.
+/// Whether the gradient of the output contributes to that of the operand.
 bool flows_through(const OpDef& def, size_t operand, size_t output);
 
-/// The values on a path from an input that requires a gradient, through operands that have one.
-/// Grows while nodes are added.
+/// The values that depend differentiably on an input that requires a gradient. Can be extended
+/// while nodes are added.
 class Differentiated {
  public:
-  /// Those of the graph as it is.
   explicit Differentiated(const Graph& graph);
-  /// The values on a path from `value` instead, itself among them.
+  /// `value` and the values that depend on it instead.
   Differentiated(const Graph& graph, const Value* value);
 
   bool contains(const Value* value) const;
   void mark(const Value* value);
-  /// Marks the outputs of a new node that an operand on the path reaches.
+  /// Marks the outputs of a new node that depend on a marked operand.
   void propagate(const Node& node);
 
  private:

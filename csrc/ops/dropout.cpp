@@ -1,5 +1,5 @@
-// y = keep ? x / (1 - ratio) : 0, with keep drawn from the run's Philox stream `rng` by the
-// element's index, so that no mask is stored; BiasDropout = Dropout(x + bias) + residual
+// y = keep ? x / (1 - ratio) : 0, with keep drawn by element index from the Philox stream `rng`, so
+// that backward can redraw it and no mask is saved; BiasDropout = Dropout(x + bias) + residual
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -10,7 +10,7 @@ namespace {
 
 Grads dropout_grad(GradContext& c) { return {c.emit("DropoutGrad", {c.dy()}, c.attrs())}; }
 
-// The gradient draws the same numbers again.
+// The gradient redraws the same random numbers.
 Grads bias_dropout_grad(GradContext& c) {
   const Handle dx = c.emit("DropoutGrad", {c.dy()}, c.attrs());
   return {dx, dx, c.dy()};
@@ -28,7 +28,7 @@ Values convert_dropout(TorchCall& t) {
   return {t.emit("Dropout", {x}, dropout_attrs(t, ratio))};
 }
 
-// The mask is what dropout makes of ones; nobody asks for it but a composed backward.
+// The mask, which only a composite backward uses, is the dropout of ones.
 Values convert_native_dropout(TorchCall& t) {
   Value* x = t.tensor("input");
   const double ratio = t.number("p");
@@ -40,7 +40,7 @@ Values convert_native_dropout(TorchCall& t) {
   return {t.emit("Dropout", {x}, attrs), t.cast(mask, DType::Bool)};
 }
 
-// The backward of a composite that was traced whole: its mask is a value.
+// From the traced backward of a composite; its mask is a tensor.
 Values convert_native_dropout_backward(TorchCall& t) {
   require_real(t, true);
   const DType dtype = t.output().dtype;
@@ -48,7 +48,7 @@ Values convert_native_dropout_backward(TorchCall& t) {
   return {t.emit("Mul", {kept, t.operand("scale", dtype)})};
 }
 
-// Stock runtimes draw their own numbers: the recorded stream is ours alone.
+// Other runtimes draw other random numbers: ONNX cannot represent our stream.
 void export_dropout(const OnnxRuleContext& c) {
   c.set(0, "Dropout",
         {c.in(0), c.number(c.attrs().number("ratio"), DType::Float32), c.number(1.0, DType::Bool)});

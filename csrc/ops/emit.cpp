@@ -1,5 +1,3 @@
-// Adding nodes with defaults filled in and output types inferred.
-
 #include "ops/emit.h"
 
 #include "base/error.h"
@@ -18,7 +16,7 @@ void fill_defaults(const OpDef& def, Attrs& attrs) {
     if (!attrs.has(name)) attrs.set(name, value);
 }
 
-// A literal written into a text without types takes the type of its node's other operands.
+// Gives literals of a text without types the type of the node's other operands.
 void type_literals(Graph& graph, Node& node) {
   for (size_t i = 0; i < node.inputs().size(); ++i) {
     Value* value = node.input(i);
@@ -37,7 +35,7 @@ void infer_from_body(Node& node) {
   }
 }
 
-// Attributes `@name` of a body's node take the value that the fused node has under that name.
+// Replaces attributes `@name` of a body's node by the fused node's attribute of that name.
 void substitute_attrs(Node& inner, const Node& fused) {
   const auto entries = inner.attrs.entries();
   for (const auto& [name, value] : entries) {
@@ -47,12 +45,12 @@ void substitute_attrs(Node& inner, const Node& fused) {
     if (actual)
       inner.attrs.set(name, *actual);
     else
-      inner.attrs.erase(name);  // an optional attribute that the fused node does not have
+      inner.attrs.erase(name);  // optional and absent in the fused node
   }
   fill_defaults(op_def(inner.op), inner.attrs);
 }
 
-// With an optional operand absent, `x + absent` and `x * absent` in the body mean x.
+// Replaces `x + absent` and `x * absent` by x, for absent optional operands of the op.
 void drop_absent(Graph& body, Node* inner) {
   if (inner->op != "Add" && inner->op != "Mul") return;
   Value* a = inner->input(0);
@@ -69,7 +67,7 @@ Node* emit_node(Graph& graph, std::string_view op, Values inputs, Attrs attrs, s
   if (!is_variadic(def)) outputs = def.outputs.size();
   ORTM_ASSERT(outputs > 0, "op ", op, " needs the number of its outputs");
   fill_defaults(def, attrs);
-  while (!inputs.empty() && !inputs.back()) inputs.pop_back();  // absent either way
+  while (!inputs.empty() && !inputs.back()) inputs.pop_back();  // trailing absent operands
   Node* node = graph.add_node(op, std::move(inputs), outputs, std::move(attrs));
   try {
     infer(*node);

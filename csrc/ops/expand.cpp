@@ -1,4 +1,4 @@
-// y = x repeated along dimensions of size 1 and new leading ones, without a copy
+// y = x broadcast along dimensions of size 1 and new leading ones, as a view
 
 #include "base/error.h"
 #include "ops/infer_rules.h"
@@ -37,7 +37,7 @@ Values convert_expand(TorchCall& t) {
   return {t.emit("Expand", {x}, {{"shape", t.output().dims}})};
 }
 
-// Every dimension becomes (repeats, size) and is merged again.
+// Expands each dimension to (repeats, size) and merges the two.
 Values convert_repeat(TorchCall& t) {
   Value* x = t.tensor("self");
   const Dims repeats = t.dims("repeats");
@@ -53,7 +53,7 @@ Values convert_repeat(TorchCall& t) {
   return {t.reshape(expanded, t.output().dims)};
 }
 
-// Functional form of self.copy_(src) and self.fill_(src): src in the shape and type of self.
+// Functional form of self.copy_(src) and self.fill_(src): src with the shape and type of self.
 template <OpName source>
 Values convert_copy(TorchCall& t) {
   Value* src = t.operand(source.text, t.output().dtype);

@@ -1,5 +1,5 @@
-// y = data[..., indices, ...] along `axis`; its gradient adds rows back, in a fixed order, to zero
-// or to `sum`, which is index_put with `accumulate`, too
+// y = data[..., indices, ...] along `axis`. GatherGrad adds rows, in a deterministic order, to
+// zeros or to `sum`; with `sum` it is also index_put with `accumulate`.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -40,7 +40,7 @@ Grads gather_grad(GradContext& c) {
                   {"padding_idx", c.attrs().integer("padding_idx")}})};
 }
 
-// As index_put the op stands in forward, too.
+// As index_put, GatherGrad is also a forward op and needs a gradient.
 Grads gather_grad_grad(GradContext& c) {
   Grads grads(3);
   if (c.needs(0))
@@ -76,7 +76,7 @@ Values convert_index_select(TorchCall& t) {
   return gathered(t, data, index, {{"axis", t.axis("dim", data->rank())}, {"from_front", 1}});
 }
 
-// Counted from the front; what is out of range stays so in any sum of indices.
+// Makes a negative index non-negative. An index out of range stays out of range in any sum.
 Value* wrapped_index(TorchCall& t, Value* index, const DimExpr& size) {
   constexpr double kNowhere = -0x1p40;
   index = t.cast(index, DType::Int64);
@@ -89,7 +89,7 @@ Value* wrapped_index(TorchCall& t, Value* index, const DimExpr& size) {
   return t.emit("Where", {inside, wrapped, t.literal(kNowhere, DType::Int64)});
 }
 
-// x[:, i, j]: what tensors of integers index, as dimension `axis` of `data`.
+// x[:, i, j]: the dimensions indexed by integer tensors, merged into dimension `axis` of `data`.
 struct IndexedDim {
   Value* data;
   Values indices;  // one per dimension of x that was merged
@@ -104,7 +104,7 @@ IndexedDim indexed_dim(TorchCall& t, Value* x) {
     if (!is_index(given[i]->dtype)) t.refuse("indices must be int64 or int32");
     if (d.indices.empty()) d.axis = static_cast<int64_t>(i);
     if (i != static_cast<size_t>(d.axis) + d.indices.size())
-      t.refuse("indexed dimensions must be neighbours");
+      t.refuse("indexed dimensions must be adjacent");
     d.indices.push_back(given[i]);
   }
   if (d.indices.empty()) t.refuse("there is no index tensor");
@@ -118,7 +118,7 @@ IndexedDim indexed_dim(TorchCall& t, Value* x) {
   return d;
 }
 
-// The one index into the merged dimension, counted from the front.
+// The non-negative index into the merged dimension.
 Value* merged_index(TorchCall& t, const IndexedDim& d, const Dims& dims) {
   Value* flat = nullptr;
   for (size_t i = 0; i < d.indices.size(); ++i) {
@@ -141,8 +141,8 @@ Values convert_index(TorchCall& t) {
 Value* masked(TorchCall& t, Value* mask) {
   Value *x = t.tensor("self"), *value = t.tensor("values");
   const DimExpr count = product(value->dims);
-  if (!count.is_constant() || count.value() != 1) t.refuse("a mask takes one value here");
-  if (t.flag("accumulate")) t.refuse("masks do not accumulate here");
+  if (!count.is_constant() || count.value() != 1) t.refuse("a mask needs a single value");
+  if (t.flag("accumulate")) t.refuse("a mask with accumulate has no op");
   Dims spread = mask->dims;
   spread.resize(x->rank(), DimExpr(1));
   return t.emit("Where", {t.reshape(mask, spread), t.reshape(value, {}), x});
@@ -163,12 +163,12 @@ Values convert_index_put(TorchCall& t) {
   put.insert(put.end(), at + 1, dims.end());
   Value* updates = t.emit("Expand", {t.tensor("values")}, {{"shape", put}});
   if (t.flag("accumulate")) {
-    if (x->dtype == DType::Bool) t.refuse("truths do not accumulate here");
+    if (x->dtype == DType::Bool) t.refuse("accumulate of bools has no op");
     Value* y = t.emit("GatherGrad", {updates, index, d.data},
                       {{"axis", d.axis}, {"size", *at}, {"padding_idx", -1}});
     return {t.reshape(y, x->dims)};
   }
-  // One index per row is one for each of the row's elements.
+  // Expands the index of a row to its elements.
   Dims updated = dims, along(dims.size(), DimExpr(1));
   along[static_cast<size_t>(d.axis)] = updated[static_cast<size_t>(d.axis)] = product(index->dims);
   index = t.emit("Expand", {t.reshape(index, along)}, {{"shape", updated}});
@@ -177,8 +177,8 @@ Values convert_index_put(TorchCall& t) {
   return {t.reshape(y, x->dims)};
 }
 
-// padding_idx means something to the gradient only: rows of that index get none. With from_front a
-// negative index is out of range, as in torch's embedding.
+// padding_idx only affects the gradient: rows of that index get none. With from_front, a negative
+// index is out of range, as in torch's embedding.
 REGISTER_OP(Gather, {.inputs = {"data", "indices"},
                      .outputs = {"y"},
                      .attrs = {{"axis", 0}, {"padding_idx", -1}, {"from_front", 0}},

@@ -1,6 +1,7 @@
-// GatherElements: y[i, j] = data[indices[i, j], j] for axis 0 and so on; ScatterElements writes
-// updates to such places and adds them to data if `reduction` is "add". With from_front a negative
-// index is out of range, as in torch; without it counts from the back, as in ONNX.
+// GatherElements: y[i, j] = data[indices[i, j], j] for axis 0, and likewise for other axes.
+// ScatterElements writes updates to these elements of data, or adds them if `reduction` is "add".
+// With from_front, a negative index is out of range, as in torch; else it counts from the end, as
+// in ONNX.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -14,8 +15,8 @@ void infer_gather_elements(InferContext& c) {
   const Value& indices = c.input(1);
   c.axis("axis", data.rank());
   if (indices.rank() != data.rank())
-    c.fail(str("data and indices must have one rank, but found ", dims_text(data.dims), " and ",
-               dims_text(indices.dims)));
+    c.fail(str("data and indices must have the same rank, but found ", dims_text(data.dims),
+               " and ", dims_text(indices.dims)));
   c.set(0, data.dtype, indices.dims);
 }
 
@@ -24,10 +25,10 @@ void infer_scatter_elements(InferContext& c) {
   const Value& updates = c.input(2);
   c.axis("axis", data.rank());
   if (c.input(1).rank() != data.rank() || !may_equal(updates.dims, c.input(1).dims))
-    c.fail(str("updates and indices must have one shape, but found ", dims_text(updates.dims),
+    c.fail(str("updates and indices must have the same shape, but found ", dims_text(updates.dims),
                " and ", dims_text(c.input(1).dims)));
   if (updates.dtype != data.dtype)
-    c.fail(str("data and updates must have one type, but found ", name_of(data.dtype), " and ",
+    c.fail(str("data and updates must have the same type, but found ", name_of(data.dtype), " and ",
                name_of(updates.dtype)));
   infer_same_as_input(c);
 }
@@ -38,8 +39,8 @@ Grads gather_elements_grad(GradContext& c) {
                  {{"axis", *c.attrs().find("axis")}, {"reduction", "add"}})};
 }
 
-// An index per row along `axis`, expanded to the rows' elements, as index_put makes it: rows are
-// gathered without a copy of the index for every element.
+// If the index is a row index expanded to elements, as index_put makes it, returns the row index,
+// so that the gradient can gather rows.
 Value* row_index(const GradContext& c, size_t axis) {
   const Node* expand = c.x(1).value()->producer();
   if (!expand || expand->op != "Expand") return nullptr;
@@ -61,7 +62,7 @@ Handle updates_grad(GradContext& c) {
   return c.emit("Gather", {c.dy(), c.reshape(index, {rows->dims[axis]})}, attrs);
 }
 
-// As torch, of a place written twice every update gets the gradient.
+// As in torch, all updates of an element that is written several times get its gradient.
 Grads scatter_elements_grad(GradContext& c) {
   Grads grads(3);
   grads[0] = c.dy();
@@ -89,7 +90,7 @@ Values scattered(TorchCall& t, Value* updates, std::string_view reduction) {
   Value* indices = t.tensor("index");
   if (indices->dtype != DType::Int64) t.refuse("indices must be int64");
   if (data->rank() == 0 || data->rank() != indices->rank()) t.refuse("scalars have no elements");
-  // torch also takes a larger src, of which it reads the part that the index has.
+  // torch also allows a larger src, of which it reads a part.
   if (updates->dims != indices->dims) t.refuse("src must have the shape of index");
   return {t.emit("ScatterElements", {data, indices, updates},
                  {{"axis", t.axis("dim", data->rank())},

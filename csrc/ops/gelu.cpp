@@ -1,4 +1,5 @@
-// y = x * P(N < x), or its tanh approximation; BiasGelu = Gelu(x + bias)
+// y = x * P(N < x) for a standard normal N, or its tanh approximation; BiasGelu = Gelu(x + bias).
+// Hendrycks & Gimpel 2016, arXiv:1606.08415
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -30,7 +31,7 @@ REGISTER_OP(GeluGrad, {.domain = "com.microsoft",
                        .kind = OpKind::Pointwise,
                        .infer = infer_broadcast});
 
-// The sum is computed again in backward: it costs one addition and saves a whole activation.
+// Recomputes the sum in backward: one addition instead of a saved activation.
 Grads bias_gelu_grad(GradContext& c) {
   const Handle dx = c.emit("GeluGrad", {c.dy(), c.x(0) + c.x(1)}, c.attrs());
   return {dx, dx};

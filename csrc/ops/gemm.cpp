@@ -1,4 +1,4 @@
-// y = alpha * op(a) @ op(b) + beta * c, where op transposes if transA or transB says so
+// y = alpha * op(a) @ op(b) + beta * c, where op transposes a if transA, b if transB
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -19,7 +19,7 @@ void infer_gemm(InferContext& c) {
     c.fail(
         str("c must broadcast to ", dims_text(dims), ", but found ", dims_text(c.input(2).dims)));
   if (c.input(2).dtype != c.input(0).dtype)
-    c.fail(str("operands must have one type, but found ", name_of(c.input(0).dtype), " and ",
+    c.fail(str("operands must have the same type, but found ", name_of(c.input(0).dtype), " and ",
                name_of(c.input(2).dtype)));
 }
 
@@ -53,7 +53,7 @@ Values convert_addmm(TorchCall& t) {
   Value* b = t.tensor("mat2");
   Value* self = t.tensor("self");
   require_real(t, true);
-  if (a->dtype != b->dtype || self->dtype != a->dtype) t.refuse("operands must have one type");
+  if (a->dtype != b->dtype || self->dtype != a->dtype) t.refuse("operands must have the same type");
   const double beta = t.number_or("beta", 1.0);
   if (beta == 0.0) t.refuse("with beta = 0 torch does not read self, nan included");
   return {t.emit("Gemm", {a, b, self}, {{"alpha", t.number_or("alpha", 1.0)}, {"beta", beta}})};

@@ -1,5 +1,5 @@
-// y = the tanh form of Gelu of pre = x @ op(w) + bias, of which backward needs pre; op transposes
-// if transB says so. A fusion makes it.
+// y = Gelu (tanh approximation) of pre = x @ op(w) + bias, where op transposes w if transB.
+// Backward needs pre. Made by fuse_gemm_gelu.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -25,7 +25,7 @@ double gemm_fast_gelu_flops(const Attrs&, const std::vector<Sizes>& in,
   return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).at(1));
 }
 
-// As of Gemm, from the gradient of pre.
+// As for Gemm, from the gradient of pre.
 Grads gemm_fast_gelu_grad(GradContext& c) {
   Handle dpre = c.dy(1);
   if (c.dy(0)) {

@@ -115,7 +115,7 @@ Value* emit_sum_to(Graph& graph, Value* value, const Dims& dims) {
   for (size_t i = 0; i < value->rank(); ++i)
     if (i < lead || (dims[i - lead] == DimExpr(1) && !(value->dims[i] == DimExpr(1))))
       axes.push_back(static_cast<int64_t>(i));
-  if (axes.empty()) {  // the same sizes, spelled differently
+  if (axes.empty()) {  // the same sizes in another form
     ORTM_ASSERT(may_equal(value->dims, dims), "a sum to ", dims_text(dims), " found ",
                 dims_text(value->dims));
     return value;

@@ -1,5 +1,5 @@
-// What a gradient rule sees. The engine (gradient/) does the rest: accumulation over several uses,
-// sums over broadcast dimensions, casts to the operand's type, pruning of unused paths.
+// The context of a gradient rule. build_gradient does the rest: accumulation over several uses,
+// sums over broadcast dimensions, casts to the operand's type. Unused gradients are removed later.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace ortmodule {
 
-/// A value of the joint graph with arithmetic; an empty handle means "no gradient".
+/// A value of the joint graph with arithmetic operators; an empty handle means no gradient.
 class Handle {
  public:
   Handle() = default;
@@ -38,9 +38,10 @@ Handle operator*(double a, Handle b);
 Handle operator/(Handle a, double b);
 Handle operator/(double a, Handle b);
 
-/// One entry per operand, empty where there is none.
+/// Gradients by operand; empty handles for operands without one.
 using Grads = std::vector<Handle>;
 
+/// The node to differentiate, the gradients of its outputs, and helpers that emit nodes.
 class GradContext {
  public:
   GradContext(Graph& graph, const Node& node, Values output_grads, std::vector<bool> needs);
@@ -49,24 +50,25 @@ class GradContext {
   const Attrs& attrs() const { return node_.attrs; }
   Graph& graph() { return graph_; }
   size_t input_count() const { return node_.inputs().size(); }
-  /// Operand i (empty if absent), output i, gradient of output i (empty if none arrives).
+  /// Operand i (empty if absent), output i, and the gradient of output i (empty if it has none).
   Handle x(size_t i = 0) const;
   Handle y(size_t i = 0) const;
   Handle dy(size_t i = 0) const;
-  /// The gradient of output i, zeros if none arrives.
+  /// The gradient of output i, or zeros if it has none.
   Handle dy_or_zero(size_t i);
-  /// Whether a gradient for operand i is wanted; rules may skip expensive ones.
+  /// Whether the gradient of operand i is needed. Rules may compute others, but at a cost.
   bool needs(size_t i) const { return i < needs_.size() && needs_[i]; }
 
   Handle emit(std::string_view op, std::vector<Handle> inputs, Attrs attrs = {});
   std::vector<Handle> emit_all(std::string_view op, std::vector<Handle> inputs, Attrs attrs = {},
                                size_t outputs = 0);
   Handle literal(double value, DType dtype);
-  /// A size used as data, such as the number of elements a mean runs over.
+  /// A size as data, such as the number of elements of a mean.
   Handle size_literal(const DimExpr& size, DType dtype);
-  /// Tensor of `dims` filled with `value`.
+  /// A tensor of `dims` filled with `value`.
   Handle full(double value, const Dims& dims, DType dtype);
-  /// Zeros of operand i's shape that go with dy, as of an op that is constant almost everywhere.
+  /// A zero gradient of operand i, absent if dy is absent at run time: for ops that are constant
+  /// almost everywhere.
   Handle zeros_for(size_t i);
   Handle cast(Handle value, DType dtype);
   Handle reshape(Handle value, const Dims& dims);

@@ -1,6 +1,7 @@
-// y = x, there where one of the gradients x2..xn arrives. A user's backward function need not be
-// linear: eager calls it with zeros for gradients that are absent, or not at all if all are. What
-// goes in and what depends on no gradient passes through gates, so that pruning does the same.
+// y = x, absent if all of the gradients x2..xn are absent. A user's backward function need not be
+// linear: eager PyTorch calls it with zeros for absent gradients, or not at all if all are absent.
+// Its inputs, and results that depend on no gradient, pass through gates, so that pruning does the
+// same.
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 

@@ -1,5 +1,5 @@
-// y = zeros of `shape`, there where one of the gradients x1..xn arrives: the gradient of an op that
-// forgets an operand. Unlike a constant it goes with the gradients when those are absent.
+// y = zeros of `shape`, absent if all of the gradients x1..xn are absent: the gradient of an
+// operand that does not affect the result. A constant would not become absent with the gradients.
 #include "ops/op_def.h"
 
 namespace ortmodule {

@@ -1,5 +1,6 @@
-// y = (x - mean) * inv_std_dev * scale + bias with inv_std_dev = 1 / sqrt(var + epsilon), over the
-// pixels of neighbouring channels (dimension 1) of one image. Wu & He 2018, arXiv:1803.08494
+// y = (x - mean) * inv_std_dev * scale + bias with inv_std_dev = 1 / sqrt(var + epsilon), where the
+// statistics are over a group of channels (dimension 1) of one image. Wu & He 2018,
+// arXiv:1803.08494
 
 #include <algorithm>
 
@@ -49,8 +50,8 @@ void infer_group_norm_grad(InferContext& c) {
 
 // --- gradient ---------------------------------------------------------------------------------
 
-// What arrives for the statistics, which torch hands out: d mean / dx = 1 / n and
-// d inv_std_dev / dx = -inv_std_dev^3 (x - mean) / n over the n elements of a group.
+// The gradient through the statistics, which torch returns, over the n elements of a group:
+// d mean / dx = 1 / n and d inv_std_dev / dx = -inv_std_dev^3 (x - mean) / n.
 Handle statistics_grad(GradContext& c) {
   const Dims& dims = c.x(0).dims();
   const DimExpr groups(c.attrs().integer("num_groups"));
@@ -84,7 +85,7 @@ Grads group_norm_grad(GradContext& c) {
 
 // --- conversions ------------------------------------------------------------------------------
 
-// 16-bit x with 32-bit scale is computed in 32 bits, as torch does, and rounded once.
+// With a 32-bit scale, 16-bit x is computed in 32 bits and the result rounded once, as in torch.
 Values normalized(TorchCall& t, std::string_view groups) {
   require_real(t, true);
   Values values{t.tensor("input"), t.optional_tensor("weight"), t.optional_tensor("bias")};
@@ -105,7 +106,7 @@ Values convert_group_norm(TorchCall& t) { return normalized(t, "num_groups"); }
 
 Values convert_native(TorchCall& t) { return normalized(t, "group"); }
 
-// ONNX's op gives no statistics and computes in float32.
+// ONNX's op does not return statistics and computes in float32.
 void export_group_norm(const OnnxRuleContext& c) {
   const Dims& dims = c.value(0).dims;
   const DType inside = compute_dtype(c.dtype());

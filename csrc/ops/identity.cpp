@@ -1,4 +1,4 @@
-// y = x: Identity, and Detach, through which no gradient passes
+// y = x: Identity, and Detach, which stops the gradient
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"

@@ -1,5 +1,3 @@
-// What a shape rule may ask and say.
-
 #include "base/error.h"
 #include "ops/op_def.h"
 
@@ -10,13 +8,13 @@ const Value& InferContext::input(size_t i) const {
   if (!value) {
     const OpDef& def = op_def(node_.op);
     const std::string_view operand = i < def.inputs.size() ? def.inputs[i] : "?";
-    fail(str("operand ", i, " '", operand, "' must be given, but found none"));
+    fail(str("operand ", i, " '", operand, "' is required, but absent"));
   }
   return *value;
 }
 
 void InferContext::set(size_t output, DType dtype, Dims dims) {
-  if (output >= node_.outputs().size()) return;  // an output that nobody asked for
+  if (output >= node_.outputs().size()) return;  // an absent optional output
   Value* value = node_.output(output);
   value->dtype = dtype;
   value->dims = std::move(dims);

@@ -1,5 +1,3 @@
-// Shape rules shared by many ops.
-
 #include "ops/infer_rules.h"
 
 #include <algorithm>
@@ -28,7 +26,7 @@ void check_one_type(InferContext& c) {
   const DType dtype = c.input(0).dtype;
   for (size_t i = 1; i < c.input_count(); ++i)
     if (c.has_input(i) && c.input(i).dtype != dtype)
-      c.fail(str("operands must have one type, but found ", name_of(dtype), " and ",
+      c.fail(str("operands must have the same type, but found ", name_of(dtype), " and ",
                  name_of(c.input(i).dtype)));
 }
 
@@ -56,8 +54,8 @@ std::optional<Dims> try_broadcast(const Dims& a, const Dims& b) {
 
 Dims broadcast_dims(const Dims& a, const Dims& b) {
   std::optional<Dims> both = try_broadcast(a, b);
-  ORTM_CHECK(both, "[broadcast] shapes must be equal or 1 from the right, but found ", dims_text(a),
-             " and ", dims_text(b));
+  ORTM_CHECK(both, "[broadcast] shapes must be equal or 1, aligned to the right, but found ",
+             dims_text(a), " and ", dims_text(b));
   return std::move(*both);
 }
 
@@ -83,7 +81,7 @@ std::vector<int64_t> reduced_axes(const Attrs& attrs, size_t rank) {
   for (int64_t& axis : axes) {
     if (axis < 0) axis += static_cast<int64_t>(rank);
     ORTM_CHECK(axis >= 0 && axis < static_cast<int64_t>(rank),
-               "[reduction] axes must lie within a rank of ", rank, ", but found ", axis);
+               "[reduction] axes must be less than the rank ", rank, ", but found ", axis);
   }
   std::sort(axes.begin(), axes.end());
   return axes;
@@ -111,7 +109,7 @@ void infer_matmul(InferContext& c) {
     c.fail(str("operands must have rank 2 or more, but found ", dims_text(a.dims), " and ",
                dims_text(b.dims)));
   if (a.dtype != b.dtype)
-    c.fail(str("operands must have one type, but found ", name_of(a.dtype), " and ",
+    c.fail(str("operands must have the same type, but found ", name_of(a.dtype), " and ",
                name_of(b.dtype)));
   const size_t flip_a = c.attrs().flag("transA") ? 1 : 0;
   const size_t flip_b = c.attrs().flag("transB") ? 1 : 0;

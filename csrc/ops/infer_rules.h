@@ -1,4 +1,4 @@
-// Shape rules shared by many ops.
+// Shape inference rules shared by many ops.
 #pragma once
 
 #include "ops/op_def.h"
@@ -9,33 +9,33 @@ namespace ortmodule {
 void infer_same_as_input(InferContext& c);
 /// Output 0 is bool with the shape of operand 0.
 void infer_predicate(InferContext& c);
-/// Right-aligned broadcasting over all operands; they have one type and give it to the output.
+/// Broadcasts all operands, which must have the same type; the output has it, too.
 void infer_broadcast(InferContext& c);
-/// The same with bool output: comparisons.
+/// The same with a bool output, for comparisons.
 void infer_broadcast_bool(InferContext& c);
-/// Reduction over attribute `axes` (empty: all) with `keepdims`; the type of operand 0.
+/// Reduces operand 0 over attribute `axes` (empty: all), with `keepdims`; keeps its type.
 void infer_reduce(InferContext& c);
-/// Numpy matmul of operands 0 and 1 (rank >= 2 both), attributes `transA` and `transB` if any.
+/// numpy.matmul of operands 0 and 1, both of rank >= 2, with attributes `transA` and `transB`.
 void infer_matmul(InferContext& c);
-/// Output i has the type and shape of operand i: (dy, x) -> dx and the like take operand 0.
+/// Output 0 has the type and shape of operand `operand`.
 template <size_t operand>
 void infer_like(InferContext& c) {
   c.set(0, c.input(operand).dtype, c.input(operand).dims);
 }
 
-/// The broadcast of two shapes; Error naming both if they do not fit. A symbolic dim against
-/// another symbolic dim must be provably equal or one of them 1.
+/// Broadcasts two shapes. Throws Error, naming both, if they do not match: two dims must be
+/// provably equal unless one of them is 1.
 Dims broadcast_dims(const Dims& a, const Dims& b);
-/// The same, or nothing if they do not fit.
+/// The same, but nullopt if they do not match.
 std::optional<Dims> try_broadcast(const Dims& a, const Dims& b);
 
 /// "[2,batch,64]"
 std::string dims_text(const Dims& dims);
 
-/// Attribute `axes` counted from the front, sorted; all axes if it is empty.
+/// Attribute `axes` as sorted non-negative axes; all axes if it is empty.
 std::vector<int64_t> reduced_axes(const Attrs& attrs, size_t rank);
 
-/// The type in which statistics of a tensor are kept: f64 for f64, f32 for the other floats.
+/// The type of a tensor's statistics (mean, variance): f64 for f64, f32 for the other floats.
 inline DType statistics_dtype(DType dtype) {
   return dtype == DType::Float64 ? DType::Float64 : DType::Float32;
 }

@@ -1,5 +1,6 @@
-// y = (x - mean) * inv_std_dev * scale + bias over the dimensions from `axis`, inv_std_dev =
-// 1 / sqrt(var + epsilon); SkipLayerNormalization normalizes x + skip and returns the sum too
+// y = (x - mean) * inv_std_dev * scale + bias over the dimensions from `axis`, with inv_std_dev =
+// 1 / sqrt(var + epsilon); SkipLayerNormalization normalizes x + skip and also returns that sum. Ba
+// et al. 2016, arXiv:1607.06450
 
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
@@ -9,7 +10,7 @@
 namespace ortmodule {
 namespace {
 
-// Sizes of the statistics: 1 in every normalized dimension.
+// Dims of the statistics: 1 in every normalized dimension.
 Dims statistics_dims(InferContext& c, const Value& x) {
   Dims dims = x.dims;
   for (size_t d = static_cast<size_t>(c.axis("axis", x.rank())); d < dims.size(); ++d) dims[d] = 1;
@@ -48,7 +49,7 @@ void infer_layer_norm_grad(InferContext& c) {
 void infer_skip_layer_norm(InferContext& c) {
   const Value& x = c.input(0);
   if (!may_equal(c.input(1).dims, x.dims) || c.input(1).dtype != x.dtype)
-    c.fail("x and skip must have one type and shape");
+    c.fail("x and skip must have the same type and shape");
   check_affine(c, x, 2);
   check_affine(c, x, 3);
   const Dims statistics = statistics_dims(c, x);
@@ -67,7 +68,7 @@ std::vector<Handle> norm_grads(GradContext& c, Handle x, Handle scale) {
 
 Grads layer_norm_grad(GradContext& c) { return norm_grads(c, c.x(0), c.x(1)); }
 
-// The sum is that of x and skip alone: scale and bias do not make it differentiable.
+// Output 3, the sum, depends only on x and skip.
 bool skip_layer_norm_depends(size_t output, size_t operand) { return output != 3 || operand < 2; }
 
 Grads skip_layer_norm_grad(GradContext& c) {
@@ -86,7 +87,7 @@ Grads skip_layer_norm_grad(GradContext& c) {
 
 // --- conversions ------------------------------------------------------------------------------
 
-// 16-bit x with 32-bit scale is computed in 32 bits, as torch does, and rounded once.
+// With a 32-bit scale, 16-bit x is computed in 32 bits and the result rounded once, as in torch.
 Values convert_layer_norm(TorchCall& t) {
   require_real(t, true);
   Value* x = t.tensor("input");
@@ -102,13 +103,13 @@ Values convert_layer_norm(TorchCall& t) {
       "LayerNormalization", {in_type(x), in_type(scale), in_type(bias)},
       {{"axis", static_cast<int64_t>(x->rank() - count)}, {"epsilon", t.number_or("eps", 1e-5)}});
   for (size_t i = 0; i < t.outputs().size(); ++i) y[i] = t.cast(y[i], t.output(i).dtype);
-  // The statistics have no gradient in torch.
+  // Statistics have no gradient, as in torch.
   for (size_t i = 1; i < t.outputs().size(); ++i) y[i] = t.emit("Detach", {y[i]});
   y.resize(t.outputs().size());
   return y;
 }
 
-// ONNX keeps statistics in float32, we in the type of computation.
+// ONNX computes statistics in float32, this op in the computation type.
 void export_layer_norm(const OnnxRuleContext& c) {
   const int64_t axis = c.axis("axis", c.value(0).rank());
   if (c.dtype() == DType::Float64) return export_norm_in_parts(c, axis, true);

@@ -1,8 +1,8 @@
-// loss = SoftmaxCrossEntropyLoss(x w' + bias, labels) for rows x [N, C], without the scores as a
-// whole. Beside the loss it gives the gradients for dloss = 1, so that backward only scales them;
-// they are wider than x and w where those have 16 bits, since they are small before they are
-// scaled. The idea, in other clothes: "Cut Your Losses in Large-Vocabulary Language Models"
-// (Wijmans et al. 2024) and Liger Kernel (Hsu et al. 2024).
+// loss = SoftmaxCrossEntropyLoss(x w' + bias, labels) for rows x [N, C], without materializing all
+// logits. It also computes the gradients for dloss = 1, which backward only scales. For 16-bit x
+// and w these are float32, since they can be tiny before they are scaled. Similar to "Cut Your
+// Losses in Large-Vocabulary Language Models" (Wijmans et al. 2024) and Liger Kernel (Hsu et al.
+// 2024).
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -18,16 +18,16 @@ void infer_head(InferContext& c) {
     c.fail(
         str("x and w must have rank 2, but found ", dims_text(x.dims), " and ", dims_text(w.dims)));
   if (x.dtype != w.dtype)
-    c.fail(
-        str("x and w must have one type, but found ", name_of(x.dtype), " and ", name_of(w.dtype)));
+    c.fail(str("x and w must have the same type, but found ", name_of(x.dtype), " and ",
+               name_of(w.dtype)));
   if (!may_equal(Dims{x.dims[1]}, Dims{w.dims[trans_b ? 1 : 0]}))
-    c.fail(
-        str("x and w must share a dim, but found ", dims_text(x.dims), " and ", dims_text(w.dims)));
+    c.fail(str("the inner dims of x and w must be equal, but found ", dims_text(x.dims), " and ",
+               dims_text(w.dims)));
   if (!may_equal(c.input(3).dims, Dims{x.dims[0]}))
     c.fail(str("labels must have the shape ", dims_text({x.dims[0]}), ", but found ",
                dims_text(c.input(3).dims)));
   const Dims classes{w.dims[trans_b ? 0 : 1]};
-  for (size_t i : {2, 4})  // the bias and the weights of the classes
+  for (size_t i : {2, 4})  // bias and class weights
     if (c.has_input(i) && !may_equal(c.input(i).dims, classes))
       c.fail(str("operand ", i, " must have the shape ", dims_text(classes), ", but found ",
                  dims_text(c.input(i).dims)));
@@ -48,7 +48,7 @@ Grads head_grad(GradContext& c) {
   return grads;
 }
 
-// The product of forward, and those for dx and dw.
+// The products for the logits, dx and dw.
 double head_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
   return 3 * 2.0 * static_cast<double>(in.at(0).at(0)) *
          static_cast<double>(element_count(in.at(1)));

@@ -1,4 +1,4 @@
-// Boolean algebra on bools (And Or Xor Not) and bit by bit on integers (BitwiseAnd ...)
+// Logical ops on bools (And Or Xor Not) and bitwise ops on integers (BitwiseAnd ...)
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -7,7 +7,7 @@
 namespace ortmodule {
 namespace {
 
-// logical_*: any type counts as bool by being other than zero.
+// logical_*: nonzero elements of any type are true.
 template <OpName op>
 Values convert_logical(TorchCall& t) {
   Values operands = {t.operand("self", DType::Bool)};
@@ -15,7 +15,7 @@ Values convert_logical(TorchCall& t) {
   return {t.emit(op.text, std::move(operands))};
 }
 
-// bitwise_* of bools is boolean algebra.
+// bitwise_* of bools is the logical op.
 template <OpName logical, OpName bitwise>
 Values convert_bitwise(TorchCall& t) {
   const DType dtype = t.output().dtype;

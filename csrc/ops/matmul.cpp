@@ -1,4 +1,5 @@
-// y[..., m, n] = sum_k a[..., m, k] * b[..., k, n]: MatMul, and FusedMatMul with scale and flips
+// y[..., m, n] = sum_k a[..., m, k] * b[..., k, n]: MatMul, and FusedMatMul = alpha * op(a) op(b),
+// where op transposes the last two dimensions
 
 #include <numeric>
 
@@ -30,8 +31,8 @@ Handle rows(GradContext& c, Handle value) {  // [..., m, k] as [rows, k]
   return c.reshape(value, {product(Dims(dims.begin(), dims.end() - 1)), dims.back()});
 }
 
-// One product over all rows. Of a weight that is itself a transposed view the gradient is made in
-// the layout of what lies under the view, so that a parameter's gradient comes out dense.
+// One product over all rows. If the weight is a transposed view, the gradient has the layout of the
+// viewed tensor, so that a parameter's gradient is dense.
 Handle weight_grad(GradContext& c) {
   const Handle a = rows(c, c.x(0));
   const Handle dy = rows(c, c.dy());
@@ -40,7 +41,7 @@ Handle weight_grad(GradContext& c) {
   return c.emit("MatMul", {flip(c, a), dy});
 }
 
-Grads matmul_grad(GradContext& c) {  // sums over broadcast batch dimensions are the engine's
+Grads matmul_grad(GradContext& c) {  // build_gradient sums over broadcast batch dimensions
   Handle da;
   Handle db;
   if (c.needs(0)) da = c.emit("MatMul", {c.dy(), flip(c, c.x(1))});
@@ -75,10 +76,10 @@ Value* flipped(TorchCall& t, Value* value) {
   return t.emit("Transpose", {value}, {{"perm", perm}});
 }
 
-// alpha * a @ b. Vectors become a row (left) or a column (right); the result's sizes drop them
-// again.
+// alpha * a @ b. A vector becomes a row (a) or a column (b), and its dimension is dropped from the
+// result.
 Value* product(TorchCall& t, Value* a, Value* b, double alpha = 1.0) {
-  if (a->dtype != b->dtype) t.refuse("operands of a matrix product must have one type");
+  if (a->dtype != b->dtype) t.refuse("operands of a matrix product must have the same type");
   require_real(t);
   if (a->rank() == 0 || b->rank() == 0) t.refuse("operands of a matrix product must have dims");
   if (a->rank() == 1) a = t.emit("Unsqueeze", {a}, {{"axes", Dims{0}}});
@@ -93,9 +94,8 @@ Values convert_matmul(TorchCall& t) {
   return {product(t, t.tensor(first.text), t.tensor(second.text))};
 }
 
-// The bias is added before the one rounding, as in eager: the product alone may overflow. For
-// float16 alone: in the other types, none of which overflow so soon, the sum fuses with what
-// follows.
+// Only in float16, adds the bias before rounding, as eager PyTorch does: the rounded product could
+// overflow. In other types, which do not overflow so soon, the sum can fuse with later ops.
 Value* linear_rows(TorchCall& t, Value* x, Value* w, Value* bias) {
   const DimExpr rows = product(Dims(x->dims.begin(), x->dims.end() - 1));
   Value* y = t.emit("Gemm", {t.reshape(x, {rows, x->dims.back()}), w, bias}, {{"transB", 1}});
@@ -108,7 +108,7 @@ Values convert_linear(TorchCall& t) {
   Value* bias = t.optional_tensor("bias");
   if (w->rank() != 2) t.refuse("the weight must have rank 2");
   if (x->dtype != w->dtype || (bias && bias->dtype != w->dtype))
-    t.refuse("input, weight and bias must have one type");
+    t.refuse("input, weight and bias must have the same type");
   require_real(t);
   if (x->rank() == 2) return {t.emit("Gemm", {x, w, bias}, {{"transB", 1}})};
   if (bias && bias->rank() == 1 && x->rank() > 0 && x->dtype == DType::Float16)
@@ -117,7 +117,7 @@ Values convert_linear(TorchCall& t) {
   return {bias ? t.emit("Add", {y, bias}) : y};
 }
 
-// beta * self + alpha * a @ b, in wide types
+// beta * self + alpha * a @ b in 32 or 64 bits
 Values convert_sum(TorchCall& t, Value* a, Value* b) {
   const DType dtype = t.output().dtype;
   const double alpha = t.number_or("alpha", 1.0);
@@ -141,13 +141,13 @@ Values convert_baddbmm(TorchCall& t) {
   return convert_sum(t, t.tensor("batch1"), t.tensor("batch2"));
 }
 
-// In 16 bits a matrix product with one column, whose sum is rounded once.
+// In 16 bits, a Gemm with one column, which rounds the sum once.
 Values convert_addmv(TorchCall& t) {
   Value *self = t.tensor("self"), *mat = t.tensor("mat"), *vec = t.tensor("vec");
   const double beta = t.number_or("beta", 1.0);
   if (!is_16_bits(t) || beta == 0.0) return convert_sum(t, mat, vec);
   if (mat->dtype != vec->dtype || self->dtype != mat->dtype)
-    t.refuse("operands must have one type");
+    t.refuse("operands must have the same type");
   const Attrs column = {{"axes", Dims{1}}};
   if (self->rank() == 1) self = t.emit("Unsqueeze", {self}, column);
   Value* y = t.emit("Gemm", {mat, t.emit("Unsqueeze", {vec}, column), self},

@@ -1,6 +1,6 @@
-// Everything the program knows about one operator, in one struct, registered by the op's own file.
-// An op is ONNX's; an empty domain is the standard one, "com.microsoft" holds fused ops and
-// gradients, "org.pytorch.aten" what the dispatcher runs.
+// The definition of an operator, registered by the op's own file. Ops follow ONNX: the empty domain
+// is the standard one, "com.microsoft" has fused ops and gradients, and "org.pytorch.aten" the ops
+// that torch's dispatcher runs.
 #pragma once
 
 #include <optional>
@@ -16,15 +16,15 @@
 
 namespace ortmodule {
 
-/// What an op does to memory, in one word. Grouping, cost and recompute read it.
+/// How an op accesses memory. Used by fusion into groups, the cost model and recomputation.
 enum class OpKind : uint8_t {
-  View,       // output shares the input's storage where a legal view exists
-  Pointwise,  // each output element from the same element of the (broadcast) operands
+  View,       // the output aliases operand 0 where a view is legal, else copies it
+  Pointwise,  // each output element depends on one element of each (broadcast) operand
   Reduction,  // fewer output elements than input elements
-  Norm,       // row-wise statistics, then pointwise: softmax, layer norm
+  Norm,       // statistics per row, then pointwise: softmax, layer norm
   MatMul,     // compute-bound: matrix products, convolutions, attention
   Data,       // moves elements: concat, gather, pad
-  Opaque,     // only its kernel knows
+  Opaque,     // any other
 };
 
 /// Sets the output types of a node from its operands and attributes.
@@ -35,12 +35,12 @@ class InferContext {
   const Attrs& attrs() const { return node_.attrs; }
   size_t input_count() const { return node_.inputs().size(); }
   bool has_input(size_t i) const { return node_.input(i) != nullptr; }
-  /// Operand i; Error naming op and operand if it is absent.
+  /// Operand i. Throws Error, naming op and operand, if it is absent.
   const Value& input(size_t i) const;
   void set(size_t output, DType dtype, Dims dims);
-  /// Fails with `[Op] rule, but found ... (origin)`.
+  /// Throws Error `[Op] message (origin)`. Messages read "... must ..., but found ...".
   [[noreturn]] void fail(const std::string& message) const;
-  /// Attribute `axis` counted from the front, checked against `rank`.
+  /// Attribute `attr` as a non-negative axis. Throws Error if it is not within `rank`.
   int64_t axis(std::string_view attr, size_t rank) const;
 
  private:
@@ -48,88 +48,89 @@ class InferContext {
 };
 
 using InferFn = void (*)(InferContext&);
-/// Layout of output `output` of a view op as a view of operand 0, or nothing if no view of this
-/// input layout is legal.
+/// Layout of output `output` of a view op as a view of operand 0, or nullopt if its layout needs a
+/// copy.
 using ViewFn = std::optional<Layout> (*)(const Layout& in, const Attrs& resolved,
                                          const Sizes& out_sizes, size_t output);
-/// Layout of the copy that a view op makes of an operand with these sizes.
+/// Layout of a view op's result of these sizes where it must copy.
 using CopiedFn = Layout (*)(const Sizes&);
 using GradFn = Grads (*)(GradContext&);
-/// Floating point operations of the node for concrete sizes.
+/// Number of floating point operations of the node for concrete sizes.
 using FlopsFn = double (*)(const Attrs& resolved, const std::vector<Sizes>& in,
                            const std::vector<Sizes>& out);
 
-/// One spelling in torch of (a part of) this op.
+/// The conversion of one torch overload into this op, possibly with others.
 struct TorchRow {
   std::string_view target;  // "aten.softmax.int"
   Values (*convert)(TorchCall&) = nullptr;
 };
 
-/// A fact that holds for every node of an op.
+/// A predicate for properties of all nodes of an op.
 inline bool always(const Node&) { return true; }
 
+/// The definition of an op; see the top of this file.
 struct OpDef {
   std::string_view name = {};
   std::string_view domain = {};
   std::vector<std::string_view> inputs = {};   // "x"; optional "bias?"; variadic, last: "xs*"
   std::vector<std::string_view> outputs = {};  // likewise
-  Attrs attrs = {};                            // defaults; an attribute not listed must be given
+  Attrs attrs = {};                            // defaults; attributes not listed are required
   OpKind kind = OpKind::Opaque;
   bool commutative = false;  // the first two operands may be swapped
-  bool random = false;       // draws from the run's Philox stream given by attribute `rng`
-  /// Draws from a generator nobody recorded, or has effects: never cloned, merged or removed.
+  bool random = false;       // draws from the Philox stream given by attribute `rng`
+  /// Has side effects or unrecorded random numbers: never cloned, merged or removed.
   bool effect = false;
   InferFn infer = nullptr;
   ViewFn view = nullptr;
-  /// Of a view op: how it copies an operand of which no view is legal; null: row-major.
+  /// Layout of a view op's copy; null: row-major.
   CopiedFn copied = nullptr;
-  /// Whether a channels-last first operand (of an op that moves data: all operands) gives a
-  /// channels-last result, as fast as a row-major one; null: pointwise ops do, others do not.
+  /// Whether the result is channels-last, at no cost, if operand 0 is (for OpKind::Data: if all
+  /// operands are). Null: true for pointwise ops, false for others.
   bool (*keeps_channels_last)(const Node&) = nullptr;
   GradFn grad = nullptr;
-  /// Operand i has no gradient by definition (indices, masks): silent, not a missing rule.
+  /// Operands without a gradient by definition, such as indices and masks.
   std::vector<size_t> non_differentiable = {};
-  /// Whether output k depends on operand i, where not every one does on every one.
+  /// Whether an output depends on an operand; null: all depend on all.
   bool (*depends)(size_t output, size_t operand) = nullptr;
   FlopsFn flops = nullptr;
-  /// Definition by other ops in the text notation; operands and outputs by the names above and
-  /// attributes as `@name`. Used as pattern, gradient, ONNX form and fallback kernel.
+  /// Decomposition into other ops, in the text notation, with the names of operands and outputs
+  /// above and attributes as `@name`. Used as pattern, gradient, ONNX form and fallback kernel.
   std::string_view body = {};
-  /// A kernel may round otherwise than the body, so that no part of the body stands for a result
-  /// of the op: it is recomputed whole or not at all.
+  /// A kernel may round differently from the body, so the op must be recomputed as a whole, not
+  /// by parts of its body.
   bool indivisible = false;
-  OnnxRule onnx = {};  // how it stands in an ONNX file
+  OnnxRule onnx = {};  // export to ONNX
   std::vector<TorchRow> from_torch = {};
 };
 
 /// The op of that name, or null.
 const OpDef* find_op(std::string_view name);
-/// The op of that name; InternalError if there is none.
+/// The op of that name. Throws InternalError if there is none.
 const OpDef& op_def(std::string_view name);
-/// The conversion of a torch overload, or null.
+/// The conversion of a torch overload ("aten.softmax.int"), or null.
 const TorchRow* find_torch_row(std::string_view target);
 /// All torch overloads with a conversion, sorted.
 std::vector<std::string_view> all_torch_targets();
-/// Has effects or draws from a generator that nobody recorded: never cloned, merged or removed.
+/// Whether the node has side effects or unrecorded random numbers (see OpDef::effect).
 bool is_impure(const Node& node);
 /// All ops by name.
 std::vector<const OpDef*> all_ops();
 
-/// Registers at static initialization; a name or torch target registered twice is a fatal error.
+/// Registers ops at static initialization. Aborts if a name or torch target is registered twice.
 class OpRegistrar {
  public:
   OpRegistrar(std::string_view name, OpDef def, std::string_view file);
-  /// A family in one table.
+  /// Registers several ops.
   OpRegistrar(std::vector<OpDef> defs, std::string_view file);
 };
 
-/// Registers conversions of torch overloads that are compositions and belong to no single op.
+/// Registers conversions of torch overloads into several ops, which belong to none of them.
 class TorchRegistrar {
  public:
   explicit TorchRegistrar(std::vector<TorchRow> rows);
 };
 
-/// Source file that registered the op, for `python -m ortmodule_py.ops`.
+/// The source file that registered the op, for `python -m ortmodule_py.ops`.
 std::string_view file_of(const OpDef& def);
 
 }  // namespace ortmodule

@@ -1,4 +1,4 @@
-// The table of all ops: filled at static initialization, read-only afterwards.
+// The registry of all ops: filled at static initialization, read-only afterwards.
 
 #include <algorithm>
 #include <cstdio>
@@ -31,7 +31,7 @@ Registry& registry() {
   return instance;
 }
 
-// An exception before main has no handler: say what is wrong and stop.
+// An exception before main would have no handler, so print the message and abort.
 [[noreturn]] void duplicate(const char* what, std::string_view name, std::string_view file) {
   std::fprintf(
       stderr, "[op registry] %s must be registered once, but found a second '%.*s' (%.*s)\n", what,

@@ -1,5 +1,5 @@
-// y = x with `pads` elements of `value` around it: beginnings of all dimensions, then ends;
-// negative ones cut elements off
+// y = x padded with `value` by `pads` elements: the begins of all dimensions, then the ends.
+// Negative pads crop.
 
 #include <algorithm>
 
@@ -14,13 +14,13 @@ void infer_pad(InferContext& c) {
   Dims dims = c.input(0).dims;
   const Dims& pads = c.attrs().dims("pads");
   if (pads.size() != 2 * dims.size())
-    c.fail(str("pads must hold two numbers per dimension, but found ", pads.size(), " for ",
+    c.fail(str("pads must have two numbers per dimension, but found ", pads.size(), " for ",
                dims_text(dims)));
   for (size_t d = 0; d < dims.size(); ++d) dims[d] = pads[d] + dims[d] + pads[dims.size() + d];
   c.set(0, c.input(0).dtype, std::move(dims));
 }
 
-// What lies inside: views where nothing can have been cut off, which zeros replace.
+// Slices away the padding; cropped elements get zeros.
 Grads pad_grad(GradContext& c) {
   const Dims& dims = c.x().dims();
   Dims pads = c.attrs().dims("pads");

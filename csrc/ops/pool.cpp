@@ -1,6 +1,5 @@
-// MaxPool: y = the largest element of each window, its index in the plane as torch counts it, and
-// its place in the window, which is all that the gradient needs. AveragePool: y = the mean of each
-// window.
+// MaxPool: the largest element of each window, its index in the plane as in torch, and its index in
+// the window, the only saved activation. AveragePool: the mean of each window.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -10,7 +9,7 @@
 namespace ortmodule {
 namespace {
 
-// Another value of a byte is for windows that hold nothing (kernels/pool.h).
+// Indices in the window are bytes; one value marks empty windows (kernels/pool.h).
 constexpr int64_t kMostPlaces = 255;
 
 Dims pooled_dims(InferContext& c) {
@@ -68,11 +67,11 @@ Values convert_max_pool(TorchCall& t) {
   Value* x = pooled_input(t);
   const bool ceil_mode = t.flag("ceil_mode");
   if (ceil_mode && (!x->dims[2].is_constant() || !x->dims[3].is_constant()))
-    t.refuse("ceil_mode needs sizes known at capture");
+    t.refuse("ceil_mode requires sizes known at capture");
   Attrs attrs = window_attrs(t);
   const DimExpr places = product(attrs.dims("kernel_shape"));
   if (!places.is_constant() || places.value() > kMostPlaces)
-    t.refuse("a window's places must be known at capture and fit one byte");
+    t.refuse("the window size must be known at capture, and its indices fit one byte");
   attrs.set("dilations", window_list(t, "dilation", 2, {1, 1}));
   attrs.set("ceil_mode", ceil_mode ? 1 : 0);
   Values y = t.emit_all("MaxPool", {x}, std::move(attrs));
@@ -89,7 +88,7 @@ Values convert_avg_pool(TorchCall& t) {
   return {t.emit("AveragePool", {x}, std::move(attrs))};
 }
 
-// To one element it is a mean; to a divisor of the size, windows of one size.
+// A mean if the output size is 1; windows of equal size if it divides the input size.
 Values convert_adaptive_avg_pool(TorchCall& t) {
   Value* x = pooled_input(t);
   const Dims size = window_list(t, "output_size", 2, {});
@@ -107,7 +106,7 @@ Values convert_adaptive_avg_pool(TorchCall& t) {
                  {{"kernel_shape", kernel}, {"strides", kernel}, {"pads", Dims(4, DimExpr(0))}})};
 }
 
-/// Along dimension `dim`: the place in its window that holds the positions `at` of x.
+/// Along dimension `dim`: the index in the window of the positions `at` of x.
 std::string place_along(const OnnxRuleContext& c, size_t dim, const std::string& at) {
   const size_t i = dim - 2;
   const auto attr = [&](std::string_view name) { return c.b.size_scalar(c.attrs().dims(name)[i]); };
@@ -119,7 +118,7 @@ std::string place_along(const OnnxRuleContext& c, size_t dim, const std::string&
   return c.op("Div", {c.op("Sub", {at, starts}), attr("dilations")});
 }
 
-// ONNX's indices count through the whole tensor, ours within a plane; places within the window.
+// Converts ONNX's indices into the whole tensor to indices into a plane and into a window.
 void export_max_pool(const OnnxRuleContext& c) {
   const OnnxAttrs attrs = c.pick({"kernel_shape", "strides", "pads", "dilations", "ceil_mode"});
   if (!c.wanted(1) && !c.wanted(2)) return c.set(0, "MaxPool", {c.in(0)}, attrs);

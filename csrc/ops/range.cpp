@@ -1,4 +1,4 @@
-// y[i] = start + i * delta, up to but without limit; sizes or numbers as attributes
+// y[i] = start + i * delta, up to but excluding limit; the attributes are sizes or numbers
 
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace ortmodule {
 namespace {
 
-// Integers are exact for sizes that are not known yet; floats are numbers.
+// An expression for integers, which may be symbolic; a constant for floats.
 DimExpr range_length(InferContext& c) {
   const Attrs& attrs = c.attrs();
   auto is_size = [&](std::string_view name) {
@@ -33,7 +33,7 @@ DimExpr range_length(InferContext& c) {
 void infer_range(InferContext& c) {
   const DimExpr length = range_length(c);
   if (length.is_constant() && length.value() < 0)
-    c.fail(str("limit must not lie before start, but found a length of ", length));
+    c.fail(str("limit must not be before start, but found a length of ", length));
   c.set(0, c.attrs().dtype("dtype"), {length});
 }
 
@@ -56,7 +56,7 @@ Values convert_arange(TorchCall& t) {
   return {y};
 }
 
-// ONNX counts in float32, float64, int16, int32 and int64.
+// ONNX's Range supports only float32, float64, int16, int32 and int64.
 void export_range(const OnnxRuleContext& c) {
   const DType dtype = c.attrs().dtype("dtype");
   const bool known = size_of(dtype) >= 4 || dtype == DType::Int16;

@@ -15,7 +15,7 @@ Dims kept_dims(const GradContext& c) {
   return dims;
 }
 
-// A value of the result's shape with the reduced dimensions back as 1.
+// Restores the reduced dimensions of `value` as size 1.
 Handle keep(GradContext& c, Handle value) { return c.reshape(value, kept_dims(c)); }
 
 Handle spread(GradContext& c, Handle value) {
@@ -32,8 +32,8 @@ Grads mean_grad(GradContext& c) {
   return {spread(c, keep(c, c.dy()) / c.size_literal(count, c.dy().dtype()))};
 }
 
-// Equal extrema share the gradient evenly, as in torch: an extremum NaN belongs to the elements NaN
-// with max and min, to none with amax and amin, whose gradients are NaN then (0 / 0).
+// Equal extrema share the gradient evenly, as in torch. If the extremum is NaN, the NaN elements
+// share it with max and min; with amax and amin no element does, and all gradients are NaN.
 Grads extremum_grad(GradContext& c) {
   const DType dtype = c.dy().dtype();
   const Handle y = keep(c, c.y());
@@ -49,7 +49,7 @@ Grads extremum_grad(GradContext& c) {
 
 // --- conversions ------------------------------------------------------------------------------
 
-// A scalar has nothing to reduce, whatever dims the call names.
+// The reduction of a scalar is the identity for any dims.
 Value* reduce(TorchCall& t, std::string_view op, Value* x, Attrs attrs = {}) {
   if (x->rank() == 0) return t.emit("Identity", {x});
   const std::vector<int64_t> axes = t.axes("dim", x->rank());
@@ -58,7 +58,7 @@ Value* reduce(TorchCall& t, std::string_view op, Value* x, Attrs attrs = {}) {
   return t.emit(op, {x}, std::move(attrs));
 }
 
-// sum and mean first go to the result's type: bool and integers are counted in 64 bits.
+// sum and mean cast to the result type first: int64 for bool and integers.
 template <OpName op>
 Values convert_reduce(TorchCall& t) {
   require_real(t);
@@ -72,14 +72,14 @@ Values convert_extremum(TorchCall& t) {
   return {reduce(t, op.text, t.tensor("self"), finds_nan ? Attrs{{"finds_nan", 1}} : Attrs())};
 }
 
-// any and all count in 32 bits
+// any and all are sums or products in int32
 template <OpName op>
 Values convert_quantifier(TorchCall& t) {
   Value* bits = t.cast(t.operand("self", DType::Bool), DType::Int32);
   return {t.cast(reduce(t, op.text, bits), t.output().dtype)};
 }
 
-// ONNX's reductions take no small integers.
+// ONNX's reductions do not support small integers.
 void export_reduce(const OnnxRuleContext& c) {
   const Dims& axes = c.attrs().dims("axes");
   const OnnxAttrs attrs = {{"keepdims", c.attrs().integer("keepdims", 1)}};
@@ -123,7 +123,7 @@ std::vector<OpDef> reductions() {
                  {"aten.min.default", convert_extremum<"ReduceMin", true>},
                  {"aten.all.default", convert_quantifier<"ReduceMin">},
                  {"aten.all.dim", convert_quantifier<"ReduceMin">}}),
-      reduction("ReduceProd", nullptr, {}),  // a product's gradient needs care with zeros
+      reduction("ReduceProd", nullptr, {}),  // no gradient: it must handle zeros specially
   };
 }
 

@@ -10,13 +10,13 @@
 namespace ortmodule {
 namespace {
 
-// A run of input dimensions that one stride describes.
+// A run of input dimensions that can be merged into one.
 struct Block {
   int64_t size = 1;
   int64_t stride = 1;
 };
 
-// Merges neighbours whose strides nest, innermost first.
+// Merges adjacent dimensions whose strides nest, innermost first.
 std::vector<Block> merge_dims(const Layout& in) {
   std::vector<Block> blocks;
   for (size_t i = in.sizes.size(); i-- > 0;) {
@@ -30,8 +30,8 @@ std::vector<Block> merge_dims(const Layout& in) {
   return blocks;
 }
 
-// Every output dimension must lie within one block: fills blocks with output dimensions from the
-// right; a dimension that straddles two blocks has no single stride.
+// Fills the blocks with output dimensions from the right. A dimension that crosses two blocks would
+// have no single stride, so a view is not legal.
 std::optional<Layout> reshape_view(const Layout& in, const Attrs&, const Sizes& out_sizes, size_t) {
   Layout out{out_sizes, contiguous_strides(out_sizes), in.offset};
   if (element_count(in.sizes) == 0) return out;
@@ -48,7 +48,7 @@ std::optional<Layout> reshape_view(const Layout& in, const Attrs&, const Sizes& 
   return out;
 }
 
-// A new dimension of size 1 takes the stride that it would have if it were split off the next one.
+// A new dimension of size 1 has the stride of splitting it off the next dimension.
 std::optional<Layout> unsqueeze_view(const Layout& in, const Attrs& attrs, const Sizes& out_sizes,
                                      size_t) {
   Layout out{out_sizes, Sizes(out_sizes.size(), 1), in.offset};
@@ -82,8 +82,8 @@ void infer_reshape(InferContext& c) {
   const DimExpr from = product(c.input(0).dims);
   const DimExpr to = product(shape);
   if (from.is_constant() && to.is_constant() && !(from == to))
-    c.fail(str("the number of elements must stay, but found ", dims_text(c.input(0).dims), " to ",
-               dims_text(shape)));
+    c.fail(str("the number of elements must not change, but found ", dims_text(c.input(0).dims),
+               " to ", dims_text(shape)));
   c.set(0, c.input(0).dtype, shape);
 }
 
@@ -93,7 +93,7 @@ void infer_unsqueeze(InferContext& c) {
   std::vector<int64_t> axes = c.attrs().integers("axes");
   for (int64_t& axis : axes) {
     if (axis < 0) axis += rank;
-    if (axis < 0 || axis >= rank) c.fail(str("axes must lie within rank ", rank));
+    if (axis < 0 || axis >= rank) c.fail(str("axes must be within rank ", rank));
   }
   std::sort(axes.begin(), axes.end());
   for (int64_t axis : axes) dims.insert(dims.begin() + axis, DimExpr(1));
@@ -115,10 +115,11 @@ void infer_squeeze(InferContext& c) {
 
 Grads reshape_grad(GradContext& c) { return {c.reshape(c.dy(), c.x().dims())}; }
 
-// --- conversions: the result's sizes are known -------------------------------------------------
+// --- conversions ------------------------------------------------------------------------------
 
 Values convert_view(TorchCall& t) {
-  if (t.tensor("self")->dtype != t.output().dtype) t.refuse("reads the bytes as another type");
+  if (t.tensor("self")->dtype != t.output().dtype)
+    t.refuse("it reinterprets bytes as another type");
   return {t.emit("Reshape", {t.tensor("self")}, {{"shape", t.output().dims}})};
 }
 
@@ -127,7 +128,7 @@ Values convert_unsqueeze(TorchCall& t) {
   return {t.emit("Unsqueeze", {x}, {{"axes", Dims{t.axis("dim", x->rank() + 1)}}})};
 }
 
-// squeeze(), squeeze(dim) and squeeze(dims) drop only dimensions of size 1.
+// squeeze(), squeeze(dim) and squeeze(dims): drops only dimensions of size 1.
 Values convert_squeeze(TorchCall& t) {
   Value* x = t.tensor("self");
   std::vector<int64_t> wanted;
@@ -145,7 +146,7 @@ Values convert_squeeze(TorchCall& t) {
 
 void export_reshape(const OnnxRuleContext& c) {
   const Dims& shape = c.attrs().dims("shape");
-  bool may_be_zero = false;  // 0 would mean "as in the input"
+  bool may_be_zero = false;  // by default, ONNX's Reshape reads 0 as "copy from the input"
   for (const DimExpr& dim : shape) may_be_zero |= !dim.is_constant() || dim.value() == 0;
   OnnxAttrs attrs;
   if (may_be_zero) attrs.emplace_back("allowzero", int64_t{1});

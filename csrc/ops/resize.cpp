@@ -1,6 +1,6 @@
-// y = x sampled at other sizes of its spatial dimensions. `mode` is the torch operator without
-// "upsample_": it says how, and over how many dimensions. Where `scales` has a number other than 0,
-// it maps places of y to places of x; where not, the ratio of the sizes does.
+// y = x resampled to other spatial sizes. `mode` is the name of the torch operator without
+// "upsample_": interpolation and number of dimensions. A nonzero number in `scales` maps
+// coordinates of y to x; for 0 the ratio of the sizes does.
 
 #include <algorithm>
 
@@ -41,7 +41,7 @@ Values convert_resize(TorchCall& t) {
   for (const std::string_view name : {"scales", "scales_d", "scales_h", "scales_w"})
     if (t.has(name)) scales.push_back(t.number_or(name, 0.0));
   if (x->rank() != sizes.size() + 2 || scales.size() != sizes.size())
-    t.refuse("sizes and scales must fit x");
+    t.refuse("sizes and scales must match the rank of x");
   return {t.emit("Resize", {x},
                  {{"mode", mode},
                   {"sizes", sizes},
@@ -49,7 +49,7 @@ Values convert_resize(TorchCall& t) {
                   {"align_corners", t.flag("align_corners") ? 1 : 0}})};
 }
 
-// Places of y map to places of x by the scales if torch was given them, else by the sizes.
+// Maps coordinates of y to x by scales if torch had them, else by sizes.
 void export_resize(const OnnxRuleContext& c) {
   const std::string mode = c.attrs().string("mode");
   const bool nearest = mode.starts_with("nearest"), exact = mode.starts_with("nearest_exact");
@@ -64,7 +64,7 @@ void export_resize(const OnnxRuleContext& c) {
   if (nearest)
     attrs.push_back({"nearest_mode", std::string(exact ? "round_prefer_ceil" : "floor")});
   if (mode.starts_with("bicubic")) attrs.push_back({"cubic_coeff_a", antialias ? -0.5 : -0.75});
-  if (antialias) {  // torch's windows end where the image does
+  if (antialias) {  // torch clips the windows at the border of the image
     attrs.push_back({"antialias", int64_t{1}});
     attrs.push_back({"exclude_outside", int64_t{1}});
   }

@@ -1,5 +1,5 @@
-// y = x * inv_std_dev * scale over the dimensions from `axis`, inv_std_dev = 1 / sqrt(mean(x^2) +
-// epsilon)
+// y = x * inv_std_dev * scale over the dimensions from `axis`, with inv_std_dev = 1 /
+// sqrt(mean(x^2) + epsilon). Zhang & Sennrich 2019, arXiv:1910.07467
 
 #include <limits>
 
@@ -41,10 +41,10 @@ Values convert_rms_norm(TorchCall& t) {
   Value* scale = t.optional_tensor("weight");
   const size_t count = t.dims("normalized_shape").size();
   if (count == 0 || count > x->rank()) t.refuse("normalized_shape must name trailing dimensions");
-  if (scale && scale->dtype != x->dtype) t.refuse("input and weight must have one type");
+  if (scale && scale->dtype != x->dtype) t.refuse("input and weight must have the same type");
   double epsilon = t.number_or("eps", 0.0);
   if (t.is_none("eps")) {
-    if (size_of(x->dtype) == 2) t.refuse("the default epsilon of 16-bit floats differs by device");
+    if (size_of(x->dtype) == 2) t.refuse("the default eps of 16-bit floats depends on the device");
     epsilon = x->dtype == DType::Float64 ? std::numeric_limits<double>::epsilon()
                                          : std::numeric_limits<float>::epsilon();
   }

@@ -1,8 +1,8 @@
-// y = dropout(softmax(scale q k' + mask)) v over heads, without the L x S matrix as a whole:
-// neither forward nor backward keeps it, since any piece of it is computed again from q, k and two
-// numbers of each row, and its dropout from the run's Philox stream (Dao et al., "FlashAttention",
-// 2022). `statistics` [.., L, 2] holds those: the largest score, and 1 / the sum of exp(score -
-// largest); zeros where a row sees nothing. On CUDA attention stays torch's own operator.
+// y = dropout(softmax(scale q k' + mask)) v per head, without materializing the L x S matrix (Dao
+// et al., "FlashAttention", 2022): backward recomputes tiles of it from q, k and two numbers per
+// row, and redraws its dropout from the Philox stream. `statistics` [.., L, 2] are these numbers:
+// the largest score, and 1 / sum(exp(score - largest)); zeros for a fully masked row. On CUDA
+// attention stays a torch operator.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -19,16 +19,16 @@ void infer_attention(InferContext& c) {
   const Value &q = c.input(kQ), &k = c.input(kK), &v = c.input(kV);
   const size_t rank = q.rank();
   if (rank < 3 || rank > 4 || k.rank() != rank || v.rank() != rank)
-    c.fail(str("q, k and v must have rank 3 or 4 alike, but found ", dims_text(q.dims), ", ",
+    c.fail(str("q, k and v must have the same rank, 3 or 4, but found ", dims_text(q.dims), ", ",
                dims_text(k.dims), " and ", dims_text(v.dims)));
   Dims keys = q.dims, values = k.dims;
   keys[rank - 2] = k.dims[rank - 2];
   values[rank - 1] = v.dims[rank - 1];
   if (!may_equal(k.dims, keys) || !may_equal(v.dims, values))
-    c.fail(str("q [.., L, E], k [.., S, E] and v [.., S, V] must fit, but found ",
+    c.fail(str("q [.., L, E], k [.., S, E] and v [.., S, V] must match, but found ",
                dims_text(q.dims), ", ", dims_text(k.dims), " and ", dims_text(v.dims)));
   if (q.dtype != k.dtype || q.dtype != v.dtype)
-    c.fail(str("q, k and v must have one type, but found ", name_of(q.dtype), ", ",
+    c.fail(str("q, k and v must have the same type, but found ", name_of(q.dtype), ", ",
                name_of(k.dtype), " and ", name_of(v.dtype)));
   Dims result = q.dims, statistics = q.dims;
   result[rank - 1] = v.dims[rank - 1];
@@ -51,7 +51,7 @@ Handle transposed(GradContext& c, Handle x) {
   return c.transpose(x, perm);
 }
 
-/// scale q k' with the mask applied, whole.
+/// The whole matrix scale q k' + mask.
 Handle masked_scores(GradContext& c, Handle q, Handle k) {
   Handle scores = c.emit("MatMul", {q, transposed(c, k)}) * c.attrs().number("scale");
   const Handle least = c.literal(-INFINITY, scores.dtype());
@@ -66,7 +66,8 @@ Handle masked_scores(GradContext& c, Handle q, Handle k) {
   return scores + c.cast(mask, scores.dtype());
 }
 
-/// All gradients with the L x S matrix as a whole: that of the mask has its size anyway.
+/// All gradients from the whole L x S matrix, used if the mask needs a gradient, which has that
+/// size.
 Grads whole_gradient(GradContext& c) {
   const DType wide = compute_dtype(c.x(kQ).dtype());
   const Handle q = c.cast(c.x(kQ), wide), k = c.cast(c.x(kK), wide), v = c.cast(c.x(kV), wide);
@@ -77,7 +78,7 @@ Grads whole_gradient(GradContext& c) {
             : Attrs();
   const auto dropped = [&](const char* op, Handle x) { return drops ? c.emit(op, {x}, draw) : x; };
   const Handle scores = masked_scores(c, q, k);
-  // A row that sees nothing has probabilities of zero, as in torch's _safe_softmax.
+  // A fully masked row has probabilities of zero, as in torch's _safe_softmax.
   const Handle most = c.emit("ReduceMax", {scores}, {{"axes", Dims{-1}}, {"keepdims", 1}});
   const Handle blind = c.emit("Equal", {most, c.literal(-INFINITY, wide)});
   const Handle zero = c.literal(0.0, wide);
@@ -110,7 +111,7 @@ double matrix_flops(const Sizes& q, const Sizes& k, const Sizes& v) {
 double attention_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
   return matrix_flops(in.at(0), in.at(1), in.at(2));
 }
-// The scores again, and two products for each of the two of forward.
+// Recomputes the scores, and has two products for each of the two of forward.
 double attention_grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
   return 2.5 * matrix_flops(in.at(1), in.at(2), in.at(3));
 }
@@ -119,10 +120,10 @@ Values convert_attention(TorchCall& t) {
   Value *q = t.tensor("query"), *k = t.tensor("key"), *v = t.tensor("value");
   Value* mask = t.optional_tensor("attn_mask");
   const double ratio = t.number_or("dropout_p", 0.0);
-  if (!is_floating(q->dtype)) t.refuse("attention of other types than floats");
+  if (!is_floating(q->dtype)) t.refuse("attention of types other than floats");
   const size_t rank = q->rank();
   const Dims& dims = q->dims;
-  if (rank < 3 || rank > 4) t.refuse("attention of another rank than 3 and 4");
+  if (rank < 3 || rank > 4) t.refuse("attention of a rank other than 3 or 4");
   const auto same_heads = [&](const Value* x) {
     return x->rank() == rank && std::equal(dims.begin(), dims.end() - 2, x->dims.begin());
   };
@@ -130,20 +131,20 @@ Values convert_attention(TorchCall& t) {
   if (mask && mask->rank() > rank) t.refuse("attention with a mask of a higher rank");
   double scale = 0;
   if (t.is_none("scale")) {
-    if (!dims.back().is_constant()) t.refuse("attention of heads whose width may change");
+    if (!dims.back().is_constant()) t.refuse("attention with a dynamic head size");
     scale = 1.0 / std::sqrt(static_cast<double>(dims.back().value()));
   } else {
     scale = t.number("scale");
   }
   Attrs attrs{{"scale", scale}, {"is_causal", int64_t{t.flag("is_causal")}}, {"ratio", ratio}};
-  // Without a stream nothing is drawn for the run.
+  // Without dropout, no random stream is used.
   if (ratio > 0) attrs.set("rng", t.next_rng_stream());
   return {t.emit_all("ScaledDotProductAttention", {q, k, v, mask}, attrs, 2)[0]};
 }
 
-// In ONNX the L x S matrix is spelled out.
+// --- in ONNX, with the whole L x S matrix --------------------------------------------------------
 
-/// Where `seen` is false, -infinity.
+/// The scores, with -infinity where `seen` is false.
 std::string hidden(const OnnxRuleContext& c, const std::string& seen, const std::string& scores,
                    DType wide) {
   return c.op("Where", {seen, scores, c.number(-std::numeric_limits<double>::infinity(), wide)});
@@ -162,8 +163,7 @@ std::string masked(const OnnxRuleContext& c, std::string scores, DType wide) {
   return c.op("Add", {scores, c.cast(c.in(kMask), wide)});
 }
 
-/// [.., L, 2]: each row's largest score and 1 / the sum of exp(score - largest), 0 where it is
-/// blind.
+/// Sets the output `statistics`.
 void set_statistics(const OnnxRuleContext& c, const std::string& scores, const std::string& most,
                     const std::string& blind, DType wide) {
   const std::string zero = c.number(0.0, wide);
@@ -184,7 +184,7 @@ void export_attention(const OnnxRuleContext& c) {
   const std::string products = c.op("MatMul", {c.cast(c.in(kQ), wide), keys});
   const std::string scores =
       masked(c, c.op("Mul", {products, c.number(c.attrs().number("scale"), wide)}), wide);
-  // A row that sees nothing is zero, not NaN.
+  // A fully masked row gives zeros, not NaN.
   const std::string most =
       c.op("ReduceMax", {scores, c.b.integers({-1})}, {{"keepdims", int64_t{1}}});
   const std::string least = c.number(-std::numeric_limits<double>::infinity(), wide);

@@ -1,4 +1,4 @@
-// y = x[..., start:end:step, ...] along `axis`, step > 0; its gradient places dy among zeros
+// y = x[..., start:end:step, ...] along `axis`, step > 0; SliceGrad scatters dy into zeros
 
 #include <algorithm>
 #include <limits>
@@ -23,7 +23,7 @@ void infer_slice(InferContext& c) {
   DimExpr& dim = dims[static_cast<size_t>(c.axis("axis", x.rank()))];
   const DimExpr length = slice_length(c.attrs().dim("start"), c.attrs().dim("end"), step);
   if (length.is_constant() && length.value() < 0)
-    c.fail(str("end must not lie before start, but found ", c.attrs().dim("start"), " and ",
+    c.fail(str("end must not be before start, but found ", c.attrs().dim("start"), " and ",
                c.attrs().dim("end")));
   dim = length;
   c.set(0, x.dtype, std::move(dims));
@@ -35,12 +35,12 @@ std::optional<Layout> slice_view(const Layout& in, const Attrs& attrs, const Siz
   const auto axis =
       static_cast<size_t>(given < 0 ? given + static_cast<int64_t>(in.sizes.size()) : given);
   Layout out{out_sizes, in.strides, in.offset};
-  // An empty slice touches nothing; its offset must not leave the storage.
+  // Keep the offset of an empty slice within the storage.
   const int64_t start = attrs.integer("start"), step = attrs.integer("step");
   if (element_count(out_sizes) > 0) {
     const int64_t last = start + (out_sizes[axis] - 1) * step;
-    ORTM_CHECK(start >= 0 && last < in.sizes[axis], "[plan] a slice must lie in a dimension of ",
-               in.sizes[axis], " elements, but found it from ", start, " to ", last);
+    ORTM_CHECK(start >= 0 && last < in.sizes[axis], "[plan] a slice must be within a dimension of ",
+               in.sizes[axis], " elements, but found ", start, " to ", last);
     out.offset += start * in.strides[axis];
   }
   out.strides[axis] = in.strides[axis] * step;
@@ -64,7 +64,7 @@ Value* slice(TorchCall& t, Value* x, int64_t axis, const DimExpr& start, const D
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Least and greatest value that an expression may take.
+/// Algebra that computes the range of an expression.
 struct RangeOf {
   using Result = ValueRange;
   const SymbolRanges& ranges;
@@ -100,7 +100,7 @@ struct RangeOf {
   static double times(double a, double b) { return a == 0 || b == 0 ? 0 : a * b; }
 };
 
-/// A bound counted from the front, if its sign is certain.
+/// A non-negative bound of a slice, if its sign is certain.
 struct Bound {
   DimExpr at;
   bool certain = true;
@@ -114,7 +114,7 @@ Bound from_front(const TorchCall& t, const DimExpr& given, const DimExpr& size) 
   return {given, false};
 }
 
-// A bound as torch reads it: from the back if negative, clamped where that can be decided.
+// A bound with torch's semantics: from the end if negative, clamped where that can be decided.
 Bound bound(const TorchCall& t, std::string_view name, const DimExpr& size, const DimExpr& absent) {
   if (t.is_none(name)) return {absent};
   const DimExpr given = t.dim(name);
@@ -125,18 +125,18 @@ Bound bound(const TorchCall& t, std::string_view name, const DimExpr& size, cons
   return {std::clamp(value < 0 ? value + size.value() : value, int64_t{0}, size.value())};
 }
 
-// The sign of a start that is not certain shows in the length, if only one of the two fits.
+// Decides the unknown sign of a start from the traced length, if only one sign matches it.
 DimExpr start_by_length(const TorchCall& t, const Bound& start, const Bound& end,
                         const DimExpr& size, const DimExpr& length, int64_t step) {
   if (start.certain) return start.at;
   const bool front = end.certain && slice_length(start.at, end.at, step) == length;
   const bool back = end.certain && slice_length(size + start.at, end.at, step) == length;
-  if (front == back) t.refuse("the start of a slice must be known to count from one end");
+  if (front == back) t.refuse("the sign of a slice's start must be known");
   return front ? start.at : size + start.at;
 }
 
-// The tracer knows the length, so of a slice over a size that is not known only the start must be
-// understood: it is as given if it counts from the front, and from the back if the length fits.
+// The tracer knows the length, so for a symbolic size only the start must be resolved: it counts
+// from the front or, if the length matches, from the end.
 Values convert_slice(TorchCall& t) {
   Value* x = t.tensor("self");
   if (x->rank() == 0) t.refuse("a scalar has nothing to slice");
@@ -151,18 +151,18 @@ Values convert_slice(TorchCall& t) {
   if (end.certain && slice_length(start, end.at, step) == length)
     return {slice(t, x, axis, start, end.at, step)};
   const bool from_back = !t.is_none("start") && !(start == t.dim("start")) && !size.is_constant();
-  if (from_back) t.refuse("the start of a slice of unknown size must be known");
+  if (from_back) t.refuse("the start of a slice of a symbolic size must be known");
   const DimExpr last = start + (length - DimExpr(1)) * DimExpr(step);
   return {slice(t, x, axis, start, last + DimExpr(1), step)};
 }
 
 DimExpr known_index(const TorchCall& t, const DimExpr& size) {
   const Bound index = from_front(t, t.dim("index"), size);
-  if (!index.certain) t.refuse("an index must be known to count from one end");
+  if (!index.certain) t.refuse("the sign of an index must be known");
   return index.at;
 }
 
-// x[..., index, ...] as a slice of one without its dimension
+// x[..., index, ...] as a slice of length 1 with its dimension squeezed
 Values convert_select(TorchCall& t) {
   Value* x = t.tensor("self");
   const int64_t axis = t.axis("dim", x->rank());
@@ -196,7 +196,7 @@ Values convert_slice_scatter(TorchCall& t) {
   const Bound end = bound(t, "end", size, size);
   const DimExpr& length = src->dims.at(static_cast<size_t>(axis));
   if (!start.certain || !end.certain || !(end.at - start.at == length))
-    t.refuse("the place of src must be known");
+    t.refuse("the position of src must be known");
   return {replaced(t, self, src, axis, start.at, end.at)};
 }
 
@@ -208,7 +208,7 @@ Values convert_select_scatter(TorchCall& t) {
   return {replaced(t, self, row, axis, index, index + DimExpr(1))};
 }
 
-// Each rolled axis is its tail followed by its head.
+// Concatenates the tail and the head of each rolled axis.
 Values convert_roll(TorchCall& t) {
   Value* x = t.tensor("self");
   const Dims shifts = t.dims("shifts");

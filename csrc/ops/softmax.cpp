@@ -1,4 +1,4 @@
-// y = exp(x) / sum(exp(x), axis), its logarithm, and BiasSoftmax = Softmax(x + bias)
+// y = exp(x) / sum(exp(x), axis), LogSoftmax, and BiasSoftmax = Softmax(x + bias)
 
 #include <limits>
 
@@ -40,8 +40,7 @@ Values convert(TorchCall& t) {
   return {t.emit(op.text, {x}, {{"axis", t.axis("dim", x->rank())}})};
 }
 
-// Rows that are wholly -inf give zeros. They are computed on zeros, so that no nan arises that a
-// gradient would carry on.
+// Rows of only -inf give zeros. They are computed from zeros, so that no NaN enters the gradient.
 Values convert_safe_softmax(TorchCall& t) {
   require_real(t, true);
   Value* x = t.operand("self", t.output().dtype);
@@ -55,7 +54,7 @@ Values convert_safe_softmax(TorchCall& t) {
   return {t.emit("Where", {masked, zero, y})};
 }
 
-// The backward of a composite that was traced whole.
+// From the traced backward of a composite.
 template <OpName op>
 Values convert_backward(TorchCall& t) {
   Value* y = t.tensor("output");

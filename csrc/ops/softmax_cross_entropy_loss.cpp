@@ -1,5 +1,5 @@
-// loss = reduce(w[label] * (log_sum_exp(scores) - scores[label])) over labels != ignore_index,
-// smoothed towards all classes by label_smoothing; the mean divides by the sum of w[label]
+// loss = reduce(w[label] * (log_sum_exp(scores) - scores[label])) over labels != ignore_index, with
+// label_smoothing; the mean divides by the sum of w[label]. `scores` are the logits.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -30,7 +30,7 @@ Grads loss_grad(GradContext& c) {
       c.emit("SoftmaxCrossEntropyLossGrad", {c.dy(), c.x(0), c.x(1), c.x(2), c.y(1)}, c.attrs())};
 }
 
-// Targets that are probabilities: -sum_c w_c * target_c * log_softmax(scores)_c
+// For targets that are class probabilities: -sum_c w_c * target_c * log_softmax(scores)_c
 Values probabilities(TorchCall& t, Value* scores, Value* target, Value* weights) {
   const DType dtype = t.output().dtype;
   const int64_t axis = scores->rank() == 1 ? 0 : 1;
@@ -50,14 +50,14 @@ Values probabilities(TorchCall& t, Value* scores, Value* target, Value* weights)
   const Dims axes = reduction == 0 ? Dims{axis} : Dims();
   Value* loss = t.emit("Neg", {t.emit("ReduceSum", {terms}, {{"axes", axes}, {"keepdims", 0}})});
   if (reduction != 1) return {loss};
-  DimExpr count = 1;  // the mean runs over everything but the classes
+  DimExpr count = 1;  // the mean is over all dims but the classes
   for (size_t i = 0; i < scores->rank(); ++i)
     if (static_cast<int64_t>(i) != axis) count = count * scores->dims[i];
   return {t.emit("Div", {loss, t.size_literal(count, dtype)})};
 }
 
-// What scores [N, C, ...] are a transposition of, if that has the classes last: its rows are read
-// as they lie, and the loss may be fused with the product that makes them.
+// The tensor that scores [N, C, ...] are a transposed view of, if it has the classes last: its rows
+// are contiguous, and the loss can fuse with the product that computes them.
 Value* with_classes_last(Value* scores) {
   const Node* transpose = scores->producer();
   if (!transpose || transpose->op != "Transpose") return nullptr;
@@ -77,9 +77,10 @@ Values convert_cross_entropy(TorchCall& t) {
   Value* weights = t.optional_tensor("weight");
   if (scores->rank() == 0) t.refuse("scores must have a class dimension");
   if (scores->dtype != t.output().dtype || (weights && weights->dtype != scores->dtype))
-    t.refuse("scores, weights and loss must have one type");
+    t.refuse("scores, weights and loss must have the same type");
   if (is_floating(target->dtype)) {
-    if (target->dtype != scores->dtype) t.refuse("scores and probabilities must have one type");
+    if (target->dtype != scores->dtype)
+      t.refuse("scores and probabilities must have the same type");
     return probabilities(t, scores, target, weights);
   }
   if (target->dtype != DType::Int64) t.refuse("labels must be int64");
@@ -104,7 +105,7 @@ Values convert_cross_entropy(TorchCall& t) {
 
 const Attrs kAttrs = {{"ignore_index", -100}, {"reduction", "mean"}, {"label_smoothing", 0.0}};
 
-// The part of a smoothed loss that pulls towards all classes alike, per label.
+// The uniform part of a smoothed loss, per label.
 std::string uniform_loss(const OnnxRuleContext& c, const std::string& log_softmax) {
   std::string terms = log_softmax;
   if (c.has(2)) {
@@ -116,7 +117,8 @@ std::string uniform_loss(const OnnxRuleContext& c, const std::string& log_softma
   return c.op("Neg", {sum});
 }
 
-// loss = (1 - s) * nll + s / classes * uniform, the mean over the weights of the labels that count.
+// loss = (1 - s) * nll + s / classes * uniform; the mean divides by the weights of labels not
+// ignored.
 void export_smoothed_loss(const OnnxRuleContext& c, double smoothing) {
   const DType dtype = c.dtype();
   const std::string reduction = c.attrs().string("reduction", "mean");
@@ -139,7 +141,7 @@ void export_smoothed_loss(const OnnxRuleContext& c, double smoothing) {
   if (reduction == "sum") return c.set(0, "ReduceSum", {loss}, drop);
   std::string weight = c.number(1.0, dtype);
   if (c.has(2)) {
-    const std::string some_label = c.number(0.0, c.dtype(1));  // an ignored one may lie outside
+    const std::string some_label = c.number(0.0, c.dtype(1));  // ignore_index may be out of range
     weight = c.op("Gather", {c.in(2), c.op("Where", {skip, some_label, c.in(1)})});
   }
   const std::string total = c.op("ReduceSum", {c.op("Where", {skip, zero, weight})}, drop);

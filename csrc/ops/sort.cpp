@@ -1,5 +1,5 @@
-// Sort: all elements along `axis` in order; TopK: the k largest or smallest. Both also give where
-// the elements were.
+// Sort: all elements along `axis` in order; TopK: the k largest or smallest. Both also return the
+// indices.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -27,7 +27,7 @@ void infer_top_k(InferContext& c) {
   c.set(1, DType::Int64, dims);
 }
 
-// No two values come from one place.
+// Indices are unique along `axis`, so the order of additions does not matter.
 Grads values_grad(GradContext& c) {
   const Handle zeros = c.full(0.0, c.x(0).dims(), c.dy().dtype());
   return {c.emit("ScatterElements", {zeros, c.y(1), c.dy()},

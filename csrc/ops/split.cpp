@@ -1,4 +1,4 @@
-// ys[i] = the i-th of consecutive parts of x along `axis`, `sizes` long; the gradient is Concat
+// ys = consecutive parts of x along `axis` with lengths `sizes`; the gradient is Concat
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -12,11 +12,11 @@ void infer_split(InferContext& c) {
   const auto axis = static_cast<size_t>(c.axis("axis", x.rank()));
   const Dims& sizes = c.attrs().dims("sizes");
   if (sizes.size() != c.node().outputs().size())
-    c.fail(str("sizes must name every output, but found ", sizes.size(), " for ",
+    c.fail(str("sizes must have one size per output, but found ", sizes.size(), " for ",
                c.node().outputs().size()));
   DimExpr total = 0;
   for (const DimExpr& size : sizes) total = total + size;
-  // Parts of a symbolic size may overlap by a number, as between decreasing indices.
+  // Allows parts of symbolic sizes whose total exceeds the dimension by a constant.
   const DimExpr excess = total - x.dims[axis];
   if (excess.is_constant() && excess.value() != 0)
     c.fail(str("sizes must add up to ", x.dims[axis], ", but found ", dims_text(sizes)));
@@ -37,7 +37,7 @@ std::optional<Layout> split_view(const Layout& in, const Attrs& attrs, const Siz
   for (size_t i = 0; i < output; ++i) start += sizes[i];
   Layout out{out_sizes, in.strides, in.offset};
   ORTM_CHECK(start + out_sizes[axis] <= in.sizes[axis], "[plan] parts of a dimension of ",
-             in.sizes[axis], " elements must lie in it, but found one from ", start, " to ",
+             in.sizes[axis], " elements must be within it, but found ", start, " to ",
              start + out_sizes[axis]);
   if (element_count(out_sizes) > 0) out.offset += start * in.strides[axis];
   return out;
@@ -53,7 +53,7 @@ Values split(TorchCall& t, const Dims& sizes, int64_t axis) {
   return t.emit_all("Split", {t.tensor("self")}, {{"axis", axis}, {"sizes", sizes}}, sizes.size());
 }
 
-// Every spelling of a split: the tracer knows the sizes of the parts.
+// All overloads of split: the tracer knows the sizes of the parts.
 Values convert_split(TorchCall& t) {
   const size_t rank = t.tensor("self")->rank();
   if (rank == 0) t.refuse("a scalar has no parts");

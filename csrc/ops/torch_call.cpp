@@ -1,5 +1,3 @@
-// Typed access to the arguments of one captured ATen call.
-
 #include "ops/torch_call.h"
 
 #include <algorithm>
@@ -24,7 +22,7 @@ std::optional<DimExpr> as_dim(const TorchArg& arg) {
   return std::nullopt;
 }
 
-// Doubles hold integers exactly up to 2^53; beyond, only some.
+// Whether double represents the integer exactly.
 bool fits_double(int64_t value) {
   constexpr int64_t limit = int64_t{1} << 53;
   if (value >= -limit && value <= limit) return true;
@@ -59,7 +57,7 @@ const TorchArg& TorchCall::arg(std::string_view name) const {
 
 Value* TorchCall::tensor(std::string_view name) const {
   Value* value = optional_tensor(name);
-  ORTM_ASSERT(value, "argument '", name, "' of ", target_, " is no tensor");
+  ORTM_ASSERT(value, "argument '", name, "' of ", target_, " is not a tensor");
   return value;
 }
 
@@ -70,7 +68,7 @@ Value* TorchCall::optional_tensor(std::string_view name) const {
 
 Values TorchCall::tensors(std::string_view name) const {
   const TorchArgList* list = as_list(arg(name));
-  ORTM_ASSERT(list, "argument '", name, "' of ", target_, " is no list");
+  ORTM_ASSERT(list, "argument '", name, "' of ", target_, " is not a list");
   Values values;
   for (const TorchArg& item : *list) {
     Value* const* value = std::get_if<Value*>(&item.value);
@@ -96,7 +94,7 @@ Value* TorchCall::operand(std::string_view name, DType dtype) {
   const TorchArg& given = arg(name);
   if (const auto* number = std::get_if<double>(&given.value)) {
     if (!is_floating(dtype) && !(std::trunc(*number) == *number))
-      refuse(str("a number of a type ", name_of(dtype), " must be whole, but found ", *number));
+      refuse(str("a number of type ", name_of(dtype), " must be an integer, but found ", *number));
     return literal(*number, dtype);
   }
   const std::optional<DimExpr> size = as_dim(given);
@@ -113,7 +111,7 @@ Value* TorchCall::element(std::string_view name, DType dtype) {
   if (!value->is_literal()) return value;
   if (const auto* number = std::get_if<double>(&value->literal()))
     return literal(element_value(*number, dtype), dtype);
-  // Of a size only memory of that type knows what rounding makes of it.
+  // A size is rounded at run time, when it is stored in memory of that type.
   if (compute_dtype(dtype) == dtype) return value;
   return emit(
       "ConstantOfShape", {},
@@ -188,7 +186,7 @@ int64_t TorchCall::axis(std::string_view name, size_t rank, int64_t fallback) co
   const int64_t given = integer_or(name, fallback);
   const int64_t axis = given < 0 ? given + range : given;
   if (axis < 0 || axis >= range)
-    refuse(str("'", name, "' must lie within rank ", rank, ", but found ", given));
+    refuse(str("'", name, "' must be within rank ", rank, ", but found ", given));
   return axis;
 }
 
@@ -197,7 +195,7 @@ std::vector<int64_t> TorchCall::axes(std::string_view name, size_t rank) const {
   std::vector<int64_t> axes = integers(name);
   for (int64_t& axis : axes) {
     if (axis < 0) axis += range;
-    if (axis < 0 || axis >= range) refuse(str("'", name, "' must lie within rank ", rank));
+    if (axis < 0 || axis >= range) refuse(str("'", name, "' must be within rank ", rank));
   }
   return axes;
 }

@@ -1,5 +1,5 @@
-// One captured ATen call, as an op's `from_torch` row sees it: typed access to the arguments and
-// emission of nodes that carry the call's origin.
+// A captured ATen call, for the conversions of OpDef::from_torch: typed access to its arguments,
+// and emission of nodes.
 #pragma once
 
 #include <limits>
@@ -15,7 +15,7 @@
 
 namespace ortmodule {
 
-/// device, layout, memory_format, generator: kept as text.
+/// A device, layout, memory_format or generator, as text.
 struct TorchOpaque {
   std::string text;
 };
@@ -30,7 +30,7 @@ struct TorchArg {
       value;
 };
 
-/// Type of an output as the tracer saw it. Strides are what eager would give.
+/// Type of an output as traced. The strides are those of eager PyTorch.
 struct TorchOutput {
   bool present = true;  // false for outputs that are None
   DType dtype = DType::Undefined;
@@ -38,16 +38,16 @@ struct TorchOutput {
   Dims strides;
 };
 
-/// What an expression may be; infinite where nothing is known.
+/// Range of an expression; infinite bounds are unknown.
 struct ValueRange {
   double least = -std::numeric_limits<double>::infinity();
   double greatest = std::numeric_limits<double>::infinity();
 };
 
-/// Ranges of the symbols that Python ints bind; all others are sizes, at least 1.
+/// Ranges of the symbols bound by Python ints; other symbols are sizes and at least 1.
 using SymbolRanges = std::map<std::string, ValueRange, std::less<>>;
 
-/// The torch that captured the program: some operators changed their values or gradients.
+/// The capturing torch version: the results or gradients of some operators depend on it.
 struct TorchVersion {
   int major = 2;
   int minor = 13;
@@ -56,6 +56,7 @@ struct TorchVersion {
   }
 };
 
+/// A captured call during its conversion.
 class TorchCall {
  public:
   TorchCall(Graph& graph, std::string target, std::vector<std::pair<std::string, TorchArg>> args,
@@ -72,18 +73,19 @@ class TorchCall {
   bool has(std::string_view name) const;      // the schema has it
   bool is_none(std::string_view name) const;  // missing or None
   const TorchArg& arg(std::string_view name) const;
-  /// A tensor argument; InternalError if it is none. `optional_tensor` gives null for None.
+  /// A tensor argument. Throws InternalError if it is not a tensor.
   Value* tensor(std::string_view name) const;
+  /// The same, but null for None.
   Value* optional_tensor(std::string_view name) const;
   Values tensors(std::string_view name) const;
-  /// A tensor cast to `dtype`, or a number as a literal of that type. Refuses a number that the
-  /// type cannot hold exactly.
+  /// A tensor argument cast to `dtype`, or a number as a literal of that type. Refuses a number
+  /// that the type cannot represent.
   Value* operand(std::string_view name, DType dtype);
-  /// The same where the operation sees a number only as an element of type `dtype`: 16-bit floats
-  /// are rounded, which torch's arithmetic does not do with a number.
+  /// The same, but a number is rounded to `dtype`, for operators that store it in a tensor. torch's
+  /// arithmetic does not round numbers to 16-bit floats.
   Value* element(std::string_view name, DType dtype);
   bool is_tensor(std::string_view name) const;
-  /// An integer known at capture; refuses (Refused) if it is symbolic.
+  /// An integer constant. Refuses a symbolic one.
   int64_t integer(std::string_view name) const;
   int64_t integer_or(std::string_view name, int64_t fallback) const;
   DimExpr dim(std::string_view name) const;
@@ -94,28 +96,28 @@ class TorchCall {
   bool flag(std::string_view name, bool fallback = false) const;
   std::string string(std::string_view name, std::string_view fallback = "") const;
   DType dtype_or(std::string_view name, DType fallback) const;
-  /// `dim` counted from the front for a tensor of that rank; torch lets a scalar have dim 0.
+  /// A dim as a non-negative axis for a tensor of that rank; a scalar has dim 0, as in torch.
   int64_t axis(std::string_view name, size_t rank, int64_t fallback = 0) const;
-  /// A list of dims (a single one reads as a list) counted from the front; empty for None.
+  /// A dim or a list of dims as non-negative axes; empty for None.
   std::vector<int64_t> axes(std::string_view name, size_t rank) const;
-  /// Whether the argument is a Python number that is a float (not an int or bool).
+  /// Whether the argument is a Python float.
   bool is_float_number(std::string_view name) const;
 
-  /// Emission. A shape or type that the op cannot take refuses the conversion.
+  /// Emits a node. Refuses the conversion if the op does not support the shapes or types.
   Value* emit(std::string_view op, Values inputs, Attrs attrs = {});
   Values emit_all(std::string_view op, Values inputs, Attrs attrs = {}, size_t outputs = 0);
   Value* cast(Value* value, DType dtype);
   Value* literal(double value, DType dtype);
-  /// A size used as data.
+  /// A size as data.
   Value* size_literal(const DimExpr& size, DType dtype);
   Value* reshape(Value* value, const Dims& dims);
-  /// `dims` filled with `value`.
+  /// A tensor of `dims` filled with `value`.
   Value* full(double value, Dims dims, DType dtype);
 
-  /// A fresh stream number for a random op: its place in program order.
+  /// A new random stream number, in program order.
   int64_t next_rng_stream();
 
-  /// Gives up the conversion: the call becomes an ATen node, and `why` is reported.
+  /// Throws Refused: the call becomes an ATen node, and `why` is reported.
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
@@ -127,7 +129,7 @@ class TorchCall {
   TorchVersion torch_;
 };
 
-/// Thrown by TorchCall::refuse and caught by the exporter alone.
+/// Thrown by TorchCall::refuse and caught by the exporter.
 class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

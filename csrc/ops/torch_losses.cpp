@@ -1,5 +1,5 @@
-// Losses that are a few elementary ops: mean squared error, absolute error and its smooth forms,
-// binary cross entropy, negative log likelihood
+// Losses that decompose into elementary ops: mean squared error, L1 and smooth L1, Huber, binary
+// cross entropy, negative log likelihood
 
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -25,13 +25,13 @@ Values convert_mse(TorchCall& t) {
 
 Values convert_l1(TorchCall& t) { return {reduce_loss(t, t.emit("Abs", {difference(t)}))}; }
 
-// d^2 / 2 * inner up to the bound, then |d| * outer - offset; 16-bit floats round the loss alone
+// d^2 / 2 * inner up to the bound, then |d| * outer - offset; in 16 bits only the loss is rounded
 Value* smooth(TorchCall& t, double bound, double inner, double outer, double offset) {
   const DType dtype = t.output().dtype;
   Value* z = t.emit("Abs", {difference_in(t, compute_dtype(dtype))});
   auto number = [&](double value) { return t.literal(value, z->dtype); };
-  Value* is_far = t.emit("GreaterOrEqual", {z, number(bound)});  // NaN is near
-  // An infinite z must not meet the zero gradient of the branch that is not taken.
+  Value* is_far = t.emit("GreaterOrEqual", {z, number(bound)});  // false for NaN
+  // Mask an infinite z: times the zero gradient of the branch not taken it would give NaN.
   Value* near = t.emit("Where", {is_far, number(0.0), z});
   Value* quadratic = t.emit("Mul", {t.emit("Mul", {near, near}), number(0.5 * inner)});
   Value* linear = t.emit("Sub", {t.emit("Mul", {z, number(outer)}), number(offset)});
@@ -67,7 +67,7 @@ Values convert_bce_with_logits(TorchCall& t) {
   return {reduce_loss(t, loss)};
 }
 
-// -weight[target] * x[target] where target is not ignored; the mean divides by the weights' sum
+// -weight[target] * x[target] for targets not ignored; the mean divides by the sum of their weights
 Values convert_nll(TorchCall& t) {
   require_real(t, true);
   Value* x = t.tensor("self");
@@ -75,12 +75,12 @@ Values convert_nll(TorchCall& t) {
   Value* weights = t.optional_tensor("weight");
   if (x->rank() == 0 || target->dtype != DType::Int64) t.refuse("labels must be int64");
   if (x->dtype != t.output().dtype || (weights && weights->dtype != x->dtype))
-    t.refuse("scores, weights and loss must have one type");
+    t.refuse("scores, weights and loss must have the same type");
   const int64_t axis = x->rank() == 1 ? 0 : 1;
   const Attrs axes = {{"axes", Dims{axis}}};
   Value* zero = t.literal(0.0, x->dtype);
   Value* ignored = t.emit("Equal", {target, t.operand("ignore_index", DType::Int64)});
-  // A label does not count from the back: a negative one is to be out of range.
+  // A negative label must stay out of range and not count from the end.
   Value* none = t.literal(0.0, DType::Int64);
   Value* beyond =
       t.emit("Sub", {target, t.size_literal(x->dims[static_cast<size_t>(axis)], DType::Int64)});
@@ -102,7 +102,7 @@ Values convert_nll(TorchCall& t) {
 
 Values convert_nll_alone(TorchCall& t) { return {convert_nll(t).front()}; }
 
-// The second result is the sum of the weights only where a mean was taken.
+// The second result is the sum of the weights, for a mean only.
 Values convert_nll_forward(TorchCall& t) {
   Values both = convert_nll(t);
   if (t.integer_or("reduction", 1) != 1) both[1] = nullptr;

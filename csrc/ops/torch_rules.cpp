@@ -1,11 +1,9 @@
-// Conversions shared by many torch overloads.
-
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
 namespace {
 
-// Promotion across priority classes: the lower class counts only if its category is higher.
+// Promotion across priorities: the lower one only counts if its category is higher.
 DType combine(DType higher, DType lower) {
   if (higher == DType::Undefined) return lower;
   if (lower == DType::Undefined || is_complex(higher)) return higher;

@@ -1,4 +1,4 @@
-// Conversions shared by many torch overloads.
+// Conversion helpers shared by many torch overloads.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,12 @@ struct OpName {
   char text[n];
 };
 
-/// torch's result type of arguments: tensors with dims outrank scalar tensors, which outrank Python
-/// numbers, unless the lower one is of a higher category (bool < integers < floats < complex).
+/// torch.result_type of the arguments: tensors with dims have priority over tensors without, these
+/// over Python numbers, unless the other is of a higher category (bool < integers < floats <
+/// complex).
 DType result_type(const TorchCall& t, std::initializer_list<std::string_view> names);
 
-/// Operands `self` and `other` in the type of the result, which is that of the op.
+/// Operands `self` and `other`, cast to the type of the result.
 Values binary_operands(TorchCall& t);
 
 /// y = op(self), computed in the result's type.
@@ -34,10 +35,10 @@ Values convert_binary(TorchCall& t) {
   return {t.emit(op.text, binary_operands(t))};
 }
 
-/// The loss's reduction: 0 none, 1 mean, 2 sum.
+/// Applies the argument `reduction`: 0 none, 1 mean, 2 sum.
 Value* reduce_loss(TorchCall& t, Value* loss);
 
-/// Refuses a result that is complex or of an unknown type; floats only if `floating`.
+/// Refuses complex or unknown result types, and integers if `floating`.
 void require_real(const TorchCall& t, bool floating = false);
 
 }  // namespace ortmodule

@@ -1,4 +1,4 @@
-// var = sum((x - mean)^2) / (n - correction), std = sqrt(var), from elementary ops
+// Decompositions of var = sum((x - mean)^2) / (n - correction) and std = sqrt(var)
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -12,8 +12,8 @@ struct Moments {
   Value* mean = nullptr;
 };
 
-// The first element along `axes`, with dims of size 1. Differences from it have the same variance,
-// and that of equal elements is 0 without rounding, as it is with torch's running update.
+// The first element along `axes`, with dims of size 1. Subtracting it does not change the variance
+// and makes that of equal elements exactly 0, as torch's running update does.
 Value* first_element(TorchCall& t, Value* x, const std::vector<int64_t>& axes) {
   for (int64_t axis : axes) {
     if (x->dims[static_cast<size_t>(axis)] == DimExpr(0)) return t.literal(0.0, x->dtype);
@@ -22,8 +22,8 @@ Value* first_element(TorchCall& t, Value* x, const std::vector<int64_t>& axes) {
   return t.emit("Detach", {x});
 }
 
-// 16-bit floats are computed in 32 bits, as torch does. The deviations sum to zero, so the variance
-// has no gradient through the mean.
+// Computes 16-bit floats in 32 bits, as torch does. The deviations sum to zero, so the variance has
+// no gradient through the mean.
 Moments moments(TorchCall& t) {
   require_real(t, true);
   const DType dtype = compute_dtype(t.output().dtype);
@@ -46,7 +46,7 @@ Moments moments(TorchCall& t) {
   return {t.emit("Div", {sum, t.size_literal(divisor, dtype)}), t.reshape(mean, sum->dims)};
 }
 
-// The slope of a square root at 0 is infinite; torch takes 0 there.
+// The derivative of a square root at 0 is infinite; torch's std uses 0.
 Value* safe_sqrt(TorchCall& t, Value* x) {
   Value* zero = t.literal(0.0, x->dtype);
   Value* at_zero = t.emit("Equal", {x, zero});

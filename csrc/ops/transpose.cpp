@@ -21,8 +21,8 @@ void infer_transpose(InferContext& c) {
   std::sort(perm.begin(), perm.end());
   const bool distinct = std::adjacent_find(perm.begin(), perm.end()) == perm.end();
   if (dims.size() != x.rank() || perm.size() != x.rank() || !distinct)
-    c.fail(str("perm must be an order of all dimensions of ", dims_text(x.dims), ", but found ",
-               dims_text(c.attrs().dims("perm"))));
+    c.fail(str("perm must be a permutation of the dimensions of ", dims_text(x.dims),
+               ", but found ", dims_text(c.attrs().dims("perm"))));
   c.set(0, x.dtype, std::move(dims));
 }
 
@@ -84,7 +84,7 @@ Values convert_reversed(TorchCall& t) {
   return permuted(t, perm);
 }
 
-// The dims of `source` go to the places `destination`; the others keep their order.
+// Moves the dims `source` to the positions `destination`; the others keep their order.
 Values convert_movedim(TorchCall& t) {
   const size_t rank = t.tensor("self")->rank();
   const std::vector<int64_t> source = t.axes("source", rank);

@@ -1,4 +1,4 @@
-// y = f(x) element by element: elementary functions and rounding
+// y = f(x) elementwise: elementary functions and rounding
 
 #include <cmath>
 #include <numbers>
@@ -12,10 +12,10 @@ namespace {
 
 using C = GradContext&;
 
-// torch gives zeros, not nothing, for functions whose slope is 0 almost everywhere.
+// As torch, returns zeros, not None, for functions that are constant almost everywhere.
 Grads zero_grad(C c) { return {c.zeros_for(0)}; }
 
-// Near 0 the error of u = 1 + x goes out of log(u) by x / (u - 1), as Kahan found.
+// log(u) * x / (u - 1) for u = 1 + x: the rounding error of u cancels near 0 (Kahan).
 void export_log1p(const OnnxRuleContext& c) {
   const std::string x = c.in(0);
   const std::string one = c.number(1.0, c.dtype());
@@ -28,7 +28,7 @@ void export_log1p(const OnnxRuleContext& c) {
   c.set(0, "Where", {lost, x, c.op("Where", {small, scaled, log})});
 }
 
-// e^x - 1 = tanh(x / 2) * (e^x + 1), where nothing cancels
+// e^x - 1 = tanh(x / 2) * (e^x + 1), without cancellation
 void export_expm1(const OnnxRuleContext& c) {
   const std::string half = c.op("Mul", {c.in(0), c.number(0.5, c.dtype())});
   const std::string sum = c.op("Add", {c.op("Exp", {c.in(0)}), c.number(1.0, c.dtype())});

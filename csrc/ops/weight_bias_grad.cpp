@@ -1,5 +1,5 @@
-// Both gradients of a linear layer's parameters in one product: dw = dy' x (or its transpose, x'
-// dy) and dbias = the sum of dy's rows. A fusion makes it of the two nodes.
+// The gradients of a linear layer's weight and bias: dw = dy' x (or its transpose, x' dy) and dbias
+// = the sum of the rows of dy. Made by fuse_weight_bias_grad.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"

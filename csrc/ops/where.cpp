@@ -13,7 +13,7 @@ void infer_where(InferContext& c) {
   const Value& a = c.input(1);
   const Value& b = c.input(2);
   if (a.dtype != b.dtype)
-    c.fail(str("both values must have one type, but found ", name_of(a.dtype), " and ",
+    c.fail(str("both values must have the same type, but found ", name_of(a.dtype), " and ",
                name_of(b.dtype)));
   std::optional<Dims> dims = try_broadcast(a.dims, b.dims);
   if (dims) dims = try_broadcast(c.input(0).dims, *dims);

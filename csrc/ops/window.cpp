@@ -12,7 +12,7 @@ DimExpr window_count(const DimExpr& padded, const DimExpr& stride, const DimExpr
   const DimExpr slack = ceil_mode ? stride - DimExpr(1) : DimExpr(0);
   const DimExpr count = DimExpr::floor_div(padded + slack, stride) + DimExpr(1);
   if (!ceil_mode || !count.is_constant() || !inside.is_constant()) return count;
-  // The last window must begin inside the input or its left padding.
+  // As in torch, the last window must start inside the input or the left padding.
   const bool begins_outside = (count.value() - 1) * stride.value() >= inside.value();
   return begins_outside ? count - DimExpr(1) : count;
 }
@@ -28,7 +28,7 @@ Dims window_dims(InferContext& c, const Dims& kernel) {
   if (c.attrs().has("dilations")) dilations = c.attrs().dims("dilations");
   if (in.size() != spatial + 2 || strides.size() != spatial || pads.size() != 2 * spatial ||
       dilations.size() != spatial)
-    c.fail(str("x, strides, pads and dilations must fit ", spatial,
+    c.fail(str("x, strides, pads and dilations must match ", spatial,
                " window dimensions, but found x ", dims_text(in), ", strides ", dims_text(strides),
                ", pads ", dims_text(pads), ", dilations ", dims_text(dilations)));
   const bool ceil_mode = c.attrs().flag("ceil_mode");
@@ -60,11 +60,11 @@ void check_convolution(InferContext& c) {
   const Value& x = c.input(0);
   const Value& w = c.input(1);
   if (x.dtype != w.dtype)
-    c.fail(
-        str("x and w must have one type, but found ", name_of(x.dtype), " and ", name_of(w.dtype)));
+    c.fail(str("x and w must have the same type, but found ", name_of(x.dtype), " and ",
+               name_of(w.dtype)));
   if (x.rank() < 3 || x.rank() != w.rank())
-    c.fail(str("x and w must have one rank of 3 or more, but found ", dims_text(x.dims), " and ",
-               dims_text(w.dims)));
+    c.fail(str("x and w must have the same rank of at least 3, but found ", dims_text(x.dims),
+               " and ", dims_text(w.dims)));
 }
 
 ConvolutionCall read_convolution(TorchCall& t) {
@@ -74,7 +74,7 @@ ConvolutionCall read_convolution(TorchCall& t) {
   Value* bias = t.optional_tensor("bias");
   if (x->rank() != w->rank() || x->rank() < 3) t.refuse("x must have a batch dimension");
   if (x->dtype != w->dtype || (bias && bias->dtype != x->dtype))
-    t.refuse("input, weight and bias must have one type");
+    t.refuse("input, weight and bias must have the same type");
   const size_t spatial = x->rank() - 2;
   const Dims ones(spatial, DimExpr(1)), zeros(spatial, DimExpr(0));
   return {{x, w, bias},

@@ -1,4 +1,4 @@
-// Sizes of sliding windows: convolution and pooling.
+// Sliding windows of convolutions and pools: sizes and torch arguments.
 #pragma once
 
 #include "ops/infer_rules.h"
@@ -6,32 +6,32 @@
 
 namespace ortmodule {
 
-/// Spatial sizes of windows `kernel` over x [N, C, ...] with attributes `strides`, `pads` (begins,
-/// then ends), `dilations` and `ceil_mode` (a last window that begins inside is kept).
+/// Spatial output sizes of windows `kernel` over x [N, C, ...], with attributes `strides`, `pads`
+/// (begins, then ends), `dilations` and `ceil_mode` (as in torch.nn.MaxPool2d).
 Dims window_dims(InferContext& c, const Dims& kernel);
 
-/// A list argument of a window, one number for all `spatial` dimensions or one for each, `fallback`
+/// A list argument with one number for all or one for each of the `spatial` dimensions; `fallback`
 /// if it is empty.
 Dims window_list(const TorchCall& t, std::string_view name, size_t spatial, const Dims& fallback);
 
 /// torch's symmetric padding as begins, then ends.
 Dims symmetric_pads(const Dims& padding);
 
-/// Fails unless x and w, operands 0 and 1 of a convolution, have one type and one rank of 3 or
-/// more.
+/// Throws Error unless operands 0 and 1 of a convolution, x and w, have the same type, and the same
+/// rank of at least 3.
 void check_convolution(InferContext& c);
 
-/// What a convolution and a transposed one take alike.
+/// Arguments common to convolutions and transposed convolutions.
 struct ConvolutionCall {
   Values operands;  // x, w, bias
   Attrs attrs;      // strides, pads, dilations, group
   size_t spatial = 0;
 };
 
-/// Refuses a call that has no op.
+/// Reads the arguments of aten.convolution. Refuses unsupported ones.
 ConvolutionCall read_convolution(TorchCall& t);
 
-/// A transposed convolution, which aten.convolution may be as well.
+/// Converts a transposed convolution; aten.convolution can be one, too.
 Values convert_conv_transpose(TorchCall& t);
 
 }  // namespace ortmodule

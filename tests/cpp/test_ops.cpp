@@ -125,7 +125,7 @@ TEST(Infer, NamesOpRuleAndFinding) {
   EXPECT_EQ(inference_error("g (a: f32[n,2], b: f32[3]) => (y) { y = Add (a, b) }"),
             "[Add] shapes must broadcast, but found [n,2] and [3]");
   EXPECT_EQ(inference_error("g (a: f32[2], b: i64[2]) => (y) { y = Mul (a, b) }"),
-            "[Mul] operands must have one type, but found f32 and i64");
+            "[Mul] operands must have the same type, but found f32 and i64");
   EXPECT_EQ(inference_error("g (a: f32[2,3], b: f32[4,5]) => (y) { y = MatMul (a, b) }"),
             "[MatMul] inner dimensions must be equal, but found [2,3] and [4,5]");
   EXPECT_EQ(inference_error("g (a: f32[2,3]) => (y) { y = Softmax<axis=2> (a) }"),

@@ -52,7 +52,7 @@ def cases() -> list[Case]:
         case(_PUT, lambda n: (normal(4, 3), [integers(4, n)], normal()), label="-number"),
         case(_PUT, lambda n: (normal(4, n, 3), [flags(4, n)], normal(1)), label="-mask"),
         case(_PUT, lambda n: (flags(4, n), [integers(4, 3)], flags(3, 1), True), label="-truths",
-             aten="truths do not accumulate", gradient=False),
+             aten="accumulate of bools", gradient=False),
         case(_PUT, lambda n: (normal(10, 5, 3), [integers(10, n), None, integers(3, n)],
                               normal(n, 5)), label="-apart", aten="index_put"),
     ]  # fmt: skip
