@@ -145,7 +145,8 @@ class DimParser {
     };
     if (at_ < text_.size() && text_[at_] != '.')  // .5 is not a name
       while (at_ < text_.size() && is_word(text_[at_])) ++at_;
-    ORTM_CHECK(at_ > start, "[shape] a size expression wants a number or a name, but found '",
+    ORTM_CHECK(at_ > start,
+               "[shape] a size expression must have a number or a name here, but found '",
                text_.substr(at_), "' in '", text_, "'");
     return std::string(text_.substr(start, at_ - start));
   }
@@ -162,7 +163,7 @@ class DimParser {
   }
 
   void expect(std::string_view token) {
-    ORTM_CHECK(eat(token), "[shape] a size expression wants '", token, "', but found '",
+    ORTM_CHECK(eat(token), "[shape] a size expression must have '", token, "' here, but found '",
                text_.substr(at_), "' in '", text_, "'");
   }
 

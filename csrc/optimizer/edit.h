@@ -45,8 +45,8 @@ std::optional<Scalar> uniform_value(const Value& value);
 /// The scalar as a number, if it is one.
 std::optional<double> number_of(const Scalar& scalar);
 
-/// True if storing `scalar` in `dtype` does not round it. Otherwise a literal operand differs from
-/// a tensor operand: 16-bit ops read literals as float.
+/// True if a literal operand is equal to a stored constant of type `dtype`. 16-bit ops read
+/// literals as float32, so a number must be exact in 16 bits.
 bool is_stored_exactly(const Scalar& scalar, DType dtype);
 
 /// Equal numbers with equal signs of zero.

@@ -112,7 +112,7 @@ class Matcher {
         if (found && *found == wanted) continue;
         return fail(match,
                     str("attribute ", name, " of ", node.op, " is ",
-                        found ? attr_text(*found) : "absent", ", wants ", attr_text(wanted)));
+                        found ? attr_text(*found) : "absent", ", expected ", attr_text(wanted)));
       }
       const std::string_view capture = std::string_view(*text).substr(1);
       const Attr* before = match.attrs_.find(capture);

@@ -6,7 +6,7 @@ namespace ortmodule {
 namespace {
 
 Reason reject(const Match& match) {
-  if (match.rank("bias") != 1) return str("bias has rank ", match.rank("bias"), ", wants 1");
+  if (match.rank("bias") != 1) return str("bias has rank ", match.rank("bias"), ", expected 1");
   if (match.dims("x") != match.dims("y")) return "x is broadcast to the bias";
   return {};
 }

@@ -15,9 +15,9 @@ bool is_about(double found, double wanted) { return std::abs(found - wanted) < 1
 Reason reject(const Match& match) {
   const double scale = std::sqrt(2 * std::numbers::inv_pi);
   if (!is_about(match.number("scale"), scale))
-    return str("the scale is ", match.number("scale"), ", wants ", scale);
+    return str("the scale is ", match.number("scale"), ", expected ", scale);
   if (!is_about(match.number("cubic"), 0.044715))
-    return str("the cubic factor is ", match.number("cubic"), ", wants 0.044715");
+    return str("the cubic factor is ", match.number("cubic"), ", expected 0.044715");
   return {};
 }
 

@@ -19,7 +19,7 @@ Reason reject(const Match& match) {
   if (y.dtype != DType::Float16 && y.dtype != DType::BFloat16)
     return str("the library's tanh is accurate enough for 16 bits, not for ", name_of(y.dtype));
   const Value& w = *match.value("w");
-  if (w.rank() != 2) return str("w has rank ", w.rank(), ", wants 2");
+  if (w.rank() != 2) return str("w has rank ", w.rank(), ", expected 2");
   const DimExpr& columns = y.dims.back();
   if (!columns.is_constant() || columns.value() % kRowMultiple != 0)
     return str("rows have ", columns, " elements, not a multiple of ", kRowMultiple);

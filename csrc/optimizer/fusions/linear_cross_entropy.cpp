@@ -110,7 +110,7 @@ Reason cannot_fuse(const Node& loss, LossHead& head) {
   const DimExpr& classes = scores.dims[1];
   if (!classes.is_constant()) return "the number of classes is not fixed";
   if (classes.value() < kLeastClasses)
-    return str("only ", classes.value(), " classes, wants ", kLeastClasses);
+    return str("only ", classes.value(), " classes, expected ", kLeastClasses);
   const Value& log_sum_exp = *loss.output(1);
   if (!log_sum_exp.uses().empty()) return "the log-sum-exp of the scores is read";
   if (Reason reason = find_layer(loss.input(0), head)) return reason;
