@@ -1,1 +1,1 @@
-"""The Dynamo backend: one captured graph in, one compiled piece out."""
+"""The Dynamo backend: compiles each captured graph to one piece."""

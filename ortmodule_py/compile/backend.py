@@ -1,8 +1,8 @@
 """`torch.compile(model, backend="ortmodule")`: the engine without the wrapper.
 
-The backend sees one captured graph at a time and not the module it is from, so each capture has a
-compiler of its own, which goes when Dynamo drops the capture. What is said once is said once per
-process. Banner, report and the dropping of captures with their module are for ORTModule alone.
+The backend sees one captured graph at a time, without its module. Each capture therefore gets its own
+compiler, freed when Dynamo drops the capture. Each event is logged once per process. Only ORTModule
+has a banner, a report, and frees captures with their module.
 """
 
 from __future__ import annotations
@@ -27,23 +27,21 @@ from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.logger import module_logger
 from ortmodule_py.options.variables import report_environment
 
-# Live pieces by Dynamo's number of the function they are from: with them a budget can tell a new
-# shape in mid-training from a first one. Models of one class share their functions.
+# Live pieces by Dynamo's frame id, so that a budget can tell a new shape in mid-training from the
+# first one. Models of one class share their frames.
 _pieces_of: defaultdict[int, weakref.WeakSet[Any]] = defaultdict(weakref.WeakSet)
-
-
 _reported: list[CaptureLog] = []
-"""The log of this process, once there is one: each event is logged once."""
+"""The log of this process, empty before the first capture."""
 _memory_warnings: set[str] = set()
 
 
 def new_compiler() -> Compiler:
-    """A compiler with the options and the log level that the environment asks for now."""
+    """A compiler with the options and the log level of the current environment."""
     return _compiler([])
 
 
 def _compiler(earlier: list[Any]) -> Compiler:
-    """`earlier`: the pieces that were compiled of the same function."""
+    """`earlier`: the pieces compiled from the same function."""
     options = EngineOptions.from_environment()
     logger = module_logger(DebugOptions().log_level, "compile")
     report_environment(logger)
@@ -59,7 +57,7 @@ def _compiler(earlier: list[Any]) -> Compiler:
 
 
 def compile_piece(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Compile one captured graph; what cannot be lowered runs in eager PyTorch, logged once."""
+    """Compile one captured graph; falls back to eager PyTorch if it cannot be lowered, and logs that once."""
     capture = CompileContext.current_compile_id()
     function = -1 if capture is None or capture.frame_id is None else capture.frame_id
     compiler = _compiler(list(_pieces_of[function]))
@@ -72,12 +70,12 @@ def compile_piece(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
 
 
 def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-    """`torch.compile(model, backend="ortmodule")`: the same path without the wrapper."""
+    """The backend that torch.compile finds by its entry point."""
     return compile_piece(gm, example_inputs)
 
 
 def compiler_of(backend: Any) -> Compiler | None:
-    """The compiler that Dynamo calls, which it wraps, if it is one of ours."""
+    """Our compiler inside the wrappers that Dynamo puts around a backend, or None."""
     for name in ("_torchdynamo_orig_backend", "compiler_fn"):
         while hasattr(backend, name):
             backend = getattr(backend, name)

@@ -1,4 +1,4 @@
-"""What a budget for the whole device has to leave room for."""
+"""Memory outside of the step that a budget for the whole device must leave room for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ def trained_before(pieces: Sequence[Any], first_run: int) -> bool:
 
 
 def reserved_bytes(module: nn.Module, device: torch.device) -> int:
-    """Bytes of a whole-device budget that are not the step's: parameters, buffers, two values of
-    optimizer state per trainable parameter, as Adam keeps them, before they exist, and on CUDA
-    whatever else the process has there: what exceeds that state is taken to hold it already."""
+    """Bytes of a whole-device budget that the step cannot use.
+
+    They are parameters, buffers and optimizer state (two values per trainable parameter, as in Adam,
+    also before it is allocated); on CUDA also the process's other tensors. If those are larger than
+    the optimizer state, they are assumed to include it.
+    """
     parameters = [(p, p.requires_grad) for p in module.parameters()]
     held = sum(p.numel() * p.element_size() for p, _ in parameters)
     held += sum(b.numel() * b.element_size() for b in module.buffers())
@@ -31,16 +34,16 @@ def reserved_bytes(module: nn.Module, device: torch.device) -> int:
 
 
 def warn_beyond_device(total_bytes: int, device: torch.device, logger: logging.Logger) -> None:
-    """A budget that the device cannot hold protects from nothing: said, not refused."""
+    """Warn if the device has less memory than the budget, which then has no effect."""
     if device.type != "cuda":
         return
-    free, has = torch.cuda.mem_get_info(device)
-    elsewhere = has - free - torch.cuda.memory_reserved(device)
-    if total_bytes > has - elsewhere:
+    free, total = torch.cuda.mem_get_info(device)
+    others = total - free - torch.cuda.memory_reserved(device)
+    if total_bytes > total - others:
         logger.warning(
-            "ortmodule_py: the budget is %s bytes, but %s has %s, of which others hold %s",
+            "ortmodule_py: the budget is %s bytes, but %s has %s, of which other processes use %s",
             f"{total_bytes:,}",
             device,
-            f"{has:,}",
-            f"{elsewhere:,}",
+            f"{total:,}",
+            f"{others:,}",
         )

@@ -1,6 +1,6 @@
-"""What happened to the pieces of one module: graph breaks, fallbacks to eager PyTorch, specialized numbers.
+"""The log of one module's captures: graph breaks, fallbacks to eager PyTorch, specialized numbers.
 
-Each event is logged once; `last_run_report` shows them all.
+Each event is logged once; `last_run_report` shows all of them.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class CaptureLog:
     options: EngineOptions
     logger: logging.Logger
     graph_breaks: list[str] = field(default_factory=list)
-    """One per capture that ended at a graph break, so the same break appears once per kind of input."""
+    """One per capture that ended at a graph break: a break repeats for each recompilation."""
     eager_pieces: list[EagerPiece] = field(default_factory=list)
     specialized: set[tuple[str, str]] = field(default_factory=set)
-    """Calls, and where they are, that are recompiled for each value of a number or size."""
+    """(call, line) that is recompiled for each value of a number or size."""
     fixed_sizes: FixedSizes = field(default_factory=FixedSizes)
     fixed_floats: FixedFloats = field(default_factory=FixedFloats)
     captured_lines: set[str] | None = field(default_factory=set)
-    """Lines with calls that this module has captured; None: unknown."""
+    """Source lines with captured calls of this module; None: unknown."""
     checkpoints_reported: bool = False
     outside: list[str] = field(default_factory=list)
-    """Parameters that the outputs depend on, but that no piece takes."""
+    """Parameters that the outputs depend on, but that are no input of any piece."""
     current_record: Callable[[], ForwardRecord | None] = lambda: None
-    """The forward that runs in this thread, or the last one."""
+    """The record of this thread's current forward, or of the last one."""
     _outside_piece: EagerPiece | None = None
 
     def report_graph_break(self, reason: str) -> None:
@@ -64,22 +64,22 @@ class CaptureLog:
         self.graph_breaks.append(reason)
 
     def has_captured(self, origin: Origin) -> bool:
-        """Whether a call at this line was captured before; True if that is unknown."""
+        """Whether a call in this line was captured before; True if unknown."""
         return self.captured_lines is None or origin[1] in self.captured_lines
 
     def report_specialized_float(self, name: str, origin: Origin) -> None:
-        """A call of `name` is specialized for a float: three values are captured, then the graph breaks."""
+        """A call of `name` specializes a float: after three captured values the graph breaks there."""
         self.fixed_floats.add((name, origin[1]))
         self.report_specialized(name, origin, "; from the fourth on the graph breaks there")
 
     def report_specialized(self, name: str, origin: Origin, limit: str = "") -> None:
-        """A call of `name` is specialized for the value of a number or size, so each value recompiles."""
+        """A call of `name` specializes a number or size, so each value recompiles."""
         where = place(origin)
         if (name, where) in self.specialized:
             return
         self.specialized.add((name, where))
         self.logger.warning(
-            "ortmodule_py: a number or size that changes from call to call is a constant of %s, so that "
+            "ortmodule_py: a number or size that changes from call to call is specialized in %s, so that "
             "each value of it is a capture%s%s",
             name,
             limit,
@@ -89,10 +89,10 @@ class CaptureLog:
     def report_checkpoints(self, count: int) -> None:
         """The memory optimizer decides what is recomputed, not `torch.utils.checkpoint`.
 
-        Checkpoints ask for recomputation, so they turn level 1 on where nothing else was asked for.
+        Checkpoints ask for recomputation, so they set level 1 if no memory option is given.
         """
         memory = self.options.memory
-        what = "what is recomputed is what the memory optimizer was asked for"
+        what = "the memory options decide what is recomputed"
         if not memory.asked and not memory.level_is_given:
             memory.level = 1
             what = f"the memory optimizer recomputes by layer instead, as with {LEVEL}=1"
@@ -104,13 +104,13 @@ class CaptureLog:
         self.logger.warning("ortmodule_py: %s of torch.utils.checkpoint %s", found, what)
 
     def report_skipped_frame(self, whole: bool) -> None:
-        """Dynamo skipped a function without a word; `whole`: no piece ran in this forward."""
+        """Dynamo skipped a function silently; `whole`: no piece ran in this forward."""
         reason = first_line(next(reversed(torch._dynamo.utils.counters["unimplemented"]), ""))
-        reason = f"a function that the graph breaks in the midst of: {reason}"
+        reason = f"a function that Dynamo skips at a graph break: {reason}"
         self.report_eager(CannotLower(reason + (self._unused_options() if whole else "")))
 
     def report_uncaptured(self, ran_before: bool) -> None:
-        """A forward ran without a single piece."""
+        """A forward ran no piece."""
         if self.options.fullgraph:
             raise _C.ORTModuleError(
                 "[ORTMODULE_FULLGRAPH] the whole module must be one graph, but found that Dynamo "
@@ -118,11 +118,11 @@ class CaptureLog:
             )
         reason = "the whole module, of which Dynamo captured nothing"
         if ran_before:
-            reason = "the whole module, which ran compiled before; Dynamo has given it up"
+            reason = "the whole module, which ran compiled before, but which Dynamo skips now"
         self.report_eager(CannotLower(reason + self._unused_options()))
 
     def report_outside(self, names: Sequence[str], trained_count: int) -> None:
-        """Parameters that no piece takes, although the outputs need them: their layers run in eager."""
+        """The outputs depend on parameters that are no input of any piece: their layers run in eager."""
         outside = [*self.outside, *(name for name in names if name not in self.outside)]
         if len(outside) == len(self.outside):
             return
@@ -130,7 +130,7 @@ class CaptureLog:
         shown, more = layers[:_LAYERS_NAMED], len(layers) - _LAYERS_NAMED
         reason = (
             f"{len(outside)} of {trained_count} parameters are in no compiled piece, but in layers that Dynamo "
-            f"leaves alone: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
+            f"skips: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
         )
         self.report_eager(CannotLower(reason))
         self.eager_pieces[:] = [p for p in self.eager_pieces if p is not self._outside_piece]
@@ -142,7 +142,7 @@ class CaptureLog:
         self.report_eager(CannotLower(f"it cannot be traced, {type(error).__name__}: {reason}"))
 
     def report_eager(self, error: Exception) -> None:
-        """A piece falls back to eager PyTorch; warns once.
+        """A piece falls back to eager PyTorch; logged once.
 
         Raises:
             ORTModuleError: ORTMODULE_FALLBACK_POLICY forbids eager PyTorch.
@@ -169,4 +169,4 @@ class CaptureLog:
 
     def _unused_options(self) -> str:
         asked = self.options.memory.asked
-        return "; what was asked of the memory optimizer has no effect" if asked else ""
+        return "; the memory options have no effect" if asked else ""

@@ -1,4 +1,4 @@
-"""The Dynamo backend: one captured piece in, one compiled piece of the C++ engine out."""
+"""The compiler that Dynamo calls: from one captured graph to one compiled piece of the C++ engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.overlap import OverlapGuard
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches, progress
-from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, marking
+from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, mark_changing_sizes
 from ortmodule_py.lower.piece import lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
 from ortmodule_py.options.engine import EngineOptions
@@ -31,19 +31,22 @@ from ortmodule_py.options.engine import EngineOptions
 
 @dataclass
 class Piece:
-    """A captured piece and how its capture went."""
+    """A compiled piece and the facts of its capture."""
 
     compiled: Any
     """`_C.CompiledPiece`."""
     seconds: dict[str, float]
+    """By stage."""
     calls: int
+    """ATen calls in the graph."""
     traced_gradients: list[str]
+    """Operators whose gradient was traced, as the builder has no rule for them."""
     whole: bool = False
-    """It is all of the module."""
+    """Whether it is the whole module."""
 
 
 class _Running:
-    """Makes a record that of the forward that runs in this thread."""
+    """A context that makes `record` the current one of this thread."""
 
     def __init__(self, thread: threading.local, record: ForwardRecord) -> None:
         self._thread = thread
@@ -60,10 +63,10 @@ class _Running:
 
 
 class Compiler:
-    """Compiles the pieces of one module; Dynamo calls it with each graph that it captures.
+    """Compiles the pieces of one module; Dynamo calls it with each captured graph.
 
-    `module` is the module whose parameters a budget for the whole device counts; `log` and `budget`
-    are given where they outlive one capture.
+    A budget for the whole device counts the parameters of `module`. Pass `log` and `budget` to share
+    them between compilers.
     """
 
     def __init__(
@@ -83,19 +86,19 @@ class Compiler:
         self.files: StageFiles | None = None
         self.pieces: list[Piece] = []
         self.last: ForwardRecord | None = None
-        """The last forward that began."""
+        """The record of the last forward."""
         self.trained: ForwardRecord | None = None
-        """The same of the last forward with gradients."""
+        """The record of the last forward with gradients."""
         self.runs = 0
-        """How often pieces ran, in the engine or, as was reported, in eager PyTorch."""
+        """Runs of pieces, in the engine or (as reported) in eager PyTorch."""
         self.parameters: set[int] = set()
-        """Identities of the parameters that pieces take."""
+        """Ids of the parameters that are inputs of pieces."""
         self._running = threading.local()
         self._uncaptured_pieces = -1
-        """How many pieces there were when a forward was reported that ran none of them."""
+        """The number of pieces when a forward without any was last reported."""
 
     def forward(self) -> _Running:
-        """Around each forward of the module: records what it runs and captures."""
+        """A context for one forward of the module, which records its runs and captures."""
         record = ForwardRecord()
         self.budget.begin_forward(self.pieces)
         if torch.is_grad_enabled():
@@ -104,11 +107,11 @@ class Compiler:
         return _Running(self._running, record)
 
     def record(self) -> ForwardRecord | None:
-        """The forward that runs in this thread."""
+        """The record of this thread's current forward."""
         return getattr(self._running, "record", None)
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile one piece; what cannot be lowered runs in eager PyTorch, and is reported."""
+        """Compile one piece; falls back to eager PyTorch, and reports it, if it cannot be lowered."""
         log = self.log
         missing = patches.missing_for(gm)
         if missing is not None:
@@ -127,17 +130,20 @@ class Compiler:
             log.report_eager(error)
             run = restored_on_failure()(gm.forward)
         for line in log.fixed_sizes.found_again():
-            log.report_specialized("a line that takes it as it is", ("", line))
+            log.report_specialized("a line that needs its exact value", ("", line))
         if log.captured_lines is not None:
             for graph in gm.modules():  # bodies of higher-order operators, too
                 if isinstance(graph, fx.GraphModule):
                     log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
         if log.graph_breaks:
-            run = marking(run, changing_sizes(gm))
+            run = mark_changing_sizes(run, changing_sizes(gm))
         return self._recorded(run, compiled)
 
     def _recorded(self, run: Callable[..., Any], compiled: Any | None) -> Callable[..., Any]:
-        """`run`, recording that it ran, and with which parameters: other ones where it runs again in a forward."""
+        """`run`, entered in the forward's record; a second run in one forward adds its parameters.
+
+        Layers of one class share a piece, so each run may have other parameters.
+        """
         latest: Any = None
 
         def recorded(*args: Any) -> Any:
@@ -197,22 +203,22 @@ class Compiler:
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
 
     def report_skipped_frame(self, whole: bool) -> None:
-        """Dynamo has skipped a function without a word; `whole`: no piece ran in this forward."""
+        """Dynamo skipped a function silently; `whole`: no piece ran in this forward."""
         self.log.report_skipped_frame(whole)
         if whole:
             self._uncaptured_pieces = len(self.pieces)
 
     def report_uncaptured(self) -> None:
-        """The current forward ran without a piece."""
+        """The current forward ran no piece."""
         self.log.report_uncaptured(self.runs > 0)
         self._uncaptured_pieces = len(self.pieces)
 
     def uncaptured_reported(self) -> bool:
-        """Whether a forward without a piece was reported, and no piece was captured since."""
+        """Whether a forward without pieces was reported, and no piece was captured since."""
         return self._uncaptured_pieces == len(self.pieces)
 
     def release(self) -> None:
-        """Let go of the module and of all pieces; nothing will run them again."""
+        """Free the module and all pieces, which will not run again."""
         self.pieces.clear()
         self.last = self.trained = self.files = None
         self.budget.release()
@@ -236,7 +242,7 @@ class Compiler:
             self.logger.debug("ortmodule_py:   %-16s %9.2f ms", stage, milliseconds)
 
     def _with_warnings(self, compiled: Any) -> Callable[..., Any]:
-        """The piece, saying where a new shape does not fit the budget or a peak was not as planned."""
+        """The piece, which logs if a new shape exceeds the budget or a peak was not as planned."""
         call, take_warnings, logger = compiled.__call__, compiled.take_warnings, self.logger
 
         def run(*args: Any) -> Any:
@@ -250,7 +256,7 @@ class Compiler:
     def _guarded(
         self, run: Callable[..., Any], gm: fx.GraphModule, overlap: OverlapGuard
     ) -> Callable[..., Any]:
-        """`run`, but eager PyTorch where a change in place would have to show in another argument."""
+        """`run`, but eager PyTorch if an argument that is changed in place may alias another."""
         shared = CannotLower("an argument that is changed in place shares memory with another")
         eager: Callable[..., Any] = restored_on_failure()(gm.forward)
 
@@ -290,7 +296,7 @@ class Compiler:
 
 
 def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Callable[..., Any]:
-    """`run` with these arguments in the types that it was compiled for."""
+    """`run` with these arguments cast to the dtypes that it was compiled for."""
 
     def cast(*args: Any) -> Any:
         given = list(args)
@@ -304,7 +310,7 @@ def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Calla
 def _checked(
     run: Callable[..., Any], checks: list[Callable[[torch.Tensor], object]]
 ) -> Callable[..., Any]:
-    """`run` without its last outputs, which are values that eager checks on its way."""
+    """`run` without its last outputs, which go to `checks`: they raise the errors of eager's assertions."""
 
     def checked(*args: Any) -> Any:
         outputs = run(*args)

@@ -1,4 +1,4 @@
-"""Saved graphs: one `.onnx` file per stage, as `DebugOptions(save_onnx=True)` asks for."""
+"""Graphs saved by `DebugOptions(save_onnx=True)`: one `.onnx` file per stage."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ STAGES = {
     "optimized": "joint",
     EXECUTION_MODEL: "lowered",
 }
-"""File name's stage -> the engine's."""
+"""Stage in the file name -> stage of the engine."""
 
 _WITH_WEIGHTS = ("torch_exported", "optimized_pre_grad")
 
 
 class StageFiles:
-    """Writes the files of each piece; where it cannot, it says so once, and training goes on.
+    """Writes the files of each piece; a failure is logged once and training continues.
 
-    Dynamo keeps the compiler and with it this object, which must not keep the wrapper.
+    Must not refer to the ORTModule: Dynamo keeps the compiler, and with it this object, alive.
     """
 
     def __init__(self, module: nn.Module, options: DebugOptions, logger: logging.Logger) -> None:
@@ -50,7 +50,7 @@ class StageFiles:
         self._try(save)
 
     def ran(self) -> None:
-        """Save what runs again: the first forward has decided what is recomputed."""
+        """Save the execution model again after the first forward, which decides what is recomputed."""
         for piece, path in self._not_run:
             if piece.facts()["forwards"]:
                 self._try(partial(_save, piece, EXECUTION_MODEL, path, _constants(piece)))
@@ -61,17 +61,17 @@ class StageFiles:
     def _try(self, save: Callable[[], None]) -> None:
         try:
             save()
-        except Exception as error:  # no file is worth a training run
+        except Exception as error:  # a failed file must not end training
             if not self._failed:
                 self._logger.warning("ortmodule_py: graphs are not saved: %s", error)
             self._failed = True
 
 
 def save_stages(piece: Any, module: nn.Module, directory: Path, prefix: str) -> dict[str, Path]:
-    """Write `{prefix}_{stage}_{training|inference}.onnx` of a compiled piece; paths by stage.
+    """Write `{prefix}_{stage}_{training|inference}.onnx` of a compiled piece; returns the paths by stage.
 
-    Parameters and buffers are stored in the files of the forward stages, constants in all. A later
-    piece of the same mode gets a number before the mode.
+    The files of the forward stages contain parameters and buffers, all files contain constants. Later
+    pieces of the same mode get a number at the end.
     """
     mode = "training" if piece.facts()["training"] else "inference"
     constants = _constants(piece)
@@ -96,9 +96,9 @@ def _constants(piece: Any) -> dict[str, Any]:
 
 
 def _weights(piece: Any, module: nn.Module) -> dict[str, Any]:
-    """Data of the parameters and buffers that the piece takes; others may have none."""
+    """Data of the piece's parameters and buffers; others may have no data."""
     wanted = set(piece.weight_names())
-    # A tied weight has several names, and the piece takes it by any of them.
+    # The piece may know a tied weight by any of its names.
     tensors = itertools.chain(
         module.named_parameters(remove_duplicate=False),
         module.named_buffers(remove_duplicate=False),
@@ -107,7 +107,7 @@ def _weights(piece: Any, module: nn.Module) -> dict[str, Any]:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    """Row-major data in any type, also in those that numpy does not know."""
+    """Row-major data as bytes, since numpy does not have all dtypes."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     return plain.reshape(-1).view(torch.uint8).numpy()
 

@@ -1,7 +1,7 @@
-"""Arguments that share memory with one that is changed in place.
+"""Arguments that alias an argument which is changed in place.
 
-The graph of a piece takes its arguments for separate tensors. Dynamo guards that one tensor given
-twice is given twice again; it does not see views of one storage.
+The graph of a piece assumes that its arguments do not alias. Dynamo guards on the same tensor passed
+twice, but does not see two views of one storage.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from torch import Tensor
 
 Span = tuple[int, int, bool]
-"""Address of the first byte, address behind the last, whether it is changed."""
+"""Address of the first byte, end address, whether it is changed."""
 
 
 class OverlapGuard:
-    """Tells for each call whether a changed argument may overlap another one.
+    """Returns for each call whether a changed argument may overlap another one.
 
-    Looking at every parameter in every call would take as long as Dynamo's guards, so what has
-    `fixed` sizes is only looked at again when it has moved.
+    Checking all parameters in each call would take as long as Dynamo's guards, so the spans of
+    arguments with `fixed` sizes are cached until an address changes.
     """
 
     def __init__(self, mutated: Sequence[int], fixed: Sequence[bool]) -> None:
@@ -58,7 +58,7 @@ def _overlap(spans: list[Span]) -> bool:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """From the first element to the end of the last."""
+    """Bytes from the first element to the end of the last."""
     if tensor.is_contiguous() or tensor.numel() == 0:
         return tensor.nbytes
     steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))

@@ -16,11 +16,10 @@ from ortmodule_py.options.memory import MemoryRequest
 
 
 class StepBudget:
-    """Turns what was asked of the memory optimizer into options for each piece.
+    """Makes the memory options of each piece from the user's request.
 
-    `module` is the module whose parameters and optimizer state a budget for the whole device has to
-    leave room for; None where it is not known. `earlier` are pieces that other compilers made of the
-    same function.
+    A budget for the whole device leaves room for the parameters and optimizer state of `module`, if
+    it is known. `earlier` are pieces that other compilers made from the same function.
     """
 
     def __init__(
@@ -31,7 +30,7 @@ class StepBudget:
         earlier: Sequence[Any] = (),
     ) -> None:
         self.bytes: int | None = None
-        """What all pieces of a forward together have to keep to, if there is a budget in bytes."""
+        """The budget of all pieces of a forward together, if there is one in bytes."""
         self._request = request
         self._logger = logger
         self._module = module
@@ -40,12 +39,12 @@ class StepBudget:
         self._accumulates = False
 
     def begin_forward(self, pieces: Sequence[Any]) -> None:
-        """To be called before the module runs, with its pieces."""
+        """Call before the module runs, with its pieces."""
         self._reserved.clear()
         budget = self._request.budget
         if self._accumulates or not pieces or budget is None or budget.total_bytes is None:
             return
-        # Gradients that an earlier step left take memory beside this one.
+        # Gradients of an earlier step take memory beside this one.
         self._accumulates = torch.is_grad_enabled() and self._has_gradients()
         if self._accumulates:
             for piece in pieces:
@@ -78,7 +77,7 @@ class StepBudget:
         else:
             assert budget.total_bytes is not None
             warn_beyond_device(budget.total_bytes, device, self._logger)
-            # Once per forward: what its earlier pieces save is freed again.
+            # Once per forward, as the activations saved by its earlier pieces are temporary.
             if device not in self._reserved and self._module is not None:
                 self._reserved[device] = reserved_bytes(self._module, device)
             options.reserved_bytes = self._reserved.get(device, 0)
@@ -87,17 +86,17 @@ class StepBudget:
             self.bytes = options.budget_bytes
 
     def add_piece(self, compiled: Any, training: bool, runs: Sequence[Any]) -> None:
-        """A piece is new; `runs` are the runs of pieces before it in this forward."""
+        """Add a new piece; `runs` are the runs of pieces before it in this forward."""
         if self._accumulates:
             compiled.assume_accumulation()
         if self.bytes is not None and training:
             _C.reserve_budget(compiled, runs)
 
     def divide(self, runs: Sequence[Any]) -> None:
-        """After a forward with new pieces: from the next step on, all of them together keep the budget.
+        """After a forward with new pieces, divide the budget among them, from the next step on.
 
         Raises:
-            ORTModuleError: they cannot, and `ORTMODULE_MEMORY_OPT_STRICT` is set.
+            ORTModuleError: they cannot fit it, and `ORTMODULE_MEMORY_OPT_STRICT` is set.
         """
         if self.bytes is None or not torch.is_grad_enabled():
             return
@@ -106,19 +105,19 @@ class StepBudget:
             return
         text = (
             f"[memory budget] the step must fit {self.bytes} bytes, but found "
-            f"that its pieces, which the graph breaks part, may together take {peak} bytes at the "
-            "least; use a smaller batch, a larger budget, or take the graph breaks out"
+            f"that its pieces, separated by graph breaks, may together take at least {peak} bytes; "
+            "use a smaller batch, a larger budget, or remove the graph breaks"
         )
         if self._request.strict:
             raise _C.ORTModuleError(text)
         self._logger.warning("ortmodule_py: %s; it runs with the plans of the least peak", text)
 
     def forget_earlier(self) -> None:
-        """Let go of the earlier pieces."""
+        """Drop the references to the earlier pieces."""
         self._earlier = ()
 
     def release(self) -> None:
-        """Let go of the module."""
+        """Drop the reference to the module."""
         self._module = None
 
     def _has_gradients(self) -> bool:

@@ -37,11 +37,13 @@ def changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:
     return [(position, dims) for position, dims in found if dims]
 
 
-def marking(run: Callable[..., Any], changing: list[tuple[int, list[int]]]) -> Callable[..., Any]:
-    """`run`, saying of its outputs what is known of the module's inputs: which sizes change.
+def mark_changing_sizes(
+    run: Callable[..., Any], changing: list[tuple[int, list[int]]]
+) -> Callable[..., Any]:
+    """`run`, which marks these sizes of its outputs as dynamic for the resume function.
 
-    Otherwise the piece behind a graph break would be captured for the first batch alone, and once
-    more for each size that is found to change.
+    Otherwise the piece after a graph break is specialized for the first batch, and recompiled for
+    each size that turns out to change.
     """
     if not changing:
         return run

@@ -123,9 +123,7 @@ _TORCH = torch.__path__[0]
 
 
 def _of_whole(what: str, origin: Origin) -> CannotLower:
-    return CannotLower(
-        f"a function that the graph holds whole (allow_in_graph) calls {what}", origin
-    )
+    return CannotLower(f"a function under allow_in_graph calls {what}", origin)
 
 
 class _Watch(TorchFunctionMode):

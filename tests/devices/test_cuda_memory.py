@@ -38,7 +38,10 @@ def test_a_budget_larger_than_the_device(
     warn_beyond_device(10**9, torch.device("cpu"), logger)
     assert caplog.text == ""
     warn_beyond_device(701, GPU, logger)
-    assert "the budget is 701 bytes, but cuda:0 has 1,000, of which others hold 300" in caplog.text
+    assert (
+        "the budget is 701 bytes, but cuda:0 has 1,000, of which other processes use 300"
+        in caplog.text
+    )
 
 
 def test_the_memory_line_reads_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:

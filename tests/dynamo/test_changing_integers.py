@@ -121,7 +121,7 @@ def test_a_line_that_fixes_the_batch_is_said_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ORTMODULE_RNG", "torch")
     model, (said,) = _pooled(nn.FractionalMaxPool3d(2, output_size=3), 3)
     assert last_run_report(model)["captures"] == 4
-    assert "a line that takes it as it is" in said and "pooling.py:" in said
+    assert "a line that needs its exact value" in said and "pooling.py:" in said
 
 
 def test_the_line_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

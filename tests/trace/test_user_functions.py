@@ -373,5 +373,5 @@ def test_a_forward_that_gives_no_tuple(forward: Any) -> None:
     assert type(got) is type(expected) and same.requires_grad
     torch.testing.assert_close((same, got), (sine, expected))
     broken = " ".join(last_run_report(ours)["graph_breaks"])
-    assert f"forward gives no tensor and no tuple ({__file__}" in broken
+    assert f"forward returns neither a tensor nor a tuple ({__file__}" in broken
     assert not any(t.requires_grad for t in (got.values() if isinstance(got, dict) else got))

@@ -20,7 +20,7 @@ _traced: Any = getattr(
     torch._functorch.autograd_function, "DynamoAutogradFunctionTraceHelper", None
 )
 _APPLY = "torch._dynamo.variables.higher_order_ops:AutogradFunctionApplyVariable"
-_NO_TUPLE = "an autograd.Function whose forward gives no tensor and no tuple"
+_NO_TUPLE = "an autograd.Function whose forward returns neither a tensor nor a tuple"
 
 
 def applies_function(gm: fx.GraphModule) -> bool:
@@ -78,7 +78,7 @@ def _checked(
     if wrong is None:
         return rewire(self, fwd_freevars, bwd_out, bwd_graph, bwd_freevars, orig_fwd_args)
     torch._dynamo.exc.unimplemented(
-        gb_type=f"the backward of an autograd.Function gives {wrong}",
+        gb_type=f"the backward of an autograd.Function returns {wrong}",
         context=f"{self.bwd_fn}",
         explanation="Eager PyTorch raises an error when this backward runs.",
         hints=[],
