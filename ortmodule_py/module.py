@@ -1,4 +1,4 @@
-"""ORTModule: a module trained by the C++ engine, in place of the original in any training script."""
+"""ORTModule: trains a module in the C++ engine, as a drop-in replacement in any training script."""
 
 from __future__ import annotations
 
@@ -63,13 +63,12 @@ _NO_DATA_PARALLEL = (
 )
 
 _MANY_CAPTURES = 3
-"""From here on an integer attribute of a module that has changed may change without a new capture."""
+"""With this many captures, integer attributes of modules become dynamic instead of guarded constants."""
 
 on_training_forward: Callable[[ORTModule], None] | None = None
-"""Called after each training forward, planned or not; `python -m ortmodule_py.plan` sets it."""
+"""Called after each training forward; `python -m ortmodule_py.plan` sets it."""
 
-# What nn.Module answers itself but the wrapped module must answer, so that keys, parameters and
-# structure are those of the original.
+# Methods of nn.Module that must act on the original, so that keys, parameters and structure are its.
 _DELEGATED = (
     "parameters",
     "named_parameters",
@@ -89,8 +88,8 @@ _DELEGATED = (
     "register_parameter",
     "zero_grad",
 )
-# What a module around the wrapper reads of it to load its state, and `torch.func` to replace it. The
-# original may replace it, so that the wrapper has none of its own.
+# Attributes that a module around the wrapper reads to load state, and `torch.func` to swap parameters.
+# The wrapper has no copies of them, as the original may replace them.
 _SHARED = (
     "_parameters",
     "_buffers",
@@ -111,20 +110,20 @@ class ORTModule(OriginalFace, nn.Module):
     Args:
         module: any `torch.nn.Module`.
         debug_options: log level and saved graphs.
-        memory_budget: bytes that training may take: `"20GiB"` for all that the device's allocator
-            gives out, `"activations:900MB"` or `"activations:60%"` for the step alone. Wins over
+        memory_budget: bytes that training may take: `"20GiB"` for all allocations on the device,
+            `"activations:900MB"` or `"activations:60%"` for the step alone. Overrides
             `ORTMODULE_MEMORY_OPT_BUDGET`.
         outputs: names (of a dict, dataclass or model output) or positions (of a tuple) of the outputs that
-            training reads; the others are None in training mode, so that the scores of a loss
-            head need not exist. Wins over `ORTMODULE_OUTPUTS`.
+            training reads. In training mode the others are None and not computed, such as the logits
+            of a loss head. Overrides `ORTMODULE_OUTPUTS`.
 
     Raises:
-        TypeError: `module` is no module, is scripted, or is an ORTModule already; `debug_options` are
-            no DebugOptions.
+        TypeError: `module` is not a module, is scripted, or is an ORTModule already; `debug_options` are
+            not DebugOptions.
         NotImplementedError: `module` is a `torch.nn.DataParallel`.
-        ValueError: an environment variable has a value it cannot have.
-        ORTModuleError: `module` is on a device that this build cannot run on, where
-            `ORTMODULE_FALLBACK_POLICY` does not leave it to eager PyTorch.
+        ValueError: an environment variable has an invalid value.
+        ORTModuleError: this build cannot run on the device of `module`, and
+            `ORTMODULE_FALLBACK_POLICY` forbids eager PyTorch.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class ORTModule(OriginalFace, nn.Module):
         for inner in _wrapped_inside(module):
             inner.__dict__["_is_part"] = True
         own["_ortmodule_state"] = frozenset(own) - of_modules
-        del own["training"]  # it is the original's
+        del own["training"]  # the original's is used
         own["__signature__"] = inspect.signature(module.forward)
         own["_base"] = own.get("_base", type(self))
         put_class(self)
@@ -166,7 +165,7 @@ class ORTModule(OriginalFace, nn.Module):
             own.pop(name, None)
 
     def _set_options(self, options: EngineOptions) -> None:
-        """Make everything that depends on the options; nothing is captured yet."""
+        """Make everything that depends on the options, before any capture."""
         own, module = self.__dict__, self._original
         own["_engine_options"] = options
         own["_compiler"] = compiler = Compiler(options, self._logger, module)
@@ -184,7 +183,7 @@ class ORTModule(OriginalFace, nn.Module):
         drop_with(self, own["_progress"].captures, compiler)
 
     def _check_devices(self, module: nn.Module) -> None:
-        """Says where the module cannot run; it may still be moved before it does."""
+        """Warn if the module's device is not supported: it may be moved before it runs."""
         reason = None if self._engine_options.bypass else check_model(module)
         if reason is None:
             return
@@ -196,16 +195,16 @@ class ORTModule(OriginalFace, nn.Module):
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
         if hooks_of_all_modules() and not has_hooks(self):
-            return self.forward(*args, **kwargs)  # they fire for the original
+            return self.forward(*args, **kwargs)  # they run for the original
         return super()._call_impl(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward."""
         exports = torch.compiler.is_exporting()
         if exports or torch.compiler.is_dynamo_compiling():
-            # Other compilers than torch.export and an outer ORTModule must not trace the original.
+            # Only torch.export and an outer ORTModule may trace the original.
             inline = exports or self._is_part
-            return self._target()(*args, **kwargs) if inline else _apart(self, args, kwargs)
+            return self._target()(*args, **kwargs) if inline else _untraced(self, args, kwargs)
         with self._methods.apart():
             return self._forward(*args, **kwargs)
 
@@ -215,8 +214,8 @@ class ORTModule(OriginalFace, nn.Module):
             or forward_ad._current_level >= 0
             or torch.jit.is_tracing()
         ):
-            # Dynamo refuses each function under a transform of `torch.func`, and would be believed.
-            # Of a capture, a trace of TorchScript would see nothing, and a dual tensor no tangent.
+            # Dynamo skips the frame for good under torch.func; jit.trace and forward AD cannot see into
+            # compiled code.
             return self._target()(*args, **kwargs)
         trains = self._original.training and torch.is_grad_enabled()
         if self._verifier is not None and trains:
@@ -233,9 +232,9 @@ class ORTModule(OriginalFace, nn.Module):
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self._engine_options.bypass:
             return self._target()(*args, **kwargs)
-        seen_by_others = _sees_each_call()
-        if seen_by_others is not None:
-            self._compiler.log.report_eager(CannotLower(seen_by_others))
+        observer = _observer_of_calls()
+        if observer is not None:
+            self._compiler.log.report_eager(CannotLower(observer))
             return self._target()(*args, **kwargs)
         args, kwargs = self._prepared(args, kwargs)
         start = time.perf_counter()
@@ -249,14 +248,14 @@ class ORTModule(OriginalFace, nn.Module):
                 self._compiler.report_skipped_frame(record.piece_runs == 0)
             self._frames.succeeded()
             if record.piece_runs == 0 and not record.untraced:
-                self._note_uncaptured(result, (args, kwargs))
+                self._report_uncaptured(result, (args, kwargs))
             if record.captures:
                 self._captured(record, result, time.perf_counter() - start)
             record.whole = not record.eager and self._frames.ran_whole(record.runs, self._original)
         return result
 
     def _prepared(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments, as the compiled module takes them."""
+        """Compile if needed; the arguments for the compiled module."""
         if self._compiled is None:
             self.__dict__["_compiled"] = self._compile()
         for tensor in tensors((args, kwargs)):
@@ -269,7 +268,7 @@ class ORTModule(OriginalFace, nn.Module):
         return args, kwargs
 
     def _run_compiled(self, record: ForwardRecord, args: Any, kwargs: Any) -> Any:
-        """The compiled module; eager PyTorch where Dynamo fails before any of it has run."""
+        """Run the compiled module; eager PyTorch if Dynamo fails before any of it has run."""
         try:
             with self._frames.around_call(), during_runs, self._progress:
                 return self._compiled(*args, **kwargs)
@@ -284,14 +283,14 @@ class ORTModule(OriginalFace, nn.Module):
                 if not self._frames.watched and record.skipped_frame():
                     try_again(error)
                 raise
-            # Where the module itself is wrong, eager PyTorch says so, and in fewer words.
+            # If the module itself is wrong, eager raises the clearer error.
             result = self._target()(*args, **kwargs)
             self._compiler.log.report_untraced(error)
             record.mark_untraced()
             return result
 
     def _captured(self, record: ForwardRecord, result: Any, seconds: float) -> None:
-        """New pieces ran in this forward, which took so many seconds."""
+        """New pieces ran in this forward, which took `seconds`."""
         if record.piece_runs and not record.untraced and torch.is_grad_enabled():
             self._report_outside(result)
         self._compiler.budget.divide(record.runs)
@@ -299,8 +298,8 @@ class ORTModule(OriginalFace, nn.Module):
             self._compiler.files.ran()
         self._announce(seconds)
 
-    def _note_uncaptured(self, result: Any, given: Any) -> None:
-        """No piece ran: reported, unless the module has nothing to compute, as an identity."""
+    def _report_uncaptured(self, result: Any, given: Any) -> None:
+        """No piece ran: report it, unless the module computes nothing, such as nn.Identity."""
         if self._compiler.uncaptured_reported():
             return
         known = {id(t) for t in itertools.chain(tensors(given), self.parameters(), self.buffers())}
@@ -310,12 +309,12 @@ class ORTModule(OriginalFace, nn.Module):
             self._compiler.report_uncaptured()
 
     def _report_outside(self, result: Any) -> None:
-        """Layers of torch.nn that Dynamo skips where their container is not captured."""
+        """Report layers of torch.nn that Dynamo skips, as it did not capture their container."""
         reached = parameters_behind(tensors(result, objects=True))
         trained = {
             name: p
             for name, p in self.named_parameters()
-            # `torch.func.functional_call` puts tensors in their place.
+            # `torch.func.functional_call` replaces parameters by tensors.
             if p.requires_grad and isinstance(p, nn.Parameter)
         }
         names = [
@@ -327,7 +326,7 @@ class ORTModule(OriginalFace, nn.Module):
             self._compiler.log.report_outside(names, len(trained))
 
     def _target(self, module: nn.Module | None = None) -> Callable[..., Any]:
-        """What is captured: the original, or a function that leaves out some of its outputs."""
+        """The callable to capture: the original, or a function that drops unrequested outputs."""
         original: nn.Module = self._original if module is None else module
         return original if self._outputs is None else with_outputs(original, self._outputs)
 
@@ -355,7 +354,7 @@ class ORTModule(OriginalFace, nn.Module):
         self._frames.settings = dynamo_settings(many, self._hooks.found)
 
     def _announce(self, seconds: float) -> None:
-        """The banner: once for training, once for inference."""
+        """Log the banner, once for training and once for inference."""
         self._set_dynamo()
         mode = "training" if torch.is_grad_enabled() and self.training else "inference"
         if mode in self._announced:
@@ -367,7 +366,7 @@ class ORTModule(OriginalFace, nn.Module):
             self._announce_memory()
 
     def _announce_memory(self) -> None:
-        """The table of plans: always if anything was asked, else its best rows."""
+        """Log the plan table: all rows if memory options are given, else the best ones."""
         pieces = step_pieces(self._compiler)
         if not pieces or not self._logger.isEnabledFor(logging.WARNING):
             return
@@ -382,7 +381,7 @@ class ORTModule(OriginalFace, nn.Module):
     def _report(self) -> RunReport:
         return RunReport.of(self._compiler)
 
-    # ---- the original's face ---------------------------------------------------------------------
+    # ---- the interface of the original -----------------------------------------------------------
 
     @property
     def module(self) -> nn.Module:
@@ -391,31 +390,29 @@ class ORTModule(OriginalFace, nn.Module):
         return original
 
     def train(self, mode: bool = True) -> ORTModule:
-        """Set the mode of the original, which is the wrapper's."""
+        """Set the mode of the original."""
         self._original.train(mode)
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
-        # A module's own `_apply` may take no more than the function.
-        return (
-            self._given_back("_apply", fn) if recurse else self._given_back("_apply", fn, recurse)
-        )
+        # A module's own `_apply` may take the function alone.
+        return self._call_original("_apply", fn, *(() if recurse else (recurse,)))
 
     def requires_grad_(self, requires_grad: bool = True) -> ORTModule:
         """Freeze or train the parameters of the original."""
-        return self._given_back("requires_grad_", requires_grad)
+        return self._call_original("requires_grad_", requires_grad)
 
-    def _given_back(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What the original's method gives; the wrapper where that is the original."""
+    def _call_original(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the original's method; returns the wrapper where the method returns the original."""
         before = _strides(self._original)
         result = self.__getattr__(name)(*args, **kwargs)
-        # Before torch 2.13 Dynamo does not notice new strides, which results take over.
+        # Before torch 2.13 Dynamo does not guard on the strides of parameters, which affect outputs.
         if before != _strides(self._original):
             forget(self._progress.captures, self._compiler)
         return self if result is self._original else result
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the engine compiles the module already, and no other compiler looks into it."""
+        """No effect: the engine compiles the module already."""
         self._logger.warning(
             "ortmodule_py: compile() has no effect: the engine compiles the module already"
         )
@@ -487,7 +484,7 @@ class ORTModule(OriginalFace, nn.Module):
         self._original.add_module(name, module)
 
     def register_forward_pre_hook(self, hook: Any, **kwargs: Any) -> Any:
-        """A hook of the wrapper's own."""
+        """Register a hook of the wrapper itself."""
         refuse_to_shard(hook)
         return super().register_forward_pre_hook(hook, **kwargs)
 
@@ -496,7 +493,7 @@ class ORTModule(OriginalFace, nn.Module):
 
 
 def _refuse_to_wrap(module: Any, debug_options: Any) -> None:
-    """Raise where the arguments of `ORTModule` are not what they must be."""
+    """Raise if an argument of `ORTModule` is invalid."""
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"[ORTModule] module must be a torch.nn.Module, but found {type(module).__name__}"
@@ -505,8 +502,8 @@ def _refuse_to_wrap(module: Any, debug_options: Any) -> None:
         raise TypeError("[ORTModule] module is an ORTModule already; pass the original module")
     if isinstance(module, torch.jit.ScriptModule):
         raise TypeError(
-            "[ORTModule] module must be what was scripted or traced, which Dynamo can capture, "
-            f"but found a {type(module).__name__}; pass the original module"
+            "[ORTModule] module must not be scripted or traced, as Dynamo cannot capture it, but "
+            f"found a {type(module).__name__}; pass the original module"
         )
     if isinstance(module, nn.DataParallel):
         raise NotImplementedError(_NO_DATA_PARALLEL)
@@ -518,30 +515,30 @@ def _refuse_to_wrap(module: Any, debug_options: Any) -> None:
 
 
 def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:
-    """The ORTModules among the submodules; they name the modules of their originals, not themselves."""
+    """The ORTModules among the submodules. `modules()` of an ORTModule yields its original instead."""
     for owner in module.modules():
         yield from (child for child in owner.children() if isinstance(child, ORTModule))
 
 
-def _sees_each_call() -> str | None:
-    """What is around this call that is to see each module or operator, as the engine would not let it."""
+def _observer_of_calls() -> str | None:
+    """An active observer of each module or operator, which would not see those of compiled pieces."""
     if hooks_of_all_modules():
-        return "hooks of all modules, which no capture has"
+        return "hooks of all modules, which are not captured"
     if torch._C._len_torch_dispatch_stack() > 0:
-        # Dynamo would leave the code of each function that it meets to eager PyTorch for good.
-        return "a TorchDispatchMode is active, which no operator of the engine would reach"
+        # Under it, Dynamo skips the code of each function for good.
+        return "a TorchDispatchMode is active, which would not see the engine's operators"
     return None
 
 
 @torch.compiler.disable
-def _apart(model: ORTModule, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A forward that `torch.compile` does not look into; its own capture is compiled all the same."""
-    # Not `model(...)`: whoever calls has seen to its hooks.
+def _untraced(model: ORTModule, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A forward behind a graph break of an outer `torch.compile`; the engine still captures it."""
+    # Not `model(...)`: the caller has run the hooks.
     return ORTModule.forward(model, *args, **kwargs)
 
 
 def last_run_report(model: Any) -> dict[str, Any]:
-    """What the engine did for `model` (an ORTModule) so far, as a dict of plain values.
+    """The captures, fallbacks and runs of `model` (an ORTModule) so far, as a dict of plain values.
 
     Raises:
         TypeError: `model` is not an ORTModule.
@@ -550,7 +547,11 @@ def last_run_report(model: Any) -> dict[str, Any]:
 
 
 def as_ortmodule(model: Any, where: str) -> ORTModule:
-    """`model`, which `where` was given; a TypeError if it is not an ORTModule."""
+    """`model`, an argument of the function `where`.
+
+    Raises:
+        TypeError: it is not an ORTModule.
+    """
     if isinstance(model, ORTModule):
         return model
     remedy = "wrap it first"
@@ -562,7 +563,7 @@ def as_ortmodule(model: Any, where: str) -> ORTModule:
 
 
 def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = None) -> ORTModule:
-    """An ORTModule over `module` with the options of `model`, which says and saves nothing."""
+    """An ORTModule of `module` with the options of `model`, which logs and saves nothing."""
     twin = ORTModule(module, DebugOptions(LogLevel.FATAL))
     own = twin.__dict__
     if isinstance(model, ORTModule):
@@ -579,17 +580,17 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
 
 
 def _is_called_as_written(module: nn.Module) -> bool:
-    """Whether nobody sees how arguments are given: no hook, and no forward of another signature."""
+    """Whether arguments may be passed by name: no hook sees them, and the class's forward runs."""
     return not has_hooks(module) and "forward" not in vars(module)
 
 
 def _strides(module: nn.Module) -> list[tuple[int, ...] | None]:
-    """Of all parameters; None for those of lazy layers, which have no shape yet."""
+    """Strides of all parameters; None for those of lazy layers, which have no shape yet."""
     return [None if is_lazy(p) else p.stride() for p in module.parameters()]
 
 
 def _mark_dynamic(tensor: Tensor) -> None:
-    """Sizes that change from batch to batch: dim 0, and all dims of integer tensors."""
+    """Mark the sizes that may change from batch to batch: dim 0, and all dims of integer tensors."""
     if tensor.is_nested or tensor.dim() == 0 or isinstance(tensor, nn.Parameter):
         return
     dims = [0] if tensor.is_floating_point() else range(tensor.dim())

@@ -150,7 +150,7 @@ def _plain_copy(module: Any, memo: dict[int, Any]) -> Any:
 def _returning_self(name: str, override: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(override)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._given_back(name, *args, **kwargs)
+        return self._call_original(name, *args, **kwargs)
 
     return method
 
