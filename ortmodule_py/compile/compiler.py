@@ -129,7 +129,7 @@ class Compiler:
         except (CannotLower, _C.ORTModuleError) as error:
             log.report_eager(error)
             run = restored_on_failure()(gm.forward)
-        for line in log.fixed_sizes.found_again():
+        for line in log.fixed_sizes.respecialized_lines():
             log.report_specialized("a line that needs its exact value", ("", line))
         if log.captured_lines is not None:
             for graph in gm.modules():  # bodies of higher-order operators, too

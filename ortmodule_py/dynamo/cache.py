@@ -1,7 +1,7 @@
-"""Dynamo's captures of a module end with the module.
+"""Frees Dynamo's captures of an ORTModule with the module.
 
-Dynamo keeps a capture with the code of a class's `forward`, for all instances and for ever, and the
-compiled pieces with it; at a limit it captures no more. What a dead ORTModule left there is dropped.
+Dynamo keeps captures, and with them compiled pieces, in the code object of a class's `forward`, shared
+by all instances, for ever, and up to a limit.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from torch._C._dynamo import eval_frame
 
 
 class Captures:
-    """The code objects that were captured for one ORTModule."""
+    """The code objects captured for one ORTModule."""
 
     def __init__(self) -> None:
         self.codes: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 
 
-# Modules of torch whose functions Dynamo captures: layers, and what stands in front of their forward.
+# Modules of torch whose functions Dynamo captures: layers, and the wrappers around their forward.
 _CAPTURED = ("torch.nn.", "torch._dynamo.external_utils")
 
 
-class _Anything:
-    """Stands for an object that no frame holds, so that a dropped capture counts for nobody."""
+class _Unused:
+    """An object that no frame refers to, so that a dropped capture matches no call."""
 
 
-_nobody = _Anything()
+_unused = _Unused()
 
 
 def drop_with(owner: object, captures: Captures, compiler: Any) -> None:
-    """When `owner` dies, drop what `compiler` compiled for these codes."""
+    """When `owner` is collected, drop the captures that `compiler` compiled for these codes."""
     weakref.finalize(owner, _drop, captures, weakref.ref(compiler)).atexit = False
 
 
@@ -44,13 +44,13 @@ def _drop(captures: Captures, compiler: weakref.ref[Any]) -> None:
     if backend is None:
         return
     forget(captures, backend)
-    # Dynamo keeps the backend itself, since guards compare its address.
+    # Dynamo keeps the backend alive, as guards compare its id.
     backend.release()
 
 
 def forget(captures: Captures, backend: Any) -> None:
-    """Drop what `backend` compiled for these codes: the next call captures anew."""
-    # These are torch's private parts: should they change, captures stay until the process ends.
+    """Drop the captures that `backend` compiled for these codes: the next call captures anew."""
+    # A private API of torch: if it changes, captures stay until the process ends.
     with contextlib.suppress(AttributeError, ImportError, TypeError):
         for code in list(captures.codes):
             for entry in eval_frame._debug_get_cache_entry_list(code):
@@ -59,8 +59,7 @@ def forget(captures: Captures, backend: Any) -> None:
 
 
 def try_again(error: BaseException) -> None:
-    """A function that raised while it was captured, Dynamo would leave to eager for ever: forget that
-    for all functions that `error` came through."""
+    """Reset the functions in the traceback of `error`: Dynamo skips for good what raised in a capture."""
     with contextlib.suppress(AttributeError, TypeError):
         for frame, _ in traceback.walk_tb(error.__traceback__):
             module = str(frame.f_globals.get("__name__"))
@@ -81,5 +80,5 @@ def _invalidate(guards: Any) -> None:
     if guards.cache_entry is None or guards.extra_state is None:
         return
     dropped = torch._dynamo.guards.DeletedGuardManagerWrapper("dropped by its ORTModule")
-    dropped.id_matched_objs = {"self": weakref.ref(_nobody)}
+    dropped.id_matched_objs = {"self": weakref.ref(_unused)}
     guards.extra_state.invalidate(guards.cache_entry, dropped)

@@ -1,4 +1,4 @@
-"""What Dynamo raises where it fails, and which of it is for the user."""
+"""The exceptions that Dynamo raises when it fails."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ RecompileLimit: type[Exception] = _errors.FailOnRecompileLimitHit
 BackendCompilerFailed: type[Exception] = _errors.BackendCompilerFailed
 CannotTrace: tuple[type[Exception], ...] = (
     _errors.TorchDynamoException,
-    # These Dynamo lets through as they are, its own as well as those of what it calls.
+    # Dynamo does not wrap these, whether from its own code or from a callee.
     AssertionError,
     IndexError,
     symbolic_shapes.ConstraintViolationError,
     symbolic_shapes.GuardOnDataDependentSymNode,
 )
-"""Dynamo fails on a function, be it by a mistake of the user's or of its own. The module's own code may
-raise some of them, too, when it runs."""
+"""Dynamo fails on a function, by the user's mistake or its own. The module's code may also raise some of
+them when it runs."""
 
 
 def ours_within(error: Exception) -> Exception:
-    """The engine's own error without Dynamo's wrapping, which hides the sentence that matters."""
+    """The engine's own error, if Dynamo has wrapped one: the wrapper hides its message."""
     inner = getattr(error, "inner_exception", None)
     return inner if isinstance(inner, _C.ORTModuleError) else error

@@ -1,4 +1,4 @@
-"""Calls that take a float that changes as a constant, so that each value of it is a capture."""
+"""Calls that specialize a float, so that each value of it is a capture."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections import defaultdict
 from collections.abc import Hashable
 
 _CAPTURED_VALUES = 3
-"""How many values of a float are captured before the graph breaks at the call."""
+"""Captured values of a float before the graph breaks at the call."""
 
 Call = tuple[str, str]
-"""The name of a function, and the line of the call."""
+"""Name of the function and source line of the call."""
 
 
 class FixedFloats:
-    """Such calls of one module, and the values with which they were captured."""
+    """The calls of one module that specialize a float, and their captured values."""
 
     def __init__(self) -> None:
         self._calls: set[Call] = set()
         self._values: defaultdict[Call, set[Hashable]] = defaultdict(set)
 
     def add(self, call: Call) -> None:
-        """The call took a float as a constant."""
+        """The call specialized a float."""
         self._calls.add(call)
 
     def is_exhausted(self, call: Call, value: Hashable) -> bool:
-        """Whether three other values were captured: the first, when it was not known to change, is not counted."""
+        """Whether three other values were captured, not counting the first: it was not known to change."""
         self._values[call].add(value)
         return call in self._calls and len(self._values[call]) >= _CAPTURED_VALUES

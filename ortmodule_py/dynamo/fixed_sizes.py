@@ -1,7 +1,7 @@
-"""Sizes that a line of the program turns into constants, so that each value of them is a capture.
+"""Source lines that specialize a size, so that each value of it is a capture.
 
-Dynamo keeps them symbols; but an operator that torch has no symbolic sizes for, or a comparison with
-a number, leaves the guard that a size is what it is.
+Dynamo makes sizes symbolic; an operator without symbolic sizes in torch, or a comparison with a number,
+adds a guard on the exact value.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch.utils._traceback import shorten_filename
 
 
 class FixedSizes:
-    """The lines that fixed a size for one module, and to which value."""
+    """The source lines of one module that specialized a size, with the value."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], int] = {}
 
-    def found_again(self) -> list[str]:
-        """The lines that fixed a size in the capture that is being made, and to another value before."""
+    def respecialized_lines(self) -> list[str]:
+        """Lines that specialize a size in the current capture and did so to another value before."""
         context = torch._guards.TracingContext.try_get()
         shape_env: Any = getattr(getattr(context, "fake_mode", None), "shape_env", None)
         again = []
@@ -35,9 +35,9 @@ class FixedSizes:
         return again
 
     def is_another(self, line: str, symbol: str, value: int) -> bool:
-        """Whether the line fixed this size to another value before.
+        """Whether the line specialized this size to another value before.
 
-        The name of a symbol says whose size it is, in all captures of a function.
+        A size has the same symbol in all captures of a function.
         """
         return self._values.setdefault((line, symbol), value) != value
 
@@ -45,8 +45,7 @@ class FixedSizes:
 def _place(line: str) -> str:
     """File and line of "return F.relu(x)  # nn/functional.py:12 in relu".
 
-    Torch cuts the path short, and in the midst of a name where the file shares no folder with torch. It
-    has just read the file's lines.
+    Torch shortens the path, also within a folder name; `linecache` still has the full one.
     """
     code, _, place = line.rpartition("  # ")
     shown, _, number = place.partition(" in ")[0].rpartition(":")
@@ -58,7 +57,7 @@ def _place(line: str) -> str:
 
 
 def _fixed_value(guard: sympy.Basic) -> int | None:
-    """4 of `s0 == 4`."""
+    """4 for the guard `s0 == 4`; None for guards of another form."""
     if isinstance(guard, sympy.Eq) and isinstance(guard.lhs, sympy.Symbol):
         return int(guard.rhs) if isinstance(guard.rhs, sympy.Integer) else None
     return None

@@ -1,11 +1,11 @@
-"""What Dynamo leaves to eager PyTorch, it leaves for one ORTModule alone.
+"""Limits Dynamo's skipped frames to one ORTModule.
 
-Dynamo marks the code of a function that it cannot capture, and never looks at that code again, for
-whatever module it runs. Here the mark is the module's own: another module of the same class, or of
-another class of torch.nn, which all begin in the same function, is captured as ever.
+Dynamo marks the code object of a function that it cannot capture and skips it for good, in all modules.
+Here each module keeps its own set of skipped code, so that other modules of the class, and other layers
+of torch.nn (which share their outermost function), are still captured.
 
-Where Dynamo fails on what stands behind a graph break, or has captured it too often, part of the
-module has run, so that eager cannot run it all: that function alone is left to eager, and said.
+If Dynamo fails on a resume function, or reaches its capture limit there, part of the module has run
+already. Only that function then runs in eager PyTorch, and this is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOT_OF_THE_FRAME = (
 
 
 class Events(Protocol):
-    """What is reported of a module's captures."""
+    """The log of a module's captures."""
 
     graph_breaks: list[str]
 
@@ -52,17 +52,17 @@ class Events(Protocol):
 
 
 class PieceCompiler(Protocol):
-    """The compiler of a module's pieces, as far as it matters here."""
+    """The part of a module's compiler that is used here."""
 
     pieces: list[Any]
 
     @property
     def log(self) -> Events:
-        """The events of the module's captures."""
+        """The log of the module's captures."""
 
 
-class _Settled(torch._dynamo.convert_frame.CatchErrorsWrapper):
-    """Dynamo's way into the conversion of a frame, under the settings of the module."""
+class _WithSettings(torch._dynamo.convert_frame.CatchErrorsWrapper):
+    """Dynamo's entry to the conversion of a frame, under the settings of the module."""
 
     def __call__(self, *args: Any) -> Any:
         frames: Any = self._torchdynamo_orig_backend
@@ -71,26 +71,29 @@ class _Settled(torch._dynamo.convert_frame.CatchErrorsWrapper):
 
 
 class Frames:
-    """Stands between Dynamo and its conversion of the frames of one module."""
+    """Wraps Dynamo's conversion of the frames of one module."""
 
     def __init__(self, compiler: PieceCompiler, fullgraph: bool) -> None:
         self._compiler = compiler
         self._fullgraph = fullgraph
-        self._left: dict[int, types.CodeType] = {}
-        self._new: dict[int, types.CodeType] = {}
+        self._skipped: dict[int, types.CodeType] = {}
+        self._newly_skipped: dict[int, types.CodeType] = {}
+        """Those of the current forward, which count if it succeeds."""
         self._failures: list[Exception] = []
         self.found_nothing = False
-        """Whether Dynamo found a function of the module in which there is nothing to capture."""
+        """Whether Dynamo found a function of the module without anything to capture."""
         self._outermost: types.CodeType | None = None
         self._convert: Any = None
         self._torchdynamo_orig_backend: Any = None
         self.settings: contextlib.AbstractContextManager[Any] = _NOTHING
         """Dynamo's configuration while it converts a frame."""
-        self._settled = False
+        self._conversion_has_settings = False
 
     def watch(self, compiled: Any, target: Any) -> None:
-        """See the frames of what `torch.compile` made of `target`; another torch may hide them, and
-        marks stay."""
+        """Wrap the conversion of frames in `compiled`, which `torch.compile` made of `target`.
+
+        Does nothing if this torch has another structure: Dynamo then skips frames for good.
+        """
         function = getattr(target, "forward", target)
         self._outermost = getattr(getattr(function, "__func__", function), "__code__", None)
         context = getattr(compiled, "dynamo_ctx", None)
@@ -106,30 +109,32 @@ class Frames:
                 type(callback) is torch._dynamo.convert_frame.CatchErrorsWrapper
                 and CONFIG_IS_THREAD_LOCAL
             ):
-                callback.__class__ = _Settled
-                self._settled = True
+                callback.__class__ = _WithSettings
+                self._conversion_has_settings = True
 
     def around_call(self) -> contextlib.AbstractContextManager[Any]:
-        """To be entered around a call of what was compiled: the settings, unless each conversion
-        enters them itself. A call whose guards hold reads none of them, and they cost as much as a
-        third of the guards of 120 parameters."""
-        if not self._settled:
+        """A context around a call of the compiled module: the settings, unless conversions enter them.
+
+        A call whose guards hold does not need the settings, and entering them costs a third of the
+        guards of 120 parameters.
+        """
+        if not self._conversion_has_settings:
             return self.settings
-        # `torch.compiler.set_stance` may put something of torch's in front of the conversion.
+        # `torch.compiler.set_stance` may put a callback of torch before the conversion.
         stance = torch._dynamo.eval_frame._stance
         plain = stance.stance == "default" and stance.backend is None
         return _NOTHING if plain else self.settings
 
     @property
     def watched(self) -> bool:
-        """Whether Dynamo's marks are kept here, so that no code has one to take back."""
+        """Whether skipped code is kept here, so that Dynamo's own marks need no reset."""
         return self._convert is not None
 
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
-        """Convert a frame, as Dynamo asks."""
+        """Convert a frame for Dynamo."""
         code = frame.f_code
-        if id(code) in self._left or id(code) in self._new:
-            return _left()
+        if id(code) in self._skipped or id(code) in self._newly_skipped:
+            return _skip_once()
         counted = torch._dynamo.utils.counters["frames"]
         converted, pieces = counted["ok"], len(self._compiler.pieces)
         breaks = len(self._compiler.log.graph_breaks)
@@ -137,11 +142,11 @@ class Frames:
             with restored_on_failure():
                 result = self._convert(frame, *args, skip=skip + 1, **kwargs)
         except (*CannotTrace, RecompileLimit) as error:
-            if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _is_behind(code):
+            if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _has_run_before(code):
                 raise
             self._failures.append(error)
-            self._new[id(code)] = code
-            return _left()
+            self._newly_skipped[id(code)] = code
+            return _skip_once()
         if (
             code is self._outermost
             and result.guarded_code is not None
@@ -152,35 +157,35 @@ class Frames:
         if result.guarded_code is not None or not result.apply_to_code or not _skips(result):
             return result
         if counted["ok"] == converted or _holds_module(frame):
-            self._new[id(code)] = code
+            self._newly_skipped[id(code)] = code
             self.found_nothing |= counted["ok"] > converted
             return replace(result, apply_to_code=False)
         return result
 
     def ran_whole(self, runs: Sequence[Any], module: nn.Module) -> bool:
-        """Whether these runs of compiled pieces are one, and all of the module."""
-        if len(runs) != 1 or has_hooks(module):  # hooks run beside it
+        """Whether `runs` is one run of a piece that is the whole module."""
+        if len(runs) != 1 or has_hooks(module):  # hooks are no part of the piece
             return False
         return any(piece.whole and piece.compiled is runs[0] for piece in self._compiler.pieces)
 
     def succeeded(self) -> None:
-        """A forward ended well: what was left stays so."""
-        if self._new:
-            self._left.update(self._new)
-            self._new.clear()
+        """A forward succeeded: keep and report its skipped functions."""
+        if self._newly_skipped:
+            self._skipped.update(self._newly_skipped)
+            self._newly_skipped.clear()
         while self._failures:
             error = self._failures.pop()
             log, limited = self._compiler.log, isinstance(error, RecompileLimit)
             (log.report_eager if limited else log.report_untraced)(error)
 
     def failed(self) -> None:
-        """A forward raised: what was left for that reason is tried again."""
-        self._new.clear()
+        """A forward raised: capture its skipped functions again at the next call."""
+        self._newly_skipped.clear()
         self._failures.clear()
 
 
 def failed_before_running(error: Exception) -> bool:
-    """Whether tracing failed before any of the user's code has run, so that eager may run it all."""
+    """Whether tracing failed before any user code ran, so that eager may run the whole module."""
     frame = error.__traceback__
     while frame is not None:
         path = frame.tb_frame.f_code.co_filename
@@ -192,7 +197,7 @@ def failed_before_running(error: Exception) -> bool:
     return False
 
 
-def _left() -> Any:
+def _skip_once() -> Any:
     result = torch._dynamo.types.ConvertFrameReturn()
     result.apply_to_code = False
     return result
@@ -207,8 +212,8 @@ def _holds_module(frame: Any) -> bool:
     return any(isinstance(value, nn.Module) for value in frame.f_locals.values())
 
 
-def _is_behind(code: types.CodeType) -> bool:
-    """Whether some of the user's code has run before this frame."""
+def _has_run_before(code: types.CodeType) -> bool:
+    """Whether some user code ran before this frame: it is a resume function, or called by user code."""
     if code.co_name.startswith(_RESUMES):
         return True
     frame: types.FrameType | None = sys._getframe(2)

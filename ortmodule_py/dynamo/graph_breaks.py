@@ -1,4 +1,4 @@
-"""What a graph break says of the piece in front of it, and what that piece says to those behind."""
+"""Graph breaks: the reason, and the dynamic sizes that the piece before passes to the resume function."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import fx
 
 
 def graph_break_of(gm: fx.GraphModule) -> str | None:
-    """Why Dynamo ended this piece early, with the user's source line; None at a function's end."""
+    """The reason and source line of the graph break that ended this piece; None if it ends with the function."""
     why = getattr(gm, "compile_subgraph_reason", None)
     if why is None or not getattr(why, "graph_break", False):
         return None
     frames = list(getattr(why, "user_stack", None) or ())
-    # Torch has functions of its own in place of some that the user calls.
+    # Dynamo replaces some functions by torch's own, which are not the user's line.
     frames = [frame for frame in frames if not frame.filename.startswith(_TORCH)] or frames
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return str(why.reason).strip().splitlines()[0] + where
@@ -26,7 +26,7 @@ _TORCH = os.path.join(torch.__path__[0], "")
 
 
 def changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:
-    """Outputs with sizes that differ between calls of this piece, and which sizes these are."""
+    """(output, dims) of the outputs with symbolic sizes."""
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
     found = []
     for position, value in enumerate(output.args[0]):

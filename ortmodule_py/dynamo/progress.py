@@ -1,4 +1,4 @@
-"""A line on stderr when a capture takes long, as nobody likes a script that stands still."""
+"""Logs a line when a capture takes long, so that the script does not seem to hang."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from ortmodule_py.dynamo.cache import Captures
 
 AFTER_SECONDS = 3.0
-"""Shorter captures are not mentioned."""
+"""Shorter captures are not logged."""
 _LINES_PER_MODULE = 5
 
 _thread = threading.local()
@@ -52,7 +52,7 @@ class Progress:
         _thread.active = self._outer
 
     def begin(self, started: float | None = None) -> None:
-        """A capture begins, or began at `started`; several of one call, after graph breaks, count together."""
+        """A capture begins, or began at `started`. The captures of one call, split by graph breaks, add up."""
         self.end()
         self.stage = "tracing"
         now = time.perf_counter()
@@ -60,18 +60,18 @@ class Progress:
         left = AFTER_SECONDS - self._seconds
         if left < 0 or self._lines >= _LINES_PER_MODULE:
             return
-        self._timer = threading.Timer(max(left - (now - self._started), 0.0), self._say)
+        self._timer = threading.Timer(max(left - (now - self._started), 0.0), self._log)
         self._timer.daemon = True
         self._timer.start()
 
     def end(self) -> None:
-        """The capture ended, in whatever way."""
+        """The capture ended, successfully or not."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
             self._seconds += time.perf_counter() - self._started
 
-    def _say(self) -> None:
+    def _log(self) -> None:
         self._lines += 1
         seconds = self._seconds + time.perf_counter() - self._started
         self._logger.warning(
@@ -83,9 +83,9 @@ class Progress:
 
 @contextlib.contextmanager
 def watch_backend(progress: Progress) -> Iterator[None]:
-    """Watch a capture of a function that no module of ours runs, from the call of the backend on.
+    """Watch a capture outside of any ORTModule.
 
-    What Dynamo did before counts, but it cannot be told to whom it belongs until then.
+    Only the call of the backend shows that the capture is ours; Dynamo's time before it counts, too.
     """
     if getattr(_thread, "active", None) is not None:
         yield
@@ -97,7 +97,7 @@ def watch_backend(progress: Progress) -> Iterator[None]:
 
 
 def stage(name: str) -> None:
-    """What the capture in this thread does now."""
+    """Name the stage that this thread's capture is in."""
     active: Progress | None = getattr(_thread, "active", None)
     if active is not None:
         active.stage = name
@@ -128,7 +128,7 @@ torch._dynamo.convert_frame.register_bytecode_hook(_on_code)
 
 
 def _listen() -> None:
-    """Dynamo tells when it begins and ends; `torch._dynamo.reset` makes it forget whom to tell."""
+    """Register Dynamo's callbacks, again after `torch._dynamo.reset`."""
     dynamo: Any = torch._dynamo.callback.callback_handler
     if _on_start not in dynamo.start_callbacks:
         dynamo.register_start_callback(_on_start)

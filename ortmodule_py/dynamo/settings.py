@@ -1,4 +1,4 @@
-"""Dynamo's configuration and counters while our modules run."""
+"""Dynamo's configuration and counters while ORTModules run."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import torch
 from ortmodule_py.base.torch_state import SharedPatch
 
 CAPTURES_PER_FUNCTION = 256
-"""Captures of one function over all modules of a process, before it is left to eager PyTorch."""
+"""Limit of captures of one function over all modules of a process; beyond it, it runs in eager PyTorch."""
 
 CONFIG_IS_THREAD_LOCAL = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Whether each thread has a configuration of Dynamo's of its own."""
+"""Whether each thread has its own configuration of Dynamo."""
 
 
 def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> Any:
-    """Dynamo's configuration while our modules run.
+    """A context with Dynamo's configuration for ORTModules.
 
-    Reaching the limit of captures raises `RecompileLimit`, as the alternative is silent eager.
-    With `changing_attributes`, an integer attribute that changes is no constant of a capture. With
-    `hooks`, each call looks for new hooks of submodules.
+    The limit of captures raises `RecompileLimit`, where Dynamo would silently run eager. With
+    `changing_attributes`, integer attributes of modules are dynamic. With `hooks`, each call guards on
+    the hooks of submodules.
     """
     settings: dict[str, Any] = {
         "allow_rnn": True,
         "recompile_limit": CAPTURES_PER_FUNCTION,
         "accumulated_recompile_limit": 16 * CAPTURES_PER_FUNCTION,
         "fail_on_recompile_limit_hit": True,
-        # Gradients are handed over in pieces anyway; cutting the graph at DDP's buckets would cost memory.
+        # DDP gets gradients early without it; splitting the graph at its buckets would cost memory.
         "optimize_ddp": False,
         "skip_nnmodule_hook_guards": not hooks,
-        # `np.random` draws in eager, behind a graph break: in a graph, torch would draw other numbers.
+        # Breaks the graph at `np.random`: Dynamo would replace it by torch's generator.
         "use_numpy_random_stream": True,
     }
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True
     if not CONFIG_IS_THREAD_LOCAL:
-        # Another thread's tracing, under a flag of the process, would forbid the call.
+        # Another thread's tracing sets a flag of the process that would forbid the call.
         settings["force_compile_during_fx_trace"] = True
         return SharedPatch(torch._dynamo.config.patch(**settings))
     # torch 2.11 cannot write this setting into its own log and prints a traceback instead.
@@ -49,10 +49,10 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
 
 
 def skip_counters() -> tuple[int, int]:
-    """How many functions Dynamo did not capture, and how often it met what it cannot trace.
+    """Dynamo's counts of functions that it did not capture, and of constructs that it cannot trace.
 
-    Where both grow, it has left a whole function to eager PyTorch, as it does without a word: it
-    would have to break the graph within a loop, a `with` or a `try`.
+    If both grow, it has silently skipped a whole function: the graph break would be inside a loop, a
+    `with` or a `try`.
     """
     frames = torch._dynamo.utils.counters["frames"]
     unknown = torch._dynamo.utils.counters["unimplemented"]
@@ -61,15 +61,17 @@ def skip_counters() -> tuple[int, int]:
 
 @functools.cache
 def silence_limit_warnings() -> None:
-    """Dynamo gives the last reason for a capture and the way to all of them, but with every call."""
+    """Drop Dynamo's warning about its capture limit, which it repeats with every call."""
     logging.getLogger("torch._dynamo.convert_frame").addFilter(
         lambda record: not str(record.msg).startswith("torch._dynamo hit config")
     )
 
 
 def _logging_functions() -> set[Any]:
-    """Functions that only print: Dynamo skips them instead of breaking the graph. Asked for each
-    module, since libraries with such functions of their own may be imported at any time."""
+    """Functions that only log, which Dynamo shall skip without a graph break.
+
+    Collected for each module, as libraries with such functions may be imported at any time.
+    """
     names = ("debug", "info", "warning", "error", "critical", "exception", "log")
     functions: set[Any] = {getattr(logging.Logger, name) for name in names}
     functions.add(warnings.warn)

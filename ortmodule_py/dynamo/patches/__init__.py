@@ -1,6 +1,6 @@
-"""Functions of torch that are replaced while Dynamo traces for us, and what else captures depend on in torch.
+"""Patches of Dynamo, one or two per file; the table of their rows is in `table.py`.
 
-Every file here is imported, and its rows are in the table: see `table.py`.
+All files here are imported.
 """
 
 from __future__ import annotations

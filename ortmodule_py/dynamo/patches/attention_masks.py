@@ -1,9 +1,8 @@
-"""Masks of `nn.Transformer`, its encoder and its decoder, as part of one graph.
+"""Captures `nn.Transformer`, its encoder and its decoder with a mask as one graph.
 
-They ask of the values of a mask whether it is the causal one, to choose a kernel that needs no mask:
-a question that no graph can hold, and nothing of them would be captured. While ORTModules run, a
-capture takes the mask as it is, which gives the same results; `is_causal=True` (`tgt_is_causal`) says
-what the values would.
+These layers read the mask's values to see if it is causal, and then choose a kernel without a mask. This
+read is a graph break, which makes Dynamo skip the layers. In an ORTModule a capture uses the mask as it
+is, with the same results; `is_causal=True` (`tgt_is_causal`) selects the kernel without a mask.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ortmodule_py.dynamo.patches.table import patch
 
 def _probe(trial: Trial) -> bool:
     def asked(x: Tensor, mask: Tensor) -> Tensor:
-        y = x * 2  # in front of the graph break that is not to be there
+        y = x * 2  # before the graph break that the patch prevents
         return y * 3 if transformer._detect_is_causal_mask(mask) else y + mask
 
     same = trial(lambda: asked, (torch.ones(2, 2), torch.zeros(2, 2)))
@@ -30,7 +29,7 @@ def _probe(trial: Trial) -> bool:
 
 @patch(
     "attention_masks",
-    "Layers of nn.Transformer that are given a mask are compiled.",
+    "Layers of nn.Transformer with a mask are compiled.",
     "torch.nn.modules.transformer:_detect_is_causal_mask",
     probe=_probe,
     needed_by=None,

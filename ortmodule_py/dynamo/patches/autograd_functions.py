@@ -1,8 +1,8 @@
-"""Breaks the graph at an `autograd.Function` that Dynamo reads otherwise than eager PyTorch does.
+"""Breaks the graph at an `autograd.Function` that Dynamo traces differently from eager PyTorch.
 
-Dynamo takes the gradients that it knows a place for and drops the others: too few, too many and those
-of arguments that are no tensors pass without a word, where eager raises. Of what forward gives it makes
-a tuple, where eager hands on a list or a dict as it is, without gradients.
+If backward returns too few or too many gradients, or gradients for arguments that are no tensors, eager
+raises, and Dynamo silently accepts it. If forward returns a list or a dict, Dynamo makes it a
+tuple, and eager returns it as it is, without gradients.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _probe_outputs(trial: Trial) -> bool:
 
 @patch(
     "autograd_function_gradients",
-    "A backward of an autograd.Function that gives wrong numbers of gradients raises as in eager PyTorch.",
+    "A backward of an autograd.Function that returns a wrong number of gradients raises as in eager PyTorch.",
     {(2, 13): f"{_APPLY}.rewire_bwd_graph_outputs"},
     probe=_probe_gradients,
     needed_by=applies_function,
@@ -87,7 +87,7 @@ def _checked(
 
 @patch(
     "autograd_function_outputs",
-    "What the forward of an autograd.Function gives in a list or a dict has no gradient.",
+    "Outputs that the forward of an autograd.Function returns in a list or a dict have no gradient.",
     {(2, 13): f"{_APPLY}.trace_forward_graph"},
     probe=_probe_outputs,
     needed_by=applies_function,
@@ -113,18 +113,20 @@ def _watched(trace: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) ->
             raise
     finally:
         _traced.fwd_trace_helper = plain
-    # Said once more, with the user's line in place of the one above.
+    # Raised again, so that it has the user's line instead of the one above.
     torch._dynamo.exc.unimplemented(
         gb_type=_NO_TUPLE,
         context=f"{self.fwd_fn}",
-        explanation="Eager PyTorch hands it on without gradients.",
+        explanation="Eager PyTorch returns it without gradients.",
         hints=[],
     )
 
 
 def _mistake(given: Any, arguments: Sequence[Any]) -> str | None:
-    """What eager does not take as the gradients of these arguments: lists, and anything but a tensor
-    or None for each of them; more than these may be None."""
+    """Why eager would not accept these gradients of the arguments, or None.
+
+    It accepts a tuple with a tensor or None for each argument; further ones must be None.
+    """
     several = isinstance(given, torch._dynamo.variables.TupleVariable)
     gradients = list(given.items) if several else [given]
     places = len(arguments)

@@ -1,7 +1,7 @@
-"""Makes a comparison that Dynamo traces for us a bool of Python.
+"""Evaluates comparisons of symbolic numbers to Python bools, with a guard on the outcome.
 
-Of numbers that change Dynamo makes symbols, and of a comparison of them a symbol too, which is no
-bool: `is True` is false, `str` gives "1", an index or a flag of torch's refuses it.
+Dynamo makes them a symbolic bool, which behaves differently: `is True` is false, `str` returns "1", and
+indices and flags of torch do not accept it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _probe(trial: Trial) -> bool:
 
 
 def _has_symbols(gm: fx.GraphModule) -> bool:
-    """A comparison need not be left in the graph, but its numbers are known to Dynamo's symbols."""
+    """The graph need not contain the comparison, but Dynamo has symbols for its numbers."""
     output: Any = dynamo_output()
     return output is None or bool(output.shape_env.var_to_range)
 
@@ -42,6 +42,5 @@ def _decided(create: Callable[..., Any], tx: Any, *args: Any, **kwargs: Any) -> 
     made = create(tx, *args, **kwargs)
     number = getattr(made, "sym_num", None)
     if not isinstance(number, torch.SymBool) or free_unbacked_symbols(number):
-        return made  # what only the data decide is not known yet
-    # Leaves a guard on the outcome.
-    return torch._dynamo.variables.ConstantVariable.create(bool(number))
+        return made  # depends on data, so it is unknown
+    return torch._dynamo.variables.ConstantVariable.create(bool(number))  # guards on it

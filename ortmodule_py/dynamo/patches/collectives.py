@@ -1,7 +1,7 @@
 """Breaks the graph at collectives of torch.distributed, so that eager PyTorch runs them.
 
-Dynamo would put functional ones in their place, which copy where eager writes into the caller's
-tensor, wait at another time, and have other gradients.
+Dynamo would replace them by functional ones, which do not write into the caller's tensor, wait at
+another time, and have other gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FUNCTIONAL = ("_c10d_functional", "c10d_functional", "_dtensor")
 
 
 def _probe(trial: Trial) -> bool:
-    """Without a process group, so that there is an error, but behind a graph break."""
+    """Without a process group the collective raises, but must do so behind a graph break."""
     if not dist.is_available():
         return True
 

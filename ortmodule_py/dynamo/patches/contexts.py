@@ -1,7 +1,6 @@
-"""Breaks the graph where a user's `autograd.Function` wants no zeros for gradients that are absent.
+"""Breaks the graph at an `autograd.Function` that calls `ctx.set_materialize_grads(False)`.
 
-Dynamo runs `ctx.set_materialize_grads(False)` and forgets it: backward would get zeros for None, and
-what it gives for None would be lost. Behind a graph break eager PyTorch runs the function.
+Dynamo ignores the call: backward would get zeros instead of None for absent gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _CONTEXT = "torch._dynamo.variables.misc:AutogradFunctionContextVariable"
 
 
 class _Unmaterialized(torch.autograd.Function):
-    """Has a gradient of its own for one that is absent."""
+    """Its backward returns another gradient if one is absent."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,13 +40,13 @@ def _probe(trial: Trial) -> bool:
 @patch(
     "contexts",
     "An autograd.Function that calls set_materialize_grads(False) gets None for absent gradients.",
-    # Dynamo has the name of the slot of CPython's type since torch 2.14.
+    # Since torch 2.14 Dynamo names the method like the slot of CPython's type.
     {(2, 11): f"{_CONTEXT}.var_getattr", (2, 14): f"{_CONTEXT}.tp_getattro_impl"},
     probe=_probe,
     needed_by=applies_function,
 )
 def _read(var_getattr: Callable[..., Any], self: Any, tx: Any, name: str) -> Any:
-    """Dynamo refuses this method of a context then, as all methods that it does not know."""
+    """Look the method up as an unknown one, at which Dynamo breaks the graph."""
     if name != _METHOD:
         return var_getattr(self, tx, name)
     return torch._dynamo.variables.LambdaVariable(

@@ -1,9 +1,9 @@
-"""Lets Dynamo read the counter of a batch normalization with `momentum=None`.
+"""Captures the read of the batch counter in a batch norm with `momentum=None`.
 
-Its momentum is then 1 / number of batches, read from a tensor. Dynamo breaks the graph at such a
-read, and leaves a container of layers wholly to eager PyTorch for it, also after
-`torch.optim.swa_utils.update_bn` has put the momentum back. But this number is only computed with, so
-that a graph can say it.
+Its momentum is 1 / number of batches, and the number is read from a tensor. Dynamo breaks the graph at
+this read and skips a container of such layers for good, also after
+`torch.optim.swa_utils.update_bn` has restored the momentum. The number is only used in arithmetic, so
+the graph can compute it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _probe(trial: Trial) -> bool:
 @patch(
     "counters",
     "Models with a batch normalization of momentum=None are compiled.",
-    # Not `method_item`, which torch 2.14 keeps in a table besides.
+    # Not `method_item`: torch 2.14 also has it in a dispatch table.
     "torch._dynamo.variables.tensor:TensorVariable.call_method",
     probe=_probe,
     needed_by=None,
@@ -41,6 +41,6 @@ def _read(
     code = getattr(tx, "f_code", None)
     if name != "item" or code is not batchnorm._BatchNorm.forward.__code__:
         return call_method(self, tx, name, *args, **kwargs)
-    tx.output.fake_mode.allow_scalar_outputs = True  # reads elsewhere are refused here still
+    tx.output.fake_mode.allow_scalar_outputs = True  # Dynamo still breaks at reads elsewhere
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         return call_method(self, tx, name, *args, **kwargs)

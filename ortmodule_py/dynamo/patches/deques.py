@@ -1,6 +1,6 @@
-"""Tells Dynamo how long a user's `collections.deque` may become, which it takes for unlimited.
+"""Passes the `maxlen` of a user's `collections.deque` to Dynamo, which assumes that there is none.
 
-What changes a deque with a limit is then refused, and eager PyTorch runs it.
+Dynamo then breaks the graph at changes of such a deque.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _has_limited_ones(gm: fx.GraphModule) -> bool:
 
 @patch(
     "deques",
-    "A collections.deque with a limit drops what is too much.",
-    # Not `wrap_listlike`, which Dynamo keeps in a table from its first capture on.
+    "A collections.deque with a maxlen drops the items beyond it.",
+    # Not `wrap_listlike`: from its first capture on Dynamo has it in a dispatch table.
     "torch._dynamo.variables.builder:VariableBuilder._wrap",
     probe=_probe,
     needed_by=_has_limited_ones,

@@ -1,7 +1,7 @@
-"""Keeps Dynamo from fixing the floats of calls that `float_arguments` can rewrite.
+"""Keeps Dynamo from specializing the floats of calls that `float_arguments` can rewrite.
 
-Dynamo runs each call on fake tensors to see what comes out. Where torch takes a number for a C++
-double there, the number gets a guard and each further value is a capture.
+Dynamo runs each call on fake tensors. If torch converts a symbolic number to a C++ double there, this
+adds a guard on its value, and each further value is a capture.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _probe(trial: Trial) -> bool:
 
 @patch(
     "floats",
-    "Numbers of torch's functions that change from call to call need no new capture.",
+    "Float arguments of torch's functions that change from call to call need no new capture.",
     "torch._dynamo.utils:run_node",
     probe=_probe,
     needed_by=None,
@@ -56,8 +56,8 @@ def _watched(
     of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
     read = any(map(free_unbacked_symbols, given))
     if not of_numbers and not read and not compiler.log.has_captured(origin_of(node)):
-        # Other modules of this class had other numbers; this one's may never change, and what
-        # takes a constant is fused.
+        # Other modules of this class had other values. This module's may never change, and calls with
+        # constants can be fused.
         args, kwargs = pytree.tree_map(_fixed, (args, kwargs))
         return run_node(tracer, node, args, kwargs, nnmodule)
     if rewrite_for(node.target, args, kwargs, compiler.options.torch_rng) is not None:
@@ -74,7 +74,7 @@ def _watched(
 
 
 def _break_where_exhausted(node: fx.Node, given: list[Any], compiler: Any) -> None:
-    """Leave the call to eager PyTorch where each value of a float would be one more capture."""
+    """Break the graph at the call if it has captured three values of a float."""
     values = tuple(_now(value) for value in given if isinstance(value, torch.SymFloat))
     call = call_name(node.target), origin_of(node)[1]
     exhausted = values and compiler.log.fixed_floats.is_exhausted(call, values)
@@ -88,29 +88,29 @@ def _break_where_exhausted(node: fx.Node, given: list[Any], compiler: Any) -> No
 
 
 def _reads_position(index: Any) -> bool:
-    """Whether an index picks one position by a number that changes, which torch takes as it is."""
+    """Whether an index selects one position by a symbolic number, which torch specializes."""
     return any(map(changes, index)) if isinstance(index, tuple) else changes(index)
 
 
 def _now(value: Any) -> Any:
-    """A number that changes as it is in this call, without a guard."""
+    """The value of a symbolic number in this call, without a guard."""
     if not changes(value):
         return value
     if free_unbacked_symbols(value):
-        return 1.0  # read from a tensor: no result of a rewritten call depends on it yet
+        return 1.0  # read from a tensor, so unknown; fake results of rewritten calls do not depend on it
     hint = value.node.hint
     return float(hint) if isinstance(value, torch.SymFloat) else int(hint)
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a guard says the value of a number, of which an expression does not tell."""
+    """Whether a guard specializes the number; its expression alone does not show that."""
     if not changes(value):
         return True
     return not free_unbacked_symbols(value) and statically_known_true(value == _now(value))
 
 
 def _fixed(value: Any) -> Any:
-    """A float that changes as it is in this call, with a guard."""
+    """The value of a symbolic float in this call, with a guard."""
     if not isinstance(value, torch.SymFloat) or free_unbacked_symbols(value):
         return value
     return float(value) if changes(value) else value

@@ -1,7 +1,7 @@
-"""Guards the methods of classes, which may be replaced between calls.
+"""Guards on methods of classes, which may be replaced between calls.
 
-Dynamo takes a method from the class of an object, and its guards see that the class is the same one,
-not what is in it: without this, a patched `forward` of a layer would stay without effect.
+Dynamo guards on the class of an object, but not on the methods that it inlines from the class: without
+this, a patched `forward` of a layer would have no effect.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _probe(trial: Trial) -> bool:
     "A method of a class that is replaced between calls takes effect.",
     "torch._dynamo.variables.user_defined:UserDefinedObjectVariable.get_source_by_walking_mro",
     probe=_probe,
-    needed_by=lambda gm: True,  # what a graph was traced from cannot be told from it
+    needed_by=lambda gm: True,  # the graph does not show which methods were inlined
 )
 def _watched(look_up: Callable[..., Any], self: Any, *args: Any) -> Any:
     _guard(dynamo_output(), type(self.value), args[-1])
@@ -53,8 +53,10 @@ def _watched(look_up: Callable[..., Any], self: Any, *args: Any) -> Any:
 
 
 def _guard(output: Any, cls: type, name: str) -> None:
-    """See that `cls` still has this function. Once for all its instances: not by way of one of them,
-    whose guards Dynamo skips while its attributes are the same."""
+    """Guard on this function of `cls`.
+
+    The source is the class, not an instance: Dynamo skips guards of an instance with the same dict.
+    """
     function = inspect.getattr_static(cls, name, None)
     if not isinstance(function, types.FunctionType) or vars(nn.Module).get(name) is function:
         return

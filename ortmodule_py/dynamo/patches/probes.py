@@ -1,7 +1,7 @@
-"""Probes of the table's rows, for a torch that is newer than all tested ones.
+"""Probes the table's rows in a torch that is newer than all tested ones.
 
-Each runs a tiny program in eager PyTorch and in an ORTModule. The results are kept in a file for this
-torch and this version of the package. A row whose probe fails is turned off.
+Each probe runs a tiny program in eager PyTorch and in an ORTModule. The results are cached in a file per
+version of torch and of this package. A row whose probe fails is turned off.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ortmodule_py.base.cache_files import FOLDER, cache_path, file_name, read_js
 from ortmodule_py.dynamo.patches import table
 
 Wrap = Callable[[nn.Module], Any]
-"""Makes a silent ORTModule."""
+"""Makes an ORTModule that logs nothing."""
 Report = Callable[[Any], Any]
-"""What happened in an ORTModule, as `last_run_report` gives it."""
+"""`last_run_report`."""
 
 
 class _Of(nn.Module):
@@ -35,7 +35,7 @@ class _Of(nn.Module):
 
 
 class Trial:
-    """Runs one program in eager PyTorch and in an ORTModule, and keeps what happened in the latter."""
+    """Runs one program in eager PyTorch and in an ORTModule, and keeps the report of the latter."""
 
     def __init__(self, wrap: Wrap, report: Report) -> None:
         self._wrap = wrap
@@ -50,8 +50,10 @@ class Trial:
         *calls: tuple[Any, ...],
         between: Callable[[Any], None] | None = None,
     ) -> bool:
-        """Whether what `make` gives, a function or a module, does in an ORTModule what it does in eager
-        PyTorch: values, gradients and errors of these calls are the same."""
+        """Whether these calls have the same values, gradients and errors in an ORTModule as in eager.
+
+        `make` returns a function or a module; `between` changes it between two calls.
+        """
         eager, captured = make(), make()
         model = self._wrap(captured if isinstance(captured, nn.Module) else _Of(captured))
         same = True
@@ -68,7 +70,7 @@ class Trial:
 
 
 def _outcome(run: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
-    """Value and gradients of a call, or what it raised."""
+    """Value and gradients of a call, or the type of its exception."""
     given = [a.detach().clone() if isinstance(a, Tensor) else a for a in args]
     for a, leaf in zip(args, given, strict=True):
         if isinstance(a, Tensor):
@@ -93,7 +95,7 @@ def _alike(got: list[Any], want: list[Any]) -> bool:
 
 
 def check(wrap: Wrap, report: Report) -> None:
-    """Turn off each row that does not hold in this torch. Nothing is to do in a tested one."""
+    """Turn off each row that does not hold in this torch; does nothing in a tested one."""
     if table.running_torch() <= table.NEWEST or torch._dynamo.config.disable:
         return
     version = f"{file_name(torch.__version__)}-{file_name(_C.__version__)}"
@@ -121,21 +123,21 @@ def _state(row: table.Row, trial: Trial) -> str:
 
 def _turn_off(row: table.Row, reason: str) -> None:
     row.turn_off(reason)
-    left = "takes longer" if row.needed_by is None else "runs in eager PyTorch"
+    effect = "is slower" if row.needed_by is None else "runs in eager PyTorch"
     logging.getLogger("ortmodule_py").warning(
         "ortmodule_py: torch %s is newer than all tested ones, and %r of build_info() does not hold (%s); "
-        "what needs it %s: %s",
+        "code that needs it %s: %s",
         torch.__version__,
         row.name,
         reason,
-        left,
+        effect,
         row.purpose,
     )
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """As in a new process without options, and leaving no trace in torch's generator."""
+    """A context without our environment variables, which keeps the state of torch's generator."""
     given = {name: os.environ[name] for name in os.environ if name.startswith("ORTMODULE_")}
     try:
         for name in set(given) - {FOLDER}:

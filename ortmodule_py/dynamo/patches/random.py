@@ -1,8 +1,7 @@
-"""Breaks the graph where a `random.Random` of the user's draws.
+"""Breaks the graph where a user's `random.Random` draws.
 
-Dynamo makes the state that it has at the capture a constant, so that every call would draw the same
-numbers. Behind a graph break eager PyTorch draws. The functions of `random` stay in the graph, and so
-does a generator that forward itself makes.
+Dynamo makes the generator's state at the capture a constant, so every call would draw the same numbers.
+The functions of `random` stay in the graph, and so does a generator that forward itself makes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def _has_generators(gm: fx.GraphModule) -> bool:
 
 @patch(
     "random",
-    "A random.Random that forward finds draws new numbers at each call.",
+    "A random.Random made outside of forward draws new numbers at each call.",
     "torch._dynamo.variables.misc:RandomVariable.call_method",
     probe=_probe,
     needed_by=_has_generators,

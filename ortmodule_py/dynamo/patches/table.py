@@ -1,11 +1,11 @@
-"""The table of what captures depend on in torch, most of it private to Dynamo.
+"""The table of captures' dependencies on torch, most of them on private functions of Dynamo.
 
-A file of this package adds a row or two. `patch` decorates the replacement of a function of torch: the
-row finds that function, checks that it takes the arguments that the replacement names, and calls the
-replacement only while Dynamo captures for one of our compilers. `expect` adds a row that replaces
-nothing. `ortmodule_py.build_info()` shows the state of each row.
+Each file of this package adds a row or two. `patch` decorates the replacement of a function of torch:
+the row finds the function, checks its signature against the replacement's, and calls the replacement
+only while Dynamo captures for one of our compilers. `expect` adds a row without a replacement.
+`ortmodule_py.build_info()` shows the state of each row.
 
-On a torch newer than all tested ones, each row is probed (`probes.py`). A row that does not hold is
+In a torch newer than all tested ones each row is probed (`probes.py`). A row that does not hold is
 turned off: functions that need it run in eager PyTorch.
 """
 
@@ -24,11 +24,11 @@ from torch import fx
 from ortmodule_py.base.torch_state import SharedPatch
 
 FindCompiler = Callable[[Any], Any]
-"""Our compiler that a Dynamo backend stands for, or None."""
+"""Our compiler inside a Dynamo backend, or None."""
 Probe = Callable[[Any], bool]
-"""Runs a tiny program by way of a `probes.Trial`; whether it behaves as it does while the row holds."""
+"""Runs a tiny program in a `probes.Trial`; returns whether the row holds."""
 NeededBy = Callable[[fx.GraphModule], bool]
-"""Whether a captured graph may be wrong while the row does not hold."""
+"""Whether a captured graph may be wrong if the row does not hold."""
 Version = tuple[int, int]
 
 OLDEST: Version = (2, 11)
@@ -43,46 +43,46 @@ _find_compiler: FindCompiler
 
 
 def running_torch() -> Version:
-    """Major and minor version of the torch that runs."""
+    """Major and minor version of the running torch."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
 @dataclass
 class Row:
-    """Something that captures depend on."""
+    """One dependency of captures on torch."""
 
     name: str
     purpose: str
-    """What is right while it holds, in one sentence for users."""
+    """Its effect, in one sentence for users."""
     probe: Probe
     needed_by: NeededBy | None
-    """None: without the row, results are the same and take longer."""
+    """None: without the row, results are the same, but slower."""
     state: str = HOLDS
-    """`HOLDS`, or the reason why it does not."""
+    """`HOLDS`, or the reason why not."""
     off: bool = False
-    """Functions that need it run in eager PyTorch."""
+    """Whether functions that need it run in eager PyTorch."""
 
     def turn_off(self, reason: str) -> None:
-        """Keep what needs this row in eager PyTorch from now on."""
+        """Run functions that need this row in eager PyTorch from now on."""
         self.state, self.off = reason, True
 
 
 @dataclass
 class Patch(Row):
-    """A function of torch that is replaced."""
+    """The replacement of a function of torch."""
 
     paths: Mapping[Version, str] = field(default_factory=dict)
-    """`module:Class.function`, by the torch from which on it is the one to replace."""
+    """`module:Class.function` to replace, by the first torch where it applies."""
     replacement: Callable[..., Any] = lambda original: None
-    """Takes the function that it replaces, and then the arguments of that."""
+    """Takes the original function, then its arguments."""
     traced: bool = False
-    """Dynamo traces the function instead of calling it: it is replaced only while ORTModules run."""
+    """Whether Dynamo traces the function instead of calling it: it is then replaced while ORTModules run."""
     put: Callable[[], None] = lambda: None
     take_back: Callable[[], None] = lambda: None
 
     def apply(self) -> None:
-        """Put the replacement in place, or say in `state` why it is not."""
+        """Install the replacement; `state` is the reason if that fails."""
         since = [version for version in self.paths if version <= running_torch()]
         if not since:
             self.state = f"not for torch before {'.'.join(map(str, min(self.paths)))}"
@@ -125,7 +125,7 @@ class Patch(Row):
         return patched
 
     def turn_off(self, reason: str) -> None:
-        """Besides, torch's own function is in place again."""
+        """Also restore torch's own function."""
         if self.state == HOLDS and not self.traced:
             self.take_back()
         super().turn_off(reason)
@@ -140,7 +140,7 @@ def patch(
     needed_by: NeededBy | None,
     traced: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A row of the table: what it decorates replaces that function of torch."""
+    """Add a row to the table; the decorated function replaces the function `replaces` of torch."""
     paths = {OLDEST: replaces} if isinstance(replaces, str) else replaces
 
     def add(replacement: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,7 +153,7 @@ def patch(
 
 
 def expect(name: str, purpose: str, *, needed_by: NeededBy | None) -> Callable[[Probe], Probe]:
-    """A row of the table without a replacement: what it decorates is the probe."""
+    """Add a row without a replacement; the decorated function is its probe."""
 
     def add(probe: Probe) -> Probe:
         rows[name] = Row(name, purpose, probe, needed_by)
@@ -163,7 +163,7 @@ def expect(name: str, purpose: str, *, needed_by: NeededBy | None) -> Callable[[
 
 
 def install(find_compiler: FindCompiler) -> None:
-    """Put all replacements in place, for Dynamo's captures for the compilers that are found so."""
+    """Install all replacements, for captures whose backend `find_compiler` recognizes."""
     global _find_compiler
     _find_compiler = find_compiler
     for row in rows.values():
@@ -172,12 +172,12 @@ def install(find_compiler: FindCompiler) -> None:
 
 
 def states() -> dict[str, str]:
-    """`HOLDS` for each row of the table, or why it does not."""
+    """The state of each row: `HOLDS`, or the reason why not."""
     return {name: row.state for name, row in sorted(rows.items())}
 
 
 def missing_for(gm: fx.GraphModule) -> Row | None:
-    """A row that is off and that this graph needs."""
+    """A row that this graph needs and that is turned off, or None."""
     return next((row for row in rows.values() if row.off and _needs(row, gm)), None)
 
 
@@ -186,12 +186,12 @@ def _needs(row: Row, gm: fx.GraphModule) -> bool:
         return False
     try:
         return row.needed_by(gm)
-    except AttributeError:  # it looks into another torch's Dynamo
+    except AttributeError:  # this torch has another structure
         return True
 
 
 def capturing_compiler() -> Any | None:
-    """Our compiler for which Dynamo captures now, or None."""
+    """The compiler of ours that Dynamo currently captures for, or None."""
     output = dynamo_output()
     if output is None:
         return None
@@ -202,22 +202,22 @@ def capturing_compiler() -> Any | None:
 
 
 def dynamo_output() -> Any | None:
-    """Dynamo's graph of the function that it captures now, or None."""
+    """The OutputGraph of Dynamo's current capture, or None."""
     try:
         return torch._dynamo.symbolic_convert.InstructionTranslator.current_tx().output
-    except AttributeError:  # it captures nothing
+    except AttributeError:  # no capture
         return None
 
 
 def calls(gm: fx.GraphModule) -> Iterator[Any]:
-    """What a captured graph calls: functions, and names of methods."""
+    """The functions and method names that a captured graph calls."""
     for graph in gm.modules():  # bodies of higher-order operators, too
         if isinstance(graph, fx.GraphModule):
             yield from (node.target for node in graph.graph.nodes if node.op.startswith("call"))
 
 
 def calls_named(gm: fx.GraphModule, names: set[str]) -> bool:
-    """Whether a captured graph calls a function or method of one of these names."""
+    """Whether a captured graph calls a function or method with one of these names."""
     return any(getattr(target, "__name__", target) in names for target in calls(gm))
 
 
@@ -231,7 +231,7 @@ def _find(path: str) -> tuple[Any, str, Callable[..., Any]] | None:
 
 
 def _misfit(replacement: Callable[..., Any], original: Callable[..., Any], path: str) -> str:
-    """Why the replacement cannot stand in for that function, or ""."""
+    """Why the replacement does not fit the function's signature, or ""."""
     wanted = [
         p.name
         for p in inspect.signature(replacement).parameters.values()
@@ -240,14 +240,14 @@ def _misfit(replacement: Callable[..., Any], original: Callable[..., Any], path:
     try:
         given = list(inspect.signature(original).parameters)
     except (TypeError, ValueError):
-        return f"{path} of torch {torch.__version__} is no function of Python"
+        return f"{path} of torch {torch.__version__} is not a Python function"
     if given[: len(wanted)] == wanted:
         return ""
     return f"{path} of torch {torch.__version__} takes ({', '.join(given)}), not ({', '.join(wanted)}, ...)"
 
 
 class _Traced:
-    """The replacements that Dynamo traces."""
+    """Installs the replacements that Dynamo traces."""
 
     def __enter__(self) -> None:
         for row in _traced:
@@ -262,4 +262,4 @@ class _Traced:
 
 _traced: list[Patch] = []
 during_runs = SharedPatch(_Traced())
-"""Around each run of an ORTModule."""
+"""A context around each run of an ORTModule."""

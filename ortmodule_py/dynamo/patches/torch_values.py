@@ -1,4 +1,4 @@
-"""What torch changed before, so that it may again: values and gradients that the engine has formulas for."""
+"""Values and gradients that torch has changed between versions, and for which the engine has formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _clamps(gm: fx.GraphModule) -> bool:
 
 @expect("clamp", "The gradient of clamp at its bounds is that of eager PyTorch.", needed_by=_clamps)
 def _probe_clamp(trial: Trial) -> bool:
-    """Torch 2.14 lets no gradient pass at the bounds, and takes that of a 16-bit softshrink as an element."""
+    """Torch 2.14 passes no gradient at the bounds, and rounds the bound of a 16-bit softshrink first."""
 
     def clamped(x: Tensor) -> Tensor:
         shrunk = functional.softshrink(x, 0.3)
@@ -37,7 +37,7 @@ def _assigns_data(gm: fx.GraphModule) -> bool:
 
 @expect("data", "A forward that assigns to `.data` computes with it.", needed_by=_assigns_data)
 def _probe_data(trial: Trial) -> bool:
-    """Dynamo has another operator for it since torch 2.14."""
+    """Since torch 2.14 Dynamo uses another operator for the assignment."""
 
     def make() -> Callable[[Tensor], Tensor]:
         weight = torch.tensor([2.0, -3.0], requires_grad=True)
