@@ -1,6 +1,6 @@
-"""What capture says to C++: the interface of the graph builder, as Python sees it.
+"""The Python interface of the C++ graph builder.
 
-The builder only takes notes. Every decision about what a graph means is made before (in `capture`) or after (in C++).
+The builder only records. The meaning of a graph is decided before it (in `lower`) or after it (in C++).
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ class OpSink(Protocol):
         tag: str = "",
         gradient: bool = False,
     ) -> list[int] | None:
-        """Note `target(**args)`; one id per output, -1 where there is none.
+        """Record `target(**args)`; returns one id per output, -1 for an absent one.
 
-        With `gradient`, a gradient must flow through the call; None says that the builder has no
-        rule for it: then nothing was noted, and the call comes again with its traced gradient.
+        With `gradient` the call must be differentiable. If the builder has no gradient rule for it,
+        it records nothing and returns None; the call is then written with its traced gradient.
         """
 
     def constant(self, tensor: Any) -> int:
-        """Note a small tensor that is part of the program's text."""
+        """Record a small constant tensor of the program."""
 
 
 class BodyBuilder(OpSink, Protocol):
-    """The backward of one `custom_gradient`, written as calls on values that are saved or arrive as gradients."""
+    """The backward graph of one `custom_gradient`: calls on saved values and gradients of outputs."""
 
     def body_input(self, value: int) -> int:
-        """Id, inside the body, of a value computed outside, which is saved for it."""
+        """Save a value of the forward graph; returns its id in the body."""
 
     def grad_input(self, index: int) -> int:
-        """Id of the gradient of the output with this index; always defined."""
+        """Id of the gradient of the output with this index; never undefined."""
 
     def output(self, grads: list[int]) -> None:
-        """The gradients of the inputs, in order; -1 for an input that gets none."""
+        """Record the gradients of the inputs, in order; -1 for an input without one."""
 
 
-class Words(Protocol):
-    """What arguments are made of."""
+class ArgumentTypes(Protocol):
+    """Types of arguments beside plain Python values."""
 
     Val: Any
     DType: Any
     Opaque: Any
 
     def Dim(self, text: str) -> Any:
-        """A size, in the grammar of `symbolic`."""
+        """A size, in the grammar of `sizes.symbolic`."""
 
 
-class GraphBuilder(OpSink, Words, Protocol):
-    """Takes one functional ATen graph; implemented by `_C.GraphBuilder`."""
+class GraphBuilder(OpSink, ArgumentTypes, Protocol):
+    """Records one functional ATen graph; implemented by `_C.GraphBuilder`."""
 
     def has_rule(self, target: str) -> bool:
-        """Whether the builder knows this operator; composites that it knows arrive whole."""
+        """Whether the builder knows this operator; composites with a rule are not decomposed."""
 
     def input(
         self,
@@ -70,31 +70,31 @@ class GraphBuilder(OpSink, Words, Protocol):
         strides: list[Any],
         requires_grad: bool,
     ) -> int:
-        """Note the next flat input, a tensor; kind is "parameter", "buffer" or "tensor"."""
+        """Record the next flat input, a tensor; kind is "parameter", "buffer" or "tensor"."""
 
     def symint_input(self, symbol: str, least: float, greatest: float) -> int:
-        """Note the next flat input, a Python int between `least` and `greatest` which binds `symbol`.
+        """Record the next flat input, a Python int between `least` and `greatest` that binds `symbol`.
 
-        Where Dynamo has fixed it or expressed it by others, `symbol` is a number or an expression
-        and binds nothing.
+        If Dynamo has specialized it or expresses it by other symbols, `symbol` is a number or an
+        expression and binds nothing.
         """
 
     def body(self, outputs: list[int]) -> BodyBuilder:
-        """An empty backward body for the gradients of these values."""
+        """An empty backward graph for the gradients of these values."""
 
     def custom_gradient(
         self, outputs: list[int], inputs: list[int], body: BodyBuilder
     ) -> list[int]:
-        """New ids for `outputs`, whose gradient with respect to `inputs` is given by `body`."""
+        """New ids for `outputs`, whose gradients with respect to `inputs` are computed by `body`."""
 
     def mutate(self, input_index: int, value: int) -> None:
-        """At the end of forward the flat input with this index takes this value."""
+        """Write this value to the flat input at the end of forward."""
 
     def alias_output(self, output_index: int, input_index: int) -> None:
-        """This output is this very input."""
+        """This output is this input itself."""
 
     def output_strides(self, output_index: int, strides: list[Any]) -> None:
-        """Eager's strides of this output, where they are not those of its value."""
+        """Set eager's strides of this output, if its value has others."""
 
     def outputs(self, values: list[Any]) -> None:
-        """The flat outputs; called once, last."""
+        """Record the flat outputs; called once, last."""

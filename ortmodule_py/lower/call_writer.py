@@ -1,4 +1,4 @@
-"""Writes the calls of a traced ATen graph into the graph builder: arguments by schema, sizes as text."""
+"""Writes calls of a traced ATen graph into the graph builder: arguments by schema, sizes as text."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor, fx
 
 from ortmodule_py.base.changing_numbers import SIZE, any_changes, changes
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.lower.builder import OpSink, Words
+from ortmodule_py.lower.builder import ArgumentTypes, OpSink
 from ortmodule_py.lower.number_writer import NumberWriter, UnknownNumber
 from ortmodule_py.lower.tensor_meta import dtype_name, encode_int, tensor_meta
 
 _MAKES_SCALAR = torch.ops.aten.scalar_tensor.default
-# By the beginning of their name: what a functional graph does not say as eager does it.
+# By prefix: operators that a functional graph cannot represent.
 _LEFT_TO_EAGER = {
-    "aten.as_strided": "reads memory by strides, whatever lies there",
+    "aten.as_strided": "reads memory by strides, regardless of the tensors in it",
     "aten.rrelu_with_noise": "draws into an operand that its gradient reads",
-    "_c10d": "is a collective, whose result is there when it has been waited for",
-    "c10d": "is a collective, whose result is there when it has been waited for",
+    "_c10d": "is an asynchronous collective",
+    "c10d": "is an asynchronous collective",
 }
 
 
@@ -33,17 +33,19 @@ def output_values(node: fx.Node) -> list[Any]:
 class CallWriter:
     """Writes the nodes of one traced graph into one sink (the builder, or a backward body)."""
 
-    def __init__(self, words: Words, sink: OpSink, device: torch.device) -> None:
-        self.words = words
+    def __init__(self, types: ArgumentTypes, sink: OpSink, device: torch.device) -> None:
+        self.types = types
         self.sink = sink
         self.device = device
         self.ids: dict[fx.Node, list[int]] = {}
         self.numbers: dict[fx.Node, int] = {}
-        """Numbers that are given as float64 scalars."""
+        """Ids of numbers that are float64 scalars in the graph."""
         self.fixed_numbers: list[tuple[str, tuple[str, str]]] = []
-        """Operators, and where they are, that take a number which may change with each call."""
+        """(operator, where) that specialize a number which may change with each call."""
         self.missing: Callable[[fx.Node], int] | None = None
+        """Makes the id of a node that was not written here."""
         self.count = 0
+        """Calls written."""
 
     def id_of(self, node: fx.Node) -> int:
         """The id of a node with one tensor output."""
@@ -57,7 +59,11 @@ class CallWriter:
     def write(
         self, node: fx.Node, origin: tuple[str, str], tag: str, gradient: bool = False
     ) -> list[int] | None:
-        """Write one node; its ids, one per output, or None if its gradient must be traced."""
+        """Write one node; returns one id per output, or None if its gradient must be traced.
+
+        Raises:
+            CannotLower: a functional graph cannot represent the call or an argument.
+        """
         ids: list[int] | None
         for beginning, reason in _LEFT_TO_EAGER.items():
             if str(node.target).startswith(beginning):
@@ -88,8 +94,8 @@ class CallWriter:
         return ids
 
     def _meta(self, node: fx.Node, value: Tensor) -> dict[str, Any]:
-        """The facts of a result. What a program computes on the CPU among tensors on a GPU, such as a
-        range, may as well be computed there, unless it is drawn from the CPU's generator."""
+        """Metadata of a result. A CPU tensor in a piece on a GPU, such as a range, is computed on the
+        GPU, unless it is drawn from the CPU's generator."""
         if value.device != self.device:
             if value.device.type != "cpu":
                 raise CannotLower(
@@ -100,9 +106,9 @@ class CallWriter:
                 raise CannotLower(
                     f"{node.target} draws from the generator of the CPU in a piece on {self.device}"
                 )
-        meta = tensor_meta(value, self.words)
+        meta = tensor_meta(value, self.types)
         if value.dtype is torch.uint64 and "attention" in str(node.target):
-            meta["dtype"] = "int64"  # the state of a generator, which only its backward reads
+            meta["dtype"] = "int64"  # a generator's state, which only its backward reads
         return meta
 
     def _item(self, node: fx.Node, source: Any, index: Any) -> int:
@@ -128,10 +134,10 @@ class CallWriter:
         return values
 
     def _changing_scalar(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int | None:
-        """A tensor made of a number that changes; None if nothing here can compute the number."""
+        """Write a scalar tensor of a symbolic number; None if the number cannot be computed here."""
         (result,) = output_values(node)
         writer = NumberWriter(
-            self.words, self.sink, self.id_of, self.numbers, str(result.device), origin, tag
+            self.types, self.sink, self.id_of, self.numbers, str(result.device), origin, tag
         )
         try:
             return writer.write_as(node.args[0], dtype_name(result.dtype))
@@ -141,32 +147,36 @@ class CallWriter:
             self.count += writer.count
 
     def encode(self, value: Any) -> Any:
-        """One argument as the builder takes it."""
+        """One argument in the builder's types.
+
+        Raises:
+            CannotLower: the builder has no such type.
+        """
         if isinstance(value, fx.Node):
             known = value.meta.get("val")
             if known is None and "val" in value.meta:
-                return None  # a result that the operator left out
+                return None  # an absent result of an operator
             if isinstance(known, (torch.SymFloat, torch.SymBool)):
-                # Takes the value of now, with a guard in Dynamo's shape environment.
+                # Specializes the number, with a guard in Dynamo's shape environment.
                 return float(known) if isinstance(known, torch.SymFloat) else bool(known)
             if isinstance(known, (int, float, torch.SymInt)):
                 return self.encode(known)
-            return self.words.Val(self.id_of(value))
+            return self.types.Val(self.id_of(value))
         if isinstance(value, torch.SymInt):
-            return encode_int(value, self.words)
+            return encode_int(value, self.types)
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if isinstance(value, torch.dtype):
-            return self.words.DType(dtype_name(value))
+            return self.types.DType(dtype_name(value))
         if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
-            return self.words.Opaque(str(value))
+            return self.types.Opaque(str(value))
         if isinstance(value, (list, tuple)):
             return [self.encode(item) for item in value]
         raise CannotLower(f"an argument of type {type(value).__name__}")
 
 
 def _taker(node: fx.Node, value: Any) -> str:
-    """What takes a number that changes: integers are sizes and positions of several calls on a line."""
+    """The name of the call that specializes a number; SIZE for integers, which several calls may use."""
     known = value.meta.get("val") if isinstance(value, fx.Node) else value
     called = node.meta.get("call", str(node.target))
     return str(called) if isinstance(known, torch.SymFloat) else SIZE
@@ -180,7 +190,7 @@ def _constant(node: fx.Node) -> Tensor:
 
 
 def is_size_arithmetic(node: fx.Node) -> bool:
-    """Nodes on Python numbers: whoever uses them reads the expression from their value."""
+    """Whether a node computes a Python number: its users read the expression from its value."""
     return isinstance(
         node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
     )

@@ -24,8 +24,8 @@ from ortmodule_py.trace.user_backward import GradientBody
 Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
 
 _STOPS_GRADIENT = {torch.ops.aten.detach.default}
-# Nothing of the first operand is left in the result, and the builder forgets it; but eager's result
-# still requires a gradient and gives the operand zeros.
+# The result does not depend on the first operand, so the builder drops it; in eager the result still
+# requires a gradient and the operand gets zeros.
 _OVERWRITES = {torch.ops.aten.fill.Scalar, torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default}
 _PUTS_BACK = {
     torch.ops.aten.select_scatter.default,
@@ -34,7 +34,7 @@ _PUTS_BACK = {
     torch.ops.aten.as_strided_scatter.default,
 }
 _DIFFERENTIABLE_OUTPUTS = {
-    # The other outputs are statistics, which eager writes to buffers behind autograd's back.
+    # The other outputs are statistics, which eager writes to buffers without autograd.
     torch.ops.aten._native_batch_norm_legit_functional.default: {0},
     torch.ops.aten.native_dropout.default: {0},
 }
@@ -45,7 +45,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
-    """Whether one has fewer elements: a part may lack a dim of size 1 and still be the whole."""
+    """Whether one has fewer elements; dims of size 1 are ignored."""
     left, right = (
         [size for size in tensor_meta(node.meta["val"], None)["sizes"] if str(size) != "1"]
         for node in (a, b)
@@ -77,12 +77,12 @@ class Emitter:
         self.writer = CallWriter(symbols, builder, device)
         self.traced_gradients: list[str] = []
         self.checks: list[tuple[int, Callable[[Tensor], object]]] = []
-        """Values that eager looks at and what raises its error where they are wrong."""
+        """Values that eager asserts on, and the operator that raises the error."""
         self.vjp_seconds = 0.0
         self._differentiable: set[int] = set()
         """Values that require a gradient in eager."""
         self._reached: set[int] = set()
-        """Those of them whose gradient reaches an input, which a user's backward may prevent."""
+        """Those of them whose gradient reaches an input; a user's backward may return none."""
         self._joint_traces: dict[str, JointTrace] = {}
 
     @property
@@ -91,7 +91,7 @@ class Emitter:
         return self.writer.count
 
     def inputs(self, facts: Sequence[dict[str, Any]]) -> None:
-        """Announce the flat inputs, in order."""
+        """Write the flat inputs, in order."""
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         for node, fact in zip(placeholders, facts, strict=True):
             if "value" in fact:
@@ -115,9 +115,7 @@ class Emitter:
     def calls(self) -> None:
         """Write every operator."""
         for node in self.graph.nodes:
-            if node.op != "call_function":
-                continue
-            if is_size_arithmetic(node):
+            if node.op != "call_function" or is_size_arithmetic(node):
                 continue
             origin = node.meta.get("origin", ("", ""))
             try:
@@ -130,7 +128,7 @@ class Emitter:
     def _call(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         name = str(node.target)
         if name.startswith("aten._assert_tensor_metadata"):
-            return  # says what Dynamo's guards say
+            return  # Dynamo's guards imply it
         if node.target in record.CHECKS:
             self._check(node)
             return
@@ -150,16 +148,16 @@ class Emitter:
             self._mark(node, ids)
 
     def _check(self, node: fx.Node) -> None:
-        """A check of data: an output more, which the caller looks at when forward is done."""
+        """An assertion on data becomes an extra output, which the caller checks after forward."""
         value, *rest = node.args
         check: Any = node.target
         self.checks.append((self.writer.id_of(value), lambda x: check(x, *rest, **node.kwargs)))
 
     def _forgets_operand(self, node: fx.Node) -> bool:
-        """Whether eager gives zeros to an operand with a gradient that the builder would not see."""
+        """Whether eager has a zero gradient for an operand that the builder would drop."""
         if node.target not in _OVERWRITES or not self._carries_gradient(node.args[0]):
             return False
-        # A part that is put back into its whole: the whole's own gradient has the zeros.
+        # If a part is scattered back into its base, the gradient of the base has the zeros.
         return not all(
             user.target in _PUTS_BACK and _differ_in_size(user, node) for user in node.users
         )
@@ -189,7 +187,7 @@ class Emitter:
                     self._reached.add(value)
 
     def _mark_outputs(self, ids: list[int], inputs: list[int], gradients: list[Any]) -> None:
-        """The outputs of a call with these gradients of its own."""
+        """Mark the outputs of a call with a custom gradient; `gradients` are those of the inputs."""
         if self._differentiable.isdisjoint(inputs):
             return
         self._differentiable.update(ids)
@@ -197,7 +195,7 @@ class Emitter:
         if any(value in self._reached and isinstance(g, fx.Node) for value, g in given):
             self._reached.update(ids)
 
-    # -- gradients that are not rules
+    # -- gradients without a rule
 
     def _user_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         outputs, inputs, saved, numbers, index = node.args
@@ -222,9 +220,9 @@ class Emitter:
         origin: tuple[str, str],
         tag: str,
     ) -> list[int]:
-        """A backward body whose whole graph is `traced`.
+        """Write `traced` as the backward of `outputs`; returns their new ids.
 
-        Its placeholders are `gradients`, `saved` values and `numbers` that change, by position.
+        Its placeholders are `gradients`, `saved` values and changing `numbers`, by position.
         """
         body = self.builder.body(outputs)
         writer = CallWriter(self.symbols, body, self.device)
@@ -239,12 +237,12 @@ class Emitter:
         return self.builder.custom_gradient(outputs, inputs, body)
 
     def _traced_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
-        """An operator without a rule: its forward and its gradient, traced once, as explicit calls."""
+        """Write an operator without a rule as the calls of its traced forward and gradient."""
         joint = self._joint_trace(node)
         writer = CallWriter(self.symbols, self.builder, self.device)
         placeholders = joint.placeholders()
         operands = [self.writer.id_of(n) for n in joint.operands(node)]
-        if not joint.differentiable:  # such as randn_like, which reads the sizes alone
+        if not joint.differentiable:  # such as randn_like, which only reads the sizes
             operands = [self._detached(n, origin, tag) for n in joint.operands(node)]
         for placeholder, value in zip(placeholders, operands, strict=False):
             writer.ids[placeholder] = [value]
@@ -257,7 +255,7 @@ class Emitter:
         self.writer.ids[node] = outputs
 
     def _detached(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int:
-        """The operand without a way back."""
+        """The operand's id, detached if it requires a gradient."""
         value = self.writer.id_of(node)
         if value not in self._differentiable:
             return value
@@ -303,13 +301,13 @@ class Emitter:
         return self._joint_traces[key]
 
     def _joint_key(self, node: fx.Node, operands: list[fx.Node], flags: list[bool]) -> str:
-        """Everything the trace can depend on: operator, plain arguments, and the facts of each tensor."""
+        """A cache key of the trace: operator, plain arguments, and the metadata of each tensor."""
 
         def text(value: Any) -> str:
             if isinstance(value, fx.Node):
                 known = value.meta["val"]
                 if isinstance(known, Tensor):
-                    # Which operand, too: f(x, y, x) is not f(x, y, y).
+                    # The operand's position, too: f(x, y, x) is not f(x, y, y).
                     at = operands.index(value)
                     return f"{at} {tensor_meta(known, None)} {flags[at]}"
                 return str(known)
@@ -337,7 +335,11 @@ class Emitter:
         identical: Sequence[tuple[int, int]],
         eager: Sequence[Any],
     ) -> None:
-        """New values of changed inputs, then the outputs, with the strides of `eager`, and the checks."""
+        """Write mutated inputs, outputs with the strides of `eager`, and checks.
+
+        Raises:
+            CannotLower: an output or mutation would differ from eager's.
+        """
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         values = list(output.args[0])
         self._check_devices(values[:output_count], {index for index, _ in identical}, mutated)
@@ -356,11 +358,14 @@ class Emitter:
             self.writer.fixed_numbers.append(("the outputs", ("", "")))
         outputs = [self.writer.encode(value) for value in values[:output_count]]
         if any(isinstance(value, (float, str)) for value in outputs):
-            raise CannotLower("an output is a number that is no size")
+            raise CannotLower("an output is a number other than a size")
         self.builder.outputs(outputs + [self.builder.Val(value) for value, _ in self.checks])
 
     def _check_gradients(self, outputs: Sequence[Any], given_back: set[int]) -> None:
-        """Outputs of the engine require a gradient if any gradient of the piece reaches an input."""
+        """Raise if outputs require a gradient in eager and none of their gradients reaches an input.
+
+        The engine's outputs would then not require one.
+        """
         kept = [
             self.writer.id_of(value)
             for i, value in enumerate(outputs)
@@ -374,7 +379,7 @@ class Emitter:
     def _check_devices(
         self, outputs: Sequence[Any], given_back: set[int], mutated: Iterable[int]
     ) -> None:
-        """What the engine hands out and writes to is on the piece's device, so it must be in eager."""
+        """Raise if an output or mutated input is on another device than the piece in eager."""
         inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
         kept = [value for i, value in enumerate(outputs) if i not in given_back]
         for node in kept + [inputs[i] for i in mutated]:

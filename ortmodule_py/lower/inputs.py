@@ -1,4 +1,4 @@
-"""What is said of the flat inputs of Dynamo's graph: names, kinds, and which of them change."""
+"""Facts about the flat inputs of Dynamo's graph: names, kinds, and which of them change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortmodule_py.lower.tensor_meta import tensor_meta
 def input_facts(
     gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Sequence[Any]
 ) -> list[dict[str, Any]]:
-    """Name, kind and tensor facts of each flat input."""
+    """Name, kind and metadata of each flat input; `{"value": ...}` for one that is no tensor."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     facts: list[dict[str, Any]] = []
     for node, real, fake in zip(placeholders, example_inputs, fakes, strict=True):
@@ -32,7 +32,7 @@ def input_facts(
 
 
 def is_fixed(fake: Any) -> bool:
-    """Whether this is a tensor whose sizes and strides never change."""
+    """Whether this is a tensor with constant sizes and strides."""
     if not isinstance(fake, Tensor):
         return False
     return not any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride()))
@@ -57,13 +57,13 @@ def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
 
 
 def _source(node: fx.Node) -> Any:
-    """Where Dynamo has this input from, as far as it says so."""
+    """Dynamo's source of this input, if it has one."""
     grapharg = node.meta.get("grapharg")
     return getattr(grapharg, "source", None) or getattr(node, "_dynamo_source", None)
 
 
 def drawn_inputs(gm: fx.GraphModule, fakes: Sequence[Any]) -> dict[int, torch.dtype]:
-    """Dynamo traces a random number as float32 and passes it as float64."""
+    """Python's random numbers with their traced dtype: Dynamo traces float32, but passes float64."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     return {
         i: fake.dtype

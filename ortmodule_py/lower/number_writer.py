@@ -1,7 +1,7 @@
-"""Python numbers that change from call to call: a learning rate, `1 / sqrt(length)`.
+"""Writes Python numbers that change from call to call: a learning rate, `1 / sqrt(length)`.
 
-Sizes are integers all the way to the engine, so other numbers are computed in the graph, in float64
-without dimensions, operator by operator in the program's order: the results are Python's, to the bit.
+Sizes stay symbolic integers. Other numbers are computed in the graph as float64 scalars, operator by
+operator in the program's order, so that the results are bitwise those of Python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from ortmodule_py.base.changing_numbers import has_float
-from ortmodule_py.lower.builder import OpSink, Words
+from ortmodule_py.lower.builder import ArgumentTypes, OpSink
 from ortmodule_py.lower.sizes.scaled import ROUNDINGS
 from ortmodule_py.lower.sizes.symbolic import dim_text
 
@@ -53,37 +53,42 @@ _BINARY: dict[Any, str] = {
 _SAME = {torch.sym_float, torch.sym_int}
 _COMPARISONS = {getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "not_")}
 ARITHMETIC = {*_UNARY, *_BINARY, *_SAME, *_COMPARISONS}
-"""Functions of Python numbers, some of them of tensors too."""
+"""Functions of Python numbers; some also take tensors."""
 READS_NUMBER = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 
 
 class UnknownNumber(Exception):
-    """The number comes from a function that has no operator here."""
+    """A number is computed by a function that has no operator here."""
 
 
 def size_of(value: torch.SymInt) -> sympy.Expr:
-    """What `value` is as a size: each integer made of a float that changes is as it is in this call,
-    with a guard in Dynamo's shape environment on the integer, not on the float."""
+    """The expression of `value` as a size.
+
+    Integers rounded from a symbolic float are specialized: Dynamo's shape environment guards on the
+    integer, not on the float.
+    """
     expr, shape_env = value.node.expr, value.node.shape_env
-    made = {
+    rounded = {
         part
         for part in sympy.preorder_traversal(expr)
         if type(part).__name__ in ROUNDINGS and has_float(part)
     }
-    now = {part: sympy.Integer(int(shape_env.create_symintnode(part, hint=None))) for part in made}
-    fixed = expr.xreplace(now)
+    values = {
+        part: sympy.Integer(int(shape_env.create_symintnode(part, hint=None))) for part in rounded
+    }
+    fixed = expr.xreplace(values)
     return sympy.Integer(int(value)) if has_float(fixed) else fixed
 
 
 class NumberWriter:
     """Writes numbers of a traced graph into a sink, as scalars on `device`.
 
-    `id_of` gives the id of a tensor, `given` the float64 scalars of numbers that are there already.
+    `id_of` returns the id of a tensor; `given` has the ids of numbers that are float64 scalars already.
     """
 
     def __init__(
         self,
-        words: Words,
+        types: ArgumentTypes,
         sink: OpSink,
         id_of: Callable[[fx.Node], int],
         given: dict[fx.Node, int],
@@ -93,7 +98,7 @@ class NumberWriter:
     ) -> None:
         self.count = 0
         """Calls written."""
-        self._words = words
+        self._types = types
         self._sink = sink
         self._id_of = id_of
         self._given = given
@@ -102,24 +107,28 @@ class NumberWriter:
         self._tag = tag
 
     def write_as(self, value: Any, dtype: str) -> int:
-        """Id of `value` as a scalar of this type; raises UnknownNumber."""
+        """Write `value` as a scalar of this dtype; returns its id.
+
+        Raises:
+            UnknownNumber: a function of it has no operator here.
+        """
         number = self.write(value)
         if dtype == "float64":
             return number
         return self._call("aten._to_copy.default", {"self": number}, dtype)
 
     def _call(self, target: str, given: dict[str, Any], dtype: str = "float64") -> int:
-        """Write one call, whose tensors are given by their ids."""
+        """Write one call; `given` has tensors by their ids."""
         _, packet, overload = target.split(".")
         arguments: list[tuple[str, Any]] = []
         for argument in getattr(getattr(torch.ops.aten, packet), overload)._schema.arguments:
             value = given.get(argument.name, argument.default_value)
             if argument.name in given and isinstance(argument.type, torch.TensorType):
-                value = self._words.Val(value)
+                value = self._types.Val(value)
             elif argument.name == "dtype":
-                value = self._words.DType(dtype)
+                value = self._types.DType(dtype)
             elif argument.name == "device":
-                value = self._words.Opaque(self._device)
+                value = self._types.Opaque(self._device)
             arguments.append((argument.name, value))
         meta = {"dtype": dtype, "device": self._device, "sizes": [], "strides": []}
         self.count += 1
@@ -128,7 +137,7 @@ class NumberWriter:
         return ids[0]
 
     def _known(self, node: fx.Node) -> int | None:
-        """A number that need not be computed."""
+        """The id of a number that is in the graph already: given, or read from a tensor."""
         if node.target not in READS_NUMBER:
             return self._given.get(node)
         (source,) = node.args
@@ -139,20 +148,24 @@ class NumberWriter:
         return self._call("aten._to_copy.default", {"self": read})
 
     def write(self, value: Any) -> int:
-        """Id of `value` in float64; raises UnknownNumber."""
+        """Write `value` as a float64 scalar; returns its id.
+
+        Raises:
+            UnknownNumber: a function of it has no operator here.
+        """
         known = value.meta.get("val") if isinstance(value, fx.Node) else value
         if isinstance(known, (int, float)):
             return self._call("aten.scalar_tensor.default", {"s": float(known)})
         reads = isinstance(value, fx.Node) and value.target in READS_NUMBER
         if isinstance(known, torch.SymInt) and not reads and not has_float(known.node.expr):
             return self._call(
-                "aten.scalar_tensor.default", {"s": self._words.Dim(dim_text(known.node.expr))}
+                "aten.scalar_tensor.default", {"s": self._types.Dim(dim_text(known.node.expr))}
             )
         if not isinstance(value, fx.Node):
             raise UnknownNumber(str(value))
-        there = self._known(value)
-        if there is not None:
-            return there
+        written = self._known(value)
+        if written is not None:
+            return written
         if value.target in _SAME and isinstance(known, torch.SymFloat):
             return self.write(value.args[0])
         if value.target in _UNARY and not any(value.args[1:]):  # no `round` to digits

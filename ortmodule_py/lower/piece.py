@@ -1,7 +1,7 @@
 """From TorchDynamo's graph to the C++ graph builder.
 
-`lower` takes the torch-level graph that Dynamo hands to a backend, runs it once on fake tensors
-and writes what it saw.
+`lower` traces the torch-level graph that Dynamo passes to a backend on fake tensors, and writes the ATen
+graph.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ _CPU = torch.device("cpu")
 
 @dataclass
 class LoweredPiece:
-    """What the caller must know about a lowered piece besides what the builder was told."""
+    """Facts about a lowered piece that the builder does not have."""
 
     grad_enabled: bool
-    """Whether anything in the piece runs with gradients on; otherwise it is an inference piece."""
+    """Whether a part of the piece runs with gradients on; otherwise it is an inference piece."""
     calls: int
+    """ATen calls."""
     mutated_inputs: list[int]
-    """Flat inputs written back after forward. At run time none of them may share memory with another input."""
+    """Flat inputs written back after forward; at run time none of them may alias another input."""
     fixed_inputs: list[bool]
-    """Which flat inputs are tensors whose sizes and strides never change."""
+    """Whether each flat input is a tensor with constant sizes and strides."""
     drawn_inputs: dict[int, torch.dtype]
-    """Flat inputs that are random numbers of Python, and the type that the piece takes them in."""
+    """Flat inputs that are Python's random numbers, with the dtype that the piece expects."""
     checkpoints: int
     """Regions of torch.utils.checkpoint."""
     traced_gradients: list[str]
-    """Operators whose gradient was traced because the builder has no rule for them."""
+    """Operators whose gradient was traced, as the builder has no rule for them."""
     fixed_numbers: list[tuple[str, Origin]]
-    """Operators that take the value of now of a number that may change with each call, and where they are."""
+    """(operator, where) that specialize a number which may change with each call."""
     checks: list[Callable[[Tensor], object]]
     """What looks at each additional output, behind the piece's own, and raises eager's error."""
     reads: list[int]
@@ -72,7 +73,7 @@ def lower(
     With `eager_draws` random numbers must be those of eager PyTorch.
 
     Raises:
-        CannotLower: something cannot be said faithfully; with the source line.
+        CannotLower: the graph would differ from eager PyTorch; with the source line.
     """
     clock = _Clock()
     fixed_sizes = fix_rounded_sizes(gm)
@@ -126,7 +127,7 @@ def _function_tracer(
     def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
         try:
             patterns = [record.fake_like(arg, fake_mode) for arg in args]
-            # Its casts are in the graph already, and eager runs backward outside of autocast.
+            # The graph contains the casts of autocast already, and eager runs backward without it.
             with torch.autocast(device.type, enabled=False):
                 return TracedFunction(record.record(function, patterns, fake_mode).graph)
         except CannotLower:

@@ -1,4 +1,4 @@
-"""Tensors and sizes as the graph builder takes them."""
+"""Tensor metadata and sizes in the types of the graph builder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ortmodule_py.base.changing_numbers import changes
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.lower.builder import Words
+from ortmodule_py.lower.builder import ArgumentTypes
 from ortmodule_py.lower.number_writer import size_of
 from ortmodule_py.lower.sizes.symbolic import dim_text
 
@@ -19,24 +19,28 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def encode_int(value: Any, words: Words | None) -> Any:
-    """An int as it is, a symbolic int as a Dim (as its text where there are no words)."""
+def encode_int(value: Any, types: ArgumentTypes | None) -> Any:
+    """An int, or a Dim for a symbolic int (without `types`, its text)."""
     if not isinstance(value, torch.SymInt):
         return int(value)
     expr = size_of(value) if changes(value) else value.node.expr
     if expr.is_Integer:
         return int(expr)
     text = dim_text(expr)
-    return words.Dim(text) if words is not None else text
+    return types.Dim(text) if types is not None else text
 
 
-def tensor_meta(value: Tensor, words: Words | None) -> dict[str, Any]:
-    """dtype, device, sizes and strides, as the builder takes them (as plain values where there are no words)."""
+def tensor_meta(value: Tensor, types: ArgumentTypes | None) -> dict[str, Any]:
+    """dtype, device, sizes and strides for the builder; without `types`, as plain values.
+
+    Raises:
+        CannotLower: a complex, quantized or sparse tensor.
+    """
     if value.is_complex() or value.is_quantized or value.layout is not torch.strided:
         raise CannotLower(f"a tensor of {value.dtype}, {value.layout}")
     return {
         "dtype": dtype_name(value.dtype),
         "device": str(value.device),
-        "sizes": [encode_int(size, words) for size in value.shape],
-        "strides": [encode_int(stride, words) for stride in value.stride()],
+        "sizes": [encode_int(size, types) for size in value.shape],
+        "strides": [encode_int(stride, types) for stride in value.stride()],
     }
