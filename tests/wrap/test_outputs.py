@@ -104,7 +104,9 @@ def test_the_gradient_of_an_output_that_another_is_made_of_is_an_error() -> None
     model = ORTModule(Chained())
     loss, h, _ = model(torch.ones(2, 4))
     h.retain_grad()
-    with pytest.raises(RuntimeError, match=r"retain_grad.* output 1 .* output 0, .* is computed from it"):
+    with pytest.raises(
+        RuntimeError, match=r"retain_grad.* output 1 .* output 0, .* is computed from it"
+    ):
         loss.backward()
     loss, h, other = model(torch.ones(2, 4))
     h.retain_grad()
