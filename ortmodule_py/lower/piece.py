@@ -51,12 +51,13 @@ class LoweredPiece:
     fixed_numbers: list[tuple[str, Origin]]
     """(operator, where) that specialize a number which may change with each call."""
     checks: list[Callable[[Tensor], object]]
-    """What looks at each additional output, behind the piece's own, and raises eager's error."""
+    """One per extra output, after the piece's own: raises eager's error if the value is wrong."""
     reads: list[int]
-    """Flat inputs whose integers the piece takes behind all of them."""
+    """Flat inputs that are read as integers; their values are extra inputs after all others."""
     fixed_sizes: list[tuple[Origin, str, int]]
-    """Lines that make a size a constant, its symbol and its value."""
+    """(line, symbol, value) of specialized sizes."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """By stage."""
 
 
 @restored_on_failure()

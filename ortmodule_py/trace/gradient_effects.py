@@ -1,7 +1,7 @@
-"""What acts on gradients in Dynamo's graph, but leaves no trace in a functional graph.
+"""Calls of Dynamo's graph that affect gradients, but are absent from a functional graph.
 
-A piece is traced with gradients off, on tensors that have none. Grad modes are followed; what else
-torch has for this is refused by its name; a function that stands in the graph whole is watched.
+A piece is traced with gradients off, on tensors that require none. Grad modes are interpreted; other such
+calls cannot be lowered; functions under `allow_in_graph`, which Dynamo does not inline, are monitored.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _set_grad_enabled = torch._C._set_grad_enabled
 _enter_inference_mode = torch.autograd.grad_mode._enter_inference_mode
 _exit_inference_mode = torch.autograd.grad_mode._exit_inference_mode
 GRAD_MODES = (_set_grad_enabled, _enter_inference_mode, _exit_inference_mode)
-"""What a graph turns gradients on and off with."""
+"""Functions that turn gradients on and off in a graph."""
 
 
 class GradMode:
-    """Whether gradients are on where a graph has come to."""
+    """Whether gradients are on at the current node of a graph."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self._inference = False
 
     def change(self, target: Any, argument: Any) -> Any:
-        """What a call of one of `GRAD_MODES` gives; of an inference mode, what holds again behind it."""
+        """Apply a call of one of `GRAD_MODES`; returns the call's result (for inference mode, the state to restore)."""
         before = self.enabled, self._inference
         if target is _enter_inference_mode:
             self.enabled, self._inference = not argument, bool(argument)
@@ -48,7 +48,7 @@ class GradMode:
 
 
 def turns_gradients_on(gm: fx.GraphModule) -> bool:
-    """Whether there are gradients in some part of the graph, whatever holds around it."""
+    """Whether a part of the graph turns gradients on."""
     return any(
         (node.target is _set_grad_enabled and node.args[0])
         or (node.target is _enter_inference_mode and not node.args[0])
@@ -57,58 +57,60 @@ def turns_gradients_on(gm: fx.GraphModule) -> bool:
 
 
 def has_tangents(gm: fx.GraphModule) -> bool:
-    """Whether there are gradients of forward mode, which a composite operator that stays whole drops."""
+    """Whether the graph uses forward-mode AD, whose tangents composite operators drop if they stay whole."""
     graphs = (graph for graph in gm.modules() if isinstance(graph, fx.GraphModule))
     targets = (node.target for graph in graphs for node in graph.graph.nodes)
     return any(getattr(target, "__name__", "").endswith("make_dual") for target in targets)
 
 
 def refuse(target: Any, with_gradients: bool, origin: Origin) -> None:
-    """Raises:
-    CannotLower: a call of this function or method changes gradients in a way that is not traced.
+    """Raise for a function or method whose effect on gradients is not traced.
+
+    Raises:
+        CannotLower: `target` is one.
     """
     if target is torch._C._functorch._grad_increment_nesting:
         raise CannotLower("torch.func.grad, vjp, jacrev or hessian inside of forward", origin)
     if with_gradients and target in ("detach_", Tensor.detach_, torch.detach_):
-        text = "detach_() ends a gradient in place, where only detach() can be traced"
+        text = "detach_() ends a gradient in place; only detach() can be traced"
         raise CannotLower(text, origin)
 
 
-def stands_whole(target: Any) -> bool:
-    """Whether Dynamo did not look into this function, as `torch.compiler.allow_in_graph` asks for."""
+def is_opaque(target: Any) -> bool:
+    """Whether Dynamo did not inline this function, because of `torch.compiler.allow_in_graph`."""
     module = getattr(target, "__module__", None)
     if module is None or isinstance(target, (OpOverload, OpOverloadPacket)):
         return False  # functions and methods of torch in C++
     if module.startswith("torch._dynamo."):
-        # Its wrapping of such a function is made within one of its own.
+        # Dynamo's wrapper of such a function is a closure.
         return "<locals>" in getattr(target, "__qualname__", "")
     return module.partition(".")[0] not in ("torch", "_operator", "builtins", "math")
 
 
 @contextlib.contextmanager
-def watched(whole: Any, origin: Origin) -> Iterator[None]:
-    """For a call of `whole`: refused where it acts on gradients, or asks for them.
+def watched(opaque: Any, origin: Origin) -> Iterator[None]:
+    """A context around a call of `opaque` that raises if it affects gradients or reads their state.
 
     Raises:
-        CannotLower: it does, or nobody can tell.
+        CannotLower: it does, or it is a function in C++.
     """
-    if isinstance(whole, types.BuiltinFunctionType):
-        raise _of_whole(f"what only C++ sees, {whole.__name__}", origin)
+    if isinstance(opaque, types.BuiltinFunctionType):
+        raise _refusal(f"a function in C++, {opaque.__name__}", origin)
     function, thread = torch.autograd.Function, threading.get_ident()
     apply, is_grad_enabled = function.__dict__["apply"], torch.is_grad_enabled
 
     def watched_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == thread:
-            raise _of_whole(f"an autograd.Function, {cls.__name__}", origin)
+            raise _refusal(f"an autograd.Function, {cls.__name__}", origin)
         return apply.__get__(None, cls)(*args, **kwargs)
 
     def watched_is_grad_enabled() -> bool:
         of_torch = sys._getframe(1).f_code.co_filename.startswith(_TORCH)
         if threading.get_ident() == thread and not of_torch:
-            raise _of_whole("torch.is_grad_enabled", origin)
+            raise _refusal("torch.is_grad_enabled", origin)
         return is_grad_enabled()
 
-    # Neither is a call that a mode sees.
+    # A TorchFunctionMode does not get calls of these two.
     function.apply = classmethod(watched_apply)
     torch.is_grad_enabled = watched_is_grad_enabled
     try:
@@ -122,12 +124,12 @@ def watched(whole: Any, origin: Origin) -> Iterator[None]:
 _TORCH = torch.__path__[0]
 
 
-def _of_whole(what: str, origin: Origin) -> CannotLower:
+def _refusal(what: str, origin: Origin) -> CannotLower:
     return CannotLower(f"a function under allow_in_graph calls {what}", origin)
 
 
 class _Watch(TorchFunctionMode):
-    """Sees each call of torch's functions, also those that no tensor takes part in."""
+    """Monitors all calls of torch's functions, also those without tensors."""
 
     def __init__(self, origin: Origin) -> None:
         super().__init__()
@@ -137,9 +139,9 @@ class _Watch(TorchFunctionMode):
         self, func: Any, classes: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         if torch.is_inference_mode_enabled():
-            raise _of_whole("torch.inference_mode", self.origin)
+            raise _refusal("torch.inference_mode", self.origin)
         if func in _ON_GRADIENTS:
-            raise _of_whole(resolve_name(func) or getattr(func, "__name__", str(func)), self.origin)
+            raise _refusal(resolve_name(func) or getattr(func, "__name__", str(func)), self.origin)
         return func(*args, **(kwargs or {}))
 
 

@@ -1,8 +1,4 @@
-"""From TorchDynamo's graph to one functional ATen graph, written into the C++ graph builder.
-
-`lower` takes the torch-level graph that Dynamo hands to a backend, runs it once on fake tensors
-and writes what it saw.
-"""
+"""From TorchDynamo's torch-level graph to one functional ATen graph, traced on fake tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ from ortmodule_py.trace.user_backward import GradientBody
 def eager_outputs(
     gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any, eager_draws: bool
 ) -> list[Any]:
-    """The outputs as Dynamo saw them: with eager's strides, which functional operators may not keep."""
+    """Fake outputs with the strides of eager, which functional operators may not keep."""
     checks = (is_restrided_dropout, is_doubtful, is_range_of_floats)
     if any(check(node) for node in gm.graph.nodes for check in checks):
         trace = PieceTrace(gm, fake_mode, tensor_grad_mode=False, eager_draws=eager_draws)
@@ -50,7 +46,7 @@ def eager_outputs(
 
 
 class PieceTrace:
-    """Runs Dynamo's graph once on functional fake tensors and keeps what the ATen graph alone does not say."""
+    """Runs Dynamo's graph once on functional fake tensors; keeps the facts that the ATen graph lacks."""
 
     def __init__(
         self,
@@ -69,16 +65,20 @@ class PieceTrace:
         self.checkpoints = 0
         self.fixed_numbers: list[tuple[str, Origin]] = []
         self.mutated: dict[int, Origin] = {}
-        """Inputs that are changed, and where."""
+        """Mutated inputs -> where."""
         self.changes: dict[int, Origin] = {}
-        """Where storages were changed last."""
+        """Storage key -> where it was mutated last."""
         self.reshapes: dict[int, Origin] = {}
-        """Where tensors, by identity, got other sizes, strides or storage."""
+        """Id of a tensor -> where its sizes, strides or storage were changed first."""
         self.output_count = 0
         self.identical_outputs: list[tuple[int, int]] = []
 
     def run(self, inputs: Sequence[Any], preserved: Sequence[Any]) -> fx.Graph:
-        """The functional graph; its outputs are the piece's outputs, then the new values of the mutated inputs."""
+        """The functional graph; its outputs are those of the piece, then the new values of mutated inputs.
+
+        Raises:
+            CannotLower: the graph would differ from eager, or torch cannot trace it.
+        """
         interpreter = _PieceInterpreter(self.gm, trace=self)
 
         def function(*args: Any) -> list[Any]:
@@ -91,13 +91,13 @@ class PieceTrace:
             return record.record(function, inputs, self.fake_mode, preserved, keep_draws=True).graph
         except CannotLower:
             raise
-        except Exception as error:  # whatever torch raises here, eager still runs the piece
+        except Exception as error:  # whatever torch raises, the piece falls back to eager
             raise CannotLower(f"{type(error).__name__}: {error}", interpreter.origin) from error
 
     def _note_results(
         self, inputs: Sequence[Any], args: Sequence[Any], outputs: Sequence[Any]
     ) -> None:
-        """What happened to the inputs, and which outputs are made of them."""
+        """Record mutated inputs, and outputs that are inputs or views of them."""
         self.output_count = len(outputs)
         for i, (given, arg) in enumerate(zip(inputs, args, strict=True)):
             if not record.is_traced(arg):
@@ -122,7 +122,7 @@ class PieceTrace:
 def _of_integers(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of `arange(n, -n, -1.0)` as integers, so that its length is a size, and its dtype."""
+    """The arguments of `arange(n, -n, -1.0)` as integers, with its dtype, so that its length stays symbolic."""
     bounds = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
     if "out" in kwargs or not any(isinstance(bound, float) for bound in bounds):
         return args, kwargs
@@ -139,7 +139,7 @@ def _of_integers(
 
 
 class _PieceInterpreter(fx.Interpreter):
-    """Runs torch-level nodes; says with `detach` what grad mode says in eager, and opens higher-order operators."""
+    """Runs torch-level nodes; replaces grad modes by `detach`, and inlines higher-order operators."""
 
     def __init__(
         self, gm: fx.GraphModule, *, trace: PieceTrace, tag: str = "", follow_grad_mode: bool = True
@@ -149,7 +149,7 @@ class _PieceInterpreter(fx.Interpreter):
         self.tag = tag
         self.follow_grad_mode = follow_grad_mode and trace.grad_enabled
         self.of_function = False
-        """Whether this is the forward of an autograd.Function, where no gradient passes by its backward."""
+        """Whether this is the forward of an autograd.Function: only its backward passes gradients."""
         self.grad_mode = GradMode(trace.initial_grad_mode)
         self.origin: Origin = ("", "")
         self._detached: dict[fx.Node, Tensor] = {}
@@ -185,7 +185,7 @@ class _PieceInterpreter(fx.Interpreter):
         return fetched, fetched_kwargs
 
     def _fetch_without_gradient(self, node: fx.Node) -> Any:
-        """A value as a region without gradients sees it: whatever is computed from it has no path back."""
+        """A value inside a region without gradients: detached if it requires one."""
         value = self.env[node]
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
@@ -204,7 +204,7 @@ class _PieceInterpreter(fx.Interpreter):
             return self._higher_order(target, args, kwargs)
         if target is torch.arange:
             args, kwargs = _of_integers(args, kwargs)
-        if self.follow_grad_mode and gradient_effects.stands_whole(target):
+        if self.follow_grad_mode and gradient_effects.is_opaque(target):
             with gradient_effects.watched(target, self.origin):
                 return super().call_function(target, args, kwargs)
         result = super().call_function(self._rewritten(target, args, kwargs), args, kwargs)
@@ -221,7 +221,7 @@ class _PieceInterpreter(fx.Interpreter):
         return super().call_method(target, args, kwargs)
 
     def _rewritten(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function itself, or what stands for it where its float arguments change."""
+        """The function, or its rewrite for float arguments that change."""
         eager_draws = self.trace.eager_draws
         return float_arguments.rewrite_for(target, args, kwargs, eager_draws) or target
 
@@ -245,7 +245,7 @@ class _PieceInterpreter(fx.Interpreter):
         return nested
 
     def _autograd_function(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The user's forward is inlined; a marker operator hands its outputs over to the user's own backward."""
+        """Inline the user's forward; a marker operator gives its outputs the user's backward."""
         forward, backward, *operands = args
         if kwargs.get("dirty_idx"):
             raise CannotLower(_CHANGES_INPUTS, self.origin)
@@ -276,7 +276,7 @@ class _PieceInterpreter(fx.Interpreter):
         return outs[0] if single else tuple(outs)
 
     def _tensor_hook(self, tensor: Any, hook: fx.GraphModule, *captured: Any) -> Any:
-        """A hook sees the whole gradient of its tensor, so no use of the tensor may stand before it."""
+        """A hook gets the whole gradient of its tensor, so the tensor must not be used before the hook."""
         if not self.trace.grad_enabled:
             return tensor
         assert self._node is not None
@@ -301,7 +301,7 @@ class _PieceInterpreter(fx.Interpreter):
         inputs: list[tuple[int, Any]],
         saved: list[Any],
     ) -> list[Any]:
-        """`outs` with their gradient given by `run`, which takes all gradients and saved values."""
+        """`outs`, whose gradient is computed by `run` from all gradients and saved values."""
         plain_inputs = [(position, record.plain(value)) for position, value in inputs]
         plain_outs = [record.plain(out) for out in outs]
         plain_saved = [record.plain(value) for value in saved]
@@ -326,7 +326,7 @@ class _PieceInterpreter(fx.Interpreter):
             for i, out in enumerate(outs)
         ]
 
-    # -- in-place changes
+    # -- mutations
 
     def _change_counters(self, n: fx.Node) -> list[tuple[fx.Node, Callable[[], int], int]]:
         if not n.op.startswith("call"):
@@ -339,8 +339,11 @@ class _PieceInterpreter(fx.Interpreter):
         return [(node, counter, counter()) for node, counter in counters]
 
     def _check_changes(self, before: list[tuple[fx.Node, Callable[[], int], int]]) -> None:
-        """What a functional graph cannot say: eager's gradient passes by a change made without
-        gradients, and an element that several indices share changes once."""
+        """Raise for mutations that a functional graph cannot represent.
+
+        In eager a mutation under no_grad does not affect the gradient, and elements of an expanded
+        tensor share memory.
+        """
         for node, counter, count in before:
             value, detached = self.env[node], self._detached.get(node)
             if record.is_reshaped(value):
@@ -385,7 +388,7 @@ class _PieceInterpreter(fx.Interpreter):
         return self._grad_storages
 
     def _label_recorded(self) -> None:
-        """Give the ATen nodes recorded since the last torch-level node its origin and tag."""
+        """Set origin and tag of the ATen nodes recorded since the last torch-level node."""
         graph = record.recorded_graph()
         for node in reversed(graph.nodes):
             if node is self._last_recorded or "origin" in node.meta:
@@ -398,12 +401,12 @@ class _PieceInterpreter(fx.Interpreter):
 
 
 class _Replay(_PieceInterpreter):
-    """Runs the graph on fake tensors for what is known of its outputs alone."""
+    """Runs the graph on fake tensors for the metadata of its outputs, without recording."""
 
     def run_node(self, n: fx.Node) -> Any:
         known = n.meta.get("example_value")
         if n.op.startswith("call") and isinstance(known, (torch.SymInt, torch.SymFloat)):
-            return known  # reading a float once more would give a number without a value
+            return known  # reading it again would give an unbacked symbol
         self._node = n
         return fx.Interpreter.run_node(self, n)
 
@@ -412,7 +415,7 @@ _CHANGES_INPUTS = "an autograd.Function that changes its inputs in place"
 
 
 def _refuse_changes(arguments: Sequence[Any], seen_elsewhere: Sequence[bool]) -> None:
-    """A backward is traced apart, so what it changes in place changes for itself alone."""
+    """Raise if a backward mutates a value that is used elsewhere: its trace is separate."""
     for value, seen in zip(arguments, seen_elsewhere, strict=True):
         if seen and record.is_traced(value) and record.is_changed(value):
             raise CannotLower(

@@ -1,4 +1,4 @@
-"""The gradient of an operator without a rule: its forward and backward, traced together."""
+"""The gradient of an operator without a rule: a joint trace of forward and backward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ortmodule_py.trace.record import TracedFunction
 
 @dataclass
 class JointTrace:
-    """Forward and gradient of one operator, traced together and split into what runs in forward and in backward."""
+    """Forward and backward of one operator, traced together and then split."""
 
     traced: TracedFunction
     forward: list[fx.Node]
@@ -26,10 +26,11 @@ class JointTrace:
     differentiable: list[int]
     """Outputs that have a gradient."""
     inputs: list[int]
-    """Operands that get a gradient, among the operator's tensor operands."""
+    """Indices of the tensor operands with a gradient."""
     gradients: list[Any]
-    """Gradients of `inputs`; None where there is none."""
+    """Gradients of `inputs`; None for an absent one."""
     gradient_positions: list[int]
+    """Placeholders of the gradients of `differentiable`."""
 
     @staticmethod
     def operands(node: fx.Node) -> list[fx.Node]:
@@ -42,10 +43,10 @@ class JointTrace:
 
     @staticmethod
     def read(node: fx.Node) -> list[int]:
-        """The outputs to which a gradient can come.
+        """The outputs that may get a gradient, as they have users.
 
-        Zeros are no substitute for none: eigenvectors without a gradient leave out a division by the
-        differences of eigenvalues, with one of zeros it is 0 / 0.
+        Others must get none instead of zeros: if eigenvectors have a gradient, it is divided by
+        differences of eigenvalues, and zeros may become 0 / 0.
         """
         values = node.meta["val"]
         values = values if isinstance(values, (tuple, list)) else [values]
@@ -56,7 +57,7 @@ class JointTrace:
         ]
 
     def placeholders(self) -> list[fx.Node]:
-        """The placeholders that stand for the operands, then the others."""
+        """The placeholders of the operands, then those of numbers and gradients."""
         return self.traced.placeholders()
 
     def gradient_placeholders(self) -> list[fx.Node]:
@@ -99,7 +100,7 @@ def _copy(operand: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 _DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
-    # What functionalization made of an operator in place, and autograd does not know.
+    # Made by functionalization, and without a gradient in autograd.
     torch.ops.aten.copy.default: _copy,
     # Its backward takes no symbolic sizes.
     torch.ops.aten.affine_grid_generator.default: affine_grid_generator,
@@ -114,13 +115,16 @@ def joint_function(
     floats: list[int],
     found: list[int],
 ) -> Callable[..., list[Any]]:
-    """(operands, numbers, gradients) -> outputs and gradients of `inputs`; notes in `found` which outputs have one."""
+    """A function (operands, numbers, gradients) -> (outputs, gradients of `inputs`).
+
+    Its call sets `found` to the indices of the differentiable outputs.
+    """
 
     def function(*args: Any) -> list[Any]:
         given = dict(zip([*operands, *numbers], args, strict=False))
         grads = dict(zip(floats, args[len(given) :], strict=True))
-        # On this thread, whose modes do the recording: autograd would hand the nodes of a GPU's
-        # tensors to that device's thread.
+        # On this thread, which has the recording modes: autograd would run nodes of CUDA tensors on
+        # the device's thread.
         with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
             for i in inputs:
                 given[operands[i]].requires_grad_()

@@ -1,4 +1,4 @@
-"""Composite operators that stay whole while a graph is traced, and Python kernels of torch that differ from eager."""
+"""Patches of torch for tracing: composites that are not decomposed, and Python kernels that differ from eager."""
 
 from __future__ import annotations
 
@@ -23,22 +23,19 @@ from torch.export.exported_program import (
 )
 from torch.utils import _pytree as pytree
 
-from ortmodule_py.trace.decompositions import (
-    composite_parts,
-    recurrent_layers,
-)
+from ortmodule_py.trace.decompositions import composite_parts, recurrent_layers
 
 # ---- composite operators ------------------------------------------------------------------------
 
 
 @cache
 def _preservable_composites() -> tuple[Any, ...]:
-    # The order of a set of operators changes from process to process; nothing may depend on it.
+    # Sorted, as the order of the set differs between processes.
     return tuple(sorted(_collect_all_valid_cia_ops(), key=str))
 
 
 def preserved_composites(known: Callable[[str], bool]) -> list[Any]:
-    """Composite operators that are known stay whole; the others decompose into parts that have rules."""
+    """Composite operators to keep whole: those `known` to the builder; the others are decomposed."""
     return [
         op
         for op in _preservable_composites()
@@ -46,26 +43,26 @@ def preserved_composites(known: Callable[[str], bool]) -> list[Any]:
     ]
 
 
-# On CUDA their parts leave out what backward needs unless a gradient is recorded, and pieces are
-# traced without: only the trace of the gradient may open them.
+# On CUDA their decomposition omits results for backward if gradients are off, as in the trace of a
+# piece: only the trace of the gradient may decompose them.
 _CHOOSE_BY_GRADIENT = (torch.ops.aten.scaled_dot_product_attention.default,)
 
-# Gives back its operand where the type is the same, whatever its schema says.
+# Returns its operand itself if the dtype is the same, although its schema has no alias.
 _MAY_ALIAS = (torch.ops.aten.type_as.default,)
 
 
 _AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU"}
 
 
-# Of composites whose parts have no op in the graph (`as_strided_` in channels_last): what autocast
-# could act on in them.
+# Composites whose decomposition has no op in the graph (`as_strided_` in channels_last), with the
+# parts that autocast could cast.
 _INSIDE = {
     torch.ops.aten.adaptive_avg_pool2d.default: ("aten::mean.dim", "aten::_adaptive_avg_pool2d")
 }
 
 
 def _casts_inside(op: Any, args: Any) -> bool:
-    """Whether autocast would act on parts of this composite, instead of on the whole."""
+    """Whether autocast would cast operands of this composite's parts, not of the composite itself."""
 
     def casts(name: str, device: str) -> bool:
         key = _AUTOCAST_KEYS[device]
@@ -80,12 +77,14 @@ def _casts_inside(op: Any, args: Any) -> bool:
     )
 
 
-def _open_under_autocast(op: Any, whole: Callable[..., Any], parts: Callable[..., Any]) -> Any:
+def _decomposed_under_autocast(
+    op: Any, whole: Callable[..., Any], parts: Callable[..., Any]
+) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if not _casts_inside(op, (args, kwargs)):
             return whole(*args, **kwargs)
         if op is torch.ops.aten.cross_entropy_loss.default:
-            # All its parts run in float32, so it can stay whole, on float32.
+            # Autocast runs all its parts in float32, so it can stay whole on float32 operands.
             args, kwargs = pytree.tree_map_only(Tensor, _widened, (args, kwargs))
             with torch._C._DisableAutocast():
                 return whole(*args, **kwargs)
@@ -100,7 +99,7 @@ def _widened(value: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def preserving(ops: Sequence[Any]) -> Iterator[None]:
-    """Keep these composites whole, as far as autocast allows."""
+    """Do not decompose these composites, unless autocast acts inside of them."""
     parts = {op: _get_decomp_for_cia(op) for op in ops}
     with (
         _override_composite_implicit_decomp(
@@ -110,9 +109,9 @@ def preserving(ops: Sequence[Any]) -> Iterator[None]:
     ):
         for op in ops:
             for key in _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE:
-                op.py_kernels[key] = _open_under_autocast(op, op.py_kernels[key], parts[op])
+                op.py_kernels[key] = _decomposed_under_autocast(op, op.py_kernels[key], parts[op])
             op._dispatch_cache.clear()
-        # Where no composite stays whole, torch differentiates what is recorded, and needs the parts.
+        # Without preserved composites torch's autograd runs during the trace and needs these parts.
         for op in composite_parts.PARTS if not ops else ():
             op.py_kernels |= dict.fromkeys(
                 _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE, composite_parts.PARTS[op]
@@ -122,15 +121,15 @@ def preserving(ops: Sequence[Any]) -> Iterator[None]:
 
 
 _WRONG_DECOMPOSITIONS = (
-    # Python's nll_loss takes other arguments than the operator: it reads `reduction` as
-    # `size_average`, so that a loss that is not reduced comes out as a scalar.
+    # Its parameters differ from the operator's: `reduction` is taken for `size_average`, so that an
+    # unreduced loss becomes a scalar.
     torch.ops.aten.nll_loss.default,
 )
 
 
 @contextlib.contextmanager
 def _without_wrong_decompositions() -> Iterator[None]:
-    """Fake tensors with symbolic sizes look here before they ask a composite for its parts."""
+    """Hide entries of torch's table, which fake tensors with symbolic sizes use before a composite's own."""
     hidden = {
         op: decomposition_table.pop(op) for op in _WRONG_DECOMPOSITIONS if op in decomposition_table
     }
@@ -157,8 +156,10 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def with_kernels(changes: dict[Any, _Change]) -> Iterator[None]:
-    """Each Python kernel of these operators changed by a function; None takes it away. And what torch
-    does not say in symbols."""
+    """Replace the Python kernels of these operators by the results of the functions; None removes one.
+
+    Also adds the symbolic kernels that torch does not have.
+    """
     before = {op: dict(op.py_kernels) for op in (*changes, *_SYMBOLIC)}
     for op, kernel in _SYMBOLIC.items():
         op.py_kernels.setdefault(DispatchKey.Meta, kernel)
@@ -178,7 +179,7 @@ def with_kernels(changes: dict[Any, _Change]) -> Iterator[None]:
 
 
 def _dropout(operand: Tensor, p: float, train: bool) -> Tensor:
-    """What draws nothing is its argument, where torch's Python kernel makes a copy."""
+    """Dropout that returns its operand if it draws nothing; torch's Python kernel makes a copy."""
     if p == 0 or not train:
         return operand
     result: Tensor = torch.ops.aten.native_dropout.default(operand, p, train)[0]
@@ -186,7 +187,7 @@ def _dropout(operand: Tensor, p: float, train: bool) -> Tensor:
 
 
 def _in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Under autocast oneDNN computes an LSTM in bfloat16; torch's own parts keep its state in float32."""
+    """An LSTM in bfloat16 under autocast, as in oneDNN; torch's decomposition keeps the state in float32."""
 
     def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *rest: Any) -> Any:
         projects = hx[0].shape[-1] != hx[1].shape[-1]
@@ -202,12 +203,12 @@ def _in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _whole(key: DispatchKey, kernel: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Only what says the sizes: the parts are wrong, or several times slower."""
+    """Keep the kernel for sizes alone: the decomposition is wrong, or several times slower."""
     return kernel if key == DispatchKey.Meta else None
 
 
 def _resolved(packet: Any) -> _Change:
-    """`vec` takes sizes or factors, and in C++ no symbols: here it becomes the operator of sizes."""
+    """`vec`, which takes sizes or factors but no symbols in C++, in terms of the overload with sizes."""
     names = [argument.name for argument in packet.vec._schema.arguments]
 
     def vec(*args: Any, **kwargs: Any) -> Tensor:
@@ -216,7 +217,7 @@ def _resolved(packet: Any) -> _Change:
         sizes = upsample_compute_output_size(operand.shape, given.pop("output_size", None), factors)
         scales = factors if factors is not None else [None] * len(sizes)
         result: Tensor = packet.default(operand, sizes, *given.values(), *scales)
-        # Row-major in eager; a fake one keeps the order of the operand's dimensions.
+        # Row-major in eager; the fake result keeps the operand's order of dimensions.
         return result.contiguous() if len(sizes) == 1 else result
 
     return lambda *_: vec
@@ -249,9 +250,9 @@ def _recurrent(operator: Any) -> _Change:
 EAGER_KERNELS: dict[Any, _Change] = {
     torch.ops.aten.dropout.default: lambda *_: _dropout,
     **{operator: _recurrent(operator) for operator in recurrent_layers.OPERATORS},
-    # The parts sum over target positions behind the first -1, too (torch 2.13).
+    # The decomposition also sums over target positions after the first -1 (torch 2.13).
     torch.ops.aten.multilabel_margin_loss_forward.default: _whole,
-    # The parts multiply by 0, so that the gradient is NaN where an infinite one arrives.
+    # The decomposition multiplies by 0, so that an infinite gradient becomes NaN.
     torch.ops.aten.softshrink.default: lambda *_: None,
     **{packet.vec: _resolved(packet) for packet in _INTERPOLATIONS},
     **{packet.default: _whole for packet in _INTERPOLATIONS},

@@ -1,7 +1,7 @@
-"""Recording of ATen graphs on fake tensors.
+"""Records ATen graphs on fake tensors.
 
-Wraps what torch keeps private for this: fake tensors in Dynamo's shape environment,
-functionalization, composite operators that are not decomposed, autocast inside of them.
+Wraps the private parts of torch for this: fake tensors in Dynamo's shape environment,
+functionalization, composite operators that are not decomposed, and autocast inside of them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.trace.decompositions import (
-    float_rewrites,
-)
+from ortmodule_py.trace.decompositions import float_rewrites
 from ortmodule_py.trace.patched_kernels import EAGER_KERNELS, preserving, with_kernels
 from ortmodule_py.trace.strides.eager import with_eager_strides, with_strides_kept
 
@@ -32,7 +30,11 @@ from ortmodule_py.trace.strides.eager import with_eager_strides, with_strides_ke
 
 
 def fake_inputs(example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any]]:
-    """A fresh fake tensor per input, in Dynamo's shape environment: sizes are the symbols it guards."""
+    """A new fake tensor per input, in Dynamo's shape environment, so that sizes are Dynamo's symbols.
+
+    Raises:
+        CannotLower: an input is a tensor subclass, or complex, quantized or sparse.
+    """
     context = TracingContext.try_get()
     fake_mode = context.fake_mode if context is not None else detect_fake_mode(list(example_inputs))
     if fake_mode is None:
@@ -61,7 +63,7 @@ def fake_inputs(example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any
 
 
 def fake_like(value: Any, fake_mode: FakeTensorMode) -> Any:
-    """A new fake tensor with the facts of this one; other values as they are."""
+    """A new fake tensor with the metadata of this one; other values as they are."""
     if not isinstance(value, Tensor):
         return value
     with fake_mode:
@@ -72,22 +74,22 @@ def fake_like(value: Any, fake_mode: FakeTensorMode) -> Any:
 
 
 def integer_in(value: Any) -> torch.SymInt | None:
-    """What reading this fake input gives, where Dynamo has a symbol for it: numpy's integers."""
+    """Dynamo's symbol for the value of this fake input, if it has one (numpy integers), else None."""
     read = getattr(value, "item_memo", None)
     return read if isinstance(read, torch.SymInt) else None
 
 
 class _Functionalization(FunctionalTensorMode):
-    """Knows which operator writes in place: what stands for it may lay its result out otherwise."""
+    """Tracks the in-place operator that runs: its functional form may choose other strides."""
 
     in_place = ""
-    """Its name, or none; captures of several threads come one after the other."""
+    """Its name, or ""; a class attribute, as captures of several threads do not overlap."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         if func._schema.is_mutable and func.namespace not in ("aten", "prims"):
-            # torch would put a higher-order operator in its place.
+            # torch would replace it by a higher-order operator.
             raise CannotLower(f"the operator {func} changes its arguments (mutates_args)")
         name = func.overloadpacket.__name__
         works_in_place = name.endswith("_") and not name.startswith("_") and func._schema.is_mutable
@@ -102,7 +104,7 @@ class _Functionalization(FunctionalTensorMode):
 
 @contextlib.contextmanager
 def eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """Below all other modes, so that what it does is not traced itself."""
+    """Give fake results the strides of eager; below all other modes, so that this is not traced."""
     dispatch = fake_mode.dispatch
 
     def corrected(func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -116,12 +118,12 @@ def eager_strides(fake_mode: FakeTensorMode) -> Iterator[None]:
     try:
         yield
     finally:
-        del fake_mode.dispatch  # the class's again
+        del fake_mode.dispatch  # restores the method of the class
 
 
 @contextlib.contextmanager
 def reading_numbers(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """Let a fake tensor be read: the number has no value, but can be computed with."""
+    """Allow reads of fake tensors, which return an unbacked symbol."""
     before = fake_mode.allow_scalar_outputs
     fake_mode.allow_scalar_outputs = True
     try:
@@ -131,7 +133,7 @@ def reading_numbers(fake_mode: FakeTensorMode) -> Iterator[None]:
 
 
 def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTensorMode) -> Any:
-    """The outputs of Dynamo's graph as fake tensors, where Dynamo's own cannot be relied on."""
+    """Run Dynamo's graph on new fake tensors for its outputs, if those of Dynamo may be wrong."""
     arguments = [fake_like(value, fake_mode) for value in inputs]
     for argument, value in zip(arguments, inputs, strict=True):
         if integer_in(value) is not None:
@@ -146,19 +148,19 @@ def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTens
         return run(*arguments)
 
 
-# ---- checks of data ----------------------------------------------------------------------------
+# ---- assertions on data ------------------------------------------------------------------------
 
 CHECKS = {
     torch.ops.aten._assert_async.default,
     torch.ops.aten._assert_async.msg,
     torch.ops.aten._linalg_check_errors.default,
 }
-"""Operators that only raise, where their first operand is not as it should be."""
+"""Operators without a result, which raise if their first operand is wrong."""
 
 
 @contextlib.contextmanager
 def _without_effect_tokens() -> Iterator[None]:
-    """From 2.13 on functionalization asks for tokens that order these operators among others."""
+    """Since torch 2.13 functionalization orders these operators by tokens; a piece checks them at its end."""
     holders = [simple_registry.singleton.find(op.name()).effect for op in CHECKS]
     before = [holder._effect for holder in holders]
     for holder in holders:
@@ -175,7 +177,7 @@ def _without_effect_tokens() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_onednn() -> Iterator[None]:
-    """oneDNN's recurrent layers keep a workspace whose size only a run can tell."""
+    """Turn off oneDNN, whose recurrent layers have a workspace of a size known at run time only."""
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -191,9 +193,9 @@ def record(
     preserved: Sequence[Any] = (),
     keep_draws: bool = False,
 ) -> fx.GraphModule:
-    """The functional ATen graph of `function`, which sees functional tensors (see `is_traced`).
+    """The functional ATen graph of `function`, which gets functional tensors (see `is_traced`).
 
-    With `keep_draws`, operators stay that nothing reads but that advance torch's generator.
+    With `keep_draws`, dead operators stay if they advance torch's generator.
     """
 
     def functional(*args: Any) -> list[Any]:
@@ -225,7 +227,7 @@ _CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.defa
 
 
 def _correct_facts(graph: fx.Graph) -> None:
-    """Before 2.13 a fake tensor says float32 where attention's statistics are float64, as its operands."""
+    """Before torch 2.13 the fake statistics of float64 attention are float32 instead of float64."""
     for node in graph.find_nodes(op="call_function", target=_CPU_ATTENTION):
         out, statistics = node.meta["val"]
         if out.dtype == torch.float64 and statistics.dtype != torch.float64:
@@ -239,7 +241,7 @@ def _draws_or_acts(node: fx.Node) -> bool:
 
 
 def recorded_graph() -> fx.Graph:
-    """The graph that is being recorded."""
+    """The graph of the current recording."""
     mode = get_proxy_mode()
     assert mode is not None
     graph: fx.Graph = mode.tracer.graph
@@ -251,12 +253,12 @@ def _to_functional(value: Any) -> Any:
 
 
 def is_traced(value: Any) -> bool:
-    """Whether this is a tensor of the recorded function."""
+    """Whether this is a functional tensor of the recorded function."""
     return isinstance(value, FunctionalTensor)
 
 
 def plain(value: Any) -> Any:
-    """The fake tensor of a tensor of the recorded function; other values as they are."""
+    """The fake tensor inside a functional tensor; other values as they are."""
     if not isinstance(value, FunctionalTensor):
         return value
     torch._sync(value)
@@ -269,18 +271,18 @@ def storage_key(value: Tensor) -> int:
 
 
 def change_counter(value: Any) -> Callable[[], int]:
-    """Counts the in-place changes of the storage of a traced tensor; does not keep its wrapper."""
+    """A function that counts mutations of the storage of a traced tensor; does not keep its wrapper alive."""
     elem = value.elem
     return lambda: torch._functionalize_mutation_counter(elem)
 
 
 def is_changed(value: Any) -> bool:
-    """Whether the content of this traced input was changed in place."""
+    """Whether the data of this traced input was mutated."""
     return bool(torch._functionalize_has_data_mutation(value.elem))
 
 
 def is_reshaped(value: Any) -> bool:
-    """Whether sizes, strides or storage of this traced input were changed in place."""
+    """Whether sizes, strides or storage of this traced input were mutated."""
     metadata = torch._functionalize_has_metadata_mutation(value.elem)
     return bool(metadata or torch._functionalize_was_storage_changed(value.elem))
 
@@ -300,7 +302,7 @@ def _custom_gradient(
     numbers: list[Tensor],
     body: int,
 ) -> list[Tensor]:
-    """Marks `outputs` in the trace: from here on their gradient is that of the body with this number."""
+    """Marks `outputs` in the trace: their gradient is computed by the body with this index."""
     del inputs, saved, numbers, body
     return [
         torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device)
@@ -310,18 +312,18 @@ def _custom_gradient(
 
 @dataclass
 class TracedFunction:
-    """A functional ATen graph recorded apart from the piece."""
+    """A functional ATen graph recorded separately from the piece."""
 
     graph: fx.Graph
 
     def calls(self) -> list[fx.Node]:
-        """The operators, without arithmetic on sizes."""
+        """The ATen calls, without size arithmetic."""
         return [
             node for node in self.graph.nodes if node.op == "call_function" and not _is_number(node)
         ]
 
     def outputs(self) -> list[Any]:
-        """What the function returned: nodes, numbers or None."""
+        """The function's results: nodes, numbers or None."""
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         return list(output.args[0])
 

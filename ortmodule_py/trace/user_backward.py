@@ -1,4 +1,4 @@
-"""A user's own backward, of an `autograd.Function` or a tensor hook, as a function to trace."""
+"""A user's backward (of an `autograd.Function`, or a tensor hook) as a function to trace."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class GradientBody:
 
     function: Callable[..., list[Any]]
     patterns: list[Any]
+    """Example arguments of `function`."""
     gradients: dict[int, int]
     """Argument position -> index among the differentiable outputs."""
     saved_tensors: list[int]
@@ -33,7 +34,7 @@ class GradientBody:
         inputs: Sequence[tuple[int, Tensor]],
         saved: Sequence[Any],
     ) -> GradientBody:
-        """`run` takes all gradients and saved values; `inputs` are (position among its results, input)."""
+        """`run` takes the gradients of all outputs, then saved values; `inputs` are (index of its result, input)."""
         count = len(differentiable)
 
         def function(*args: Any) -> list[Any]:
@@ -41,7 +42,7 @@ class GradientBody:
             grads = [given[i] if i in given else _zeros_like(out) for i, out in enumerate(outs)]
             results = run([*grads, *args[count:]])
             results = results if isinstance(results, (tuple, list)) else [results]
-            return [_fitted(results[position], tensor) for position, tensor in inputs]
+            return [_like_input(results[position], tensor) for position, tensor in inputs]
 
         patterns = [outs[i] for i in differentiable] + list(saved)
         tensors = [i for i in range(count, len(patterns)) if isinstance(patterns[i], Tensor)]
@@ -50,14 +51,14 @@ class GradientBody:
 
 
 def _zeros_like(out: Any) -> Any:
-    """Autograd gives zeros for outputs that get no gradient."""
+    """Autograd passes zeros for outputs without a gradient."""
     if not isinstance(out, Tensor):
         return None
     return torch.zeros(out.shape, dtype=out.dtype, device=out.device)
 
 
-def _fitted(grad: Any, tensor: Tensor) -> Any:
-    """Autograd sums a gradient to its input's shape and casts it to its dtype; inputs of integers get none."""
+def _like_input(grad: Any, tensor: Tensor) -> Any:
+    """The gradient in shape and dtype of its input, as autograd makes it; None for integer inputs."""
     if not isinstance(grad, Tensor) or not tensor.is_floating_point():
         return None
     if grad.dim() != tensor.dim() or any(

@@ -1,1 +1,1 @@
-"""ATen operators that are traced as other operators than torch's own decompositions."""
+"""Decompositions of ATen operators that replace those of torch."""

@@ -1,11 +1,10 @@
-"""Parts of composite operators whose own parts cannot be captured.
+"""Decompositions of composite operators whose own decomposition cannot be captured.
 
-Dropout of whole channels and for self-normalizing networks: torch's parts draw into a tensor that its
-trace believes to need a gradient. These are the formulas of `_dropout_impl` in
-ATen/native/Dropout.cpp, with the same draws in the same order. `fill_diagonal_`: torch's parts address
-the diagonal by strides in memory, which a functional graph cannot say. `rrelu`: torch's parts hand a
-tensor to be drawn into along where nothing is drawn, too. `cosine_similarity`: torch's parts bound the
-norms in place where gradients are off, which a trace cannot see.
+- Channel and alpha dropout: torch draws in place into a tensor that requires a gradient in the trace. These
+  are the formulas of `_dropout_impl` in ATen/native/Dropout.cpp, with the same draws in the same order.
+- `fill_diagonal_`: torch uses `as_strided`, which a functional graph cannot represent.
+- `rrelu`: torch passes a tensor to draw into, even if nothing is drawn.
+- `cosine_similarity`: torch clamps the norms in place under no_grad, which a trace cannot see.
 """
 
 from __future__ import annotations
@@ -82,12 +81,12 @@ def _rrelu(
 
 
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """As in eager, where a norm below `eps` has the value `eps` but its own gradient."""
+    """As in eager, a norm below `eps` has the value `eps`, but its own gradient."""
     dtype = torch.promote_types(x1.dtype, x2.dtype)
     unit = []
     for x in torch.broadcast_tensors(x1.to(dtype), x2.to(dtype)):
         norm = torch.linalg.vector_norm(x, 2, dim=dim, keepdim=True)
-        # Zero plus eps: the value of the bound with the gradient of the norm.
+        # The value is eps, the gradient that of the norm.
         limited = torch.where(norm < eps, norm - norm.detach() + eps, norm)
         unit.append(x / limited)
     return (unit[0] * unit[1]).sum(dim)
@@ -109,4 +108,4 @@ PARTS: dict[Any, Callable[..., Tensor]] = {
     torch.ops.aten.rrelu.default: _rrelu,
     torch.ops.aten.rrelu_.default: lambda input, *rest: input.copy_(_rrelu(input, *rest)),
 }
-"""Parts by operator."""
+"""Decomposition by operator."""

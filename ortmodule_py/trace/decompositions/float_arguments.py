@@ -1,9 +1,8 @@
-"""Functions of torch whose float arguments are no tensors and no `Scalar`s: `p` of a dropout.
+"""Rewrites of torch functions with C++ double arguments, such as `p` of dropout.
 
-Torch takes the value of now for those, with a guard, so that each further value would be a capture.
-A rewrite here computes the function from other operators, which take a number that changes.
-Dynamo itself must not take the value either: while it traces for us, it runs these functions with
-the value of now to see what comes out, which does not depend on it, and sets no guard.
+Torch specializes a symbolic float there, so that each further value is a capture. A rewrite computes
+the function by other operators, which take symbolic floats. Dynamo must not specialize it either: the
+patch `floats` makes it run these functions on fake tensors with the current value, without a guard.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class Rewrite:
     """A function in terms of others, for arguments that change."""
 
     function: Function
-    """Has the parameters of what it stands for."""
+    """Has the parameters of the rewritten function."""
     names: Sequence[str]
     """The arguments that may change."""
     when: Callable[..., bool]
-    """Takes all arguments by name; comparing those that change leaves a guard on the comparison alone."""
+    """Whether the rewrite applies; takes all arguments by name. Comparisons of symbolic ones add guards."""
 
 
 _rewrites: dict[Any, Rewrite] = {}
@@ -50,9 +49,9 @@ def _rewrites_function(
 def rewrite_for(
     target: Any, args: Sequence[Any], kwargs: dict[str, Any], eager_draws: bool
 ) -> Function | None:
-    """What computes this call from operators that take changing numbers, if there is such a thing.
+    """The rewrite of this call, or None if no argument changes or there is none.
 
-    `target` is a function, or the name of a method. With `eager_draws` random numbers must be eager's.
+    `target` is a function or the name of a method. With `eager_draws` random numbers must be eager's.
     """
     if not any(map(changes, args)) and not any(map(changes, kwargs.values())):
         return None
@@ -62,7 +61,7 @@ def rewrite_for(
     try:
         bound = inspect.signature(rewrite.function).bind(*args, **kwargs)
     except TypeError:
-        return None  # an overload that is not known here
+        return None  # another overload
     bound.apply_defaults()
     changing = {name for name, value in bound.arguments.items() if changes(value)}
     fits = changing.issubset(rewrite.names) and rewrite.when(**bound.arguments)
@@ -99,8 +98,8 @@ def _batch_norm(
 ) -> Tensor:
     mean, var = running_mean, running_var
     if training and mean is not None and var is not None:
-        # Copies, as those of the module have their values; without any, those of the batch would have
-        # the type of the input, 16 bits perhaps.
+        # `F.batch_norm` updates copies with its constant momentum. It needs them, as they decide the
+        # dtype of the batch's statistics, which would otherwise be that of the input.
         mean, var = mean.clone(), var.clone()
         wide = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
         of_batch = torch.var_mean(wide.detach(), [0, *range(2, input.dim())])
@@ -114,7 +113,7 @@ def _batch_norm(
 @_rewrites_function(
     F.cross_entropy,
     "label_smoothing",
-    # At 0 the smooth part is left out, which is infinite where a logit is: a capture of its own.
+    # A separate capture for 0, where eager omits the smooth part, which may be infinite.
     when=lambda label_smoothing, **_: 0 < label_smoothing <= 1,
 )
 def _cross_entropy(
@@ -127,7 +126,7 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    # Linear in the smoothing, whatever the reduction and the kind of target.
+    # Linear in the smoothing, for all reductions and kinds of targets.
     given = (input, target, weight, size_average, ignore_index, reduce, reduction)
     sharp, smooth = (F.cross_entropy(*given, smoothing) for smoothing in (0.0, 1.0))
     return sharp * (1 - label_smoothing) + smooth * label_smoothing

@@ -1,9 +1,8 @@
-"""ATen operators that take a Python number, for numbers that change from call to call.
+"""Rewrites of ATen operators with a Python number that changes from call to call.
 
-Each is written in operators that take the number as a tensor without dimensions, in eager's
-precision: operands of 16 bits are computed in float32 and rounded once; the number is taken in
-float32 too or rounded to 16 bits first, as eager's kernels do, which differ in this. Calls without
-such a number stay as they are.
+Each uses operators that take the number as a scalar tensor, in eager's precision: 16-bit operands are
+computed in float32 and rounded once. The number is used in float32 or first rounded to 16 bits, as in
+the eager kernel of the operator. Calls without a changing number are not rewritten.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _rewrites: dict[Any, Rewrite] = {}
 
 
 def rewrites(*targets: Any) -> Callable[[Rewrite], Rewrite]:
-    """Register a rewrite of these overloads, which takes their arguments."""
+    """Register the decorated function, which takes their arguments, as the rewrite of these overloads."""
 
     def register(function: Rewrite) -> Rewrite:
         _rewrites.update(dict.fromkeys(targets, function))
@@ -35,7 +34,7 @@ def rewrites(*targets: Any) -> Callable[[Rewrite], Rewrite]:
 
 @functools.cache
 def table() -> dict[Any, Rewrite]:
-    """For `make_fx`: a rewrite gives NotImplemented where no number changes."""
+    """The decomposition table for `make_fx`; a rewrite returns NotImplemented if no number changes."""
     return {target: _where_a_number_changes(function) for target, function in _rewrites.items()}
 
 
@@ -50,17 +49,17 @@ def _where_a_number_changes(function: Rewrite) -> Rewrite:
 
 
 def number(value: Any, like: Tensor) -> Any:
-    """A changing number as a tensor of the type of `like`; other values as they are."""
+    """A changing number as a scalar tensor of the dtype of `like`; other values as they are."""
     return as_tensor(value, like) if changes(value) else value
 
 
 def as_tensor(value: Any, like: Tensor) -> Tensor:
-    """A number as a tensor of the type of `like`."""
+    """A number as a scalar tensor of the dtype of `like`."""
     return torch.scalar_tensor(value, dtype=like.dtype, device=like.device)
 
 
 def _result_type(*operands: Any) -> torch.dtype:
-    """Eager's; a changing number counts as a float or an integer of Python."""
+    """Eager's result dtype; a changing number counts as a Python float or int."""
     plain = [
         operand if isinstance(operand, Tensor) else 1 if _is_integer(operand) else 1.5
         for operand in operands
@@ -81,9 +80,9 @@ def _is_integer(value: Any) -> bool:
 def _computed(
     function: Callable[..., Tensor], dtype: torch.dtype, *operands: Any, rounds: bool = False
 ) -> Tensor:
-    """`function` of the operands in the type that eager computes a result of `dtype` in.
+    """`function` of the operands in eager's compute dtype for a result of `dtype`.
 
-    With `rounds` the numbers are rounded to `dtype` first.
+    With `rounds` changing numbers are rounded to `dtype` first.
     """
     compute = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
     device = next(operand.device for operand in operands if isinstance(operand, Tensor))
@@ -179,7 +178,7 @@ def _div_rounded(self: Any, other: Any, *, rounding_mode: str | None) -> Tensor:
 
 
 def _register_in_result_type(name: str) -> None:
-    """An operator that rounds the number to the result's type before it computes."""
+    """Register an operator that rounds the number to the result's dtype before it computes."""
     function, packet = getattr(torch, name), getattr(aten, name)
 
     @rewrites(packet.Scalar, packet.Tensor)
@@ -266,7 +265,7 @@ def _register_full(operator: Any) -> None:
         *rest, value = args
         if operator is aten.full.default and options.get("dtype") is None:
             options["dtype"] = torch.int64 if _is_integer(value) else torch.get_default_dtype()
-        # One times a number is the number, also where that is a negative zero.
+        # 1 * number is exact, also for a negative zero.
         ones = operator(*rest, 1, **options)
         return ones * number(value, ones)
 

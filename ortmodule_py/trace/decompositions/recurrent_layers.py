@@ -1,10 +1,10 @@
-"""Stacked recurrent layers one at a time, where dropout lies between them.
+"""Runs stacked recurrent layers one by one, with dropout between them.
 
 torch's Python kernels of `lstm`, `gru` and `rnn` (`_rnn_helper` in `torch/_decomp/decompositions.py`,
-up to 2.13) never apply their dropout: they compare the number of layers with the layer's index the
-wrong way round. The layers are those of ATen's `apply_layer_stack` (aten/src/ATen/native/RNN.cpp):
-time first, dropout on what every layer but the last returns. And up to torch 2.11 the last states of an
-LSTM have a dimension too many (`one_layer_lstm` there).
+up to 2.13) never apply dropout, as their comparison of the layer's index with the number of layers is
+reversed. The order here is that of ATen's `apply_layer_stack` (aten/src/ATen/native/RNN.cpp): time first,
+dropout on the output of each layer but the last. Up to torch 2.11 the final states of an LSTM also have
+an extra dimension (`one_layer_lstm` there).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ OPERATORS: tuple[OpOverload, ...] = (
     torch.ops.aten.rnn_tanh.input,
     torch.ops.aten.rnn_relu.input,
 )
-"""Those of padded batches; a packed sequence's batch sizes are data, and it stays in eager."""
+"""The overloads for padded batches; packed sequences run in eager, as their batch sizes are data."""
 
 
 def with_dropout(operator: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator's kernel with dropout between its layers, and last states shaped like the first."""
+    """The operator's kernel with dropout between its layers, and final states shaped like the initial ones."""
     names = [argument.name for argument in operator._schema.arguments]
 
     def stacked(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
@@ -44,7 +44,7 @@ def _states(given: dict[str, Any]) -> list[Tensor]:
 
 
 def _stack(kernel: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ...]:
-    """A call of the kernel for each layer; `given` has its arguments in the schema's order."""
+    """Call the kernel once per layer; `given` has its arguments in the schema's order."""
     layers, batch_first = given["num_layers"], given["batch_first"]
     value, params, states = given["input"], given["params"], _states(given)
     rows, each = 2 if given["bidirectional"] else 1, len(params) // layers
