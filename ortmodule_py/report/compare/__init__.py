@@ -1,1 +1,1 @@
-"""Runs a module beside eager PyTorch and compares."""
+"""Compares a module's steps with eager PyTorch."""

@@ -1,4 +1,4 @@
-"""Ours against eager PyTorch, by the error that eager itself has."""
+"""Compares a step with eager PyTorch; the tolerance is a multiple of eager's own error."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ from torch import Tensor, nn
 from ortmodule_py.report.compare.observation import Batch, Change, Generators, Observation, observe
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
-_MOVES = {torch.float64: 1e-15, torch.float32: 3e-7, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+_PERTURBATIONS = {
+    torch.float64: 1e-15,
+    torch.float32: 3e-7,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1e-2,
+}
+"""Relative, about one rounding."""
 _REFERENCE_LIMIT = 1e-2
-"""Above this part of the largest gradient, float64 computed something else, for example because it
-draws other random numbers."""
+"""Eager's error against float64, relative to the largest gradient, above which the float64 run is no
+reference: it computed something else, for example with other random numbers."""
 
 
 @dataclass
 class Deviation:
-    """How far one tensor is from the reference, and how far it may be."""
+    """The error of one tensor against the reference, and the allowed error (absolute)."""
 
     kind: str
     """gradient, output, buffer or input."""
@@ -32,12 +38,12 @@ class Deviation:
 
     @property
     def is_within(self) -> bool:
-        """False for NaN, too."""
+        """Whether the error is allowed; False for NaN."""
         return self.error <= self.allowed
 
     @property
     def ratio(self) -> float:
-        """Error as a multiple of what is allowed."""
+        """Error as a multiple of the allowed error."""
         if self.error == 0:
             return 0.0
         return self.error / self.allowed if self.allowed else math.inf
@@ -48,7 +54,7 @@ class Deviation:
 
 @dataclass
 class Comparison:
-    """All tensors of a step, and what is not as in eager PyTorch."""
+    """The deviations of all tensors of a step, and the differences from eager PyTorch as text."""
 
     deviations: list[Deviation] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
@@ -56,70 +62,70 @@ class Comparison:
     largest_gradient: float = 0.0
 
     def worst(self, kind: str) -> Deviation | None:
-        """The deviation that is the largest multiple of what is allowed."""
+        """The deviation with the largest ratio."""
         found = [d for d in self.deviations if d.kind == kind]
         return max(found, key=lambda d: d.ratio, default=None)
 
     @property
     def ok(self) -> bool:
-        """No difference."""
+        """Whether there is no difference."""
         return not self.differences
 
 
 @dataclass
 class Eager:
-    """The original module in eager PyTorch, and variations of it that show eager's own error."""
+    """Runs the original module in eager PyTorch: as it is, in float64, and perturbed."""
 
     module: nn.Module
     target: Callable[[nn.Module], Callable[..., Any]]
-    """What to call for a module: itself, or a function that leaves out some of its outputs."""
+    """Module -> callable to run: the module itself, or a function that drops some of its outputs."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     generators: Generators
     why_inexact: str = ""
 
     def observe(self) -> Observation:
-        """The module itself."""
+        """Run the module itself."""
         self.generators.restore()
         return observe(self.target(self.module), self.module, Batch(self.args, self.kwargs))
 
     def exact(self) -> Observation | None:
-        """A copy in float64; None, with the reason kept, where the module does not run in it."""
+        """Run a copy in float64; None, with the reason in `why_inexact`, if that fails."""
         try:
             module = copy.deepcopy(self.module).double()
             self.generators.restore()
             batch = Batch(self.args, self.kwargs, lambda t: t.double())
             return observe(self.target(module), module, batch)
-        except Exception as error:  # the model's own code, in a precision it may not be made for
+        except Exception as error:  # the model's code may not support float64
             self.why_inexact = f"float64 fails: {type(error).__name__}: {error}".splitlines()[0]
             return None
 
-    def moved(self, seed: int) -> Observation | None:
-        """A copy whose parameters and inputs moved by one rounding: what it changes is noise."""
+    def perturbed(self, seed: int) -> Observation | None:
+        """Run a copy whose parameters and inputs are perturbed by one rounding; None if it cannot be copied."""
         generator = torch.Generator().manual_seed(seed)
 
-        def move(tensor: Tensor) -> Tensor:
+        def perturb(tensor: Tensor) -> Tensor:
             noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-            return tensor * (1 + _MOVES.get(tensor.dtype, 0.0) * noise)
+            return tensor * (1 + _PERTURBATIONS.get(tensor.dtype, 0.0) * noise)
 
         try:
             module = copy.deepcopy(self.module)
-        except Exception:  # what cannot be copied cannot be moved
+        except Exception:  # the model's code
             return None
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.is_floating_point():
-                    parameter.copy_(move(parameter))
+                    parameter.copy_(perturb(parameter))
         self.generators.restore()
-        change: Change = move
+        change: Change = perturb
         return observe(self.target(module), module, Batch(self.args, self.kwargs, change))
 
 
 def compare(ours: Observation, plain: Observation, eager: Eager) -> Comparison:
-    """Compare a step with eager's: error against float64 at most twice eager's own.
+    """Compare a step with eager's: its error against float64 may be twice that of eager.
 
-    Where float64 cannot tell, or where something differs, eager's own noise is measured by moving
-    its parameters and inputs by one rounding.
+    If an error is larger, eager's noise is measured by perturbed runs, and errors within a multiple of
+    the noise are allowed.
     """
     exact = eager.exact()
     result = Comparison()
@@ -133,7 +139,7 @@ def compare(ours: Observation, plain: Observation, eager: Eager) -> Comparison:
     result.deviations = list(_deviations(ours, plain, reference, result.largest_gradient))
     if not all(d.is_within for d in result.deviations):
         for seed in range(2):
-            _allow_noise(result.deviations, plain, eager.moved(seed))
+            _allow_noise(result.deviations, plain, eager.perturbed(seed))
     failed = [d for d in result.deviations if not d.is_within]
     result.differences += map(str, sorted(failed, key=lambda d: -d.ratio))
     return result
@@ -147,7 +153,7 @@ def _groups(seen: Observation) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _structure(ours: Observation, plain: Observation) -> list[str]:
-    """What is there in one and not in the other, has another type or other sizes."""
+    """Values that are absent in one of both, or differ in type, dtype or shape."""
     found = []
     for (kind, mine), (_, theirs) in zip(_groups(ours), _groups(plain), strict=True):
         for name in [*theirs, *(n for n in mine if n not in theirs)]:
@@ -189,8 +195,8 @@ def _deviations(
 
 
 def _allowed(tensor: Tensor, own: float, scale: float, low: bool) -> float:
-    """Twice eager's own error, or a small part of the largest value."""
-    # Where all cancels to zero there is no scale but the precision's.
+    """A multiple of eager's own error, but at least a small part of the largest value."""
+    # If all values cancel to zero, the precision is the only scale.
     noise = (8 if scale else 1024) * torch.finfo(tensor.dtype).eps
     if low:
         return max(3 * own, 3e-2 * scale, noise)
@@ -199,11 +205,11 @@ def _allowed(tensor: Tensor, own: float, scale: float, low: bool) -> float:
 
 
 def _allow_noise(
-    deviations: list[Deviation], plain: Observation, moved: Observation | None
+    deviations: list[Deviation], plain: Observation, perturbed: Observation | None
 ) -> None:
-    if moved is None:
+    if perturbed is None:
         return
-    theirs, others = dict(_groups(plain)), dict(_groups(moved))
+    theirs, others = dict(_groups(plain)), dict(_groups(perturbed))
     for deviation in deviations:
         a = theirs[deviation.kind][deviation.name]
         b = others[deviation.kind].get(deviation.name)
@@ -213,7 +219,7 @@ def _allow_noise(
 
 
 def _is_comparable(plain: Observation, exact: Observation) -> bool:
-    """Whether float64 computed the same step, as far as eager's precision can tell."""
+    """Whether float64 computed the same step, within eager's precision."""
     limit = 0.5 if _is_low_precision(plain) else _REFERENCE_LIMIT
     largest = _largest(exact.gradients.values())
     for name, gradient in plain.gradients.items():
@@ -242,7 +248,7 @@ def _largest(values: Any) -> float:
 
 
 def _error(a: Tensor, b: Tensor) -> float:
-    """The largest absolute difference; infinite where only one of both is finite."""
+    """The largest absolute difference; infinite if only one of two elements is finite."""
     a, b = (t.to_dense() if t.layout != torch.strided else t for t in (a, b))
     a, b = a.double(), b.double()
     known = a.isfinite()
@@ -253,5 +259,5 @@ def _error(a: Tensor, b: Tensor) -> float:
 
 
 def _unequal(a: Tensor, b: Tensor) -> float:
-    """How many elements differ."""
+    """The number of elements that differ."""
     return float((a != b).sum())

@@ -1,4 +1,4 @@
-"""What attributes hold beside tensors, to be put back after a run that must leave no trace."""
+"""Saves and restores the values of attributes other than tensors, around a run without side effects."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _MOST_VALUES = 100_000
 
 
 def restores(attributes: Iterable[Any]) -> list[Restore]:
-    """How to put back what `attributes` hold now: the items of containers, at any depth, the fields
-    of the objects among them, the states of random generators. What such objects hold themselves is
-    followed through containers alone: a trainer or a logger leads to the whole process.
+    """Functions that restore the current contents of `attributes`.
+
+    These are the items of containers at any depth, the fields of objects, and the states of random
+    generators. Objects inside of objects are not followed, as a trainer or a logger would lead to the
+    whole process.
     """
     found: list[Restore] = []
     left = [(value, True) for value in attributes]
@@ -51,8 +53,8 @@ def restores(attributes: Iterable[Any]) -> list[Restore]:
     return found
 
 
-def _call(put_back: Callable[[Any], Any], state: Any) -> Restore:
-    return lambda: put_back(state)
+def _call(setter: Callable[[Any], Any], state: Any) -> Restore:
+    return lambda: setter(state)
 
 
 def _items_of(container: dict[Any, Any]) -> Restore:

@@ -1,4 +1,4 @@
-"""One training step as it can be seen from outside: outputs, loss, gradients, buffers, inputs."""
+"""The observable results of one training step: outputs, loss, gradients, buffers, inputs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 Change = Callable[[Tensor], Tensor]
-"""What is done to each floating tensor of a batch: another precision, or a small move."""
+"""Applied to each floating-point tensor of a batch: a cast, or a perturbation."""
 
 
 @dataclass
 class Observation:
-    """What one forward and backward gave, by path or parameter name; nothing of it is live."""
+    """Copies of the results of one forward and backward, by path or parameter name."""
 
     loss: float | None = None
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Observation:
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Everything in nested containers, by path; a container itself gives its length."""
+    """(path, value) of all values in nested containers, and (`len(path)`, length) of the containers."""
     items: list[tuple[Any, Any]] | None = None
     if isinstance(value, Mapping):
         items = [(f"[{key!r}]", item) for key, item in value.items()]
@@ -49,7 +49,7 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 class Batch:
-    """A copy of a model's arguments, so that nothing that a run does to them reaches the caller."""
+    """A copy of a model's arguments, which protects the caller's from mutation."""
 
     def __init__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], change: Change = lambda t: t
@@ -57,7 +57,7 @@ class Batch:
         self._copies: dict[int, Tensor] = {}
         self._change = change
         self.roots: dict[int, Tensor] = {}
-        """The copies that gradients are asked of, by the id of the caller's tensor."""
+        """The copies that require a gradient, by the id of the caller's tensor."""
         self.names = {
             id(value): name
             for name, value in [*leaves(args, "args"), *leaves(kwargs, "kwargs")]
@@ -76,7 +76,7 @@ class Batch:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*map(self._copy, value))
         if isinstance(value, (dict, UserDict)):
-            # A defaultdict takes its default from what is copied, a BatchEncoding its encodings.
+            # A copy keeps the default of a defaultdict and the encodings of a BatchEncoding.
             copied = copy.copy(value)
             for key, item in value.items():
                 copied[key] = self._copy(item)
@@ -90,7 +90,7 @@ class Batch:
         if not value.requires_grad:
             return root
         self.roots[id(value)] = root.requires_grad_()
-        # What is no leaf may be changed in place, and a leaf may not.
+        # The model may mutate a non-leaf, but not a leaf.
         return root if value.is_leaf else root.clone()
 
     def gradient_roots(self) -> dict[str, Tensor]:
@@ -98,15 +98,15 @@ class Batch:
         return {self.names[key]: root for key, root in self.roots.items()}
 
     def contents(self) -> dict[str, Tensor]:
-        """All inputs as they are now, by path."""
+        """The current values of all inputs, by path."""
         return {self.names[key]: copy.detach() for key, copy in self._copies.items()}
 
 
 def scalar_loss(result: Any) -> Tensor | None:
-    """What a training script would call backward on; None if nothing requires a gradient.
+    """The tensor that a training script would call backward on; None if no output requires a gradient.
 
     The output if it is a scalar, else its `loss`, else a tuple's first element if that is a scalar,
-    else all floating outputs, weighted by fixed numbers.
+    else the sum of all floating-point outputs with constant weights.
     """
     candidates = [result]
     if isinstance(result, Mapping):
@@ -128,7 +128,7 @@ def scalar_loss(result: Any) -> Tensor | None:
 
 
 def observe(run: Callable[..., Any], module: nn.Module, batch: Batch) -> Observation:
-    """Forward and backward of `run`, which runs `module`. `.grad` of no parameter is touched."""
+    """Forward and backward of `run`, which runs `module`; does not change `.grad` of parameters."""
     wanted = {n: p for n, p in module.named_parameters() if p.requires_grad}
     wanted |= batch.gradient_roots()
     with torch.enable_grad():
@@ -147,7 +147,7 @@ def observe(run: Callable[..., Any], module: nn.Module, batch: Batch) -> Observa
 
 
 class Generators:
-    """The random generators' states: torch's of every device, Python's and numpy's."""
+    """The states of the random generators of torch (all devices), Python and numpy."""
 
     def __init__(self) -> None:
         self._cpu = torch.get_rng_state()
@@ -157,7 +157,7 @@ class Generators:
         self._numpy = numpy.random.get_state() if numpy is not None else None
 
     def restore(self) -> None:
-        """Put all of them back."""
+        """Restore all states."""
         torch.set_rng_state(self._cpu)
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
@@ -166,7 +166,7 @@ class Generators:
             sys.modules["numpy"].random.set_state(self._numpy)
 
     def torch_has_drawn(self) -> bool:
-        """Whether one of torch's generators was used since."""
+        """Whether one of torch's generators was used since the states were saved."""
         now = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         same = all(torch.equal(a, b) for a, b in zip(self._cuda, now, strict=False))
         return not same or not torch.equal(self._cpu, torch.get_rng_state())

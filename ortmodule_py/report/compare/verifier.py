@@ -1,4 +1,4 @@
-"""ORTMODULE_VERIFY_EVERY: now and then a training forward is compared with eager PyTorch."""
+"""ORTMODULE_VERIFY_EVERY: compares every n-th training forward with eager PyTorch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ortmodule_py.report.compare.observation import Batch, Generators, observe
 
 
 class ModuleState:
-    """What runs of a module may change: tensors, gradients, attributes and what they hold.
+    """A snapshot of a module: tensors, gradients, attributes and their contents.
 
-    Without `parameters` their values are left out, which saves a copy of them.
+    Without `parameters` it has no copy of the parameters' values.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool = True) -> None:
@@ -33,11 +33,11 @@ class ModuleState:
         tensors = {id(t): t for t in [*kept, *module.buffers(), *plain]}
         self._tensors = [(t, t._version, t.detach().clone()) for t in tensors.values()]
         self._gradients = [(p, p.grad) for p in module.parameters()]
-        # Autograd must not take what is put back for a change: forwards may wait for backward.
+        # Restoring must not count as a mutation for autograd: a backward may still be pending.
         self._versions = torch.autograd._unsafe_preserve_version_counter(tuple(tensors.values()))
 
     def restore(self) -> None:
-        """Put everything back that differs."""
+        """Restore everything that has changed."""
         for module, attributes in self._attributes:
             now = module.__dict__
             same = list(now) == list(attributes)
@@ -58,8 +58,8 @@ class ModuleState:
 class Verifier:
     """Compares every n-th training forward of one ORTModule with eager PyTorch.
 
-    Runs on the live module, which is left as it was, and in its compiled pieces. A model that draws
-    random numbers is compared in a second compilation, with eager's draws.
+    Runs the live module, whose state is restored, and its compiled pieces. A model that draws random
+    numbers is compiled a second time for this, with eager's random numbers.
     """
 
     def __init__(
@@ -68,21 +68,22 @@ class Verifier:
         run: Callable[..., Any],
         target: Callable[[nn.Module], Callable[..., Any]],
         module: nn.Module,
-        with_eagers_draws: Callable[[], Callable[..., Any]],
+        make_twin: Callable[[], Callable[..., Any]],
     ) -> None:
         self._every = every
         self._run = run
         self._target = target
         self._module = module
-        self._with_eagers_draws = with_eagers_draws
-        self._drawing: Callable[..., Any] | None = None
+        self._make_twin = make_twin
+        self._twin: Callable[..., Any] | None = None
+        """Runs the module with eager's random numbers."""
         self._forwards = 0
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count a training forward; compare if it is its turn.
+        """Count a training forward, and compare every n-th.
 
         Raises:
-            ORTModuleError: something differs; the worst gradient is named.
+            ORTModuleError: a result differs; the message has the worst gradient.
         """
         self._forwards += 1
         if self._forwards % self._every:
@@ -106,9 +107,9 @@ class Verifier:
         plain = eager.observe()
         run = self._run
         if generators.torch_has_drawn():
-            if self._drawing is None:
-                self._drawing = self._with_eagers_draws()
-            run = self._drawing
+            if self._twin is None:
+                self._twin = self._make_twin()
+            run = self._twin
         state.restore()
         generators.restore()
         ours = observe(run, self._module, Batch(args, kwargs))
@@ -119,7 +120,7 @@ class Verifier:
         worst = result.worst("gradient")
         named = f"; the worst gradient is that of {worst.name}" if worst else ""
         raise _C.ORTModuleError(
-            "[ORTMODULE_VERIFY_EVERY] a step must be as in eager PyTorch, but found "
+            "[ORTMODULE_VERIFY_EVERY] a step must match eager PyTorch, but found "
             f"{len(result.differences)} differences at training forward {self._forwards}: "
             f"{result.differences[0]}{named}; ortmodule_py.check(model, *batch) lists all"
         )
