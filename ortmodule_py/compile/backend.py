@@ -20,6 +20,7 @@ from ortmodule_py.compile.capture_log import CaptureLog
 from ortmodule_py.compile.compiler import Compiler
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches
+from ortmodule_py.dynamo.cache import innermost_backend
 from ortmodule_py.dynamo.fixed_sizes import FixedSizes
 from ortmodule_py.dynamo.progress import Progress, watch_backend
 from ortmodule_py.options.debug import DebugOptions
@@ -35,13 +36,8 @@ _reported: list[CaptureLog] = []
 _memory_warnings: set[str] = set()
 
 
-def new_compiler() -> Compiler:
-    """A compiler with the options and the log level of the current environment."""
-    return _compiler([])
-
-
-def _compiler(earlier: list[Any]) -> Compiler:
-    """`earlier`: the pieces compiled from the same function."""
+def _new_compiler(earlier: Sequence[Any] = ()) -> Compiler:
+    """A compiler with the options of the environment; `earlier` are pieces of the same function."""
     options = EngineOptions.from_environment()
     logger = module_logger(DebugOptions().log_level, "compile")
     report_environment(logger)
@@ -56,11 +52,11 @@ def _compiler(earlier: list[Any]) -> Compiler:
     return Compiler(options, logger, log=log, budget=budget)
 
 
-def compile_piece(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
     """Compile one captured graph; falls back to eager PyTorch if it cannot be lowered, and logs that once."""
     capture = CompileContext.current_compile_id()
     function = -1 if capture is None or capture.frame_id is None else capture.frame_id
-    compiler = _compiler(list(_pieces_of[function]))
+    compiler = _new_compiler(list(_pieces_of[function]))
     with watch_backend(Progress(compiler.logger)):
         run = compiler(gm, example_inputs)
     compiler.budget.forget_earlier()
@@ -69,18 +65,11 @@ def compile_piece(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
     return run
 
 
-def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-    """The backend that torch.compile finds by its entry point."""
-    return compile_piece(gm, example_inputs)
-
-
 def compiler_of(backend: Any) -> Compiler | None:
     """Our compiler inside the wrappers that Dynamo puts around a backend, or None."""
-    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
-        while hasattr(backend, name):
-            backend = getattr(backend, name)
+    backend = innermost_backend(backend)
     if backend is ortmodule:
-        return new_compiler()
+        return _new_compiler()
     return backend if isinstance(backend, Compiler) else None
 
 

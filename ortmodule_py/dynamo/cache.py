@@ -54,7 +54,7 @@ def forget(captures: Captures, backend: Any) -> None:
     with contextlib.suppress(AttributeError, ImportError, TypeError):
         for code in list(captures.codes):
             for entry in eval_frame._debug_get_cache_entry_list(code):
-                if _innermost(entry.backend) is backend:
+                if innermost_backend(entry.backend) is backend:
                     _invalidate(entry.guard_manager)
 
 
@@ -69,7 +69,8 @@ def try_again(error: BaseException) -> None:
                 eval_frame.reset_code(frame.f_code)
 
 
-def _innermost(backend: Any) -> Any:
+def innermost_backend(backend: Any) -> Any:
+    """The backend inside the wrappers that Dynamo puts around it."""
     for name in ("_torchdynamo_orig_backend", "compiler_fn"):
         while hasattr(backend, name):
             backend = getattr(backend, name)

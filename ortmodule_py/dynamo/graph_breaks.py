@@ -27,7 +27,7 @@ _TORCH = os.path.join(torch.__path__[0], "")
 
 def changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:
     """(output, dims) of the outputs with symbolic sizes."""
-    (output,) = (node for node in gm.graph.nodes if node.op == "output")
+    (output,) = gm.graph.find_nodes(op="output")
     found = []
     for position, value in enumerate(output.args[0]):
         known = value.meta.get("example_value") if isinstance(value, fx.Node) else None

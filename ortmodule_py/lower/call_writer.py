@@ -14,6 +14,7 @@ from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.builder import ArgumentTypes, OpSink
 from ortmodule_py.lower.number_writer import NumberWriter, UnknownNumber
 from ortmodule_py.lower.tensor_meta import dtype_name, encode_int, tensor_meta
+from ortmodule_py.trace.record import output_values
 
 _MAKES_SCALAR = torch.ops.aten.scalar_tensor.default
 # By prefix: operators that a functional graph cannot represent.
@@ -23,11 +24,6 @@ _LEFT_TO_EAGER = {
     "_c10d": "is an asynchronous collective",
     "c10d": "is an asynchronous collective",
 }
-
-
-def output_values(node: fx.Node) -> list[Any]:
-    value = node.meta["val"]
-    return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
 class CallWriter:

@@ -13,12 +13,12 @@ from torch import Tensor, fx
 from ortmodule_py.base.changing_numbers import any_changes
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.builder import BodyBuilder, GraphBuilder
-from ortmodule_py.lower.call_writer import CallWriter, is_size_arithmetic, output_values
+from ortmodule_py.lower.call_writer import CallWriter, is_size_arithmetic
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.tensor_meta import tensor_meta
 from ortmodule_py.trace import record
 from ortmodule_py.trace.joint_trace import JointTrace
-from ortmodule_py.trace.record import TracedFunction
+from ortmodule_py.trace.record import TracedFunction, output_values
 from ortmodule_py.trace.user_backward import GradientBody
 
 Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
@@ -92,7 +92,7 @@ class Emitter:
 
     def inputs(self, facts: Sequence[dict[str, Any]]) -> None:
         """Write the flat inputs, in order."""
-        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        placeholders = self.graph.find_nodes(op="placeholder")
         for node, fact in zip(placeholders, facts, strict=True):
             if "value" in fact:
                 self.writer.ids[node] = [self.symbols.bind_argument(fact["value"])]
@@ -170,16 +170,15 @@ class Emitter:
             return False
         if node.target is operator.getitem:
             return self.writer.ids[node.args[0]][node.args[1]] in self._differentiable
-        ids = [
-            value for operand in node.all_input_nodes for value in self.writer.ids.get(operand, ())
-        ]
-        return any(value in self._differentiable for value in ids) and any(
-            map(_is_float, output_values(node))
-        )
+        reaches = not self._differentiable.isdisjoint(self._operand_ids(node))
+        return reaches and any(map(_is_float, output_values(node)))
+
+    def _operand_ids(self, node: fx.Node) -> list[int]:
+        return [value for n in node.all_input_nodes for value in self.writer.ids.get(n, ())]
 
     def _mark(self, node: fx.Node, ids: list[int]) -> None:
         allowed = _DIFFERENTIABLE_OUTPUTS.get(node.target)
-        operands = [v for n in node.all_input_nodes for v in self.writer.ids.get(n, ())]
+        operands = self._operand_ids(node)
         for position, (value, known) in enumerate(zip(ids, output_values(node), strict=True)):
             if _is_float(known) and (allowed is None or position in allowed):
                 self._differentiable.add(value)
@@ -226,7 +225,7 @@ class Emitter:
         """
         body = self.builder.body(outputs)
         writer = CallWriter(self.symbols, body, self.device)
-        placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
+        placeholders = traced.placeholders()
         for position, index in gradients.items():
             writer.ids[placeholders[position]] = [body.grad_input(index)]
         for position, value in saved.items():
@@ -294,9 +293,7 @@ class Emitter:
         flags = [self.writer.id_of(n) in self._differentiable for n in operands]
         key = self._joint_key(node, operands, flags)
         if key not in self._joint_traces:
-            start = time.perf_counter()
-            self._joint_traces[key] = JointTrace.of(node, flags, self.trace)
-            self.vjp_seconds += time.perf_counter() - start
+            self._joint_traces[key] = JointTrace.of(node, flags, self._timed_trace)
             self.traced_gradients.append(str(node.target))
         return self._joint_traces[key]
 
@@ -340,7 +337,7 @@ class Emitter:
         Raises:
             CannotLower: an output or mutation would differ from eager's.
         """
-        (output,) = (node for node in self.graph.nodes if node.op == "output")
+        (output,) = self.graph.find_nodes(op="output")
         values = list(output.args[0])
         self._check_devices(values[:output_count], {index for index, _ in identical}, mutated)
         self._check_gradients(values[:output_count], {index for index, _ in identical})
@@ -380,7 +377,7 @@ class Emitter:
         self, outputs: Sequence[Any], given_back: set[int], mutated: Iterable[int]
     ) -> None:
         """Raise if an output or mutated input is on another device than the piece in eager."""
-        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
+        inputs = self.graph.find_nodes(op="placeholder")
         kept = [value for i, value in enumerate(outputs) if i not in given_back]
         for node in kept + [inputs[i] for i in mutated]:
             known = node.meta.get("val") if isinstance(node, fx.Node) else None

@@ -17,7 +17,7 @@ def input_facts(
     gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Sequence[Any]
 ) -> list[dict[str, Any]]:
     """Name, kind and metadata of each flat input; `{"value": ...}` for one that is no tensor."""
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    placeholders = gm.graph.find_nodes(op="placeholder")
     facts: list[dict[str, Any]] = []
     for node, real, fake in zip(placeholders, example_inputs, fakes, strict=True):
         if not isinstance(fake, Tensor):
@@ -64,7 +64,7 @@ def _source(node: fx.Node) -> Any:
 
 def drawn_inputs(gm: fx.GraphModule, fakes: Sequence[Any]) -> dict[int, torch.dtype]:
     """Python's random numbers with their traced dtype: Dynamo traces float32, but passes float64."""
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    placeholders = gm.graph.find_nodes(op="placeholder")
     return {
         i: fake.dtype
         for i, (node, fake) in enumerate(zip(placeholders, fakes, strict=True))

@@ -35,7 +35,7 @@ def eager_outputs(
         trace = PieceTrace(gm, fake_mode, tensor_grad_mode=False, eager_draws=eager_draws)
         trace.grad_enabled = False
         return list(record.replayed(_Replay(gm, trace=trace).run, inputs, fake_mode))
-    (output,) = (node for node in gm.graph.nodes if node.op == "output")
+    (output,) = gm.graph.find_nodes(op="output")
     return [
         value.meta.get("example_value") if isinstance(value, fx.Node) else None
         for value in output.args[0]

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch._decomp.decompositions import affine_grid_generator
 
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.trace.record import TracedFunction
+from ortmodule_py.trace.record import TracedFunction, output_values
 
 
 @dataclass
@@ -48,11 +48,9 @@ class JointTrace:
         Others must get none instead of zeros: if eigenvectors have a gradient, it is divided by
         differences of eigenvalues, and zeros may become 0 / 0.
         """
-        values = node.meta["val"]
-        values = values if isinstance(values, (tuple, list)) else [values]
         return [
             i
-            for i, value in enumerate(values)
+            for i, value in enumerate(output_values(node))
             if isinstance(value, Tensor) and value.is_floating_point() and _is_read(node, i)
         ]
 
@@ -70,8 +68,7 @@ class JointTrace:
         """Trace `node` with gradients for the operands whose flag is set."""
         operands = JointTrace.operands(node)
         numbers = [n for n in node.all_input_nodes if n not in operands]
-        values = node.meta["val"]
-        values = list(values) if isinstance(values, (tuple, list)) else [values]
+        values = output_values(node)
         floats = JointTrace.read(node)
         inputs = [
             i

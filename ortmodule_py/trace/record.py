@@ -324,12 +324,18 @@ class TracedFunction:
 
     def outputs(self) -> list[Any]:
         """The function's results: nodes, numbers or None."""
-        (output,) = (node for node in self.graph.nodes if node.op == "output")
+        (output,) = self.graph.find_nodes(op="output")
         return list(output.args[0])
 
     def placeholders(self) -> list[fx.Node]:
         """One per argument."""
-        return [node for node in self.graph.nodes if node.op == "placeholder"]
+        return self.graph.find_nodes(op="placeholder")
+
+
+def output_values(node: fx.Node) -> list[Any]:
+    """The fake values of the outputs of a recorded call."""
+    value = node.meta["val"]
+    return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
 def _is_number(node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ from torch._dynamo import guards
 from torch._dynamo.source import AttrSource
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import dynamo_output, patch
+from ortmodule_py.dynamo.patches.table import patch, used_objects
 
 
 def _probe(trial: Trial) -> bool:
@@ -32,9 +32,7 @@ def _probe(trial: Trial) -> bool:
 
 
 def _has_limited_ones(gm: fx.GraphModule) -> bool:
-    output: Any = dynamo_output()
-    objects = [] if output is None else output.side_effects.keepalive
-    return any(isinstance(o, collections.deque) and o.maxlen is not None for o in objects)
+    return any(isinstance(o, collections.deque) and o.maxlen is not None for o in used_objects())
 
 
 @patch(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import dynamo_output, patch
+from ortmodule_py.dynamo.patches.table import patch, used_objects
 
 
 def _probe(trial: Trial) -> bool:
@@ -26,9 +26,7 @@ def _probe(trial: Trial) -> bool:
 
 
 def _has_generators(gm: fx.GraphModule) -> bool:
-    output: Any = dynamo_output()
-    objects = [] if output is None else output.side_effects.keepalive
-    return any(isinstance(o, random.Random) for o in objects)
+    return any(isinstance(o, random.Random) for o in used_objects())
 
 
 @patch(

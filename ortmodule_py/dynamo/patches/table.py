@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,6 +207,12 @@ def dynamo_output() -> Any | None:
         return torch._dynamo.symbolic_convert.InstructionTranslator.current_tx().output
     except AttributeError:  # no capture
         return None
+
+
+def used_objects() -> Sequence[Any]:
+    """The Python objects that Dynamo's current capture uses."""
+    output = dynamo_output()
+    return () if output is None else output.side_effects.keepalive
 
 
 def calls(gm: fx.GraphModule) -> Iterator[Any]:

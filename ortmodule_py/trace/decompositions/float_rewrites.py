@@ -73,6 +73,15 @@ def _result_type(*operands: Any) -> torch.dtype:
     return dtype
 
 
+def _in_type(dtype: torch.dtype, device: torch.device, *operands: Any) -> list[Tensor]:
+    return [
+        operand.to(dtype)
+        if isinstance(operand, Tensor)
+        else torch.scalar_tensor(operand, dtype=dtype, device=device)
+        for operand in operands
+    ]
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, torch.SymInt))
 
@@ -184,14 +193,8 @@ def _register_in_result_type(name: str) -> None:
     @rewrites(packet.Scalar, packet.Tensor)
     def computed(self: Any, other: Any) -> Tensor:
         dtype = _result_type(self, other)
-        result: Tensor = function(
-            *(
-                value.to(dtype)
-                if isinstance(value, Tensor)
-                else torch.scalar_tensor(value, dtype=dtype, device=peer.device)
-                for value, peer in ((self, other), (other, self))
-            )
-        )
+        device = (self if isinstance(self, Tensor) else other).device
+        result: Tensor = function(*_in_type(dtype, device, self, other))
         return result
 
 
@@ -210,13 +213,7 @@ def _where(condition: Tensor, self: Any, other: Any) -> Tensor:
         dtype = _result_type(self, other)
     else:
         dtype = torch.get_default_dtype()
-    self, other = (
-        value.to(dtype)
-        if isinstance(value, Tensor)
-        else torch.scalar_tensor(value, dtype=dtype, device=condition.device)
-        for value in (self, other)
-    )
-    return torch.where(condition, self, other)
+    return torch.where(condition, *_in_type(dtype, condition.device, self, other))
 
 
 @rewrites(aten.clamp.default)
