@@ -41,13 +41,14 @@ def fix_rounded_sizes(gm: fx.GraphModule) -> list[Fixed]:
 
 
 def _roundings(node: fx.Node) -> Iterator[tuple[torch.SymInt, sympy.Expr]]:
-    """The integers that are made of a floating point number of sizes, in an integer that is used."""
+    """The integers that are made of a floating point number of sizes, in an integer or a size that is used."""
     value = node.meta.get("example_value")
-    if not isinstance(value, torch.SymInt) or not node.users or free_unbacked_symbols(value):
-        return
-    for part in sympy.preorder_traversal(value.node.expr):
-        if type(part).__name__ in ROUNDINGS and not has_float(part):
-            yield value, part
+    for size in value.shape if isinstance(value, torch.Tensor) else [value]:
+        if not isinstance(size, torch.SymInt) or not node.users or free_unbacked_symbols(size):
+            continue
+        for part in sympy.preorder_traversal(size.node.expr):
+            if type(part).__name__ in ROUNDINGS and not has_float(part):
+                yield size, part
 
 
 def _is_sayable(part: sympy.Expr, reordered: set[sympy.Expr]) -> bool:
