@@ -179,8 +179,7 @@ TEST(Text, ErrorsNameLineAndColumn) {
             "[text 1:11] an operand must be defined before its use, but found 'q'");
   EXPECT_EQ(error_of("g (x, x) => () {}"),
             "[text 1:6] an input's name must be new, but found 'x' again");
-  EXPECT_EQ(error_of("g (x) => () {\n\n y = Relu x }"),
-            "[text 3:11] expected '(', but found 'x'");
+  EXPECT_EQ(error_of("g (x) => () {\n\n y = Relu x }"), "[text 3:11] expected '(', but found 'x'");
   EXPECT_EQ(error_of("g (x: f33[]) => () {}"),
             "[text 1:7] expected an element type such as f32, but found 'f33'");
   EXPECT_EQ(error_of("g (x) => () { y = Relu<a=1, a=2> (x) }"),
