@@ -200,7 +200,7 @@ TEST(Rewrite, ReportsPlacesWithTheSameReasonOnce) {
   const PassRow row = apply(*graph, rule);
   ASSERT_EQ(row.rejections.size(), 2u);
   EXPECT_EQ(row.rejections[0].reason, "operand n is not produced by Neg");
-  EXPECT_EQ(row.rejections[1].reason, "Exp is no Neg");
+  EXPECT_EQ(row.rejections[1].reason, "Exp is not Neg");
   EXPECT_FALSE(row.rejections[1].complete);
   EXPECT_EQ(row.rejections[1].where, "z");
 }
