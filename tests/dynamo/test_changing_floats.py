@@ -224,7 +224,7 @@ def test_a_size_made_of_a_float_is_a_capture_per_size(
     assert_compiled(last_run_report(model), captures=4)
     said = [r.getMessage() for r in caplog.records if "each value of it is a capture" in r.message]
     assert len(said) == 1, said
-    assert "constant of a size or an index" in said[0] and "test_changing_floats.py:" in said[0]
+    assert "specialized in a size or an index" in said[0] and "test_changing_floats.py:" in said[0]
 
 
 def test_an_integer_made_of_a_float_as_an_output(caplog: pytest.LogCaptureFixture) -> None:
@@ -234,7 +234,7 @@ def test_an_integer_made_of_a_float_as_an_output(caplog: pytest.LogCaptureFixtur
     for t in (0.26, 0.3, 0.55, 0.35, 0.6):
         assert model(torch.ones(3, 4), t)[1] == int(4 * t)
     assert_compiled(last_run_report(model), captures=3)
-    assert any("constant of the outputs" in r.getMessage() for r in caplog.records)
+    assert any("specialized in the outputs" in r.getMessage() for r in caplog.records)
 
 
 class Reversed(torch.autograd.Function):

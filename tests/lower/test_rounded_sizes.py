@@ -78,7 +78,7 @@ def test_a_capture_for_each_size(use: str) -> None:
     report, said = _trained(EACH[use])
     assert_compiled(report, captures=5)
     (text,) = said
-    assert "a constant of a size or an index" in text
+    assert "specialized in a size or an index" in text
     assert "test_rounded_sizes.py:" in text
 
 
