@@ -292,7 +292,7 @@ class ORTModule(OriginalFace, nn.Module):
     def _captured(self, record: ForwardRecord, result: Any, seconds: float) -> None:
         """New pieces ran in this forward, which took `seconds`."""
         if record.piece_runs and not record.untraced and torch.is_grad_enabled():
-            self._report_outside(result)
+            self._report_uncovered(result)
         self._compiler.budget.divide(record.runs)
         if self._compiler.files is not None:
             self._compiler.files.ran()
@@ -308,7 +308,7 @@ class ORTModule(OriginalFace, nn.Module):
         if not idle:
             self._compiler.report_uncaptured()
 
-    def _report_outside(self, result: Any) -> None:
+    def _report_uncovered(self, result: Any) -> None:
         """Report layers of torch.nn that Dynamo skips, as it did not capture their container."""
         reached = parameters_behind(tensors(result, objects=True))
         trained = {
@@ -323,7 +323,7 @@ class ORTModule(OriginalFace, nn.Module):
             if id(parameter) in reached and id(parameter) not in self._compiler.parameters
         ]
         if names:
-            self._compiler.log.report_outside(names, len(trained))
+            self._compiler.log.report_uncovered(names, len(trained))
 
     def _target(self, module: nn.Module | None = None) -> Callable[..., Any]:
         """The callable to capture: the original, or a function that drops unrequested outputs."""

@@ -51,11 +51,11 @@ class CaptureLog:
     captured_lines: set[str] | None = field(default_factory=set)
     """Source lines with captured calls of this module; None: unknown."""
     checkpoints_reported: bool = False
-    outside: list[str] = field(default_factory=list)
+    uncovered: list[str] = field(default_factory=list)
     """Parameters that the outputs depend on, but that are no input of any piece."""
     current_record: Callable[[], ForwardRecord | None] = lambda: None
     """The record of this thread's current forward, or of the last one."""
-    _outside_piece: EagerPiece | None = None
+    _uncovered_piece: EagerPiece | None = None
 
     def report_graph_break(self, reason: str) -> None:
         """A capture ended at a graph break."""
@@ -121,20 +121,20 @@ class CaptureLog:
             reason = "the whole module, which ran compiled before, but which Dynamo skips now"
         self.report_eager(CannotLower(reason + self._unused_options()))
 
-    def report_outside(self, names: Sequence[str], trained_count: int) -> None:
+    def report_uncovered(self, names: Sequence[str], trained_count: int) -> None:
         """The outputs depend on parameters that are no input of any piece: their layers run in eager."""
-        outside = [*self.outside, *(name for name in names if name not in self.outside)]
-        if len(outside) == len(self.outside):
+        uncovered = [*self.uncovered, *(name for name in names if name not in self.uncovered)]
+        if len(uncovered) == len(self.uncovered):
             return
-        layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in outside))
+        layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in uncovered))
         shown, more = layers[:_LAYERS_NAMED], len(layers) - _LAYERS_NAMED
         reason = (
-            f"{len(outside)} of {trained_count} parameters are in no compiled piece, but in layers that Dynamo "
+            f"{len(uncovered)} of {trained_count} parameters are in no compiled piece, but in layers that Dynamo "
             f"skips: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
         )
         self.report_eager(CannotLower(reason))
-        self.eager_pieces[:] = [p for p in self.eager_pieces if p is not self._outside_piece]
-        self._outside_piece, self.outside = self.eager_pieces[-1], outside
+        self.eager_pieces[:] = [p for p in self.eager_pieces if p is not self._uncovered_piece]
+        self._uncovered_piece, self.uncovered = self.eager_pieces[-1], uncovered
 
     def report_untraced(self, error: Exception) -> None:
         """Dynamo failed on a call."""
