@@ -166,8 +166,8 @@ struct KernelArgs {
   void* workspace = nullptr;       // as many bytes as workspace_bytes() asked for, 64-byte aligned
   const void* prepared = nullptr;  // what prepare() returned
   KernelContext& context;
-  /// Of a kernel with `gives_results`: it fills in the memory of every output that is used, laid
-  /// out as planned; `out` has no addresses then.
+  /// Of a kernel with `allocates_outputs`: it fills in the memory of every output that is used,
+  /// laid out as planned; `out` has no addresses then.
   std::span<Buffer> results = {};
 };
 
@@ -196,7 +196,7 @@ struct KernelDef {
   LayoutRule layout = LayoutRule::Contiguous;
   std::vector<LayoutRule> input_rules = {};
   /// The library allocates the results itself: they are taken over instead of copied.
-  bool gives_results = false;
+  bool allocates_outputs = false;
   /// Outputs that nobody reads are left out: they have no memory, `out` no address for them.
   bool leaves_out_unused = false;
   /// An output may take the storage of a dying operand of the same layout and element size.

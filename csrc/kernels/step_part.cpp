@@ -52,7 +52,7 @@ StepPart::StepPart(std::string_view kernel_op, Device device, StepFacts facts)
   std::string why;
   kernel_ = select_kernel(kernel_op, device, facts_, &why);
   ORTM_ASSERT(kernel_, "a part of a step has no kernel: ", why);
-  ORTM_ASSERT(!kernel_->gives_results && !kernel_->output_strides, kernel_->name,
+  ORTM_ASSERT(!kernel_->allocates_outputs && !kernel_->output_strides, kernel_->name,
               " places its results itself");
   ORTM_ASSERT(lies_as_wanted(*kernel_, facts_), kernel_->name, " wants an operand copied");
   if (kernel_->prepare) prepared_ = kernel_->prepare(facts_);

@@ -361,7 +361,7 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
       const Value* output = nodes.nodes[n]->output(o);
       const OperandFacts& facts = step.facts.outputs[next++];
       // An unused output takes no memory if the kernel allocates its outputs or can skip it.
-      const bool left_out = (step.kernel->gives_results || step.kernel->leaves_out_unused) &&
+      const bool left_out = (step.kernel->allocates_outputs || step.kernel->leaves_out_unused) &&
                             !step.facts.nodes[n].output_used[o];
       const StorageId storage =
           new_storage(region == Region::Forward ? PlannedStorage::Role::Forward
@@ -369,7 +369,7 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
                       left_out ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
       const TensorId tensor = new_tensor(output, output->dtype, facts.layout, storage);
       tensor_of_value_[output] = tensor;
-      plan_.storages[storage].kernel_allocated = step.kernel->gives_results;
+      plan_.storages[storage].kernel_allocated = step.kernel->allocates_outputs;
       step.out.push_back(tensor);
     }
   if (step.kernel->workspace_bytes) {

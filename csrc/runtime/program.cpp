@@ -33,7 +33,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     step.run = planned.kernel->run;
     step.library_bytes = planned.library_bytes;
     step.inexact = planned.kernel->inexact;
-    step.gives_results = planned.kernel->gives_results;
+    step.allocates_outputs = planned.kernel->allocates_outputs;
     step.facts = &planned.facts;
     step.prepared = planned.prepared.get();
     for (TensorId tensor : planned.in) step.in.push_back(operand_of(*plan, tensor));
@@ -46,7 +46,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     step.allocate = &planned.allocate;
     step.release = &planned.release;
     most_operands = std::max(most_operands, step.in.size() + step.out.size());
-    if (step.gives_results) most_results = std::max(most_results, step.out.size());
+    if (step.allocates_outputs) most_results = std::max(most_results, step.out.size());
     for (const NodeFacts& node : planned.facts.nodes) random = random || node.attrs.has("rng");
   }
   const auto& inputs = plan->graph->inputs();
@@ -183,14 +183,14 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
                           workspace,
                           step.prepared,
                           context,
-                          {results.data(), step.gives_results ? step.out.size() : 0}};
+                          {results.data(), step.allocates_outputs ? step.out.size() : 0}};
     step.run(args);
     if (context.log) context.log->ran(step.run, args);
     int64_t library_bytes = step.library_bytes;
     if (metered)
       library_bytes =
           std::max(library_bytes, context.meter->stop(*step.facts, results, step.library_bytes));
-    if (step.gives_results)
+    if (step.allocates_outputs)
       for (size_t i = 0; i < step.out.size(); ++i)
         // An unused output has no buffer and is freed here.
         if (results[i] && step.out[i].buffer)

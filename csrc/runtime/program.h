@@ -24,9 +24,9 @@ struct ProgramStep {
   std::vector<ProgramOperand> out;
   BufferId workspace_buffer;
   int64_t workspace_offset_bytes = 0;
-  int64_t library_bytes = 0;   // scratch memory that the kernel's library is declared to allocate
-  bool gives_results = false;  // the kernel allocates its outputs
-  bool inexact = false;        // the library may allocate more than library_bytes
+  int64_t library_bytes = 0;  // scratch memory that the kernel's library is declared to allocate
+  bool allocates_outputs = false;  // the kernel allocates its outputs
+  bool inexact = false;            // the library may allocate more than library_bytes
   const std::vector<BufferId>* allocate = nullptr;
   const std::vector<BufferId>* release = nullptr;
 };

@@ -78,7 +78,7 @@ class Emitter:
         self.traced_gradients: list[str] = []
         self.checks: list[tuple[int, Callable[[Tensor], object]]] = []
         """Values that eager asserts on, and the operator that raises the error."""
-        self.vjp_seconds = 0.0
+        self.gradient_seconds = 0.0
         self._differentiable: set[int] = set()
         """Values that require a gradient in eager."""
         self._reached: set[int] = set()
@@ -320,7 +320,7 @@ class Emitter:
     def _timed_trace(self, function: Callable[..., Any], patterns: Sequence[Any]) -> TracedFunction:
         start = time.perf_counter()
         traced = self.trace(function, patterns)
-        self.vjp_seconds += time.perf_counter() - start
+        self.gradient_seconds += time.perf_counter() - start
         return traced
 
     # -- results

@@ -102,8 +102,8 @@ def lower(
     eager = eager_outputs(gm, inputs, fake_mode, eager_draws)
     emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
     clock.lap("emit")
-    clock.seconds["emit"] -= emitter.vjp_seconds
-    clock.seconds["gradients"] = emitter.vjp_seconds
+    clock.seconds["emit"] -= emitter.gradient_seconds
+    clock.seconds["gradients"] = emitter.gradient_seconds
     return LoweredPiece(
         grad_enabled=trace.grad_enabled,
         calls=emitter.call_count,

@@ -61,7 +61,7 @@ REGISTER_ATEN_KERNEL({.op = "BatchNormInternalGrad",
                       .library_bytes = probed_bytes<batch_norm_grad, true>,
                       .output_strides = batch_norm_grad_strides,
                       .input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat},
-                      .gives_results = true});
+                      .allocates_outputs = true});
 
 }  // namespace
 }  // namespace ortmodule

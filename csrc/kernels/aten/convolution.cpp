@@ -134,7 +134,7 @@ KernelDef convolution(std::string_view op, std::string_view name) {
                 .output_strides = conv_strides,
                 .prepare = prepare_window,
                 .layout = LayoutRule::Any,
-                .gives_results = true};
+                .allocates_outputs = true};
   if (op.ends_with("Grad")) {
     def.run = conv_grad;
     def.library_bytes = probed_bytes<conv_grad, prepare_window, true>;

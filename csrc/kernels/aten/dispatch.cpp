@@ -326,7 +326,7 @@ REGISTER_ATEN_KERNEL({.op = "ATen",
                       .output_strides = operator_strides,
                       .prepare = prepare_call,
                       .layout = LayoutRule::Any,
-                      .gives_results = true,
+                      .allocates_outputs = true,
                       .inexact = true});
 
 /// Host-compiled kernels run torch's operators on the CPU, where they always give the same bits.
@@ -346,7 +346,7 @@ REGISTER_KERNEL({.op = "ATen",
                  .output_strides = operator_strides,
                  .prepare = prepare_call,
                  .layout = LayoutRule::Any,
-                 .gives_results = true,
+                 .allocates_outputs = true,
                  .inexact = true,
                  .deterministic = false});
 
@@ -358,7 +358,7 @@ REGISTER_ATEN_KERNEL({.op = "ATen",
                       .library_bytes = operator_library_bytes,
                       .prepare = prepare_call,
                       .layout = LayoutRule::Contiguous,
-                      .gives_results = true,
+                      .allocates_outputs = true,
                       .inexact = true});
 
 }  // namespace

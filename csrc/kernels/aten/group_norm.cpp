@@ -50,13 +50,13 @@ REGISTER_ATEN_KERNEL({.op = "GroupNormalization",
                       .dtypes = kAllFloats,
                       .run = group_norm,
                       .library_bytes = probed_bytes<group_norm, true>,
-                      .gives_results = true});
+                      .allocates_outputs = true});
 REGISTER_ATEN_KERNEL({.op = "GroupNormalizationGrad",
                       .name = "group_norm_grad_aten",
                       .dtypes = kAllFloats,
                       .run = group_norm_grad,
                       .library_bytes = probed_bytes<group_norm_grad, true>,
-                      .gives_results = true});
+                      .allocates_outputs = true});
 
 }  // namespace
 }  // namespace ortmodule

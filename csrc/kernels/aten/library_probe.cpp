@@ -60,11 +60,11 @@ struct ZeroOperands {
   std::vector<at::Tensor> owned;
   std::vector<TensorView> in, out;
 
-  ZeroOperands(const StepFacts& facts, bool gives_results) {
+  ZeroOperands(const StepFacts& facts, bool allocates_outputs) {
     for (const OperandFacts& operand : facts.inputs)
       in.push_back(view_of(operand, memory(operand)));
     for (const OperandFacts& operand : facts.outputs)
-      out.push_back(view_of(operand, gives_results ? nullptr : memory(operand)));
+      out.push_back(view_of(operand, allocates_outputs ? nullptr : memory(operand)));
   }
 
  private:
@@ -75,9 +75,9 @@ struct ZeroOperands {
 };
 
 size_t call_once(const StepFacts& facts, void (*run)(const KernelArgs&),
-                 const std::shared_ptr<const void>& prepared, bool gives_results) {
+                 const std::shared_ptr<const void>& prepared, bool allocates_outputs) {
   const Guards guards;
-  const ZeroOperands operands(facts, gives_results);
+  const ZeroOperands operands(facts, allocates_outputs);
   KernelContext context;
   std::vector<Buffer> results(operands.out.size());
   std::shared_ptr<AllocationCounter> counter;
@@ -93,9 +93,10 @@ size_t call_once(const StepFacts& facts, void (*run)(const KernelArgs&),
 
 /// Nothing where zeros are no operands of this operator, or the device is not there.
 std::optional<size_t> try_call(const StepFacts& facts, void (*run)(const KernelArgs&),
-                               const std::shared_ptr<const void>& prepared, bool gives_results) {
+                               const std::shared_ptr<const void>& prepared,
+                               bool allocates_outputs) {
   try {
-    return call_once(facts, run, prepared, gives_results);
+    return call_once(facts, run, prepared, allocates_outputs);
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -116,7 +117,7 @@ KnownBytes& known_bytes() {
 
 std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(const KernelArgs&),
                                            const std::shared_ptr<const void>& prepared,
-                                           bool gives_results) {
+                                           bool allocates_outputs) {
   KnownBytes& known = known_bytes();
   const std::string key = signature(facts);
   {
@@ -124,7 +125,7 @@ std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(c
     if (const auto found = known.by_signature.find(key); found != known.by_signature.end())
       return found->second;
   }
-  const std::optional<size_t> bytes = try_call(facts, run, prepared, gives_results);
+  const std::optional<size_t> bytes = try_call(facts, run, prepared, allocates_outputs);
   const std::lock_guard lock(known.mutex);
   return known.by_signature[key] = bytes;
 }

@@ -5,7 +5,7 @@ namespace ortmodule::cublas {
 Fallback::Fallback(const StepFacts& facts, void (*self)(const KernelArgs&)) {
   for (const KernelDef* other : kernels_of(facts.node().op)) {
     const bool fits = other->device == Device::CUDA && other->run != self &&
-                      !other->gives_results && other->layout == LayoutRule::Matrix;
+                      !other->allocates_outputs && other->layout == LayoutRule::Matrix;
     if (!fits || (other->unsupported && other->unsupported(facts))) continue;
     kernel_ = other;
     break;

@@ -19,7 +19,7 @@ class Fallback {
  public:
   explicit Fallback(const StepFacts& facts) {
     for (const KernelDef* other : kernels_of(facts.node().op))
-      if (!kernel_ && other->device == Device::CUDA && other->gives_results &&
+      if (!kernel_ && other->device == Device::CUDA && other->allocates_outputs &&
           !(other->unsupported && other->unsupported(facts)))
         kernel_ = other;
     if (kernel_ && kernel_->prepare) prepared_ = kernel_->prepare(facts);
