@@ -72,7 +72,7 @@ def test_values_and_gradients_are_those_of_eager(kind: type[Contrasting]) -> Non
         torch.testing.assert_close(q.grad, p.grad, msg=name)
     report = last_run_report(ours)
     if kind is Functional:
-        assert "is a collective" in report["eager_pieces"][0], report
+        assert "is an asynchronous collective" in report["eager_pieces"][0], report
     else:
         assert report["compiled"] and "collective" in report["graph_breaks"][0], report
 

@@ -111,7 +111,10 @@ def test_draws_follow_the_order_of_memory_where_elements_share_it(
         results.append(runner(x))
     for theirs, ours in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
-        assert ours.stride() == theirs.stride()
+        large = [
+            d for d, size in enumerate(ours.shape) if size > 1
+        ]  # others have strides of any kind
+        assert [ours.stride(d) for d in large] == [theirs.stride(d) for d in large]
 
 
 def test_a_wrong_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from ortmodule_py.base.changing_numbers import has_float
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.sizes.scaled import ROUNDINGS, odd_part
 from ortmodule_py.lower.sizes.symbolic import dim_text
+from ortmodule_py.trace.strides.doubtful import is_range_of_floats
 
 Fixed = tuple[fx.Node, str, int]
 """What rounds, the symbol of a size, and its value in this capture."""
@@ -27,11 +28,12 @@ def fix_rounded_sizes(gm: fx.GraphModule) -> list[Fixed]:
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
     nodes = [node for graph in graphs for node in graph.nodes if node.op.startswith("call")]
     reordered = {node.meta["example_value"].node.expr for node in nodes if _is_reordered(node)}
+    exact = {part for node in nodes if _is_range_of_integers(node) for _, part in _roundings(node)}
     fixed: list[Fixed] = []
     for node in nodes:
         for value, part in _roundings(node):
             shape_env = value.node.shape_env
-            if _is_sayable(part, reordered):
+            if part in exact or _is_sayable(part, reordered):
                 continue
             for symbol in sorted(part.free_symbols, key=str):
                 fixed.append(
@@ -49,6 +51,17 @@ def _roundings(node: fx.Node) -> Iterator[tuple[torch.SymInt, sympy.Expr]]:
         for part in sympy.preorder_traversal(size.node.expr):
             if type(part).__name__ in ROUNDINGS and not has_float(part):
                 yield size, part
+
+
+def _is_range_of_integers(node: fx.Node) -> bool:
+    """Whether this is `arange(n, -n, -1.0)`, whose length the trace computes in integers."""
+    given = (*node.args, *node.kwargs.values())
+    changing = (n.meta.get("example_value") for n in node.all_input_nodes)
+    return (
+        is_range_of_floats(node)
+        and all(value.is_integer() for value in given if isinstance(value, float))
+        and not any(isinstance(value, torch.SymFloat) for value in changing)
+    )
 
 
 def _is_sayable(part: sympy.Expr, reordered: set[sympy.Expr]) -> bool:
