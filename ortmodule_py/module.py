@@ -200,7 +200,8 @@ class ORTModule(OriginalFace, nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward."""
-        exports = torch.compiler.is_exporting()
+        # Not is_exporting(), which torch 2.11 takes for True in every capture.
+        exports = torch.compiler._is_exporting_flag
         if exports or torch.compiler.is_dynamo_compiling():
             # Only torch.export and an outer ORTModule may trace the original.
             inline = exports or self._is_part

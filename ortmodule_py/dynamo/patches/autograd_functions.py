@@ -61,7 +61,7 @@ def _probe_outputs(trial: Trial) -> bool:
 @patch(
     "autograd_function_gradients",
     "A backward of an autograd.Function that returns a wrong number of gradients raises as in eager PyTorch.",
-    {(2, 13): f"{_APPLY}.rewire_bwd_graph_outputs"},
+    {(2, 11): f"{_APPLY}.rewire_bwd_graph_outputs"},
     probe=_probe_gradients,
     needed_by=applies_function,
 )
@@ -88,7 +88,7 @@ def _checked(
 @patch(
     "autograd_function_outputs",
     "Outputs that the forward of an autograd.Function returns in a list or a dict have no gradient.",
-    {(2, 13): f"{_APPLY}.trace_forward_graph"},
+    {(2, 11): f"{_APPLY}.trace_forward_graph"},
     probe=_probe_outputs,
     needed_by=applies_function,
 )
