@@ -5,7 +5,6 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -174,25 +173,16 @@ class PyGraphBuilder {
   }
 
   void mutate(int argument, int value) { builder_.mutate(argument, value); }
-  void alias_output(int output, int argument) { aliases_.emplace_back(output, argument); }
+  void alias_output(int output, int argument) { builder_.alias_output(output, argument); }
 
   void output_strides(int output, const py::list& strides) {
-    output_strides_[output] = to_dims(strides);
+    builder_.output_strides(output, to_dims(strides));
   }
 
   void outputs(const py::list& values) {
-    int position = 0;
     for (const py::handle& value : values) {
-      int argument = -1;
-      for (const auto& [output, input] : aliases_)
-        if (output == position) argument = input;
-      const auto stated = output_strides_.find(position++);
-      if (argument >= 0) {
-        builder_.output_argument(argument);
-      } else if (py::isinstance<PyVal>(value)) {
-        const int id = value.cast<const PyVal&>().id;
-        builder_.output(id,
-                        stated != output_strides_.end() ? stated->second : builder_.strides(id));
+      if (py::isinstance<PyVal>(value)) {
+        builder_.output(value.cast<const PyVal&>().id);
       } else if (value.is_none()) {
         builder_.output_none();
       } else {
@@ -212,8 +202,6 @@ class PyGraphBuilder {
   std::vector<int> saved_;
   std::vector<int> gradient_of_;  // body: the parent's outputs
   std::vector<at::Tensor> constants_;
-  std::vector<std::pair<int, int>> aliases_;
-  std::map<int, Dims> output_strides_;
 };
 
 std::shared_ptr<CompiledPiece> finish(PyGraphBuilder& builder, const PieceOptions& options) {
@@ -232,7 +220,7 @@ void init_builder(py::module_& m) {
   py::class_<PyOpaque>(m, "Opaque", "A device, layout or memory format.")
       .def(py::init<std::string>());
   py::class_<PyGraphBuilder> cls(m, "GraphBuilder",
-                                 "Receives a captured program; see ortmodule_py/graph_builder.py.");
+                                 "Receives a captured program; see ortmodule_py/lower/builder.py.");
   cls.def(py::init([](bool torch_random, const std::string& kernels) {
             return std::make_unique<PyGraphBuilder>(
                 BuilderOptions{kernels_for(kernels), torch_random,

@@ -245,12 +245,25 @@ void GraphBuilder::mutate(int argument, int id) {
   graph().add_output(value(id), OutputKind::Mutation, bound.graph_input);
 }
 
-void GraphBuilder::output(int id, const Dims& strides) {
+/// Adds the next output if it is an argument.
+bool GraphBuilder::output_alias() {
+  const auto found = aliases_.find(static_cast<int>(piece_.results.size()));
+  if (found == aliases_.end()) return false;
+  BoundOutput bound;
+  bound.kind = BoundOutput::Kind::Input;
+  bound.argument = found->second;
+  piece_.results.push_back(bound);
+  return true;
+}
+
+void GraphBuilder::output(int id) {
+  const auto stated = output_strides_.find(static_cast<int>(piece_.results.size()));
+  if (output_alias()) return;
   BoundOutput bound;
   bound.kind = BoundOutput::Kind::Tensor;
   bound.graph_output = outputs_;
   piece_.results.push_back(bound);
-  piece_.output_strides.push_back(strides);
+  piece_.output_strides.push_back(stated == output_strides_.end() ? strides(id) : stated->second);
   Value* result = value(id);
   if (result->is_literal()) {  // a literal has no storage
     const double number = std::holds_alternative<double>(result->literal())
@@ -263,20 +276,16 @@ void GraphBuilder::output(int id, const Dims& strides) {
 }
 
 void GraphBuilder::output_dim(const DimExpr& dim) {
+  if (output_alias()) return;
   BoundOutput bound;
   bound.kind = BoundOutput::Kind::Dim;
   bound.dim = dim;
   piece_.results.push_back(bound);
 }
 
-void GraphBuilder::output_argument(int argument) {
-  BoundOutput bound;
-  bound.kind = BoundOutput::Kind::Input;
-  bound.argument = argument;
-  piece_.results.push_back(bound);
+void GraphBuilder::output_none() {
+  if (!output_alias()) piece_.results.emplace_back();
 }
-
-void GraphBuilder::output_none() { piece_.results.emplace_back(); }
 
 ExportedPiece GraphBuilder::take() {
   graph().current_origin = {};

@@ -3,6 +3,7 @@
 // that overload (OpDef::from_torch) converts it into nodes.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -97,9 +98,15 @@ class GraphBuilder {
 
   /// Records that `value` is written to argument `argument`.
   void mutate(int argument, int value);
-  void output(int value, const Dims& strides);
+  /// The output at this position is the argument itself, whatever is passed for it.
+  void alias_output(int position, int argument) { aliases_[position] = argument; }
+  /// Eager's strides of the output at this position, if its value has others.
+  void output_strides(int position, Dims strides) {
+    output_strides_[position] = std::move(strides);
+  }
+  /// The next output: a value, a size, or nothing.
+  void output(int value);
   void output_dim(const DimExpr& dim);
-  void output_argument(int argument);
   void output_none();
 
   Value* value(int id) const { return captured(id).value; }
@@ -116,6 +123,7 @@ class GraphBuilder {
   };
 
   const Captured& captured(int id) const;
+  bool output_alias();
   int remember(Value* value, Dims strides);
   bool takes_own_ops(const std::string& target, bool random) const;
   std::vector<int> aten_call(const TracedCall& call);
@@ -127,6 +135,8 @@ class GraphBuilder {
   ExportedPiece piece_;
   std::vector<Captured> values_;
   SymbolRanges symbol_ranges_;
+  std::map<int, int> aliases_;  // position of an output -> the argument that it is
+  std::map<int, Dims> output_strides_;
   int outputs_ = 0;
 };
 
