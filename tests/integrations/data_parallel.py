@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+from ortmodule_py.dynamo.patches import table
 
 from . import ranks
 
@@ -270,6 +271,37 @@ def wrapped_the_other_way(rank: int) -> None:
         assert_gradients(inner, eager)
     report = last_run_report(model)
     assert report["compiled"] or report["eager_pieces"] or report["graph_breaks"], report
+
+
+class Summing(Net):
+    """Sums its features over the ranks."""
+
+    def forward(self, x: Tensor, branch: bool = True) -> Tensor:
+        total = self.first(x).detach() * 2
+        dist.all_reduce(total)
+        return self.last(self.branch(self.norm(x)) + total)
+
+
+@scenario
+def collectives_without_their_row(rank: int) -> None:
+    """If a newer torch lacks what the row replaces, pieces with collectives run in eager PyTorch."""
+    row = table.rows["collectives"]
+    row.turn_off("for a test")
+    try:
+        eager = Summing()
+        model = ORTModule(copy.deepcopy(eager), DebugOptions(log_level=LogLevel.ERROR))
+        for step in range(2):
+            x = torch.randn(3, 8) * (1 + rank + step)
+            want, found = eager(x), model(x)
+            torch.testing.assert_close(found, want)
+            want.square().sum().backward()
+            found.square().sum().backward()
+        assert_gradients(model, eager)
+        report = last_run_report(model)
+        assert "'collectives' of build_info()" in report["eager_pieces"][0], report
+    finally:
+        row.state, row.off = table.HOLDS, False
+        row.put()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import calls, patch
 
 _BREAK = "collective of torch.distributed"
-_FUNCTIONAL = ("_c10d_functional", "c10d_functional", "_dtensor")
+_FUNCTIONAL = ("_c10d_functional.", "c10d_functional.", "_dtensor.")
 
 
 def _probe(trial: Trial) -> bool:
@@ -35,7 +35,7 @@ def _probe(trial: Trial) -> bool:
 
 def _has_functional_ones(gm: fx.GraphModule) -> bool:
     return any(
-        getattr(target, "namespace", "") in _FUNCTIONAL
+        str(target).startswith(_FUNCTIONAL)  # overloads and packets of overloads
         or str(getattr(target, "__module__", "")).startswith("torch.distributed")
         for target in calls(gm)
     )

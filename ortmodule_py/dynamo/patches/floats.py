@@ -31,7 +31,7 @@ def _probe(trial: Trial) -> bool:
         return functional.cross_entropy(x, label, label_smoothing=smoothing)
 
     x, label = torch.tensor([[1.0, -1.0]]), torch.tensor([1])
-    numbers = (0.3, 0.7, 0.9, 0.1)
+    numbers = (0.3, 0.7, 0.1)
     same = trial(lambda: loss, *((x, label, number) for number in numbers))
     return same and trial.captures < len(numbers)
 
