@@ -15,7 +15,7 @@ from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.builder import BodyBuilder, GraphBuilder
 from ortmodule_py.lower.call_writer import CallWriter, is_size_arithmetic
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
-from ortmodule_py.lower.tensor_meta import tensor_meta
+from ortmodule_py.lower.tensor_meta import encode_int, tensor_meta
 from ortmodule_py.trace import record
 from ortmodule_py.trace.joint_trace import JointTrace
 from ortmodule_py.trace.record import TracedFunction, output_values
@@ -332,7 +332,7 @@ class Emitter:
         identical: Sequence[tuple[int, int]],
         eager: Sequence[Any],
     ) -> None:
-        """Write mutated inputs, outputs with the strides of `eager`, and checks.
+        """Write mutated inputs, outputs with the strides that `eager` gives, and checks.
 
         Raises:
             CannotLower: an output or mutation would differ from eager's.
@@ -348,9 +348,9 @@ class Emitter:
             self.builder.mutate(index, new)
         for output_index, input_index in identical:
             self.builder.alias_output(output_index, input_index)
-        for index, (value, known) in enumerate(zip(values, eager, strict=False)):
-            if isinstance(value, fx.Node) and isinstance(known, Tensor):
-                self._note_strides(index, value.meta["val"], known)
+        for index, (value, strides) in enumerate(zip(values, eager, strict=False)):
+            if isinstance(value, fx.Node) and strides is not None:
+                self._note_strides(index, value.meta["val"], strides)
         if any_changes(values[:output_count]):
             self.writer.fixed_numbers.append(("the outputs", ("", "")))
         outputs = [self.writer.encode(value) for value in values[:output_count]]
@@ -386,10 +386,10 @@ class Emitter:
                     f"a piece on {self.device} returns or changes a tensor on {known.device}"
                 )
 
-    def _note_strides(self, index: int, traced: Tensor, eager: Tensor) -> None:
-        given, wanted = (tensor_meta(tensor, None)["strides"] for tensor in (traced, eager))
+    def _note_strides(self, index: int, traced: Tensor, eager: Sequence[Any]) -> None:
+        given, wanted = ([encode_int(n, None) for n in s] for s in (traced.stride(), eager))
         if given != wanted and len(given) == len(wanted):
-            self.builder.output_strides(index, tensor_meta(eager, self.symbols)["strides"])
+            self.builder.output_strides(index, [encode_int(n, self.symbols) for n in eager])
 
 
 def _write_body(

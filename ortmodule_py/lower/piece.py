@@ -23,7 +23,7 @@ from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.sizes.rounded import fix_rounded_sizes
 from ortmodule_py.trace import record
 from ortmodule_py.trace.gradient_effects import has_tangents
-from ortmodule_py.trace.interpreter import PieceTrace, eager_outputs
+from ortmodule_py.trace.interpreter import PieceTrace
 from ortmodule_py.trace.patched_kernels import preserved_composites
 from ortmodule_py.trace.record import TracedFunction
 
@@ -99,8 +99,9 @@ def lower(
     emitter.inputs(input_facts(gm, example_inputs, inputs))
     symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
     emitter.calls()
-    eager = eager_outputs(gm, inputs, fake_mode, eager_draws)
-    emitter.results(trace.output_count, trace.mutated, trace.identical_outputs, eager)
+    emitter.results(
+        trace.output_count, trace.mutated, trace.identical_outputs, trace.eager_strides()
+    )
     clock.lap("emit")
     clock.seconds["emit"] -= emitter.gradient_seconds
     clock.seconds["gradients"] = emitter.gradient_seconds

@@ -23,25 +23,6 @@ from ortmodule_py.trace.strides.doubtful import (
 from ortmodule_py.trace.strides.eager import is_expanded
 from ortmodule_py.trace.user_backward import GradientBody
 
-# ---- outputs -------------------------------------------------------------------------------------
-
-
-def eager_outputs(
-    gm: fx.GraphModule, inputs: Sequence[Any], fake_mode: Any, eager_draws: bool
-) -> list[Any]:
-    """Fake outputs with the strides of eager, which functional operators may not keep."""
-    checks = (is_restrided_dropout, is_doubtful, is_range_of_floats)
-    if any(check(node) for node in gm.graph.nodes for check in checks):
-        trace = PieceTrace(gm, fake_mode, tensor_grad_mode=False, eager_draws=eager_draws)
-        trace.grad_enabled = False
-        return list(record.replayed(_Replay(gm, trace=trace).run, inputs, fake_mode))
-    (output,) = gm.graph.find_nodes(op="output")
-    return [
-        value.meta.get("example_value") if isinstance(value, fx.Node) else None
-        for value in output.args[0]
-    ]
-
-
 # ---- the trace ----------------------------------------------------------------------------------
 
 
@@ -71,6 +52,8 @@ class PieceTrace:
         self.reshapes: dict[int, Origin] = {}
         """Id of a tensor -> where its sizes, strides or storage were changed first."""
         self.output_count = 0
+        self.output_strides: list[Any] = []
+        """Of the outputs as the user's program made them: functional operators may choose others."""
         self.identical_outputs: list[tuple[int, int]] = []
 
     def run(self, inputs: Sequence[Any], preserved: Sequence[Any]) -> fx.Graph:
@@ -94,11 +77,24 @@ class PieceTrace:
         except Exception as error:  # whatever torch raises, the piece falls back to eager
             raise CannotLower(f"{type(error).__name__}: {error}", interpreter.origin) from error
 
+    def eager_strides(self) -> list[Any]:
+        """Strides of each output in eager, None for other values: those that Dynamo found, unless its fake
+        tensors may be wrong."""
+        checks = (is_restrided_dropout, is_doubtful, is_range_of_floats)
+        if any(check(node) for node in self.gm.graph.nodes for check in checks):
+            return self.output_strides
+        (output,) = self.gm.graph.find_nodes(op="output")
+        known = [
+            x.meta.get("example_value") if isinstance(x, fx.Node) else None for x in output.args[0]
+        ]
+        return [value.stride() if isinstance(value, Tensor) else None for value in known]
+
     def _note_results(
         self, inputs: Sequence[Any], args: Sequence[Any], outputs: Sequence[Any]
     ) -> None:
         """Record mutated inputs, and outputs that are inputs or views of them."""
         self.output_count = len(outputs)
+        self.output_strides = [x.stride() if isinstance(x, Tensor) else None for x in outputs]
         for i, (given, arg) in enumerate(zip(inputs, args, strict=True)):
             if not record.is_traced(arg):
                 continue
@@ -398,17 +394,6 @@ class _PieceInterpreter(fx.Interpreter):
                 node.meta["call"] = call_name(self._node.target)
             node.meta["tag"] = self.tag
         self._last_recorded = next(iter(reversed(graph.nodes)), None)
-
-
-class _Replay(_PieceInterpreter):
-    """Runs the graph on fake tensors for the metadata of its outputs, without recording."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        known = n.meta.get("example_value")
-        if n.op.startswith("call") and isinstance(known, (torch.SymInt, torch.SymFloat)):
-            return known  # reading it again would give an unbacked symbol
-        self._node = n
-        return fx.Interpreter.run_node(self, n)
 
 
 _CHANGES_INPUTS = "an autograd.Function that changes its inputs in place"

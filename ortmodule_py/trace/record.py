@@ -132,22 +132,6 @@ def reading_numbers(fake_mode: FakeTensorMode) -> Iterator[None]:
         fake_mode.allow_scalar_outputs = before
 
 
-def replayed(run: Callable[..., Any], inputs: Sequence[Any], fake_mode: FakeTensorMode) -> Any:
-    """Run Dynamo's graph on new fake tensors for its outputs, if those of Dynamo may be wrong."""
-    arguments = [fake_like(value, fake_mode) for value in inputs]
-    for argument, value in zip(arguments, inputs, strict=True):
-        if integer_in(value) is not None:
-            argument.item_memo = value.item_memo
-    with (
-        torch.no_grad(),
-        fake_mode,
-        enable_python_dispatcher(),
-        with_kernels(EAGER_KERNELS),
-        eager_strides(fake_mode),
-    ):
-        return run(*arguments)
-
-
 # ---- assertions on data ------------------------------------------------------------------------
 
 CHECKS = {
