@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,23 +46,6 @@ class Piece:
     """Whether it is the whole module."""
 
 
-class _Running:
-    """A context that makes `record` the current one of this thread."""
-
-    def __init__(self, thread: threading.local, record: ForwardRecord) -> None:
-        self._thread = thread
-        self._record = record
-        self._outer: ForwardRecord | None = None
-
-    def __enter__(self) -> ForwardRecord:
-        self._outer = getattr(self._thread, "record", None)
-        self._thread.record = self._record
-        return self._record
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.record = self._outer
-
-
 class Compiler:
     """Compiles the pieces of one module; Dynamo calls it with each captured graph.
 
@@ -97,14 +81,18 @@ class Compiler:
         self._uncaptured_pieces = -1
         """The number of pieces when a forward without any was last reported."""
 
-    def forward(self) -> _Running:
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[ForwardRecord]:
         """A context for one forward of the module, which records its runs and captures."""
-        record = ForwardRecord()
+        record, outer = ForwardRecord(), self.record()
         self.budget.begin_forward(self.pieces)
         if torch.is_grad_enabled():
             self.trained = record
-        self.last = record
-        return _Running(self._running, record)
+        self.last = self._running.record = record
+        try:
+            yield record
+        finally:
+            self._running.record = outer
 
     def record(self) -> ForwardRecord | None:
         """The record of this thread's current forward."""

@@ -14,6 +14,7 @@ from ortmodule_py.base.changing_numbers import any_changes
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.builder import BodyBuilder, GraphBuilder
 from ortmodule_py.lower.call_writer import CallWriter, is_size_arithmetic
+from ortmodule_py.lower.inputs import name_and_kind
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.tensor_meta import encode_int, tensor_meta
 from ortmodule_py.trace import record
@@ -90,25 +91,24 @@ class Emitter:
         """Calls written outside backward bodies."""
         return self.writer.count
 
-    def inputs(self, facts: Sequence[dict[str, Any]]) -> None:
-        """Write the flat inputs, in order."""
+    def inputs(self, given: Sequence[fx.Node], reals: Sequence[Any], fakes: Sequence[Any]) -> None:
+        """Write the flat inputs, in order: those of Dynamo's graph, with their real and fake values."""
         placeholders = self.graph.find_nodes(op="placeholder")
-        for node, fact in zip(placeholders, facts, strict=True):
-            if "value" in fact:
-                self.writer.ids[node] = [self.symbols.bind_argument(fact["value"])]
+        for node, source, real, fake in zip(placeholders, given, reals, fakes, strict=True):
+            if not isinstance(fake, Tensor):
+                self.writer.ids[node] = [self.symbols.bind_argument(fake)]
                 continue
             meta = tensor_meta(node.meta["val"], self.builder)
-            self.symbols.bind_sizes(tensor_meta(node.meta["val"], None)["sizes"])
+            self.symbols.bind_sizes(encode_int(size, None) for size in fake.shape)
             value = self.builder.input(
-                fact["name"],
-                fact["kind"],
+                *name_and_kind(source, real),
                 meta["dtype"],
                 meta["sizes"],
                 meta["strides"],
-                fact["requires_grad"],
+                bool(real.requires_grad),
             )
             self.writer.ids[node] = [value]
-            if fact["requires_grad"] and self.grad_enabled:
+            if real.requires_grad and self.grad_enabled:
                 self._differentiable.add(value)
                 self._reached.add(value)
 

@@ -10,26 +10,6 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.source import RandomValueSource
 
-from ortmodule_py.lower.tensor_meta import tensor_meta
-
-
-def input_facts(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], fakes: Sequence[Any]
-) -> list[dict[str, Any]]:
-    """Name, kind and metadata of each flat input; `{"value": ...}` for one that is no tensor."""
-    placeholders = gm.graph.find_nodes(op="placeholder")
-    facts: list[dict[str, Any]] = []
-    for node, real, fake in zip(placeholders, example_inputs, fakes, strict=True):
-        if not isinstance(fake, Tensor):
-            facts.append({"value": fake})
-            continue
-        name, kind = _name_and_kind(node, real)
-        meta = tensor_meta(fake, None)
-        facts.append(
-            {"name": name, "kind": kind, "requires_grad": bool(real.requires_grad), **meta}
-        )
-    return facts
-
 
 def is_fixed(fake: Any) -> bool:
     """Whether this is a tensor with constant sizes and strides."""
@@ -38,7 +18,7 @@ def is_fixed(fake: Any) -> bool:
     return not any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride()))
 
 
-def _name_and_kind(node: fx.Node, real: Tensor) -> tuple[str, str]:
+def name_and_kind(node: fx.Node, real: Any) -> tuple[str, str]:
     """`L['self']._modules['fc']._parameters['weight']` is the parameter "fc.weight"."""
     source = _source(node)
     if source is None:

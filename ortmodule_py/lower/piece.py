@@ -18,7 +18,7 @@ from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.base.torch_state import restored_on_failure, without_saved_tensors_hooks
 from ortmodule_py.lower.builder import GraphBuilder
 from ortmodule_py.lower.emitter import Emitter
-from ortmodule_py.lower.inputs import drawn_inputs, input_facts, is_fixed
+from ortmodule_py.lower.inputs import drawn_inputs, is_fixed
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.sizes.rounded import fix_rounded_sizes
 from ortmodule_py.trace import record
@@ -96,7 +96,7 @@ def lower(
         grad_enabled=trace.grad_enabled,
         device=device,
     )
-    emitter.inputs(input_facts(gm, example_inputs, inputs))
+    emitter.inputs(gm.graph.find_nodes(op="placeholder"), example_inputs, inputs)
     symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
     emitter.calls()
     emitter.results(

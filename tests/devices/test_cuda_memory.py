@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ortmodule_py.base.machine_rates import cache_file
-from ortmodule_py.compile.budget import reserved_bytes, warn_beyond_device
+from ortmodule_py.compile.step_budget import reserved_bytes, warn_beyond_device
 from ortmodule_py.report.stats import _cuda_counts
 
 GPU = torch.device("cuda", 0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, explain, last_run_report
-from ortmodule_py.compile.budget import reserved_bytes
+from ortmodule_py.compile.step_budget import reserved_bytes
 from ortmodule_py.testing import install_counting_allocator, measure_peak
 from tests.small_models import MODELS, make
 
