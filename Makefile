@@ -1,7 +1,7 @@
 # make build   a ready environment in .venv and the compiled extension (incremental)
 # make train   train a small model with ortmodule_py      make test    all tests
 # make quick   tests without the slow ones                make bench   benchmarks
-# make lint    format, style, types, layout               make cuda    CUDA build and quick tests
+# make lint    format, style, types, layout               make cuda    CUDA build, and what depends on torch
 # make newest  quick tests with the newest torch in an environment of its own
 
 SHELL := bash
@@ -95,6 +95,12 @@ format: $(VENV)/.requirements
 	$(VENV)/bin/ruff format .
 
 # ---- CUDA: compiles and links without a GPU; the quick tests run on the CPU ----------------------
+# What depends on the version of torch or on CUDA: the rest sees nothing that `make test` does not see.
+# `make cuda CUDA_TESTS=tests` runs all quick tests.
+CUDA_TESTS ?= tests/compile tests/devices tests/dynamo tests/integrations tests/lower tests/ops/test_ops.py \
+	tests/package tests/trace tests/wrap tests/optim/test_fp16_optimizer.py tests/runtime/test_torch_rng.py \
+	tests/runtime/test_foreign_operators.py tests/runtime/test_absent_gradients.py
+
 $(CUDA_VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
 	@tools/make_venv.sh $(CUDA_VENV) "$(CUDA_TORCH)" requirements-dev.txt python3.12
 	@touch $@
@@ -106,7 +112,7 @@ $(CUDA_VENV)/.installed: $(CUDA_VENV)/.requirements pyproject.toml setup.py
 cuda: $(CUDA_VENV)/.installed
 	@export ORTMODULE_CUDA=ON; $(call build_extension,$(CUDA_PY),OFF)
 	$(CUDA_PY) -c 'import ortmodule_py; info = ortmodule_py.build_info(); print(info); assert info["cuda"]["architectures"]'
-	$(PASSIVE) $(CUDA_PY) $(PYTEST) tests -m "not slow"
+	$(PASSIVE) $(CUDA_PY) $(PYTEST) $(CUDA_TESTS) -m "not slow"
 
 # ---- the newest torch, without CUDA: its extension stands in for that of $(VENV) until `make build`
 $(NEWEST_VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
