@@ -11,8 +11,8 @@ import torch
 
 from ortmodule_py import _C
 from ortmodule_py.module import as_ortmodule
+from ortmodule_py.report.compare.module_state import ModuleState
 from ortmodule_py.report.compare.observation import Generators
-from ortmodule_py.report.compare.verifier import ModuleState
 from ortmodule_py.report.plan_table import step_rows, step_runs, symbol_names, training_piece
 
 if TYPE_CHECKING:

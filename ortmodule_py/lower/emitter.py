@@ -197,49 +197,30 @@ class Emitter:
     # -- gradients without a rule
 
     def _user_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
-        outputs, inputs, saved, numbers, index = node.args
-        body = self.bodies[index]
+        outputs, inputs, saved, numbers, number = node.args
+        body = self.bodies[number]
         traced = self._timed_trace(body.function, body.patterns)
         values = [self.writer.id_of(n) for n in outputs]
         given = [self.writer.id_of(n) for n in inputs]
-        kept = dict(zip(body.saved_tensors, map(self.writer.id_of, saved), strict=True))
-        changing = dict(zip(body.saved_numbers, map(self.writer.id_of, numbers), strict=True))
-        ids = self._with_body(traced, values, given, kept, changing, body.gradients, origin, tag)
+        sink = self.builder.body(values)
+        writer = CallWriter(self.symbols, sink, self.device)
+        placeholders = traced.placeholders()
+        for index in range(len(outputs)):
+            writer.ids[placeholders[index]] = [sink.grad_input(index)]
+        for position, n in zip(body.saved_tensors, saved, strict=True):
+            writer.ids[placeholders[position]] = [sink.body_input(self.writer.id_of(n))]
+        for position, n in zip(body.saved_numbers, numbers, strict=True):
+            writer.numbers[placeholders[position]] = sink.body_input(self.writer.id_of(n))
+        _write_body(writer, sink, traced.calls(), traced.outputs(), origin, tag)
+        ids = self.builder.custom_gradient(values, given, sink)
         self.writer.ids[node] = ids
         self._mark_outputs(ids, given, traced.outputs())
-
-    def _with_body(
-        self,
-        traced: TracedFunction,
-        outputs: list[int],
-        inputs: list[int],
-        saved: dict[int, int],
-        numbers: dict[int, int],
-        gradients: dict[int, int],
-        origin: tuple[str, str],
-        tag: str,
-    ) -> list[int]:
-        """Write `traced` as the backward of `outputs`; returns their new ids.
-
-        Its placeholders are `gradients`, `saved` values and changing `numbers`, by position.
-        """
-        body = self.builder.body(outputs)
-        writer = CallWriter(self.symbols, body, self.device)
-        placeholders = traced.placeholders()
-        for position, index in gradients.items():
-            writer.ids[placeholders[position]] = [body.grad_input(index)]
-        for position, value in saved.items():
-            writer.ids[placeholders[position]] = [body.body_input(value)]
-        for position, value in numbers.items():
-            writer.numbers[placeholders[position]] = body.body_input(value)
-        _write_body(writer, body, traced.calls(), traced.outputs(), origin, tag)
-        return self.builder.custom_gradient(outputs, inputs, body)
 
     def _traced_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         """Write an operator without a rule as the calls of its traced forward and gradient."""
         joint = self._joint_trace(node)
         writer = CallWriter(self.symbols, self.builder, self.device)
-        placeholders = joint.placeholders()
+        placeholders = joint.traced.placeholders()
         operands = [self.writer.id_of(n) for n in joint.operands(node)]
         if not joint.differentiable:  # such as randn_like, which only reads the sizes
             operands = [self._detached(n, origin, tag) for n in joint.operands(node)]
@@ -249,9 +230,21 @@ class Emitter:
             writer.write(call, origin, tag)
         self.writer.count += writer.count
         outputs = [writer.id_of(out) if isinstance(out, fx.Node) else -1 for out in joint.outputs]
-        if joint.differentiable:
-            outputs = self._explicit_backward(joint, writer, operands, outputs, origin, tag)
         self.writer.ids[node] = outputs
+        if not joint.differentiable:
+            return
+        found = [outputs[i] for i in joint.differentiable]
+        body = self.builder.body(found)
+        backward = CallWriter(self.symbols, body, self.device)
+        backward.missing = lambda n: body.body_input(writer.id_of(n))
+        for index, placeholder in enumerate(joint.gradient_placeholders):
+            backward.ids[placeholder] = [body.grad_input(index)]
+        _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
+        inputs = [operands[i] for i in joint.inputs]
+        fresh = self.builder.custom_gradient(found, inputs, body)
+        for position, value in zip(joint.differentiable, fresh, strict=True):
+            outputs[position] = value
+        self._mark_outputs(fresh, inputs, joint.gradients)
 
     def _detached(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int:
         """The operand's id, detached if it requires a gradient."""
@@ -263,30 +256,6 @@ class Emitter:
         ids = self.builder.call("aten.detach.default", arguments, outputs, origin, tag)
         assert ids is not None
         return ids[0]
-
-    def _explicit_backward(
-        self,
-        joint: JointTrace,
-        forward: CallWriter,
-        operands: list[int],
-        outputs: list[int],
-        origin: tuple[str, str],
-        tag: str,
-    ) -> list[int]:
-        found = [outputs[i] for i in joint.differentiable]
-        body = self.builder.body(found)
-        backward = CallWriter(self.symbols, body, self.device)
-        backward.missing = lambda node: body.body_input(forward.id_of(node))
-        for index, placeholder in enumerate(joint.gradient_placeholders()):
-            backward.ids[placeholder] = [body.grad_input(index)]
-        _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
-        inputs = [operands[i] for i in joint.inputs]
-        fresh = self.builder.custom_gradient(found, inputs, body)
-        result = list(outputs)
-        for position, value in zip(joint.differentiable, fresh, strict=True):
-            result[position] = value
-        self._mark_outputs(fresh, inputs, joint.gradients)
-        return result
 
     def _joint_trace(self, node: fx.Node) -> JointTrace:
         operands = JointTrace.operands(node)

@@ -20,6 +20,7 @@ class JointTrace:
     """Forward and backward of one operator, traced together and then split."""
 
     traced: TracedFunction
+    """Its placeholders are the operands, then numbers and gradients."""
     forward: list[fx.Node]
     backward: list[fx.Node]
     outputs: list[Any]
@@ -29,8 +30,8 @@ class JointTrace:
     """Indices of the tensor operands with a gradient."""
     gradients: list[Any]
     """Gradients of `inputs`; None for an absent one."""
-    gradient_positions: list[int]
-    """Placeholders of the gradients of `differentiable`."""
+    gradient_placeholders: list[fx.Node]
+    """Those of the gradients of `differentiable`."""
 
     @staticmethod
     def operands(node: fx.Node) -> list[fx.Node]:
@@ -53,15 +54,6 @@ class JointTrace:
             for i, value in enumerate(output_values(node))
             if isinstance(value, Tensor) and value.is_floating_point() and _is_read(node, i)
         ]
-
-    def placeholders(self) -> list[fx.Node]:
-        """The placeholders of the operands, then those of numbers and gradients."""
-        return self.traced.placeholders()
-
-    def gradient_placeholders(self) -> list[fx.Node]:
-        """The placeholders of the gradients of the differentiable outputs."""
-        placeholders = self.traced.placeholders()
-        return [placeholders[i] for i in self.gradient_positions]
 
     @staticmethod
     def of(node: fx.Node, flags: list[bool], trace: Callable[..., TracedFunction]) -> JointTrace:
@@ -154,7 +146,8 @@ def _split(
     positions: list[int],
 ) -> JointTrace:
     placeholders = traced.placeholders()
-    late = {placeholders[i] for i in positions}
+    given = [placeholders[i] for i in positions]
+    late = set(given)
     forward: list[fx.Node] = []
     backward: list[fx.Node] = []
     for node in traced.calls():
@@ -174,5 +167,5 @@ def _split(
         found,
         inputs,
         outputs[output_count:],
-        positions,
+        given,
     )

@@ -19,8 +19,6 @@ class GradientBody:
     function: Callable[..., list[Any]]
     patterns: list[Any]
     """Example arguments of `function`."""
-    gradients: dict[int, int]
-    """Argument position -> index among the differentiable outputs."""
     saved_tensors: list[int]
     """Argument positions of the saved tensors, in order."""
     saved_numbers: list[int]
@@ -47,7 +45,7 @@ class GradientBody:
         patterns = [outs[i] for i in differentiable] + list(saved)
         tensors = [i for i in range(count, len(patterns)) if isinstance(patterns[i], Tensor)]
         numbers = [i for i in range(count, len(patterns)) if changes(patterns[i])]
-        return GradientBody(function, patterns, {i: i for i in range(count)}, tensors, numbers)
+        return GradientBody(function, patterns, tensors, numbers)
 
 
 def _zeros_like(out: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Saves and restores the values of attributes other than tensors, around a run without side effects."""
+"""Saves and restores the state of a module, around a run without side effects."""
 
 from __future__ import annotations
 
@@ -79,3 +79,34 @@ def _elements_of(container: list[Any] | deque[Any] | set[Any]) -> Restore:
             put(before)
 
     return restore
+
+
+class ModuleState:
+    """A snapshot of a module: tensors, gradients, attributes and their contents.
+
+    Without `parameters` it has no copy of the parameters' values.
+    """
+
+    def __init__(self, module: nn.Module, *, parameters: bool = True) -> None:
+        attributes = [m.__dict__ for m in module.modules()]
+        values = [value for held in attributes for value in held.values()]
+        self._restores = [*map(_items_of, attributes), *restores(values)]
+        plain = [value for value in values if isinstance(value, Tensor)]
+        kept = list(module.parameters()) if parameters else []
+        tensors = {id(t): t for t in [*kept, *module.buffers(), *plain]}
+        self._tensors = [(t, t._version, t.detach().clone()) for t in tensors.values()]
+        self._gradients = [(p, p.grad) for p in module.parameters()]
+        # Restoring must not count as a mutation for autograd: a backward may still be pending.
+        self._versions = torch.autograd._unsafe_preserve_version_counter(tuple(tensors.values()))
+
+    def restore(self) -> None:
+        """Restore everything that has changed."""
+        for restore in self._restores:
+            restore()
+        with self._versions, torch.no_grad():
+            for tensor, version, content in self._tensors:
+                if tensor._version != version or not torch.equal(tensor, content):
+                    tensor.copy_(content)
+        for parameter, gradient in self._gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient

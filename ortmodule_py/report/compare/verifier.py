@@ -5,54 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ortmodule_py import _C
 from ortmodule_py.report.compare.comparison import Eager, compare
-from ortmodule_py.report.compare.module_state import restores
+from ortmodule_py.report.compare.module_state import ModuleState
 from ortmodule_py.report.compare.observation import Batch, Generators, observe
-
-
-class ModuleState:
-    """A snapshot of a module: tensors, gradients, attributes and their contents.
-
-    Without `parameters` it has no copy of the parameters' values.
-    """
-
-    def __init__(self, module: nn.Module, *, parameters: bool = True) -> None:
-        self._attributes = [(m, dict(m.__dict__)) for m in module.modules()]
-        self._held = restores(v for _, held in self._attributes for v in held.values())
-        plain = [
-            value
-            for _, attributes in self._attributes
-            for value in attributes.values()
-            if isinstance(value, Tensor)
-        ]
-        kept = list(module.parameters()) if parameters else []
-        tensors = {id(t): t for t in [*kept, *module.buffers(), *plain]}
-        self._tensors = [(t, t._version, t.detach().clone()) for t in tensors.values()]
-        self._gradients = [(p, p.grad) for p in module.parameters()]
-        # Restoring must not count as a mutation for autograd: a backward may still be pending.
-        self._versions = torch.autograd._unsafe_preserve_version_counter(tuple(tensors.values()))
-
-    def restore(self) -> None:
-        """Restore everything that has changed."""
-        for module, attributes in self._attributes:
-            now = module.__dict__
-            same = list(now) == list(attributes)
-            if not same or any(now[key] is not attributes[key] for key in now):
-                module.__dict__.clear()
-                module.__dict__.update(attributes)
-        for restore in self._held:
-            restore()
-        with self._versions, torch.no_grad():
-            for tensor, version, content in self._tensors:
-                if tensor._version != version or not torch.equal(tensor, content):
-                    tensor.copy_(content)
-        for parameter, gradient in self._gradients:
-            if parameter.grad is not gradient:
-                parameter.grad = gradient
 
 
 class Verifier:
