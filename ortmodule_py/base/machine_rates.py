@@ -75,38 +75,35 @@ def measure(device: torch.device = _CPU) -> Rates:
     """Measures for about 50 ms; the best of a few runs, as other processes may use the machine."""
     on_gpu = device.type == "cuda"
     size, count = (2048, 2**24) if on_gpu else (512, 2**22)  # more than caches hold
-    best_us = _best_us_on_gpu if on_gpu else _best_us
     a, b = torch.ones(size, size, device=device), torch.ones(size, size, device=device)
     product = torch.empty(size, size, device=device)
     source, target = torch.ones(count, device=device), torch.empty(count, device=device)
     with torch.no_grad():
-        product_us = best_us(lambda: torch.mm(a, b, out=product))
-        copy_us = best_us(lambda: target.copy_(source))
+        product_us = _best_us(lambda: torch.mm(a, b, out=product), on_gpu)
+        copy_us = _best_us(lambda: target.copy_(source), on_gpu)
     return Rates(2 * size**3 / product_us, 2 * source.nbytes / copy_us)
 
 
-def _best_us(run: Callable[[], object]) -> float:
+def _best_us(run: Callable[[], object], on_gpu: bool) -> float:
+    """On a GPU measured with events on the current stream of the current device."""
     run()
-    best = float("inf")
-    for _ in range(5):
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-    return max(best * 1e6, 1e-3)
+    measure_us = _gpu_us if on_gpu else _cpu_us
+    return max(min(measure_us(run) for _ in range(5)), 1e-3)
 
 
-def _best_us_on_gpu(run: Callable[[], object]) -> float:
-    """Measured with events on the current stream of the current device."""
+def _cpu_us(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
     run()
-    best = float("inf")
-    for _ in range(5):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        best = min(best, begin.elapsed_time(end) * 1e3)
-    return max(best, 1e-3)
+    return (time.perf_counter() - start) * 1e6
+
+
+def _gpu_us(run: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3
 
 
 def _processor() -> str:
