@@ -87,7 +87,7 @@ class Recomputer {
     const Value* source = storage_root(value);
     if (!source->producer() || source->producer()->region == Region::Backward) return true;
     const bool exists = saved_.contains(source) && (saved_[source] || returned_[source]);
-    return exists || is_impure(*source->producer());
+    return exists || is_always_kept(*source);
   }
 
   // A fused node of which only some results are kept is expanded to its body, so that a missing
@@ -98,20 +98,18 @@ class Recomputer {
       Node* node = nodes[n];
       if (node->region != Region::Forward || node->outputs().size() < 2) continue;
       const OpDef& def = op_def(node->op);
-      if (def.body.empty() || def.indivisible || is_alias(*node)) continue;
+      const bool has_way = !def.recompute.empty();
+      if (!has_way && (def.body.empty() || def.indivisible || is_alias(*node))) continue;
       const auto& outputs = node->outputs();
       const bool all = std::all_of(outputs.begin(), outputs.end(),
                                    [&](const Value* value) { return is_kept(value); });
       const bool none = std::none_of(outputs.begin(), outputs.end(),
                                      [&](const Value* value) { return is_kept(value); });
       if (all || none) continue;
-      const std::unique_ptr<Graph> body = instantiate_body(*node);
       // After the node, since the body's nodes read its kept results.
       Graph::Inserting here(graph_, n + 1 < nodes.size() ? nodes[n + 1] : nullptr);
       graph_.current_region = Region::Forward;
-      Values operands = node->inputs();
-      operands.resize(body->inputs().size());
-      const Values results = graph_.inline_graph(*body, operands);
+      const Values results = has_way ? emit_recompute(graph_, *node) : emit_body(*node);
       for (size_t i = 0; i < results.size() && i < outputs.size(); ++i) {
         if (!results[i]) continue;
         if (is_kept(outputs[i])) {
@@ -121,6 +119,13 @@ class Recomputer {
         }
       }
     }
+  }
+
+  Values emit_body(const Node& node) {
+    const std::unique_ptr<Graph> body = instantiate_body(node);
+    Values operands = node.inputs();
+    operands.resize(body->inputs().size());
+    return graph_.inline_graph(*body, operands);
   }
 
   /// The value that a backward node reads in place of forward value `value`: itself or a clone.

@@ -129,4 +129,43 @@ std::unique_ptr<Graph> instantiate_body(const Node& node) {
   return body;
 }
 
+namespace {
+
+/// The position of `name` among names of operands or outputs ("bias?"), or their number.
+size_t position_of(std::string_view name, const std::vector<std::string_view>& names) {
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name ||
+        (names[i].ends_with('?') && names[i].substr(0, names[i].size() - 1) == name))
+      return i;
+  return names.size();
+}
+
+}  // namespace
+
+Values emit_recompute(Graph& graph, const Node& node) {
+  const OpDef& def = op_def(node.op);
+  const std::unique_ptr<Graph> body = parse_graph(def.recompute);
+  Values arguments;
+  for (const GraphInput& input : body->inputs()) {
+    const size_t operand = position_of(input.value->name, def.inputs);
+    Value* outside = operand < def.inputs.size()
+                         ? node.input(operand)
+                         : node.output(position_of(input.value->name, def.outputs));
+    arguments.push_back(outside);
+    if (outside) {
+      input.value->dtype = outside->dtype;
+      input.value->dims = outside->dims;
+    } else {
+      body->replace_all_uses(input.value, nullptr);
+    }
+  }
+  for (Node* inner : body->node_pointers()) substitute_attrs(*inner, node);
+  infer(*body);
+  const Values results = graph.inline_graph(*body, arguments);
+  Values found(node.outputs().size());
+  for (size_t i = 0; i < results.size(); ++i)
+    found.at(position_of(body->outputs()[i].value->name, def.outputs)) = results[i];
+  return found;
+}
+
 }  // namespace ortmodule

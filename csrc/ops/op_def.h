@@ -99,6 +99,12 @@ struct OpDef {
   /// A kernel may round differently from the body, so the op must be recomputed as a whole, not
   /// by parts of its body.
   bool indivisible = false;
+  /// Outputs that are never computed again where backward reads them: the states of a recurrence.
+  std::vector<size_t> always_kept = {};
+  /// How the other outputs are computed again, in the text notation: its inputs have the names of
+  /// operands and of outputs in `always_kept`, its outputs those of outputs. Empty: as the first
+  /// time.
+  std::string_view recompute = {};
   OnnxRule onnx = {};  // export to ONNX
   std::vector<TorchRow> from_torch = {};
 };
@@ -113,6 +119,8 @@ const TorchRow* find_torch_row(std::string_view target);
 std::vector<std::string_view> all_torch_targets();
 /// Whether the node has side effects or unrecorded random numbers (see OpDef::effect).
 bool is_impure(const Node& node);
+/// Whether `value` is never computed again: its node is impure, or keeps it (OpDef::always_kept).
+bool is_always_kept(const Value& value);
 /// All ops by name.
 std::vector<const OpDef*> all_ops();
 

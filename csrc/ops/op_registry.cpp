@@ -86,6 +86,12 @@ std::vector<const OpDef*> all_ops() {
   return ops;
 }
 
+bool is_always_kept(const Value& value) {
+  if (!value.producer()) return false;
+  const std::vector<size_t>& kept = op_def(value.producer()->op).always_kept;
+  return is_impure(*value.producer()) || std::ranges::count(kept, value.output_index()) > 0;
+}
+
 std::string_view file_of(const OpDef& def) {
   std::string_view file = registry().by_name.at(def.name)->file;
   const size_t root = file.rfind("csrc/");  // __FILE__ may start at the root of the file system

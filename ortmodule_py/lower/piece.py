@@ -22,6 +22,7 @@ from ortmodule_py.lower.inputs import drawn_inputs, is_fixed
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.sizes.rounded import fix_rounded_sizes
 from ortmodule_py.trace import record
+from ortmodule_py.trace.decompositions import recurrent_layers
 from ortmodule_py.trace.gradient_effects import has_tangents
 from ortmodule_py.trace.interpreter import PieceTrace
 from ortmodule_py.trace.patched_kernels import preserved_composites
@@ -85,7 +86,9 @@ def lower(
     )
     whole = [] if has_tangents(gm) else preserved_composites(builder.has_rule)
     symbols = BoundSymbols(builder, inputs)
-    graph = trace.run(inputs, whole)
+    has_rule = builder.has_rule if whole else lambda _: False
+    with recurrent_layers.kept_whole(has_rule):
+        graph = trace.run(inputs, whole)
     clock.lap("trace")
     emitter = Emitter(
         builder,

@@ -241,8 +241,8 @@ _INTERPOLATIONS = (
 
 def _recurrent(operator: Any) -> _Change:
     def change(_: DispatchKey, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        stacked = recurrent_layers.with_dropout(operator, kernel)
-        return _in_bfloat16(stacked) if operator == torch.ops.aten.lstm.input else stacked
+        by_layers = recurrent_layers.stacked(operator, kernel)
+        return _in_bfloat16(by_layers) if operator == torch.ops.aten.lstm.input else by_layers
 
     return change
 

@@ -35,6 +35,10 @@ class SubgraphFinder {
       *refusal = str(stash.node->op, " has side effects or unrecorded random numbers");
       return subgraph;
     }
+    if (is_always_kept(*stash.values.front())) {
+      *refusal = str("the states of ", stash.node->op, " would need all steps again");
+      return subgraph;
+    }
     subgraph_ = &subgraph;
     seen_.clear();
     compromised_ = false;
@@ -70,6 +74,9 @@ class SubgraphFinder {
     }
     for (const Value* input : node->inputs())
       if (input && !input->is_literal()) reach(input);
+    if (op_def(node->op).recompute.empty()) return;
+    for (const Value* output : node->outputs())  // from these the others are computed again
+      if (output->output_index() == 0 && !is_stashed(output) && !is_returned(output)) keep(output);
   }
 
   void reach(const Value* value) {
@@ -77,7 +84,7 @@ class SubgraphFinder {
     include_views(value, source);
     const Node* producer = source->producer();
     if (!producer || is_stashed(source) || is_returned(source)) return;
-    if (is_impure(*producer)) {
+    if (is_always_kept(*source)) {
       keep(source);
       return;
     }
@@ -126,8 +133,15 @@ std::vector<Stash> find_stashes(const Graph& joint) {
     if (node->region == Region::Backward) continue;
     Stash stash;
     stash.node = node.get();
+    const auto is_saved = [&](const Value* value) {
+      return finder.is_stashed(value) && !finder.is_returned(value);
+    };
+    // Those that can be computed again, if any.
+    const bool some = std::ranges::any_of(node->outputs(), [&](const Value* output) {
+      return is_saved(output) && !is_always_kept(*output);
+    });
     for (const Value* output : node->outputs()) {
-      if (!finder.is_stashed(output) || finder.is_returned(output)) continue;
+      if (!is_saved(output) || (some && is_always_kept(*output))) continue;
       stash.values.push_back(output);
       stash.bytes = stash.bytes + bytes_of(*output);
     }

@@ -1,0 +1,229 @@
+// GRUSteps, its gates computed again from the saved states (GRUGates), and its gradient. Gates are
+// in torch's order: reset, update, new; saved are these and the recurrent part of the new gate,
+// which the reset gate multiplies.
+#include "kernels/cpu/recurrent_steps.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+struct Places {
+  size_t initial_h, lengths, gates;
+};
+enum Operand : size_t { kPre, kWeights, kInputBias, kRecurrentBias };
+constexpr Places kSteps{4, 5, 2}, kGates{5, 6, 0};
+constexpr size_t kSavedStates = 4;
+
+template <class T>
+class Forward {
+ public:
+  using C = ComputeOf<T>;
+
+  Forward(const KernelArgs& args, const Places& places, int64_t at_once)
+      : args_(args),
+        places_(places),
+        s_(args.facts, kPre, kWeights),
+        lengths_(optional_operand(args, places.lengths), s_.steps),
+        at_(s_, at_once, args.workspace),
+        pre_(args.in[kPre], s_.batch_first),
+        gates_(args.out[places.gates], s_.batch_first) {
+    pack_recurrent<C, T>(s_, args.in[kWeights], at_.weights);
+    load_row(row_of<T>(optional_operand(args, kInputBias), 0), s_.gates, at_.bias);
+    load_row(row_of<T>(optional_operand(args, kRecurrentBias), 0), s_.gates, at_.bias + s_.gates);
+  }
+
+  void run() {
+    const StepRows<T> y(args_.out[0], s_.batch_first);
+    const TensorView initial = optional_operand(args_, places_.initial_h), last_h = args_.out[1];
+    const int64_t n = s_.hidden;
+    parallel_ranges(args_.context, s_.batch, s_.grain(), [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row)
+        load_row(row_of<T>(initial, row), n, at_.state + row * n);
+      run_forward(
+          s_, lengths_, at_, first, last,
+          [&](int64_t step, int64_t row, C* z, C* state) {
+            update(step, row, z);
+            const C *keep = z + n, *fresh = z + 2 * n;
+            ORTM_SIMD
+            for (int64_t j = 0; j < n; ++j)
+              state[j] = computed(stored<T>(fresh[j] + keep[j] * (state[j] - fresh[j])));
+            if (y) round_row(state, n, y.at(step, row));
+          },
+          [&](int64_t step, int64_t row) {
+            pad(step, row);
+            if (y) std::fill_n(y.at(step, row), n, stored<T>(C(0)));
+          });
+      for (int64_t row = first; row < last && last_h.data; ++row)
+        round_row(at_.state + row * n, n, last_h.as<T>() + row * n);
+    });
+  }
+
+  void run_gates() {
+    const StepRows<const T> y(args_.in[kSavedStates], s_.batch_first);
+    parallel_ranges(args_.context, s_.batch, s_.grain(), [&](int64_t first, int64_t last) {
+      run_again(
+          s_, lengths_, at_, y, optional_operand(args_, places_.initial_h), first, last,
+          [&](int64_t step, int64_t row, C* z) { update(step, row, z); },
+          [&](int64_t step, int64_t row) { pad(step, row); });
+    });
+  }
+
+ private:
+  void update(int64_t step, int64_t row, C* z) const {
+    const int64_t n = s_.hidden;
+    const T *pre = pre_.at(step, row), *fresh = pre + 2 * n;
+    const C *bias = at_.bias, *recurrent = at_.bias + s_.gates;
+    T* gates = gates_ ? gates_.at(step, row) : nullptr;
+    ORTM_SIMD
+    for (int64_t j = 0; j < 2 * n; ++j) z[j] = (computed(pre[j]) + bias[j]) + (z[j] + recurrent[j]);
+    ORTM_SIMD
+    for (int64_t j = 2 * n; j < 3 * n; ++j) z[j] += recurrent[j];
+    apply_sigmoid(z, 2 * n);
+    if (gates) round_row(z + 2 * n, n, gates + 3 * n);
+    ORTM_SIMD
+    for (int64_t j = 0; j < n; ++j)
+      z[2 * n + j] = (computed(fresh[j]) + bias[2 * n + j]) + z[j] * z[2 * n + j];
+    apply_tanh(z + 2 * n, n);
+    if (gates) round_row(z, 3 * n, gates);
+  }
+
+  void pad(int64_t step, int64_t row) const {
+    if (gates_) std::fill_n(gates_.at(step, row), 4 * s_.hidden, stored<T>(C(0)));
+  }
+
+  const KernelArgs& args_;
+  const Places& places_;
+  StepsShape s_;
+  RowLengths lengths_;
+  ForwardScratch<C> at_;
+  StepRows<const T> pre_;
+  StepRows<T> gates_;
+};
+
+enum Gradient : size_t { kSavedGates, kY, kR, kDy, kDyH, kInitialH, kLengths };
+
+template <class T>
+class Backward {
+ public:
+  using C = ComputeOf<T>;
+
+  explicit Backward(const KernelArgs& args)
+      : args_(args),
+        s_(args.facts, kSavedGates, kR),
+        lengths_(optional_operand(args, kLengths), s_.steps),
+        at_(s_, args.workspace),
+        gates_(args.in[kSavedGates], s_.batch_first),
+        y_(args.in[kY], s_.batch_first),
+        dy_(optional_operand(args, kDy), s_.batch_first),
+        dpre_(args.out[0], s_.batch_first),
+        drecurrent_(args.out[1], s_.batch_first) {
+    pack_recurrent_back<C, T>(s_, args.in[kR], at_.weights);
+  }
+
+  void run() {
+    const TensorView dy_h = optional_operand(args_, kDyH), first_h = args_.out[2];
+    const int64_t n = s_.hidden;
+    parallel_ranges(args_.context, s_.batch, s_.grain(), [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row)
+        load_row(row_of<T>(dy_h, row), n, at_.carry + row * n);
+      run_backward(
+          s_, lengths_, at_, first, last,
+          [&](int64_t step, int64_t row, C* dgates, C* carry) {
+            go_back(step, row, dgates, carry);
+          },
+          [&](int64_t step, int64_t row) {
+            for (const StepRows<T>& to : {dpre_, drecurrent_})
+              if (to) std::fill_n(to.at(step, row), s_.gates, stored<T>(C(0)));
+          });
+      for (int64_t row = first; row < last && first_h.data; ++row)
+        round_row(at_.carry + row * n, n, first_h.as<T>() + row * n);
+    });
+  }
+
+ private:
+  void go_back(int64_t step, int64_t row, C* dz, C* carry) const {
+    const int64_t n = s_.hidden;
+    C *gates = at_.rows + row * 2 * s_.gates, *before = gates + 4 * n, *dh = before + n;
+    load_row(static_cast<const T*>(gates_.at(step, row)), 4 * n, gates);
+    const TensorView initial = optional_operand(args_, kInitialH);
+    load_row(previous_state(s_, lengths_, y_, initial, step, row), n, before);
+    load_row(dy_ ? static_cast<const T*>(dy_.at(step, row)) : nullptr, n, dh);
+    const C *reset = gates, *keep = gates + n, *fresh = gates + 2 * n, *recurrent = gates + 3 * n;
+    ORTM_SIMD
+    for (int64_t j = 0; j < n; ++j) {
+      const C d = dh[j] + carry[j];
+      const C of_fresh = d * (C(1) - keep[j]) * (C(1) - fresh[j] * fresh[j]);
+      dz[j] = of_fresh * recurrent[j] * (reset[j] * (C(1) - reset[j]));
+      dz[n + j] = d * (before[j] - fresh[j]) * (keep[j] * (C(1) - keep[j]));
+      dz[2 * n + j] = of_fresh;
+      carry[j] = d * keep[j];
+    }
+    if (dpre_) round_row(dz, 3 * n, dpre_.at(step, row));
+    ORTM_SIMD
+    for (int64_t j = 0; j < n; ++j) dz[2 * n + j] *= reset[j];
+    if (drecurrent_) round_row(dz, 3 * n, drecurrent_.at(step, row));
+  }
+
+  const KernelArgs& args_;
+  StepsShape s_;
+  RowLengths lengths_;
+  BackwardScratch<C> at_;
+  StepRows<const T> gates_, y_, dy_;
+  StepRows<T> dpre_, drecurrent_;
+};
+
+size_t forward_bytes(const StepFacts& facts) {
+  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
+    const StepsShape s(facts, kPre, kWeights);
+    return ForwardScratch<ComputeOf<T>>(s, 1, nullptr).scratch.bytes();
+  });
+}
+size_t gates_bytes(const StepFacts& facts) {
+  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
+    const StepsShape s(facts, kPre, kWeights);
+    return ForwardScratch<ComputeOf<T>>(s, steps_at_once(s), nullptr).scratch.bytes();
+  });
+}
+size_t backward_bytes(const StepFacts& facts) {
+  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
+    return BackwardScratch<ComputeOf<T>>(StepsShape(facts, kSavedGates, kR), nullptr)
+        .scratch.bytes();
+  });
+}
+
+void run_steps(const KernelArgs& args) {
+  dispatch_float(args.in[0].dtype, [&]<class T> { Forward<T>(args, kSteps, 1).run(); });
+}
+void run_gates(const KernelArgs& args) {
+  const int64_t at_once = steps_at_once(StepsShape(args.facts, kPre, kWeights));
+  dispatch_float(args.in[0].dtype, [&]<class T> { Forward<T>(args, kGates, at_once).run_gates(); });
+}
+void run_grad(const KernelArgs& args) {
+  dispatch_float(args.in[0].dtype, [&]<class T> { Backward<T>(args).run(); });
+}
+
+REGISTER_CPU_KERNEL({.op = "GRUSteps",
+                     .name = "gru_steps_cpu",
+                     .dtypes = kAllFloats,
+                     .run = run_steps,
+                     .workspace_bytes = forward_bytes,
+                     .layout = LayoutRule::InnerContiguous,
+                     .leaves_out_unused = true});
+REGISTER_CPU_KERNEL({.op = "GRUGates",
+                     .name = "gru_gates_cpu",
+                     .dtypes = kAllFloats,
+                     .run = run_gates,
+                     .workspace_bytes = gates_bytes,
+                     .layout = LayoutRule::InnerContiguous,
+                     .leaves_out_unused = true});
+REGISTER_CPU_KERNEL({.op = "GRUStepsGrad",
+                     .name = "gru_steps_grad_cpu",
+                     .dtypes = kAllFloats,
+                     .run = run_grad,
+                     .workspace_bytes = backward_bytes,
+                     .layout = LayoutRule::InnerContiguous,
+                     .leaves_out_unused = true});
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,73 @@
+// A product whose right factor is packed once and then used many times with few rows: the recurrent
+// weights of a layer, at every step of the sequence. Panels of the packed factor pass through the
+// first-level cache while the tiles of rows, packed before, wait for them. Every element is one sum
+// in the order of the inner dimension (in pieces), whatever rows are computed together.
+#pragma once
+
+#include "kernels/cpu/blocked_product.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+template <class C>
+class PackedProduct {
+ public:
+  PackedProduct(int64_t inner, int64_t columns) : inner_(inner), columns_(columns) {}
+
+  /// Elements of the packed right factor; of a row of the product, which holds whole vectors.
+  int64_t packed_elements() const { return panel_elements<C>(inner_, columns_); }
+  int64_t row_elements() const { return whole_vectors<C>(columns_); }
+
+  /// Packs `right` [inner, columns].
+  template <class T>
+  void pack(const StridedMatrix<const T>& right, C* to) const {
+    for (int64_t first = 0; first < inner_; first += kPiece) {
+      const int64_t count = std::min(kPiece, inner_ - first);
+      pack_panels<C>(right.row_range(first, count), to);
+      to += panel_elements<C>(count, columns_);
+    }
+  }
+
+  /// y [rows, columns] = left [rows, inner] right; rows of y are row_elements() apart.
+  void run(const C* left, int64_t left_stride, int64_t rows, const C* packed, C* y) const {
+    for (int64_t row = 0; row < rows; row += kMostTiles * Tile::kMostRows) {
+      const int64_t count = std::min(kMostTiles * Tile::kMostRows, rows - row);
+      run_tiles({left + row * left_stride, count, inner_, left_stride, 1}, packed,
+                y + row * row_elements());
+    }
+  }
+
+ private:
+  using Tile = ProductTile<C>;
+  static constexpr int64_t kPiece = 256, kMostTiles = 4;
+
+  void run_tiles(const StridedMatrix<const C>& left, const C* packed, C* y) const {
+    const int64_t tiles = ceil_div(left.rows, Tile::kMostRows);
+    const auto row_of = [&](int64_t tile) { return tile * left.rows / tiles; };
+    alignas(64) C rows[kMostTiles * Tile::kLeftStride * kPiece];
+    for (int64_t first = 0; first < inner_; first += kPiece) {
+      const int64_t inner = std::min(kPiece, inner_ - first);
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t row = row_of(tile), count = row_of(tile + 1) - row;
+        const StridedMatrix<const C> part{left.data + row * left.row_stride + first, count, inner,
+                                          left.row_stride, 1};
+        Tile::functions(count).pack(part, C(1), rows + tile * Tile::kLeftStride * kPiece);
+      }
+      for (int64_t column = 0; column < columns_; column += kPanelWidth<C>) {
+        const bool whole = columns_ - column > kVecCount<C>;
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          const auto& functions = Tile::functions(row_of(tile + 1) - row_of(tile));
+          const auto multiply = whole ? functions.two_vectors : functions.one_vector;
+          multiply(rows + tile * Tile::kLeftStride * kPiece, packed + column * inner, inner,
+                   y + row_of(tile) * row_elements() + column, row_elements(), first > 0);
+        }
+      }
+      packed += panel_elements<C>(inner, columns_);
+    }
+  }
+
+  int64_t inner_, columns_;
+};
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

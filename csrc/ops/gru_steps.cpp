@@ -1,0 +1,89 @@
+// One direction of a GRU (Cho et al. 2014) as torch.nn.GRU computes it, the reset gate after the
+// product (ONNX: linear_before_reset = 1):
+//   r, z = sigmoid(pre + h r' + biases);  n = tanh(pre_n + b_n + r (h r_n' + b'_n));  h = n + z (h
+//   - n)
+// `gates` [.., 4 H] are r, z, n and the part that r multiplies; see lstm_steps.cpp.
+#include "ops/recurrent.h"
+
+namespace ortmodule {
+namespace {
+
+enum Operand : size_t { kPre, kR, kInputBias, kRecurrentBias, kInitialH, kLengths };
+
+void infer_gru(InferContext& c) {
+  infer_states(c, kR, 3);
+  c.set(2, c.input(kPre).dtype, with_width(c.input(kPre).dims, DimExpr(4) * c.input(kR).dims[1]));
+}
+
+void infer_gates(InferContext& c) {
+  c.set(0, c.input(kPre).dtype, with_width(c.input(kPre).dims, DimExpr(4) * c.input(kR).dims[1]));
+}
+
+void infer_grad(InferContext& c) {
+  const Value &gates = c.input(0), &r = c.input(2);
+  c.set(0, gates.dtype, with_width(gates.dims, r.dims[0]));
+  c.set(1, gates.dtype, with_width(gates.dims, r.dims[0]));
+  c.set(2, gates.dtype, {gates.dims[c.attrs().flag("layout") ? 0 : 1], r.dims[1]});
+}
+
+Grads gru_grad(GradContext& c) {
+  const std::vector<Handle> back = c.emit_all(
+      "GRUStepsGrad", {c.y(2), c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kInitialH), c.x(kLengths)},
+      direction_attrs(c.attrs()));
+  Grads grads(6);
+  grads[kPre] = back[0];
+  grads[kInitialH] = back[2];
+  set_weight_grads(c, grads, back[0], back[1], kInitialH, kLengths);
+  return grads;
+}
+
+double product_flops(const Sizes& sequence, const Sizes& r) {
+  return 2.0 * static_cast<double>(sequence[0] * sequence[1]) * static_cast<double>(r[0] * r[1]);
+}
+double flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return product_flops(in.at(0), in.at(1));
+}
+double grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return product_flops(in.at(0), in.at(2));
+}
+
+Values convert_gru(TorchCall& t) { return emit_layer(t, recurrent_layer(t), "GRUSteps", 3); }
+
+REGISTER_OP(GRUSteps, {.domain = "com.microsoft",
+                       .inputs = {"pre", "r", "input_bias?", "recurrent_bias?", "initial_h?",
+                                  "sequence_lens?"},
+                       .outputs = {"y", "y_h", "gates"},
+                       .attrs = {{"layout", 0}, {"reverse", 0}},
+                       .kind = OpKind::MatMul,
+                       .infer = infer_gru,
+                       .grad = gru_grad,
+                       .non_differentiable = {kLengths},
+                       .flops = flops,
+                       .always_kept = {0, 1},
+                       .recompute = R"(gru_gates (pre, r, input_bias, recurrent_bias, y, initial_h,
+                 sequence_lens) => (gates) {
+               gates = GRUGates<layout=@layout, reverse=@reverse>(pre, r, input_bias,
+                   recurrent_bias, y, initial_h, sequence_lens)
+             })",
+                       .from_torch = {{"ortmodule_py.gru.default", convert_gru}}});
+
+REGISTER_OP(GRUGates, {.domain = "com.microsoft",
+                       .inputs = {"pre", "r", "input_bias?", "recurrent_bias?", "y", "initial_h?",
+                                  "sequence_lens?"},
+                       .outputs = {"gates"},
+                       .attrs = {{"layout", 0}, {"reverse", 0}},
+                       .kind = OpKind::MatMul,
+                       .infer = infer_gates,
+                       .flops = flops});
+
+REGISTER_OP(GRUStepsGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"gates", "y", "r", "dy?", "dy_h?", "initial_h?", "sequence_lens?"},
+             .outputs = {"dpre", "drecurrent", "dinitial_h"},
+             .attrs = {{"layout", 0}, {"reverse", 0}},
+             .kind = OpKind::MatMul,
+             .infer = infer_grad,
+             .flops = grad_flops});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,69 @@
+// One direction of an Elman network as torch.nn.RNN computes it: h = tanh(pre + h r' + biases), or
+// relu. Backward reads the states alone, which are always kept. PreviousStates gives the state
+// before each step, which the gradient of the recurrent weights of every layer multiplies.
+#include "ops/recurrent.h"
+
+namespace ortmodule {
+namespace {
+
+enum Operand : size_t { kPre, kR, kInputBias, kRecurrentBias, kInitialH, kLengths };
+
+void infer_rnn(InferContext& c) { infer_states(c, kR, 1); }
+
+void infer_grad(InferContext& c) {
+  const Value& y = c.input(0);
+  c.set(0, y.dtype, y.dims);
+  c.set(1, y.dtype, {y.dims[c.attrs().flag("layout") ? 0 : 1], y.dims[2]});
+}
+
+Grads rnn_grad(GradContext& c) {
+  Attrs attrs = direction_attrs(c.attrs());
+  attrs.set("relu", c.attrs().integer("relu"));
+  const std::vector<Handle> back =
+      c.emit_all("RNNStepsGrad", {c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kLengths)}, attrs);
+  Grads grads(6);
+  grads[kPre] = back[0];
+  grads[kInitialH] = back[1];
+  set_weight_grads(c, grads, back[0], back[0], kInitialH, kLengths);
+  return grads;
+}
+
+double flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  const Sizes &x = in.at(0), &r = in.at(1);
+  return 2.0 * static_cast<double>(x[0] * x[1]) * static_cast<double>(r[0] * r[1]);
+}
+
+Values convert_rnn(TorchCall& t) {
+  return emit_layer(t, recurrent_layer(t), "RNNSteps", 2, {{"relu", int64_t{t.flag("relu")}}});
+}
+
+REGISTER_OP(RNNSteps, {.domain = "com.microsoft",
+                       .inputs = {"pre", "r", "input_bias?", "recurrent_bias?", "initial_h?",
+                                  "sequence_lens?"},
+                       .outputs = {"y", "y_h"},
+                       .attrs = {{"layout", 0}, {"reverse", 0}, {"relu", 0}},
+                       .kind = OpKind::MatMul,
+                       .infer = infer_rnn,
+                       .grad = rnn_grad,
+                       .non_differentiable = {kLengths},
+                       .flops = flops,
+                       .always_kept = {0, 1},
+                       .from_torch = {{"ortmodule_py.rnn.default", convert_rnn}}});
+
+REGISTER_OP(RNNStepsGrad, {.domain = "com.microsoft",
+                           .inputs = {"y", "r", "dy?", "dy_h?", "sequence_lens?"},
+                           .outputs = {"dpre", "dinitial_h"},
+                           .attrs = {{"layout", 0}, {"reverse", 0}, {"relu", 0}},
+                           .kind = OpKind::MatMul,
+                           .infer = infer_grad,
+                           .flops = flops});
+
+REGISTER_OP(PreviousStates, {.domain = "com.microsoft",
+                             .inputs = {"y", "initial_h?", "sequence_lens?"},
+                             .outputs = {"previous"},
+                             .attrs = {{"layout", 0}, {"reverse", 0}},
+                             .kind = OpKind::Data,
+                             .infer = infer_same_as_input});
+
+}  // namespace
+}  // namespace ortmodule

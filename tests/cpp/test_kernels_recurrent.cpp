@@ -1,0 +1,234 @@
+// Steps of recurrent layers against their definitions in double, their gates computed again bit by
+// bit, and their gradients against differences.
+#include "test_kernels_harness.h"
+
+namespace ortmodule::testing {
+namespace {
+
+struct Case {
+  std::string op;
+  int64_t steps = 5, batch = 3, hidden = 4;
+  bool batch_first = false, reverse = false, lengths = false, relu = false;
+};
+
+double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+
+class Layer {
+ public:
+  Layer(const Case& c, DType dtype)
+      : c_(c),
+        dtype_(dtype),
+        lstm_(c.op == "LSTMSteps"),
+        gates_(lstm_                ? 4
+               : c.op == "GRUSteps" ? 3
+                                    : 1),
+        pre(Tensor::random(dtype, sequence(gates_ * c.hidden), 1)),
+        r(Tensor::random(dtype, {gates_ * c.hidden, c.hidden}, 2, -0.5, 0.5)),
+        bias(Tensor::random(dtype, {gates_ * c.hidden}, 3)),
+        recurrent_bias(Tensor::random(dtype, {gates_ * c.hidden}, 4)),
+        h(Tensor::random(dtype, {c.batch, c.hidden}, 5)),
+        cell(Tensor::random(dtype, {c.batch, c.hidden}, 6)),
+        lengths(DType::Int64, {c.batch}),
+        y(dtype, sequence(c.hidden)),
+        last_h(dtype, h.sizes()),
+        last_c(dtype, h.sizes()),
+        saved(dtype, sequence((lstm_ || gates_ == 3 ? 4 : 1) * c.hidden)),
+        cells(dtype, sequence(c.hidden)) {
+    for (int64_t row = 0; row < c.batch; ++row)
+      lengths.set(row, std::max<int64_t>(1, c.steps - 2 * row));
+  }
+
+  Attrs attrs() const {
+    Attrs attrs{{"layout", int64_t{c_.batch_first}}, {"reverse", int64_t{c_.reverse}}};
+    if (gates_ == 1) attrs.set("relu", int64_t{c_.relu});
+    return attrs;
+  }
+  Tensor* seen_lengths() { return c_.lengths ? &lengths : nullptr; }
+  std::vector<Tensor*> in() {
+    std::vector<Tensor*> in{&pre, &r, &bias, &recurrent_bias, &h};
+    if (lstm_) in.push_back(&cell);
+    in.push_back(seen_lengths());
+    return in;
+  }
+  std::vector<Tensor*> out() {
+    if (lstm_) return {&y, &last_h, &last_c, &saved, &cells};
+    if (gates_ == 3) return {&y, &last_h, &saved};
+    return {&y, &last_h};
+  }
+
+  int64_t at(int64_t step, int64_t row, int64_t width, int64_t j) const {
+    return (c_.batch_first ? row * c_.steps + step : step * c_.batch + row) * width + j;
+  }
+
+  /// y and the last states in double, from the operands as they are.
+  void define(std::vector<double>& states, std::vector<double>& last,
+              std::vector<double>& last_cell) {
+    const int64_t n = c_.hidden;
+    states.assign(static_cast<size_t>(y.count()), 0);
+    last = h.values();
+    last_cell = cell.values();
+    for (int64_t row = 0; row < c_.batch; ++row)
+      for (int64_t i = 0; i < c_.steps; ++i) {
+        const int64_t step = c_.reverse ? c_.steps - 1 - i : i;
+        if (c_.lengths && step >= lengths.get(row)) continue;
+        std::vector<double> next(static_cast<size_t>(n));
+        for (int64_t j = 0; j < n; ++j)
+          next[static_cast<size_t>(j)] = unit(step, row, j, last, last_cell);
+        for (int64_t j = 0; j < n; ++j) {
+          last[static_cast<size_t>(row * n + j)] = next[static_cast<size_t>(j)];
+          states[static_cast<size_t>(at(step, row, n, j))] = next[static_cast<size_t>(j)];
+        }
+      }
+  }
+
+  void check(double ulps) {
+    SCOPED_TRACE(str(c_.op, " ", name_of(dtype_), " T ", c_.steps, " B ", c_.batch, " H ",
+                     c_.hidden, c_.batch_first ? " batch first" : "", c_.reverse ? " reverse" : "",
+                     c_.lengths ? " lengths" : ""));
+    std::vector<double> states, last, last_cell;
+    define(states, last, last_cell);
+    run_op(c_.op, attrs(), in(), out(), [&] {
+      expect_close(y, states, ulps, 1, "y");
+      expect_close(last_h, last, ulps, 1, "y_h");
+      if (lstm_) expect_close(last_c, last_cell, ulps, 4, "y_c");
+    });
+    if (gates_ > 1) check_gates();
+  }
+
+  void check_gates() {
+    const std::string op = lstm_ ? "LSTMGates" : "GRUGates";
+    const auto forward = kernels_of(c_.op), again = kernels_of(op);
+    ASSERT_EQ(forward.size(), again.size());
+    Tensor saved_again(dtype_, saved.sizes()), cells_again(dtype_, cells.sizes());
+    std::vector<Tensor*> operands = in(), results{&saved_again};
+    operands.insert(operands.begin() + 4, &y);
+    if (lstm_) results.push_back(&cells_again);
+    for (size_t i = 0; i < forward.size(); ++i) {
+      SCOPED_TRACE(forward[i]->name);
+      run_kernel(*forward[i], facts_of({node_of(c_.op, attrs(), in(), out())}, in(), out()), in(),
+                 out());
+      for (ParallelFor threads : {ParallelFor{}, ParallelFor{two_threads}}) {
+        run_kernel(*again[i],
+                   facts_of({node_of(op, attrs(), operands, results)}, operands, results), operands,
+                   results, threads);
+        EXPECT_TRUE(saved_again.same_bits(saved)) << "gates differ";
+        if (lstm_) EXPECT_TRUE(cells_again.same_bits(cells)) << "cells differ";
+      }
+    }
+  }
+
+  /// sum(dy y) + sum(dy_h y_h) + sum(dy_c y_c) in double.
+  double loss(Tensor& dy, Tensor& dy_h, Tensor& dy_c) {
+    std::vector<double> states, last, last_cell;
+    define(states, last, last_cell);
+    double sum = 0;
+    for (int64_t i = 0; i < y.count(); ++i) sum += dy.get(i) * states[static_cast<size_t>(i)];
+    for (int64_t i = 0; i < h.count(); ++i) {
+      sum += dy_h.get(i) * last[static_cast<size_t>(i)];
+      if (lstm_) sum += dy_c.get(i) * last_cell[static_cast<size_t>(i)];
+    }
+    return sum;
+  }
+
+  void check_gradient() {
+    SCOPED_TRACE(str(c_.op, c_.reverse ? " reverse" : "", c_.lengths ? " lengths" : ""));
+    const KernelDef& forward = *kernels_of(c_.op).front();
+    run_kernel(forward, facts_of({node_of(c_.op, attrs(), in(), out())}, in(), out()), in(), out());
+    Tensor dy = Tensor::random(dtype_, y.sizes(), 7), dy_h = Tensor::random(dtype_, h.sizes(), 8);
+    Tensor dy_c = Tensor::random(dtype_, h.sizes(), 9);
+    Tensor dpre(dtype_, pre.sizes()), drecurrent(dtype_, pre.sizes()), dh(dtype_, h.sizes()),
+        dc(dtype_, h.sizes());
+    std::vector<Tensor*> operands, results;
+    if (lstm_) {
+      operands = {&saved, &cells, &r, &dy, &dy_h, &dy_c, &cell, seen_lengths()};
+      results = {&dpre, &dh, &dc};
+    } else if (gates_ == 3) {
+      operands = {&saved, &y, &r, &dy, &dy_h, &h, seen_lengths()};
+      results = {&dpre, &drecurrent, &dh};
+    } else {
+      operands = {&y, &r, &dy, &dy_h, seen_lengths()};
+      results = {&dpre, &dh};
+    }
+    const auto difference = [&](Tensor& x, int64_t i) {
+      const double before = x.get(i), step = 1e-5;
+      x.set(i, before + step);
+      const double above = loss(dy, dy_h, dy_c);
+      x.set(i, before - step);
+      const double below = loss(dy, dy_h, dy_c);
+      x.set(i, before);
+      return (above - below) / (2 * step);
+    };
+    run_op(c_.op + "Grad", attrs(), operands, results, [&] {
+      for (int64_t i = 0; i < pre.count(); i += 3)
+        ASSERT_NEAR(dpre.get(i), difference(pre, i), 1e-6) << "dpre " << i;
+      for (int64_t i = 0; i < h.count(); ++i) {
+        ASSERT_NEAR(dh.get(i), difference(h, i), 1e-6) << "dh " << i;
+        if (lstm_) ASSERT_NEAR(dc.get(i), difference(cell, i), 1e-6) << "dc " << i;
+      }
+      for (int64_t g = 0; g < recurrent_bias.count() && gates_ == 3; ++g) {
+        double sum = 0;
+        for (int64_t i = g; i < pre.count(); i += recurrent_bias.count()) sum += drecurrent.get(i);
+        ASSERT_NEAR(sum, difference(recurrent_bias, g), 1e-6) << "recurrent bias " << g;
+      }
+    });
+  }
+
+ private:
+  Sizes sequence(int64_t width) const {
+    return c_.batch_first ? Sizes{c_.batch, c_.steps, width} : Sizes{c_.steps, c_.batch, width};
+  }
+
+  double unit(int64_t step, int64_t row, int64_t j, const std::vector<double>& last,
+              std::vector<double>& last_cell) const {
+    const int64_t n = c_.hidden;
+    const auto recurrent = [&](int64_t gate) {
+      double sum = recurrent_bias.get(gate * n + j);
+      for (int64_t k = 0; k < n; ++k)
+        sum += r.get((gate * n + j) * n + k) * last[static_cast<size_t>(row * n + k)];
+      return sum;
+    };
+    const auto given = [&](int64_t gate) {
+      return pre.get(at(step, row, gates_ * n, gate * n + j)) + bias.get(gate * n + j);
+    };
+    const auto z = [&](int64_t gate) { return given(gate) + recurrent(gate); };
+    if (gates_ == 1) return c_.relu ? std::max(z(0), 0.0) : std::tanh(z(0));
+    if (gates_ == 3) {
+      const double fresh = std::tanh(given(2) + sigmoid_of(z(0)) * recurrent(2));
+      return fresh + sigmoid_of(z(1)) * (last[static_cast<size_t>(row * n + j)] - fresh);
+    }
+    double& c = last_cell[static_cast<size_t>(row * n + j)];
+    c = sigmoid_of(z(1)) * c + sigmoid_of(z(0)) * std::tanh(z(2));
+    return sigmoid_of(z(3)) * std::tanh(c);
+  }
+
+  Case c_;
+  DType dtype_;
+  bool lstm_;
+  int64_t gates_;
+
+ public:
+  Tensor pre, r, bias, recurrent_bias, h, cell, lengths, y, last_h, last_c, saved, cells;
+};
+
+TEST(RecurrentKernel, MatchesItsDefinition) {
+  for (const char* op : {"LSTMSteps", "GRUSteps", "RNNSteps"})
+    for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
+      for (const Sizes& s :
+           std::vector<Sizes>{{1, 1, 1}, {5, 3, 4}, {3, 70, 9}, {4, 5, 33}, {2, 2, 300}})
+        for (int variant = 0; variant < 4; ++variant)
+          Layer(
+              {op, s[0], s[1], s[2], variant % 2 == 1, variant >= 2, variant % 3 > 0, variant == 3},
+              dtype)
+              .check(size_of(dtype) == 2 ? 24 : 512);
+}
+
+TEST(RecurrentKernel, GradientsMatchDifferences) {
+  for (const char* op : {"LSTMSteps", "GRUSteps", "RNNSteps"})
+    for (int variant = 0; variant < 8; ++variant)
+      Layer({op, 5, 3, 4, (variant & 1) != 0, (variant & 2) != 0, (variant & 4) != 0, variant == 5},
+            DType::Float64)
+          .check_gradient();
+}
+
+}  // namespace
+}  // namespace ortmodule::testing
