@@ -208,8 +208,21 @@ def composite(g: SourceBuilder) -> object:
             "enc", f"nn.TransformerEncoderLayer({d}, 2, {2 * d}, dropout=0.0, batch_first=True)"
         )
         return g.emit(f"{layer}({x.name})")
-    layer = g.attribute("rnn", f"nn.{g.rng.choice(['GRU', 'LSTM'])}({d}, 4, batch_first=True)")
-    return g.emit(f"{layer}({x.name})[0]")
+    return recurrent_layer(g)
+
+
+@operation(0.6)
+def recurrent_layer(g: SourceBuilder) -> object:
+    x = g.pick(lambda v: v.is_float and v.rank == 3 and v.shape[2] in (4, 8, 16))
+    kind = g.rng.choice(["GRU", "LSTM", "RNN"])
+    flags = [name for name in ("bidirectional", "batch_first") if g.rng.random() < 0.5]
+    options = "".join(f", {name}=True" for name in flags)
+    options += g.rng.choice(["", ", num_layers=2", ", bias=False"])
+    layer = g.attribute("rnn", f"nn.{kind}({x.shape[2]}, 4{options})")
+    if g.rng.random() < 0.7:
+        return g.emit(f"{layer}({x.name})[0]")
+    last = f"{layer}({x.name})[1]"
+    return g.emit(f"{last}[0]" if kind == "LSTM" else last)
 
 
 @operation(1.2)

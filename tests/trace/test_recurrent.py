@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -133,3 +134,122 @@ def test_many_steps() -> None:
     torch.testing.assert_close(y.grad, x.grad)
     for p, q in zip(eager.parameters(), ours.parameters(), strict=True):
         torch.testing.assert_close(q.grad, p.grad)
+
+
+# ---- layers as operators -------------------------------------------------------------------------
+
+KINDS = [nn.LSTM, nn.GRU, nn.RNN]
+
+
+class Tagger(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], **options: bool) -> None:
+        super().__init__()
+        self.rnn = kind(8, 12, num_layers=2, **options)
+        self.head = nn.Linear(12 * (2 if options.get("bidirectional") else 1), 3)
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        y, state = self.rnn(x, state)
+        return self.head(y).square().mean(), state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_capture_for_all_lengths(kind: type[nn.RNNBase]) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module = Tagger(kind, bidirectional=True)
+    exact = copy.deepcopy(module).double()
+    model = ORTModule(module)
+    for steps in (5, 9, 40, 2):
+        x = torch.randn(steps, 3, 8)
+        module.zero_grad()
+        exact.zero_grad()
+        model(x)[0].backward()
+        exact(x.double())[0].backward()
+        for mine, theirs in zip(module.parameters(), exact.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-6)
+    report = last_run_report(model)
+    assert report["captures"] == 1 and report["compiled"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}])
+def test_recomputed_gates_have_the_same_bits(
+    kind: type[nn.RNNBase], options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    module = Tagger(kind, **options)
+    x = torch.randn(7, 11, 8)
+    results, peaks = [], []
+    for level in ("0", "1"):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+        torch._dynamo.reset()
+        model = ORTModule(copy.deepcopy(module))
+        loss, _ = model(x)
+        loss.backward()
+        results.append([loss, *(p.grad for p in model.parameters())])
+        peaks.append(last_run_report(model)["planned_peak_bytes"])
+    for kept, again in zip(*results, strict=True):
+        assert torch.equal(kept, again)
+    assert kind is nn.RNN or peaks[1] < peaks[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_passed_from_part_to_part(kind: type[nn.RNNBase]) -> None:
+    """Truncated backpropagation, and a gradient through the states of two parts."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module = Tagger(kind)
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    x = torch.randn(6, 3, 8)
+
+    def losses(run: Any) -> Tensor:
+        first, state = run(x[:4])
+        second, state = run(x[4:], state)
+        state = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
+        return first + second + run(x, state)[0]
+
+    mine, theirs = losses(model), losses(eager)
+    torch.testing.assert_close(mine, theirs)
+    mine.backward()
+    theirs.backward()
+    for a, b in zip(module.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+    assert last_run_report(model)["compiled"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unbatched_and_without_biases(kind: type[nn.RNNBase]) -> None:
+    torch._dynamo.reset()
+    module = Tagger(kind, bias=False)
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    x = torch.randn(6, 8, requires_grad=True)
+    for run in (model, eager):
+        loss, state = run(x)
+        states = state if isinstance(state, tuple) else (state,)
+        (loss + sum(s.sum() for s in states)).backward()
+    for a, b in zip(module.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+    assert last_run_report(model)["compiled"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_autocast(kind: type[nn.RNNBase]) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module = Tagger(kind)
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    x = torch.randn(6, 3, 8)
+    results = []
+    for run in (model, eager):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, state = run(x)
+        loss.float().backward()
+        states = state if isinstance(state, tuple) else (state,)
+        results.append([loss, *states, *(p.grad for p in run.parameters())])
+    for mine, theirs in zip(*results, strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.02)
+    assert last_run_report(model)["compiled"]
