@@ -92,7 +92,7 @@ class Lowering {
     else if (def && !def->body.empty())
       lower_body(node);
     else
-      add_custom(context, def && !def->domain.empty() ? def->domain : "com.microsoft");
+      export_custom(context, def && !def->domain.empty() ? def->domain : "com.microsoft");
   }
 
   // Exports the nodes of the body instead of the node. Its results take the names of the outputs.
@@ -117,16 +117,6 @@ class Lowering {
     for (const auto& inner : body.nodes()) lower(*inner);
     for (const auto& [value, name] : further)
       builder_.add("Identity", {onnx_tensor(builder_, value, names_)}, {}, {name});
-  }
-
-  void add_custom(const OnnxRuleContext& context, std::string_view domain) {
-    OnnxAttrs attrs;
-    for (const auto& [name, attr] : context.attrs().entries())
-      attrs.emplace_back(name, to_onnx_attr(attr));
-    std::vector<std::string> outputs;
-    for (size_t i = 0; i < context.node.outputs().size(); ++i) outputs.push_back(context.out(i));
-    builder_.add(context.node.op, context.ins(), std::move(attrs), std::move(outputs)).domain =
-        domain;
   }
 
   // An ONNX graph output must be computed by a node and be listed once; others need an Identity.

@@ -117,6 +117,14 @@ void export_pointwise(const OnnxRuleContext& c) {
   c.set(0, "Cast", {c.op(op, inputs, attrs)}, {{"to", dtype}});
 }
 
+void export_custom(const OnnxRuleContext& c, std::string_view domain) {
+  OnnxAttrs attrs;
+  for (const auto& [name, attr] : c.attrs().entries()) attrs.emplace_back(name, to_onnx_attr(attr));
+  std::vector<std::string> outputs;
+  for (size_t i = 0; i < c.node.outputs().size(); ++i) outputs.push_back(c.out(i));
+  c.b.add(c.node.op, c.ins(), std::move(attrs), std::move(outputs)).domain = domain;
+}
+
 void export_identity(const OnnxRuleContext& c) { c.set(0, "Identity", {c.in(0)}); }
 
 }  // namespace ortmodule

@@ -42,6 +42,8 @@ class OnnxRuleContext {
   /// ONNX name of operand i; a literal becomes a constant. "" if the operand is absent.
   std::string in(size_t i) const { return onnx_tensor(b, node.input(i), names_); }
   std::vector<std::string> ins() const;
+  /// ONNX name of any value before the node, such as an operand of an operand.
+  std::string name(const Value* value) const { return onnx_tensor(b, value, names_); }
   /// Whether output i is used.
   bool wanted(size_t i) const;
   std::string out(size_t i = 0) const { return names_.at(node.output(i)); }
@@ -76,6 +78,8 @@ void export_directly(const OnnxRuleContext& c);
 /// The same for pointwise ops. Computes in float32 if a literal is not exact in a 16-bit float, and
 /// in int32 where the ONNX op does not support bool or uint8.
 void export_pointwise(const OnnxRuleContext& c);
+/// Exports an op that ONNX does not have as a node of that domain.
+void export_custom(const OnnxRuleContext& c, std::string_view domain);
 /// Exports the op as Identity of its first operand.
 void export_identity(const OnnxRuleContext& c);
 

@@ -47,6 +47,10 @@ double grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<
   return product_flops(in.at(0), in.at(2));
 }
 
+void export_gru(const OnnxRuleContext& c) {
+  export_recurrent(c, {"GRU", {1, 0, 2}, 1, {{"linear_before_reset", int64_t{1}}}});
+}
+
 Values convert_gru(TorchCall& t) { return emit_layer(t, recurrent_layer(t), "GRUSteps", 3); }
 
 REGISTER_OP(GRUSteps, {.domain = "com.microsoft",
@@ -65,6 +69,7 @@ REGISTER_OP(GRUSteps, {.domain = "com.microsoft",
                gates = GRUGates<layout=@layout, reverse=@reverse>(pre, r, input_bias,
                    recurrent_bias, y, initial_h, sequence_lens)
              })",
+                       .onnx = {export_gru},
                        .from_torch = {{"ortmodule_py.gru.default", convert_gru}}});
 
 REGISTER_OP(GRUGates, {.domain = "com.microsoft",

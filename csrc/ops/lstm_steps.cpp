@@ -54,6 +54,8 @@ double grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<
   return product_flops(in.at(0), in.at(2));
 }
 
+void export_lstm(const OnnxRuleContext& c) { export_recurrent(c, {"LSTM", {0, 3, 1, 2}, 2}); }
+
 Values convert_lstm(TorchCall& t) { return emit_layer(t, recurrent_layer(t), "LSTMSteps", 5); }
 
 REGISTER_OP(
@@ -74,6 +76,7 @@ REGISTER_OP(
                gates, cells = LSTMGates<layout=@layout, reverse=@reverse>(pre, r, input_bias,
                    recurrent_bias, y, initial_h, initial_c, sequence_lens)
              })",
+     .onnx = {export_lstm},
      .from_torch = {{"ortmodule_py.lstm.default", convert_lstm}}});
 
 REGISTER_OP(LSTMGates, {.domain = "com.microsoft",

@@ -40,4 +40,15 @@ RecurrentLayer recurrent_layer(TorchCall& t);
 Values emit_layer(TorchCall& t, const RecurrentLayer& layer, std::string_view op, size_t outputs,
                   Attrs attrs = {});
 
+/// How ONNX writes an op: as one of its recurrent operators.
+struct RecurrentForm {
+  std::string_view op;        // "LSTM"
+  std::vector<size_t> gates;  // in ONNX's order, by their position in torch's
+  size_t states = 1;          // operands from 4 on, which are also the results from 1 on
+  OnnxAttrs attrs = {};
+};
+/// Exports the standard operator, with the input's product inside where that is found. Where
+/// backward reads saved gates, which ONNX does not have, a node of our domain.
+void export_recurrent(const OnnxRuleContext& c, const RecurrentForm& form);
+
 }  // namespace ortmodule

@@ -33,6 +33,11 @@ double flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes
   return 2.0 * static_cast<double>(x[0] * x[1]) * static_cast<double>(r[0] * r[1]);
 }
 
+void export_rnn(const OnnxRuleContext& c) {
+  const std::vector<std::string> activations{c.attrs().flag("relu") ? "Relu" : "Tanh"};
+  export_recurrent(c, {"RNN", {0}, 1, {{"activations", activations}}});
+}
+
 Values convert_rnn(TorchCall& t) {
   return emit_layer(t, recurrent_layer(t), "RNNSteps", 2, {{"relu", int64_t{t.flag("relu")}}});
 }
@@ -48,6 +53,7 @@ REGISTER_OP(RNNSteps, {.domain = "com.microsoft",
                        .non_differentiable = {kLengths},
                        .flops = flops,
                        .always_kept = {0, 1},
+                       .onnx = {export_rnn},
                        .from_torch = {{"ortmodule_py.rnn.default", convert_rnn}}});
 
 REGISTER_OP(RNNStepsGrad, {.domain = "com.microsoft",

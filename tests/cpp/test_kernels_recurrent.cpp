@@ -112,7 +112,9 @@ class Layer {
                    facts_of({node_of(op, attrs(), operands, results)}, operands, results), operands,
                    results, threads);
         EXPECT_TRUE(saved_again.same_bits(saved)) << "gates differ";
-        if (lstm_) EXPECT_TRUE(cells_again.same_bits(cells)) << "cells differ";
+        if (lstm_) {
+          EXPECT_TRUE(cells_again.same_bits(cells)) << "cells differ";
+        }
       }
     }
   }
@@ -163,7 +165,9 @@ class Layer {
         ASSERT_NEAR(dpre.get(i), difference(pre, i), 1e-6) << "dpre " << i;
       for (int64_t i = 0; i < h.count(); ++i) {
         ASSERT_NEAR(dh.get(i), difference(h, i), 1e-6) << "dh " << i;
-        if (lstm_) ASSERT_NEAR(dc.get(i), difference(cell, i), 1e-6) << "dc " << i;
+        if (lstm_) {
+          ASSERT_NEAR(dc.get(i), difference(cell, i), 1e-6) << "dc " << i;
+        }
       }
       for (int64_t g = 0; g < recurrent_bias.count() && gates_ == 3; ++g) {
         double sum = 0;

@@ -211,9 +211,9 @@ def composite(g: SourceBuilder) -> object:
     return recurrent_layer(g)
 
 
-@operation(0.6)
+@operation(1.5)
 def recurrent_layer(g: SourceBuilder) -> object:
-    x = g.pick(lambda v: v.is_float and v.rank == 3 and v.shape[2] in (4, 8, 16))
+    x = g.pick(lambda v: v.is_float and v.rank == 3 and is_static(v.shape[2]))
     kind = g.rng.choice(["GRU", "LSTM", "RNN"])
     flags = [name for name in ("bidirectional", "batch_first") if g.rng.random() < 0.5]
     options = "".join(f", {name}=True" for name in flags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -75,6 +76,42 @@ def test_eval_graph_runs_in_stock_onnxruntime(tmp_path: Path) -> None:
     (got,) = session.run(None, {session.get_inputs()[0].name: tokens.numpy()})
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(ours, want, rtol=1e-4, atol=1e-5)
+
+
+class Encoder(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.rnn = kind(6, 5, num_layers=2, bidirectional=True, **options)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, state = self.rnn(x)
+        return y, *(state if isinstance(state, tuple) else (state,))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("options", [{}, {"batch_first": True, "bias": False}])
+def test_recurrent_layers_are_standard_operators(
+    tmp_path: Path, kind: type[nn.RNNBase], options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    if kind is nn.RNN and options:
+        options = options | {"nonlinearity": "relu"}
+    original = Encoder(kind, **options).eval()
+    model = ORTModule(
+        original, DebugOptions(save_onnx=True, onnx_prefix="rnn", save_path=str(tmp_path))
+    )
+    x = torch.randn(4, 3, 6)
+    with torch.no_grad():
+        model(x)
+        want = original(x)
+    path = tmp_path / "rnn_torch_exported_inference.onnx"
+    onnx.checker.check_model(str(path), full_check=True)
+    operators = [node.op_type for node in onnx.load(str(path)).graph.node]
+    assert operators.count(kind.__name__) == 4
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    got = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    for mine, theirs in zip(got, want, strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_prefix_is_needed() -> None:
