@@ -38,7 +38,8 @@ class Forward {
   void run() {
     const StepRows<T> y(args_.out[0], s_.batch_first);
     parallel_ranges(args_.context, s_.batch, s_.grain(), [&](int64_t first, int64_t last) {
-      begin(first, last);
+      load_initial(places_.initial_h, first, last, at_.state);
+      load_initial(places_.initial_c, first, last, at_.cell);
       run_forward(
           s_, lengths_, at_, first, last,
           [&](int64_t step, int64_t row, C* sums, C* state) {
@@ -64,7 +65,8 @@ class Forward {
   void run_gates() {
     const StepRows<const T> y(args_.in[kSavedStates], s_.batch_first);
     parallel_ranges(args_.context, s_.batch, s_.grain(), [&](int64_t first, int64_t last) {
-      begin(first, last);
+      // Not the state, which has another place here for each range of rows.
+      load_initial(places_.initial_c, first, last, at_.cell);
       run_again(
           s_, lengths_, at_, y, optional_operand(args_, places_.initial_h), first, last,
           [&](int64_t step, int64_t row, C* sums) { update(step, row, sums); },
@@ -73,13 +75,10 @@ class Forward {
   }
 
  private:
-  void begin(int64_t first, int64_t last) const {
-    const TensorView initial_h = optional_operand(args_, places_.initial_h);
-    const TensorView initial_c = optional_operand(args_, places_.initial_c);
-    for (int64_t row = first; row < last; ++row) {
-      load_row(row_of<T>(initial_h, row), s_.hidden, at_.state + row * s_.hidden);
-      load_row(row_of<T>(initial_c, row), s_.hidden, at_.cell + row * s_.hidden);
-    }
+  void load_initial(size_t operand, int64_t first, int64_t last, C* rows) const {
+    const TensorView initial = optional_operand(args_, operand);
+    for (int64_t row = first; row < last; ++row)
+      load_row(row_of<T>(initial, row), s_.hidden, rows + row * s_.hidden);
   }
 
   /// From the sums to the activated gates and the new cell, whose tanh replaces the cell's gate.
