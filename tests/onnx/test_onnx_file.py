@@ -577,3 +577,21 @@ def test_a_signature_with_sizes_that_are_none(path, dim):
     path.write_bytes(model.SerializeToString())
     with pytest.raises(_C.ORTModuleError):
         _C.load_onnx(str(path))
+
+
+def test_recurrent_steps_with_lengths(path):
+    """Of a product that is not in the file, and backward in time from the end of each row."""
+    text = """steps (pre: f32[t,b,20], r: f32[20,5], h: f32[b,5], c: f32[b,5], n: i64[b]) => (y, last, cell) {
+        y, last, cell, _, _ = LSTMSteps<layout=0, reverse=1> (pre, r, _, _, h, c, n)
+    }"""
+    layer = torch.nn.LSTM(20, 5, bias=False, bidirectional=True)
+    torch.nn.init.eye_(layer.weight_ih_l0_reverse)
+    pre, h, c = torch.randn(6, 3, 20), torch.randn(2, 3, 5), torch.randn(2, 3, 5)
+    lengths = torch.tensor([6, 2, 4])
+    packed = torch.nn.utils.rnn.pack_padded_sequence(pre, lengths, enforce_sorted=False)
+    y, (last, cell) = layer(packed, (h, c))
+    y, _ = torch.nn.utils.rnn.pad_packed_sequence(y)
+    r = layer.weight_hh_l0_reverse.detach()
+    feeds = {"pre": pre, "r": r, "h": h[1], "c": c[1], "n": lengths}
+    expected = [y[:, :, 5:].detach(), last[1].detach(), cell[1].detach()]
+    close(run(text, feeds, path), *expected)
