@@ -18,6 +18,7 @@ from ortmodule_py.dynamo import settings
 from ortmodule_py.dynamo.errors import RecompileLimit
 from ortmodule_py.dynamo.fixed_floats import FixedFloats
 from ortmodule_py.dynamo.fixed_sizes import FixedSizes
+from ortmodule_py.dynamo.transforms import Transforms
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.memory import LEVEL
 
@@ -50,6 +51,7 @@ class CaptureLog:
     fixed_floats: FixedFloats = field(default_factory=FixedFloats)
     captured_lines: set[str] | None = field(default_factory=set)
     """Source lines with captured calls of this module; None: unknown."""
+    transforms: Transforms = field(default_factory=Transforms)
     checkpoints_reported: bool = False
     uncovered: list[str] = field(default_factory=list)
     """Parameters that the outputs depend on, but that are no input of any piece."""

@@ -26,6 +26,7 @@ from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
 from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL
+from ortmodule_py.dynamo.transforms import Transforms
 
 _dynamo_errors: Any = torch._dynamo.exc
 _TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
@@ -43,6 +44,7 @@ class Events(Protocol):
     """The log of a module's captures."""
 
     graph_breaks: list[str]
+    transforms: Transforms
 
     def report_eager(self, error: Exception) -> None:
         """A piece falls back to eager PyTorch."""
@@ -80,6 +82,8 @@ class Frames:
         self._newly_skipped: dict[int, types.CodeType] = {}
         """Those of the current forward, which count if it succeeds."""
         self._failures: list[Exception] = []
+        self._in_python: list[Exception] = []
+        """Why functions of the current forward ran in Python, with all that they call."""
         self.found_nothing = False
         """Whether Dynamo found a function of the module without anything to capture."""
         self._outermost: types.CodeType | None = None
@@ -135,6 +139,10 @@ class Frames:
         code = frame.f_code
         if id(code) in self._skipped or id(code) in self._newly_skipped:
             return _skip_once()
+        reason = self._compiler.log.transforms.refused(code)
+        if reason is not None:
+            self._in_python.append(reason)
+            return _skip_once(recursive=True)
         counted = torch._dynamo.utils.counters["frames"]
         converted, pieces = counted["ok"], len(self._compiler.pieces)
         breaks = len(self._compiler.log.graph_breaks)
@@ -173,6 +181,8 @@ class Frames:
         if self._newly_skipped:
             self._skipped.update(self._newly_skipped)
             self._newly_skipped.clear()
+        while self._in_python:
+            self._compiler.log.report_eager(self._in_python.pop())
         while self._failures:
             error = self._failures.pop()
             log, limited = self._compiler.log, isinstance(error, RecompileLimit)
@@ -182,6 +192,7 @@ class Frames:
         """A forward raised: capture its skipped functions again at the next call."""
         self._newly_skipped.clear()
         self._failures.clear()
+        self._in_python.clear()
 
 
 def failed_before_running(error: Exception) -> bool:
@@ -197,9 +208,13 @@ def failed_before_running(error: Exception) -> bool:
     return False
 
 
-def _skip_once() -> Any:
-    result = torch._dynamo.types.ConvertFrameReturn()
+def _skip_once(recursive: bool = False) -> Any:
+    """Run this frame in Python; `recursive`: also all frames below it."""
+    result: Any = torch._dynamo.types.ConvertFrameReturn()
     result.apply_to_code = False
+    if recursive:
+        skip = torch._C._dynamo.eval_frame._FrameAction.SKIP
+        result.frame_exec_strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(skip, skip)
     return result
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext
 
 
 def graph_break_of(gm: fx.GraphModule) -> str | None:
@@ -15,11 +16,20 @@ def graph_break_of(gm: fx.GraphModule) -> str | None:
     why = getattr(gm, "compile_subgraph_reason", None)
     if why is None or not getattr(why, "graph_break", False):
         return None
-    frames = list(getattr(why, "user_stack", None) or ())
+    line = _innermost(list(getattr(why, "user_stack", None) or ()))
+    return str(why.reason).strip().splitlines()[0] + (f" ({line})" if line else "")
+
+
+def user_line() -> str:
+    """The innermost line of the user's code that Dynamo traces at the moment."""
+    return _innermost(list(TracingContext.extract_stack()))
+
+
+def _innermost(frames: list[Any]) -> str:
+    """File and line of the innermost frame of the user's code."""
     # Dynamo replaces some functions by torch's own, which are not the user's line.
     frames = [frame for frame in frames if not frame.filename.startswith(_TORCH)] or frames
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return str(why.reason).strip().splitlines()[0] + where
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 _TORCH = os.path.join(torch.__path__[0], "")

@@ -135,6 +135,82 @@ def test_gradients_of_forward_mode_are_compiled(
     assert_compiled(_report(lambda self, x: transform(self, x, inner)), 2)
 
 
+class OwnRules(torch.autograd.Function):
+    """The sign, with gradients, tangents and batching rule that its operators do not have."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.sign()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * 3
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return tangents[0] * 5
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
+        return OwnRules.apply(x) * 7, in_dims[0]
+
+
+def _ruled(z: Tensor) -> Tensor:
+    ruled: Tensor = OwnRules.apply(z)
+    return ruled * z
+
+
+def _pulled_back(z: Tensor) -> Tensor:
+    y, pull = torch.func.vjp(_ruled, z)
+    gradient: Tensor = pull(torch.ones_like(y))[0]
+    return y + gradient
+
+
+_of_rows = torch.func.vmap(torch.func.grad(lambda z: _ruled(z).sum()))
+TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "grad": lambda z: torch.func.grad(lambda z: _ruled(z).sum())(z),
+    "vjp": _pulled_back,
+    "jvp": lambda z: torch.func.jvp(_ruled, (z,), (torch.ones_like(z),))[1],
+    "jacrev": lambda z: torch.func.jacrev(_ruled)(z).sum(0),
+    "jacfwd": lambda z: torch.func.jacfwd(_ruled)(z).sum(0),
+    "hessian": lambda z: torch.func.hessian(lambda z: _ruled(z).sum())(z).sum(0),
+    "vmap": lambda z: torch.func.vmap(_ruled)(z),
+    "vmap of grad": lambda z: _of_rows(z),
+}
+
+
+def _then_layers(transform: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.out(transform(self.fc(x)))
+        return result
+
+    return forward
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_function_under_a_transform_keeps_its_rules(transform: str) -> None:
+    """The transform and all that it calls run in Python; the layers around it are compiled."""
+    report = _report(_then_layers(TRANSFORMS[transform]))
+    pieces, breaks = report["eager_pieces"], report["graph_breaks"]
+    assert len(pieces) == 1 and report["captures"] >= 2, report
+    for reason in (pieces[0], breaks[0]):
+        assert "OwnRules, under a transform" in reason and "test_gradient_effects.py:" in reason
+
+
+def test_a_function_under_a_transform_where_the_graph_must_be_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ORTMODULE_FULLGRAPH", "1")
+    with pytest.raises(
+        Exception, match=r"OwnRules, under a transform[\s\S]*test_gradient_effects.py"
+    ):
+        _report(_then_layers(TRANSFORMS["grad"]))
+
+
 # ---- in place -----------------------------------------------------------------------------------
 
 

@@ -263,6 +263,19 @@ def test_a_function_that_changes_a_value_with_a_gradient_unmarked(use: Any) -> N
     assert "changes its inputs in place" in left or "changed in place where" in left
 
 
+_scale = torch.ones(4, requires_grad=True)
+_scaled = _function(lambda ctx, x: x * _scale, _double)
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_what_a_function_reads_besides_its_arguments_has_no_gradient(needs_gradient: bool) -> None:
+    def use(module: Applies, h: Tensor) -> Tensor:
+        return _scaled(h if needs_gradient else h.detach()) + h
+
+    assert not _trained(use)
+    assert _scale.grad is None
+
+
 def _counts(ctx: Any, x: Tensor, steps: Tensor) -> Tensor:
     steps.add_(x.mean(0))
     return x * 2
