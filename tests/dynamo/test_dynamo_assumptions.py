@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import collections
+import functools
 import logging
+import os
 import random
+import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.semantics import Calls, as_in_eager, assert_compiled, original
 
@@ -119,3 +123,204 @@ def test_a_logger_is_asked_for_its_level() -> None:
             logging.disable(logging.NOTSET)
 
     as_in_eager(Calls(_asking), step)
+
+
+# ---- state that Dynamo reads at the capture ------------------------------------------------------
+
+_helpers = types.ModuleType("helpers")
+_partial = functools.partial(torch.mul)
+
+
+def _with_attribute(x: Tensor) -> Tensor:
+    return x * getattr(_with_attribute, "factor", 1)
+
+
+def _in_try(x: Tensor) -> Tensor:
+    try:
+        factor: float = _in_try.factor  # type: ignore[attr-defined]
+    except AttributeError:
+        return x
+    return x * factor
+
+
+def _in_dict(x: Tensor) -> Tensor:
+    return x * _in_dict.__dict__.get("factor", 1)
+
+
+def _asks_first(x: Tensor) -> Tensor:
+    return x * 3 if hasattr(_asks_first, "factor") else x
+
+
+def _of_module(x: Tensor) -> Tensor:
+    return x * getattr(_helpers, "factor", 1)
+
+
+def _of_partial(x: Tensor) -> Tensor:
+    return x * getattr(_partial, "factor", 1)
+
+
+class _Scale:
+    def of(self, x: Tensor) -> Tensor:
+        return x * getattr(_Scale.of, "factor", 1)
+
+
+HOLDERS: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
+    "function": (_with_attribute, _with_attribute),
+    "try": (_in_try, _in_try),
+    "__dict__": (_in_dict, _in_dict),
+    "hasattr": (_asks_first, _asks_first),
+    "Python module": (_of_module, _helpers),
+    "partial": (_of_partial, _partial),
+    "method": (_Scale().of, _Scale.of),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_an_attribute_appears_after_the_capture(name: str) -> None:
+    use, holder = HOLDERS[name]
+
+    def step(model: Any) -> list[Tensor]:
+        vars(holder).pop("factor", None)
+        found = _outputs(model, 2)
+        for factor in (2, 3):
+            holder.factor = factor
+            found += _outputs(model, 2)
+        return found
+
+    report = as_in_eager(Calls(lambda self, x: use(self.fc(x))), step)
+    assert_compiled(report, 3)
+
+
+def _counts_itself(self: Any, x: Tensor) -> Tensor:
+    y: Tensor = self.fc(x)
+    _counts_itself.calls = getattr(_counts_itself, "calls", 0) + 1  # type: ignore[attr-defined]
+    return y * _counts_itself.calls  # type: ignore[attr-defined]
+
+
+def test_a_counter_in_an_attribute_of_a_function() -> None:
+    def step(model: Any) -> list[Tensor]:
+        vars(_counts_itself).pop("calls", None)
+        return _outputs(model, 8)
+
+    report = as_in_eager(Calls(_counts_itself), step)
+    assert any("test_dynamo_assumptions.py:" in reason for reason in report["graph_breaks"])
+
+
+HIDING: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
+    "submodule": lambda module: {"fc": torch.exp},
+    "parameter": lambda module: {"scale": torch.full((4,), 3.0)},
+    "buffer": lambda module: {"shift": torch.full((4,), 5.0)},
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_an_attribute_hides_what_a_module_registered(name: str) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.fc(x) * self.scale + self.shift
+        return result
+
+    def step(model: Any) -> list[Tensor]:
+        found = _outputs(model, 2)
+        vars(original(model)).update(HIDING[name](original(model)))
+        return found + _outputs(model, 2)
+
+    module = Calls(forward, scale=nn.Parameter(torch.ones(4)))
+    module.register_buffer("shift", torch.ones(4))
+    assert_compiled(as_in_eager(module, step), 2)
+
+
+def _item() -> str | None:
+    try:
+        return os.environ["ORTM_TEST_FACTOR"]
+    except KeyError:
+        return None
+
+
+READS: dict[str, Callable[[], str | None]] = {
+    "get": lambda: os.environ.get("ORTM_TEST_FACTOR"),
+    "getenv": lambda: os.getenv("ORTM_TEST_FACTOR"),
+    "item": _item,
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_environment_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.fc(x) * float(READS[name]() or 1)
+        return result
+
+    def step(model: Any) -> list[Tensor]:
+        monkeypatch.delenv("ORTM_TEST_FACTOR", raising=False)
+        found = _outputs(model, 2)
+        for factor in ("2", "3"):
+            monkeypatch.setenv("ORTM_TEST_FACTOR", factor)
+            found += _outputs(model, 2)
+        return found
+
+    assert_compiled(as_in_eager(Calls(forward), step), 3)
+
+
+def test_the_order_of_an_ordered_dict() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        for factor in self.factors.values():
+            y = y * factor + 1
+        return y
+
+    def step(model: Any) -> list[Tensor]:
+        found = _outputs(model, 2)
+        original(model).factors.move_to_end("a")
+        return found + _outputs(model, 2)
+
+    factors = collections.OrderedDict(a=2.0, b=3.0)
+    assert_compiled(as_in_eager(Calls(forward, factors=factors), step), 2)
+
+
+def test_the_version_counter_of_a_parameter() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        return y * (1 + self.scale._version)
+
+    def step(model: Any) -> list[Tensor]:
+        found = _outputs(model, 2)
+        with torch.no_grad():
+            original(model).scale.mul_(2)
+        return found + _outputs(model, 2)
+
+    report = as_in_eager(Calls(forward, scale=nn.Parameter(torch.ones(()))), step)
+    assert any("`_version`" in str(piece) for piece in report["eager_pieces"])
+
+
+_runs: list[int] = []
+
+
+@functools.lru_cache
+def _number(power: int) -> float:
+    _runs.append(power)
+    return float(len(_runs) ** power)
+
+
+@functools.lru_cache
+def _table(size: int, *, scale: float = 1.0) -> Tensor:
+    _runs.append(size)
+    return torch.arange(float(size)) * scale * len(_runs)
+
+
+CACHED: dict[str, Callable[[Tensor], Tensor]] = {
+    "number": lambda y: y * _number(2),
+    "tensor": lambda y: y * _table(4, scale=2.0),
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_cached_function_runs_once(name: str) -> None:
+    def step(model: Any) -> list[Tensor]:
+        _runs.clear()
+        found = []
+        for _ in range(2):
+            _number.cache_clear()
+            _table.cache_clear()
+            found += _outputs(model, 3)
+        return found
+
+    assert_compiled(as_in_eager(Calls(lambda self, x: CACHED[name](self.fc(x))), step), 3)
