@@ -24,7 +24,20 @@ from ortmodule_py.trace.user_backward import GradientBody
 
 Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
 
-_STOPS_GRADIENT = {torch.ops.aten.detach.default}
+_aten = torch.ops.aten
+# New tensors take the shape, the dtype and the device of an operand, and no gradient reaches it.
+_STOPS_GRADIENT = {
+    _aten.detach,
+    _aten.new_empty,
+    _aten.new_empty_strided,
+    _aten.new_zeros,
+    _aten.new_ones,
+    _aten.new_full,
+    _aten.empty_like,
+    _aten.zeros_like,
+    _aten.ones_like,
+    _aten.full_like,
+}
 # The result does not depend on the first operand, so the builder drops it; in eager the result still
 # requires a gradient and the operand gets zeros.
 _OVERWRITES = {torch.ops.aten.fill.Scalar, torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default}
@@ -166,7 +179,7 @@ class Emitter:
         return isinstance(operand, fx.Node) and self.writer.id_of(operand) in self._differentiable
 
     def _is_differentiable(self, node: fx.Node) -> bool:
-        if not self.grad_enabled or node.target in _STOPS_GRADIENT:
+        if not self.grad_enabled or getattr(node.target, "overloadpacket", None) in _STOPS_GRADIENT:
             return False
         if node.target is operator.getitem:
             return self.writer.ids[node.args[0]][node.args[1]] in self._differentiable

@@ -88,11 +88,20 @@ def _copy(operand: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return operand.clone().copy_(src, non_blocking)
 
 
+def _draws_like(draw: Any) -> Callable[..., Any]:
+    return lambda operand, *args, **kwargs: draw(operand.detach(), *args, **kwargs)
+
+
 _DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
     # Made by functionalization, and without a gradient in autograd.
     torch.ops.aten.copy.default: _copy,
     # Its backward takes no symbolic sizes.
     torch.ops.aten.affine_grid_generator.default: affine_grid_generator,
+    # Autograd has no formula for it, although no gradient reaches its operand.
+    **{
+        draw: _draws_like(draw)
+        for draw in (torch.ops.aten.randint_like.default, torch.ops.aten.randint_like.low_dtype)
+    },
 }
 
 

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ortmodule_py import ORTModule
+from ortmodule_py import ORTModule, last_run_report
 from tests.difficult_model import DifficultModel, batch
+from tests.semantics import QUIET
 
 
 @pytest.mark.slow
@@ -175,3 +176,57 @@ def test_draws_follow_the_order_of_memory_after_a_change_in_place(
         results.append(runner(x))
     torch.testing.assert_close(*results)
     assert results[0].stride() == results[1].stride()
+
+
+def _new(x: Tensor, dims: int | None = None) -> Tensor:
+    """A new tensor of the shape of x, or of one number per sample, as drop path in timm makes it."""
+    return x.new_empty(x.shape if dims is None else (x.shape[0],) + (1,) * (x.ndim - 1))
+
+
+NOISE = {
+    "drop path": lambda x: x * _new(x, 1).bernoulli_(0.7).div_(0.7),
+    "uniform": lambda x: x * _new(x).uniform_(0.5, 2.0),
+    "normal": lambda x: x + x.new_zeros(x.shape).normal_(0.5, 2.0),
+    "exponential": lambda x: x - torch.empty_like(x).exponential_().log(),
+    "bernoulli of a tensor": lambda x: x * torch.bernoulli(x.new_full(x.shape, 0.7)),
+    "mask": lambda x: x * (torch.zeros_like(x).bernoulli_(0.3) == 0),
+    "randint_like": lambda x: x * torch.randint_like(x, 1, 5),
+    "rand": lambda x: x + torch.rand(x.shape, device=x.device),
+    "randn_like": lambda x: x + torch.randn_like(x),
+}
+
+
+@pytest.mark.parametrize("rng", ["torch", "engine"])
+@pytest.mark.parametrize("noise", NOISE)
+def test_noise_of_the_shape_of_an_activation(
+    noise: str, rng: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rng == "torch":
+        monkeypatch.setenv("ORTMODULE_RNG", rng)
+    make = NOISE[noise]
+
+    class Noisy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = make(self.fc(x))
+            return result
+
+    torch._dynamo.reset()
+    eager = Noisy()
+    ours = ORTModule(copy.deepcopy(eager), QUIET)
+    results = []
+    for module in (eager, ours):
+        torch.manual_seed(3)
+        y = module(torch.ones(64, 4))
+        y.sum().backward()
+        results.append(y.detach())
+    report = last_run_report(ours)
+    assert report["compiled"] and report["captures"] == 1, report["eager_pieces"]
+    spread = results[1].std(0)
+    assert (spread > 0).all() and spread.isfinite().all()
+    if rng == "torch":
+        torch.testing.assert_close(results[1], results[0])
+        torch.testing.assert_close(ours.module.fc.weight.grad, eager.fc.weight.grad)

@@ -85,7 +85,7 @@ def _batch_norm_format(x: Tensor) -> torch.memory_format:
 
 def with_strides_kept(operand: Tensor, result: Any) -> Any:
     """What an operator that works in place gives, of which a trace knows the one that does not."""
-    if not isinstance(result, Tensor):
+    if not isinstance(result, Tensor) or not isinstance(operand, Tensor):
         return result
     return _restrided(result, torch.empty_like(operand).stride())
 
