@@ -40,6 +40,20 @@ Values convert_native_dropout(TorchCall& t) {
   return {t.emit("Dropout", {x}, attrs), t.cast(mask, DType::Bool)};
 }
 
+// `x.bernoulli_(p)` of a new tensor: the mask of a dropout of ones, drawn again in backward. No
+// gradient reaches `self`. The cast to Bool makes the ones exact, as dropout divides by 1 - ratio.
+Values convert_bernoulli(TorchCall& t) {
+  require_real(t, true);
+  const Value* x = t.tensor("self");
+  const double p = t.number("p");
+  if (!(p >= 0.0 && p <= 1.0)) t.refuse("p must be between 0 and 1");
+  if (!t.is_none("generator")) t.refuse("it draws from a generator of its own");
+  if (p == 0.0 || p == 1.0) return {t.full(p, x->dims, x->dtype)};
+  Value* ones = t.full(1.0, x->dims, x->dtype);
+  Value* kept = t.emit("Dropout", {ones}, dropout_attrs(t, 1.0 - p));
+  return {t.cast(t.cast(kept, DType::Bool), x->dtype)};
+}
+
 // From the traced backward of a composite; its mask is a tensor.
 Values convert_native_dropout_backward(TorchCall& t) {
   require_real(t, true);
@@ -62,6 +76,7 @@ REGISTER_OP(Dropout, {.inputs = {"x"},
                       .grad = dropout_grad,
                       .onnx = {export_dropout},
                       .from_torch = {{"aten.dropout.default", convert_dropout},
+                                     {"aten.bernoulli.p", convert_bernoulli},
                                      {"aten.native_dropout.default", convert_native_dropout},
                                      {"aten.native_dropout_backward.default",
                                       convert_native_dropout_backward}}});

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from .case import Case, Outcome, case, flags, normal
 
 _DROPOUT = "aten.dropout.default"
+_BERNOULLI = "aten.bernoulli.p"
 _NATIVE = "aten.native_dropout.default"
 
 
@@ -35,8 +36,19 @@ def _bias_halves(outcome: Outcome) -> None:
     torch.testing.assert_close(outcome.grads[1], outcome.grads[0].sum(0))
 
 
+def _sevenths(outcome: Outcome) -> None:
+    """Zeros and exact ones, of which seven in ten."""
+    (y,) = outcome.outputs
+    assert ((y == 0) | (y == 1)).all() and not y.requires_grad
+    share = y.double().mean()
+    assert y.numel() < 500 or 0.6 < share < 0.8, f"{share:.3f} of the elements are 1"
+
+
 def cases() -> list[Case]:
     return [
+        case(_BERNOULLI, lambda n: (normal(n, 131), 0.7), check=_sevenths, gradient=False),
+        case(_BERNOULLI, lambda n: (normal(n, 3), 0.0), gradient=False, label="-zero"),
+        case(_BERNOULLI, lambda n: (normal(n, 3), 1.0), gradient=False, label="-one"),
         case(_DROPOUT, lambda n: (normal(n, 131), 0.5, True), check=_halves),
         case(_DROPOUT, lambda n: (normal(n, 3), 0.5, False), label="-eval"),
         case(_DROPOUT, lambda n: (normal(n, 3), 0.0, True), label="-zero"),
