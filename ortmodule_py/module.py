@@ -33,6 +33,7 @@ from ortmodule_py.dynamo.errors import (
     ours_within,
 )
 from ortmodule_py.dynamo.frames import Frames, failed_before_running
+from ortmodule_py.dynamo.graph_breaks import mark_input_sizes
 from ortmodule_py.dynamo.hooks import Hooks, has_hooks, hooks_of_all_modules
 from ortmodule_py.dynamo.patches import during_runs
 from ortmodule_py.dynamo.progress import Progress
@@ -260,9 +261,15 @@ class ORTModule(OriginalFace, nn.Module):
         if self._compiled is None:
             self.__dict__["_compiled"] = self._compile()
         for tensor in tensors((args, kwargs)):
-            _mark_dynamic(tensor)
+            mark_input_sizes(tensor)
         if self._outputs is not None and _is_called_as_written(self._original):
             args, kwargs = by_name(self.__signature__, args, kwargs)
+        if self._hooks.changed_on(self._original):
+            self._frames.try_skipped()
+            if (
+                self._compiler.uncaptured_reported()
+            ):  # Dynamo may hold code that calls the layers in Python
+                forget(self._progress.captures, self._compiler)
         if self._hooks.appeared_in(self._original):
             forget(self._progress.captures, self._compiler)
             self._set_dynamo()
@@ -588,13 +595,3 @@ def _is_called_as_written(module: nn.Module) -> bool:
 def _strides(module: nn.Module) -> list[tuple[int, ...] | None]:
     """Strides of all parameters; None for those of lazy layers, which have no shape yet."""
     return [None if is_lazy(p) else p.stride() for p in module.parameters()]
-
-
-def _mark_dynamic(tensor: Tensor) -> None:
-    """Mark the sizes that may change from batch to batch: dim 0, and all dims of integer tensors."""
-    if tensor.is_nested or tensor.dim() == 0 or isinstance(tensor, nn.Parameter):
-        return
-    dims = [0] if tensor.is_floating_point() else range(tensor.dim())
-    for dim in dims:
-        if tensor.shape[dim] > 1:
-            torch._dynamo.maybe_mark_dynamic(tensor, dim)

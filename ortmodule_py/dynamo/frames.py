@@ -188,6 +188,10 @@ class Frames:
             log, limited = self._compiler.log, isinstance(error, RecompileLimit)
             (log.report_eager if limited else log.report_untraced)(error)
 
+    def try_skipped(self) -> None:
+        """Capture skipped functions again at the next call, as what Dynamo could not trace has changed."""
+        self._skipped.clear()
+
     def failed(self) -> None:
         """A forward raised: capture its skipped functions again at the next call."""
         self._newly_skipped.clear()

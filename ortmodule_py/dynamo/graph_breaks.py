@@ -1,4 +1,4 @@
-"""Graph breaks: the reason, and the dynamic sizes that the piece before passes to the resume function."""
+"""Graph breaks: the reason, and the dynamic sizes that inputs and the piece before pass to a function."""
 
 from __future__ import annotations
 
@@ -68,3 +68,13 @@ def mark_changing_sizes(
         return outputs
 
     return marking
+
+
+def mark_input_sizes(tensor: torch.Tensor) -> None:
+    """Mark the sizes that may change from batch to batch: dim 0, and all dims of integer tensors."""
+    if tensor.is_nested or tensor.dim() == 0 or isinstance(tensor, torch.nn.Parameter):
+        return
+    dims = [0] if tensor.is_floating_point() else range(tensor.dim())
+    for dim in dims:
+        if tensor.shape[dim] > 1:
+            torch._dynamo.maybe_mark_dynamic(tensor, dim)

@@ -35,6 +35,7 @@ class Hooks:
     def __init__(self) -> None:
         self.found = False
         self._registered = -1
+        self._on_module = False
 
     def appeared_in(self, module: nn.Module) -> bool:
         """Whether there are hooks now and were none before. Cheap while no hook is registered."""
@@ -46,3 +47,8 @@ class Hooks:
         parts = (p for part in module.modules() for p in (part, *part.children()))
         self.found = any(map(has_hooks, parts))
         return self.found
+
+    def changed_on(self, module: nn.Module) -> bool:
+        """Whether the module itself got its first hook or lost its last one since the last call."""
+        before, self._on_module = self._on_module, has_hooks(module)
+        return before != self._on_module

@@ -37,6 +37,9 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
         # Breaks the graph at `np.random`: Dynamo would replace it by torch's generator.
         "use_numpy_random_stream": True,
     }
+    if hasattr(torch._dynamo.config, "enable_dynamo_decompositions"):
+        # Into operators of inductor, which take `value` of addcdiv_ as a constant.
+        settings["enable_dynamo_decompositions"] = False
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True
     if not CONFIG_IS_THREAD_LOCAL:

@@ -282,12 +282,31 @@ class _PieceInterpreter(fx.Interpreter):
         if chained or any(map(_may_carry_gradient, earlier)):
             raise CannotLower("a hook on a tensor that was used or hooked before", self.origin)
 
+        hook, captured = self._with_numbers(hook, captured)
+
         def run(arguments: list[Any]) -> list[Any]:
             changed = fx.Interpreter(hook).run(*arguments)
             return [arguments[0] if changed is None else changed]
 
         (result,) = self._hand_over(run, [tensor], [0], [(0, tensor)], list(captured))
         return result
+
+    def _with_numbers(
+        self, hook: fx.GraphModule, captured: tuple[Any, ...]
+    ) -> tuple[fx.GraphModule, tuple[Any, ...]]:
+        """The hook with the numbers that it reads from captured tensors, as Dynamo passes a float that changes.
+
+        They are read in front of it, where they are numbers of the piece.
+        """
+        graph, given = copy.deepcopy(hook.graph), list(captured)
+        for i, placeholder in enumerate(graph.find_nodes(op="placeholder")[1:]):
+            users = list(placeholder.users)
+            if users and all(node.target == "item" for node in users):
+                given[i] = self.call_method("item", (given[i],), {})
+                for node in users:
+                    node.replace_all_uses_with(placeholder)
+                    graph.erase_node(node)
+        return fx.GraphModule(hook, graph), tuple(given)
 
     def _hand_over(
         self,

@@ -95,6 +95,8 @@ def _draws_like(draw: Any) -> Callable[..., Any]:
 _DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
     # Made by functionalization, and without a gradient in autograd.
     torch.ops.aten.copy.default: _copy,
+    # ATen chooses it for a table that needs no gradient; the weights per sample may need one.
+    torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default,
     # Its backward takes no symbolic sizes.
     torch.ops.aten.affine_grid_generator.default: affine_grid_generator,
     # Autograd has no formula for it, although no gradient reaches its operand.

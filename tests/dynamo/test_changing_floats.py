@@ -65,6 +65,8 @@ CLOSE: dict[str, Use] = {
     "base": lambda y, t: (t + 1) ** y,
     "addcmul": lambda y, t: torch.addcmul(y, y.tanh(), y, value=t),
     "addcdiv": lambda y, t: torch.addcdiv(y, y, y * y + 1, value=t),
+    "addcmul_": lambda y, t: y.clone().addcmul_(y.tanh(), y, value=t),
+    "addcdiv_": lambda y, t: y.clone().addcdiv_(y, y * y + 1, value=t),
     "remainder": lambda y, t: y % t + torch.fmod(y, t),
     "normalize": lambda y, t: F.normalize(y, eps=t),
     "label_smoothing": lambda y, t: F.cross_entropy(y, torch.arange(3), label_smoothing=t / 3) * y,

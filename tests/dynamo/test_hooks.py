@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_all_modules
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ortmodule_py import ORTModule, last_run_report
 from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, original
@@ -202,6 +202,17 @@ def test_checkpoints(use_reentrant: bool) -> None:
     assert_compiled(as_in_eager(Calls(forward), _steps))
 
 
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_sequence_of_checkpoints(as_list: bool) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        layers = list(self.layers) if as_list else self.layers
+        result: Tensor = checkpoint_sequential(layers, 2, self.fc(x), use_reentrant=False)
+        return result
+
+    layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
+    assert_compiled(as_in_eager(Calls(forward, layers=layers), _steps))
+
+
 @pytest.mark.parametrize(
     ("use_reentrant", "count", "words"),
     [
@@ -297,6 +308,43 @@ def test_hooks_that_come_and_go_between_calls(backward: bool) -> None:
             fired.clear()
             if handle is not None:
                 handle.remove()
+
+
+def test_a_backward_hook_of_the_module_itself_that_is_removed() -> None:
+    """Dynamo captures nothing of a container of torch with such a hook, but captures it again without."""
+    torch._dynamo.reset()
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model = ORTModule(module, QUIET)
+    x = torch.randn(3, 4)
+    runs = []
+    for hooked in (False, True, False, True, False):
+        handle = module.register_full_backward_hook(lambda *_: None) if hooked else None
+        for _ in range(2):
+            torch.testing.assert_close(model(x), module(x))
+        runs.append(model._compiler.last.piece_runs)
+        if handle is not None:
+            handle.remove()
+    assert runs[::2] == [1, 1, 1]
+
+
+def test_a_hook_that_scales_a_gradient_by_a_number_that_changes() -> None:
+    """Gradient reversal, with a schedule."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y, strength = self.fc(x) * 2, self.strength
+        y.register_hook(lambda gradient: -strength * gradient + strength)
+        result: Tensor = self.last(y)
+        return result
+
+    def step(model: Any) -> list[Tensor]:
+        found = []
+        for i in range(6):
+            original(model).strength = 0.1 * i
+            found += _steps(model)
+        return found
+
+    module = Calls(forward, last=nn.Linear(4, 4), strength=0.0)
+    assert_compiled(as_in_eager(module, step), captures=2)
 
 
 # ---- hooks of all modules -----------------------------------------------------------------------

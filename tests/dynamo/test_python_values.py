@@ -121,3 +121,13 @@ def test_an_attribute_that_changes_every_step(use: str) -> None:
         return found
 
     assert_compiled(as_in_eager(Calls(forward, number=0.5), step), captures=2)
+
+
+def test_the_module_of_a_class() -> None:
+    """As libraries ask whether a weight is quantized."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        return y if "quantized" in type(self.fc.weight).__module__ else y * 2
+
+    assert_compiled(as_in_eager(Calls(forward), _many))

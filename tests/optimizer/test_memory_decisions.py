@@ -372,3 +372,57 @@ def test_gradients_of_earlier_steps_count_in_a_budget_for_all_bytes() -> None:
         with measure_peak() as measured:
             model(x).sum().backward()
         assert measured.peak_above_start + gradients <= budget - held + (1 << 16), step_number
+
+
+def _dropped(x: Tensor) -> Tensor:
+    """Stochastic depth: whole samples of a branch, as image models write it."""
+    kept = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(0.8)
+    return x * kept.div_(0.8)
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(2))
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norms[0](x)
+        x = x + _dropped(self.attention(y, y, y, need_weights=False)[0])
+        return x + _dropped(self.mlp(self.norms[1](x)))
+
+
+class ConvNextBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(16, 16, 7, padding=3, groups=16)
+        self.norm = nn.LayerNorm(16)
+        self.mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.mlp(self.norm(self.conv(x).permute(0, 2, 3, 1)))
+        return x + _dropped(y.permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("block", "shape"), [(TransformerBlock, (8, 16, 32)), (ConvNextBlock, (8, 16, 8, 8))]
+)
+def test_stochastic_depth_is_drawn_again(
+    block: type[nn.Module], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(*(block() for _ in range(3))), torch.randn(shape)
+    found, saved = [], []
+    for level in ("0", "1"):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+        torch._dynamo.reset()
+        model = ORTModule(copy.deepcopy(module))
+        torch.manual_seed(11)
+        model(x).square().sum().backward()
+        found.append([p.grad for p in model.parameters()])
+        report = last_run_report(model)
+        assert report["compiled"] and report["captures"] == 1, report["eager_pieces"]
+        saved.append(report["saved_bytes"])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert saved[1] < 0.5 * saved[0]

@@ -68,7 +68,8 @@ def _same_step(eager: nn.Module, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("kind", DROPOUTS)
-def test_dropout_draws_eagers_numbers(kind: str) -> None:
+def test_dropout_draws_eagers_numbers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
     _same_step(Images(DROPOUTS[kind]), torch.randn(4, 3, 6, 6))
 
 
@@ -120,3 +121,18 @@ def test_calls_that_differ_in_which_operand_is_repeated() -> None:
         return out
 
     assert_compiled(as_in_eager(Calls(forward), step))
+
+
+def test_weights_per_sample_of_a_frozen_table() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        places = torch.arange(x.numel()).reshape(x.shape) % 10
+        result: Tensor = self.table(places, per_sample_weights=self.fc(x))
+        return result
+
+    def step(model: Any) -> Tensor:
+        result: Tensor = model(torch.linspace(-1, 1, 12).reshape(3, 4))
+        result.square().sum().backward()
+        return result
+
+    table = nn.EmbeddingBag(10, 4, mode="sum").requires_grad_(False)
+    assert_compiled(as_in_eager(Calls(forward, table=table), step))

@@ -1,0 +1,47 @@
+"""Reads the `__module__` of a class as the string that it is.
+
+Dynamo keeps it as an attribute that it does not know for some classes, such as that of a parameter, and breaks
+the graph where the string is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import patch
+
+
+def _probe(trial: Trial) -> bool:
+    weight = nn.Parameter(torch.ones(3))
+
+    def scaled(x: Tensor) -> Tensor:
+        y = x * 2
+        return y * (3 if "torch" in type(weight).__module__ else 1)
+
+    same = trial(lambda: scaled, (torch.ones(3),))
+    return same and not trial.eager_pieces and not trial.graph_breaks
+
+
+@patch(
+    "class_names",
+    "Models that read the `__module__` of a class are compiled.",
+    {(2, 13): "torch._dynamo.variables.builtin:GetAttrBuiltinVariable.call_function"},
+    probe=_probe,
+    needed_by=None,
+)
+def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    result = call(self, tx, args, kwargs)
+    if not isinstance(result, torch._dynamo.variables.GetAttrVariable):
+        return result
+    try:
+        name, cls = args[1].as_python_constant(), args[0].as_python_constant()
+    except NotImplementedError:
+        return result
+    if name != "__module__" or not isinstance(cls, type):
+        return result
+    return torch._dynamo.variables.ConstantVariable.create(cls.__module__)
