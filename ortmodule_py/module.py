@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.parameter import is_lazy
 
