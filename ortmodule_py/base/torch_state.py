@@ -48,6 +48,11 @@ def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
 _SETTINGS = tuple(_settings())
 
 
+def thread_state() -> tuple[Any, ...]:
+    """Equal before and after a block that leaves the state as it was."""
+    return _ThreadState().key()
+
+
 @contextlib.contextmanager
 def restored_on_failure() -> Iterator[None]:
     """Restores the state of this thread if the block raises."""
@@ -79,6 +84,11 @@ class _ThreadState:
         self.transforms = _functorch.get_dynamic_layer_stack_depth()
         self.dual_level = forward_ad._current_level
         self.saves_with_hooks = _saved_tensors_hooks._saved_tensors_hooks_is_enabled()
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal states."""
+        nesting = (self.autocasts, self.transforms, self.dual_level)
+        return *self.settings, self.inference_mode, *nesting, self.saves_with_hooks
 
     def restore(self, error: BaseException) -> None:
         """Leaves what was entered since, innermost first."""

@@ -34,6 +34,10 @@ class GradMode:
         self.enabled = enabled
         self._inference = False
 
+    def state(self) -> tuple[bool, bool]:
+        """Equal if gradients are on, and will be turned on, at the same nodes."""
+        return self.enabled, self._inference
+
     def change(self, target: Any, argument: Any) -> Any:
         """Apply a call of one of `GRAD_MODES`; returns the call's result (for inference mode, the state to restore)."""
         before = self.enabled, self._inference

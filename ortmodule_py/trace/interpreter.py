@@ -11,9 +11,11 @@ from torch import Tensor, fx
 
 from ortmodule_py.base.changing_numbers import call_name, changes
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
+from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
 from ortmodule_py.trace.decompositions import float_arguments
 from ortmodule_py.trace.gradient_effects import GradMode
+from ortmodule_py.trace.region_reuse import RegionReuse
 from ortmodule_py.trace.strides.doubtful import (
     is_doubtful,
     is_pooled_by_rows,
@@ -152,6 +154,9 @@ class _PieceInterpreter(fx.Interpreter):
         self._node: fx.Node | None = None
         self._last_recorded: fx.Node | None = None
         self._grad_storages: set[int] | None = None
+        self._regions = RegionReuse(gm.graph)
+        self._written: set[int] = set()
+        """Storages that the current node changed."""
 
     def start(self) -> None:
         """Begin a new run."""
@@ -159,10 +164,29 @@ class _PieceInterpreter(fx.Interpreter):
         self._detached.clear()
 
     def run_node(self, n: fx.Node) -> Any:
+        regions = self._regions
+        if not regions.repeats:
+            return self._run_node(n)
+        values = regions.reuse(n, self.env, self._state(), self.trace)
+        if values is not None:
+            self._last_recorded = record.last_recorded()
+            self.env |= values
+            return values[n]
+        with regions.watched(n, self.env, self._state(), self.trace) as traced:
+            traced.result = self._run_node(n)
+            traced.written, traced.state = self._written, self._state()
+        return traced.result
+
+    def _state(self) -> Any:
+        """What the trace of a call depends on beside the call."""
+        return self.grad_mode.state(), thread_state()
+
+    def _run_node(self, n: fx.Node) -> Any:
         self.origin = origin_of(n) if n.op.startswith("call") else self.origin
         self._node = n
         if n.op.startswith("call"):
             gradient_effects.refuse(n.target, self.follow_grad_mode, self.origin)
+        self._written = set()
         before = self._change_counters(n)
         numbers = [self.env[node] for node in n.all_input_nodes if changes(self.env[node])]
         result = super().run_node(n)
@@ -371,6 +395,7 @@ class _PieceInterpreter(fx.Interpreter):
                 )
             if counter() == count:
                 continue
+            self._written.add(record.storage_key(value))
             self.trace.changes[record.storage_key(value)] = self.origin
             example = node.meta.get("example_value")
             if isinstance(example, Tensor) and is_expanded(example):
@@ -411,8 +436,9 @@ class _PieceInterpreter(fx.Interpreter):
             node.meta["origin"] = self.origin
             if self._node is not None:
                 node.meta["call"] = call_name(self._node.target)
+                node.meta["torch_call"] = self._node
             node.meta["tag"] = self.tag
-        self._last_recorded = next(iter(reversed(graph.nodes)), None)
+        self._last_recorded = record.last_recorded()
 
 
 _CHANGES_INPUTS = "an autograd.Function that changes its inputs in place"

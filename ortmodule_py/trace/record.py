@@ -18,8 +18,14 @@ from torch._guards import TracingContext, detect_fake_mode
 from torch._library import simple_registry
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import (
+    get_proxy_mode,
+    get_proxy_slot,
+    make_fx,
+    track_tensor_tree,
+)
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.trace.decompositions import float_rewrites
@@ -230,6 +236,30 @@ def recorded_graph() -> fx.Graph:
     assert mode is not None
     graph: fx.Graph = mode.tracer.graph
     return graph
+
+
+def last_recorded() -> fx.Node | None:
+    """The last node of the current recording."""
+    return next(iter(reversed(recorded_graph().nodes)), None)
+
+
+def node_of(value: FunctionalTensor) -> fx.Node:
+    """The recorded node that computes this traced tensor."""
+    mode = get_proxy_mode()
+    assert mode is not None
+    node: fx.Node = get_proxy_slot(plain(value), mode.tracer).proxy.node
+    return node
+
+
+def traced_like(fake: Tensor, node: fx.Node, fake_mode: FakeTensorMode) -> FunctionalTensor:
+    """A new traced tensor that `node` computes, with the metadata of `fake`."""
+    mode = get_proxy_mode()
+    assert mode is not None
+    with _disable_current_modes():
+        fresh = fake_like(fake, fake_mode)
+    track_tensor_tree(fresh, mode.tracer.proxy(node), constant=None, tracer=mode.tracer)
+    traced: FunctionalTensor = FunctionalTensor.to_functional(fresh)
+    return traced
 
 
 def _to_functional(value: Any) -> Any:

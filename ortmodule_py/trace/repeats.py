@@ -1,0 +1,232 @@
+"""Regions of a torch-level graph that repeat an earlier region, such as the layers of a transformer.
+
+Only Dynamo's graph is read: its calls, its constants, and its descriptions of values. Guards are not
+affected, since Dynamo has traced every call by itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+Key = Any
+"""A hashable description."""
+
+_SHORTEST = 8
+"""Calls in a region; shorter ones cost as much to copy as to trace."""
+_CANDIDATES = 16
+"""Earlier positions that are compared, of those that begin with the same calls."""
+
+
+@dataclass
+class Repeat:
+    """A region of calls that repeats an earlier one; positions count calls."""
+
+    source: int
+    """The first call of the earlier region."""
+    start: int
+    """The first call of this region."""
+    length: int
+    externals: dict[fx.Node, fx.Node]
+    """What the source reads from outside -> what this region reads instead."""
+    outputs: list[int]
+    """Offsets of the calls whose results are read behind this region."""
+
+
+def describe(value: Any) -> Key:
+    """What a trace may depend on: sizes, strides and type of a tensor, the expression of a size."""
+    if isinstance(value, Tensor):
+        sizes = tuple(map(_number, (*value.shape, *value.stride(), value.storage_offset())))
+        return value.dtype, value.device, value.requires_grad, len(value.shape), sizes
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(describe, value))
+    return type(value), _number(value)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.expr
+    if isinstance(value, (float, complex)):
+        return repr(value)  # 0.0 == -0.0
+    return value if isinstance(value, (int, str, type(None))) else id(value)
+
+
+def calls_of(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that may belong to a region, in order."""
+    return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+
+
+def operands(node: fx.Node) -> list[fx.Node]:
+    """The nodes that a call reads, once for each time that it names them."""
+    found: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), found.append)
+    return found
+
+
+def attribute_of(node: fx.Node) -> Any:
+    """What a `get_attr` node reads: the body of a higher-order operator, or a constant."""
+    value: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value
+
+
+def find_repeats(graph: fx.Graph) -> list[Repeat]:
+    """Regions that repeat an earlier one, in order and apart from each other.
+
+    At each call the longest earlier match wins, as in LZ77, so a stack of n equal layers takes about
+    log n regions.
+    """
+    return _Search(graph).run()
+
+
+class _Search:
+    def __init__(self, graph: fx.Graph) -> None:
+        self.calls = calls_of(graph)
+        self.positions = {node: i for i, node in enumerate(self.calls)}
+        self.keys = _interned(map(_call_key, self.calls))
+        self.operands = list(map(operands, self.calls))
+        last = len(self.calls)
+        self.last_use = [
+            max((self.positions.get(user, last) for user in node.users), default=-1)
+            for node in self.calls
+        ]
+
+    def run(self) -> list[Repeat]:
+        found: list[Repeat] = []
+        starts: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        at = 0
+        while at + _SHORTEST <= len(self.calls):
+            beginning = tuple(self.keys[at : at + _SHORTEST])
+            repeat = self._longest(starts[beginning], at)
+            starts[beginning].append(at)
+            if repeat is not None:
+                found.append(repeat)
+            at += 1 if repeat is None else repeat.length
+        return found
+
+    def _longest(self, sources: Sequence[int], start: int) -> Repeat | None:
+        best: Repeat | None = None
+        for source in sources[:_CANDIDATES]:
+            length = self._extent(source, start)
+            if best is not None and length <= best.length:
+                continue
+            repeat = self._with_outputs(source, start, length)
+            if repeat is not None and (best is None or repeat.length > best.length):
+                best = repeat
+        return best
+
+    def _extent(self, source: int, start: int) -> int:
+        """The number of calls from `start` on that equal those from `source` on."""
+        externals: dict[fx.Node, fx.Node] = {}
+        length = 0
+        while source + length < start and start + length < len(self.calls):
+            if self.keys[source + length] != self.keys[start + length]:
+                break
+            pairs = zip(self.operands[source + length], self.operands[start + length], strict=True)
+            if not all(self._match(a, b, source, start, externals) for a, b in pairs):
+                break
+            length += 1
+        return length
+
+    def _match(
+        self, a: fx.Node, b: fx.Node, source: int, start: int, externals: dict[fx.Node, fx.Node]
+    ) -> bool:
+        offset_a = self.positions.get(a, -1) - source
+        offset_b = self.positions.get(b, -1) - start
+        if offset_a >= 0 or offset_b >= 0:
+            return offset_a == offset_b
+        if a not in externals and not _equal_values(a, b):
+            return False
+        return externals.setdefault(a, b) is b
+
+    def _with_outputs(self, source: int, start: int, length: int) -> Repeat | None:
+        """The longest such region whose results can be made anew: tensors that share no memory."""
+        for end in range(length, _SHORTEST - 1, -1):
+            outputs = [i for i in range(end) if self.last_use[start + i] >= start + end]
+            externals: dict[fx.Node, fx.Node] = {}
+            for i in range(end):
+                for a, b in zip(self.operands[source + i], self.operands[start + i], strict=True):
+                    if self.positions.get(a, -1) < source:
+                        externals[a] = b
+            values = [self.calls[start + i].meta.get("example_value") for i in outputs]
+            outside = {_storage(node.meta.get("example_value")) for node in externals.values()}
+            if _are_apart(values, outside):
+                return Repeat(source, start, end, externals, outputs)
+        return None
+
+
+def _interned(keys: Iterable[Key]) -> list[int]:
+    numbers: dict[Key, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def _equal_values(a: fx.Node, b: fx.Node) -> bool:
+    known = [node.meta.get("example_value") for node in (a, b)]
+    if not all(isinstance(value, (Tensor, torch.SymInt, int)) for value in known):
+        return a is b
+    return bool(describe(known[0]) == describe(known[1]))
+
+
+def _are_apart(values: Sequence[Any], outside: set[int]) -> bool:
+    seen = set(outside)
+    for value in values:
+        if isinstance(value, (torch.SymInt, int)):
+            continue
+        if not isinstance(value, Tensor) or _storage(value) in seen:
+            return False
+        seen.add(_storage(value))
+    return True
+
+
+def _storage(value: Any) -> int:
+    return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else 0
+
+
+# ---- what a call is ------------------------------------------------------------------------------
+
+
+def _call_key(node: fx.Node) -> Key:
+    """Equal for calls that do the same on equally described values, whichever values these are."""
+    if node.op == "get_attr":
+        return _attribute_key(node)
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and "hook" in node.target.name():
+        return id(node)  # what it does depends on the other users of its operand
+    arguments = _argument_key((node.args, node.kwargs), lambda _: "value")
+    return node.op, node.target, arguments, describe(node.meta.get("example_value"))
+
+
+def _attribute_key(node: fx.Node) -> Key:
+    """Bodies of higher-order operators are equal if their calls are; other attributes if they are the same."""
+    value = attribute_of(node)
+    if not isinstance(value, fx.GraphModule):
+        return "attribute", id(value)
+    places = {inner: i for i, inner in enumerate(value.graph.nodes)}
+    keys = []
+    for inner in value.graph.nodes:
+        if inner.op in ("placeholder", "output"):
+            key: Key = (inner.op, describe(inner.meta.get("example_value")))
+        else:
+            key = _call_key(inner)
+        keys.append((key, _argument_key((inner.args, inner.kwargs), places.__getitem__)))
+    return "body", tuple(keys)
+
+
+def _argument_key(value: Any, of_node: Callable[[fx.Node], Key]) -> Key:
+    if isinstance(value, fx.Node):
+        return of_node(value)
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(_argument_key(item, of_node) for item in value)
+    if isinstance(value, dict):
+        return tuple((name, _argument_key(item, of_node)) for name, item in value.items())
+    if isinstance(value, slice):
+        parts = (value.start, value.stop, value.step)
+        return slice, tuple(_argument_key(part, of_node) for part in parts)
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return value
+    return describe(value)
