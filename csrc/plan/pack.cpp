@@ -3,24 +3,72 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace ortmodule {
 namespace {
 
 bool overlap(const Block& a, const Block& b) { return a.first <= b.last && b.first <= a.last; }
 
+/// The placed blocks by time: most live for a few of thousands of steps, so a block is compared
+/// with few others.
+class PlacedBlocks {
+ public:
+  PlacedBlocks(const std::vector<Block>& blocks, const std::vector<int64_t>& offsets)
+      : blocks_(blocks), offsets_(offsets) {
+    for (const Block& block : blocks) begin_ = std::min(begin_, block.first);
+  }
+
+  void add(size_t index) {
+    const auto [first, last] = buckets_of(blocks_[index]);
+    if (by_time_.size() <= last) by_time_.resize(last + 1);
+    for (size_t bucket = first; bucket <= last; ++bucket) by_time_[bucket].push_back(index);
+  }
+
+  /// Placed blocks that live at the same time as this one, by ascending offset.
+  std::vector<size_t> beside(const Block& block) const {
+    const auto [first, last] = buckets_of(block);
+    std::vector<size_t> found;
+    for (size_t bucket = first; bucket <= last && bucket < by_time_.size(); ++bucket)
+      for (size_t other : by_time_[bucket])
+        if (overlap(block, blocks_[other]) && is_first_bucket(bucket, block, blocks_[other]))
+          found.push_back(other);
+    std::sort(found.begin(), found.end(),
+              [&](size_t a, size_t b) { return offsets_[a] < offsets_[b]; });
+    return found;
+  }
+
+ private:
+  static constexpr int kStepsPerBucket = 16;
+
+  size_t bucket_of(int step) const {
+    return static_cast<size_t>((step - begin_) / kStepsPerBucket);
+  }
+  std::pair<size_t, size_t> buckets_of(const Block& block) const {
+    return {bucket_of(block.first), bucket_of(block.last)};
+  }
+  /// A block that is in several buckets counts in the first that the two share.
+  bool is_first_bucket(size_t bucket, const Block& a, const Block& b) const {
+    return bucket == bucket_of(std::max(a.first, b.first));
+  }
+
+  const std::vector<Block>& blocks_;
+  const std::vector<int64_t>& offsets_;
+  int begin_ = std::numeric_limits<int>::max();
+  std::vector<std::vector<size_t>> by_time_;
+};
+
 Packing pack_in_order(const std::vector<Block>& blocks, const std::vector<size_t>& order) {
   Packing result;
   result.offsets.assign(blocks.size(), 0);
-  std::vector<size_t> placed;  // sorted by offset
+  PlacedBlocks placed(blocks, result.offsets);
   for (size_t index : order) {
     const Block& block = blocks[index];
     const int64_t wanted = align_up(block.bytes);
     int64_t best = -1;
     int64_t best_gap = std::numeric_limits<int64_t>::max();
     int64_t cursor = 0;
-    for (size_t other : placed) {
-      if (!overlap(block, blocks[other])) continue;
+    for (size_t other : placed.beside(block)) {
       const int64_t gap = result.offsets[other] - cursor;
       if (gap >= wanted && gap < best_gap) {
         best = cursor;
@@ -31,10 +79,7 @@ Packing pack_in_order(const std::vector<Block>& blocks, const std::vector<size_t
     if (best < 0) best = cursor;
     result.offsets[index] = best;
     result.bytes = std::max(result.bytes, best + wanted);
-    auto at = std::upper_bound(placed.begin(), placed.end(), index, [&](size_t a, size_t b) {
-      return result.offsets[a] < result.offsets[b];
-    });
-    placed.insert(at, index);
+    placed.add(index);
   }
   return result;
 }

@@ -65,6 +65,11 @@ TensorId reusable_operand(const Plan& plan, const PlannedStep& step, int s, Tens
 }  // namespace
 
 void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
+  std::vector<std::vector<TensorId>> views(plan.storages.size());  // by storage
+  for (TensorId id : plan.tensors.ids()) {
+    const StorageId storage = plan.tensors[id].storage;
+    if (storage) views[storage.index()].push_back(id);
+  }
   for (int s = 0; s < plan.step_count(); ++s) {
     const PlannedStep& step = plan.step(s);
     if (!step.kernel->inplace) continue;
@@ -88,8 +93,11 @@ void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
                                               : gone.role;
       gone.bytes = 0;
       gone.first_step = gone.last_step = s;
-      for (PlannedTensor& tensor : plan.tensors)
-        if (tensor.storage == from) tensor.storage = to;
+      for (TensorId view : views[from.index()]) {
+        plan.tensors[view].storage = to;
+        views[to.index()].push_back(view);
+      }
+      views[from.index()].clear();
     }
   }
 }
