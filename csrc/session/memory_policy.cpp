@@ -63,12 +63,10 @@ MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budg
     const auto changing = static_cast<double>(known.peak_bytes - known.gradients_at_peak_bytes);
     return known.gradients_at_peak_bytes + static_cast<int64_t>(changing * growth);
   };
-  const auto fits = [&](size_t i) {
-    return figures_with(frontier[i].decisions, asked).peak_bytes <= budget_bytes;
-  };
-  const size_t taken = fastest_that_fits(
-      frontier.size(), [&](size_t i) { return expected(i) <= budget_bytes; }, fits);
-  if (fits(taken)) return frontier[taken].decisions;
+  const auto peak = [&](size_t i) { return figures_with(frontier[i].decisions, asked).peak_bytes; };
+  const auto time = [&](size_t i) { return frontier[i].figures.time_us; };
+  const size_t taken = fastest_that_fits({frontier.size(), expected, peak, time}, budget_bytes);
+  if (peak(taken) <= budget_bytes) return frontier[taken].decisions;
   // No plan of the first choice fits: optimize for these shapes.
   const std::shared_ptr<const MemoryChoice> own = chosen_for(asked);
   return own->fits ? own->decisions : lowest_peak_of(*own, budget_bytes, options_.memory.strict);

@@ -126,12 +126,14 @@ TEST(Budget, LooksAtFewPlansAndNeverPastASmallerBudget) {
     size_t before = 0;
     for (int64_t budget = 5; budget <= 90; budget += 5) {
       int looks = 0;
-      const size_t taken = fastest_that_fits(
-          peaks.size(), [&](size_t i) { return peaks[i] + shift <= budget; },
+      const BudgetCandidates candidates{
+          peaks.size(), [&](size_t i) { return peaks[i] + shift; },
           [&](size_t i) {
             ++looks;
-            return peaks[i] <= budget;
-          });
+            return peaks[i];
+          },
+          [&](size_t i) { return 100.0 - 10.0 * static_cast<double>(i); }};
+      const size_t taken = fastest_that_fits(candidates, budget);
       EXPECT_GE(taken, before);
       EXPECT_TRUE(peaks[taken] <= budget || taken == 0);
       EXPECT_LE(looks, 5);

@@ -224,23 +224,77 @@ std::pair<Chosen, PlanFigures> least_peak(MemoryChoice& choice, const Evaluate& 
   return {std::move(frontier.front().chosen), frontier.front().figures};
 }
 
-size_t fastest_that_fits(size_t count, const std::function<bool(size_t)>& is_expected_to_fit,
-                         const std::function<bool(size_t)>& fits) {
-  constexpr size_t kTries = 3;  // an expected peak may be too high: slightly larger ones are tried
-  size_t first = 0, end = count;  // [0, first) is expected to fit
-  while (first < end) {
-    const size_t middle = (first + end) / 2;
-    const bool yes = is_expected_to_fit(middle);
-    (yes ? first : end) = yes ? middle + 1 : middle;
-  }
-  size_t taken = first > 0 ? first - 1 : 0;
-  if (!fits(taken)) {
-    while (taken > 0 && !fits(--taken)) {
+namespace {
+
+/// The search of `fastest_that_fits`.
+class FastestSearch {
+ public:
+  FastestSearch(const BudgetCandidates& candidates, int64_t budget_bytes)
+      : candidates_(candidates), budget_bytes_(budget_bytes) {}
+
+  size_t run() {
+    size_t taken = last_expected_to_fit();
+    if (fits(taken)) return faster_than(taken);
+    while (taken > 0) {
+      --taken;
+      while (taken > 0 && !may_fit(taken)) --taken;
+      if (fits(taken)) break;
     }
     return taken;
   }
-  for (size_t tries = 0; tries < kTries && taken + 1 < count && fits(taken + 1); ++tries) ++taken;
-  return taken;
+
+ private:
+  size_t last_expected_to_fit() const {
+    size_t first = 0, end = candidates_.count;  // [0, first) is expected to fit
+    while (first < end) {
+      const size_t middle = (first + end) / 2;
+      const bool yes = candidates_.expected_bytes(middle) <= budget_bytes_;
+      (yes ? first : end) = yes ? middle + 1 : middle;
+    }
+    return first > 0 ? first - 1 : 0;
+  }
+
+  bool fits(size_t i) {
+    const int64_t peak = candidates_.peak_bytes(i);
+    correction_ = static_cast<double>(peak) /
+                  static_cast<double>(std::max<int64_t>(candidates_.expected_bytes(i), 1));
+    if (peak <= budget_bytes_) return true;
+    // Each failure asks the next one for more room, so that few are tried.
+    ++failures_;
+    correction_ *= 1.0 + kRoomPerFailure * failures_;
+    return false;
+  }
+
+  bool may_fit(size_t i) const {
+    const auto expected = static_cast<double>(candidates_.expected_bytes(i));
+    return correction_ * expected <= static_cast<double>(budget_bytes_);
+  }
+
+  /// An expected peak may be too high: slightly larger ones are tried where they save time.
+  size_t faster_than(size_t taken) {
+    constexpr size_t kTries = 3;
+    constexpr double kLeastGain = 0.002, kTolerance = 0.98;
+    for (size_t tries = 0; tries < kTries && taken + 1 < candidates_.count; ++tries) {
+      const double now_us = candidates_.time_us(taken), next_us = candidates_.time_us(taken + 1);
+      correction_ *= kTolerance;
+      if (now_us - next_us < kLeastGain * now_us || !may_fit(taken + 1) || !fits(taken + 1)) break;
+      ++taken;
+    }
+    return taken;
+  }
+
+  static constexpr double kRoomPerFailure = 0.005;
+
+  const BudgetCandidates& candidates_;
+  int64_t budget_bytes_;
+  double correction_ = 1.0;  // of expected peaks, by the last one that a plan showed
+  int failures_ = 0;
+};
+
+}  // namespace
+
+size_t fastest_that_fits(const BudgetCandidates& candidates, int64_t budget_bytes) {
+  return FastestSearch(candidates, budget_bytes).run();
 }
 
 void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluate& evaluate) {
@@ -257,9 +311,9 @@ void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluat
   choice.fits = choice.minimum_bytes <= budget_bytes;
   std::vector<int64_t> expected;
   for (const Candidate& candidate : frontier) expected.push_back(candidate.figures.peak_bytes);
-  const size_t taken = fastest_that_fits(
-      frontier.size(), [&](size_t i) { return expected[i] <= budget_bytes; },
-      [&](size_t i) { return peak_of(i) <= budget_bytes; });
+  const BudgetCandidates candidates{frontier.size(), [&](size_t i) { return expected[i]; }, peak_of,
+                                    [&](size_t i) { return frontier[i].figures.time_us; }};
+  const size_t taken = choice.fits ? fastest_that_fits(candidates, budget_bytes) : 0;
   choice.chosen = frontier[taken].chosen;
   choice.frontier.clear();
   for (const Candidate& candidate : frontier)

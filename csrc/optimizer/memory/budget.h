@@ -1,6 +1,8 @@
 // Chooses the fastest set of recomputations whose peak fits a budget in bytes.
 #pragma once
 
+#include <functional>
+
 #include "optimizer/memory/memory_optimizer.h"
 
 namespace ortmodule {
@@ -15,11 +17,18 @@ std::vector<std::optional<Strategy>> level_candidates(const MemoryChoice& choice
 std::pair<std::vector<std::optional<Strategy>>, PlanFigures> least_peak(MemoryChoice& choice,
                                                                         const Evaluate& evaluate);
 
-/// Position of the fastest of `count` candidates that `fits`, or 0 if none does. Candidates are in
-/// order of ascending peak and descending time. A binary search over the expected peaks gives the
-/// start; only a few candidates from there are checked, so a larger budget never ends earlier.
-size_t fastest_that_fits(size_t count, const std::function<bool(size_t)>& is_expected_to_fit,
-                         const std::function<bool(size_t)>& fits);
+/// The candidates of a budget, in order of ascending peak and descending time.
+struct BudgetCandidates {
+  size_t count = 0;
+  std::function<int64_t(size_t)> expected_bytes;  // ascending
+  std::function<int64_t(size_t)> peak_bytes;      // makes a plan
+  std::function<double(size_t)> time_us;
+};
+
+/// Position of the fastest candidate that fits, or 0 if none does. A binary search over the
+/// expected peaks gives the start; the peaks found there correct what is expected of the others, so
+/// that few plans are made.
+size_t fastest_that_fits(const BudgetCandidates& candidates, int64_t budget_bytes);
 
 /// Fills `chosen`, `minimum_bytes`, `fits` and `frontier` of `choice`. The candidates do not depend
 /// on the budget, and dominated ones are dropped, so a larger budget is never slower and a smaller
