@@ -11,11 +11,12 @@ already. Only that function then runs in eager PyTorch, and this is reported.
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -70,6 +71,19 @@ class _WithSettings(torch._dynamo.convert_frame.CatchErrorsWrapper):
         frames: Any = self._torchdynamo_orig_backend
         with frames.settings:
             return super().__call__(*args)
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """A trace allocates many objects that live on: each collection would look at all of them in vain."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class Frames:
@@ -147,7 +161,7 @@ class Frames:
         converted, pieces = counted["ok"], len(self._compiler.pieces)
         breaks = len(self._compiler.log.graph_breaks)
         try:
-            with restored_on_failure():
+            with restored_on_failure(), _without_garbage_collection():
                 result = self._convert(frame, *args, skip=skip + 1, **kwargs)
         except (*CannotTrace, RecompileLimit) as error:
             if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _has_run_before(code):

@@ -7,6 +7,7 @@ So only the first of equal layers is traced; of the others only the results are 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,14 +82,12 @@ class RegionReuse:
         last, checkpoints = record.last_recorded(), trace.checkpoints
         facts = len(trace.fixed_numbers), len(trace.reshapes)
         yield traced
-        for recorded in reversed(record.recorded_graph().nodes):
-            if recorded is last:
-                break
-            traced.recorded.append(recorded)
-        traced.recorded.reverse()
+        recorded = list(itertools.takewhile(lambda n: n is not last, _backwards()))[::-1]
+        # Sizes are equal in a repeat, so that it may read those of its source.
+        traced.recorded = [known for known in recorded if not _is_number(known)]
         traced.checkpoints = trace.checkpoints - checkpoints
         traced.copyable = facts == (len(trace.fixed_numbers), len(trace.reshapes))
-        traced.copyable &= not any(map(_is_new_number, traced.recorded))
+        traced.copyable &= not any(map(_is_new_number, recorded))
         kept = _plain_result(traced.result) if position in self._kept else None
         self._traced[position] = replace(traced, result=kept)
 
@@ -203,6 +202,10 @@ def _described(value: Any) -> Any:
 def _node_of(value: Any) -> fx.Node | None:
     """The ATen node that computes a traced tensor; None for other values."""
     return record.node_of(value) if record.is_traced(value) else None
+
+
+def _backwards() -> Iterator[fx.Node]:
+    return reversed(record.recorded_graph().nodes)
 
 
 def _is_number(node: fx.Node) -> bool:
