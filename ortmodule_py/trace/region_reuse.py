@@ -32,7 +32,8 @@ class _Traced:
     result: Any = None
     """What it returned; afterwards, for calls whose result a repeat makes anew, a `_Result` or a number."""
     written: set[int] = field(default_factory=set)
-    """Storages that it changed in place."""
+    """Storages that it changed in place; of a copy, those that its source changed."""
+    is_copy: bool = False
     checkpoints: int = 0
     copyable: bool = True
 
@@ -45,6 +46,8 @@ class _Entry:
     values: dict[fx.Node, tuple[Any, fx.Node | None]]
     """What the region reads from outside -> (description, its ATen node)."""
     storages: set[int]
+    alive: list[Any]
+    """The values themselves, so that no new storage gets the address of one of theirs."""
 
 
 class RegionReuse:
@@ -101,6 +104,7 @@ class RegionReuse:
                 state,
                 {a: (_described(value), _node_of(value)) for a, value in values.items()},
                 {record.storage_key(v) for v in values.values() if record.is_traced(v)},
+                list(values.values()),
             )
 
     def reuse(
@@ -124,7 +128,9 @@ class RegionReuse:
             twins = _twins(self._calls[repeat.source + offset], call)
             copies = [_copy(recorded, mapping, twins) for recorded in traced.recorded]
             result = _map_result(traced.result, mapping)
-            self._traced[repeat.start + offset] = replace(traced, recorded=copies, result=result)
+            self._traced[repeat.start + offset] = replace(
+                traced, recorded=copies, result=result, is_copy=True
+            )
             trace.checkpoints += traced.checkpoints
             values[call] = _fresh(result, trace.fake_mode) if offset in repeat.outputs else None
         return values
@@ -139,7 +145,8 @@ class RegionReuse:
             return None
         if not entry.state == state == traced[-1].state:
             return None
-        if any(call.written & entry.storages for call in traced):
+        # A copy changes nothing outside of it.
+        if any(call.written & entry.storages for call in traced if not call.is_copy):
             return None
         mapping: dict[fx.Node, fx.Node] = {}
         for a, b in repeat.externals.items():
@@ -168,6 +175,8 @@ class _Result:
     fake: Tensor
     node: fx.Node
     storage: int
+    alive: Any
+    """The tensor itself, so that no new storage gets the address of its own."""
 
 
 def _is_overwritten(result: Any, later: Sequence[_Traced]) -> bool:
@@ -180,7 +189,7 @@ def _plain_result(result: Any) -> Any:
         return result
     node = _node_of(result)
     assert node is not None
-    return _Result(record.plain(result), node, record.storage_key(result))
+    return _Result(record.plain(result), node, record.storage_key(result), result)
 
 
 def _map_result(result: Any, mapping: dict[fx.Node, fx.Node]) -> Any:

@@ -17,8 +17,10 @@ from torch import Tensor, fx
 Key = Any
 """A hashable description."""
 
-_SHORTEST = 8
-"""Calls in a region; shorter ones cost as much to copy as to trace."""
+_BEGINNING = 3
+"""Calls by which earlier regions are looked up."""
+_SMALLEST = 8
+"""Calls of a region, those of checkpointed bodies included; smaller ones cost as much to copy as to trace."""
 _CANDIDATES = 16
 """Earlier positions that are compared, of those that begin with the same calls."""
 
@@ -91,6 +93,7 @@ class _Search:
         self.positions = {node: i for i, node in enumerate(self.calls)}
         self.keys = _interned(map(_call_key, self.calls))
         self.operands = list(map(operands, self.calls))
+        self.sizes = list(map(_size, self.calls))
         last = len(self.calls)
         self.last_use = [
             max((self.positions.get(user, last) for user in node.users), default=-1)
@@ -101,8 +104,8 @@ class _Search:
         found: list[Repeat] = []
         starts: dict[tuple[int, ...], list[int]] = defaultdict(list)
         at = 0
-        while at + _SHORTEST <= len(self.calls):
-            beginning = tuple(self.keys[at : at + _SHORTEST])
+        while at + _BEGINNING <= len(self.calls):
+            beginning = tuple(self.keys[at : at + _BEGINNING])
             repeat = self._longest(starts[beginning], at)
             starts[beginning].append(at)
             if repeat is not None:
@@ -147,7 +150,9 @@ class _Search:
 
     def _with_outputs(self, source: int, start: int, length: int) -> Repeat | None:
         """The longest such region whose results can be made anew: tensors that share no memory."""
-        for end in range(length, _SHORTEST - 1, -1):
+        for end in range(length, 0, -1):
+            if sum(self.sizes[start : start + end]) < _SMALLEST:
+                return None
             outputs = [i for i in range(end) if self.last_use[start + i] >= start + end]
             externals: dict[fx.Node, fx.Node] = {}
             for i in range(end):
@@ -170,7 +175,10 @@ def _equal_values(a: fx.Node, b: fx.Node) -> bool:
     known = [node.meta.get("example_value") for node in (a, b)]
     if not all(isinstance(value, (Tensor, torch.SymInt, int)) for value in known):
         return a is b
-    return bool(describe(known[0]) == describe(known[1]))
+    pairs = zip(known, (a, b), strict=True)
+    # In the trace, which has gradients off, only inputs require one.
+    traced = [getattr(v, "requires_grad", False) and n.op == "placeholder" for v, n in pairs]
+    return traced[0] == traced[1] and bool(describe(known[0]) == describe(known[1]))
 
 
 def _are_apart(values: Sequence[Any], outside: set[int]) -> bool:
@@ -186,6 +194,14 @@ def _are_apart(values: Sequence[Any], outside: set[int]) -> bool:
 
 def _storage(value: Any) -> int:
     return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else 0
+
+
+def _size(node: fx.Node) -> int:
+    """Calls, with those in the body that a `get_attr` node reads."""
+    value = attribute_of(node) if node.op == "get_attr" else None
+    if not isinstance(value, fx.GraphModule):
+        return int(node.op != "get_attr")
+    return sum(map(_size, calls_of(value.graph)))
 
 
 # ---- what a call is ------------------------------------------------------------------------------
