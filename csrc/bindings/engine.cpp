@@ -53,6 +53,10 @@ void run_forward(RunState& state) {
     state.tensors[argument].unsafeGetTensorImpl()->bump_version();
 }
 
+/// The tensor with its values in memory: `z.conj()` has the conjugate bit and `z.conj().imag` the
+/// negative bit, while their memory holds z.
+at::Tensor in_memory(const at::Tensor& tensor) { return tensor.resolve_conj().resolve_neg(); }
+
 /// The tensor that autograd returns for a saved one, in the planned layout: hooks
 /// (`torch.autograd.graph.saved_tensors_hooks`) may return another tensor with the same values.
 at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
@@ -62,7 +66,7 @@ at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
               at::IntArrayRef(planned.layout.sizes), " of type ", c10::toString(type),
               ", but found ", found.sizes(), " of type ", c10::toString(found.scalar_type()),
               "; let its unpack return what pack was given");
-  return laid_out(found, planned.layout);
+  return laid_out(in_memory(found), planned.layout);
 }
 
 /// Chooses the backward plan for the output gradients that arrived, and binds them and the saved
@@ -99,8 +103,8 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
                 "(is_grads_batched, vmap); compute them in a loop (vectorize=False), or set "
                 "ORTMODULE_BYPASS=1 to run the original module");
     const TensorId output = plan.output_tensors[index];
-    state.arrived.emplace_back(b, laid_out(grad.to(to_scalar_type(input.value->dtype)),
-                                           grad_output_layout(plan.tensors[output].layout)));
+    const at::Tensor plain = in_memory(grad.to(to_scalar_type(input.value->dtype)));
+    state.arrived.emplace_back(b, laid_out(plain, grad_output_layout(plan.tensors[output].layout)));
     state.frame.bind(b, state.arrived.back().second.mutable_data_ptr());
   }
   state.piece.runner().bound_backward(state);
@@ -362,19 +366,18 @@ std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& te
 std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
                                            const std::vector<int64_t>& symbols,
                                            SymbolValues* sizes) {
-  // A tensor like `z.conj().imag` has the negative bit: its memory holds the negated values.
-  std::vector<bool> negated;
-  negated.reserve(tensors.size());
+  std::vector<bool> lazy;
+  lazy.reserve(tensors.size());
   for (at::Tensor& tensor : tensors) {
-    negated.push_back(tensor.is_neg());
-    if (negated.back()) tensor = tensor.resolve_neg();
+    lazy.push_back(tensor.is_conj() || tensor.is_neg());
+    if (lazy.back()) tensor = in_memory(tensor);
   }
   const std::shared_ptr<PlanEntry> entry = plan(tensors, symbols);
   if (sizes) *sizes = session_->symbols().bind_all({views_of(tensors), symbols});
   for (size_t argument : entry->program.plan->mutated_arguments)
-    ORTM_CHECK(!negated[argument],
-               "[forward] an argument that is changed in place must not have the negative bit, but "
-               "found one that has it; pass tensor.resolve_neg()");
+    ORTM_CHECK(!lazy[argument],
+               "[forward] an argument that is changed in place must not have the conjugate or "
+               "negative bit, but found one that has it; pass tensor.resolve_conj().resolve_neg()");
   auto state = c10::make_intrusive<RunState>(shared_from_this(), entry);
   state->tensors = std::move(tensors);
   {

@@ -125,13 +125,24 @@ bool GraphBuilder::has_rule(const std::string& target, bool random) const {
   return find_torch_row(target) != nullptr && takes_own_ops(target, random);
 }
 
+/// Whether an operand or a result is complex. Our ops' gradients are those of real numbers; torch's
+/// own formulas conjugate. Detach is ours, as it has no gradient.
+bool GraphBuilder::touches_complex(const TracedCall& call) const {
+  if (call.target == "aten.detach.default") return false;
+  return std::ranges::any_of(call.operands, [&](int id) { return is_complex(value(id)->dtype); }) ||
+         std::ranges::any_of(call.outputs, [](const TorchOutput& output) {
+           return output.present && is_complex(output.dtype);
+         });
+}
+
 CallResult GraphBuilder::call(const TracedCall& call) {
   graph().current_origin = call.origin;
   graph().current_tag = call.tag;
+  const bool complex = touches_complex(call);
   const TorchRow* row =
-      takes_own_ops(call.target, call.random) ? find_torch_row(call.target) : nullptr;
+      !complex && takes_own_ops(call.target, call.random) ? find_torch_row(call.target) : nullptr;
   const size_t before = graph().node_count();
-  std::string why = "no op converts it";
+  std::string why = complex ? "complex types have no op" : "no op converts it";
   if (row) {
     TorchCall torch_call(graph(), call.target, call.args, call.outputs, symbol_ranges_,
                          options_.torch);

@@ -48,7 +48,24 @@ class GradientBuilder {
   // Adds a contribution as soon as it exists, which ends its live range early.
   void accumulate(const Value* value, Value* contribution) {
     Value*& slot = gradients_[value];
-    slot = slot ? emit(graph_, "Add", {slot, contribution}) : contribution;
+    if (!slot)
+      slot = contribution;
+    else
+      slot = is_complex(value->dtype) ? complex_sum(slot, contribution)
+                                      : emit(graph_, "Add", {slot, contribution});
+  }
+
+  // Add computes in real types only.
+  Value* complex_sum(Value* a, Value* b) {
+    Attrs attrs;
+    attrs.set("operator", std::string("aten.add.Tensor"));
+    attrs.set("arg_self", std::string("tensor:0"));
+    attrs.set("arg_other", std::string("tensor:1"));
+    attrs.set("arg_alpha", DimExpr(1));
+    Node* node = graph_.add_node("ATen", {a, b}, 1, std::move(attrs));
+    node->output(0)->dtype = a->dtype;
+    node->output(0)->dims = a->dims;
+    return node->output(0);
   }
 
   void differentiate(const Node& node) {
@@ -86,6 +103,8 @@ class GradientBuilder {
       if (!needs[i] || !grads[i]) continue;
       const Value* operand = node.inputs()[i];
       Value* grad = grads[i].value();
+      ORTM_ASSERT(is_complex(grad->dtype) == is_complex(operand->dtype), "the gradient of a ",
+                  name_of(operand->dtype), " is a ", name_of(grad->dtype));
       if (grad->dims != operand->dims) grad = emit_sum_to(graph_, grad, operand->dims);
       accumulate(operand, emit_cast(graph_, grad, operand->dtype));
     }

@@ -166,6 +166,8 @@ class CallWriter:
             return self.types.DType(dtype_name(value))
         if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
             return self.types.Opaque(str(value))
+        if isinstance(value, complex):
+            return self.types.Opaque(f"complex {value.real!r} {value.imag!r}")
         if isinstance(value, (list, tuple)):
             return [self.encode(item) for item in value]
         raise CannotLower(f"an argument of type {type(value).__name__}")
@@ -182,7 +184,7 @@ def _constant(node: fx.Node) -> Tensor:
     value = getattr(node.graph.owning_module, str(node.target))
     if not isinstance(value, Tensor) or isinstance(value, torch._subclasses.FakeTensor):
         raise CannotLower(f"the constant {node.target} has no data")
-    return value.detach()
+    return value.detach().resolve_conj().resolve_neg()
 
 
 def is_size_arithmetic(node: fx.Node) -> bool:

@@ -54,10 +54,6 @@ _DIFFERENTIABLE_OUTPUTS = {
 }
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
 def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
     """Whether one has fewer elements; dims of size 1 are ignored."""
     left, right = (
@@ -184,7 +180,7 @@ class Emitter:
         if node.target is operator.getitem:
             return self.writer.ids[node.args[0]][node.args[1]] in self._differentiable
         reaches = not self._differentiable.isdisjoint(self._operand_ids(node))
-        return reaches and any(map(_is_float, output_values(node)))
+        return reaches and any(map(record.may_require_gradient, output_values(node)))
 
     def _operand_ids(self, node: fx.Node) -> list[int]:
         return [value for n in node.all_input_nodes for value in self.writer.ids.get(n, ())]
@@ -193,7 +189,7 @@ class Emitter:
         allowed = _DIFFERENTIABLE_OUTPUTS.get(node.target)
         operands = self._operand_ids(node)
         for position, (value, known) in enumerate(zip(ids, output_values(node), strict=True)):
-            if _is_float(known) and (allowed is None or position in allowed):
+            if record.may_require_gradient(known) and (allowed is None or position in allowed):
                 self._differentiable.add(value)
                 if not self._reached.isdisjoint(operands):
                     self._reached.add(value)

@@ -34,9 +34,9 @@ def tensor_meta(value: Tensor, types: ArgumentTypes | None) -> dict[str, Any]:
     """dtype, device, sizes and strides for the builder; without `types`, as plain values.
 
     Raises:
-        CannotLower: a complex, quantized or sparse tensor.
+        CannotLower: a quantized or sparse tensor.
     """
-    if value.is_complex() or value.is_quantized or value.layout is not torch.strided:
+    if value.is_quantized or value.layout is not torch.strided:
         raise CannotLower(f"a tensor of {value.dtype}, {value.layout}")
     return {
         "dtype": dtype_name(value.dtype),

@@ -207,7 +207,7 @@ class _PieceInterpreter(fx.Interpreter):
     def _fetch_without_gradient(self, node: fx.Node) -> Any:
         """A value inside a region without gradients: detached if it requires one."""
         value = self.env[node]
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not record.may_require_gradient(value):
             return value
         example = node.meta.get("example_value")
         if isinstance(example, Tensor) and not example.requires_grad:
@@ -276,9 +276,7 @@ class _PieceInterpreter(fx.Interpreter):
         outs = [outs] if single else list(outs)
         apart = set(kwargs.get("non_differentiable_idx", ()))
         differentiable = [
-            i
-            for i, out in enumerate(outs)
-            if i not in apart and isinstance(out, Tensor) and out.is_floating_point()
+            i for i, out in enumerate(outs) if i not in apart and record.may_require_gradient(out)
         ]
         inputs = [(i, operand) for i, operand in enumerate(operands) if isinstance(operand, Tensor)]
         if self.trace.grad_enabled and differentiable and inputs:
@@ -357,11 +355,7 @@ class _PieceInterpreter(fx.Interpreter):
         )
         fresh = dict(zip(differentiable, marked, strict=True))
         return [
-            fresh[i]
-            if i in fresh
-            else out.detach()
-            if isinstance(out, Tensor) and out.is_floating_point()
-            else out
+            fresh[i] if i in fresh else out.detach() if record.may_require_gradient(out) else out
             for i, out in enumerate(outs)
         ]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 from torch._decomp.decompositions import affine_grid_generator
 
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.trace.record import TracedFunction, output_values
+from ortmodule_py.trace.record import TracedFunction, may_require_gradient, output_values
 
 
 @dataclass
@@ -52,7 +52,7 @@ class JointTrace:
         return [
             i
             for i, value in enumerate(output_values(node))
-            if isinstance(value, Tensor) and value.is_floating_point() and _is_read(node, i)
+            if may_require_gradient(value) and _is_read(node, i)
         ]
 
     @staticmethod
@@ -65,7 +65,7 @@ class JointTrace:
         inputs = [
             i
             for i, flag in enumerate(flags)
-            if flag and operands[i].meta["val"].is_floating_point()
+            if flag and may_require_gradient(operands[i].meta["val"])
         ]
         found: list[int] = []
         function = joint_function(node, operands, numbers, inputs, floats, found)
@@ -92,11 +92,32 @@ def _draws_like(draw: Any) -> Callable[..., Any]:
     return lambda operand, *args, **kwargs: draw(operand.detach(), *args, **kwargs)
 
 
+def _on_parts(scatter: Any) -> Callable[..., Tensor]:
+    """`scatter` on the real and imaginary parts of complex tensors, which have no gradient in autograd."""
+    names = [argument.name for argument in scatter._schema.arguments]
+
+    def scattered(operand: Tensor, src: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not operand.is_complex():
+            return cast(Tensor, scatter(operand, src, *args, **kwargs))
+        given = {a.name: a.default_value for a in scatter._schema.arguments[2:]}
+        given |= dict(zip(names[2:], args, strict=False)) | kwargs
+        for name in given.keys() & {"dim", "dim1", "dim2"}:
+            given[name] %= operand.dim()
+        parts = [torch.view_as_real(value.resolve_conj()) for value in (operand, src)]
+        return torch.view_as_complex(scatter(*parts, **given).contiguous())
+
+    return scattered
+
+
 _DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
     # Made by functionalization, and without a gradient in autograd.
     torch.ops.aten.copy.default: _copy,
     # ATen chooses it for a table that needs no gradient; the weights per sample may need one.
     torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default,
+    **{
+        scatter: _on_parts(scatter)
+        for scatter in (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
+    },
     # Its backward takes no symbolic sizes.
     torch.ops.aten.affine_grid_generator.default: affine_grid_generator,
     # Autograd has no formula for it, although no gradient reaches its operand.

@@ -39,7 +39,7 @@ def fake_inputs(example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any
     """A new fake tensor per input, in Dynamo's shape environment, so that sizes are Dynamo's symbols.
 
     Raises:
-        CannotLower: an input is a tensor subclass, or complex, quantized or sparse.
+        CannotLower: an input is a tensor subclass, or quantized or sparse.
     """
     context = TracingContext.try_get()
     fake_mode = context.fake_mode if context is not None else detect_fake_mode(list(example_inputs))
@@ -51,7 +51,7 @@ def fake_inputs(example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any
             return value
         if type(value) not in (Tensor, torch.nn.Parameter, FakeTensor):
             raise CannotLower(f"an input is a {type(value).__name__}, a tensor subclass")
-        if value.layout is not torch.strided or value.is_complex() or value.is_quantized:
+        if value.layout is not torch.strided or value.is_quantized:
             raise CannotLower(f"an input is a tensor of {value.dtype}, {value.layout}")
         if isinstance(value, FakeTensor):
             return value if value.fake_mode is fake_mode else fake_mode.from_tensor(value)
@@ -277,6 +277,11 @@ def plain(value: Any) -> Any:
         return value
     torch._sync(value)
     return torch._from_functional_tensor(value.elem)
+
+
+def may_require_gradient(value: Any) -> bool:
+    """Whether this is a tensor of a type that has gradients: floats and complex numbers."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def storage_key(value: Tensor) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ortmodule_py.base.changing_numbers import changes
+from ortmodule_py.trace.record import may_require_gradient
 
 
 @dataclass
@@ -57,7 +58,7 @@ def _zeros_like(out: Any) -> Any:
 
 def _like_input(grad: Any, tensor: Tensor) -> Any:
     """The gradient in shape and dtype of its input, as autograd makes it; None for integer inputs."""
-    if not isinstance(grad, Tensor) or not tensor.is_floating_point():
+    if not isinstance(grad, Tensor) or not may_require_gradient(tensor):
         return None
     if grad.dim() != tensor.dim() or any(
         _differ(a, b) for a, b in zip(grad.shape, tensor.shape, strict=True)

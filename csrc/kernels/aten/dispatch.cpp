@@ -5,10 +5,12 @@
 // Fused attention on CUDA returns the state of its generator for backward: as uint64, which the
 // graph has no type for, so that its bits pass as int64; or on the host, unless a CUDA graph is
 // captured, where it stays.
+#include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <set>
 
 #include "kernels/aten/aten_views.h"
@@ -63,6 +65,12 @@ std::vector<int> parse_operands(std::string_view text) {
 }
 
 c10::IValue parse_opaque(const std::string& text) {
+  if (text.starts_with("complex ")) {
+    const char* real = text.c_str() + 8;
+    char* imaginary = nullptr;
+    const double first = std::strtod(real, &imaginary);
+    return c10::complex<double>(first, std::strtod(imaginary, nullptr));
+  }
   if (text.starts_with("torch.")) {
     // Layouts and memory formats; sparse layouts do not reach an ATen node.
     if (text == "torch.strided") return c10::IValue(static_cast<int64_t>(c10::kStrided));
@@ -76,7 +84,9 @@ c10::IValue parse_opaque(const std::string& text) {
       return c10::IValue(static_cast<int64_t>(at::MemoryFormat::ChannelsLast3d));
     throw Error(str("[aten] an argument must be a dense layout, but found ", text));
   }
-  throw Error(str("[aten] an argument must be a layout or a memory format, but found ", text));
+  throw Error(
+      str("[aten] an argument must be a layout, a memory format or a complex number, but found ",
+          text));
 }
 
 PreparedCall::Argument from_text(const std::string& text, const c10::TypePtr& type) {
@@ -142,6 +152,15 @@ PreparedCall::Argument to_argument(const Attr& attr, const c10::TypePtr& type) {
   return argument;
 }
 
+/// A number where the schema has a tensor (`z * 2j`), as Python's binding passes it.
+void wrap_number(PreparedCall::Argument& argument, const c10::TypePtr& type) {
+  if (argument.kind != PreparedCall::Argument::Kind::Fixed || !argument.value.isScalar()) return;
+  if (!type->isSubtypeOf(*c10::OptionalType::ofTensor())) return;
+  at::Tensor number = c10::scalar_to_tensor(argument.value.toScalar());
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  argument.value = number;
+}
+
 bool names_device(const c10::TypePtr& type) {
   return type->str().find("Device") != std::string::npos;
 }
@@ -177,6 +196,7 @@ std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
                                   ? PreparedCall::Argument{{}, {}, Kind::EngineDevice}
                                   : to_argument(*attr, argument.type()));
     PreparedCall::Argument& prepared = call->arguments.back();
+    wrap_number(prepared, argument.type());
     if (prepared.kind == Kind::Tensor && is_generator_state(argument.name()))
       prepared.kind = Kind::GeneratorState;
   }
@@ -243,6 +263,9 @@ void call_operator(const KernelArgs& args) {
   stack.clear();
   for (size_t i = 0; i < args.out.size() && i < results.size(); ++i) {
     if (args.out[i].dtype == DType::Undefined || !results[i].defined()) continue;
+    // Views such as `_conj` only set a bit, which the memory of a value cannot hold.
+    if (results[i].is_conj()) results[i] = results[i].resolve_conj();
+    if (results[i].is_neg()) results[i] = results[i].resolve_neg();
     if (results[i].scalar_type() == at::kUInt64) results[i] = results[i].view(at::kLong);
     if (call.is_foreign && !is_of_torchs_allocator(results[i])) results[i] = results[i].clone();
     args.results[i] = give(results[i], args.out[i]);
