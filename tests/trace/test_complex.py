@@ -141,7 +141,23 @@ def _parts(values: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     }
 
 
-MODELS = [Rotary, Fourier, Filter, Spectral, Spectrogram, ComplexLayers, SeveralUses]
+class PartsInPlace(nn.Module):
+    """Writes real parts, imaginary parts and slices of a complex tensor in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, dtype=torch.complex64))
+        self.shift = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x * self.weight
+        z.real.mul_(2.0)
+        z.imag.add_(self.shift)
+        z[..., 0] = 1j * z[..., 1]
+        return z.mul_(self.weight)
+
+
+MODELS = [PartsInPlace, Rotary, Fourier, Filter, Spectral, Spectrogram, ComplexLayers, SeveralUses]
 
 
 @pytest.fixture(autouse=True)
@@ -204,3 +220,25 @@ def test_lazy_bits_of_inputs_and_arriving_gradients(lazy: Callable[[Tensor], Ten
     assert last_run_report(model)["compiled"]
     for ours, eager in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(ours, eager)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+
+    def forward(self, x: Tensor, factor: float) -> Tensor:
+        z = x * self.weight
+        return (z / factor + factor * z.sub(1j, alpha=factor)).abs()
+
+
+def test_a_changing_number_keeps_the_imaginary_part() -> None:
+    module = Scaled()
+    model = ORTModule(copy.deepcopy(module), QUIET)
+    for factor in (1.5, 2.5, 0.5, 0.75):
+        x = torch.randn(3, 4)
+        for run in (module, model):
+            run.zero_grad()
+            run(x, factor).sum().backward()
+        assert last_run_report(model)["compiled"]
+        torch.testing.assert_close(model.weight.grad, module.weight.grad)

@@ -68,7 +68,7 @@ def _result_type(*operands: Any) -> torch.dtype:
     for operand in plain[2:]:
         if isinstance(operand, Tensor):
             dtype = torch.promote_types(dtype, operand.dtype)
-        elif isinstance(operand, float) and not dtype.is_floating_point:
+        elif isinstance(operand, float) and not (dtype.is_floating_point or dtype.is_complex):
             dtype = torch.get_default_dtype()
     return dtype
 
@@ -117,7 +117,7 @@ def _mul(self: Any, other: Any) -> Tensor:
 @rewrites(aten.div.Tensor, aten.div.Scalar)
 def _div(self: Any, other: Any) -> Tensor:
     dtype = _result_type(self, other)
-    if not dtype.is_floating_point:
+    if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
     return _computed(torch.div, dtype, self, other)
 
