@@ -217,7 +217,7 @@ void init_builder(py::module_& m) {
       .def(py::init([](const std::string& text) { return PyDim{DimExpr::parse(text)}; }));
   py::class_<PyDType>(m, "DType", "An element type by torch's name.")
       .def(py::init([](const std::string& name) { return PyDType{parse_dtype(name)}; }));
-  py::class_<PyOpaque>(m, "Opaque", "A device, layout or memory format.")
+  py::class_<PyOpaque>(m, "Opaque", "A device, layout, memory format or complex number.")
       .def(py::init<std::string>());
   py::class_<PyGraphBuilder> cls(m, "GraphBuilder",
                                  "Receives a captured program; see ortmodule_py/lower/builder.py.");
