@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ortmodule_py.dynamo.patches.table import running_torch
 from tests.semantics import Calls, as_in_eager, assert_compiled, original
 
 
@@ -22,6 +23,9 @@ def _outputs(model: Any, count: int = 6) -> list[Tensor]:
     return [model(torch.ones(3, 4)) for _ in range(count)]
 
 
+NEEDS_ROWS_OF_2_13 = pytest.mark.skipif(
+    running_torch() < (2, 13), reason="the rows that guard this are for torch 2.13 and later"
+)
 _generator = random.Random(3)
 
 
@@ -175,6 +179,7 @@ HOLDERS: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
 }
 
 
+@NEEDS_ROWS_OF_2_13
 @pytest.mark.parametrize("name", HOLDERS)
 def test_an_attribute_appears_after_the_capture(name: str) -> None:
     use, holder = HOLDERS[name]
@@ -197,6 +202,7 @@ def _counts_itself(self: Any, x: Tensor) -> Tensor:
     return y * _counts_itself.calls  # type: ignore[attr-defined]
 
 
+@NEEDS_ROWS_OF_2_13
 def test_a_counter_in_an_attribute_of_a_function() -> None:
     def step(model: Any) -> list[Tensor]:
         vars(_counts_itself).pop("calls", None)
@@ -260,6 +266,7 @@ def test_environment_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert_compiled(as_in_eager(Calls(forward), step), 3)
 
 
+@NEEDS_ROWS_OF_2_13
 def test_the_order_of_an_ordered_dict() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         y: Tensor = self.fc(x)
@@ -276,6 +283,7 @@ def test_the_order_of_an_ordered_dict() -> None:
     assert_compiled(as_in_eager(Calls(forward, factors=factors), step), 2)
 
 
+@NEEDS_ROWS_OF_2_13
 def test_the_version_counter_of_a_parameter() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         y: Tensor = self.fc(x)

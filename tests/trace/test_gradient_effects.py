@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional
 
+from ortmodule_py.dynamo.patches.table import running_torch
 from tests.semantics import Calls, as_in_eager, assert_compiled
 
 
@@ -194,6 +195,8 @@ def _then_layers(transform: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_function_under_a_transform_keeps_its_rules(transform: str) -> None:
     """The transform and all that it calls run in Python; the layers around it are compiled."""
+    if transform in ("vjp", "jacrev") and running_torch() < (2, 13):
+        pytest.skip("before 2.13 torch cannot resume a function inside of vjp")
     report = _report(_then_layers(TRANSFORMS[transform]))
     pieces, breaks = report["eager_pieces"], report["graph_breaks"]
     assert len(pieces) == 1 and report["captures"] >= 2, report

@@ -172,7 +172,7 @@ def _probe_order(trial: Trial) -> bool:
 @patch(
     "order",
     "The order of an OrderedDict and the environment variables are read at each call.",
-    "torch._dynamo.variables.builder:VariableBuilder.__call__",
+    {(2, 13): "torch._dynamo.variables.builder:VariableBuilder.__call__"},
     probe=_probe_order,
     needed_by=_always,
 )
