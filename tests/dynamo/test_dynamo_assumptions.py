@@ -249,6 +249,7 @@ READS: dict[str, Callable[[], str | None]] = {
 }
 
 
+@NEEDS_ROWS_OF_2_13
 @pytest.mark.parametrize("name", READS)
 def test_environment_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Any, x: Tensor) -> Tensor:

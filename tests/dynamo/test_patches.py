@@ -135,7 +135,7 @@ def test_rows_that_do_not_hold_in_a_newer_torch_are_turned_off(tmp_path: Path) -
     broken = {name: state for name, state in states.items() if state != table.HOLDS}
     moved = {"contexts"} if table.running_torch() < (2, 14) else set()
     if table.running_torch() < (2, 13):
-        moved |= {"absent_attributes", "hasattr", "class_names", "order", "version"}
+        moved |= {"absent_attributes", "hasattr", "class_names", "order"}
     assert set(broken) == {"bools", "deques", "random"} | moved
     assert "has no torch._dynamo.variables.misc:RandomVariable.call_method" in broken["random"]
     assert "takes (self, item), not (self, value, ...)" in broken["deques"]
