@@ -2,12 +2,13 @@
 // LinearCrossEntropy, which never materializes all logits. Casts, slices of rows and flattening may
 // be between the two; slices and reshapes move to the layer's input. Written as code, since these
 // steps come in any order. The op is in ops/linear_cross_entropy.cpp.
+#include "optimizer/loss_head.h"
+
 #include <algorithm>
 
 #include "ops/emit.h"
 #include "ops/op_def.h"
 #include "optimizer/edit.h"
-#include "optimizer/loss_head.h"
 #include "optimizer/rewrite.h"
 
 namespace ortmodule {
