@@ -7,6 +7,7 @@ thread in the wrong state: with gradients off, or with a cache of cast weights t
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -60,6 +61,26 @@ def restored_on_failure() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        before.restore(error)
+        raise
+
+
+@contextlib.contextmanager
+def restored_if_capture_fails() -> Iterator[None]:
+    """Like `restored_on_failure`, around a capture by Dynamo.
+
+    Its frames, and cycles that it leaves, hold context managers: freed later, they would set grad modes
+    and leave transforms in the midst of other code.
+    """
+    before = _ThreadState()
+    try:
+        yield
+    except BaseException as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
+        gc.collect()
         before.restore(error)
         raise
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ortmodule_py.base.torch_state import restored_on_failure
+from ortmodule_py.base.torch_state import restored_if_capture_fails
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
 from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL
@@ -161,7 +161,7 @@ class Frames:
         converted, pieces = counted["ok"], len(self._compiler.pieces)
         breaks = len(self._compiler.log.graph_breaks)
         try:
-            with restored_on_failure(), _without_garbage_collection():
+            with restored_if_capture_fails(), _without_garbage_collection():
                 result = self._convert(frame, *args, skip=skip + 1, **kwargs)
         except (*CannotTrace, RecompileLimit) as error:
             if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _has_run_before(code):
