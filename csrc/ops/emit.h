@@ -31,8 +31,8 @@ Value* emit_cast(Graph& graph, Value* value, DType dtype);
 /// Throws InternalError if the op has no body.
 std::unique_ptr<Graph> instantiate_body(const Node& node);
 
-/// OpDef::recompute of the node, added at the insertion point; the new values by output of the node,
-/// null for those that it does not compute.
+/// OpDef::recompute of the node, added at the insertion point; the new values by output of the
+/// node, null for those that it does not compute.
 Values emit_recompute(Graph& graph, const Node& node);
 
 }  // namespace ortmodule
