@@ -37,16 +37,6 @@ Grads gru_grad(GradContext& c) {
   return grads;
 }
 
-double product_flops(const Sizes& sequence, const Sizes& r) {
-  return 2.0 * static_cast<double>(sequence[0] * sequence[1]) * static_cast<double>(r[0] * r[1]);
-}
-double flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  return product_flops(in.at(0), in.at(1));
-}
-double grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  return product_flops(in.at(0), in.at(2));
-}
-
 void export_gru(const OnnxRuleContext& c) {
   export_recurrent(c, {"GRU", {1, 0, 2}, 1, {{"linear_before_reset", int64_t{1}}}});
 }
@@ -62,7 +52,7 @@ REGISTER_OP(GRUSteps, {.domain = "com.microsoft",
                        .infer = infer_gru,
                        .grad = gru_grad,
                        .non_differentiable = {kLengths},
-                       .flops = flops,
+                       .flops = recurrent_flops,
                        .always_kept = {0, 1},
                        .recompute = R"(gru_gates (pre, r, input_bias, recurrent_bias, y, initial_h,
                  sequence_lens) => (gates) {
@@ -79,7 +69,7 @@ REGISTER_OP(GRUGates, {.domain = "com.microsoft",
                        .attrs = {{"layout", 0}, {"reverse", 0}},
                        .kind = OpKind::MatMul,
                        .infer = infer_gates,
-                       .flops = flops});
+                       .flops = recurrent_flops});
 
 REGISTER_OP(GRUStepsGrad,
             {.domain = "com.microsoft",
@@ -88,7 +78,7 @@ REGISTER_OP(GRUStepsGrad,
              .attrs = {{"layout", 0}, {"reverse", 0}},
              .kind = OpKind::MatMul,
              .infer = infer_grad,
-             .flops = grad_flops});
+             .flops = recurrent_grad_flops});
 
 }  // namespace
 }  // namespace ortmodule

@@ -44,16 +44,6 @@ Grads lstm_grad(GradContext& c) {
   return grads;
 }
 
-double product_flops(const Sizes& sequence, const Sizes& r) {
-  return 2.0 * static_cast<double>(sequence[0] * sequence[1]) * static_cast<double>(r[0] * r[1]);
-}
-double flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  return product_flops(in.at(0), in.at(1));
-}
-double grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  return product_flops(in.at(0), in.at(2));
-}
-
 void export_lstm(const OnnxRuleContext& c) { export_recurrent(c, {"LSTM", {0, 3, 1, 2}, 2}); }
 
 Values convert_lstm(TorchCall& t) { return emit_layer(t, recurrent_layer(t), "LSTMSteps", 5); }
@@ -69,7 +59,7 @@ REGISTER_OP(
      .infer = infer_lstm,
      .grad = lstm_grad,
      .non_differentiable = {kLengths},
-     .flops = flops,
+     .flops = recurrent_flops,
      .always_kept = {0, 1, 2},
      .recompute = R"(lstm_gates (pre, r, input_bias, recurrent_bias, y, initial_h, initial_c,
                  sequence_lens) => (gates, cells) {
@@ -86,7 +76,7 @@ REGISTER_OP(LSTMGates, {.domain = "com.microsoft",
                         .attrs = {{"layout", 0}, {"reverse", 0}},
                         .kind = OpKind::MatMul,
                         .infer = infer_gates,
-                        .flops = flops});
+                        .flops = recurrent_flops});
 
 REGISTER_OP(LSTMStepsGrad, {.domain = "com.microsoft",
                             .inputs = {"gates", "cells", "r", "dy?", "dy_h?", "dy_c?", "initial_c?",
@@ -95,7 +85,7 @@ REGISTER_OP(LSTMStepsGrad, {.domain = "com.microsoft",
                             .attrs = {{"layout", 0}, {"reverse", 0}},
                             .kind = OpKind::MatMul,
                             .infer = infer_grad,
-                            .flops = grad_flops});
+                            .flops = recurrent_grad_flops});
 
 }  // namespace
 }  // namespace ortmodule

@@ -109,4 +109,14 @@ Values emit_layer(TorchCall& t, const RecurrentLayer& layer, std::string_view op
   return found;
 }
 
+static double product_flops(const Sizes& sequence, const Sizes& r) {
+  return 2.0 * static_cast<double>(sequence[0] * sequence[1]) * static_cast<double>(r[0] * r[1]);
+}
+double recurrent_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return product_flops(in.at(0), in.at(1));
+}
+double recurrent_grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return product_flops(in.at(0), in.at(2));
+}
+
 }  // namespace ortmodule

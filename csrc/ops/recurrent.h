@@ -24,6 +24,11 @@ void set_weight_grads(GradContext& c, Grads& grads, Handle dpre, Handle drecurre
 /// Attributes `layout` and `reverse`.
 Attrs direction_attrs(const Attrs& attrs);
 
+/// Operations of the recurrent product of all steps. The sequence is operand 0; the recurrent
+/// weights are operand 1, of the gradients of LSTM and GRU operand 2.
+double recurrent_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&);
+double recurrent_grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&);
+
 /// One captured layer: operands per direction, and what it gives.
 struct RecurrentLayer {
   Value* x = nullptr;

@@ -28,11 +28,6 @@ Grads rnn_grad(GradContext& c) {
   return grads;
 }
 
-double flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  const Sizes &x = in.at(0), &r = in.at(1);
-  return 2.0 * static_cast<double>(x[0] * x[1]) * static_cast<double>(r[0] * r[1]);
-}
-
 void export_rnn(const OnnxRuleContext& c) {
   const std::vector<std::string> activations{c.attrs().flag("relu") ? "Relu" : "Tanh"};
   export_recurrent(c, {"RNN", {0}, 1, {{"activations", activations}}});
@@ -51,7 +46,7 @@ REGISTER_OP(RNNSteps, {.domain = "com.microsoft",
                        .infer = infer_rnn,
                        .grad = rnn_grad,
                        .non_differentiable = {kLengths},
-                       .flops = flops,
+                       .flops = recurrent_flops,
                        .always_kept = {0, 1},
                        .onnx = {export_rnn},
                        .from_torch = {{"ortmodule_py.rnn.default", convert_rnn}}});
@@ -62,7 +57,7 @@ REGISTER_OP(RNNStepsGrad, {.domain = "com.microsoft",
                            .attrs = {{"layout", 0}, {"reverse", 0}, {"relu", 0}},
                            .kind = OpKind::MatMul,
                            .infer = infer_grad,
-                           .flops = flops});
+                           .flops = recurrent_flops});
 
 REGISTER_OP(PreviousStates, {.domain = "com.microsoft",
                              .inputs = {"y", "initial_h?", "sequence_lens?"},

@@ -65,7 +65,8 @@ MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budg
   };
   const auto peak = [&](size_t i) { return figures_with(frontier[i].decisions, asked).peak_bytes; };
   const auto time = [&](size_t i) { return frontier[i].figures.time_us; };
-  const size_t taken = fastest_that_fits({frontier.size(), expected, peak, time}, budget_bytes);
+  const size_t taken =
+      fastest_that_fits({frontier.size(), expected, peak, time, true}, budget_bytes);
   if (peak(taken) <= budget_bytes) return frontier[taken].decisions;
   // No plan of the first choice fits: optimize for these shapes.
   const std::shared_ptr<const MemoryChoice> own = chosen_for(asked);

@@ -76,8 +76,10 @@ def restored_if_capture_fails() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        seen: set[int] = set()  # a chain of exceptions may have a cycle
         cause: BaseException | None = error
-        while cause is not None:
+        while cause is not None and id(cause) not in seen:
+            seen.add(id(cause))
             traceback.clear_frames(cause.__traceback__)
             cause = cause.__cause__ or cause.__context__
         gc.collect()

@@ -123,21 +123,23 @@ TEST(Budget, LooksAtFewPlansAndNeverPastASmallerBudget) {
   // Peaks ascend, but the expectation is wrong by up to three plans.
   const std::vector<int64_t> peaks = {10, 20, 30, 40, 50, 60, 70, 80};
   for (int64_t shift : {-30, -10, 0, 10, 30}) {
-    size_t before = 0;
-    for (int64_t budget = 5; budget <= 90; budget += 5) {
-      int looks = 0;
-      const BudgetCandidates candidates{
-          peaks.size(), [&](size_t i) { return peaks[i] + shift; },
-          [&](size_t i) {
-            ++looks;
-            return peaks[i];
-          },
-          [&](size_t i) { return 100.0 - 10.0 * static_cast<double>(i); }};
-      const size_t taken = fastest_that_fits(candidates, budget);
-      EXPECT_GE(taken, before);
-      EXPECT_TRUE(peaks[taken] <= budget || taken == 0);
-      EXPECT_LE(looks, 5);
-      before = taken;
+    for (bool rough : {false, true}) {
+      size_t before = 0;
+      for (int64_t budget = 5; budget <= 90; budget += 5) {
+        int looks = 0;
+        const BudgetCandidates candidates{
+            peaks.size(), [&](size_t i) { return peaks[i] + shift; },
+            [&](size_t i) {
+              ++looks;
+              return peaks[i];
+            },
+            [&](size_t i) { return 100.0 - 10.0 * static_cast<double>(i); }, rough};
+        const size_t taken = fastest_that_fits(candidates, budget);
+        EXPECT_GE(taken, before);
+        EXPECT_TRUE(peaks[taken] <= budget || taken == 0);
+        EXPECT_LE(looks, 5);
+        before = taken;
+      }
     }
   }
 }

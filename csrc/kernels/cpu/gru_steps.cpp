@@ -10,7 +10,6 @@ namespace {
 struct Places {
   size_t initial_h, lengths, gates;
 };
-enum Operand : size_t { kPre, kWeights, kInputBias, kRecurrentBias };
 constexpr Places kSteps{4, 5, 2}, kGates{5, 6, 0};
 constexpr size_t kSavedStates = 4;
 
@@ -172,25 +171,6 @@ class Backward {
   StepRows<T> dpre_, drecurrent_;
 };
 
-size_t forward_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    const StepsShape s(facts, kPre, kWeights);
-    return ForwardScratch<ComputeOf<T>>(s, 1, nullptr).scratch.bytes();
-  });
-}
-size_t gates_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    const StepsShape s(facts, kPre, kWeights);
-    return ForwardScratch<ComputeOf<T>>(s, steps_at_once(s), nullptr).scratch.bytes();
-  });
-}
-size_t backward_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    return BackwardScratch<ComputeOf<T>>(StepsShape(facts, kSavedGates, kR), nullptr)
-        .scratch.bytes();
-  });
-}
-
 void run_steps(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> { Forward<T>(args, kSteps, 1).run(); });
 }
@@ -220,7 +200,7 @@ REGISTER_CPU_KERNEL({.op = "GRUStepsGrad",
                      .name = "gru_steps_grad_cpu",
                      .dtypes = kAllFloats,
                      .run = run_grad,
-                     .workspace_bytes = backward_bytes,
+                     .workspace_bytes = gradient_bytes<kSavedGates, kR>,
                      .layout = LayoutRule::InnerContiguous,
                      .leaves_out_unused = true});
 

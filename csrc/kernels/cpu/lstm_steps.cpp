@@ -11,7 +11,6 @@ namespace {
 struct Places {
   size_t initial_h, initial_c, lengths, gates, cells;
 };
-enum Operand : size_t { kPre, kWeights, kInputBias, kRecurrentBias };
 constexpr Places kSteps{4, 5, 6, 3, 4}, kGates{5, 6, 7, 0, 1};
 constexpr size_t kSavedStates = 4;
 
@@ -197,25 +196,6 @@ class Backward {
   StepRows<T> dpre_;
 };
 
-size_t forward_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    const StepsShape s(facts, kPre, kWeights);
-    return ForwardScratch<ComputeOf<T>>(s, 1, nullptr).scratch.bytes();
-  });
-}
-size_t gates_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    const StepsShape s(facts, kPre, kWeights);
-    return ForwardScratch<ComputeOf<T>>(s, steps_at_once(s), nullptr).scratch.bytes();
-  });
-}
-size_t backward_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    return BackwardScratch<ComputeOf<T>>(StepsShape(facts, kSavedGates, kR), nullptr)
-        .scratch.bytes();
-  });
-}
-
 void run_steps(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> { Forward<T>(args, kSteps, 1).run(); });
 }
@@ -249,7 +229,7 @@ REGISTER_CPU_KERNEL({.op = "LSTMStepsGrad",
                      .name = "lstm_steps_grad_cpu",
                      .dtypes = kAllFloats,
                      .run = run_grad,
-                     .workspace_bytes = backward_bytes,
+                     .workspace_bytes = gradient_bytes<kSavedGates, kR>,
                      .layout = LayoutRule::InnerContiguous,
                      .leaves_out_unused = true,
                      .inplace = true,

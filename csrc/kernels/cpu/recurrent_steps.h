@@ -264,5 +264,30 @@ void pack_recurrent_back(const StepsShape& s, const TensorView& r, C* to) {
       .pack(StridedMatrix<const T>{r.as<T>(), s.gates, s.hidden, r.strides[0], 1}, to);
 }
 
+/// Operands that the forward kernels have in common.
+enum Operand : size_t { kPre, kWeights, kInputBias, kRecurrentBias };
+
+/// Scratch of a forward kernel, of one that computes gates again, and of a gradient, whose operands
+/// `saved` and `weights` give the sizes.
+inline size_t forward_bytes(const StepFacts& facts) {
+  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
+    const StepsShape s(facts, kPre, kWeights);
+    return ForwardScratch<ComputeOf<T>>(s, 1, nullptr).scratch.bytes();
+  });
+}
+inline size_t gates_bytes(const StepFacts& facts) {
+  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
+    const StepsShape s(facts, kPre, kWeights);
+    return ForwardScratch<ComputeOf<T>>(s, steps_at_once(s), nullptr).scratch.bytes();
+  });
+}
+template <size_t saved, size_t weights>
+size_t gradient_bytes(const StepFacts& facts) {
+  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
+    return BackwardScratch<ComputeOf<T>>(StepsShape(facts, saved, weights), nullptr)
+        .scratch.bytes();
+  });
+}
+
 }  // namespace ORTM_ISA
 }  // namespace ortmodule

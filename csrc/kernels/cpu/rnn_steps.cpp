@@ -6,7 +6,7 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-enum Operand : size_t { kPre, kWeights, kInputBias, kRecurrentBias, kInitialH, kLengths };
+constexpr size_t kInitialH = 4, kLengths = 5;
 
 bool is_relu(const StepFacts& facts) { return facts.node().attrs.flag("relu"); }
 
@@ -106,18 +106,6 @@ void run_previous(const KernelArgs& args) {
   });
 }
 
-size_t forward_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    const StepsShape s(facts, kPre, kWeights);
-    return ForwardScratch<ComputeOf<T>>(s, 1, nullptr).scratch.bytes();
-  });
-}
-size_t backward_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    return BackwardScratch<ComputeOf<T>>(StepsShape(facts, kY, kR), nullptr).scratch.bytes();
-  });
-}
-
 void run_steps(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> { run_steps_of<T>(args); });
 }
@@ -136,7 +124,7 @@ REGISTER_CPU_KERNEL({.op = "RNNStepsGrad",
                      .name = "rnn_steps_grad_cpu",
                      .dtypes = kAllFloats,
                      .run = run_grad,
-                     .workspace_bytes = backward_bytes,
+                     .workspace_bytes = gradient_bytes<kY, kR>,
                      .layout = LayoutRule::InnerContiguous,
                      .leaves_out_unused = true});
 REGISTER_CPU_KERNEL({.op = "PreviousStates",

@@ -266,6 +266,7 @@ class FastestSearch {
   }
 
   bool may_fit(size_t i) const {
+    if (!candidates_.rough) return true;
     const auto expected = static_cast<double>(candidates_.expected_bytes(i));
     return correction_ * expected <= static_cast<double>(budget_bytes_);
   }
@@ -277,7 +278,8 @@ class FastestSearch {
     for (size_t tries = 0; tries < kTries && taken + 1 < candidates_.count; ++tries) {
       const double now_us = candidates_.time_us(taken), next_us = candidates_.time_us(taken + 1);
       correction_ *= kTolerance;
-      if (now_us - next_us < kLeastGain * now_us || !may_fit(taken + 1) || !fits(taken + 1)) break;
+      const bool gains = !candidates_.rough || now_us - next_us >= kLeastGain * now_us;
+      if (!gains || !may_fit(taken + 1) || !fits(taken + 1)) break;
       ++taken;
     }
     return taken;

@@ -23,11 +23,13 @@ struct BudgetCandidates {
   std::function<int64_t(size_t)> expected_bytes;  // ascending
   std::function<int64_t(size_t)> peak_bytes;      // makes a plan
   std::function<double(size_t)> time_us;
+  /// Whether expected peaks may be far off, as for other shapes. The peaks that plans show then
+  /// correct them, so that few plans are made, and a candidate that fits may be passed over.
+  bool rough = false;
 };
 
 /// Position of the fastest candidate that fits, or 0 if none does. A binary search over the
-/// expected peaks gives the start; the peaks found there correct what is expected of the others, so
-/// that few plans are made.
+/// expected peaks gives the start. Where they are not rough, a larger budget never ends earlier.
 size_t fastest_that_fits(const BudgetCandidates& candidates, int64_t budget_bytes);
 
 /// Fills `chosen`, `minimum_bytes`, `fits` and `frontier` of `choice`. The candidates do not depend

@@ -40,7 +40,7 @@ def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -
         return result
     try:
         name, cls = args[1].as_python_constant(), args[0].as_python_constant()
-    except NotImplementedError:
+    except NotImplementedError:  # a name or an object that Dynamo knows at run time only
         return result
     if name != "__module__" or not isinstance(cls, type):
         return result
