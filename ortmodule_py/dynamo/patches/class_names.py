@@ -39,9 +39,12 @@ def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -
     if not isinstance(result, torch._dynamo.variables.GetAttrVariable):
         return result
     try:
-        name, cls = args[1].as_python_constant(), args[0].as_python_constant()
-    except NotImplementedError:  # a name or an object that Dynamo knows at run time only
+        # The name first: to ask an object for its value guards all that is in it.
+        if args[1].as_python_constant() != "__module__":
+            return result
+        cls = args[0].as_python_constant()
+    except NotImplementedError:  # known at run time only
         return result
-    if name != "__module__" or not isinstance(cls, type):
+    if not isinstance(cls, type):
         return result
     return torch._dynamo.variables.ConstantVariable.create(cls.__module__)

@@ -5,13 +5,14 @@ Those of dimensions of size 1 stay as fake tensors have them: no element lies el
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -83,6 +84,26 @@ def _batch_norm_format(x: Tensor) -> torch.memory_format:
     return suggest_memory_format(x)
 
 
+def _like_iterator(result: Tensor, operands: Sequence[Any]) -> Tensor:
+    """A leading dimension that an operand lacks has stride 0 in ATen's TensorIterator, not so in torch's
+    formula for fake tensors, which expands the operands first."""
+    tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
+    ranks = {x.dim() for x in tensors}
+    if len(ranks) < 2 or max(ranks) != result.dim():
+        return result
+    common = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+    iterated = []
+    for x in tensors:
+        # There the iterator casts operands first, but for the condition of `where`.
+        if x.dtype not in (common, torch.bool) and x.device.type == "cpu":
+            x = torch.empty_like(x, dtype=common)
+        missing = [0] * (result.dim() - x.dim())
+        sizes = zip((*missing, *x.shape), (*missing, *x.stride()), result.shape, strict=True)
+        strides = [0 if str(size) != str(whole) else stride for size, stride, whole in sizes]
+        iterated.append(x.as_strided(result.shape, strides))
+    return _restrided(result, compute_elementwise_output_strides(*iterated))
+
+
 def with_strides_kept(operand: Tensor, result: Any) -> Any:
     """What an operator that works in place gives, of which a trace knows the one that does not."""
     if not isinstance(result, Tensor) or not isinstance(operand, Tensor):
@@ -109,4 +130,10 @@ def with_eager_strides(func: Any, args: Sequence[Any], result: Any) -> Any:
     if func.overloadpacket in _BATCH_NORMS:
         kept = _batch_norm_format(args[0])
         return (torch.empty_like(result[0], memory_format=kept), *result[1:])
+    if func is aten.rsub.Tensor:  # has no tag; ATen subtracts the other way round
+        return _like_iterator(result, (args[1], args[0]))
+    # masked_fill works on a clone of its operand.
+    iterates = torch.Tag.pointwise in func.tags and func.overloadpacket is not aten.masked_fill
+    if iterates and isinstance(result, Tensor):
+        return _like_iterator(result, args)
     return result
