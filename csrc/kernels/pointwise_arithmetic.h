@@ -41,12 +41,6 @@ struct Mul {
   }
   ORTM_HD bool operator()(bool a, bool b) const { return a && b; }
 };
-struct Div {
-  template <class T>
-  ORTM_HD T operator()(T a, T b) const {
-    return a / b;
-  }
-};
 struct Neg {
   template <class T>
   ORTM_HD T operator()(T x) const {
@@ -111,7 +105,19 @@ struct Clip {
 };
 
 // An integer divided by 0 is an error on the CPU; on CUDA, where PyTorch's result is undefined, it
-// is 0.
+// is 0. Integers round towards zero.
+struct Div {
+  template <class T>
+  ORTM_HD T operator()(T a, T b) const {
+    return a / b;
+  }
+  ORTM_HD int64_t operator()(int64_t a, int64_t b) const {
+    ORTM_CHECK_ON_CPU(b != 0, "[Div] an integer divisor must not be 0");
+    if (b == 0) return 0;
+    return b == -1 ? Neg()(a) : a / b;
+  }
+};
+
 ORTM_HD int64_t floor_div(int64_t a, int64_t b) {
   ORTM_CHECK_ON_CPU(b != 0, "[FloorDiv] an integer divisor must not be 0");
   if (b == 0) return 0;
@@ -212,6 +218,7 @@ struct Where {
   ORTM_INTEGER_ROW(ROW, "Mul", binary, Mul)                   \
   ORTM_BOOL_ROW(ROW, "Mul", binary, Mul)                      \
   ORTM_FLOAT_ROWS(ROW, "Div", binary, Div)                    \
+  ORTM_INTEGER_ROW(ROW, "Div", binary_library, Div)           \
   ORTM_FLOAT_ROWS(ROW, "Neg", unary, Neg)                     \
   ORTM_INTEGER_ROW(ROW, "Neg", unary, Neg)                    \
   ORTM_FLOAT_ROWS(ROW, "Abs", unary, Abs)                     \

@@ -279,15 +279,31 @@ TEST(PointwiseGroup, ComputesIntegersLikePython) {
   check_op(
       "Mod", {{"fmod", 1}}, in, Tensor(DType::Int64, {6}),
       [&](const std::vector<double>& v) { return std::fmod(v[0], v[1]); }, 0);
+  auto trunc_div = [](const std::vector<double>& v) { return std::trunc(v[0] / v[1]); };
+  check_op("Div", {}, in, Tensor(DType::Int64, {6}), trunc_div, 0);
+  Tensor least = Tensor::of(DType::Int64, {1}, {-0x1p63}),
+         minus = Tensor::of(DType::Int64, {1}, {-1});
+  check_op(
+      "Div", {}, {&least, &minus}, Tensor(DType::Int64, {1}),
+      [](const std::vector<double>& v) { return v[0]; }, 0);
+  Tensor byte = Tensor::of(DType::Int8, {1}, {-128}), one = Tensor::of(DType::Int8, {1}, {-1});
+  check_op(
+      "Div", {}, {&byte, &one}, Tensor(DType::Int8, {1}),
+      [](const std::vector<double>& v) { return v[0]; }, 0);
   Tensor small = Tensor::of(DType::UInt8, {2}, {200, 100});
   check_op(
       "Add", {}, {&small, &small}, Tensor(DType::UInt8, {2}),
       [](const std::vector<double>& v) { return std::fmod(v[0] + v[1], 256); }, 0);
   Tensor zero = Tensor::of(DType::Int32, {2}, {1, 0});
   Tensor out(DType::Int32, {2});
-  const StepFacts facts =
-      facts_of({node_of("FloorDiv", {}, {&zero, &zero}, {&out})}, {&zero, &zero}, {&out});
-  EXPECT_THROW(run_kernel(*kernels_of("PointwiseGroup")[0], facts, {&zero, &zero}, {&out}), Error);
+  for (const NodeFacts& node :
+       {node_of("FloorDiv", {}, {&zero, &zero}, {&out}), node_of("Div", {}, {&zero, &zero}, {&out}),
+        node_of("Mod", {}, {&zero, &zero}, {&out}),
+        node_of("Mod", {{"fmod", 1}}, {&zero, &zero}, {&out})}) {
+    const StepFacts facts = facts_of({node}, {&zero, &zero}, {&out});
+    EXPECT_THROW(run_kernel(*kernels_of("PointwiseGroup")[0], facts, {&zero, &zero}, {&out}),
+                 Error);
+  }
 }
 
 TEST(PointwiseGroup, ComparesAndChooses) {
