@@ -208,7 +208,8 @@ inline StepFacts facts_of(std::vector<NodeFacts> nodes, const std::vector<Tensor
 }
 
 /// Runs every kernel of `key` on these facts, the CPU's on one and on two threads, CUDA's twice,
-/// and calls check after each. A kernel that refuses fails the test.
+/// and calls check after each. A kernel that refuses fails the test. Those of negative priority,
+/// which stand in where nothing faster does, may want other layouts: run_kernel_named runs them.
 inline void run_all_kernels(std::string_view key, const StepFacts& facts,
                             const std::vector<Tensor*>& in, const std::vector<Tensor*>& out,
                             const std::function<void()>& check) {
@@ -217,6 +218,7 @@ inline void run_all_kernels(std::string_view key, const StepFacts& facts,
   const bool same_on_all = key == "PointwiseGroup" && isa_available(Isa::Avx2);
   std::vector<Tensor> widest;  // results of the first kernel, that of the widest instruction set
   for (const KernelDef* def : defs) {
+    if (def->priority < 0) continue;
     SCOPED_TRACE(def->name);
     if (def->unsupported) {
       const Reason reason = def->unsupported(facts);
@@ -240,6 +242,30 @@ inline void run_all_kernels(std::string_view key, const StepFacts& facts,
           << def->name << ": a second run changes output " << i;
     }
   }
+}
+
+/// Runs every copy of the kernel called `name` on one and on two threads, and calls check.
+inline void run_kernel_named(std::string_view name, const std::string& op, const Attrs& attrs,
+                             const std::vector<Tensor*>& in, const std::vector<Tensor*>& out,
+                             const std::function<void()>& check) {
+  const StepFacts facts = facts_of({node_of(op, attrs, in, out)}, in, out);
+  int copies = 0;
+  for (const KernelDef* def : kernels_of(op)) {
+    if (def->name != name) continue;
+    ++copies;
+    SCOPED_TRACE(def->name);
+    const Reason reason = def->unsupported ? def->unsupported(facts) : Reason();
+    ASSERT_FALSE(reason) << *reason;
+    ASSERT_TRUE(def->dtypes.contains(in[0]->dtype())) << name_of(in[0]->dtype());
+    run_kernel(*def, facts, in, out);
+    check();
+    std::vector<Tensor> first;
+    for (const Tensor* t : out) first.push_back(t ? *t : Tensor());
+    run_kernel(*def, facts, in, out, two_threads);
+    for (size_t i = 0; i < out.size(); ++i)
+      EXPECT_TRUE(!out[i] || first[i].same_bits(*out[i])) << "two threads differ in output " << i;
+  }
+  EXPECT_GT(copies, 0) << "no kernel is called " << name;
 }
 
 /// The same for a step of one node of a kernel registered under its op's name.
