@@ -1,0 +1,167 @@
+// Conv and ConvTranspose of our own against their definition in double.
+#include "test_kernels_harness.h"
+
+namespace ortmodule::testing {
+namespace {
+
+struct ConvCase {
+  int64_t images, channels, outputs, groups;
+  Sizes in, kernel, strides, pads, dilations;  // pads: begins, then ends
+  Sizes more = {};                             // output_padding
+};
+
+Attrs attrs_of(const ConvCase& c) {
+  const auto dims = [](const Sizes& sizes) { return Dims(sizes.begin(), sizes.end()); };
+  Attrs attrs{{"strides", dims(c.strides)},
+              {"pads", dims(c.pads)},
+              {"dilations", dims(c.dilations)},
+              {"group", c.groups}};
+  if (!c.more.empty()) attrs.set("output_padding", dims(c.more));
+  return attrs;
+}
+
+int64_t product(const Sizes& sizes) { return element_count(sizes); }
+
+Sizes coordinates(int64_t position, const Sizes& sizes) {
+  Sizes at(sizes.size());
+  for (size_t d = sizes.size(); d-- > 0;) {
+    at[d] = position % sizes[d];
+    position /= sizes[d];
+  }
+  return at;
+}
+
+Sizes out_sizes(const ConvCase& c) {
+  Sizes out;
+  const size_t n = c.in.size();
+  for (size_t d = 0; d < n; ++d) {
+    const int64_t reach = c.dilations[d] * (c.kernel[d] - 1) + 1, pads = c.pads[d] + c.pads[n + d];
+    out.push_back(c.more.empty() ? (c.in[d] + pads - reach) / c.strides[d] + 1
+                                 : (c.in[d] - 1) * c.strides[d] - pads + reach + c.more[d]);
+  }
+  return out;
+}
+
+/// The position of strides * from + dilations * place - pads in `sizes`, or -1 if it is outside.
+int64_t position_of(const ConvCase& c, const Sizes& from, const Sizes& place, const Sizes& sizes) {
+  int64_t position = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    const int64_t at = from[d] * c.strides[d] + place[d] * c.dilations[d] - c.pads[d];
+    if (at < 0 || at >= sizes[d]) return -1;
+    position = position * sizes[d] + at;
+  }
+  return position;
+}
+
+/// y of Conv, or of ConvTranspose, which adds to the pixels that Conv would read.
+std::vector<double> convolved(const ConvCase& c, const Tensor& x, const Tensor& w,
+                              const Tensor* bias) {
+  const bool transposed = !c.more.empty();
+  const Sizes out = out_sizes(c);
+  const int64_t per_in = c.channels / c.groups, per_out = c.outputs / c.groups;
+  const int64_t in_pixels = product(c.in), pixels = product(out), places = product(c.kernel);
+  std::vector<double> y(static_cast<size_t>(c.images * c.outputs * pixels));
+  for (size_t i = 0; i < y.size() && bias; ++i)
+    y[i] = bias->get(static_cast<int64_t>(i) / pixels % c.outputs);
+  const Sizes &walked = transposed ? c.in : out, &seen = transposed ? out : c.in;
+  for (int64_t p = 0; p < product(walked); ++p)
+    for (int64_t k = 0; k < places; ++k) {
+      const int64_t q = position_of(c, coordinates(p, walked), coordinates(k, c.kernel), seen);
+      if (q < 0) continue;
+      const int64_t x_at = transposed ? p : q, y_at = transposed ? q : p;
+      for (int64_t n = 0; n < c.images; ++n)
+        for (int64_t o = 0; o < c.outputs; ++o)
+          for (int64_t i = 0; i < per_in; ++i) {
+            const int64_t channel = o / per_out * per_in + i;
+            const int64_t weight = transposed ? channel * per_out + o % per_out : o * per_in + i;
+            y[static_cast<size_t>((n * c.outputs + o) * pixels + y_at)] +=
+                x.get((n * c.channels + channel) * in_pixels + x_at) * w.get(weight * places + k);
+          }
+    }
+  return y;
+}
+
+Sizes joined(Sizes sizes, const Sizes& more) {
+  sizes.insert(sizes.end(), more.begin(), more.end());
+  return sizes;
+}
+
+void check_conv(const ConvCase& c, DType dtype, bool with_bias) {
+  const bool transposed = !c.more.empty();
+  Tensor x = Tensor::random(dtype, joined({c.images, c.channels}, c.in), 1);
+  Tensor w = Tensor::random(dtype,
+                            joined(transposed ? Sizes{c.channels, c.outputs / c.groups}
+                                              : Sizes{c.outputs, c.channels / c.groups},
+                                   c.kernel),
+                            2);
+  Tensor bias = Tensor::random(dtype, {c.outputs}, 3);
+  Tensor y(dtype, joined({c.images, c.outputs}, out_sizes(c)));
+  const std::vector<double> expected = convolved(c, x, w, with_bias ? &bias : nullptr);
+  const double ulps = 8.0 + 2.0 * static_cast<double>(c.channels / c.groups * product(c.kernel));
+  std::vector<Tensor*> in{&x, &w};
+  if (with_bias) in.push_back(&bias);
+  SCOPED_TRACE(str(name_of(dtype), " ", ::testing::PrintToString(x.sizes()), " ",
+                   ::testing::PrintToString(w.sizes()), " in ", c.groups, " groups"));
+  run_kernel_named(transposed ? "conv_transpose_cpu" : "conv_cpu",
+                   transposed ? "ConvTranspose" : "Conv", attrs_of(c), in, {&y},
+                   [&] { expect_close(y, expected, ulps, 1, "y"); });
+}
+
+const std::vector<ConvCase>& conv_cases() {
+  static const std::vector<ConvCase> cases = {
+      {2, 5, 7, 1, {9, 11}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {1, 3, 33, 1, {12, 17}, {3, 5}, {2, 3}, {0, 2, 1, 1}, {1, 2}},  // unequal pads
+      {2, 40, 300, 1, {6, 5}, {1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}},  // a matrix product
+      {1, 70, 17, 1, {7, 7}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},   // more than a piece
+      {1, 8, 12, 4, {10, 9}, {3, 2}, {2, 1}, {1, 0, 1, 1}, {2, 1}},   // groups
+      {1, 6, 6, 6, {13, 8}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},    // depthwise
+      {2, 3, 6, 3, {9, 50}, {5, 5}, {2, 2}, {2, 2, 1, 1}, {1, 1}},
+      {1, 2, 2, 2, {3, 1500}, {2, 3}, {1, 1}, {0, 1, 0, 1}, {1, 1}},  // lines of several chunks
+      {2, 1, 20, 1, {700}, {25}, {4}, {10, 3}, {3}},                  // one dimension
+      {1, 3, 4, 1, {5, 6, 7}, {2, 3, 2}, {1, 2, 1}, {1, 0, 1, 0, 1, 1}, {1, 1, 2}},
+      {1, 2, 2, 2, {4, 5, 6}, {3, 3, 3}, {1, 1, 2}, {1, 1, 1, 1, 1, 1}, {1, 1, 1}},
+      {1, 2, 3, 1, {2, 2}, {3, 3}, {1, 1}, {4, 4, 4, 4}, {1, 1}},  // windows beside the image
+      {0, 2, 3, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+  };
+  return cases;
+}
+
+TEST(Conv, FollowsItsDefinition) {
+  for (const ConvCase& c : conv_cases())
+    for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
+      check_conv(c, dtype, dtype != DType::Float64);
+}
+
+TEST(ConvTranspose, FollowsItsDefinition) {
+  const std::vector<ConvCase> cases = {
+      {2, 5, 7, 1, {4, 6}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
+      {1, 20, 9, 1, {5, 7}, {4, 4}, {2, 2}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
+      {1, 300, 2, 1, {5, 3}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}, {0, 0}},
+      {1, 3, 4, 1, {5, 4}, {3, 2}, {2, 3}, {0, 1, 1, 0}, {2, 1}, {1, 2}},  // unequal pads
+      {1, 6, 9, 3, {5, 4}, {3, 3}, {3, 1}, {1, 0, 1, 0}, {1, 2}, {2, 0}},  // groups
+      {1, 2, 2, 1, {4, 3}, {1, 2}, {3, 2}, {0, 0, 0, 0}, {1, 1}, {2, 0}},  // outputs of no place
+      {1, 4, 3, 1, {90}, {16}, {8}, {4, 4}, {1}, {0}},
+      {1, 3, 2, 1, {3, 4, 2}, {2, 3, 2}, {2, 1, 2}, {0, 1, 0, 1, 0, 0}, {1, 1, 1}, {0, 0, 1}},
+      {0, 2, 3, 1, {4, 4}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
+  };
+  for (const ConvCase& c : cases)
+    for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
+      check_conv(c, dtype, dtype != DType::Float64);
+}
+
+// A window that does not see a NaN is a number, and one that sees zeros beside the image gets no
+// NaN from them.
+TEST(Conv, KeepsNaNInItsWindows) {
+  const ConvCase c = conv_cases()[0];
+  Tensor x = Tensor::random(DType::Float32, {c.images, c.channels, 9, 11}, 1);
+  Tensor w = Tensor::random(DType::Float32, {c.outputs, c.channels, 3, 3}, 2);
+  x.set(4 * 11 + 5, std::nan(""));
+  x.set(0, HUGE_VAL);
+  Tensor y(DType::Float32, {c.images, c.outputs, 9, 11});
+  const std::vector<double> expected = convolved(c, x, w, nullptr);
+  run_kernel_named("conv_cpu", "Conv", attrs_of(c), {&x, &w}, {&y},
+                   [&] { expect_close(y, expected, 100, 1, "y"); });
+}
+
+}  // namespace
+}  // namespace ortmodule::testing
