@@ -82,6 +82,14 @@ struct PoolShape {
   }
 };
 
+/// Why a MaxPool or MaxPoolGrad step is not one of images with places of one byte, or nothing.
+inline Reason image_pool_unsupported(const StepFacts& facts) {
+  const std::vector<int64_t> kernel = facts.node().attrs.integers("kernel_shape");
+  if (kernel.size() != 2) return "the windows do not have two dimensions";
+  if (kernel[0] * kernel[1] > kNoPlace) return "the window has more than 255 places";
+  return {};
+}
+
 /// The shape of MaxPool, worked out once per plan.
 inline std::shared_ptr<const void> prepare_max_pool(const StepFacts& facts) {
   return std::make_shared<const PoolShape>(facts.inputs[0].layout.sizes,

@@ -1,4 +1,4 @@
-// Max pooling and its gradient against their definition.
+// Max pooling with its gradient, and average pooling, against their definitions.
 #include <limits>
 
 #include "test_kernels_harness.h"
@@ -106,6 +106,161 @@ TEST(MaxPool, FollowsItsDefinition) {
           in_layout.channels_last = channels_last;
           check_pool(in_layout, dtype, special);
         }
+}
+
+// --- any number of dimensions --------------------------------------------------------------------
+struct WindowsCase {
+  Sizes in, kernel, strides, pads, dilations;  // in: N, C, ...; pads: begins, then ends
+  bool ceil_mode = false;
+};
+
+Attrs attrs_of(const WindowsCase& c) {
+  const auto dims = [](const Sizes& sizes) { return Dims(sizes.begin(), sizes.end()); };
+  return {{"kernel_shape", dims(c.kernel)},
+          {"strides", dims(c.strides)},
+          {"pads", dims(c.pads)},
+          {"dilations", dims(c.dilations)},
+          {"ceil_mode", int64_t{c.ceil_mode}}};
+}
+
+Sizes out_sizes(const WindowsCase& c) {
+  Sizes out{c.in[0], c.in[1]};
+  const size_t n = c.kernel.size();
+  for (size_t d = 0; d < n; ++d) {
+    const int64_t room =
+        c.in[d + 2] + c.pads[d] + c.pads[n + d] - c.dilations[d] * (c.kernel[d] - 1) - 1;
+    int64_t count = room / c.strides[d] + 1;
+    if (c.ceil_mode && room % c.strides[d] != 0 && count * c.strides[d] < c.in[d + 2] + c.pads[d])
+      ++count;
+    out.push_back(count);
+  }
+  return out;
+}
+
+Sizes coordinates(int64_t position, const Sizes& sizes, size_t first) {
+  Sizes at(sizes.size() - first);
+  for (size_t d = at.size(); d-- > 0;) {
+    at[d] = position % sizes[first + d];
+    position /= sizes[first + d];
+  }
+  return at;
+}
+
+/// body(place, position in the plane or -1, whether that counts as padding) for each place.
+template <class Body>
+void for_each_place(const WindowsCase& c, int64_t output, const Body& body) {
+  const size_t n = c.kernel.size();
+  const Sizes o = coordinates(output, out_sizes(c), 2);
+  for (int64_t place = 0; place < element_count(c.kernel); ++place) {
+    const Sizes k = coordinates(place, c.kernel, 0);
+    int64_t position = 0;
+    bool inside = true, padding = true;
+    for (size_t d = 0; d < n; ++d) {
+      const int64_t at = o[d] * c.strides[d] + k[d] * c.dilations[d] - c.pads[d];
+      inside = inside && at >= 0 && at < c.in[d + 2];
+      padding = padding && at < c.in[d + 2] + c.pads[n + d];
+      position = position * c.in[d + 2] + at;
+    }
+    body(place, inside ? position : -1, padding);
+  }
+}
+
+const std::vector<WindowsCase>& windows_cases() {
+  static const std::vector<WindowsCase> cases = {
+      {{2, 3, 17}, {4}, {2}, {1, 2}, {1}},
+      {{1, 2, 40}, {3}, {3}, {0, 0}, {4}},
+      {{2, 3, 9, 11}, {3, 2}, {2, 1}, {1, 0, 2, 1}, {1, 1}},
+      {{1, 2, 12, 9}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {2, 1}, true},
+      {{1, 2, 6, 7}, {2, 2}, {3, 4}, {0, 0, 0, 0}, {1, 1}, true},
+      {{1, 1, 20, 30}, {19, 20}, {1, 3}, {2, 2, 2, 2}, {1, 1}},  // more places than a byte counts
+      {{1, 2, 3, 1100}, {2, 3}, {1, 1}, {0, 1, 1, 1}, {1, 1}},
+      {{2, 2, 5, 6, 4}, {2, 3, 2}, {1, 2, 2}, {0, 1, 1, 1, 0, 0}, {1, 1, 2}},
+      {{1, 1, 2, 3, 4, 3}, {2, 2, 1, 3}, {1, 1, 1, 1}, {0, 1, 0, 1, 0, 0, 0, 1}, {1, 1, 1, 1}},
+      {{0, 2, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}},
+  };
+  return cases;
+}
+
+TEST(MaxPool, TakesAnyDimensionsWindowsAndTypes) {
+  for (const WindowsCase& c : windows_cases())
+    for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16,
+                        DType::UInt8, DType::Int8, DType::Int32}) {
+      SCOPED_TRACE(str(name_of(dtype), " ", ::testing::PrintToString(c.in), " by ",
+                       ::testing::PrintToString(c.kernel)));
+      const double least = dtype == DType::UInt8 ? 0 : -5;
+      Tensor x = Tensor::random(dtype, c.in, 7, least, 5);
+      for (int64_t i = 0; dtype == DType::Float32 && i < x.count(); i += 13)
+        x.set(i, i % 2 ? std::nan("") : -std::numeric_limits<double>::infinity());
+      const Sizes out = out_sizes(c);
+      Tensor y(dtype, out), indices(DType::Int64, out), places(DType::UInt8, out);
+      const int64_t plane = element_count(Sizes(c.in.begin() + 2, c.in.end()));
+      const int64_t pixels = element_count(Sizes(out.begin() + 2, out.end()));
+      Expected expected;
+      for (int64_t i = 0; i < y.count(); ++i) {
+        double largest = dtype == DType::UInt8   ? 0
+                         : dtype == DType::Int8  ? -128
+                         : dtype == DType::Int32 ? -0x1p31
+                                                 : -std::numeric_limits<double>::infinity();
+        int64_t index = 0, best = 255;
+        for_each_place(c, i % pixels, [&](int64_t place, int64_t at, bool) {
+          if (at < 0) return;
+          const double value = x.get(i / pixels * plane + at);
+          if (!(value > largest || std::isnan(value) || best == 255)) return;
+          largest = value, index = at, best = place;
+        });
+        expected.y.push_back(largest);
+        expected.indices.push_back(static_cast<double>(index));
+        expected.places.push_back(static_cast<double>(best));
+      }
+      const bool large = element_count(c.kernel) > 255;
+      run_kernel_named("max_pool_plain_cpu", "MaxPool", attrs_of(c), {&x},
+                       {&y, large ? nullptr : &indices, large ? nullptr : &places}, [&] {
+                         expect_close(y, expected.y, 0, 0, "y");
+                         if (large) return;
+                         expect_close(indices, expected.indices, 0, 0, "indices");
+                         expect_close(places, expected.places, 0, 0, "places");
+                       });
+    }
+}
+
+TEST(AveragePool, FollowsItsDefinition) {
+  for (const WindowsCase& c : windows_cases())
+    for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})
+      for (int64_t with_padding : {0, 1}) {
+        SCOPED_TRACE(str(name_of(dtype), " ", ::testing::PrintToString(c.in), " by ",
+                         ::testing::PrintToString(c.kernel), " with padding: ", with_padding));
+        Tensor x = Tensor::random(dtype, c.in, 7), y(dtype, out_sizes(c));
+        if (x.count() > 0) x.set(x.count() / 2, std::nan(""));
+        const int64_t plane = element_count(Sizes(c.in.begin() + 2, c.in.end()));
+        const int64_t pixels = element_count(Sizes(y.sizes().begin() + 2, y.sizes().end()));
+        std::vector<double> expected;
+        for (int64_t i = 0; i < y.count(); ++i) {
+          double sum = 0;
+          int64_t count = 0;
+          for_each_place(c, i % pixels, [&](int64_t, int64_t at, bool padding) {
+            if (at >= 0) sum += x.get(i / pixels * plane + at);
+            count += with_padding ? padding : at >= 0;
+          });
+          expected.push_back(count ? sum / static_cast<double>(count) : 0);
+        }
+        Attrs attrs = attrs_of(c);
+        attrs.set("count_include_pad", with_padding);
+        const double ulps = 4.0 + static_cast<double>(element_count(c.kernel));
+        run_kernel_named("average_pool_cpu", "AveragePool", attrs, {&x}, {&y},
+                         [&] { expect_close(y, expected, ulps, 1, "y"); });
+      }
+}
+
+// A kernel that cannot take a window says so, rather than read beside it.
+TEST(MaxPool, RefusesWhatItsIndicesCannotSay) {
+  Tensor x = Tensor::random(DType::Float32, {1, 1, 20, 20}, 1), y(DType::Float32, {1, 1, 1, 1});
+  Tensor indices(DType::Int64, {1, 1, 1, 1}), places(DType::UInt8, {1, 1, 1, 1});
+  const WindowsCase c{{1, 1, 20, 20}, {20, 20}, {1, 1}, {0, 0, 0, 0}, {1, 1}};
+  const StepFacts facts = facts_of({node_of("MaxPool", attrs_of(c), {&x}, {&y, &indices, &places})},
+                                   {&x}, {&y, &indices, &places});
+  std::string why;
+  EXPECT_EQ(select_kernel("MaxPool", Device::CPU, facts, &why), nullptr);
+  EXPECT_NE(why.find("does not fit a byte"), std::string::npos) << why;
 }
 
 }  // namespace

@@ -16,6 +16,16 @@ struct Pooling {
   bool count_include_pad = true;
 };
 
+Reason other_windows(const StepFacts& facts) {
+  const Attrs& attrs = facts.node().attrs;
+  const std::vector<int64_t> pads = attrs.integers("pads");
+  if (pads.size() != 4) return "the windows do not have two dimensions";
+  if (pads[0] != pads[2] || pads[1] != pads[3]) return "padding must be equal on both sides";
+  if (attrs.has("dilations") && attrs.integers("dilations") != std::vector<int64_t>{1, 1})
+    return "the windows are dilated";
+  return {};
+}
+
 std::shared_ptr<const void> prepare_pooling(const StepFacts& facts) {
   const Attrs& attrs = facts.node().attrs;
   auto pooling = std::make_shared<Pooling>();
@@ -47,6 +57,7 @@ REGISTER_ATEN_KERNEL({.op = "AveragePool",
                       .name = "average_pool_aten",
                       .dtypes = kAllFloats,
                       .run = average_pool,
+                      .unsupported = other_windows,
                       .library_bytes = probed_bytes<average_pool, prepare_pooling>,
                       .output_strides = pooled_strides,
                       .prepare = prepare_pooling,
@@ -55,6 +66,7 @@ REGISTER_ATEN_KERNEL({.op = "AveragePoolGrad",
                       .name = "average_pool_grad_aten",
                       .dtypes = kAllFloats,
                       .run = average_pool_grad,
+                      .unsupported = other_windows,
                       .library_bytes = probed_bytes<average_pool_grad, prepare_pooling>,
                       .output_strides = pooled_strides,
                       .prepare = prepare_pooling,

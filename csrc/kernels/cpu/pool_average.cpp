@@ -1,0 +1,84 @@
+// AveragePool of x [N, C, ...] of any number of dimensions: y = the sum of each window over the
+// number of its places, those in the padding included if count_include_pad says so; places beyond
+// the padding, where ceil_mode lets a window reach, never count.
+// Method: place by place, lines of outputs add shifted lines of x. Bytes moved: x as often as the
+// caches lose it, y once.
+#include "kernels/cpu/pool_windows.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+struct Average {
+  PatchShape windows;
+  std::vector<std::vector<int64_t>> counts;  // places that count, of each output along a dimension
+};
+
+std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
+  const Attrs& attrs = facts.node().attrs;
+  const bool with_padding = attrs.integer("count_include_pad", 1) != 0;
+  const std::vector<int64_t> pads = attrs.integers("pads");
+  auto average = std::make_shared<Average>();
+  average->windows = pool_windows(facts);
+  const std::vector<PatchAxis>& axes = average->windows.axes;
+  for (size_t d = 0; d < axes.size(); ++d) {
+    const int64_t least = with_padding ? -pads[d] : 0;
+    const int64_t end = axes[d].in + (with_padding ? pads[axes.size() + d] : 0);
+    std::vector<int64_t>& counts = average->counts.emplace_back();
+    for (int64_t o = 0; o < axes[d].out; ++o)
+      counts.push_back(
+          std::count_if(axes[d].offsets.begin(), axes[d].offsets.end(), [&](int64_t offset) {
+            const int64_t at = o * axes[d].stride + offset;
+            return at >= least && at < end;
+          }));
+  }
+  return average;
+}
+
+/// Output pixels [begin, begin + count) of a plane.
+template <class T>
+void average_chunk(const Average& average, const T* image, int64_t begin, int64_t count, T* y) {
+  using C = ComputeOf<T>;
+  const PatchShape& s = average.windows;
+  C sums[kRowChunk];
+  std::fill_n(sums, count, C(0));
+  const int64_t stride = s.last().stride;
+  for_each_place(s, image, begin, count, [&](int64_t, const T* from, int64_t at, int64_t n) {
+    C* to = sums + at;
+    ORTM_SIMD
+    for (int64_t i = 0; i < n; ++i) to[i] += computed(from[i * stride]);
+  });
+  s.for_each_segment(begin, count, [&](const PatchSegment& segment) {
+    int64_t outer = 1;
+    for (size_t d = 0; d + 1 < s.axes.size(); ++d)
+      outer *= average.counts[d][static_cast<size_t>(segment.outer[d])];
+    const int64_t* along = average.counts.back().data() + segment.first;
+    for (int64_t i = 0; i < segment.count; ++i) {
+      const int64_t places = std::max<int64_t>(outer * along[i], 1);  // 0 of an empty window
+      y[segment.begin + i] = stored<T>(sums[segment.begin + i] / static_cast<C>(places));
+    }
+  });
+}
+
+void average_pool(const KernelArgs& args) {
+  const auto& average = *static_cast<const Average*>(args.prepared);
+  const PatchShape& s = average.windows;
+  dispatch_float(args.in[0].dtype, [&]<class T> {
+    for_each_plane_chunk(args, s, [&](int64_t plane, int64_t begin, int64_t count) {
+      average_chunk(average, args.in[0].as<T>() + plane * s.in_pixels, begin, count,
+                    args.out[0].as<T>() + plane * s.pixels + begin);
+    });
+  });
+}
+
+REGISTER_CPU_KERNEL({.op = "AveragePool",
+                     .name = "average_pool_cpu",
+                     .dtypes = kAllFloats,
+                     .run = average_pool,
+                     .unsupported = pool_dimensions_unsupported,
+                     .prepare = prepare_average,
+                     .priority = -1});
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
