@@ -1,5 +1,6 @@
 // GatherElements: y[i, j] = data[indices[i, j], j] for axis 0, and likewise for other axes.
-// ScatterElements writes updates to these elements of data, or adds them if `reduction` is "add".
+// ScatterElements writes updates to these elements of data; by `reduction` "add", "mul", "min" or
+// "max" it combines them with what is there.
 // With from_front, a negative index is out of range, as in torch; else it counts from the end, as
 // in ONNX.
 
@@ -64,9 +65,13 @@ Handle updates_grad(GradContext& c) {
 
 // As in torch, all updates of an element that is written several times get its gradient.
 Grads scatter_elements_grad(GradContext& c) {
+  const std::string reduction = c.attrs().string("reduction", "none");
+  ORTM_CHECK(reduction == "none" || reduction == "add",
+             "[ScatterElements] only the reductions none and add have a gradient, but found ",
+             reduction);
   Grads grads(3);
   grads[0] = c.dy();
-  if (c.attrs().string("reduction", "none") == "none" && c.needs(0)) {
+  if (reduction == "none" && c.needs(0)) {
     const Handle zeros = c.full(0.0, c.x(2).dims(), c.dy().dtype());
     grads[0] = c.emit("ScatterElements", {c.dy(), c.x(1), zeros},
                       {{"axis", *c.attrs().find("axis")}, {"reduction", "none"}});

@@ -156,6 +156,44 @@ TEST(GatherElements, TakesAndScatters) {
       }
 }
 
+TEST(ScatterElements, Reduces) {
+  for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16, DType::Int64,
+                      DType::Int32, DType::UInt8, DType::Bool})
+    for (int64_t axis : {0, 1})
+      for (const std::string reduction : {"add", "mul", "min", "max"}) {
+        SCOPED_TRACE(str(name_of(dtype), " ", reduction, " along ", axis));
+        const bool is_float = kAllFloats.contains(dtype);
+        const double least = is_float ? -2 : 0, most = dtype == DType::Bool ? 1.9 : 3;
+        const Sizes sizes{5, 6}, index_sizes{axis == 0 ? 9 : 4, axis == 0 ? 5 : 11};
+        Tensor data = Tensor::random(dtype, sizes, 4, least, most), y(dtype, sizes);
+        Tensor indices = Tensor::random(DType::Int64, index_sizes, 5, -4.9, 4.9);
+        Tensor updates = Tensor::random(dtype, index_sizes, 6, least, most);
+        if (is_float) updates.set(7, std::nan(""));
+        std::vector<double> expected = data.values();
+        for (int64_t i = 0; i < indices.count(); ++i) {
+          int64_t place[2] = {i / index_sizes[1], i % index_sizes[1]};
+          const int64_t size = sizes[static_cast<size_t>(axis)];
+          place[axis] = (static_cast<int64_t>(indices.get(i)) + size) % size;
+          double& value = expected[static_cast<size_t>(place[0] * sizes[1] + place[1])];
+          const double update = updates.get(i);
+          if (reduction == "add") value += update;
+          if (reduction == "mul") value *= update;
+          const bool takes =
+              std::isnan(update) || (reduction == "min" ? update < value : update > value);
+          if (reduction.starts_with("m") && reduction != "mul" && takes) value = update;
+        }
+        if (dtype == DType::Bool)
+          for (double& value : expected) value = value != 0;
+        if (dtype == DType::UInt8)
+          for (double& value : expected) value = std::fmod(value, 256);
+        const double ulps = !is_float || reduction == "min" || reduction == "max" ? 0 : 16;
+        const Attrs attrs{{"axis", axis}, {"reduction", reduction}};
+        run_kernel_named("scatter_elements_cpu", "ScatterElements", attrs,
+                         {&data, &indices, &updates}, {&y},
+                         [&] { expect_close(y, expected, ulps, 8, "y"); });
+      }
+}
+
 // Of which every partial sum of 16 bits would stay at 256 or 2048.
 TEST(GatherElements, AddsManyUpdatesOf16Bits) {
   for (DType dtype : {DType::BFloat16, DType::Float16})

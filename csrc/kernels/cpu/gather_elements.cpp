@@ -1,11 +1,11 @@
 // GatherElements: y[i, j] = data[indices[i, j], j] for axis 0, and so on for other axes.
-// ScatterElements: y = data, then y[indices[i, j], j] = (or += if reduction is "add") updates[i,
-// j], in the order of the updates. Method: a strip of neighbouring lines along the axis at a time;
-// where the axis is not the last one, the strip's elements of one position follow one another in
-// memory. Lines are independent, so they may run on several threads without changing the order in
-// which a place receives its updates. An index that is expanded along the lines is read once per
-// strip. Sums of 16-bit floats are of float32 in the workspace, rounded once. Bytes moved: each
-// tensor once.
+// ScatterElements: y = data, then each y[indices[i, j], j] becomes updates[i, j] or, by
+// `reduction`, the sum, product, smaller or larger of both, in the order of the updates. Method: a
+// strip of neighbouring lines along the axis at a time; where the axis is not the last one, the
+// strip's elements of one position follow one another in memory. Lines are independent, so they may
+// run on several threads without changing the order in which a place receives its updates. An index
+// that is expanded along the lines is read once per strip. Sums and products of 16-bit floats are
+// of float32 in the workspace, rounded once. Bytes moved: each tensor once.
 #include <cstring>
 
 #include "kernels/cpu/cpu_kernel.h"
@@ -41,9 +41,72 @@ struct Lines {
   int64_t items() const { return space.count() * strips(); }
 };
 
-bool adds(const StepFacts& facts) {
-  return facts.node().op == "ScatterElements" &&
-         facts.node().attrs.string("reduction", "add") == "add";
+// --- reductions: the new value of a place from the old one and an update -------------------------
+struct Overwrite {
+  template <class C>
+  C operator()(C, C update) const {
+    return update;
+  }
+};
+// Integers wrap around.
+struct Sum {
+  template <class C>
+  C operator()(C a, C b) const {
+    if constexpr (std::is_integral_v<C> && !std::is_same_v<C, bool>)
+      return static_cast<C>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+    else
+      return static_cast<C>(a + b);
+  }
+};
+struct Product {
+  template <class C>
+  C operator()(C a, C b) const {
+    if constexpr (std::is_integral_v<C> && !std::is_same_v<C, bool>)
+      return static_cast<C>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    else
+      return static_cast<C>(a * b);
+  }
+};
+// NaN wins.
+struct Smaller {
+  template <class C>
+  C operator()(C a, C b) const {
+    return b < a || b != b ? b : a;
+  }
+};
+struct Larger {
+  template <class C>
+  C operator()(C a, C b) const {
+    return b > a || b != b ? b : a;
+  }
+};
+
+std::string reduction_of(const StepFacts& facts) {
+  return facts.node().attrs.string("reduction", "add");
+}
+
+/// body(reduction).
+template <class Body>
+void with_reduction(const std::string& name, const Body& body) {
+  if (name == "add") return body(Sum());
+  if (name == "mul") return body(Product());
+  if (name == "min") return body(Smaller());
+  if (name == "max") return body(Larger());
+  body(Overwrite());
+}
+
+/// Whether the reduction rounds, so that 16 bits would lose some at each update.
+bool rounds(const StepFacts& facts) {
+  if (facts.node().op != "ScatterElements") return false;
+  const std::string name = reduction_of(facts);
+  return name == "add" || name == "mul";
+}
+
+Reason reduction_unsupported(const StepFacts& facts) {
+  const std::string name = reduction_of(facts);
+  for (const std::string_view known : {"none", "add", "mul", "min", "max"})
+    if (name == known) return elements_unsupported(facts);
+  return "the reduction is " + name;
 }
 
 Lines make_lines(const StepFacts& facts) {
@@ -68,7 +131,7 @@ Lines make_lines(const StepFacts& facts) {
   lines.by_position = lines.count > 1 && lines.across[kUpdates] < lines.along[kUpdates];
   const DType dtype = facts.inputs[0].dtype;
   const bool is_half = dtype == DType::BFloat16 || dtype == DType::Float16;
-  const bool sums = adds(facts) && is_half && lines.length > 1;
+  const bool sums = rounds(facts) && is_half && lines.length > 1;
   int64_t most = lines.by_position ? kStrip : kStripElements / std::max<int64_t>(lines.length, 1);
   if (sums) most = lines.by_position ? kSumStrip : 1;
   lines.strip = std::clamp<int64_t>(lines.count, 1, std::max<int64_t>(most, 1));
@@ -152,23 +215,29 @@ void run_gather_elements(const KernelArgs& args) {
   });
 }
 
-template <class T>
-void scatter(const KernelArgs& args, const Lines& lines, const IndexReader& indices, bool add) {
+template <class T, class Reduction>
+void scatter(const KernelArgs& args, const Lines& lines, const IndexReader& indices,
+             const Reduction& reduce) {
   const T* updates = args.in[2].as<T>();
   const int64_t across = lines.across[kData], along = lines.along[kData];
   for_each_strip(args, lines, [&](const Strip& strip) {
     T* y = args.out[0].as<T>() + strip.begin[kData];
     for_each_element(lines, strip, indices, [=](int64_t line, int64_t index, int64_t at) {
       T& place = y[line * across + index * along];
-      place = add ? stored<T>(computed(place) + computed(updates[at])) : updates[at];
+      if constexpr (std::is_same_v<Reduction, Overwrite>) {
+        place = updates[at];
+      } else {
+        place = stored<T>(reduce(computed(place), computed(updates[at])));
+      }
     });
   });
 }
 
-// Adds the updates of a strip to its places in float32; `sums` holds them position by position.
-template <class T>
-void add_strip(const KernelArgs& args, const Lines& lines, const Strip& strip,
-               const IndexReader& indices, float* sums) {
+// Reduces the updates of a strip into its places in float32; `sums` holds them position by
+// position.
+template <class T, class Reduction>
+void reduce_strip(const KernelArgs& args, const Lines& lines, const Strip& strip,
+                  const IndexReader& indices, const Reduction& reduce, float* sums) {
   const T* updates = args.in[2].as<T>();
   const int64_t across = lines.across[kData], along = lines.along[kData], width = strip.count;
   T* y = args.out[0].as<T>() + strip.begin[kData];
@@ -186,21 +255,23 @@ void add_strip(const KernelArgs& args, const Lines& lines, const Strip& strip,
   };
   for_each_row([](const T* row, float* sum, int64_t count) { convert_row(row, count, sum); });
   for_each_element(lines, strip, indices, [=](int64_t line, int64_t index, int64_t at) {
-    sums[index * width + line] += computed(updates[at]);
+    float& sum = sums[index * width + line];
+    sum = reduce(sum, computed(updates[at]));
   });
   for_each_row([](T* row, const float* sum, int64_t count) { store_row(row, sum, count); });
 }
 
 // Strips in as many tasks as the workspace has room for.
-template <class T>
-void add_in_float(const KernelArgs& args, const Lines& lines, const IndexReader& indices) {
+template <class T, class Reduction>
+void reduce_in_float(const KernelArgs& args, const Lines& lines, const IndexReader& indices,
+                     const Reduction& reduce) {
   const int64_t tasks = lines.sum_tasks, items = lines.items();
   const int64_t per_task = items / tasks * lines.strip * (lines.axis_size + lines.length);
   parallel_ranges(args.context, tasks, grain_for(per_task), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       float* sums = static_cast<float*>(args.workspace) + task * lines.strip * lines.axis_size;
       for (int64_t item = task; item < items; item += tasks)
-        add_strip<T>(args, lines, strip_at(lines, item), indices, sums);
+        reduce_strip<T>(args, lines, strip_at(lines, item), indices, reduce, sums);
     }
   });
 }
@@ -211,12 +282,13 @@ void run_scatter_elements(const KernelArgs& args) {
   if (args.out[0].data != args.in[0].data && args.out[0].byte_count() > 0)
     std::memcpy(args.out[0].data, args.in[0].data, args.out[0].byte_count());
   if (indices.count() == 0) return;
-  const bool add = adds(args.facts);
-  dispatch_real(args.in[0].dtype, [&]<class T> {
-    if constexpr (kIsHalf<T>) {
-      if (lines.sum_tasks > 0) return add_in_float<T>(args, lines, indices);
-    }
-    scatter<T>(args, lines, indices, add);
+  with_reduction(reduction_of(args.facts), [&](const auto& reduce) {
+    dispatch_real(args.in[0].dtype, [&]<class T> {
+      if constexpr (kIsHalf<T>) {
+        if (lines.sum_tasks > 0) return reduce_in_float<T>(args, lines, indices, reduce);
+      }
+      scatter<T>(args, lines, indices, reduce);
+    });
   });
 }
 
@@ -231,7 +303,7 @@ REGISTER_CPU_KERNEL({.op = "ScatterElements",
                      .name = "scatter_elements_cpu",
                      .dtypes = kRealTypes,
                      .run = run_scatter_elements,
-                     .unsupported = scatter_unsupported,
+                     .unsupported = reduction_unsupported,
                      .workspace_bytes = sum_bytes,
                      .prepare = prepare_lines,
                      .input_rules = {LayoutRule::Contiguous, LayoutRule::Any},
