@@ -1,6 +1,7 @@
 // y = x resampled to other spatial sizes. `mode` is the name of the torch operator without
-// "upsample_": interpolation and number of dimensions. A nonzero number in `scales` maps
-// coordinates of y to x; for 0 the ratio of the sizes does.
+// "upsample_": interpolation and number of dimensions; or "nearest", "linear" or "cubic", with the
+// other attributes of ONNX's Resize (`roi`: starts, then ends, of the spatial dimensions). A
+// nonzero number in `scales` maps coordinates of y to x; for 0 the ratio of the sizes does.
 
 #include <algorithm>
 
@@ -49,8 +50,13 @@ Values convert_resize(TorchCall& t) {
                   {"align_corners", t.flag("align_corners") ? 1 : 0}})};
 }
 
-// Maps coordinates of y to x by scales if torch had them, else by sizes.
-void export_resize(const OnnxRuleContext& c) {
+bool has_onnx_mode(const OnnxRuleContext& c) {
+  const std::string& mode = c.attrs().string("mode");
+  return mode == "nearest" || mode == "linear" || mode == "cubic";
+}
+
+// ONNX's attributes of a torch operator.
+OnnxAttrs attrs_of_torch_mode(const OnnxRuleContext& c) {
   const std::string mode = c.attrs().string("mode");
   const bool nearest = mode.starts_with("nearest"), exact = mode.starts_with("nearest_exact");
   const std::string corners = nearest && !exact                 ? "asymmetric"
@@ -68,6 +74,31 @@ void export_resize(const OnnxRuleContext& c) {
     attrs.push_back({"antialias", int64_t{1}});
     attrs.push_back({"exclude_outside", int64_t{1}});
   }
+  return attrs;
+}
+
+// A part of x for each dimension: the whole batch and all channels.
+std::string export_roi(const OnnxRuleContext& c) {
+  if (!c.attrs().has("roi")) return "";
+  const std::vector<double>& roi = c.attrs().numbers("roi");
+  std::string bytes;
+  for (size_t i = 0; i < roi.size(); ++i) {
+    const double whole = i < roi.size() / 2 ? 0.0 : 1.0;
+    if (i % (roi.size() / 2) == 0)
+      for (int n = 0; n < 2; ++n) bytes += encode_scalar(whole, DType::Float32);
+    bytes += encode_scalar(roi[i], DType::Float32);
+  }
+  return c.b.constant({DType::Float32, {static_cast<int64_t>(roi.size()) + 4}, bytes});
+}
+
+// Maps coordinates of y to x by scales if torch had them, else by sizes.
+void export_resize(const OnnxRuleContext& c) {
+  const OnnxAttrs attrs =
+      has_onnx_mode(c)
+          ? c.pick({"mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a",
+                    "exclude_outside", "extrapolation_value", "antialias"})
+          : attrs_of_torch_mode(c);
+  const std::string roi = has_onnx_mode(c) ? export_roi(c) : "";
   const std::vector<double>& scales = c.attrs().numbers("scales");
   const bool by_scales = std::all_of(scales.begin(), scales.end(), [](double s) { return s != 0; });
   if (by_scales) {
@@ -75,12 +106,12 @@ void export_resize(const OnnxRuleContext& c) {
     for (const double scale : scales) bytes += encode_scalar(scale, DType::Float32);
     const std::string factors =
         c.b.constant({DType::Float32, {static_cast<int64_t>(scales.size()) + 2}, bytes});
-    return c.set(0, "Resize", {c.in(0), "", factors}, attrs);
+    return c.set(0, "Resize", {c.in(0), roi, factors}, attrs);
   }
   Dims dims(c.value(0).dims.begin(), c.value(0).dims.begin() + 2);
   const Dims& sizes = c.attrs().dims("sizes");
   dims.insert(dims.end(), sizes.begin(), sizes.end());
-  c.set(0, "Resize", {c.in(0), "", "", c.b.sizes(dims)}, attrs);
+  c.set(0, "Resize", {c.in(0), roi, "", c.b.sizes(dims)}, attrs);
 }
 
 REGISTER_OP(Resize, {.inputs = {"x"},
