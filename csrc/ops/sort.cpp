@@ -1,5 +1,6 @@
 // Sort: all elements along `axis` in order; TopK: the k largest or smallest. Both also return the
-// indices.
+// indices. With `stable`, of equal elements the one with the lower index comes first, which ONNX
+// demands of TopK and torch does not.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"

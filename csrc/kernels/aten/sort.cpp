@@ -1,4 +1,5 @@
-// Sort and TopK through torch's out-variants, into planned memory: ties come in torch's order.
+// Sort and TopK through torch's out-variants, into planned memory: ties come in torch's order,
+// unless they must be in that of the indices (`stable`).
 #include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
 
@@ -18,6 +19,14 @@ void sort(const KernelArgs& args) {
 void top_k(const KernelArgs& args) {
   const Attrs& attrs = args.facts.node().attrs;
   at::Tensor values = as_tensor(args.out[0]), indices = as_tensor(args.out[1]);
+  if (attrs.flag("stable")) {
+    const int64_t axis = attrs.integer("axis"), k = attrs.integer("k");
+    const auto [all, order] =
+        at::sort(as_tensor(args.in[0]), true, axis, attrs.integer("largest", 1) != 0);
+    values.copy_(all.narrow(axis, 0, k));
+    indices.copy_(order.narrow(axis, 0, k));
+    return;
+  }
   at::topk_out(values, indices, as_tensor(args.in[0]), attrs.integer("k"), attrs.integer("axis"),
                attrs.integer("largest", 1) != 0, attrs.integer("sorted", 1) != 0);
 }
