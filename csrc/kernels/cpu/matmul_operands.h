@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <type_traits>
 
 #include "kernels/cpu/blocked_product.h"
 #include "kernels/matmul_problem.h"
@@ -63,22 +64,33 @@ struct ProductMatrices {
   }
 };
 
-/// y = beta c; c may be y. Only a product without a batch has c.
+/// A factor of a product as a number of C; of unsigned ones the two's complement.
+template <class C>
+C factor_of(double factor) {
+  if constexpr (std::is_integral_v<C>)
+    return static_cast<C>(static_cast<int64_t>(factor));
+  else
+    return static_cast<C>(factor);
+}
+
+/// y = beta c; c may be y. Only a product without a batch has c. Integers wrap around.
 template <class T>
 void spread_term(const KernelArgs& args, const ProductOperands& p) {
-  using C = ComputeOf<T>;
+  using C = typename std::conditional_t<std::is_integral_v<T>, std::type_identity<uint64_t>,
+                                        std::type_identity<ComputeOf<T>>>::type;
   const T* c = args.in[2].as<T>();
   T* y = args.out[0].as<T>();
-  const auto beta = static_cast<C>(p.beta);
+  const C beta = factor_of<C>(p.beta);
   if (c == y && p.beta == 1.0) return;
   for (int64_t row = 0; row < p.problem.rows; ++row, y += p.problem.columns) {
     const T* from = c + row * p.c_row_stride;
     if (p.c_column_stride == 1) {
       ORTM_SIMD
-      for (int64_t j = 0; j < p.problem.columns; ++j) y[j] = stored<T>(computed(from[j]) * beta);
+      for (int64_t j = 0; j < p.problem.columns; ++j)
+        y[j] = stored<T>(static_cast<C>(computed(from[j])) * beta);
     } else {
       for (int64_t j = 0; j < p.problem.columns; ++j)
-        y[j] = stored<T>(computed(from[j * p.c_column_stride]) * beta);
+        y[j] = stored<T>(static_cast<C>(computed(from[j * p.c_column_stride])) * beta);
     }
   }
 }

@@ -72,6 +72,20 @@ using SumOf = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 /// Rows and columns that are computed together.
 constexpr int64_t kIntegerRows = 4, kIntegerColumns = 256;
 
+/// The sum of the products of dense or strided elements.
+template <class T>
+SumOf<T> integer_dot(const T* a, int64_t a_step, const T* b, int64_t b_step, int64_t count) {
+  using S = SumOf<T>;
+  S sum = 0;
+  if (a_step == 1 && b_step == 1) {
+    for (int64_t k = 0; k < count; ++k) sum += static_cast<S>(a[k]) * static_cast<S>(b[k]);
+  } else {
+    for (int64_t k = 0; k < count; ++k)
+      sum += static_cast<S>(a[k * a_step]) * static_cast<S>(b[k * b_step]);
+  }
+  return sum;
+}
+
 /// sums [rows, columns] = the product of a block of the matrices.
 template <class T>
 void multiply_integers(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
@@ -89,14 +103,9 @@ void multiply_integers(const StridedMatrix<const T>& a, const StridedMatrix<cons
         for (int64_t j = 0; j < b.columns; ++j) row[j] += factor * static_cast<S>(right[j]);
       }
     } else {
-      for (int64_t j = 0; j < b.columns; ++j) {
-        const T* right = b.data + j * b.column_stride;
-        S sum = 0;
-        for (int64_t k = 0; k < a.columns; ++k)
-          sum +=
-              static_cast<S>(left[k * a.column_stride]) * static_cast<S>(right[k * b.row_stride]);
-        row[j] = sum;
-      }
+      for (int64_t j = 0; j < b.columns; ++j)
+        row[j] = integer_dot(left, a.column_stride, b.data + j * b.column_stride, b.row_stride,
+                             a.columns);
     }
   }
 }
@@ -105,7 +114,7 @@ template <class T>
 void multiply_as_integers(const KernelArgs& args, const ProductOperands& p) {
   using S = SumOf<T>;
   const MatMulProblem& problem = p.problem;
-  const auto alpha = static_cast<S>(static_cast<int64_t>(p.alpha));
+  const S alpha = factor_of<S>(p.alpha);
   if (p.beta != 0.0) spread_term<T>(args, p);
   const int64_t tiles = ceil_div(problem.rows, kIntegerRows);
   const int64_t units = tiles * ceil_div(problem.columns, kIntegerColumns);
