@@ -95,7 +95,7 @@ py::list list_ops() {
     const size_t from = file.rfind("csrc/");
     item["file"] = std::string(from == std::string_view::npos ? file : file.substr(from));
     item["gradient"] = gradient_of(*op);
-    item["body"] = !op->body.empty();
+    item["body"] = has_body(*op);
     item["onnx"] = onnx_form_of(*op);
     item["kernels"] = kernels_of_op(*op);
     std::vector<std::string> targets;

@@ -45,7 +45,7 @@ void expand_bodies(Graph& graph, Device device) {
     changed = false;
     for (Node* node : graph.node_pointers()) {
       const OpDef& def = op_def(node->op);
-      if (def.body.empty() || def.kind == OpKind::View || runs_in_group(*node, device)) continue;
+      if (!has_body(def) || def.kind == OpKind::View || runs_in_group(*node, device)) continue;
       if (!kernels_of(node->op).empty() &&
           select_kernel(node->op, device, symbolic_facts(*node), nullptr))
         continue;

@@ -99,7 +99,7 @@ class Recomputer {
       if (node->region != Region::Forward || node->outputs().size() < 2) continue;
       const OpDef& def = op_def(node->op);
       const bool has_way = !def.recompute.empty();
-      if (!has_way && (def.body.empty() || def.indivisible || is_alias(*node))) continue;
+      if (!has_way && (!has_body(def) || def.indivisible || is_alias(*node))) continue;
       const auto& outputs = node->outputs();
       const bool all = std::all_of(outputs.begin(), outputs.end(),
                                    [&](const Value* value) { return is_kept(value); });

@@ -2,6 +2,7 @@
 // uses batch statistics and updates the running ones, BatchNormalization uses given statistics.
 // Ioffe & Szegedy 2015, arXiv:1502.03167
 
+#include "ir/text.h"
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -74,6 +75,40 @@ Grads eval_grad(GradContext& c) {
   }
   if (c.needs(2)) grads[2] = c.reshape(c.sum_to(c.dy(), per_channel), c.x(2).dims());
   return grads;
+}
+
+// Pointwise, so that it fuses with its neighbours. Computed in 32 bits at least, since 16 would
+// lose epsilon, and rounded once.
+std::string eval_body(const Node& node) {
+  const Value& x = *node.input(0);
+  DType inside = compute_dtype(x.dtype);
+  for (const Value* value : node.inputs())
+    if (value) inside = promote(inside, value->dtype);
+  std::string nodes;
+  const auto add = [&](std::string_view name, const std::string& value) {
+    nodes += str("  ", name, " = ", value, "\n");
+    return std::string(name);
+  };
+  const auto wide = [&](std::string_view name, size_t operand) {
+    if (node.input(operand)->dtype == inside) return std::string(name);
+    return add(str("wide_", name), str("Cast<to=", name_of(inside), "> (", name, ")"));
+  };
+  std::string axes;  // behind the channels
+  for (size_t d = 2; d < x.rank(); ++d) axes += str(d > 2 ? "," : "", d - 1);
+  const auto spread = [&](const std::string& name) {
+    if (axes.empty()) return name;
+    return add(str("each_", name), str("Unsqueeze<axes=[", axes, "]> (", name, ")"));
+  };
+  const std::string epsilon = number_text(node.attrs.number("epsilon"));
+  const std::string shifted = add("shifted", str("Add (", wide("var", 4), ", ", epsilon, ")"));
+  std::string factor = add("factor", str("Rsqrt (", shifted, ")"));
+  if (node.input(1)) factor = add("scaled", str("Mul (factor, ", wide("scale", 1), ")"));
+  const std::string mean = spread(wide("mean", 3));
+  std::string y = add("centered", str("Sub (", wide("x", 0), ", ", mean, ")"));
+  y = add("product", str("Mul (", y, ", ", spread(factor), ")"));
+  if (node.input(2)) y = add("sum", str("Add (", y, ", ", spread(wide("bias", 2)), ")"));
+  if (inside != x.dtype) y = add("rounded", str("Cast<to=", name_of(x.dtype), "> (", y, ")"));
+  return str("batch_norm (x, scale, bias, mean, var) => (", y, ") {\n", nodes, "}");
 }
 
 // --- conversions ------------------------------------------------------------------------------
@@ -225,6 +260,7 @@ REGISTER_OP(BatchNormalization,
              .keeps_channels_last = always,
              .grad = eval_grad,
              .non_differentiable = {3, 4},
+             .body_of = eval_body,
              .onnx = {export_batch_norm},
              .from_torch = {
                  {"aten.native_batch_norm.default", convert_native},

@@ -87,7 +87,7 @@ void infer(Node& node) {
   if (def.infer) {
     InferContext context(node);
     def.infer(context);
-  } else if (!def.body.empty()) {
+  } else if (has_body(def)) {
     infer_from_body(node);
   }
 }
@@ -108,8 +108,9 @@ Value* emit_cast(Graph& graph, Value* value, DType dtype) {
 
 std::unique_ptr<Graph> instantiate_body(const Node& node) {
   const OpDef& def = op_def(node.op);
-  ORTM_ASSERT(!def.body.empty(), "op ", node.op, " has no body");
-  std::unique_ptr<Graph> body = parse_graph(def.body);
+  ORTM_ASSERT(has_body(def), "op ", node.op, " has no body");
+  std::unique_ptr<Graph> body =
+      def.body_of ? parse_graph(def.body_of(node)) : parse_graph(def.body);
   const size_t count = body->inputs().size();
   ORTM_ASSERT(count == def.inputs.size(), "the body of ", node.op, " takes other operands");
   for (size_t i = 0; i < count; ++i) {

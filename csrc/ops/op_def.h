@@ -96,6 +96,8 @@ struct OpDef {
   /// Decomposition into other ops, in the text notation, with the names of operands and outputs
   /// above and attributes as `@name`. Used as pattern, gradient, ONNX form and fallback kernel.
   std::string_view body = {};
+  /// The same where it depends on the ranks or types of the node's operands.
+  std::string (*body_of)(const Node&) = nullptr;
   /// A kernel may round differently from the body, so the op must be recomputed as a whole, not
   /// by parts of its body.
   bool indivisible = false;
@@ -117,6 +119,8 @@ const OpDef& op_def(std::string_view name);
 const TorchRow* find_torch_row(std::string_view target);
 /// All torch overloads with a conversion, sorted.
 std::vector<std::string_view> all_torch_targets();
+/// Whether the op has a decomposition.
+inline bool has_body(const OpDef& def) { return !def.body.empty() || def.body_of; }
 /// Whether the node has side effects or unrecorded random numbers (see OpDef::effect).
 bool is_impure(const Node& node);
 /// Whether `value` is never computed again: its node is impure, or keeps it (OpDef::always_kept).

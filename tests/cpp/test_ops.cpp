@@ -55,7 +55,7 @@ TEST(OpRegistry, EveryOpIsDefinedCompletely) {
   EXPECT_GT(all_ops().size(), 100u);
   for (const OpDef* def : all_ops()) {
     EXPECT_FALSE(def->outputs.empty()) << def->name;
-    EXPECT_TRUE(def->infer || !def->body.empty()) << def->name;
+    EXPECT_TRUE(def->infer || has_body(*def)) << def->name;
     EXPECT_EQ(def->kind == OpKind::View, def->view != nullptr) << def->name;
     const std::string file = std::string(ORTM_SOURCE_DIR) + "/" + std::string(file_of(*def));
     EXPECT_TRUE(std::filesystem::exists(file)) << file;
@@ -108,6 +108,39 @@ TEST(OpRegistry, AbsentOperandsAndAttributesVanishFromBodies) {
             "bias_dropout (x, bias, residual) => (dropped) {\n"
             "  sum = Add (x, bias)\n"
             "  dropped = Dropout<ratio=0.25, rng=7> (sum)\n"
+            "}\n");
+}
+
+TEST(OpRegistry, BodiesFollowRanksAndTypes) {
+  Graph graph;
+  Value* x = graph.add_input("x", DType::Float16, sizes({"n", "c", "h", "w"}));
+  Value* row = graph.add_input("row", DType::Float32, sizes({"n", "c"}));
+  Value* scale = graph.add_input("scale", DType::Float32, sizes({"c"}));
+  const Attrs attrs{{"epsilon", 0.5}};
+  const Node* node =
+      emit_node(graph, "BatchNormalization", {x, scale, nullptr, scale, scale}, attrs);
+  const std::unique_ptr<Graph> body = instantiate_body(*node);
+  EXPECT_EQ(print(*body, {.types = false}),
+            "batch_norm (x, scale, bias, mean, var) => (rounded) {\n"
+            "  shifted = Add (var, 0.5)\n"
+            "  factor = Rsqrt (shifted)\n"
+            "  scaled = Mul (factor, scale)\n"
+            "  each_mean = Unsqueeze<axes=[1,2]> (mean)\n"
+            "  wide_x = Cast<to=f32> (x)\n"
+            "  centered = Sub (wide_x, each_mean)\n"
+            "  each_scaled = Unsqueeze<axes=[1,2]> (scaled)\n"
+            "  product = Mul (centered, each_scaled)\n"
+            "  rounded = Cast<to=f16> (product)\n"
+            "}\n");
+  EXPECT_EQ(type_text(*body->outputs()[0].value), type_text(*node->output(0)));
+  node = emit_node(graph, "BatchNormalization", {row, nullptr, scale, scale, scale}, attrs);
+  EXPECT_EQ(print(*instantiate_body(*node), {.types = false}),
+            "batch_norm (x, scale, bias, mean, var) => (sum) {\n"
+            "  shifted = Add (var, 0.5)\n"
+            "  factor = Rsqrt (shifted)\n"
+            "  centered = Sub (x, mean)\n"
+            "  product = Mul (centered, factor)\n"
+            "  sum = Add (product, bias)\n"
             "}\n");
 }
 
