@@ -213,12 +213,13 @@ def test_tensors_filled_with_a_size(path):
 
 
 def test_moving_elements(path):
-    text = """g (x: f32[4,n], i: i64[2,n], u: f32[2,n], h: f16[n]) => (a, b, c, d, e, f, k, q) {
+    text = """g (x: f32[4,n], i: i64[2,n], u: f32[2,n], h: f16[n]) => (a, b, c, d, e, m, f, k, q) {
         a = Pad<pads=[1,0,0,2], value=-1.5> (x)
         b = CumSum<axis=0, reverse=1> (x)
         c = Trilu<upper=0, k=-1> (x)
         d = GatherElements<axis=0> (x, i)
         e = ScatterElements<axis=0, reduction="add"> (x, i, u)
+        m = ScatterElements<axis=0, reduction="max"> (x, i, u)
         f = Range<start=0.5, limit=3.0, delta=0.25, dtype=f16> ()
         k, _ = Split<axis=0, sizes=[1,3]> (x)
         q = BiasSoftmax<axis=-1> (x, x)
@@ -230,6 +231,7 @@ def test_moving_elements(path):
         x.tril(-1),
         x.gather(0, i),
         x.scatter_add(0, i, u),
+        x.scatter_reduce(0, i, u, "amax"),
         torch.arange(0.5, 3.0, 0.25, dtype=torch.float16),
         x[:1],
         (2 * x).softmax(-1),
@@ -438,6 +440,35 @@ def test_interpolation(path, mode, options, scaled):
     x = torch.randn(2, 3, 9, 9)
     where = {"scale_factor": (1.5, 2.0)} if scaled else {"size": (5, 12)}
     close(run(text, {"x": x}, path), F.interpolate(x, **where, **options))
+
+
+ONNX_RESIZES = [
+    ("linear", 'coordinate_transformation_mode="align_corners"', "bilinear", True),
+    ("cubic", "cubic_coeff_a=-0.75", "bicubic", False),
+    (
+        "nearest",
+        'coordinate_transformation_mode="asymmetric", nearest_mode="floor"',
+        "nearest",
+        None,
+    ),
+    (
+        "linear",
+        'coordinate_transformation_mode="tf_crop_and_resize", roi=[0.25,0.0,0.75,1.0]',
+        "bilinear",
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("mode", "more", "torch_mode", "corners"), ONNX_RESIZES)
+def test_interpolation_in_onnx_terms(path, mode, more, torch_mode, corners):
+    text = f"""resize (x: f32[b,3,9,9]) => (y) {{
+        y: f32[b,3,5,12] = Resize<mode="{mode}", sizes=[5,12], scales=[0.0,0.0], {more}> (x)
+    }}"""
+    x = torch.randn(2, 3, 9, 9)
+    part = x[:, :, 2:7] if "roi" in more else x
+    want = F.interpolate(part, (5, 12), mode=torch_mode, align_corners=corners)
+    close(run(text, {"x": x}, path), want)
 
 
 def test_transposed_convolution(path):
