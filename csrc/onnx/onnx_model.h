@@ -1,0 +1,118 @@
+// An ONNX model as plain data: what a file holds. Only onnx_file.cpp and onnx_reader.cpp know the
+// file format; exporter/onnx_export writes graphs as models, importer/ reads models as graphs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/dtype.h"
+#include "onnx/shared_bytes.h"
+
+namespace ortmodule {
+
+struct OnnxGraph;
+
+/// A constant tensor, row-major, little-endian; bool is one byte.
+struct OnnxTensor {
+  DType dtype = DType::Undefined;  // Undefined: the engine lacks the type `element_type`
+  std::vector<int64_t> dims;
+  SharedBytes bytes;                 // at any address; empty for strings
+  int element_type = 0;              // number in ONNX, of a tensor that was read
+  std::vector<std::string> strings;  // elements of a tensor of strings
+};
+
+/// A size: a number, a name such as "batch", or unknown.
+using OnnxDim = std::variant<std::monostate, int64_t, std::string>;
+
+/// The type of a value.
+struct OnnxType {
+  enum class Kind : uint8_t { Unknown, Tensor, SparseTensor, Sequence, Optional, Map };
+  Kind kind = Kind::Unknown;
+  DType dtype = DType::Undefined;           // Tensor
+  std::optional<std::vector<OnnxDim>> dims;  // Tensor; nullopt: unknown rank
+  int element_type = 0;                     // Tensor: number in ONNX, of a type that was read
+  std::shared_ptr<const OnnxType> element;  // Sequence, Optional, Map (its values)
+};
+
+/// An attribute of a function's node that takes the value of the function's attribute.
+struct OnnxAttrReference {
+  std::string name;
+};
+
+/// A DType is written as its number in ONNX.
+using OnnxAttr =
+    std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
+                 std::vector<std::string>, OnnxTensor, std::vector<OnnxTensor>, DType,
+                 std::shared_ptr<const OnnxGraph>, std::vector<std::shared_ptr<const OnnxGraph>>,
+                 OnnxType, std::vector<OnnxType>, OnnxAttrReference>;
+using OnnxAttrs = std::vector<std::pair<std::string, OnnxAttr>>;
+using OnnxMetadata = std::vector<std::pair<std::string, std::string>>;
+
+struct OnnxNode {
+  std::string op;
+  std::string domain;  // "": the standard one ("ai.onnx" is read as "")
+  std::string name;
+  std::vector<std::string> inputs;  // "" for an absent one
+  std::vector<std::string> outputs;
+  OnnxAttrs attrs;
+  OnnxMetadata metadata;
+  std::string overload;  // of the function that the node calls
+};
+
+struct OnnxValue {
+  std::string name;
+  OnnxType type;
+};
+
+/// A named constant. When it is written, the caller keeps the data alive until then.
+struct OnnxInitializer {
+  std::string name;
+  OnnxTensor tensor;
+};
+
+struct OnnxGraph {
+  std::string name;
+  std::vector<OnnxNode> nodes;
+  std::vector<OnnxValue> inputs;
+  std::vector<OnnxValue> outputs;
+  std::vector<OnnxValue> values;  // types of intermediate values
+  std::vector<OnnxInitializer> initializers;
+};
+
+struct OnnxOpset {
+  std::string domain;
+  int64_t version = 0;
+};
+
+/// An operator that the model defines by nodes.
+struct OnnxFunction {
+  std::string name;
+  std::string domain;
+  std::string overload;
+  std::vector<std::string> inputs;
+  std::vector<std::string> outputs;
+  std::vector<std::string> attrs;  // without a default
+  OnnxAttrs defaults;
+  std::vector<OnnxNode> nodes;
+  std::vector<OnnxOpset> opsets;
+};
+
+struct OnnxModel {
+  OnnxGraph graph;
+  std::vector<OnnxOpset> opsets;
+  std::vector<OnnxFunction> functions;
+  OnnxMetadata metadata;
+  int64_t ir_version = 0;
+  std::string producer;
+  /// Of a model that was read: its graph is unchanged since write_onnx_file().
+  bool intact = false;
+};
+
+}  // namespace ortmodule
