@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ir/text.h"
+#include "onnx/onnx_file.h"
 #include "onnx/onnx_rule.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
@@ -29,7 +30,7 @@ class Lowering {
   Lowering(const Graph& graph, const OnnxSaveOptions& options) : graph_(graph), options_(options) {}
 
   OnnxModel run() {
-    model().name = graph_.name;
+    onnx().name = graph_.name;
     model().metadata.emplace_back(kGraphKey, signature_text(graph_));
     for (const Value* value : graph_.values()) {
       if (value->is_literal()) continue;
@@ -46,39 +47,40 @@ class Lowering {
 
  private:
   OnnxModel& model() { return builder_.model(); }
+  OnnxGraph& onnx() { return builder_.graph(); }
 
   void add_input(const Value& value) {
     builder_.provide_dims(value.name, value.dims);
     auto data = options_.initializers.find(value.name);
     if (data == options_.initializers.end()) {
-      model().inputs.push_back({value.name, value.dtype, value.dims});
+      onnx().inputs.push_back(onnx_value(value.name, value.dtype, value.dims));
       return;
     }
     const auto [pointer, bytes] = data->second;
-    OnnxInitializer initializer{value.name, value.dtype, {}, pointer, bytes};
+    OnnxInitializer initializer{value.name,
+                                {value.dtype, {}, SharedBytes::borrowed(pointer, bytes)}};
     for (const DimExpr& dim : value.dims) {
       ORTM_CHECK(dim.is_constant(), "[onnx] an initializer must have constant sizes, but found ",
                  value.name, ": ", type_text(value));
-      initializer.dims.push_back(dim.value());
+      initializer.tensor.dims.push_back(dim.value());
     }
     const auto expected = static_cast<size_t>(product(value.dims).value()) * size_of(value.dtype);
     ORTM_CHECK(bytes == expected, "[onnx] data of ", value.name, " must have ", expected,
                " bytes, but found ", bytes);
-    model().initializers.push_back(std::move(initializer));
+    onnx().initializers.push_back(std::move(initializer));
   }
 
   void add_node(const Node& node) {
     builder_.set_scope(node.outputs().empty() ? node.op : node.output()->name);
-    const size_t before = model().nodes.size();
+    const size_t before = onnx().nodes.size();
     lower(node);
-    ORTM_ASSERT(model().nodes.size() > before, "op ", node.op,
-                " was not exported to any ONNX node");
-    OnnxMetadata& metadata = model().nodes.back().metadata;
+    ORTM_ASSERT(onnx().nodes.size() > before, "op ", node.op, " was not exported to any ONNX node");
+    OnnxMetadata& metadata = onnx().nodes.back().metadata;
     metadata.emplace_back(kNodeKey, print(node));
     if (!node.origin.module.empty()) metadata.emplace_back(kModuleKey, node.origin.module);
     if (!node.origin.source.empty()) metadata.emplace_back(kSourceKey, node.origin.source);
-    for (size_t i = before; i < model().nodes.size(); ++i)
-      for (const std::string& name : model().nodes[i].outputs) produced_.insert(name);
+    for (size_t i = before; i < onnx().nodes.size(); ++i)
+      for (const std::string& name : onnx().nodes[i].outputs) produced_.insert(name);
     for (const Value* output : node.outputs())
       if (produced_.count(output->name) > 0) builder_.provide_dims(output->name, output->dims);
   }
@@ -129,14 +131,14 @@ class Lowering {
       builder_.add("Identity", {source}, {}, {name});
       outputs_.insert(name);
     }
-    model().outputs.push_back({name, value.dtype, value.dims});
+    onnx().outputs.push_back(onnx_value(name, value.dtype, value.dims));
   }
 
   void add_types() {
     for (const auto& node : graph_.nodes())
       for (const Value* value : node->outputs())
         if (produced_.count(value->name) > 0 && outputs_.count(value->name) == 0)
-          model().values.push_back({value->name, value->dtype, value->dims});
+          onnx().values.push_back(onnx_value(value->name, value->dtype, value->dims));
   }
 
   const Graph& graph_;
@@ -174,7 +176,7 @@ std::unique_ptr<Graph> load_onnx(const std::string& path) {
              " must be unchanged since ortmodule_py wrote it, but found that its graph was edited");
   std::string text = *signature + " {\n";
   std::vector<Origin> origins;
-  for (const OnnxNode& node : model.nodes) {
+  for (const OnnxNode& node : model.graph.nodes) {
     const std::string* line = find_metadata(node.metadata, kNodeKey);
     if (!line) continue;
     text += *line + "\n";

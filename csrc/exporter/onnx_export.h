@@ -14,7 +14,7 @@
 #include <unordered_map>
 
 #include "ir/graph.h"
-#include "onnx/onnx_file.h"
+#include "onnx/onnx_model.h"
 
 namespace ortmodule {
 

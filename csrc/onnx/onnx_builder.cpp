@@ -44,6 +44,17 @@ bool is_exact_in(double value, DType dtype) {
   return std::isnan(value) || element_value(value, dtype) == static_cast<float>(value);
 }
 
+OnnxValue onnx_value(const std::string& name, DType dtype, const Dims& dims) {
+  OnnxValue value{name, {OnnxType::Kind::Tensor, dtype, std::vector<OnnxDim>{}}};
+  for (const DimExpr& dim : dims) {
+    if (dim.is_constant())
+      value.type.dims->emplace_back(dim.value());
+    else
+      value.type.dims->emplace_back(dim.text());
+  }
+  return value;
+}
+
 // Size expressions as arithmetic on int64 tensors of shape [1].
 struct SizeAlgebra {
   using Result = std::string;
@@ -85,8 +96,8 @@ OnnxNode& OnnxBuilder::add(std::string_view op, std::vector<std::string> inputs,
   node.inputs = std::move(inputs);
   node.outputs = std::move(outputs);
   node.attrs = std::move(attrs);
-  model_.nodes.push_back(std::move(node));
-  return model_.nodes.back();
+  graph().nodes.push_back(std::move(node));
+  return graph().nodes.back();
 }
 
 std::string OnnxBuilder::add(std::string_view op, std::vector<std::string> inputs,
@@ -99,7 +110,7 @@ std::string OnnxBuilder::add(std::string_view op, std::vector<std::string> input
 std::string OnnxBuilder::constant(OnnxTensor tensor) {
   std::string key = str(name_of(tensor.dtype), tensor.dims.size(), ":");
   for (int64_t dim : tensor.dims) key += str(dim, ",");
-  key += tensor.bytes;
+  key += tensor.bytes.view();
   std::string& name = constants_[key];
   if (name.empty()) name = add("Constant", {}, {{"value", std::move(tensor)}});
   return name;
@@ -110,9 +121,9 @@ std::string OnnxBuilder::scalar(double value, DType dtype) {
 }
 
 std::string OnnxBuilder::integers(const std::vector<int64_t>& values) {
-  OnnxTensor tensor{DType::Int64, {static_cast<int64_t>(values.size())}, {}};
-  for (int64_t value : values) tensor.bytes += bytes_of(value);
-  return constant(std::move(tensor));
+  std::string bytes;
+  for (int64_t value : values) bytes += bytes_of(value);
+  return constant({DType::Int64, {static_cast<int64_t>(values.size())}, std::move(bytes)});
 }
 
 std::string OnnxBuilder::size(const DimExpr& dim) {
@@ -183,7 +194,7 @@ std::string OnnxBuilder::symbol(const std::string& name) {
   if (found == sources_.end()) {
     // Not the size of any tensor but an integer argument: it becomes an input of the model.
     size = fresh_name(name);
-    model_.inputs.push_back({size, DType::Int64, {1}});
+    graph().inputs.push_back(onnx_value(size, DType::Int64, {1}));
   } else {
     const DimSource& source = found->second;
     size = add("Shape", {source.tensor}, {{"start", source.axis}, {"end", source.axis + 1}});

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "onnx/onnx_file.h"
+#include "onnx/onnx_model.h"
 
 namespace ortmodule {
 
@@ -20,9 +20,13 @@ std::string encode_scalar(double value, DType dtype);
 /// Whether `dtype` represents `value` exactly; only checked for 16-bit floats.
 bool is_exact_in(double value, DType dtype);
 
+/// A value that is a tensor. A symbolic size becomes a named one.
+OnnxValue onnx_value(const std::string& name, DType dtype, const Dims& dims);
+
 class OnnxBuilder {
  public:
   OnnxModel& model() { return model_; }
+  OnnxGraph& graph() { return model_.graph; }
 
   /// Excludes `name` from fresh names.
   void reserve(const std::string& name) { names_.insert(name); }

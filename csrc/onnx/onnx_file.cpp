@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "onnx/onnx_element.h"
 #include "ortmodule_onnx.pb.h"
 
 namespace ortmodule {
@@ -21,31 +22,6 @@ constexpr std::string_view kFingerprint = "ortmodule.fingerprint";
 constexpr size_t kAlignment = 4096;    // of external data: readers map the file into memory
 constexpr size_t kSmallTensor = 1024;  // bytes; smaller ones stay in the model
 constexpr size_t kMessageLimit = size_t{1} << 31;  // protobuf's
-
-int onnx_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::Float32: return onnx::TensorProto::FLOAT;
-    case DType::Float64: return onnx::TensorProto::DOUBLE;
-    case DType::Float16: return onnx::TensorProto::FLOAT16;
-    case DType::BFloat16: return onnx::TensorProto::BFLOAT16;
-    case DType::Int64: return onnx::TensorProto::INT64;
-    case DType::Int32: return onnx::TensorProto::INT32;
-    case DType::Int16: return onnx::TensorProto::INT16;
-    case DType::Int8: return onnx::TensorProto::INT8;
-    case DType::UInt8: return onnx::TensorProto::UINT8;
-    case DType::Bool: return onnx::TensorProto::BOOL;
-    case DType::Complex64: return onnx::TensorProto::COMPLEX64;
-    case DType::Complex128: return onnx::TensorProto::COMPLEX128;
-    case DType::Undefined: break;
-  }
-  return onnx::TensorProto::UNDEFINED;
-}
-
-DType dtype_of(int number) {
-  for (int i = 0; i <= static_cast<int>(DType::Complex128); ++i)
-    if (onnx_dtype(static_cast<DType>(i)) == number) return static_cast<DType>(i);
-  return DType::Undefined;
-}
 
 [[noreturn]] void fail(const std::string& path, const std::string& message) {
   throw Error(str("[onnx] ", path, " ", message));
@@ -75,10 +51,59 @@ void write_metadata(const OnnxMetadata& metadata, Entries* entries) {
   }
 }
 
-void write_tensor(const OnnxTensor& tensor, onnx::TensorProto* to) {
-  to->set_data_type(onnx_dtype(tensor.dtype));
+int element_number(DType dtype, int element_type) {
+  return dtype == DType::Undefined ? element_type : onnx_number_of(dtype);
+}
+
+void write_graph(const OnnxGraph& graph, onnx::GraphProto* to);
+
+// Everything but the elements.
+void write_tensor_type(const OnnxTensor& tensor, onnx::TensorProto* to) {
+  to->set_data_type(element_number(tensor.dtype, tensor.element_type));
   for (int64_t dim : tensor.dims) to->add_dims(dim);
-  to->set_raw_data(tensor.bytes);
+}
+
+void write_tensor(const OnnxTensor& tensor, onnx::TensorProto* to) {
+  write_tensor_type(tensor, to);
+  if (to->data_type() == onnx::TensorProto::STRING)
+    for (const std::string& text : tensor.strings) to->add_string_data(text);
+  else
+    to->set_raw_data(tensor.bytes.data(), tensor.bytes.size());
+}
+
+void write_dims(const std::vector<OnnxDim>& dims, onnx::TensorShapeProto* shape) {
+  for (const OnnxDim& dim : dims) {
+    auto* to = shape->add_dim();
+    if (const auto* size = std::get_if<int64_t>(&dim)) to->set_dim_value(*size);
+    if (const auto* name = std::get_if<std::string>(&dim)) to->set_dim_param(*name);
+  }
+}
+
+template <class TensorType>
+void write_tensor_type(const OnnxType& type, TensorType* to) {
+  to->set_elem_type(element_number(type.dtype, type.element_type));
+  if (type.dims) write_dims(*type.dims, to->mutable_shape());
+}
+
+void write_type(const OnnxType& type, onnx::TypeProto* to) {
+  onnx::TypeProto* element = nullptr;
+  switch (type.kind) {
+    case OnnxType::Kind::Unknown: return;
+    case OnnxType::Kind::Tensor: return write_tensor_type(type, to->mutable_tensor_type());
+    case OnnxType::Kind::SparseTensor:
+      return write_tensor_type(type, to->mutable_sparse_tensor_type());
+    case OnnxType::Kind::Sequence:
+      element = to->mutable_sequence_type()->mutable_elem_type();
+      break;
+    case OnnxType::Kind::Optional:
+      element = to->mutable_optional_type()->mutable_elem_type();
+      break;
+    case OnnxType::Kind::Map:
+      to->mutable_map_type()->set_key_type(element_number(type.dtype, type.element_type));
+      element = to->mutable_map_type()->mutable_value_type();
+      break;
+  }
+  if (type.element) write_type(*type.element, element);
 }
 
 struct AttrWriter {
@@ -88,7 +113,7 @@ struct AttrWriter {
     to.set_type(onnx::AttributeProto::INT);
     to.set_i(value);
   }
-  void operator()(DType value) const { (*this)(static_cast<int64_t>(onnx_dtype(value))); }
+  void operator()(DType value) const { (*this)(static_cast<int64_t>(onnx_number_of(value))); }
   void operator()(double value) const {
     to.set_type(onnx::AttributeProto::FLOAT);
     to.set_f(static_cast<float>(value));
@@ -113,33 +138,90 @@ struct AttrWriter {
     to.set_type(onnx::AttributeProto::TENSOR);
     write_tensor(value, to.mutable_t());
   }
+  void operator()(const std::vector<OnnxTensor>& values) const {
+    to.set_type(onnx::AttributeProto::TENSORS);
+    for (const OnnxTensor& value : values) write_tensor(value, to.add_tensors());
+  }
+  void operator()(const std::shared_ptr<const OnnxGraph>& value) const {
+    to.set_type(onnx::AttributeProto::GRAPH);
+    write_graph(*value, to.mutable_g());
+  }
+  void operator()(const std::vector<std::shared_ptr<const OnnxGraph>>& values) const {
+    to.set_type(onnx::AttributeProto::GRAPHS);
+    for (const auto& value : values) write_graph(*value, to.add_graphs());
+  }
+  void operator()(const OnnxType& value) const {
+    to.set_type(onnx::AttributeProto::TYPE_PROTO);
+    write_type(value, to.mutable_tp());
+  }
+  void operator()(const std::vector<OnnxType>& values) const {
+    to.set_type(onnx::AttributeProto::TYPE_PROTOS);
+    for (const OnnxType& value : values) write_type(value, to.add_type_protos());
+  }
+  void operator()(const OnnxAttrReference& value) const {
+    to.set_type(static_cast<onnx::AttributeProto::AttributeType>(value.type));
+    to.set_ref_attr_name(value.name);
+  }
 };
+
+void write_attr(const std::pair<std::string, OnnxAttr>& attr, onnx::AttributeProto* to) {
+  to->set_name(attr.first);
+  std::visit(AttrWriter{*to}, attr.second);
+}
 
 void write_node(const OnnxNode& node, onnx::NodeProto* to) {
   to->set_op_type(node.op);
   to->set_name(node.name);
   if (!node.domain.empty()) to->set_domain(node.domain);
+  if (!node.overload.empty()) to->set_overload(node.overload);
   for (const std::string& input : node.inputs) to->add_input(input);
   for (const std::string& output : node.outputs) to->add_output(output);
-  for (const auto& [name, value] : node.attrs) {
-    auto* attr = to->add_attribute();
-    attr->set_name(name);
-    std::visit(AttrWriter{*attr}, value);
-  }
+  for (const auto& attr : node.attrs) write_attr(attr, to->add_attribute());
   write_metadata(node.metadata, to->mutable_metadata_props());
 }
 
 void write_value(const OnnxValue& value, onnx::ValueInfoProto* to) {
   to->set_name(value.name);
-  auto* type = to->mutable_type()->mutable_tensor_type();
-  type->set_elem_type(onnx_dtype(value.dtype));
-  auto* shape = type->mutable_shape();
-  for (const DimExpr& dim : value.dims) {
-    if (dim.is_constant())
-      shape->add_dim()->set_dim_value(dim.value());
-    else
-      shape->add_dim()->set_dim_param(dim.text());
+  if (value.type.kind != OnnxType::Kind::Unknown) write_type(value.type, to->mutable_type());
+}
+
+// Everything but the initializers.
+void write_graph_body(const OnnxGraph& graph, onnx::GraphProto* to) {
+  to->set_name(graph.name.empty() ? "graph" : graph.name);
+  for (const OnnxNode& node : graph.nodes) write_node(node, to->add_node());
+  for (const OnnxValue& value : graph.inputs) write_value(value, to->add_input());
+  for (const OnnxValue& value : graph.outputs) write_value(value, to->add_output());
+  for (const OnnxValue& value : graph.values) write_value(value, to->add_value_info());
+}
+
+void write_graph(const OnnxGraph& graph, onnx::GraphProto* to) {
+  write_graph_body(graph, to);
+  for (const OnnxInitializer& initializer : graph.initializers) {
+    auto* tensor = to->add_initializer();
+    tensor->set_name(initializer.name);
+    write_tensor(initializer.tensor, tensor);
   }
+}
+
+template <class Opsets>
+void write_opsets(const std::vector<OnnxOpset>& opsets, Opsets* to) {
+  for (const OnnxOpset& opset : opsets) {
+    auto* added = to->Add();
+    added->set_domain(opset.domain);
+    added->set_version(opset.version);
+  }
+}
+
+void write_function(const OnnxFunction& function, onnx::FunctionProto* to) {
+  to->set_name(function.name);
+  to->set_domain(function.domain);
+  if (!function.overload.empty()) to->set_overload(function.overload);
+  for (const std::string& input : function.inputs) to->add_input(input);
+  for (const std::string& output : function.outputs) to->add_output(output);
+  for (const std::string& attr : function.attrs) to->add_attribute(attr);
+  for (const auto& attr : function.defaults) write_attr(attr, to->add_attribute_proto());
+  for (const OnnxNode& node : function.nodes) write_node(node, to->add_node());
+  write_opsets(function.opsets, to->mutable_opset_import());
 }
 
 // A temporary file that replaces `path` once complete, and is removed otherwise.
@@ -184,32 +266,31 @@ void add_entry(onnx::TensorProto* tensor, const char* key, const std::string& va
 }
 
 // Appends the data of one initializer and records its location in the model.
-void write_external(const OnnxInitializer& initializer, const std::string& location,
-                    std::ostream& out, onnx::TensorProto* to) {
+void write_external(const SharedBytes& bytes, const std::string& location, std::ostream& out,
+                    onnx::TensorProto* to) {
   auto offset = static_cast<size_t>(out.tellp());
   const size_t gap = (kAlignment - offset % kAlignment) % kAlignment;
   out << std::string(gap, '\0');
   offset += gap;
-  out.write(static_cast<const char*>(initializer.data),
-            static_cast<std::streamsize>(initializer.bytes));
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   to->set_data_location(onnx::TensorProto::EXTERNAL);
   add_entry(to, "location", location);
   add_entry(to, "offset", std::to_string(offset));
-  add_entry(to, "length", std::to_string(initializer.bytes));
+  add_entry(to, "length", std::to_string(bytes.size()));
 }
 
 void write_initializers(const OnnxModel& model, const std::string& path, std::ostream* external,
                         onnx::GraphProto* to) {
   const std::string location = std::filesystem::path(path).filename().string() + ".data";
-  for (const OnnxInitializer& initializer : model.initializers) {
+  for (const auto& [name, from] : model.graph.initializers) {
     auto* tensor = to->add_initializer();
-    tensor->set_name(initializer.name);
-    tensor->set_data_type(onnx_dtype(initializer.dtype));
-    for (int64_t dim : initializer.dims) tensor->add_dims(dim);
-    if (external && initializer.bytes >= kSmallTensor)
-      write_external(initializer, location, *external, tensor);
-    else
-      tensor->set_raw_data(initializer.data, initializer.bytes);
+    tensor->set_name(name);
+    if (external && from.bytes.size() >= kSmallTensor) {
+      write_tensor_type(from, tensor);
+      write_external(from.bytes, location, *external, tensor);
+    } else {
+      write_tensor(from, tensor);
+    }
   }
 }
 
@@ -218,19 +299,13 @@ onnx::ModelProto to_proto(const OnnxModel& model) {
   proto.set_ir_version(kIrVersion);
   proto.set_producer_name("ortmodule_py");
   proto.set_producer_version(std::string(version()));
-  const std::pair<const char*, int> opsets[] = {
+  static const std::vector<OnnxOpset> ours = {
       {"", kOnnxOpset}, {"com.microsoft", 1}, {"org.pytorch.aten", 1}};
-  for (const auto& [domain, number] : opsets) {
-    auto* opset = proto.add_opset_import();
-    opset->set_domain(domain);
-    opset->set_version(number);
-  }
+  write_opsets(model.opsets.empty() ? ours : model.opsets, proto.mutable_opset_import());
   auto* graph = proto.mutable_graph();
-  graph->set_name(model.name.empty() ? "graph" : model.name);
-  for (const OnnxNode& node : model.nodes) write_node(node, graph->add_node());
-  for (const OnnxValue& value : model.inputs) write_value(value, graph->add_input());
-  for (const OnnxValue& value : model.outputs) write_value(value, graph->add_output());
-  for (const OnnxValue& value : model.values) write_value(value, graph->add_value_info());
+  write_graph_body(model.graph, graph);
+  for (const OnnxFunction& function : model.functions)
+    write_function(function, proto.add_functions());
   OnnxMetadata metadata = model.metadata;
   metadata.emplace_back(kFingerprint, fingerprint(*graph));
   write_metadata(metadata, proto.mutable_metadata_props());
@@ -248,7 +323,8 @@ OnnxMetadata read_metadata(const Entries& entries) {
 
 // Reads only raw_data, the form that we write.
 OnnxTensor read_tensor(const onnx::TensorProto& from) {
-  return {dtype_of(from.data_type()), {from.dims().begin(), from.dims().end()}, from.raw_data()};
+  return {
+      dtype_of_onnx(from.data_type()), {from.dims().begin(), from.dims().end()}, from.raw_data()};
 }
 
 OnnxAttr read_attr(const onnx::AttributeProto& from) {
@@ -282,30 +358,30 @@ OnnxNode read_node(const onnx::NodeProto& from) {
 
 OnnxValue read_value(const onnx::ValueInfoProto& from) {
   const auto& type = from.type().tensor_type();
-  OnnxValue value{from.name(), dtype_of(type.elem_type()), {}};
-  for (const auto& dim : type.shape().dim())
-    value.dims.push_back(dim.value_case() == onnx::TensorShapeProto::Dimension::kDimParam
-                             ? DimExpr::parse(dim.dim_param())
-                             : DimExpr(dim.dim_value()));
+  OnnxValue value{
+      from.name(),
+      {OnnxType::Kind::Tensor, dtype_of_onnx(type.elem_type()), std::vector<OnnxDim>{}}};
+  for (const auto& dim : type.shape().dim()) {
+    if (dim.value_case() == onnx::TensorShapeProto::Dimension::kDimParam)
+      value.type.dims->emplace_back(dim.dim_param());
+    else
+      value.type.dims->emplace_back(dim.dim_value());
+  }
   return value;
 }
 
-void read_graph(const onnx::GraphProto& graph, OnnxModel& model) {
-  for (const auto& node : graph.node()) model.nodes.push_back(read_node(node));
-  for (const auto& value : graph.input()) model.inputs.push_back(read_value(value));
-  for (const auto& value : graph.output()) model.outputs.push_back(read_value(value));
-  for (const auto& value : graph.value_info()) model.values.push_back(read_value(value));
+void read_graph(const onnx::GraphProto& graph, OnnxGraph& to) {
+  for (const auto& node : graph.node()) to.nodes.push_back(read_node(node));
+  for (const auto& value : graph.input()) to.inputs.push_back(read_value(value));
+  for (const auto& value : graph.output()) to.outputs.push_back(read_value(value));
+  for (const auto& value : graph.value_info()) to.values.push_back(read_value(value));
   for (const auto& tensor : graph.initializer())
-    model.initializers.push_back({tensor.name(),
-                                  dtype_of(tensor.data_type()),
-                                  {tensor.dims().begin(), tensor.dims().end()},
-                                  nullptr,
-                                  0});
+    to.initializers.push_back({tensor.name(), read_tensor(tensor)});
 }
 
 OnnxModel from_proto(const onnx::ModelProto& proto) {
   OnnxModel model;
-  model.name = proto.graph().name();
+  model.graph.name = proto.graph().name();
   for (auto& [key, value] : read_metadata(proto.metadata_props())) {
     if (key == kFingerprint)
       model.intact = value == fingerprint(proto.graph());
@@ -313,7 +389,7 @@ OnnxModel from_proto(const onnx::ModelProto& proto) {
       model.metadata.emplace_back(key, value);
   }
   // Graphs of other tools may contain what this reader does not support.
-  if (model.intact) read_graph(proto.graph(), model);
+  if (model.intact) read_graph(proto.graph(), model.graph);
   return model;
 }
 
@@ -321,7 +397,8 @@ OnnxModel from_proto(const onnx::ModelProto& proto) {
 
 void write_onnx_file(const OnnxModel& model, const std::string& path, size_t external_threshold) {
   size_t total = 0;
-  for (const OnnxInitializer& initializer : model.initializers) total += initializer.bytes;
+  for (const OnnxInitializer& initializer : model.graph.initializers)
+    total += initializer.tensor.bytes.size();
   onnx::ModelProto proto = to_proto(model);
   std::optional<ReplacingFile> data;
   if (total > external_threshold) data.emplace(path + ".data");

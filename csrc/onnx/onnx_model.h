@@ -22,10 +22,10 @@ struct OnnxGraph;
 /// A constant tensor, row-major, little-endian; bool is one byte.
 struct OnnxTensor {
   DType dtype = DType::Undefined;  // Undefined: the engine lacks the type `element_type`
-  std::vector<int64_t> dims;
-  SharedBytes bytes;                 // at any address; empty for strings
-  int element_type = 0;              // number in ONNX, of a tensor that was read
-  std::vector<std::string> strings;  // elements of a tensor of strings
+  std::vector<int64_t> dims = {};
+  SharedBytes bytes = {};                 // at any address; empty for strings
+  int element_type = 0;                   // number in ONNX, of a tensor that was read
+  std::vector<std::string> strings = {};  // elements of a tensor of strings
 };
 
 /// A size: a number, a name such as "batch", or unknown.
@@ -35,15 +35,16 @@ using OnnxDim = std::variant<std::monostate, int64_t, std::string>;
 struct OnnxType {
   enum class Kind : uint8_t { Unknown, Tensor, SparseTensor, Sequence, Optional, Map };
   Kind kind = Kind::Unknown;
-  DType dtype = DType::Undefined;           // Tensor
-  std::optional<std::vector<OnnxDim>> dims;  // Tensor; nullopt: unknown rank
-  int element_type = 0;                     // Tensor: number in ONNX, of a type that was read
-  std::shared_ptr<const OnnxType> element;  // Sequence, Optional, Map (its values)
+  DType dtype = DType::Undefined;                 // Tensor
+  std::optional<std::vector<OnnxDim>> dims = {};  // Tensor; nullopt: unknown rank
+  int element_type = 0;                           // Tensor: number in ONNX, of a type that was read
+  std::shared_ptr<const OnnxType> element = {};   // Sequence, Optional, Map (its values)
 };
 
 /// An attribute of a function's node that takes the value of the function's attribute.
 struct OnnxAttrReference {
   std::string name;
+  int type = 0;  // AttributeProto.AttributeType
 };
 
 /// A DType is written as its number in ONNX.

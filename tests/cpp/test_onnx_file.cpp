@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "exporter/onnx_export.h"
 #include "ir/text.h"
+#include "onnx/onnx_file.h"
 #include "onnx/onnx_rule.h"
 
 namespace ortmodule {
@@ -84,11 +85,11 @@ TEST_F(OnnxFile, SizesAreReadFromInputs) {
       "  z: f32[2*n,m] = Mul (x, {k})\n"
       "}\n");
   const OnnxModel model = lower_to_onnx(*graph);
-  ASSERT_EQ(model.inputs.size(), 2u);  // no tensor has k: it is an input of its own
-  EXPECT_EQ(model.inputs[1].name, "k");
-  EXPECT_EQ(model.inputs[1].dtype, DType::Int64);
+  ASSERT_EQ(model.graph.inputs.size(), 2u);  // no tensor has k: it is an input of its own
+  EXPECT_EQ(model.graph.inputs[1].name, "k");
+  EXPECT_EQ(model.graph.inputs[1].type.dtype, DType::Int64);
   std::vector<std::string> ops;
-  for (const OnnxNode& node : model.nodes) ops.push_back(node.op);
+  for (const OnnxNode& node : model.graph.nodes) ops.push_back(node.op);
   EXPECT_EQ(ops, (std::vector<std::string>{"Shape", "Constant", "Div", "Shape", "Concat", "Reshape",
                                            "Constant", "Squeeze", "Cast", "Mul"}));
   save_onnx(*graph, path());
@@ -102,9 +103,9 @@ TEST_F(OnnxFile, UnreadOutputsAreLeftOut) {
       "label_smoothing=0.0> (x, t, _)\n"
       "}\n");
   const OnnxModel model = lower_to_onnx(*graph);
-  ASSERT_EQ(model.nodes.size(), 1u);
-  EXPECT_EQ(model.nodes[0].outputs, std::vector<std::string>{"l"});
-  EXPECT_EQ(model.nodes[0].inputs.size(), 2u);
+  ASSERT_EQ(model.graph.nodes.size(), 1u);
+  EXPECT_EQ(model.graph.nodes[0].outputs, std::vector<std::string>{"l"});
+  EXPECT_EQ(model.graph.nodes[0].inputs.size(), 2u);
 }
 
 TEST_F(OnnxFile, InitializersAndExternalData) {
@@ -119,7 +120,7 @@ TEST_F(OnnxFile, InitializersAndExternalData) {
   options.initializers["b"] = {b.data(), b.size() * sizeof(float)};
   save_onnx(*graph, path(), options);
   EXPECT_EQ(file_count(), 1u);
-  EXPECT_EQ(read_onnx_file(path()).initializers.size(), 2u);
+  EXPECT_EQ(read_onnx_file(path()).graph.initializers.size(), 2u);
   EXPECT_EQ(print(*load_onnx(path())), print(*graph));
   options.external_threshold = 100;
   save_onnx(*graph, path(), options);
