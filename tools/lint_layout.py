@@ -58,7 +58,7 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
     (
         "protobuf",
         re.compile(r"^google/protobuf/|\.pb\.h$"),
-        ("csrc/onnx/onnx_file.cpp",),
+        ("csrc/onnx/onnx_file.cpp", "csrc/onnx/onnx_wire.cpp"),
     ),
     (
         "CUDA",

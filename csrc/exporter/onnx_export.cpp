@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "ir/text.h"
 #include "onnx/onnx_file.h"
+#include "onnx/onnx_reader.h"
 #include "onnx/onnx_rule.h"
 #include "ops/emit.h"
 #include "ops/op_def.h"
@@ -168,7 +169,7 @@ void save_onnx(const Graph& graph, const std::string& path, const OnnxSaveOption
 }
 
 std::unique_ptr<Graph> load_onnx(const std::string& path) {
-  const OnnxModel model = read_onnx_file(path);
+  const OnnxModel model = read_onnx_model(path);
   const std::string* signature = find_metadata(model.metadata, kGraphKey);
   ORTM_CHECK(signature, "[onnx] ", path,
              " must be written by ortmodule_py, but found no graph text in its metadata");

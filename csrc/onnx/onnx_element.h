@@ -8,8 +8,15 @@
 
 namespace ortmodule {
 
-/// The field of a TensorProto that holds elements of a type when they are not raw bytes.
-enum class OnnxTypedField : uint8_t { Floats, Int32s, Strings, Int64s, Doubles, UInt64s };
+/// The field of a TensorProto that holds elements of a type when they are not raw bytes, by number.
+enum class OnnxTypedField : uint8_t {
+  Floats = 4,
+  Int32s = 5,
+  Strings = 6,
+  Int64s = 7,
+  Doubles = 10,
+  UInt64s = 11,
+};
 
 struct OnnxElement {
   int number = 0;  // TensorProto.DataType

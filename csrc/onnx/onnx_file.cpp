@@ -12,35 +12,28 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "onnx/onnx_element.h"
+#include "onnx/onnx_fingerprint.h"
 #include "ortmodule_onnx.pb.h"
 
 namespace ortmodule {
 namespace {
 
-constexpr int kIrVersion = 11;  // the IR version of opset 23
-constexpr std::string_view kFingerprint = "ortmodule.fingerprint";
+constexpr int kIrVersion = 11;         // the IR version of opset 23
 constexpr size_t kAlignment = 4096;    // of external data: readers map the file into memory
 constexpr size_t kSmallTensor = 1024;  // bytes; smaller ones stay in the model
 constexpr size_t kMessageLimit = size_t{1} << 31;  // protobuf's
 
 [[noreturn]] void fail(const std::string& path, const std::string& message) {
-  throw Error(str("[onnx] ", path, " ", message));
+  throw Error(str("[onnx] ", path, ": ", message));
 }
 
-// FNV-1a hash of nodes, inputs and outputs, to detect edits of the graph.
 std::string fingerprint(const onnx::GraphProto& graph) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  auto add = [&](const std::string& bytes) {
-    for (char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    hash = (hash ^ bytes.size()) * 0x100000001b3u;
-  };
-  for (const auto& node : graph.node()) add(node.SerializeAsString());
-  for (const auto& input : graph.input()) add(input.SerializeAsString());
-  for (const auto& output : graph.output()) add(output.SerializeAsString());
-  return std::to_string(hash);
+  OnnxFingerprint hash;
+  for (const auto& node : graph.node()) hash.add(node.SerializeAsString());
+  for (const auto& input : graph.input()) hash.add(input.SerializeAsString());
+  for (const auto& output : graph.output()) hash.add(output.SerializeAsString());
+  return hash.text();
 }
-
-// ---- writing -----------------------------------------------------------------------------------
 
 template <class Entries>
 void write_metadata(const OnnxMetadata& metadata, Entries* entries) {
@@ -307,90 +300,9 @@ onnx::ModelProto to_proto(const OnnxModel& model) {
   for (const OnnxFunction& function : model.functions)
     write_function(function, proto.add_functions());
   OnnxMetadata metadata = model.metadata;
-  metadata.emplace_back(kFingerprint, fingerprint(*graph));
+  metadata.emplace_back(OnnxFingerprint::kKey, fingerprint(*graph));
   write_metadata(metadata, proto.mutable_metadata_props());
   return proto;
-}
-
-// ---- reading -----------------------------------------------------------------------------------
-
-template <class Entries>
-OnnxMetadata read_metadata(const Entries& entries) {
-  OnnxMetadata metadata;
-  for (const auto& entry : entries) metadata.emplace_back(entry.key(), entry.value());
-  return metadata;
-}
-
-// Reads only raw_data, the form that we write.
-OnnxTensor read_tensor(const onnx::TensorProto& from) {
-  return {
-      dtype_of_onnx(from.data_type()), {from.dims().begin(), from.dims().end()}, from.raw_data()};
-}
-
-OnnxAttr read_attr(const onnx::AttributeProto& from) {
-  switch (from.type()) {
-    case onnx::AttributeProto::FLOAT: return static_cast<double>(from.f());
-    case onnx::AttributeProto::INT: return from.i();
-    case onnx::AttributeProto::STRING: return from.s();
-    case onnx::AttributeProto::TENSOR: return read_tensor(from.t());
-    case onnx::AttributeProto::FLOATS:
-      return std::vector<double>(from.floats().begin(), from.floats().end());
-    case onnx::AttributeProto::INTS:
-      return std::vector<int64_t>(from.ints().begin(), from.ints().end());
-    case onnx::AttributeProto::STRINGS:
-      return std::vector<std::string>(from.strings().begin(), from.strings().end());
-    default: break;
-  }
-  throw Error(str("[onnx] attribute '", from.name(), "' must be a number, string, list or tensor"));
-}
-
-OnnxNode read_node(const onnx::NodeProto& from) {
-  OnnxNode node;
-  node.op = from.op_type();
-  node.domain = from.domain();
-  node.name = from.name();
-  node.inputs.assign(from.input().begin(), from.input().end());
-  node.outputs.assign(from.output().begin(), from.output().end());
-  for (const auto& attr : from.attribute()) node.attrs.emplace_back(attr.name(), read_attr(attr));
-  node.metadata = read_metadata(from.metadata_props());
-  return node;
-}
-
-OnnxValue read_value(const onnx::ValueInfoProto& from) {
-  const auto& type = from.type().tensor_type();
-  OnnxValue value{
-      from.name(),
-      {OnnxType::Kind::Tensor, dtype_of_onnx(type.elem_type()), std::vector<OnnxDim>{}}};
-  for (const auto& dim : type.shape().dim()) {
-    if (dim.value_case() == onnx::TensorShapeProto::Dimension::kDimParam)
-      value.type.dims->emplace_back(dim.dim_param());
-    else
-      value.type.dims->emplace_back(dim.dim_value());
-  }
-  return value;
-}
-
-void read_graph(const onnx::GraphProto& graph, OnnxGraph& to) {
-  for (const auto& node : graph.node()) to.nodes.push_back(read_node(node));
-  for (const auto& value : graph.input()) to.inputs.push_back(read_value(value));
-  for (const auto& value : graph.output()) to.outputs.push_back(read_value(value));
-  for (const auto& value : graph.value_info()) to.values.push_back(read_value(value));
-  for (const auto& tensor : graph.initializer())
-    to.initializers.push_back({tensor.name(), read_tensor(tensor)});
-}
-
-OnnxModel from_proto(const onnx::ModelProto& proto) {
-  OnnxModel model;
-  model.graph.name = proto.graph().name();
-  for (auto& [key, value] : read_metadata(proto.metadata_props())) {
-    if (key == kFingerprint)
-      model.intact = value == fingerprint(proto.graph());
-    else
-      model.metadata.emplace_back(key, value);
-  }
-  // Graphs of other tools may contain what this reader does not support.
-  if (model.intact) read_graph(proto.graph(), model.graph);
-  return model;
 }
 
 }  // namespace
@@ -413,14 +325,6 @@ void write_onnx_file(const OnnxModel& model, const std::string& path, size_t ext
   // Only a crash between these two leaves the old model with new data.
   if (data) data->replace();
   file.replace();
-}
-
-OnnxModel read_onnx_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(path, str("cannot be read: ", std::strerror(errno)));
-  onnx::ModelProto proto;
-  if (!proto.ParseFromIstream(&in) || !proto.has_graph()) fail(path, "must be an ONNX model");
-  return from_proto(proto);
 }
 
 }  // namespace ortmodule

@@ -16,7 +16,4 @@ inline constexpr int kOnnxOpset = 23;
 /// total, their data goes to `<path>.data`. Throws Error.
 void write_onnx_file(const OnnxModel& model, const std::string& path, size_t external_threshold);
 
-/// Reads a model without the data of its initializers. Throws Error.
-OnnxModel read_onnx_file(const std::string& path);
-
 }  // namespace ortmodule

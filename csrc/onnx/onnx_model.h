@@ -1,5 +1,5 @@
-// An ONNX model as plain data: what a file holds. Only onnx_file.cpp and onnx_reader.cpp know the
-// file format; exporter/onnx_export writes graphs as models, importer/ reads models as graphs.
+// An ONNX model as plain data: what a file holds. onnx_file.h writes it, onnx_reader.h reads it;
+// exporter/onnx_export makes models of graphs, importer/ graphs of models.
 #pragma once
 
 #include <cstddef>

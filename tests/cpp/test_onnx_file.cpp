@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "exporter/onnx_export.h"
 #include "ir/text.h"
-#include "onnx/onnx_file.h"
+#include "onnx/onnx_reader.h"
 #include "onnx/onnx_rule.h"
 
 namespace ortmodule {
@@ -120,7 +120,7 @@ TEST_F(OnnxFile, InitializersAndExternalData) {
   options.initializers["b"] = {b.data(), b.size() * sizeof(float)};
   save_onnx(*graph, path(), options);
   EXPECT_EQ(file_count(), 1u);
-  EXPECT_EQ(read_onnx_file(path()).graph.initializers.size(), 2u);
+  EXPECT_EQ(read_onnx_model(path()).graph.initializers.size(), 2u);
   EXPECT_EQ(print(*load_onnx(path())), print(*graph));
   options.external_threshold = 100;
   save_onnx(*graph, path(), options);

@@ -1,0 +1,31 @@
+// A file as read-only memory: its pages are read when they are used, and the system may drop them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace ortmodule {
+
+/// The file must not become shorter while it is mapped.
+class MappedFile {
+ public:
+  /// Maps a regular file. If that fails, returns null and says why.
+  static std::shared_ptr<const MappedFile> open(const std::string& path, Reason& why_not);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::string_view bytes() const { return {static_cast<const char*>(address_), bytes_}; }
+
+ private:
+  MappedFile(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
+
+  void* address_;
+  size_t bytes_;
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,17 @@
+// Tensors of ONNX files, in all encodings.
+#pragma once
+
+#include <string_view>
+
+#include "onnx/onnx_model.h"
+#include "onnx/onnx_read_context.h"
+
+namespace ortmodule {
+
+/// Reads a TensorProto. Raw and external data, and floats in one packed field, are not copied.
+OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message);
+
+/// Reads a SparseTensorProto as a dense tensor. Its name is that of its values.
+OnnxInitializer read_onnx_sparse_tensor(OnnxReadContext& c, std::string_view message);
+
+}  // namespace ortmodule
