@@ -1,5 +1,6 @@
 #include "session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "gradient/build_gradient.h"
@@ -67,6 +68,7 @@ std::shared_ptr<PlanEntry> Session::plan_for(const CallShapes& call) {
   }
   if (options_.before_plan) options_.before_plan();
   Signature signature = symbols_.signature_of(call);
+  if (options_.threads) signature.request.threads = std::max<int64_t>(1, options_.threads());
   const MemoryDecisions decisions = memory_.decide(signature);
   return planner_.make(decisions, std::move(signature));
 }

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "exporter/graph_builder.h"
+#include "ir/exported_piece.h"
 #include "optimizer/pass.h"
 #include "session/locked.h"
 #include "session/memory_policy.h"

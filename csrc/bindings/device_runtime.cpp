@@ -18,13 +18,11 @@
 #include <string_view>
 
 #include "bindings/host_recorder.h"
-#include "kernels/worker_threads.h"
 
 namespace ortmodule::bindings {
 namespace {
 
-void parallel_for_at(int64_t count, int64_t grain,
-                     const std::function<void(int64_t, int64_t)>& body) {
+void parallel_for_at(void*, int64_t count, int64_t grain, const ParallelFor::Body& body) {
   at::parallel_for(0, count, grain, body);
 }
 
@@ -74,9 +72,7 @@ class HeapThresholds {
 /// CPU tensors; `kernels` is CUDA where its kernels are emulated on the host.
 class CpuRuntime : public DeviceRuntime {
  public:
-  explicit CpuRuntime(Device kernels) : DeviceRuntime(c10::kCPU, kernels) {
-    set_worker_threads([]() -> int64_t { return at::get_num_threads(); });
-  }
+  explicit CpuRuntime(Device kernels) : DeviceRuntime(c10::kCPU, kernels) {}
 
   // Looked up each time, since an allocator (a counting one) may be installed later.
   c10::Allocator* torch_allocator() const override { return c10::GetCPUAllocator(); }
@@ -138,7 +134,9 @@ bool has_cuda_emulation() {
 #endif
 }
 
-ParallelFor torch_parallel_for() { return &parallel_for_at; }
+ParallelFor torch_parallel_for() { return {&parallel_for_at, nullptr}; }
+
+int64_t torch_threads() { return at::get_num_threads(); }
 
 Buffer DeviceRuntime::TorchAllocator::allocate(int64_t bytes) { return runtime_.allocate(bytes); }
 

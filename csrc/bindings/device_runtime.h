@@ -91,6 +91,8 @@ class DeviceScope {
 
 /// Torch's thread pool as a ParallelFor.
 ParallelFor torch_parallel_for();
+/// Its number of threads.
+int64_t torch_threads();
 
 #ifdef ORTM_WITH_CUDA
 /// Defined in bindings/cuda.

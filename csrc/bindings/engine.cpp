@@ -293,6 +293,7 @@ SessionOptions completed(SessionOptions options, const DeviceRuntime& runtime) {
   // Each piece has its own fuel.
   if (const auto& fuel = options.optimizer.fuel)
     options.optimizer.fuel = std::make_shared<int64_t>(*fuel);
+  options.threads = &torch_threads;
   options.before_plan = [&runtime] {
     ORTM_CHECK(!runtime.capturing(),
                "[CUDA graph] a step must run before it is captured, but found shapes that have not "

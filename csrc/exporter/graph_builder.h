@@ -11,36 +11,10 @@
 #include <vector>
 
 #include "base/device.h"
-#include "ir/graph.h"
+#include "ir/exported_piece.h"
 #include "ops/torch_call.h"
 
 namespace ortmodule {
-
-/// Binding of one positional argument of the compiled piece.
-struct BoundInput {
-  enum class Kind : uint8_t { Tensor, Symbol };
-  Kind kind = Kind::Tensor;
-  int graph_input = -1;  // Tensor: index among Graph::inputs
-  std::string symbol;    // Symbol: the size it binds
-};
-
-/// One flattened output of the piece, in the caller's order.
-struct BoundOutput {
-  enum class Kind : uint8_t { Tensor, Dim, Input, None };
-  Kind kind = Kind::None;
-  int graph_output = -1;  // Tensor: GraphOutput::index
-  DimExpr dim;            // Dim
-  int argument = -1;      // Input: the argument that is returned itself
-};
-
-/// A captured piece: the forward graph and how arguments and results map to it.
-struct ExportedPiece {
-  std::unique_ptr<Graph> graph;
-  std::vector<BoundInput> arguments;
-  std::vector<BoundOutput> results;
-  std::vector<Dims> output_strides;   // per GraphOutput::index, eager's strides
-  std::vector<std::string> refusals;  // why calls became ATen nodes, one line each
-};
 
 /// Value ids of a call's outputs (-1 if absent), or nullopt if the caller must trace the gradient
 /// of the call and add it with custom_gradient().

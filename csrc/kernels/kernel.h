@@ -71,9 +71,25 @@ struct TensorView {
 };
 
 /// Runs body(begin, end) over disjoint ranges that cover [0, count); `grain` is the least number of
-/// items worth a thread. The split depends on count, grain and the number of threads only.
-using ParallelFor = void (*)(int64_t count, int64_t grain,
-                             const std::function<void(int64_t begin, int64_t end)>& body);
+/// items worth a thread. The split depends on count, grain and the number of threads only. False
+/// if there are no threads.
+class ParallelFor {
+ public:
+  using Body = std::function<void(int64_t begin, int64_t end)>;
+  using Run = void (*)(void* pool, int64_t count, int64_t grain, const Body& body);
+
+  ParallelFor() = default;
+  ParallelFor(Run run, void* pool) : run_(run), pool_(pool) {}
+
+  explicit operator bool() const { return run_ != nullptr; }
+  void operator()(int64_t count, int64_t grain, const Body& body) const {
+    run_(pool_, count, grain, body);
+  }
+
+ private:
+  Run run_ = nullptr;
+  void* pool_ = nullptr;
+};
 
 struct StepFacts;
 struct KernelArgs;
@@ -103,7 +119,7 @@ enum class ConvolutionSearch : uint8_t { Exhaustive, Heuristic, Default };
 
 /// What a run gives every kernel. Handles belong to torch and to the calling thread.
 struct KernelContext {
-  ParallelFor parallel_for = nullptr;
+  ParallelFor parallel_for = {};
   RunSeed seed = {};
   void* stream = nullptr;   // cudaStream_t
   void* blas = nullptr;     // cublasHandle_t
@@ -156,6 +172,9 @@ struct StepFacts {
   std::vector<NodeFacts> nodes;
   std::vector<OperandFacts> inputs;  // same order as KernelArgs::in
   std::vector<OperandFacts> outputs;
+  /// For kernels with scratch for each thread. The step may run on fewer threads later, and on more
+  /// if the kernel does not mind.
+  int64_t threads = 1;
   const NodeFacts& node() const { return nodes.front(); }
 };
 

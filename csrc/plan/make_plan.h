@@ -14,6 +14,7 @@ struct PlanRequest {
   SymbolValues symbols;
   std::vector<Layout> arguments;      // by graph input; GradOutput inputs are ignored
   std::vector<Sizes> output_strides;  // those of eager, by GraphOutput::index; empty: as computed
+  int64_t threads = 1;                // of the pool that runs the steps
 };
 
 /// Plans forward and backward (if `lowered` has one), for a backward pass that runs once.

@@ -247,6 +247,7 @@ void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::v
 StepFacts StepBuilder::make_facts(const StepNodes& nodes, std::vector<TensorId>& in,
                                   Region region) {
   StepFacts facts;
+  facts.threads = request_.threads;
   fill_operands(nodes, facts, in, region);
   for (TensorId tensor : in) {
     if (!tensor) {

@@ -16,6 +16,8 @@ struct SessionOptions {
   int64_t plan_cache_bytes = int64_t{64} << 20;  // see plans_within
   /// Called before a plan is made; may throw to prevent it.
   std::function<void()> before_plan = {};
+  /// The number of threads that a plan made now is for; null: one.
+  int64_t (*threads)() = nullptr;
 
   Device device() const { return optimizer.device; }
   /// False: forward only, nothing is saved.

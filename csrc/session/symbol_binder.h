@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "exporter/graph_builder.h"
+#include "ir/exported_piece.h"
 #include "session/plan_key.h"
 
 namespace ortmodule {

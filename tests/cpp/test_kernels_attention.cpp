@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "kernels/philox.h"
-#include "kernels/worker_threads.h"
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
@@ -55,8 +54,7 @@ class Attention {
       SCOPED_TRACE(kernels[i]->name);
       Tensor bits[4];
       for (int threads : {1, 2}) {
-        set_worker_threads(threads == 1 ? [] { return int64_t{1}; } : [] { return int64_t{2}; });
-        run(*kernels[i], *gradients[i], threads == 1 ? nullptr : two_threads);
+        run(*kernels[i], *gradients[i], threads);
         expect_close(y_, expected_[0], ulps, 1, "y");
         for (size_t g = 0; g < 3; ++g)
           expect_close(grads_[g], expected_[g + 1], ulps, 1, "a gradient");
@@ -67,30 +65,31 @@ class Attention {
         bits[0] = y_;
         for (size_t g = 0; g < 3; ++g) bits[g + 1] = grads_[g];
       }
-      set_worker_threads(nullptr);
     }
   }
 
   Tensor q, k, v, mask;
 
  private:
-  void run(const KernelDef& forward, const KernelDef& gradient, ParallelFor parallel) {
+  void run(const KernelDef& forward, const KernelDef& gradient, int threads) {
     Attrs attrs{{"is_causal", int64_t{c_.causal}}, {"scale", kScale}, {"ratio", c_.ratio}};
     if (c_.ratio > 0) attrs.set("rng", kStream);
+    const auto run_step = [&](const KernelDef& kernel, const std::vector<Tensor*>& in,
+                              const std::vector<Tensor*>& out) {
+      StepFacts facts = facts_of({node_of(std::string(kernel.op), attrs, in, out)}, in, out);
+      facts.threads = threads;
+      run_kernel(kernel, facts, in, out, threads == 1 ? ParallelFor() : two_threads);
+    };
     Tensor* seen = c_.mask != DType::Undefined ? &mask : nullptr;
     y_ = heads_of(q.dtype(), c_, c_.queries, c_.value_width, 6);
     const DType wide = q.dtype() == DType::Float64 ? DType::Float64 : DType::Float32;
     Tensor statistics(wide, {2, c_.heads, c_.queries, 2});
-    std::vector<Tensor*> in{&q, &k, &v, seen}, out{&y_, &statistics};
-    run_kernel(forward, facts_of({node_of(std::string(forward.op), attrs, in, out)}, in, out), in,
-               out, parallel);
+    run_step(forward, {&q, &k, &v, seen}, {&y_, &statistics});
     grads_[0] = Tensor(q.dtype(), q.sizes());
     grads_[1] = Tensor(k.dtype(), k.sizes());
     grads_[2] = Tensor(v.dtype(), v.sizes());
-    in = {&dy_, &q, &k, &v, &y_, &statistics, seen};
-    out = {&grads_[0], &grads_[1], &grads_[2]};
-    run_kernel(gradient, facts_of({node_of(std::string(gradient.op), attrs, in, out)}, in, out), in,
-               out, parallel);
+    run_step(gradient, {&dy_, &q, &k, &v, &y_, &statistics, seen},
+             {&grads_[0], &grads_[1], &grads_[2]});
   }
 
   void define() {

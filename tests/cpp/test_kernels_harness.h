@@ -155,8 +155,7 @@ inline NodeFacts node_of(std::string op, Attrs attrs, const std::vector<Tensor*>
 }
 
 /// Two threads, each with its half, so that splits show.
-inline void two_threads(int64_t count, int64_t grain,
-                        const std::function<void(int64_t, int64_t)>& body) {
+inline void run_on_two_threads(void*, int64_t count, int64_t grain, const ParallelFor::Body& body) {
   const int64_t middle = count <= grain ? count : count / 2;
   std::exception_ptr failure;
   std::thread other([&] {
@@ -176,11 +175,13 @@ inline void two_threads(int64_t count, int64_t grain,
   if (failure) std::rethrow_exception(failure);
 }
 
+inline const ParallelFor two_threads(&run_on_two_threads, nullptr);
+
 inline constexpr uint64_t kSeed = 0x9E3779B97F4A7C15ull;
 
 /// Runs one kernel; absent operands are null.
 inline void run_kernel(const KernelDef& def, const StepFacts& facts, const std::vector<Tensor*>& in,
-                       const std::vector<Tensor*>& out, ParallelFor parallel_for = nullptr) {
+                       const std::vector<Tensor*>& out, ParallelFor parallel_for = {}) {
   std::vector<TensorView> in_views, out_views;
   for (Tensor* t : in) in_views.push_back(t ? t->view() : TensorView{});
   for (Tensor* t : out) out_views.push_back(t ? t->view() : TensorView{});

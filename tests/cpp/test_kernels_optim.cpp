@@ -94,7 +94,7 @@ TEST(FusedAdam, AgreesWithTheFormula) {
   for (auto [type, moments] : types)
     for (AdamMode mode : {AdamMode::L2, AdamMode::Transformers, AdamMode::Torch})
       for (const KernelDef* def : kernels_of("FusedAdam"))
-        for (ParallelFor threads : {ParallelFor{}, ParallelFor{&two_threads}}) {
+        for (ParallelFor threads : {ParallelFor{}, ParallelFor{two_threads}}) {
           SCOPED_TRACE(str(def->name, " ", name_of(type), " ", name_of(moments), " ",
                            static_cast<int>(mode), threads ? " two threads" : ""));
           const AdamCase before(type, moments, kCounts);
@@ -155,7 +155,7 @@ TEST(FusedAdam, TakesManyTensors) {
     SCOPED_TRACE(def->name);
     const AdamCase before(DType::Float32, DType::Float32, counts);
     AdamCase after(DType::Float32, DType::Float32, counts);
-    run_kernel(*def, after.facts(AdamMode::Torch), after.operands, {}, &two_threads);
+    run_kernel(*def, after.facts(AdamMode::Torch), after.operands, {}, two_threads);
     check_adam(before, after, AdamMode::Torch, 1.0);
   }
 }
@@ -211,7 +211,7 @@ TEST(UnscaleGradients, MultipliesAndFindsWhatIsNotFinite) {
               facts_of({node_of("UnscaleGradients", {{"factor", 0.125}, {"tensors", DimExpr(2)}},
                                 {&small, &large}, {&a, &b, &found})},
                        {&small, &large}, {&a, &b, &found});
-          run_kernel(*def, facts, {&small, &large}, {&a, &b, &found}, &two_threads);
+          run_kernel(*def, facts, {&small, &large}, {&a, &b, &found}, two_threads);
           EXPECT_EQ(found.get(0), bad != 0 ? 1.0 : 0.0);
           for (int64_t k = 0; k < 77; ++k) ASSERT_EQ(a.get(k), 0.125 * small.get(k));
           for (int64_t k = 1; k < 69999; ++k) ASSERT_EQ(b.get(k), 0.125 * large.get(k));

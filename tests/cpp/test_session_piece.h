@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "exporter/graph_builder.h"
+#include "ir/exported_piece.h"
 #include "ir/text.h"
 #include "ops/emit.h"
 #include "session/plan_key.h"

@@ -6,7 +6,6 @@
 // head belongs to one thread. Masked parts of causal scores are left out tile by tile. 16-bit
 // operands are widened as they are packed. Bytes moved: operands and results once, scores never.
 #include "kernels/cpu/attention_rows.h"
-#include "kernels/worker_threads.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -53,7 +52,7 @@ struct Shape {
     const double work = static_cast<double>(all_heads() * queries) *
                         static_cast<double>(keys * (width + value_width));
     const auto worth = static_cast<int64_t>(work / kLeastWork) + 1;
-    slices = std::clamp<int64_t>(std::min(worth, worker_threads()), 1,
+    slices = std::clamp<int64_t>(std::min(worth, facts.threads), 1,
                                  std::max<int64_t>(all_heads(), 1));
   }
   int64_t all_heads() const { return batch * heads; }

@@ -1,0 +1,163 @@
+// A node of an ONNX model during its import: typed access to its attributes and operands, decisions
+// on sizes, and emission of nodes. Import rules stand beside the export form of an op
+// (OpDef::from_onnx), those of operators without an op of their own in ops/onnx_<family>.cpp.
+#pragma once
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onnx/onnx_model.h"
+#include "onnx/onnx_types.h"
+#include "ops/emit.h"
+#include "ops/known_value.h"
+#include "ops/size_guards.h"
+
+namespace ortmodule {
+
+/// The operands of a node, made when a rule asks for them.
+class OnnxOperands {
+ public:
+  virtual ~OnnxOperands() = default;
+  virtual size_t count() const = 0;
+  virtual bool has(size_t i) const = 0;
+  virtual DType dtype(size_t i) = 0;
+  virtual Dims dims(size_t i) = 0;
+  /// The operand as a tensor of the graph.
+  virtual Value* tensor(size_t i) = 0;
+  /// Its content, or null if it is not known.
+  virtual const KnownValue* known(size_t i) = 0;
+};
+
+class OnnxCall {
+ public:
+  OnnxCall(Graph& graph, const OnnxNode& node, int64_t opset, OnnxOperands& operands,
+           SizeGuards& sizes)
+      : graph_(graph), node_(node), opset_(opset), operands_(operands), sizes_(sizes) {}
+
+  Graph& graph() { return graph_; }
+  const OnnxNode& node() const { return node_; }
+  /// Version of the operator set of the node's domain in the model.
+  int64_t opset() const { return opset_; }
+
+  // --- operands
+  size_t input_count() const { return operands_.count(); }
+  bool has(size_t i) const { return operands_.has(i); }
+  /// Operand i as a tensor. Refuses an absent one.
+  Value* in(size_t i);
+  Value* optional(size_t i) { return has(i) ? in(i) : nullptr; }
+  Values ins();
+  DType dtype(size_t i) const;
+  Dims dims(size_t i) const;
+  size_t rank(size_t i) const { return dims(i).size(); }
+  /// The content of operand i, or null if it is not known.
+  const KnownValue* known(size_t i) const { return has(i) ? operands_.known(i) : nullptr; }
+  /// The content of operand i. Refuses if it is not known.
+  const KnownValue& content(size_t i) const;
+  /// The content of integer operand i as sizes.
+  Dims content_sizes(size_t i) const;
+  /// The content of operand i, fixed to the values of the first call.
+  std::vector<int64_t> fixed_integers(size_t i);
+  std::vector<double> fixed_numbers(size_t i);
+  /// A number, if the operand is a constant of one element.
+  std::optional<double> constant_number(size_t i) const;
+  bool wants_output(size_t i) const {
+    return i < node_.outputs.size() && !node_.outputs[i].empty();
+  }
+
+  // --- attributes
+  const OnnxAttr* find(std::string_view name) const;
+  bool has_attr(std::string_view name) const { return find(name) != nullptr; }
+  int64_t integer(std::string_view name) const;
+  int64_t integer(std::string_view name, int64_t fallback) const;
+  bool flag(std::string_view name, bool fallback = false) const {
+    return integer(name, fallback ? 1 : 0) != 0;
+  }
+  double number(std::string_view name, double fallback) const;
+  std::string string(std::string_view name, std::string_view fallback) const;
+  std::vector<int64_t> integers(std::string_view name) const;  // empty if absent
+  std::vector<double> numbers(std::string_view name) const;
+  const OnnxTensor* tensor_attr(std::string_view name) const;
+  /// The element type that an attribute names by its number in ONNX.
+  DType dtype_attr(std::string_view name, DType fallback) const;
+  /// An axis as a non-negative number. Refuses one outside of `rank`.
+  int64_t axis(int64_t given, size_t rank) const;
+  int64_t axis_attr(std::string_view name, int64_t fallback, size_t rank) const {
+    return axis(integer(name, fallback), rank);
+  }
+  /// Axes from operand `i` (since `opset`) or from attribute `axes` before, non-negative.
+  std::vector<int64_t> axes(size_t i, size_t rank);
+
+  // --- sizes
+  SizeGuards& sizes() { return sizes_; }
+  /// Sizes as a known value of int64.
+  static KnownValue known_sizes(const Dims& dims);
+
+  // --- emission
+  /// Emits a node. Refuses if the op does not support the shapes or types.
+  Value* emit(std::string_view op, Values inputs, Attrs attrs = {});
+  Values emit_all(std::string_view op, Values inputs, Attrs attrs = {}, size_t outputs = 0);
+  Value* cast(Value* value, DType dtype) { return emit_cast(graph_, value, dtype); }
+  Value* literal(double value, DType dtype) { return graph_.literal(value, dtype); }
+  Value* reshape(Value* value, const Dims& dims);
+  Value* transpose(Value* value, const std::vector<int64_t>& permutation);
+  Value* slice(Value* value, int64_t axis, const DimExpr& start, const DimExpr& end,
+               int64_t step = 1);
+  Value* concat(const Values& values, int64_t axis);
+  Value* full(double value, Dims dims, DType dtype);
+  Value* reduce(std::string_view op, Value* value, const std::vector<int64_t>& axes, bool keepdims);
+  /// Broadcasts the operands: sizes that are 1 in this call are made so in the graph.
+  Values broadcast(Values values);
+  /// A pointwise op on broadcast operands.
+  Value* pointwise(std::string_view op, Values inputs, Attrs attrs = {}) {
+    return emit(op, broadcast(std::move(inputs)), std::move(attrs));
+  }
+  /// The number of the next random stream of the graph.
+  int64_t next_rng_stream();
+
+  /// Throws Refused: the node cannot be imported, for this reason.
+  [[noreturn]] void refuse(const std::string& why) const;
+
+ private:
+  Graph& graph_;
+  const OnnxNode& node_;
+  int64_t opset_;
+  OnnxOperands& operands_;
+  SizeGuards& sizes_;
+};
+
+/// The nodes of an operator, as values by output; null for an output that nobody wants.
+using OnnxConvert = Values (*)(OnnxCall&);
+/// The contents of the outputs, or nullopt if they are not known.
+using OnnxKnown = std::optional<std::vector<KnownValue>> (*)(OnnxCall&);
+
+/// The import of an operator, from a version of its operator set on.
+struct OnnxRow {
+  std::string_view op;
+  int64_t since = 1;
+  OnnxConvert convert = nullptr;  // null: its outputs are always known
+  OnnxKnown known = nullptr;
+  std::string_view domain = {};
+};
+
+/// The row for an operator of a model with that operator set, or null.
+const OnnxRow* find_onnx_row(std::string_view domain, std::string_view op, int64_t opset);
+/// All rows, sorted by domain, operator and version.
+std::vector<const OnnxRow*> all_onnx_rows();
+
+/// Registers rows at static initialization.
+class OnnxRegistrar {
+ public:
+  explicit OnnxRegistrar(std::vector<OnnxRow> rows);
+};
+
+}  // namespace ortmodule
+
+#define ORTM_ONNX_CONCAT_INNER(a, b) a##b
+#define ORTM_ONNX_CONCAT(a, b) ORTM_ONNX_CONCAT_INNER(a, b)
+/// REGISTER_ONNX({{"Flatten", 1, import_flatten}, ...});
+#define REGISTER_ONNX(...)                                 \
+  static const ::ortmodule::OnnxRegistrar ORTM_ONNX_CONCAT( \
+      onnx_registrar_, __LINE__)(std::vector<::ortmodule::OnnxRow> __VA_ARGS__)
