@@ -8,6 +8,7 @@
 
 #include "base/dim_expr.h"
 #include "base/dtype.h"
+#include "onnx/onnx_model.h"
 
 namespace ortmodule {
 
@@ -63,5 +64,11 @@ struct KnownValue {
     return true;
   }
 };
+
+/// The content of a constant, or nullopt if it has too many elements or another type.
+std::optional<KnownValue> known_content(const OnnxTensor& tensor);
+
+/// Element `i` of integers or bools at any address.
+int64_t integer_element(const void* data, int64_t i, DType dtype);
 
 }  // namespace ortmodule

@@ -71,7 +71,7 @@ Dims OnnxCall::dims(size_t i) const {
 
 const KnownValue& OnnxCall::content(size_t i) const {
   if (!has(i)) refuse(str("operand ", i, " must be given"));
-  const KnownValue* value = operands_.known(i);
+  const KnownValue* value = operands_.known(i, true);
   if (!value)
     refuse(str("operand ", i, " ('", node_.inputs[i],
                "') must be a constant, a size, or an input, but it is computed from data"));

@@ -27,8 +27,13 @@ class OnnxOperands {
   virtual Dims dims(size_t i) = 0;
   /// The operand as a tensor of the graph.
   virtual Value* tensor(size_t i) = 0;
-  /// Its content, or null if it is not known.
-  virtual const KnownValue* known(size_t i) = 0;
+  /// Its content, or null if it is not known. `required`: a rule cannot do without, so that the
+  /// graph may be imported for the content of an input of real numbers.
+  virtual const KnownValue* known(size_t i, bool required) = 0;
+  /// Whether a content depends on that of the model's inputs.
+  virtual bool is_input_content(const KnownValue& value) = 0;
+  /// A tensor of the graph with this content.
+  virtual Value* constant(const KnownValue& value) = 0;
 };
 
 class OnnxCall {
@@ -53,7 +58,12 @@ class OnnxCall {
   Dims dims(size_t i) const;
   size_t rank(size_t i) const { return dims(i).size(); }
   /// The content of operand i, or null if it is not known.
-  const KnownValue* known(size_t i) const { return has(i) ? operands_.known(i) : nullptr; }
+  const KnownValue* known(size_t i) const {
+    return has(i) ? operands_.known(i, false) : nullptr;
+  }
+  bool is_input_content(const KnownValue& value) const {
+    return operands_.is_input_content(value);
+  }
   /// The content of operand i. Refuses if it is not known.
   const KnownValue& content(size_t i) const;
   /// The content of integer operand i as sizes.
@@ -101,6 +111,7 @@ class OnnxCall {
   Values emit_all(std::string_view op, Values inputs, Attrs attrs = {}, size_t outputs = 0);
   Value* cast(Value* value, DType dtype) { return emit_cast(graph_, value, dtype); }
   Value* literal(double value, DType dtype) { return graph_.literal(value, dtype); }
+  Value* constant(const KnownValue& value) { return operands_.constant(value); }
   Value* reshape(Value* value, const Dims& dims);
   Value* transpose(Value* value, const std::vector<int64_t>& permutation);
   Value* slice(Value* value, int64_t axis, const DimExpr& start, const DimExpr& end,

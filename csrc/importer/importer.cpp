@@ -1,0 +1,556 @@
+#include "importer/importer.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <set>
+
+#include "base/element_value.h"
+#include "base/error.h"
+#include "onnx/onnx_builder.h"
+#include "ops/emit.h"
+#include "ops/torch_call.h"
+
+namespace ortmodule {
+
+namespace {
+
+constexpr int kMostDepth = 64;              // of functions and subgraphs
+constexpr size_t kMostNodes = 1'000'000;    // after unrolling
+constexpr int64_t kMostContent = 64;        // elements of an input whose content decides sizes
+
+std::string symbol_name(const std::string& text) {
+  std::string name;
+  for (char c : text) name += std::isalnum(static_cast<unsigned char>(c)) || c == '_' ? c : '_';
+  if (name.empty() || std::isdigit(static_cast<unsigned char>(name.front()))) name = "d" + name;
+  return name;
+}
+
+Dims as_dims(const std::vector<int64_t>& sizes) { return {sizes.begin(), sizes.end()}; }
+
+}  // namespace
+
+// A node whose outputs are known, and are made as tensors only if something reads them.
+struct PendingNode {
+  const OnnxNode* node = nullptr;
+  std::shared_ptr<const OnnxNode> owned;  // with the attributes of a function's call
+  int64_t opset = 1;
+  const OnnxRow* row = nullptr;
+  std::vector<ImportedRef> operands;
+  std::vector<std::weak_ptr<Imported>> outputs;
+};
+
+namespace {
+
+class NodeOperands : public OnnxOperands {
+ public:
+  NodeOperands(Importer& importer, const std::vector<ImportedRef>& operands)
+      : importer_(importer), operands_(operands) {}
+
+  size_t count() const override { return operands_.size(); }
+  bool has(size_t i) const override { return i < operands_.size() && operands_[i]; }
+  DType dtype(size_t i) override { return plain(i).dtype; }
+  Dims dims(size_t i) override { return plain(i).dims; }
+  Value* tensor(size_t i) override { return importer_.tensor_of(plain(i)); }
+  const KnownValue* known(size_t i, bool required) override {
+    return importer_.known_of(plain(i), required);
+  }
+  bool is_input_content(const KnownValue& value) override {
+    return importer_.is_input_content(value);
+  }
+  Value* constant(const KnownValue& value) override { return importer_.tensor_of_known(value); }
+
+ private:
+  Imported& plain(size_t i) {
+    Imported& value = *operands_[i];
+    if (value.sequence) throw Refused(str("operand ", i, " must be a tensor, but is a sequence"));
+    if (value.is_absent) throw Refused(str("operand ", i, " must be a tensor, but is empty"));
+    return value;
+  }
+
+  Importer& importer_;
+  const std::vector<ImportedRef>& operands_;
+};
+
+// The node with the attributes of the function's call in place of references to them.
+std::shared_ptr<const OnnxNode> with_attrs(const OnnxNode& node, const OnnxAttrs* call) {
+  const bool refers = std::any_of(node.attrs.begin(), node.attrs.end(), [](const auto& attr) {
+    return std::holds_alternative<OnnxAttrReference>(attr.second);
+  });
+  if (!refers) return nullptr;
+  auto copy = std::make_shared<OnnxNode>(node);
+  std::erase_if(copy->attrs, [&](auto& attr) {
+    const auto* reference = std::get_if<OnnxAttrReference>(&attr.second);
+    if (!reference) return false;
+    for (const auto& [name, value] : call ? *call : OnnxAttrs())
+      if (name == reference->name) {
+        attr.second = OnnxAttr(value);
+        return false;
+      }
+    return true;  // the call leaves it out
+  });
+  return copy;
+}
+
+std::string title(const OnnxNode& node) {
+  const std::string op = node.domain.empty() ? node.op : node.domain + "." + node.op;
+  const std::string name = !node.name.empty()      ? node.name
+                           : !node.outputs.empty() ? node.outputs.front()
+                                                   : "";
+  return str(op, " '", name, "'");
+}
+
+}  // namespace
+
+// ---- scopes ------------------------------------------------------------------------------------
+
+ImportedRef ImportScope::find(const std::string& name) const {
+  for (const ImportScope* scope = this; scope; scope = scope->outer) {
+    auto known = scope->names.find(name);
+    if (known != scope->names.end()) return known->second;
+  }
+  return nullptr;
+}
+
+int64_t ImportScope::opset(std::string_view domain) const {
+  for (const OnnxOpset& opset : *opsets)
+    if (opset.domain == domain) return opset.version;
+  return 1;
+}
+
+// ---- inputs ------------------------------------------------------------------------------------
+
+std::vector<const OnnxValue*> called_inputs(const OnnxGraph& graph) {
+  std::set<std::string_view> initialized;
+  for (const OnnxInitializer& initializer : graph.initializers)
+    initialized.insert(initializer.name);
+  std::vector<const OnnxValue*> inputs;
+  for (const OnnxValue& input : graph.inputs)
+    if (!initialized.count(input.name)) inputs.push_back(&input);
+  return inputs;
+}
+
+Importer::Importer(const OnnxModel& model, const ImportRequest& request)
+    : model_(model), request_(request), sizes_(SymbolValues()) {
+  result_.piece.graph = std::make_unique<Graph>();
+  graph().name = symbol_name(model.graph.name.empty() ? "graph" : model.graph.name);
+}
+
+ImportedModel import_model(const OnnxModel& model, const ImportRequest& request) {
+  return Importer(model, request).run();
+}
+
+ImportedModel Importer::run() {
+  ImportScope scope;
+  scope.opsets = &model_.opsets;
+  add_inputs(scope);
+  add_initializers(model_.graph, scope);
+  import_nodes(model_.graph.nodes, scope);
+  for (const OnnxValue& output : model_.graph.outputs) add_output(output, scope);
+  if (!failures_.empty()) throw_failures();
+  keep_used_contents();
+  std::vector<BoundInput> tensors;
+  for (size_t i = 0; i < graph().inputs().size(); ++i)
+    tensors.push_back({BoundInput::Kind::Tensor, static_cast<int>(i), ""});
+  for (const ContentSymbol& content : result_.contents)
+    result_.piece.arguments.push_back({BoundInput::Kind::Symbol, -1, content.symbol});
+  result_.piece.arguments.insert(result_.piece.arguments.end(), tensors.begin(), tensors.end());
+  result_.guards = sizes_.guards();
+  return std::move(result_);
+}
+
+DimExpr Importer::input_dim(const std::string& input, size_t index, size_t axis,
+                            const OnnxType& type) {
+  const int64_t size = request_.inputs[index].sizes[axis];
+  std::string text = str(input, ".", axis);
+  if (type.dims) {
+    const OnnxDim& dim = (*type.dims)[axis];
+    if (const auto* fixed = std::get_if<int64_t>(&dim); fixed && *fixed >= 0) return *fixed;
+    if (const auto* name = std::get_if<std::string>(&dim); name && !name->empty()) {
+      auto fixed = request_.fixed_sizes.find(*name);
+      if (fixed != request_.fixed_sizes.end()) return fixed->second;
+      // Files use a name for sizes that differ, too: those get a symbol of their own.
+      auto [known, added] = named_sizes_.emplace(symbol_name(*name), size);
+      if (known->second == size) text = *name;
+    }
+  }
+  std::string symbol = symbol_name(text);
+  while (!named_sizes_.emplace(symbol, size).second && named_sizes_.at(symbol) != size)
+    symbol += "_";
+  sizes_.add_hint(symbol, size);
+  return DimExpr::symbol(symbol);
+}
+
+void Importer::add_inputs(ImportScope& scope) {
+  const std::vector<const OnnxValue*> inputs = called_inputs(model_.graph);
+  ORTM_CHECK(inputs.size() == request_.inputs.size(), "[import] there must be ", inputs.size(),
+             " inputs, but found ", request_.inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ImportInput& given = request_.inputs[i];
+    Dims symbolic, dims;
+    for (size_t axis = 0; axis < given.sizes.size(); ++axis) {
+      symbolic.push_back(input_dim(inputs[i]->name, i, axis, inputs[i]->type));
+      // Sizes 0 and 1 are part of the graph: whether a size broadcasts must be known.
+      const DimExpr& dim = symbolic.back();
+      if (given.sizes[axis] <= 1)
+        dims.push_back(sizes_.fix(dim));
+      else if (sizes_.at_most(2, dim))
+        dims.push_back(dim);
+    }
+    auto value = std::make_shared<Imported>();
+    value->dtype = given.dtype;
+    value->dims = dims;
+    value->input = static_cast<int>(i);
+    value->tensor = graph().add_input(inputs[i]->name, given.dtype, dims);
+    result_.input_dims.push_back(std::move(symbolic));
+    scope.names[inputs[i]->name] = value;
+  }
+}
+
+void Importer::add_initializers(const OnnxGraph& model_graph, ImportScope& scope) {
+  for (const OnnxInitializer& initializer : model_graph.initializers) {
+    auto value = std::make_shared<Imported>();
+    value->dtype = initializer.tensor.dtype;
+    value->dims = as_dims(initializer.tensor.dims);
+    value->constant = initializer.tensor;
+    scope.names[initializer.name] = value;
+  }
+}
+
+// ---- values ------------------------------------------------------------------------------------
+
+ImportedRef Importer::of_tensor(Value* tensor) {
+  auto value = std::make_shared<Imported>();
+  value->tensor = tensor;
+  value->dtype = tensor->dtype;
+  value->dims = tensor->dims;
+  return value;
+}
+
+ImportedRef Importer::of_known(KnownValue known) {
+  auto value = std::make_shared<Imported>();
+  value->dtype = known.dtype;
+  value->dims = as_dims(known.dims);
+  value->known = std::move(known);
+  return value;
+}
+
+ImportedRef Importer::of_sequence(std::vector<ImportedRef> elements) {
+  auto value = std::make_shared<Imported>();
+  value->sequence = std::move(elements);
+  return value;
+}
+
+Value* Importer::tensor_of(Imported& value) {
+  if (value.tensor) return value.tensor;
+  if (value.constant) {
+    value.tensor = bind_weight(*value.constant);
+  } else if (value.pending && value.pending->row->convert && is_input_content(*value.known)) {
+    // What is computed from an input stays so: its content must not become part of the graph.
+    convert_pending(*value.pending);
+  } else {
+    ORTM_ASSERT(value.known, "an imported value without content");
+    value.tensor = tensor_of_known(*value.known);
+  }
+  return value.tensor;
+}
+
+const KnownValue* Importer::known_of(Imported& value, bool required) {
+  if (!value.known && value.constant)
+    value.known = known_content(*value.constant);
+  if (!value.known && value.input >= 0) value.known = input_content(value, required);
+  return value.known ? &*value.known : nullptr;
+}
+
+// The content of a small input: integers as symbols, so that the graph fits other contents, too;
+// real numbers as they are, if a rule must have them.
+std::optional<KnownValue> Importer::input_content(const Imported& value, bool required) {
+  const auto index = static_cast<size_t>(value.input);
+  const ImportInput& given = request_.inputs[index];
+  const int64_t count = element_count(given.sizes);
+  if (!given.data || count > kMostContent || given.sizes.size() > 1) return std::nullopt;
+  if (is_integral(value.dtype) || value.dtype == DType::Bool) {
+    KnownValue content = integer_content(index, count);
+    content.dtype = value.dtype;
+    content.dims = given.sizes;
+    return content;
+  }
+  if (!required) return std::nullopt;
+  for (const DimExpr& dim : value.dims) sizes_.fix(dim);
+  const auto* bytes = static_cast<const char*>(given.data);
+  const std::string copy(bytes, static_cast<size_t>(count) * size_of(value.dtype));
+  std::optional<KnownValue> content = known_content({value.dtype, given.sizes, copy});
+  if (content) result_.content_guards.push_back({index, copy});
+  return content;
+}
+
+// Contents that nothing depends on are data: only the others are part of a plan's key. Where one
+// element counts, the number of elements does, too.
+void Importer::keep_used_contents() {
+  std::vector<std::string> names;
+  graph().collect_symbols(names);
+  for (const SizeGuard& guard : sizes_.guards()) guard.expression.collect_symbols(names);
+  std::erase_if(result_.contents, [&](const ContentSymbol& content) {
+    return std::find(names.begin(), names.end(), content.symbol) == names.end();
+  });
+  for (const ContentSymbol& content : result_.contents)
+    for (const DimExpr& dim : result_.input_dims[content.input]) sizes_.fix(dim);
+}
+
+KnownValue Importer::integer_content(size_t input, int64_t count) {
+  KnownValue content;
+  const ImportInput& given = request_.inputs[input];
+  for (int64_t i = 0; i < count; ++i) {
+    std::string symbol = symbol_name(str(graph().inputs()[input].value->name, "_at_", i));
+    const int64_t hint = integer_element(given.data, i, given.dtype);
+    while (!named_sizes_.emplace(symbol, hint).second) symbol += "_";
+    sizes_.add_hint(symbol, hint);
+    result_.contents.push_back({symbol, input, i});
+    content.elements.emplace_back(DimExpr::symbol(symbol));
+  }
+  return content;
+}
+
+bool Importer::is_input_content(const KnownValue& known) const {
+  std::vector<std::string> names;
+  for (const KnownNumber& number : known.elements)
+    if (!number.is_real()) number.numerator().collect_symbols(names);
+  return std::any_of(result_.contents.begin(), result_.contents.end(), [&](const auto& content) {
+    return std::find(names.begin(), names.end(), content.symbol) != names.end();
+  });
+}
+
+Value* Importer::bind_weight(const OnnxTensor& tensor) {
+  if (tensor.dtype == DType::Undefined)
+    throw Refused(str("it reads a constant of type ", onnx_type_name(tensor.element_type),
+                      ", which the engine lacks"));
+  Value*& known = bound_[tensor.bytes.size() ? tensor.bytes.data() : nullptr];
+  if (known && known->dtype == tensor.dtype && known->dims == as_dims(tensor.dims) &&
+      tensor.bytes.size())
+    return known;
+  known = graph().add_input(str("weight_", result_.weights.size()), tensor.dtype,
+                            as_dims(tensor.dims), InputKind::Constant);
+  result_.weights.push_back(tensor);
+  return known;
+}
+
+Value* Importer::tensor_of_known(const KnownValue& known) {
+  if (known.is_constant()) {
+    std::string bytes;
+    for (const KnownNumber& number : known.elements) {
+      if (number.is_integer() && known.dtype == DType::Int64) {
+        const int64_t value = number.numerator().value();
+        bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+      } else {
+        bytes += encode_scalar(number.value(), known.dtype);
+      }
+    }
+    return bind_weight({known.dtype, known.dims, std::move(bytes)});
+  }
+  Values elements;
+  for (const KnownNumber& number : known.elements) {
+    const Attr value = number.is_real() ? Attr(number.real()) : Attr(number.numerator());
+    Value* element = emit(graph(), "ConstantOfShape", {},
+                          {{"value", value}, {"shape", Dims{1}}, {"dtype", known.dtype}});
+    if (number.denominator() != 1)
+      element = emit(graph(), "Div",
+                     {element, graph().literal(static_cast<double>(number.denominator()),
+                                               known.dtype)});
+    elements.push_back(element);
+  }
+  Value* joined =
+      elements.size() == 1 ? elements.front() : emit(graph(), "Concat", elements, {{"axis", 0}});
+  const Dims dims = as_dims(known.dims);
+  return joined->dims == dims ? joined : emit(graph(), "Reshape", {joined}, {{"shape", dims}});
+}
+
+// ---- nodes -------------------------------------------------------------------------------------
+
+void Importer::import_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope) {
+  for (const OnnxNode& node : nodes) import_node(node, scope);
+}
+
+void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
+  std::vector<ImportedRef> operands, outputs;
+  bool operand_failed = false;
+  if (++imported_nodes_ > kMostNodes)
+    throw Error(str("[import] a model must have at most ", kMostNodes,
+                    " nodes after its loops are unrolled, but found more"));
+  graph().current_origin = {node.name, title(node)};
+  try {
+    for (const std::string& name : node.inputs) {
+      operands.push_back(name.empty() ? nullptr : scope.find(name));
+      if (!name.empty() && !operands.back())
+        throw Refused(str("its input '", name, "' must be computed before it"));
+      operand_failed = operand_failed || (operands.back() && operands.back()->failed);
+    }
+    while (!operands.empty() && !operands.back()) operands.pop_back();
+    if (!operand_failed) outputs = values_of(node, scope, operands);
+  } catch (const Refused& refused) {
+    fail(node, refused.what());
+  } catch (const Error& error) {
+    fail(node, error.what());
+  }
+  auto failed = std::make_shared<Imported>();
+  failed->failed = true;
+  for (size_t i = 0; i < node.outputs.size(); ++i)
+    if (!node.outputs[i].empty())
+      scope.names[node.outputs[i]] = i < outputs.size() && outputs[i] ? outputs[i] : failed;
+}
+
+std::vector<ImportedRef> Importer::values_of(const OnnxNode& node, ImportScope& scope,
+                                             const std::vector<ImportedRef>& operands) {
+  std::shared_ptr<const OnnxNode> owned = with_attrs(node, scope.attrs);
+  const OnnxNode& used = owned ? *owned : node;
+  if (const OnnxFunction* function = find_function(used))
+    return call_function(*function, used, scope, operands);
+  const int64_t opset = scope.opset(used.domain);
+  if (const ControlRow* control = used.domain.empty() ? find_control_row(used.op) : nullptr)
+    return control->import({*this, used, scope, operands, opset});
+  const OnnxRow* row = find_onnx_row(used.domain, used.op, opset);
+  if (!row) throw Refused(str("the engine has no such operator (operator set ", opset, ")"));
+  auto pending = std::make_shared<PendingNode>(
+      PendingNode{&used, owned, opset, row, operands, {}});
+  return convert(std::move(pending));
+}
+
+std::vector<ImportedRef> Importer::convert(std::shared_ptr<PendingNode> pending) {
+  NodeOperands operands(*this, pending->operands);
+  OnnxCall call(graph(), *pending->node, pending->opset, operands, sizes_);
+  std::vector<ImportedRef> results;
+  if (pending->row->known) {
+    if (auto contents = pending->row->known(call)) {
+      for (KnownValue& content : *contents) {
+        results.push_back(of_known(std::move(content)));
+        results.back()->pending = pending;
+        pending->outputs.push_back(results.back());
+      }
+      return results;
+    }
+  }
+  if (!pending->row->convert)
+    call.refuse("its operands must be constants or sizes, but they are computed from data");
+  for (Value* value : pending->row->convert(call))
+    results.push_back(value ? of_tensor(value) : nullptr);
+  return results;
+}
+
+void Importer::convert_pending(PendingNode& pending) {
+  NodeOperands operands(*this, pending.operands);
+  OnnxCall call(graph(), *pending.node, pending.opset, operands, sizes_);
+  const Values values = pending.row->convert(call);
+  for (size_t i = 0; i < values.size() && i < pending.outputs.size(); ++i)
+    if (const ImportedRef output = pending.outputs[i].lock()) output->tensor = values[i];
+}
+
+const OnnxFunction* Importer::find_function(const OnnxNode& node) const {
+  for (const OnnxFunction& function : model_.functions)
+    if (function.name == node.op && function.domain == node.domain &&
+        function.overload == node.overload)
+      return &function;
+  return nullptr;
+}
+
+std::vector<ImportedRef> Importer::call_function(const OnnxFunction& function, const OnnxNode& node,
+                                                 const ImportScope& scope,
+                                                 const std::vector<ImportedRef>& operands) {
+  if (scope.depth >= kMostDepth)
+    throw Refused(str("functions must be nested at most ", kMostDepth, " deep"));
+  OnnxAttrs attrs = node.attrs;
+  for (const auto& [name, value] : function.defaults)
+    if (std::none_of(attrs.begin(), attrs.end(), [&](const auto& a) { return a.first == name; }))
+      attrs.emplace_back(name, value);
+  ImportScope inner;
+  inner.opsets = &function.opsets;
+  inner.attrs = &attrs;
+  inner.depth = scope.depth + 1;
+  for (size_t i = 0; i < function.inputs.size() && i < operands.size(); ++i)
+    if (operands[i]) inner.names[function.inputs[i]] = operands[i];
+  // An absent operand is an absent one of the function's nodes.
+  std::vector<OnnxNode> nodes = function.nodes;
+  for (OnnxNode& each : nodes)
+    for (std::string& name : each.inputs)
+      for (size_t i = 0; i < function.inputs.size(); ++i)
+        if (name == function.inputs[i] && (i >= operands.size() || !operands[i])) name.clear();
+  auto kept = std::make_shared<std::vector<OnnxNode>>(std::move(nodes));
+  function_bodies_.push_back(kept);
+  import_nodes(*kept, inner);
+  std::vector<ImportedRef> results;
+  for (const std::string& name : function.outputs) results.push_back(inner.find(name));
+  return results;
+}
+
+std::vector<ImportedRef> Importer::import_subgraph(const OnnxGraph& subgraph,
+                                                   const ImportScope& outer,
+                                                   const std::vector<ImportedRef>& inputs) {
+  if (outer.depth >= kMostDepth)
+    throw Refused(str("subgraphs must be nested at most ", kMostDepth, " deep"));
+  ImportScope inner;
+  inner.outer = &outer;
+  inner.opsets = outer.opsets;
+  inner.attrs = outer.attrs;
+  inner.depth = outer.depth + 1;
+  if (inputs.size() > subgraph.inputs.size())
+    throw Refused(str("its subgraph must have ", inputs.size(), " inputs, but found ",
+                      subgraph.inputs.size()));
+  for (size_t i = 0; i < inputs.size(); ++i) inner.names[subgraph.inputs[i].name] = inputs[i];
+  add_initializers(subgraph, inner);
+  import_nodes(subgraph.nodes, inner);
+  std::vector<ImportedRef> results;
+  for (const OnnxValue& output : subgraph.outputs) {
+    results.push_back(inner.find(output.name));
+    if (!results.back())
+      throw Refused(str("its subgraph must compute its output '", output.name, "'"));
+  }
+  return results;
+}
+
+void Importer::count_iteration(const OnnxGraph& body) {
+  imported_nodes_ += body.nodes.size();
+  if (imported_nodes_ > kMostNodes)
+    throw Refused("the loop must be shorter: its iterations are nodes of the graph");
+}
+
+void Importer::add_output(const OnnxValue& output, const ImportScope& scope) {
+  const ImportedRef value = scope.find(output.name);
+  ORTM_CHECK(value, "[import] output '", output.name, "' must be computed by a node of the graph");
+  if (value->failed) return;
+  OnnxNode node;
+  node.op = "output";
+  node.name = output.name;
+  try {
+    if (value->sequence || value->is_absent)
+      throw Refused("an output must be a tensor, but it is a sequence or an optional");
+    Value* tensor = tensor_of(*value);
+    const int index = static_cast<int>(graph().outputs().size());
+    graph().add_output(tensor, OutputKind::Output, index);
+    Dims strides(tensor->rank());
+    DimExpr stride = 1;
+    for (size_t axis = tensor->rank(); axis-- > 0;) {
+      strides[axis] = stride;
+      stride = stride * tensor->dims[axis];
+    }
+    result_.piece.output_strides.push_back(std::move(strides));
+    result_.piece.results.push_back({BoundOutput::Kind::Tensor, index, {}, -1});
+  } catch (const Refused& refused) {
+    fail(node, refused.what());
+  }
+}
+
+void Importer::fail(const OnnxNode& node, const std::string& why) {
+  failures_.emplace_back(title(node), why);
+}
+
+void Importer::throw_failures() const {
+  std::string text = str("[import] every node must be one that the engine can run, but found ",
+                         failures_.size(), failures_.size() == 1 ? " that is" : " that are",
+                         " not:");
+  constexpr size_t kMostListed = 20;
+  for (size_t i = 0; i < failures_.size() && i < kMostListed; ++i)
+    text += str("\n  - ", failures_[i].first, ": ", failures_[i].second);
+  if (failures_.size() > kMostListed)
+    text += str("\n  - and ", failures_.size() - kMostListed, " more");
+  throw Error(text);
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,136 @@
+// The walk over the nodes of a model: names to values, subgraphs by branch, functions inlined.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "importer/import_model.h"
+#include "ops/onnx_call.h"
+
+namespace ortmodule {
+
+struct PendingNode;
+
+/// What a name of the model stands for. A tensor of the graph is made when it is first asked for, so
+/// that arithmetic on sizes leaves no nodes.
+struct Imported {
+  DType dtype = DType::Undefined;
+  Dims dims;
+  Value* tensor = nullptr;
+  std::optional<KnownValue> known;
+  std::optional<OnnxTensor> constant;
+  int input = -1;  // of the model, whose content may be asked for
+  std::shared_ptr<PendingNode> pending;  // the node to convert, where `known` has its content
+  std::optional<std::vector<std::shared_ptr<Imported>>> sequence;
+  bool is_absent = false;  // an optional without an element
+  bool failed = false;     // of a node that could not be imported
+};
+using ImportedRef = std::shared_ptr<Imported>;
+
+/// Names and attributes of a graph, function or subgraph.
+struct ImportScope {
+  const ImportScope* outer = nullptr;  // of a subgraph: names may come from there
+  const std::vector<OnnxOpset>* opsets = nullptr;
+  const OnnxAttrs* attrs = nullptr;  // of a function's call
+  int depth = 0;
+  std::unordered_map<std::string, ImportedRef> names;
+
+  ImportedRef find(const std::string& name) const;
+  int64_t opset(std::string_view domain) const;
+};
+
+class Importer {
+ public:
+  Importer(const OnnxModel& model, const ImportRequest& request);
+  ImportedModel run();
+
+  // --- for rules of control flow and sequences
+  Graph& graph() { return *result_.piece.graph; }
+  SizeGuards& sizes() { return sizes_; }
+  Value* tensor_of(Imported& value);
+  /// The content, or null if it is not known; see OnnxOperands::known.
+  const KnownValue* known_of(Imported& value, bool required = true);
+  bool is_input_content(const KnownValue& known) const;
+  Value* tensor_of_known(const KnownValue& known);
+  static ImportedRef of_tensor(Value* tensor);
+  static ImportedRef of_known(KnownValue known);
+  static ImportedRef of_sequence(std::vector<ImportedRef> elements);
+  /// Imports the nodes of a subgraph whose inputs have these values, and returns its outputs.
+  std::vector<ImportedRef> import_subgraph(const OnnxGraph& graph, const ImportScope& outer,
+                                           const std::vector<ImportedRef>& inputs);
+  /// Throws Refused if this many more iterations would make the graph too large.
+  void count_iteration(const OnnxGraph& body);
+
+ private:
+  void add_inputs(ImportScope& scope);
+  DimExpr input_dim(const std::string& input, size_t index, size_t axis, const OnnxType& type);
+  void add_initializers(const OnnxGraph& graph, ImportScope& scope);
+  void import_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope);
+  void import_node(const OnnxNode& node, ImportScope& scope);
+  std::vector<ImportedRef> values_of(const OnnxNode& node, ImportScope& scope,
+                                     const std::vector<ImportedRef>& operands);
+  std::vector<ImportedRef> call_function(const OnnxFunction& function, const OnnxNode& node,
+                                         const ImportScope& scope,
+                                         const std::vector<ImportedRef>& operands);
+  std::vector<ImportedRef> convert(std::shared_ptr<PendingNode> pending);
+  void convert_pending(PendingNode& pending);
+  const OnnxFunction* find_function(const OnnxNode& node) const;
+  void add_output(const OnnxValue& output, const ImportScope& scope);
+  void fail(const OnnxNode& node, const std::string& why);
+  [[noreturn]] void throw_failures() const;
+
+  Value* bind_weight(const OnnxTensor& tensor);
+  std::optional<KnownValue> input_content(const Imported& value, bool required);
+  void keep_used_contents();
+  KnownValue integer_content(size_t input, int64_t count);
+
+  const OnnxModel& model_;
+  const ImportRequest& request_;
+  ImportedModel result_;
+  SizeGuards sizes_;
+  std::map<std::string, int64_t> named_sizes_;   // of inputs, to share symbols
+  std::unordered_map<const char*, Value*> bound_;  // weights by the address of their bytes
+  std::vector<std::pair<std::string, std::string>> failures_;  // node, reason
+  size_t imported_nodes_ = 0;
+  std::vector<std::shared_ptr<std::vector<OnnxNode>>> function_bodies_;  // pending nodes are in them
+};
+
+/// Imports a node by its subgraphs or sequences instead of an OnnxRow.
+struct ControlCall {
+  Importer& importer;
+  const OnnxNode& node;
+  const ImportScope& scope;
+  const std::vector<ImportedRef>& operands;
+  int64_t opset;
+
+  bool has(size_t i) const { return i < operands.size() && operands[i]; }
+  Imported& operand(size_t i) const;
+  const OnnxAttr* find(std::string_view name) const;
+  const OnnxGraph& subgraph(std::string_view name) const;
+  int64_t integer(std::string_view name, int64_t fallback) const;
+  std::vector<int64_t> integers(std::string_view name) const;
+  /// The content of operand i as one fixed integer. Refuses if it is not known.
+  int64_t fixed_integer(size_t i) const;
+  std::vector<ImportedRef>& sequence(size_t i) const;
+  /// Emission of nodes, for an operand-less call.
+  [[noreturn]] void refuse(const std::string& why) const;
+};
+
+struct ControlRow {
+  std::string_view op;
+  std::vector<ImportedRef> (*import)(const ControlCall&) = nullptr;
+};
+
+const ControlRow* find_control_row(std::string_view op);
+
+class ControlRegistrar {
+ public:
+  explicit ControlRegistrar(std::vector<ControlRow> rows);
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,51 @@
+#include "ops/known_value.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/layout.h"
+
+namespace ortmodule {
+namespace {
+
+template <class T>
+T element_at(const void* data, int64_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(data) + static_cast<size_t>(i) * sizeof(T),
+              sizeof(T));
+  return value;
+}
+
+}  // namespace
+
+int64_t integer_element(const void* data, int64_t i, DType dtype) {
+  switch (dtype) {
+    case DType::Int64: return element_at<int64_t>(data, i);
+    case DType::Int32: return element_at<int32_t>(data, i);
+    case DType::Int16: return element_at<int16_t>(data, i);
+    case DType::Int8: return element_at<int8_t>(data, i);
+    case DType::UInt8: return element_at<uint8_t>(data, i);
+    case DType::Bool: return element_at<uint8_t>(data, i) != 0;
+    default: throw InternalError("an element that is no integer");
+  }
+}
+
+std::optional<KnownValue> known_content(const OnnxTensor& tensor) {
+  const int64_t count = element_count(tensor.dims);
+  const bool real = tensor.dtype == DType::Float32 || tensor.dtype == DType::Float64;
+  if (count > KnownValue::kMostElements) return std::nullopt;
+  if (!real && !is_integral(tensor.dtype) && tensor.dtype != DType::Bool) return std::nullopt;
+  KnownValue value{tensor.dtype, tensor.dims, {}};
+  const char* data = tensor.bytes.data();
+  for (int64_t i = 0; i < count; ++i) {
+    if (tensor.dtype == DType::Float32)
+      value.elements.push_back(KnownNumber::real(element_at<float>(data, i)));
+    else if (real)
+      value.elements.push_back(KnownNumber::real(element_at<double>(data, i)));
+    else
+      value.elements.emplace_back(integer_element(data, i, tensor.dtype));
+  }
+  return value;
+}
+
+}  // namespace ortmodule

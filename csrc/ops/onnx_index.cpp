@@ -1,0 +1,335 @@
+// Import of operators that read and write elements by index, and of padding.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/known_arithmetic.h"
+#include "ops/onnx_call.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+using Known = std::optional<std::vector<KnownValue>>;
+
+Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& limit, int64_t delta = 1,
+             DType dtype = DType::Int64) {
+  return c.emit("Range", {},
+                {{"start", start}, {"limit", limit}, {"delta", DimExpr(delta)}, {"dtype", dtype}});
+}
+
+Value* size_number(OnnxCall& c, const DimExpr& size, DType dtype = DType::Int64) {
+  return c.graph().literal(size, dtype);
+}
+
+Value* index64(OnnxCall& c, size_t i) { return c.cast(c.in(i), DType::Int64); }
+
+// Negative indices count from the end.
+Value* from_front(OnnxCall& c, Value* index, const DimExpr& size) {
+  Value* negative = c.emit("Less", {index, c.literal(0, index->dtype)});
+  return c.emit("Where", {negative, c.emit("Add", {index, size_number(c, size, index->dtype)}),
+                          index});
+}
+
+Values import_gather_elements(OnnxCall& c) {
+  Value* x = c.in(0);
+  return {c.emit("GatherElements", {x, index64(c, 1)},
+                 {{"axis", c.axis_attr("axis", 0, x->rank())}})};
+}
+
+Values import_scatter_elements(OnnxCall& c) {
+  Value* x = c.in(0);
+  return {c.emit("ScatterElements", {x, index64(c, 1), c.in(2)},
+                 {{"axis", c.axis_attr("axis", 0, x->rank())},
+                  {"reduction", c.string("reduction", "none")}})};
+}
+
+// The indices of GatherND and ScatterND: the last dimension of `indices` names a place in the
+// first `count` dimensions of x behind the batch. Returns the flat place, without that dimension.
+Value* flat_index(OnnxCall& c, Value* indices, const Dims& dims, size_t batch, size_t count) {
+  const auto last = static_cast<int64_t>(indices->rank()) - 1;
+  Dims outer(indices->dims.begin(), indices->dims.end() - 1);
+  Value* flat = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    const auto at = static_cast<int64_t>(i);
+    Value* part = c.reshape(c.slice(indices, last, at, at + 1), outer);
+    part = from_front(c, part, dims[batch + i]);
+    if (flat) part = c.emit("Add", {c.emit("Mul", {flat, size_number(c, dims[batch + i])}), part});
+    flat = part;
+  }
+  return flat;
+}
+
+Values import_gather_nd(OnnxCall& c) {
+  Value *x = c.in(0), *indices = index64(c, 1);
+  const auto batch = static_cast<size_t>(c.integer("batch_dims", 0));
+  const auto count = static_cast<size_t>(c.sizes().fix(indices->dims.back()));
+  if (count == 0 || batch + count > x->rank()) c.refuse("indices must name places in data");
+  Value* flat = flat_index(c, indices, x->dims, batch, count);
+  const auto first = x->dims.begin(), middle = first + static_cast<int64_t>(batch),
+             rest = middle + static_cast<int64_t>(count);
+  const DimExpr batches = product(Dims(first, middle)), places = product(Dims(middle, rest));
+  Dims result = flat->dims;
+  result.insert(result.end(), rest, x->dims.end());
+  if (batch > 0) {  // the batches are blocks of one long table
+    Dims per_batch(flat->rank(), DimExpr(1));
+    for (size_t i = 0; i < batch; ++i) per_batch[i] = flat->dims[i];
+    Value* starts = c.emit("Mul", {range(c, 0, batches), size_number(c, places)});
+    flat = c.emit("Add", {flat, c.reshape(starts, per_batch)});
+  }
+  Dims table{batches * places};
+  table.insert(table.end(), rest, x->dims.end());
+  return {c.reshape(c.emit("Gather", {c.reshape(x, table), flat}, {{"axis", 0}}), result)};
+}
+
+Values import_scatter_nd(OnnxCall& c) {
+  Value *x = c.in(0), *indices = index64(c, 1), *updates = c.in(2);
+  const auto count = static_cast<size_t>(c.sizes().fix(indices->dims.back()));
+  if (count == 0 || count > x->rank()) c.refuse("indices must name places in data");
+  Value* flat = flat_index(c, indices, x->dims, 0, count);
+  const auto rest = x->dims.begin() + static_cast<int64_t>(count);
+  const Dims inner(rest, x->dims.end());
+  const DimExpr places = product(Dims(x->dims.begin(), rest)), width = product(inner);
+  const DimExpr rows = product(flat->dims);
+  Value* table = c.reshape(x, {places, width});
+  Value* index = c.emit("Expand", {c.reshape(flat, {rows, 1})}, {{"shape", Dims{rows, width}}});
+  Value* y = c.emit("ScatterElements", {table, index, c.reshape(updates, {rows, width})},
+                    {{"axis", 0}, {"reduction", c.string("reduction", "none")}});
+  return {c.reshape(y, x->dims)};
+}
+
+// ---- OneHot, EyeLike, Trilu --------------------------------------------------------------------
+
+Values import_one_hot(OnnxCall& c) {
+  Value *indices = c.in(0), *values = c.in(2);
+  const KnownValue& content = c.content(1);
+  const DimExpr depth = known_cast(c, content.elements.at(0), DType::Int64).numerator();
+  const size_t rank = indices->rank() + 1;
+  const auto axis = static_cast<size_t>(c.axis_attr("axis", -1, rank));
+  Value* index = from_front(c, c.cast(indices, DType::Int64), depth);
+  Dims spread = index->dims, along(rank, DimExpr(1));
+  spread.insert(spread.begin() + static_cast<int64_t>(axis), DimExpr(1));
+  along[axis] = depth;
+  Value* hit = c.emit("Equal", {c.reshape(index, spread), c.reshape(range(c, 0, depth), along)});
+  Value* off = c.reshape(c.slice(values, 0, 0, 1), {});
+  Value* on = c.reshape(c.slice(values, 0, 1, 2), {});
+  return {c.emit("Where", {hit, on, off})};
+}
+
+Values import_eye_like(OnnxCall& c) {
+  const Dims dims = c.dims(0);
+  if (dims.size() != 2) c.refuse("the operand must be a matrix");
+  const DType dtype = c.dtype_attr("dtype", c.dtype(0));
+  const int64_t k = c.integer("k", 0);
+  Value* rows = c.reshape(range(c, DimExpr(k), dims[0] + DimExpr(k)), {dims[0], 1});
+  Value* columns = c.reshape(range(c, 0, dims[1]), {1, dims[1]});
+  return {c.cast(c.emit("Equal", {rows, columns}), dtype)};
+}
+
+Values import_trilu(OnnxCall& c) {
+  const int64_t k = c.has(1) ? c.fixed_integers(1).at(0) : 0;
+  Value* x = c.in(0);
+  Value* y = c.emit("Trilu", {x->dtype == DType::Bool ? c.cast(x, DType::UInt8) : x},
+                    {{"upper", c.integer("upper", 1)}, {"k", k}});
+  return {c.cast(y, x->dtype)};
+}
+
+// ---- Pad ---------------------------------------------------------------------------------------
+
+// Places in x that the padded axis shows, as constants where the size is one.
+Value* padded_places(OnnxCall& c, const std::string& mode, const DimExpr& dim, int64_t before,
+                     int64_t after) {
+  const int64_t size = c.sizes().fix(dim);
+  if (size == 0) c.refuse("an empty axis has no elements to repeat");
+  KnownValue places{DType::Int64, {before + size + after}, {}};
+  for (int64_t i = -before; i < size + after; ++i) {
+    int64_t at = i;
+    if (mode == "edge") {
+      at = std::clamp<int64_t>(i, 0, size - 1);
+    } else if (mode == "wrap") {
+      at = ((i % size) + size) % size;
+    } else if (size == 1) {
+      at = 0;
+    } else {  // reflect, several times if need be
+      const int64_t period = 2 * (size - 1);
+      at = ((i % period) + period) % period;
+      if (at >= size) at = period - at;
+    }
+    places.elements.emplace_back(at);
+  }
+  return c.constant(places);
+}
+
+// Pads per axis, begins then ends, from the operand or attribute and the axes they are for.
+Dims read_pads(OnnxCall& c, size_t rank) {
+  Dims given;
+  if (c.opset() >= 11) {
+    given = c.content_sizes(1);
+  } else {
+    for (int64_t pad : c.integers(c.has_attr("pads") ? "pads" : "paddings")) given.emplace_back(pad);
+  }
+  if (!c.has(3)) {
+    if (given.size() != 2 * rank) c.refuse("pads must have two numbers for each axis");
+    return given;
+  }
+  const std::vector<int64_t> axes = c.fixed_integers(3);
+  if (given.size() != 2 * axes.size()) c.refuse("pads must have two numbers for each axis");
+  Dims pads(2 * rank, DimExpr(0));
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<size_t>(c.axis(axes[i], rank));
+    pads[axis] = given[i];
+    pads[rank + axis] = given[axes.size() + i];
+  }
+  return pads;
+}
+
+// Padding by a value that is computed: the mask of the padding chooses it.
+Value* pad_by_tensor(OnnxCall& c, Value* x, const Dims& pads, Value* value) {
+  Value* inside = c.emit("Pad", {c.full(1.0, x->dims, DType::Int32)},
+                         {{"pads", pads}, {"value", 0.0}});
+  Value* padded = c.emit("Pad", {x}, {{"pads", pads}, {"value", 0.0}});
+  Value* hit = c.emit("Equal", {inside, c.literal(1, DType::Int32)});
+  return c.emit("Where", {hit, padded, c.reshape(value, {})});
+}
+
+Values import_pad(OnnxCall& c) {
+  Value* x = c.in(0);
+  const std::string mode = c.string("mode", "constant");
+  const Dims pads = read_pads(c, x->rank());
+  if (mode != "constant") {
+    for (size_t d = 0; d < x->rank(); ++d) {
+      const int64_t before = c.sizes().fix(pads[d]), after = c.sizes().fix(pads[x->rank() + d]);
+      if (before == 0 && after == 0) continue;
+      Value* places = padded_places(c, mode, x->dims[d], before, after);
+      x = c.emit("Gather", {x, places}, {{"axis", static_cast<int64_t>(d)}});
+    }
+    return {x};
+  }
+  double value = c.number("value", 0.0);
+  if (c.has(2)) {
+    const std::optional<double> constant = c.constant_number(2);
+    if (!constant) return {pad_by_tensor(c, x, pads, c.in(2))};
+    value = *constant;
+  }
+  if (x->dtype == DType::Bool)
+    return {c.cast(c.emit("Pad", {c.cast(x, DType::UInt8)}, {{"pads", pads}, {"value", value}}),
+                   DType::Bool)};
+  return {c.emit("Pad", {x}, {{"pads", pads}, {"value", value}})};
+}
+
+// Cut or padded around the centre; odd elements at the end.
+Values import_center_crop_pad(OnnxCall& c) {
+  Value* x = c.in(0);
+  const std::vector<int64_t> shape = c.fixed_integers(1);
+  std::vector<int64_t> axes = c.integers("axes");
+  if (axes.empty()) {
+    axes.resize(shape.size());
+    std::iota(axes.begin(), axes.end(), 0);
+  }
+  if (axes.size() != shape.size()) c.refuse("there must be a size for each axis");
+  Dims pads(2 * x->rank(), DimExpr(0));
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<size_t>(c.axis(axes[i], x->rank()));
+    const int64_t size = c.sizes().fix(x->dims[axis]);
+    const int64_t more = shape[i] - size;
+    const int64_t before = more >= 0 ? more / 2 : -((-more) / 2);
+    pads[axis] = before;
+    pads[x->rank() + axis] = more - before;
+  }
+  return {c.emit("Pad", {x}, {{"pads", pads}, {"value", 0.0}})};
+}
+
+// ---- ReverseSequence and others ----------------------------------------------------------------
+
+// Element t of a sequence of length n comes from n - 1 - t for t < n, else from t.
+Values import_reverse_sequence(OnnxCall& c) {
+  Value* x = c.in(0);
+  const int64_t time = c.axis_attr("time_axis", 0, x->rank()),
+                batch = c.axis_attr("batch_axis", 1, x->rank());
+  const DimExpr steps = x->dims[static_cast<size_t>(time)];
+  Dims along_time(x->rank(), DimExpr(1)), along_batch(x->rank(), DimExpr(1));
+  along_time[static_cast<size_t>(time)] = steps;
+  along_batch[static_cast<size_t>(batch)] = x->dims[static_cast<size_t>(batch)];
+  Value* t = c.reshape(range(c, 0, steps), along_time);
+  Value* length = c.reshape(index64(c, 1), along_batch);
+  Value* back = c.emit("Sub", {c.emit("Sub", {length, c.literal(1, DType::Int64)}), t});
+  Value* place = c.emit("Where", {c.emit("Less", {t, length}), back, t});
+  Value* places = c.emit("Expand", {place}, {{"shape", x->dims}});
+  return {c.emit("GatherElements", {x, places}, {{"axis", time}})};
+}
+
+// x[i] where the tensor does not depend on data.
+Known known_non_zero(OnnxCall& c) {
+  const KnownValue* x = c.known(0);
+  if (!x || x->dims.size() > 1 || c.is_input_content(*x)) return std::nullopt;
+  KnownValue result{DType::Int64, {1, 0}, {}};
+  for (size_t i = 0; i < x->elements.size(); ++i) {
+    const KnownNumber& number = x->elements[i];
+    const bool zero = number.is_real() ? number.real() == 0 : c.sizes().equal(number.numerator(), 0);
+    if (!zero) result.elements.emplace_back(static_cast<int64_t>(i));
+  }
+  result.dims[1] = static_cast<int64_t>(result.elements.size());
+  return std::vector{std::move(result)};
+}
+
+// data with the update in place of its rows from `write_indices` on (modulo the length if circular).
+Values import_tensor_scatter(OnnxCall& c) {
+  Value *past = c.in(0), *update = c.in(1);
+  const int64_t axis = c.axis_attr("axis", -2, past->rank());
+  const DimExpr length = past->dims[static_cast<size_t>(axis)];
+  const DimExpr rows = update->dims[static_cast<size_t>(axis)];
+  Dims along(past->rank(), DimExpr(1)), batch(past->rank(), DimExpr(1));
+  along[static_cast<size_t>(axis)] = rows;
+  batch[0] = past->dims[0];
+  Value* place = c.reshape(range(c, 0, rows), along);
+  if (c.has(2)) place = c.emit("Add", {place, c.reshape(index64(c, 2), batch)});
+  if (c.string("mode", "linear") == "circular")
+    place = c.emit("Mod", {place, size_number(c, length)});
+  place = c.emit("Expand", {place}, {{"shape", update->dims}});
+  return {c.emit("ScatterElements", {past, place, update}, {{"axis", axis}, {"reduction", "none"}})};
+}
+
+// Ones where data lies among zeros: MaxUnpool's result of the given or implied shape.
+Values import_max_unpool(OnnxCall& c) {
+  Value *x = c.in(0), *indices = index64(c, 1);
+  const std::vector<int64_t> kernel = c.integers("kernel_shape");
+  std::vector<int64_t> strides = c.integers("strides"), pads = c.integers("pads");
+  if (strides.empty()) strides.assign(kernel.size(), 1);
+  if (pads.empty()) pads.assign(2 * kernel.size(), 0);
+  Dims implied{x->dims[0], x->dims[1]};
+  for (size_t i = 0; i < kernel.size(); ++i)
+    implied.push_back((x->dims[i + 2] - DimExpr(1)) * DimExpr(strides[i]) +
+                      DimExpr(kernel[i] - pads[i] - pads[kernel.size() + i]));
+  const DimExpr places = product(implied), count = product(x->dims);
+  Value* flat = c.emit("ScatterElements",
+                       {c.full(0.0, {places}, x->dtype), c.reshape(indices, {count}),
+                        c.reshape(x, {count})},
+                       {{"axis", 0}, {"reduction", "none"}});
+  Value* y = c.reshape(flat, implied);
+  if (!c.has(2)) return {y};
+  // Places count within the implied shape; the given one has more rows and columns at the end.
+  const Dims wanted = c.content_sizes(2);
+  Dims more(2 * wanted.size(), DimExpr(0));
+  for (size_t d = 0; d < wanted.size(); ++d) more[wanted.size() + d] = wanted[d] - implied[d];
+  return {c.emit("Pad", {y}, {{"pads", more}, {"value", 0.0}})};
+}
+
+REGISTER_ONNX({{"GatherElements", 11, import_gather_elements},
+               {"ScatterElements", 11, import_scatter_elements},
+               {"Scatter", 9, import_scatter_elements},
+               {"GatherND", 11, import_gather_nd},
+               {"ScatterND", 11, import_scatter_nd},
+               {"OneHot", 9, import_one_hot},
+               {"EyeLike", 9, import_eye_like},
+               {"Trilu", 14, import_trilu},
+               {"Pad", 1, import_pad},
+               {"CenterCropPad", 18, import_center_crop_pad},
+               {"ReverseSequence", 10, import_reverse_sequence},
+               {"NonZero", 9, nullptr, known_non_zero},
+               {"TensorScatter", 24, import_tensor_scatter},
+               {"MaxUnpool", 9, import_max_unpool}});
+
+}  // namespace
+}  // namespace ortmodule

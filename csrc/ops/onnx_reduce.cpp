@@ -1,0 +1,179 @@
+// Import of reductions, cumulative sums, sorting and random numbers.
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/known_arithmetic.h"
+#include "ops/onnx_call.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+struct Reduction {
+  std::vector<int64_t> axes;
+  bool keepdims = true;
+  bool nothing = false;  // no axes, with noop_with_empty_axes
+};
+
+// Axes are an operand since operator set 18 (ReduceSum: 13), an attribute before.
+Reduction read_reduction(OnnxCall& c, size_t rank) {
+  Reduction r;
+  r.axes = c.axes(1, rank);
+  r.keepdims = c.flag("keepdims", true);
+  if (!r.axes.empty()) return r;
+  r.nothing = c.flag("noop_with_empty_axes");
+  r.axes.resize(rank);
+  std::iota(r.axes.begin(), r.axes.end(), 0);
+  return r;
+}
+
+Value* reduce(OnnxCall& c, std::string_view op, Value* x, const Reduction& r) {
+  if (r.nothing) return x;
+  if (x->rank() == 0) return c.emit("Identity", {x});
+  return c.reduce(op, x, r.axes, r.keepdims);
+}
+
+// Small integers are summed in a wider type, which the result does not show.
+template <OpName op>
+Values import_reduce(OnnxCall& c) {
+  Value* x = c.in(0);
+  const Reduction r = read_reduction(c, x->rank());
+  if (x->dtype == DType::Bool || x->dtype == DType::Int8 || x->dtype == DType::UInt8) {
+    Value* wide = c.cast(x, DType::Int32);
+    return {c.cast(reduce(c, op.text, wide, r), x->dtype)};
+  }
+  return {reduce(c, op.text, x, r)};
+}
+
+Value* square(OnnxCall& c, Value* x) { return c.emit("Mul", {x, x}); }
+
+Values import_reduce_l1(OnnxCall& c) {
+  Value* x = c.in(0);
+  return {reduce(c, "ReduceSum", c.emit("Abs", {x}), read_reduction(c, x->rank()))};
+}
+
+Values import_reduce_l2(OnnxCall& c) {
+  Value* x = c.in(0);
+  const Reduction r = read_reduction(c, x->rank());
+  if (is_floating(x->dtype))
+    return {c.emit("Sqrt", {reduce(c, "ReduceSum", square(c, x), r)})};
+  Value* wide = c.cast(x, DType::Float64);
+  return {c.cast(c.emit("Sqrt", {reduce(c, "ReduceSum", square(c, wide), r)}), x->dtype)};
+}
+
+Values import_reduce_sum_square(OnnxCall& c) {
+  Value* x = c.in(0);
+  return {reduce(c, "ReduceSum", square(c, x), read_reduction(c, x->rank()))};
+}
+
+Values import_reduce_log_sum(OnnxCall& c) {
+  Value* x = c.in(0);
+  return {c.emit("Log", {reduce(c, "ReduceSum", x, read_reduction(c, x->rank()))})};
+}
+
+// max + log(sum(e^(x - max))), where an infinite maximum is left out
+Values import_reduce_log_sum_exp(OnnxCall& c) {
+  Value* given = c.in(0);
+  const Reduction r = read_reduction(c, given->rank());
+  if (r.nothing) return {c.emit("Identity", {given})};
+  Value* x = is_floating(given->dtype) ? given : c.cast(given, DType::Float64);
+  Reduction kept = r;
+  kept.keepdims = true;
+  const DimExpr count = product(x->dims);
+  if (count.is_constant() && count.value() == 0)
+    return {c.cast(c.emit("Log", {reduce(c, "ReduceSum", x, r)}), given->dtype)};
+  Value* most = reduce(c, "ReduceMax", x, kept);
+  Value* shift = c.emit("Where", {c.emit("IsInf", {most}), c.literal(0, x->dtype), most});
+  Value* sum = reduce(c, "ReduceSum", c.emit("Exp", {c.emit("Sub", {x, shift})}), kept);
+  Value* y = c.emit("Add", {c.emit("Log", {sum}), shift});
+  if (!r.keepdims) {
+    Dims dims;
+    for (size_t d = 0; d < y->rank(); ++d)
+      if (std::find(r.axes.begin(), r.axes.end(), static_cast<int64_t>(d)) == r.axes.end())
+        dims.push_back(y->dims[d]);
+    y = c.reshape(y, dims);
+  }
+  return {c.cast(y, given->dtype)};
+}
+
+// The product, sum, minimum or maximum of sizes.
+std::optional<std::vector<KnownValue>> known_reduce(OnnxCall& c) {
+  const KnownValue* x = c.known(0);
+  if (!x || x->dims.size() != 1 || x->elements.empty() || is_floating(x->dtype))
+    return std::nullopt;
+  if (c.has(1) && !c.known(1)) return std::nullopt;
+  const Reduction r = read_reduction(c, 1);
+  if (r.nothing) return std::nullopt;
+  const std::string& op = c.node().op;
+  const std::string_view by = op == "ReduceProd"  ? "Mul"
+                              : op == "ReduceSum" ? "Add"
+                              : op == "ReduceMax" ? "Max"
+                                                  : "Min";
+  KnownNumber result = x->elements.front();
+  for (size_t i = 1; i < x->elements.size(); ++i)
+    result = known_number(c, by, result, x->elements[i], x->dtype);
+  return std::vector{KnownValue{x->dtype, r.keepdims ? Sizes{1} : Sizes{}, {result}}};
+}
+
+// ---- ArgMax, CumSum, TopK ----------------------------------------------------------------------
+
+Value* flipped(OnnxCall& c, Value* x, int64_t axis) {
+  const DimExpr size = x->dims[static_cast<size_t>(axis)];
+  Value* places = c.emit("Range", {},
+                         {{"start", size - DimExpr(1)},
+                          {"limit", DimExpr(-1)},
+                          {"delta", DimExpr(-1)},
+                          {"dtype", DType::Int64}});
+  return c.emit("Gather", {x, places}, {{"axis", axis}});
+}
+
+Values import_arg(OnnxCall& c) {
+  Value* x = c.in(0);
+  const int64_t axis = c.axis_attr("axis", 0, x->rank());
+  const Attrs attrs{{"axis", axis}, {"keepdims", c.integer("keepdims", 1)}};
+  if (!c.flag("select_last_index")) return {c.emit(c.node().op, {x}, attrs)};
+  // The last of equal elements is the first from the end.
+  Value* from_end = c.emit(c.node().op, {flipped(c, x, axis)}, attrs);
+  const DimExpr last = x->dims[static_cast<size_t>(axis)] - DimExpr(1);
+  return {c.emit("Sub", {c.graph().literal(last, DType::Int64), from_end})};
+}
+
+Values import_cumsum(OnnxCall& c) {
+  Value* x = c.in(0);
+  const int64_t axis = c.axis(c.fixed_integers(1).at(0), x->rank());
+  Value* y = c.emit("CumSum", {x}, {{"axis", axis}, {"reverse", c.integer("reverse", 0)}});
+  return {c.flag("exclusive") ? c.emit("Sub", {y, x}) : y};
+}
+
+// Of equal elements ONNX takes the one of the lower index first: a stable sort.
+Values import_top_k(OnnxCall& c) {
+  Value* x = c.in(0);
+  const int64_t axis = c.axis_attr("axis", -1, x->rank());
+  const DimExpr k = c.opset() >= 10 ? c.content_sizes(1).at(0) : DimExpr(c.integer("k"));
+  const bool largest = c.flag("largest", true);
+  if (!c.sizes().at_most(k, x->dims[static_cast<size_t>(axis)]))
+    c.refuse(str("k must be at most ", x->dims[static_cast<size_t>(axis)], ", but found ", k));
+  const Values sorted = c.emit_all(
+      "Sort", {x}, {{"axis", axis}, {"descending", largest ? 1 : 0}, {"stable", 1}});
+  return {c.slice(sorted[0], axis, 0, k), c.slice(sorted[1], axis, 0, k)};
+}
+
+REGISTER_ONNX({{"ReduceSum", 1, import_reduce<"ReduceSum">, known_reduce},
+               {"ReduceProd", 1, import_reduce<"ReduceProd">, known_reduce},
+               {"ReduceMax", 1, import_reduce<"ReduceMax">, known_reduce},
+               {"ReduceMin", 1, import_reduce<"ReduceMin">, known_reduce},
+               {"ReduceMean", 1, import_reduce<"ReduceMean">},
+               {"ReduceL1", 1, import_reduce_l1},
+               {"ReduceL2", 1, import_reduce_l2},
+               {"ReduceSumSquare", 1, import_reduce_sum_square},
+               {"ReduceLogSum", 1, import_reduce_log_sum},
+               {"ReduceLogSumExp", 1, import_reduce_log_sum_exp},
+               {"ArgMax", 1, import_arg},
+               {"ArgMin", 1, import_arg},
+               {"CumSum", 11, import_cumsum},
+               {"TopK", 1, import_top_k}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,581 @@
+// Import of operators on shapes: views, joins and parts of tensors, with the contents that are known.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/layout.h"
+#include "ops/known_arithmetic.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+using Known = std::optional<std::vector<KnownValue>>;
+
+Known one(KnownValue value) { return std::vector{std::move(value)}; }
+
+// The sizes of a known value as constants.
+Sizes sizes_of(const KnownValue& value) { return value.dims; }
+
+std::optional<Sizes> constant_sizes(OnnxCall& c, const Dims& dims) {
+  Sizes sizes;
+  for (const DimExpr& dim : dims) sizes.push_back(c.sizes().fix(dim));
+  return element_count(sizes) <= KnownValue::kMostElements ? std::optional(sizes) : std::nullopt;
+}
+
+// ---- Shape, Size, Constant ---------------------------------------------------------------------
+
+Known known_shape(OnnxCall& c) {
+  const Dims dims = c.dims(0);
+  const auto rank = static_cast<int64_t>(dims.size());
+  auto bound = [&](std::string_view name, int64_t fallback) {
+    const int64_t given = c.integer(name, fallback);
+    return std::clamp<int64_t>(given < 0 ? given + rank : given, 0, rank);
+  };
+  const int64_t start = bound("start", 0), end = std::max(start, bound("end", rank));
+  return one(OnnxCall::known_sizes(Dims(dims.begin() + start, dims.begin() + end)));
+}
+
+Known known_size(OnnxCall& c) {
+  return one({DType::Int64, {}, {KnownNumber(product(c.dims(0)))}});
+}
+
+// ---- Reshape and its like ----------------------------------------------------------------------
+
+// `wanted` with 0 for a size of x and -1 for what is left.
+Dims reshaped(OnnxCall& c, const Dims& x, Dims wanted, bool allow_zero) {
+  std::optional<size_t> rest;
+  DimExpr others = 1;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    DimExpr& dim = wanted[i];
+    if (!dim.is_constant() && c.sizes().hint(dim) <= 0) dim = c.sizes().fix(dim);
+    if (dim.is_constant() && dim.value() == -1) {
+      if (rest) c.refuse("a shape may have one -1");
+      rest = i;
+      continue;
+    }
+    if (dim.is_constant() && dim.value() == 0 && !allow_zero) {
+      if (i >= x.size()) c.refuse("a 0 in the shape must stand for a size of the operand");
+      dim = x[i];
+    }
+    others = others * dim;
+  }
+  if (!rest) return wanted;
+  const DimExpr total = product(x);
+  if (others.is_constant() && others.value() == 0) {
+    wanted[*rest] = 0;
+  } else if (others == total) {
+    wanted[*rest] = 1;
+  } else {
+    // Sizes that occur on both sides cancel, so that the rest needs no division.
+    DimExpr left = 1, right = 1;
+    Dims up = x;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (i == *rest) continue;
+      auto same = std::find(up.begin(), up.end(), wanted[i]);
+      if (same != up.end() && !wanted[i].is_constant())
+        up.erase(same);
+      else
+        right = right * wanted[i];
+    }
+    for (const DimExpr& dim : up) left = left * dim;
+    wanted[*rest] = DimExpr::floor_div(left, right);
+  }
+  return wanted;
+}
+
+Dims reshape_target(OnnxCall& c) {
+  if (c.opset() >= 5) return reshaped(c, c.dims(0), c.content_sizes(1), c.flag("allowzero"));
+  const std::vector<int64_t> shape = c.integers("shape");
+  return reshaped(c, c.dims(0), Dims(shape.begin(), shape.end()), false);
+}
+
+Values import_reshape(OnnxCall& c) {
+  return {c.emit("Reshape", {c.in(0)}, {{"shape", reshape_target(c)}})};
+}
+
+Known with_dims(OnnxCall& c, const Dims& dims) {
+  const KnownValue* x = c.known(0);
+  const std::optional<Sizes> sizes = constant_sizes(c, dims);
+  if (!x || !sizes) return std::nullopt;
+  return one({x->dtype, *sizes, x->elements});
+}
+
+Known known_reshape(OnnxCall& c) {
+  if (!c.known(0) || (c.opset() >= 5 && !c.known(1))) return std::nullopt;
+  return with_dims(c, reshape_target(c));
+}
+
+Values import_flatten(OnnxCall& c) {
+  const Dims dims = c.dims(0);
+  const auto rank = static_cast<int64_t>(dims.size());
+  const int64_t given = c.integer("axis", 1);
+  const int64_t axis = given < 0 ? given + rank : given;
+  if (axis < 0 || axis > rank) c.refuse(str("axis must be within rank ", rank));
+  const Dims outer(dims.begin(), dims.begin() + axis), inner(dims.begin() + axis, dims.end());
+  return {c.emit("Reshape", {c.in(0)}, {{"shape", Dims{product(outer), product(inner)}}})};
+}
+
+std::vector<int64_t> squeezed_axes(OnnxCall& c) {
+  const Dims dims = c.dims(0);
+  const bool by_operand = c.opset() >= 13;
+  if (by_operand ? c.has(1) : c.has_attr("axes")) {
+    std::vector<int64_t> axes = by_operand ? c.fixed_integers(1) : c.integers("axes");
+    for (int64_t& axis : axes) {
+      axis = c.axis(axis, dims.size());
+      if (c.sizes().fix(dims[static_cast<size_t>(axis)]) != 1)
+        c.refuse(str("a squeezed size must be 1, but found ", dims[static_cast<size_t>(axis)]));
+    }
+    return axes;
+  }
+  std::vector<int64_t> axes;
+  for (size_t axis = 0; axis < dims.size(); ++axis)
+    if (c.sizes().equal(dims[axis], 1)) axes.push_back(static_cast<int64_t>(axis));
+  return axes;
+}
+
+Dims squeezed(OnnxCall& c) {
+  const Dims dims = c.dims(0);
+  const std::vector<int64_t> axes = squeezed_axes(c);
+  Dims left;
+  for (size_t axis = 0; axis < dims.size(); ++axis)
+    if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) == axes.end())
+      left.push_back(dims[axis]);
+  return left;
+}
+
+Values import_squeeze(OnnxCall& c) {
+  return {c.emit("Reshape", {c.in(0)}, {{"shape", squeezed(c)}})};
+}
+
+Known known_squeeze(OnnxCall& c) {
+  if (!c.known(0)) return std::nullopt;
+  return with_dims(c, squeezed(c));
+}
+
+Dims unsqueezed(OnnxCall& c) {
+  const Dims dims = c.dims(0);
+  std::vector<int64_t> axes = c.opset() >= 13 ? c.fixed_integers(1) : c.integers("axes");
+  const size_t rank = dims.size() + axes.size();
+  std::vector<bool> added(rank, false);
+  for (int64_t axis : axes) {
+    const auto at = static_cast<size_t>(c.axis(axis, rank));
+    if (added[at]) c.refuse("axes must differ");
+    added[at] = true;
+  }
+  Dims result;
+  auto next = dims.begin();
+  for (size_t axis = 0; axis < rank; ++axis) result.push_back(added[axis] ? DimExpr(1) : *next++);
+  return result;
+}
+
+Values import_unsqueeze(OnnxCall& c) {
+  return {c.emit("Reshape", {c.in(0)}, {{"shape", unsqueezed(c)}})};
+}
+
+Known known_unsqueeze(OnnxCall& c) {
+  if (!c.known(0) || (c.opset() >= 13 && !c.known(1))) return std::nullopt;
+  return with_dims(c, unsqueezed(c));
+}
+
+std::vector<int64_t> permutation_of(OnnxCall& c) {
+  std::vector<int64_t> perm = c.integers("perm");
+  const size_t rank = c.rank(0);
+  if (!c.has_attr("perm"))
+    for (size_t i = rank; i-- > 0;) perm.push_back(static_cast<int64_t>(i));
+  std::vector<bool> seen(rank, false);
+  for (int64_t axis : perm) {
+    if (perm.size() != rank || axis < 0 || axis >= static_cast<int64_t>(rank) ||
+        seen[static_cast<size_t>(axis)])
+      c.refuse("perm must name each axis once");
+    seen[static_cast<size_t>(axis)] = true;
+  }
+  return perm;
+}
+
+Values import_transpose(OnnxCall& c) {
+  const std::vector<int64_t> perm = permutation_of(c);
+  return {c.emit("Transpose", {c.in(0)}, {{"perm", Dims(perm.begin(), perm.end())}})};
+}
+
+// ---- Concat, Split, Slice, Gather --------------------------------------------------------------
+
+Values import_concat(OnnxCall& c) {
+  const Values parts = c.ins();
+  if (parts.empty()) c.refuse("there must be an operand");
+  const int64_t axis = c.axis_attr("axis", 1, parts[0]->rank());
+  if (parts.size() == 1) return {c.emit("Identity", parts)};
+  // Sizes along other axes are equal in this call: the guards say so.
+  for (const Value* part : parts)
+    for (size_t d = 0; d < part->rank() && d < parts[0]->rank(); ++d)
+      if (static_cast<int64_t>(d) != axis && !c.sizes().equal(part->dims[d], parts[0]->dims[d]))
+        c.refuse(str("sizes must agree, but found ", part->dims[d], " and ", parts[0]->dims[d]));
+  return {c.emit("Concat", parts, {{"axis", axis}})};
+}
+
+Known known_concat(OnnxCall& c) {
+  KnownValue result;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    const KnownValue* part = c.known(i);
+    if (!part || part->dims.size() != 1) return std::nullopt;
+    result.dtype = part->dtype;
+    result.elements.insert(result.elements.end(), part->elements.begin(), part->elements.end());
+  }
+  if (result.elements.size() > KnownValue::kMostElements) return std::nullopt;
+  result.dims = {static_cast<int64_t>(result.elements.size())};
+  return one(std::move(result));
+}
+
+Dims split_sizes(OnnxCall& c, const DimExpr& size) {
+  const auto outputs = static_cast<int64_t>(c.node().outputs.size());
+  Dims parts;
+  if (c.opset() >= 13 ? c.has(1) : c.has_attr("split") || c.has(1)) {
+    if (c.has(1)) {
+      parts = c.content_sizes(1);
+    } else {
+      for (int64_t part : c.integers("split")) parts.emplace_back(part);
+    }
+    return parts;
+  }
+  const int64_t count = c.integer("num_outputs", outputs);
+  const DimExpr part = c.opset() >= 18
+                           ? DimExpr::floor_div(size + DimExpr(count - 1), count)
+                           : DimExpr::floor_div(size, count);
+  for (int64_t i = 0; i + 1 < count; ++i) parts.push_back(part);
+  parts.push_back(size - part * DimExpr(count - 1));
+  return parts;
+}
+
+Values import_split(OnnxCall& c) {
+  Value* x = c.in(0);
+  const int64_t axis = c.axis_attr("axis", 0, x->rank());
+  const Dims sizes = split_sizes(c, x->dims[static_cast<size_t>(axis)]);
+  return c.emit_all("Split", {x}, {{"axis", axis}, {"sizes", sizes}}, sizes.size());
+}
+
+Known known_split(OnnxCall& c) {
+  const KnownValue* x = c.known(0);
+  if (!x || x->dims.size() != 1) return std::nullopt;
+  std::vector<KnownValue> parts;
+  size_t at = 0;
+  for (const DimExpr& size : split_sizes(c, x->dims[0])) {
+    const auto count = static_cast<size_t>(c.sizes().fix(size));
+    if (at + count > x->elements.size()) c.refuse("parts must be within the operand");
+    const auto first = x->elements.begin() + static_cast<int64_t>(at);
+    parts.push_back({x->dtype,
+                     {static_cast<int64_t>(count)},
+                     {first, first + static_cast<int64_t>(count)}});
+    at += count;
+  }
+  return parts;
+}
+
+struct SliceAxis {
+  int64_t axis = 0;
+  DimExpr start, end;  // within the size
+  int64_t step = 1;
+};
+
+// A bound within [0, size], or [-1, size - 1] for negative steps.
+DimExpr clamped(OnnxCall& c, DimExpr bound, const DimExpr& size, int64_t step) {
+  SizeGuards& sizes = c.sizes();
+  const DimExpr least = step > 0 ? 0 : -1, most = step > 0 ? size : size - DimExpr(1);
+  if (bound.is_constant() && bound.value() > std::numeric_limits<int64_t>::max() / 2) return most;
+  if (bound.is_constant() && bound.value() < std::numeric_limits<int64_t>::min() / 2) return least;
+  if (sizes.less(bound, 0)) bound = bound + size;
+  if (sizes.less(bound, least)) return least;
+  return sizes.at_most(most, bound) ? most : bound;
+}
+
+std::vector<SliceAxis> slice_axes(OnnxCall& c) {
+  const Dims dims = c.dims(0);
+  Dims starts, ends;
+  std::vector<int64_t> axes, steps;
+  if (c.opset() >= 10) {
+    starts = c.content_sizes(1);
+    ends = c.content_sizes(2);
+    if (c.has(3)) axes = c.fixed_integers(3);
+    if (c.has(4)) steps = c.fixed_integers(4);
+  } else {
+    for (int64_t start : c.integers("starts")) starts.emplace_back(start);
+    for (int64_t end : c.integers("ends")) ends.emplace_back(end);
+    axes = c.integers("axes");
+  }
+  if (axes.empty())
+    for (size_t i = 0; i < starts.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  if (starts.size() != ends.size() || axes.size() != starts.size() ||
+      (!steps.empty() && steps.size() != starts.size()))
+    c.refuse("starts, ends, axes and steps must have the same length");
+  std::vector<SliceAxis> result;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    SliceAxis slice{c.axis(axes[i], dims.size()), {}, {}, steps.empty() ? 1 : steps[i]};
+    if (slice.step == 0) c.refuse("a step must not be 0");
+    const DimExpr& size = dims[static_cast<size_t>(slice.axis)];
+    slice.start = clamped(c, starts[i], size, slice.step);
+    slice.end = clamped(c, ends[i], size, slice.step);
+    if (slice.step > 0 && c.sizes().less(slice.end, slice.start)) slice.end = slice.start;
+    if (slice.step < 0 && c.sizes().less(slice.start, slice.end)) slice.start = slice.end;
+    result.push_back(std::move(slice));
+  }
+  return result;
+}
+
+// Elements at the places start, start + step, ... down to but excluding end.
+Value* backward_slice(OnnxCall& c, Value* x, const SliceAxis& slice) {
+  Value* places = c.emit("Range", {},
+                         {{"start", slice.start},
+                          {"limit", slice.end},
+                          {"delta", DimExpr(slice.step)},
+                          {"dtype", DType::Int64}});
+  return c.emit("Gather", {x, places}, {{"axis", slice.axis}});
+}
+
+Values import_slice(OnnxCall& c) {
+  Value* x = c.in(0);
+  for (const SliceAxis& slice : slice_axes(c)) {
+    const DimExpr& size = x->dims[static_cast<size_t>(slice.axis)];
+    if (slice.step == 1 && slice.start == DimExpr(0) && slice.end == size) continue;
+    x = slice.step > 0 ? c.slice(x, slice.axis, slice.start, slice.end, slice.step)
+                       : backward_slice(c, x, slice);
+  }
+  return {x};
+}
+
+Known known_slice(OnnxCall& c) {
+  const KnownValue* x = c.known(0);
+  if (!x || x->dims.size() != 1) return std::nullopt;
+  for (size_t i = 1; c.opset() >= 10 && i < c.input_count(); ++i)
+    if (c.has(i) && !c.known(i)) return std::nullopt;
+  const std::vector<SliceAxis> axes = slice_axes(c);
+  if (axes.size() != 1) return std::nullopt;
+  const int64_t start = c.sizes().fix(axes[0].start), end = c.sizes().fix(axes[0].end);
+  KnownValue result{x->dtype, {0}, {}};
+  for (int64_t i = start; axes[0].step > 0 ? i < end : i > end; i += axes[0].step)
+    result.elements.push_back(x->elements.at(static_cast<size_t>(i)));
+  result.dims = {static_cast<int64_t>(result.elements.size())};
+  return one(std::move(result));
+}
+
+Values import_gather(OnnxCall& c) {
+  Value *x = c.in(0), *indices = c.in(1);
+  const int64_t axis = c.axis_attr("axis", 0, x->rank());
+  if (indices->dtype != DType::Int64 && indices->dtype != DType::Int32)
+    c.refuse("indices must be int64 or int32");
+  return {c.emit("Gather", {x, indices}, {{"axis", axis}})};
+}
+
+Known known_gather(OnnxCall& c) {
+  const KnownValue *x = c.known(0), *indices = c.known(1);
+  if (!x || !indices || x->dims.size() != 1) return std::nullopt;
+  if (c.is_input_content(*indices) && indices->elements.size() > 1) return std::nullopt;
+  KnownValue result{x->dtype, sizes_of(*indices), {}};
+  for (const KnownNumber& number : indices->elements) {
+    int64_t index = c.sizes().fix(number.numerator());
+    if (index < 0) index += x->dims[0];
+    if (index < 0 || index >= x->dims[0]) c.refuse(str("index ", index, " must be within data"));
+    result.elements.push_back(x->elements[static_cast<size_t>(index)]);
+  }
+  return one(std::move(result));
+}
+
+// ---- Expand, Tile, ConstantOfShape, Range ------------------------------------------------------
+
+// The shape that x and `wanted` broadcast to.
+Dims expanded(OnnxCall& c, const Dims& x, Dims wanted) {
+  while (wanted.size() < x.size()) wanted.insert(wanted.begin(), DimExpr(1));
+  for (size_t back = 1; back <= x.size(); ++back) {
+    DimExpr& dim = wanted[wanted.size() - back];
+    const DimExpr& own = x[x.size() - back];
+    if (c.sizes().equal(dim, 1)) dim = own;
+  }
+  return wanted;
+}
+
+Value* expand(OnnxCall& c, Value* x, const Dims& shape) {
+  // Sizes 1 of x that the graph does not know to be 1 are made so.
+  Dims dims = x->dims;
+  for (size_t back = 1; back <= dims.size(); ++back) {
+    DimExpr& dim = dims[dims.size() - back];
+    const DimExpr& wanted = shape[shape.size() - back];
+    if (dim == wanted || c.sizes().equal(dim, wanted)) continue;
+    if (c.sizes().fix(dim) != 1)
+      c.refuse(str("a size must be 1 to be expanded, but found ", dim, " for ", wanted));
+    dim = 1;
+  }
+  x = c.reshape(x, dims);
+  return x->dims == shape ? x : c.emit("Expand", {x}, {{"shape", shape}});
+}
+
+Values import_expand(OnnxCall& c) {
+  Value* x = c.in(0);
+  return {expand(c, x, expanded(c, x->dims, c.content_sizes(1)))};
+}
+
+Known known_expand(OnnxCall& c) {
+  const KnownValue *x = c.known(0), *shape = c.known(1);
+  if (!x || !shape || x->elements.size() != 1) return std::nullopt;
+  const auto sizes = constant_sizes(c, expanded(c, c.dims(0), c.content_sizes(1)));
+  if (!sizes) return std::nullopt;
+  return one({x->dtype, *sizes,
+              std::vector(static_cast<size_t>(element_count(*sizes)), x->elements[0])});
+}
+
+Values import_tile(OnnxCall& c) {
+  Value* x = c.in(0);
+  const Dims dims = x->dims;
+  Dims repeats;
+  if (c.opset() >= 6) {
+    repeats = c.content_sizes(1);
+  } else {  // one number of tiles along one axis
+    repeats.assign(dims.size(), 1);
+    repeats.at(static_cast<size_t>(c.fixed_integers(2).at(0))) = c.content_sizes(1).at(0);
+  }
+  if (repeats.size() != dims.size()) c.refuse("there must be a number of repeats for each axis");
+  Dims split, wide, result;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    result.push_back(repeats[i] * dims[i]);
+    if (repeats[i] == DimExpr(1)) {
+      split.push_back(dims[i]);
+      wide.push_back(dims[i]);
+      continue;
+    }
+    split.insert(split.end(), {DimExpr(1), dims[i]});
+    wide.insert(wide.end(), {repeats[i], dims[i]});
+  }
+  if (split == wide) return {c.emit("Identity", {x})};
+  Value* spread = c.emit("Expand", {c.reshape(x, split)}, {{"shape", wide}});
+  return {c.reshape(spread, result)};
+}
+
+double filler(OnnxCall& c, DType& dtype) {
+  const OnnxTensor* value = c.tensor_attr("value");
+  if (!value) return 0.0;
+  dtype = value->dtype;
+  const std::optional<KnownValue> content = known_content(*value);
+  if (!content || content->elements.size() != 1) c.refuse("value must have one element");
+  return content->elements[0].value();
+}
+
+Values import_constant_of_shape(OnnxCall& c) {
+  DType dtype = DType::Float32;
+  const double value = filler(c, dtype);
+  return {c.full(value, c.content_sizes(0), dtype)};
+}
+
+Known known_constant_of_shape(OnnxCall& c) {
+  DType dtype = DType::Float32;
+  if (!c.known(0)) return std::nullopt;
+  const double value = filler(c, dtype);
+  const Dims shape = c.content_sizes(0);
+  for (const DimExpr& size : shape)  // not fixed for the sake of a large tensor
+    if (shape.size() > 1 && !size.is_constant()) return std::nullopt;
+  if (is_floating(dtype) || shape.size() > 1) return std::nullopt;
+  const auto sizes = constant_sizes(c, shape);
+  if (!sizes) return std::nullopt;
+  return one({dtype, *sizes,
+              std::vector(static_cast<size_t>(element_count(*sizes)),
+                          KnownNumber(static_cast<int64_t>(value)))});
+}
+
+Attr range_bound(const KnownNumber& number) {
+  if (number.is_real()) return number.real();
+  return number.numerator();
+}
+
+Values import_range(OnnxCall& c) {
+  std::vector<KnownNumber> bounds;
+  const DType dtype = c.dtype(0);
+  for (size_t i = 0; i < 3; ++i) {
+    const KnownValue& content = c.content(i);
+    if (content.elements.size() != 1) c.refuse("start, limit and delta must be scalars");
+    bounds.push_back(content.elements[0]);
+  }
+  if (is_floating(dtype)) {
+    std::vector<double> numbers;
+    for (size_t i = 0; i < 3; ++i) numbers.push_back(c.fixed_numbers(i).at(0));
+    return {c.emit("Range", {},
+                   {{"start", numbers[0]},
+                    {"limit", numbers[1]},
+                    {"delta", numbers[2]},
+                    {"dtype", dtype}})};
+  }
+  const int64_t delta = c.sizes().fix(bounds[2].numerator());
+  const DimExpr start = bounds[0].numerator();
+  DimExpr limit = bounds[1].numerator();
+  const bool empty = delta > 0 ? c.sizes().less(limit, start) : c.sizes().less(start, limit);
+  if (empty) limit = start;
+  return {c.emit("Range", {},
+                 {{"start", range_bound(bounds[0])},
+                  {"limit", limit},
+                  {"delta", DimExpr(delta)},
+                  {"dtype", dtype}})};
+}
+
+// Only short ranges of constants: axes, for example.
+Known known_range(OnnxCall& c) {
+  int64_t bounds[3];
+  for (size_t i = 0; i < 3; ++i) {
+    const KnownValue* value = c.known(i);
+    if (!value || !value->is_constant() || is_floating(value->dtype)) return std::nullopt;
+    bounds[i] = static_cast<int64_t>(value->elements.at(0).value());
+  }
+  constexpr int64_t kMostAxes = 64;
+  if (bounds[2] == 0) c.refuse("delta must not be 0");
+  KnownValue result{c.dtype(0), {0}, {}};
+  for (int64_t i = bounds[0]; bounds[2] > 0 ? i < bounds[1] : i > bounds[1]; i += bounds[2]) {
+    if (result.elements.size() >= kMostAxes) return std::nullopt;
+    result.elements.emplace_back(i);
+  }
+  result.dims = {static_cast<int64_t>(result.elements.size())};
+  return one(std::move(result));
+}
+
+// ---- DepthToSpace and SpaceToDepth -------------------------------------------------------------
+
+Values import_depth_to_space(OnnxCall& c) {
+  Value* x = c.in(0);
+  if (x->rank() != 4) c.refuse("x must have rank 4");
+  const DimExpr block = c.integer("blocksize");
+  const Dims& d = x->dims;
+  const DimExpr depth = DimExpr::floor_div(d[1], block * block);
+  const bool columns_first = c.string("mode", "DCR") == "CRD";
+  const Dims split = columns_first ? Dims{d[0], depth, block, block, d[2], d[3]}
+                                   : Dims{d[0], block, block, depth, d[2], d[3]};
+  const std::vector<int64_t> perm = columns_first ? std::vector<int64_t>{0, 1, 4, 2, 5, 3}
+                                                  : std::vector<int64_t>{0, 3, 4, 1, 5, 2};
+  Value* moved = c.transpose(c.reshape(x, split), perm);
+  return {c.reshape(moved, {d[0], depth, d[2] * block, d[3] * block})};
+}
+
+Values import_space_to_depth(OnnxCall& c) {
+  Value* x = c.in(0);
+  if (x->rank() != 4) c.refuse("x must have rank 4");
+  const DimExpr block = c.integer("blocksize");
+  const Dims& d = x->dims;
+  const DimExpr height = DimExpr::floor_div(d[2], block), width = DimExpr::floor_div(d[3], block);
+  Value* split = c.reshape(x, {d[0], d[1], height, block, width, block});
+  return {c.reshape(c.transpose(split, {0, 3, 5, 1, 2, 4}),
+                    {d[0], d[1] * block * block, height, width})};
+}
+
+REGISTER_ONNX({{"Shape", 1, nullptr, known_shape},
+               {"Size", 1, nullptr, known_size},
+               {"Reshape", 1, import_reshape, known_reshape},
+               {"Flatten", 1, import_flatten},
+               {"Squeeze", 1, import_squeeze, known_squeeze},
+               {"Unsqueeze", 1, import_unsqueeze, known_unsqueeze},
+               {"Transpose", 1, import_transpose},
+               {"Concat", 1, import_concat, known_concat},
+               {"Split", 1, import_split, known_split},
+               {"Slice", 1, import_slice, known_slice},
+               {"Gather", 1, import_gather, known_gather},
+               {"Expand", 8, import_expand, known_expand},
+               {"Tile", 1, import_tile},
+               {"ConstantOfShape", 9, import_constant_of_shape, known_constant_of_shape},
+               {"Range", 11, import_range, known_range},
+               {"DepthToSpace", 1, import_depth_to_space},
+               {"SpaceToDepth", 1, import_space_to_depth}});
+
+}  // namespace
+}  // namespace ortmodule

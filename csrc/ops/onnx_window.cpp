@@ -1,0 +1,338 @@
+// Import of convolutions and pooling: ONNX's automatic and unequal padding in terms of the ops.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/onnx_call.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+// The window of a convolution or pool, one number per spatial dimension.
+struct Window {
+  std::vector<int64_t> kernel, strides, dilations;
+  std::vector<int64_t> begins, ends;  // padding
+  bool ceil_mode = false;
+};
+
+std::vector<int64_t> per_dimension(OnnxCall& c, std::string_view name, size_t spatial,
+                                   int64_t fallback) {
+  std::vector<int64_t> list = c.integers(name);
+  if (list.empty()) list.assign(spatial, fallback);
+  if (list.size() != spatial)
+    c.refuse(str("'", name, "' must have ", spatial, " numbers, but found ", list.size()));
+  return list;
+}
+
+// auto_pad: as many outputs as ceil(size / stride); the odd element goes to the end (SAME_UPPER) or
+// the begin.
+void pad_same(OnnxCall& c, Window& w, bool upper) {
+  const Dims dims = c.dims(0);
+  for (size_t i = 0; i < w.kernel.size(); ++i) {
+    const int64_t reach = w.dilations[i] * (w.kernel[i] - 1) + 1;
+    int64_t total = reach - 1;
+    if (w.strides[i] != 1) {  // depends on the size
+      const int64_t size = c.sizes().fix(dims[i + 2]);
+      const int64_t outputs = (size + w.strides[i] - 1) / w.strides[i];
+      total = std::max<int64_t>((outputs - 1) * w.strides[i] + reach - size, 0);
+    }
+    const int64_t less = total / 2, more = total - less;
+    w.begins[i] = upper ? less : more;
+    w.ends[i] = upper ? more : less;
+  }
+}
+
+Window read_window(OnnxCall& c, std::vector<int64_t> kernel) {
+  Window w;
+  const size_t spatial = kernel.size();
+  if (c.rank(0) != spatial + 2)
+    c.refuse(str("x must have ", spatial, " spatial dimensions, but found rank ", c.rank(0)));
+  w.kernel = std::move(kernel);
+  w.strides = per_dimension(c, "strides", spatial, 1);
+  w.dilations = per_dimension(c, "dilations", spatial, 1);
+  w.begins.assign(spatial, 0);
+  w.ends.assign(spatial, 0);
+  w.ceil_mode = c.flag("ceil_mode");
+  const std::string automatic = c.string("auto_pad", "NOTSET");
+  if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
+    pad_same(c, w, automatic == "SAME_UPPER");
+  } else if (automatic == "NOTSET") {
+    const std::vector<int64_t> pads = c.integers("pads");
+    if (!pads.empty() && pads.size() != 2 * spatial)
+      c.refuse(str("'pads' must have ", 2 * spatial, " numbers, but found ", pads.size()));
+    for (size_t i = 0; i < spatial && !pads.empty(); ++i) {
+      w.begins[i] = pads[i];
+      w.ends[i] = pads[spatial + i];
+    }
+  } else if (automatic != "VALID") {
+    c.refuse("auto_pad must be NOTSET, SAME_UPPER, SAME_LOWER or VALID");
+  }
+  for (const auto* list : {&w.kernel, &w.strides, &w.dilations})
+    for (int64_t number : *list)
+      if (number <= 0) c.refuse("kernel_shape, strides and dilations must be positive");
+  return w;
+}
+
+Dims list(const std::vector<int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }
+
+Dims both_pads(const Window& w) {
+  Dims pads = list(w.begins);
+  const Dims ends = list(w.ends);
+  pads.insert(pads.end(), ends.begin(), ends.end());
+  return pads;
+}
+
+// x padded by the window's padding, which is then none, unless begins and ends are equal and not
+// negative: that the kernels do.
+Value* padded(OnnxCall& c, Value* x, Window& w, double value, bool always = false) {
+  const bool negative = std::any_of(w.begins.begin(), w.begins.end(), [](int64_t p) { return p < 0; });
+  if (!always && !negative && w.begins == w.ends) return x;
+  const size_t spatial = w.kernel.size();
+  Dims pads(2 * (spatial + 2), DimExpr(0));
+  bool any = false;
+  for (size_t i = 0; i < spatial; ++i) {
+    pads[i + 2] = w.begins[i];
+    pads[spatial + 4 + i] = w.ends[i];
+    any = any || w.begins[i] != 0 || w.ends[i] != 0;
+    w.begins[i] = w.ends[i] = 0;
+  }
+  return any ? c.emit("Pad", {x}, {{"pads", pads}, {"value", value}}) : x;
+}
+
+Attrs window_attrs(const Window& w, bool with_kernel) {
+  Attrs attrs{{"strides", list(w.strides)}, {"pads", both_pads(w)}};
+  if (with_kernel) attrs.set("kernel_shape", list(w.kernel));
+  return attrs;
+}
+
+// ---- convolutions ------------------------------------------------------------------------------
+
+Values import_conv(OnnxCall& c) {
+  Value *x = c.in(0), *weights = c.in(1);
+  if (weights->rank() < 3) c.refuse("the weights must have a spatial dimension");
+  std::vector<int64_t> kernel;
+  for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims[i]));
+  Window w = read_window(c, kernel);
+  x = padded(c, x, w, 0.0);
+  Attrs attrs = window_attrs(w, false);
+  attrs.set("dilations", list(w.dilations));
+  attrs.set("group", c.integer("group", 1));
+  return {c.emit("Conv", {x, weights, c.optional(2)}, std::move(attrs))};
+}
+
+// The padding of a transposed convolution crops its result; `output_shape` gives the sizes instead.
+void crop_to_shape(OnnxCall& c, Window& w, const std::vector<int64_t>& more,
+                   const std::vector<int64_t>& shape) {
+  const std::string automatic = c.string("auto_pad", "NOTSET");
+  const Dims dims = c.dims(0);
+  for (size_t i = 0; i < w.kernel.size(); ++i) {
+    const int64_t reach = w.dilations[i] * (w.kernel[i] - 1) + 1;
+    const int64_t size = c.sizes().fix(dims[i + 2]);
+    const int64_t wanted = shape.empty() ? size * w.strides[i] : shape[i];
+    const int64_t total = w.strides[i] * (size - 1) + more[i] + reach - wanted;
+    w.begins[i] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
+    w.ends[i] = total - w.begins[i];
+  }
+}
+
+Values import_conv_transpose(OnnxCall& c) {
+  Value *x = c.in(0), *weights = c.in(1);
+  if (weights->rank() < 3) c.refuse("the weights must have a spatial dimension");
+  const size_t spatial = weights->rank() - 2;
+  std::vector<int64_t> kernel;
+  for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims[i]));
+  Window w = read_window(c, kernel);
+  std::vector<int64_t> more = per_dimension(c, "output_padding", spatial, 0);
+  std::vector<int64_t> shape = c.integers("output_shape");
+  if (shape.size() > spatial) shape.erase(shape.begin(), shape.end() - static_cast<int64_t>(spatial));
+  if (!shape.empty() || c.string("auto_pad", "NOTSET").starts_with("SAME"))
+    crop_to_shape(c, w, more, shape);
+  // What begins and ends have in common is padding of the op; the rest is cut or added behind it.
+  std::vector<int64_t> common(spatial);
+  bool same = true;
+  for (size_t i = 0; i < spatial; ++i) {
+    common[i] = std::max<int64_t>(0, std::min(w.begins[i], w.ends[i]));
+    const bool fits = more[i] < std::max(w.strides[i], w.dilations[i]);
+    same = same && w.begins[i] == common[i] && w.ends[i] == common[i] && fits;
+  }
+  Window inner = w;
+  inner.begins = inner.ends = same ? common : std::vector<int64_t>(spatial, 0);
+  Attrs attrs = window_attrs(inner, false);
+  attrs.set("dilations", list(w.dilations));
+  attrs.set("group", c.integer("group", 1));
+  attrs.set("output_padding", list(same ? more : std::vector<int64_t>(spatial, 0)));
+  Value* y = c.emit("ConvTranspose", {x, weights, same ? c.optional(2) : nullptr}, std::move(attrs));
+  if (same) return {y};
+  Dims pads(2 * y->rank(), DimExpr(0));
+  for (size_t i = 0; i < spatial; ++i) {
+    pads[i + 2] = -w.begins[i];
+    pads[y->rank() + 2 + i] = more[i] - w.ends[i];
+  }
+  y = c.emit("Pad", {y}, {{"pads", pads}, {"value", 0.0}});
+  if (!c.has(2)) return {y};
+  Dims per_channel(y->rank() - 1, DimExpr(1));
+  per_channel[0] = y->dims[1];
+  return {c.emit("Add", {y, c.reshape(c.in(2), per_channel)})};
+}
+
+// ---- pools -------------------------------------------------------------------------------------
+
+// A dimension of size 1 behind the last: pools are two-dimensional.
+Value* as_images(OnnxCall& c, Value* x, Window& w) {
+  if (w.kernel.size() != 1) return x;
+  for (auto* numbers : {&w.kernel, &w.strides, &w.dilations}) numbers->push_back(1);
+  for (auto* numbers : {&w.begins, &w.ends}) numbers->push_back(0);
+  Dims dims = x->dims;
+  dims.push_back(1);
+  return c.reshape(x, dims);
+}
+
+Value* without_last(OnnxCall& c, Value* x, size_t rank) {
+  Dims dims = x->dims;
+  dims.resize(rank);
+  return c.reshape(x, dims);
+}
+
+// Sizes must be known where the last window may be partial.
+void fix_sizes(OnnxCall& c, Value*& x, const Window& w) {
+  if (!w.ceil_mode) return;
+  Dims dims = x->dims;
+  for (size_t i = 2; i < dims.size(); ++i) dims[i] = c.sizes().fix(dims[i]);
+  x = c.reshape(x, dims);
+}
+
+// Indices into the plane of x, and into all of x: ONNX counts planes before.
+Value* whole_indices(OnnxCall& c, Value* index, const Value* x) {
+  const DimExpr planes = x->dims[0] * x->dims[1], area = x->dims[2] * x->dims[3];
+  Value* starts = c.emit("Range", {},
+                         {{"start", DimExpr(0)},
+                          {"limit", planes},
+                          {"delta", DimExpr(1)},
+                          {"dtype", DType::Int64}});
+  starts = c.reshape(starts, {x->dims[0], x->dims[1], 1, 1});
+  return c.emit("Add", {index, c.emit("Mul", {starts, c.graph().literal(area, DType::Int64)})});
+}
+
+Values import_max_pool(OnnxCall& c) {
+  Value* x = c.in(0);
+  const size_t rank = x->rank();
+  Window w = read_window(c, c.integers("kernel_shape"));
+  if (w.kernel.empty()) c.refuse("kernel_shape must be given");
+  if (c.wants_output(1) && w.begins != w.ends)
+    c.refuse("indices need equal padding at begins and ends");
+  if (c.integer("storage_order", 0) != 0 && c.wants_output(1))
+    c.refuse("indices must be row-major (storage_order 0)");
+  fix_sizes(c, x, w);
+  x = as_images(c, x, w);
+  const bool floats = is_floating(x->dtype);
+  x = padded(c, x, w, floats ? -std::numeric_limits<double>::infinity()
+                             : x->dtype == DType::Int8 ? -128.0 : 0.0);
+  Attrs attrs = window_attrs(w, true);
+  attrs.set("dilations", list(w.dilations));
+  attrs.set("ceil_mode", w.ceil_mode ? 1 : 0);
+  const Values y = c.emit_all("MaxPool", {x}, std::move(attrs));
+  Values results = {without_last(c, y[0], rank)};
+  if (c.wants_output(1)) results.push_back(without_last(c, whole_indices(c, y[1], x), rank));
+  return results;
+}
+
+// Pads the end so far that the windows that ceil_mode adds are whole. A window that would begin in
+// this padding is not added.
+void pad_last_windows(OnnxCall& c, const Value* x, Window& w) {
+  for (size_t i = 0; i < w.kernel.size(); ++i) {
+    const int64_t size = c.sizes().fix(x->dims[i + 2]);
+    const int64_t padded = size + w.begins[i] + w.ends[i];
+    int64_t windows = (padded - w.kernel[i] + w.strides[i] - 1) / w.strides[i] + 1;
+    if ((windows - 1) * w.strides[i] >= size + w.begins[i]) --windows;
+    w.ends[i] += std::max<int64_t>((windows - 1) * w.strides[i] + w.kernel[i] - padded, 0);
+  }
+  w.ceil_mode = false;
+}
+
+// The sum over each window of a padded x: means of equal windows, times their places.
+Value* window_sum(OnnxCall& c, Value* x, Window w, double places) {
+  for (int64_t dilation : w.dilations)
+    if (dilation != 1) c.refuse("an average over a dilated window has no kernel yet");
+  if (w.ceil_mode) pad_last_windows(c, x, w);
+  x = padded(c, x, w, 0.0, true);
+  x = as_images(c, x, w);
+  Attrs attrs = window_attrs(w, true);
+  attrs.set("count_include_pad", 1);
+  return c.emit("Mul", {c.emit("AveragePool", {x}, std::move(attrs)), c.literal(places, x->dtype)});
+}
+
+// The mean where padding is unequal or the last window partial: sums of x, over sums of ones.
+Values average_of_padded(OnnxCall& c, Value* x, Window w, bool counts_padding) {
+  const size_t rank = x->rank();
+  fix_sizes(c, x, w);
+  double places = 1;
+  for (int64_t size : w.kernel) places *= static_cast<double>(size);
+  Value* ones = c.full(1.0, x->dims, x->dtype);
+  Window counted = w;
+  if (counts_padding) ones = padded(c, ones, counted, 1.0, true);
+  Value* y = c.emit("Div", {window_sum(c, x, w, places), window_sum(c, ones, counted, places)});
+  return {without_last(c, y, rank)};
+}
+
+Values import_average_pool(OnnxCall& c) {
+  Value* x = c.in(0);
+  const size_t rank = x->rank();
+  Window w = read_window(c, c.integers("kernel_shape"));
+  if (w.kernel.empty()) c.refuse("kernel_shape must be given");
+  const bool counts_padding = c.flag("count_include_pad");
+  const bool plain = w.begins == w.ends && !w.ceil_mode &&
+                     std::all_of(w.dilations.begin(), w.dilations.end(),
+                                 [](int64_t d) { return d == 1; });
+  if (!plain) return average_of_padded(c, x, w, counts_padding);
+  x = as_images(c, x, w);
+  Attrs attrs = window_attrs(w, true);
+  attrs.set("count_include_pad", counts_padding ? 1 : 0);
+  return {without_last(c, c.emit("AveragePool", {x}, std::move(attrs)), rank)};
+}
+
+template <OpName op>
+Values import_global_pool(OnnxCall& c) {
+  Value* x = c.in(0);
+  if (x->rank() < 3) c.refuse("x must have a spatial dimension");
+  std::vector<int64_t> axes(x->rank() - 2);
+  std::iota(axes.begin(), axes.end(), 2);
+  return {c.reduce(op.text, x, axes, true)};
+}
+
+// (mean of |x|^p)^(1/p) without the division
+Values import_global_lp_pool(OnnxCall& c) {
+  Value* x = c.in(0);
+  std::vector<int64_t> axes(x->rank() - 2);
+  std::iota(axes.begin(), axes.end(), 2);
+  const double p = static_cast<double>(c.integer("p", 2));
+  Value* power = c.emit("Pow", {c.emit("Abs", {x}), c.literal(p, x->dtype)});
+  return {c.emit("Pow", {c.reduce("ReduceSum", power, axes, true), c.literal(1 / p, x->dtype)})};
+}
+
+Values import_lp_pool(OnnxCall& c) {
+  Value* x = c.in(0);
+  const size_t rank = x->rank();
+  Window w = read_window(c, c.integers("kernel_shape"));
+  const double p = static_cast<double>(c.integer("p", 2));
+  double places = 1;
+  for (int64_t size : w.kernel) places *= static_cast<double>(size);
+  fix_sizes(c, x, w);
+  Value* power = c.emit("Pow", {c.emit("Abs", {x}), c.literal(p, x->dtype)});
+  Value* sum = window_sum(c, power, w, places);
+  return {without_last(c, c.emit("Pow", {sum, c.literal(1 / p, x->dtype)}), rank)};
+}
+
+REGISTER_ONNX({{"Conv", 1, import_conv},
+               {"ConvTranspose", 1, import_conv_transpose},
+               {"MaxPool", 1, import_max_pool},
+               {"AveragePool", 1, import_average_pool},
+               {"LpPool", 1, import_lp_pool},
+               {"GlobalMaxPool", 1, import_global_pool<"ReduceMax">},
+               {"GlobalAveragePool", 1, import_global_pool<"ReduceMean">},
+               {"GlobalLpPool", 1, import_global_lp_pool}});
+
+}  // namespace
+}  // namespace ortmodule
