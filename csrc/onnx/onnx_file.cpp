@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "base/version.h"
-#include "onnx/onnx_element.h"
 #include "onnx/onnx_fingerprint.h"
+#include "onnx/onnx_types.h"
 #include "ortmodule_onnx.pb.h"
 
 namespace ortmodule {
@@ -45,7 +45,7 @@ void write_metadata(const OnnxMetadata& metadata, Entries* entries) {
 }
 
 int element_number(DType dtype, int element_type) {
-  return dtype == DType::Undefined ? element_type : onnx_number_of(dtype);
+  return dtype == DType::Undefined ? element_type : onnx_number(dtype);
 }
 
 void write_graph(const OnnxGraph& graph, onnx::GraphProto* to);
@@ -106,7 +106,7 @@ struct AttrWriter {
     to.set_type(onnx::AttributeProto::INT);
     to.set_i(value);
   }
-  void operator()(DType value) const { (*this)(static_cast<int64_t>(onnx_number_of(value))); }
+  void operator()(DType value) const { (*this)(static_cast<int64_t>(onnx_number(value))); }
   void operator()(double value) const {
     to.set_type(onnx::AttributeProto::FLOAT);
     to.set_f(static_cast<float>(value));

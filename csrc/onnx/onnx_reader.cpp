@@ -3,10 +3,10 @@
 #include <array>
 
 #include "onnx/mapped_file.h"
-#include "onnx/onnx_element.h"
 #include "onnx/onnx_fingerprint.h"
 #include "onnx/onnx_read_context.h"
 #include "onnx/onnx_tensor_reader.h"
+#include "onnx/onnx_types.h"
 
 namespace ortmodule {
 namespace {
@@ -61,7 +61,7 @@ void read_tensor_type(Context& c, std::string_view message, OnnxType& to) {
       if (dim.number == 1) c.grow(*to.dims, read_dim(c, c.bytes(dim)));
     });
   });
-  to.dtype = dtype_of_onnx(to.element_type);
+  to.dtype = onnx_dtype(to.element_type);
 }
 
 OnnxType read_type(Context& c, std::string_view message);
@@ -76,7 +76,7 @@ void read_container_type(Context& c, std::string_view message, int element_field
       to.element_type = read_element_type(c, field);
     }
   });
-  to.dtype = dtype_of_onnx(to.element_type);
+  to.dtype = onnx_dtype(to.element_type);
 }
 
 OnnxType read_type(Context& c, std::string_view message) {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "onnx/onnx_element.h"
+#include "onnx/onnx_types.h"
 
 namespace ortmodule {
 namespace {
@@ -42,8 +42,7 @@ size_t count_bytes(uint64_t elements, int bits) {
 }
 
 const OnnxElement& element_of(const OnnxReadContext& c, int64_t number) {
-  const bool known = number > 0 && number < 1000;
-  const OnnxElement* element = known ? find_onnx_element(static_cast<int>(number)) : nullptr;
+  const OnnxElement* element = find_onnx_element(number);
   if (!element) c.fail(str("element type of a tensor must be one of ONNX's, but found ", number));
   return *element;
 }
@@ -329,7 +328,7 @@ OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message) {
   read_fields(c, message, fields);
   const OnnxElement& element = element_of(c, fields.element_type);
   const uint64_t elements = count_elements(c, fields.dims);
-  OnnxTensor tensor{element.dtype, {}, {}, element.number};
+  OnnxTensor tensor{element.dtype, {}, {}, static_cast<int>(fields.element_type)};
   if (element.field == OnnxTypedField::Strings)
     tensor.strings = read_strings(c, message, fields, elements);
   else

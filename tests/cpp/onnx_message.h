@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "onnx/onnx_element.h"
 #include "onnx/onnx_model.h"
+#include "onnx/onnx_types.h"
 
 namespace ortmodule {
 
@@ -166,8 +166,7 @@ class ModelText {
   }
 
   void element(DType dtype, int element_type) {
-    const OnnxElement* known = find_onnx_element(element_type);
-    add(known ? known->name : "none", dtype == dtype_of_onnx(element_type) ? "" : "?");
+    add(onnx_type_name(element_type), dtype == onnx_dtype(element_type) ? "" : "?");
   }
 
   void tensor(const OnnxTensor& tensor) {

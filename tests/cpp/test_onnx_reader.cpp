@@ -37,10 +37,10 @@ std::string tensor_error(const Message& tensor, int field = 5) {
 
 TEST(OnnxReader, RawTensors) {
   EXPECT_EQ(read_tensor(tensor_message("w", 1, {2}).text(9, "abcdefgh")),
-            "float32[2,] 6162636465666768");
+            "float[2,] 6162636465666768");
   EXPECT_EQ(read_tensor(tensor_message("w", 8, {0})), "string[0,] ");
   EXPECT_EQ(read_tensor(tensor_message("w", 1, {1u << 30u, 0, 1u << 20u})),
-            "float32[1073741824,0,1048576,] ");
+            "float[1073741824,0,1048576,] ");
   EXPECT_EQ(read_tensor(tensor_message("w", 22, {3}).text(9, "\x21\x03")), "int4[3,] 2103");
   EXPECT_EQ(read_tensor(tensor_message("w", 27, {5}).text(9, "abcd")), "float6e2m3[5,] 61626364");
   EXPECT_EQ(read_tensor(tensor_message("w", 9, {2}).text(9, std::string_view("\0\1", 2))),
@@ -49,12 +49,12 @@ TEST(OnnxReader, RawTensors) {
 
 TEST(OnnxReader, TypedTensors) {
   const Message floats = tensor_message("w", 1, {3});
-  const std::string expected = "float32[3,] 0000803f0000004000004040";
+  const std::string expected = "float[3,] 0000803f0000004000004040";
   EXPECT_EQ(read_tensor(Message(floats).packed_fixed<float>(4, {1, 2, 3})), expected);
   EXPECT_EQ(read_tensor(Message(floats).float32(4, 1).float32(4, 2).float32(4, 3)), expected);
   EXPECT_EQ(read_tensor(Message(floats).packed_fixed<float>(4, {1, 2}).float32(4, 3)), expected);
   EXPECT_EQ(read_tensor(tensor_message("w", 11, {1}).float64(10, 1)),
-            "float64[1,] 000000000000f03f");
+            "double[1,] 000000000000f03f");
   EXPECT_EQ(read_tensor(tensor_message("w", 14, {1}).packed_fixed<float>(4, {1, 2})),
             "complex64[1,] 0000803f00000040");
   EXPECT_EQ(read_tensor(tensor_message("w", 15, {1}).packed_fixed<double>(10, {1, 2})),
@@ -94,7 +94,7 @@ TEST(OnnxReader, TensorsInInt32Data) {
 
 TEST(OnnxReader, SparseTensorsBecomeDense) {
   EXPECT_EQ(read_tensor(sparse_message(), 15),
-            "float32[2,3,] 00000000000000000000c03f000020400000000000000000");
+            "float[2,3,] 00000000000000000000c03f000020400000000000000000");
   EXPECT_EQ(parse(model_with(sparse_message(), 15)).graph.initializers[0].name, "s");
   const Message linear = tensor_message("", 7, {1}).packed(7, {2});
   const Message text = tensor_message("s", 8, {1}).text(6, "a");
@@ -110,7 +110,7 @@ TEST(OnnxReader, SparseTensorsBecomeDense) {
 TEST(OnnxReader, WrongTensors) {
   const Message w = tensor_message("w", 1, {2});
   EXPECT_EQ(tensor_error(Message(w).text(9, "abcd")),
-            "[onnx] m.onnx: a tensor of type float32 and sizes [2] must have 8 bytes, but found 4 "
+            "[onnx] m.onnx: a tensor of type float and sizes [2] must have 8 bytes, but found 4 "
             "(tensor 'w')");
   const std::vector<std::pair<Message, const char*>> cases = {
       {Message(w).packed_fixed<float>(4, {1, 2, 3}), "must have 2 numbers, but found 3"},
@@ -194,7 +194,7 @@ output c: tensor int64[1,]
 node  = .Constant.: -> c
   value: int64[1,] 0500000000000000
 }; )
-  tp: tensor float32[2,3,]
+  tp: tensor float[2,3,]
   none: ()
   zero: i 0
 meta key=value
@@ -258,11 +258,11 @@ opset '' 21
 graph 
 input sized: tensor float16[4,n,?,?,]
 input any_rank: tensor uint16
-input list: sequence none of tensor float32[]
-input maybe: optional none of tensor float16[4,n,?,?,]
-input map: map string of tensor float32[]
-input sparse: sparse float32
-input untyped: unknown none
+input list: sequence undefined of tensor float[]
+input maybe: optional undefined of tensor float16[4,n,?,?,]
+input map: map string of tensor float[]
+input sparse: sparse float
+input untyped: unknown undefined
 value between: tensor float16[4,n,?,?,]
 )");
 }
