@@ -7,8 +7,7 @@
 #include <fstream>
 #include <random>
 
-#include "exporter/onnx_export.h"
-#include "ir/text.h"
+#include "onnx/onnx_file.h"
 #include "onnx/onnx_reader.h"
 #include "onnx_message.h"
 
@@ -149,13 +148,13 @@ class OnnxMutations : public testing::Test {
           model_with(unpacked), model_with(raw), model_with(text), model_with(external),
           model_with(sparse_message(), 15)})
       seeds_.push_back(seed.bytes());
-    seeds_.push_back(exported());
+    seeds_.push_back(written());
   }
   ~OnnxMutations() override { fs::remove_all(folder_); }
 
-  std::string exported() const {
+  std::string written() const {
     const std::string path = (folder_ / "m.onnx").string();
-    save_onnx(*parse_graph("g (x: f32[n,4]) => (y) { y: f32[n,4] = Add (x, 1.5) }"), path);
+    write_onnx_file(parse_onnx_model(model_of_functions().bytes(), "m"), path, kMiB);
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }
