@@ -17,7 +17,7 @@ struct SessionOptions {
   /// Called before a plan is made; may throw to prevent it.
   std::function<void()> before_plan = {};
   /// The number of threads that a plan made now is for; null: one.
-  int64_t (*threads)() = nullptr;
+  std::function<int64_t()> threads = {};
 
   Device device() const { return optimizer.device; }
   /// False: forward only, nothing is saved.

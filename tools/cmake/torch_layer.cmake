@@ -92,6 +92,21 @@ endif()
 if(ORTMODULE_TESTS AND NOT ORTM_HAS_CUDA)
   target_sources(_C PRIVATE $<TARGET_OBJECTS:ortm_cuda_emulation>)
 endif()
+# Inference sessions: the same engine without torch. pybind11 is header-only and comes with torch.
+file(GLOB inference_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/bindings/inference/*.cpp)
+Python_add_library(_inference MODULE WITH_SOABI ${inference_sources} ${ORTM_OBJECTS})
+ortm_target(_inference)
+target_include_directories(_inference SYSTEM PRIVATE ${TORCH_ROOT}/include)
+find_package(Threads REQUIRED)
+target_link_libraries(_inference PRIVATE protobuf::libprotobuf-lite Threads::Threads)
+target_link_options(_inference PRIVATE
+  -Wl,--version-script=${PROJECT_SOURCE_DIR}/tools/cmake/exports_inference.map
+  -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--as-needed -Wl,-z,text -Wl,-z,now)
+set_target_properties(_inference PROPERTIES LINKER_LANGUAGE CXX
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package
+  SKIP_BUILD_RPATH OFF BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
+add_dependencies(_C _inference)
+
 set(version_script ${PROJECT_SOURCE_DIR}/tools/cmake/exports.map)
 target_link_options(_C PRIVATE
   -Wl,--version-script=${version_script} -Wl,--exclude-libs,ALL -Wl,--gc-sections

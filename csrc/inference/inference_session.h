@@ -1,0 +1,75 @@
+// Runs an ONNX model on the host: imports by outcome, plans by shape, one block of memory a run.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "importer/import_model.h"
+#include "inference/host_tensor.h"
+#include "inference/loaded_model.h"
+#include "runtime/worker_pool.h"
+#include "session.h"
+
+namespace ortmodule {
+
+struct InferenceOptions {
+  int64_t threads = 0;  // 0: one for each core
+  /// Values of named sizes.
+  std::map<std::string, int64_t> fixed_sizes;
+  uint64_t seed = 0;  // of random operators; 0: another one for each session
+};
+
+/// What a run of given shapes takes, in bytes.
+struct InferenceMemory {
+  int64_t weights = 0;
+  int64_t outputs = 0;
+  int64_t peak = 0;   // of the run, outputs included, weights and inputs not
+  int64_t total = 0;  // weights and peak
+  bool exact = true;  // false: a library may allocate more
+};
+
+/// Thread-safe: runs may overlap.
+class InferenceSession {
+ public:
+  InferenceSession(std::shared_ptr<LoadedModel> model, InferenceOptions options);
+  ~InferenceSession();
+
+  const std::vector<const OnnxValue*>& inputs() const { return inputs_; }
+  const std::vector<OnnxValue>& outputs() const { return model_->model().graph.outputs; }
+
+  /// Runs the model. `feeds` by input; the results by output. Throws Error.
+  std::vector<HostTensor> run(const std::vector<HostTensorView>& feeds);
+  /// What such a run takes. Feeds need data only where sizes depend on their content.
+  InferenceMemory memory(const std::vector<HostTensorView>& feeds);
+  /// The plan of such a run as text.
+  std::string plan_text(const std::vector<HostTensorView>& feeds);
+  /// Bytes that the last finished run had at its peak.
+  int64_t last_peak_bytes() const { return last_peak_bytes_; }
+  const LoadedModel& model() const { return *model_; }
+
+ private:
+  struct Outcome;
+  struct Bound;
+
+  void check(const std::vector<HostTensorView>& feeds) const;
+  std::shared_ptr<Outcome> outcome_for(const std::vector<HostTensorView>& feeds);
+  std::shared_ptr<Outcome> import(const std::vector<HostTensorView>& feeds);
+  Bound bind(const std::vector<HostTensorView>& feeds);
+
+  std::shared_ptr<LoadedModel> model_;
+  const InferenceOptions options_;
+  std::vector<const OnnxValue*> inputs_;
+  WorkerPool pool_;
+  HostMemory memory_;
+  std::mutex mutex_;  // guards the outcomes
+  std::list<std::shared_ptr<Outcome>> outcomes_;  // the most recently used one first
+  std::atomic<uint64_t> runs_{0};
+  std::atomic<int64_t> last_peak_bytes_{0};
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,39 @@
+// A model that sessions share: its file and its weights.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "onnx/onnx_model.h"
+#include "runtime/host_memory.h"
+
+namespace ortmodule {
+
+/// Weights stay where the file has them; only those that lie at addresses which no kernel can read
+/// are copied, once. Thread-safe.
+class LoadedModel {
+ public:
+  explicit LoadedModel(OnnxModel model) : model_(std::move(model)) {}
+
+  const OnnxModel& model() const { return model_; }
+  /// The elements of a weight at an aligned address, which stays valid as long as the model.
+  const void* elements(const OnnxTensor& weight);
+  /// Bytes of weights that sessions have asked for.
+  int64_t weight_bytes() const;
+
+ private:
+  const void* copy(const OnnxTensor& weight);
+
+  const OnnxModel model_;
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, const void*> places_;  // bytes in the file -> elements
+  std::vector<SharedBytes> kept_;                        // keeps the keys of places_ alive
+  HostMemory memory_;
+  std::vector<Buffer> blocks_;  // of copies
+  int64_t left_bytes_ = 0;      // at the end of the last block
+  int64_t weight_bytes_ = 0;
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,222 @@
+// ONNX models from text-like structures through import, plan and run, without torch.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "inference/inference_session.h"
+#include "onnx/onnx_types.h"
+
+namespace ortmodule::testing {
+namespace {
+
+OnnxType tensor_type(DType dtype, std::vector<OnnxDim> dims) {
+  OnnxType type;
+  type.kind = OnnxType::Kind::Tensor;
+  type.dtype = dtype;
+  type.element_type = onnx_number(dtype);
+  type.dims = std::move(dims);
+  return type;
+}
+
+template <class T>
+OnnxTensor constant(DType dtype, std::vector<int64_t> dims, const std::vector<T>& values) {
+  std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+  return {dtype, std::move(dims), std::move(bytes)};
+}
+
+OnnxNode node(std::string op, std::vector<std::string> in, std::vector<std::string> out,
+              OnnxAttrs attrs = {}) {
+  OnnxNode made;
+  made.op = std::move(op);
+  made.inputs = std::move(in);
+  made.outputs = std::move(out);
+  made.attrs = std::move(attrs);
+  return made;
+}
+
+OnnxModel model_of(std::vector<OnnxValue> inputs, std::vector<std::string> outputs,
+                   std::vector<OnnxNode> nodes, std::vector<OnnxInitializer> initializers = {}) {
+  OnnxModel model;
+  model.opsets = {{"", 21}};
+  model.graph.inputs = std::move(inputs);
+  for (std::string& name : outputs) model.graph.outputs.push_back({name, {}});
+  model.graph.nodes = std::move(nodes);
+  model.graph.initializers = std::move(initializers);
+  return model;
+}
+
+class Ran {
+ public:
+  explicit Ran(OnnxModel model, int64_t threads = 1)
+      : session_(std::make_shared<LoadedModel>(std::move(model)), {threads, {}, 1}) {}
+
+  std::vector<float> floats(const std::vector<HostTensorView>& feeds, size_t output = 0) {
+    results_ = session_.run(feeds);
+    const HostTensor& result = results_.at(output);
+    const auto* data = static_cast<const float*>(result.memory.data());
+    return {data, data + element_count(result.sizes)};
+  }
+  const Sizes& sizes(size_t output = 0) const { return results_.at(output).sizes; }
+  InferenceSession& session() { return session_; }
+
+ private:
+  InferenceSession session_;
+  std::vector<HostTensor> results_;
+};
+
+HostTensorView view(const std::vector<float>& values, Sizes sizes) {
+  return {DType::Float32, std::move(sizes), values.data()};
+}
+
+OnnxModel mlp() {
+  return model_of(
+      {{"x", tensor_type(DType::Float32, {std::string("batch"), int64_t{2}})}}, {"y"},
+      {node("Gemm", {"x", "w", "b"}, {"h"}), node("Relu", {"h"}, {"r"}),
+       node("ReduceSum", {"r", "axes"}, {"y"}, {{"keepdims", int64_t{0}}})},
+      {{"w", constant<float>(DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6})},
+       {"b", constant<float>(DType::Float32, {3}, {0, -10, 1})},
+       {"axes", constant<int64_t>(DType::Int64, {1}, {1})}});
+}
+
+TEST(Inference, RunsAModelForEveryBatchAndPredictsItsMemory) {
+  Ran ran(mlp());
+  for (int64_t batch : {1, 3, 2, 3, 1}) {
+    std::vector<float> x;
+    for (int64_t i = 0; i < batch * 2; ++i) x.push_back(static_cast<float>(i));
+    const std::vector<HostTensorView> feeds = {view(x, {batch, 2})};
+    const InferenceMemory predicted = ran.session().memory(feeds);
+    const std::vector<float> y = ran.floats(feeds);
+    ASSERT_EQ(ran.sizes(), Sizes{batch});
+    for (int64_t i = 0; i < batch; ++i) {
+      const auto a = static_cast<float>(2 * i), b = static_cast<float>(2 * i + 1);
+      const float expected = std::max(0.0f, a + 4 * b) + std::max(0.0f, 2 * a + 5 * b - 10) +
+                             std::max(0.0f, 3 * a + 6 * b + 1);
+      EXPECT_FLOAT_EQ(y[static_cast<size_t>(i)], expected);
+    }
+    EXPECT_EQ(ran.session().last_peak_bytes(), predicted.peak);
+    EXPECT_TRUE(predicted.exact);
+  }
+}
+
+TEST(Inference, ArithmeticOnSizesLeavesNoNodes) {
+  // y = x reshaped to [batch, -1] by Shape, Gather and Concat
+  Ran ran(model_of({{"x", tensor_type(DType::Float32, {std::string("n"), int64_t{2}, int64_t{3}})}},
+                   {"y"},
+                   {node("Shape", {"x"}, {"s"}), node("Gather", {"s", "zero"}, {"n"}),
+                    node("Unsqueeze", {"n", "zero_list"}, {"n1"}),
+                    node("Concat", {"n1", "rest"}, {"t"}, {{"axis", int64_t{0}}}),
+                    node("Reshape", {"x", "t"}, {"y"})},
+                   {{"zero", constant<int64_t>(DType::Int64, {}, {0})},
+                    {"zero_list", constant<int64_t>(DType::Int64, {1}, {0})},
+                    {"rest", constant<int64_t>(DType::Int64, {1}, {-1})}}));
+  std::vector<float> x(24);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  EXPECT_EQ(ran.floats({view(x, {4, 2, 3})}), x);
+  EXPECT_EQ(ran.sizes(), (Sizes{4, 6}));
+  const std::string plan = ran.session().plan_text({view(x, {4, 2, 3})});
+  EXPECT_EQ(plan.find("Shape"), std::string::npos) << plan;
+}
+
+TEST(Inference, TheContentOfAShapeInputIsPartOfThePlan) {
+  Ran ran(model_of({{"x", tensor_type(DType::Float32, {int64_t{6}})},
+                    {"shape", tensor_type(DType::Int64, {int64_t{2}})}},
+                   {"y"}, {node("Reshape", {"x", "shape"}, {"y"})}));
+  const std::vector<float> x = {0, 1, 2, 3, 4, 5};
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{2, 3}, {3, 2}, {6, -1}, {1, 6}, {3, 2}}) {
+    EXPECT_EQ(ran.floats({view(x, {6}), {DType::Int64, {2}, shape.data()}}), x);
+    EXPECT_EQ(ran.sizes()[0], shape[0]);
+  }
+}
+
+TEST(Inference, BranchesOnSizesAreDecidedAtImport) {
+  auto branch = [](const char* op) {
+    auto graph = std::make_shared<OnnxGraph>();
+    graph->nodes = {node(op, {"x"}, {"z"})};
+    graph->outputs = {{"z", {}}};
+    return std::shared_ptr<const OnnxGraph>(graph);
+  };
+  Ran ran(model_of({{"x", tensor_type(DType::Float32, {std::string("n")})}}, {"y"},
+                   {node("Size", {"x"}, {"n"}), node("Greater", {"n", "three"}, {"c"}),
+                    node("If", {"c"}, {"y"},
+                         {{"then_branch", branch("Neg")}, {"else_branch", branch("Identity")}})},
+                   {{"three", constant<int64_t>(DType::Int64, {}, {3})}}));
+  const std::vector<float> x = {1, 2, 3, 4, 5};
+  EXPECT_EQ(ran.floats({view(x, {2})}), (std::vector<float>{1, 2}));
+  EXPECT_EQ(ran.floats({view(x, {4})}), (std::vector<float>{-1, -2, -3, -4}));
+  EXPECT_EQ(ran.floats({view(x, {3})}), (std::vector<float>{1, 2, 3}));
+}
+
+TEST(Inference, NamesEveryNodeThatCannotRun) {
+  InferenceSession session(
+      std::make_shared<LoadedModel>(
+          model_of({{"x", tensor_type(DType::Float32, {int64_t{2}})}}, {"y", "z"},
+                   {node("Magic", {"x"}, {"y"}), node("Neg", {"y"}, {"u"}),
+                    node("Wonder", {"x"}, {"z"})})),
+      InferenceOptions{1, {}, 1});
+  const std::vector<float> x = {1, 2};
+  try {
+    session.run({view(x, {2})});
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("Magic 'y'"), std::string::npos) << text;
+    EXPECT_NE(text.find("Wonder 'z'"), std::string::npos) << text;
+    EXPECT_EQ(text.find("Neg"), std::string::npos) << text;
+  }
+}
+
+TEST(Inference, ThreadsShareASession) {
+  Ran ran(mlp(), 2);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 1; t <= 4; ++t)
+    threads.emplace_back([&, t] {
+      const auto batch = static_cast<int64_t>(t);
+      const std::vector<float> x(static_cast<size_t>(2 * batch), 1.0f);
+      for (int i = 0; i < 50; ++i) {
+        const std::vector<HostTensor> y = ran.session().run({view(x, {batch, 2})});
+        const auto* data = static_cast<const float*>(y[0].memory.data());
+        for (int64_t k = 0; k < batch; ++k)
+          if (data[k] != 5 + 10) ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(WorkerPool, CoversEachItemOnceAndPassesExceptionsOn) {
+  WorkerPool pool(3);
+  const ParallelFor parallel = pool.parallel_for();
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::atomic<int>> seen(100);
+    parallel(100, 7, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+      parallel(3, 1, [](int64_t, int64_t) {});  // a loop inside of a loop
+    });
+    for (const auto& count : seen) ASSERT_EQ(count, 1);
+  }
+  EXPECT_THROW(parallel(10, 1, [](int64_t begin, int64_t) { if (begin > 2) throw Error("stop"); }),
+               Error);
+  EXPECT_FALSE(WorkerPool(1).parallel_for());
+}
+
+TEST(HostMemory, GivesBlocksBackToTheSystem) {
+  HostMemory memory;
+  Buffer small = memory.allocate(100), large = memory.allocate(5 << 20);
+  EXPECT_EQ(memory.held_bytes(), 100 + (5 << 20));
+  EXPECT_GE(memory.mapped_bytes(), memory.held_bytes());
+  large = Buffer();
+  EXPECT_EQ(memory.held_bytes(), 100);
+  EXPECT_EQ(memory.peak_bytes(), 100 + (5 << 20));
+  EXPECT_LT(memory.mapped_bytes(), 1 << 20);
+  memory.keep(8 << 20);
+  void* first = memory.allocate(1 << 20).data();
+  EXPECT_EQ(memory.allocate(1 << 20).data(), first) << "a kept block is used again";
+}
+
+}  // namespace
+}  // namespace ortmodule::testing
