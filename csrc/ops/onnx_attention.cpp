@@ -1,0 +1,231 @@
+// Import of attention and rotary embeddings.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "ops/onnx_call.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Value* number(OnnxCall& c, double value, const Value* like) { return c.literal(value, like->dtype); }
+
+Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& size, const Dims& dims) {
+  Value* values = c.emit("Range", {},
+                         {{"start", start},
+                          {"limit", start + size},
+                          {"delta", DimExpr(1)},
+                          {"dtype", DType::Int64}});
+  return c.reshape(values, dims);
+}
+
+// [B, L, heads * E] as [B, heads, L, E]
+Value* split_heads(OnnxCall& c, Value* x, int64_t heads) {
+  if (x->rank() == 4) return x;
+  if (heads <= 0) c.refuse("q_num_heads and kv_num_heads must be given for operands of rank 3");
+  const DimExpr width = DimExpr::floor_div(x->dims[2], heads);
+  return c.transpose(c.reshape(x, {x->dims[0], x->dims[1], heads, width}), {0, 2, 1, 3});
+}
+
+Value* join_heads(OnnxCall& c, Value* x) {
+  const Dims d = x->dims;
+  return c.reshape(c.transpose(x, {0, 2, 1, 3}), {d[0], d[2], d[1] * d[3]});
+}
+
+// Each head `times` times, in place: [h0, h0, h1, h1]
+Value* repeated_heads(OnnxCall& c, Value* x, int64_t times) {
+  if (times == 1) return x;
+  const Dims d = x->dims;
+  Value* wide = c.emit("Expand", {c.reshape(x, {d[0], d[1], 1, d[2], d[3]})},
+                       {{"shape", Dims{d[0], d[1], times, d[2], d[3]}}});
+  return c.reshape(wide, {d[0], d[1] * DimExpr(times), d[2], d[3]});
+}
+
+Value* add(OnnxCall& c, Value* a, Value* b) { return a ? c.pointwise("Add", {a, b}) : b; }
+
+// 0 where `allowed`, -infinity elsewhere
+Value* bias_of(OnnxCall& c, Value* allowed, DType dtype) {
+  return c.emit("Where", {allowed, c.literal(0, dtype), c.literal(-kInfinity, dtype)});
+}
+
+struct Attention {
+  Value *q = nullptr, *k = nullptr, *v = nullptr;
+  Value *present_k = nullptr, *present_v = nullptr;
+  DimExpr before;            // keys before the queries
+  Value* ends = nullptr;     // [B]: keys in use, where the cache is outside
+};
+
+// The mask as a bias, shorter ones padded by keys that nobody sees.
+Value* given_mask(OnnxCall& c, const Attention& a) {
+  Value* mask = c.in(3);
+  const DimExpr keys = a.k->dims[2], given = mask->dims.back();
+  if (mask->dtype == DType::Bool) mask = bias_of(c, mask, a.q->dtype);
+  if (c.sizes().equal(given, keys)) return mask;
+  Dims pads(2 * mask->rank(), DimExpr(0));
+  pads.back() = keys - given;
+  return c.emit("Pad", {mask}, {{"pads", pads}, {"value", -kInfinity}});
+}
+
+// Where keys lie relative to the queries: causal, and within a window.
+Value* positions_bias(OnnxCall& c, const Attention& a) {
+  const bool causal = c.flag("is_causal");
+  const int64_t left = c.integer("left_window_size", -1), right = c.integer("right_window_size", -1);
+  if (!causal && left < 0 && right < 0) return nullptr;
+  const DimExpr queries = a.q->dims[2], keys = a.k->dims[2];
+  Value* i;
+  if (a.ends) {  // per batch: the queries are the last of the keys in use
+    Value* offset = c.emit("Sub", {a.ends, c.graph().literal(queries, DType::Int64)});
+    Value* start = c.reshape(offset, {a.ends->dims[0], 1, 1, 1});
+    i = c.pointwise("Add", {start, range(c, 0, queries, {1, 1, queries, 1})});
+  } else {
+    i = range(c, a.before, queries, {queries, 1});
+  }
+  Value* j = range(c, 0, keys, a.ends ? Dims{1, 1, 1, keys} : Dims{1, keys});
+  Value* allowed = causal ? c.pointwise("LessOrEqual", {j, i}) : nullptr;
+  auto both = [&](Value* more) { return allowed ? c.pointwise("And", {allowed, more}) : more; };
+  if (left >= 0 || right >= 0) {
+    Value* distance = c.pointwise("Sub", {i, j});
+    if (left >= 0) allowed = both(c.emit("LessOrEqual", {distance, number(c, static_cast<double>(left), distance)}));
+    if (right >= 0)
+      allowed = both(c.emit("GreaterOrEqual", {distance, number(c, static_cast<double>(-right), distance)}));
+  }
+  return bias_of(c, allowed, a.q->dtype);
+}
+
+Value* attention_bias(OnnxCall& c, const Attention& a) {
+  Value* bias = c.has(3) ? given_mask(c, a) : nullptr;
+  if (Value* positions = positions_bias(c, a)) bias = add(c, bias, positions);
+  if (a.ends) {
+    const DimExpr keys = a.k->dims[2];
+    Value* in_use = c.pointwise("Less", {range(c, 0, keys, {1, 1, 1, keys}),
+                                         c.reshape(a.ends, {a.ends->dims[0], 1, 1, 1})});
+    bias = add(c, bias, bias_of(c, in_use, a.q->dtype));
+  }
+  return bias;
+}
+
+Attention read_attention(OnnxCall& c) {
+  Attention a;
+  const int64_t q_heads = c.integer("q_num_heads", 0), kv_heads = c.integer("kv_num_heads", 0);
+  a.q = split_heads(c, c.in(0), q_heads);
+  a.k = split_heads(c, c.in(1), kv_heads);
+  a.v = split_heads(c, c.in(2), kv_heads);
+  if (c.has(4)) {
+    Value* past = c.in(4);
+    a.before = past->dims[2];
+    a.k = c.concat({past, a.k}, 2);
+    a.v = c.concat({c.in(5), a.v}, 2);
+  }
+  a.present_k = a.k;
+  a.present_v = a.v;
+  if (c.has(6)) a.ends = c.cast(c.in(6), DType::Int64);
+  const int64_t heads = c.sizes().fix(a.q->dims[1]), shared = c.sizes().fix(a.k->dims[1]);
+  if (shared == 0 || heads % shared != 0) c.refuse("queries must have a multiple of the keys' heads");
+  a.k = repeated_heads(c, a.k, heads / shared);
+  a.v = repeated_heads(c, a.v, heads / shared);
+  return a;
+}
+
+double scale_of(OnnxCall& c, const Attention& a) {
+  if (c.has_attr("scale")) return c.number("scale", 1.0);
+  return 1 / std::sqrt(static_cast<double>(c.sizes().fix(a.q->dims[3])));
+}
+
+Value* softmax_of(OnnxCall& c, Value* scores, Value* bias) {
+  Value* y = c.emit("Softmax", {scores}, {{"axis", -1}});
+  if (!bias) return y;
+  // A query that sees no key gives zeros.
+  const auto last = static_cast<int64_t>(bias->rank()) - 1;
+  Value* most = c.reduce("ReduceMax", bias, {last}, true);
+  Value* blind = c.emit("Equal", {most, number(c, -kInfinity, most)});
+  return c.pointwise("Where", {blind, number(c, 0, y), y});
+}
+
+Values import_attention(OnnxCall& c) {
+  const Attention a = read_attention(c);
+  const double scale = scale_of(c, a), softcap = c.number("softcap", 0.0);
+  const bool wants_scores = c.wants_output(3);
+  const bool plain = !c.has(3) && !c.has(4) && !c.has(6) && !wants_scores && softcap == 0 &&
+                     c.integer("left_window_size", -1) < 0 &&
+                     c.integer("right_window_size", -1) < 0 && is_floating(a.q->dtype) &&
+                     c.sizes().equal(a.q->dims[3], a.k->dims[3]);
+  Value *y = nullptr, *shown = nullptr;
+  if (plain) {
+    y = c.emit_all("ScaledDotProductAttention", {a.q, a.k, a.v, nullptr},
+                   {{"is_causal", c.integer("is_causal", 0)}, {"scale", scale}, {"ratio", 0.0}})[0];
+  } else {
+    // Both operands get the root of the scale, as the specification rounds.
+    Value* root = number(c, std::sqrt(scale), a.q);
+    Value* keys = c.transpose(c.emit("Mul", {a.k, root}), {0, 1, 3, 2});
+    Value* products = c.emit("MatMul", {c.emit("Mul", {a.q, root}), keys});
+    const int64_t mode = c.integer("qk_matmul_output_mode", 0);
+    shown = products;
+    if (softcap > 0) {
+      Value* ratio = c.emit("Tanh", {c.emit("Div", {products, number(c, softcap, products)})});
+      products = c.emit("Mul", {ratio, number(c, softcap, ratio)});
+      if (mode == 1) shown = products;
+    }
+    Value* bias = attention_bias(c, a);
+    Value* scores = bias ? c.pointwise("Add", {products, bias}) : products;
+    if (mode == 2) shown = scores;
+    const DType precision = c.dtype_attr("softmax_precision", a.q->dtype);
+    Value* probabilities = softmax_of(c, c.cast(scores, precision), bias);
+    if (mode == 3) shown = c.cast(probabilities, a.q->dtype);
+    y = c.emit("MatMul", {c.cast(probabilities, a.q->dtype), a.v});
+  }
+  if (c.rank(0) == 3) y = join_heads(c, y);
+  return {y, a.present_k, a.present_v, wants_scores ? shown : nullptr};
+}
+
+// ---- rotary embeddings -------------------------------------------------------------------------
+
+Values import_rotary(OnnxCall& c) {
+  Value* given = c.in(0);
+  Value* x = given;  // as [B, L, heads, E]
+  if (x->rank() == 4) {
+    x = c.transpose(x, {0, 2, 1, 3});
+  } else {
+    const int64_t heads = c.integer("num_heads", 0);
+    if (heads <= 0) c.refuse("num_heads must be given for operands of rank 3");
+    x = c.reshape(x, {x->dims[0], x->dims[1], heads, DimExpr::floor_div(x->dims[2], heads)});
+  }
+  const DimExpr width = x->dims[3];
+  const int64_t given_width = c.integer("rotary_embedding_dim", 0);
+  const DimExpr rotated = given_width > 0 ? DimExpr(given_width) : width;
+  const DimExpr half = DimExpr::floor_div(rotated, 2);
+  Values tables;
+  for (size_t i : {1, 2}) {
+    Value* table = c.in(i);
+    if (c.has(3)) table = c.emit("Gather", {table, c.in(3)}, {{"axis", 0}});
+    Dims dims = table->dims;
+    dims.insert(dims.end() - 1, DimExpr(1));
+    tables.push_back(c.reshape(table, dims));
+  }
+  Value* part = rotated == width ? x : c.slice(x, 3, 0, rotated);
+  const bool interleaved = c.flag("interleaved");
+  Value* a = interleaved ? c.slice(part, 3, 0, rotated, 2) : c.slice(part, 3, 0, half);
+  Value* b = interleaved ? c.slice(part, 3, 1, rotated, 2) : c.slice(part, 3, half, rotated);
+  auto times = [&](Value* value, Value* table) { return c.pointwise("Mul", {value, table}); };
+  Value* real = c.pointwise("Sub", {times(a, tables[0]), times(b, tables[1])});
+  Value* imaginary = c.pointwise("Add", {times(a, tables[1]), times(b, tables[0])});
+  Value* turned;
+  if (interleaved) {
+    Dims dims = real->dims;
+    dims.push_back(1);
+    turned = c.concat({c.reshape(real, dims), c.reshape(imaginary, dims)}, 4);
+    turned = c.reshape(turned, part->dims);
+  } else {
+    turned = c.concat({real, imaginary}, 3);
+  }
+  Value* y = rotated == width ? turned : c.concat({turned, c.slice(x, 3, rotated, width)}, 3);
+  return {given->rank() == 4 ? c.transpose(y, {0, 2, 1, 3}) : c.reshape(y, given->dims)};
+}
+
+REGISTER_ONNX({{"Attention", 23, import_attention}, {"RotaryEmbedding", 23, import_rotary}});
+
+}  // namespace
+}  // namespace ortmodule

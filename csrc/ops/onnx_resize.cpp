@@ -1,0 +1,164 @@
+// Import of Resize and Upsample.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/onnx_call.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+// How far each dimension is scaled. A scale of 0: the ratio of the sizes maps coordinates.
+struct Target {
+  Dims sizes;
+  std::vector<double> scales;
+  std::vector<double> roi;  // starts, then ends; empty: all of x
+};
+
+// size * scale, rounded down
+DimExpr scaled(OnnxCall& c, const DimExpr& size, double scale) {
+  const double whole = std::floor(scale);
+  if (whole == scale && scale >= 1) return size * DimExpr(static_cast<int64_t>(scale));
+  const double parts = 1 / scale;
+  if (std::floor(parts) == parts) return DimExpr::floor_div(size, static_cast<int64_t>(parts));
+  return DimExpr(static_cast<int64_t>(
+      std::floor(static_cast<double>(c.sizes().fix(size)) * scale)));
+}
+
+std::vector<int64_t> resized_axes(OnnxCall& c, size_t rank) {
+  std::vector<int64_t> axes = c.integers("axes");
+  if (!c.has_attr("axes")) {
+    axes.resize(rank);
+    std::iota(axes.begin(), axes.end(), 0);
+  }
+  for (int64_t& axis : axes) axis = c.axis(axis, rank);
+  return axes;
+}
+
+void set_scales(OnnxCall& c, Target& target, const std::vector<int64_t>& axes,
+                const std::vector<double>& scales) {
+  if (scales.size() != axes.size())
+    c.refuse(str("there must be ", axes.size(), " scales, but found ", scales.size()));
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<size_t>(axes[i]);
+    if (!(scales[i] > 0)) c.refuse(str("a scale must be positive, but found ", scales[i]));
+    target.sizes[axis] = scaled(c, target.sizes[axis], scales[i]);
+    target.scales[axis] = scales[i];
+  }
+}
+
+// One scale for all axes, so that the result is not larger, or not smaller, than the sizes.
+void keep_ratio(OnnxCall& c, Target& target, const std::vector<int64_t>& axes, const Dims& wanted,
+                bool larger) {
+  double scale = larger ? 0 : HUGE_VAL;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const double ratio = static_cast<double>(c.sizes().fix(wanted[i])) /
+                         static_cast<double>(c.sizes().fix(target.sizes[static_cast<size_t>(axes[i])]));
+    scale = larger ? std::max(scale, ratio) : std::min(scale, ratio);
+  }
+  for (int64_t axis : axes) {
+    DimExpr& size = target.sizes[static_cast<size_t>(axis)];
+    size = DimExpr(static_cast<int64_t>(
+        std::floor(static_cast<double>(c.sizes().fix(size)) * scale + 0.5)));
+    target.scales[static_cast<size_t>(axis)] = scale;
+  }
+}
+
+void set_sizes(OnnxCall& c, Target& target, const std::vector<int64_t>& axes) {
+  const Dims wanted = c.content_sizes(3);
+  if (wanted.size() != axes.size())
+    c.refuse(str("there must be ", axes.size(), " sizes, but found ", wanted.size()));
+  const std::string policy = c.string("keep_aspect_ratio_policy", "stretch");
+  if (policy != "stretch") return keep_ratio(c, target, axes, wanted, policy == "not_smaller");
+  for (size_t i = 0; i < axes.size(); ++i)
+    target.sizes[static_cast<size_t>(axes[i])] = wanted[i];
+}
+
+Target read_target(OnnxCall& c) {
+  Target target{c.dims(0), std::vector<double>(c.rank(0), 0.0), {}};
+  const std::vector<int64_t> axes = resized_axes(c, target.sizes.size());
+  const bool old = c.opset() < 11;
+  const size_t scales = old ? 1 : 2;
+  if (c.node().op == "Upsample" && c.opset() < 9) {
+    set_scales(c, target, axes, c.numbers("scales"));
+  } else if (!old && c.has(3)) {
+    set_sizes(c, target, axes);
+  } else {
+    set_scales(c, target, axes, c.fixed_numbers(scales));
+  }
+  if (c.string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize" &&
+      c.has(1)) {
+    const std::vector<double> given = c.fixed_numbers(1);
+    const size_t rank = target.sizes.size();
+    target.roi.assign(2 * rank, 0.0);
+    std::fill(target.roi.begin() + static_cast<int64_t>(rank), target.roi.end(), 1.0);
+    if (given.size() != 2 * axes.size()) c.refuse("roi must have two numbers for each axis");
+    for (size_t i = 0; i < axes.size(); ++i) {
+      target.roi[static_cast<size_t>(axes[i])] = given[i];
+      target.roi[rank + static_cast<size_t>(axes[i])] = given[axes.size() + i];
+    }
+  }
+  return target;
+}
+
+bool is_untouched(const Target& target, const Value* x, size_t axis) {
+  const size_t rank = x->rank();
+  const bool whole = target.roi.empty() || (target.roi[axis] == 0 && target.roi[rank + axis] == 1);
+  return target.sizes[axis] == x->dims[axis] && whole &&
+         (target.scales[axis] == 0 || target.scales[axis] == 1);
+}
+
+Attrs resize_attrs(OnnxCall& c) {
+  const bool old = c.opset() < 11;
+  const std::string mode = c.string("mode", "nearest");
+  Attrs attrs{{"mode", mode}};
+  if (mode != "nearest" && mode != "linear" && mode != "cubic")
+    c.refuse(str("mode must be nearest, linear or cubic, but found ", mode));
+  attrs.set("coordinate_transformation_mode",
+            old ? "asymmetric" : c.string("coordinate_transformation_mode", "half_pixel"));
+  if (mode == "nearest")
+    attrs.set("nearest_mode", old ? "floor" : c.string("nearest_mode", "round_prefer_floor"));
+  if (mode == "cubic") attrs.set("cubic_coeff_a", c.number("cubic_coeff_a", -0.75));
+  if (c.flag("exclude_outside")) attrs.set("exclude_outside", 1);
+  if (c.flag("antialias")) attrs.set("antialias", 1);
+  if (c.has_attr("extrapolation_value"))
+    attrs.set("extrapolation_value", c.number("extrapolation_value", 0.0));
+  return attrs;
+}
+
+Values import_resize(OnnxCall& c) {
+  Value* x = c.in(0);
+  const Target target = read_target(c);
+  const size_t rank = x->rank();
+  // The op has a batch and channels in front of the dimensions that it resizes.
+  const bool images = rank >= 3 && is_untouched(target, x, 0) && is_untouched(target, x, 1);
+  const size_t first = images ? 2 : 0;
+  Attrs attrs = resize_attrs(c);
+  attrs.set("sizes", Dims(target.sizes.begin() + static_cast<int64_t>(first), target.sizes.end()));
+  attrs.set("scales", std::vector<double>(
+                          target.scales.begin() + static_cast<int64_t>(first), target.scales.end()));
+  if (!target.roi.empty()) {
+    std::vector<double> roi;
+    for (size_t i = 0; i < 2 * rank; ++i)
+      if (i % rank >= first) roi.push_back(target.roi[i]);
+    attrs.set("roi", roi);
+  }
+  Value* images_of_x = x;
+  if (!images) {
+    Dims dims{1, 1};
+    dims.insert(dims.end(), x->dims.begin(), x->dims.end());
+    images_of_x = c.reshape(x, dims);
+  }
+  const bool integral = !is_floating(x->dtype);
+  if (integral) images_of_x = c.cast(images_of_x, DType::Float32);
+  Value* y = c.emit("Resize", {images_of_x}, std::move(attrs));
+  if (integral) y = c.cast(y, x->dtype);
+  return {c.reshape(y, target.sizes)};
+}
+
+REGISTER_ONNX({{"Resize", 10, import_resize}, {"Upsample", 7, import_resize}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,63 @@
+"""Errors of sessions: onnxruntime's names, all of them RuntimeErrors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ortmodule_py import _inference
+
+
+class Fail(RuntimeError):
+    """An error of another kind; the base of the others."""
+
+
+class InvalidArgument(Fail):
+    """A feed or an option is not what the model or the session takes."""
+
+
+class NoSuchFile(Fail):
+    """The model's file does not exist."""
+
+
+class NoModel(Fail):
+    """There is no model."""
+
+
+class EngineError(Fail):
+    """The engine cannot do what was asked."""
+
+
+class RuntimeException(Fail):
+    """A kernel failed, or memory ran out."""
+
+
+class InvalidProtobuf(Fail):
+    """The file is no ONNX model, or it is damaged."""
+
+
+class NotImplemented(Fail):  # noqa: A001, N818: onnxruntime's name
+    """The model has nodes that the engine cannot run; the message lists all of them."""
+
+
+class InvalidGraph(Fail):
+    """The model's nodes or types contradict each other."""
+
+
+_KINDS = {
+    "[onnx]": InvalidProtobuf,
+    "[import]": NotImplemented,
+    "[run]": InvalidArgument,
+    "[forward]": InvalidArgument,
+    "[memory]": RuntimeException,
+}
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises errors of the engine as the classes above, by the place that the message names."""
+    try:
+        yield
+    except _inference.EngineError as error:
+        text = str(error)
+        raise _KINDS.get(text.partition(" ")[0], RuntimeException)(text) from None
