@@ -49,7 +49,7 @@ Dims reshaped(OnnxCall& c, const Dims& x, Dims wanted, bool allow_zero) {
   DimExpr others = 1;
   for (size_t i = 0; i < wanted.size(); ++i) {
     DimExpr& dim = wanted[i];
-    if (!dim.is_constant() && c.sizes().hint(dim) <= 0) dim = c.sizes().fix(dim);
+    if (!dim.is_constant() && !c.sizes().at_most(1, dim)) dim = c.sizes().fix(dim);
     if (dim.is_constant() && dim.value() == -1) {
       if (rest) c.refuse("a shape may have one -1");
       rest = i;
@@ -61,8 +61,12 @@ Dims reshaped(OnnxCall& c, const Dims& x, Dims wanted, bool allow_zero) {
     }
     others = others * dim;
   }
-  if (!rest) return wanted;
   const DimExpr total = product(x);
+  if (!rest) {
+    if (!c.sizes().equal(total, others))
+      c.refuse(str("the shape must have ", total, " elements, but found ", others));
+    return wanted;
+  }
   if (others.is_constant() && others.value() == 0) {
     wanted[*rest] = 0;
   } else if (others == total) {
@@ -80,6 +84,8 @@ Dims reshaped(OnnxCall& c, const Dims& x, Dims wanted, bool allow_zero) {
         right = right * wanted[i];
     }
     for (const DimExpr& dim : up) left = left * dim;
+    if (!c.sizes().equal(DimExpr::mod(left, right), 0))
+      c.refuse(str("the shape must divide ", total, " elements"));
     wanted[*rest] = DimExpr::floor_div(left, right);
   }
   return wanted;

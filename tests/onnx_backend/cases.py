@@ -1,8 +1,10 @@
-"""ONNX's own backend tests, read from the installed `onnx` package and run on our sessions."""
+"""ONNX's own backend tests, from the installed `onnx` package, on our sessions."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +19,44 @@ DATA = Path(onnx.backend.test.__file__).parent / "data"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 
 
-def folders(kind: str) -> list[Path]:
-    """The cases of a kind: folders with a model and its feeds."""
-    return sorted(model.parent for model in (DATA / kind).glob("*/model.onnx"))
+@dataclass
+class Case:
+    """A model with feeds and expected results. `model` is a path or the content of a file."""
+
+    name: str
+    model: str | bytes
+    data_sets: list[tuple[list[Any], list[Any]]]
+    rtol: float = 1e-3
+    atol: float = 1e-7
 
 
-def run(folder: Path) -> None:
-    """Runs a case. Raises an exception if it fails, AssertionError for a wrong result."""
-    path = folder / "model.onnx"
-    session = InferenceSession(str(path))
-    graph = onnx.load(path, load_external_data=False).graph
-    initialized = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in initialized]
-    for data_set in sorted(folder.glob("test_data_set_*")):
-        feeds = dict(zip([i.name for i in inputs], _values(data_set, "input", inputs), strict=False))
-        expected = list(_values(data_set, "output", graph.output))
-        results = session.run(None, feeds)
-        assert len(results) == len(expected), "another number of outputs"
-        for result, wanted in zip(results, expected, strict=True):
-            _check(result, wanted)
+def cases(kind: str) -> list[Case]:
+    """All cases of a kind, by name."""
+    found = _generated() if kind == "node" else _stored(kind)
+    return sorted(found, key=lambda case: case.name)
+
+
+def _generated() -> Iterator[Case]:
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        collected = collect_testcases(None)
+    for case in collected:
+        sets = [(list(inputs), list(outputs)) for inputs, outputs in case.data_sets]
+        yield Case(case.name, case.model.SerializeToString(), sets, case.rtol, case.atol)
+
+
+def _stored(kind: str) -> Iterator[Case]:
+    for path in (DATA / kind).glob("*/model.onnx"):
+        graph = onnx.load(path, load_external_data=False).graph
+        initialized = {tensor.name for tensor in graph.initializer}
+        inputs = [value for value in graph.input if value.name not in initialized]
+        sets = [
+            (list(_values(folder, "input", inputs)), list(_values(folder, "output", graph.output)))
+            for folder in sorted(path.parent.glob("test_data_set_*"))
+        ]
+        yield Case(path.parent.name, str(path), sets)
 
 
 def _values(folder: Path, prefix: str, values: Any) -> Iterator[Any]:
@@ -53,19 +74,29 @@ def _values(folder: Path, prefix: str, values: Any) -> Iterator[Any]:
             yield numpy_helper.to_array(onnx.TensorProto.FromString(data))
 
 
-def _check(result: Any, wanted: Any) -> None:
-    if isinstance(wanted, list):
+def run(case: Case) -> None:
+    """Runs a case. Raises an exception if it fails, AssertionError for a wrong result."""
+    session = InferenceSession(case.model)
+    names = [value.name for value in session.get_inputs()]
+    for inputs, expected in case.data_sets:
+        results = session.run(None, dict(zip(names, inputs, strict=False)))
+        assert len(results) == len(expected), "another number of outputs"
+        for result, wanted in zip(results, expected, strict=True):
+            _check(result, wanted, case)
+
+
+def _check(result: Any, wanted: Any, case: Case) -> None:
+    if isinstance(wanted, (list, tuple)):
         assert isinstance(result, list), "a sequence is wanted"
         for one, other in zip(result, wanted, strict=True):
-            _check(one, other)
+            _check(one, other, case)
         return
+    wanted = np.asarray(wanted)
     assert result.shape == wanted.shape, f"shape {result.shape} instead of {wanted.shape}"
     assert result.dtype == wanted.dtype, f"type {result.dtype} instead of {wanted.dtype}"
     if wanted.dtype.kind not in "fcV":
         np.testing.assert_array_equal(result, wanted)
         return
-    if wanted.dtype.name in ("bfloat16", "float16"):
+    if wanted.dtype.itemsize < 4:
         result, wanted = result.astype("float32"), wanted.astype("float32")
-        np.testing.assert_allclose(result, wanted, rtol=1e-2, atol=1e-3)
-        return
-    np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(result, wanted, rtol=case.rtol, atol=case.atol)
