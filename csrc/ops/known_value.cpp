@@ -1,6 +1,8 @@
 #include "ops/known_value.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "base/layout.h"
@@ -14,6 +16,21 @@ T element_at(const void* data, int64_t i) {
   std::memcpy(&value, static_cast<const char*>(data) + static_cast<size_t>(i) * sizeof(T),
               sizeof(T));
   return value;
+}
+
+// The number of a 16-bit float.
+double half_value(uint16_t bits, DType dtype) {
+  if (dtype == DType::BFloat16) {
+    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+    return element_at<float>(&wide, 0);
+  }
+  const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == 31)
+    return fraction ? std::numeric_limits<double>::quiet_NaN()
+                    : sign * std::numeric_limits<double>::infinity();
+  if (exponent == 0) return sign * std::ldexp(fraction, -24);
+  return sign * std::ldexp(1024 + fraction, exponent - 25);
 }
 
 }  // namespace
@@ -32,7 +49,7 @@ int64_t integer_element(const void* data, int64_t i, DType dtype) {
 
 std::optional<KnownValue> known_content(const OnnxTensor& tensor) {
   const int64_t count = element_count(tensor.dims);
-  const bool real = tensor.dtype == DType::Float32 || tensor.dtype == DType::Float64;
+  const bool real = is_floating(tensor.dtype);
   if (count > KnownValue::kMostElements) return std::nullopt;
   if (!real && !is_integral(tensor.dtype) && tensor.dtype != DType::Bool) return std::nullopt;
   KnownValue value{tensor.dtype, tensor.dims, {}};
@@ -40,8 +57,11 @@ std::optional<KnownValue> known_content(const OnnxTensor& tensor) {
   for (int64_t i = 0; i < count; ++i) {
     if (tensor.dtype == DType::Float32)
       value.elements.push_back(KnownNumber::real(element_at<float>(data, i)));
-    else if (real)
+    else if (tensor.dtype == DType::Float64)
       value.elements.push_back(KnownNumber::real(element_at<double>(data, i)));
+    else if (real)
+      value.elements.push_back(
+          KnownNumber::real(half_value(element_at<uint16_t>(data, i), tensor.dtype)));
     else
       value.elements.emplace_back(integer_element(data, i, tensor.dtype));
   }

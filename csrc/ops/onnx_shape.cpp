@@ -15,13 +15,26 @@ using Known = std::optional<std::vector<KnownValue>>;
 
 Known one(KnownValue value) { return std::vector{std::move(value)}; }
 
-// The sizes of a known value as constants.
-Sizes sizes_of(const KnownValue& value) { return value.dims; }
-
 std::optional<Sizes> constant_sizes(OnnxCall& c, const Dims& dims) {
   Sizes sizes;
   for (const DimExpr& dim : dims) sizes.push_back(c.sizes().fix(dim));
   return element_count(sizes) <= KnownValue::kMostElements ? std::optional(sizes) : std::nullopt;
+}
+
+// A known value of these sizes whose element at `place` is that of x at source(place).
+template <class Source>
+KnownValue rearranged(const KnownValue& x, Sizes sizes, const Source& source) {
+  KnownValue result{x.dtype, std::move(sizes), {}};
+  const Sizes strides = contiguous_strides(x.dims);
+  Sizes place(result.dims.size(), 0);
+  for (int64_t i = 0; i < element_count(result.dims); ++i) {
+    const Sizes from = source(place);
+    int64_t at = 0;
+    for (size_t d = 0; d < from.size(); ++d) at += from[d] * strides[d];
+    result.elements.push_back(x.elements.at(static_cast<size_t>(at)));
+    for (size_t d = place.size(); d-- > 0 && ++place[d] == result.dims[d];) place[d] = 0;
+  }
+  return result;
 }
 
 // ---- Shape, Size, Constant ---------------------------------------------------------------------
@@ -205,6 +218,19 @@ Values import_transpose(OnnxCall& c) {
   return {c.emit("Transpose", {c.in(0)}, {{"perm", Dims(perm.begin(), perm.end())}})};
 }
 
+Known known_transpose(OnnxCall& c) {
+  const KnownValue* x = c.known(0);
+  if (!x) return std::nullopt;
+  const std::vector<int64_t> perm = permutation_of(c);
+  Sizes sizes;
+  for (int64_t axis : perm) sizes.push_back(x->dims[static_cast<size_t>(axis)]);
+  return one(rearranged(*x, sizes, [&](const Sizes& place) {
+    Sizes from(place.size());
+    for (size_t d = 0; d < place.size(); ++d) from[static_cast<size_t>(perm[d])] = place[d];
+    return from;
+  }));
+}
+
 // ---- Concat, Split, Slice, Gather --------------------------------------------------------------
 
 Values import_concat(OnnxCall& c) {
@@ -221,15 +247,31 @@ Values import_concat(OnnxCall& c) {
 }
 
 Known known_concat(OnnxCall& c) {
-  KnownValue result;
+  std::vector<const KnownValue*> parts;
   for (size_t i = 0; i < c.input_count(); ++i) {
-    const KnownValue* part = c.known(i);
-    if (!part || part->dims.size() != 1) return std::nullopt;
-    result.dtype = part->dtype;
-    result.elements.insert(result.elements.end(), part->elements.begin(), part->elements.end());
+    parts.push_back(c.known(i));
+    if (!parts.back() || parts.back()->dims.empty()) return std::nullopt;
   }
-  if (result.elements.size() > KnownValue::kMostElements) return std::nullopt;
-  result.dims = {static_cast<int64_t>(result.elements.size())};
+  if (parts.empty()) return std::nullopt;
+  const auto axis = static_cast<size_t>(c.axis_attr("axis", 1, parts[0]->dims.size()));
+  Sizes sizes = parts[0]->dims;
+  sizes[axis] = 0;
+  for (const KnownValue* part : parts) {
+    Sizes others = part->dims;
+    if (others.size() != sizes.size()) return std::nullopt;
+    others[axis] = sizes[axis];
+    if (others != sizes) return std::nullopt;
+    sizes[axis] += part->dims[axis];
+  }
+  if (element_count(sizes) > KnownValue::kMostElements) return std::nullopt;
+  KnownValue result{parts[0]->dtype, sizes, {}};
+  const Sizes outer(sizes.begin(), sizes.begin() + static_cast<int64_t>(axis));
+  for (int64_t row = 0; row < element_count(outer); ++row)
+    for (const KnownValue* part : parts) {
+      const int64_t length = static_cast<int64_t>(part->elements.size()) / element_count(outer);
+      const auto first = part->elements.begin() + row * length;
+      result.elements.insert(result.elements.end(), first, first + length);
+    }
   return one(std::move(result));
 }
 
@@ -350,17 +392,22 @@ Values import_slice(OnnxCall& c) {
 
 Known known_slice(OnnxCall& c) {
   const KnownValue* x = c.known(0);
-  if (!x || x->dims.size() != 1) return std::nullopt;
+  if (!x || x->dims.empty()) return std::nullopt;
   for (size_t i = 1; c.opset() >= 10 && i < c.input_count(); ++i)
     if (c.has(i) && !c.known(i)) return std::nullopt;
-  const std::vector<SliceAxis> axes = slice_axes(c);
-  if (axes.size() != 1) return std::nullopt;
-  const int64_t start = c.sizes().fix(axes[0].start), end = c.sizes().fix(axes[0].end);
-  KnownValue result{x->dtype, {0}, {}};
-  for (int64_t i = start; axes[0].step > 0 ? i < end : i > end; i += axes[0].step)
-    result.elements.push_back(x->elements.at(static_cast<size_t>(i)));
-  result.dims = {static_cast<int64_t>(result.elements.size())};
-  return one(std::move(result));
+  Sizes sizes = x->dims, starts(sizes.size(), 0), steps(sizes.size(), 1);
+  for (const SliceAxis& slice : slice_axes(c)) {
+    const auto axis = static_cast<size_t>(slice.axis);
+    const int64_t start = c.sizes().fix(slice.start), end = c.sizes().fix(slice.end);
+    const int64_t way = slice.step > 0 ? end - start : start - end, pace = std::abs(slice.step);
+    sizes[axis] = std::max<int64_t>(0, (way + pace - 1) / pace);
+    starts[axis] = start;
+    steps[axis] = slice.step;
+  }
+  return one(rearranged(*x, sizes, [&](Sizes place) {
+    for (size_t d = 0; d < place.size(); ++d) place[d] = starts[d] + place[d] * steps[d];
+    return place;
+  }));
 }
 
 Values import_gather(OnnxCall& c) {
@@ -373,15 +420,26 @@ Values import_gather(OnnxCall& c) {
 
 Known known_gather(OnnxCall& c) {
   const KnownValue *x = c.known(0), *indices = c.known(1);
-  if (!x || !indices || x->dims.size() != 1) return std::nullopt;
+  if (!x || !indices || x->dims.empty()) return std::nullopt;
   if (c.is_input_content(*indices) && indices->elements.size() > 1) return std::nullopt;
-  KnownValue result{x->dtype, sizes_of(*indices), {}};
+  const auto axis = static_cast<size_t>(c.axis_attr("axis", 0, x->dims.size()));
+  Sizes picked;
   for (const KnownNumber& number : indices->elements) {
     int64_t index = c.sizes().fix(number.numerator());
-    if (index < 0) index += x->dims[0];
-    if (index < 0 || index >= x->dims[0]) c.refuse(str("index ", index, " must be within data"));
-    result.elements.push_back(x->elements[static_cast<size_t>(index)]);
+    if (index < 0) index += x->dims[axis];
+    if (index < 0 || index >= x->dims[axis])
+      c.refuse(str("index ", index, " must be within data"));
+    picked.push_back(index);
   }
+  Sizes sizes = x->dims;  // with one axis for all indices, then with theirs
+  sizes[axis] = static_cast<int64_t>(picked.size());
+  if (element_count(sizes) > KnownValue::kMostElements) return std::nullopt;
+  KnownValue result = rearranged(*x, sizes, [&](Sizes place) {
+    place[axis] = picked[static_cast<size_t>(place[axis])];
+    return place;
+  });
+  const auto at = result.dims.begin() + static_cast<int64_t>(axis);
+  result.dims.insert(result.dims.erase(at), indices->dims.begin(), indices->dims.end());
   return one(std::move(result));
 }
 
@@ -393,7 +451,7 @@ Dims expanded(OnnxCall& c, const Dims& x, Dims wanted) {
   for (size_t back = 1; back <= x.size(); ++back) {
     DimExpr& dim = wanted[wanted.size() - back];
     const DimExpr& own = x[x.size() - back];
-    if (c.sizes().equal(dim, 1)) dim = own;
+    if (c.sizes().equal(dim, 1) || c.sizes().equal(dim, own)) dim = own;
   }
   return wanted;
 }
@@ -404,7 +462,7 @@ Value* expand(OnnxCall& c, Value* x, const Dims& shape) {
   for (size_t back = 1; back <= dims.size(); ++back) {
     DimExpr& dim = dims[dims.size() - back];
     const DimExpr& wanted = shape[shape.size() - back];
-    if (dim == wanted || c.sizes().equal(dim, wanted)) continue;
+    if (dim == wanted) continue;
     if (c.sizes().fix(dim) != 1)
       c.refuse(str("a size must be 1 to be expanded, but found ", dim, " for ", wanted));
     dim = 1;
@@ -571,7 +629,7 @@ REGISTER_ONNX({{"Shape", 1, nullptr, known_shape},
                {"Flatten", 1, import_flatten},
                {"Squeeze", 1, import_squeeze, known_squeeze},
                {"Unsqueeze", 1, import_unsqueeze, known_unsqueeze},
-               {"Transpose", 1, import_transpose},
+               {"Transpose", 1, import_transpose, known_transpose},
                {"Concat", 1, import_concat, known_concat},
                {"Split", 1, import_split, known_split},
                {"Slice", 1, import_slice, known_slice},

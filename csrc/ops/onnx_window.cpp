@@ -133,7 +133,8 @@ void crop_to_shape(OnnxCall& c, Window& w, const std::vector<int64_t>& more,
     const int64_t size = c.sizes().fix(dims[i + 2]);
     const int64_t wanted = shape.empty() ? size * w.strides[i] : shape[i];
     const int64_t total = w.strides[i] * (size - 1) + more[i] + reach - wanted;
-    w.begins[i] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
+    const int64_t half = total >= 0 ? total / 2 : -((1 - total) / 2);  // rounded down
+    w.begins[i] = automatic == "SAME_UPPER" ? half : total - half;
     w.ends[i] = total - w.begins[i];
   }
 }
@@ -180,22 +181,6 @@ Values import_conv_transpose(OnnxCall& c) {
 
 // ---- pools -------------------------------------------------------------------------------------
 
-// A dimension of size 1 behind the last: pools are two-dimensional.
-Value* as_images(OnnxCall& c, Value* x, Window& w) {
-  if (w.kernel.size() != 1) return x;
-  for (auto* numbers : {&w.kernel, &w.strides, &w.dilations}) numbers->push_back(1);
-  for (auto* numbers : {&w.begins, &w.ends}) numbers->push_back(0);
-  Dims dims = x->dims;
-  dims.push_back(1);
-  return c.reshape(x, dims);
-}
-
-Value* without_last(OnnxCall& c, Value* x, size_t rank) {
-  Dims dims = x->dims;
-  dims.resize(rank);
-  return c.reshape(x, dims);
-}
-
 // Sizes must be known where the last window may be partial.
 void fix_sizes(OnnxCall& c, Value*& x, const Window& w) {
   if (!w.ceil_mode) return;
@@ -204,21 +189,24 @@ void fix_sizes(OnnxCall& c, Value*& x, const Window& w) {
   x = c.reshape(x, dims);
 }
 
-// Indices into the plane of x, and into all of x: ONNX counts planes before.
+// Indices into the plane of x as indices into all of x: ONNX counts the planes before.
 Value* whole_indices(OnnxCall& c, Value* index, const Value* x) {
-  const DimExpr planes = x->dims[0] * x->dims[1], area = x->dims[2] * x->dims[3];
+  const DimExpr planes = x->dims[0] * x->dims[1];
+  const DimExpr area = product(Dims(x->dims.begin() + 2, x->dims.end()));
   Value* starts = c.emit("Range", {},
                          {{"start", DimExpr(0)},
                           {"limit", planes},
                           {"delta", DimExpr(1)},
                           {"dtype", DType::Int64}});
-  starts = c.reshape(starts, {x->dims[0], x->dims[1], 1, 1});
-  return c.emit("Add", {index, c.emit("Mul", {starts, c.graph().literal(area, DType::Int64)})});
+  Dims dims(x->rank(), DimExpr(1));
+  dims[0] = x->dims[0];
+  dims[1] = x->dims[1];
+  Value* offset = c.emit("Mul", {c.reshape(starts, dims), c.graph().literal(area, DType::Int64)});
+  return c.emit("Add", {index, offset});
 }
 
 Values import_max_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  const size_t rank = x->rank();
   Window w = read_window(c, c.integers("kernel_shape"));
   if (w.kernel.empty()) c.refuse("kernel_shape must be given");
   if (c.wants_output(1) && w.begins != w.ends)
@@ -226,17 +214,15 @@ Values import_max_pool(OnnxCall& c) {
   if (c.integer("storage_order", 0) != 0 && c.wants_output(1))
     c.refuse("indices must be row-major (storage_order 0)");
   fix_sizes(c, x, w);
-  x = as_images(c, x, w);
-  const bool floats = is_floating(x->dtype);
-  x = padded(c, x, w, floats ? -std::numeric_limits<double>::infinity()
-                             : x->dtype == DType::Int8 ? -128.0 : 0.0);
+  const double least = is_floating(x->dtype)       ? -std::numeric_limits<double>::infinity()
+                       : x->dtype == DType::Int8 ? -128.0
+                                                 : 0.0;
+  x = padded(c, x, w, least);
   Attrs attrs = window_attrs(w, true);
   attrs.set("dilations", list(w.dilations));
   attrs.set("ceil_mode", w.ceil_mode ? 1 : 0);
   const Values y = c.emit_all("MaxPool", {x}, std::move(attrs));
-  Values results = {without_last(c, y[0], rank)};
-  if (c.wants_output(1)) results.push_back(without_last(c, whole_indices(c, y[1], x), rank));
-  return results;
+  return {y[0], c.wants_output(1) ? whole_indices(c, y[1], x) : nullptr};
 }
 
 // Pads the end so far that the windows that ceil_mode adds are whole. A window that would begin in
@@ -245,52 +231,58 @@ void pad_last_windows(OnnxCall& c, const Value* x, Window& w) {
   for (size_t i = 0; i < w.kernel.size(); ++i) {
     const int64_t size = c.sizes().fix(x->dims[i + 2]);
     const int64_t padded = size + w.begins[i] + w.ends[i];
-    int64_t windows = (padded - w.kernel[i] + w.strides[i] - 1) / w.strides[i] + 1;
+    const int64_t reach = w.dilations[i] * (w.kernel[i] - 1) + 1;
+    int64_t windows = (padded - reach + w.strides[i] - 1) / w.strides[i] + 1;
     if ((windows - 1) * w.strides[i] >= size + w.begins[i]) --windows;
-    w.ends[i] += std::max<int64_t>((windows - 1) * w.strides[i] + w.kernel[i] - padded, 0);
+    w.ends[i] += (windows - 1) * w.strides[i] + reach - padded;  // fewer if a window is not added
   }
   w.ceil_mode = false;
 }
 
 // The sum over each window of a padded x: means of equal windows, times their places.
 Value* window_sum(OnnxCall& c, Value* x, Window w, double places) {
-  for (int64_t dilation : w.dilations)
-    if (dilation != 1) c.refuse("an average over a dilated window has no kernel yet");
-  if (w.ceil_mode) pad_last_windows(c, x, w);
   x = padded(c, x, w, 0.0, true);
-  x = as_images(c, x, w);
   Attrs attrs = window_attrs(w, true);
+  attrs.set("dilations", list(w.dilations));
   attrs.set("count_include_pad", 1);
   return c.emit("Mul", {c.emit("AveragePool", {x}, std::move(attrs)), c.literal(places, x->dtype)});
 }
 
-// The mean where padding is unequal or the last window partial: sums of x, over sums of ones.
-Values average_of_padded(OnnxCall& c, Value* x, Window w, bool counts_padding) {
-  const size_t rank = x->rank();
-  fix_sizes(c, x, w);
+double places_of(const Window& w) {
   double places = 1;
   for (int64_t size : w.kernel) places *= static_cast<double>(size);
+  return places;
+}
+
+// The mean where padding is unequal or the last window partial: sums of x, over sums of ones.
+Values average_of_padded(OnnxCall& c, Value* x, const Window& given, bool counts_padding) {
+  fix_sizes(c, x, given);
+  Window w = given;
+  if (w.ceil_mode) pad_last_windows(c, x, w);
   Value* ones = c.full(1.0, x->dims, x->dtype);
   Window counted = w;
-  if (counts_padding) ones = padded(c, ones, counted, 1.0, true);
-  Value* y = c.emit("Div", {window_sum(c, x, w, places), window_sum(c, ones, counted, places)});
-  return {without_last(c, y, rank)};
+  if (counts_padding) {  // but not what the last windows have beyond it
+    Window inside = given;
+    ones = padded(c, ones, inside, 1.0, true);
+    for (size_t i = 0; i < w.kernel.size(); ++i) {
+      counted.begins[i] = 0;
+      counted.ends[i] = w.ends[i] - given.ends[i];
+    }
+  }
+  const double places = places_of(w);
+  return {c.emit("Div", {window_sum(c, x, w, places), window_sum(c, ones, counted, places)})};
 }
 
 Values import_average_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  const size_t rank = x->rank();
   Window w = read_window(c, c.integers("kernel_shape"));
   if (w.kernel.empty()) c.refuse("kernel_shape must be given");
   const bool counts_padding = c.flag("count_include_pad");
-  const bool plain = w.begins == w.ends && !w.ceil_mode &&
-                     std::all_of(w.dilations.begin(), w.dilations.end(),
-                                 [](int64_t d) { return d == 1; });
-  if (!plain) return average_of_padded(c, x, w, counts_padding);
-  x = as_images(c, x, w);
+  if (w.begins != w.ends || w.ceil_mode) return average_of_padded(c, x, w, counts_padding);
   Attrs attrs = window_attrs(w, true);
+  attrs.set("dilations", list(w.dilations));
   attrs.set("count_include_pad", counts_padding ? 1 : 0);
-  return {without_last(c, c.emit("AveragePool", {x}, std::move(attrs)), rank)};
+  return {c.emit("AveragePool", {x}, std::move(attrs))};
 }
 
 template <OpName op>
@@ -314,15 +306,13 @@ Values import_global_lp_pool(OnnxCall& c) {
 
 Values import_lp_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  const size_t rank = x->rank();
   Window w = read_window(c, c.integers("kernel_shape"));
   const double p = static_cast<double>(c.integer("p", 2));
-  double places = 1;
-  for (int64_t size : w.kernel) places *= static_cast<double>(size);
   fix_sizes(c, x, w);
+  if (w.ceil_mode) pad_last_windows(c, x, w);
   Value* power = c.emit("Pow", {c.emit("Abs", {x}), c.literal(p, x->dtype)});
-  Value* sum = window_sum(c, power, w, places);
-  return {without_last(c, c.emit("Pow", {sum, c.literal(1 / p, x->dtype)}), rank)};
+  Value* sum = window_sum(c, power, w, places_of(w));
+  return {c.emit("Pow", {sum, c.literal(1 / p, x->dtype)})};
 }
 
 REGISTER_ONNX({{"Conv", 1, import_conv},

@@ -43,8 +43,15 @@ def _generated() -> Iterator[Case]:
         warnings.simplefilter("ignore")
         collected = collect_testcases(None)
     for case in collected:
-        sets = [(list(inputs), list(outputs)) for inputs, outputs in case.data_sets]
+        sets = [
+            ([_array(value) for value in inputs], [_array(value) for value in outputs])
+            for inputs, outputs in case.data_sets
+        ]
         yield Case(case.name, case.model.SerializeToString(), sets, case.rtol, case.atol)
+
+
+def _array(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _stored(kind: str) -> Iterator[Case]:

@@ -31,7 +31,8 @@ DType dtype_of(const py::array& array) {
 }
 
 py::dtype numpy_dtype(DType dtype) {
-  if (dtype == DType::BFloat16) return py::module_::import("ml_dtypes").attr("bfloat16");
+  if (dtype == DType::BFloat16)
+    return py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
   return py::dtype(std::string(torch_name_of(dtype)));
 }
 
