@@ -15,15 +15,28 @@
 
 namespace ortmodule {
 
-/// An input of a call, in the order of the model's inputs without an initializer.
+/// A tensor of a call.
 struct ImportInput {
   DType dtype = DType::Undefined;
   Sizes sizes;
   const void* data = nullptr;  // row-major; null: the content is not known
 };
 
+/// An input or output of a model: one tensor, or a sequence of them, or an empty optional.
+struct ValueForm {
+  enum class Kind : uint8_t { Tensor, Sequence, Absent };
+  Kind kind = Kind::Tensor;
+  size_t first = 0;  // of its tensors
+  size_t count = 1;
+
+  friend bool operator==(const ValueForm&, const ValueForm&) = default;
+};
+
 struct ImportRequest {
+  /// The tensors of all inputs that have no initializer, in the model's order.
   std::vector<ImportInput> inputs;
+  /// Which of them are those of each input.
+  std::vector<ValueForm> forms;
   /// Values of named sizes (SessionOptions.add_free_dimension_override_by_name).
   std::map<std::string, int64_t> fixed_sizes;
 };
@@ -42,11 +55,12 @@ struct ContentGuard {
 };
 
 struct ImportedModel {
-  /// Arguments: first the symbols of `contents`, then the inputs, then `weights`.
+  /// Arguments: first the symbols of `contents`, then the tensors of the inputs, then `weights`.
   ExportedPiece piece;
-  /// By graph input after the model's inputs. They may lie in the mapped file, at any address.
+  std::vector<ValueForm> outputs;
+  /// By graph input after the inputs' tensors. They may lie in the mapped file, at any address.
   std::vector<OnnxTensor> weights;
-  std::vector<Dims> input_dims;  // with a symbol for each size that may change
+  std::vector<Dims> input_dims;  // by tensor, with a symbol for each size that may change
   std::vector<ContentSymbol> contents;
   std::vector<ContentGuard> content_guards;
   std::vector<SizeGuard> guards;

@@ -181,29 +181,50 @@ DimExpr Importer::input_dim(const std::string& input, size_t index, size_t axis,
   return DimExpr::symbol(symbol);
 }
 
+ImportedRef Importer::add_input_tensor(const std::string& name, size_t index,
+                                       const OnnxType& type) {
+  const ImportInput& given = request_.inputs[index];
+  Dims symbolic, dims;
+  for (size_t axis = 0; axis < given.sizes.size(); ++axis) {
+    symbolic.push_back(input_dim(name, index, axis, type));
+    // Sizes 0 and 1 are part of the graph: whether a size broadcasts must be known.
+    const DimExpr& dim = symbolic.back();
+    if (given.sizes[axis] <= 1)
+      dims.push_back(sizes_.fix(dim));
+    else if (sizes_.at_most(2, dim))
+      dims.push_back(dim);
+  }
+  auto value = std::make_shared<Imported>();
+  value->dtype = given.dtype;
+  value->dims = dims;
+  value->input = static_cast<int>(index);
+  value->tensor = graph().add_input(name, given.dtype, dims);
+  result_.input_dims.push_back(std::move(symbolic));
+  return value;
+}
+
 void Importer::add_inputs(ImportScope& scope) {
   const std::vector<const OnnxValue*> inputs = called_inputs(model_.graph);
-  ORTM_CHECK(inputs.size() == request_.inputs.size(), "[import] there must be ", inputs.size(),
-             " inputs, but found ", request_.inputs.size());
+  ORTM_CHECK(inputs.size() == request_.forms.size(), "[import] there must be ", inputs.size(),
+             " inputs, but found ", request_.forms.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const ImportInput& given = request_.inputs[i];
-    Dims symbolic, dims;
-    for (size_t axis = 0; axis < given.sizes.size(); ++axis) {
-      symbolic.push_back(input_dim(inputs[i]->name, i, axis, inputs[i]->type));
-      // Sizes 0 and 1 are part of the graph: whether a size broadcasts must be known.
-      const DimExpr& dim = symbolic.back();
-      if (given.sizes[axis] <= 1)
-        dims.push_back(sizes_.fix(dim));
-      else if (sizes_.at_most(2, dim))
-        dims.push_back(dim);
+    const ValueForm& form = request_.forms[i];
+    const OnnxValue& input = *inputs[i];
+    std::vector<ImportedRef> tensors;
+    for (size_t k = 0; k < form.count; ++k) {
+      const bool one = form.kind == ValueForm::Kind::Tensor;
+      tensors.push_back(add_input_tensor(one ? input.name : str(input.name, ".", k),
+                                         form.first + k, one ? input.type : OnnxType()));
     }
-    auto value = std::make_shared<Imported>();
-    value->dtype = given.dtype;
-    value->dims = dims;
-    value->input = static_cast<int>(i);
-    value->tensor = graph().add_input(inputs[i]->name, given.dtype, dims);
-    result_.input_dims.push_back(std::move(symbolic));
-    scope.names[inputs[i]->name] = value;
+    ImportedRef& value = scope.names[input.name];
+    if (form.kind == ValueForm::Kind::Tensor) {
+      value = tensors.at(0);
+    } else if (form.kind == ValueForm::Kind::Sequence) {
+      value = of_sequence(std::move(tensors));
+    } else {
+      value = std::make_shared<Imported>();
+      value->is_absent = true;
+    }
   }
 }
 
@@ -511,6 +532,19 @@ void Importer::count_iteration(const OnnxGraph& body) {
     throw Refused("the loop must be shorter: its iterations are nodes of the graph");
 }
 
+void Importer::add_output_tensor(Value* tensor) {
+  const int index = static_cast<int>(graph().outputs().size());
+  graph().add_output(tensor, OutputKind::Output, index);
+  Dims strides(tensor->rank());
+  DimExpr stride = 1;
+  for (size_t axis = tensor->rank(); axis-- > 0;) {
+    strides[axis] = stride;
+    stride = stride * tensor->dims[axis];
+  }
+  result_.piece.output_strides.push_back(std::move(strides));
+  result_.piece.results.push_back({BoundOutput::Kind::Tensor, index, {}, -1});
+}
+
 void Importer::add_output(const OnnxValue& output, const ImportScope& scope) {
   const ImportedRef value = scope.find(output.name);
   ORTM_CHECK(value, "[import] output '", output.name, "' must be computed by a node of the graph");
@@ -518,20 +552,17 @@ void Importer::add_output(const OnnxValue& output, const ImportScope& scope) {
   OnnxNode node;
   node.op = "output";
   node.name = output.name;
+  ValueForm form{ValueForm::Kind::Tensor, graph().outputs().size(), 1};
   try {
-    if (value->sequence || value->is_absent)
-      throw Refused("an output must be a tensor, but it is a sequence or an optional");
-    Value* tensor = tensor_of(*value);
-    const int index = static_cast<int>(graph().outputs().size());
-    graph().add_output(tensor, OutputKind::Output, index);
-    Dims strides(tensor->rank());
-    DimExpr stride = 1;
-    for (size_t axis = tensor->rank(); axis-- > 0;) {
-      strides[axis] = stride;
-      stride = stride * tensor->dims[axis];
+    if (value->is_absent) {
+      form = {ValueForm::Kind::Absent, form.first, 0};
+    } else if (value->sequence) {
+      form = {ValueForm::Kind::Sequence, form.first, value->sequence->size()};
+      for (const ImportedRef& element : *value->sequence) add_output_tensor(tensor_of(*element));
+    } else {
+      add_output_tensor(tensor_of(*value));
     }
-    result_.piece.output_strides.push_back(std::move(strides));
-    result_.piece.results.push_back({BoundOutput::Kind::Tensor, index, {}, -1});
+    result_.outputs.push_back(form);
   } catch (const Refused& refused) {
     fail(node, refused.what());
   }

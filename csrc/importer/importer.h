@@ -68,6 +68,7 @@ class Importer {
 
  private:
   void add_inputs(ImportScope& scope);
+  ImportedRef add_input_tensor(const std::string& name, size_t index, const OnnxType& type);
   DimExpr input_dim(const std::string& input, size_t index, size_t axis, const OnnxType& type);
   void add_initializers(const OnnxGraph& graph, ImportScope& scope);
   void import_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope);
@@ -81,6 +82,7 @@ class Importer {
   void convert_pending(PendingNode& pending);
   const OnnxFunction* find_function(const OnnxNode& node) const;
   void add_output(const OnnxValue& output, const ImportScope& scope);
+  void add_output_tensor(Value* tensor);
   void fail(const OnnxNode& node, const std::string& why);
   [[noreturn]] void throw_failures() const;
 

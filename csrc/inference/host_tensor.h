@@ -1,7 +1,8 @@
 // Tensors of callers and results, in host memory.
 #pragma once
 
-#include <memory>
+#include <utility>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/dtype.h"
@@ -16,6 +17,15 @@ struct HostTensorView {
   const void* data = nullptr;
 };
 
+/// What is fed for an input: a tensor, the tensors of a sequence, or an empty optional.
+struct HostFeed {
+  std::vector<HostTensorView> tensors;
+  bool is_sequence = false;
+
+  HostFeed() = default;
+  HostFeed(HostTensorView tensor) { tensors.push_back(std::move(tensor)); }  // NOLINT: one tensor
+};
+
 /// A row-major tensor that owns its memory.
 struct HostTensor {
   DType dtype = DType::Undefined;
@@ -25,6 +35,12 @@ struct HostTensor {
   int64_t byte_count() const {
     return element_count(sizes) * static_cast<int64_t>(size_of(dtype));
   }
+};
+
+/// An output: a tensor, the tensors of a sequence, or an empty optional.
+struct HostResult {
+  std::vector<HostTensor> tensors;
+  bool is_sequence = false;
 };
 
 }  // namespace ortmodule

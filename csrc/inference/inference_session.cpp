@@ -33,32 +33,61 @@ std::string sizes_text(const Sizes& sizes) {
   return text + "]";
 }
 
+HostTensor take_output(const Plan& plan, size_t output, Frame& frame) {
+  const PlannedTensor& tensor = plan.tensors[plan.output_tensors[output]];
+  const BufferId buffer = plan.storages[tensor.storage].buffer;
+  HostTensor result{tensor.dtype, tensor.layout.sizes, {}};
+  if (buffer) result.memory = frame.take(buffer);
+  return result;
+}
+
 }  // namespace
+
+// A call: the tensors of all feeds, and which of them are those of each input.
+struct InferenceSession::Call {
+  std::vector<HostTensorView> tensors;
+  std::vector<ValueForm> forms;
+
+  explicit Call(const std::vector<HostFeed>& feeds) {
+    for (const HostFeed& feed : feeds) {
+      const auto kind = feed.is_sequence        ? ValueForm::Kind::Sequence
+                        : feed.tensors.empty() ? ValueForm::Kind::Absent
+                                               : ValueForm::Kind::Tensor;
+      forms.push_back({kind, tensors.size(), feed.tensors.size()});
+      tensors.insert(tensors.end(), feed.tensors.begin(), feed.tensors.end());
+    }
+  }
+};
 
 // The model imported for the decisions of a first call.
 struct InferenceSession::Outcome {
-  std::vector<size_t> ranks;  // by input
+  std::vector<ValueForm> forms, outputs;
+  std::vector<size_t> ranks;  // by tensor of the inputs
+  std::vector<DType> dtypes;
   std::vector<Dims> input_dims;
   std::vector<ContentSymbol> contents;
   std::vector<ContentGuard> content_guards;
   std::vector<SizeGuard> guards;
-  std::vector<const void*> weights;  // elements, by graph input after the model's inputs
+  std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
   std::vector<Sizes> weight_sizes, weight_strides;
   std::unique_ptr<Session> session;
 
-  bool fits(const std::vector<HostTensorView>& feeds) const;
+  bool fits(const Call& call) const;
 };
 
-// A call with its plan; the spans of `shapes` point into the rest.
+// A call with its plan.
 struct InferenceSession::Bound {
+  Call call;
   std::shared_ptr<Outcome> outcome;
   std::shared_ptr<PlanEntry> entry;
 };
 
-bool InferenceSession::Outcome::fits(const std::vector<HostTensorView>& feeds) const {
+bool InferenceSession::Outcome::fits(const Call& call) const {
+  const std::vector<HostTensorView>& feeds = call.tensors;
+  if (call.forms != forms) return false;
   SymbolValues values;
   for (size_t i = 0; i < feeds.size(); ++i) {
-    if (feeds[i].sizes.size() != ranks[i]) return false;
+    if (feeds[i].sizes.size() != ranks[i] || feeds[i].dtype != dtypes[i]) return false;
     for (size_t d = 0; d < ranks[i]; ++d) {
       std::string symbol;
       const int64_t size = feeds[i].sizes[d];
@@ -90,53 +119,70 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
 
 InferenceSession::~InferenceSession() = default;
 
-void InferenceSession::check(const std::vector<HostTensorView>& feeds) const {
+void InferenceSession::check(const std::vector<HostFeed>& feeds) const {
   ORTM_CHECK(feeds.size() == inputs_.size(), "[run] there must be ", inputs_.size(),
              " inputs, but found ", feeds.size());
   for (size_t i = 0; i < feeds.size(); ++i) {
-    const OnnxValue& input = *inputs_[i];
-    const HostTensorView& feed = feeds[i];
-    ORTM_CHECK(input.type.kind == OnnxType::Kind::Tensor ||
-                   input.type.kind == OnnxType::Kind::Unknown,
-               "[run] input '", input.name, "' must be a tensor: sequences and optionals cannot be fed");
-    ORTM_CHECK(input.type.element_type == 0 || onnx_number(feed.dtype) == input.type.element_type,
-               "[run] input '", input.name, "' must have type ",
-               onnx_type_name(input.type.element_type), ", but found ",
-               onnx_type_name(onnx_number(feed.dtype)));
-    if (!input.type.dims) continue;
-    const std::vector<OnnxDim>& dims = *input.type.dims;
-    ORTM_CHECK(feed.sizes.size() == dims.size(), "[run] input '", input.name, "' must have rank ",
-               dims.size(), ", but found sizes ", sizes_text(feed.sizes));
-    for (size_t d = 0; d < dims.size(); ++d)
-      if (const auto* fixed = std::get_if<int64_t>(&dims[d]); fixed && *fixed >= 0)
-        ORTM_CHECK(feed.sizes[d] == *fixed, "[run] input '", input.name, "' must have size ",
-                   *fixed, " in dimension ", d, ", but found sizes ", sizes_text(feed.sizes));
+    const OnnxType* type = &inputs_[i]->type;
+    if (type->kind == OnnxType::Kind::Optional && type->element) {
+      if (feeds[i].tensors.empty() && !feeds[i].is_sequence) continue;
+      type = type->element.get();
+    }
+    const bool sequence = type->kind == OnnxType::Kind::Sequence;
+    ORTM_CHECK(sequence || type->kind == OnnxType::Kind::Tensor ||
+                   type->kind == OnnxType::Kind::Unknown,
+               "[run] input '", inputs_[i]->name,
+               "' must be a tensor or a sequence of tensors: others cannot be fed");
+    ORTM_CHECK(feeds[i].is_sequence == sequence && (sequence || feeds[i].tensors.size() == 1),
+               "[run] input '", inputs_[i]->name, "' must be ", sequence ? "a list" : "a tensor",
+               ", but found ", feeds[i].is_sequence ? "a list" : "another");
+    for (const HostTensorView& tensor : feeds[i].tensors) check(*inputs_[i], tensor);
   }
 }
 
-std::shared_ptr<InferenceSession::Outcome> InferenceSession::outcome_for(
-    const std::vector<HostTensorView>& feeds) {
+void InferenceSession::check(const OnnxValue& input, const HostTensorView& tensor) const {
+  const OnnxType* type = &input.type;
+  while (type->element) type = type->element.get();
+  ORTM_CHECK(type->element_type == 0 || onnx_number(tensor.dtype) == type->element_type,
+             "[run] input '", input.name, "' must have type ", onnx_type_name(type->element_type),
+             ", but found ", onnx_type_name(onnx_number(tensor.dtype)));
+  if (!input.type.dims) return;
+  const std::vector<OnnxDim>& dims = *input.type.dims;
+  ORTM_CHECK(tensor.sizes.size() == dims.size(), "[run] input '", input.name, "' must have rank ",
+             dims.size(), ", but found sizes ", sizes_text(tensor.sizes));
+  for (size_t d = 0; d < dims.size(); ++d)
+    if (const auto* fixed = std::get_if<int64_t>(&dims[d]); fixed && *fixed >= 0)
+      ORTM_CHECK(tensor.sizes[d] == *fixed, "[run] input '", input.name, "' must have size ",
+                 *fixed, " in dimension ", d, ", but found sizes ", sizes_text(tensor.sizes));
+}
+
+std::shared_ptr<InferenceSession::Outcome> InferenceSession::outcome_for(const Call& call) {
   const std::lock_guard lock(mutex_);
   auto known = std::find_if(outcomes_.begin(), outcomes_.end(),
-                            [&](const auto& outcome) { return outcome->fits(feeds); });
+                            [&](const auto& outcome) { return outcome->fits(call); });
   if (known != outcomes_.end()) {
     outcomes_.splice(outcomes_.begin(), outcomes_, known);
   } else {
-    outcomes_.push_front(import(feeds));
+    outcomes_.push_front(import(call));
     if (outcomes_.size() > kMostOutcomes) outcomes_.pop_back();
   }
   return outcomes_.front();
 }
 
-std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(
-    const std::vector<HostTensorView>& feeds) {
+std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& call) {
   ImportRequest request;
   request.fixed_sizes = options_.fixed_sizes;
-  for (const HostTensorView& feed : feeds)
-    request.inputs.push_back({feed.dtype, feed.sizes, feed.data});
+  request.forms = call.forms;
+  for (const HostTensorView& tensor : call.tensors)
+    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data});
   ImportedModel imported = import_model(model_->model(), request);
   auto outcome = std::make_shared<Outcome>();
-  for (const HostTensorView& feed : feeds) outcome->ranks.push_back(feed.sizes.size());
+  for (const HostTensorView& tensor : call.tensors) {
+    outcome->ranks.push_back(tensor.sizes.size());
+    outcome->dtypes.push_back(tensor.dtype);
+  }
+  outcome->forms = call.forms;
+  outcome->outputs = std::move(imported.outputs);
   outcome->input_dims = std::move(imported.input_dims);
   outcome->contents = std::move(imported.contents);
   outcome->content_guards = std::move(imported.content_guards);
@@ -153,60 +199,60 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(
   return outcome;
 }
 
-InferenceSession::Bound InferenceSession::bind(const std::vector<HostTensorView>& feeds) {
+InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feeds) {
   check(feeds);
-  Bound bound;
-  bound.outcome = outcome_for(feeds);
+  Bound bound{Call(feeds), nullptr, nullptr};
+  bound.outcome = outcome_for(bound.call);
   const Outcome& outcome = *bound.outcome;
+  const std::vector<HostTensorView>& tensors = bound.call.tensors;
   std::vector<LayoutView> arguments;
   std::vector<Sizes> strides;
-  strides.reserve(feeds.size());
-  arguments.reserve(feeds.size() + outcome.weights.size());
-  for (const HostTensorView& feed : feeds) {
-    strides.push_back(contiguous_strides(feed.sizes));
-    arguments.push_back({feed.sizes, strides.back()});
+  strides.reserve(tensors.size());
+  arguments.reserve(tensors.size() + outcome.weights.size());
+  for (const HostTensorView& tensor : tensors) {
+    strides.push_back(contiguous_strides(tensor.sizes));
+    arguments.push_back({tensor.sizes, strides.back()});
   }
   for (size_t i = 0; i < outcome.weights.size(); ++i)
     arguments.push_back({outcome.weight_sizes[i], outcome.weight_strides[i]});
   std::vector<int64_t> symbols;
   for (const ContentSymbol& content : outcome.contents)
-    symbols.push_back(integer_element(feeds[content.input].data, content.element,
-                                      feeds[content.input].dtype));
+    symbols.push_back(integer_element(tensors[content.input].data, content.element,
+                                      tensors[content.input].dtype));
   bound.entry = outcome.session->plan_for({arguments, symbols});
   return bound;
 }
 
-std::vector<HostTensor> InferenceSession::run(const std::vector<HostTensorView>& feeds) {
+std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds) {
   const Bound bound = bind(feeds);
+  const std::vector<HostTensorView>& tensors = bound.call.tensors;
   const Program& program = bound.entry->program;
   const Plan& plan = *program.plan;
   Frame frame(program, memory_);
   for (BufferId buffer : plan.buffers.ids()) {
     const PlannedBuffer& planned = plan.buffers[buffer];
     if (planned.kind != BufferKind::Argument) continue;
-    const void* data = planned.index < feeds.size()
-                           ? feeds[planned.index].data
-                           : bound.outcome->weights[planned.index - feeds.size()];
+    const void* data = planned.index < tensors.size()
+                           ? tensors[planned.index].data
+                           : bound.outcome->weights[planned.index - tensors.size()];
     frame.bind(buffer, const_cast<void*>(data));  // NOLINT: no step writes to an argument
   }
   KernelContext context;
   context.parallel_for = pool_.parallel_for();
   context.seed.value = runs_++;
   execute(program, frame, context, 0, plan.forward_steps, false);
-  std::vector<HostTensor> outputs;
-  for (TensorId output : plan.output_tensors) {
-    const PlannedTensor& tensor = plan.tensors[output];
-    const BufferId buffer = plan.storages[tensor.storage].buffer;
-    HostTensor& result = outputs.emplace_back();
-    result.dtype = tensor.dtype;
-    result.sizes = tensor.layout.sizes;
-    if (buffer) result.memory = frame.take(buffer);
-  }
   last_peak_bytes_ = frame.peak_bytes();
-  return outputs;
+  std::vector<HostResult> results;
+  for (const ValueForm& form : bound.outcome->outputs) {
+    HostResult& result = results.emplace_back();
+    result.is_sequence = form.kind == ValueForm::Kind::Sequence;
+    for (size_t i = form.first; i < form.first + form.count; ++i)
+      result.tensors.push_back(take_output(plan, i, frame));
+  }
+  return results;
 }
 
-InferenceMemory InferenceSession::memory(const std::vector<HostTensorView>& feeds) {
+InferenceMemory InferenceSession::memory(const std::vector<HostFeed>& feeds) {
   const Bound bound = bind(feeds);
   const Plan& plan = *bound.entry->program.plan;
   InferenceMemory memory;
@@ -218,7 +264,7 @@ InferenceMemory InferenceSession::memory(const std::vector<HostTensorView>& feed
   return memory;
 }
 
-std::string InferenceSession::plan_text(const std::vector<HostTensorView>& feeds) {
+std::string InferenceSession::plan_text(const std::vector<HostFeed>& feeds) {
   return print(*bind(feeds).entry->program.plan);
 }
 

@@ -43,23 +43,25 @@ class InferenceSession {
   const std::vector<OnnxValue>& outputs() const { return model_->model().graph.outputs; }
 
   /// Runs the model. `feeds` by input; the results by output. Throws Error.
-  std::vector<HostTensor> run(const std::vector<HostTensorView>& feeds);
+  std::vector<HostResult> run(const std::vector<HostFeed>& feeds);
   /// What such a run takes. Feeds need data only where sizes depend on their content.
-  InferenceMemory memory(const std::vector<HostTensorView>& feeds);
+  InferenceMemory memory(const std::vector<HostFeed>& feeds);
   /// The plan of such a run as text.
-  std::string plan_text(const std::vector<HostTensorView>& feeds);
+  std::string plan_text(const std::vector<HostFeed>& feeds);
   /// Bytes that the last finished run had at its peak.
   int64_t last_peak_bytes() const { return last_peak_bytes_; }
   const LoadedModel& model() const { return *model_; }
 
  private:
   struct Outcome;
+  struct Call;
   struct Bound;
 
-  void check(const std::vector<HostTensorView>& feeds) const;
-  std::shared_ptr<Outcome> outcome_for(const std::vector<HostTensorView>& feeds);
-  std::shared_ptr<Outcome> import(const std::vector<HostTensorView>& feeds);
-  Bound bind(const std::vector<HostTensorView>& feeds);
+  void check(const std::vector<HostFeed>& feeds) const;
+  void check(const OnnxValue& input, const HostTensorView& tensor) const;
+  std::shared_ptr<Outcome> outcome_for(const Call& call);
+  std::shared_ptr<Outcome> import(const Call& call);
+  Bound bind(const std::vector<HostFeed>& feeds);
 
   std::shared_ptr<LoadedModel> model_;
   const InferenceOptions options_;

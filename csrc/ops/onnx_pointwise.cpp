@@ -284,7 +284,7 @@ Values import_is_inf(OnnxCall& c) {
 // Dropout of inference: the identity, and a mask of ones if it is wanted.
 Values import_dropout(OnnxCall& c) {
   Value* x = c.in(0);
-  if (c.has(2) && c.constant_number(2).value_or(0) != 0 && c.constant_number(1).value_or(0.5) != 0)
+  if (c.has(2) && c.fixed_integers(2).at(0) != 0 && (!c.has(1) || c.fixed_numbers(1).at(0) != 0))
     c.refuse("a session runs inference, but training_mode is true");
   const DType mask = c.opset() >= 10 ? DType::Bool : x->dtype;
   return {c.emit("Identity", {x}), c.wants_output(1) ? c.full(1.0, x->dims, mask) : nullptr};

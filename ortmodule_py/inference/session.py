@@ -104,15 +104,16 @@ class InferenceSession:
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
-    ) -> list[np.ndarray[Any, Any]]:
+    ) -> list[Any]:
         """Runs the model.
 
         Args:
             output_names: outputs to return, in this order; None or empty for all.
-            input_feed: numpy arrays or CPU tensors of torch, by input name.
+            input_feed: numpy arrays or tensors of torch, by input name; lists of them for
+                sequences, None for an optional without an element.
             run_options: options of this run.
 
-        Returns arrays that own their memory. Raises InvalidArgument, NotImplemented (which names all
+        Returns arrays that own their memory, lists of them for sequences. Raises InvalidArgument, NotImplemented (which names all
         nodes that cannot run) or RuntimeException.
         """
         with translated():
@@ -166,21 +167,30 @@ class InferenceSession:
         if unknown:
             raise InvalidArgument(f"[run] an input must be one of {names}, but found {unknown}")
 
-    def _feeds(self, input_feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+    def _feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
         self._check_names(input_feed)
-        return [_as_array(input_feed[i.name], i) for i in self._inputs]
+        return [_as_feed(input_feed[i.name], i) for i in self._inputs]
+
+
+def _as_feed(value: Any, wanted: NodeArg) -> Any:
+    """An array, a list of arrays for a sequence, or None for an optional without an element."""
+    if value is None and wanted.type.startswith("optional("):
+        return None
+    if "seq(" in wanted.type and isinstance(value, (list, tuple)):
+        return [_as_array(element, wanted) for element in value]
+    return _as_array(value, wanted)
 
 
 def _as_array(value: Any, wanted: NodeArg) -> np.ndarray[Any, Any]:
-    if isinstance(value, np.ndarray):
-        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
     if hasattr(value, "detach"):  # a tensor of torch
         return np.asarray(value.detach().cpu().numpy())
     return np.asarray(value, dtype=_numpy_type(wanted.type))
 
 
 def _numpy_type(kind: str) -> Any:
-    name = kind.removeprefix("tensor(").removesuffix(")")
+    name = kind.rpartition("tensor(")[2].rstrip(")")
     if name == "bfloat16":
         import ml_dtypes
 

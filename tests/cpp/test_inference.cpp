@@ -53,18 +53,18 @@ class Ran {
   explicit Ran(OnnxModel model, int64_t threads = 1)
       : session_(std::make_shared<LoadedModel>(std::move(model)), {threads, {}, 1}) {}
 
-  std::vector<float> floats(const std::vector<HostTensorView>& feeds, size_t output = 0) {
+  std::vector<float> floats(const std::vector<HostFeed>& feeds, size_t output = 0) {
     results_ = session_.run(feeds);
-    const HostTensor& result = results_.at(output);
+    const HostTensor& result = results_.at(output).tensors.at(0);
     const auto* data = static_cast<const float*>(result.memory.data());
     return {data, data + element_count(result.sizes)};
   }
-  const Sizes& sizes(size_t output = 0) const { return results_.at(output).sizes; }
+  const Sizes& sizes(size_t output = 0) const { return results_.at(output).tensors.at(0).sizes; }
   InferenceSession& session() { return session_; }
 
  private:
   InferenceSession session_;
-  std::vector<HostTensor> results_;
+  std::vector<HostResult> results_;
 };
 
 HostTensorView view(const std::vector<float>& values, Sizes sizes) {
@@ -86,7 +86,7 @@ TEST(Inference, RunsAModelForEveryBatchAndPredictsItsMemory) {
   for (int64_t batch : {1, 3, 2, 3, 1}) {
     std::vector<float> x;
     for (int64_t i = 0; i < batch * 2; ++i) x.push_back(static_cast<float>(i));
-    const std::vector<HostTensorView> feeds = {view(x, {batch, 2})};
+    const std::vector<HostFeed> feeds = {view(x, {batch, 2})};
     const InferenceMemory predicted = ran.session().memory(feeds);
     const std::vector<float> y = ran.floats(feeds);
     ASSERT_EQ(ran.sizes(), Sizes{batch});
@@ -127,7 +127,7 @@ TEST(Inference, TheContentOfAShapeInputIsPartOfThePlan) {
   const std::vector<float> x = {0, 1, 2, 3, 4, 5};
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{2, 3}, {3, 2}, {6, -1}, {1, 6}, {3, 2}}) {
-    EXPECT_EQ(ran.floats({view(x, {6}), {DType::Int64, {2}, shape.data()}}), x);
+    EXPECT_EQ(ran.floats({view(x, {6}), HostTensorView{DType::Int64, {2}, shape.data()}}), x);
     EXPECT_EQ(ran.sizes()[0], shape[0]);
   }
 }
@@ -178,8 +178,8 @@ TEST(Inference, ThreadsShareASession) {
       const auto batch = static_cast<int64_t>(t);
       const std::vector<float> x(static_cast<size_t>(2 * batch), 1.0f);
       for (int i = 0; i < 50; ++i) {
-        const std::vector<HostTensor> y = ran.session().run({view(x, {batch, 2})});
-        const auto* data = static_cast<const float*>(y[0].memory.data());
+        const std::vector<HostResult> y = ran.session().run({view(x, {batch, 2})});
+        const auto* data = static_cast<const float*>(y[0].tensors[0].memory.data());
         for (int64_t k = 0; k < batch; ++k)
           if (data[k] != 5 + 10) ++wrong;
       }

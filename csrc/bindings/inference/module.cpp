@@ -36,22 +36,33 @@ py::dtype numpy_dtype(DType dtype) {
   return py::dtype(std::string(torch_name_of(dtype)));
 }
 
-/// Row-major arrays, kept alive while a run reads them.
+/// Row-major arrays, kept alive while a run reads them. A list is a sequence, None an optional
+/// without an element.
 struct Feeds {
   std::vector<py::array> held;
-  std::vector<HostTensorView> views;
+  std::vector<HostFeed> feeds;
 
-  explicit Feeds(const py::list& arrays) {
-    for (const py::handle each : arrays) {
-      py::array array = py::array::ensure(each, py::array::c_style);
-      if (!array) throw py::error_already_set();
-      HostTensorView view;
-      view.dtype = dtype_of(array);
-      for (py::ssize_t d = 0; d < array.ndim(); ++d) view.sizes.push_back(array.shape(d));
-      view.data = array.data();
-      views.push_back(std::move(view));
-      held.push_back(std::move(array));
+  explicit Feeds(const py::list& values) {
+    for (const py::handle value : values) {
+      HostFeed& feed = feeds.emplace_back();
+      feed.is_sequence = py::isinstance<py::list>(value);
+      if (feed.is_sequence)
+        for (const py::handle element : py::reinterpret_borrow<py::list>(value))
+          feed.tensors.push_back(view(element));
+      else if (!value.is_none())
+        feed.tensors.push_back(view(value));
     }
+  }
+
+  HostTensorView view(py::handle value) {
+    py::array array = py::array::ensure(value, py::array::c_style);
+    if (!array) throw py::error_already_set();
+    HostTensorView view;
+    view.dtype = dtype_of(array);
+    for (py::ssize_t d = 0; d < array.ndim(); ++d) view.sizes.push_back(array.shape(d));
+    view.data = array.data();
+    held.push_back(std::move(array));
+    return view;
   }
 };
 
@@ -114,43 +125,46 @@ std::unique_ptr<InferenceSession> open_session(const py::object& model, Inferenc
   return std::make_unique<InferenceSession>(std::move(loaded), std::move(options));
 }
 
-py::list run(InferenceSession& session, const py::list& arrays) {
-  const Feeds feeds(arrays);
-  std::vector<HostTensor> outputs;
+py::list run(InferenceSession& session, const py::list& values) {
+  const Feeds feeds(values);
+  std::vector<HostResult> outputs;
   {
     const py::gil_scoped_release released;
-    outputs = session.run(feeds.views);
+    outputs = session.run(feeds.feeds);
   }
   py::list results;
-  for (HostTensor& output : outputs) results.append(to_array(std::move(output)));
+  for (HostResult& output : outputs) {
+    py::list tensors;
+    for (HostTensor& tensor : output.tensors) tensors.append(to_array(std::move(tensor)));
+    if (output.is_sequence)
+      results.append(tensors);
+    else
+      results.append(output.tensors.empty() ? py::object(py::none()) : py::object(tensors[0]));
+  }
   return results;
 }
 
-py::dict memory(InferenceSession& session, const py::list& arrays) {
-  const InferenceMemory found = session.memory(Feeds(arrays).views);
+py::dict to_dict(const InferenceMemory& memory) {
   py::dict report;
-  report["weights_bytes"] = found.weights;
-  report["outputs_bytes"] = found.outputs;
-  report["peak_bytes"] = found.peak;
-  report["total_bytes"] = found.total;
-  report["exact"] = found.exact;
+  report["weights_bytes"] = memory.weights;
+  report["outputs_bytes"] = memory.outputs;
+  report["peak_bytes"] = memory.peak;
+  report["total_bytes"] = memory.total;
+  report["exact"] = memory.exact;
   return report;
+}
+
+py::dict memory(InferenceSession& session, const py::list& values) {
+  return to_dict(session.memory(Feeds(values).feeds));
 }
 
 /// What memory() needs of an input: its type and sizes, without data.
 py::dict memory_of_shapes(InferenceSession& session,
                           const std::vector<std::vector<int64_t>>& shapes) {
-  std::vector<HostTensorView> views;
+  std::vector<HostFeed> feeds;
   for (size_t i = 0; i < shapes.size() && i < session.inputs().size(); ++i)
-    views.push_back({session.inputs()[i]->type.dtype, shapes[i], nullptr});
-  const InferenceMemory found = session.memory(views);
-  py::dict report;
-  report["weights_bytes"] = found.weights;
-  report["outputs_bytes"] = found.outputs;
-  report["peak_bytes"] = found.peak;
-  report["total_bytes"] = found.total;
-  report["exact"] = found.exact;
-  return report;
+    feeds.emplace_back(HostTensorView{session.inputs()[i]->type.dtype, shapes[i], nullptr});
+  return to_dict(session.memory(feeds));
 }
 
 py::list operators() {
@@ -194,7 +208,7 @@ PYBIND11_MODULE(_inference, m) {
       .def("memory_of_shapes", &memory_of_shapes, py::arg("shapes"))
       .def("plan",
            [](InferenceSession& session, const py::list& arrays) {
-             return session.plan_text(Feeds(arrays).views);
+             return session.plan_text(Feeds(arrays).feeds);
            })
       .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes);
 }
