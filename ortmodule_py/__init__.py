@@ -1,56 +1,100 @@
-"""Train PyTorch modules in a C++ engine that plans every byte of a step before it runs."""
+"""Trains PyTorch modules and runs ONNX models in a C++ engine that plans every byte before it runs.
+
+Inference sessions need no torch: it is imported with the first name that belongs to training.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import torch  # before the extension, which needs its libraries
+from ortmodule_py import _inference
+from ortmodule_py.inference import InferenceSession, RunOptions, SessionOptions
 
-from ortmodule_py import _build_info
+if TYPE_CHECKING:
+    from ortmodule_py import _C as _C
+    from ortmodule_py import nn as nn
+    from ortmodule_py import optim as optim
+    from ortmodule_py import training as training
+    from ortmodule_py.build import ORTModuleError, build_info
+    from ortmodule_py.build import set_seed as set_seed
+    from ortmodule_py.check import CheckReport, check
+    from ortmodule_py.explain import Explanation, explain
+    from ortmodule_py.module import ORTModule, last_run_report
+    from ortmodule_py.options.debug import DebugOptions, LogLevel
 
-_build_info.check_torch(torch.__version__)
+__version__: str = _inference.__version__
 
-import ortmodule_py._C as _C  # noqa: E402
-import ortmodule_py.nn as nn  # noqa: E402, F401
-import ortmodule_py.optim as optim  # noqa: E402, F401
-from ortmodule_py.check import CheckReport, check  # noqa: E402
-from ortmodule_py.dynamo import patches as _patches  # noqa: E402
-from ortmodule_py.dynamo.patches import probes as _probes  # noqa: E402
-from ortmodule_py.explain import Explanation, explain  # noqa: E402
-from ortmodule_py.module import ORTModule, last_run_report  # noqa: E402
-from ortmodule_py.options.debug import DebugOptions, LogLevel  # noqa: E402
-
-__version__: str = _C.__version__
-ORTModuleError = _C.ORTModuleError
-
-
-def build_info() -> dict[str, Any]:
-    """Returns how this build was made: versions, CPU instruction sets, CUDA architectures.
-
-    `dynamo_patches` says for each patch of TorchDynamo whether it applies to this torch, or why not.
-    """
-    info: dict[str, Any] = _C.build_info()
-    info["dynamo_patches"] = _patches.states()
-    return info
+# Names of training, and where they are; None: a submodule of that name.
+_TRAINING: dict[str, str | None] = {
+    "CheckReport": "check",
+    "DebugOptions": "options.debug",
+    "Explanation": "explain",
+    "LogLevel": "options.debug",
+    "ORTModule": "module",
+    "ORTModuleError": "build",
+    "build_info": "build",
+    "check": "check",
+    "explain": "explain",
+    "last_run_report": "module",
+    "nn": None,
+    "optim": None,
+    "set_seed": "build",
+    "training": None,
+}
 
 
-def set_seed(seed: int) -> None:
-    """Calls `torch.manual_seed`: all random numbers of the engine derive from torch's generators."""
-    torch.manual_seed(seed)
+class _Package(ModuleType):
+    """`check` and `explain` are functions, which hide the submodules of their names."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("check", "explain") or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
 
 
-import ortmodule_py.training as training  # noqa: E402, F401
+sys.modules[__name__].__class__ = _Package
 
-_probes.check(lambda module: ORTModule(module, DebugOptions(LogLevel.ERROR)), last_run_report)
+
+def __getattr__(name: str) -> Any:
+    if name == "_C":
+        return _load_extension()
+    if name not in _TRAINING:
+        raise AttributeError(f"module 'ortmodule_py' has no attribute '{name}'")
+    importlib.import_module("ortmodule_py.build")  # it checks the patches of TorchDynamo
+    place = _TRAINING[name]
+    module = importlib.import_module(f"ortmodule_py.{place or name}")
+    value = module if place is None else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_TRAINING})
+
+
+def _load_extension() -> ModuleType:
+    """The extension of training. It needs torch's libraries, and the torch it was built for."""
+    import torch
+
+    from ortmodule_py import _build_info
+
+    _build_info.check_torch(torch.__version__)
+    return importlib.import_module("ortmodule_py._C")
+
 
 # Not `nn`, `optim`, `set_seed` and `training`: a star import would shadow the script's own names.
 __all__ = [
     "CheckReport",
     "DebugOptions",
     "Explanation",
+    "InferenceSession",
     "LogLevel",
     "ORTModule",
     "ORTModuleError",
+    "RunOptions",
+    "SessionOptions",
     "__version__",
     "build_info",
     "check",

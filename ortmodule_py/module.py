@@ -21,7 +21,9 @@ from ortmodule_py import _C
 from ortmodule_py.base.devices import check_model
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.tree import tensors
-from ortmodule_py.compile import backend  # noqa: F401  (installs the patches of Dynamo)
+from ortmodule_py.compile.backend import (
+    ortmodule as ortmodule,  # torch.compile(backend="ortmodule")
+)
 from ortmodule_py.compile.compiler import Compiler
 from ortmodule_py.compile.forward_record import ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles

@@ -116,8 +116,9 @@ std::vector<ImportedRef> import_loop(const ControlCall& c) {
   if (counted && count > kMostIterations)
     c.refuse(str("a loop must have at most ", kMostIterations, " iterations, but found ", count));
   const size_t carried = c.operands.size() > 2 ? c.operands.size() - 2 : 0;
-  std::vector<ImportedRef> state(c.operands.begin() + static_cast<int64_t>(std::min<size_t>(2, c.operands.size())),
-                                 c.operands.end());
+  std::vector<ImportedRef> state(
+      c.operands.begin() + static_cast<int64_t>(std::min<size_t>(2, c.operands.size())),
+      c.operands.end());
   std::vector<std::vector<ImportedRef>> collected(
       body.outputs.size() > carried + 1 ? body.outputs.size() - carried - 1 : 0);
   int64_t i = 0;
@@ -131,12 +132,10 @@ std::vector<ImportedRef> import_loop(const ControlCall& c) {
     for (const ImportedRef& output : outputs)
       if (output->failed) c.refuse("a node of its body cannot be imported");
     state.assign(outputs.begin() + 1, outputs.begin() + 1 + static_cast<int64_t>(carried));
-    for (size_t k = 0; k < collected.size(); ++k)
-      collected[k].push_back(outputs[1 + carried + k]);
+    for (size_t k = 0; k < collected.size(); ++k) collected[k].push_back(outputs[1 + carried + k]);
     again = holds(c, *outputs[0]);
   }
-  if (again && !counted)
-    c.refuse(str("a loop must end within ", kMostIterations, " iterations"));
+  if (again && !counted) c.refuse(str("a loop must end within ", kMostIterations, " iterations"));
   std::vector<ImportedRef> results = state;
   for (size_t k = 0; k < collected.size(); ++k) {
     const bool wanted = carried + k < c.node.outputs.size() && !c.node.outputs[carried + k].empty();
@@ -155,7 +154,9 @@ ImportedRef element(const ControlCall& c, Value* tensor, int64_t axis, int64_t i
   return Importer::of_tensor(emit(graph, "Reshape", {part}, {{"shape", dims}}));
 }
 
-int64_t list_at(const std::vector<int64_t>& list, size_t i) { return i < list.size() ? list[i] : 0; }
+int64_t list_at(const std::vector<int64_t>& list, size_t i) {
+  return i < list.size() ? list[i] : 0;
+}
 
 int64_t from_front(int64_t axis, size_t rank) {
   return axis < 0 ? axis + static_cast<int64_t>(rank) : axis;
@@ -182,7 +183,8 @@ std::vector<ImportedRef> import_scan(const ControlCall& c) {
     c.refuse(str("a Scan must have at most ", kMostIterations, " steps, but found ", count));
   std::vector<ImportedRef> state(c.operands.begin(),
                                  c.operands.begin() + static_cast<int64_t>(carried));
-  std::vector<std::vector<ImportedRef>> collected(body.outputs.size() - std::min(carried, body.outputs.size()));
+  std::vector<std::vector<ImportedRef>> collected(body.outputs.size() -
+                                                  std::min(carried, body.outputs.size()));
   for (int64_t i = 0; i < count; ++i) {
     c.importer.count_iteration(body);
     std::vector<ImportedRef> inputs = state;

@@ -1,5 +1,5 @@
-// Imports an ONNX model as a graph, for the sizes of a first call. The graph stays symbolic: it fits
-// every call whose sizes fulfil the guards.
+// Imports an ONNX model as a graph, for the sizes of a first call. The graph stays symbolic: it
+// fits every call whose sizes fulfil the guards.
 #pragma once
 
 #include <cstddef>

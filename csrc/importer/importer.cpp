@@ -15,9 +15,9 @@ namespace ortmodule {
 
 namespace {
 
-constexpr int kMostDepth = 64;              // of functions and subgraphs
-constexpr size_t kMostNodes = 1'000'000;    // after unrolling
-constexpr int64_t kMostContent = 64;        // elements of an input whose content decides sizes
+constexpr int kMostDepth = 64;            // of functions and subgraphs
+constexpr size_t kMostNodes = 1'000'000;  // after unrolling
+constexpr int64_t kMostContent = 64;      // elements of an input whose content decides sizes
 
 std::string symbol_name(const std::string& text) {
   std::string name;
@@ -213,8 +213,8 @@ void Importer::add_inputs(ImportScope& scope) {
     std::vector<ImportedRef> tensors;
     for (size_t k = 0; k < form.count; ++k) {
       const bool one = form.kind == ValueForm::Kind::Tensor;
-      tensors.push_back(add_input_tensor(one ? input.name : str(input.name, ".", k),
-                                         form.first + k, one ? input.type : OnnxType()));
+      tensors.push_back(add_input_tensor(one ? input.name : str(input.name, ".", k), form.first + k,
+                                         one ? input.type : OnnxType()));
     }
     ImportedRef& value = scope.names[input.name];
     if (form.kind == ValueForm::Kind::Tensor) {
@@ -277,8 +277,7 @@ Value* Importer::tensor_of(Imported& value) {
 }
 
 const KnownValue* Importer::known_of(Imported& value, bool required) {
-  if (!value.known && value.constant)
-    value.known = known_content(*value.constant);
+  if (!value.known && value.constant) value.known = known_content(*value.constant);
   if (!value.known && value.input >= 0) value.known = input_content(value, required);
   return value.known ? &*value.known : nullptr;
 }
@@ -374,9 +373,9 @@ Value* Importer::tensor_of_known(const KnownValue& known) {
     Value* element = emit(graph(), "ConstantOfShape", {},
                           {{"value", value}, {"shape", Dims{1}}, {"dtype", known.dtype}});
     if (number.denominator() != 1)
-      element = emit(graph(), "Div",
-                     {element, graph().literal(static_cast<double>(number.denominator()),
-                                               known.dtype)});
+      element =
+          emit(graph(), "Div",
+               {element, graph().literal(static_cast<double>(number.denominator()), known.dtype)});
     elements.push_back(element);
   }
   Value* joined =
@@ -430,8 +429,7 @@ std::vector<ImportedRef> Importer::values_of(const OnnxNode& node, ImportScope& 
     return control->import({*this, used, scope, operands, opset});
   const OnnxRow* row = find_onnx_row(used.domain, used.op, opset);
   if (!row) throw Refused(str("the engine has no such operator (operator set ", opset, ")"));
-  auto pending = std::make_shared<PendingNode>(
-      PendingNode{&used, owned, opset, row, operands, {}});
+  auto pending = std::make_shared<PendingNode>(PendingNode{&used, owned, opset, row, operands, {}});
   return convert(std::move(pending));
 }
 
@@ -573,9 +571,9 @@ void Importer::fail(const OnnxNode& node, const std::string& why) {
 }
 
 void Importer::throw_failures() const {
-  std::string text = str("[import] every node must be one that the engine can run, but found ",
-                         failures_.size(), failures_.size() == 1 ? " that is" : " that are",
-                         " not:");
+  std::string text =
+      str("[import] every node must be one that the engine can run, but found ", failures_.size(),
+          failures_.size() == 1 ? " that is" : " that are", " not:");
   constexpr size_t kMostListed = 20;
   for (size_t i = 0; i < failures_.size() && i < kMostListed; ++i)
     text += str("\n  - ", failures_[i].first, ": ", failures_[i].second);

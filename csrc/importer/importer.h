@@ -16,15 +16,15 @@ namespace ortmodule {
 
 struct PendingNode;
 
-/// What a name of the model stands for. A tensor of the graph is made when it is first asked for, so
-/// that arithmetic on sizes leaves no nodes.
+/// What a name of the model stands for. A tensor of the graph is made when it is first asked for,
+/// so that arithmetic on sizes leaves no nodes.
 struct Imported {
   DType dtype = DType::Undefined;
   Dims dims;
   Value* tensor = nullptr;
   std::optional<KnownValue> known;
   std::optional<OnnxTensor> constant;
-  int input = -1;  // of the model, whose content may be asked for
+  int input = -1;                        // of the model, whose content may be asked for
   std::shared_ptr<PendingNode> pending;  // the node to convert, where `known` has its content
   std::optional<std::vector<std::shared_ptr<Imported>>> sequence;
   bool is_absent = false;  // an optional without an element
@@ -95,11 +95,12 @@ class Importer {
   const ImportRequest& request_;
   ImportedModel result_;
   SizeGuards sizes_;
-  std::map<std::string, int64_t> named_sizes_;   // of inputs, to share symbols
+  std::map<std::string, int64_t> named_sizes_;     // of inputs, to share symbols
   std::unordered_map<const char*, Value*> bound_;  // weights by the address of their bytes
   std::vector<std::pair<std::string, std::string>> failures_;  // node, reason
   size_t imported_nodes_ = 0;
-  std::vector<std::shared_ptr<std::vector<OnnxNode>>> function_bodies_;  // pending nodes are in them
+  std::vector<std::shared_ptr<std::vector<OnnxNode>>>
+      function_bodies_;  // pending nodes are in them
 };
 
 /// Imports a node by its subgraphs or sequences instead of an OnnxRow.

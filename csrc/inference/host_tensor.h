@@ -32,9 +32,7 @@ struct HostTensor {
   Sizes sizes;
   Buffer memory;
 
-  int64_t byte_count() const {
-    return element_count(sizes) * static_cast<int64_t>(size_of(dtype));
-  }
+  int64_t byte_count() const { return element_count(sizes) * static_cast<int64_t>(size_of(dtype)); }
 };
 
 /// An output: a tensor, the tensors of a sequence, or an empty optional.

@@ -50,7 +50,7 @@ struct InferenceSession::Call {
 
   explicit Call(const std::vector<HostFeed>& feeds) {
     for (const HostFeed& feed : feeds) {
-      const auto kind = feed.is_sequence        ? ValueForm::Kind::Sequence
+      const auto kind = feed.is_sequence       ? ValueForm::Kind::Sequence
                         : feed.tensors.empty() ? ValueForm::Kind::Absent
                                                : ValueForm::Kind::Tensor;
       forms.push_back({kind, tensors.size(), feed.tensors.size()});
@@ -129,10 +129,10 @@ void InferenceSession::check(const std::vector<HostFeed>& feeds) const {
       type = type->element.get();
     }
     const bool sequence = type->kind == OnnxType::Kind::Sequence;
-    ORTM_CHECK(sequence || type->kind == OnnxType::Kind::Tensor ||
-                   type->kind == OnnxType::Kind::Unknown,
-               "[run] input '", inputs_[i]->name,
-               "' must be a tensor or a sequence of tensors: others cannot be fed");
+    ORTM_CHECK(
+        sequence || type->kind == OnnxType::Kind::Tensor || type->kind == OnnxType::Kind::Unknown,
+        "[run] input '", inputs_[i]->name,
+        "' must be a tensor or a sequence of tensors: others cannot be fed");
     ORTM_CHECK(feeds[i].is_sequence == sequence && (sequence || feeds[i].tensors.size() == 1),
                "[run] input '", inputs_[i]->name, "' must be ", sequence ? "a list" : "a tensor",
                ", but found ", feeds[i].is_sequence ? "a list" : "another");

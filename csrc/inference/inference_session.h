@@ -68,7 +68,7 @@ class InferenceSession {
   std::vector<const OnnxValue*> inputs_;
   WorkerPool pool_;
   HostMemory memory_;
-  std::mutex mutex_;  // guards the outcomes
+  std::mutex mutex_;                              // guards the outcomes
   std::list<std::shared_ptr<Outcome>> outcomes_;  // the most recently used one first
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};

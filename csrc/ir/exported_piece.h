@@ -1,5 +1,5 @@
-// What the front ends give the engine: a typed forward graph, and how a call's arguments and results
-// map to it. The exporter makes it from torch calls, the importer from an ONNX model.
+// What the front ends give the engine: a typed forward graph, and how a call's arguments and
+// results map to it. The exporter makes it from torch calls, the importer from an ONNX model.
 #pragma once
 
 #include <cstdint>

@@ -195,8 +195,8 @@ std::optional<std::vector<KnownValue>> known_binary(OnnxCall& c) {
   KnownValue result{decides ? DType::Bool : a->dtype, *sizes, {}};
   for (int64_t i = 0; i < element_count(*sizes); ++i) {
     const KnownNumber &x = element_of(*a, *sizes, i), &y = element_of(*b, *sizes, i);
-    const bool zero_divisor = (op == "Div" || op == "Mod") && !is_floating(a->dtype) &&
-                              y.is_constant() && y.value() == 0;
+    const bool zero_divisor =
+        (op == "Div" || op == "Mod") && !is_floating(a->dtype) && y.is_constant() && y.value() == 0;
     if (zero_divisor) return std::nullopt;
     result.elements.push_back(known_number(c, op, x, y, a->dtype));
   }

@@ -10,8 +10,8 @@
 
 namespace ortmodule {
 
-/// `op` (an ONNX operator of two operands) on the contents of operands 0 and 1, or nullopt if one is
-/// not known or the operator is none of arithmetic, comparison and logic.
+/// `op` (an ONNX operator of two operands) on the contents of operands 0 and 1, or nullopt if one
+/// is not known or the operator is none of arithmetic, comparison and logic.
 std::optional<std::vector<KnownValue>> known_binary(OnnxCall& c);
 /// The same for operators of one operand: Neg, Abs, Floor, Ceil, Round, Sqrt, Not, Identity...
 std::optional<std::vector<KnownValue>> known_unary(OnnxCall& c);

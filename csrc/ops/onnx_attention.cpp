@@ -12,14 +12,14 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-Value* number(OnnxCall& c, double value, const Value* like) { return c.literal(value, like->dtype); }
+Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
 
 Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& size, const Dims& dims) {
-  Value* values = c.emit("Range", {},
-                         {{"start", start},
-                          {"limit", start + size},
-                          {"delta", DimExpr(1)},
-                          {"dtype", DType::Int64}});
+  Value* values = c.emit(
+      "Range", {},
+      {{"start", start}, {"limit", start + size}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
   return c.reshape(values, dims);
 }
 
@@ -55,8 +55,8 @@ Value* bias_of(OnnxCall& c, Value* allowed, DType dtype) {
 struct Attention {
   Value *q = nullptr, *k = nullptr, *v = nullptr;
   Value *present_k = nullptr, *present_v = nullptr;
-  DimExpr before;            // keys before the queries
-  Value* ends = nullptr;     // [B]: keys in use, where the cache is outside
+  DimExpr before;         // keys before the queries
+  Value* ends = nullptr;  // [B]: keys in use, where the cache is outside
 };
 
 // The mask as a bias, shorter ones padded by keys that nobody sees.
@@ -73,7 +73,8 @@ Value* given_mask(OnnxCall& c, const Attention& a) {
 // Where keys lie relative to the queries: causal, and within a window.
 Value* positions_bias(OnnxCall& c, const Attention& a) {
   const bool causal = c.flag("is_causal");
-  const int64_t left = c.integer("left_window_size", -1), right = c.integer("right_window_size", -1);
+  const int64_t left = c.integer("left_window_size", -1),
+                right = c.integer("right_window_size", -1);
   if (!causal && left < 0 && right < 0) return nullptr;
   const DimExpr queries = a.q->dims[2], keys = a.k->dims[2];
   Value* i;
@@ -89,9 +90,12 @@ Value* positions_bias(OnnxCall& c, const Attention& a) {
   auto both = [&](Value* more) { return allowed ? c.pointwise("And", {allowed, more}) : more; };
   if (left >= 0 || right >= 0) {
     Value* distance = c.pointwise("Sub", {i, j});
-    if (left >= 0) allowed = both(c.emit("LessOrEqual", {distance, number(c, static_cast<double>(left), distance)}));
+    if (left >= 0)
+      allowed =
+          both(c.emit("LessOrEqual", {distance, number(c, static_cast<double>(left), distance)}));
     if (right >= 0)
-      allowed = both(c.emit("GreaterOrEqual", {distance, number(c, static_cast<double>(-right), distance)}));
+      allowed = both(
+          c.emit("GreaterOrEqual", {distance, number(c, static_cast<double>(-right), distance)}));
   }
   return bias_of(c, allowed, a.q->dtype);
 }
@@ -124,7 +128,8 @@ Attention read_attention(OnnxCall& c) {
   a.present_v = a.v;
   if (c.has(6)) a.ends = c.cast(c.in(6), DType::Int64);
   const int64_t heads = c.sizes().fix(a.q->dims[1]), shared = c.sizes().fix(a.k->dims[1]);
-  if (shared == 0 || heads % shared != 0) c.refuse("queries must have a multiple of the keys' heads");
+  if (shared == 0 || heads % shared != 0)
+    c.refuse("queries must have a multiple of the keys' heads");
   a.k = repeated_heads(c, a.k, heads / shared);
   a.v = repeated_heads(c, a.v, heads / shared);
   return a;

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/layout.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_call.h"
@@ -176,6 +177,12 @@ std::vector<int64_t> OnnxCall::axes(size_t i, size_t rank) {
 }
 
 // ---- emission ----------------------------------------------------------------------------------
+
+std::optional<std::vector<int64_t>> OnnxCall::known_size_of(const Dims& dims) {
+  std::vector<int64_t> sizes;
+  for (const DimExpr& dim : dims) sizes.push_back(sizes_.fix(dim));
+  return element_count(sizes) <= KnownValue::kMostElements ? std::optional(sizes) : std::nullopt;
+}
 
 KnownValue OnnxCall::known_sizes(const Dims& dims) {
   KnownValue value{DType::Int64, {static_cast<int64_t>(dims.size())}, {}};

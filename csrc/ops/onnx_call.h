@@ -58,12 +58,8 @@ class OnnxCall {
   Dims dims(size_t i) const;
   size_t rank(size_t i) const { return dims(i).size(); }
   /// The content of operand i, or null if it is not known.
-  const KnownValue* known(size_t i) const {
-    return has(i) ? operands_.known(i, false) : nullptr;
-  }
-  bool is_input_content(const KnownValue& value) const {
-    return operands_.is_input_content(value);
-  }
+  const KnownValue* known(size_t i) const { return has(i) ? operands_.known(i, false) : nullptr; }
+  bool is_input_content(const KnownValue& value) const { return operands_.is_input_content(value); }
   /// The content of operand i. Refuses if it is not known.
   const KnownValue& content(size_t i) const;
   /// The content of integer operand i as sizes.
@@ -102,6 +98,8 @@ class OnnxCall {
 
   // --- sizes
   SizeGuards& sizes() { return sizes_; }
+  /// Fixed sizes of a known result; nullopt if it would have too many elements.
+  std::optional<std::vector<int64_t>> known_size_of(const Dims& dims);
   /// Sizes as a known value of int64.
   static KnownValue known_sizes(const Dims& dims);
 
@@ -169,6 +167,6 @@ class OnnxRegistrar {
 #define ORTM_ONNX_CONCAT_INNER(a, b) a##b
 #define ORTM_ONNX_CONCAT(a, b) ORTM_ONNX_CONCAT_INNER(a, b)
 /// REGISTER_ONNX({{"Flatten", 1, import_flatten}, ...});
-#define REGISTER_ONNX(...)                                 \
+#define REGISTER_ONNX(...)                                  \
   static const ::ortmodule::OnnxRegistrar ORTM_ONNX_CONCAT( \
       onnx_registrar_, __LINE__)(std::vector<::ortmodule::OnnxRow> __VA_ARGS__)

@@ -29,21 +29,21 @@ Value* index64(OnnxCall& c, size_t i) { return c.cast(c.in(i), DType::Int64); }
 // Negative indices count from the end.
 Value* from_front(OnnxCall& c, Value* index, const DimExpr& size) {
   Value* negative = c.emit("Less", {index, c.literal(0, index->dtype)});
-  return c.emit("Where", {negative, c.emit("Add", {index, size_number(c, size, index->dtype)}),
-                          index});
+  return c.emit("Where",
+                {negative, c.emit("Add", {index, size_number(c, size, index->dtype)}), index});
 }
 
 Values import_gather_elements(OnnxCall& c) {
   Value* x = c.in(0);
-  return {c.emit("GatherElements", {x, index64(c, 1)},
-                 {{"axis", c.axis_attr("axis", 0, x->rank())}})};
+  return {
+      c.emit("GatherElements", {x, index64(c, 1)}, {{"axis", c.axis_attr("axis", 0, x->rank())}})};
 }
 
 Values import_scatter_elements(OnnxCall& c) {
   Value* x = c.in(0);
-  return {c.emit("ScatterElements", {x, index64(c, 1), c.in(2)},
-                 {{"axis", c.axis_attr("axis", 0, x->rank())},
-                  {"reduction", c.string("reduction", "none")}})};
+  return {c.emit(
+      "ScatterElements", {x, index64(c, 1), c.in(2)},
+      {{"axis", c.axis_attr("axis", 0, x->rank())}, {"reduction", c.string("reduction", "none")}})};
 }
 
 // The indices of GatherND and ScatterND: the last dimension of `indices` names a place in the
@@ -168,7 +168,8 @@ Dims read_pads(OnnxCall& c, size_t rank) {
   if (c.opset() >= 11) {
     given = c.content_sizes(1);
   } else {
-    for (int64_t pad : c.integers(c.has_attr("pads") ? "pads" : "paddings")) given.emplace_back(pad);
+    for (int64_t pad : c.integers(c.has_attr("pads") ? "pads" : "paddings"))
+      given.emplace_back(pad);
   }
   if (!c.has(3)) {
     if (given.size() != 2 * rank) c.refuse("pads must have two numbers for each axis");
@@ -187,8 +188,8 @@ Dims read_pads(OnnxCall& c, size_t rank) {
 
 // Padding by a value that is computed: the mask of the padding chooses it.
 Value* pad_by_tensor(OnnxCall& c, Value* x, const Dims& pads, Value* value) {
-  Value* inside = c.emit("Pad", {c.full(1.0, x->dims, DType::Int32)},
-                         {{"pads", pads}, {"value", 0.0}});
+  Value* inside =
+      c.emit("Pad", {c.full(1.0, x->dims, DType::Int32)}, {{"pads", pads}, {"value", 0.0}});
   Value* padded = c.emit("Pad", {x}, {{"pads", pads}, {"value", 0.0}});
   Value* hit = c.emit("Equal", {inside, c.literal(1, DType::Int32)});
   return c.emit("Where", {hit, padded, c.reshape(value, {})});
@@ -267,14 +268,16 @@ Known known_non_zero(OnnxCall& c) {
   KnownValue result{DType::Int64, {1, 0}, {}};
   for (size_t i = 0; i < x->elements.size(); ++i) {
     const KnownNumber& number = x->elements[i];
-    const bool zero = number.is_real() ? number.real() == 0 : c.sizes().equal(number.numerator(), 0);
+    const bool zero =
+        number.is_real() ? number.real() == 0 : c.sizes().equal(number.numerator(), 0);
     if (!zero) result.elements.emplace_back(static_cast<int64_t>(i));
   }
   result.dims[1] = static_cast<int64_t>(result.elements.size());
   return std::vector{std::move(result)};
 }
 
-// data with the update in place of its rows from `write_indices` on (modulo the length if circular).
+// data with the update in place of its rows from `write_indices` on (modulo the length if
+// circular).
 Values import_tensor_scatter(OnnxCall& c) {
   Value *past = c.in(0), *update = c.in(1);
   const int64_t axis = c.axis_attr("axis", -2, past->rank());
@@ -288,7 +291,8 @@ Values import_tensor_scatter(OnnxCall& c) {
   if (c.string("mode", "linear") == "circular")
     place = c.emit("Mod", {place, size_number(c, length)});
   place = c.emit("Expand", {place}, {{"shape", update->dims}});
-  return {c.emit("ScatterElements", {past, place, update}, {{"axis", axis}, {"reduction", "none"}})};
+  return {
+      c.emit("ScatterElements", {past, place, update}, {{"axis", axis}, {"reduction", "none"}})};
 }
 
 // Ones where data lies among zeros: MaxUnpool's result of the given or implied shape.
@@ -303,10 +307,10 @@ Values import_max_unpool(OnnxCall& c) {
     implied.push_back((x->dims[i + 2] - DimExpr(1)) * DimExpr(strides[i]) +
                       DimExpr(kernel[i] - pads[i] - pads[kernel.size() + i]));
   const DimExpr places = product(implied), count = product(x->dims);
-  Value* flat = c.emit("ScatterElements",
-                       {c.full(0.0, {places}, x->dtype), c.reshape(indices, {count}),
-                        c.reshape(x, {count})},
-                       {{"axis", 0}, {"reduction", "none"}});
+  Value* flat =
+      c.emit("ScatterElements",
+             {c.full(0.0, {places}, x->dtype), c.reshape(indices, {count}), c.reshape(x, {count})},
+             {{"axis", 0}, {"reduction", "none"}});
   Value* y = c.reshape(flat, implied);
   if (!c.has(2)) return {y};
   // Places count within the implied shape; the given one has more rows and columns at the end.

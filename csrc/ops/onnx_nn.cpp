@@ -25,7 +25,9 @@ Value* per_channel(OnnxCall& c, Value* value, size_t rank) {
   return c.reshape(value, dims);
 }
 
-Value* number(OnnxCall& c, double value, const Value* like) { return c.literal(value, like->dtype); }
+Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
 
 // ---- products ----------------------------------------------------------------------------------
 
@@ -36,8 +38,8 @@ Value* matmul(OnnxCall& c, Value* a, Value* b) {
   if (row) a = c.reshape(a, {1, a->dims[0]});
   if (column) b = c.reshape(b, {b->dims[0], 1});
   if (!c.sizes().equal(a->dims.back(), b->dims[b->rank() - 2]))
-    c.refuse(str("inner sizes must agree, but found ", dims_text(a->dims), " and ",
-                 dims_text(b->dims)));
+    c.refuse(
+        str("inner sizes must agree, but found ", dims_text(a->dims), " and ", dims_text(b->dims)));
   Value* y = c.emit("MatMul", {a, b});
   if (!row && !column) return y;
   Dims dims = y->dims;
@@ -219,8 +221,8 @@ Values import_skip_norm(OnnxCall& c) {
   Values operands = {sum, c.in(2)};
   if (!simplified) operands.push_back(c.optional(3));
   const auto axis = static_cast<int64_t>(sum->rank()) - 1;
-  const Values y = c.emit_all(norm.text, operands,
-                              {{"axis", axis}, {"epsilon", c.number("epsilon", 1e-12)}});
+  const Values y =
+      c.emit_all(norm.text, operands, {{"axis", axis}, {"epsilon", c.number("epsilon", 1e-12)}});
   return {y[0], nullptr, nullptr, sum};
 }
 
@@ -256,18 +258,17 @@ Values import_hardmax(OnnxCall& c) {
   Dims along(x->rank(), DimExpr(1));
   const DimExpr size = x->dims[static_cast<size_t>(axis)];
   along[static_cast<size_t>(axis)] = size;
-  Value* places = c.emit("Range", {},
-                         {{"start", DimExpr(0)},
-                          {"limit", size},
-                          {"delta", DimExpr(1)},
-                          {"dtype", DType::Int64}});
+  Value* places = c.emit(
+      "Range", {},
+      {{"start", DimExpr(0)}, {"limit", size}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
   Value* hit = c.emit("Equal", {first, c.reshape(places, along)});
   return {c.reshape(c.cast(hit, x->dtype), given->dims)};
 }
 
 // ---- losses ------------------------------------------------------------------------------------
 
-// -weight[label] * log_probability[label] by element; elements with the ignored label count nothing.
+// -weight[label] * log_probability[label] by element; elements with the ignored label count
+// nothing.
 Value* weighted_loss(OnnxCall& c, Value* log_probability, Value* labels, Value* weights,
                      Value*& factors) {
   Value* counted = nullptr;
@@ -282,8 +283,8 @@ Value* weighted_loss(OnnxCall& c, Value* log_probability, Value* labels, Value* 
   Value* picked = c.emit("GatherElements", {log_probability, c.reshape(index, one)}, {{"axis", 1}});
   picked = c.reshape(picked, index->dims);
   const DType dtype = picked->dtype;
-  factors = weights ? c.emit("Gather", {weights, index}, {{"axis", 0}})
-                    : c.full(1.0, index->dims, dtype);
+  factors =
+      weights ? c.emit("Gather", {weights, index}, {{"axis", 0}}) : c.full(1.0, index->dims, dtype);
   if (counted) factors = c.emit("Mul", {factors, c.cast(counted, dtype)});
   return c.emit("Neg", {c.emit("Mul", {picked, factors})});
 }
@@ -326,15 +327,14 @@ REGISTER_ONNX({{"MatMul", 1, import_matmul},
                {"NegativeLogLikelihoodLoss", 12, import_nll_loss},
                {"SoftmaxCrossEntropyLoss", 12, import_softmax_cross_entropy}});
 
-REGISTER_ONNX(
-    {{"FusedMatMul", 1, import_fused_matmul, nullptr, "com.microsoft"},
-     {"LayerNormalization", 1, import_layer_norm, nullptr, "com.microsoft"},
-     {"SimplifiedLayerNormalization", 1, import_rms_norm},
-     {"SimplifiedLayerNormalization", 1, import_rms_norm, nullptr, "com.microsoft"},
-     {"SkipLayerNormalization", 1, import_skip_norm<"LayerNormalization">, nullptr,
-      "com.microsoft"},
-     {"SkipSimplifiedLayerNormalization", 1, import_skip_norm<"SimplifiedLayerNormalization">,
-      nullptr, "com.microsoft"}});
+REGISTER_ONNX({{"FusedMatMul", 1, import_fused_matmul, nullptr, "com.microsoft"},
+               {"LayerNormalization", 1, import_layer_norm, nullptr, "com.microsoft"},
+               {"SimplifiedLayerNormalization", 1, import_rms_norm},
+               {"SimplifiedLayerNormalization", 1, import_rms_norm, nullptr, "com.microsoft"},
+               {"SkipLayerNormalization", 1, import_skip_norm<"LayerNormalization">, nullptr,
+                "com.microsoft"},
+               {"SkipSimplifiedLayerNormalization", 1,
+                import_skip_norm<"SimplifiedLayerNormalization">, nullptr, "com.microsoft"}});
 
 }  // namespace
 }  // namespace ortmodule

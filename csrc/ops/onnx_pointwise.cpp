@@ -26,9 +26,8 @@ Values operands(OnnxCall& c) {
     const std::optional<double> number = c.constant_number(i);
     const bool exact = number && std::abs(*number) < 9e15;
     const bool finite = number && !(std::abs(*number) < 9e15) && is_floating(c.dtype(i));
-    values.push_back(any && (exact || finite) && c.rank(i) <= rank
-                         ? c.literal(*number, c.dtype(i))
-                         : c.in(i));
+    values.push_back(any && (exact || finite) && c.rank(i) <= rank ? c.literal(*number, c.dtype(i))
+                                                                   : c.in(i));
   }
   return values;
 }
@@ -100,8 +99,7 @@ Values import_cast(OnnxCall& c) {
 std::optional<std::vector<KnownValue>> known_cast_of(OnnxCall& c) {
   const KnownValue* x = c.known(0);
   if (!x) return std::nullopt;
-  const DType to =
-      c.node().op == "CastLike" ? c.dtype(1) : c.dtype_attr("to", DType::Undefined);
+  const DType to = c.node().op == "CastLike" ? c.dtype(1) : c.dtype_attr("to", DType::Undefined);
   if (to == DType::Bool && x->elements.size() > 1 && c.is_input_content(*x)) return std::nullopt;
   KnownValue result{to, x->dims, {}};
   for (const KnownNumber& number : x->elements)
@@ -266,8 +264,8 @@ Values import_acosh(OnnxCall& c) {
 // log1p(2 x / (1 - x)) / 2
 Values import_atanh(OnnxCall& c) {
   Value* x = c.in(0);
-  Value* ratio = c.emit("Div", {c.emit("Mul", {x, number(c, 2, x)}),
-                                c.emit("Sub", {number(c, 1, x), x})});
+  Value* ratio =
+      c.emit("Div", {c.emit("Mul", {x, number(c, 2, x)}), c.emit("Sub", {number(c, 1, x), x})});
   return {c.emit("Mul", {c.emit("Log1p", {ratio}), number(c, 0.5, x)})};
 }
 

@@ -22,7 +22,9 @@ Limits limits_of(OnnxCall& c, DType dtype) {
   }
 }
 
-Value* number(OnnxCall& c, double value, const Value* like) { return c.literal(value, like->dtype); }
+Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
 
 // A scale or zero point of rank 0, one per index of `axis`, or one per block of it, as x sees it.
 Value* spread(OnnxCall& c, Value* value, const Value* x, int64_t axis, int64_t block) {

@@ -1,5 +1,5 @@
-// Import of LSTM, GRU and RNN. The common forms are the engine's recurrent ops; peepholes, clipping,
-// other activations and linear_before_reset = 0 are unrolled over the sequence.
+// Import of LSTM, GRU and RNN. The common forms are the engine's recurrent ops; peepholes,
+// clipping, other activations and linear_before_reset = 0 are unrolled over the sequence.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -20,10 +20,9 @@ struct Cell {
 };
 
 const Cell& cell_of(const std::string& op) {
-  static const std::array<Cell, 3> cells = {
-      {{"LSTM", 4, {0, 2, 3, 1}, {"Sigmoid", "Tanh", "Tanh"}},
-       {"GRU", 3, {1, 0, 2}, {"Sigmoid", "Tanh"}},
-       {"RNN", 1, {0}, {"Tanh"}}}};
+  static const std::array<Cell, 3> cells = {{{"LSTM", 4, {0, 2, 3, 1}, {"Sigmoid", "Tanh", "Tanh"}},
+                                             {"GRU", 3, {1, 0, 2}, {"Sigmoid", "Tanh"}},
+                                             {"RNN", 1, {0}, {"Tanh"}}}};
   return *std::find_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.op == op; });
 }
 
@@ -70,8 +69,9 @@ bool Layer::is_common() const {
 double default_alpha(const std::string& name) {
   if (name == "leakyrelu") return 0.01;
   if (name == "hardsigmoid") return 0.2;
-  return name == "elu" || name == "affine" || name == "thresholdedrelu" || name == "scaledtanh" ? 1.0
-                                                                                               : 0.0;
+  return name == "elu" || name == "affine" || name == "thresholdedrelu" || name == "scaledtanh"
+             ? 1.0
+             : 0.0;
 }
 
 double default_beta(const std::string& name) {
@@ -172,7 +172,9 @@ Direction run_common(const Layer& layer, size_t d) {
 
 // ---- unrolled ----------------------------------------------------------------------------------
 
-Value* number(OnnxCall& c, double value, const Value* like) { return c.literal(value, like->dtype); }
+Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
 
 Value* activate(OnnxCall& c, const Activation& f, Value* x) {
   auto scaled = [&](double factor, Value* value) {
@@ -246,9 +248,8 @@ class Step {
       return peepholes_ ? add(x, mul(gate(peepholes_, i), state)) : x;
     };
     Value* in = activate(c_, f_[0], clipped(peep(gate(all, 0), 0, cell)));
-    Value* forget = layer_.input_forget
-                        ? c_.emit("Sub", {number(c_, 1, in), in})
-                        : activate(c_, f_[0], clipped(peep(gate(all, 2), 2, cell)));
+    Value* forget = layer_.input_forget ? c_.emit("Sub", {number(c_, 1, in), in})
+                                        : activate(c_, f_[0], clipped(peep(gate(all, 2), 2, cell)));
     Value* fresh = activate(c_, f_[1], clipped(gate(all, 3)));
     cell = add(mul(forget, cell), mul(in, fresh));
     Value* out = activate(c_, f_[0], clipped(peep(gate(all, 1), 1, cell)));
@@ -340,8 +341,9 @@ Values import_recurrent(OnnxCall& c) {
   return outputs;
 }
 
-REGISTER_ONNX(
-    {{"LSTM", 1, import_recurrent}, {"GRU", 1, import_recurrent}, {"RNN", 1, import_recurrent}});
+REGISTER_ONNX({{"LSTM", 1, import_recurrent},
+               {"GRU", 1, import_recurrent},
+               {"RNN", 1, import_recurrent}});
 
 }  // namespace
 }  // namespace ortmodule

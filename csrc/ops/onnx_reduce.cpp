@@ -57,8 +57,7 @@ Values import_reduce_l1(OnnxCall& c) {
 Values import_reduce_l2(OnnxCall& c) {
   Value* x = c.in(0);
   const Reduction r = read_reduction(c, x->rank());
-  if (is_floating(x->dtype))
-    return {c.emit("Sqrt", {reduce(c, "ReduceSum", square(c, x), r)})};
+  if (is_floating(x->dtype)) return {c.emit("Sqrt", {reduce(c, "ReduceSum", square(c, x), r)})};
   Value* wide = c.cast(x, DType::Float64);
   return {c.cast(c.emit("Sqrt", {reduce(c, "ReduceSum", square(c, wide), r)}), x->dtype)};
 }
@@ -155,8 +154,8 @@ Values import_top_k(OnnxCall& c) {
   const bool largest = c.flag("largest", true);
   if (!c.sizes().at_most(k, x->dims[static_cast<size_t>(axis)]))
     c.refuse(str("k must be at most ", x->dims[static_cast<size_t>(axis)], ", but found ", k));
-  const Values sorted = c.emit_all(
-      "Sort", {x}, {{"axis", axis}, {"descending", largest ? 1 : 0}, {"stable", 1}});
+  const Values sorted =
+      c.emit_all("Sort", {x}, {{"axis", axis}, {"descending", largest ? 1 : 0}, {"stable", 1}});
   return {c.slice(sorted[0], axis, 0, k), c.slice(sorted[1], axis, 0, k)};
 }
 

@@ -23,8 +23,8 @@ DimExpr scaled(OnnxCall& c, const DimExpr& size, double scale) {
   if (whole == scale && scale >= 1) return size * DimExpr(static_cast<int64_t>(scale));
   const double parts = 1 / scale;
   if (std::floor(parts) == parts) return DimExpr::floor_div(size, static_cast<int64_t>(parts));
-  return DimExpr(static_cast<int64_t>(
-      std::floor(static_cast<double>(c.sizes().fix(size)) * scale)));
+  return DimExpr(
+      static_cast<int64_t>(std::floor(static_cast<double>(c.sizes().fix(size)) * scale)));
 }
 
 std::vector<int64_t> resized_axes(OnnxCall& c, size_t rank) {
@@ -54,14 +54,15 @@ void keep_ratio(OnnxCall& c, Target& target, const std::vector<int64_t>& axes, c
                 bool larger) {
   double scale = larger ? 0 : HUGE_VAL;
   for (size_t i = 0; i < axes.size(); ++i) {
-    const double ratio = static_cast<double>(c.sizes().fix(wanted[i])) /
-                         static_cast<double>(c.sizes().fix(target.sizes[static_cast<size_t>(axes[i])]));
+    const double ratio =
+        static_cast<double>(c.sizes().fix(wanted[i])) /
+        static_cast<double>(c.sizes().fix(target.sizes[static_cast<size_t>(axes[i])]));
     scale = larger ? std::max(scale, ratio) : std::min(scale, ratio);
   }
   for (int64_t axis : axes) {
     DimExpr& size = target.sizes[static_cast<size_t>(axis)];
-    size = DimExpr(static_cast<int64_t>(
-        std::floor(static_cast<double>(c.sizes().fix(size)) * scale + 0.5)));
+    size = DimExpr(
+        static_cast<int64_t>(std::floor(static_cast<double>(c.sizes().fix(size)) * scale + 0.5)));
     target.scales[static_cast<size_t>(axis)] = scale;
   }
 }
@@ -72,8 +73,7 @@ void set_sizes(OnnxCall& c, Target& target, const std::vector<int64_t>& axes) {
     c.refuse(str("there must be ", axes.size(), " sizes, but found ", wanted.size()));
   const std::string policy = c.string("keep_aspect_ratio_policy", "stretch");
   if (policy != "stretch") return keep_ratio(c, target, axes, wanted, policy == "not_smaller");
-  for (size_t i = 0; i < axes.size(); ++i)
-    target.sizes[static_cast<size_t>(axes[i])] = wanted[i];
+  for (size_t i = 0; i < axes.size(); ++i) target.sizes[static_cast<size_t>(axes[i])] = wanted[i];
 }
 
 Target read_target(OnnxCall& c) {
@@ -137,8 +137,8 @@ Values import_resize(OnnxCall& c) {
   const size_t first = images ? 2 : 0;
   Attrs attrs = resize_attrs(c);
   attrs.set("sizes", Dims(target.sizes.begin() + static_cast<int64_t>(first), target.sizes.end()));
-  attrs.set("scales", std::vector<double>(
-                          target.scales.begin() + static_cast<int64_t>(first), target.scales.end()));
+  attrs.set("scales", std::vector<double>(target.scales.begin() + static_cast<int64_t>(first),
+                                          target.scales.end()));
   if (!target.roi.empty()) {
     std::vector<double> roi;
     for (size_t i = 0; i < 2 * rank; ++i)

@@ -1,4 +1,5 @@
-// Import of operators on shapes: views, joins and parts of tensors, with the contents that are known.
+// Import of operators on shapes: views, joins and parts of tensors, with the contents that are
+// known.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -14,12 +15,6 @@ namespace {
 using Known = std::optional<std::vector<KnownValue>>;
 
 Known one(KnownValue value) { return std::vector{std::move(value)}; }
-
-std::optional<Sizes> constant_sizes(OnnxCall& c, const Dims& dims) {
-  Sizes sizes;
-  for (const DimExpr& dim : dims) sizes.push_back(c.sizes().fix(dim));
-  return element_count(sizes) <= KnownValue::kMostElements ? std::optional(sizes) : std::nullopt;
-}
 
 // A known value of these sizes whose element at `place` is that of x at source(place).
 template <class Source>
@@ -50,9 +45,7 @@ Known known_shape(OnnxCall& c) {
   return one(OnnxCall::known_sizes(Dims(dims.begin() + start, dims.begin() + end)));
 }
 
-Known known_size(OnnxCall& c) {
-  return one({DType::Int64, {}, {KnownNumber(product(c.dims(0)))}});
-}
+Known known_size(OnnxCall& c) { return one({DType::Int64, {}, {KnownNumber(product(c.dims(0)))}}); }
 
 // ---- Reshape and its like ----------------------------------------------------------------------
 
@@ -116,7 +109,7 @@ Values import_reshape(OnnxCall& c) {
 
 Known with_dims(OnnxCall& c, const Dims& dims) {
   const KnownValue* x = c.known(0);
-  const std::optional<Sizes> sizes = constant_sizes(c, dims);
+  const std::optional<Sizes> sizes = c.known_size_of(dims);
   if (!x || !sizes) return std::nullopt;
   return one({x->dtype, *sizes, x->elements});
 }
@@ -287,9 +280,8 @@ Dims split_sizes(OnnxCall& c, const DimExpr& size) {
     return parts;
   }
   const int64_t count = c.integer("num_outputs", outputs);
-  const DimExpr part = c.opset() >= 18
-                           ? DimExpr::floor_div(size + DimExpr(count - 1), count)
-                           : DimExpr::floor_div(size, count);
+  const DimExpr part = c.opset() >= 18 ? DimExpr::floor_div(size + DimExpr(count - 1), count)
+                                       : DimExpr::floor_div(size, count);
   for (int64_t i = 0; i + 1 < count; ++i) parts.push_back(part);
   parts.push_back(size - part * DimExpr(count - 1));
   return parts;
@@ -311,9 +303,8 @@ Known known_split(OnnxCall& c) {
     const auto count = static_cast<size_t>(c.sizes().fix(size));
     if (at + count > x->elements.size()) c.refuse("parts must be within the operand");
     const auto first = x->elements.begin() + static_cast<int64_t>(at);
-    parts.push_back({x->dtype,
-                     {static_cast<int64_t>(count)},
-                     {first, first + static_cast<int64_t>(count)}});
+    parts.push_back(
+        {x->dtype, {static_cast<int64_t>(count)}, {first, first + static_cast<int64_t>(count)}});
     at += count;
   }
   return parts;
@@ -427,8 +418,7 @@ Known known_gather(OnnxCall& c) {
   for (const KnownNumber& number : indices->elements) {
     int64_t index = c.sizes().fix(number.numerator());
     if (index < 0) index += x->dims[axis];
-    if (index < 0 || index >= x->dims[axis])
-      c.refuse(str("index ", index, " must be within data"));
+    if (index < 0 || index >= x->dims[axis]) c.refuse(str("index ", index, " must be within data"));
     picked.push_back(index);
   }
   Sizes sizes = x->dims;  // with one axis for all indices, then with theirs
@@ -440,158 +430,6 @@ Known known_gather(OnnxCall& c) {
   });
   const auto at = result.dims.begin() + static_cast<int64_t>(axis);
   result.dims.insert(result.dims.erase(at), indices->dims.begin(), indices->dims.end());
-  return one(std::move(result));
-}
-
-// ---- Expand, Tile, ConstantOfShape, Range ------------------------------------------------------
-
-// The shape that x and `wanted` broadcast to.
-Dims expanded(OnnxCall& c, const Dims& x, Dims wanted) {
-  while (wanted.size() < x.size()) wanted.insert(wanted.begin(), DimExpr(1));
-  for (size_t back = 1; back <= x.size(); ++back) {
-    DimExpr& dim = wanted[wanted.size() - back];
-    const DimExpr& own = x[x.size() - back];
-    if (c.sizes().equal(dim, 1) || c.sizes().equal(dim, own)) dim = own;
-  }
-  return wanted;
-}
-
-Value* expand(OnnxCall& c, Value* x, const Dims& shape) {
-  // Sizes 1 of x that the graph does not know to be 1 are made so.
-  Dims dims = x->dims;
-  for (size_t back = 1; back <= dims.size(); ++back) {
-    DimExpr& dim = dims[dims.size() - back];
-    const DimExpr& wanted = shape[shape.size() - back];
-    if (dim == wanted) continue;
-    if (c.sizes().fix(dim) != 1)
-      c.refuse(str("a size must be 1 to be expanded, but found ", dim, " for ", wanted));
-    dim = 1;
-  }
-  x = c.reshape(x, dims);
-  return x->dims == shape ? x : c.emit("Expand", {x}, {{"shape", shape}});
-}
-
-Values import_expand(OnnxCall& c) {
-  Value* x = c.in(0);
-  return {expand(c, x, expanded(c, x->dims, c.content_sizes(1)))};
-}
-
-Known known_expand(OnnxCall& c) {
-  const KnownValue *x = c.known(0), *shape = c.known(1);
-  if (!x || !shape || x->elements.size() != 1) return std::nullopt;
-  const auto sizes = constant_sizes(c, expanded(c, c.dims(0), c.content_sizes(1)));
-  if (!sizes) return std::nullopt;
-  return one({x->dtype, *sizes,
-              std::vector(static_cast<size_t>(element_count(*sizes)), x->elements[0])});
-}
-
-Values import_tile(OnnxCall& c) {
-  Value* x = c.in(0);
-  const Dims dims = x->dims;
-  Dims repeats;
-  if (c.opset() >= 6) {
-    repeats = c.content_sizes(1);
-  } else {  // one number of tiles along one axis
-    repeats.assign(dims.size(), 1);
-    repeats.at(static_cast<size_t>(c.fixed_integers(2).at(0))) = c.content_sizes(1).at(0);
-  }
-  if (repeats.size() != dims.size()) c.refuse("there must be a number of repeats for each axis");
-  Dims split, wide, result;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    result.push_back(repeats[i] * dims[i]);
-    if (repeats[i] == DimExpr(1)) {
-      split.push_back(dims[i]);
-      wide.push_back(dims[i]);
-      continue;
-    }
-    split.insert(split.end(), {DimExpr(1), dims[i]});
-    wide.insert(wide.end(), {repeats[i], dims[i]});
-  }
-  if (split == wide) return {c.emit("Identity", {x})};
-  Value* spread = c.emit("Expand", {c.reshape(x, split)}, {{"shape", wide}});
-  return {c.reshape(spread, result)};
-}
-
-double filler(OnnxCall& c, DType& dtype) {
-  const OnnxTensor* value = c.tensor_attr("value");
-  if (!value) return 0.0;
-  dtype = value->dtype;
-  const std::optional<KnownValue> content = known_content(*value);
-  if (!content || content->elements.size() != 1) c.refuse("value must have one element");
-  return content->elements[0].value();
-}
-
-Values import_constant_of_shape(OnnxCall& c) {
-  DType dtype = DType::Float32;
-  const double value = filler(c, dtype);
-  return {c.full(value, c.content_sizes(0), dtype)};
-}
-
-Known known_constant_of_shape(OnnxCall& c) {
-  DType dtype = DType::Float32;
-  if (!c.known(0)) return std::nullopt;
-  const double value = filler(c, dtype);
-  const Dims shape = c.content_sizes(0);
-  for (const DimExpr& size : shape)  // not fixed for the sake of a large tensor
-    if (shape.size() > 1 && !size.is_constant()) return std::nullopt;
-  if (is_floating(dtype) || shape.size() > 1) return std::nullopt;
-  const auto sizes = constant_sizes(c, shape);
-  if (!sizes) return std::nullopt;
-  return one({dtype, *sizes,
-              std::vector(static_cast<size_t>(element_count(*sizes)),
-                          KnownNumber(static_cast<int64_t>(value)))});
-}
-
-Attr range_bound(const KnownNumber& number) {
-  if (number.is_real()) return number.real();
-  return number.numerator();
-}
-
-Values import_range(OnnxCall& c) {
-  std::vector<KnownNumber> bounds;
-  const DType dtype = c.dtype(0);
-  for (size_t i = 0; i < 3; ++i) {
-    const KnownValue& content = c.content(i);
-    if (content.elements.size() != 1) c.refuse("start, limit and delta must be scalars");
-    bounds.push_back(content.elements[0]);
-  }
-  if (is_floating(dtype)) {
-    std::vector<double> numbers;
-    for (size_t i = 0; i < 3; ++i) numbers.push_back(c.fixed_numbers(i).at(0));
-    return {c.emit("Range", {},
-                   {{"start", numbers[0]},
-                    {"limit", numbers[1]},
-                    {"delta", numbers[2]},
-                    {"dtype", dtype}})};
-  }
-  const int64_t delta = c.sizes().fix(bounds[2].numerator());
-  const DimExpr start = bounds[0].numerator();
-  DimExpr limit = bounds[1].numerator();
-  const bool empty = delta > 0 ? c.sizes().less(limit, start) : c.sizes().less(start, limit);
-  if (empty) limit = start;
-  return {c.emit("Range", {},
-                 {{"start", range_bound(bounds[0])},
-                  {"limit", limit},
-                  {"delta", DimExpr(delta)},
-                  {"dtype", dtype}})};
-}
-
-// Only short ranges of constants: axes, for example.
-Known known_range(OnnxCall& c) {
-  int64_t bounds[3];
-  for (size_t i = 0; i < 3; ++i) {
-    const KnownValue* value = c.known(i);
-    if (!value || !value->is_constant() || is_floating(value->dtype)) return std::nullopt;
-    bounds[i] = static_cast<int64_t>(value->elements.at(0).value());
-  }
-  constexpr int64_t kMostAxes = 64;
-  if (bounds[2] == 0) c.refuse("delta must not be 0");
-  KnownValue result{c.dtype(0), {0}, {}};
-  for (int64_t i = bounds[0]; bounds[2] > 0 ? i < bounds[1] : i > bounds[1]; i += bounds[2]) {
-    if (result.elements.size() >= kMostAxes) return std::nullopt;
-    result.elements.emplace_back(i);
-  }
-  result.dims = {static_cast<int64_t>(result.elements.size())};
   return one(std::move(result));
 }
 
@@ -634,10 +472,6 @@ REGISTER_ONNX({{"Shape", 1, nullptr, known_shape},
                {"Split", 1, import_split, known_split},
                {"Slice", 1, import_slice, known_slice},
                {"Gather", 1, import_gather, known_gather},
-               {"Expand", 8, import_expand, known_expand},
-               {"Tile", 1, import_tile},
-               {"ConstantOfShape", 9, import_constant_of_shape, known_constant_of_shape},
-               {"Range", 11, import_range, known_range},
                {"DepthToSpace", 1, import_depth_to_space},
                {"SpaceToDepth", 1, import_space_to_depth}});
 

@@ -88,7 +88,8 @@ Dims both_pads(const Window& w) {
 // x padded by the window's padding, which is then none, unless begins and ends are equal and not
 // negative: that the kernels do.
 Value* padded(OnnxCall& c, Value* x, Window& w, double value, bool always = false) {
-  const bool negative = std::any_of(w.begins.begin(), w.begins.end(), [](int64_t p) { return p < 0; });
+  const bool negative =
+      std::any_of(w.begins.begin(), w.begins.end(), [](int64_t p) { return p < 0; });
   if (!always && !negative && w.begins == w.ends) return x;
   const size_t spatial = w.kernel.size();
   Dims pads(2 * (spatial + 2), DimExpr(0));
@@ -148,7 +149,8 @@ Values import_conv_transpose(OnnxCall& c) {
   Window w = read_window(c, kernel);
   std::vector<int64_t> more = per_dimension(c, "output_padding", spatial, 0);
   std::vector<int64_t> shape = c.integers("output_shape");
-  if (shape.size() > spatial) shape.erase(shape.begin(), shape.end() - static_cast<int64_t>(spatial));
+  if (shape.size() > spatial)
+    shape.erase(shape.begin(), shape.end() - static_cast<int64_t>(spatial));
   if (!shape.empty() || c.string("auto_pad", "NOTSET").starts_with("SAME"))
     crop_to_shape(c, w, more, shape);
   // What begins and ends have in common is padding of the op; the rest is cut or added behind it.
@@ -165,7 +167,8 @@ Values import_conv_transpose(OnnxCall& c) {
   attrs.set("dilations", list(w.dilations));
   attrs.set("group", c.integer("group", 1));
   attrs.set("output_padding", list(same ? more : std::vector<int64_t>(spatial, 0)));
-  Value* y = c.emit("ConvTranspose", {x, weights, same ? c.optional(2) : nullptr}, std::move(attrs));
+  Value* y =
+      c.emit("ConvTranspose", {x, weights, same ? c.optional(2) : nullptr}, std::move(attrs));
   if (same) return {y};
   Dims pads(2 * y->rank(), DimExpr(0));
   for (size_t i = 0; i < spatial; ++i) {
@@ -193,11 +196,9 @@ void fix_sizes(OnnxCall& c, Value*& x, const Window& w) {
 Value* whole_indices(OnnxCall& c, Value* index, const Value* x) {
   const DimExpr planes = x->dims[0] * x->dims[1];
   const DimExpr area = product(Dims(x->dims.begin() + 2, x->dims.end()));
-  Value* starts = c.emit("Range", {},
-                         {{"start", DimExpr(0)},
-                          {"limit", planes},
-                          {"delta", DimExpr(1)},
-                          {"dtype", DType::Int64}});
+  Value* starts = c.emit(
+      "Range", {},
+      {{"start", DimExpr(0)}, {"limit", planes}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
   Dims dims(x->rank(), DimExpr(1));
   dims[0] = x->dims[0];
   dims[1] = x->dims[1];
@@ -214,7 +215,7 @@ Values import_max_pool(OnnxCall& c) {
   if (c.integer("storage_order", 0) != 0 && c.wants_output(1))
     c.refuse("indices must be row-major (storage_order 0)");
   fix_sizes(c, x, w);
-  const double least = is_floating(x->dtype)       ? -std::numeric_limits<double>::infinity()
+  const double least = is_floating(x->dtype)     ? -std::numeric_limits<double>::infinity()
                        : x->dtype == DType::Int8 ? -128.0
                                                  : 0.0;
   x = padded(c, x, w, least);

@@ -73,7 +73,9 @@ class InferenceSession:
         else:
             model = os.fspath(path_or_bytes)
             if not os.path.isfile(model):
-                raise NoSuchFile(f"[InferenceSession] the model must be a file, but found {model!r}")
+                raise NoSuchFile(
+                    f"[InferenceSession] the model must be a file, but found {model!r}"
+                )
         with translated():
             self._session = _inference.Session(
                 model, self._options.intra_op_num_threads, self._options._fixed_sizes
@@ -113,8 +115,8 @@ class InferenceSession:
                 sequences, None for an optional without an element.
             run_options: options of this run.
 
-        Returns arrays that own their memory, lists of them for sequences. Raises InvalidArgument, NotImplemented (which names all
-        nodes that cannot run) or RuntimeException.
+        Returns arrays that own their memory, lists of them for sequences. Raises InvalidArgument,
+        NotImplemented (which names all nodes that cannot run) or RuntimeException.
         """
         with translated():
             results = self._session.run(self._feeds(input_feed))

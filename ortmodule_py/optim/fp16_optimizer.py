@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-import ortmodule_py._C as _C
+from ortmodule_py import _C
 
 from .loss_scale import LossScale
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import ortmodule_py._C as _C
+from ortmodule_py import _C
 
 _Lists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
 _VARIANTS = ("amsgrad", "maximize", "differentiable")

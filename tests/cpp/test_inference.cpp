@@ -72,13 +72,12 @@ HostTensorView view(const std::vector<float>& values, Sizes sizes) {
 }
 
 OnnxModel mlp() {
-  return model_of(
-      {{"x", tensor_type(DType::Float32, {std::string("batch"), int64_t{2}})}}, {"y"},
-      {node("Gemm", {"x", "w", "b"}, {"h"}), node("Relu", {"h"}, {"r"}),
-       node("ReduceSum", {"r", "axes"}, {"y"}, {{"keepdims", int64_t{0}}})},
-      {{"w", constant<float>(DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6})},
-       {"b", constant<float>(DType::Float32, {3}, {0, -10, 1})},
-       {"axes", constant<int64_t>(DType::Int64, {1}, {1})}});
+  return model_of({{"x", tensor_type(DType::Float32, {std::string("batch"), int64_t{2}})}}, {"y"},
+                  {node("Gemm", {"x", "w", "b"}, {"h"}), node("Relu", {"h"}, {"r"}),
+                   node("ReduceSum", {"r", "axes"}, {"y"}, {{"keepdims", int64_t{0}}})},
+                  {{"w", constant<float>(DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6})},
+                   {"b", constant<float>(DType::Float32, {3}, {0, -10, 1})},
+                   {"axes", constant<int64_t>(DType::Int64, {1}, {1})}});
 }
 
 TEST(Inference, RunsAModelForEveryBatchAndPredictsItsMemory) {
@@ -152,10 +151,9 @@ TEST(Inference, BranchesOnSizesAreDecidedAtImport) {
 
 TEST(Inference, NamesEveryNodeThatCannotRun) {
   InferenceSession session(
-      std::make_shared<LoadedModel>(
-          model_of({{"x", tensor_type(DType::Float32, {int64_t{2}})}}, {"y", "z"},
-                   {node("Magic", {"x"}, {"y"}), node("Neg", {"y"}, {"u"}),
-                    node("Wonder", {"x"}, {"z"})})),
+      std::make_shared<LoadedModel>(model_of(
+          {{"x", tensor_type(DType::Float32, {int64_t{2}})}}, {"y", "z"},
+          {node("Magic", {"x"}, {"y"}), node("Neg", {"y"}, {"u"}), node("Wonder", {"x"}, {"z"})})),
       InferenceOptions{1, {}, 1});
   const std::vector<float> x = {1, 2};
   try {
@@ -199,7 +197,10 @@ TEST(WorkerPool, CoversEachItemOnceAndPassesExceptionsOn) {
     });
     for (const auto& count : seen) ASSERT_EQ(count, 1);
   }
-  EXPECT_THROW(parallel(10, 1, [](int64_t begin, int64_t) { if (begin > 2) throw Error("stop"); }),
+  EXPECT_THROW(parallel(10, 1,
+                        [](int64_t begin, int64_t) {
+                          if (begin > 2) throw Error("stop");
+                        }),
                Error);
   EXPECT_FALSE(WorkerPool(1).parallel_for());
 }

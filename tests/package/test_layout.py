@@ -39,7 +39,11 @@ def test_the_tree_follows_the_rules() -> None:
         ("csrc/optimizer/fusions/x.cpp", '#include "plan/plan.h"', "optimizer may not see plan"),
         ("csrc/ops/x.cpp", "#include <ATen/ATen.h>", "torch and Python headers belong to"),
         ("csrc/ir/x.cpp", "#include <google/protobuf/arena.h>", "protobuf headers belong to"),
-        ("csrc/onnx/onnx_reader.cpp", '#include "ortmodule_onnx.pb.h"', "protobuf headers belong to"),
+        (
+            "csrc/onnx/onnx_reader.cpp",
+            '#include "ortmodule_onnx.pb.h"',
+            "protobuf headers belong to",
+        ),
         ("csrc/kernels/aten/x.cpp", "#include <cuda_runtime.h>", "CUDA headers belong to"),
         ("tests/cpp/x.cpp", "#include <torch/torch.h>", "torch and Python headers belong to"),
     ],

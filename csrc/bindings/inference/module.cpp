@@ -206,9 +206,7 @@ PYBIND11_MODULE(_inference, m) {
       .def("run", &run, py::arg("feeds"), "Arrays by input; returns arrays by output.")
       .def("memory", &memory, py::arg("feeds"))
       .def("memory_of_shapes", &memory_of_shapes, py::arg("shapes"))
-      .def("plan",
-           [](InferenceSession& session, const py::list& arrays) {
-             return session.plan_text(Feeds(arrays).feeds);
-           })
+      .def("plan", [](InferenceSession& session,
+                      const py::list& arrays) { return session.plan_text(Feeds(arrays).feeds); })
       .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes);
 }

@@ -52,8 +52,8 @@ struct Shape {
     const double work = static_cast<double>(all_heads() * queries) *
                         static_cast<double>(keys * (width + value_width));
     const auto worth = static_cast<int64_t>(work / kLeastWork) + 1;
-    slices = std::clamp<int64_t>(std::min(worth, facts.threads), 1,
-                                 std::max<int64_t>(all_heads(), 1));
+    slices =
+        std::clamp<int64_t>(std::min(worth, facts.threads), 1, std::max<int64_t>(all_heads(), 1));
   }
   int64_t all_heads() const { return batch * heads; }
   bool has_key_blocks() const { return key_block < keys; }

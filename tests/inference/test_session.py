@@ -1,0 +1,242 @@
+"""InferenceSession as users of onnxruntime know it, beside stock onnxruntime on real models."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortmodule_py import InferenceSession, SessionOptions
+from ortmodule_py.inference import InvalidArgument, InvalidProtobuf, NoSuchFile, NotImplemented
+
+ONE_THREAD = SessionOptions()
+ONE_THREAD.intra_op_num_threads = 1
+
+
+def model_bytes(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[int, list[Any]]],
+    outputs: list[str],
+    weights: dict[str, np.ndarray[Any, Any]] | None = None,
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def mlp(width: int = 8) -> bytes:
+    random = np.random.default_rng(0)
+    return model_bytes(
+        [
+            helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
+            helper.make_node("Relu", ["h"], ["r"]),
+            helper.make_node("Softmax", ["r"], ["y"], axis=-1),
+        ],
+        {"x": (TensorProto.FLOAT, ["batch", 4])},
+        ["y", "r"],
+        {
+            "w": random.standard_normal((4, width)).astype("float32"),
+            "b": random.standard_normal(width).astype("float32"),
+        },
+    )
+
+
+def x_of(batch: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(batch).standard_normal((batch, 4)).astype("float32")
+
+
+def package_file(package: str, pattern: str) -> list[str]:
+    spec = importlib.util.find_spec(package)
+    assert spec and spec.origin
+    return sorted(str(path) for path in Path(spec.origin).parent.glob(pattern))
+
+
+def assert_close(ours: list[Any], stock: list[Any], tolerance: float = 1e-4) -> None:
+    for one, other in zip(ours, stock, strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        if one.size and one.dtype.kind == "f":
+            scale = max(1.0, float(np.abs(other.astype("float64")).max()))
+            assert float(np.abs(one.astype("float64") - other).max()) / scale < tolerance
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+def test_inputs_outputs_and_selected_results() -> None:
+    session = InferenceSession(mlp())
+    (x,) = session.get_inputs()
+    assert (x.name, x.shape, x.type) == ("x", ["batch", 4], "tensor(float)")
+    assert [output.name for output in session.get_outputs()] == ["y", "r"]
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    both = session.run(None, {"x": x_of(3)})
+    (r,) = session.run(["r"], {"x": x_of(3)})
+    np.testing.assert_array_equal(r, both[1])
+    stock = onnxruntime.InferenceSession(mlp()).run(None, {"x": x_of(3)})
+    assert_close(both, stock)
+
+
+def test_memory_is_known_before_a_run_and_kept() -> None:
+    session = InferenceSession(mlp(256), ONE_THREAD)
+    for batch in (1, 7, 3, 64, 7):
+        report = session.memory({"x": (batch, 4)})
+        session.run(None, {"x": x_of(batch)})
+        assert report.exact
+        assert session._session.last_peak_bytes == report.peak_bytes
+        assert report.outputs_bytes == 2 * batch * 256 * 4
+        assert report.weights_bytes == (4 * 256 + 256) * 4
+        assert report.total_bytes == report.peak_bytes + report.weights_bytes
+
+
+def test_torch_tensors_and_layouts_that_are_not_row_major() -> None:
+    import torch
+
+    session = InferenceSession(mlp())
+    x = x_of(4)
+    (y, _) = session.run(None, {"x": x})
+    for feed in (torch.from_numpy(x), torch.from_numpy(x).requires_grad_(), np.asfortranarray(x)):
+        np.testing.assert_array_equal(session.run(["y"], {"x": feed})[0], y)
+    np.testing.assert_array_equal(session.run(["y"], {"x": x.tolist()})[0], y)
+
+
+def test_errors_name_the_input() -> None:
+    session = InferenceSession(mlp())
+    with pytest.raises(ValueError, match="Required inputs"):
+        session.run(None, {})
+    with pytest.raises(InvalidArgument, match=r"found \['z'\]"):
+        session.run(None, {"x": x_of(1), "z": x_of(1)})
+    with pytest.raises(InvalidArgument, match="'x' must have type float, but found double"):
+        session.run(None, {"x": x_of(1).astype("float64")})
+    with pytest.raises(InvalidArgument, match="'x' must have size 4 in dimension 1"):
+        session.run(None, {"x": np.zeros((2, 5), "float32")})
+    with pytest.raises(InvalidArgument, match="'x' must have rank 2"):
+        session.run(None, {"x": np.zeros(4, "float32")})
+    with pytest.raises(InvalidArgument, match="an output must be one of"):
+        session.run(["q"], {"x": x_of(1)})
+    with pytest.raises(RuntimeError, match=r"one of .*CPUExecutionProvider"):
+        InferenceSession(mlp(), providers=["TensorrtExecutionProvider"])
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile):
+        InferenceSession(str(tmp_path / "absent.onnx"))
+    path = tmp_path / "text.onnx"
+    path.write_text("this is no model")
+    with pytest.raises(InvalidProtobuf, match=r"text\.onnx"):
+        InferenceSession(path)
+
+
+def test_all_nodes_that_cannot_run_are_named_at_once() -> None:
+    model = model_bytes(
+        [
+            helper.make_node("Magic", ["x"], ["a"], name="first", domain="my.ops"),
+            helper.make_node("Relu", ["a"], ["b"]),
+            helper.make_node("StringNormalizer", ["x"], ["c"], name="second"),
+        ],
+        {"x": (TensorProto.FLOAT, ["n"])},
+        ["b", "c"],
+    )
+    with pytest.raises(NotImplemented) as caught:
+        InferenceSession(model).run(None, {"x": np.zeros(3, "float32")})
+    assert "my.ops.Magic 'first'" in str(caught.value)
+    assert "StringNormalizer 'second'" in str(caught.value)
+
+
+def test_free_dimension_overrides() -> None:
+    options = SessionOptions()
+    options.add_free_dimension_override_by_name("batch", 2)
+    session = InferenceSession(mlp(), options)
+    assert session.run(["y"], {"x": x_of(2)})[0].shape == (2, 8)
+    with pytest.raises(RuntimeError, match="size 2"):
+        session.run(["y"], {"x": x_of(3)})
+
+
+def test_runs_may_overlap() -> None:
+    session = InferenceSession(mlp(64))
+    expected = {batch: session.run(["y"], {"x": x_of(batch)})[0] for batch in range(1, 5)}
+    wrong: list[int] = []
+
+    def work(batch: int) -> None:
+        for _ in range(40):
+            if not np.array_equal(session.run(["y"], {"x": x_of(batch)})[0], expected[batch]):
+                wrong.append(batch)
+
+    threads = [threading.Thread(target=work, args=(batch,)) for batch in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_session_needs_no_torch(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(mlp())
+    script = f"""
+import sys, numpy
+import ortmodule_py
+session = ortmodule_py.InferenceSession({str(path)!r})
+session.run(None, {{"x": numpy.zeros((2, 4), "float32")}})
+assert "torch" not in sys.modules, "torch was imported"
+resident = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))
+assert resident < 80 * 1024, resident
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+OCR = {
+    "det": lambda i: {"x": (1, 3, 96 + 32 * i, 160 - 32 * i)},
+    "rec": lambda i: {"x": (1 + i, 3, 48, 128 + 32 * i)},
+    "cls": lambda i: {"x": (1 + i, 3, 48, 192)},
+}
+
+
+@pytest.mark.parametrize("kind", OCR)
+def test_optical_character_recognition(kind: str) -> None:
+    (path,) = package_file("rapidocr_onnxruntime", f"models/*{kind}_infer.onnx")
+    check_beside_stock(path, [OCR[kind](i) for i in (0, 2, 1)])
+
+
+def test_file_type_detection() -> None:
+    (path,) = package_file("magika", "models/*/model.onnx")
+    check_beside_stock(path, [{"bytes": (batch, 2048)} for batch in (1, 3, 2)])
+
+
+@pytest.mark.parametrize("path", package_file("silero_vad", "data/*.onnx"), ids=lambda p: Path(p).stem)
+def test_voice_activity_detection(path: str) -> None:
+    stock = onnxruntime.InferenceSession(path)
+    shapes = {"input": (1, 576), "state": (2, 1, 128), "sr": (), "h": (1, 1, 128), "c": (1, 1, 128)}
+    check_beside_stock(path, [{i.name: shapes[i.name] for i in stock.get_inputs()}])
+
+
+def check_beside_stock(path: str, calls: list[dict[str, tuple[int, ...]]]) -> None:
+    stock = onnxruntime.InferenceSession(path)
+    ours = InferenceSession(path, ONE_THREAD)
+    kinds = {i.name: i.type for i in stock.get_inputs()}
+    for i, shapes in enumerate(calls):
+        random = np.random.default_rng(i)
+        feeds: dict[str, Any] = {}
+        for name, shape in shapes.items():
+            if "float" in kinds[name]:
+                feeds[name] = random.standard_normal(shape).astype("float32")
+            elif name == "sr":
+                feeds[name] = np.asarray(16000)
+            else:
+                feeds[name] = random.integers(0, 257, shape).astype("int32")
+        report = ours.memory(feeds)
+        assert_close(ours.run(None, feeds), stock.run(None, feeds))
+        assert report.exact
+        assert ours._session.last_peak_bytes == report.peak_bytes
