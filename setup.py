@@ -97,7 +97,11 @@ class CMakeBuild(build_ext):
 
     def get_outputs(self) -> list[str]:
         folder = Path(self.build_lib) / "ortmodule_py"
-        return [str(path) for path in folder.glob("*") if path.name.startswith(("_C.", "_inference.", "libproto"))]
+        return [
+            str(path)
+            for path in folder.glob("*")
+            if path.name.startswith(("_C.", "_inference.", "libproto"))
+        ]
 
 
 def install_requires() -> list[str]:

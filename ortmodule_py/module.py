@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import itertools
 import logging
@@ -36,7 +37,7 @@ from ortmodule_py.dynamo.errors import (
 )
 from ortmodule_py.dynamo.frames import Frames, failed_before_running
 from ortmodule_py.dynamo.graph_breaks import mark_input_sizes
-from ortmodule_py.dynamo.hooks import Hooks, has_hooks, hooks_of_all_modules
+from ortmodule_py.dynamo.hooks import Hooks, has_hooks, hooks_of_all_modules, is_as_written
 from ortmodule_py.dynamo.patches import during_runs
 from ortmodule_py.dynamo.progress import Progress
 from ortmodule_py.dynamo.settings import dynamo_settings
@@ -194,6 +195,12 @@ class ORTModule(OriginalFace, nn.Module):
             raise _C.ORTModuleError(f"[device] {reason}")
         self._logger.warning("ortmodule_py: until then it runs in eager PyTorch: %s", reason)
 
+    def save_onnx(self, path: Any, *example_inputs: Any, **options: Any) -> None:
+        """Save the model in evaluation mode as an ONNX file; see `ortmodule_py.save.save_onnx`."""
+        importlib.import_module("ortmodule_py.save").save_onnx(
+            self, path, *example_inputs, **options
+        )
+
     # ---- running ---------------------------------------------------------------------------------
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
@@ -264,7 +271,7 @@ class ORTModule(OriginalFace, nn.Module):
             self.__dict__["_compiled"] = self._compile()
         for tensor in tensors((args, kwargs)):
             mark_input_sizes(tensor)
-        if self._outputs is not None and _is_called_as_written(self._original):
+        if self._outputs is not None and is_as_written(self._original):
             args, kwargs = by_name(self.__signature__, args, kwargs)
         if self._hooks.changed_on(self._original):
             self._frames.try_skipped()
@@ -587,11 +594,6 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
     own["_announced"] = {"training", "inference"}
     twin._logger.disabled = True
     return twin
-
-
-def _is_called_as_written(module: nn.Module) -> bool:
-    """Whether arguments may be passed by name: no hook sees them, and the class's forward runs."""
-    return not has_hooks(module) and "forward" not in vars(module)
 
 
 def _strides(module: nn.Module) -> list[tuple[int, ...] | None]:

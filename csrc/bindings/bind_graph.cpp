@@ -1,13 +1,16 @@
 // Graphs as text and as .onnx files, for tests and tools.
 #include <pybind11/stl.h>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/topics.h"
 #include "exporter/onnx_export.h"
+#include "exporter/save_model.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "ops/emit.h"
@@ -15,24 +18,47 @@
 namespace ortmodule::bindings {
 namespace py = pybind11;
 
+/// Row-major data of inputs by name, with what keeps it alive.
+struct Initializers {
+  OnnxSaveOptions options;
+  std::vector<py::buffer_info> held;
+
+  Initializers(const py::dict& arrays, size_t external_threshold) {
+    options.external_threshold = external_threshold;
+    for (const auto& [name, array] : arrays) {
+      held.push_back(py::cast<py::buffer>(array).request());
+      const py::buffer_info& info = held.back();
+      py::ssize_t next = info.itemsize;
+      for (auto i = static_cast<size_t>(info.ndim); i-- > 0;) {
+        if (info.shape[i] != 1 && info.strides[i] != next)
+          throw py::value_error("data of '" + py::cast<std::string>(name) + "' must be row-major");
+        next *= info.shape[i];
+      }
+      options.initializers[py::cast<std::string>(name)] = {
+          info.ptr, static_cast<size_t>(info.size * info.itemsize)};
+    }
+  }
+};
+
 static void save(const Graph& graph, const std::string& path, const py::dict& initializers,
                  size_t external_threshold) {
-  OnnxSaveOptions options;
-  options.external_threshold = external_threshold;
-  std::vector<py::buffer_info> held;
-  for (const auto& [name, array] : initializers) {
-    held.push_back(py::cast<py::buffer>(array).request());
-    const py::buffer_info& info = held.back();
-    py::ssize_t next = info.itemsize;
-    for (auto i = static_cast<size_t>(info.ndim); i-- > 0;) {
-      if (info.shape[i] != 1 && info.strides[i] != next)
-        throw py::value_error("data of '" + py::cast<std::string>(name) + "' must be row-major");
-      next *= info.shape[i];
-    }
-    options.initializers[py::cast<std::string>(name)] = {
-        info.ptr, static_cast<size_t>(info.size * info.itemsize)};
-  }
-  save_onnx(graph, path, options);
+  save_onnx(graph, path, Initializers(initializers, external_threshold).options);
+}
+
+/// `inputs`: (value of the graph, name, dtype, sizes of the example, names of sizes by dimension).
+static void save_named(
+    const Graph& graph, const std::string& path, const py::dict& initializers,
+    const std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>,
+                                 std::map<int64_t, std::string>>>& inputs,
+    std::vector<std::string> outputs, std::string prefix) {
+  const Initializers data(initializers, OnnxSaveOptions().external_threshold);
+  SavedModel model;
+  for (const auto& [value, name, dtype, sizes, any_sizes] : inputs)
+    model.inputs.push_back({value, name, parse_dtype(dtype), sizes, any_sizes});
+  model.outputs = std::move(outputs);
+  model.prefix = std::move(prefix);
+  model.data = data.options;
+  save_model(graph, path, model);
 }
 
 void init_graph(py::module_& m) {
@@ -59,6 +85,9 @@ void init_graph(py::module_& m) {
       py::arg("external_threshold") = size_t{1} << 30,
       "Writes the graph as an .onnx file. `initializers` maps names of inputs to row-major arrays "
       "that are stored in it; above `external_threshold` bytes in all, beside it.");
+  m.def("save_model", &save_named, py::arg("graph"), py::arg("path"), py::arg("initializers"),
+        py::arg("inputs"), py::arg("outputs"), py::arg("prefix"),
+        "Writes the graph as an .onnx file for other tools, with these names.");
   m.def(
       "load_onnx", [](const std::string& path) { return std::shared_ptr<Graph>(load_onnx(path)); },
       py::arg("path"), "Reads a file that save_onnx wrote.");

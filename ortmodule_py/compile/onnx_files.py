@@ -92,7 +92,7 @@ def _save(piece: Any, stage: str, path: Path, data: dict[str, Any]) -> None:
 
 
 def _constants(piece: Any) -> dict[str, Any]:
-    return {name: _bytes(tensor) for name, tensor in piece.constants().items()}
+    return {name: row_major_bytes(tensor) for name, tensor in piece.constants().items()}
 
 
 def _weights(piece: Any, module: nn.Module) -> dict[str, Any]:
@@ -103,11 +103,11 @@ def _weights(piece: Any, module: nn.Module) -> dict[str, Any]:
         module.named_parameters(remove_duplicate=False),
         module.named_buffers(remove_duplicate=False),
     )
-    return {name: _bytes(tensor) for name, tensor in tensors if name in wanted}
+    return {name: row_major_bytes(tensor) for name, tensor in tensors if name in wanted}
 
 
-def _bytes(tensor: Tensor) -> Any:
-    """Row-major data as bytes, since numpy does not have all dtypes."""
+def row_major_bytes(tensor: Tensor) -> Any:
+    """Row-major data of a tensor as bytes, since numpy does not have all dtypes."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     return plain.reshape(-1).view(torch.uint8).numpy()
 

@@ -29,6 +29,11 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name) for name in _HOOKS)
 
 
+def is_as_written(module: nn.Module) -> bool:
+    """Whether arguments may be passed by name: no hook sees them, and the class's forward runs."""
+    return not has_hooks(module) and "forward" not in vars(module)
+
+
 class Hooks:
     """Detects the first hook of a module or of its submodules."""
 

@@ -215,7 +215,9 @@ def test_file_type_detection() -> None:
     check_beside_stock(path, [{"bytes": (batch, 2048)} for batch in (1, 3, 2)])
 
 
-@pytest.mark.parametrize("path", package_file("silero_vad", "data/*.onnx"), ids=lambda p: Path(p).stem)
+@pytest.mark.parametrize(
+    "path", package_file("silero_vad", "data/*.onnx"), ids=lambda p: Path(p).stem
+)
 def test_voice_activity_detection(path: str) -> None:
     stock = onnxruntime.InferenceSession(path)
     shapes = {"input": (1, 576), "state": (2, 1, 128), "sr": (), "h": (1, 1, 128), "c": (1, 1, 128)}
