@@ -197,9 +197,8 @@ class ORTModule(OriginalFace, nn.Module):
 
     def save_onnx(self, path: Any, *example_inputs: Any, **options: Any) -> None:
         """Save the model in evaluation mode as an ONNX file; see `ortmodule_py.save.save_onnx`."""
-        importlib.import_module("ortmodule_py.save").save_onnx(
-            self, path, *example_inputs, **options
-        )
+        save = importlib.import_module("ortmodule_py.save").save_onnx
+        save(self, path, *example_inputs, **options)
 
     # ---- running ---------------------------------------------------------------------------------
 

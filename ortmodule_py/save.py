@@ -83,7 +83,7 @@ def save_onnx(
         (
             f"flat[{place}]",
             name,
-            str(leaves[place].dtype),
+            str(leaves[place].dtype).removeprefix("torch."),
             list(leaves[place].shape),
             dynamic.get(name, {}),
         )
@@ -115,13 +115,16 @@ def _captured(
                 )
             torch._dynamo.maybe_mark_dynamic(tensors[name], dim)
     modes = {module: module.training for module in original.modules()}
+    fast_path = torch.backends.mha.get_fastpath_enabled()
     try:
         original.eval()
+        torch.backends.mha.set_fastpath_enabled(False)  # an operator that ONNX lacks
         twin = quiet_twin(model, _Flat(original, spec))
         twin._set_options(replace(twin._engine_options, fullgraph=True, bypass=False))
         with torch.no_grad():
             results = twin(*leaves)
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
         for module, training in modes.items():
             module.training = training
     pieces = twin._compiler.pieces
