@@ -39,7 +39,7 @@ build/.system_packages: tools/install_system_packages.sh
 	@tools/install_system_packages.sh
 	@touch $@
 
-$(VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
+$(VENV)/.requirements: requirements-dev.txt requirements-models.txt tools/make_venv.sh | build/.system_packages
 	@tools/make_venv.sh $(VENV) "$(TORCH)" requirements-dev.txt python3.11 python3
 	@touch $@
 
@@ -101,7 +101,7 @@ CUDA_TESTS ?= tests/compile tests/devices tests/dynamo tests/integrations tests/
 	tests/package tests/trace tests/wrap tests/optim/test_fp16_optimizer.py tests/runtime/test_torch_rng.py \
 	tests/runtime/test_foreign_operators.py tests/runtime/test_absent_gradients.py
 
-$(CUDA_VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
+$(CUDA_VENV)/.requirements: requirements-dev.txt requirements-models.txt tools/make_venv.sh | build/.system_packages
 	@tools/make_venv.sh $(CUDA_VENV) "$(CUDA_TORCH)" requirements-dev.txt python3.12
 	@touch $@
 
@@ -115,7 +115,7 @@ cuda: $(CUDA_VENV)/.installed
 	$(PASSIVE) $(CUDA_PY) $(PYTEST) $(CUDA_TESTS) -m "not slow"
 
 # ---- the newest torch, without CUDA: its extension stands in for that of $(VENV) until `make build`
-$(NEWEST_VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
+$(NEWEST_VENV)/.requirements: requirements-dev.txt requirements-models.txt tools/make_venv.sh | build/.system_packages
 	@tools/make_venv.sh $(NEWEST_VENV) "$(NEWEST_TORCH)" requirements-dev.txt python3.11 python3
 	@touch $@
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make_venv.sh FOLDER TORCH REQUIREMENTS PYTHON...   Creates the virtual environment FOLDER with the
-# first PYTHON that works, unless it is there, and installs TORCH, unless a torch is there, and the
-# requirements.
+# first PYTHON that works, unless it is there, and installs TORCH, unless a torch is there, the
+# requirements, and the packages of requirements-models.txt beside them alone.
 set -euo pipefail
 folder=$1 torch=$2 requirements=$3
 shift 3
@@ -37,3 +37,4 @@ if ! "$folder/bin/python" -c 'import importlib.util as u, sys; sys.exit(u.find_s
   "${pip[@]}" "$torch" </dev/null
 fi
 "${pip[@]}" -r "$requirements" </dev/null
+"${pip[@]}" --no-deps -r "$(dirname "$requirements")/requirements-models.txt" </dev/null

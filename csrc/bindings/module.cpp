@@ -10,6 +10,7 @@ PYBIND11_MODULE(_C, m) {
   init_builder(m);
   init_budget(m);
   init_costs(m);
+  init_onnx(m);
   init_ops(m);
   init_optim(m);
   init_options(m);

@@ -10,6 +10,7 @@ void init_build(pybind11::module_& m);
 void init_builder(pybind11::module_& m);
 void init_costs(pybind11::module_& m);
 void init_graph(pybind11::module_& m);
+void init_onnx(pybind11::module_& m);
 void init_ops(pybind11::module_& m);
 void init_options(pybind11::module_& m);
 void init_optim(pybind11::module_& m);

@@ -29,6 +29,12 @@ class Message {
     bytes_ += bytes;
     return *this;
   }
+  /// The start of a field whose bytes follow in another way.
+  Message& start(int field, size_t bytes) {
+    tag(field, 2);
+    varint(bytes);
+    return *this;
+  }
   Message& message(int field, const Message& inner) { return text(field, inner.bytes_); }
   Message& float32(int field, float value) {
     tag(field, 5);
