@@ -23,6 +23,13 @@ class Message {
     varint(value);
     return *this;
   }
+  /// The same in ten bytes, so that a change of one bit may change the number a lot.
+  Message& wide_number(int field, uint64_t value) {
+    tag(field, 0);
+    for (int i = 0; i < 9; ++i, value >>= 7u) bytes_ += static_cast<char>(value | 128u);
+    bytes_ += static_cast<char>(value);
+    return *this;
+  }
   Message& text(int field, std::string_view bytes) {
     tag(field, 2);
     varint(bytes.size());
@@ -86,7 +93,7 @@ class Message {
 inline Message tensor_message(const std::string& name, int type,
                               std::initializer_list<uint64_t> dims) {
   Message tensor;
-  for (uint64_t dim : dims) tensor.number(1, dim);
+  for (uint64_t dim : dims) tensor.wide_number(1, dim);
   tensor.number(2, static_cast<uint64_t>(type));
   if (!name.empty()) tensor.text(8, name);
   return tensor;
@@ -175,17 +182,26 @@ class ModelText {
     add(onnx_type_name(element_type), dtype == onnx_dtype(element_type) ? "" : "?");
   }
 
-  void tensor(const OnnxTensor& tensor) {
+  // Many bytes as their sum.
+  void bytes(std::string_view bytes) {
     static constexpr char kDigits[] = "0123456789abcdef";
+    size_t sum = 0;
+    for (char byte : bytes) {
+      const auto bits = static_cast<unsigned char>(byte);
+      sum += bits;
+      if (bytes.size() > 100) continue;
+      out_ += kDigits[bits >> 4u];
+      out_ += kDigits[bits & 15u];
+    }
+    if (bytes.size() > 100) add("sum ", sum);
+  }
+
+  void tensor(const OnnxTensor& tensor) {
     element(tensor.dtype, tensor.element_type);
     add("[");
     for (int64_t dim : tensor.dims) add(dim, ",");
     add("] ");
-    for (char byte : tensor.bytes.view()) {
-      const auto bits = static_cast<unsigned char>(byte);
-      out_ += kDigits[bits >> 4u];
-      out_ += kDigits[bits & 15u];
-    }
+    bytes(tensor.bytes.view());
     list(tensor.strings);
   }
 
@@ -358,7 +374,7 @@ inline Message model_of_types() {
 inline Message sparse_message() {
   const Message values = tensor_message("s", 1, {2}).packed_fixed<float>(4, {1.5f, 2.5f});
   const Message indices = tensor_message("", 7, {2, 2}).packed(7, {0, 2, 1, 0});
-  return Message().message(1, values).message(2, indices).number(3, 2).number(3, 3);
+  return Message().message(1, values).message(2, indices).wide_number(3, 2).wide_number(3, 3);
 }
 
 }  // namespace ortmodule

@@ -93,7 +93,7 @@ TEST(OnnxHostile, MemoryIsBoundedByTheFile) {
   std::string nodes;
   std::string inputs;
   std::string dims;
-  for (int i = 0; i < 200000; ++i) {
+  for (int i = 0; i < 300000; ++i) {
     nodes += Message().message(1, Message().text(4, "A")).bytes();
     if (i % 4 != 0) continue;
     inputs += Message().text(1, "").bytes();

@@ -236,7 +236,8 @@ def test_raw_data_stays_in_the_file():
     assert raw > 0.9 * total
     before = anonymous_bytes()
     held = [_C.read_onnx_model(str(path)) for path in paths]
-    assert anonymous_bytes() - before < (total - raw) + 0.05 * total
+    # Nodes take more memory than in the file.
+    assert anonymous_bytes() - before < 2 * (total - raw) + 0.05 * total
     assert len(held) == len(paths)
 
 
