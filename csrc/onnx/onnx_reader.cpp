@@ -330,7 +330,7 @@ OnnxModel read_model(Context& c, std::string_view message) {
   std::string_view graph;
   std::string written;
   bool has_graph = false;
-  c.walk(message, [&](const WireField& field) {
+  const auto read_field = [&](const WireField& field) {
     switch (field.number) {
       case 1: model.ir_version = c.integer(field); return;
       case 2: model.producer = c.text(field); return;
@@ -350,7 +350,9 @@ OnnxModel read_model(Context& c, std::string_view message) {
       case 25: c.grow(model.functions, read_function(c, c.bytes(field))); return;
       default: return;
     }
-  });
+  };
+  if (Reason reason = walk_fields(message, read_field))
+    c.fail(str("must be an ONNX model: ", *reason));
   if (!has_graph) c.fail("must be an ONNX model, but found no graph");
   model.intact = !written.empty() && written == fingerprint(c, graph);
   return model;
