@@ -244,7 +244,9 @@ def test_raw_data_stays_in_the_file():
 def test_errors_are_ours_and_name_the_file(tmp_path):
     path = tmp_path / "no_model.onnx"
     path.write_text("no model")
-    with pytest.raises(ORTModuleError, match=r"\[onnx\] .*no_model.onnx: must be an ONNX model: field 13"):
+    with pytest.raises(
+        ORTModuleError, match=r"\[onnx\] .*no_model.onnx: must be an ONNX model: field 13"
+    ):
         _C.read_onnx_model(str(path))
     with pytest.raises(ORTModuleError, match=r"missing.onnx: cannot be read: No such file"):
         _C.read_onnx_model(str(tmp_path / "missing.onnx"))
