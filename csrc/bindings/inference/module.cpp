@@ -182,7 +182,8 @@ PYBIND11_MODULE(_inference, m) {
   using namespace ortmodule::bindings;
   m.doc() = "Inference sessions of ortmodule_py, without torch.";
   m.attr("__version__") = std::string(version());
-  py::register_exception<Error>(m, "EngineError", PyExc_RuntimeError);
+  // Local: in a process with torch, the extension of training translates Error in its own way.
+  py::register_local_exception<Error>(m, "EngineError", PyExc_RuntimeError);
   m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
   py::class_<InferenceSession>(m, "Session", "An ONNX model that is planned and run.")
       .def(py::init([](const py::object& model, int64_t threads,
