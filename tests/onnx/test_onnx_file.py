@@ -43,16 +43,6 @@ def close(actual, *expected, atol=1e-5):
         torch.testing.assert_close(a, e, atol=atol, rtol=1e-5)
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "model.onnx"
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def test_mlp(path):
     text = """mlp (x: f32[n,8], w1: param grad f32[16,8], b1: param grad f32[16],
                    w2: param grad f32[4,16]) => (y) {

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.onnx.test_onnx_file import close, path, run, seed  # noqa: F401  (fixtures)
+from tests.onnx.test_onnx_file import close, run
 
 RESIZES = [
     ("nearest2d", {"mode": "nearest"}),
