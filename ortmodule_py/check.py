@@ -203,7 +203,7 @@ class _Check:
         cost, eager_cost = self._costs(
             [(measured, module), (self.target(eager.module), eager.module)]
         )
-        run = RunReport.of(measured._compiler)
+        run = RunReport.of(measured._compiler, measured.module)
         return CheckReport(
             loss=ours.loss,
             eager_loss=plain.loss,

@@ -6,7 +6,6 @@ import copy
 import importlib
 import inspect
 import itertools
-import logging
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -16,17 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import forward_ad
-from torch.nn.parameter import is_lazy
 
 from ortmodule_py import _C
 from ortmodule_py.base.devices import check_model
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.tree import tensors
-from ortmodule_py.compile.backend import (
-    ortmodule as ortmodule,  # torch.compile(backend="ortmodule")
-)
+from ortmodule_py.compile import backend  # noqa: F401  (installs the patches of Dynamo)
 from ortmodule_py.compile.compiler import Compiler
-from ortmodule_py.compile.forward_record import ForwardRecord
+from ortmodule_py.compile.forward_record import EVALUATION, TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.dynamo.cache import drop_with, forget, try_again
 from ortmodule_py.dynamo.errors import (
@@ -37,29 +33,36 @@ from ortmodule_py.dynamo.errors import (
 )
 from ortmodule_py.dynamo.frames import Frames, failed_before_running
 from ortmodule_py.dynamo.graph_breaks import mark_input_sizes
-from ortmodule_py.dynamo.hooks import Hooks, has_hooks, hooks_of_all_modules, is_as_written
+from ortmodule_py.dynamo.hooks import (
+    Hooks,
+    has_hooks,
+    hooks_of_all_modules,
+    is_as_written,
+    observer_of_calls,
+)
 from ortmodule_py.dynamo.patches import during_runs
 from ortmodule_py.dynamo.progress import Progress
 from ortmodule_py.dynamo.settings import dynamo_settings
 from ortmodule_py.options.debug import DebugOptions, LogLevel
 from ortmodule_py.options.engine import EngineOptions
-from ortmodule_py.options.logger import DEVINFO, module_logger
+from ortmodule_py.options.logger import module_logger
 from ortmodule_py.options.variables import report_environment
+from ortmodule_py.report.announcement import announce
 from ortmodule_py.report.compare.verifier import Verifier
-from ortmodule_py.report.insight import insight_lines
-from ortmodule_py.report.plan_table import ROWS_BY_DEFAULT, step_pieces, step_table
-from ortmodule_py.report.run import RunReport, banner
+from ortmodule_py.report.run import RunReport
 from ortmodule_py.report.stats import MemoryStatsPrinter
 from ortmodule_py.wrap.facade import (
     OriginalFace,
     assign_class,
     is_own_forward,
     own_state,
+    parameter_strides,
     put_class,
     refuse_to_shard,
 )
 from ortmodule_py.wrap.methods import OriginalMethods
 from ortmodule_py.wrap.outputs import by_name, parameters_behind, requested_outputs, with_outputs
+from ortmodule_py.wrap.unwrapping import teach_accelerate
 
 _numbers = itertools.count()
 _NO_DATA_PARALLEL = (
@@ -139,6 +142,7 @@ class ORTModule(OriginalFace, nn.Module):
         outputs: Sequence[str | int] | None = None,
     ) -> None:
         _refuse_to_wrap(module, debug_options)
+        teach_accelerate(ORTModule)
         super().__init__()
         own = self.__dict__
         of_modules = frozenset(own)
@@ -152,8 +156,7 @@ class ORTModule(OriginalFace, nn.Module):
         self._set_options(EngineOptions.from_environment(memory_budget))
         self._check_devices(module)
         report_environment(own["_logger"])
-        for warning in own["_engine_options"].memory.warnings:
-            own["_logger"].warning("ortmodule_py: %s", warning)
+        self._warn_of_options()
         own["_announced"] = set()
         own["_is_part"] = False
         for inner in _wrapped_inside(module):
@@ -186,6 +189,16 @@ class ORTModule(OriginalFace, nn.Module):
         own["_progress"] = Progress(self._logger)
         drop_with(self, own["_progress"].captures, compiler)
 
+    def _warn_of_options(self) -> None:
+        options = self._engine_options
+        for warning in options.memory.warnings:
+            self._logger.warning("ortmodule_py: %s", warning)
+        if options.bypass and options.memory.setting:
+            self._logger.warning(
+                "ortmodule_py: ORTMODULE_BYPASS=1 runs the model in eager PyTorch%s",
+                options.memory.without_effect,
+            )
+
     def _check_devices(self, module: nn.Module) -> None:
         """Warn if the module's device is not supported: it may be moved before it runs."""
         reason = None if self._engine_options.bypass else check_model(module)
@@ -193,7 +206,11 @@ class ORTModule(OriginalFace, nn.Module):
             return
         if not self._engine_options.eager_allowed:
             raise _C.ORTModuleError(f"[device] {reason}")
-        self._logger.warning("ortmodule_py: until then it runs in eager PyTorch: %s", reason)
+        self._logger.warning(
+            "ortmodule_py: until then it runs in eager PyTorch%s: %s",
+            self._engine_options.memory.without_effect,
+            reason,
+        )
 
     def save_onnx(self, path: Any, *example_inputs: Any, **options: Any) -> None:
         """Save the model in evaluation mode as an ONNX file; see `ortmodule_py.save.save_onnx`."""
@@ -226,6 +243,9 @@ class ORTModule(OriginalFace, nn.Module):
         ):
             # Dynamo skips the frame for good under torch.func; jit.trace and forward AD cannot see into
             # compiled code.
+            self._compiler.log.report_without_effect(
+                "calls under torch.func, forward-mode AD or torch.jit.trace run"
+            )
             return self._target()(*args, **kwargs)
         trains = self._original.training and torch.is_grad_enabled()
         if self._verifier is not None and trains:
@@ -242,23 +262,20 @@ class ORTModule(OriginalFace, nn.Module):
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self._engine_options.bypass:
             return self._target()(*args, **kwargs)
-        observer = _observer_of_calls()
-        if observer is not None:
-            self._compiler.log.report_eager(CannotLower(observer))
-            return self._target()(*args, **kwargs)
-        args, kwargs = self._prepared(args, kwargs)
-        start = time.perf_counter()
-        with self._compiler.forward() as record:
+        trains = self._original.training and torch.is_grad_enabled()
+        with self._compiler.forward(TRAINING if trains else EVALUATION) as record:
+            observer = observer_of_calls()
+            if observer is not None:
+                self._compiler.log.report_eager(CannotLower(observer))
+                return self._target()(*args, **kwargs)
+            args, kwargs = self._prepared(args, kwargs)
+            start = time.perf_counter()
             try:
                 result = self._run_compiled(record, args, kwargs)
             except RecompileLimit as error:
-                self._compiler.log.report_eager(error)
+                self._compiler.log.report_eager(self._frames.reason(error))
                 return self._target()(*args, **kwargs)
-            if record.skipped_frame():
-                self._compiler.report_skipped_frame(record.piece_runs == 0)
-            self._frames.succeeded()
-            if record.piece_runs == 0 and not record.untraced:
-                self._report_uncaptured(result, (args, kwargs))
+            self._report_left_to_eager(record, result, (args, kwargs))
             if record.captures:
                 self._captured(record, result, time.perf_counter() - start)
             record.whole = not record.eager and self._frames.ran_whole(record.runs, self._original)
@@ -301,9 +318,21 @@ class ORTModule(OriginalFace, nn.Module):
                 raise
             # If the module itself is wrong, eager raises the clearer error.
             result = self._target()(*args, **kwargs)
-            self._compiler.log.report_untraced(error)
+            self._compiler.log.report_eager(self._frames.reason(error))
             record.mark_untraced()
             return result
+
+    def _report_left_to_eager(self, record: ForwardRecord, result: Any, given: Any) -> None:
+        """Report what Dynamo did not capture of a forward with these arguments."""
+        left = self._frames.succeeded()
+        if not self._frames.watched and record.skipped_frame():
+            left = True
+            self._compiler.log.report_skipped_frame()
+        if record.piece_runs == 0 and not record.untraced:
+            if left:
+                self._compiler.uncaptured_is_reported()
+            else:
+                self._report_uncaptured(result, given)
 
     def _captured(self, record: ForwardRecord, result: Any, seconds: float) -> None:
         """New pieces ran in this forward, which took `seconds`."""
@@ -322,7 +351,7 @@ class ORTModule(OriginalFace, nn.Module):
         found = [id(t) for t in tensors(result, objects=True)]
         idle = known.issuperset(found) if found else self._frames.found_nothing
         if not idle:
-            self._compiler.report_uncaptured()
+            self._compiler.report_uncaptured(self._frames.line)
 
     def _report_uncovered(self, result: Any) -> None:
         """Report layers of torch.nn that Dynamo skips, as it did not capture their container."""
@@ -358,6 +387,7 @@ class ORTModule(OriginalFace, nn.Module):
         return Verifier(every, self._run, self._target, self._original, twin)
 
     def _compile(self) -> Callable[..., Any]:
+        teach_accelerate(ORTModule)
         target = self._target()
         compiled: Callable[..., Any] = torch.compile(
             target, backend=self._compiler, fullgraph=self._engine_options.fullgraph
@@ -373,29 +403,13 @@ class ORTModule(OriginalFace, nn.Module):
         """Log the banner, once for training and once for inference."""
         self._set_dynamo()
         mode = "training" if torch.is_grad_enabled() and self.training else "inference"
-        if mode in self._announced:
-            return
-        self._announced.add(mode)
-        for line in banner(self._compiler, mode, seconds):
-            self._logger.warning("%s", line)
-        if mode == "training":
-            self._announce_memory()
-
-    def _announce_memory(self) -> None:
-        """Log the plan table: all rows if memory options are given, else the best ones."""
-        pieces = step_pieces(self._compiler)
-        if not pieces or not self._logger.isEnabledFor(logging.WARNING):
-            return
-        request = self._engine_options.memory
-        whole = request.asked or self._logger.isEnabledFor(logging.INFO)
-        for line in step_table(pieces, request, None if whole else ROWS_BY_DEFAULT):
-            self._logger.warning("%s", line)
-        if self._logger.isEnabledFor(DEVINFO):
-            for line in itertools.chain.from_iterable(insight_lines(p, request) for p in pieces):
-                self._logger.log(DEVINFO, "%s", line)
+        if mode not in self._announced:
+            self._announced.add(mode)
+            options = self._engine_options
+            announce(self._compiler, self._original, options.memory, self._logger, mode, seconds)
 
     def _report(self) -> RunReport:
-        return RunReport.of(self._compiler)
+        return RunReport.of(self._compiler, self._original)
 
     # ---- the interface of the original -----------------------------------------------------------
 
@@ -411,6 +425,7 @@ class ORTModule(OriginalFace, nn.Module):
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
+        teach_accelerate(ORTModule)  # it may have been imported since
         # A module's own `_apply` may take the function alone.
         return self._call_original("_apply", fn, *(() if recurse else (recurse,)))
 
@@ -420,10 +435,10 @@ class ORTModule(OriginalFace, nn.Module):
 
     def _call_original(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the original's method; returns the wrapper where the method returns the original."""
-        before = _strides(self._original)
+        before = parameter_strides(self._original)
         result = self.__getattr__(name)(*args, **kwargs)
         # Before torch 2.13 Dynamo does not guard on the strides of parameters, which affect outputs.
-        if before != _strides(self._original):
+        if before != parameter_strides(self._original):
             forget(self._progress.captures, self._compiler)
         return self if result is self._original else result
 
@@ -536,16 +551,6 @@ def _wrapped_inside(module: nn.Module) -> Iterator[ORTModule]:
         yield from (child for child in owner.children() if isinstance(child, ORTModule))
 
 
-def _observer_of_calls() -> str | None:
-    """An active observer of each module or operator, which would not see those of compiled pieces."""
-    if hooks_of_all_modules():
-        return "hooks of all modules, which are not captured"
-    if torch._C._len_torch_dispatch_stack() > 0:
-        # Under it, Dynamo skips the code of each function for good.
-        return "a TorchDispatchMode is active, which would not see the engine's operators"
-    return None
-
-
 @torch.compiler.disable
 def _untraced(model: ORTModule, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """A forward behind a graph break of an outer `torch.compile`; the engine still captures it."""
@@ -593,8 +598,3 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
     own["_announced"] = {"training", "inference"}
     twin._logger.disabled = True
     return twin
-
-
-def _strides(module: nn.Module) -> list[tuple[int, ...] | None]:
-    """Strides of all parameters; None for those of lazy layers, which have no shape yet."""
-    return [None if is_lazy(p) else p.stride() for p in module.parameters()]

@@ -71,6 +71,27 @@ std::optional<int64_t> divide_budget(const Pieces& ran, int64_t budget_bytes) {
   return peak > budget_bytes ? std::optional(peak) : std::nullopt;
 }
 
+int64_t planned_peak(const Pieces& ran) {
+  Pieces pieces;
+  PieceRuns runs;
+  std::vector<PieceCost> costs;
+  for (const auto& run : ran) {
+    const auto entry = run->last_plan();
+    if (!entry || !run->session().training()) continue;
+    const auto known = std::ranges::find(pieces, run);
+    runs.push_back(static_cast<size_t>(known - pieces.begin()));
+    if (known != pieces.end()) continue;
+    pieces.push_back(run);
+    const Plan& plan = *entry->program.plan;
+    const DeviceScope scope(run->runtime());
+    const PlanFigures figures =
+        run->session().memory()->figures_of(entry->decisions, &entry->signature);
+    costs.push_back({figures.peak_bytes, figures.saved_bytes, output_bytes(plan),
+                     gradient_bytes(plan), figures.time_us});
+  }
+  return step_peak(costs, runs);
+}
+
 }  // namespace
 
 void init_budget(py::module_& m) {
@@ -85,6 +106,21 @@ void init_budget(py::module_& m) {
         "piece; `runs` holds the piece of each run.");
   m.def("step_peak", &step_peak, py::arg("costs"), py::arg("runs"),
         "The peak of a step over all pieces.");
+  m.def("planned_peak", &planned_peak, py::arg("ran"),
+        "The peak of a step with the last plans of the pieces that it ran.");
+  py::class_<BudgetShortfall>(m, "BudgetShortfall", "A step that does not fit its budget.")
+      .def(py::init([](int64_t budget, int64_t step, bool pieces) {
+             return BudgetShortfall{budget, step, pieces};
+           }),
+           py::kw_only(), py::arg("budget_bytes"), py::arg("step_bytes"), py::arg("has_pieces"))
+      .def_readonly("budget_bytes", &BudgetShortfall::budget_bytes)
+      .def_readonly("step_bytes", &BudgetShortfall::step_bytes)
+      .def(
+          "text",
+          [](const BudgetShortfall& found, const MemoryOptions& options) {
+            return over_budget_text(options, found);
+          },
+          py::arg("options"), "The message about it, with the numbers of the user's own budget.");
   m.def("reserve_budget", &reserve_budget, py::arg("piece"), py::arg("earlier"),
         "Gives a new piece the part of the budget that `earlier` runs of this forward do not use, "
         "until divide_budget divides it.");

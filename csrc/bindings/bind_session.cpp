@@ -139,9 +139,15 @@ py::dict facts(CompiledPiece& piece) {
   return result;
 }
 
-std::vector<std::string> take_warnings(CompiledPiece& piece) {
-  std::vector<std::string> warnings = piece.session().memory()->take_warnings();
-  std::ranges::move(piece.runner().take_warnings(), std::back_inserter(warnings));
+/// Texts, and a BudgetShortfall if there is one.
+py::list take_warnings(CompiledPiece& piece) {
+  py::list warnings;
+  {
+    const auto policy = piece.session().memory();
+    for (const std::string& text : policy->take_warnings()) warnings.append(text);
+    if (const auto found = policy->take_shortfall()) warnings.append(*found);
+  }
+  for (const std::string& text : piece.runner().take_warnings()) warnings.append(text);
   return warnings;
 }
 
@@ -235,7 +241,9 @@ void init_session(py::module_& m) {
       .def("timeline", &timeline, py::arg("optimized"), py::arg("last") = false,
            "The live range of each storage: its first and last step.")
       .def("take_warnings", &take_warnings,
-           "Warnings about memory and CUDA graphs since the last call.")
+           "Warnings about memory and CUDA graphs since the last call: texts, and a "
+           "BudgetShortfall if "
+           "the budget of the last new shapes is too small.")
       .def(
           "set_budget_share",
           [](CompiledPiece& piece, int64_t others_bytes, double growth, bool lenient) {

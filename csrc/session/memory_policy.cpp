@@ -76,12 +76,12 @@ MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budg
 MemoryDecisions MemoryPolicy::lowest_peak_of(const MemoryChoice& choice, int64_t budget_bytes,
                                              bool fatal) {
   const MemoryOptions& options = options_.memory;
-  BudgetShare share = share_;
-  if (options.budget_bytes) share.others_bytes = *options.budget_bytes - budget_bytes;
-  const std::string text = over_budget_text(options, share, budget_bytes, choice.minimum_bytes);
-  if (fatal) throw Error(text);
-  if (!share_.lenient)
-    warnings_.push_back(text + "; this shape runs with the plan of the lowest peak");
+  const int64_t whole = options.budget_bytes.value_or(budget_bytes);
+  // Other pieces hold the rest of the budget while this one runs.
+  const int64_t others = std::max<int64_t>(whole - budget_bytes, 0);
+  const BudgetShortfall found{whole, choice.minimum_bytes + others, others > 0};
+  if (fatal) throw Error(over_budget_text(options, found));
+  if (!share_.lenient) shortfall_ = found;
   return choice.frontier.front().decisions;
 }
 
@@ -134,6 +134,10 @@ void MemoryPolicy::choose_again() {
 }
 
 std::vector<std::string> MemoryPolicy::take_warnings() { return std::exchange(warnings_, {}); }
+
+std::optional<BudgetShortfall> MemoryPolicy::take_shortfall() {
+  return std::exchange(shortfall_, std::nullopt);
+}
 
 std::shared_ptr<const MemoryChoice> MemoryPolicy::chosen_for(const Signature& asked) {
   StageTimer timer(times_.optimize_memory_ms);

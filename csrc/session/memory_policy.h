@@ -34,6 +34,8 @@ class MemoryPolicy {
   void choose_again();
   /// Warnings about memory since the last call.
   std::vector<std::string> take_warnings();
+  /// The last shapes since the last call for which no plan fits the budget, if there are any.
+  std::optional<BudgetShortfall> take_shortfall();
 
   /// The choice for the first shapes; null before the first forward and without training. Computed
   /// on demand if no memory optimization was asked for. The object never changes; a later choice is
@@ -52,8 +54,8 @@ class MemoryPolicy {
   PlanFigures figures_with(const MemoryDecisions& decisions, const Signature& asked);
   /// The fastest decisions within `budget_bytes`, for shapes other than the first.
   MemoryDecisions fit_to_budget(const Signature& asked, int64_t budget_bytes);
-  /// The decisions where no plan fits the budget: those of the lowest peak, with a warning, or, if
-  /// `fatal`, an error.
+  /// The decisions where no plan fits the budget: those of the lowest peak, or, if `fatal`, an
+  /// error.
   MemoryDecisions lowest_peak_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal);
   /// Whether the shapes are so much larger than the first that a level must optimize again for
   /// them.
@@ -72,6 +74,7 @@ class MemoryPolicy {
   bool accumulates_ = false;
   int corrections_ = 0;  // outdated plans: libraries allocated more than they declare
   std::vector<std::string> warnings_;
+  std::optional<BudgetShortfall> shortfall_;
 };
 
 }  // namespace ortmodule

@@ -7,7 +7,11 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+Fixed = tuple[str, tuple[str, str], tuple[float | int, ...]]
+"""What specialized numbers that change, where, and their values in this call."""
 
 SIZE = "a size or an index"
 """What messages call an integer that is used for more than arithmetic."""
@@ -22,6 +26,22 @@ def changes(value: Any) -> bool:
     return isinstance(value, torch.SymInt) and has_float(value.node.expr)
 
 
+def values_in(value: Any) -> tuple[float | int, ...]:
+    """The values in this call of the numbers in `value` that change, without a guard."""
+    if isinstance(value, (list, tuple)):
+        return tuple(number for item in value for number in values_in(item))
+    return (value_now(value),) if changes(value) else ()
+
+
+def value_now(value: Any) -> float | int:
+    """The value in this call of a symbolic number, without a guard; 0 if it is read from a tensor."""
+    if isinstance(value, fx.Node):
+        value = value.meta.get("val")
+    if free_unbacked_symbols(value):
+        return 0
+    return float(value.node.hint) if isinstance(value, torch.SymFloat) else int(value.node.hint)
+
+
 def has_float(expr: sympy.Expr) -> bool:
     """Whether `expr` depends on a float of the program."""
     return any(symbol_is_type(symbol, SymT.FLOAT) for symbol in expr.free_symbols)
@@ -34,4 +54,6 @@ def any_changes(value: Any) -> bool:
 
 def call_name(target: Any) -> str:
     """What messages call a function or method of a graph of Dynamo's."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target).removesuffix(".default")
     return str(getattr(target, "__name__", target))

@@ -21,7 +21,6 @@ from ortmodule_py.compile.compiler import Compiler
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches
 from ortmodule_py.dynamo.cache import innermost_backend
-from ortmodule_py.dynamo.fixed_sizes import FixedSizes
 from ortmodule_py.dynamo.progress import Progress, watch_backend
 from ortmodule_py.options.debug import DebugOptions
 from ortmodule_py.options.engine import EngineOptions
@@ -43,12 +42,12 @@ def _new_compiler(earlier: Sequence[Any] = ()) -> Compiler:
     report_environment(logger)
     if not _reported:
         _reported.append(CaptureLog(options, logger, captured_lines=None))
-    log = replace(_reported[0], options=options, logger=logger, fixed_sizes=FixedSizes())
+    log = replace(_reported[0], options=options, logger=logger, specialized={})
     for warning in options.memory.warnings:
         if warning not in _memory_warnings:
             _memory_warnings.add(warning)
             logger.warning("ortmodule_py: %s", warning)
-    budget = StepBudget(options.memory, logger, earlier=earlier)
+    budget = StepBudget(options.memory, logger, earlier=earlier, warned=_memory_warnings)
     return Compiler(options, logger, log=log, budget=budget)
 
 

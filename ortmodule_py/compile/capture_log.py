@@ -8,21 +8,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-import torch
+from typing import Any
 
 from ortmodule_py import _C
 from ortmodule_py.base.errors import CannotLower, Origin, first_line, place
 from ortmodule_py.compile.forward_record import ForwardRecord
-from ortmodule_py.dynamo import settings
-from ortmodule_py.dynamo.errors import RecompileLimit
 from ortmodule_py.dynamo.fixed_floats import FixedFloats
-from ortmodule_py.dynamo.fixed_sizes import FixedSizes
 from ortmodule_py.dynamo.transforms import Transforms
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.memory import LEVEL
 
 _LAYERS_NAMED = 4
+_NUMBERS, _SIZES = 2, 3
+"""So many captured values of a number, of which the first is not known to change, or of a size are said."""
+
+Values = tuple[float | int, ...]
 
 
 @dataclass
@@ -31,6 +31,8 @@ class EagerPiece:
 
     reason: str
     origin: str
+    modes: set[str] = field(default_factory=set, compare=False)
+    """The modes of the forwards that ran it, of `forward_record.MODES`."""
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.origin})" if self.origin else self.reason
@@ -45,14 +47,15 @@ class CaptureLog:
     graph_breaks: list[str] = field(default_factory=list)
     """One per capture that ended at a graph break: a break repeats for each recompilation."""
     eager_pieces: list[EagerPiece] = field(default_factory=list)
-    specialized: set[tuple[str, str]] = field(default_factory=set)
-    """(call, line) that is recompiled for each value of a number or size."""
-    fixed_sizes: FixedSizes = field(default_factory=FixedSizes)
+    specialized: dict[tuple[str, str, str], set[Values]] = field(default_factory=dict)
+    """The values that were captured of a number or size, by call, line and symbol."""
     fixed_floats: FixedFloats = field(default_factory=FixedFloats)
     captured_lines: set[str] | None = field(default_factory=set)
     """Source lines with captured calls of this module; None: unknown."""
     transforms: Transforms = field(default_factory=Transforms)
     checkpoints_reported: bool = False
+    said: set[Any] = field(default_factory=set)
+    """Messages that are logged once."""
     uncovered: list[str] = field(default_factory=list)
     """Parameters that the outputs depend on, but that are no input of any piece."""
     current_record: Callable[[], ForwardRecord | None] = lambda: None
@@ -69,21 +72,30 @@ class CaptureLog:
         """Whether a call in this line was captured before; True if unknown."""
         return self.captured_lines is None or origin[1] in self.captured_lines
 
-    def report_specialized_float(self, name: str, origin: Origin) -> None:
-        """A call of `name` specializes a float: after three captured values the graph breaks there."""
+    def report_specialized_float(self, name: str, origin: Origin, values: Values) -> None:
+        """A call of `name` specializes floats: after three captured values the graph breaks there."""
         self.fixed_floats.add((name, origin[1]))
-        self.report_specialized(name, origin, "; from the fourth on the graph breaks there")
+        limit = "" if self.options.fullgraph else "; at the next one the graph breaks there"
+        self.report_specialized(name, origin, values, limit=limit)
 
-    def report_specialized(self, name: str, origin: Origin, limit: str = "") -> None:
-        """A call of `name` specializes a number or size, so each value recompiles."""
+    def report_specialized(
+        self, name: str, origin: Origin, values: Values, symbol: str = "", limit: str = ""
+    ) -> None:
+        """A call of `name` specializes numbers, or the size with this symbol, to these values.
+
+        Said once there are more values than may be a coincidence: another module of the class may have had
+        another number, and sizes may settle.
+        """
         where = place(origin)
-        if (name, where) in self.specialized:
+        known = self.specialized.setdefault((name, where, symbol), set())
+        known.add(values)
+        text = f"a number or size that changes from call to call is specialized in {name}"
+        if len(known) < (_SIZES if symbol else _NUMBERS) or (text, where) in self.said:
             return
-        self.specialized.add((name, where))
+        self.said.add((text, where))
         self.logger.warning(
-            "ortmodule_py: a number or size that changes from call to call is specialized in %s, so that "
-            "each value of it is a capture%s%s",
-            name,
+            "ortmodule_py: %s: each value of it so far is a capture of its own%s%s",
+            text,
             limit,
             f" ({where})" if where else "",
         )
@@ -105,23 +117,28 @@ class CaptureLog:
         what = f"{'is' if count == 1 else 'are'} part of the graph; {what}"
         self.logger.warning("ortmodule_py: %s of torch.utils.checkpoint %s", found, what)
 
-    def report_skipped_frame(self, whole: bool) -> None:
-        """Dynamo skipped a function silently; `whole`: no piece ran in this forward."""
-        reason = first_line(next(reversed(torch._dynamo.utils.counters["unimplemented"]), ""))
-        reason = f"a function that Dynamo skips at a graph break: {reason}"
-        self.report_eager(CannotLower(reason + (self._unused_options() if whole else "")))
+    def report_skipped_frame(self) -> None:
+        """Dynamo skipped a function silently, and this torch does not tell which one."""
+        self.report_eager(CannotLower("a function that Dynamo skips, as its graph breaks"))
 
-    def report_uncaptured(self, ran_before: bool) -> None:
-        """A forward ran no piece."""
+    def report_uncaptured(self, ran_before: bool, line: str) -> None:
+        """A forward ran no piece; `line` is that of the module's forward."""
         if self.options.fullgraph:
             raise _C.ORTModuleError(
                 "[ORTMODULE_FULLGRAPH] the whole module must be one graph, but found that Dynamo "
                 "captured nothing of it; unset it to run the module in eager PyTorch"
             )
-        reason = "the whole module, of which Dynamo captured nothing"
+        reason = "Dynamo captured nothing of it"
         if ran_before:
-            reason = "the whole module, which ran compiled before, but which Dynamo skips now"
-        self.report_eager(CannotLower(reason + self._unused_options()))
+            reason = "it ran compiled before, but Dynamo skips its forward now"
+        self.report_eager(CannotLower(f"the whole module: {reason}", ("", line)))
+
+    def report_without_effect(self, what: str) -> None:
+        """`what` runs in eager PyTorch as documented; said once, and only if memory options are set."""
+        text = f"{what} in eager PyTorch{self.options.memory.without_effect}"
+        if self.options.memory.setting and text not in self.said:
+            self.said.add(text)
+            self.logger.warning("ortmodule_py: %s", text)
 
     def report_uncovered(self, names: Sequence[str], trained_count: int) -> None:
         """The outputs depend on parameters that are no input of any piece: their layers run in eager."""
@@ -138,12 +155,7 @@ class CaptureLog:
         self.eager_pieces[:] = [p for p in self.eager_pieces if p is not self._uncovered_piece]
         self._uncovered_piece, self.uncovered = self.eager_pieces[-1], uncovered
 
-    def report_untraced(self, error: Exception) -> None:
-        """Dynamo failed on a call."""
-        reason = first_line(str(error).rpartition("Explanation: ")[2])
-        self.report_eager(CannotLower(f"it cannot be traced, {type(error).__name__}: {reason}"))
-
-    def report_eager(self, error: Exception) -> None:
+    def report_eager(self, error: Exception) -> EagerPiece:
         """A piece falls back to eager PyTorch; logged once.
 
         Raises:
@@ -153,9 +165,6 @@ class CaptureLog:
         if record is not None:
             record.eager, record.whole = True, False
         reason = first_line(str(getattr(error, "reason", error)))  # torch adds its internals below
-        if isinstance(error, RecompileLimit):
-            reason = f"a function was captured {settings.CAPTURES_PER_FUNCTION} times, which is the limit"
-            settings.silence_limit_warnings()
         piece = EagerPiece(reason, place(getattr(error, "origin", ("", ""))))
         if not self.options.eager_allowed:
             raise _C.ORTModuleError(
@@ -163,12 +172,16 @@ class CaptureLog:
                 f"but found one that cannot be: {piece}"
             )
         if piece in self.eager_pieces:
-            return
-        self.eager_pieces.append(piece)
+            piece = self.eager_pieces[self.eager_pieces.index(piece)]
+        else:
+            self.eager_pieces.append(piece)
+            if record is not None:
+                record.captures += 1
+            self.logger.warning(
+                "ortmodule_py: a piece of the model runs in eager PyTorch%s: %s",
+                self.options.memory.without_effect,
+                piece,
+            )
         if record is not None:
-            record.captures += 1
-        self.logger.warning("ortmodule_py: a piece of the model runs in eager PyTorch: %s", piece)
-
-    def _unused_options(self) -> str:
-        asked = self.options.memory.asked
-        return "; the memory options have no effect" if asked else ""
+            piece.modes.add(record.mode)
+        return piece

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,16 +18,19 @@ from ortmodule_py.base.changing_numbers import SIZE
 from ortmodule_py.base.devices import piece_device
 from ortmodule_py.base.errors import CannotLower, origin_of
 from ortmodule_py.base.torch_state import restored_on_failure
-from ortmodule_py.compile.capture_log import CaptureLog
-from ortmodule_py.compile.forward_record import ForwardRecord
+from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
+from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.overlap import OverlapGuard
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches, progress
+from ortmodule_py.dynamo.fixed_sizes import fixed_sizes, place_of
 from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, mark_changing_sizes
-from ortmodule_py.lower.piece import lower
+from ortmodule_py.lower.piece import LoweredPiece, lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
 from ortmodule_py.options.engine import EngineOptions
+
+_EXACT = "a line that needs its exact value"
 
 
 @dataclass
@@ -44,6 +47,8 @@ class Piece:
     """Operators whose gradient was traced, as the builder has no rule for them."""
     whole: bool = False
     """Whether it is the whole module."""
+    parameters: set[int] = field(default_factory=set)
+    """Ids of the parameters that it has taken as inputs."""
 
 
 class Compiler:
@@ -73,6 +78,10 @@ class Compiler:
         """The record of the last forward."""
         self.trained: ForwardRecord | None = None
         """The record of the last forward with gradients."""
+        self.last_of: dict[str, ForwardRecord] = {}
+        """The record of the last forward of each mode."""
+        self.timed: dict[str, ForwardRecord] = {}
+        """The same for forwards without a capture."""
         self.runs = 0
         """Runs of pieces, in the engine or (as reported) in eager PyTorch."""
         self.parameters: set[int] = set()
@@ -82,17 +91,24 @@ class Compiler:
         """The number of pieces when a forward without any was last reported."""
 
     @contextlib.contextmanager
-    def forward(self) -> Iterator[ForwardRecord]:
+    def forward(self, mode: str = TRAINING) -> Iterator[ForwardRecord]:
         """A context for one forward of the module, which records its runs and captures."""
-        record, outer = ForwardRecord(), self.record()
+        record, outer, trained = ForwardRecord(mode), self.record(), self.trained
         self.budget.begin_forward(self.pieces)
         if torch.is_grad_enabled():
             self.trained = record
-        self.last = self._running.record = record
+        self.last = self.last_of[mode] = self._running.record = record
+        start = time.perf_counter()
         try:
             yield record
         finally:
             self._running.record = outer
+            if not record.runs:
+                self.trained = trained
+        record.seconds = time.perf_counter() - start
+        if not record.captures:
+            self.timed[mode] = record
+        self.budget.end_forward(record.runs)
 
     def record(self) -> ForwardRecord | None:
         """The record of this thread's current forward."""
@@ -110,24 +126,25 @@ class Compiler:
         broken = graph_break_of(gm)
         if broken is not None:
             log.report_graph_break(broken)
-        compiled = None
+        piece: Piece | EagerPiece
         try:
             run = self._compile(gm, example_inputs)
-            compiled = self.pieces[-1].compiled
+            piece = self.pieces[-1]
         except (CannotLower, _C.ORTModuleError) as error:
-            log.report_eager(error)
+            piece = log.report_eager(error)
+            self.logger.debug("ortmodule_py: torch's error there:", exc_info=error.__cause__)
             run = restored_on_failure()(gm.forward)
-        for line in log.fixed_sizes.respecialized_lines():
-            log.report_specialized("a line that needs its exact value", ("", line))
+        for line, symbol, size in fixed_sizes():
+            log.report_specialized(_EXACT, ("", place_of(line)), (size,), symbol)
         if log.captured_lines is not None:
             for graph in gm.modules():  # bodies of higher-order operators, too
                 if isinstance(graph, fx.GraphModule):
                     log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
         if log.graph_breaks:
             run = mark_changing_sizes(run, changing_sizes(gm))
-        return self._recorded(run, compiled)
+        return self._recorded(run, piece)
 
-    def _recorded(self, run: Callable[..., Any], compiled: Any | None) -> Callable[..., Any]:
+    def _recorded(self, run: Callable[..., Any], piece: Piece | EagerPiece) -> Callable[..., Any]:
         """`run`, entered in the forward's record; a second run in one forward adds its parameters.
 
         Layers of one class share a piece, so each run may have other parameters.
@@ -138,14 +155,23 @@ class Compiler:
             nonlocal latest
             self.runs += 1
             record = self.record()
-            if record is not None:
-                record.piece_runs += 1
-                if compiled is not None:
-                    record.runs.append(compiled)
             if latest is None or latest is record:
-                self.parameters.update(id(a) for a in args if isinstance(a, torch.nn.Parameter))
+                given = {id(a) for a in args if isinstance(a, torch.nn.Parameter)}
+                self.parameters |= given
+                if isinstance(piece, Piece):
+                    piece.parameters |= given
             latest = record or self
-            return run(*args)
+            if record is None:
+                return run(*args)
+            record.piece_runs += 1
+            if isinstance(piece, EagerPiece):
+                piece.modes.add(record.mode)
+                return run(*args)
+            record.runs.append(piece.compiled)
+            start = time.perf_counter()
+            result = run(*args)
+            record.engine_seconds += time.perf_counter() - start
+            return result
 
         return recorded
 
@@ -155,14 +181,7 @@ class Compiler:
         builder = _C.GraphBuilder(self.options.torch_rng, kernels)
         progress.stage("exporting")
         lowered = lower(gm, example_inputs, builder, device, self.options.torch_rng)
-        for name, origin in lowered.fixed_numbers:
-            if name == SIZE or not origin[1]:
-                self.log.report_specialized(name, origin)
-            else:
-                self.log.report_specialized_float(name, origin)
-        for origin, symbol, value in lowered.fixed_sizes:
-            if self.log.fixed_sizes.is_another(origin[1], symbol, value):
-                self.log.report_specialized(SIZE, origin)
+        self._report_specialized(lowered)
         progress.stage("compiling")
         if lowered.checkpoints:
             self.log.report_checkpoints(lowered.checkpoints)
@@ -190,15 +209,22 @@ class Compiler:
             return run
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
 
-    def report_skipped_frame(self, whole: bool) -> None:
-        """Dynamo skipped a function silently; `whole`: no piece ran in this forward."""
-        self.log.report_skipped_frame(whole)
-        if whole:
-            self._uncaptured_pieces = len(self.pieces)
+    def _report_specialized(self, lowered: LoweredPiece) -> None:
+        for name, origin, values in lowered.fixed_numbers:
+            if name == SIZE or not origin[1]:
+                self.log.report_specialized(name, origin, values)
+            else:
+                self.log.report_specialized_float(name, origin, values)
+        for origin, symbol, value in lowered.fixed_sizes:
+            self.log.report_specialized(SIZE, origin, (value,), symbol)
 
-    def report_uncaptured(self) -> None:
-        """The current forward ran no piece."""
-        self.log.report_uncaptured(self.runs > 0)
+    def report_uncaptured(self, line: str) -> None:
+        """The current forward ran no piece; `line` is that of the module's forward."""
+        self.log.report_uncaptured(self.runs > 0, line)
+        self.uncaptured_is_reported()
+
+    def uncaptured_is_reported(self) -> None:
+        """The log says why the current forward ran no piece."""
         self._uncaptured_pieces = len(self.pieces)
 
     def uncaptured_reported(self) -> bool:
@@ -209,6 +235,8 @@ class Compiler:
         """Free the module and all pieces, which will not run again."""
         self.pieces.clear()
         self.last = self.trained = self.files = None
+        self.last_of.clear()
+        self.timed.clear()
         self.budget.release()
 
     def _log_capture(self, piece: Piece) -> None:
@@ -230,16 +258,24 @@ class Compiler:
             self.logger.debug("ortmodule_py:   %-16s %9.2f ms", stage, milliseconds)
 
     def _with_warnings(self, compiled: Any) -> Callable[..., Any]:
-        """The piece, which logs if a new shape exceeds the budget or a peak was not as planned."""
-        call, take_warnings, logger = compiled.__call__, compiled.take_warnings, self.logger
+        """The piece, with a warning if a new shape exceeds the budget or a peak was not as planned."""
+        call, take_warnings = compiled.__call__, compiled.take_warnings
 
         def run(*args: Any) -> Any:
             result = call(*args)
             for warning in take_warnings():
-                logger.warning("ortmodule_py: %s", warning)
+                self._warn(warning, compiled)
             return result
 
         return run
+
+    def _warn(self, warning: Any, compiled: Any) -> None:
+        if isinstance(warning, str):
+            self.logger.warning("ortmodule_py: %s", warning)
+            return
+        self.budget.fell_short(warning)
+        if self.record() is None:  # without a module around the piece
+            self.budget.end_forward([compiled])
 
     def _guarded(
         self, run: Callable[..., Any], gm: fx.GraphModule, overlap: OverlapGuard

@@ -9,11 +9,16 @@ from typing import Any
 from ortmodule_py import _C
 from ortmodule_py.dynamo.settings import skip_counters
 
+TRAINING, EVALUATION = MODES = ("training", "evaluation")
+"""A forward in training mode with gradients, and all others."""
+
 
 @dataclass(eq=False)
 class ForwardRecord:
     """Filled by the compiler and its pieces while the module runs."""
 
+    mode: str = TRAINING
+    """One of MODES."""
     first_run: int = field(default_factory=_C.engine_runs)
     """The process's runs of pieces before this forward."""
     runs: list[Any] = field(default_factory=list)
@@ -28,6 +33,10 @@ class ForwardRecord:
     """Whether Dynamo failed before any of the module ran, so that eager PyTorch ran all of it."""
     whole: bool = False
     """Whether one compiled piece ran the whole module."""
+    seconds: float | None = None
+    """Of the whole forward; None until it has ended."""
+    engine_seconds: float = 0.0
+    """Of them in compiled pieces."""
     _skips: tuple[int, int] = field(default_factory=skip_counters)
 
     def mark_untraced(self) -> None:

@@ -13,12 +13,15 @@ from ortmodule_py import _C
 from ortmodule_py.base.machine_rates import machine_rates
 from ortmodule_py.options.memory import MemoryRequest
 
+_BUDGET = "budget"
+
 
 class StepBudget:
     """Makes the memory options of each piece from the user's request.
 
     A budget for the whole device leaves room for the parameters and optimizer state of `module`, if
-    it is known. `earlier` are pieces that other compilers made from the same function.
+    it is known. `earlier` are pieces that other compilers made from the same function. `warned` holds the
+    warnings that were given; compilers may share it.
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class StepBudget:
         logger: logging.Logger,
         module: nn.Module | None = None,
         earlier: Sequence[Any] = (),
+        warned: set[str] | None = None,
     ) -> None:
         self.bytes: int | None = None
         """The budget of all pieces of a forward together, if there is one in bytes."""
@@ -36,10 +40,16 @@ class StepBudget:
         self._earlier = earlier
         self._reserved: dict[torch.device, int] = {}
         self._accumulates = False
+        self._options: Any = None
+        """`_C.MemoryOptions` of the last piece."""
+        self._warned = set() if warned is None else warned
+        self._shortfall: Any = None
+        """`_C.BudgetShortfall` of a piece in the current forward."""
 
     def begin_forward(self, pieces: Sequence[Any]) -> None:
         """Call before the module runs, with its pieces."""
         self._reserved.clear()
+        self._shortfall = None
         budget = self._request.budget
         if self._accumulates or not pieces or budget is None or budget.total_bytes is None:
             return
@@ -64,6 +74,7 @@ class StepBudget:
                 options.set_rates(rates.flops_per_us, rates.bytes_per_us)
         if request.budget is not None:
             self._set_budget(options, device)
+        self._options = options
         return options
 
     def _set_budget(self, options: Any, device: torch.device) -> None:
@@ -100,16 +111,37 @@ class StepBudget:
         if self.bytes is None or not torch.is_grad_enabled():
             return
         peak = _C.divide_budget(runs, self.bytes)
-        if peak is None:
+        if peak is not None:
+            found = self._of_pieces(peak)
+            if self._request.strict:
+                raise _C.ORTModuleError(found.text(self._options))
+            self._warn(found)
+
+    def fell_short(self, found: Any) -> None:
+        """A piece runs above its budget (`_C.BudgetShortfall`); `end_forward` reports it."""
+        self._shortfall = found
+
+    def end_forward(self, runs: Sequence[Any]) -> None:
+        """After a forward: warn, once, if the step does not fit the budget. `runs`: its pieces."""
+        found, self._shortfall = self._shortfall, None
+        if found is None or _BUDGET in self._warned:
             return
-        text = (
-            f"[memory budget] the step must fit {self.bytes} bytes, but found "
-            f"that its pieces, separated by graph breaks, may together take at least {peak} bytes; "
-            "use a smaller batch, a larger budget, or remove the graph breaks"
-        )
-        if self._request.strict:
-            raise _C.ORTModuleError(text)
-        self._logger.warning("ortmodule_py: %s; it runs with the plans of the least peak", text)
+        if self.bytes is not None and len(set(runs)) > 1:
+            # Together the pieces may fit, although one of them exceeds its share.
+            found = self._of_pieces(_C.planned_peak(runs))
+        if found.step_bytes > found.budget_bytes:
+            self._warn(found)
+
+    def _of_pieces(self, peak_bytes: int) -> Any:
+        return _C.BudgetShortfall(budget_bytes=self.bytes, step_bytes=peak_bytes, has_pieces=True)
+
+    def _warn(self, found: Any) -> None:
+        if _BUDGET not in self._warned:
+            self._warned.add(_BUDGET)
+            self._logger.warning(
+                "ortmodule_py: %s. It runs above the budget, with the least memory that was found; said once",
+                found.text(self._options),
+            )
 
     def forget_earlier(self) -> None:
         """Drop the references to the earlier pieces."""

@@ -6,6 +6,7 @@ adds a guard on the exact value.
 
 from __future__ import annotations
 
+import functools
 import linecache
 from typing import Any
 
@@ -14,35 +15,24 @@ import torch
 from torch.utils._traceback import shorten_filename
 
 
-class FixedSizes:
-    """The source lines of one module that specialized a size, with the value."""
+def fixed_sizes() -> list[tuple[str, str, int]]:
+    """(line, symbol, value) of the sizes that the current capture specializes.
 
-    def __init__(self) -> None:
-        self._values: dict[tuple[str, str], int] = {}
-
-    def respecialized_lines(self) -> list[str]:
-        """Lines that specialize a size in the current capture and did so to another value before."""
-        context = torch._guards.TracingContext.try_get()
-        shape_env: Any = getattr(getattr(context, "fake_mode", None), "shape_env", None)
-        again = []
-        for guard in getattr(shape_env, "guards", ()):
-            line = getattr(getattr(guard, "sloc", None), "maybe_user_loc", None)
-            value = _fixed_value(guard.expr)
-            if line is None or value is None:
-                continue
-            if self.is_another(line, guard.expr.lhs.name, value):
-                again.append(_place(line))
-        return again
-
-    def is_another(self, line: str, symbol: str, value: int) -> bool:
-        """Whether the line specialized this size to another value before.
-
-        A size has the same symbol in all captures of a function.
-        """
-        return self._values.setdefault((line, symbol), value) != value
+    A size has the same symbol in all captures of a function.
+    """
+    context = torch._guards.TracingContext.try_get()
+    shape_env: Any = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    found = []
+    for guard in getattr(shape_env, "guards", ()):
+        line = getattr(getattr(guard, "sloc", None), "maybe_user_loc", None)
+        value = _fixed_value(guard.expr)
+        if line is not None and value is not None:
+            found.append((line, guard.expr.lhs.name, value))
+    return found
 
 
-def _place(line: str) -> str:
+@functools.cache
+def place_of(line: str) -> str:
     """File and line of "return F.relu(x)  # nn/functional.py:12 in relu".
 
     Torch shortens the path, also within a folder name; `linecache` still has the full one.

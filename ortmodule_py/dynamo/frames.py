@@ -11,22 +11,27 @@ already. Only that function then runs in eager PyTorch, and this is reported.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import inspect
+import logging
 import os
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.torch_state import restored_if_capture_fails
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
-from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL
+from ortmodule_py.dynamo.patches.table import capturing_compiler
+from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
+from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL, silence_limit_warnings
 from ortmodule_py.dynamo.transforms import Transforms
 
 _dynamo_errors: Any = torch._dynamo.exc
@@ -47,11 +52,8 @@ class Events(Protocol):
     graph_breaks: list[str]
     transforms: Transforms
 
-    def report_eager(self, error: Exception) -> None:
+    def report_eager(self, error: Exception) -> Any:
         """A piece falls back to eager PyTorch."""
-
-    def report_untraced(self, error: Exception) -> None:
-        """Dynamo failed on a call."""
 
 
 class PieceCompiler(Protocol):
@@ -73,6 +75,35 @@ class _WithSettings(torch._dynamo.convert_frame.CatchErrorsWrapper):
             return super().__call__(*args)
 
 
+class _Observed:
+    """Dynamo's conversion of a frame, which keeps the reason of a failure that its caller suppresses."""
+
+    def __init__(self, convert: Any) -> None:
+        self._convert = convert
+        self.reason: CannotLower | None = None
+
+    def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        self.reason = None
+        try:
+            return self._convert(frame, *args, **kwargs)
+        except Exception as error:
+            self.reason = why_skipped(error, frame.f_code)
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._convert, name)
+
+
+@dataclass(frozen=True)
+class _Skipped:
+    """A function that runs in Python."""
+
+    code: types.CodeType
+    """Kept, as functions are known by its id."""
+    reason: CannotLower | None
+    """Why Dynamo cannot capture it; None if there is nothing to capture."""
+
+
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
     """A trace allocates many objects that live on: each collection would look at all of them in vain."""
@@ -86,22 +117,33 @@ def _without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
+@functools.cache
+def _silence_advice() -> None:
+    """Drop Dynamo's 15 lines about `Tensor.item()` in captures of ours: our log has the line that breaks the graph."""
+    advice = "Graph break from `Tensor.item()`"
+    logging.getLogger("torch._dynamo.variables.tensor").addFilter(
+        lambda record: capturing_compiler() is None or not str(record.msg).startswith(advice)
+    )
+
+
 class Frames:
     """Wraps Dynamo's conversion of the frames of one module."""
 
     def __init__(self, compiler: PieceCompiler, fullgraph: bool) -> None:
         self._compiler = compiler
         self._fullgraph = fullgraph
-        self._skipped: dict[int, types.CodeType] = {}
-        self._newly_skipped: dict[int, types.CodeType] = {}
+        self._skipped: dict[int, _Skipped] = {}
+        self._newly_skipped: dict[int, _Skipped] = {}
         """Those of the current forward, which count if it succeeds."""
-        self._failures: list[Exception] = []
-        self._in_python: list[Exception] = []
-        """Why functions of the current forward ran in Python, with all that they call."""
+        self._in_python: list[CannotLower] = []
+        """Why functions of the current forward ran in Python."""
+        self._failure: CannotLower | None = None
+        """Why Dynamo failed last."""
         self.found_nothing = False
         """Whether Dynamo found a function of the module without anything to capture."""
         self._outermost: types.CodeType | None = None
         self._convert: Any = None
+        self._observed: Any = None
         self._torchdynamo_orig_backend: Any = None
         self.settings: contextlib.AbstractContextManager[Any] = _NOTHING
         """Dynamo's configuration while it converts a frame."""
@@ -112,6 +154,7 @@ class Frames:
 
         Does nothing if this torch has another structure: Dynamo then skips frames for good.
         """
+        _silence_advice()
         function = getattr(target, "forward", target)
         self._outermost = getattr(getattr(function, "__func__", function), "__code__", None)
         context = getattr(compiled, "dynamo_ctx", None)
@@ -121,6 +164,7 @@ class Frames:
         convert = getattr(callback, "_torchdynamo_orig_backend", None)
         if isinstance(convert, torch._dynamo.convert_frame.ConvertFrame):
             self._convert = convert
+            convert._inner_convert = self._observed = _Observed(convert._inner_convert)
             self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend
             callback._torchdynamo_orig_backend = self  # type: ignore[union-attr]
             if (
@@ -151,8 +195,9 @@ class Frames:
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
         """Convert a frame for Dynamo."""
         code = frame.f_code
-        if id(code) in self._skipped or id(code) in self._newly_skipped:
-            return _skip_once()
+        skipped = self._skipped.get(id(code)) or self._newly_skipped.get(id(code))
+        if skipped is not None:
+            return self._skip(skipped)
         reason = self._compiler.log.transforms.refused(code)
         if reason is not None:
             self._in_python.append(reason)
@@ -164,11 +209,12 @@ class Frames:
             with restored_if_capture_fails(), _without_garbage_collection():
                 result = self._convert(frame, *args, skip=skip + 1, **kwargs)
         except (*CannotTrace, RecompileLimit) as error:
+            if isinstance(error, RecompileLimit):
+                silence_limit_warnings()
+            self._failure = why_untraced(error, code)
             if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _has_run_before(code):
                 raise
-            self._failures.append(error)
-            self._newly_skipped[id(code)] = code
-            return _skip_once()
+            return self._skip_newly(_Skipped(code, self._failure))
         if (
             code is self._outermost
             and result.guarded_code is not None
@@ -179,10 +225,29 @@ class Frames:
         if result.guarded_code is not None or not result.apply_to_code or not _skips(result):
             return result
         if counted["ok"] == converted or _holds_module(frame):
-            self._newly_skipped[id(code)] = code
             self.found_nothing |= counted["ok"] > converted
+            self._skip_newly(_Skipped(code, self._observed.reason))
             return replace(result, apply_to_code=False)
         return result
+
+    def _skip_newly(self, skipped: _Skipped) -> Any:
+        self._newly_skipped[id(skipped.code)] = skipped
+        return self._skip(skipped)
+
+    def _skip(self, skipped: _Skipped) -> Any:
+        if skipped.reason is not None:
+            self._in_python.append(skipped.reason)
+        return _skip_once()
+
+    def reason(self, error: Exception) -> CannotLower:
+        """Why Dynamo failed on the current call, which raised this."""
+        failure, self._failure = self._failure, None
+        return failure or why_untraced(error)
+
+    @property
+    def line(self) -> str:
+        """ "file.py:line" of the module's forward."""
+        return line_of_code(self._outermost) if self._outermost is not None else ""
 
     def ran_whole(self, runs: Sequence[Any], module: nn.Module) -> bool:
         """Whether `runs` is one run of a piece that is the whole module."""
@@ -190,17 +255,15 @@ class Frames:
             return False
         return any(piece.whole and piece.compiled is runs[0] for piece in self._compiler.pieces)
 
-    def succeeded(self) -> None:
-        """A forward succeeded: keep and report its skipped functions."""
+    def succeeded(self) -> bool:
+        """A forward succeeded: keep its skipped functions and report them; whether there were any."""
         if self._newly_skipped:
             self._skipped.update(self._newly_skipped)
             self._newly_skipped.clear()
-        while self._in_python:
-            self._compiler.log.report_eager(self._in_python.pop())
-        while self._failures:
-            error = self._failures.pop()
-            log, limited = self._compiler.log, isinstance(error, RecompileLimit)
-            (log.report_eager if limited else log.report_untraced)(error)
+        reasons, self._in_python = self._in_python, []
+        for reason in reasons:
+            self._compiler.log.report_eager(reason)
+        return bool(reasons)
 
     def try_skipped(self) -> None:
         """Capture skipped functions again at the next call, as what Dynamo could not trace has changed."""
@@ -209,7 +272,6 @@ class Frames:
     def failed(self) -> None:
         """A forward raised: capture its skipped functions again at the next call."""
         self._newly_skipped.clear()
-        self._failures.clear()
         self._in_python.clear()
 
 

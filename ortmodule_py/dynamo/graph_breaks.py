@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,29 +9,21 @@ import torch
 from torch import fx
 from torch._guards import TracingContext
 
+from ortmodule_py.dynamo.reasons import innermost_line, reason_in_words
+
 
 def graph_break_of(gm: fx.GraphModule) -> str | None:
     """The reason and source line of the graph break that ended this piece; None if it ends with the function."""
     why = getattr(gm, "compile_subgraph_reason", None)
     if why is None or not getattr(why, "graph_break", False):
         return None
-    line = _innermost(list(getattr(why, "user_stack", None) or ()))
-    return str(why.reason).strip().splitlines()[0] + (f" ({line})" if line else "")
+    line = innermost_line(list(getattr(why, "user_stack", None) or ()))
+    return reason_in_words(str(why.reason)) + (f" ({line})" if line else "")
 
 
 def user_line() -> str:
     """The innermost line of the user's code that Dynamo traces at the moment."""
-    return _innermost(list(TracingContext.extract_stack()))
-
-
-def _innermost(frames: list[Any]) -> str:
-    """File and line of the innermost frame of the user's code."""
-    # Dynamo replaces some functions by torch's own, which are not the user's line.
-    frames = [frame for frame in frames if not frame.filename.startswith(_TORCH)] or frames
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-
-
-_TORCH = os.path.join(torch.__path__[0], "")
+    return innermost_line(list(TracingContext.extract_stack()))
 
 
 def changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:

@@ -7,6 +7,7 @@ modules (`register_module_forward_hook`): while there are any, the original runs
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 from torch.nn.modules import module as of_all_modules
 from torch.utils.hooks import RemovableHandle
@@ -22,6 +23,16 @@ def hooks_of_all_modules() -> bool:
         or of_all_modules._global_backward_hooks
         or of_all_modules._global_backward_pre_hooks
     )
+
+
+def observer_of_calls() -> str | None:
+    """An active observer of each module or operator, which would not see those of compiled pieces."""
+    if hooks_of_all_modules():
+        return "hooks of all modules, which are not captured"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        # Under it, Dynamo skips the code of each function for good.
+        return "a TorchDispatchMode is active, which would not see the engine's operators"
+    return None
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ortmodule_py.base.changing_numbers import SIZE, any_changes, changes
+from ortmodule_py.base.changing_numbers import SIZE, Fixed, any_changes, changes, values_in
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.builder import ArgumentTypes, OpSink
 from ortmodule_py.lower.number_writer import NumberWriter, UnknownNumber
@@ -36,8 +36,8 @@ class CallWriter:
         self.ids: dict[fx.Node, list[int]] = {}
         self.numbers: dict[fx.Node, int] = {}
         """Ids of numbers that are float64 scalars in the graph."""
-        self.fixed_numbers: list[tuple[str, tuple[str, str]]] = []
-        """(operator, where) that specialize a number which may change with each call."""
+        self.fixed_numbers: list[Fixed] = []
+        """Calls that specialize a number which may change with each call."""
         self.missing: Callable[[fx.Node], int] | None = None
         """Makes the id of a node that was not written here."""
         self.count = 0
@@ -125,7 +125,7 @@ class CallWriter:
             else:
                 value = argument.default_value
             if any_changes(value):
-                self.fixed_numbers.append((_taker(node, value), origin))
+                self.fixed_numbers.append((_taker(node, value), origin, values_in(value)))
             values.append((argument.name, self.encode(value)))
         return values
 

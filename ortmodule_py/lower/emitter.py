@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ortmodule_py.base.changing_numbers import any_changes
+from ortmodule_py import _C
+from ortmodule_py.base.changing_numbers import any_changes, values_in
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.builder import BodyBuilder, GraphBuilder
 from ortmodule_py.lower.call_writer import CallWriter, is_size_arithmetic
@@ -22,7 +23,8 @@ from ortmodule_py.trace.joint_trace import JointTrace
 from ortmodule_py.trace.record import TracedFunction, output_values
 from ortmodule_py.trace.user_backward import GradientBody
 
-Trace = Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]
+Trace = Callable[[Callable[..., Any], Sequence[Any], str], TracedFunction]
+"""Traces a function of these arguments; the text names it in messages."""
 
 _aten = torch.ops.aten
 # New tensors take the shape, the dtype and the device of an operand, and no gradient reaches it.
@@ -133,6 +135,9 @@ class Emitter:
                 raise CannotLower(
                     error.reason, error.origin if any(error.origin) else origin
                 ) from error
+            except _C.ORTModuleError as error:
+                named = origin[1] and origin[1] in str(error)
+                raise CannotLower(str(error), ("", "") if named else origin) from error
 
     def _call(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         name = str(node.target)
@@ -208,7 +213,8 @@ class Emitter:
     def _user_gradient(self, node: fx.Node, origin: tuple[str, str], tag: str) -> None:
         outputs, inputs, saved, numbers, number = node.args
         body = self.bodies[number]
-        traced = self._timed_trace(body.function, body.patterns)
+        what = "the backward of an autograd.Function or a hook"
+        traced = self._timed_trace(body.function, body.patterns, what)
         values = [self.writer.id_of(n) for n in outputs]
         given = [self.writer.id_of(n) for n in inputs]
         sink = self.builder.body(values)
@@ -271,7 +277,10 @@ class Emitter:
         flags = [self.writer.id_of(n) in self._differentiable for n in operands]
         key = self._joint_key(node, operands, flags)
         if key not in self._joint_traces:
-            self._joint_traces[key] = JointTrace.of(node, flags, self._timed_trace)
+            what = f"the gradient of {node.meta.get('call', node.target)}"
+            self._joint_traces[key] = JointTrace.of(
+                node, flags, lambda function, args: self._timed_trace(function, args, what)
+            )
             self.traced_gradients.append(str(node.target))
         return self._joint_traces[key]
 
@@ -295,9 +304,11 @@ class Emitter:
         named = [(k, text(v)) for k, v in node.kwargs.items()]
         return f"{node.target}|{text(list(node.args))}|{named}|{JointTrace.read(node)}"
 
-    def _timed_trace(self, function: Callable[..., Any], patterns: Sequence[Any]) -> TracedFunction:
+    def _timed_trace(
+        self, function: Callable[..., Any], patterns: Sequence[Any], what: str
+    ) -> TracedFunction:
         start = time.perf_counter()
-        traced = self.trace(function, patterns)
+        traced = self.trace(function, patterns, what)
         self.gradient_seconds += time.perf_counter() - start
         return traced
 
@@ -330,7 +341,8 @@ class Emitter:
             if isinstance(value, fx.Node) and strides is not None:
                 self._note_strides(index, value.meta["val"], strides)
         if any_changes(values[:output_count]):
-            self.writer.fixed_numbers.append(("the outputs", ("", "")))
+            fixed = values_in(values[:output_count])
+            self.writer.fixed_numbers.append(("the outputs", ("", ""), fixed))
         outputs = [self.writer.encode(value) for value in values[:output_count]]
         if any(isinstance(value, (float, str)) for value in outputs):
             raise CannotLower("an output is a number other than a size")

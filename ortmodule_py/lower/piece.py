@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ortmodule_py.base.changing_numbers import Fixed
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.base.torch_state import restored_on_failure, without_saved_tensors_hooks
 from ortmodule_py.lower.builder import GraphBuilder
-from ortmodule_py.lower.emitter import Emitter
+from ortmodule_py.lower.emitter import Emitter, Trace
 from ortmodule_py.lower.inputs import drawn_inputs, is_fixed
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.sizes.rounded import fix_rounded_sizes
@@ -27,6 +28,7 @@ from ortmodule_py.trace.gradient_effects import has_tangents
 from ortmodule_py.trace.interpreter import PieceTrace
 from ortmodule_py.trace.patched_kernels import preserved_composites
 from ortmodule_py.trace.record import TracedFunction
+from ortmodule_py.trace.untraceable import why_untraceable
 
 _CPU = torch.device("cpu")
 
@@ -49,8 +51,8 @@ class LoweredPiece:
     """Regions of torch.utils.checkpoint."""
     traced_gradients: list[str]
     """Operators whose gradient was traced, as the builder has no rule for them."""
-    fixed_numbers: list[tuple[str, Origin]]
-    """(operator, where) that specialize a number which may change with each call."""
+    fixed_numbers: list[Fixed]
+    """Calls that specialize a number which may change with each call."""
     checks: list[Callable[[Tensor], object]]
     """One per extra output, after the piece's own: raises eager's error if the value is wrong."""
     reads: list[int]
@@ -124,12 +126,12 @@ def lower(
     )
 
 
-def _function_tracer(
-    fake_mode: Any, device: torch.device
-) -> Callable[[Callable[..., Any], Sequence[Any]], TracedFunction]:
+def _function_tracer(fake_mode: Any, device: torch.device) -> Trace:
     """Traces backward bodies and gradients of operators, apart from the piece."""
 
-    def trace_function(function: Callable[..., Any], args: Sequence[Any]) -> TracedFunction:
+    def trace_function(
+        function: Callable[..., Any], args: Sequence[Any], what: str
+    ) -> TracedFunction:
         try:
             patterns = [record.fake_like(arg, fake_mode) for arg in args]
             # The graph contains the casts of autocast already, and eager runs backward without it.
@@ -138,8 +140,7 @@ def _function_tracer(
         except CannotLower:
             raise
         except Exception as error:  # an operator whose gradient torch itself cannot trace
-            text = f"its gradient cannot be traced, {type(error).__name__}: {error}"
-            raise CannotLower(text) from error
+            raise CannotLower(why_untraceable(what, error)) from error
 
     return trace_function
 

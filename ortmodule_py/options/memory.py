@@ -63,6 +63,8 @@ class Budget:
     """For the step alone."""
     activation_fraction: float | None = None
     """For the step alone, relative to its peak without the optimizer."""
+    where: str = BUDGET
+    """The variable or argument that sets it."""
 
 
 @dataclass
@@ -90,6 +92,20 @@ class MemoryRequest:
     def asked(self) -> bool:
         """Whether a level, a configuration or a budget was set."""
         return self.level > 0 or bool(self.config_source) or self.budget is not None
+
+    @property
+    def setting(self) -> str:
+        """What the user set, such as `ORTMODULE_MEMORY_OPT_LEVEL=1`; "" if nothing."""
+        if self.budget is not None:
+            return f"{self.budget.where}={self.budget.text}"
+        if self.level > 0 and self.level_is_given:
+            return f"{LEVEL}={self.level}"
+        return CONFIG if self.config_source else ""
+
+    @property
+    def without_effect(self) -> str:
+        """Continues a sentence about eager PyTorch: what was set has no effect there."""
+        return f", where {self.setting} has no effect" if self.setting else ""
 
     @classmethod
     def from_environment(cls, memory_budget: str | int | float | None = None) -> MemoryRequest:
@@ -160,7 +176,7 @@ def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:
                 f"[{where}] a percentage needs 'activations:' before it, but found {text!r}; "
                 f"write 'activations:{amount}'"
             )
-        return Budget(text, activation_fraction=number / 100)
+        return Budget(text, activation_fraction=number / 100, where=where)
     if unit not in _UNITS:
         raise ValueError(
             f"[{where}] {rule}, but found the unit {match[2]!r} in "
@@ -173,7 +189,9 @@ def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:
     count = int(number * _UNITS[unit])
     if count < 1:
         raise ValueError(f"[{where}] a budget is at least one byte, but found {text!r}")
-    return Budget(text, activation_bytes=count) if of_step else Budget(text, total_bytes=count)
+    if of_step:
+        return Budget(text, activation_bytes=count, where=where)
+    return Budget(text, total_bytes=count, where=where)
 
 
 def parse_config(text: str) -> list[ConfigElement]:

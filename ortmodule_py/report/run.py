@@ -6,14 +6,52 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ortmodule_py import _C
+from ortmodule_py.compile.forward_record import MODES
 
 if TYPE_CHECKING:
     from ortmodule_py.compile.compiler import Compiler
+    from ortmodule_py.compile.forward_record import ForwardRecord
 
 _COMPILE = "compile"
 """The stage of the engine, which reports its own stages; all other stages of a piece are export."""
+
+
+@dataclass
+class ModeReport:
+    """What the engine runs of the forwards of one mode."""
+
+    compiled: bool
+    """All pieces run in the engine, or the last forward was a single piece that is the whole module."""
+    eager_pieces: list[str]
+    """Pieces that run in eager PyTorch, with the reason."""
+    pieces_run: int
+    """Runs of compiled pieces in the last forward."""
+    parameter_share: float
+    """Share of the module's parameters, by elements, that these pieces take as inputs."""
+    time_share: float | None
+    """Share of the wall time of the last forward without a capture that was spent in compiled pieces; None
+    if each had one. The rest are eager PyTorch, Python code and Dynamo's guards. Backward is not included,
+    and on a GPU it is the time of the launches."""
+
+    @classmethod
+    def of(cls, compiler: Compiler, module: nn.Module, mode: str) -> ModeReport | None:
+        """The report over the forwards of `mode`; None if there was none."""
+        record = compiler.last_of.get(mode)
+        if record is None:
+            return None
+        eager = [str(piece) for piece in compiler.log.eager_pieces if mode in piece.modes]
+        timed = compiler.timed.get(mode)
+        return cls(
+            compiled=bool(record.runs) and (record.whole or not eager),
+            eager_pieces=eager,
+            pieces_run=len(record.runs),
+            parameter_share=_parameter_share(compiler, module, record),
+            time_share=timed.engine_seconds / timed.seconds if timed and timed.seconds else None,
+        )
 
 
 @dataclass
@@ -21,7 +59,11 @@ class RunReport:
     """Captures, plans and bytes of one module."""
 
     compiled: bool
-    """All pieces run in the engine, or the last forward was a single piece that is the whole module."""
+    """Both `training` and `evaluation` are compiled, as far as there were such forwards."""
+    training: ModeReport | None
+    """Of forwards in training mode with gradients; None if there was none."""
+    evaluation: ModeReport | None
+    """Of all other forwards."""
     captures: int
     plans: int
     graph_breaks: list[str]
@@ -55,8 +97,8 @@ class RunReport:
     """Kernels of the last plans and operators of torch whose results may differ from run to run."""
 
     @classmethod
-    def of(cls, compiler: Compiler) -> RunReport:
-        """The report over all pieces of a module."""
+    def of(cls, compiler: Compiler, module: nn.Module) -> RunReport:
+        """The report over all pieces of `module`."""
         facts = [piece.compiled.facts() for piece in compiler.pieces]
         runs = list(compiler.last.runs) if compiler.last else []
         last = [piece.facts() for piece in runs]
@@ -73,10 +115,11 @@ class RunReport:
             for stage, milliseconds in fact["stages_ms"].items():
                 stages[stage] = stages.get(stage, 0.0) + milliseconds
         devices = sorted({fact["device"] for fact in facts})
-        ran = [fact for fact in facts if fact["forwards"]]
-        whole = compiler.last is not None and compiler.last.whole
+        modes = {mode: ModeReport.of(compiler, module, mode) for mode in MODES}
+        ran = [report for report in modes.values() if report is not None]
         return cls(
-            compiled=bool(ran) and (whole or not compiler.log.eager_pieces),
+            compiled=bool(ran) and all(report.compiled for report in ran),
+            **modes,
             captures=len(facts) + len(compiler.log.eager_pieces),
             plans=sum(fact["plans"] for fact in facts),
             graph_breaks=list(dict.fromkeys(compiler.log.graph_breaks)),
@@ -97,6 +140,17 @@ class RunReport:
                 {name for fact in facts for name in fact.get("nondeterministic_kernels", ())}
             ),
         )
+
+
+def _parameter_share(compiler: Compiler, module: nn.Module, record: ForwardRecord) -> float:
+    """The share of the parameters, by elements, that the compiled pieces of a forward take."""
+    ran = set(record.runs)
+    taken = {n for piece in compiler.pieces if piece.compiled in ran for n in piece.parameters}
+    sizes = {id(p): 0 if is_lazy(p) else p.numel() for p in module.parameters()}
+    total = sum(sizes.values())
+    if total == 0:
+        return 1.0 if ran else 0.0
+    return sum(size for parameter, size in sizes.items() if parameter in taken) / total
 
 
 def _step_peak(peaks: list[int], facts: list[dict[str, Any]], runs: list[int]) -> int:
@@ -131,16 +185,20 @@ def _device_peak_bytes(device: str) -> int:
     return torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0
 
 
-def _mib(count: int) -> str:
-    return f"{count / 2**20:,.1f} MiB"
+def _size(count: int) -> str:
+    """A number of bytes in KiB or MiB."""
+    return f"{count / 2**10:,.1f} KiB" if count < 2**20 else f"{count / 2**20:,.1f} MiB"
 
 
-def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
+def banner(compiler: Compiler, module: nn.Module, mode: str, seconds: float) -> list[str]:
     """At most 10 lines about a module after its capture."""
-    report = RunReport.of(compiler)
+    report = RunReport.of(compiler, module)
     pieces = f"{len(compiler.pieces)} piece{'s' if len(compiler.pieces) != 1 else ''}"
     if compiler.log.eager_pieces:
         pieces += f" compiled, {len(compiler.log.eager_pieces)} in eager PyTorch"
+        of_mode = report.training if mode == "training" else report.evaluation
+        if of_mode is not None and of_mode.parameter_share < 1:
+            pieces += f" with {1 - of_mode.parameter_share:.0%} of the parameters"
     share = report.nodes_aten_fallback
     times = report.stages_ms
     export = sum(
@@ -161,8 +219,8 @@ def banner(compiler: Compiler, mode: str, seconds: float) -> list[str]:
         lines.append(f"Graph breaks     : {len(report.graph_breaks)}, see last_run_report(model)")
     exact = "" if report.prediction_exact else " (at least)"
     lines += [
-        f"Planned peak     : {_mib(report.planned_peak_bytes)}{exact}, "
-        f"of it kept for backward {_mib(report.saved_bytes)}",
+        f"Planned peak     : {_size(report.planned_peak_bytes)}{exact}, "
+        f"of it kept for backward {_size(report.saved_bytes)}",
         f"First step takes {seconds:.2f}s where export takes {export:.2f}s, "
         f"graph building takes {build / 1e3:.2f}s, planning takes {times.get('plan', 0.0) / 1e3:.2f}s",
         f"Versions: ortmodule_py - {_C.__version__}, torch - {torch.__version__}",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ortmodule_py.base.changing_numbers import call_name, changes
+from ortmodule_py.base.changing_numbers import Fixed, call_name, changes, value_now
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
@@ -23,6 +23,7 @@ from ortmodule_py.trace.strides.doubtful import (
     is_restrided_dropout,
 )
 from ortmodule_py.trace.strides.eager import is_expanded
+from ortmodule_py.trace.untraceable import why_untraceable
 from ortmodule_py.trace.user_backward import GradientBody
 
 # ---- the trace ----------------------------------------------------------------------------------
@@ -46,7 +47,7 @@ class PieceTrace:
         self.grad_enabled = tensor_grad_mode or gradient_effects.turns_gradients_on(gm)
         self.bodies: list[GradientBody] = []
         self.checkpoints = 0
-        self.fixed_numbers: list[tuple[str, Origin]] = []
+        self.fixed_numbers: list[Fixed] = []
         self.mutated: dict[int, Origin] = {}
         """Mutated inputs -> where."""
         self.changes: dict[int, Origin] = {}
@@ -77,7 +78,8 @@ class PieceTrace:
         except CannotLower:
             raise
         except Exception as error:  # whatever torch raises, the piece falls back to eager
-            raise CannotLower(f"{type(error).__name__}: {error}", interpreter.origin) from error
+            reason = why_untraceable("the whole piece", error)
+            raise CannotLower(reason, interpreter.origin) from error
 
     def eager_strides(self) -> list[Any]:
         """Strides of each output in eager, None for other values: those that Dynamo found, unless its fake
@@ -182,16 +184,23 @@ class _PieceInterpreter(fx.Interpreter):
         return self.grad_mode.state(), thread_state()
 
     def _run_node(self, n: fx.Node) -> Any:
-        self.origin = origin_of(n) if n.op.startswith("call") else self.origin
+        self.origin = _line_at(n) if n.op.startswith("call") else self.origin
         self._node = n
         if n.op.startswith("call"):
             gradient_effects.refuse(n.target, self.follow_grad_mode, self.origin)
         self._written = set()
         before = self._change_counters(n)
         numbers = [self.env[node] for node in n.all_input_nodes if changes(self.env[node])]
-        result = super().run_node(n)
-        if not all(map(changes, numbers)):
-            self.trace.fixed_numbers.append((call_name(n.target), self.origin))
+        try:
+            result = super().run_node(n)
+        except CannotLower as error:
+            error.origin = error.origin if any(error.origin) else self.origin
+            raise
+        except Exception as error:  # whatever torch raises, the piece falls back to eager
+            raise CannotLower(why_untraceable(call_name(n.target), error), self.origin) from error
+        fixed = tuple(value_now(number) for number in numbers if not changes(number))
+        if fixed:
+            self.trace.fixed_numbers.append((call_name(n.target), self.origin, fixed))
         self._check_changes(before)
         self._label_recorded()
         return result
@@ -433,6 +442,15 @@ class _PieceInterpreter(fx.Interpreter):
                 node.meta["torch_call"] = self._node
             node.meta["tag"] = self.tag
         self._last_recorded = record.last_recorded()
+
+
+def _line_at(node: fx.Node) -> Origin:
+    """The origin of a call; Dynamo gives none to those that enter a transform, so that of the next call."""
+    origin = origin_of(node)
+    while not origin[1] and node.next.op.startswith("call"):
+        node = node.next
+        origin = origin_of(node)
+    return origin
 
 
 _CHANGES_INPUTS = "an autograd.Function that changes its inputs in place"

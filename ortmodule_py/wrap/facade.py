@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 # Methods that return `self`. If the original's class overrides one, the override runs.
@@ -210,3 +211,8 @@ class OriginalFace:
 
     def __bool__(self) -> bool:
         return bool(self._original)
+
+
+def parameter_strides(module: nn.Module) -> list[tuple[int, ...] | None]:
+    """Strides of all parameters; None for those of lazy layers, which have no shape yet."""
+    return [None if is_lazy(p) else p.stride() for p in module.parameters()]

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ortmodule_py.base.tree import tensors
 from ortmodule_py.dynamo.hooks import has_hooks
 
 _CALL = "_compiled_call_impl"
@@ -141,6 +142,13 @@ def _routed(model: Any, function: Callable[..., Any]) -> Any:
         if torch.compiler.is_dynamo_compiling() or module is not model._original:
             return function(module, *args, **kwargs)
         with model._methods.within():
-            return function(module, *args, **kwargs)
+            result = function(module, *args, **kwargs)
+        compiler = model._compiler
+        unused = compiler.last is None and not model._engine_options.bypass
+        if unused and any(t.grad_fn is not None for t in tensors(result)):
+            compiler.log.report_without_effect(
+                f"the method {function.__name__} does not call the model itself, so it runs"
+            )
+        return result
 
     return method

@@ -144,19 +144,21 @@ TEST(Budget, LooksAtFewPlansAndNeverPastASmallerBudget) {
   }
 }
 
-TEST(Budget, SaysWhoHoldsTheRest) {
+TEST(Budget, SaysWhatTheWholeStepNeeds) {
   MemoryOptions options;
-  BudgetShare share;
-  EXPECT_EQ(over_budget_text(options, share, 50, 80),
-            "[memory budget] the step must fit 50 bytes, but found that 80 bytes is the least that "
-            "this model reaches for these shapes; use a smaller batch or a budget of at least 80 "
-            "bytes");
-  share.others_bytes = 7;
-  const std::string text = over_budget_text(options, share, 43, 80);
-  EXPECT_NE(text.find("other pieces of the forward, between graph breaks, keep another 7 bytes"),
-            std::string::npos);
-  EXPECT_EQ(text.find("optimizer state"), std::string::npos);
-  EXPECT_NE(text.find("at least 87 bytes"), std::string::npos);
+  EXPECT_EQ(over_budget_text(options, {50, 80, false}),
+            "[memory budget] the step must fit 50 bytes, but found that it takes at least 80 with "
+            "this batch; use a smaller batch or a budget of at least 80 bytes");
+  options.reserved_bytes = 7;
+  EXPECT_EQ(over_budget_text(options, {50, 80, true}),
+            "[memory budget] the step must fit 57 bytes (7 of them for parameters, buffers and "
+            "optimizer state), but found that it takes 87 with this batch; use a smaller batch, "
+            "fewer graph breaks, or a budget of at least 87 bytes");
+  options = {};
+  options.budget_fraction = 0.5;
+  EXPECT_EQ(over_budget_text(options, {50, 81, false}),
+            "[memory budget] the step must fit 50 bytes (50% of its peak), but found that it takes "
+            "at least 81 with this batch; use a budget of at least 80%");
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST_F(MemoryPolicyTest, ABudgetHoldsInLaterShapes) {
   for (int64_t rows : {kRows, kRows / 2, kRows + 1, kRows, int64_t{1}})
     EXPECT_LE(peak(session, rows), budget) << rows;
   EXPECT_TRUE(session.plan_for(RowsCall(1))->decisions.empty()) << "all of it fits";
-  EXPECT_TRUE(session.memory()->take_warnings().empty());
+  EXPECT_FALSE(session.memory()->take_shortfall());
 }
 
 TEST_F(MemoryPolicyTest, AFirstShapeThatDoesNotFitIsAnErrorAndALaterOneAWarning) {
@@ -50,8 +50,8 @@ TEST_F(MemoryPolicyTest, AFirstShapeThatDoesNotFitIsAnErrorAndALaterOneAWarning)
   Session later(rows_piece(), with_budget(peaks_.least));
   peak(later, kRows);
   peak(later, 2 * kRows);
-  EXPECT_EQ(later.memory()->take_warnings().size(), 1u);
-  EXPECT_TRUE(later.memory()->take_warnings().empty()) << "they were taken";
+  EXPECT_TRUE(later.memory()->take_shortfall());
+  EXPECT_FALSE(later.memory()->take_shortfall()) << "it was taken";
   Session strict(rows_piece(), with_budget(peaks_.least, true));
   peak(strict, kRows);
   EXPECT_THROW(peak(strict, 2 * kRows), Error);
@@ -79,24 +79,24 @@ TEST_F(MemoryPolicyTest, GrowthIsForOtherShapes) {
     peak(session, kRows);
     session.memory()->set_budget_share({.others_bytes = peaks_.most, .growth = growth});
     peak(session, 3 * kRows);
-    return session.memory()->take_warnings().size();
+    return session.memory()->take_shortfall().has_value();
   };
-  EXPECT_EQ(decided(1.0), 1u);
-  EXPECT_EQ(decided(3.0), 0u);
+  EXPECT_TRUE(decided(1.0));
+  EXPECT_FALSE(decided(3.0));
 }
 
 TEST_F(MemoryPolicyTest, ASharedShapeThatDoesNotFitSaysWhatAllNeed) {
   Session session(rows_piece(), with_budget(peaks_.least));
   session.memory()->set_budget_share({.others_bytes = 100, .lenient = true});
   EXPECT_EQ(peak(session, kRows), peaks_.least);
-  EXPECT_TRUE(session.memory()->take_warnings().empty());
+  EXPECT_FALSE(session.memory()->take_shortfall());
   session.memory()->set_budget_share({.others_bytes = 104});
   peak(session, kRows);
-  const std::vector<std::string> warnings = session.memory()->take_warnings();
-  ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_NE(warnings[0].find(str("a budget of at least ", peaks_.least + 104, " bytes")),
-            std::string::npos)
-      << warnings[0];
+  const std::optional<BudgetShortfall> found = session.memory()->take_shortfall();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->budget_bytes, peaks_.least) << "the whole budget, not the share";
+  EXPECT_EQ(found->step_bytes, peaks_.least + 104);
+  EXPECT_TRUE(found->has_pieces);
 }
 
 TEST_F(MemoryPolicyTest, AFractionIsNotShared) {

@@ -42,8 +42,14 @@ def _break_in_try(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("choose", [_break_in_loop, _break_in_try])
-def test_a_function_that_dynamo_skips(choose: Callable[..., Tensor]) -> None:
+@pytest.mark.parametrize(
+    ("choose", "why", "line"),
+    [
+        (_break_in_loop, "its graph breaks inside of a loop: a condition depends on the values", 2),
+        (_break_in_try, "Dynamo cannot trace: Call to `torch._dynamo.graph_break()`", 3),
+    ],
+)
+def test_a_function_that_dynamo_skips(choose: Callable[..., Tensor], why: str, line: int) -> None:
     torch._dynamo.reset()
     model = ORTModule(Layers(choose), QUIET)
     x = torch.randn(3, 4)
@@ -54,7 +60,9 @@ def test_a_function_that_dynamo_skips(choose: Callable[..., Tensor]) -> None:
         torch.testing.assert_close(got, model.module(x))
         got.sum().backward()
     report = last_run_report(model)
-    (_left,) = (piece for piece in report["eager_pieces"] if "skips at a graph break" in piece)
+    (left,) = (piece for piece in report["eager_pieces"] if f"function {choose.__name__}" in piece)
+    place = f"({__file__}:{choose.__code__.co_firstlineno + line})"
+    assert why in left and left.endswith(place), left
     assert not report["compiled"] and len(report["eager_pieces"]) <= 2, report
 
 
@@ -345,10 +353,12 @@ def test_a_module_that_runs_wholly_in_eager_is_said(
         torch._dynamo.reset_code(Stops.forward.__code__)
     report = last_run_report(model)
     (piece,) = report["eager_pieces"]
-    assert not report["compiled"] and "the memory options have no effect" in piece
+    assert (
+        not report["compiled"] and f"({__file__}:{Stops.forward.__code__.co_firstlineno})" in piece
+    )
     assert ("compiled before" in piece) == compiled_before
-    said = [r for r in caplog.records if "runs in eager PyTorch" in r.getMessage()]
-    assert len(said) == 1
+    (said,) = (r.getMessage() for r in caplog.records if "runs in eager PyTorch" in r.getMessage())
+    assert "where memory_budget=activations:100% has no effect" in said and piece in said
 
 
 @pytest.mark.parametrize(
@@ -401,7 +411,8 @@ def test_a_failure_of_dynamo_behind_a_break_is_no_error(monkeypatch: pytest.Monk
         assert model.calls == step + 1 and float(model.took) >= 0
     report = last_run_report(model)
     (piece,) = report["eager_pieces"]
-    assert "it cannot be traced" in piece and not report["compiled"]
+    assert piece.startswith("the rest of forward behind line ") and __file__ in piece, piece
+    assert "Dynamo" in piece and "Error" not in piece and not report["compiled"]
     monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_DISABLE")
     with pytest.raises(ORTModuleError, match="FALLBACK_DISABLE"):
         ORTModule(Timed(), QUIET)(x)

@@ -45,7 +45,7 @@ def test_the_limit_is_counted_and_said_once(
     assert "captured 3 times" in report["eager_pieces"][0]
     said = [r for r in caplog.records if "runs in eager" in r.getMessage()]
     assert len(said) == 1 and said[0].levelno >= logging.WARNING
-    dynamo = {id(r) for r in caplog.records if "recompile_limit" in r.getMessage()}
+    dynamo = {id(r) for r in caplog.records if "hit config.recompile_limit" in r.getMessage()}
     assert len(dynamo) <= 1
     # What was captured before still runs in the engine.
     torch.testing.assert_close(model(x, "aa"), x * 2)

@@ -15,7 +15,11 @@ def test_export_time_covers_every_stage_of_capture() -> None:
     """Traced gradients included: they may take longer than all other stages."""
 
     def export_seconds() -> float:
-        (line,) = (line for line in banner(model._compiler, "training", 0.0) if "export" in line)
+        (line,) = (
+            line
+            for line in banner(model._compiler, model.module, "training", 0.0)
+            if "export" in line
+        )
         found = re.search(r"export takes ([\d.]+)s", line)
         assert found is not None, line
         return float(found[1])

@@ -1,6 +1,7 @@
 #include "optimizer/memory/memory_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -360,19 +361,26 @@ std::optional<int64_t> budget_of(const MemoryOptions& options, const BudgetShare
   return static_cast<int64_t>(*options.budget_fraction * static_cast<double>(peak_bytes));
 }
 
-std::string over_budget_text(const MemoryOptions& options, const BudgetShare& share,
-                             int64_t budget_bytes, int64_t peak_bytes) {
+std::string over_budget_text(const MemoryOptions& options, const BudgetShortfall& found) {
+  const int64_t reserved = options.reserved_bytes;
+  const int64_t needed = found.step_bytes + reserved;
   std::string text =
-      str("[memory budget] the step must fit ", budget_bytes, " bytes, but found that ", peak_bytes,
-          " bytes is the least that this model reaches for these shapes");
-  const int64_t least = peak_bytes + options.reserved_bytes + share.others_bytes;
-  if (options.reserved_bytes > 0)
-    text += str(" (parameters, buffers and optimizer state take another ", options.reserved_bytes,
-                " bytes of the budget)");
-  if (share.others_bytes > 0)
-    text += str(" (other pieces of the forward, between graph breaks, keep another ",
-                share.others_bytes, " bytes of the budget)");
-  return text + str("; use a smaller batch or a budget of at least ", least, " bytes");
+      str("[memory budget] the step must fit ", found.budget_bytes + reserved, " bytes");
+  if (options.budget_fraction)
+    text += str(" (", std::lround(*options.budget_fraction * 100), "% of its peak)");
+  if (reserved > 0)
+    text += str(" (", reserved, " of them for parameters, buffers and optimizer state)");
+  text += str(", but found that it takes ", found.has_pieces ? "" : "at least ", needed,
+              " with this batch; use ");
+  if (options.budget_fraction) {
+    // The budget was rounded down to whole bytes.
+    const auto budget = static_cast<double>(std::max<int64_t>(found.budget_bytes, 1));
+    const double share = *options.budget_fraction * static_cast<double>(found.step_bytes) / budget;
+    const double percent = std::ceil(100 * share * (1 - 1 / budget));
+    return text + str("a budget of at least ", static_cast<int64_t>(percent), "%");
+  }
+  return text + str("a smaller batch", found.has_pieces ? ", fewer graph breaks," : "",
+                    " or a budget of at least ", needed, " bytes");
 }
 
 }  // namespace ortmodule

@@ -109,8 +109,14 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
 std::optional<int64_t> budget_of(const MemoryOptions& options, const BudgetShare& share,
                                  int64_t peak_bytes);
 
-/// The message for shapes whose lowest reachable peak, `peak_bytes`, exceeds the budget.
-std::string over_budget_text(const MemoryOptions& options, const BudgetShare& share,
-                             int64_t budget_bytes, int64_t peak_bytes);
+/// A step that does not fit its budget with any plan.
+struct BudgetShortfall {
+  int64_t budget_bytes = 0;  // without `MemoryOptions::reserved_bytes`
+  int64_t step_bytes = 0;    // the lowest peak; of a step of several pieces, that of their plans
+  bool has_pieces = false;   // graph breaks cut the step into pieces
+};
+
+/// The message about it, with the numbers of the user's own budget.
+std::string over_budget_text(const MemoryOptions& options, const BudgetShortfall& found);
 
 }  // namespace ortmodule

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statica
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from ortmodule_py.base.changing_numbers import SIZE, call_name, changes
+from ortmodule_py.base.changing_numbers import SIZE, call_name, changes, value_now, values_in
 from ortmodule_py.base.errors import origin_of
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
@@ -52,7 +52,7 @@ def _watched(
         return run_node(tracer, node, args, kwargs, nnmodule)
     compiler: Any = capturing_compiler()
     if picks and compiler.log.has_captured(origin_of(node)):
-        compiler.log.report_specialized(SIZE, origin_of(node))
+        compiler.log.report_specialized(SIZE, origin_of(node), values_in(args[1]))
     of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
     read = any(map(free_unbacked_symbols, given))
     if not of_numbers and not read and not compiler.log.has_captured(origin_of(node)):
@@ -69,7 +69,8 @@ def _watched(
         _break_where_exhausted(node, given, compiler)
     result = run_node(tracer, node, args, kwargs, nnmodule)
     if any(map(_is_fixed, given)):
-        compiler.log.report_specialized_float(call_name(node.target), origin_of(node))
+        values = tuple(map(_now, given))
+        compiler.log.report_specialized_float(call_name(node.target), origin_of(node), values)
     return result
 
 
@@ -98,8 +99,7 @@ def _now(value: Any) -> Any:
         return value
     if free_unbacked_symbols(value):
         return 1.0  # read from a tensor, so unknown; fake results of rewritten calls do not depend on it
-    hint = value.node.hint
-    return float(hint) if isinstance(value, torch.SymFloat) else int(hint)
+    return value_now(value)
 
 
 def _is_fixed(value: Any) -> bool:

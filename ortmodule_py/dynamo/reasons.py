@@ -1,0 +1,144 @@
+"""Dynamo's reasons for a graph break or a failure, in the terms of a user of PyTorch."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+import types
+from typing import Any
+
+import torch
+
+from ortmodule_py.base.errors import CannotLower, first_line
+from ortmodule_py.dynamo import settings
+from ortmodule_py.dynamo.errors import RecompileLimit
+
+# ---- words --------------------------------------------------------------------------------------
+
+_READS = "a number is read from a tensor, as by `item()` or `tolist()`"
+_BY_VALUES = "a size or a condition depends on the values of a tensor"
+_WITHOUT_VALUES = "`{name}` cannot run without the values of tensors"
+
+# Dynamo's kind of a reason, by its beginning -> ours. `{name}` is the call that Dynamo names.
+_KINDS = {
+    "generic_jump": "a condition depends on the values of a tensor",
+    "Data-dependent branching": "a condition depends on the values of a tensor",
+    "Data-dependent assertion": "an assertion depends on the values of a tensor",
+    "Could not guard on data-dependent": _BY_VALUES,
+    "Could not extract specialized integer": _BY_VALUES,
+    "Consider annotating your code using torch._check": _BY_VALUES,
+    "Unsupported Tensor.item() call": _READS,
+    "Unsupported Tensor.tolist() call": _READS,
+    "Data dependent operator": "`{name}` returns a number that depends on the values of a tensor",
+    "Dynamic shape operator": "the shape of the result of `{name}` depends on the values of a tensor",
+    "Attempted to call function marked as skipped": "Dynamo does not trace `{name}`",
+    "Failed to trace builtin operator": "Dynamo does not trace `{name}`",
+    "Unhandled tensor method": "Dynamo does not trace `Tensor.{name}`",
+    "Unsupported Tensor.": "Dynamo does not trace `{name}`",
+    "Skip calling `torch.compiler.disable()`d function": "`{name}` is under `torch.compiler.disable`",
+    "Attempted to wrap sparse Tensor": "the tensor is sparse",
+    "Attempted to wrap strided NestedTensor": "the nested tensor has not the layout torch.jagged",
+    "Failed to mutate tensor data attribute": "`.data` of a tensor that forward makes is set",
+    "Reconstruction failure": "an object that forward makes is needed on both sides of a graph break",
+    "Observed exception": "an exception is raised",
+    "Operator does not support running with fake tensors": _WITHOUT_VALUES,
+    "RuntimeError when making fake tensor call": _WITHOUT_VALUES,
+    "Fake tensor propagation exception": _WITHOUT_VALUES,
+    "NotImplementedError/UnsupportedFakeTensorException": _WITHOUT_VALUES,
+}
+_NAMES = (
+    re.compile(r"unsupported operator: (\S+)"),
+    re.compile(r"FX node with fake tensors: call_\w+ (.+?)\(\*\("),
+    re.compile(r"Explanation:.*?`([^`]+)`", re.DOTALL),
+)
+_OBJECT = re.compile(r"<(?:built-in (?:method|function)|function|bound method) ([\w.]+)[^>]*>")
+_NO_FAKE = "no fake impl registered"
+
+
+def reason_in_words(message: str) -> str:
+    """The reason in a message of Dynamo, in one line: ours, if we have one, or the first line."""
+    kind = first_line(message)
+    text = next((ours for known, ours in _KINDS.items() if kind.startswith(known)), kind)
+    if "{name}" not in text:
+        return text
+    name = _named(message)
+    if name == "aten._local_scalar_dense":
+        return _READS
+    hint = "; register a fake implementation of it" if _NO_FAKE in message else ""
+    return text.format(name=name) + hint if name else kind
+
+
+def _named(message: str) -> str:
+    """The call that a message is about."""
+    found = next(filter(None, (pattern.search(message) for pattern in _NAMES)), None)
+    if found is None:
+        return ""
+    return _OBJECT.sub(r"\1", found[1]).removesuffix(".default").removesuffix(".")
+
+
+# ---- places -------------------------------------------------------------------------------------
+
+_TORCH = os.path.join(torch.__path__[0], "")
+_REST = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
+
+
+def innermost_line(frames: list[Any]) -> str:
+    """File and line of the innermost of these frames that is the user's code; "" without frames."""
+    # Dynamo replaces some functions by torch's own, which are not the user's line.
+    frames = [frame for frame in frames if not frame.filename.startswith(_TORCH)] or frames
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def line_of_code(code: types.CodeType) -> str:
+    """ "file.py:line" of a function."""
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _line_of(error: BaseException, code: types.CodeType | None) -> str:
+    """ "file.py:line" where Dynamo failed, or of the function."""
+    stack: Any = getattr(error, "real_stack", None)
+    known = innermost_line(list(stack)) if isinstance(stack, traceback.StackSummary) else ""
+    return known or (line_of_code(code) if code is not None else "")
+
+
+def _function(code: types.CodeType) -> str:
+    rest = _REST.match(code.co_name)
+    return (
+        f"the rest of {rest[1]} behind line {rest[2]}" if rest else f"the function {code.co_name}"
+    )
+
+
+# ---- failures -----------------------------------------------------------------------------------
+
+_OF_LOOPS = "graph break in loop"
+_OF_CONTEXTS = "Graph break under GenericContextWrappingVariable"
+_EXPLAINED: Any = (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)
+
+
+def why_skipped(error: BaseException, code: types.CodeType) -> CannotLower:
+    """Why Dynamo runs the function with this code in Python, as a whole."""
+    message = str(getattr(error, "msg", error))
+    if _OF_LOOPS in message:
+        why = "as its graph breaks inside of a loop"
+    elif _OF_CONTEXTS in message:
+        why = "as its graph breaks inside of a `with`"
+    else:
+        return why_untraced(error, code)
+    reason = f"{_function(code)}, {why}: {reason_in_words(message)}"
+    return CannotLower(reason, ("", _line_of(error, code)))
+
+
+def why_untraced(error: BaseException, code: types.CodeType | None = None) -> CannotLower:
+    """Why Dynamo failed on the function with this code."""
+    place = ("", _line_of(error, code))
+    function = "a function" if code is None else _function(code)
+    if isinstance(error, RecompileLimit):
+        count = settings.CAPTURES_PER_FUNCTION
+        return CannotLower(f"{function} was captured {count} times, which is the limit", place)
+    message = str(getattr(error, "msg", error))
+    if isinstance(error, _EXPLAINED) or "Explanation:" in message:
+        why = f"which Dynamo cannot trace: {reason_in_words(message)}"
+    else:
+        why = "on which Dynamo fails with an error of its own"
+    return CannotLower(f"{function}, {why}", place)
