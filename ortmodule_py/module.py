@@ -22,7 +22,7 @@ from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.tree import tensors
 from ortmodule_py.compile import backend  # noqa: F401  (installs the patches of Dynamo)
 from ortmodule_py.compile.compiler import Compiler
-from ortmodule_py.compile.forward_record import EVALUATION, TRAINING, ForwardRecord
+from ortmodule_py.compile.forward_record import EVALUATION, MODES, TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.dynamo.cache import drop_with, forget, try_again
 from ortmodule_py.dynamo.errors import (
@@ -341,7 +341,7 @@ class ORTModule(OriginalFace, nn.Module):
         self._compiler.budget.divide(record.runs)
         if self._compiler.files is not None:
             self._compiler.files.ran()
-        self._announce(seconds)
+        self._announce(record, seconds)
 
     def _report_uncaptured(self, result: Any, given: Any) -> None:
         """No piece ran: report it, unless the module computes nothing, such as nn.Identity."""
@@ -399,11 +399,11 @@ class ORTModule(OriginalFace, nn.Module):
         many = len(self._compiler.pieces) >= _MANY_CAPTURES
         self._frames.settings = dynamo_settings(many, self._hooks.found)
 
-    def _announce(self, seconds: float) -> None:
-        """Log the banner, once for training and once for inference."""
+    def _announce(self, record: ForwardRecord, seconds: float) -> None:
+        """Log the banner, once for each mode."""
         self._set_dynamo()
-        mode = "training" if torch.is_grad_enabled() and self.training else "inference"
-        if mode not in self._announced:
+        mode = record.mode
+        if mode not in self._announced and record.runs:
             self._announced.add(mode)
             options = self._engine_options
             announce(self._compiler, self._original, options.memory, self._logger, mode, seconds)
@@ -595,6 +595,6 @@ def quiet_twin(model: nn.Module, module: nn.Module, *, torch_rng: bool | None = 
     if torch_rng is not None:
         options.torch_rng = torch_rng
     twin._set_options(options)
-    own["_announced"] = {"training", "inference"}
+    own["_announced"] = set(MODES)
     twin._logger.disabled = True
     return twin

@@ -226,7 +226,8 @@ class Frames:
             return result
         if counted["ok"] == converted or _holds_module(frame):
             self.found_nothing |= counted["ok"] > converted
-            self._skip_newly(_Skipped(code, self._observed.reason))
+            reason = self._observed.reason if _holds_model(frame) else None
+            self._skip_newly(_Skipped(code, reason))
             return replace(result, apply_to_code=False)
         return result
 
@@ -305,6 +306,20 @@ def _skips(result: Any) -> bool:
 
 def _holds_module(frame: Any) -> bool:
     return any(isinstance(value, nn.Module) for value in frame.f_locals.values())
+
+
+def _holds_model(frame: Any) -> bool:
+    """Whether a function has layers or tensors at hand, so that it may be a part of the model."""
+    for value in frame.f_locals.values():
+        inside = value.values() if isinstance(value, dict) else value
+        known = (
+            inside
+            if isinstance(value, (dict, list, tuple))
+            else getattr(value, "__dict__", {}).values()
+        )
+        if any(isinstance(item, (nn.Module, torch.Tensor)) for item in (value, *known)):
+            return True
+    return False
 
 
 def _has_run_before(code: types.CodeType) -> bool:

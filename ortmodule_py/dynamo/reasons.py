@@ -33,6 +33,8 @@ _KINDS = {
     "Data dependent operator": "`{name}` returns a number that depends on the values of a tensor",
     "Dynamic shape operator": "the shape of the result of `{name}` depends on the values of a tensor",
     "Attempted to call function marked as skipped": "Dynamo does not trace `{name}`",
+    "Attempted to inline function marked as skipped": "Dynamo does not trace `{name}`",
+    "Attempt to trace generator": "it is a generator",
     "Failed to trace builtin operator": "Dynamo does not trace `{name}`",
     "Unhandled tensor method": "Dynamo does not trace `Tensor.{name}`",
     "Unsupported Tensor.": "Dynamo does not trace `{name}`",

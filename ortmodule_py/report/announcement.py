@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ortmodule_py.compile.forward_record import TRAINING
 from ortmodule_py.options.logger import DEVINFO
 from ortmodule_py.options.memory import MemoryRequest
 from ortmodule_py.report.insight import insight_lines
@@ -30,18 +31,19 @@ def announce(
     mode: str,
     seconds: float,
 ) -> None:
-    """Log the banner of `module`, whose first forward took `seconds`, and in training the plan table.
+    """Log the banner of `module`, whose first forward in `mode` took `seconds`, and in training the plan table.
 
     Only once for all modules of a class with equal options, but for each module at level INFO.
     """
-    if not logger.isEnabledFor(logging.WARNING):
+    lines = banner(compiler, module, mode, seconds) if logger.isEnabledFor(logging.WARNING) else []
+    if not lines:
         return
     news = _is_news(module, mode, repr(request))
     if not news and not logger.isEnabledFor(logging.INFO):
         return
-    for line in banner(compiler, module, mode, seconds):
+    for line in lines:
         logger.warning("%s", line)
-    pieces = step_pieces(compiler) if mode == "training" else []
+    pieces = step_pieces(compiler) if mode == TRAINING else []
     if not pieces:
         return
     # All rows if memory options are given, else the best ones.

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ortmodule_py import _C
-from ortmodule_py.compile.forward_record import MODES
+from ortmodule_py.compile.forward_record import MODES, TRAINING
 
 if TYPE_CHECKING:
     from ortmodule_py.compile.compiler import Compiler
@@ -191,15 +191,20 @@ def _size(count: int) -> str:
 
 
 def banner(compiler: Compiler, module: nn.Module, mode: str, seconds: float) -> list[str]:
-    """At most 10 lines about a module after its capture."""
-    report = RunReport.of(compiler, module)
-    pieces = f"{len(compiler.pieces)} piece{'s' if len(compiler.pieces) != 1 else ''}"
-    if compiler.log.eager_pieces:
-        pieces += f" compiled, {len(compiler.log.eager_pieces)} in eager PyTorch"
-        of_mode = report.training if mode == "training" else report.evaluation
-        if of_mode is not None and of_mode.parameter_share < 1:
-            pieces += f" with {1 - of_mode.parameter_share:.0%} of the parameters"
-    share = report.nodes_aten_fallback
+    """At most 10 lines about a module after its first forward in `mode`, one of MODES; none if no piece ran."""
+    ran = dict.fromkeys(compiler.last_of[mode].runs)
+    if not ran:
+        return []
+    report, of_mode = RunReport.of(compiler, module), ModeReport.of(compiler, module, mode)
+    assert of_mode is not None
+    pieces = f"{len(ran)} piece{'s' if len(ran) != 1 else ''}"
+    if of_mode.eager_pieces:
+        pieces += (
+            f" compiled with {of_mode.parameter_share:.0%} of the parameters, "
+            f"{len(of_mode.eager_pieces)} in eager PyTorch"
+        )
+    facts = [piece.facts() for piece in ran]
+    nodes, dispatched = (sum(fact[name] for fact in facts) for name in ("nodes", "nodes_aten"))
     times = report.stages_ms
     export = sum(
         seconds
@@ -211,9 +216,11 @@ def banner(compiler: Compiler, module: nn.Module, mode: str, seconds: float) -> 
         times.get(stage, 0.0)
         for stage in ("optimize_forward", "gradient", "optimize_joint", "lower")
     )
+    part = "" if of_mode.compiled else "a part of "
+    shown = "training" if mode == TRAINING else "inference"
     lines = [
-        f"***** ortmodule_py {_C.__version__} runs your model [{mode} mode] *****",
-        f"Graph            : {pieces}, {report.nodes_total} nodes, {share} through torch's dispatcher",
+        f"***** ortmodule_py {_C.__version__} runs {part}your model [{shown} mode] *****",
+        f"Graph            : {pieces}, {nodes} nodes, {dispatched} through torch's dispatcher",
     ]
     if report.graph_breaks:
         lines.append(f"Graph breaks     : {len(report.graph_breaks)}, see last_run_report(model)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -148,6 +149,38 @@ def test_pieces_share_a_large_budget_over_larger_shapes(
         piece["peak_bytes"] == piece["unoptimized_peak_bytes"] for piece in explain(model).pieces
     )
     assert "memory budget" not in capsys.readouterr().err
+
+
+class Small(nn.Module):
+    """Two pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).tanh()
+        torch._dynamo.graph_break()
+        return self.second(x).tanh().sum()
+
+
+@pytest.mark.parametrize("budget", ["activations:2000", "4KiB"])
+def test_a_budget_that_later_shapes_exceed_is_said_once(
+    budget: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In bytes of the user's own budget, not of a piece's share of it."""
+    torch._dynamo.reset()
+    model = ORTModule(Small(), memory_budget=budget)
+    for rows in (4, 6, 40, 60, 80, 100):
+        model(torch.randn(rows, 8)).backward()
+    lines = capsys.readouterr().err.splitlines()
+    (said,) = (line for line in lines if "memory budget]" in line)
+    allowed = 2000 if "activations" in budget else 4096
+    found = re.search(r"must fit (\d+) bytes.* takes (\d+) .* budget of at least (\d+) bytes", said)
+    assert found is not None, said
+    must_fit, takes, least = map(int, found.groups())
+    assert must_fit == allowed < takes == least, said
+    assert ("optimizer state" in said) == (budget == "4KiB") and "fewer graph breaks" in said
 
 
 class Tail(nn.Module):

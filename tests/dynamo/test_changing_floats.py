@@ -239,6 +239,31 @@ def test_an_integer_made_of_a_float_as_an_output(caplog: pytest.LogCaptureFixtur
     assert any("specialized in the outputs" in r.getMessage() for r in caplog.records)
 
 
+class Slope(nn.Module):
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.fc, self.slope = nn.Linear(4, 4), slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.elu(self.fc(x), self.slope)
+
+
+def test_the_number_of_another_model_is_none_that_changes(caplog: pytest.LogCaptureFixture) -> None:
+    torch._dynamo.reset()
+    for slope in (0.2, 0.4, 0.5):
+        model = ORTModule(Slope(slope))
+        logging.getLogger(model._logger.name).addHandler(caplog.handler)
+        model(torch.ones(3, 4)).sum().backward()
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(3, 4))
+    assert not any("specialized" in r.getMessage() for r in caplog.records)
+    for slope in (0.7, 0.8):
+        model.slope = slope
+        model(torch.ones(3, 4))
+    assert sum("specialized in elu" in r.getMessage() for r in caplog.records) == 1
+
+
 class Reversed(torch.autograd.Function):
     """Turns the gradient round, by a factor that a schedule gives."""
 

@@ -160,7 +160,10 @@ def test_accelerate() -> None:
                     accelerator.clip_grad_norm_(model.parameters(), 0.5)
                 optimizer.step()
                 optimizer.zero_grad()
-        state = accelerator.unwrap_model(model).state_dict()
+        unwrapped = accelerator.unwrap_model(model)
+        assert unwrapped is accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        assert unwrapped is (module.module if isinstance(module, ORTModule) else module)
+        state = unwrapped.state_dict()
         results.append({name: value.clone() for name, value in state.items()})
     assert results[0].keys() == results[1].keys()
     for name, theirs in results[0].items():

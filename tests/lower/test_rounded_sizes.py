@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -29,7 +29,9 @@ class Cut(nn.Module):
         return self.fc(x)[:, : self.size(x.shape[1])] * 1.0
 
 
-def _trained(size: Callable[[int], int]) -> tuple[dict[str, Any], list[str]]:
+def _trained(
+    size: Callable[[int], int], sizes: Sequence[int] = (20, 29, 33, 48, 50, 29)
+) -> tuple[dict[str, Any], list[str]]:
     """Report, and what was said of sizes, after steps with several sizes."""
     torch._dynamo.reset()
     model = ORTModule(Cut(size))
@@ -37,7 +39,7 @@ def _trained(size: Callable[[int], int]) -> tuple[dict[str, Any], list[str]]:
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger(model._logger.name).addHandler(handler)
-    for n in (20, 29, 33, 48, 50, 29):
+    for n in sizes:
         x = torch.randn(2, n, 3)
         result = model(x)
         assert torch.equal(result, model.module.forward(x)), n
@@ -80,6 +82,12 @@ def test_a_capture_for_each_size(use: str) -> None:
     (text,) = said
     assert "specialized in a size or an index" in text
     assert "test_rounded_sizes.py:" in text
+
+
+def test_two_sizes_are_no_reason_to_warn() -> None:
+    report, said = _trained(EACH["nearest"], (20, 29, 20, 29))
+    assert_compiled(report, captures=2)
+    assert not said
 
 
 N = sympy.Symbol("n", positive=True, integer=True)

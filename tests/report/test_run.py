@@ -1,12 +1,14 @@
-"""The banner of the first step."""
+"""The banner of the first step, and `last_run_report`."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
 import torch
+from torch import Tensor, nn
 
-from ortmodule_py import ORTModule
+from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.report.run import banner
 from tests.semantics import QUIET
 
@@ -36,3 +38,101 @@ def test_export_time_covers_every_stage_of_capture() -> None:
         before = export_seconds()
         piece.seconds[stage] += 100.0
         assert abs(export_seconds() - before - 100.0) < 0.02, stage
+
+
+class Halves(nn.Module):
+    """Two layers of equal size; `break_in` names the mode in which the second one runs in eager PyTorch."""
+
+    def __init__(self, break_in: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.break_in = break_in
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.break_in == ("training" if self.training else "evaluation"):
+            return self.left(x)
+        return self.second(x)
+
+    def left(self, x: Tensor) -> Tensor:
+        for _ in range(1):
+            torch._dynamo.graph_break()
+            x = torch.nn.functional.linear(x, self.second.weight, self.second.bias)
+        return x
+
+
+@pytest.mark.parametrize("broken", ["training", "evaluation"])
+def test_training_and_evaluation_are_reported_apart(broken: str) -> None:
+    torch._dynamo.reset()
+    model, x = ORTModule(Halves(broken), QUIET), torch.randn(8, 64)
+    other = ({"training", "evaluation"} - {broken}).pop()
+    assert last_run_report(model)[broken] is None and not last_run_report(model)["compiled"]
+    for mode in (broken, other, broken, other):
+        model.train(mode == "training")
+        with torch.set_grad_enabled(mode == "training"):
+            model(x)
+        report = last_run_report(model)
+        assert not report["compiled"] and not report[broken]["compiled"], mode
+    assert report[other]["compiled"] and report[other]["eager_pieces"] == []
+    assert any("the function left" in piece for piece in report[broken]["eager_pieces"])
+    assert report[other]["parameter_share"] == 1.0 and report[broken]["parameter_share"] == 0.5
+    assert 0.0 < report[broken]["time_share"] < 1.0 and 0.0 < report[other]["time_share"] < 1.0
+    assert report[other]["pieces_run"] == report[broken]["pieces_run"] == 1
+
+
+def test_the_time_of_captures_is_in_no_share() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    model(torch.randn(3, 4))
+    assert last_run_report(model)["training"]["time_share"] is None
+    model(torch.randn(3, 4))
+    assert last_run_report(model)["training"]["time_share"] > 0.0
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).relu()
+
+
+class LeftToEager(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.as_strided((2, 2), (4, 1)) * 2
+
+
+def test_the_banner_comes_once_for_a_class(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container of torch.nn is of the class of its layers; other options are news."""
+
+    def banners(module: nn.Module) -> int:
+        model = ORTModule(module)
+        model(torch.randn(3, 4)).sum().backward()
+        text = capsys.readouterr().err
+        assert "0.0 MiB" not in text and (not text or re.search(r"peak +: [\d.]+ KiB", text)), text
+        return text.count("*****") // 2
+
+    torch._dynamo.reset()
+    assert [banners(Block(width)) for width in (4, 4, 8)] == [1, 0, 0]
+    assert banners(nn.Sequential(Block(4))) == 1
+    assert [banners(nn.Sequential(nn.Linear(4, 4))) for _ in range(2)] == [1, 0]
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    assert banners(Block(4)) == 1
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "INFO")
+    assert banners(Block(4)) == 1
+
+
+def test_no_banner_says_that_the_engine_runs_what_it_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    torch._dynamo.reset()
+    ORTModule(LeftToEager())(torch.randn(3, 4, requires_grad=True) * 1)
+    assert "*****" not in capsys.readouterr().err
+    model = ORTModule(Halves("training"))
+    model(torch.randn(3, 64)).sum().backward()
+    text = capsys.readouterr().err
+    assert "runs a part of your model [training mode]" in text
+    assert "1 piece compiled with 50% of the parameters, 2 in eager PyTorch" in text
