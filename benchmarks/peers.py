@@ -46,7 +46,7 @@ Row = dict[str, Any]
 PERCENTS = ("100", "90", "80", "70", "60", "50", "40", "30", "20")
 COMPILE_BUDGETS = ("1", "0.8", "0.5", "0.2", "0.1", "0")
 PEAK, FRESH, TIME = "activation_peak_bytes", "fresh_peak_bytes", "processor_ms"
-_UNREACHABLE = "is the least that this model reaches"
+_UNREACHABLE = "[memory budget] the step must fit"
 _MIB = 1 << 20
 
 

@@ -37,7 +37,7 @@ def planned_piece(name: str, layers: int | None, budget: str) -> Any:
     try:
         model(**base.batch(base.batch_size)).backward()
     except RuntimeError as error:
-        if "is the least that this model reaches" not in str(error):
+        if "[memory budget] the step must fit" not in str(error):
             raise
         return None
     return training_piece(model._compiler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,3 +19,11 @@ def _old_objects_are_not_traversed() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _banners_are_news() -> None:
+    """A banner comes once for a class of modules in a process; tests share classes."""
+    announcement = sys.modules.get("ortmodule_py.report.announcement")
+    if announcement is not None:
+        announcement._announced.clear()

@@ -162,9 +162,10 @@ class Frames:
         if callback is None and inspect.isfunction(compiled):
             callback = inspect.getclosurevars(compiled).nonlocals.get("callback")
         convert = getattr(callback, "_torchdynamo_orig_backend", None)
-        if isinstance(convert, torch._dynamo.convert_frame.ConvertFrame):
+        inner = getattr(convert, "_inner_convert", None)
+        if isinstance(convert, torch._dynamo.convert_frame.ConvertFrame) and inner is not None:
             self._convert = convert
-            convert._inner_convert = self._observed = _Observed(convert._inner_convert)
+            convert._inner_convert = self._observed = _Observed(inner)
             self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend
             callback._torchdynamo_orig_backend = self  # type: ignore[union-attr]
             if (
