@@ -87,7 +87,8 @@ def test_a_failed_assertion_of_dynamos_is_no_error(
     if _TORCH_BEFORE_2_13 and function is not _product:  # there the graph breaks at it
         assert left or any("graph_break()" not in line for line in report["graph_breaks"])
     else:
-        assert len(left) == 1 and "on which Dynamo fails with an error of its own" in left[0]
+        why = "on which Dynamo fails with an error of its own"
+        assert left and all(why in piece for piece in left) and len(left) <= 1 + breaks
 
 
 def _asserts(x: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def test_a_capture_for_each_size(use: str) -> None:
     assert "test_rounded_sizes.py:" in text
 
 
-def test_two_sizes_are_no_reason_to_warn() -> None:
+def test_few_sizes_are_no_reason_to_warn() -> None:
     report, said = _trained(EACH["nearest"], (20, 29, 20, 29))
     assert_compiled(report, captures=2)
     assert not said
