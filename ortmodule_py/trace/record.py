@@ -262,6 +262,18 @@ def traced_like(fake: Tensor, node: fx.Node, fake_mode: FakeTensorMode) -> Funct
     return traced
 
 
+def overwrite(value: FunctionalTensor, node: fx.Node, fake_mode: FakeTensorMode) -> None:
+    """Change the data of a traced tensor in place to what `node` computes, of the same metadata."""
+    mode = get_proxy_mode()
+    assert mode is not None
+    with _disable_current_modes():
+        fresh = fake_like(plain(value), fake_mode)
+    track_tensor_tree(fresh, mode.tracer.proxy(node), constant=None, tracer=mode.tracer)
+    value.replace_(fresh)
+    value.commit_update()
+    value.sync()
+
+
 def _to_functional(value: Any) -> Any:
     return FunctionalTensor.to_functional(value) if isinstance(value, Tensor) else value
 

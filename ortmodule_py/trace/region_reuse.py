@@ -33,7 +33,8 @@ class _Traced:
     """What it returned; afterwards, for calls whose result a repeat makes anew, a `_Result` or a number."""
     written: set[int] = field(default_factory=set)
     """Storages that it changed in place; of a copy, those that its source changed."""
-    is_copy: bool = False
+    changed: set[int] = field(default_factory=set)
+    """The same; of a copy, only those of tensors from outside of the copied region."""
     checkpoints: int = 0
     copyable: bool = True
 
@@ -45,9 +46,10 @@ class _Entry:
     state: Any
     values: dict[fx.Node, tuple[Any, fx.Node | None]]
     """What the region reads from outside -> (description, its ATen node)."""
-    storages: set[int]
-    alive: list[Any]
-    """The values themselves, so that no new storage gets the address of one of theirs."""
+    tensors: dict[fx.Node, Any]
+    """Those of them that are tensors; they stay alive, so that no new storage gets one's address."""
+    left: dict[fx.Node, fx.Node] | None = None
+    """The ATen nodes of these tensors behind the region; None before its end."""
 
 
 class RegionReuse:
@@ -92,7 +94,8 @@ class RegionReuse:
         traced.copyable = facts == (len(trace.fixed_numbers), len(trace.reshapes))
         traced.copyable &= not any(map(_is_new_number, recorded))
         kept = _plain_result(traced.result) if position in self._kept else None
-        self._traced[position] = replace(traced, result=kept)
+        self._traced[position] = replace(traced, result=kept, changed=traced.written)
+        self._leave_sources(position)
 
     def _enter_sources(self, position: int, env: Mapping[fx.Node, Any], state: Any) -> None:
         """Note what the regions read that are copied later and begin here."""
@@ -103,9 +106,15 @@ class RegionReuse:
             self._entries[repeat.source, repeat.start] = _Entry(
                 state,
                 {a: (_described(value), _node_of(value)) for a, value in values.items()},
-                {record.storage_key(v) for v in values.values() if record.is_traced(v)},
-                list(values.values()),
+                {a: value for a, value in values.items() if record.is_traced(value)},
             )
+
+    def _leave_sources(self, position: int) -> None:
+        """Note how the sources that end here leave the tensors that they read."""
+        for repeat in self.repeats.values():
+            entry = self._entries.get((repeat.source, repeat.start))
+            if entry is not None and repeat.source + repeat.length - 1 == position:
+                entry.left = {a: record.node_of(value) for a, value in entry.tensors.items()}
 
     def reuse(
         self, node: fx.Node, env: Mapping[fx.Node, Any], state: Any, trace: Any
@@ -118,9 +127,17 @@ class RegionReuse:
         if repeat is None:
             return None
         self._enter_sources(repeat.start, env, state)
-        mapping = self._mapping(repeat, env, state)
+        entry = self._entries.get((repeat.source, repeat.start))
+        changed = self._changed(repeat, entry, env) if entry is not None else None
+        if entry is None or changed is None:
+            return None
+        mapping = self._mapping(repeat, entry, env, state)
         if mapping is None:
             return None
+        storages = {
+            record.storage_key(entry.tensors[a]): record.storage_key(env[repeat.externals[a]])
+            for a in changed
+        }
         values: dict[fx.Node, Any] = {}
         for offset in range(repeat.length):
             traced = self._traced[repeat.source + offset]
@@ -128,25 +145,50 @@ class RegionReuse:
             twins = _twins(self._calls[repeat.source + offset], call)
             copies = [_copy(recorded, mapping, twins) for recorded in traced.recorded]
             result = _map_result(traced.result, mapping)
+            here = {storages[storage] for storage in traced.changed if storage in storages}
             self._traced[repeat.start + offset] = replace(
-                traced, recorded=copies, result=result, is_copy=True
+                traced, recorded=copies, result=result, changed=here
             )
+            trace.changes |= dict.fromkeys(here, origin_of(call))
             trace.checkpoints += traced.checkpoints
             values[call] = _fresh(result, trace.fake_mode) if offset in repeat.outputs else None
+        for a, node in changed.items():
+            record.overwrite(env[repeat.externals[a]], mapping.get(node, node), trace.fake_mode)
+        self._leave_sources(repeat.start + repeat.length - 1)
         return values
 
+    def _changed(
+        self, repeat: Repeat, entry: _Entry, env: Mapping[fx.Node, Any]
+    ) -> dict[fx.Node, fx.Node] | None:
+        """What the source reads and changes in place -> the ATen node that computes it afterwards.
+
+        None if that is more than buffers of its own, as those of a batch norm are.
+        """
+        written: set[int] = set()
+        for offset in range(repeat.length):
+            written |= self._traced[repeat.source + offset].changed
+        changed = [a for a, x in entry.tensors.items() if record.storage_key(x) in written]
+        if not changed:
+            return {}
+        copied = {a: env[repeat.externals[a]] for a in entry.tensors}
+        if entry.left is None or not all(map(record.is_traced, copied.values())):
+            return None
+        for tensors in (entry.tensors, copied):
+            keys = list(map(record.storage_key, tensors.values()))
+            if any(keys.count(record.storage_key(tensors[a])) > 1 for a in changed):
+                return None
+        if not all(_is_buffer(a) and _is_buffer(repeat.externals[a]) for a in changed):
+            return None
+        return {a: entry.left[a] for a in changed}
+
     def _mapping(
-        self, repeat: Repeat, env: Mapping[fx.Node, Any], state: Any
+        self, repeat: Repeat, entry: _Entry, env: Mapping[fx.Node, Any], state: Any
     ) -> dict[fx.Node, fx.Node] | None:
         """ATen nodes that the source reads -> those that its copy reads; None if it may not be copied."""
-        entry = self._entries.get((repeat.source, repeat.start))
         traced = [self._traced[repeat.source + i] for i in range(repeat.length)]
-        if entry is None or not all(call.copyable for call in traced):
+        if not all(call.copyable for call in traced):
             return None
         if not entry.state == state == traced[-1].state:
-            return None
-        # A copy changes nothing outside of it.
-        if any(call.written & entry.storages for call in traced if not call.is_copy):
             return None
         mapping: dict[fx.Node, fx.Node] = {}
         for a, b in repeat.externals.items():
@@ -177,6 +219,12 @@ class _Result:
     storage: int
     alive: Any
     """The tensor itself, so that no new storage gets the address of its own."""
+
+
+def _is_buffer(node: fx.Node) -> bool:
+    """Whether it is an argument of the piece that needs no gradient."""
+    example = node.meta.get("example_value")
+    return node.op == "placeholder" and isinstance(example, Tensor) and not example.requires_grad
 
 
 def _is_overwritten(result: Any, later: Sequence[_Traced]) -> bool:

@@ -27,6 +27,7 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(8)
         self.wide, self.narrow = nn.Linear(8, 16), nn.Linear(16, 8)
         self.drop = nn.Dropout(0.0)
+        self.batches = nn.BatchNorm1d(8)
         self.scale = 1.0
         self.mode = "plain"
 
@@ -49,6 +50,8 @@ class Block(nn.Module):
             return x + self.inner(x) * weight
         if self.mode == "function":
             return x + Doubles.apply(self.inner(x))
+        if self.mode == "buffers":
+            return x + self.batches(self.inner(x).transpose(1, 2)).transpose(1, 2)
         return x + self.inner(x)
 
 
@@ -83,7 +86,8 @@ def results(module: nn.Module, x: Tensor) -> list[Tensor | None]:
     x = x.clone().requires_grad_()
     y = module(x)
     y.square().sum().backward()
-    return [y.detach(), x.grad, *(p.grad for p in module.parameters())]
+    grads = [x.grad, *(p.grad for p in module.parameters())]
+    return [y.detach(), *grads, *(b.clone() for b in module.buffers())]
 
 
 def assert_same(ours: list[Tensor | None], eager: list[Tensor | None]) -> None:
@@ -110,18 +114,29 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield counts
 
 
-MODES = ["plain", "checkpoint", "in place", "no gradient", "function"]
+MODES = ["plain", "checkpoint", "in place", "no gradient", "function", "buffers"]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_equal_layers_are_copied(mode: str, copied: list[int]) -> None:
-    module, x = stack(mode), torch.randn(3, 5, 8)
+    module, x = stack(mode).double(), torch.randn(3, 5, 8, dtype=torch.float64)
     model = ORTModule(copy.deepcopy(module), QUIET)
     assert_same(results(model, x), results(module, x))
     assert last_run_report(model)["compiled"]
     calls = 4 if mode == "checkpoint" else 8
     assert sum(copied) >= calls * (LAYERS - 2)
     assert len(copied) < LAYERS - 1, "layers are copied in twos and fours"
+
+
+def test_layers_that_share_their_buffers() -> None:
+    """Each batch changes the averages as often as there are layers."""
+    module, x = stack("buffers").double(), torch.randn(3, 5, 8, dtype=torch.float64)
+    for block in module:
+        block.batches = module[0].batches
+    model = ORTModule(copy.deepcopy(module), QUIET)
+    for _ in range(2):
+        assert_same(results(model, x), results(module, x))
+    assert last_run_report(model)["compiled"]
 
 
 # A view that leaves a copied region has no base, so that a later change of it writes no base.
