@@ -120,7 +120,7 @@ def check(model: nn.Module, *args: Any, **kwargs: Any) -> CheckReport:
     Works on copies of the module and of the batch: the module, its gradients, buffers, mode and
     compiled pieces, the batch and the random generators are left unchanged. The loss is the output if it
     is a scalar, else its `loss`, else the first element of a tuple if that is a scalar, else a sum of
-    all floating point outputs with fixed weights. The error of a gradient against float64 may be twice
+    all floating point and complex outputs with fixed weights. The error of a gradient against float64 may be twice
     that of eager PyTorch, or 1e-4 of the largest gradient. A model that draws random numbers is compared
     with the numbers of eager, and timed with its own.
 

@@ -75,6 +75,36 @@ def test_a_difference_is_named() -> None:
     assert "NOT as in eager PyTorch" in str(report) and report.differences[0] in str(report)
 
 
+class Turning(nn.Module):
+    """Complex parameters, buffers and results; if `wrong`, other imaginary parts when it is compiled."""
+
+    def __init__(self, wrong: bool) -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.weight = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+        self.register_buffer("turns", torch.randn(4, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.weight * self.turns
+        if self.wrong and torch.compiler.is_compiling():
+            y = torch.complex(y.real, y.imag * 1.01)
+        return y
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_complex_numbers_are_compared_by_their_parts(wrong: bool) -> None:
+    torch.manual_seed(0)
+    report = check(Turning(wrong), torch.randn(3, 4))
+    assert report.gradients == 1 and report.worst_gradient == "weight"
+    assert report.reference == "float64" and report.largest_gradient > 0.1
+    assert report.ok != wrong, report.differences
+    if wrong:
+        assert {d.partition(": error ")[0] for d in report.differences} == {
+            "gradient weight",
+            "output output",
+        }
+
+
 class Returning(nn.Module):
     """Gives back what a function makes of a linear layer's result."""
 

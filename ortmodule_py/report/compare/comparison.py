@@ -11,7 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py.report.compare.observation import Batch, Change, Generators, Observation, observe
+from ortmodule_py.report.compare.observation import (
+    Batch,
+    Change,
+    Generators,
+    Observation,
+    in_float64,
+    is_inexact,
+    observe,
+    real_numbers,
+)
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 _PERTURBATIONS = {
@@ -92,9 +101,11 @@ class Eager:
     def exact(self) -> Observation | None:
         """Run a copy in float64; None, with the reason in `why_inexact`, if that fails."""
         try:
-            module = copy.deepcopy(self.module).double()
+            module = copy.deepcopy(self.module).double()  # which leaves complex numbers alone
+            if any(t.is_complex() for t in (*module.parameters(), *module.buffers())):
+                module._apply(in_float64)
             self.generators.restore()
-            batch = Batch(self.args, self.kwargs, lambda t: t.double())
+            batch = Batch(self.args, self.kwargs, in_float64)
             return observe(self.target(module), module, batch)
         except Exception as error:  # the model's code may not support float64
             self.why_inexact = f"float64 fails: {type(error).__name__}: {error}".splitlines()[0]
@@ -106,7 +117,7 @@ class Eager:
 
         def perturb(tensor: Tensor) -> Tensor:
             noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-            return tensor * (1 + _PERTURBATIONS.get(tensor.dtype, 0.0) * noise)
+            return tensor * (1 + _PERTURBATIONS.get(tensor.dtype.to_real(), 0.0) * noise)
 
         try:
             module = copy.deepcopy(self.module)
@@ -114,7 +125,7 @@ class Eager:
             return None
         with torch.no_grad():
             for parameter in module.parameters():
-                if parameter.is_floating_point():
+                if is_inexact(parameter):
                     parameter.copy_(perturb(parameter))
         self.generators.restore()
         change: Change = perturb
@@ -185,7 +196,7 @@ def _deviations(
                 continue
             if not isinstance(tensor, Tensor) or not tensor.shape == other.shape == best.shape:
                 continue
-            if tensor.is_floating_point():
+            if is_inexact(tensor):
                 scale = largest_gradient if kind == "gradient" else max(_largest([tensor]), 1e-2)
                 allowed = _allowed(tensor, _error(tensor, best), scale, low)
                 yield Deviation(kind, name, _error(other, best), allowed)
@@ -200,7 +211,7 @@ def _allowed(tensor: Tensor, own: float, scale: float, low: bool) -> float:
     noise = (8 if scale else 1024) * torch.finfo(tensor.dtype).eps
     if low:
         return max(3 * own, 3e-2 * scale, noise)
-    floor = 1e-7 if tensor.dtype == torch.float64 else 1e-4
+    floor = 1e-7 if tensor.dtype in (torch.float64, torch.complex128) else 1e-4
     return max(2 * own, floor * scale, noise)
 
 
@@ -214,7 +225,7 @@ def _allow_noise(
         a = theirs[deviation.kind][deviation.name]
         b = others[deviation.kind].get(deviation.name)
         if isinstance(b, Tensor) and a.shape == b.shape:
-            noise = _error(a, b) if a.is_floating_point() else float(_unequal(a, b))
+            noise = _error(a, b) if is_inexact(a) else float(_unequal(a, b))
             deviation.allowed = max(deviation.allowed, 4 * noise)
 
 
@@ -241,16 +252,18 @@ def _is_low_precision(seen: Observation) -> bool:
 
 
 def _largest(values: Any) -> float:
-    floats = [t for t in values if isinstance(t, Tensor) and t.is_floating_point() and t.numel()]
+    floats = [t for t in values if isinstance(t, Tensor) and is_inexact(t) and t.numel()]
     dense = (t if t.layout == torch.strided else t.to_dense() for t in floats)
-    finite = (t.detach().double().nan_to_num(0.0, 0.0, 0.0).abs().max() for t in dense)
+    finite = (
+        real_numbers(t.detach()).double().nan_to_num(0.0, 0.0, 0.0).abs().max() for t in dense
+    )
     return max(map(float, finite), default=0.0)
 
 
 def _error(a: Tensor, b: Tensor) -> float:
     """The largest absolute difference; infinite if only one of two elements is finite."""
     a, b = (t.to_dense() if t.layout != torch.strided else t for t in (a, b))
-    a, b = a.double(), b.double()
+    a, b = real_numbers(a).double(), real_numbers(b).double()
     known = a.isfinite()
     if not torch.equal(known, b.isfinite()):
         return math.inf

@@ -15,7 +15,24 @@ import torch
 from torch import Tensor, nn
 
 Change = Callable[[Tensor], Tensor]
-"""Applied to each floating-point tensor of a batch: a cast, or a perturbation."""
+"""Applied to each tensor of a batch that is inexact: a cast, or a perturbation."""
+
+
+def is_inexact(tensor: Tensor) -> bool:
+    """Whether its numbers are rounded: floats and complex numbers."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def real_numbers(tensor: Tensor) -> Tensor:
+    """The tensor itself; of complex numbers the real and imaginary parts, in a last dim of two."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """In float64 or complex128, if it is inexact."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 @dataclass
@@ -85,7 +102,7 @@ class Batch:
 
     def _copied_tensor(self, value: Tensor) -> Tensor:
         root = value.detach().clone()
-        if root.is_floating_point():
+        if is_inexact(root):
             root = self._change(root)
         if not value.requires_grad:
             return root
@@ -106,7 +123,7 @@ def scalar_loss(result: Any) -> Tensor | None:
     """The tensor that a training script would call backward on; None if no output requires a gradient.
 
     The output if it is a scalar, else its `loss`, else a tuple's first element if that is a scalar,
-    else the sum of all floating-point outputs with constant weights.
+    else the sum of all inexact outputs with constant weights, complex ones by their parts.
     """
     candidates = [result]
     if isinstance(result, Mapping):
@@ -115,15 +132,18 @@ def scalar_loss(result: Any) -> Tensor | None:
         candidates.append(result[0])
     candidates.append(getattr(result, "loss", None))
     for candidate in candidates:
-        if isinstance(candidate, Tensor) and candidate.numel() == 1 and candidate.requires_grad:
+        if not isinstance(candidate, Tensor) or candidate.is_complex():
+            continue
+        if candidate.numel() == 1 and candidate.requires_grad:
             return candidate.sum()
     generator = torch.Generator().manual_seed(0)
     terms = []
     for _, value in leaves(result, ""):
-        if isinstance(value, Tensor) and value.requires_grad and value.is_floating_point():
+        if isinstance(value, Tensor) and value.requires_grad and is_inexact(value):
+            parts = real_numbers(value)
             # Quarters are exact in every precision.
-            weights = torch.randint(-4, 5, value.shape, generator=generator) / 4
-            terms.append((value * weights.to(value.device, value.dtype)).sum())
+            weights = torch.randint(-4, 5, parts.shape, generator=generator) / 4
+            terms.append((parts * weights.to(parts.device, parts.dtype)).sum())
     return torch.stack([term.double() for term in terms]).sum() if terms else None
 
 
