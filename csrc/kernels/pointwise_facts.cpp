@@ -7,9 +7,8 @@
 namespace ortmodule {
 namespace {
 
-#define ORTM_POINTWISE_ROW(name, loop, F, In, Out)                     \
-  {name, kComputeOf<In>, kComputeOf<Out>, configure_of<formulas::F>(), \
-   std::is_same_v<formulas::F, formulas::Dropout>},
+#define ORTM_POINTWISE_ROW(name, loop, F, In, Out) \
+  {name, kComputeOf<In>, kComputeOf<Out>, configure_of<formulas::F>(), is_random<formulas::F>()},
 constexpr PointwiseRow kRows[] = {ORTM_POINTWISE_OPS(ORTM_POINTWISE_ROW)};
 #undef ORTM_POINTWISE_ROW
 
@@ -63,6 +62,7 @@ bool is_converted_through_int32(DType dtype) {
 }
 
 Compute deciding_type(const NodeFacts& node) {
+  if (node.inputs.empty()) return compute_of(node.output_dtypes.at(0));
   const size_t decider = node.op == "Where" ? 1 : 0;
   return compute_of(node.input_dtypes.at(decider));
 }
@@ -81,12 +81,13 @@ Reason pointwise_node_unsupported(const NodeFacts& node) {
       return str(node.op, " of ", name_of(node.input_dtypes[i]), " is not a pointwise kernel");
   if (!kRealTypes.contains(node.output_dtypes.at(0)))
     return str(node.op, " to ", name_of(node.output_dtypes.at(0)), " is not a pointwise kernel");
-  if (node.inputs.empty()) return str(node.op, " has no operand");
   if (node.op == "Cast") return {};
   const PointwiseRow* op = find_pointwise_row(node);
-  if (!op)
-    return str(node.op, " of ", name_of(node.input_dtypes[node.op == "Where" ? 1 : 0]),
-               " is not a pointwise kernel");
+  if (!op) {
+    const DType decider =
+        node.inputs.empty() ? node.output_dtypes[0] : node.input_dtypes[node.op == "Where" ? 1 : 0];
+    return str(node.op, " of ", name_of(decider), " is not a pointwise kernel");
+  }
   if (op->out != compute_of(node.output_dtypes[0]))
     return str(node.op, " cannot give ", name_of(node.output_dtypes[0]));
   for (size_t i = 0; i < node.inputs.size(); ++i) {

@@ -47,7 +47,8 @@ struct PointwiseRow {
 /// The row of a node (Cast has none), or null. Its operands are all of one computation type but for
 /// Where's condition.
 const PointwiseRow* find_pointwise_row(const NodeFacts& node);
-/// The computation type that decides: that of the first operand, the second one's for Where.
+/// The computation type that decides: that of the first operand, the second one's for Where, the
+/// result's of an op without operands.
 Compute deciding_type(const NodeFacts& node);
 /// Why the node is not pointwise, or nothing: the same for all devices.
 Reason pointwise_node_unsupported(const NodeFacts& node);

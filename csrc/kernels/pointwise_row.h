@@ -23,6 +23,7 @@ enum class PointwiseLoop : uint8_t {
   binary_library,
   where,
   dropout,
+  uniform,
 };
 
 }  // namespace ortmodule
@@ -56,6 +57,12 @@ constexpr auto configure_of() -> void (*)(const NodeFacts&, MicroParams&) {
   } else {
     return nullptr;
   }
+}
+
+/// Whether F draws random numbers.
+template <class F>
+constexpr bool is_random() {
+  return requires { F::kIsRandom; };
 }
 
 /// A functor; one with attributes is constructed from them.

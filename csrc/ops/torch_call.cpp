@@ -230,6 +230,53 @@ Value* TorchCall::full(double value, Dims dims, DType dtype) {
               {{"value", value}, {"shape", std::move(dims)}, {"dtype", dtype}});
 }
 
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// Algebra that computes the range of an expression.
+struct RangeOf {
+  using Result = ValueRange;
+  const SymbolRanges& ranges;
+
+  static Result constant(int64_t value) {
+    return {static_cast<double>(value), static_cast<double>(value)};
+  }
+  Result symbol(const std::string& name) const {
+    const auto found = ranges.find(name);
+    return found == ranges.end() ? Result{1.0, kInfinity} : found->second;
+  }
+  static Result add(const Result& a, const Result& b) {
+    return {a.least + b.least, a.greatest + b.greatest};
+  }
+  static Result multiply(const Result& a, const Result& b) {
+    const double ends[] = {times(a.least, b.least), times(a.least, b.greatest),
+                           times(a.greatest, b.least), times(a.greatest, b.greatest)};
+    return {*std::min_element(ends, ends + 4), *std::max_element(ends, ends + 4)};
+  }
+  Result apply(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
+    const Result x = a.rebuild(*this);
+    const Result y = b.rebuild(*this);
+    switch (kind) {
+      case DimAtom::Kind::Max:
+        return {std::max(x.least, y.least), std::max(x.greatest, y.greatest)};
+      case DimAtom::Kind::Min:
+        return {std::min(x.least, y.least), std::min(x.greatest, y.greatest)};
+      default: return {x.least >= 0 && y.least > 0 ? 0.0 : -kInfinity, kInfinity};
+    }
+  }
+
+ private:
+  static double times(double a, double b) { return a == 0 || b == 0 ? 0 : a * b; }
+};
+
+}  // namespace
+
+ValueRange TorchCall::range_of(const DimExpr& expression) const {
+  RangeOf range{ranges_};
+  return expression.rebuild(range);
+}
+
 int64_t TorchCall::next_rng_stream() {
   int64_t next = 0;
   for (const auto& node : graph_.nodes())

@@ -66,7 +66,6 @@ class TorchCall {
   const std::string& target() const { return target_; }
   const std::vector<std::pair<std::string, TorchArg>>& args() const { return args_; }
   const std::vector<TorchOutput>& outputs() const { return outputs_; }
-  const SymbolRanges& symbol_ranges() const { return ranges_; }
   TorchVersion torch() const { return torch_; }
   const TorchOutput& output(size_t i = 0) const { return outputs_.at(i); }
 
@@ -113,6 +112,9 @@ class TorchCall {
   Value* reshape(Value* value, const Dims& dims);
   /// A tensor of `dims` filled with `value`.
   Value* full(double value, Dims dims, DType dtype);
+
+  /// The numbers that a size can be.
+  ValueRange range_of(const DimExpr& expression) const;
 
   /// A new random stream number, in program order.
   int64_t next_rng_stream();

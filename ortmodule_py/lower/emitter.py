@@ -19,7 +19,7 @@ from ortmodule_py.lower.inputs import name_and_kind
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.tensor_meta import encode_int, tensor_meta
 from ortmodule_py.trace import record
-from ortmodule_py.trace.joint_trace import JointTrace
+from ortmodule_py.trace.joint_trace import OVERWRITING_DRAWS, JointTrace
 from ortmodule_py.trace.record import TracedFunction, output_values
 from ortmodule_py.trace.user_backward import GradientBody
 
@@ -42,7 +42,12 @@ _STOPS_GRADIENT = {
 }
 # The result does not depend on the first operand, so the builder drops it; in eager the result still
 # requires a gradient and the operand gets zeros.
-_OVERWRITES = {torch.ops.aten.fill.Scalar, torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default}
+_OVERWRITES = {
+    torch.ops.aten.fill.Scalar,
+    torch.ops.aten.fill.Tensor,
+    torch.ops.aten.copy.default,
+    *OVERWRITING_DRAWS,
+}
 _PUTS_BACK = {
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.slice_scatter.default,

@@ -109,7 +109,10 @@ VARIABLES: tuple[Variable, ...] = (
     _new("FULLGRAPH", "0, 1", "0", "a graph break is an error"),
     _new("OUTPUTS", "names", "", "the outputs that training reads; the others are None"),
     _new(
-        "RNG", "philox, torch", "philox", "torch: dropout draws eager's numbers and keeps its masks"
+        "RNG",
+        "philox, torch",
+        "philox",
+        "torch: dropout and noise are eager's numbers, kept for backward",
     ),
     _new(
         "VERIFY_EVERY",

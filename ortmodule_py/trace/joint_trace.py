@@ -92,6 +92,30 @@ def _draws_like(draw: Any) -> Callable[..., Any]:
     return lambda operand, *args, **kwargs: draw(operand.detach(), *args, **kwargs)
 
 
+def _draws_over(draw: Any) -> Callable[..., Any]:
+    """A draw into an operand that may need a gradient: zeros, as autograd has for the form in place."""
+
+    def drawn(operand: Tensor, *args: Any, **kwargs: Any) -> Any:
+        zeros = torch.ops.aten.fill.Scalar(operand, 0)
+        return draw(zeros.detach(), *args, **kwargs) + zeros
+
+    return drawn
+
+
+OVERWRITING_DRAWS = {
+    torch.ops.aten.bernoulli.p,
+    torch.ops.aten.cauchy.default,
+    torch.ops.aten.exponential.default,
+    torch.ops.aten.geometric.default,
+    torch.ops.aten.log_normal.default,
+    torch.ops.aten.normal_functional.default,
+    torch.ops.aten.random.default,
+    torch.ops.aten.random.to,
+    torch.ops.aten.uniform.default,
+}
+"""Functional forms of draws in place; autograd has no formulas for them."""
+
+
 def _on_parts(scatter: Any) -> Callable[..., Tensor]:
     """`scatter` on the real and imaginary parts of complex tensors, which have no gradient in autograd."""
     names = [argument.name for argument in scatter._schema.arguments]
@@ -125,6 +149,7 @@ _DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
         draw: _draws_like(draw)
         for draw in (torch.ops.aten.randint_like.default, torch.ops.aten.randint_like.low_dtype)
     },
+    **{draw: _draws_over(draw) for draw in OVERWRITING_DRAWS},
 }
 
 

@@ -571,5 +571,32 @@ TEST(Dropout, KeepsTheRightShare) {
   });
 }
 
+// --- uniform numbers -----------------------------------------------------------------------------
+// The element's words, cut to the bits that the type has below 1.
+double uniform_reference(DType dtype, uint64_t stream, uint64_t i) {
+  if (dtype == DType::Float64) {
+    const uint64_t high = philox_word(kSeed, stream, 2 * i);
+    const uint64_t low = philox_word(kSeed, stream, 2 * i + 1);
+    return std::ldexp(static_cast<double>((high << 21) | (low >> 11)), -53);
+  }
+  const int bits = dtype == DType::Float32 ? 24 : dtype == DType::Float16 ? 11 : 8;
+  return std::ldexp(static_cast<double>(philox_word(kSeed, stream, i) >> (32 - bits)), -bits);
+}
+
+TEST(RandomUniform, DrawsByLogicalIndexInAnyLayout) {
+  for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
+    for (const auto& [sizes, strides] : std::vector<std::pair<Sizes, Sizes>>{
+             {{1}, {1}}, {{4099}, {1}}, {{3, 5, 7}, {35, 7, 1}}, {{13, 1500}, {1, 13}}})
+      for (uint64_t part : {0, 1}) {
+        std::vector<double> expected;
+        for (int64_t i = 0; i < element_count(sizes); ++i)
+          expected.push_back(uniform_reference(dtype, 5 + (part << 56), static_cast<uint64_t>(i)));
+        Tensor y(dtype, sizes, strides);
+        const Attrs attrs{{"rng", 5}, {"part", DimExpr(static_cast<int64_t>(part))}};
+        run_group({node_of("RandomUniform", attrs, {}, {&y})}, {}, {&y},
+                  [&] { expect_close(y, expected, 0, 0, "uniform"); });
+      }
+}
+
 }  // namespace
 }  // namespace ortmodule::testing

@@ -189,6 +189,8 @@ NOISE = {
     "normal": lambda x: x + x.new_zeros(x.shape).normal_(0.5, 2.0),
     "exponential": lambda x: x - torch.empty_like(x).exponential_().log(),
     "bernoulli of a tensor": lambda x: x * torch.bernoulli(x.new_full(x.shape, 0.7)),
+    "log normal": lambda x: x * _new(x).log_normal_(0.0, 0.5) + _new(x).cauchy_(),
+    "geometric": lambda x: x * _new(x).geometric_(0.4),
     "mask": lambda x: x * (torch.zeros_like(x).bernoulli_(0.3) == 0),
     "randint_like": lambda x: x * torch.randint_like(x, 1, 5),
     "rand": lambda x: x + torch.rand(x.shape, device=x.device),
@@ -230,3 +232,40 @@ def test_noise_of_the_shape_of_an_activation(
     if rng == "torch":
         torch.testing.assert_close(results[1], results[0])
         torch.testing.assert_close(ours.module.fc.weight.grad, eager.fc.weight.grad)
+
+
+@pytest.mark.parametrize("rng", ["torch", "engine"])
+@pytest.mark.parametrize("name", ["uniform_", "normal_", "exponential_", "bernoulli_", "random_"])
+def test_a_draw_over_a_value_with_a_gradient(
+    name: str, rng: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autograd has zeros for what it overwrites."""
+    if rng == "torch":
+        monkeypatch.setenv("ORTMODULE_RNG", rng)
+
+    class Overwritten(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.fc(x)
+            arguments = (2, 5) if name == "random_" else ()
+            getattr(y, name)(*arguments)
+            return y, self.other(x) * y
+
+    torch._dynamo.reset()
+    eager = Overwritten()
+    ours = ORTModule(copy.deepcopy(eager), QUIET)
+    results = []
+    for module in (eager, ours):
+        torch.manual_seed(3)
+        y, product = module(torch.ones(6, 4))
+        assert y.requires_grad
+        (y.sum() + product.sum()).backward()
+        results.append([y.detach(), product.detach()])
+    assert last_run_report(ours)["compiled"], last_run_report(ours)["eager_pieces"]
+    assert torch.equal(ours.module.fc.weight.grad, torch.zeros(4, 4))
+    assert torch.equal(eager.fc.weight.grad, torch.zeros(4, 4))
+    if rng == "torch":
+        torch.testing.assert_close(results[1], results[0])

@@ -1,4 +1,4 @@
-// Dropout of the CPU's pointwise group: many random words at a time.
+// Random ops of the CPU's pointwise group: many words at a time.
 #include "kernels/pointwise_random.h"
 
 #include "kernels/cpu/philox_words.h"
@@ -9,8 +9,6 @@ inline namespace ORTM_ISA {
 namespace {
 
 using namespace formulas;
-
-constexpr int64_t kChunk = 512;  // words at a time, a multiple of 4
 
 template <class T>
 void apply(T* out, const T* x, const uint32_t* words, int64_t count, uint64_t threshold, T scale) {
@@ -26,33 +24,58 @@ void apply(T* out, const T* x, const uint32_t* words, int64_t count, uint64_t th
   }
 }
 
+/// body(begin, count, words) over the elements of a tile: `per_element` words of each.
+template <class Body>
+void for_each_chunk(const MicroArgs& m, uint64_t rng, int64_t per_element, const Body& body) {
+  const RandomState& random = *m.random;
+  if (!random.indices) {
+    const uint64_t first = static_cast<uint64_t>(random.first_index * per_element);
+    for_each_philox_chunk(random.seed, rng, first, m.count * per_element,
+                          [&](int64_t begin, int64_t count, const uint32_t* words) {
+                            body(begin / per_element, count / per_element, words);
+                          });
+    return;
+  }
+  // A layout whose order in memory is not the logical one.
+  uint32_t words[kPhiloxChunk];
+  for (int64_t begin = 0; begin < m.count; begin += kPhiloxChunk / per_element) {
+    const int64_t count = std::min(kPhiloxChunk / per_element, m.count - begin);
+    for (int64_t i = 0; i < count * per_element; ++i) {
+      const int64_t index = random.indices[begin + i / per_element] * per_element;
+      words[i] = philox_word(random.seed, rng, static_cast<uint64_t>(index + i % per_element));
+    }
+    body(begin, count, static_cast<const uint32_t*>(words));
+  }
+}
+
 template <class F, class T, class>
 void dropout(const MicroArgs& m) {
   const F f(*m.params);
-  const uint64_t threshold = f.threshold, rng = f.rng;
-  const T scale = static_cast<T>(f.scale);
   const T* x = static_cast<const T*>(m.in[0]);
   T* out = static_cast<T*>(m.out);
-  const RandomState& random = *m.random;
-  alignas(64) uint32_t words[kChunk + kPhiloxPadding];
-  if (random.indices) {  // a layout whose order in memory is not the logical one
-    for (int64_t begin = 0; begin < m.count; begin += kChunk) {
-      const int64_t count = std::min(kChunk, m.count - begin);
+  for_each_chunk(m, f.rng, 1, [&](int64_t begin, int64_t count, const uint32_t* words) {
+    apply(out + begin, x + begin, words, count, f.threshold, static_cast<T>(f.scale));
+  });
+}
+
+template <class F, class T, class>
+void uniform(const MicroArgs& m) {
+  const F f(*m.params);
+  T* out = static_cast<T*>(m.out);
+  constexpr int kEach = F::template kWords<T>;
+  for_each_chunk(m, f.rng, kEach, [&](int64_t begin, int64_t count, const uint32_t* words) {
+    T* to = out + begin;
+    if constexpr (kEach == 1) {
+      const uint32_t shift = f.shift;
+      const float step = static_cast<float>(f.step);
+      ORTM_SIMD
       for (int64_t i = 0; i < count; ++i)
-        words[i] = philox_word(random.seed, rng, static_cast<uint64_t>(random.indices[begin + i]));
-      apply(out + begin, x + begin, words, count, threshold, scale);
+        to[i] = static_cast<float>(static_cast<int32_t>(words[i] >> shift)) * step;
+    } else {
+      ORTM_SIMD
+      for (int64_t i = 0; i < count; ++i) to[i] = f(words[2 * i], words[2 * i + 1]);
     }
-    return;
-  }
-  const uint64_t first = static_cast<uint64_t>(random.first_index);
-  const int64_t skip = static_cast<int64_t>(first % 4);  // words of the first block before the tile
-  uint64_t block = first / 4;
-  for (int64_t begin = -skip; begin < m.count; begin += kChunk, block += kChunk / 4) {
-    const int64_t from = std::max<int64_t>(begin, 0);
-    const int64_t count = std::min(begin + kChunk, m.count) - from;
-    philox_words(random.seed, rng, block, from - begin + count, words);
-    apply(out + from, x + from, words + (from - begin), count, threshold, scale);
-  }
+  });
 }
 
 constexpr MicroOp kOps[] = {ORTM_RANDOM_OPS(ORTM_MICRO_OP)};

@@ -275,7 +275,16 @@ class Machine {
     if constexpr (kFits<In, Word> && kFits<Out, Word>) {
       const F f = make_functor<F>(p_.params[instruction.params]);
       if constexpr (std::is_same_v<F, formulas::Dropout>) {
-        drop<F, In>(f);
+        draw(f, [&](int e, const PhiloxBlock& words, uint64_t at) {
+          return f(value_of<In>(a_[e]), words.word[at]);
+        });
+      } else if constexpr (std::is_same_v<F, formulas::RandomUniform>) {
+        draw<F::template kWords<In>>(f, [&](int, const PhiloxBlock& words, uint64_t at) {
+          if constexpr (F::template kWords<In> == 1)
+            return f(words.word[at]);
+          else
+            return f(words.word[at], words.word[at + 1]);
+        });
       } else if constexpr (std::is_same_v<F, formulas::Where>) {
 #pragma unroll
         for (int e = 0; e < kEach; ++e) accumulator_[e] = value_of<bool>(a_[e]) ? b_[e] : c_[e];
@@ -290,9 +299,10 @@ class Machine {
     }
   }
 
-  // Four consecutive logical indices share one Philox block.
-  template <class F, class T>
-  __device__ void drop(const F& f) {
+  // formula(e, block, position of the element's first word in it) for the thread's elements, of
+  // `kWords` words each. Consecutive logical indices share a Philox block.
+  template <int kWords = 1, class F, class Formula>
+  __device__ __forceinline__ void draw(const F& f, const Formula& formula) {
     const PointwiseTensor& order = p_.tensors[p_.index_tensor];
     int64_t indices[kEach];
     find_offsets(indices, order);
@@ -301,12 +311,12 @@ class Machine {
     PhiloxBlock words{};
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
-      const uint64_t index = static_cast<uint64_t>(p_.first_index + indices[e]);
-      if (index / 4 != block) {
-        block = index / 4;
+      const uint64_t first = static_cast<uint64_t>(p_.first_index + indices[e]) * kWords;
+      if (first / 4 != block) {
+        block = first / 4;
         words = philox_block(seed, f.rng, block);
       }
-      accumulator_[e] = word_of<Word>(f(value_of<T>(a_[e]), words.word[index % 4]));
+      accumulator_[e] = word_of<Word>(formula(e, words, first % 4));
     }
   }
 
