@@ -125,29 +125,38 @@ bool GraphBuilder::has_rule(const std::string& target, bool random) const {
   return find_torch_row(target) != nullptr && takes_own_ops(target, random);
 }
 
-/// Whether an operand or a result is complex. Our ops' gradients are those of real numbers; torch's
-/// own formulas conjugate. Detach is ours, as it has no gradient.
+/// Whether an operand or a result is complex. Our ops' gradients are those of real numbers, but for
+/// views; torch's own formulas conjugate.
 bool GraphBuilder::touches_complex(const TracedCall& call) const {
-  if (call.target == "aten.detach.default") return false;
   return std::ranges::any_of(call.operands, [&](int id) { return is_complex(value(id)->dtype); }) ||
          std::ranges::any_of(call.outputs, [](const TorchOutput& output) {
            return output.present && is_complex(output.dtype);
          });
 }
 
+/// Whether the nodes after the first `before` ones are all views.
+bool GraphBuilder::made_only_views(size_t before) const {
+  const auto& nodes = piece_.graph->nodes();
+  const auto made = static_cast<std::ptrdiff_t>(nodes.size() - before);
+  return std::all_of(nodes.rbegin(), std::next(nodes.rbegin(), made),
+                     [](const auto& node) { return op_def(node->op).kind == OpKind::View; });
+}
+
 CallResult GraphBuilder::call(const TracedCall& call) {
   graph().current_origin = call.origin;
   graph().current_tag = call.tag;
-  const bool complex = touches_complex(call);
   const TorchRow* row =
-      !complex && takes_own_ops(call.target, call.random) ? find_torch_row(call.target) : nullptr;
+      takes_own_ops(call.target, call.random) ? find_torch_row(call.target) : nullptr;
   const size_t before = graph().node_count();
-  std::string why = complex ? "complex types have no op" : "no op converts it";
+  std::string why = "no op converts it";
   if (row) {
     TorchCall torch_call(graph(), call.target, call.args, call.outputs, symbol_ranges_,
                          options_.torch);
     try {
-      return finish_call(call, row->convert(torch_call));
+      const Values results = row->convert(torch_call);
+      if (touches_complex(call) && !made_only_views(before))
+        torch_call.refuse("complex types have no op");
+      return finish_call(call, results);
     } catch (const Refused& refused) {
       why = refused.what();
     } catch (const InternalError& error) {  // a bug in one rule must not break the whole model

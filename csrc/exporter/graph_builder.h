@@ -101,6 +101,7 @@ class GraphBuilder {
   int remember(Value* value, Dims strides);
   bool takes_own_ops(const std::string& target, bool random) const;
   bool touches_complex(const TracedCall& call) const;
+  bool made_only_views(size_t before) const;
   std::vector<int> aten_call(const TracedCall& call);
   Value* as_traced(Value* value, const TracedCall& call);
   std::vector<int> finish_call(const TracedCall& call, const Values& values);

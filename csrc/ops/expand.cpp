@@ -31,7 +31,13 @@ std::optional<Layout> expand_view(const Layout& in, const Attrs&, const Sizes& o
 
 Grads expand_grad(GradContext& c) { return {c.sum_to(c.dy(), c.x().dims())}; }
 
+// The gradient is a sum.
+void refuse_complex(const TorchCall& t) {
+  if (is_complex(t.output().dtype)) t.refuse("complex types have no op");
+}
+
 Values convert_expand(TorchCall& t) {
+  refuse_complex(t);
   Value* x = t.tensor("self");
   if (x->dims == t.output().dims) return {t.emit("Identity", {x})};
   return {t.emit("Expand", {x}, {{"shape", t.output().dims}})};
@@ -39,6 +45,7 @@ Values convert_expand(TorchCall& t) {
 
 // Expands each dimension to (repeats, size) and merges the two.
 Values convert_repeat(TorchCall& t) {
+  refuse_complex(t);
   Value* x = t.tensor("self");
   const Dims repeats = t.dims("repeats");
   const size_t lead = repeats.size() - x->rank();

@@ -127,8 +127,10 @@ def _on_parts(scatter: Any) -> Callable[..., Tensor]:
         given |= dict(zip(names[2:], args, strict=False)) | kwargs
         for name in given.keys() & {"dim", "dim1", "dim2"}:
             given[name] %= operand.dim()
-        parts = [torch.view_as_real(value.resolve_conj()) for value in (operand, src)]
-        return torch.view_as_complex(scatter(*parts, **given).contiguous())
+        base, part = (torch.view_as_real(value.resolve_conj()) for value in (operand, src))
+        if "dim2" in given:
+            part = part.transpose(-1, -2)  # a diagonal is the last dim
+        return torch.view_as_complex(scatter(base, part, **given).contiguous())
 
     return scattered
 
@@ -140,7 +142,11 @@ _DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default,
     **{
         scatter: _on_parts(scatter)
-        for scatter in (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
+        for scatter in (
+            torch.ops.aten.slice_scatter.default,
+            torch.ops.aten.select_scatter.default,
+            torch.ops.aten.diagonal_scatter.default,
+        )
     },
     # Its backward takes no symbolic sizes.
     torch.ops.aten.affine_grid_generator.default: affine_grid_generator,

@@ -142,7 +142,7 @@ def _parts(values: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
 
 
 class PartsInPlace(nn.Module):
-    """Writes real parts, imaginary parts and slices of a complex tensor in place."""
+    """Writes real parts, imaginary parts, slices and diagonals of a complex tensor in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,6 +154,7 @@ class PartsInPlace(nn.Module):
         z.real.mul_(2.0)
         z.imag.add_(self.shift)
         z[..., 0] = 1j * z[..., 1]
+        z.diagonal(0, -1, 1).mul_(0.5j)
         return z.mul_(self.weight)
 
 
