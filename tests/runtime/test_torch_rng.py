@@ -189,6 +189,7 @@ NOISE = {
     "normal": lambda x: x + x.new_zeros(x.shape).normal_(0.5, 2.0),
     "exponential": lambda x: x - torch.empty_like(x).exponential_().log(),
     "bernoulli of a tensor": lambda x: x * torch.bernoulli(x.new_full(x.shape, 0.7)),
+    "integers": lambda x: x * _new(x).random_(1, 5) + _new(x).random_(3),
     "log normal": lambda x: x * _new(x).log_normal_(0.0, 0.5) + _new(x).cauchy_(),
     "geometric": lambda x: x * _new(x).geometric_(0.4),
     "mask": lambda x: x * (torch.zeros_like(x).bernoulli_(0.3) == 0),
