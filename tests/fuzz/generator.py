@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import operations_state
+from . import operations_complex, operations_state
 from .operations import OPERATIONS, dropout
+from .operations_noise import noise
 from .source import BATCH, LENGTH, Rejected, SourceBuilder
 
-_ = operations_state  # registers its operations
+_ = (operations_complex, operations_state)  # register their operations
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,15 @@ class Case:
         exec(compile(self.source, name, "exec"), env)
         torch.manual_seed(self.seed)
         module: nn.Module = env["Model"]()
-        return module.to(dtype).train(self.mode != "eval")
+        wide = {torch.float64: torch.complex128}.get(dtype, torch.complex64)
+
+        def converted(value: Tensor) -> Tensor:
+            if value.is_complex():
+                return value.to(wide)  # Module.to would drop the imaginary part
+            return value.to(dtype) if value.is_floating_point() else value
+
+        module._apply(converted)
+        return module.train(self.mode != "eval")
 
     def arguments(self, call: int, dtype: torch.dtype) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Fresh arguments of a call; the same values each time."""
@@ -136,8 +145,8 @@ def _attempt(seed: int, rng: random.Random) -> Case | None:
         plain = InputSpec(spec.name, spec.shape, spec.kind, "dense", False, spec.keyword)
         generator = torch.Generator().manual_seed(seed)
         g.add_input(spec.name, make_input(plain, sizes, torch.float32, generator))
-    with_dropout = rng.random() < 0.12
-    if not _draw_body(g, rng.randint(3, 12), with_dropout):
+    with_draws = rng.random() < 0.2
+    if not _draw_body(g, rng.randint(3, 12), with_draws):
         return None
     result = _draw_result(g)
     if rng.random() < 0.08:
@@ -145,17 +154,17 @@ def _attempt(seed: int, rng: random.Random) -> Case | None:
         g.features.add("unused parameter")
     parameters = [spec.name for spec in inputs if not spec.keyword]
     parameters += [f"{spec.name}=None" for spec in inputs if spec.keyword]
-    return _draw_use(seed, g, g.source(parameters, result), inputs, with_dropout)
+    return _draw_use(seed, g, g.source(parameters, result), inputs, with_draws)
 
 
 def _draw_use(
-    seed: int, g: SourceBuilder, source: str, inputs: list[InputSpec], with_dropout: bool
+    seed: int, g: SourceBuilder, source: str, inputs: list[InputSpec], with_draws: bool
 ) -> Case:
     rng = g.rng
-    autocast = rng.random() < 0.1 and not with_dropout
-    torch_rng = with_dropout and rng.random() < 0.5
+    autocast = rng.random() < 0.1 and not with_draws
+    torch_rng = with_draws and rng.random() < 0.6
     dtype = torch.float32 if autocast or (not torch_rng and rng.random() < 0.4) else torch.float64
-    mode = "train" if with_dropout else rng.choices(["train", "eval", "no_grad"], [8, 1.2, 1])[0]
+    mode = "train" if with_draws else rng.choices(["train", "eval", "no_grad"], [8, 1.2, 1])[0]
     batches = [rng.choice([2, 3, 4, 5, 7]), rng.choice([2, 3, 4, 6, 8]), 1]
     if rng.random() < 0.3:
         rng.shuffle(batches)
@@ -199,15 +208,15 @@ def _draw_float(
     return InputSpec(name, shape, "float", layout, g.chance(0.5), keyword)
 
 
-def _draw_body(g: SourceBuilder, count: int, with_dropout: bool) -> bool:
+def _draw_body(g: SourceBuilder, count: int, with_draws: bool) -> bool:
     weights = [weight for weight, _ in OPERATIONS]
     made = 0
     for _ in range(12 * count):
         if made >= count:
             break
         operation = g.rng.choices(OPERATIONS, weights)[0][1]
-        if with_dropout and g.chance(0.25):
-            operation = dropout
+        if with_draws and g.chance(0.3):
+            operation = dropout if g.chance(0.4) else noise
         lines, init, known = len(g.lines), len(g.init_lines), len(g.variables)
         try:
             operation(g)
@@ -215,7 +224,7 @@ def _draw_body(g: SourceBuilder, count: int, with_dropout: bool) -> bool:
             g.features.add(operation.__name__)
         except Rejected:
             del g.lines[lines:], g.init_lines[init:], g.variables[known:]
-    return made >= 3 and (not with_dropout or "dropout" in g.features)
+    return made >= 3 and (not with_draws or bool(g.features & {"dropout", "noise"}))
 
 
 def _uses(line: str, name: str) -> bool:

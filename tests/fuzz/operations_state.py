@@ -55,7 +55,7 @@ def integers(g: SourceBuilder) -> object:
 
 @operation(1)
 def integers_used(g: SourceBuilder) -> object:
-    n = g.pick(lambda v: not v.is_float)
+    n = g.pick(lambda v: not v.is_float and not v.dtype.is_complex)
     x = g.pick()
     dims = zip(reversed(x.shape), reversed(n.shape), strict=False)
     if not all(a == b or a == 1 or b == 1 for a, b in dims):
@@ -219,10 +219,37 @@ def recurrent_layer(g: SourceBuilder) -> object:
     options = "".join(f", {name}=True" for name in flags)
     options += g.rng.choice(["", ", num_layers=2", ", bias=False"])
     layer = g.attribute("rnn", f"nn.{kind}({x.shape[2]}, 4{options})")
+    operands = x.name
+    if g.chance(0.3):  # from a state of its own
+        rows = (2 if "bidirectional" in flags else 1) * (2 if "num_layers" in options else 1)
+        batch = x.size(0 if "batch_first" in flags else 1)
+        first = g.attribute("p", f"nn.Parameter(torch.randn({rows}, 1, 4))")
+        state = g.emit(f"{first}.expand({rows}, {batch}, 4).contiguous()")
+        operands += f", ({state.name}, {state.name} * 0.5)" if kind == "LSTM" else f", {state.name}"
     if g.rng.random() < 0.7:
-        return g.emit(f"{layer}({x.name})[0]")
-    last = f"{layer}({x.name})[1]"
+        return g.emit(f"{layer}({operands})[0]")
+    last = f"{layer}({operands})[1]"
     return g.emit(f"{last}[0]" if kind == "LSTM" else last)
+
+
+@operation(0.6)
+def recurrent_cell(g: SourceBuilder) -> object:
+    """A cell, once or step by step."""
+    x = g.pick(lambda v: v.is_float and v.rank in (2, 3) and is_static(v.shape[-1]))
+    kind = g.rng.choice(["GRU", "LSTM", "RNN"])
+    cell = g.attribute("cell", f"nn.{kind}Cell({x.shape[-1]}, 3, bias={g.chance(0.8)})")
+    if x.rank == 2:
+        return g.emit(f"{cell}({x.name})" + "[0]" * (kind == "LSTM"))
+    if not is_static(x.shape[1]) or x.shape[1] > 6:
+        raise Rejected
+    h = "state[0]" if kind == "LSTM" else "state"
+    g.statement(
+        f"states, state = [], None\n"
+        f"for t in range({x.shape[1]}):\n"
+        f"    state = {cell}({x.name}[:, t], state)\n"
+        f"    states.append({h})"
+    )
+    return g.emit("torch.stack(states, 1)")
 
 
 @operation(1.2)

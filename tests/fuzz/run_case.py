@@ -58,6 +58,18 @@ def leaves(value: Any, path: Path = "out") -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
+def is_inexact(tensor: Tensor) -> bool:
+    """Whether its numbers are rounded."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def numbers(tensor: Tensor) -> Tensor:
+    """Its numbers in float64; of a complex tensor the parts."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.detach().resolve_conj())
+    return tensor.double()
+
+
 # ---- running -------------------------------------------------------------------------------------
 
 
@@ -72,10 +84,11 @@ def _cotangents(
     used = used or [value for _, value in found[:1]]
     grads = []
     for value in used:
-        draw = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        exact = torch.complex128 if value.is_complex() else torch.float64
+        draw = torch.randn(value.shape, generator=generator, dtype=exact)
         kind = int(torch.randint(4, (), generator=generator))
         if kind == 0:
-            draw = torch.ones((), dtype=torch.float64).expand(value.shape)
+            draw = torch.ones((), dtype=exact).expand(value.shape)
         elif kind == 1 and value.dim() > 1:
             draw = draw.transpose(0, 1).contiguous().transpose(0, 1)
         grads.append(draw.to(value.dtype) if kind else draw.to(value.dtype).expand(value.shape))
@@ -164,7 +177,7 @@ def is_valid(case: Case) -> bool:
 def _is_finite(seen: Observation) -> bool:
     groups = [seen.outputs, seen.gradients, seen.buffers]
     tensors = [t for group in groups for t in group.values() if isinstance(t, Tensor)]
-    floats = [t for t in tensors if t.is_floating_point() and t.numel()]
+    floats = [numbers(t) for t in tensors if is_inexact(t) and t.numel()]
     return all(bool(t.isfinite().all()) and float(t.abs().max()) < 1e4 for t in floats)
 
 
@@ -182,10 +195,10 @@ class Tolerance:
         """Raises Difference with the error and what was allowed."""
         if ours.numel() == 0:
             return
-        mine = float((ours.double() - exact.double()).abs().max())
-        theirs = float((eager.double() - exact.double()).abs().max())
+        mine = float((numbers(ours) - numbers(exact)).abs().max())
+        theirs = float((numbers(eager) - numbers(exact)).abs().max())
         # What cancels to zero is noise of values of order one; where all of it does, there is no scale.
-        eps = torch.finfo(ours.dtype).eps if ours.is_floating_point() else 0.0
+        eps = torch.finfo(ours.dtype).eps if is_inexact(ours) else 0.0
         noise = (8 if largest > 64 * eps else 1024) * eps
         allowed = max(self.of_eager * theirs, self.relative * largest, noise)
         if not mine <= allowed:
@@ -205,7 +218,7 @@ def tolerance(case: Case) -> Tolerance:
 
 
 def _largest(values: Sequence[Any]) -> float:
-    floats = [v for v in values if isinstance(v, Tensor) and v.is_floating_point() and v.numel()]
+    floats = [numbers(v) for v in values if isinstance(v, Tensor) and is_inexact(v) and v.numel()]
     return max((float(v.abs().max()) for v in floats), default=0.0)
 
 
@@ -265,7 +278,7 @@ def _presence(grad: Tensor | None) -> str:
 def _close(
     bound: Tolerance, name: str, ours: Tensor, eager: Tensor, exact: Tensor, largest: float
 ) -> None:
-    if eager.is_floating_point():
+    if is_inexact(eager):
         bound.check(name, ours, eager, exact, largest)
     elif not torch.equal(ours, eager):
         raise Difference(f"{name}: {int((ours != eager).sum())} of {eager.numel()} elements differ")
@@ -354,11 +367,11 @@ def _farthest(draws: list[Observation], exact: Observation, ours: Observation) -
                 continue
             tensors = [v for v in drawn if isinstance(v, Tensor) and v.shape == first.shape]
             against = getattr(exact, group).get(name)
-            if not first.is_floating_point():
+            if not is_inexact(first):
                 against = getattr(ours, group).get(name)
             if first.numel() and isinstance(against, Tensor) and against.shape == first.shape:
-                errors = [float((v.double() - against.double()).abs().max()) for v in tensors]
-                pick = max if first.is_floating_point() else min
+                errors = [float((numbers(v) - numbers(against)).abs().max()) for v in tensors]
+                pick = max if is_inexact(first) else min
                 chosen[name] = tensors[errors.index(pick(errors))]
         setattr(result, group, chosen)
     return result
@@ -379,7 +392,7 @@ def is_wrong_in_eager(case: Case, index: int, ours: Observation) -> bool:
         return all(
             grad is None
             or (other := some[name]) is None
-            or torch.allclose(other.double(), grad, rtol=1e-4, atol=near, equal_nan=True)
+            or torch.allclose(numbers(other), numbers(grad), rtol=1e-4, atol=near, equal_nan=True)
             for name, grad in rows.items()
         )
 
@@ -415,7 +428,7 @@ def _history(
     case: Case, index: int, dtype: torch.dtype, noise: torch.Generator | None, step: float = 0.0
 ) -> Observation:
     def move(value: Tensor) -> Tensor:
-        if noise is None or not value.is_floating_point():
+        if noise is None or not is_inexact(value):
             return value
         with torch.no_grad():
             factors = 1 + step * torch.randn(value.shape, generator=noise, dtype=dtype)
@@ -443,7 +456,7 @@ def run(case: Case, corrupt: Corrupt | None = None) -> dict[str, Any]:
     eager, exact = case.module(case.dtype), case.module(torch.float64)
     model = ORTModule(copy.deepcopy(eager))
     model._compiler.options.torch_rng = case.torch_rng
-    philox = "dropout" in case.features and not case.torch_rng
+    philox = bool(case.features & {"dropout", "noise"}) and not case.torch_rng
     for index in range(len(case.calls)):
         ours = observe(case, model, index, case.dtype)
         if corrupt is not None:
@@ -514,7 +527,7 @@ def _config(case: Case, compiled: Any) -> list[ConfigElement]:
 
 
 def _check_repeats(case: Case, eager: nn.Module, index: int) -> None:
-    """With dropout: the same seed gives the same bits, in values and gradients."""
+    """With draws: the same seed gives the same bits, in values and gradients."""
     first, second = (
         observe(case, ORTModule(copy.deepcopy(eager)), index, case.dtype) for _ in range(2)
     )

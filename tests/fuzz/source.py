@@ -178,7 +178,7 @@ class SourceBuilder:
     def _check(self, value: Tensor) -> None:
         if value.numel() == 0 or value.numel() > 60_000 or value.dim() > 6:
             raise Rejected
-        if value.is_floating_point():
+        if value.is_floating_point() or value.is_complex():
             largest = float(value.detach().abs().max())
             if not math.isfinite(largest) or largest > 100.0:
                 raise Rejected
