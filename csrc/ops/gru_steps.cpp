@@ -8,10 +8,10 @@
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kPre, kR, kInputBias, kRecurrentBias, kInitialH, kLengths };
+enum Operand : size_t { kLengths = kInitialH + 1, kBatchSizes };
 
 void infer_gru(InferContext& c) {
-  infer_states(c, kR, 3);
+  infer_states(c, 3, kBatchSizes, c.input(kR).dims.back());
   c.set(2, c.input(kPre).dtype, with_width(c.input(kPre).dims, DimExpr(4) * c.input(kR).dims[1]));
 }
 
@@ -23,17 +23,18 @@ void infer_grad(InferContext& c) {
   const Value &gates = c.input(0), &r = c.input(2);
   c.set(0, gates.dtype, with_width(gates.dims, r.dims[0]));
   c.set(1, gates.dtype, with_width(gates.dims, r.dims[0]));
-  c.set(2, gates.dtype, {gates.dims[c.attrs().flag("layout") ? 0 : 1], r.dims[1]});
+  c.set(2, gates.dtype, {batch_of(c, gates, 5), r.dims[1]});
 }
 
 Grads gru_grad(GradContext& c) {
   const std::vector<Handle> back = c.emit_all(
-      "GRUStepsGrad", {c.y(2), c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kInitialH), c.x(kLengths)},
+      "GRUStepsGrad",
+      {c.y(2), c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kInitialH), c.x(kLengths), c.x(kBatchSizes)},
       direction_attrs(c.attrs()));
-  Grads grads(6);
+  Grads grads(7);
   grads[kPre] = back[0];
   grads[kInitialH] = back[2];
-  set_weight_grads(c, grads, back[0], back[1], kInitialH, kLengths);
+  set_weight_grads(c, grads, back[0], back[1], kLengths);
   return grads;
 }
 
@@ -45,40 +46,40 @@ Values convert_gru(TorchCall& t) { return emit_layer(t, recurrent_layer(t), "GRU
 
 REGISTER_OP(GRUSteps, {.domain = "com.microsoft",
                        .inputs = {"pre", "r", "input_bias?", "recurrent_bias?", "initial_h?",
-                                  "sequence_lens?"},
+                                  "sequence_lens?", "batch_sizes?"},
                        .outputs = {"y", "y_h", "gates"},
                        .attrs = {{"layout", 0}, {"reverse", 0}},
                        .kind = OpKind::MatMul,
                        .infer = infer_gru,
                        .grad = gru_grad,
-                       .non_differentiable = {kLengths},
+                       .non_differentiable = {kLengths, kBatchSizes},
                        .flops = recurrent_flops,
                        .always_kept = {0, 1},
                        .recompute = R"(gru_gates (pre, r, input_bias, recurrent_bias, y, initial_h,
-                 sequence_lens) => (gates) {
+                 sequence_lens, batch_sizes) => (gates) {
                gates = GRUGates<layout=@layout, reverse=@reverse>(pre, r, input_bias,
-                   recurrent_bias, y, initial_h, sequence_lens)
+                   recurrent_bias, y, initial_h, sequence_lens, batch_sizes)
              })",
                        .onnx = {export_gru},
                        .from_torch = {{"ortmodule_py.gru.default", convert_gru}}});
 
 REGISTER_OP(GRUGates, {.domain = "com.microsoft",
                        .inputs = {"pre", "r", "input_bias?", "recurrent_bias?", "y", "initial_h?",
-                                  "sequence_lens?"},
+                                  "sequence_lens?", "batch_sizes?"},
                        .outputs = {"gates"},
                        .attrs = {{"layout", 0}, {"reverse", 0}},
                        .kind = OpKind::MatMul,
                        .infer = infer_gates,
                        .flops = recurrent_flops});
 
-REGISTER_OP(GRUStepsGrad,
-            {.domain = "com.microsoft",
-             .inputs = {"gates", "y", "r", "dy?", "dy_h?", "initial_h?", "sequence_lens?"},
-             .outputs = {"dpre", "drecurrent", "dinitial_h"},
-             .attrs = {{"layout", 0}, {"reverse", 0}},
-             .kind = OpKind::MatMul,
-             .infer = infer_grad,
-             .flops = recurrent_grad_flops});
+REGISTER_OP(GRUStepsGrad, {.domain = "com.microsoft",
+                           .inputs = {"gates", "y", "r", "dy?", "dy_h?", "initial_h?",
+                                      "sequence_lens?", "batch_sizes?"},
+                           .outputs = {"dpre", "drecurrent", "dinitial_h"},
+                           .attrs = {{"layout", 0}, {"reverse", 0}},
+                           .kind = OpKind::MatMul,
+                           .infer = infer_grad,
+                           .flops = recurrent_grad_flops});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,7 +1,8 @@
 // What LSTM, GRU and RNN layers share: types, the gradients that are products over all steps, and
 // the conversion of one layer of torch. The ops compute one direction on `pre` [T, B, gates], the
 // product of the input with its weights (layout 1: [B, T, gates]), so that this product, its
-// gradient and its recomputation are those of any matrix product.
+// gradient and its recomputation are those of any matrix product. A packed batch (torch's
+// PackedSequence) is [rows of all steps, gates] with an operand `batch_sizes` [T].
 #pragma once
 
 #include "ops/infer_rules.h"
@@ -9,17 +10,25 @@
 
 namespace ortmodule {
 
-/// Types of y [T, B, H] and y_h [B, H], from `sequence` and the recurrent weights [gates, H] at
-/// these positions; checks that the gates are `blocks` times H.
-void infer_states(InferContext& c, size_t weights, int64_t blocks);
+/// Operands that all cells have at the same positions.
+enum StepsOperand : size_t { kPre, kR, kInputBias, kRecurrentBias, kInitialH };
+
+/// Types of y [T, B, H] and y_h [B, H]; checks that the gates are `blocks` times `hidden`, which is
+/// H unless the state is projected. `batch_sizes` is the position of that operand.
+void infer_states(InferContext& c, int64_t blocks, size_t batch_sizes, const DimExpr& hidden);
 
 /// `sequence` with its last dimension replaced.
 Dims with_width(const Dims& sequence, const DimExpr& width);
 
-/// Sets the gradients of the operands that all cells have at the same positions: recurrent weights
-/// (1), the biases (2, 3), from the gradients of the input's and of the state's part of the gates.
-void set_weight_grads(GradContext& c, Grads& grads, Handle dpre, Handle drecurrent,
-                      size_t initial_h, size_t lengths);
+/// The size of the batch of `sequence`; of a packed one, that of the states at operand `states`.
+DimExpr batch_of(const InferContext& c, const Value& sequence, size_t states);
+
+/// Sets the gradients of the recurrent weights and the biases, from those of the input's and of the
+/// state's part of the gates. `lengths` is the position of sequence_lens; batch_sizes follow.
+void set_weight_grads(GradContext& c, Grads& grads, Handle dpre, Handle drecurrent, size_t lengths);
+
+/// A sequence as rows [T B, width]; a packed one is.
+Handle as_rows(GradContext& c, Handle x);
 
 /// Attributes `layout` and `reverse`.
 Attrs direction_attrs(const Attrs& attrs);
@@ -32,16 +41,17 @@ double recurrent_grad_flops(const Attrs&, const std::vector<Sizes>& in, const st
 /// One captured layer: operands per direction, and what it gives.
 struct RecurrentLayer {
   Value* x = nullptr;
-  Value* lengths = nullptr;
-  Values states;   // [directions, B, H] each
-  Values weights;  // those of a direction, then those of the other
+  Value* batch_sizes = nullptr;  // of a packed batch
+  Values states;                 // [directions, B, H] each
+  Values weights;                // those of a direction, then those of the other
   bool bidirectional = false;
   bool batch_first = false;
   bool has_biases = false;
+  bool projects = false;  // the last weight of a direction is nn.LSTM's weight_hr
 };
 RecurrentLayer recurrent_layer(TorchCall& t);
 
-/// Emits `op` for each direction; returns y [T, B, directions * H] and the last states.
+/// Emits `op` for each direction; returns y, of directions * H columns, and the last states.
 Values emit_layer(TorchCall& t, const RecurrentLayer& layer, std::string_view op, size_t outputs,
                   Attrs attrs = {});
 
@@ -49,7 +59,7 @@ Values emit_layer(TorchCall& t, const RecurrentLayer& layer, std::string_view op
 struct RecurrentForm {
   std::string_view op;        // "LSTM"
   std::vector<size_t> gates;  // in ONNX's order, by their position in torch's
-  size_t states = 1;          // operands from 4 on, which are also the results from 1 on
+  size_t states = 1;          // operands from kInitialH on, which are also the results from 1 on
   OnnxAttrs attrs = {};
 };
 /// Exports the standard operator, with the input's product inside where that is found. Where

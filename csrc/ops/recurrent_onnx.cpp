@@ -1,10 +1,11 @@
 // The ONNX form of recurrent ops.
+#include "ops/pack_sequence.h"
 #include "ops/recurrent.h"
 
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kPre, kR, kInputBias, kRecurrentBias, kFirstState };
+constexpr size_t kFirstState = kInitialH;
 
 /// The input [T, B, I] or [B, T, I] and the weights [gates, I] of the product `pre`.
 struct InputProduct {
@@ -15,6 +16,12 @@ InputProduct find_product(const Value& pre) {
   const auto producer = [](const Value* value, std::string_view op) -> const Node* {
     return value->producer() && value->producer()->op == op ? value->producer() : nullptr;
   };
+  const bool packed = pre.rank() == 2;
+  if (packed) {
+    const Node* product = producer(&pre, "MatMul");
+    const Node* flipped = product ? producer(product->input(1), "Transpose") : nullptr;
+    return flipped ? InputProduct{product->input(0), flipped->input(0)} : InputProduct{};
+  }
   const Node* reshaped = producer(&pre, "Reshape");
   const Node* product = reshaped ? producer(reshaped->input(0), "MatMul") : nullptr;
   if (!product) return {};
@@ -34,17 +41,29 @@ class RecurrentWriter {
         form_(form),
         width_(c.value(kR).dims[1].value()),
         inside_(compute_dtype(c.dtype())),
-        batch_first_(c.attrs().flag("layout")) {}
+        batch_first_(c.attrs().flag("layout")),
+        packed_(c.value(kPre).rank() == 2) {}
 
-  void write() const {
+  void write() {
     const InputProduct product = find_product(c_.value(kPre));
     std::string x = wide(product.x ? c_.name(product.x) : c_.in(kPre));
-    if (batch_first_) x = flipped(x);
+    if (packed_) {
+      const Value& sizes = c_.value(kFirstState + form_.states + 1);
+      const DimExpr batch = c_.value(kFirstState).dims[0];
+      mask_ = packed_mask(c_, c_.name(&sizes), batch);
+      positions_ = packed_positions(c_, mask_);
+      const Value& rows = product.x ? *product.x : c_.value(kPre);
+      x = padded_batch(c_, x, positions_, {sizes.dims[0], batch, rows.dims[1]}, 0.0, inside_);
+    } else if (batch_first_) {
+      x = flipped(x);
+    }
     const std::string w = product.w ? wide(c_.name(product.w)) : identity();
     std::vector<std::string> inputs{x, one_direction(reordered(w)),
                                     one_direction(reordered(wide(c_.in(kR)))), bias()};
     const size_t lengths = kFirstState + form_.states;
-    inputs.push_back(c_.has(lengths) ? c_.cast(c_.in(lengths), DType::Int32) : "");
+    inputs.push_back(packed_           ? packed_lengths()
+                     : c_.has(lengths) ? c_.cast(c_.in(lengths), DType::Int32)
+                                       : "");
     for (size_t i = 0; i < form_.states; ++i)
       inputs.push_back(c_.has(kFirstState + i) ? one_direction(wide(c_.in(kFirstState + i))) : "");
     OnnxAttrs attrs = form_.attrs;
@@ -57,7 +76,7 @@ class RecurrentWriter {
     c_.b.add(form_.op, std::move(inputs), std::move(attrs), outputs);
     if (c_.wanted(0)) {
       const std::string y = c_.op("Squeeze", {outputs[0], c_.b.integers({1})});
-      give(0, batch_first_ ? flipped(y) : y);
+      give(0, packed_ ? c_.op("GatherND", {y, positions_}) : batch_first_ ? flipped(y) : y);
     }
     for (size_t i = 1; i <= form_.states; ++i)
       if (c_.wanted(i)) give(i, c_.op("Squeeze", {outputs[i], c_.b.integers({0})}));
@@ -69,6 +88,10 @@ class RecurrentWriter {
   }
   void give(size_t i, const std::string& tensor) const {
     c_.set(i, "Cast", {tensor}, {{"to", c_.dtype()}});
+  }
+  std::string packed_lengths() const {
+    return c_.op("ReduceSum", {c_.cast(mask_, DType::Int32), c_.b.integers({0})},
+                 {{"keepdims", int64_t{0}}});
   }
   std::string flipped(const std::string& sequence) const {
     return c_.op("Transpose", {sequence}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
@@ -109,7 +132,8 @@ class RecurrentWriter {
   const RecurrentForm& form_;
   int64_t width_;
   DType inside_;
-  bool batch_first_;
+  bool batch_first_, packed_;
+  std::string mask_, positions_;  // of a packed batch
 };
 
 }  // namespace

@@ -6,25 +6,29 @@
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kPre, kR, kInputBias, kRecurrentBias, kInitialH, kLengths };
+enum Operand : size_t { kLengths = kInitialH + 1, kBatchSizes };
 
-void infer_rnn(InferContext& c) { infer_states(c, kR, 1); }
+void infer_rnn(InferContext& c) { infer_states(c, 1, kBatchSizes, c.input(kR).dims.back()); }
 
 void infer_grad(InferContext& c) {
   const Value& y = c.input(0);
   c.set(0, y.dtype, y.dims);
-  c.set(1, y.dtype, {y.dims[c.attrs().flag("layout") ? 0 : 1], y.dims[2]});
+  c.set(1, y.dtype, {batch_of(c, y, 6), y.dims.back()});
 }
 
 Grads rnn_grad(GradContext& c) {
   Attrs attrs = direction_attrs(c.attrs());
   attrs.set("relu", c.attrs().integer("relu"));
   const std::vector<Handle> back =
-      c.emit_all("RNNStepsGrad", {c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kLengths)}, attrs);
-  Grads grads(6);
+      c.emit_all("RNNStepsGrad",
+                 {c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kLengths), c.x(kBatchSizes),
+                  // For the size of the batch.
+                  c.x(kBatchSizes) ? c.x(kInitialH) : Handle()},
+                 attrs);
+  Grads grads(7);
   grads[kPre] = back[0];
   grads[kInitialH] = back[1];
-  set_weight_grads(c, grads, back[0], back[0], kInitialH, kLengths);
+  set_weight_grads(c, grads, back[0], back[0], kLengths);
   return grads;
 }
 
@@ -39,28 +43,29 @@ Values convert_rnn(TorchCall& t) {
 
 REGISTER_OP(RNNSteps, {.domain = "com.microsoft",
                        .inputs = {"pre", "r", "input_bias?", "recurrent_bias?", "initial_h?",
-                                  "sequence_lens?"},
+                                  "sequence_lens?", "batch_sizes?"},
                        .outputs = {"y", "y_h"},
                        .attrs = {{"layout", 0}, {"reverse", 0}, {"relu", 0}},
                        .kind = OpKind::MatMul,
                        .infer = infer_rnn,
                        .grad = rnn_grad,
-                       .non_differentiable = {kLengths},
+                       .non_differentiable = {kLengths, kBatchSizes},
                        .flops = recurrent_flops,
                        .always_kept = {0, 1},
                        .onnx = {export_rnn},
                        .from_torch = {{"ortmodule_py.rnn.default", convert_rnn}}});
 
-REGISTER_OP(RNNStepsGrad, {.domain = "com.microsoft",
-                           .inputs = {"y", "r", "dy?", "dy_h?", "sequence_lens?"},
-                           .outputs = {"dpre", "dinitial_h"},
-                           .attrs = {{"layout", 0}, {"reverse", 0}, {"relu", 0}},
-                           .kind = OpKind::MatMul,
-                           .infer = infer_grad,
-                           .flops = recurrent_flops});
+REGISTER_OP(RNNStepsGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"y", "r", "dy?", "dy_h?", "sequence_lens?", "batch_sizes?", "initial_h?"},
+             .outputs = {"dpre", "dinitial_h"},
+             .attrs = {{"layout", 0}, {"reverse", 0}, {"relu", 0}},
+             .kind = OpKind::MatMul,
+             .infer = infer_grad,
+             .flops = recurrent_flops});
 
 REGISTER_OP(PreviousStates, {.domain = "com.microsoft",
-                             .inputs = {"y", "initial_h?", "sequence_lens?"},
+                             .inputs = {"y", "initial_h?", "sequence_lens?", "batch_sizes?"},
                              .outputs = {"previous"},
                              .attrs = {{"layout", 0}, {"reverse", 0}},
                              .kind = OpKind::Data,

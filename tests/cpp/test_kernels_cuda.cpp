@@ -44,8 +44,9 @@ std::vector<std::string> cpu_ops() {
   ops.erase("ScaledDotProductAttention");
   ops.erase("ScaledDotProductAttentionGrad");
   // There recurrent layers are captured step by step.
-  for (const char* op : {"LSTMSteps", "LSTMGates", "LSTMStepsGrad", "GRUSteps", "GRUGates",
-                         "GRUStepsGrad", "RNNSteps", "RNNStepsGrad", "PreviousStates"})
+  for (const char* op :
+       {"LSTMSteps", "LSTMGates", "LSTMStepsGrad", "GRUSteps", "GRUGates", "GRUStepsGrad",
+        "RNNSteps", "RNNStepsGrad", "PreviousStates", "PackSequence", "PadSequence"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

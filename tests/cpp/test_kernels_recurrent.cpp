@@ -8,7 +8,8 @@ namespace {
 struct Case {
   std::string op;
   int64_t steps = 5, batch = 3, hidden = 4;
-  bool batch_first = false, reverse = false, lengths = false, relu = false;
+  bool batch_first = false, reverse = false, lengths = false, relu = false, packed = false;
+  int64_t projection = 0;  // the width of a projected state
 };
 
 double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
@@ -23,19 +24,21 @@ class Layer {
                : c.op == "GRUSteps" ? 3
                                     : 1),
         pre(Tensor::random(dtype, sequence(gates_ * c.hidden), 1)),
-        r(Tensor::random(dtype, {gates_ * c.hidden, c.hidden}, 2, -0.5, 0.5)),
+        r(Tensor::random(dtype, {gates_ * c.hidden, width()}, 2, -0.5, 0.5)),
         bias(Tensor::random(dtype, {gates_ * c.hidden}, 3)),
         recurrent_bias(Tensor::random(dtype, {gates_ * c.hidden}, 4)),
-        h(Tensor::random(dtype, {c.batch, c.hidden}, 5)),
+        h(Tensor::random(dtype, {c.batch, width()}, 5)),
         cell(Tensor::random(dtype, {c.batch, c.hidden}, 6)),
         lengths(DType::Int64, {c.batch}),
-        y(dtype, sequence(c.hidden)),
+        batch_sizes(DType::Int64, {c.steps}),
+        projection(Tensor::random(dtype, {width(), c.hidden}, 10)),
+        y(dtype, sequence(width())),
         last_h(dtype, h.sizes()),
-        last_c(dtype, h.sizes()),
+        last_c(dtype, cell.sizes()),
         saved(dtype, sequence((lstm_ || gates_ == 3 ? 4 : 1) * c.hidden)),
         cells(dtype, sequence(c.hidden)) {
-    for (int64_t row = 0; row < c.batch; ++row)
-      lengths.set(row, std::max<int64_t>(1, c.steps - 2 * row));
+    for (int64_t row = 0; row < c.batch; ++row) lengths.set(row, length(row));
+    for (int64_t step = 0; step < c.steps; ++step) batch_sizes.set(step, rows_of(step));
   }
 
   Attrs attrs() const {
@@ -44,10 +47,13 @@ class Layer {
     return attrs;
   }
   Tensor* seen_lengths() { return c_.lengths ? &lengths : nullptr; }
+  Tensor* seen_batch_sizes() { return c_.packed ? &batch_sizes : nullptr; }
+  Tensor* seen_projection() { return c_.projection > 0 ? &projection : nullptr; }
   std::vector<Tensor*> in() {
     std::vector<Tensor*> in{&pre, &r, &bias, &recurrent_bias, &h};
     if (lstm_) in.push_back(&cell);
-    in.push_back(seen_lengths());
+    in.insert(in.end(), {seen_lengths(), seen_batch_sizes()});
+    if (lstm_) in.push_back(seen_projection());
     return in;
   }
   std::vector<Tensor*> out() {
@@ -57,6 +63,11 @@ class Layer {
   }
 
   int64_t at(int64_t step, int64_t row, int64_t width, int64_t j) const {
+    if (c_.packed) {
+      int64_t before = 0;
+      for (int64_t earlier = 0; earlier < step; ++earlier) before += rows_of(earlier);
+      return (before + row) * width + j;
+    }
     return (c_.batch_first ? row * c_.steps + step : step * c_.batch + row) * width + j;
   }
 
@@ -70,13 +81,14 @@ class Layer {
     for (int64_t row = 0; row < c_.batch; ++row)
       for (int64_t i = 0; i < c_.steps; ++i) {
         const int64_t step = c_.reverse ? c_.steps - 1 - i : i;
-        if (c_.lengths && step >= lengths.get(row)) continue;
+        if ((c_.lengths || c_.packed) && step >= length(row)) continue;
         std::vector<double> next(static_cast<size_t>(n));
         for (int64_t j = 0; j < n; ++j)
           next[static_cast<size_t>(j)] = unit(step, row, j, last, last_cell);
-        for (int64_t j = 0; j < n; ++j) {
-          last[static_cast<size_t>(row * n + j)] = next[static_cast<size_t>(j)];
-          states[static_cast<size_t>(at(step, row, n, j))] = next[static_cast<size_t>(j)];
+        if (c_.projection > 0) next = projected(next);
+        for (int64_t j = 0; j < width(); ++j) {
+          last[static_cast<size_t>(row * width() + j)] = next[static_cast<size_t>(j)];
+          states[static_cast<size_t>(at(step, row, width(), j))] = next[static_cast<size_t>(j)];
         }
       }
   }
@@ -84,7 +96,8 @@ class Layer {
   void check(double ulps) {
     SCOPED_TRACE(str(c_.op, " ", name_of(dtype_), " T ", c_.steps, " B ", c_.batch, " H ",
                      c_.hidden, c_.batch_first ? " batch first" : "", c_.reverse ? " reverse" : "",
-                     c_.lengths ? " lengths" : ""));
+                     c_.lengths ? " lengths" : "", c_.packed ? " packed" : "", " P ",
+                     c_.projection));
     std::vector<double> states, last, last_cell;
     define(states, last, last_cell);
     run_op(c_.op, attrs(), in(), out(), [&] {
@@ -125,30 +138,39 @@ class Layer {
     define(states, last, last_cell);
     double sum = 0;
     for (int64_t i = 0; i < y.count(); ++i) sum += dy.get(i) * states[static_cast<size_t>(i)];
-    for (int64_t i = 0; i < h.count(); ++i) {
-      sum += dy_h.get(i) * last[static_cast<size_t>(i)];
-      if (lstm_) sum += dy_c.get(i) * last_cell[static_cast<size_t>(i)];
-    }
+    for (int64_t i = 0; i < h.count(); ++i) sum += dy_h.get(i) * last[static_cast<size_t>(i)];
+    for (int64_t i = 0; lstm_ && i < cell.count(); ++i)
+      sum += dy_c.get(i) * last_cell[static_cast<size_t>(i)];
     return sum;
   }
 
   void check_gradient() {
-    SCOPED_TRACE(str(c_.op, c_.reverse ? " reverse" : "", c_.lengths ? " lengths" : ""));
+    SCOPED_TRACE(str(c_.op, c_.reverse ? " reverse" : "", c_.lengths ? " lengths" : "",
+                     c_.packed ? " packed" : "", " P ", c_.projection));
     const KernelDef& forward = *kernels_of(c_.op).front();
     run_kernel(forward, facts_of({node_of(c_.op, attrs(), in(), out())}, in(), out()), in(), out());
     Tensor dy = Tensor::random(dtype_, y.sizes(), 7), dy_h = Tensor::random(dtype_, h.sizes(), 8);
-    Tensor dy_c = Tensor::random(dtype_, h.sizes(), 9);
+    Tensor dy_c = Tensor::random(dtype_, cell.sizes(), 9);
     Tensor dpre(dtype_, pre.sizes()), drecurrent(dtype_, pre.sizes()), dh(dtype_, h.sizes()),
-        dc(dtype_, h.sizes());
+        dc(dtype_, cell.sizes()), dprojected(dtype_, y.sizes());
     std::vector<Tensor*> operands, results;
     if (lstm_) {
-      operands = {&saved, &cells, &r, &dy, &dy_h, &dy_c, &cell, seen_lengths()};
-      results = {&dpre, &dh, &dc};
+      operands = {&saved,
+                  &cells,
+                  &r,
+                  &dy,
+                  &dy_h,
+                  &dy_c,
+                  &cell,
+                  seen_lengths(),
+                  seen_batch_sizes(),
+                  seen_projection()};
+      results = {&dpre, &dh, &dc, c_.projection > 0 ? &dprojected : nullptr};
     } else if (gates_ == 3) {
-      operands = {&saved, &y, &r, &dy, &dy_h, &h, seen_lengths()};
+      operands = {&saved, &y, &r, &dy, &dy_h, &h, seen_lengths(), seen_batch_sizes()};
       results = {&dpre, &drecurrent, &dh};
     } else {
-      operands = {&y, &r, &dy, &dy_h, seen_lengths()};
+      operands = {&y, &r, &dy, &dy_h, seen_lengths(), seen_batch_sizes(), &h};
       results = {&dpre, &dh};
     }
     const auto difference = [&](Tensor& x, int64_t i) {
@@ -163,12 +185,13 @@ class Layer {
     run_op(c_.op + "Grad", attrs(), operands, results, [&] {
       for (int64_t i = 0; i < pre.count(); i += 3)
         ASSERT_NEAR(dpre.get(i), difference(pre, i), 1e-6) << "dpre " << i;
-      for (int64_t i = 0; i < h.count(); ++i) {
+      for (int64_t i = 0; i < h.count(); ++i)
         ASSERT_NEAR(dh.get(i), difference(h, i), 1e-6) << "dh " << i;
-        if (lstm_) {
-          ASSERT_NEAR(dc.get(i), difference(cell, i), 1e-6) << "dc " << i;
-        }
-      }
+      for (int64_t i = 0; lstm_ && i < cell.count(); ++i)
+        ASSERT_NEAR(dc.get(i), difference(cell, i), 1e-6) << "dc " << i;
+      for (int64_t i = 0; i < projection.count() && c_.projection > 0; ++i)
+        ASSERT_NEAR(projection_gradient(dprojected, i), difference(projection, i), 1e-6)
+            << "projection " << i;
       for (int64_t g = 0; g < recurrent_bias.count() && gates_ == 3; ++g) {
         double sum = 0;
         for (int64_t i = g; i < pre.count(); i += recurrent_bias.count()) sum += drecurrent.get(i);
@@ -178,7 +201,39 @@ class Layer {
   }
 
  private:
+  int64_t width() const { return c_.projection > 0 ? c_.projection : c_.hidden; }
+  int64_t length(int64_t row) const { return std::max<int64_t>(1, c_.steps - 2 * row); }
+  int64_t rows_of(int64_t step) const {
+    int64_t rows = 0;
+    while (rows < c_.batch && length(rows) > step) ++rows;
+    return rows;
+  }
+
+  std::vector<double> projected(const std::vector<double>& state) const {
+    std::vector<double> result(static_cast<size_t>(width()));
+    for (int64_t j = 0; j < width(); ++j)
+      for (int64_t k = 0; k < c_.hidden; ++k)
+        result[static_cast<size_t>(j)] +=
+            projection.get(j * c_.hidden + k) * state[static_cast<size_t>(k)];
+    return result;
+  }
+
+  /// Element i of the projection's gradient: the sum of dprojected times o tanh(c).
+  double projection_gradient(Tensor& dprojected, int64_t i) {
+    const int64_t n = c_.hidden, j = i / n, k = i % n;
+    double sum = 0;
+    for (int64_t row = 0; row < dprojected.count() / width(); ++row)
+      sum += dprojected.get(row * width() + j) * saved.get(row * 4 * n + 3 * n + k) *
+             std::tanh(cells.get(row * n + k));
+    return sum;
+  }
+
   Sizes sequence(int64_t width) const {
+    if (c_.packed) {
+      int64_t rows = 0;
+      for (int64_t row = 0; row < c_.batch; ++row) rows += length(row);
+      return {rows, width};
+    }
     return c_.batch_first ? Sizes{c_.batch, c_.steps, width} : Sizes{c_.steps, c_.batch, width};
   }
 
@@ -187,8 +242,8 @@ class Layer {
     const int64_t n = c_.hidden;
     const auto recurrent = [&](int64_t gate) {
       double sum = recurrent_bias.get(gate * n + j);
-      for (int64_t k = 0; k < n; ++k)
-        sum += r.get((gate * n + j) * n + k) * last[static_cast<size_t>(row * n + k)];
+      for (int64_t k = 0; k < width(); ++k)
+        sum += r.get((gate * n + j) * width() + k) * last[static_cast<size_t>(row * width() + k)];
       return sum;
     };
     const auto given = [&](int64_t gate) {
@@ -211,7 +266,8 @@ class Layer {
   int64_t gates_;
 
  public:
-  Tensor pre, r, bias, recurrent_bias, h, cell, lengths, y, last_h, last_c, saved, cells;
+  Tensor pre, r, bias, recurrent_bias, h, cell, lengths, batch_sizes, projection;
+  Tensor y, last_h, last_c, saved, cells;
 };
 
 TEST(RecurrentKernel, MatchesItsDefinition) {
@@ -219,11 +275,22 @@ TEST(RecurrentKernel, MatchesItsDefinition) {
     for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
       for (const Sizes& s :
            std::vector<Sizes>{{1, 1, 1}, {5, 3, 4}, {3, 70, 9}, {4, 5, 33}, {2, 2, 300}})
-        for (int variant = 0; variant < 4; ++variant)
-          Layer(
-              {op, s[0], s[1], s[2], variant % 2 == 1, variant >= 2, variant % 3 > 0, variant == 3},
+        for (int variant = 0; variant < 6; ++variant) {
+          Case c{op,          s[0], s[1], s[2], variant % 2 == 1, variant >= 2, variant % 3 > 0,
+                 variant == 3};
+          if (variant >= 4) c = {op, s[0], s[1], s[2], false, variant == 5, false, false, true};
+          Layer(c, dtype).check(size_of(dtype) == 2 ? 24 : 512);
+        }
+}
+
+TEST(RecurrentKernel, ProjectedStatesMatchTheirDefinition) {
+  for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
+    for (int64_t width : {1, 3, 20, 40})
+      for (int variant = 0; variant < 4; ++variant)
+        Layer({"LSTMSteps", 5, 3, 33, variant == 1, variant % 2 == 1, variant == 2, false,
+               variant == 3, width},
               dtype)
-              .check(size_of(dtype) == 2 ? 24 : 512);
+            .check(size_of(dtype) == 2 ? 48 : 512);
 }
 
 TEST(RecurrentKernel, GradientsMatchDifferences) {
@@ -232,6 +299,14 @@ TEST(RecurrentKernel, GradientsMatchDifferences) {
       Layer({op, 5, 3, 4, (variant & 1) != 0, (variant & 2) != 0, (variant & 4) != 0, variant == 5},
             DType::Float64)
           .check_gradient();
+  for (const char* op : {"LSTMSteps", "GRUSteps", "RNNSteps"})
+    for (bool reverse : {false, true})
+      Layer({op, 5, 3, 4, false, reverse, false, false, true}, DType::Float64).check_gradient();
+  for (int variant = 0; variant < 4; ++variant)
+    Layer({"LSTMSteps", 5, 3, 4, variant == 1, variant % 2 == 1, variant == 2, false, variant == 3,
+           3},
+          DType::Float64)
+        .check_gradient();
 }
 
 }  // namespace

@@ -8,9 +8,10 @@ inline namespace ORTM_ISA {
 namespace {
 
 struct Places {
-  size_t initial_h, lengths, gates;
+  BatchOperands batch;
+  size_t gates;
 };
-constexpr Places kSteps{4, 5, 2}, kGates{5, 6, 0};
+constexpr Places kSteps{{kPre, kWeights, 4, 5, 6}, 2}, kGates{{kPre, kWeights, 5, 6, 7}, 0};
 constexpr size_t kSavedStates = 4;
 
 template <class T>
@@ -21,25 +22,26 @@ class Forward {
   Forward(const KernelArgs& args, const Places& places, int64_t at_once)
       : args_(args),
         places_(places),
-        s_(args.facts, kPre, kWeights),
-        lengths_(optional_operand(args, places.lengths), s_.steps),
+        s_(args.facts, places.batch),
         at_(s_, at_once, args.workspace),
-        pre_(args.in[kPre], s_.batch_first),
-        gates_(args.out[places.gates], s_.batch_first) {
+        valid_(args, places.batch, s_, at_.table),
+        pre_(args.in[kPre], s_, valid_),
+        gates_(args.out[places.gates], s_, valid_) {
     pack_recurrent<C, T>(s_, args.in[kWeights], at_.weights);
     load_row(row_of<T>(optional_operand(args, kInputBias), 0), s_.gates, at_.bias);
     load_row(row_of<T>(optional_operand(args, kRecurrentBias), 0), s_.gates, at_.bias + s_.gates);
   }
 
   void run() {
-    const StepRows<T> y(args_.out[0], s_.batch_first);
-    const TensorView initial = optional_operand(args_, places_.initial_h), last_h = args_.out[1];
+    const StepRows<T> y(args_.out[0], s_, valid_);
+    const TensorView initial = optional_operand(args_, places_.batch.initial),
+                     last_h = args_.out[1];
     const int64_t n = s_.hidden;
-    parallel_ranges(args_.context, s_.batch, s_.grain(), [&](int64_t first, int64_t last) {
+    valid_.for_ranges(args_, s_, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row)
         load_row(row_of<T>(initial, row), n, at_.state + row * n);
       run_forward(
-          s_, lengths_, at_, first, last,
+          s_, valid_, at_, first, last,
           [&](int64_t step, int64_t row, C* z, C* state) {
             update(step, row, z);
             const C *keep = z + n, *fresh = z + 2 * n;
@@ -58,10 +60,10 @@ class Forward {
   }
 
   void run_gates() {
-    const StepRows<const T> y(args_.in[kSavedStates], s_.batch_first);
-    parallel_ranges(args_.context, s_.batch, s_.grain(), [&](int64_t first, int64_t last) {
+    const StepRows<const T> y(args_.in[kSavedStates], s_, valid_);
+    valid_.for_ranges(args_, s_, [&](int64_t first, int64_t last) {
       run_again(
-          s_, lengths_, at_, y, optional_operand(args_, places_.initial_h), first, last,
+          s_, valid_, at_, y, optional_operand(args_, places_.batch.initial), first, last,
           [&](int64_t step, int64_t row, C* z) { update(step, row, z); },
           [&](int64_t step, int64_t row) { pad(step, row); });
     });
@@ -93,13 +95,14 @@ class Forward {
   const KernelArgs& args_;
   const Places& places_;
   StepsShape s_;
-  RowLengths lengths_;
   ForwardScratch<C> at_;
+  ValidRows valid_;
   StepRows<const T> pre_;
   StepRows<T> gates_;
 };
 
-enum Gradient : size_t { kSavedGates, kY, kR, kDy, kDyH, kInitialH, kLengths };
+enum Gradient : size_t { kSavedGates, kY, kR, kDy, kDyH, kInitialH };
+constexpr BatchOperands kGradient{kSavedGates, kR, kInitialH, 6, 7};
 
 template <class T>
 class Backward {
@@ -108,25 +111,25 @@ class Backward {
 
   explicit Backward(const KernelArgs& args)
       : args_(args),
-        s_(args.facts, kSavedGates, kR),
-        lengths_(optional_operand(args, kLengths), s_.steps),
+        s_(args.facts, kGradient),
         at_(s_, args.workspace),
-        gates_(args.in[kSavedGates], s_.batch_first),
-        y_(args.in[kY], s_.batch_first),
-        dy_(optional_operand(args, kDy), s_.batch_first),
-        dpre_(args.out[0], s_.batch_first),
-        drecurrent_(args.out[1], s_.batch_first) {
+        valid_(args, kGradient, s_, at_.table),
+        gates_(args.in[kSavedGates], s_, valid_),
+        y_(args.in[kY], s_, valid_),
+        dy_(optional_operand(args, kDy), s_, valid_),
+        dpre_(args.out[0], s_, valid_),
+        drecurrent_(args.out[1], s_, valid_) {
     pack_recurrent_back<C, T>(s_, args.in[kR], at_.weights);
   }
 
   void run() {
     const TensorView dy_h = optional_operand(args_, kDyH), first_h = args_.out[2];
     const int64_t n = s_.hidden;
-    parallel_ranges(args_.context, s_.batch, s_.grain(), [&](int64_t first, int64_t last) {
+    valid_.for_ranges(args_, s_, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row)
         load_row(row_of<T>(dy_h, row), n, at_.carry + row * n);
       run_backward(
-          s_, lengths_, at_, first, last,
+          s_, valid_, at_, first, last,
           [&](int64_t step, int64_t row, C* dgates, C* carry) {
             go_back(step, row, dgates, carry);
           },
@@ -145,7 +148,7 @@ class Backward {
     C *gates = at_.rows + row * 2 * s_.gates, *before = gates + 4 * n, *dh = before + n;
     load_row(static_cast<const T*>(gates_.at(step, row)), 4 * n, gates);
     const TensorView initial = optional_operand(args_, kInitialH);
-    load_row(previous_state(s_, lengths_, y_, initial, step, row), n, before);
+    load_row(previous_state(s_, valid_, y_, initial, step, row), n, before);
     load_row(dy_ ? static_cast<const T*>(dy_.at(step, row)) : nullptr, n, dh);
     const C *reset = gates, *keep = gates + n, *fresh = gates + 2 * n, *recurrent = gates + 3 * n;
     ORTM_SIMD
@@ -165,8 +168,8 @@ class Backward {
 
   const KernelArgs& args_;
   StepsShape s_;
-  RowLengths lengths_;
   BackwardScratch<C> at_;
+  ValidRows valid_;
   StepRows<const T> gates_, y_, dy_;
   StepRows<T> dpre_, drecurrent_;
 };
@@ -175,7 +178,7 @@ void run_steps(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> { Forward<T>(args, kSteps, 1).run(); });
 }
 void run_gates(const KernelArgs& args) {
-  const int64_t at_once = steps_at_once(StepsShape(args.facts, kPre, kWeights));
+  const int64_t at_once = steps_at_once(StepsShape(args.facts, kGates.batch));
   dispatch_float(args.in[0].dtype, [&]<class T> { Forward<T>(args, kGates, at_once).run_gates(); });
 }
 void run_grad(const KernelArgs& args) {
@@ -186,21 +189,21 @@ REGISTER_CPU_KERNEL({.op = "GRUSteps",
                      .name = "gru_steps_cpu",
                      .dtypes = kAllFloats,
                      .run = run_steps,
-                     .workspace_bytes = forward_bytes,
+                     .workspace_bytes = forward_bytes<kSteps.batch>,
                      .layout = LayoutRule::InnerContiguous,
                      .leaves_out_unused = true});
 REGISTER_CPU_KERNEL({.op = "GRUGates",
                      .name = "gru_gates_cpu",
                      .dtypes = kAllFloats,
                      .run = run_gates,
-                     .workspace_bytes = gates_bytes,
+                     .workspace_bytes = gates_bytes<kGates.batch>,
                      .layout = LayoutRule::InnerContiguous,
                      .leaves_out_unused = true});
 REGISTER_CPU_KERNEL({.op = "GRUStepsGrad",
                      .name = "gru_steps_grad_cpu",
                      .dtypes = kAllFloats,
                      .run = run_grad,
-                     .workspace_bytes = gradient_bytes<kSavedGates, kR>,
+                     .workspace_bytes = gradient_bytes<kGradient>,
                      .layout = LayoutRule::InnerContiguous,
                      .leaves_out_unused = true});
 

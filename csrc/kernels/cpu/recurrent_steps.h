@@ -5,68 +5,133 @@
 
 #include <span>
 
+#include "kernels/cpu/packed_batch.h"
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 
-/// The operand at a position; without data if it is absent.
-inline TensorView optional_operand(const KernelArgs& args, size_t i) {
-  return i < args.in.size() ? args.in[i] : TensorView{};
-}
-
-/// A tensor [steps, batch, width], or [batch, steps, width] if `batch_first`; the width is dense.
-template <class T>
-struct StepRows {
-  T* data = nullptr;
-  int64_t step_stride = 0, row_stride = 0;
-
-  StepRows(const TensorView& x, bool batch_first)
-      : data(x.as<T>()),
-        step_stride(x.data ? x.strides[batch_first ? 1 : 0] : 0),
-        row_stride(x.data ? x.strides[batch_first ? 0 : 1] : 0) {}
-  explicit operator bool() const { return data != nullptr; }
-  T* at(int64_t step, int64_t row) const { return data + step * step_stride + row * row_stride; }
+/// Positions of the operands that describe a batch of sequences and the sizes of a layer.
+struct BatchOperands {
+  size_t sequence, weights, initial, lengths, batch_sizes;
+  size_t projection = std::numeric_limits<size_t>::max();
 };
 
-/// Sizes of one direction of a layer.
+/// Sizes of one direction of a layer. A packed batch has the rows of a step directly behind those
+/// of the step before, [rows of all steps, width]; its sequences have descending lengths, so that
+/// the first rows of the batch take part in a step.
 struct StepsShape {
-  int64_t steps = 0, batch = 0, hidden = 0, gates = 0;  // gates: rows of the recurrent weights
-  bool batch_first = false, reverse = false;
+  int64_t steps = 0, batch = 0;
+  int64_t state = 0, gates = 0;  // columns and rows of the recurrent weights
+  int64_t hidden = 0;            // the width of a gate, and of the state unless it is projected
+  bool batch_first = false, reverse = false, packed = false, projected = false;
 
-  /// Of operand `sequence` and the recurrent weights, operand `weights`.
-  StepsShape(const StepFacts& facts, size_t sequence, size_t weights)
+  StepsShape(const StepFacts& facts, const BatchOperands& at)
       : batch_first(facts.node().attrs.flag("layout")),
-        reverse(facts.node().attrs.flag("reverse")) {
-    const Sizes& x = facts.inputs[sequence].layout.sizes;
-    const Sizes& r = facts.inputs[weights].layout.sizes;
-    steps = x[batch_first ? 1 : 0];
-    batch = x[batch_first ? 0 : 1];
+        reverse(facts.node().attrs.flag("reverse")),
+        packed(facts.inputs[at.sequence].layout.sizes.size() == 2) {
+    const Sizes& x = facts.inputs[at.sequence].layout.sizes;
+    const Sizes& r = facts.inputs[at.weights].layout.sizes;
+    steps = packed ? facts.inputs[at.batch_sizes].layout.sizes[0] : x[batch_first ? 1 : 0];
+    batch = packed ? facts.inputs[at.initial].layout.sizes[0] : x[batch_first ? 0 : 1];
     gates = r[0];
-    hidden = r[1];
+    state = r.back();
+    projected =
+        at.projection < facts.inputs.size() && !facts.inputs[at.projection].layout.sizes.empty();
+    hidden = projected ? facts.inputs[at.projection].layout.sizes[1] : state;
   }
 
   int64_t step(int64_t i) const { return reverse ? steps - 1 - i : i; }
   /// Rows worth a thread.
-  int64_t grain() const {
-    return std::max<int64_t>(1, (int64_t{1} << 20) / std::max<int64_t>(steps * gates * hidden, 1));
+  int64_t grain() const { return grain_of(steps); }
+  /// Steps of rows worth a thread.
+  int64_t packed_grain() const { return grain_of(1); }
+  /// Elements of the table of a packed batch (ValidRows).
+  int64_t table_elements() const { return packed ? steps + 1 : 0; }
+
+ private:
+  int64_t grain_of(int64_t count) const {
+    return std::max<int64_t>(1, (int64_t{1} << 20) / std::max<int64_t>(count * gates * state, 1));
   }
 };
 
-/// The number of valid steps of each row.
-class RowLengths {
+/// Which rows take part in which steps.
+class ValidRows {
  public:
-  RowLengths(const TensorView& lengths, int64_t steps) : lengths_(lengths), steps_(steps) {}
-  int64_t operator[](int64_t row) const {
-    if (!lengths_.data) return steps_;
-    return lengths_.dtype == DType::Int64 ? lengths_.as<int64_t>()[row]
-                                          : lengths_.as<int32_t>()[row];
+  /// Fills `table`, table_elements() of the shape, with the first row of each step of a packed
+  /// batch. Throws Error if its batch sizes do not describe `rows` rows.
+  ValidRows(const KernelArgs& args, const BatchOperands& at, const StepsShape& s, int64_t* table)
+      : lengths_(optional_operand(args, at.lengths)), steps_(s.steps), batch_(s.batch) {
+    if (!s.packed) return;
+    fill_packed_starts(args.in[at.batch_sizes], s.batch,
+                       args.facts.inputs[at.sequence].layout.sizes[0], table);
+    starts_ = table;
+  }
+
+  bool operator()(int64_t step, int64_t row) const {
+    if (starts_) return row < starts_[step + 1] - starts_[step];
+    if (!lengths_.data) return true;
+    return step < (lengths_.dtype == DType::Int64 ? lengths_.as<int64_t>()[row]
+                                                  : lengths_.as<int32_t>()[row]);
+  }
+  /// The row before `last` from which on a step has no rows.
+  int64_t end(int64_t step, int64_t last) const {
+    return starts_ ? std::min(last, starts_[step + 1] - starts_[step]) : last;
+  }
+  /// The first row of each step of a packed batch; null for others.
+  const int64_t* starts() const { return starts_; }
+
+  /// body(first, last) on ranges of rows with similar numbers of steps, in parallel.
+  template <class Body>
+  void for_ranges(const KernelArgs& args, const StepsShape& s, const Body& body) const {
+    if (!starts_) return parallel_ranges(args.context, batch_, s.grain(), body);
+    const auto run = [&](int64_t begin, int64_t end) {
+      const int64_t first = row_at(begin), last = row_at(end);
+      if (first < last) body(first, last);
+    };
+    parallel_ranges(args.context, starts_[steps_], s.packed_grain(), run);
   }
 
  private:
+  /// The least row whose predecessors have this many steps together.
+  int64_t row_at(int64_t count) const {
+    int64_t first = 0, last = batch_;
+    while (first < last) {
+      const int64_t row = (first + last) / 2;
+      int64_t before = 0;
+      for (int64_t step = 0; step < steps_; ++step) before += end(step, row);
+      if (before >= count)
+        last = row;
+      else
+        first = row + 1;
+    }
+    return first;
+  }
+
   TensorView lengths_;
-  int64_t steps_;
+  int64_t steps_, batch_;
+  const int64_t* starts_ = nullptr;
+};
+
+/// A tensor [steps, batch, width], [batch, steps, width] if `batch_first`, or packed; the width is
+/// dense.
+template <class T>
+struct StepRows {
+  T* data = nullptr;
+  const int64_t* starts = nullptr;
+  int64_t step_stride = 0, row_stride = 0;
+
+  StepRows(const TensorView& x, const StepsShape& s, const ValidRows& valid)
+      : data(x.as<T>()), starts(valid.starts()) {
+    if (!x.data) return;
+    step_stride = s.packed ? x.strides[0] : x.strides[s.batch_first ? 1 : 0];
+    row_stride = s.packed ? x.strides[0] : x.strides[s.batch_first ? 0 : 1];
+  }
+  explicit operator bool() const { return data != nullptr; }
+  T* at(int64_t step, int64_t row) const {
+    return data + (starts ? starts[step] : step) * step_stride + row * row_stride;
+  }
 };
 
 /// Takes parts of a workspace, each on cache lines of its own; without memory it counts bytes.
@@ -79,6 +144,10 @@ class Scratch {
     const int64_t line = 64 / static_cast<int64_t>(sizeof(C));
     end_ += ceil_div(count, line) * line;
     return at;
+  }
+  int64_t* take_table(const StepsShape& s) {
+    constexpr int64_t each = sizeof(int64_t) / sizeof(C);
+    return reinterpret_cast<int64_t*>(take(s.table_elements() * each));
   }
   size_t bytes() const { return static_cast<size_t>(end_) * sizeof(C); }
 
@@ -96,15 +165,23 @@ inline int64_t steps_at_once(const StepsShape& s) {
 template <class C>
 struct ForwardScratch {
   C *weights, *sums, *state, *cell, *bias;
+  C *projection = nullptr, *unprojected = nullptr, *projected = nullptr;
+  int64_t* table;
   Scratch<C> scratch;
 
   ForwardScratch(const StepsShape& s, int64_t at_once, void* memory) : scratch(memory) {
-    const PackedProduct<C> product(s.hidden, s.gates);
+    const PackedProduct<C> product(s.state, s.gates);
     weights = scratch.take(product.packed_elements());
     sums = scratch.take(at_once * s.batch * product.row_elements());
-    state = scratch.take(at_once * s.batch * s.hidden);
+    state = scratch.take(at_once * s.batch * s.state);
     cell = scratch.take(s.batch * s.hidden);
     bias = scratch.take(2 * s.gates);
+    table = scratch.take_table(s);
+    if (!s.projected) return;
+    const PackedProduct<C> projecting(s.hidden, s.state);
+    projection = scratch.take(projecting.packed_elements());
+    unprojected = scratch.take(s.batch * s.hidden);
+    projected = scratch.take(s.batch * projecting.row_elements());
   }
 };
 
@@ -147,65 +224,75 @@ inline void apply_tanh(double* x, int64_t count) {
 /// Packs the transposed recurrent weights [gates, hidden], so that a state times them gives gates.
 template <class C, class T>
 void pack_recurrent(const StepsShape& s, const TensorView& r, C* to) {
-  const StridedMatrix<const T> weights{r.as<T>(), s.gates, s.hidden, r.strides[0], 1};
-  PackedProduct<C>(s.hidden, s.gates).pack(weights.transposed(), to);
+  const StridedMatrix<const T> weights{r.as<T>(), s.gates, s.state, r.strides[0], 1};
+  PackedProduct<C>(s.state, s.gates).pack(weights.transposed(), to);
 }
 
 /// Runs forward steps of rows [first, last): body(step, row, sums, state), where `sums` is the
 /// state before the step times the recurrent weights and `state` becomes the one after it;
-/// pad(step, row) behind the end of a row.
-template <class C, class Body, class Pad>
-void run_forward(const StepsShape& s, const RowLengths& lengths, const ForwardScratch<C>& at,
-                 int64_t first, int64_t last, const Body& body, const Pad& pad) {
-  const PackedProduct<C> product(s.hidden, s.gates);
+/// pad(step, row) behind the end of a row; after(step, first, end) when the rows are done.
+template <class C, class Body, class Pad, class After>
+void run_forward(const StepsShape& s, const ValidRows& valid, const ForwardScratch<C>& at,
+                 int64_t first, int64_t last, const Body& body, const Pad& pad,
+                 const After& after) {
+  const PackedProduct<C> product(s.state, s.gates);
   const int64_t width = product.row_elements();
   for (int64_t i = 0; i < s.steps; ++i) {
-    const int64_t step = s.step(i);
-    product.run(at.state + first * s.hidden, s.hidden, last - first, at.weights,
+    const int64_t step = s.step(i), end = valid.end(step, last);
+    product.run(at.state + first * s.state, s.state, end - first, at.weights,
                 at.sums + first * width);
-    for (int64_t row = first; row < last; ++row) {
-      if (step < lengths[row])
-        body(step, row, at.sums + row * width, at.state + row * s.hidden);
+    for (int64_t row = first; row < end; ++row) {
+      if (valid(step, row))
+        body(step, row, at.sums + row * width, at.state + row * s.state);
       else
         pad(step, row);
     }
+    after(step, first, end);
   }
+}
+template <class C, class Body, class Pad>
+void run_forward(const StepsShape& s, const ValidRows& valid, const ForwardScratch<C>& at,
+                 int64_t first, int64_t last, const Body& body, const Pad& pad) {
+  run_forward(s, valid, at, first, last, body, pad, [](int64_t, int64_t, int64_t) {});
 }
 
 /// The state before a step, from the saved states; null where that is zero.
 template <class T>
-const T* previous_state(const StepsShape& s, const RowLengths& lengths, const StepRows<const T>& y,
+const T* previous_state(const StepsShape& s, const ValidRows& valid, const StepRows<const T>& y,
                         const TensorView& initial, int64_t step, int64_t row) {
   const int64_t before = s.reverse ? step + 1 : step - 1;
-  if (before < 0 || before >= lengths[row]) return row_of<T>(initial, row);
+  if (before < 0 || before >= s.steps || !valid(before, row)) return row_of<T>(initial, row);
   return y.at(before, row);
 }
 
 /// The same sums for all steps from the saved states `y`, several steps by one product; body(step,
 /// row, sums).
 template <class C, class T, class Body, class Pad>
-void run_again(const StepsShape& s, const RowLengths& lengths, const ForwardScratch<C>& at,
+void run_again(const StepsShape& s, const ValidRows& valid, const ForwardScratch<C>& at,
                const StepRows<const T>& y, const TensorView& initial, int64_t first, int64_t last,
                const Body& body, const Pad& pad) {
-  const PackedProduct<C> product(s.hidden, s.gates);
-  const int64_t width = product.row_elements(), most = steps_at_once(s), rows = last - first;
-  C* states = at.state + first * most * s.hidden;
+  const PackedProduct<C> product(s.state, s.gates);
+  const int64_t width = product.row_elements(), most = steps_at_once(s);
+  C* states = at.state + first * most * s.state;
   C* sums = at.sums + first * most * width;
   for (int64_t i = 0; i < s.steps; i += most) {
-    const int64_t count = std::min(most, s.steps - i);
-    for (int64_t k = 0; k < count; ++k)
-      for (int64_t row = 0; row < rows; ++row)
-        load_row(previous_state(s, lengths, y, initial, s.step(i + k), first + row), s.hidden,
-                 states + (k * rows + row) * s.hidden);
-    product.run(states, s.hidden, count * rows, at.weights, sums);
-    for (int64_t k = 0; k < count; ++k)
-      for (int64_t row = 0; row < rows; ++row) {
-        const int64_t step = s.step(i + k);
-        if (step < lengths[first + row])
-          body(step, first + row, sums + (k * rows + row) * width);
-        else
-          pad(step, first + row);
-      }
+    const auto for_rows = [&](const auto& visit) {
+      int64_t count = 0;
+      for (int64_t k = i; k < std::min(i + most, s.steps); ++k)
+        for (int64_t row = first; row < valid.end(s.step(k), last); ++row)
+          visit(s.step(k), row, count++);
+      return count;
+    };
+    const int64_t count = for_rows([&](int64_t step, int64_t row, int64_t place) {
+      load_row(previous_state(s, valid, y, initial, step, row), s.state, states + place * s.state);
+    });
+    product.run(states, s.state, count, at.weights, sums);
+    for_rows([&](int64_t step, int64_t row, int64_t place) {
+      if (valid(step, row))
+        body(step, row, sums + place * width);
+      else
+        pad(step, row);
+    });
   }
 }
 
@@ -213,79 +300,94 @@ void run_again(const StepsShape& s, const RowLengths& lengths, const ForwardScra
 template <class C>
 struct BackwardScratch {
   C *weights, *gates, *back, *carry, *cell, *rows;
+  C *projection = nullptr, *unprojected = nullptr;
+  int64_t* table;
   Scratch<C> scratch;
 
   BackwardScratch(const StepsShape& s, void* memory) : scratch(memory) {
-    const PackedProduct<C> product(s.gates, s.hidden);
+    const PackedProduct<C> product(s.gates, s.state);
     weights = scratch.take(product.packed_elements());
     gates = scratch.take(s.batch * s.gates);
     back = scratch.take(s.batch * product.row_elements());
-    carry = scratch.take(s.batch * s.hidden);
+    carry = scratch.take(s.batch * s.state);
     cell = scratch.take(s.batch * s.hidden);
     rows = scratch.take(s.batch * 2 * s.gates);
+    table = scratch.take_table(s);
+    if (!s.projected) return;
+    const PackedProduct<C> projecting(s.state, s.hidden);
+    projection = scratch.take(projecting.packed_elements());
+    unprojected = scratch.take(s.batch * projecting.row_elements());
   }
 };
 
-/// Runs the steps of rows [first, last) backward: body(step, row, dgates, carry) turns the gradient
-/// `carry` of the state, without dy, into that of the gates, and into what reaches the state before
-/// the step directly; pad(step, row) behind the end of a row.
-template <class C, class Body, class Pad>
-void run_backward(const StepsShape& s, const RowLengths& lengths, const BackwardScratch<C>& at,
-                  int64_t first, int64_t last, const Body& body, const Pad& pad) {
-  const PackedProduct<C> product(s.gates, s.hidden);
+/// Runs the steps of rows [first, last) backward: before(step, first, end); body(step, row, dgates,
+/// carry) turns the gradient `carry` of the state, without dy, into that of the gates, and into
+/// what reaches the state before the step directly; pad(step, row) behind the end of a row.
+template <class C, class Before, class Body, class Pad>
+void run_backward(const StepsShape& s, const ValidRows& valid, const BackwardScratch<C>& at,
+                  int64_t first, int64_t last, const Before& before, const Body& body,
+                  const Pad& pad) {
+  const PackedProduct<C> product(s.gates, s.state);
   const int64_t width = product.row_elements();
   for (int64_t i = s.steps; i-- > 0;) {
-    const int64_t step = s.step(i);
-    for (int64_t row = first; row < last; ++row) {
+    const int64_t step = s.step(i), end = valid.end(step, last);
+    before(step, first, end);
+    for (int64_t row = first; row < end; ++row) {
       C* gates = at.gates + row * s.gates;
-      if (step < lengths[row]) {
-        body(step, row, gates, at.carry + row * s.hidden);
+      if (valid(step, row)) {
+        body(step, row, gates, at.carry + row * s.state);
       } else {
         std::fill_n(gates, s.gates, C(0));
         pad(step, row);
       }
     }
-    product.run(at.gates + first * s.gates, s.gates, last - first, at.weights,
+    product.run(at.gates + first * s.gates, s.gates, end - first, at.weights,
                 at.back + first * width);
-    for (int64_t row = first; row < last; ++row) {
-      if (step >= lengths[row]) continue;
-      C* carry = at.carry + row * s.hidden;
+    for (int64_t row = first; row < end; ++row) {
+      if (!valid(step, row)) continue;
+      C* carry = at.carry + row * s.state;
       const C* back = at.back + row * width;
       ORTM_SIMD
-      for (int64_t j = 0; j < s.hidden; ++j) carry[j] += back[j];
+      for (int64_t j = 0; j < s.state; ++j) carry[j] += back[j];
     }
   }
+}
+template <class C, class Body, class Pad>
+void run_backward(const StepsShape& s, const ValidRows& valid, const BackwardScratch<C>& at,
+                  int64_t first, int64_t last, const Body& body, const Pad& pad) {
+  run_backward(
+      s, valid, at, first, last, [](int64_t, int64_t, int64_t) {}, body, pad);
 }
 
 /// Packs the recurrent weights, so that the gradient of gates times them gives that of the state.
 template <class C, class T>
 void pack_recurrent_back(const StepsShape& s, const TensorView& r, C* to) {
-  PackedProduct<C>(s.gates, s.hidden)
-      .pack(StridedMatrix<const T>{r.as<T>(), s.gates, s.hidden, r.strides[0], 1}, to);
+  PackedProduct<C>(s.gates, s.state)
+      .pack(StridedMatrix<const T>{r.as<T>(), s.gates, s.state, r.strides[0], 1}, to);
 }
 
 /// Operands that the forward kernels have in common.
 enum Operand : size_t { kPre, kWeights, kInputBias, kRecurrentBias };
 
-/// Scratch of a forward kernel, of one that computes gates again, and of a gradient, whose operands
-/// `saved` and `weights` give the sizes.
-inline size_t forward_bytes(const StepFacts& facts) {
+/// Scratch of a forward kernel, of one that computes gates again, and of a gradient.
+template <BatchOperands operands>
+size_t forward_bytes(const StepFacts& facts) {
   return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    const StepsShape s(facts, kPre, kWeights);
+    const StepsShape s(facts, operands);
     return ForwardScratch<ComputeOf<T>>(s, 1, nullptr).scratch.bytes();
   });
 }
-inline size_t gates_bytes(const StepFacts& facts) {
+template <BatchOperands operands>
+size_t gates_bytes(const StepFacts& facts) {
   return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    const StepsShape s(facts, kPre, kWeights);
+    const StepsShape s(facts, operands);
     return ForwardScratch<ComputeOf<T>>(s, steps_at_once(s), nullptr).scratch.bytes();
   });
 }
-template <size_t saved, size_t weights>
+template <BatchOperands operands>
 size_t gradient_bytes(const StepFacts& facts) {
   return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    return BackwardScratch<ComputeOf<T>>(StepsShape(facts, saved, weights), nullptr)
-        .scratch.bytes();
+    return BackwardScratch<ComputeOf<T>>(StepsShape(facts, operands), nullptr).scratch.bytes();
   });
 }
 

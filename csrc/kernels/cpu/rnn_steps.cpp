@@ -6,29 +6,30 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-constexpr size_t kInitialH = 4, kLengths = 5;
+constexpr size_t kInitialH = 4;
+constexpr BatchOperands kSteps{kPre, kWeights, kInitialH, 5, 6};
 
 bool is_relu(const StepFacts& facts) { return facts.node().attrs.flag("relu"); }
 
 template <class T>
 void run_steps_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const StepsShape s(args.facts, kPre, kWeights);
-  const RowLengths lengths(optional_operand(args, kLengths), s.steps);
+  const StepsShape s(args.facts, kSteps);
   const ForwardScratch<C> at(s, 1, args.workspace);
-  const StepRows<const T> pre(args.in[kPre], s.batch_first);
-  const StepRows<T> y(args.out[0], s.batch_first);
+  const ValidRows valid(args, kSteps, s, at.table);
+  const StepRows<const T> pre(args.in[kPre], s, valid);
+  const StepRows<T> y(args.out[0], s, valid);
   const int64_t n = s.hidden;
   const bool relu = is_relu(args.facts);
   pack_recurrent<C, T>(s, args.in[kWeights], at.weights);
   load_row(row_of<T>(optional_operand(args, kInputBias), 0), n, at.bias);
   load_row(row_of<T>(optional_operand(args, kRecurrentBias), 0), n, at.bias + n);
   for (int64_t j = 0; j < n; ++j) at.bias[j] += at.bias[n + j];
-  parallel_ranges(args.context, s.batch, s.grain(), [&](int64_t first, int64_t last) {
+  valid.for_ranges(args, s, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
       load_row(row_of<T>(optional_operand(args, kInitialH), row), n, at.state + row * n);
     run_forward(
-        s, lengths, at, first, last,
+        s, valid, at, first, last,
         [&](int64_t step, int64_t row, C* z, C* state) {
           const T* given = pre.at(step, row);
           ORTM_SIMD
@@ -46,25 +47,26 @@ void run_steps_of(const KernelArgs& args) {
   });
 }
 
-enum Gradient : size_t { kY, kR, kDy, kDyH, kGradientLengths };
+enum Gradient : size_t { kY, kR, kDy, kDyH };
+constexpr BatchOperands kGradient{kY, kR, 6, 4, 5}, kPrevious{0, 0, 1, 2, 3};
 
 template <class T>
 void run_grad_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const StepsShape s(args.facts, kY, kR);
-  const RowLengths lengths(optional_operand(args, kGradientLengths), s.steps);
+  const StepsShape s(args.facts, kGradient);
   const BackwardScratch<C> at(s, args.workspace);
-  const StepRows<const T> y(args.in[kY], s.batch_first);
-  const StepRows<const T> dy(optional_operand(args, kDy), s.batch_first);
-  const StepRows<T> dpre(args.out[0], s.batch_first);
+  const ValidRows valid(args, kGradient, s, at.table);
+  const StepRows<const T> y(args.in[kY], s, valid);
+  const StepRows<const T> dy(optional_operand(args, kDy), s, valid);
+  const StepRows<T> dpre(args.out[0], s, valid);
   const int64_t n = s.hidden;
   const bool relu = is_relu(args.facts);
   pack_recurrent_back<C, T>(s, args.in[kR], at.weights);
-  parallel_ranges(args.context, s.batch, s.grain(), [&](int64_t first, int64_t last) {
+  valid.for_ranges(args, s, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
       load_row(row_of<T>(optional_operand(args, kDyH), row), n, at.carry + row * n);
     run_backward(
-        s, lengths, at, first, last,
+        s, valid, at, first, last,
         [&](int64_t step, int64_t row, C* dz, C* carry) {
           const T* state = y.at(step, row);
           load_row(dy ? static_cast<const T*>(dy.at(step, row)) : nullptr, n, dz);
@@ -82,27 +84,29 @@ void run_grad_of(const KernelArgs& args) {
   });
 }
 
+size_t previous_bytes(const StepFacts& facts) {
+  const StepsShape s(facts, kPrevious);
+  return static_cast<size_t>(s.table_elements()) * sizeof(int64_t);
+}
+
 void run_previous(const KernelArgs& args) {
-  const bool batch_first = args.facts.node().attrs.flag("layout");
-  StepsShape s(args.facts, 0, 0);
-  const Sizes& sizes = args.facts.inputs[0].layout.sizes;
-  s.hidden = sizes[2];
-  const RowLengths lengths(optional_operand(args, 2), s.steps);
-  const TensorView initial = optional_operand(args, 1);
+  const StepsShape s(args.facts, kPrevious);
+  const ValidRows valid(args, kPrevious, s, static_cast<int64_t*>(args.workspace));
+  const TensorView initial = optional_operand(args, kPrevious.initial);
   dispatch_width(size_of(args.in[0].dtype), [&]<class T> {
-    const StepRows<const T> y(args.in[0], batch_first);
-    const StepRows<T> to(args.out[0], batch_first);
-    parallel_ranges(args.context, s.steps * s.batch, grain_for(s.hidden),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i) {
-                        const int64_t step = i / s.batch, row = i % s.batch;
-                        const T* from = previous_state(s, lengths, y, initial, step, row);
-                        if (from)
-                          std::copy_n(from, s.hidden, to.at(step, row));
-                        else
-                          std::fill_n(to.at(step, row), s.hidden, T{});
-                      }
-                    });
+    const StepRows<const T> y(args.in[0], s, valid);
+    const StepRows<T> to(args.out[0], s, valid);
+    const auto run = [&](int64_t begin, int64_t end) {
+      for (int64_t step = begin; step < end; ++step)
+        for (int64_t row = 0; row < valid.end(step, s.batch); ++row) {
+          const T* from = previous_state(s, valid, y, initial, step, row);
+          if (from)
+            std::copy_n(from, s.hidden, to.at(step, row));
+          else
+            std::fill_n(to.at(step, row), s.hidden, T{});
+        }
+    };
+    parallel_ranges(args.context, s.steps, grain_for(s.batch * s.hidden), run);
   });
 }
 
@@ -117,20 +121,21 @@ REGISTER_CPU_KERNEL({.op = "RNNSteps",
                      .name = "rnn_steps_cpu",
                      .dtypes = kAllFloats,
                      .run = run_steps,
-                     .workspace_bytes = forward_bytes,
+                     .workspace_bytes = forward_bytes<kSteps>,
                      .layout = LayoutRule::InnerContiguous,
                      .leaves_out_unused = true});
 REGISTER_CPU_KERNEL({.op = "RNNStepsGrad",
                      .name = "rnn_steps_grad_cpu",
                      .dtypes = kAllFloats,
                      .run = run_grad,
-                     .workspace_bytes = gradient_bytes<kY, kR>,
+                     .workspace_bytes = gradient_bytes<kGradient>,
                      .layout = LayoutRule::InnerContiguous,
                      .leaves_out_unused = true});
 REGISTER_CPU_KERNEL({.op = "PreviousStates",
                      .name = "previous_states_cpu",
                      .dtypes = kAllFloats,
                      .run = run_previous,
+                     .workspace_bytes = previous_bytes,
                      .layout = LayoutRule::InnerContiguous});
 
 }  // namespace

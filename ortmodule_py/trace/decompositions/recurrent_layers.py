@@ -18,21 +18,23 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from ortmodule_py.base.errors import CannotLower
+
 OPERATORS: tuple[OpOverload, ...] = (
     torch.ops.aten.lstm.input,
     torch.ops.aten.gru.input,
     torch.ops.aten.rnn_tanh.input,
     torch.ops.aten.rnn_relu.input,
 )
-"""The overloads for padded batches; packed sequences run in eager, as their batch sizes are data."""
+"""The overloads for padded batches; packed ones are in `packed_sequences`."""
 
 # ---- one layer as one operator -------------------------------------------------------------------
 
 _OPERANDS = "Tensor input, Tensor[] hx, Tensor[] params, bool bidirectional, bool batch_first"
 _LIBRARY = torch.library.Library("ortmodule_py", "FRAGMENT")
-_LIBRARY.define(f"lstm({_OPERANDS}, Tensor? lengths=None) -> (Tensor, Tensor, Tensor)")
-_LIBRARY.define(f"gru({_OPERANDS}, Tensor? lengths=None) -> (Tensor, Tensor)")
-_LIBRARY.define(f"rnn({_OPERANDS}, Tensor? lengths=None, bool relu=False) -> (Tensor, Tensor)")
+_LIBRARY.define(f"lstm({_OPERANDS}, Tensor? batch_sizes=None) -> (Tensor, Tensor, Tensor)")
+_LIBRARY.define(f"gru({_OPERANDS}, Tensor? batch_sizes=None) -> (Tensor, Tensor)")
+_LIBRARY.define(f"rnn({_OPERANDS}, Tensor? batch_sizes=None, bool relu=False) -> (Tensor, Tensor)")
 
 
 def _results(
@@ -45,10 +47,13 @@ def _results(
     **__: Any,
 ) -> tuple[Tensor, ...]:
     """New tensors with sizes and strides of eager's results: time first in memory."""
+    finals = (torch.empty_like(state, memory_format=torch.contiguous_format) for state in hx)
+    width = hx[0].shape[-1] * (2 if bidirectional else 1)
+    if input.dim() == 2:
+        return input.new_empty(input.shape[0], width), *finals
     steps, batch = (input.shape[1], input.shape[0]) if batch_first else input.shape[:2]
-    value = input.new_empty(steps, batch, hx[0].shape[-1] * (2 if bidirectional else 1))
-    value = value.transpose(0, 1) if batch_first else value
-    return value, *(torch.empty_like(state, memory_format=torch.contiguous_format) for state in hx)
+    value = input.new_empty(steps, batch, width)
+    return value.transpose(0, 1) if batch_first else value, *finals
 
 
 for _name in ("lstm", "gru", "rnn"):
@@ -81,13 +86,9 @@ def kept_whole(has_rule: Callable[[str], bool]) -> Iterator[None]:
 
 def _is_whole(operator: OpOverload, given: dict[str, Any]) -> bool:
     states, value = _states(given), given["input"]
-    directions = 2 if given["bidirectional"] else 1
-    each = len(given["params"]) // (given["num_layers"] * directions)
-    projects = each != (4 if given["has_biases"] else 2)
     types = {t.dtype for t in (value, *states, *given["params"])}
     return (
         _Known.has_rule(str(_OPERATOR_OF[operator][0]))
-        and not projects
         and len(types) == 1
         and value.is_floating_point()
     )
@@ -116,22 +117,48 @@ def stacked(operator: OpOverload, kernel: Callable[..., Any]) -> Callable[..., A
     return run
 
 
-def _as_autocast(operator: OpOverload, given: dict[str, Any]) -> dict[str, Any]:
-    """The operands as autocast has them inside of GRU and RNN.
+def on_packed(
+    kind: str, data: Tensor, batch_sizes: Tensor, hx: Any, params: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, ...]:
+    """Layers of `torch.lstm` or its like on the packed rows `data`; `rest` as that has them.
 
-    It casts for the products of both. A GRU's state stays in the wider type, with which all is computed
-    here; that of an RNN becomes narrow at the first step.
+    Raises:
+        CannotLower: the engine has no operator for such a layer.
+    """
+    operator: OpOverload = getattr(torch.ops.aten, kind).input
+    names = ("has_biases", "num_layers", "dropout", "train", "bidirectional")
+    given = {"input": data, "hx": hx, "params": list(params), "batch_first": False}
+    given |= {"batch_sizes": batch_sizes} | dict(zip(names, rest, strict=True))
+    given = _as_autocast(operator, given)
+    if not _is_whole(operator, given):
+        raise CannotLower(f"{kind.upper()} on a packed sequence of mixed types", ("", ""))
+    with torch._C._DisableAutocast():
+        return _stack(given, _one_operator(operator))
+
+
+def _as_autocast(operator: OpOverload, given: dict[str, Any]) -> dict[str, Any]:
+    """The operands as autocast has them inside of GRU and RNN, and of packed layers.
+
+    It casts for their products. The state of a GRU and of a packed LSTM stays in the wider type, with which
+    all is computed here; that of an RNN becomes narrow at the first step.
     """
     device = given["input"].device.type
-    if operator is torch.ops.aten.lstm.input or not torch.is_autocast_enabled(device):
+    packed = "batch_sizes" in given
+    if operator is torch.ops.aten.lstm.input and not packed:
         return given
-    operands = [given["input"], given["hx"], *given["params"]]
-    if any(t.dtype not in (torch.float32, torch.bfloat16, torch.float16) for t in operands):
+    states = _states(given)
+    operands = [given["input"], *states, *given["params"]]
+    castable = (torch.float32, torch.bfloat16, torch.float16)
+    if not torch.is_autocast_enabled(device) or any(t.dtype not in castable for t in operands):
         return given
-    narrow = torch.get_autocast_dtype(device)
-    dtype = given["hx"].dtype if operator is torch.ops.aten.gru.input else narrow
-    cast = {"input": given["input"].to(dtype), "hx": given["hx"].to(dtype)}
-    return given | cast | {"params": [t.to(dtype) for t in given["params"]]}
+    of_rnn = operator not in (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
+    dtype = torch.get_autocast_dtype(device) if of_rnn else states[0].dtype
+    cast = [state.to(dtype) for state in states]
+    return given | {
+        "input": given["input"].to(dtype),
+        "hx": cast[0] if isinstance(given["hx"], Tensor) else cast,
+        "params": [t.to(dtype) for t in given["params"]],
+    }
 
 
 def _one_operator(operator: OpOverload) -> Callable[[dict[str, Any]], Any]:
@@ -139,7 +166,8 @@ def _one_operator(operator: OpOverload) -> Callable[[dict[str, Any]], Any]:
 
     def run(layer: dict[str, Any]) -> Any:
         operands = (layer["input"], _states(layer), list(layer["params"]))
-        return whole(*operands, layer["bidirectional"], layer["batch_first"], **options)
+        layout = (layer["bidirectional"], layer["batch_first"])
+        return whole(*operands, *layout, layer.get("batch_sizes"), **options)
 
     return run
 
