@@ -24,6 +24,8 @@ def name_and_kind(node: fx.Node, real: Any) -> tuple[str, str]:
     if source is None:
         return node.name, "parameter" if isinstance(real, torch.nn.Parameter) else "tensor"
     text = source.name() if callable(source.name) else source.name
+    if text.startswith("G['__"):  # computed from other inputs (`dynamo/content_sizes`)
+        return node.name, "tensor"
     keys = re.findall(r"\._(modules|parameters|buffers)\['([^']+)'\]", text)
     kind = "tensor"
     if isinstance(real, torch.nn.Parameter) or (keys and keys[-1][0] == "parameters"):

@@ -114,6 +114,44 @@ def test_recurrent_layers_are_standard_operators(
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
+class PackedEncoder(nn.Module):
+    """Two layers of two directions on a packed batch, and their padded results."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.rnn = kind(6, 5, num_layers=2, bidirectional=True, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, False)
+        y, state = self.rnn(packed)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(y, True, -1.0)
+        return padded, *(state if isinstance(state, tuple) else (state,))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_packed_batches_are_standard_operators(tmp_path: Path, kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    original = PackedEncoder(kind).eval()
+    options = DebugOptions(save_onnx=True, onnx_prefix="packed", save_path=str(tmp_path))
+    model = ORTModule(original, options)
+    x, lengths = torch.randn(3, 7, 6), torch.tensor([2, 6, 4])
+    with torch.no_grad():
+        model(x, lengths)
+        want = original(x, lengths)
+    path = tmp_path / "packed_torch_exported_inference.onnx"
+    onnx.checker.check_model(str(path), full_check=True)
+    nodes = onnx.load(str(path)).graph.node
+    assert all(not node.domain for node in nodes)
+    assert [node.op_type for node in nodes].count(kind.__name__) == 4
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    given = {"x": x.numpy(), "lengths": lengths.numpy()}
+    # The greatest length is an input of the piece, so of the file.
+    (steps,) = {entry.name for entry in session.get_inputs()} - set(given)
+    got = session.run(None, given | {steps: np.array([6])})
+    for mine, theirs in zip(got, want, strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_prefix_is_needed() -> None:
     with pytest.raises(ValueError, match="onnx_prefix"):
         DebugOptions(save_onnx=True)
