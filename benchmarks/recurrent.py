@@ -2,7 +2,7 @@
 
 Processor time of forward and backward, the best of rounds in which both take turns; the ratio is to
 eager, so below 1 is faster. The first step of each length includes its capture, if there is one, and its
-plan.
+plan. With `--packed` the sequences of a batch have between a quarter and all of the steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ortmodule_py import ORTModule, last_run_report
 
@@ -31,16 +32,21 @@ class Tagger(nn.Module):
         self.rnn = kind(width, width, num_layers=2, bidirectional=bidirectional)
         self.head = nn.Linear(width * (2 if bidirectional else 1), 10)
 
-    def forward(self, x: Tensor) -> Tensor:
-        loss: Tensor = self.head(self.rnn(x)[0]).square().mean()
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if lengths is None:
+            y = self.rnn(x)[0]
+        else:
+            packed = self.rnn(pack_padded_sequence(x, lengths, enforce_sorted=False))[0]
+            y, _ = pad_packed_sequence(packed, total_length=x.shape[0])
+        loss: Tensor = self.head(y).square().mean()
         return loss
 
 
-def processor_ms(model: nn.Module, x: Tensor) -> float:
+def processor_ms(model: nn.Module, *batch: Tensor) -> float:
     """Milliseconds of all threads in a step."""
     start = time.process_time()
     model.zero_grad(set_to_none=True)
-    model(x).backward()
+    model(*batch).backward()
     return (time.process_time() - start) * 1e3
 
 
@@ -53,6 +59,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--bidirectional", action="store_true")
+    parser.add_argument("--packed", action="store_true")
     options = parser.parse_args()
     table = Table("layer", "length", "first step s", "captures", "eager ms", "ours ms", "ratio")
     for kind in options.kinds:
@@ -60,12 +67,15 @@ def main() -> None:
         eager = Tagger(getattr(nn, kind), options.width, options.bidirectional)
         ours = ORTModule(copy.deepcopy(eager))
         for length in options.lengths:
-            x = torch.randn(length, options.batch, options.width)
+            batch = [torch.randn(length, options.batch, options.width)]
+            if options.packed:
+                batch.append(torch.randint(length // 4, length + 1, (options.batch,)))
             start = time.perf_counter()
-            ours(x).backward()
+            ours(*batch).backward()
             first = time.perf_counter() - start
             rounds = [
-                (processor_ms(eager, x), processor_ms(ours, x)) for _ in range(options.rounds)
+                (processor_ms(eager, *batch), processor_ms(ours, *batch))
+                for _ in range(options.rounds)
             ]
             theirs, mine = (min(times) for times in zip(*rounds, strict=True))
             captures = last_run_report(ours)["captures"]

@@ -153,9 +153,14 @@ def _from_argument(of: VariableTracker) -> tuple[Any, fx.GraphModule] | None:
 
 
 def _is_readable(node: fx.Node, argument: Any) -> bool:
-    """Whether this input is a tensor on the CPU that nothing has changed yet."""
+    """Whether this input is a small tensor on the CPU that nothing has changed yet: lengths, a mask, words.
+
+    Each call reads it several times.
+    """
     fake = node.meta.get("example_value")
     known = argument is not None and argument.source is not None and argument.is_tensor
+    if not isinstance(fake, Tensor) or fake.is_floating_point() or fake.is_complex():
+        return False
     return bool(
         known and isinstance(fake, Tensor) and fake.device.type == "cpu" and fake._version == 0
     )

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import operations_complex, operations_state
+from . import operations_complex, operations_packed, operations_state
 from .operations import OPERATIONS, dropout
 from .operations_noise import noise
 from .source import BATCH, LENGTH, Rejected, SourceBuilder
 
-_ = (operations_complex, operations_state)  # register their operations
+_ = (operations_complex, operations_packed, operations_state)  # register their operations
 
 
 @dataclass(frozen=True)

@@ -116,17 +116,20 @@ def _sum_of(lengths: Tensor) -> int:
 
 
 def _greatest(lengths: Tensor) -> int:
+    if lengths.numel() == 0:
+        return _INVALID
     least, greatest = lengths.aminmax()
     return int(greatest) if least > 0 else _INVALID
 
 
 def _first_of_descending(lengths: Tensor) -> int:
-    in_order = bool((lengths[:-1] >= lengths[1:]).all()) and lengths[-1] > 0
-    return int(lengths[0]) if in_order else _INVALID
+    if lengths.numel() == 0 or lengths[-1] <= 0:
+        return _INVALID
+    return int(lengths[0]) if bool((lengths[:-1] >= lengths[1:]).all()) else _INVALID
 
 
 def _first(batch_sizes: Tensor) -> int:
-    return int(batch_sizes[0])
+    return int(batch_sizes[0]) if batch_sizes.numel() > 0 else _INVALID
 
 
 def _is_tensor_on_cpu(value: VariableTracker) -> bool:
