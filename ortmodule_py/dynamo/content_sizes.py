@@ -71,6 +71,7 @@ _PURE = {
         "view",
     ),
     *("add", "clone", "any", "all", "mul", "floordiv", "div", "getitem", "invert", "and_", "or_"),
+    *("argsort", "gather", "index_select", "maximum", "minimum"),
 }
 """Functions and methods that may stand between an argument and lengths: cheap, and without side effects."""
 

@@ -111,6 +111,27 @@ def test_forms_of_lengths(form: str) -> None:
     check(ORTModule(module), module, calls)
 
 
+UNREAD: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "array": lambda lengths, _: lengths.numpy(),
+    "of two arguments": torch.minimum,
+    "changed": lambda lengths, _: lengths.sub_(1).clamp_(min=1),
+}
+
+
+@pytest.mark.parametrize("form", UNREAD)
+def test_lengths_that_are_not_read_from_one_argument(form: str) -> None:
+    """The graph breaks where they are packed; the layer behind is compiled."""
+    module = Model(nn.GRU, lambda model, x, *given: tag(model, x, UNREAD[form](*given)))
+    model = ORTModule(module)
+    for _ in range(3):
+        x, lengths = batch()
+        _, other = batch()
+        wanted = module(x, lengths.clone(), other.clone())
+        torch.testing.assert_close(model(x, lengths.clone(), other.clone()), wanted)
+    report = last_run_report(model)
+    assert report["compiled"] and report["graph_breaks"] and not report["eager_pieces"]
+
+
 def test_lengths_in_order() -> None:
     """Without indices, cut to the longest sequence, with a padding that is not zero."""
 

@@ -14,7 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._dynamo.variables import ConstantVariable, UserFunctionVariable
+from torch._dynamo.variables import (
+    ConstantVariable,
+    NumpyNdarrayVariable,
+    UserFunctionVariable,
+)
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import wrap_fx_proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -133,7 +137,9 @@ def _first(batch_sizes: Tensor) -> int:
 
 
 def _is_tensor_on_cpu(value: VariableTracker) -> bool:
-    return value.is_tensor() and _fake(value).device.type == "cpu"
+    if not value.is_tensor() or isinstance(value, NumpyNdarrayVariable):
+        return False
+    return bool(_fake(value).device.type == "cpu")
 
 
 def _fake(value: VariableTracker) -> Any:
