@@ -199,6 +199,14 @@ class _CallSource(ChainedSource):
     def _name_template(self) -> str:
         return f"G[{self.function!r}]({{0}})"
 
+    if not hasattr(ChainedSource, "_name_template"):  # a torch in which these are methods
+
+        def name(self) -> str:
+            return self._name_template.format(self.base.name())
+
+        def guard_source(self) -> Any:
+            return self.base.guard_source()
+
     def reconstruct(self, codegen: Any) -> None:
         load = codegen.create_load_global(self.function, add=True)
         codegen.add_push_null(lambda: codegen.append_output(load))
