@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.trace.decompositions import recurrent_layers
 
-KINDS = [nn.LSTM, nn.GRU, nn.RNN]
+KINDS = [nn.LSTM, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (nn.GRU, nn.RNN))]
 STEPS, BATCH, WIDTH = 9, 4, 6
 
 
