@@ -38,7 +38,9 @@ def main() -> None:
         for row in times(path):
             table.add_row(*row)
     Console(width=140).print(table)
-    memory = Table("model", "", "import", "loaded", "peak", "idle", "predicted for the largest shape")
+    memory = Table(
+        "model", "", "import", "loaded", "peak", "idle", "predicted for the largest shape"
+    )
     for path in paths:
         for who in ("ours", "stock"):
             found = json.loads(
@@ -68,10 +70,14 @@ def packaged() -> list[Path]:
 def feeds_of(path: str, session: Any, i: int) -> dict[str, Any]:
     """Random feeds; open sizes grow with `i`."""
     random = np.random.default_rng(i)
-    sizes = next((SIZES[key] for key in SIZES if f"_{key}_" in path or f"{key}_infer" in path), None)
+    sizes = next(
+        (SIZES[key] for key in SIZES if f"_{key}_" in path or f"{key}_infer" in path), None
+    )
     feeds: dict[str, Any] = {}
     for value in session.get_inputs():
-        fixed = {"input": (1, 576), "state": (2, 1, 128)}.get(value.name) if "vad" in path else sizes
+        fixed = (
+            {"input": (1, 576), "state": (2, 1, 128)}.get(value.name) if "vad" in path else sizes
+        )
         shape = []
         for d, size in enumerate(value.shape):
             given = fixed[d] if fixed and d < len(fixed) else 1 + i
@@ -147,7 +153,9 @@ def resident(who: str, path: str) -> dict[str, Any]:
     found["predicted"] = ""
     if who == "ours":
         report = session.memory(feeds_of(path, session, 2))
-        found["predicted"] = f"{report.total_bytes / 2**20:.1f} MiB" + ("" if report.exact else " at least")
+        found["predicted"] = f"{report.total_bytes / 2**20:.1f} MiB" + (
+            "" if report.exact else " at least"
+        )
     return found
 
 

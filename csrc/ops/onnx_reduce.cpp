@@ -154,12 +154,9 @@ Values import_top_k(OnnxCall& c) {
   const bool largest = c.flag("largest", true);
   if (!c.sizes().at_most(k, x->dims[static_cast<size_t>(axis)]))
     c.refuse(str("k must be at most ", x->dims[static_cast<size_t>(axis)], ", but found ", k));
-  return c.emit_all("TopK", {x},
-                    {{"k", k},
-                     {"axis", axis},
-                     {"largest", largest ? 1 : 0},
-                     {"sorted", 1},
-                     {"stable", 1}});
+  return c.emit_all(
+      "TopK", {x},
+      {{"k", k}, {"axis", axis}, {"largest", largest ? 1 : 0}, {"sorted", 1}, {"stable", 1}});
 }
 
 REGISTER_ONNX({{"ReduceSum", 1, import_reduce<"ReduceSum">, known_reduce},
