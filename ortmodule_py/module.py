@@ -392,7 +392,7 @@ class ORTModule(OriginalFace, nn.Module):
         compiled: Callable[..., Any] = torch.compile(
             target, backend=self._compiler, fullgraph=self._engine_options.fullgraph
         )
-        self._frames.watch(compiled, target)
+        self._frames.watch(compiled, target, self._original)
         return compiled
 
     def _set_dynamo(self) -> None:

@@ -6,6 +6,7 @@ Each event is logged once; `last_run_report` shows all of them.
 from __future__ import annotations
 
 import logging
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,8 @@ class CaptureLog:
     captured_lines: set[str] | None = field(default_factory=set)
     """Source lines with captured calls of this module; None: unknown."""
     transforms: Transforms = field(default_factory=Transforms)
+    loop_break: tuple[types.CodeType, int] | None = None
+    """The function that Dynamo gives up, as the graph breaks in one of its loops, and the offset there."""
     checkpoints_reported: bool = False
     said: set[Any] = field(default_factory=set)
     """Messages that are logged once."""

@@ -145,21 +145,24 @@ class Compiler:
         return self._recorded(run, piece)
 
     def _recorded(self, run: Callable[..., Any], piece: Piece | EagerPiece) -> Callable[..., Any]:
-        """`run`, entered in the forward's record; a second run in one forward adds its parameters.
+        """`run`, entered in the forward's record; a run with other parameters adds them.
 
         Layers of one class share a piece, so each run may have other parameters.
         """
         latest: Any = None
+        known, first = self.parameters, -1
 
         def recorded(*args: Any) -> Any:
-            nonlocal latest
+            nonlocal latest, first
             self.runs += 1
             record = self.record()
-            if latest is None or latest is record:
-                given = {id(a) for a in args if isinstance(a, torch.nn.Parameter)}
-                self.parameters |= given
+            if latest is None or latest is record or (first >= 0 and id(args[first]) not in known):
+                found = [i for i, a in enumerate(args) if isinstance(a, torch.nn.Parameter)]
+                given = {id(args[i]) for i in found}
+                known.update(given)
                 if isinstance(piece, Piece):
                     piece.parameters |= given
+                first = found[0] if found else -1
             latest = record or self
             if record is None:
                 return run(*args)
@@ -307,6 +310,7 @@ class Compiler:
             device,
             [piece.compiled for piece in self.pieces],
             _C.engine_runs() if record is None else record.first_run,
+            is_part=bool(self.log.graph_breaks),
         )
         if self.options.dump is not None:
             options.dump = self._dump

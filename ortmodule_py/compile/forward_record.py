@@ -44,6 +44,12 @@ class ForwardRecord:
         self.untraced = True
         self._skips = skip_counters()
 
+    def forgive(self, before: tuple[int, int]) -> None:
+        """What Dynamo skipped since the counters were `before` was captured after all."""
+        new = map(operator.sub, skip_counters(), before)
+        frames, constructs = map(operator.add, self._skips, new)
+        self._skips = frames, constructs
+
     def skipped_frame(self) -> bool:
         """Whether Dynamo skipped a function that it cannot trace."""
         return all(map(operator.gt, skip_counters(), self._skips))

@@ -59,13 +59,21 @@ class StepBudget:
             for piece in pieces:
                 piece.compiled.assume_accumulation()
 
-    def memory_options(self, device: torch.device, pieces: Sequence[Any], first_run: int) -> Any:
-        """`_C.MemoryOptions` of a new piece beside `pieces`; `first_run`: see `ForwardRecord`."""
+    def memory_options(
+        self, device: torch.device, pieces: Sequence[Any], first_run: int, is_part: bool
+    ) -> Any:
+        """`_C.MemoryOptions` of a new piece beside `pieces`; `first_run`: see `ForwardRecord`.
+
+        `is_part`: the graph has breaks. A share of the peak is then one of each piece, and may be less than
+        a small piece can reach, which is no error.
+        """
         request = self._request
         options = _C.MemoryOptions()
         options.level = request.level
         options.strict = request.strict
-        options.mid_training = _trained_before([*self._earlier, *pieces], first_run)
+        relative = request.budget is not None and request.budget.activation_fraction is not None
+        trained = _trained_before([*self._earlier, *pieces], first_run)
+        options.mid_training = trained or (is_part and relative)
         for element in request.config:
             options.add_config(element.cluster_id, element.strategy, element.count)
         if request.level > 0 or request.budget is not None:

@@ -6,6 +6,9 @@ of torch.nn (which share their outermost function), are still captured.
 
 If Dynamo fails on a resume function, or reaches its capture limit there, part of the module has run
 already. Only that function then runs in eager PyTorch, and this is reported.
+
+Two kinds of functions that Dynamo skips are captured here: one whose loop breaks the graph (`loops`), and
+the forward of a layer of torch.nn that Python calls, as in such a loop or behind a graph break.
 """
 
 from __future__ import annotations
@@ -18,20 +21,28 @@ import logging
 import os
 import sys
 import types
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.torch_state import restored_if_capture_fails
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
+from ortmodule_py.dynamo.loops import Outlined, outline
 from ortmodule_py.dynamo.patches.table import capturing_compiler
+from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
-from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL, silence_limit_warnings
+from ortmodule_py.dynamo.settings import (
+    CONFIG_IS_THREAD_LOCAL,
+    silence_limit_warnings,
+    skip_counters,
+)
 from ortmodule_py.dynamo.transforms import Transforms
 
 _dynamo_errors: Any = torch._dynamo.exc
@@ -39,6 +50,8 @@ _TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
 _RESUMES = "torch_dynamo_resume_in_"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = (os.path.dirname(torch.__file__), _PACKAGE)
+_LAYERS = os.path.join(os.path.dirname(torch.__file__), "nn", "modules", "")
+_LOOPS_PER_FUNCTION = 4
 _NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _NOT_OF_THE_FRAME = (
     BackendCompilerFailed,
@@ -51,6 +64,7 @@ class Events(Protocol):
 
     graph_breaks: list[str]
     transforms: Transforms
+    loop_break: tuple[types.CodeType, int] | None
 
     def report_eager(self, error: Exception) -> Any:
         """A piece falls back to eager PyTorch."""
@@ -65,14 +79,33 @@ class PieceCompiler(Protocol):
     def log(self) -> Events:
         """The log of the module's captures."""
 
+    def record(self) -> Any:
+        """The record of this thread's current forward."""
 
-class _WithSettings(torch._dynamo.convert_frame.CatchErrorsWrapper):
-    """Dynamo's entry to the conversion of a frame, under the settings of the module."""
 
-    def __call__(self, *args: Any) -> Any:
+class _Entry(torch._dynamo.convert_frame.CatchErrorsWrapper):
+    """Dynamo's entry to the conversion of a frame."""
+
+    def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
         frames: Any = self._torchdynamo_orig_backend
-        with frames.settings:
-            return super().__call__(*args)
+        with frames.settings if CONFIG_IS_THREAD_LOCAL else _NOTHING:
+            # Dynamo's own entry skips the code of torch for good.
+            if not _is_layer(frame) or torch._dynamo.config.disable:
+                return super().__call__(frame, cache_entry, frame_state)
+            if next(frame.f_locals["self"].parameters(), None) is None:
+                return _skip_once()  # nothing to gain from a piece
+            with torch._dynamo.convert_frame.compile_lock, _disable_current_modes():
+                return frames(frame, cache_entry, self.hooks, frame_state, skip=1)
+
+
+class _WithCode:
+    """A frame with other code of the same variables."""
+
+    def __init__(self, frame: Any, code: types.CodeType) -> None:
+        self._frame, self.f_code = frame, code
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._frame, name)
 
 
 class _Observed:
@@ -96,12 +129,52 @@ class _Observed:
 
 @dataclass(frozen=True)
 class _Skipped:
-    """A function that runs in Python."""
+    """A function or a layer of torch.nn that runs in Python."""
 
-    code: types.CodeType
-    """Kept, as functions are known by its id."""
+    what: Any
+    """The code, kept as it is known by its id; the layer, as others of its class share its code."""
     reason: CannotLower | None
     """Why Dynamo cannot capture it; None if there is nothing to capture."""
+
+
+class _SkippedFrames:
+    """What Dynamo does not try again in one module: functions by code, layers of torch.nn by instance."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, _Skipped] = {}
+        self._layers: weakref.WeakKeyDictionary[nn.Module, CannotLower | None] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._new: list[_Skipped] = []
+        """Those of the current forward, which count if it succeeds."""
+
+    def find(self, frame: Any) -> _Skipped | None:
+        what = _what_runs(frame)
+        for new in self._new:
+            if new.what is what:
+                return new
+        if not isinstance(what, nn.Module):
+            return self._codes.get(id(what))
+        return _Skipped(what, self._layers[what]) if what in self._layers else None
+
+    def add(self, frame: Any, reason: CannotLower | None) -> _Skipped:
+        self._new.append(_Skipped(_what_runs(frame), reason))
+        return self._new[-1]
+
+    def keep(self) -> None:
+        for new in self._new:
+            if isinstance(new.what, nn.Module):
+                self._layers[new.what] = new.reason
+            else:
+                self._codes[id(new.what)] = new
+        self._new.clear()
+
+    def drop_new(self) -> None:
+        self._new.clear()
+
+    def clear(self) -> None:
+        self._codes.clear()
+        self._layers.clear()
 
 
 @contextlib.contextmanager
@@ -132,9 +205,10 @@ class Frames:
     def __init__(self, compiler: PieceCompiler, fullgraph: bool) -> None:
         self._compiler = compiler
         self._fullgraph = fullgraph
-        self._skipped: dict[int, _Skipped] = {}
-        self._newly_skipped: dict[int, _Skipped] = {}
-        """Those of the current forward, which count if it succeeds."""
+        self._skipped = _SkippedFrames()
+        self._outlined: dict[tuple[types.CodeType, int], Outlined | None] = {}
+        """By function, and offset of the instruction at which the graph breaks in a loop."""
+        self._loops: set[types.CodeType] = set()
         self._in_python: list[CannotLower] = []
         """Why functions of the current forward ran in Python."""
         self._failure: CannotLower | None = None
@@ -149,12 +223,16 @@ class Frames:
         """Dynamo's configuration while it converts a frame."""
         self._conversion_has_settings = False
 
-    def watch(self, compiled: Any, target: Any) -> None:
+    def watch(self, compiled: Any, target: Any, module: nn.Module) -> None:
         """Wrap the conversion of frames in `compiled`, which `torch.compile` made of `target`.
+
+        `target` is or calls `module`.
 
         Does nothing if this torch has another structure: Dynamo then skips frames for good.
         """
         _silence_advice()
+        for layer in module.modules():
+            _unmark(inspect.getattr_static(type(layer), "forward", None))
         function = getattr(target, "forward", target)
         self._outermost = getattr(getattr(function, "__func__", function), "__code__", None)
         context = getattr(compiled, "dynamo_ctx", None)
@@ -168,12 +246,9 @@ class Frames:
             convert._inner_convert = self._observed = _Observed(inner)
             self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend
             callback._torchdynamo_orig_backend = self  # type: ignore[union-attr]
-            if (
-                type(callback) is torch._dynamo.convert_frame.CatchErrorsWrapper
-                and CONFIG_IS_THREAD_LOCAL
-            ):
-                callback.__class__ = _WithSettings
-                self._conversion_has_settings = True
+            if type(callback) is torch._dynamo.convert_frame.CatchErrorsWrapper:
+                callback.__class__ = _Entry
+                self._conversion_has_settings = CONFIG_IS_THREAD_LOCAL
 
     def around_call(self) -> contextlib.AbstractContextManager[Any]:
         """A context around a call of the compiled module: the settings, unless conversions enter them.
@@ -196,7 +271,9 @@ class Frames:
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
         """Convert a frame for Dynamo."""
         code = frame.f_code
-        skipped = self._skipped.get(id(code)) or self._newly_skipped.get(id(code))
+        if code in self._loops:
+            return _skip_once()
+        skipped = self._skipped.find(frame)
         if skipped is not None:
             return self._skip(skipped)
         reason = self._compiler.log.transforms.refused(code)
@@ -208,14 +285,18 @@ class Frames:
         breaks = len(self._compiler.log.graph_breaks)
         try:
             with restored_if_capture_fails(), _without_garbage_collection():
-                result = self._convert(frame, *args, skip=skip + 1, **kwargs)
+                result = self._converted(frame, *args, skip=skip + 1, **kwargs)
         except (*CannotTrace, RecompileLimit) as error:
             if isinstance(error, RecompileLimit):
                 silence_limit_warnings()
             self._failure = why_untraced(error, code)
-            if self._fullgraph or isinstance(error, _NOT_OF_THE_FRAME) or not _has_run_before(code):
+            if (
+                self._fullgraph
+                or isinstance(error, _NOT_OF_THE_FRAME)
+                or not _has_run_before(frame)
+            ):
                 raise
-            return self._skip_newly(_Skipped(code, self._failure))
+            return self._skip_newly(frame, self._failure)
         if (
             code is self._outermost
             and result.guarded_code is not None
@@ -228,13 +309,12 @@ class Frames:
         if counted["ok"] == converted or _holds_module(frame):
             self.found_nothing |= counted["ok"] > converted
             reason = self._observed.reason if _holds_model(frame) else None
-            self._skip_newly(_Skipped(code, reason))
+            self._skip_newly(frame, reason)
             return replace(result, apply_to_code=False)
         return result
 
-    def _skip_newly(self, skipped: _Skipped) -> Any:
-        self._newly_skipped[id(skipped.code)] = skipped
-        return self._skip(skipped)
+    def _skip_newly(self, frame: Any, reason: CannotLower | None) -> Any:
+        return self._skip(self._skipped.add(frame, reason))
 
     def _skip(self, skipped: _Skipped) -> Any:
         if skipped.reason is not None:
@@ -251,6 +331,30 @@ class Frames:
         """ "file.py:line" of the module's forward."""
         return line_of_code(self._outermost) if self._outermost is not None else ""
 
+    def _converted(self, frame: Any, *args: Any, skip: int, **kwargs: Any) -> Any:
+        """Dynamo's conversion; a loop that breaks the graph becomes a function that runs in Python."""
+        log, before = self._compiler.log, skip_counters()
+        given = frame
+        for _ in range(_LOOPS_PER_FUNCTION):
+            log.loop_break = None
+            result = self._convert(given, *args, skip=skip + 1, **kwargs)
+            broken = log.loop_break
+            if result.guarded_code is not None or broken is None or broken[0] is not given.f_code:
+                break
+            if broken not in self._outlined:
+                self._outlined[broken] = outline(*broken)
+            outlined = self._outlined[broken]
+            if outlined is None:
+                break
+            self._loops.add(outlined.loop)
+            given = _WithCode(frame, outlined.code)
+        if given is not frame and result.guarded_code is not None:
+            add_captured(frame.f_code)
+            record = self._compiler.record()
+            if record is not None:
+                record.forgive(before)
+        return result
+
     def ran_whole(self, runs: Sequence[Any], module: nn.Module) -> bool:
         """Whether `runs` is one run of a piece that is the whole module."""
         if len(runs) != 1 or has_hooks(module):  # hooks are no part of the piece
@@ -259,9 +363,7 @@ class Frames:
 
     def succeeded(self) -> bool:
         """A forward succeeded: keep its skipped functions and report them; whether there were any."""
-        if self._newly_skipped:
-            self._skipped.update(self._newly_skipped)
-            self._newly_skipped.clear()
+        self._skipped.keep()
         reasons, self._in_python = self._in_python, []
         for reason in reasons:
             self._compiler.log.report_eager(reason)
@@ -273,7 +375,7 @@ class Frames:
 
     def failed(self) -> None:
         """A forward raised: capture its skipped functions again at the next call."""
-        self._newly_skipped.clear()
+        self._skipped.drop_new()
         self._in_python.clear()
 
 
@@ -288,6 +390,15 @@ def failed_before_running(error: Exception) -> bool:
             return False
         frame = frame.tb_next
     return False
+
+
+def _unmark(forward: Any) -> None:
+    """Let Dynamo ask again for a function of torch.nn that another use of it has marked as skipped."""
+    code = getattr(forward, "__code__", None)
+    if code is not None and code.co_filename.startswith(_LAYERS):
+        action = torch._C._dynamo.eval_frame._FrameAction.DEFAULT
+        strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(action, action)
+        torch._C._dynamo.eval_frame.set_code_exec_strategy(code, strategy)
 
 
 def _skip_once(recursive: bool = False) -> Any:
@@ -323,15 +434,29 @@ def _holds_model(frame: Any) -> bool:
     return False
 
 
-def _has_run_before(code: types.CodeType) -> bool:
-    """Whether some user code ran before this frame: it is a resume function, or called by user code."""
-    if code.co_name.startswith(_RESUMES):
+def _is_layer(frame: Any) -> bool:
+    """Whether this is the forward of a layer of torch.nn."""
+    code = frame.f_code
+    if code.co_name != "forward" or not code.co_filename.startswith(_LAYERS):
+        return False
+    return isinstance(frame.f_locals.get("self"), nn.Module)
+
+
+def _what_runs(frame: Any) -> Any:
+    """The layer of torch.nn, as others of its class share its code; the code of another function."""
+    return frame.f_locals["self"] if _is_layer(frame) else frame.f_code
+
+
+def _has_run_before(frame: Any) -> bool:
+    """Whether user code ran before this frame: it is a resume function, a layer, or called by user code."""
+    code = frame.f_code
+    if code.co_name.startswith(_RESUMES) or _is_layer(frame):
         return True
-    frame: types.FrameType | None = sys._getframe(2)
-    while frame is not None and not _is_run(frame):
-        if frame.f_code is not code and not frame.f_code.co_filename.startswith(_LIBRARIES):
+    outer: types.FrameType | None = sys._getframe(2)
+    while outer is not None and not _is_run(outer):
+        if outer.f_code is not code and not outer.f_code.co_filename.startswith(_LIBRARIES):
             return True
-        frame = frame.f_back
+        outer = outer.f_back
     return False
 
 

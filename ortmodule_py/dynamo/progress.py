@@ -118,10 +118,15 @@ def _on_end(_: Any) -> None:
         active.end()
 
 
-def _on_code(code: types.CodeType, _: types.CodeType) -> None:
+def add_captured(code: types.CodeType) -> None:
+    """The module that runs in this thread has a capture of this code."""
     active: Progress | None = getattr(_thread, "active", None)
     if active is not None:
         active.captures.codes.add(code)
+
+
+def _on_code(code: types.CodeType, _: types.CodeType) -> None:
+    add_captured(code)
 
 
 torch._dynamo.convert_frame.register_bytecode_hook(_on_code)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ortmodule_py.base.changing_numbers import Fixed, call_name, changes, value_now
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
@@ -188,6 +189,7 @@ class _PieceInterpreter(fx.Interpreter):
         self._node = n
         if n.op.startswith("call"):
             gradient_effects.refuse(n.target, self.follow_grad_mode, self.origin)
+            self._refuse_subclass(n.meta.get("example_value"))
         self._written = set()
         before = self._change_counters(n)
         numbers = [self.env[node] for node in n.all_input_nodes if changes(self.env[node])]
@@ -212,6 +214,13 @@ class _PieceInterpreter(fx.Interpreter):
         fetched: tuple[Any, ...] = fx.map_arg(n.args, self._fetch_without_gradient)
         fetched_kwargs: dict[str, Any] = fx.map_arg(n.kwargs, self._fetch_without_gradient)
         return fetched, fetched_kwargs
+
+    def _refuse_subclass(self, example: Any) -> None:
+        """Raise for a value that is traced as its parts: they are detached, so its gradient would be lost."""
+        has_gradient = isinstance(example, Tensor) and example.requires_grad
+        if has_gradient and is_traceable_wrapper_subclass(example):
+            kind = type(example).__name__
+            raise CannotLower(f"a {kind}, a tensor subclass, that has a gradient", self.origin)
 
     def _fetch_without_gradient(self, node: fx.Node) -> Any:
         """A value inside a region without gradients: detached if it requires one."""

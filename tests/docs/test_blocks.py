@@ -42,6 +42,14 @@ batch = {"x": torch.randn(3, 4), "labels": torch.tensor([0, 1, 1])}
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loss = model(**batch).loss
 """,
+    "compatibility.md": """
+import torch
+from torch import nn
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+
+model = ORTModule(nn.Linear(4, 2), DebugOptions(log_level=LogLevel.ERROR))
+model(torch.randn(3, 4)).sum().backward()
+""",
     "memory_optimizer.md": """
 import torch
 from torch import nn

@@ -73,6 +73,10 @@ CLOSE: dict[str, Use] = {
     "uniform_noise": lambda y, t: y + torch.empty_like(y).uniform_(-t, t),
     "gumbel": lambda y, t: F.gumbel_softmax(y, tau=t),
     "sum": lambda y, t: torch.cumsum(y * t, -1),
+    "vector_norm": lambda y, t: torch.linalg.vector_norm(F.relu(y), t, -1),
+    "norms": lambda y, t: y.norm(p=t) + torch.norm(y, t, -1, True) + torch.linalg.norm(y, t, dim=0),
+    "normalize_p": lambda y, t: F.normalize(y, p=t),
+    "pairwise_distance": lambda y, t: F.pairwise_distance(y, y.tanh(), p=t)[:, None] * y,
 }
 
 

@@ -62,10 +62,28 @@ def test_other_modules_of_the_class_keep_their_captures() -> None:
     assert last_run_report(live)["captures"] == 1
 
 
-def test_many_modules_do_not_reach_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+class Loops(nn.Module):
+    """Its loop breaks the graph, and is captured without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sin()
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            x = self.fc(x)
+        return x.sum()
+
+
+@pytest.mark.parametrize("kind", [Small, Loops])
+def test_many_modules_do_not_reach_the_limit(
+    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "CAPTURES_PER_FUNCTION", 4)
     torch._dynamo.reset()
-    module, x = Small(), torch.randn(3, 4)
+    module, x = kind(), torch.randn(3, 4)
     for _ in range(8):
         assert check(module, x).compiled
     model = ORTModule(module)
