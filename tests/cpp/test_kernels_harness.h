@@ -269,6 +269,12 @@ inline void run_kernel_named(std::string_view name, const std::string& op, const
   EXPECT_GT(copies, 0) << "no kernel is called " << name;
 }
 
+/// The same for a pointwise group of these nodes.
+inline void run_group(std::vector<NodeFacts> nodes, const std::vector<Tensor*>& in,
+                      const std::vector<Tensor*>& out, const std::function<void()>& check) {
+  run_all_kernels("PointwiseGroup", facts_of(std::move(nodes), in, out), in, out, check);
+}
+
 /// The same for a step of one node of a kernel registered under its op's name.
 inline void run_op(const std::string& op, const Attrs& attrs, const std::vector<Tensor*>& in,
                    const std::vector<Tensor*>& out, const std::function<void()>& check) {
