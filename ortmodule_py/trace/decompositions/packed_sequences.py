@@ -28,8 +28,12 @@ _LIBRARY.define(
 )
 
 
+# Real tensors come here where a piece has no kernel for the operator: on a device, or in a traced gradient.
 def _packed_rows(input: Tensor, batch_sizes: Tensor, rows: int, batch_first: bool) -> Tensor:
-    return input.new_empty(rows, *input.shape[2:])
+    if not _is_real(input):
+        return input.new_empty(rows, *input.shape[2:])
+    by_step = input.transpose(0, 1) if batch_first else input
+    return torch.cat([by_step[t, :size] for t, size in enumerate(batch_sizes.tolist())])
 
 
 def _padded_rows(
@@ -40,11 +44,42 @@ def _padded_rows(
     batch_first: bool,
     padding_value: float,
 ) -> Tensor:
-    return data.new_empty(*((batch, steps) if batch_first else (steps, batch)), *data.shape[1:])
+    if not _is_real(data):
+        return data.new_empty(*((batch, steps) if batch_first else (steps, batch)), *data.shape[1:])
+    padded = data.new_full((steps, batch, *data.shape[1:]), padding_value)
+    for t, part in enumerate(data.split(batch_sizes.tolist())):
+        padded[t, : len(part)] = part
+    return padded.transpose(0, 1).contiguous() if batch_first else padded
 
 
-_LIBRARY.impl("pack_sequence", _packed_rows, "CompositeExplicitAutograd")
-_LIBRARY.impl("pad_sequence", _padded_rows, "CompositeExplicitAutograd")
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+    ctx.shape, ctx.batch_first = inputs[0].shape, inputs[-1 if len(inputs) == 4 else -2]
+
+
+def _pack_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    (batch_sizes,) = ctx.saved_tensors
+    first, second = ctx.shape[:2]
+    sizes = (first, second) if ctx.batch_first else (second, first)
+    pad_sequence = torch.ops.ortmodule_py.pad_sequence
+    return pad_sequence(gradient, batch_sizes, *sizes, ctx.batch_first, 0.0), None, None, None
+
+
+def _pad_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    (batch_sizes,) = ctx.saved_tensors
+    pack_sequence = torch.ops.ortmodule_py.pack_sequence
+    packed = pack_sequence(gradient, batch_sizes, ctx.shape[0], ctx.batch_first)
+    return packed, None, None, None, None, None
+
+
+for _name, _kernel, _gradient in (
+    ("pack_sequence", _packed_rows, _pack_gradient),
+    ("pad_sequence", _padded_rows, _pad_gradient),
+):
+    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_autograd(
+        f"ortmodule_py::{_name}", _gradient, setup_context=_save, lib=_LIBRARY
+    )
 
 
 def pack(
