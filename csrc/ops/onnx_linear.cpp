@@ -1,0 +1,171 @@
+// Import of determinants, linear attention and shifts of bits.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/error.h"
+#include "ops/onnx_call.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
+
+// ---- Det ---------------------------------------------------------------------------------------
+
+// A minor of the first rows is the sum, over its columns j, of the element of the last row times
+// the minor of the rows before without column j (Laplace), with alternating signs.
+struct MinorTerms {
+  KnownValue columns{DType::Int64, {}, {}}, minors{DType::Int64, {}, {}};
+  KnownValue signs{DType::Float64, {}, {}};
+};
+
+// The subsets of `size` columns in the order in which minors are kept.
+std::vector<uint32_t> subsets(int64_t columns, int size) {
+  std::vector<uint32_t> found;
+  for (uint32_t set = 0; set < (uint32_t{1} << columns); ++set)
+    if (std::popcount(set) == size) found.push_back(set);
+  return found;
+}
+
+MinorTerms minor_terms(int64_t columns, int rows) {
+  MinorTerms terms;
+  const std::vector<uint32_t> before = subsets(columns, rows - 1), now = subsets(columns, rows);
+  for (uint32_t set : now) {
+    int at = 0;  // of the column within the set
+    for (int64_t j = 0; j < columns; ++j) {
+      const uint32_t bit = uint32_t{1} << j;
+      if (!(set & bit)) continue;
+      const auto without = std::lower_bound(before.begin(), before.end(), set & ~bit);
+      terms.columns.elements.emplace_back(j);
+      terms.minors.elements.emplace_back(static_cast<int64_t>(without - before.begin()));
+      terms.signs.elements.push_back(KnownNumber::real((rows - 1 + at) % 2 == 0 ? 1 : -1));
+      ++at;
+    }
+  }
+  const std::vector<int64_t> dims{static_cast<int64_t>(now.size()), rows};
+  terms.columns.dims = terms.minors.dims = terms.signs.dims = dims;
+  return terms;
+}
+
+// In float64, without a division, so that no pivot is needed.
+Values import_det(OnnxCall& c) {
+  Value* x = c.in(0);
+  constexpr int64_t kMostRows = 10;  // 252 minors of 5 rows
+  if (x->rank() < 2) c.refuse("x must be a matrix");
+  const int64_t size = c.sizes().fix(x->dims.back());
+  if (c.sizes().fix(x->dims[x->rank() - 2]) != size) c.refuse("the matrix must be square");
+  if (size > kMostRows)
+    c.refuse(str("the matrix must have at most ", kMostRows, " rows, but found ", size));
+  const Dims outer(x->dims.begin(), x->dims.end() - 2);
+  const DimExpr count = product(outer);
+  Value* wide = c.reshape(c.cast(x, DType::Float64), {count, size, size});
+  Value* minors = c.full(1.0, {count, 1}, DType::Float64);
+  for (int rows = 1; rows <= size; ++rows) {
+    const MinorTerms terms = minor_terms(size, rows);
+    Value* row = c.reshape(c.slice(wide, 1, rows - 1, rows), {count, size});
+    Value* elements = c.emit("Gather", {row, c.constant(terms.columns)}, {{"axis", 1}});
+    Value* others = c.emit("Gather", {minors, c.constant(terms.minors)}, {{"axis", 1}});
+    Value* product = c.emit("Mul", {c.emit("Mul", {elements, others}), c.constant(terms.signs)});
+    minors = c.reduce("ReduceSum", product, {2}, false);
+  }
+  return {c.cast(c.reshape(minors, outer), x->dtype)};
+}
+
+// ---- LinearAttention ---------------------------------------------------------------------------
+
+// [B, T, heads * width] at time t as [B, heads, rows, columns], one of which is the width.
+Value* at_time(OnnxCall& c, Value* x, int64_t t, int64_t heads, bool column) {
+  const DimExpr width = DimExpr::floor_div(x->dims[2], heads);
+  Value* now = c.slice(x, 1, t, t + 1);
+  return c.reshape(now,
+                   column ? Dims{x->dims[0], heads, width, 1} : Dims{x->dims[0], heads, 1, width});
+}
+
+// S <- e^g S; S <- S + k (b (v - k' S))'; o = scale q' S, one step of time after another.
+Values import_linear_attention(OnnxCall& c) {
+  const std::string rule = c.string("update_rule", "gated_delta");
+  const bool gated = rule == "gated" || rule == "gated_delta",
+             corrected = rule == "delta" || rule == "gated_delta";
+  if (!gated && !corrected && rule != "linear")
+    c.refuse(str("update_rule must be linear, gated, delta or gated_delta, but found ", rule));
+  if (gated != c.has(4) || corrected != c.has(5))
+    c.refuse(str("update_rule ", rule, " needs other operands decay and beta"));
+  const int64_t q_heads = c.integer("q_num_heads"), heads = c.integer("kv_num_heads");
+  if (heads <= 0 || q_heads % heads != 0)
+    c.refuse("queries must have a multiple of the keys' heads");
+  const DType dtype = c.dtype(0), wide = compute_dtype(dtype);
+  Value *q = c.cast(c.in(0), wide), *k = c.cast(c.in(1), wide), *v = c.cast(c.in(2), wide);
+  constexpr int64_t kMostSteps = 512;
+  const int64_t steps = c.sizes().fix(q->dims[1]);
+  if (steps > kMostSteps)
+    c.refuse(str("it is unrolled over at most ", kMostSteps, " steps, but found ", steps));
+  const DimExpr batch = q->dims[0], keys = DimExpr::floor_div(k->dims[2], heads),
+                values = DimExpr::floor_div(v->dims[2], heads);
+  double scale = c.number("scale", 0.0);
+  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(keys)));
+  Value* state = c.has(3) ? c.cast(c.in(3), wide) : c.full(0.0, {batch, heads, keys, values}, wide);
+  Value* decay = gated ? c.emit("Exp", {c.cast(c.in(4), wide)}) : nullptr;
+  Value* beta = corrected ? c.cast(c.in(5), wide) : nullptr;
+  const bool one_beta = beta && c.sizes().equal(beta->dims[2], 1);
+  Values outputs;
+  for (int64_t t = 0; t < steps; ++t) {
+    if (decay) state = c.pointwise("Mul", {state, at_time(c, decay, t, heads, true)});
+    Value *key = at_time(c, k, t, heads, true), *value = at_time(c, v, t, heads, false);
+    if (beta) {
+      Value* known = c.emit("MatMul", {at_time(c, k, t, heads, false), state});
+      Value* rate = at_time(c, beta, t, one_beta ? 1 : heads, true);
+      value = c.pointwise("Mul", {c.emit("Sub", {value, known}), rate});
+    }
+    state = c.emit("Add", {state, c.pointwise("Mul", {key, value})});
+    Value* query = c.reshape(c.slice(q, 1, t, t + 1), {batch, heads, q_heads / heads, keys});
+    Value* y = c.emit("MatMul", {query, state});
+    outputs.push_back(c.reshape(y, {batch, 1, DimExpr(q_heads) * values}));
+  }
+  if (outputs.empty()) c.refuse("there must be a step of time");
+  Value* y = c.concat(outputs, 1);
+  y = c.emit("Mul", {y, number(c, scale, y)});
+  return {c.cast(y, dtype), c.cast(state, c.has(3) ? c.dtype(3) : dtype)};
+}
+
+// ---- BitShift ----------------------------------------------------------------------------------
+
+// By products and floored quotients with powers of two, in int64. A shift of 63 has two parts, as
+// 2^63 is no int64.
+Values import_bit_shift(OnnxCall& c) {
+  const Values values = c.broadcast({c.in(0), c.in(1)});
+  const DType dtype = values[0]->dtype;
+  if (!is_integral(dtype)) c.refuse("the operands must be integers");
+  const std::string direction = c.string("direction", "");
+  const bool left = direction == "LEFT";
+  if (!left && direction != "RIGHT")
+    c.refuse(str("direction must be LEFT or RIGHT, but found '", direction, "'"));
+  const auto bits = static_cast<double>(8 * size_of(dtype));
+  Value *x = c.cast(values[0], DType::Int64), *shift = c.cast(values[1], DType::Int64);
+  Value* valid = c.emit("And", {c.emit("GreaterOrEqual", {shift, number(c, 0, shift)}),
+                                c.emit("Less", {shift, number(c, bits, shift)})});
+  shift = c.emit("Where", {valid, shift, number(c, 0, shift)});
+  KnownValue powers{DType::Int64, {33}, {}};
+  for (int i = 0; i <= 32; ++i) powers.elements.emplace_back(int64_t{1} << i);
+  Value* table = c.constant(powers);
+  Value* half = c.emit("FloorDiv", {shift, number(c, 2, shift)});
+  const std::string_view op = left ? "Mul" : "FloorDiv";
+  Value* y = x;
+  for (Value* part : {half, c.emit("Sub", {shift, half})})
+    y = c.emit(op, {y, c.emit("Gather", {table, part}, {{"axis", 0}})});
+  Value* beyond = number(c, 0, x);
+  if (!left)
+    beyond =
+        c.emit("Where", {c.emit("Less", {x, number(c, 0, x)}), number(c, -1, x), number(c, 0, x)});
+  return {c.cast(c.emit("Where", {valid, y, beyond}), dtype)};
+}
+
+REGISTER_ONNX({{"Det", 11, import_det},
+               {"LinearAttention", 27, import_linear_attention},
+               {"BitShift", 11, import_bit_shift}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,538 @@
+// Import of operators that sample images at computed places: GridSample, RoiAlign, MaxRoiPool,
+// DeformConv; AffineGrid, which makes the places, and Col2Im, which adds at places.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/onnx_call.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
+
+Value* size_number(OnnxCall& c, const DimExpr& size, DType dtype) {
+  return c.graph().literal(size, dtype);
+}
+
+Value* range(OnnxCall& c, const DimExpr& size, const Dims& dims) {
+  Value* values = c.emit(
+      "Range", {},
+      {{"start", DimExpr(0)}, {"limit", size}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
+  return c.reshape(values, dims);
+}
+
+Dims tail(const Dims& dims, size_t first) {
+  return {dims.begin() + static_cast<int64_t>(first), dims.end()};
+}
+
+Value* plus(OnnxCall& c, Value* x, double value) { return c.emit("Add", {x, number(c, value, x)}); }
+Value* times(OnnxCall& c, Value* x, double value) {
+  return c.emit("Mul", {x, number(c, value, x)});
+}
+
+// ---- rows of an image --------------------------------------------------------------------------
+
+enum class Outside { Zeros, Border, Reflection };
+
+/// Images [images, channels, spatial...] as rows of channels, one per place.
+struct Image {
+  Value* rows = nullptr;  // [images * places, channels]
+  DimExpr images, channels;
+  Dims spatial;
+
+  Image(OnnxCall& c, Value* x, DimExpr image_count, DimExpr channel_count, Dims sizes)
+      : images(std::move(image_count)),
+        channels(std::move(channel_count)),
+        spatial(std::move(sizes)) {
+    const DimExpr places = product(spatial);
+    Value* flat = c.transpose(c.reshape(x, {images, channels, places}), {0, 2, 1});
+    rows = c.reshape(flat, {images * places, channels});
+  }
+};
+
+/// Where to read along one dimension: an index, and where it is within the image.
+struct Tap {
+  Value* index = nullptr;
+  Value* inside = nullptr;  // null: everywhere
+  Value* weight = nullptr;  // null: 1
+};
+
+// Mirrored at the borders until it is between them.
+Value* reflected(OnnxCall& c, Value* at, const DimExpr& size, bool corners) {
+  const DimExpr span = corners ? DimExpr::max(size - DimExpr(1), 1) : size;
+  const double low = corners ? 0.0 : -0.5;
+  Value* way = c.emit("Mod", {plus(c, at, -low), size_number(c, span * DimExpr(2), at->dtype)},
+                      {{"fmod", 0}});
+  Value* back = c.emit("Sub", {size_number(c, span * DimExpr(2), at->dtype), way});
+  return plus(c, c.emit("Min", {way, back}), low);
+}
+
+// The tap at whole numbers `at`.
+Tap tap_at(OnnxCall& c, Value* at, const DimExpr& size, Outside outside, bool corners) {
+  Tap tap;
+  Value* last = size_number(c, size - DimExpr(1), at->dtype);
+  if (outside == Outside::Zeros)
+    tap.inside = c.emit("And", {c.emit("GreaterOrEqual", {at, number(c, 0, at)}),
+                                c.emit("LessOrEqual", {at, last})});
+  if (outside == Outside::Reflection) at = c.emit("Round", {reflected(c, at, size, corners)});
+  at = c.emit("Max", {c.emit("Min", {at, last}), number(c, 0, at)});
+  Value* index = c.cast(at, DType::Int64);
+  // What is no number becomes any integer.
+  index = c.emit("Min", {index, size_number(c, size - DimExpr(1), DType::Int64)});
+  tap.index = c.emit("Max", {index, c.literal(0, DType::Int64)});
+  return tap;
+}
+
+using Taps = std::vector<Tap>;
+
+// Weights of the neighbours -1, 0, 1, 2 (Keys, 1981, with a = -0.75).
+Value* cubic_weight(OnnxCall& c, Value* distance, bool near) {
+  constexpr double a = -0.75;
+  Value* d = distance;
+  if (near) {  // ((a + 2) d - (a + 3)) d d + 1
+    Value* inner = plus(c, times(c, d, a + 2), -(a + 3));
+    return plus(c, c.emit("Mul", {c.emit("Mul", {inner, d}), d}), 1);
+  }
+  // ((a d - 5 a) d + 8 a) d - 4 a
+  Value* inner = plus(c, c.emit("Mul", {plus(c, times(c, d, a), -5 * a), d}), 8 * a);
+  return plus(c, c.emit("Mul", {inner, d}), -4 * a);
+}
+
+// The taps that interpolate at real numbers `at` along a dimension.
+Taps interpolated(OnnxCall& c, Value* at, const DimExpr& size, bool cubic, Outside outside,
+                  bool corners) {
+  Value* low = c.emit("Floor", {at});
+  Value* part = c.emit("Sub", {at, low});
+  Value* rest = c.emit("Sub", {number(c, 1, part), part});
+  Taps taps;
+  for (int step = cubic ? -1 : 0; step <= (cubic ? 2 : 1); ++step) {
+    taps.push_back(tap_at(c, plus(c, low, step), size, outside, corners));
+    Value*& weight = taps.back().weight;
+    if (!cubic)
+      weight = step == 0 ? rest : part;
+    else if (step == -1 || step == 0)
+      weight = cubic_weight(c, step == 0 ? part : plus(c, part, 1), step == 0);
+    else
+      weight = cubic_weight(c, step == 1 ? rest : plus(c, rest, 1), step == 1);
+  }
+  return taps;
+}
+
+// Calls visit(tap) for each combination of one tap per dimension: the index of a row, where it is
+// inside, and the product of the weights.
+template <class Visit>
+void for_each_place(OnnxCall& c, const Image& image, const std::vector<Taps>& taps,
+                    Value* image_index, const Visit& visit) {
+  size_t count = 1;
+  for (const Taps& each : taps) count *= each.size();
+  for (size_t i = 0; i < count; ++i) {
+    Tap place{image_index, nullptr, nullptr};
+    size_t rest = i;
+    for (size_t d = 0; d < taps.size(); ++d) {
+      const Tap& tap = taps[d][rest % taps[d].size()];
+      rest /= taps[d].size();
+      Value* row = c.emit("Mul", {place.index, size_number(c, image.spatial[d], DType::Int64)});
+      place.index = c.pointwise("Add", {row, tap.index});
+      auto both = [&](std::string_view op, Value* a, Value* b) {
+        return !a ? b : !b ? a : c.pointwise(op, {a, b});
+      };
+      place.inside = both("And", place.inside, tap.inside);
+      place.weight = both("Mul", place.weight, tap.weight);
+    }
+    visit(place);
+  }
+}
+
+// The weighted sum of rows over all combinations of taps: [points, channels], where the taps have
+// `points` elements. `image_index`: the image of each point.
+Value* sampled(OnnxCall& c, const Image& image, const std::vector<Taps>& taps, Value* image_index,
+               const DimExpr& points) {
+  Value* sum = nullptr;
+  for_each_place(c, image, taps, image_index, [&](const Tap& place) {
+    Value* row = c.emit("Gather", {image.rows, c.reshape(place.index, {points})}, {{"axis", 0}});
+    if (place.inside)
+      row = c.emit("Where", {c.reshape(place.inside, {points, 1}), row, number(c, 0, row)});
+    if (place.weight)
+      row = c.emit("Mul", {row, c.reshape(c.cast(place.weight, row->dtype), {points, 1})});
+    sum = sum ? c.emit("Add", {sum, row}) : row;
+  });
+  return sum;
+}
+
+// ---- GridSample --------------------------------------------------------------------------------
+
+// A coordinate of [-1, 1] in elements of the image, brought inside as the padding says.
+Value* placed(OnnxCall& c, Value* at, const DimExpr& size, bool corners, bool nearest,
+              Outside outside) {
+  at = plus(c, at, 1);
+  if (corners) {
+    at = c.emit("Mul", {times(c, at, 0.5), size_number(c, size - DimExpr(1), at->dtype)});
+  } else {
+    at = times(c, plus(c, c.emit("Mul", {at, size_number(c, size, at->dtype)}), -1), 0.5);
+  }
+  if (nearest) at = c.emit("Round", {at});
+  if (outside == Outside::Zeros) return at;
+  Value* low = number(c, corners ? 0.0 : -0.5, at);
+  Value* last = size_number(c, size - DimExpr(1), at->dtype);
+  Value* high = corners ? last : c.emit("Add", {last, number(c, 0.5, at)});
+  Value* beyond = c.emit("Or", {c.emit("Less", {at, low}), c.emit("Greater", {at, high})});
+  Value* brought = outside == Outside::Border
+                       ? c.emit("Max", {c.emit("Min", {at, last}), number(c, 0, at)})
+                       : reflected(c, at, size, corners);
+  return c.emit("Where", {beyond, brought, at});
+}
+
+Outside padding_of(OnnxCall& c) {
+  const std::string mode = c.string("padding_mode", "zeros");
+  if (mode == "zeros") return Outside::Zeros;
+  if (mode == "border") return Outside::Border;
+  if (mode != "reflection")
+    c.refuse(str("padding_mode must be zeros, border or reflection, but found ", mode));
+  return Outside::Reflection;
+}
+
+Values import_grid_sample(OnnxCall& c) {
+  Value *x = c.in(0), *grid = c.in(1);
+  if (x->rank() < 3 || grid->rank() != x->rank())
+    c.refuse("x and grid must have the same rank, 3 or more");
+  const size_t spatial = x->rank() - 2;
+  if (c.sizes().fix(grid->dims.back()) != static_cast<int64_t>(spatial))
+    c.refuse("the grid must have a coordinate for each spatial dimension");
+  if (!c.sizes().equal(grid->dims[0], x->dims[0])) c.refuse("x and grid must have the same batch");
+  const std::string mode = c.string("mode", "linear");
+  const bool nearest = mode == "nearest", cubic = mode == "cubic" || mode == "bicubic";
+  if (!nearest && !cubic && mode != "linear" && mode != "bilinear")
+    c.refuse(str("mode must be nearest, linear or cubic, but found ", mode));
+  const DType dtype = x->dtype;
+  if (!nearest && !is_floating(dtype)) c.refuse("an interpolated x must be of real numbers");
+  const bool corners = c.flag("align_corners");
+  const Outside outside = padding_of(c);
+  const Dims outer(grid->dims.begin() + 1, grid->dims.end() - 1);
+  const DimExpr batch = x->dims[0], places = product(outer);
+  const DType wide = compute_dtype(dtype);
+  const Image image(c, nearest ? x : c.cast(x, wide), batch, x->dims[1], tail(x->dims, 2));
+  grid = c.cast(grid, compute_dtype(grid->dtype));
+  std::vector<Taps> taps;
+  for (size_t d = 0; d < spatial; ++d) {  // the last coordinate belongs to the first dimension
+    const auto part = static_cast<int64_t>(spatial - 1 - d);
+    Value* at = c.slice(grid, static_cast<int64_t>(grid->rank()) - 1, part, part + 1);
+    // A cubic interpolation near the border reads neighbours beyond it, which the taps bring
+    // inside.
+    at = placed(c, c.reshape(at, {batch, places}), image.spatial[d], corners, nearest,
+                cubic ? Outside::Zeros : outside);
+    if (nearest)
+      taps.push_back({tap_at(c, at, image.spatial[d], outside, corners)});
+    else
+      taps.push_back(interpolated(c, at, image.spatial[d], cubic, outside, corners));
+  }
+  Value* y = sampled(c, image, taps, range(c, batch, {batch, 1}), batch * places);
+  y = c.transpose(c.reshape(y, {batch, places, x->dims[1]}), {0, 2, 1});
+  Dims dims{batch, x->dims[1]};
+  dims.insert(dims.end(), outer.begin(), outer.end());
+  return {c.reshape(c.cast(y, dtype), dims)};
+}
+
+// theta [n, k, k + 1] times the coordinates of each place, in [-1, 1]
+Values import_affine_grid(OnnxCall& c) {
+  Value* theta = c.in(0);
+  const Dims sizes = c.content_sizes(1);
+  if (sizes.size() != 4 && sizes.size() != 5)
+    c.refuse("size must be [N, C, H, W] or [N, C, D, H, W]");
+  const size_t spatial = sizes.size() - 2;
+  const DType wide = compute_dtype(theta->dtype);
+  const DimExpr places = product(tail(sizes, 2));
+  Values columns;
+  for (size_t d = spatial; d-- > 0;) {  // x comes first
+    const DimExpr size = sizes[d + 2];
+    Dims along(spatial, DimExpr(1));
+    along[d] = size;
+    Value* i = c.cast(range(c, size, along), wide);
+    if (c.flag("align_corners")) {
+      Value* steps = size_number(c, DimExpr::max(size - DimExpr(1), 1), wide);
+      i = plus(c, c.emit("Div", {times(c, i, 2), steps}), -1);
+    } else {
+      i = plus(c, c.emit("Div", {plus(c, times(c, i, 2), 1), size_number(c, size, wide)}), -1);
+    }
+    i = c.emit("Expand", {i}, {{"shape", tail(sizes, 2)}});
+    columns.push_back(c.reshape(i, {1, places, 1}));
+  }
+  columns.push_back(c.full(1.0, {1, places, 1}, wide));
+  Value* transposed = c.transpose(c.cast(theta, wide), {0, 2, 1});
+  Value* grid = c.emit("MatMul", {c.concat(columns, 2), transposed});
+  Dims dims = tail(sizes, 2);
+  dims.insert(dims.begin(), theta->dims[0]);
+  dims.emplace_back(static_cast<int64_t>(spatial));
+  return {c.reshape(c.cast(grid, theta->dtype), dims)};
+}
+
+// ---- regions of interest -----------------------------------------------------------------------
+
+// Sample coordinates along a dimension: [rois, bins * samples]
+Value* roi_places(OnnxCall& c, Value* start, Value* extent, int64_t bins, int64_t samples) {
+  const DType dtype = start->dtype;
+  const Dims along{1, bins * samples};
+  Value* i = c.cast(range(c, bins * samples, along), dtype);  // bin * samples + sample
+  Value* bin = c.emit("Floor", {plus(c, times(c, i, 1.0 / static_cast<double>(samples)),
+                                     0.25 / static_cast<double>(samples))});
+  Value* sample = c.emit("Sub", {i, times(c, bin, static_cast<double>(samples))});
+  Value* bin_size = c.emit("Div", {extent, number(c, static_cast<double>(bins), extent)});
+  Value* step = c.emit("Div", {c.pointwise("Mul", {plus(c, sample, 0.5), bin_size}),
+                               number(c, static_cast<double>(samples), start)});
+  return c.pointwise("Add",
+                     {c.pointwise("Add", {start, c.pointwise("Mul", {bin, bin_size})}), step});
+}
+
+Values import_roi_align(OnnxCall& c) {
+  Value *x = c.in(0), *rois = c.in(1);
+  const int64_t samples = c.integer("sampling_ratio", 0);
+  if (samples <= 0)
+    c.refuse("sampling_ratio must be positive: else the number of samples depends on data");
+  const int64_t bins[2] = {c.integer("output_height", 1), c.integer("output_width", 1)};
+  const std::string mode = c.string("mode", "avg");
+  if (mode != "avg" && mode != "max") c.refuse(str("mode must be avg or max, but found ", mode));
+  const bool half_pixel =
+      c.opset() >= 16 && c.string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
+  const DType dtype = x->dtype, wide = compute_dtype(dtype);
+  const Image image(c, c.cast(x, wide), x->dims[0], x->dims[1], tail(x->dims, 2));
+  const DimExpr count = rois->dims[0];
+  rois = times(c, c.cast(rois, wide), c.number("spatial_scale", 1.0));
+  if (half_pixel) rois = plus(c, rois, -0.5);
+  std::vector<Taps> taps;
+  Value* inside = nullptr;
+  for (int64_t d = 0; d < 2; ++d) {
+    const DimExpr& size = image.spatial[static_cast<size_t>(d)];
+    const int64_t column = 1 - d;
+    Value* start = c.slice(rois, 1, column, column + 1);
+    Value* extent = c.emit("Sub", {c.slice(rois, 1, column + 2, column + 3), start});
+    if (!half_pixel) extent = c.emit("Max", {extent, number(c, 1, extent)});
+    Value* at = roi_places(c, start, extent, bins[d], samples);
+    const Dims along = d == 0 ? Dims{count, at->dims[1], 1} : Dims{count, 1, at->dims[1]};
+    at = c.reshape(at, along);
+    Value* within = c.emit("And", {c.emit("GreaterOrEqual", {at, number(c, -1, at)}),
+                                   c.emit("LessOrEqual", {at, size_number(c, size, wide)})});
+    inside = inside ? c.pointwise("And", {inside, within}) : within;
+    Value* last = size_number(c, size - DimExpr(1), wide);
+    at = c.emit("Max", {c.emit("Min", {at, last}), number(c, 0, at)});
+    taps.push_back(interpolated(c, at, size, false, Outside::Border, false));
+  }
+  Value* batch = c.reshape(c.cast(c.in(2), DType::Int64), {count, 1, 1});
+  const DimExpr points = count * DimExpr(bins[0] * bins[1] * samples * samples);
+  Value* y = nullptr;
+  for_each_place(c, image, taps, batch, [&](const Tap& place) {
+    Value* row = c.emit("Gather", {image.rows, c.reshape(place.index, {points})}, {{"axis", 0}});
+    row = c.emit("Mul", {row, c.reshape(place.weight, {points, 1})});
+    y = y ? c.emit(mode == "avg" ? "Add" : "Max", {y, row}) : row;
+  });
+  y = c.emit("Where", {c.reshape(inside, {points, 1}), y, number(c, 0, y)});
+  y = c.reshape(y, {count, bins[0], samples, bins[1], samples, x->dims[1]});
+  y = c.reduce(mode == "avg" ? "ReduceMean" : "ReduceMax", y, {2, 4}, false);
+  return {c.cast(c.transpose(y, {0, 3, 1, 2}), dtype)};
+}
+
+// Where element i of a dimension is in bin j of a region: [rois, bins, size]. Bins overlap where
+// their bounds are rounded outwards.
+Value* bin_members(OnnxCall& c, Value* start, Value* end, int64_t bins, const DimExpr& size) {
+  const DType dtype = start->dtype;
+  Value* extent = plus(c, c.emit("Sub", {end, start}), 1);
+  extent = c.emit("Max", {extent, number(c, 1, extent)});
+  Value* bin_size = c.emit("Div", {extent, number(c, static_cast<double>(bins), extent)});
+  Value* j = c.cast(range(c, bins, {1, bins}), dtype);
+  Value* last = size_number(c, size, dtype);
+  auto bound = [&](Value* index, std::string_view rounding) {
+    Value* at = c.emit(rounding, {c.pointwise("Mul", {index, bin_size})});
+    at = c.pointwise("Add", {at, start});
+    at = c.emit("Max", {c.emit("Min", {at, last}), number(c, 0, at)});
+    return c.reshape(at, {at->dims[0], bins, 1});
+  };
+  Value *low = bound(j, "Floor"), *high = bound(plus(c, j, 1), "Ceil");
+  Value* i = c.cast(range(c, size, {1, 1, size}), dtype);
+  return c.emit("And", {c.pointwise("GreaterOrEqual", {i, low}), c.pointwise("Less", {i, high})});
+}
+
+// The largest element of each bin; 0 for an empty one. rois: [count, (image, x1, y1, x2, y2)]
+Values import_max_roi_pool(OnnxCall& c) {
+  Value *x = c.in(0), *rois = c.in(1);
+  const std::vector<int64_t> bins = c.integers("pooled_shape");
+  if (bins.size() != 2) c.refuse("pooled_shape must have two numbers");
+  const DimExpr count = rois->dims[0], channels = x->dims[1];
+  const DType wide = compute_dtype(x->dtype);
+  rois = c.cast(rois, wide);
+  Value* batch = c.reshape(c.cast(c.slice(rois, 1, 0, 1), DType::Int64), {count});
+  Value* images = c.emit("Gather", {x, batch}, {{"axis", 0}});  // [count, C, H, W]
+  Value* scaled = times(c, rois, c.number("spatial_scale", 1.0));
+  // Rounded half away from zero.
+  Value* away = c.emit("Floor", {plus(c, c.emit("Abs", {scaled}), 0.5)});
+  scaled = c.emit("Mul", {c.emit("Sign", {scaled}), away});
+  auto column = [&](int64_t i) { return c.slice(scaled, 1, i, i + 1); };
+  Value* members[2] = {bin_members(c, column(2), column(4), bins[0], x->dims[2]),
+                       bin_members(c, column(1), column(3), bins[1], x->dims[3])};
+  const double least = -std::numeric_limits<double>::infinity();
+  Value* y = images;
+  for (int64_t d = 1; d >= 0; --d) {  // columns, then rows
+    Values parts;
+    const DimExpr size = x->dims[static_cast<size_t>(2 + d)];
+    for (int64_t bin = 0; bin < bins[static_cast<size_t>(d)]; ++bin) {
+      Value* member = c.slice(members[d], 1, bin, bin + 1);
+      member = c.reshape(member, d == 1 ? Dims{count, 1, 1, size} : Dims{count, 1, size, 1});
+      Value* seen = c.emit("Where", {member, y, number(c, least, y)});
+      parts.push_back(c.reduce("ReduceMax", seen, {2 + d}, true));
+    }
+    y = c.concat(parts, 2 + d);
+  }
+  Value* any = nullptr;
+  for (int64_t d = 0; d < 2; ++d) {
+    Value* filled = c.reduce("ReduceMax", c.cast(members[d], DType::Int32), {2}, false);
+    filled = c.emit("Greater", {filled, c.literal(0, DType::Int32)});
+    const DimExpr size = bins[static_cast<size_t>(d)];
+    filled = c.reshape(filled, d == 0 ? Dims{count, 1, size, 1} : Dims{count, 1, 1, size});
+    any = any ? c.emit("And", {any, filled}) : filled;
+  }
+  return {c.emit("Where", {any, y, number(c, 0, y)})};
+}
+
+// ---- DeformConv --------------------------------------------------------------------------------
+
+std::vector<int64_t> list(OnnxCall& c, std::string_view name, size_t count, int64_t fallback) {
+  std::vector<int64_t> numbers = c.integers(name);
+  if (numbers.empty()) numbers.assign(count, fallback);
+  if (numbers.size() != count)
+    c.refuse(str("'", name, "' must have ", count, " numbers, but found ", numbers.size()));
+  return numbers;
+}
+
+// [N, C, K, L]: x where each element of the window meets it, moved by the offsets
+Value* deformed_windows(OnnxCall& c, Value* x, const Dims& window, const Dims& out) {
+  const size_t spatial = window.size();
+  const DimExpr groups = c.integer("offset_group", 1), batch = x->dims[0];
+  const DimExpr per_group = DimExpr::floor_div(x->dims[1], groups), images = batch * groups;
+  const DimExpr places = product(window), outputs = product(out),
+                points = images * places * outputs;
+  const std::vector<int64_t> strides = list(c, "strides", spatial, 1),
+                             dilations = list(c, "dilations", spatial, 1),
+                             pads = list(c, "pads", 2 * spatial, 0);
+  const Image image(c, x, images, per_group, tail(x->dims, 2));
+  const auto parts = static_cast<int64_t>(spatial);
+  Value* offsets = c.reshape(c.cast(c.in(2), x->dtype), {images, places, parts, outputs});
+  std::vector<Taps> taps;
+  for (size_t d = 0; d < spatial; ++d) {
+    const auto part = static_cast<int64_t>(d);
+    Dims in_window(spatial, DimExpr(1)), in_output(spatial, DimExpr(1));
+    in_window[d] = window[d];
+    in_output[d] = out[d];
+    Value* k = times(c, c.cast(range(c, window[d], in_window), x->dtype),
+                     static_cast<double>(dilations[d]));
+    Value* o =
+        times(c, c.cast(range(c, out[d], in_output), x->dtype), static_cast<double>(strides[d]));
+    k = c.reshape(c.emit("Expand", {k}, {{"shape", window}}), {1, places, 1});
+    o = c.reshape(c.emit("Expand", {o}, {{"shape", out}}), {1, 1, outputs});
+    Value* base = plus(c, c.pointwise("Add", {k, o}), -static_cast<double>(pads[d]));
+    Value* offset = c.reshape(c.slice(offsets, 2, part, part + 1), {images, places, outputs});
+    Value* at = c.pointwise("Add", {offset, base});
+    taps.push_back(interpolated(c, at, image.spatial[d], false, Outside::Zeros, false));
+  }
+  Value* y = sampled(c, image, taps, range(c, images, {images, 1, 1}), points);
+  if (c.has(4)) y = c.emit("Mul", {y, c.reshape(c.cast(c.in(4), x->dtype), {points, 1})});
+  y = c.transpose(c.reshape(y, {images, places * outputs, per_group}), {0, 2, 1});
+  return c.reshape(y, {batch, x->dims[1], places, outputs});
+}
+
+Values import_deform_conv(OnnxCall& c) {
+  const DType dtype = c.dtype(0), wide = compute_dtype(dtype);
+  Value *x = c.cast(c.in(0), wide), *weights = c.cast(c.in(1), wide);
+  const int64_t groups = c.integer("group", 1);
+  const Dims window = tail(weights->dims, 2), out = tail(c.dims(2), 2);
+  const DimExpr outputs = product(out), filters = weights->dims[0];
+  Value* windows = deformed_windows(c, x, window, out);
+  const DimExpr depth = weights->dims[1] * product(window);
+  windows = c.reshape(windows, {x->dims[0], groups, depth, outputs});
+  const DimExpr per_group = DimExpr::floor_div(filters, groups);
+  Value* y = c.emit("MatMul", {c.reshape(weights, {1, groups, per_group, depth}), windows});
+  Dims dims{x->dims[0], filters};
+  dims.insert(dims.end(), out.begin(), out.end());
+  y = c.reshape(y, dims);
+  if (c.has(3)) {
+    Dims per_channel(dims.size(), DimExpr(1));
+    per_channel[1] = filters;
+    y = c.emit("Add", {y, c.reshape(c.cast(c.in(3), wide), per_channel)});
+  }
+  return {c.cast(y, dtype)};
+}
+
+// ---- Col2Im ------------------------------------------------------------------------------------
+
+// The place of each element of each window in the padded image, row-major.
+std::vector<int64_t> window_places(const std::vector<int64_t>& window,
+                                   const std::vector<int64_t>& blocks,
+                                   const std::vector<int64_t>& strides,
+                                   const std::vector<int64_t>& dilations,
+                                   const std::vector<int64_t>& padded) {
+  std::vector<int64_t> places{0};
+  for (const bool in_window : {true, false}) {
+    const std::vector<int64_t>& sizes = in_window ? window : blocks;
+    int64_t pitch = 1;
+    std::vector<int64_t> offsets{0};
+    for (size_t d = sizes.size(); d-- > 0;) {
+      std::vector<int64_t> wider;
+      for (int64_t i = 0; i < sizes[d]; ++i)
+        for (int64_t offset : offsets)
+          wider.push_back(offset + i * (in_window ? dilations[d] : strides[d]) * pitch);
+      offsets = std::move(wider);
+      pitch *= padded[d];
+    }
+    std::vector<int64_t> both;
+    for (int64_t place : places)
+      for (int64_t offset : offsets) both.push_back(place + offset);
+    places = std::move(both);
+  }
+  return places;
+}
+
+Values import_col2im(OnnxCall& c) {
+  Value* x = c.in(0);
+  const std::vector<int64_t> image = c.fixed_integers(1), window = c.fixed_integers(2);
+  const size_t spatial = image.size();
+  if (x->rank() != 3 || window.size() != spatial || spatial == 0)
+    c.refuse("x must be [N, C, L], and image_shape and block_shape have the same length");
+  const std::vector<int64_t> strides = list(c, "strides", spatial, 1),
+                             dilations = list(c, "dilations", spatial, 1),
+                             pads = list(c, "pads", 2 * spatial, 0);
+  std::vector<int64_t> padded, blocks;
+  Dims dims{x->dims[0], 0}, crop(2 * (spatial + 2), DimExpr(0));
+  int64_t elements = 1;
+  for (size_t d = 0; d < spatial; ++d) {
+    padded.push_back(image[d] + pads[d] + pads[spatial + d]);
+    const int64_t rest = padded[d] - dilations[d] * (window[d] - 1) - 1;
+    if (rest < 0 || strides[d] <= 0) c.refuse("a window must be within the padded image");
+    blocks.push_back(rest / strides[d] + 1);
+    elements *= window[d];
+    dims.emplace_back(padded[d]);
+    crop[d + 2] = -pads[d];
+    crop[spatial + 4 + d] = -pads[spatial + d];
+  }
+  const std::vector<int64_t> places = window_places(window, blocks, strides, dilations, padded);
+  const auto count = static_cast<int64_t>(places.size());
+  if (c.sizes().fix(x->dims[2]) * elements != count)
+    c.refuse(str("x must have ", count / elements, " blocks, but found ", x->dims[2]));
+  dims[1] = DimExpr::floor_div(x->dims[1], elements);
+  KnownValue index{DType::Int64, {count}, {}};
+  for (int64_t place : places) index.elements.emplace_back(place);
+  const DimExpr planes = dims[0] * dims[1];
+  Value* y = c.emit("GatherGrad", {c.reshape(x, {planes, count}), c.constant(index)},
+                    {{"axis", 1}, {"size", product(tail(dims, 2))}, {"padding_idx", -1}});
+  return {c.emit("Pad", {c.reshape(y, dims)}, {{"pads", crop}, {"value", 0.0}})};
+}
+
+REGISTER_ONNX({{"GridSample", 16, import_grid_sample},
+               {"AffineGrid", 20, import_affine_grid},
+               {"RoiAlign", 10, import_roi_align},
+               {"MaxRoiPool", 1, import_max_roi_pool},
+               {"DeformConv", 19, import_deform_conv},
+               {"Col2Im", 18, import_col2im}});
+
+}  // namespace
+}  // namespace ortmodule
