@@ -46,6 +46,10 @@ class OnnxCall {
   const OnnxNode& node() const { return node_; }
   /// Version of the operator set of the node's domain in the model.
   int64_t opset() const { return opset_; }
+  /// The same node as one of another version, for a rule that imports it as another operator.
+  OnnxCall at_opset(int64_t opset) const {
+    return OnnxCall(graph_, node_, opset, operands_, sizes_);
+  }
 
   // --- operands
   size_t input_count() const { return operands_.count(); }

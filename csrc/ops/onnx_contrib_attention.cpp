@@ -1,0 +1,381 @@
+// Import of com.microsoft's attention operators.
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/onnx_nested.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
+
+Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& size, const Dims& dims) {
+  Value* values = c.emit(
+      "Range", {},
+      {{"start", start}, {"limit", start + size}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
+  return c.reshape(values, dims);
+}
+
+// [B, L, heads * E] as [B, heads, L, E]
+Value* split_heads(OnnxCall& c, Value* x, int64_t heads) {
+  if (heads <= 0) c.refuse("num_heads must be positive");
+  const DimExpr width = DimExpr::floor_div(x->dims[2], heads);
+  return c.transpose(c.reshape(x, {x->dims[0], x->dims[1], heads, width}), {0, 2, 1, 3});
+}
+
+Value* join_heads(OnnxCall& c, Value* x) {
+  const Dims d = x->dims;
+  return c.reshape(c.transpose(x, {0, 2, 1, 3}), {d[0], d[2], d[1] * d[3]});
+}
+
+struct Heads {
+  Value *q = nullptr, *k = nullptr, *v = nullptr;  // [B, heads, L or S, E]
+  Value* bias = nullptr;                           // added to the scores
+  double scale = 0, softcap = 0;                   // scale 0: 1 / sqrt(E)
+};
+
+void add_bias(OnnxCall& c, Heads& h, Value* bias) {
+  if (!bias) return;
+  bias = c.cast(bias, h.q->dtype);
+  h.bias = h.bias ? c.pointwise("Add", {h.bias, bias}) : bias;
+}
+
+Value* attended(OnnxCall& c, Heads h) {
+  if (h.scale == 0) h.scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(h.q->dims[3])));
+  if (!h.bias && h.softcap == 0)
+    return c.emit_all("ScaledDotProductAttention", {h.q, h.k, h.v, nullptr},
+                      {{"is_causal", 0}, {"scale", h.scale}, {"ratio", 0.0}})[0];
+  Value* scores = c.emit("MatMul", {h.q, c.transpose(h.k, {0, 1, 3, 2})});
+  scores = c.emit("Mul", {scores, number(c, h.scale, scores)});
+  if (h.softcap > 0) {
+    scores = c.emit("Tanh", {c.emit("Div", {scores, number(c, h.softcap, scores)})});
+    scores = c.emit("Mul", {scores, number(c, h.softcap, scores)});
+  }
+  if (h.bias) scores = c.pointwise("Add", {scores, h.bias});
+  return c.emit("MatMul", {c.emit("Softmax", {scores}, {{"axis", -1}}), h.v});
+}
+
+// 0 where `seen`, else `masked`
+Value* bias_of(OnnxCall& c, Value* seen, double masked, DType dtype) {
+  return c.emit("Where", {seen, c.literal(0, dtype), c.literal(masked, dtype)});
+}
+
+// Queries are the last of the keys and see none after them.
+Value* causal_bias(OnnxCall& c, const Heads& h) {
+  const DimExpr queries = h.q->dims[2], keys = h.k->dims[2];
+  Value* seen = c.pointwise("LessOrEqual", {range(c, 0, keys, {1, keys}),
+                                            range(c, keys - queries, queries, {queries, 1})});
+  return bias_of(c, seen, -kInfinity, h.q->dtype);
+}
+
+// A mask of keys by content (0: masked) or by the ends, and starts, of what counts.
+Value* mask_bias(OnnxCall& c, Value* mask, const Heads& h, bool is_index_pair) {
+  const DimExpr batch = h.q->dims[0], queries = h.q->dims[2], keys = h.k->dims[2];
+  const double filter = c.number("mask_filter_value", -10000.0);
+  Value* seen;
+  if (mask->rank() == 1) {
+    mask = c.cast(mask, DType::Int64);
+    Value* j = range(c, 0, keys, {1, keys});
+    const bool pair = is_index_pair && c.sizes().equal(mask->dims[0], batch * DimExpr(2));
+    if (!pair && !c.sizes().equal(mask->dims[0], batch))
+      c.refuse(str("a mask of indices must have one for each row of the batch, but found ",
+                   mask->dims[0]));
+    auto column = [&](const DimExpr& first) {
+      Value* part = pair ? c.slice(mask, 0, first, first + batch) : mask;
+      return c.reshape(part, {batch, 1});
+    };
+    seen = c.pointwise("Less", {j, column(0)});
+    if (pair) seen = c.emit("And", {seen, c.pointwise("GreaterOrEqual", {j, column(batch)})});
+  } else {
+    seen = c.emit("NotEqual", {mask, number(c, 0, mask)});
+  }
+  if (seen->rank() > 3) c.refuse("a mask of rank 4 is not supported");
+  if (!c.sizes().equal(seen->dims.back(), keys))
+    c.refuse("the mask must have a column for each key");
+  const DimExpr rows = seen->rank() == 3 ? queries : DimExpr(1);
+  return bias_of(c, c.reshape(seen, {batch, 1, rows, keys}), filter, h.q->dtype);
+}
+
+void refuse_shared_buffers(OnnxCall& c, std::initializer_list<size_t> operands) {
+  for (size_t i : operands)
+    if (c.has(i)) c.refuse(str("operand ", i, " (buffers shared between runs) is not supported"));
+}
+
+// ---- MultiHeadAttention ------------------------------------------------------------------------
+
+// Part `i` of packed [B, L, heads, parts, E] as [B, heads, L, E]
+Value* packed_part(OnnxCall& c, Value* x, int64_t i) {
+  const Dims d = x->dims;
+  Value* part = c.reshape(c.slice(x, 3, i, i + 1), {d[0], d[1], d[2], d[4]});
+  return c.transpose(part, {0, 2, 1, 3});
+}
+
+void read_projected(OnnxCall& c, Heads& h, int64_t heads) {
+  Value* bias = c.optional(3);
+  Value* q = c.in(0);
+  if (q->rank() == 5 || c.rank(1) != 3) {
+    if (bias) c.refuse("bias with packed operands is not supported");
+    h.q = q->rank() == 5 ? packed_part(c, q, 0) : split_heads(c, q, heads);
+    if (q->rank() == 5 || c.rank(1) == 5) {
+      Value* packed = q->rank() == 5 ? q : c.in(1);
+      const int64_t first = q->rank() == 5 ? 1 : 0;
+      h.k = packed_part(c, packed, first);
+      h.v = packed_part(c, packed, first + 1);
+    } else {
+      h.k = c.in(1);
+      h.v = c.in(2);
+    }
+    return;
+  }
+  DimExpr at = 0;
+  auto part = [&](size_t i) {
+    Value* x = c.in(i);
+    if (bias) {
+      const DimExpr end = at + x->dims[2];
+      x = c.emit("Add", {x, c.slice(bias, 0, at, end)});
+      at = end;
+    }
+    return split_heads(c, x, heads);
+  };
+  h.q = part(0);
+  h.k = part(1);
+  h.v = part(2);
+}
+
+Values import_multi_head_attention(OnnxCall& c) {
+  const int64_t heads = c.integer("num_heads");
+  refuse_shared_buffers(c, {8, 9});
+  if (c.wants_output(3)) c.refuse("output qk is not supported");
+  Heads h;
+  if (c.rank(0) != 5 && !c.has(1)) c.refuse("key must be given");
+  read_projected(c, h, heads);
+  if (c.has(6)) {
+    h.k = c.concat({c.in(6), h.k}, 2);
+    h.v = c.concat({c.in(7), h.v}, 2);
+  }
+  h.scale = c.number("scale", 0.0);
+  if (c.has(4)) add_bias(c, h, mask_bias(c, c.in(4), h, false));
+  add_bias(c, h, c.optional(5));
+  if (c.flag("unidirectional")) add_bias(c, h, causal_bias(c, h));
+  Value *k = h.k, *v = h.v;
+  return {join_heads(c, attended(c, h)), k, v};
+}
+
+// ---- Attention ---------------------------------------------------------------------------------
+
+// Queries, keys and values [B, heads, L, E] from one product with stacked weights.
+void project(OnnxCall& c, Heads& h, Value* projected, int64_t heads) {
+  const std::vector<int64_t> sizes = c.integers("qkv_hidden_sizes");
+  if (!sizes.empty() && sizes.size() != 3) c.refuse("qkv_hidden_sizes must have three numbers");
+  const DimExpr third = DimExpr::floor_div(projected->dims[2], 3);
+  DimExpr at = 0;
+  size_t i = 0;
+  for (Value** part : {&h.q, &h.k, &h.v}) {
+    const DimExpr end = at + (sizes.empty() ? third : DimExpr(sizes[i++]));
+    *part = split_heads(c, c.slice(projected, 2, at, end), heads);
+    at = end;
+  }
+}
+
+Values finish_attention(OnnxCall& c, Heads& h, Value* mask, Value* past, Value* bias) {
+  if (past) {  // [2, B, heads, P, E]
+    const Dims dims(past->dims.begin() + 1, past->dims.end());
+    auto side = [&](int64_t i) { return c.reshape(c.slice(past, 0, i, i + 1), dims); };
+    h.k = c.concat({side(0), h.k}, 2);
+    h.v = c.concat({side(1), h.v}, 2);
+  }
+  h.scale = c.number("scale", 0.0);
+  if (mask) add_bias(c, h, mask_bias(c, mask, h, true));
+  add_bias(c, h, bias);
+  if (c.flag("unidirectional")) add_bias(c, h, causal_bias(c, h));
+  Value* y = join_heads(c, attended(c, h));
+  if (!c.wants_output(1)) return {y};
+  Dims stacked = h.k->dims;
+  stacked.insert(stacked.begin(), DimExpr(1));
+  return {y, c.concat({c.reshape(h.k, stacked), c.reshape(h.v, stacked)}, 0)};
+}
+
+void refuse_unsupported(OnnxCall& c) {
+  if (c.flag("do_rotary")) c.refuse("do_rotary is not supported");
+  if (c.flag("past_present_share_buffer")) c.refuse("past_present_share_buffer is not supported");
+}
+
+Values import_attention(OnnxCall& c) {
+  refuse_unsupported(c);
+  refuse_shared_buffers(c, {6});
+  Value* projected = c.emit("MatMul", {c.in(0), c.in(1)});
+  if (c.has(2)) projected = c.emit("Add", {projected, c.in(2)});
+  Heads h;
+  project(c, h, projected, c.integer("num_heads"));
+  return finish_attention(c, h, c.optional(3), c.optional(4), c.optional(5));
+}
+
+// The same with a quantized product: input, weight, bias, input_scale, weight_scale, mask_index,
+// input_zero_point, weight_zero_point, past
+Values import_q_attention(OnnxCall& c) {
+  refuse_unsupported(c);
+  Value* sum = call_nested(c, "MatMulInteger", {c.in(0), c.in(1), c.optional(6), c.optional(7)})[0];
+  Value* scale = c.pointwise("Mul", {c.in(3), c.in(4)});
+  Value* projected = c.pointwise("Mul", {c.cast(sum, scale->dtype), scale});
+  projected = c.pointwise("Add", {projected, c.in(2)});
+  Heads h;
+  project(c, h, projected, c.integer("num_heads"));
+  return finish_attention(c, h, c.optional(5), c.optional(8), nullptr);
+}
+
+// ---- rotary embeddings and GroupQueryAttention -------------------------------------------------
+
+// x [B, L, hidden] or [B, heads, L, E], positions [B, L], tables [rows, width / 2]
+Value* rotated(OnnxCall& c, Value* x, Value* positions, Value* cosines, Value* sines, int64_t heads,
+               bool interleaved) {
+  OnnxAttrs attrs{{"interleaved", int64_t{interleaved}}};
+  const int64_t width = 2 * c.sizes().fix(cosines->dims[1]);
+  if (x->rank() == 3) {
+    if (heads <= 0) heads = c.sizes().fix(x->dims[2]) / width;
+    if (heads <= 0) c.refuse("num_heads must be positive");
+    attrs.emplace_back("num_heads", heads);
+  }
+  const DimExpr size = x->rank() == 3 ? DimExpr::floor_div(x->dims[2], heads) : x->dims[3];
+  if (!c.sizes().equal(size, width)) attrs.emplace_back("rotary_embedding_dim", width);
+  return call_nested(c, "RotaryEmbedding", {x, cosines, sines, positions}, attrs)[0];
+}
+
+// input, position_ids, cos_cache, sin_cache
+Values import_rotary(OnnxCall& c) {
+  Value* x = c.in(0);
+  if (c.flag("is_packed_batching")) c.refuse("is_packed_batching is not supported");
+  if (c.number("scale", 1.0) != 1.0) c.refuse("scale must be 1");
+  Value* positions = c.cast(c.in(1), DType::Int64);
+  const DimExpr length = x->dims[x->rank() == 3 ? 1 : 2], batch = x->dims[0];
+  if (positions->rank() == 1) {  // of the first element
+    positions =
+        c.pointwise("Add", {range(c, 0, length, {1, length}), c.reshape(positions, {1, 1})});
+    positions = c.emit("Expand", {positions}, {{"shape", Dims{batch, length}}});
+  }
+  return {
+      rotated(c, x, positions, c.in(2), c.in(3), c.integer("num_heads", 0), c.flag("interleaved"))};
+}
+
+struct GroupedQueries {
+  Value *q = nullptr, *k = nullptr, *v = nullptr;  // [B, heads, L, E]
+  Value* before = nullptr;                         // [B, 1]: keys that were there
+  Value* positions = nullptr;                      // [B, L]: of the queries among the keys
+};
+
+void read_grouped(OnnxCall& c, GroupedQueries& g, int64_t heads, int64_t kv_heads) {
+  Value* q = c.in(0);
+  if (c.has(1)) {
+    g.q = split_heads(c, q, heads);
+    g.k = split_heads(c, c.in(1), kv_heads);
+    g.v = split_heads(c, c.in(2), kv_heads);
+    return;
+  }
+  const DimExpr width = DimExpr::floor_div(q->dims[2], heads + 2 * kv_heads);
+  const DimExpr first = width * DimExpr(heads), more = width * DimExpr(kv_heads);
+  g.q = split_heads(c, c.slice(q, 2, 0, first), heads);
+  g.k = split_heads(c, c.slice(q, 2, first, first + more), kv_heads);
+  g.v = split_heads(c, c.slice(q, 2, first + more, first + more + more), kv_heads);
+}
+
+// The cache of `total` keys with the new ones behind those that were there.
+Value* with_new(OnnxCall& c, Value* past, Value* fresh, const GroupedQueries& g,
+                const DimExpr& total) {
+  const Dims d = fresh->dims;
+  Value* base;
+  if (past) {
+    Dims pads(8, DimExpr(0));
+    pads[6] = total - past->dims[2];
+    base = pads[6] == DimExpr(0) ? past : c.emit("Pad", {past}, {{"pads", pads}, {"value", 0.0}});
+  } else {
+    if (c.sizes().equal(total, d[2])) return fresh;
+    base = c.full(0.0, {d[0], d[1], total, d[3]}, fresh->dtype);
+  }
+  Value* place = c.pointwise("Add", {g.before, range(c, 0, d[2], {1, d[2]})});
+  place = c.emit("Expand", {c.reshape(place, {d[0], 1, d[2], 1})}, {{"shape", d}});
+  return c.emit("ScatterElements", {base, place, fresh}, {{"axis", 2}, {"reduction", "none"}});
+}
+
+// Queries see keys up to their own place, and `window` before it if that is not negative.
+Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const DimExpr& keys, int64_t window) {
+  const DimExpr batch = g.q->dims[0], queries = g.q->dims[2];
+  Value *i = c.reshape(g.positions, {batch, 1, queries, 1}),
+        *j = range(c, 0, keys, {1, 1, 1, keys});
+  Value* seen = c.pointwise("LessOrEqual", {j, i});
+  if (window >= 0) {
+    Value* distance = c.pointwise("Sub", {i, j});
+    Value* near = c.emit("Less", {distance, number(c, static_cast<double>(window), distance)});
+    seen = c.emit("And", {seen, near});
+  }
+  return bias_of(c, seen, -kInfinity, g.q->dtype);
+}
+
+// query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
+// position_ids, attention_bias
+Values import_group_query_attention(OnnxCall& c) {
+  for (size_t i = 11; i < c.input_count(); ++i)
+    if (c.has(i)) c.refuse(str("operand ", i, " is not supported"));
+  for (std::string_view name : {"sliding_window_cache", "qk_output"})
+    if (c.flag(name)) c.refuse(str(name, " is not supported"));
+  if (c.integer("smooth_softmax", 0) > 0) c.refuse("smooth_softmax is not supported");
+  if (!c.flag("causal", true)) c.refuse("causal must be 1");
+  const int64_t heads = c.integer("num_heads"), kv_heads = c.integer("kv_num_heads");
+  if (kv_heads <= 0 || heads % kv_heads != 0)
+    c.refuse("queries must have a multiple of the keys' heads");
+  GroupedQueries g;
+  read_grouped(c, g, heads, kv_heads);
+  const DimExpr batch = g.q->dims[0], length = g.q->dims[2];
+  DimExpr total = c.content_sizes(6).at(0);
+  Value* ends = c.reshape(c.cast(c.in(5), DType::Int64), {batch, 1});  // the last key's place
+  if (c.sizes().equal(total, length)) {
+    g.before = c.emit("Mul", {ends, number(c, 0, ends)});
+  } else {
+    Value* more = c.graph().literal(length - DimExpr(1), DType::Int64);
+    g.before = c.emit("Sub", {ends, more});
+  }
+  g.positions = c.pointwise("Add", {g.before, range(c, 0, length, {1, length})});
+  if (c.flag("do_rotary")) {
+    Value* at = c.has(9) ? c.cast(c.in(9), DType::Int64) : g.positions;
+    const bool interleaved = c.flag("rotary_interleaved");
+    g.q = rotated(c, g.q, at, c.in(7), c.in(8), heads, interleaved);
+    g.k = rotated(c, g.k, at, c.in(7), c.in(8), kv_heads, interleaved);
+  }
+  Value *past_k = c.optional(3), *past_v = c.optional(4);
+  if (past_k && c.sizes().at_most(total, past_k->dims[2])) total = past_k->dims[2];
+  Value *k = with_new(c, past_k, g.k, g, total), *v = with_new(c, past_v, g.v, g, total);
+  // Queries that share a key are rows of its matrix.
+  const DimExpr shared = heads / kv_heads, keys = k->dims[2];
+  Heads h{g.q, k, v, nullptr, c.number("scale", 0.0), c.number("softcap", 0.0)};
+  auto repeated = [&](Value* x) {
+    const Dims d = x->dims;
+    if (heads == kv_heads) return x;
+    x = c.emit("Expand", {c.reshape(x, {d[0], d[1], 1, d[2], d[3]})},
+               {{"shape", Dims{d[0], d[1], shared, d[2], d[3]}}});
+    return c.reshape(x, {d[0], heads, d[2], d[3]});
+  };
+  h.k = repeated(k);
+  h.v = repeated(v);
+  add_bias(c, h, grouped_bias(c, g, keys, c.integer("local_window_size", -1)));
+  if (c.has(10)) {
+    Value* bias = c.in(10);
+    if (!c.sizes().equal(bias->dims.back(), keys))
+      c.refuse("attention_bias must have a column for each key of the cache");
+    add_bias(c, h, bias);
+  }
+  return {join_heads(c, attended(c, h)), k, v};
+}
+
+REGISTER_ONNX({{"MultiHeadAttention", 1, import_multi_head_attention, nullptr, "com.microsoft"},
+               {"Attention", 1, import_attention, nullptr, "com.microsoft"},
+               {"QAttention", 1, import_q_attention, nullptr, "com.microsoft"},
+               {"RotaryEmbedding", 1, import_rotary, nullptr, "com.microsoft"},
+               {"GroupQueryAttention", 1, import_group_query_attention, nullptr, "com.microsoft"}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,202 @@
+// Import of com.microsoft's fused layers: convolutions, products, normalizations, embeddings and
+// products with packed weights.
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/onnx_nested.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
+
+// Channels from the last dimension to the second, or back.
+Value* channels_first(OnnxCall& c, Value* x) {
+  std::vector<int64_t> order{0, static_cast<int64_t>(x->rank()) - 1};
+  for (size_t i = 1; i + 1 < x->rank(); ++i) order.push_back(static_cast<int64_t>(i));
+  return c.transpose(x, order);
+}
+
+Value* channels_last(OnnxCall& c, Value* x) {
+  std::vector<int64_t> order{0};
+  for (size_t i = 2; i < x->rank(); ++i) order.push_back(static_cast<int64_t>(i));
+  order.push_back(1);
+  return c.transpose(x, order);
+}
+
+Values import_fused_conv(OnnxCall& c) {
+  Value* y = call_standard(c, "Conv")[0];
+  if (c.has(3)) y = c.pointwise("Add", {y, c.in(3)});
+  return {activated(c, y, c.string("activation", ""), c.numbers("activation_params"))};
+}
+
+Values import_fused_gemm(OnnxCall& c) {
+  std::vector<double> parameters;
+  for (std::string_view name : {"activation_alpha", "activation_beta"})
+    if (c.has_attr(name)) parameters.push_back(c.number(name, 0));
+  Value* y = call_standard(c, "Gemm")[0];
+  return {activated(c, y, c.string("activation", ""), parameters)};
+}
+
+Value* normalized_groups(OnnxCall& c, Value* x) {
+  const bool last = c.flag("channels_last", true);
+  const OnnxAttrs attrs{{"num_groups", c.integer("groups")},
+                        {"epsilon", c.number("epsilon", 1e-5)}};
+  Value* y = last ? channels_first(c, x) : x;
+  const DType dtype = y->dtype;
+  y = call_nested(c, "GroupNormalization", {y, c.cast(c.in(1), dtype), c.cast(c.in(2), dtype)},
+                  attrs)[0];
+  if (c.integer("activation") == 1) y = c.emit("Silu", {y});
+  return last ? channels_last(c, y) : y;
+}
+
+Values import_group_norm(OnnxCall& c) { return {normalized_groups(c, c.in(0))}; }
+
+// x + skip (+ bias), normalized; the sum is output 1.
+Values import_skip_group_norm(OnnxCall& c) {
+  if (!c.flag("channels_last", true)) c.refuse("channels_last must be 1");
+  Value *x = c.in(0), *skip = c.in(3);
+  if (skip->rank() == 2) skip = c.reshape(skip, {skip->dims[0], 1, 1, skip->dims[1]});
+  Value* sum = c.pointwise("Add", {x, skip});
+  if (c.has(4)) sum = c.pointwise("Add", {sum, c.in(4)});
+  return {normalized_groups(c, sum), sum};
+}
+
+// ---- embeddings --------------------------------------------------------------------------------
+
+// input_ids, segment_ids?, word_embedding, position_embedding, segment_embedding?, gamma, beta,
+// mask?, position_ids?
+Values import_embed_layer_norm(OnnxCall& c) {
+  Value* ids = c.in(0);
+  const DimExpr batch = ids->dims[0], length = ids->dims[1];
+  auto rows = [&](size_t table, Value* index) {
+    return c.emit("Gather", {c.in(table), c.cast(index, DType::Int64)}, {{"axis", 0}});
+  };
+  Value* positions;
+  if (c.has(8)) {
+    positions = rows(3, c.in(8));
+  } else {
+    positions = c.slice(c.in(3), 0, 0, length);
+    positions = c.reshape(positions, {1, length, positions->dims[1]});
+  }
+  Value* sum = c.pointwise("Add", {rows(2, ids), positions});
+  if (c.has(1)) sum = c.emit("Add", {sum, rows(4, c.in(1))});
+  Value* y = c.emit_all("LayerNormalization", {sum, c.in(5), c.in(6)},
+                        {{"axis", 2}, {"epsilon", c.number("epsilon", 1e-12)}})[0];
+  Value* index = nullptr;
+  if (c.wants_output(1)) {
+    if (c.has(7)) {  // the number of ones
+      Value* ones = c.emit("Equal", {c.in(7), number(c, 1, c.in(7))});
+      index = c.reduce("ReduceSum", c.cast(ones, DType::Int32), {1}, false);
+    } else {
+      index = c.full(0.0, {batch}, DType::Int32);
+    }
+  }
+  return {y, index, sum};
+}
+
+// ---- products ----------------------------------------------------------------------------------
+
+// Each byte's numbers of `bits` bits, the lowest first, in one more dimension.
+Value* unpacked(OnnxCall& c, Value* bytes, int64_t bits) {
+  if (bits == 8) {
+    Dims dims = bytes->dims;
+    dims.push_back(1);
+    return c.reshape(bytes, dims);
+  }
+  const double most = static_cast<double>((int64_t{1} << bits) - 1);
+  Values parts;
+  for (int64_t shift = 0; shift < 8; shift += bits) {
+    Value* part = bytes;
+    if (shift > 0)
+      part = c.emit("FloorDiv", {part, number(c, static_cast<double>(int64_t{1} << shift), part)});
+    if (shift + bits < 8) part = c.emit("BitwiseAnd", {part, number(c, most, part)});
+    Dims dims = part->dims;
+    dims.push_back(1);
+    parts.push_back(c.reshape(part, dims));
+  }
+  return c.concat(parts, static_cast<int64_t>(bytes->rank()));
+}
+
+// The weights [K, N] of packed [N, blocks, bytes], scales and zero points [N, blocks]
+Value* unpacked_weights(OnnxCall& c, int64_t rows, int64_t columns) {
+  const int64_t bits = c.integer("bits", 4), block = c.integer("block_size");
+  if (bits != 2 && bits != 4 && bits != 8)
+    c.refuse(str("bits must be 2, 4 or 8, but found ", bits));
+  if (block <= 0) c.refuse("block_size must be positive");
+  const int64_t blocks = (rows + block - 1) / block;
+  const DType dtype = c.dtype(2);
+  Value* packed = c.reshape(c.in(1), {columns, blocks, block * bits / 8});
+  Value* weights = c.cast(c.reshape(unpacked(c, packed, bits), {columns, blocks, block}), dtype);
+  Value* zero;
+  if (!c.has(3)) {
+    zero = number(c, static_cast<double>(int64_t{1} << (bits - 1)), weights);
+  } else if (c.dtype(3) == DType::UInt8) {
+    const int64_t bytes = (blocks * bits + 7) / 8;
+    Value* points = unpacked(c, c.reshape(c.in(3), {columns, bytes}), bits);
+    points = c.reshape(points, {columns, bytes * 8 / bits});
+    zero = c.cast(c.reshape(c.slice(points, 1, 0, blocks), {columns, blocks, 1}), dtype);
+  } else {
+    zero = c.cast(c.reshape(c.in(3), {columns, blocks, 1}), dtype);
+  }
+  weights = c.pointwise("Sub", {weights, zero});
+  weights = c.pointwise("Mul", {weights, c.reshape(c.in(2), {columns, blocks, 1})});
+  weights = c.reshape(weights, {columns, blocks * block});
+  if (blocks * block != rows) weights = c.slice(weights, 1, 0, rows);
+  return c.transpose(weights, {1, 0});
+}
+
+// A, B (packed), scales, zero_points?, g_idx?, bias?
+Values import_matmul_nbits(OnnxCall& c) {
+  if (c.has(4)) c.refuse("g_idx is not supported");
+  if (c.integer("weight_prepacked", 0) != 0) c.refuse("weight_prepacked must be 0");
+  Value* x = c.in(0);
+  Value* weights = unpacked_weights(c, c.integer("K"), c.integer("N"));
+  Value* y = call_nested(c, "MatMul", {x, c.cast(weights, x->dtype)})[0];
+  return {c.has(5) ? c.pointwise("Add", {y, c.in(5)}) : y};
+}
+
+// ---- small ones --------------------------------------------------------------------------------
+
+// data + bias + residual: a session runs inference.
+Values import_bias_dropout(OnnxCall& c) {
+  if (c.has(4) && c.constant_number(4).value_or(1) != 0 && c.constant_number(3).value_or(0.5) != 0)
+    c.refuse("a session runs inference, but training_mode may be true");
+  Value* y = c.pointwise("Add", {c.in(0), c.in(1)});
+  if (c.has(2)) y = c.pointwise("Add", {y, c.in(2)});
+  return {y, c.wants_output(1) ? c.full(1.0, y->dims, DType::Bool) : nullptr};
+}
+
+Values import_bias_add(OnnxCall& c) {
+  return {c.pointwise("Add", {c.pointwise("Add", {c.in(0), c.in(1)}), c.in(2)})};
+}
+
+Values import_expand_dims(OnnxCall& c) {
+  Value* x = c.in(0);
+  const int64_t axis = c.axis(c.fixed_integers(1).at(0), x->rank() + 1);
+  Dims dims = x->dims;
+  dims.insert(dims.begin() + axis, DimExpr(1));
+  return {c.emit("Reshape", {x}, {{"shape", dims}})};
+}
+
+Values import_same_trilu(OnnxCall& c) { return call_standard(c, "Trilu"); }
+Values import_same_pad(OnnxCall& c) { return call_standard(c, "Pad"); }
+
+REGISTER_ONNX({{"FusedConv", 1, import_fused_conv, nullptr, "com.microsoft"},
+               {"FusedGemm", 1, import_fused_gemm, nullptr, "com.microsoft"},
+               {"GroupNorm", 1, import_group_norm, nullptr, "com.microsoft"},
+               {"SkipGroupNorm", 1, import_skip_group_norm, nullptr, "com.microsoft"},
+               {"EmbedLayerNormalization", 1, import_embed_layer_norm, nullptr, "com.microsoft"},
+               {"MatMulNBits", 1, import_matmul_nbits, nullptr, "com.microsoft"},
+               {"BiasDropout", 1, import_bias_dropout, nullptr, "com.microsoft"},
+               {"BiasAdd", 1, import_bias_add, nullptr, "com.microsoft"},
+               {"ExpandDims", 1, import_expand_dims, nullptr, "com.microsoft"},
+               {"Trilu", 1, import_same_trilu, nullptr, "com.microsoft"},
+               {"Pad", 1, import_same_pad, nullptr, "com.microsoft"}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,197 @@
+// Import of com.microsoft's quantized operators. Their operands are dequantized, so that results
+// are those of real numbers, quantized once.
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/onnx_nested.h"
+#include "ops/op_def.h"
+#include "ops/torch_rules.h"
+
+namespace ortmodule {
+namespace {
+
+// Operand `i` with scale i + 1 and zero point i + 2, as real numbers.
+Value* dequantized(OnnxCall& c, size_t i) {
+  return call_nested(c, "DequantizeLinear", {c.in(i), c.in(i + 1), c.optional(i + 2)},
+                     {{"axis", int64_t{0}}})[0];
+}
+
+// y with the scale and zero point of operands `i` and i + 1.
+Value* quantized(OnnxCall& c, Value* y, size_t i, DType dtype) {
+  Value* zero = c.optional(i + 1);
+  if (!zero) zero = c.full(0.0, {}, dtype);
+  return call_nested(c, "QuantizeLinear", {y, c.in(i), zero}, {{"axis", int64_t{0}}})[0];
+}
+
+template <OpName op>
+Values import_binary(OnnxCall& c) {
+  Value* y = c.pointwise(op.text, {dequantized(c, 0), dequantized(c, 3)});
+  return {quantized(c, y, 6, c.dtype(0))};
+}
+
+Values import_sigmoid(OnnxCall& c) {
+  return {quantized(c, c.emit("Sigmoid", {dequantized(c, 0)}), 3, c.dtype(0))};
+}
+
+Values import_leaky_relu(OnnxCall& c) {
+  Value* y = c.emit("LeakyRelu", {dequantized(c, 0)}, {{"alpha", c.number("alpha", 0.01)}});
+  return {quantized(c, y, 3, c.dtype(0))};
+}
+
+// Of operator set 13 or more along one axis, before over all axes from it on.
+Values import_softmax(OnnxCall& c) {
+  Value* x = dequantized(c, 0);
+  const bool one_axis = c.integer("opset") >= 13;
+  const int64_t axis = c.axis_attr("axis", -1, x->rank());
+  Value* y = x;
+  if (one_axis) {
+    y = c.emit("Softmax", {x}, {{"axis", axis}});
+  } else {
+    const Dims outer(x->dims.begin(), x->dims.begin() + axis),
+        inner(x->dims.begin() + axis, x->dims.end());
+    y = c.emit("Softmax", {c.reshape(x, {product(outer), product(inner)})}, {{"axis", 1}});
+    y = c.reshape(y, x->dims);
+  }
+  return {quantized(c, y, 3, c.dtype(0))};
+}
+
+Values import_where(OnnxCall& c) {
+  Value* y = c.pointwise("Where", {c.in(0), dequantized(c, 1), dequantized(c, 4)});
+  return {quantized(c, y, 7, c.dtype(1))};
+}
+
+Values import_reduce_mean(OnnxCall& c) {
+  Value* x = dequantized(c, 0);
+  std::vector<int64_t> axes = c.integers("axes");
+  for (int64_t& axis : axes) axis = c.axis(axis, x->rank());
+  if (axes.empty()) {
+    axes.resize(x->rank());
+    std::iota(axes.begin(), axes.end(), 0);
+  }
+  return {quantized(c, c.reduce("ReduceMean", x, axes, c.flag("keepdims", true)), 3, c.dtype(0))};
+}
+
+// y_scale, y_zero_point, then tensor, scale and zero point of each part.
+Values import_concat(OnnxCall& c) {
+  Values parts;
+  for (size_t i = 2; i + 1 < c.input_count(); i += 3) parts.push_back(dequantized(c, i));
+  if (parts.empty()) c.refuse("there must be a part");
+  Value* y = call_nested(c, "Concat", parts, pick_attrs(c, {"axis"}))[0];
+  return {quantized(c, y, 0, c.dtype(2))};
+}
+
+Value* moved_channels(OnnxCall& c, Value* x, bool to_front) {
+  const auto rank = static_cast<int64_t>(x->rank());
+  std::vector<int64_t> order{0};
+  if (to_front) order.push_back(rank - 1);
+  for (int64_t i = to_front ? 1 : 2; i < rank - (to_front ? 1 : 0); ++i) order.push_back(i);
+  if (!to_front) order.push_back(1);
+  return c.transpose(x, order);
+}
+
+template <OpName op>
+Values import_pool(OnnxCall& c) {
+  const bool last = c.flag("channels_last");
+  Value* x = dequantized(c, 0);
+  if (last) x = moved_channels(c, x, true);
+  Value* y = call_nested(c, op.text, {x},
+                         pick_attrs(c, {"auto_pad", "ceil_mode", "count_include_pad",
+                                        "kernel_shape", "pads", "strides"}))[0];
+  if (last) y = moved_channels(c, y, false);
+  return {quantized(c, y, 3, c.dtype(0))};
+}
+
+Values import_quantize(OnnxCall& c) { return call_standard(c, "QuantizeLinear"); }
+Values import_dequantize(OnnxCall& c) { return call_standard(c, "DequantizeLinear"); }
+
+// ---- products ----------------------------------------------------------------------------------
+
+Value* with_bias(OnnxCall& c, Value* y, size_t i) {
+  return c.has(i) ? c.pointwise("Add", {y, c.in(i)}) : y;
+}
+
+// A, B, b_scale, b_zero_point?, bias?
+Values import_dynamic_matmul(OnnxCall& c) {
+  const Values a = call_nested(c, "DynamicQuantizeLinear", {c.in(0)}, {}, 3);
+  Value* sum = call_nested(c, "MatMulInteger", {a[0], c.in(1), a[2], c.optional(3)})[0];
+  Value* scale = c.pointwise("Mul", {a[1], c.in(2)});
+  return {with_bias(c, c.pointwise("Mul", {c.cast(sum, scale->dtype), scale}), 4)};
+}
+
+// A, B, a_scale, b_scale, a_zero_point?, b_zero_point?, bias?
+Values import_integer_matmul(OnnxCall& c) {
+  Value* sum = call_nested(c, "MatMulInteger", {c.in(0), c.in(1), c.optional(4), c.optional(5)})[0];
+  Value* scale = c.pointwise("Mul", {c.in(2), c.in(3)});
+  return {with_bias(c, c.pointwise("Mul", {c.cast(sum, scale->dtype), scale}), 6)};
+}
+
+// A, B with scale and zero point each, C (int32), y_scale and y_zero_point
+Values import_gemm(OnnxCall& c) {
+  auto operand = [&](size_t i, std::string_view flag) {
+    const bool turned = c.flag(flag);
+    Value* x = c.cast(c.in(i), DType::Int32);
+    // A zero point for each column of B, which a transposed B has as rows.
+    if (c.has(i + 2)) {
+      Value* zero = c.cast(c.in(i + 2), DType::Int32);
+      if (turned && zero->rank() == 1) zero = c.reshape(zero, {zero->dims[0], 1});
+      x = c.pointwise("Sub", {x, zero});
+    }
+    return turned ? c.transpose(x, {1, 0}) : x;
+  };
+  Value* sum = c.emit("MatMul", {operand(0, "transA"), operand(3, "transB")});
+  if (c.has(6)) sum = c.pointwise("Add", {sum, c.in(6)});
+  Value* scale = c.pointwise("Mul", {c.in(1), c.in(4)});
+  scale = c.emit("Mul", {scale, c.literal(c.number("alpha", 1.0), scale->dtype)});
+  Value* y = c.pointwise("Mul", {c.cast(sum, scale->dtype), scale});
+  return {c.has(7) ? quantized(c, y, 7, c.dtype(0)) : y};
+}
+
+// ---- DynamicQuantizeLSTM -----------------------------------------------------------------------
+
+// Quantized weights [directions, rows, columns] as the real ones [directions, columns, rows].
+Value* dequantized_weights(OnnxCall& c, size_t i, size_t scale_at) {
+  Value* weights = c.in(i);
+  auto per_column = [&](Value* value) {
+    return value->rank() == 2 ? c.reshape(value, {value->dims[0], 1, value->dims[1]})
+                              : c.reshape(value, {product(value->dims), 1, 1});
+  };
+  Value* wide = c.cast(weights, DType::Int32);
+  wide = c.pointwise("Sub", {wide, per_column(c.cast(c.in(scale_at + 1), DType::Int32))});
+  Value* scale = per_column(c.in(scale_at));
+  return c.transpose(c.pointwise("Mul", {c.cast(wide, scale->dtype), scale}), {0, 2, 1});
+}
+
+// X, W, R, B?, sequence_lens?, initial_h?, initial_c?, P?, then scale and zero point of W and of R.
+// The activations stay real numbers, which is more exact than to quantize them at each step.
+Values import_lstm(OnnxCall& c) {
+  const Values operands{c.in(0),
+                        dequantized_weights(c, 1, 8),
+                        dequantized_weights(c, 2, 10),
+                        c.optional(3),
+                        c.optional(4),
+                        c.optional(5),
+                        c.optional(6),
+                        c.optional(7)};
+  return call_nested(c, "LSTM", operands, c.node().attrs, 3);
+}
+
+REGISTER_ONNX({{"QLinearAdd", 1, import_binary<"Add">, nullptr, "com.microsoft"},
+               {"QLinearMul", 1, import_binary<"Mul">, nullptr, "com.microsoft"},
+               {"QLinearSigmoid", 1, import_sigmoid, nullptr, "com.microsoft"},
+               {"QLinearLeakyRelu", 1, import_leaky_relu, nullptr, "com.microsoft"},
+               {"QLinearSoftmax", 1, import_softmax, nullptr, "com.microsoft"},
+               {"QLinearWhere", 1, import_where, nullptr, "com.microsoft"},
+               {"QLinearReduceMean", 1, import_reduce_mean, nullptr, "com.microsoft"},
+               {"QLinearConcat", 1, import_concat, nullptr, "com.microsoft"},
+               {"QLinearAveragePool", 1, import_pool<"AveragePool">, nullptr, "com.microsoft"},
+               {"QLinearGlobalAveragePool", 1, import_pool<"GlobalAveragePool">, nullptr,
+                "com.microsoft"},
+               {"QuantizeLinear", 1, import_quantize, nullptr, "com.microsoft"},
+               {"DequantizeLinear", 1, import_dequantize, nullptr, "com.microsoft"},
+               {"DynamicQuantizeMatMul", 1, import_dynamic_matmul, nullptr, "com.microsoft"},
+               {"MatMulIntegerToFloat", 1, import_integer_matmul, nullptr, "com.microsoft"},
+               {"QGemm", 1, import_gemm, nullptr, "com.microsoft"},
+               {"DynamicQuantizeLSTM", 1, import_lstm, nullptr, "com.microsoft"}});
+
+}  // namespace
+}  // namespace ortmodule
