@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "inference/host_run.h"
+#include "ir/text.h"
 #include "onnx/onnx_types.h"
 #include "ops/known_value.h"
 #include "plan/replay.h"
@@ -31,14 +33,6 @@ std::string sizes_text(const Sizes& sizes) {
   std::string text = "[";
   for (size_t i = 0; i < sizes.size(); ++i) text += str(i ? "," : "", sizes[i]);
   return text + "]";
-}
-
-HostTensor take_output(const Plan& plan, size_t output, Frame& frame) {
-  const PlannedTensor& tensor = plan.tensors[plan.output_tensors[output]];
-  const BufferId buffer = plan.storages[tensor.storage].buffer;
-  HostTensor result{tensor.dtype, tensor.layout.sizes, {}};
-  if (buffer) result.memory = frame.take(buffer);
-  return result;
 }
 
 }  // namespace
@@ -70,6 +64,7 @@ struct InferenceSession::Outcome {
   std::vector<SizeGuard> guards;
   std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
   std::vector<Sizes> weight_sizes, weight_strides;
+  std::shared_ptr<const std::vector<HostTensor>> constants;  // the last of the weights
   std::unique_ptr<Session> session;
 
   bool fits(const Call& call) const;
@@ -187,16 +182,73 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
   outcome->contents = std::move(imported.contents);
   outcome->content_guards = std::move(imported.content_guards);
   outcome->guards = std::move(imported.guards);
-  for (const OnnxTensor& weight : imported.weights) {
-    outcome->weights.push_back(model_->elements(weight));
-    outcome->weight_sizes.push_back(weight.dims);
-    outcome->weight_strides.push_back(contiguous_strides(weight.dims));
-  }
+  const std::optional<ConstantPart> constant = take_constant_part(imported.piece);
+  add_weights(*outcome, imported);
+  if (constant) add_constants(*outcome, imported, *constant);
+  outcome->session = std::make_unique<Session>(std::move(imported.piece), session_options());
+  return outcome;
+}
+
+SessionOptions InferenceSession::session_options() const {
   SessionOptions options;
   options.optimizer.training = false;
   options.threads = [count = pool_.threads()] { return count; };
-  outcome->session = std::make_unique<Session>(std::move(imported.piece), std::move(options));
-  return outcome;
+  return options;
+}
+
+void InferenceSession::add_weights(Outcome& outcome, const ImportedModel& imported) {
+  const auto& inputs = imported.piece.graph->inputs();
+  for (size_t i = 0; i < imported.weights.size(); ++i) {
+    const OnnxTensor& weight = imported.weights[i];
+    const Value& value = *inputs[outcome.ranks.size() + i].value;
+    const bool read = !value.uses().empty() || value.is_graph_output();
+    outcome.weights.push_back(read ? model_->elements(weight) : nullptr);
+    outcome.weight_sizes.push_back(weight.dims);
+    outcome.weight_strides.push_back(contiguous_strides(weight.dims));
+  }
+}
+
+// Computes the constant part, unless another import has, and binds its results.
+void InferenceSession::add_constants(Outcome& outcome, const ImportedModel& imported,
+                                     const ConstantPart& part) {
+  std::vector<OnnxTensor> weights;
+  std::string key = print(*part.piece.graph);
+  for (size_t input : part.inputs) {
+    weights.push_back(imported.weights.at(input - outcome.ranks.size()));
+    key += str(" ", static_cast<const void*>(weights.back().bytes.data()));
+  }
+  outcome.constants = model_->constants(key, [&] { return compute(part, weights); });
+  for (const HostTensor& constant : *outcome.constants) {
+    outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
+    outcome.weight_sizes.push_back(constant.sizes);
+    outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
+  }
+}
+
+std::vector<HostTensor> InferenceSession::compute(const ConstantPart& part,
+                                                  const std::vector<OnnxTensor>& weights) {
+  ExportedPiece piece;
+  piece.graph = part.piece.graph->clone();
+  piece.arguments = part.piece.arguments;
+  piece.output_strides = part.piece.output_strides;
+  Session session(std::move(piece), session_options());
+  std::vector<Buffer> copies;  // of weights at addresses that no kernel can read
+  std::vector<const void*> arguments;
+  std::vector<Sizes> strides;
+  std::vector<LayoutView> layouts;
+  strides.reserve(weights.size());
+  for (const OnnxTensor& weight : weights) {
+    arguments.push_back(weight.bytes.data());
+    if (!LoadedModel::is_aligned(weight)) {
+      copies.push_back(memory_.allocate(static_cast<int64_t>(weight.bytes.size())));
+      std::memcpy(copies.back().data(), weight.bytes.data(), weight.bytes.size());
+      arguments.back() = copies.back().data();
+    }
+    strides.push_back(contiguous_strides(weight.dims));
+    layouts.push_back({weight.dims, strides.back()});
+  }
+  const std::shared_ptr<PlanEntry> entry = session.plan_for({layouts, {}});
+  return run_on_host(*entry, arguments, memory_, pool_, 0).outputs;
 }
 
 InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feeds) {
@@ -226,28 +278,18 @@ InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feed
 std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds) {
   const Bound bound = bind(feeds);
   const std::vector<HostTensorView>& tensors = bound.call.tensors;
-  const Program& program = bound.entry->program;
-  const Plan& plan = *program.plan;
-  Frame frame(program, memory_);
-  for (BufferId buffer : plan.buffers.ids()) {
-    const PlannedBuffer& planned = plan.buffers[buffer];
-    if (planned.kind != BufferKind::Argument) continue;
-    const void* data = planned.index < tensors.size()
-                           ? tensors[planned.index].data
-                           : bound.outcome->weights[planned.index - tensors.size()];
-    frame.bind(buffer, const_cast<void*>(data));  // NOLINT: no step writes to an argument
-  }
-  KernelContext context;
-  context.parallel_for = pool_.parallel_for();
-  context.seed.value = runs_++;
-  execute(program, frame, context, 0, plan.forward_steps, false);
-  last_peak_bytes_ = frame.peak_bytes();
+  std::vector<const void*> arguments;
+  for (const HostTensorView& tensor : tensors) arguments.push_back(tensor.data);
+  const std::vector<const void*>& weights = bound.outcome->weights;
+  arguments.insert(arguments.end(), weights.begin(), weights.end());
+  HostRun run = run_on_host(*bound.entry, arguments, memory_, pool_, runs_++);
+  last_peak_bytes_ = run.peak_bytes;
   std::vector<HostResult> results;
   for (const ValueForm& form : bound.outcome->outputs) {
     HostResult& result = results.emplace_back();
     result.is_sequence = form.kind == ValueForm::Kind::Sequence;
     for (size_t i = form.first; i < form.first + form.count; ++i)
-      result.tensors.push_back(take_output(plan, i, frame));
+      result.tensors.push_back(std::move(run.outputs[i]));
   }
   return results;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "importer/import_model.h"
+#include "inference/constant_part.h"
 #include "inference/host_tensor.h"
 #include "inference/loaded_model.h"
 #include "runtime/worker_pool.h"
@@ -61,6 +62,10 @@ class InferenceSession {
   void check(const OnnxValue& input, const HostTensorView& tensor) const;
   std::shared_ptr<Outcome> outcome_for(const Call& call);
   std::shared_ptr<Outcome> import(const Call& call);
+  SessionOptions session_options() const;
+  void add_weights(Outcome& outcome, const ImportedModel& imported);
+  void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
+  std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
   Bound bind(const std::vector<HostFeed>& feeds);
 
   std::shared_ptr<LoadedModel> model_;

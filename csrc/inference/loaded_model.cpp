@@ -21,8 +21,7 @@ const void* LoadedModel::elements(const OnnxTensor& weight) {
   if (!added) return place->second;
   kept_.push_back(weight.bytes);
   weight_bytes_ += bytes;
-  const bool aligned = reinterpret_cast<uintptr_t>(source) % size_of(weight.dtype) == 0;
-  place->second = aligned ? source : copy(weight);
+  place->second = is_aligned(weight) ? source : copy(weight);
   return place->second;
 }
 
@@ -38,6 +37,21 @@ const void* LoadedModel::copy(const OnnxTensor& weight) {
   std::memcpy(to, weight.bytes.data(), weight.bytes.size());
   left_bytes_ -= taken;
   return to;
+}
+
+bool LoadedModel::is_aligned(const OnnxTensor& weight) {
+  return reinterpret_cast<uintptr_t>(weight.bytes.data()) % size_of(weight.dtype) == 0;
+}
+
+std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(
+    const std::string& key, const std::function<std::vector<HostTensor>()>& compute) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const std::vector<HostTensor>>& known = constants_[key];
+  if (!known) {
+    known = std::make_shared<const std::vector<HostTensor>>(compute());
+    for (const HostTensor& tensor : *known) weight_bytes_ += tensor.byte_count();
+  }
+  return known;
 }
 
 int64_t LoadedModel::weight_bytes() const {

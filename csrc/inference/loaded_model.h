@@ -1,11 +1,14 @@
 // A model that sessions share: its file and its weights.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "inference/host_tensor.h"
 #include "onnx/onnx_model.h"
 #include "runtime/host_memory.h"
 
@@ -20,7 +23,12 @@ class LoadedModel {
   const OnnxModel& model() const { return model_; }
   /// The elements of a weight at an aligned address, which stays valid as long as the model.
   const void* elements(const OnnxTensor& weight);
-  /// Bytes of weights that sessions have asked for.
+  /// Whether kernels can read the elements where the file has them.
+  static bool is_aligned(const OnnxTensor& weight);
+  /// Tensors computed from weights, once for each key.
+  std::shared_ptr<const std::vector<HostTensor>> constants(
+      const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
+  /// Bytes of weights that sessions have asked for, and of what was computed from them.
   int64_t weight_bytes() const;
 
  private:
@@ -34,6 +42,7 @@ class LoadedModel {
   std::vector<Buffer> blocks_;  // of copies
   int64_t left_bytes_ = 0;      // at the end of the last block
   int64_t weight_bytes_ = 0;
+  std::unordered_map<std::string, std::shared_ptr<const std::vector<HostTensor>>> constants_;
 };
 
 }  // namespace ortmodule
