@@ -242,3 +242,22 @@ def check_beside_stock(path: str, calls: list[dict[str, tuple[int, ...]]]) -> No
         assert_close(ours.run(None, feeds), stock.run(None, feeds))
         assert report.exact
         assert ours._session.last_peak_bytes == report.peak_bytes
+
+
+def test_random_operators_draw_anew_in_each_run() -> None:
+    model = model_bytes(
+        [
+            helper.make_node("RandomNormalLike", ["x"], ["n"], mean=2.0, scale=3.0),
+            helper.make_node("RandomUniform", [], ["u"], shape=[64, 100], low=-1.0, high=3.0),
+            helper.make_node("Bernoulli", ["x"], ["b"]),
+        ],
+        {"x": (TensorProto.FLOAT, ["n", 100])},
+        ["n", "u", "b"],
+    )
+    session = InferenceSession(model)
+    x = np.full((300, 100), 0.3, "float32")
+    (n, u, b), (again, _, _) = session.run(None, {"x": x}), session.run(None, {"x": x})
+    assert abs(n.mean() - 2) < 0.1 and abs(n.std() - 3) < 0.1
+    assert u.min() >= -1 and u.max() < 3 and abs(u.mean() - 1) < 0.1
+    assert set(np.unique(b)) == {0.0, 1.0} and abs(b.mean() - 0.3) < 0.02
+    assert not np.array_equal(n, again)
