@@ -66,7 +66,9 @@ Grads lstm_grad(GradContext& c) {
 }
 
 void export_lstm(const OnnxRuleContext& c) {
-  if (c.has(kProjection)) return export_custom(c, "com.microsoft");
+  const bool saves = c.wanted(3) || c.wanted(4), packed = c.has(kLengths) || c.has(kBatchSizes);
+  if (c.has(kProjection))
+    return saves || packed ? export_custom(c, "com.microsoft") : export_projected(c, kProjection);
   export_recurrent(c, {"LSTM", {0, 3, 1, 2}, 2});
 }
 

@@ -66,4 +66,7 @@ struct RecurrentForm {
 /// backward reads saved gates, which ONNX does not have, a node of our domain.
 void export_recurrent(const OnnxRuleContext& c, const RecurrentForm& form);
 
+/// Exports an LSTM whose states are projected by that operand, on padded sequences, as a Scan.
+void export_projected(const OnnxRuleContext& c, size_t projection);
+
 }  // namespace ortmodule

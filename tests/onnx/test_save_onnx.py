@@ -104,6 +104,20 @@ def test_fixed_sizes_and_names(tmp_path: Path) -> None:
     assert {"head.weight", "body.0.weight", "body.1.running_mean"} <= names
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_projected_states_are_a_scan(tmp_path: Path, bidirectional: bool) -> None:
+    torch.manual_seed(0)
+    module = nn.LSTM(3, 5, 2, batch_first=True, proj_size=2, bidirectional=bidirectional)
+    path, x = tmp_path / "lstm.onnx", torch.randn(2, 6, 3)
+    ORTModule(module, QUIET).save_onnx(path, x, input_names=["x"], dynamic_shapes={"x": {0: "n"}})
+    assert {node.op_type for node in onnx.load(path).graph.node} >= {"Scan"}
+    for batch in (2, 3):
+        x = torch.randn(batch, 6, 3)
+        with torch.no_grad():
+            y, (h, c) = module(x)
+        check(path, {"x": x}, [y, h, c])
+
+
 class Broken(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if float(x.sum()) > 0:
