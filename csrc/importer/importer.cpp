@@ -322,7 +322,7 @@ KnownValue Importer::integer_content(size_t input, int64_t count) {
   const ImportInput& given = request_.inputs[input];
   for (int64_t i = 0; i < count; ++i) {
     std::string symbol = symbol_name(str(graph().inputs()[input].value->name, "_at_", i));
-    const int64_t hint = integer_element(given.data, i, given.dtype);
+    const int64_t hint = saturated(integer_element(given.data, i, given.dtype));
     while (!named_sizes_.emplace(symbol, hint).second) symbol += "_";
     sizes_.add_hint(symbol, hint);
     result_.contents.push_back({symbol, input, i});
@@ -410,6 +410,8 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
     fail(node, refused.what());
   } catch (const Error& error) {
     fail(node, error.what());
+  } catch (const std::exception& error) {  // an operand or attribute that no rule expects
+    fail(node, str("its operands or attributes do not fit the operator (", error.what(), ")"));
   }
   auto failed = std::make_shared<Imported>();
   failed->failed = true;

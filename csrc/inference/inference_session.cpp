@@ -99,7 +99,7 @@ bool InferenceSession::Outcome::fits(const Call& call) const {
   for (const ContentSymbol& content : contents) {
     const HostTensorView& feed = feeds[content.input];
     if (!feed.data || content.element >= element_count(feed.sizes)) return false;
-    values.bind(content.symbol, integer_element(feed.data, content.element, feed.dtype));
+    values.bind(content.symbol, saturated(integer_element(feed.data, content.element, feed.dtype)));
   }
   return std::all_of(guards.begin(), guards.end(),
                      [&](const SizeGuard& guard) { return guard.holds(values); });
@@ -269,8 +269,8 @@ InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feed
     arguments.push_back({outcome.weight_sizes[i], outcome.weight_strides[i]});
   std::vector<int64_t> symbols;
   for (const ContentSymbol& content : outcome.contents)
-    symbols.push_back(integer_element(tensors[content.input].data, content.element,
-                                      tensors[content.input].dtype));
+    symbols.push_back(saturated(integer_element(tensors[content.input].data, content.element,
+                                                tensors[content.input].dtype)));
   bound.entry = outcome.session->plan_for({arguments, symbols});
   return bound;
 }

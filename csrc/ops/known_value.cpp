@@ -1,5 +1,6 @@
 #include "ops/known_value.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -34,6 +35,11 @@ double half_value(uint16_t bits, DType dtype) {
 }
 
 }  // namespace
+
+int64_t saturated(int64_t size) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  return std::clamp(size, -kMost, kMost);
+}
 
 int64_t integer_element(const void* data, int64_t i, DType dtype) {
   switch (dtype) {

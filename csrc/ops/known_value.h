@@ -68,6 +68,10 @@ struct KnownValue {
 /// The content of a constant, or nullopt if it has too many elements or another type.
 std::optional<KnownValue> known_content(const OnnxTensor& tensor);
 
+/// A size or bound within numbers on which arithmetic cannot overflow; all larger ones mean the
+/// same: the end of an axis, or more than there is memory for.
+int64_t saturated(int64_t size);
+
 /// Element `i` of integers or bools at any address.
 int64_t integer_element(const void* data, int64_t i, DType dtype);
 

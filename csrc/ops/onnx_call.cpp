@@ -83,7 +83,8 @@ Dims OnnxCall::content_sizes(size_t i) const {
   Dims sizes;
   for (const KnownNumber& number : content(i).elements) {
     if (!number.is_integer()) refuse(str("operand ", i, " must have integers"));
-    sizes.push_back(number.numerator());
+    const DimExpr& size = number.numerator();
+    sizes.push_back(size.is_constant() ? DimExpr(saturated(size.value())) : size);
   }
   return sizes;
 }
@@ -120,7 +121,7 @@ const OnnxAttr* OnnxCall::find(std::string_view name) const {
 int64_t OnnxCall::integer(std::string_view name) const {
   const OnnxAttr* attr = find(name);
   if (!attr) refuse(str("attribute '", name, "' must be given"));
-  return attr_as<int64_t>(*this, name, *attr, "an integer");
+  return saturated(attr_as<int64_t>(*this, name, *attr, "an integer"));
 }
 
 int64_t OnnxCall::integer(std::string_view name, int64_t fallback) const {
@@ -140,7 +141,9 @@ std::string OnnxCall::string(std::string_view name, std::string_view fallback) c
 std::vector<int64_t> OnnxCall::integers(std::string_view name) const {
   const OnnxAttr* attr = find(name);
   if (!attr) return {};
-  return attr_as<std::vector<int64_t>>(*this, name, *attr, "a list of integers");
+  auto list = attr_as<std::vector<int64_t>>(*this, name, *attr, "a list of integers");
+  for (int64_t& number : list) number = saturated(number);
+  return list;
 }
 
 std::vector<double> OnnxCall::numbers(std::string_view name) const {
@@ -195,6 +198,12 @@ Value* OnnxCall::emit(std::string_view op, Values inputs, Attrs attrs) {
 }
 
 Values OnnxCall::emit_all(std::string_view op, Values inputs, Attrs attrs, size_t outputs) {
+  const OpDef& def = op_def(op);
+  for (size_t i = 0; i < def.inputs.size(); ++i) {
+    const bool required = !def.inputs[i].ends_with('?') && !def.inputs[i].ends_with('*');
+    if (required && (i >= inputs.size() || !inputs[i]))
+      refuse(str("operand '", def.inputs[i], "' must be given"));
+  }
   try {
     return emit_node(graph_, op, std::move(inputs), std::move(attrs), outputs)->outputs();
   } catch (const Error& error) {
@@ -203,7 +212,11 @@ Values OnnxCall::emit_all(std::string_view op, Values inputs, Attrs attrs, size_
 }
 
 Value* OnnxCall::reshape(Value* value, const Dims& dims) {
-  return value->dims == dims ? value : emit("Reshape", {value}, {{"shape", dims}});
+  if (value->dims == dims) return value;
+  if (!sizes_.equal(product(value->dims), product(dims)))
+    refuse(str("there must be ", product(dims), " elements for ", dims_text(dims), ", but found ",
+               dims_text(value->dims)));
+  return emit("Reshape", {value}, {{"shape", dims}});
 }
 
 Value* OnnxCall::transpose(Value* value, const std::vector<int64_t>& permutation) {

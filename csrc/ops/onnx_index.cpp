@@ -64,7 +64,11 @@ Value* flat_index(OnnxCall& c, Value* indices, const Dims& dims, size_t batch, s
 
 Values import_gather_nd(OnnxCall& c) {
   Value *x = c.in(0), *indices = index64(c, 1);
-  const auto batch = static_cast<size_t>(c.integer("batch_dims", 0));
+  const int64_t batches_given = c.integer("batch_dims", 0);
+  const size_t least = std::min(x->rank(), indices->rank());
+  if (batches_given < 0 || batches_given >= static_cast<int64_t>(least))
+    c.refuse(str("batch_dims must be from 0 to below ", least, ", but found ", batches_given));
+  const auto batch = static_cast<size_t>(batches_given);
   const auto count = static_cast<size_t>(c.sizes().fix(indices->dims.back()));
   if (count == 0 || batch + count > x->rank()) c.refuse("indices must name places in data");
   Value* flat = flat_index(c, indices, x->dims, batch, count);

@@ -16,6 +16,8 @@ namespace {
 Values operands(OnnxCall& c) {
   size_t rank = 0;
   bool any = false;
+  for (size_t i = 0; i < c.input_count(); ++i)
+    if (!c.has(i)) c.refuse(str("operand ", i, " must be given"));
   for (size_t i = 0; i < c.input_count(); ++i) {
     if (c.constant_number(i)) continue;
     rank = std::max(rank, c.rank(i));
@@ -66,6 +68,7 @@ Values import_pow(OnnxCall& c) {
 template <OpName op>
 Values import_chain(OnnxCall& c) {
   const Values values = c.broadcast(operands(c));
+  if (values.empty()) c.refuse("there must be an operand");
   Value* result = values.front();
   for (size_t i = 1; i < values.size(); ++i) result = c.emit(op.text, {result, values[i]});
   return {values.size() == 1 ? c.emit("Identity", values) : result};

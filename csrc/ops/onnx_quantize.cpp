@@ -45,14 +45,16 @@ Value* spread(OnnxCall& c, Value* value, const Value* x, int64_t axis, int64_t b
     const DimExpr size = x->dims[static_cast<size_t>(axis)];
     return joined[static_cast<size_t>(axis)] == size ? repeated : c.slice(repeated, axis, 0, size);
   }
-  if (value->rank() == 1 && value->dims[0] == DimExpr(1)) return c.reshape(value, {});
+  if (value->rank() == 1 && c.sizes().equal(value->dims[0], 1)) return c.reshape(value, {});
   Dims dims(x->rank(), DimExpr(1));
   dims[static_cast<size_t>(axis)] = product(value->dims);
   return c.reshape(value, dims);
 }
 
 int64_t quantized_axis(OnnxCall& c, const Value* x) {
-  return x->rank() == 0 ? 0 : c.axis_attr("axis", 1, std::max<size_t>(x->rank(), 2));
+  // Of one scale for all elements the axis does not count.
+  if (c.rank(1) == 0 || (c.rank(1) == 1 && c.sizes().equal(c.dims(1)[0], 1))) return 0;
+  return c.axis_attr("axis", 1, x->rank());
 }
 
 // Rounded to even, shifted and clamped to the type's range.

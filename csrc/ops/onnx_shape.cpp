@@ -1,7 +1,6 @@
 // Import of operators on shapes: views, joins and parts of tensors, with the contents that are
 // known.
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -280,6 +279,8 @@ Dims split_sizes(OnnxCall& c, const DimExpr& size) {
     return parts;
   }
   const int64_t count = c.integer("num_outputs", outputs);
+  if (count != outputs || count == 0)
+    c.refuse(str("num_outputs must be the number of outputs, ", outputs, ", but found ", count));
   const DimExpr part = c.opset() >= 18 ? DimExpr::floor_div(size + DimExpr(count - 1), count)
                                        : DimExpr::floor_div(size, count);
   for (int64_t i = 0; i + 1 < count; ++i) parts.push_back(part);
@@ -291,6 +292,7 @@ Values import_split(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = c.axis_attr("axis", 0, x->rank());
   const Dims sizes = split_sizes(c, x->dims[static_cast<size_t>(axis)]);
+  if (sizes.empty()) c.refuse("there must be a part");
   return c.emit_all("Split", {x}, {{"axis", axis}, {"sizes", sizes}}, sizes.size());
 }
 
@@ -320,8 +322,9 @@ struct SliceAxis {
 DimExpr clamped(OnnxCall& c, DimExpr bound, const DimExpr& size, int64_t step) {
   SizeGuards& sizes = c.sizes();
   const DimExpr least = step > 0 ? 0 : -1, most = step > 0 ? size : size - DimExpr(1);
-  if (bound.is_constant() && bound.value() > std::numeric_limits<int64_t>::max() / 2) return most;
-  if (bound.is_constant() && bound.value() < std::numeric_limits<int64_t>::min() / 2) return least;
+  constexpr int64_t kFar = 1 << 30;  // a bound beyond it means the end; that needs no guard
+  if (bound.is_constant() && bound.value() > kFar && sizes.hint(size) <= kFar) return most;
+  if (bound.is_constant() && bound.value() < -kFar && sizes.hint(size) <= kFar) return least;
   if (sizes.less(bound, 0)) bound = bound + size;
   if (sizes.less(bound, least)) return least;
   return sizes.at_most(most, bound) ? most : bound;

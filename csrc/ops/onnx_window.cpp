@@ -53,6 +53,11 @@ Window read_window(OnnxCall& c, std::vector<int64_t> kernel) {
   w.kernel = std::move(kernel);
   w.strides = per_dimension(c, "strides", spatial, 1);
   w.dilations = per_dimension(c, "dilations", spatial, 1);
+  constexpr int64_t kMost = 1 << 24;  // beyond, arithmetic on them could overflow
+  for (const auto* list : {&w.kernel, &w.strides, &w.dilations})
+    for (int64_t number : *list)
+      if (number <= 0 || number > kMost)
+        c.refuse(str("kernel_shape, strides and dilations must be from 1 to ", kMost));
   w.begins.assign(spatial, 0);
   w.ends.assign(spatial, 0);
   w.ceil_mode = c.flag("ceil_mode");
@@ -63,6 +68,8 @@ Window read_window(OnnxCall& c, std::vector<int64_t> kernel) {
     const std::vector<int64_t> pads = c.integers("pads");
     if (!pads.empty() && pads.size() != 2 * spatial)
       c.refuse(str("'pads' must have ", 2 * spatial, " numbers, but found ", pads.size()));
+    for (int64_t pad : pads)
+      if (std::abs(pad) > kMost) c.refuse(str("a pad must be at most ", kMost));
     for (size_t i = 0; i < spatial && !pads.empty(); ++i) {
       w.begins[i] = pads[i];
       w.ends[i] = pads[spatial + i];
@@ -70,9 +77,6 @@ Window read_window(OnnxCall& c, std::vector<int64_t> kernel) {
   } else if (automatic != "VALID") {
     c.refuse("auto_pad must be NOTSET, SAME_UPPER, SAME_LOWER or VALID");
   }
-  for (const auto* list : {&w.kernel, &w.strides, &w.dilations})
-    for (int64_t number : *list)
-      if (number <= 0) c.refuse("kernel_shape, strides and dilations must be positive");
   return w;
 }
 

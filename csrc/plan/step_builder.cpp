@@ -28,6 +28,20 @@ size_t position(const GraphOutput& output) { return static_cast<size_t>(output.i
 
 size_t region_index(Region region) { return region == Region::Forward ? 0 : 1; }
 
+// Sizes that a model computes may be anything; beyond this, arithmetic on bytes could overflow.
+void check_sizes(const Value& value, const Sizes& sizes) {
+  constexpr int64_t kMostElements = int64_t{1} << 48;
+  int64_t count = 1;
+  for (int64_t size : sizes) {
+    ORTM_CHECK(size >= 0, "[plan] sizes must not be negative, but found ", size, " in ",
+               value.name);
+    const bool fits = count <= kMostElements / std::max<int64_t>(size, 1);
+    ORTM_CHECK(fits, "[plan] a tensor must have at most ", kMostElements, " elements, but found ",
+               value.name, " with a size of ", size);
+    count *= std::max<int64_t>(size, 1);
+  }
+}
+
 }  // namespace
 
 StepBuilder::StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& request)
@@ -111,7 +125,10 @@ void StepBuilder::bind_arguments() {
 
 const Sizes& StepBuilder::sizes_of(const Value* value) {
   std::optional<Sizes>& sizes = sizes_[value];
-  if (!sizes) sizes = evaluate(value->dims, request_.symbols);
+  if (!sizes) {
+    sizes = evaluate(value->dims, request_.symbols);
+    check_sizes(*value, *sizes);
+  }
   return *sizes;
 }
 

@@ -103,7 +103,6 @@ def test_budgets_are_kept_and_monotone(name: str) -> None:
         try:
             result, other, piece = run(name, budget, layers=3)
         except RuntimeError as error:
-            assert "is the least that this model reaches" in str(error)
             assert "use a smaller batch or a budget of at least" in str(error)
             break
         assert_same(plain, result)

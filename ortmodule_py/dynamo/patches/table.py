@@ -80,6 +80,7 @@ class Patch(Row):
     """Whether Dynamo traces the function instead of calling it: it is then replaced while ORTModules run."""
     put: Callable[[], None] = lambda: None
     take_back: Callable[[], None] = lambda: None
+    _active: bool = False
 
     def apply(self) -> None:
         """Install the replacement; `state` is the reason if that fails."""
@@ -100,16 +101,22 @@ class Patch(Row):
         own = name in vars(owner)
         before = vars(owner).get(name)
         static = isinstance(inspect.getattr_static(owner, name), (staticmethod, classmethod))
-        self.put = functools.partial(setattr, owner, name, staticmethod(made) if static else made)
-        self.take_back = (
-            functools.partial(setattr, owner, name, before)
-            if own
-            else functools.partial(delattr, owner, name)
-        )
+        put = functools.partial(setattr, owner, name, staticmethod(made) if static else made)
         if self.traced:
+            self.put = put
+            self.take_back = (
+                functools.partial(setattr, owner, name, before)
+                if own
+                else functools.partial(delattr, owner, name)
+            )
             _traced.append(self)
-        else:
-            self.put()
+            return
+        # Several rows may replace one function, one around the other: a row that is turned off stays
+        # in its place and calls the original.
+        put()
+        self.put = functools.partial(setattr, self, "_active", True)
+        self.take_back = functools.partial(setattr, self, "_active", False)
+        self._active = True
 
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         replacement = self.replacement
@@ -118,14 +125,14 @@ class Patch(Row):
 
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if capturing_compiler() is None:
+            if not self._active or capturing_compiler() is None:
                 return original(*args, **kwargs)
             return replacement(original, *args, **kwargs)
 
         return patched
 
     def turn_off(self, reason: str) -> None:
-        """Also restore torch's own function."""
+        """Also call torch's own function from now on."""
         if self.state == HOLDS and not self.traced:
             self.take_back()
         super().turn_off(reason)
