@@ -124,6 +124,9 @@ Attention read_attention(OnnxCall& c) {
     a.k = c.concat({past, a.k}, 2);
     a.v = c.concat({c.in(5), a.v}, 2);
   }
+  if (!c.sizes().equal(a.q->dims[3], a.k->dims[3]))
+    c.refuse(str("queries and keys must have the same width, but found ", a.q->dims[3], " and ",
+                 a.k->dims[3]));
   a.present_k = a.k;
   a.present_v = a.v;
   if (c.has(6)) a.ends = c.cast(c.in(6), DType::Int64);

@@ -56,6 +56,7 @@ Values import_mod(OnnxCall& c) {
 // The result has the type of the base.
 Values import_pow(OnnxCall& c) {
   Values values = aligned_operands(c);
+  if (values.size() != 2) c.refuse("there must be two operands");
   const DType dtype = values[0]->dtype;
   if (is_floating(dtype)) {
     values[1] = c.cast(values[1], dtype);

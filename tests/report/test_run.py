@@ -55,9 +55,11 @@ class Halves(nn.Module):
         return self.second(x)
 
     def left(self, x: Tensor) -> Tensor:
-        for _ in range(1):
+        try:
             torch._dynamo.graph_break()
             x = torch.nn.functional.linear(x, self.second.weight, self.second.bias)
+        finally:
+            x = x * 1
         return x
 
 
