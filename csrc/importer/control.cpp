@@ -30,7 +30,7 @@ const ControlRow* find_control_row(std::string_view op) {
 
 Imported& ControlCall::operand(size_t i) const {
   if (!has(i)) refuse(str("operand ", i, " must be given"));
-  return *operands[i];
+  return *operands.at(i);
 }
 
 const OnnxAttr* ControlCall::find(std::string_view name) const {
@@ -60,10 +60,10 @@ std::vector<int64_t> ControlCall::integers(std::string_view name) const {
 
 int64_t ControlCall::fixed_integer(size_t i) const {
   const KnownValue* value = importer.known_of(operand(i));
-  if (!value || value->elements.size() != 1 || !value->elements[0].is_integer())
+  if (!value || value->elements.size() != 1 || !value->elements.at(0).is_integer())
     refuse(str("operand ", i, " ('", i < node.inputs.size() ? node.inputs[i] : "",
                "') must be a constant, a size, or an input, but it is computed from data"));
-  return importer.sizes().fix(value->elements[0].numerator());
+  return importer.sizes().fix(value->elements.at(0).numerator());
 }
 
 std::vector<ImportedRef>& ControlCall::sequence(size_t i) const {
@@ -87,8 +87,8 @@ ImportedRef stacked(const ControlCall& c, const std::vector<ImportedRef>& values
     parts.push_back(emit(c.importer.graph(), "Reshape", {tensor}, {{"shape", dims}}));
   }
   if (parts.empty()) c.refuse("a loop without iterations must have no results per iteration");
-  const auto rank = static_cast<int64_t>(parts[0]->rank());
-  Value* joined = parts.size() == 1 ? parts[0]
+  const auto rank = static_cast<int64_t>(parts.at(0)->rank());
+  Value* joined = parts.size() == 1 ? parts.at(0)
                                     : emit(c.importer.graph(), "Concat", parts,
                                            {{"axis", axis < 0 ? axis + rank : axis}});
   return Importer::of_tensor(joined);
@@ -105,7 +105,7 @@ bool holds(const ControlCall& c, Imported& condition) {
   const KnownValue* value = c.importer.known_of(condition);
   if (!value || value->elements.size() != 1)
     c.refuse("the loop's condition must be known, but it is computed from data");
-  return c.importer.sizes().fix(value->elements[0].numerator()) != 0;
+  return c.importer.sizes().fix(value->elements.at(0).numerator()) != 0;
 }
 
 std::vector<ImportedRef> import_loop(const ControlCall& c) {
@@ -155,7 +155,7 @@ ImportedRef element(const ControlCall& c, Value* tensor, int64_t axis, int64_t i
 }
 
 int64_t list_at(const std::vector<int64_t>& list, size_t i) {
-  return i < list.size() ? list[i] : 0;
+  return i < list.size() ? list.at(i) : 0;
 }
 
 int64_t from_front(int64_t axis, size_t rank) {
@@ -178,7 +178,8 @@ std::vector<ImportedRef> import_scan(const ControlCall& c) {
     tensors.push_back(c.importer.tensor_of(c.operand(carried + k)));
     along.push_back(from_front(list_at(axes, k), tensors[k]->rank()));
   }
-  const int64_t count = c.importer.sizes().fix(tensors[0]->dims.at(static_cast<size_t>(along[0])));
+  const int64_t count =
+      c.importer.sizes().fix(tensors[0]->dims.at(static_cast<size_t>(along.at(0))));
   if (count > kMostIterations)
     c.refuse(str("a Scan must have at most ", kMostIterations, " steps, but found ", count));
   std::vector<ImportedRef> state(c.operands.begin(),
@@ -190,7 +191,7 @@ std::vector<ImportedRef> import_scan(const ControlCall& c) {
     std::vector<ImportedRef> inputs = state;
     for (size_t k = 0; k < scanned; ++k)
       inputs.push_back(
-          element(c, tensors[k], along[k], list_at(backward, k) == 1 ? count - 1 - i : i));
+          element(c, tensors[k], along.at(k), list_at(backward, k) == 1 ? count - 1 - i : i));
     const std::vector<ImportedRef> outputs = c.importer.import_subgraph(body, c.scope, inputs);
     for (const ImportedRef& output : outputs)
       if (output->failed) c.refuse("a node of its body cannot be imported");

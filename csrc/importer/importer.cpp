@@ -161,7 +161,7 @@ ImportedModel Importer::run() {
 
 DimExpr Importer::input_dim(const std::string& input, size_t index, size_t axis,
                             const OnnxType& type) {
-  const int64_t size = request_.inputs[index].sizes[axis];
+  const int64_t size = request_.inputs[index].sizes.at(axis);
   std::string text = str(input, ".", axis);
   if (type.dims) {
     const OnnxDim& dim = (*type.dims)[axis];
@@ -189,7 +189,7 @@ ImportedRef Importer::add_input_tensor(const std::string& name, size_t index,
     symbolic.push_back(input_dim(name, index, axis, type));
     // Sizes 0 and 1 are part of the graph: whether a size broadcasts must be known.
     const DimExpr& dim = symbolic.back();
-    if (given.sizes[axis] <= 1)
+    if (given.sizes.at(axis) <= 1)
       dims.push_back(sizes_.fix(dim));
     else if (sizes_.at_most(2, dim))
       dims.push_back(dim);
@@ -461,7 +461,7 @@ void Importer::convert_pending(PendingNode& pending) {
   OnnxCall call(graph(), *pending.node, pending.opset, operands, sizes_);
   const Values values = pending.row->convert(call);
   for (size_t i = 0; i < values.size() && i < pending.outputs.size(); ++i)
-    if (const ImportedRef output = pending.outputs[i].lock()) output->tensor = values[i];
+    if (const ImportedRef output = pending.outputs[i].lock()) output->tensor = values.at(i);
 }
 
 const OnnxFunction* Importer::find_function(const OnnxNode& node) const {
@@ -486,13 +486,13 @@ std::vector<ImportedRef> Importer::call_function(const OnnxFunction& function, c
   inner.attrs = &attrs;
   inner.depth = scope.depth + 1;
   for (size_t i = 0; i < function.inputs.size() && i < operands.size(); ++i)
-    if (operands[i]) inner.names[function.inputs[i]] = operands[i];
+    if (operands.at(i)) inner.names[function.inputs[i]] = operands.at(i);
   // An absent operand is an absent one of the function's nodes.
   std::vector<OnnxNode> nodes = function.nodes;
   for (OnnxNode& each : nodes)
     for (std::string& name : each.inputs)
       for (size_t i = 0; i < function.inputs.size(); ++i)
-        if (name == function.inputs[i] && (i >= operands.size() || !operands[i])) name.clear();
+        if (name == function.inputs[i] && (i >= operands.size() || !operands.at(i))) name.clear();
   auto kept = std::make_shared<std::vector<OnnxNode>>(std::move(nodes));
   function_bodies_.push_back(kept);
   import_nodes(*kept, inner);
@@ -538,8 +538,8 @@ void Importer::add_output_tensor(Value* tensor) {
   Dims strides(tensor->rank());
   DimExpr stride = 1;
   for (size_t axis = tensor->rank(); axis-- > 0;) {
-    strides[axis] = stride;
-    stride = stride * tensor->dims[axis];
+    strides.at(axis) = stride;
+    stride = stride * tensor->dims.at(axis);
   }
   result_.piece.output_strides.push_back(std::move(strides));
   result_.piece.results.push_back({BoundOutput::Kind::Tensor, index, {}, -1});

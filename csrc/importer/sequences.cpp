@@ -26,14 +26,14 @@ size_t position(const ControlCall& c, size_t operand, size_t length, bool end) {
 
 Refs sequence_at(const ControlCall& c) {
   const Refs& elements = c.sequence(0);
-  return {elements[position(c, 1, elements.size(), false)]};
+  return {elements.at(position(c, 1, elements.size(), false))};
 }
 
 Refs sequence_insert(const ControlCall& c) {
   Refs elements = c.sequence(0);
   const size_t at = position(c, 2, elements.size(), true);
   c.operand(1);
-  elements.insert(elements.begin() + static_cast<int64_t>(at), c.operands[1]);
+  elements.insert(elements.begin() + static_cast<int64_t>(at), c.operands.at(1));
   return {Importer::of_sequence(std::move(elements))};
 }
 
@@ -66,7 +66,7 @@ Refs concat_from_sequence(const ControlCall& c) {
     parts.push_back(part);
   }
   if (parts.empty()) c.refuse("there must be an element");
-  if (parts.size() == 1) return {Importer::of_tensor(parts[0])};
+  if (parts.size() == 1) return {Importer::of_tensor(parts.at(0))};
   return {Importer::of_tensor(emit(c.importer.graph(), "Concat", parts, {{"axis", axis}}))};
 }
 
@@ -76,7 +76,7 @@ Refs split_to_sequence(const ControlCall& c) {
   int64_t axis = c.integer("axis", 0);
   if (axis < 0) axis += static_cast<int64_t>(x->rank());
   if (axis < 0 || axis >= static_cast<int64_t>(x->rank())) c.refuse("axis must be within the rank");
-  const int64_t size = c.importer.sizes().fix(x->dims[static_cast<size_t>(axis)]);
+  const int64_t size = c.importer.sizes().fix(x->dims.at(static_cast<size_t>(axis)));
   std::vector<int64_t> parts;
   const KnownValue* split = c.has(1) ? c.importer.known_of(c.operand(1)) : nullptr;
   if (c.has(1) && !split) c.refuse("the sizes of the parts must be known");
@@ -118,11 +118,11 @@ Refs sequence_map(const ControlCall& c) {
     c.importer.count_iteration(body);
     Refs inputs;
     for (size_t k = 0; k < c.operands.size(); ++k)
-      inputs.push_back(c.operand(k).sequence ? c.sequence(k).at(i) : c.operands[k]);
+      inputs.push_back(c.operand(k).sequence ? c.sequence(k).at(i) : c.operands.at(k));
     const Refs outputs = c.importer.import_subgraph(body, c.scope, inputs);
     for (size_t k = 0; k < outputs.size(); ++k) {
       if (outputs[k]->failed) c.refuse("a node of its body cannot be imported");
-      results[k].push_back(outputs[k]);
+      results.at(k).push_back(outputs[k]);
     }
   }
   Refs sequences;
@@ -131,20 +131,20 @@ Refs sequence_map(const ControlCall& c) {
 }
 
 Refs optional(const ControlCall& c) {
-  if (c.has(0)) return {c.operands[0]};
+  if (c.has(0)) return {c.operands.at(0)};
   auto absent = std::make_shared<Imported>();
   absent->is_absent = true;
   return {absent};
 }
 
 Refs optional_has_element(const ControlCall& c) {
-  const bool has = c.has(0) && !c.operands[0]->is_absent;
+  const bool has = c.has(0) && !c.operands.at(0)->is_absent;
   return {Importer::of_known({DType::Bool, {}, {KnownNumber(int64_t{has})}})};
 }
 
 Refs optional_get_element(const ControlCall& c) {
   if (c.operand(0).is_absent) c.refuse("the optional must have an element");
-  return {c.operands[0]};
+  return {c.operands.at(0)};
 }
 
 const ControlRegistrar kRows({{"SequenceConstruct", sequence_construct},

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "inference/check_sizes.h"
 #include "inference/host_run.h"
 #include "ir/text.h"
 #include "onnx/onnx_types.h"
@@ -66,6 +68,7 @@ struct InferenceSession::Outcome {
   std::vector<Sizes> weight_sizes, weight_strides;
   std::shared_ptr<const std::vector<HostTensor>> constants;  // the last of the weights
   std::unique_ptr<Session> session;
+  std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
 
   bool fits(const Call& call) const;
 };
@@ -271,8 +274,24 @@ InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feed
   for (const ContentSymbol& content : outcome.contents)
     symbols.push_back(saturated(integer_element(tensors[content.input].data, content.element,
                                                 tensors[content.input].dtype)));
+  check_once(*bound.outcome, {arguments, symbols});
   bound.entry = outcome.session->plan_for({arguments, symbols});
   return bound;
+}
+
+void InferenceSession::check_once(Outcome& outcome, const CallShapes& call) {
+  const SymbolValues values = outcome.session->symbols().bind_all(call);
+  std::vector<int64_t> numbers;
+  for (const auto& entry : values.entries()) numbers.push_back(entry.second);
+  {
+    const std::lock_guard lock(mutex_);
+    if (outcome.checked.count(numbers)) return;
+  }
+  check_sizes(outcome.session->exported_graph(), values);
+  constexpr size_t kMostKnown = 4096;
+  const std::lock_guard lock(mutex_);
+  if (outcome.checked.size() >= kMostKnown) outcome.checked.clear();
+  outcome.checked.insert(std::move(numbers));
 }
 
 std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds) {

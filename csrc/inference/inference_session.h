@@ -66,6 +66,7 @@ class InferenceSession {
   void add_weights(Outcome& outcome, const ImportedModel& imported);
   void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
   std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
+  void check_once(Outcome& outcome, const CallShapes& call);
   Bound bind(const std::vector<HostFeed>& feeds);
 
   std::shared_ptr<LoadedModel> model_;

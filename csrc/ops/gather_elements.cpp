@@ -11,21 +11,32 @@
 namespace ortmodule {
 namespace {
 
-void infer_gather_elements(InferContext& c) {
-  const Value& data = c.input(0);
-  const Value& indices = c.input(1);
-  c.axis("axis", data.rank());
+// Indices are at most as large as data, but along the axis.
+void check_indices(InferContext& c, const Value& data, const Value& indices) {
+  const auto axis = static_cast<size_t>(c.axis("axis", data.rank()));
   if (indices.rank() != data.rank())
     c.fail(str("data and indices must have the same rank, but found ", dims_text(data.dims),
                " and ", dims_text(indices.dims)));
+  for (size_t d = 0; d < data.rank(); ++d) {
+    const DimExpr excess = indices.dims[d] - data.dims[d];
+    if (d != axis && excess.is_constant() && excess.value() > 0)
+      c.fail(str("indices must be within data but along axis ", axis, ", but found ",
+                 dims_text(indices.dims), " for ", dims_text(data.dims)));
+  }
+}
+
+void infer_gather_elements(InferContext& c) {
+  const Value& data = c.input(0);
+  const Value& indices = c.input(1);
+  check_indices(c, data, indices);
   c.set(0, data.dtype, indices.dims);
 }
 
 void infer_scatter_elements(InferContext& c) {
   const Value& data = c.input(0);
   const Value& updates = c.input(2);
-  c.axis("axis", data.rank());
-  if (c.input(1).rank() != data.rank() || !may_equal(updates.dims, c.input(1).dims))
+  check_indices(c, data, c.input(1));
+  if (!may_equal(updates.dims, c.input(1).dims))
     c.fail(str("updates and indices must have the same shape, but found ", dims_text(updates.dims),
                " and ", dims_text(c.input(1).dims)));
   if (updates.dtype != data.dtype)

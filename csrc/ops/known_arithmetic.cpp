@@ -120,7 +120,7 @@ std::optional<Sizes> broadcast_sizes(const Sizes& a, const Sizes& b) {
   Sizes result = a.size() >= b.size() ? a : b;
   for (const Sizes* each : {&a, &b})
     for (size_t back = 1; back <= each->size(); ++back) {
-      int64_t& size = result[result.size() - back];
+      int64_t& size = result.at(result.size() - back);
       const int64_t other = (*each)[each->size() - back];
       if (size == 1) size = other;
       if (other != 1 && other != size) return std::nullopt;
@@ -132,15 +132,15 @@ std::optional<Sizes> broadcast_sizes(const Sizes& a, const Sizes& b) {
 const KnownNumber& element_of(const KnownValue& value, const Sizes& result, int64_t position) {
   int64_t index = 0, stride = 1;
   for (size_t back = 1; back <= result.size(); ++back) {
-    const int64_t size = result[result.size() - back];
+    const int64_t size = result.at(result.size() - back);
     const int64_t at = position % size;
     position /= size;
     if (back > value.dims.size()) continue;
-    const int64_t own = value.dims[value.dims.size() - back];
+    const int64_t own = value.dims.at(value.dims.size() - back);
     if (own != 1) index += at * stride;
     stride *= own;
   }
-  return value.elements[static_cast<size_t>(index)];
+  return value.elements.at(static_cast<size_t>(index));
 }
 
 // Decisions on many elements of an input are left to the run.

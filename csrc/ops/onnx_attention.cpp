@@ -27,22 +27,22 @@ Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& size, const Dims&
 Value* split_heads(OnnxCall& c, Value* x, int64_t heads) {
   if (x->rank() == 4) return x;
   if (heads <= 0) c.refuse("q_num_heads and kv_num_heads must be given for operands of rank 3");
-  const DimExpr width = DimExpr::floor_div(x->dims[2], heads);
-  return c.transpose(c.reshape(x, {x->dims[0], x->dims[1], heads, width}), {0, 2, 1, 3});
+  const DimExpr width = DimExpr::floor_div(x->dims.at(2), heads);
+  return c.transpose(c.reshape(x, {x->dims.at(0), x->dims.at(1), heads, width}), {0, 2, 1, 3});
 }
 
 Value* join_heads(OnnxCall& c, Value* x) {
   const Dims d = x->dims;
-  return c.reshape(c.transpose(x, {0, 2, 1, 3}), {d[0], d[2], d[1] * d[3]});
+  return c.reshape(c.transpose(x, {0, 2, 1, 3}), {d.at(0), d.at(2), d.at(1) * d.at(3)});
 }
 
 // Each head `times` times, in place: [h0, h0, h1, h1]
 Value* repeated_heads(OnnxCall& c, Value* x, int64_t times) {
   if (times == 1) return x;
   const Dims d = x->dims;
-  Value* wide = c.emit("Expand", {c.reshape(x, {d[0], d[1], 1, d[2], d[3]})},
-                       {{"shape", Dims{d[0], d[1], times, d[2], d[3]}}});
-  return c.reshape(wide, {d[0], d[1] * DimExpr(times), d[2], d[3]});
+  Value* wide = c.emit("Expand", {c.reshape(x, {d.at(0), d.at(1), 1, d.at(2), d.at(3)})},
+                       {{"shape", Dims{d.at(0), d.at(1), times, d.at(2), d.at(3)}}});
+  return c.reshape(wide, {d.at(0), d.at(1) * DimExpr(times), d.at(2), d.at(3)});
 }
 
 Value* add(OnnxCall& c, Value* a, Value* b) { return a ? c.pointwise("Add", {a, b}) : b; }
@@ -62,7 +62,7 @@ struct Attention {
 // The mask as a bias, shorter ones padded by keys that nobody sees.
 Value* given_mask(OnnxCall& c, const Attention& a) {
   Value* mask = c.in(3);
-  const DimExpr keys = a.k->dims[2], given = mask->dims.back();
+  const DimExpr keys = a.k->dims.at(2), given = mask->dims.at(mask->dims.size() - 1);
   if (mask->dtype == DType::Bool) mask = bias_of(c, mask, a.q->dtype);
   if (c.sizes().equal(given, keys)) return mask;
   Dims pads(2 * mask->rank(), DimExpr(0));
@@ -76,11 +76,11 @@ Value* positions_bias(OnnxCall& c, const Attention& a) {
   const int64_t left = c.integer("left_window_size", -1),
                 right = c.integer("right_window_size", -1);
   if (!causal && left < 0 && right < 0) return nullptr;
-  const DimExpr queries = a.q->dims[2], keys = a.k->dims[2];
+  const DimExpr queries = a.q->dims.at(2), keys = a.k->dims.at(2);
   Value* i;
   if (a.ends) {  // per batch: the queries are the last of the keys in use
     Value* offset = c.emit("Sub", {a.ends, c.graph().literal(queries, DType::Int64)});
-    Value* start = c.reshape(offset, {a.ends->dims[0], 1, 1, 1});
+    Value* start = c.reshape(offset, {a.ends->dims.at(0), 1, 1, 1});
     i = c.pointwise("Add", {start, range(c, 0, queries, {1, 1, queries, 1})});
   } else {
     i = range(c, a.before, queries, {queries, 1});
@@ -104,9 +104,9 @@ Value* attention_bias(OnnxCall& c, const Attention& a) {
   Value* bias = c.has(3) ? given_mask(c, a) : nullptr;
   if (Value* positions = positions_bias(c, a)) bias = add(c, bias, positions);
   if (a.ends) {
-    const DimExpr keys = a.k->dims[2];
+    const DimExpr keys = a.k->dims.at(2);
     Value* in_use = c.pointwise("Less", {range(c, 0, keys, {1, 1, 1, keys}),
-                                         c.reshape(a.ends, {a.ends->dims[0], 1, 1, 1})});
+                                         c.reshape(a.ends, {a.ends->dims.at(0), 1, 1, 1})});
     bias = add(c, bias, bias_of(c, in_use, a.q->dtype));
   }
   return bias;
@@ -120,17 +120,17 @@ Attention read_attention(OnnxCall& c) {
   a.v = split_heads(c, c.in(2), kv_heads);
   if (c.has(4)) {
     Value* past = c.in(4);
-    a.before = past->dims[2];
+    a.before = past->dims.at(2);
     a.k = c.concat({past, a.k}, 2);
     a.v = c.concat({c.in(5), a.v}, 2);
   }
-  if (!c.sizes().equal(a.q->dims[3], a.k->dims[3]))
-    c.refuse(str("queries and keys must have the same width, but found ", a.q->dims[3], " and ",
-                 a.k->dims[3]));
+  if (!c.sizes().equal(a.q->dims.at(3), a.k->dims.at(3)))
+    c.refuse(str("queries and keys must have the same width, but found ", a.q->dims.at(3), " and ",
+                 a.k->dims.at(3)));
   a.present_k = a.k;
   a.present_v = a.v;
   if (c.has(6)) a.ends = c.cast(c.in(6), DType::Int64);
-  const int64_t heads = c.sizes().fix(a.q->dims[1]), shared = c.sizes().fix(a.k->dims[1]);
+  const int64_t heads = c.sizes().fix(a.q->dims.at(1)), shared = c.sizes().fix(a.k->dims.at(1));
   if (shared == 0 || heads % shared != 0)
     c.refuse("queries must have a multiple of the keys' heads");
   a.k = repeated_heads(c, a.k, heads / shared);
@@ -140,7 +140,7 @@ Attention read_attention(OnnxCall& c) {
 
 double scale_of(OnnxCall& c, const Attention& a) {
   if (c.has_attr("scale")) return c.number("scale", 1.0);
-  return 1 / std::sqrt(static_cast<double>(c.sizes().fix(a.q->dims[3])));
+  return 1 / std::sqrt(static_cast<double>(c.sizes().fix(a.q->dims.at(3))));
 }
 
 Value* softmax_of(OnnxCall& c, Value* scores, Value* bias) {
@@ -160,7 +160,7 @@ Values import_attention(OnnxCall& c) {
   const bool plain = !c.has(3) && !c.has(4) && !c.has(6) && !wants_scores && softcap == 0 &&
                      c.integer("left_window_size", -1) < 0 &&
                      c.integer("right_window_size", -1) < 0 && is_floating(a.q->dtype) &&
-                     c.sizes().equal(a.q->dims[3], a.k->dims[3]);
+                     c.sizes().equal(a.q->dims.at(3), a.k->dims.at(3));
   Value *y = nullptr, *shown = nullptr;
   if (plain) {
     y = c.emit_all("ScaledDotProductAttention", {a.q, a.k, a.v, nullptr},
@@ -199,9 +199,10 @@ Values import_rotary(OnnxCall& c) {
   } else {
     const int64_t heads = c.integer("num_heads", 0);
     if (heads <= 0) c.refuse("num_heads must be given for operands of rank 3");
-    x = c.reshape(x, {x->dims[0], x->dims[1], heads, DimExpr::floor_div(x->dims[2], heads)});
+    x = c.reshape(x,
+                  {x->dims.at(0), x->dims.at(1), heads, DimExpr::floor_div(x->dims.at(2), heads)});
   }
-  const DimExpr width = x->dims[3];
+  const DimExpr width = x->dims.at(3);
   const int64_t given_width = c.integer("rotary_embedding_dim", 0);
   const DimExpr rotated = given_width > 0 ? DimExpr(given_width) : width;
   const DimExpr half = DimExpr::floor_div(rotated, 2);
@@ -218,8 +219,8 @@ Values import_rotary(OnnxCall& c) {
   Value* a = interleaved ? c.slice(part, 3, 0, rotated, 2) : c.slice(part, 3, 0, half);
   Value* b = interleaved ? c.slice(part, 3, 1, rotated, 2) : c.slice(part, 3, half, rotated);
   auto times = [&](Value* value, Value* table) { return c.pointwise("Mul", {value, table}); };
-  Value* real = c.pointwise("Sub", {times(a, tables[0]), times(b, tables[1])});
-  Value* imaginary = c.pointwise("Add", {times(a, tables[1]), times(b, tables[0])});
+  Value* real = c.pointwise("Sub", {times(a, tables.at(0)), times(b, tables.at(1))});
+  Value* imaginary = c.pointwise("Add", {times(a, tables.at(1)), times(b, tables.at(0))});
   Value* turned;
   if (interleaved) {
     Dims dims = real->dims;

@@ -253,17 +253,17 @@ Values OnnxCall::broadcast(Values values) {
     const DimExpr* size = nullptr;
     for (const Value* value : values)
       if (value && value->rank() >= back && (!size || sizes_.hint(*size) == 1))
-        size = &value->dims[value->rank() - back];
+        size = &value->dims.at(value->rank() - back);
     const DimExpr wanted = *size;
     for (Value*& value : values) {
       if (!value || value->rank() < back) continue;
-      const DimExpr dim = value->dims[value->rank() - back];
+      const DimExpr dim = value->dims.at(value->rank() - back);
       if (dim == wanted || (dim.is_constant() && dim.value() == 1)) continue;
       if (sizes_.equal(dim, wanted)) continue;
       if (sizes_.fix(dim) != 1)
         refuse(str("shapes must broadcast, but found sizes ", dim, " and ", wanted));
       Dims dims = value->dims;
-      dims[value->rank() - back] = 1;
+      dims.at(value->rank() - back) = 1;
       value = reshape(value, dims);
     }
   }

@@ -26,13 +26,13 @@ Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& size, const Dims&
 // [B, L, heads * E] as [B, heads, L, E]
 Value* split_heads(OnnxCall& c, Value* x, int64_t heads) {
   if (heads <= 0) c.refuse("num_heads must be positive");
-  const DimExpr width = DimExpr::floor_div(x->dims[2], heads);
-  return c.transpose(c.reshape(x, {x->dims[0], x->dims[1], heads, width}), {0, 2, 1, 3});
+  const DimExpr width = DimExpr::floor_div(x->dims.at(2), heads);
+  return c.transpose(c.reshape(x, {x->dims.at(0), x->dims.at(1), heads, width}), {0, 2, 1, 3});
 }
 
 Value* join_heads(OnnxCall& c, Value* x) {
   const Dims d = x->dims;
-  return c.reshape(c.transpose(x, {0, 2, 1, 3}), {d[0], d[2], d[1] * d[3]});
+  return c.reshape(c.transpose(x, {0, 2, 1, 3}), {d.at(0), d.at(2), d.at(1) * d.at(3)});
 }
 
 struct Heads {
@@ -48,7 +48,7 @@ void add_bias(OnnxCall& c, Heads& h, Value* bias) {
 }
 
 Value* attended(OnnxCall& c, Heads h) {
-  if (h.scale == 0) h.scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(h.q->dims[3])));
+  if (h.scale == 0) h.scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(h.q->dims.at(3))));
   if (!h.bias && h.softcap == 0)
     return c.emit_all("ScaledDotProductAttention", {h.q, h.k, h.v, nullptr},
                       {{"is_causal", 0}, {"scale", h.scale}, {"ratio", 0.0}})[0];
@@ -69,7 +69,7 @@ Value* bias_of(OnnxCall& c, Value* seen, double masked, DType dtype) {
 
 // Queries are the last of the keys and see none after them.
 Value* causal_bias(OnnxCall& c, const Heads& h) {
-  const DimExpr queries = h.q->dims[2], keys = h.k->dims[2];
+  const DimExpr queries = h.q->dims.at(2), keys = h.k->dims.at(2);
   Value* seen = c.pointwise("LessOrEqual", {range(c, 0, keys, {1, keys}),
                                             range(c, keys - queries, queries, {queries, 1})});
   return bias_of(c, seen, -kInfinity, h.q->dtype);
@@ -77,16 +77,16 @@ Value* causal_bias(OnnxCall& c, const Heads& h) {
 
 // A mask of keys by content (0: masked) or by the ends, and starts, of what counts.
 Value* mask_bias(OnnxCall& c, Value* mask, const Heads& h, bool is_index_pair) {
-  const DimExpr batch = h.q->dims[0], queries = h.q->dims[2], keys = h.k->dims[2];
+  const DimExpr batch = h.q->dims.at(0), queries = h.q->dims.at(2), keys = h.k->dims.at(2);
   const double filter = c.number("mask_filter_value", -10000.0);
   Value* seen;
   if (mask->rank() == 1) {
     mask = c.cast(mask, DType::Int64);
     Value* j = range(c, 0, keys, {1, keys});
-    const bool pair = is_index_pair && c.sizes().equal(mask->dims[0], batch * DimExpr(2));
-    if (!pair && !c.sizes().equal(mask->dims[0], batch))
+    const bool pair = is_index_pair && c.sizes().equal(mask->dims.at(0), batch * DimExpr(2));
+    if (!pair && !c.sizes().equal(mask->dims.at(0), batch))
       c.refuse(str("a mask of indices must have one for each row of the batch, but found ",
-                   mask->dims[0]));
+                   mask->dims.at(0)));
     auto column = [&](const DimExpr& first) {
       Value* part = pair ? c.slice(mask, 0, first, first + batch) : mask;
       return c.reshape(part, {batch, 1});
@@ -97,7 +97,7 @@ Value* mask_bias(OnnxCall& c, Value* mask, const Heads& h, bool is_index_pair) {
     seen = c.emit("NotEqual", {mask, number(c, 0, mask)});
   }
   if (seen->rank() > 3) c.refuse("a mask of rank 4 is not supported");
-  if (!c.sizes().equal(seen->dims.back(), keys))
+  if (!c.sizes().equal(seen->dims.at(seen->dims.size() - 1), keys))
     c.refuse("the mask must have a column for each key");
   const DimExpr rows = seen->rank() == 3 ? queries : DimExpr(1);
   return bias_of(c, c.reshape(seen, {batch, 1, rows, keys}), filter, h.q->dtype);
@@ -113,7 +113,7 @@ void refuse_shared_buffers(OnnxCall& c, std::initializer_list<size_t> operands) 
 // Part `i` of packed [B, L, heads, parts, E] as [B, heads, L, E]
 Value* packed_part(OnnxCall& c, Value* x, int64_t i) {
   const Dims d = x->dims;
-  Value* part = c.reshape(c.slice(x, 3, i, i + 1), {d[0], d[1], d[2], d[4]});
+  Value* part = c.reshape(c.slice(x, 3, i, i + 1), {d.at(0), d.at(1), d.at(2), d.at(4)});
   return c.transpose(part, {0, 2, 1, 3});
 }
 
@@ -138,7 +138,7 @@ void read_projected(OnnxCall& c, Heads& h, int64_t heads) {
   auto part = [&](size_t i) {
     Value* x = c.in(i);
     if (bias) {
-      const DimExpr end = at + x->dims[2];
+      const DimExpr end = at + x->dims.at(2);
       x = c.emit("Add", {x, c.slice(bias, 0, at, end)});
       at = end;
     }
@@ -174,11 +174,11 @@ Values import_multi_head_attention(OnnxCall& c) {
 void project(OnnxCall& c, Heads& h, Value* projected, int64_t heads) {
   const std::vector<int64_t> sizes = c.integers("qkv_hidden_sizes");
   if (!sizes.empty() && sizes.size() != 3) c.refuse("qkv_hidden_sizes must have three numbers");
-  const DimExpr third = DimExpr::floor_div(projected->dims[2], 3);
+  const DimExpr third = DimExpr::floor_div(projected->dims.at(2), 3);
   DimExpr at = 0;
   size_t i = 0;
   for (Value** part : {&h.q, &h.k, &h.v}) {
-    const DimExpr end = at + (sizes.empty() ? third : DimExpr(sizes[i++]));
+    const DimExpr end = at + (sizes.empty() ? third : DimExpr(sizes.at(i++)));
     *part = split_heads(c, c.slice(projected, 2, at, end), heads);
     at = end;
   }
@@ -236,13 +236,13 @@ Values import_q_attention(OnnxCall& c) {
 Value* rotated(OnnxCall& c, Value* x, Value* positions, Value* cosines, Value* sines, int64_t heads,
                bool interleaved) {
   OnnxAttrs attrs{{"interleaved", int64_t{interleaved}}};
-  const int64_t width = 2 * c.sizes().fix(cosines->dims[1]);
+  const int64_t width = 2 * c.sizes().fix(cosines->dims.at(1));
   if (x->rank() == 3) {
-    if (heads <= 0) heads = c.sizes().fix(x->dims[2]) / width;
+    if (heads <= 0) heads = c.sizes().fix(x->dims.at(2)) / width;
     if (heads <= 0) c.refuse("num_heads must be positive");
     attrs.emplace_back("num_heads", heads);
   }
-  const DimExpr size = x->rank() == 3 ? DimExpr::floor_div(x->dims[2], heads) : x->dims[3];
+  const DimExpr size = x->rank() == 3 ? DimExpr::floor_div(x->dims.at(2), heads) : x->dims.at(3);
   if (!c.sizes().equal(size, width)) attrs.emplace_back("rotary_embedding_dim", width);
   return call_nested(c, "RotaryEmbedding", {x, cosines, sines, positions}, attrs)[0];
 }
@@ -253,7 +253,7 @@ Values import_rotary(OnnxCall& c) {
   if (c.flag("is_packed_batching")) c.refuse("is_packed_batching is not supported");
   if (c.number("scale", 1.0) != 1.0) c.refuse("scale must be 1");
   Value* positions = c.cast(c.in(1), DType::Int64);
-  const DimExpr length = x->dims[x->rank() == 3 ? 1 : 2], batch = x->dims[0];
+  const DimExpr length = x->dims.at(x->rank() == 3 ? 1 : 2), batch = x->dims.at(0);
   if (positions->rank() == 1) {  // of the first element
     positions =
         c.pointwise("Add", {range(c, 0, length, {1, length}), c.reshape(positions, {1, 1})});
@@ -277,7 +277,7 @@ void read_grouped(OnnxCall& c, GroupedQueries& g, int64_t heads, int64_t kv_head
     g.v = split_heads(c, c.in(2), kv_heads);
     return;
   }
-  const DimExpr width = DimExpr::floor_div(q->dims[2], heads + 2 * kv_heads);
+  const DimExpr width = DimExpr::floor_div(q->dims.at(2), heads + 2 * kv_heads);
   const DimExpr first = width * DimExpr(heads), more = width * DimExpr(kv_heads);
   g.q = split_heads(c, c.slice(q, 2, 0, first), heads);
   g.k = split_heads(c, c.slice(q, 2, first, first + more), kv_heads);
@@ -291,20 +291,21 @@ Value* with_new(OnnxCall& c, Value* past, Value* fresh, const GroupedQueries& g,
   Value* base;
   if (past) {
     Dims pads(8, DimExpr(0));
-    pads[6] = total - past->dims[2];
-    base = pads[6] == DimExpr(0) ? past : c.emit("Pad", {past}, {{"pads", pads}, {"value", 0.0}});
+    pads.at(6) = total - past->dims.at(2);
+    base =
+        pads.at(6) == DimExpr(0) ? past : c.emit("Pad", {past}, {{"pads", pads}, {"value", 0.0}});
   } else {
-    if (c.sizes().equal(total, d[2])) return fresh;
-    base = c.full(0.0, {d[0], d[1], total, d[3]}, fresh->dtype);
+    if (c.sizes().equal(total, d.at(2))) return fresh;
+    base = c.full(0.0, {d.at(0), d.at(1), total, d.at(3)}, fresh->dtype);
   }
-  Value* place = c.pointwise("Add", {g.before, range(c, 0, d[2], {1, d[2]})});
-  place = c.emit("Expand", {c.reshape(place, {d[0], 1, d[2], 1})}, {{"shape", d}});
+  Value* place = c.pointwise("Add", {g.before, range(c, 0, d.at(2), {1, d.at(2)})});
+  place = c.emit("Expand", {c.reshape(place, {d.at(0), 1, d.at(2), 1})}, {{"shape", d}});
   return c.emit("ScatterElements", {base, place, fresh}, {{"axis", 2}, {"reduction", "none"}});
 }
 
 // Queries see keys up to their own place, and `window` before it if that is not negative.
 Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const DimExpr& keys, int64_t window) {
-  const DimExpr batch = g.q->dims[0], queries = g.q->dims[2];
+  const DimExpr batch = g.q->dims.at(0), queries = g.q->dims.at(2);
   Value *i = c.reshape(g.positions, {batch, 1, queries, 1}),
         *j = range(c, 0, keys, {1, 1, 1, keys});
   Value* seen = c.pointwise("LessOrEqual", {j, i});
@@ -330,7 +331,7 @@ Values import_group_query_attention(OnnxCall& c) {
     c.refuse("queries must have a multiple of the keys' heads");
   GroupedQueries g;
   read_grouped(c, g, heads, kv_heads);
-  const DimExpr batch = g.q->dims[0], length = g.q->dims[2];
+  const DimExpr batch = g.q->dims.at(0), length = g.q->dims.at(2);
   DimExpr total = c.content_sizes(6).at(0);
   Value* ends = c.reshape(c.cast(c.in(5), DType::Int64), {batch, 1});  // the last key's place
   if (c.sizes().equal(total, length)) {
@@ -347,24 +348,24 @@ Values import_group_query_attention(OnnxCall& c) {
     g.k = rotated(c, g.k, at, c.in(7), c.in(8), kv_heads, interleaved);
   }
   Value *past_k = c.optional(3), *past_v = c.optional(4);
-  if (past_k && c.sizes().at_most(total, past_k->dims[2])) total = past_k->dims[2];
+  if (past_k && c.sizes().at_most(total, past_k->dims.at(2))) total = past_k->dims.at(2);
   Value *k = with_new(c, past_k, g.k, g, total), *v = with_new(c, past_v, g.v, g, total);
   // Queries that share a key are rows of its matrix.
-  const DimExpr shared = heads / kv_heads, keys = k->dims[2];
+  const DimExpr shared = heads / kv_heads, keys = k->dims.at(2);
   Heads h{g.q, k, v, nullptr, c.number("scale", 0.0), c.number("softcap", 0.0)};
   auto repeated = [&](Value* x) {
     const Dims d = x->dims;
     if (heads == kv_heads) return x;
-    x = c.emit("Expand", {c.reshape(x, {d[0], d[1], 1, d[2], d[3]})},
-               {{"shape", Dims{d[0], d[1], shared, d[2], d[3]}}});
-    return c.reshape(x, {d[0], heads, d[2], d[3]});
+    x = c.emit("Expand", {c.reshape(x, {d.at(0), d.at(1), 1, d.at(2), d.at(3)})},
+               {{"shape", Dims{d.at(0), d.at(1), shared, d.at(2), d.at(3)}}});
+    return c.reshape(x, {d.at(0), heads, d.at(2), d.at(3)});
   };
   h.k = repeated(k);
   h.v = repeated(v);
   add_bias(c, h, grouped_bias(c, g, keys, c.integer("local_window_size", -1)));
   if (c.has(10)) {
     Value* bias = c.in(10);
-    if (!c.sizes().equal(bias->dims.back(), keys))
+    if (!c.sizes().equal(bias->dims.at(bias->dims.size() - 1), keys))
       c.refuse("attention_bias must have a column for each key of the cache");
     add_bias(c, h, bias);
   }

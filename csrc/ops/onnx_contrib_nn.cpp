@@ -60,7 +60,7 @@ Values import_group_norm(OnnxCall& c) { return {normalized_groups(c, c.in(0))}; 
 Values import_skip_group_norm(OnnxCall& c) {
   if (!c.flag("channels_last", true)) c.refuse("channels_last must be 1");
   Value *x = c.in(0), *skip = c.in(3);
-  if (skip->rank() == 2) skip = c.reshape(skip, {skip->dims[0], 1, 1, skip->dims[1]});
+  if (skip->rank() == 2) skip = c.reshape(skip, {skip->dims.at(0), 1, 1, skip->dims.at(1)});
   Value* sum = c.pointwise("Add", {x, skip});
   if (c.has(4)) sum = c.pointwise("Add", {sum, c.in(4)});
   return {normalized_groups(c, sum), sum};
@@ -72,7 +72,7 @@ Values import_skip_group_norm(OnnxCall& c) {
 // mask?, position_ids?
 Values import_embed_layer_norm(OnnxCall& c) {
   Value* ids = c.in(0);
-  const DimExpr batch = ids->dims[0], length = ids->dims[1];
+  const DimExpr batch = ids->dims.at(0), length = ids->dims.at(1);
   auto rows = [&](size_t table, Value* index) {
     return c.emit("Gather", {c.in(table), c.cast(index, DType::Int64)}, {{"axis", 0}});
   };
@@ -81,7 +81,7 @@ Values import_embed_layer_norm(OnnxCall& c) {
     positions = rows(3, c.in(8));
   } else {
     positions = c.slice(c.in(3), 0, 0, length);
-    positions = c.reshape(positions, {1, length, positions->dims[1]});
+    positions = c.reshape(positions, {1, length, positions->dims.at(1)});
   }
   Value* sum = c.pointwise("Add", {rows(2, ids), positions});
   if (c.has(1)) sum = c.emit("Add", {sum, rows(4, c.in(1))});

@@ -133,7 +133,7 @@ Values import_gemm(OnnxCall& c) {
     // A zero point for each column of B, which a transposed B has as rows.
     if (c.has(i + 2)) {
       Value* zero = c.cast(c.in(i + 2), DType::Int32);
-      if (turned && zero->rank() == 1) zero = c.reshape(zero, {zero->dims[0], 1});
+      if (turned && zero->rank() == 1) zero = c.reshape(zero, {zero->dims.at(0), 1});
       x = c.pointwise("Sub", {x, zero});
     }
     return turned ? c.transpose(x, {1, 0}) : x;
@@ -152,7 +152,7 @@ Values import_gemm(OnnxCall& c) {
 Value* dequantized_weights(OnnxCall& c, size_t i, size_t scale_at) {
   Value* weights = c.in(i);
   auto per_column = [&](Value* value) {
-    return value->rank() == 2 ? c.reshape(value, {value->dims[0], 1, value->dims[1]})
+    return value->rank() == 2 ? c.reshape(value, {value->dims.at(0), 1, value->dims.at(1)})
                               : c.reshape(value, {product(value->dims), 1, 1});
   };
   Value* wide = c.cast(weights, DType::Int32);

@@ -97,7 +97,7 @@ Equation read_equation(OnnxCall& c) {
   }
   size_t most = 0;
   for (size_t i = 0; i < c.input_count(); ++i) {
-    Labels& labels = equation.operands[i];
+    Labels& labels = equation.operands.at(i);
     const bool open = contains(labels, kEllipsis);
     const size_t named = labels.size() - (open ? 1 : 0), rank = c.rank(i);
     if (open ? rank < named : rank != named)
@@ -110,7 +110,8 @@ Equation read_equation(OnnxCall& c) {
   equation.result = without_ellipsis(equation.result, most);
   for (size_t i = 0; i < equation.result.size(); ++i)
     for (size_t j = 0; j < i; ++j)
-      if (equation.result[i] == equation.result[j]) c.refuse("letters of the result must differ");
+      if (equation.result.at(i) == equation.result.at(j))
+        c.refuse("letters of the result must differ");
   return equation;
 }
 
@@ -118,11 +119,11 @@ Equation read_equation(OnnxCall& c) {
 
 // The elements whose indices of dimensions `first` and `second` agree, without the second.
 Value* diagonal(OnnxCall& c, Value* x, size_t first, size_t second) {
-  const DimExpr size = x->dims[first];
-  if (!c.sizes().equal(size, x->dims[second]))
-    c.refuse(str("sizes of one letter must agree, but found ", size, " and ", x->dims[second]));
+  const DimExpr size = x->dims.at(first);
+  if (!c.sizes().equal(size, x->dims.at(second)))
+    c.refuse(str("sizes of one letter must agree, but found ", size, " and ", x->dims.at(second)));
   Dims along(x->rank(), DimExpr(1)), places = x->dims, result = x->dims;
-  along[first] = size;
+  along.at(first) = size;
   places[second] = 1;
   Value* index = c.emit(
       "Range", {},
@@ -185,7 +186,8 @@ void drop_broadcast(OnnxCall& c, Term& a, Term& b) {
   const Labels labels = a.labels;
   for (Label label : labels) {
     if (!contains(b.labels, label)) continue;
-    const DimExpr in_a = a.value->dims[place(a, label)], in_b = b.value->dims[place(b, label)];
+    const DimExpr in_a = a.value->dims.at(place(a, label)),
+                  in_b = b.value->dims.at(place(b, label));
     if (c.sizes().equal(in_a, in_b)) continue;
     if (c.sizes().hint(in_a) == 1 && c.sizes().fix(in_a) == 1)
       drop_one(c, a, label);
@@ -203,7 +205,7 @@ Labels joined(Labels a, const Labels& b) {
 
 Dims dims_of(const Term& term, const Labels& labels) {
   Dims dims;
-  for (Label label : labels) dims.push_back(term.value->dims[place(term, label)]);
+  for (Label label : labels) dims.push_back(term.value->dims.at(place(term, label)));
   return dims;
 }
 
@@ -250,7 +252,7 @@ Values import_einsum(OnnxCall& c) {
   std::vector<Term> terms;
   Labels all;
   for (size_t i = 0; i < equation.operands.size(); ++i) {
-    terms.push_back({c.in(i), equation.operands[i]});
+    terms.push_back({c.in(i), equation.operands.at(i)});
     take_diagonals(c, terms.back());
     all = joined(all, terms.back().labels);
   }

@@ -17,7 +17,7 @@ Known one(KnownValue value) { return std::vector{std::move(value)}; }
 Dims expanded(OnnxCall& c, const Dims& x, Dims wanted) {
   while (wanted.size() < x.size()) wanted.insert(wanted.begin(), DimExpr(1));
   for (size_t back = 1; back <= x.size(); ++back) {
-    DimExpr& dim = wanted[wanted.size() - back];
+    DimExpr& dim = wanted.at(wanted.size() - back);
     const DimExpr& own = x[x.size() - back];
     if (c.sizes().equal(dim, 1) || c.sizes().equal(dim, own)) dim = own;
   }
@@ -28,8 +28,8 @@ Value* expand(OnnxCall& c, Value* x, const Dims& shape) {
   // Sizes 1 of x that the graph does not know to be 1 are made so.
   Dims dims = x->dims;
   for (size_t back = 1; back <= dims.size(); ++back) {
-    DimExpr& dim = dims[dims.size() - back];
-    const DimExpr& wanted = shape[shape.size() - back];
+    DimExpr& dim = dims.at(dims.size() - back);
+    const DimExpr& wanted = shape.at(shape.size() - back);
     if (dim == wanted) continue;
     if (c.sizes().fix(dim) != 1)
       c.refuse(str("a size must be 1 to be expanded, but found ", dim, " for ", wanted));
@@ -49,8 +49,8 @@ Known known_expand(OnnxCall& c) {
   if (!x || !shape || x->elements.size() != 1) return std::nullopt;
   const auto sizes = c.known_size_of(expanded(c, c.dims(0), c.content_sizes(1)));
   if (!sizes) return std::nullopt;
-  return one(
-      {x->dtype, *sizes, std::vector(static_cast<size_t>(element_count(*sizes)), x->elements[0])});
+  return one({x->dtype, *sizes,
+              std::vector(static_cast<size_t>(element_count(*sizes)), x->elements.at(0))});
 }
 
 Values import_tile(OnnxCall& c) {
@@ -66,14 +66,14 @@ Values import_tile(OnnxCall& c) {
   if (repeats.size() != dims.size()) c.refuse("there must be a number of repeats for each axis");
   Dims split, wide, result;
   for (size_t i = 0; i < dims.size(); ++i) {
-    result.push_back(repeats[i] * dims[i]);
-    if (repeats[i] == DimExpr(1)) {
-      split.push_back(dims[i]);
-      wide.push_back(dims[i]);
+    result.push_back(repeats.at(i) * dims.at(i));
+    if (repeats.at(i) == DimExpr(1)) {
+      split.push_back(dims.at(i));
+      wide.push_back(dims.at(i));
       continue;
     }
-    split.insert(split.end(), {DimExpr(1), dims[i]});
-    wide.insert(wide.end(), {repeats[i], dims[i]});
+    split.insert(split.end(), {DimExpr(1), dims.at(i)});
+    wide.insert(wide.end(), {repeats.at(i), dims.at(i)});
   }
   if (split == wide) return {c.emit("Identity", {x})};
   Value* spread = c.emit("Expand", {c.reshape(x, split)}, {{"shape", wide}});
@@ -86,7 +86,7 @@ double filler(OnnxCall& c, DType& dtype) {
   dtype = value->dtype;
   const std::optional<KnownValue> content = known_content(*value);
   if (!content || content->elements.size() != 1) c.refuse("value must have one element");
-  return content->elements[0].value();
+  return content->elements.at(0).value();
 }
 
 Values import_constant_of_shape(OnnxCall& c) {
@@ -121,14 +121,16 @@ Values import_range(OnnxCall& c) {
   for (size_t i = 0; i < 3; ++i) {
     const KnownValue& content = c.content(i);
     if (content.elements.size() != 1) c.refuse("start, limit and delta must be scalars");
-    bounds.push_back(content.elements[0]);
+    bounds.push_back(content.elements.at(0));
   }
   if (is_floating(dtype)) {
     std::vector<double> numbers;
     for (size_t i = 0; i < 3; ++i) numbers.push_back(c.fixed_numbers(i).at(0));
-    return {c.emit(
-        "Range", {},
-        {{"start", numbers[0]}, {"limit", numbers[1]}, {"delta", numbers[2]}, {"dtype", dtype}})};
+    return {c.emit("Range", {},
+                   {{"start", numbers.at(0)},
+                    {"limit", numbers.at(1)},
+                    {"delta", numbers.at(2)},
+                    {"dtype", dtype}})};
   }
   const int64_t delta = c.sizes().fix(bounds[2].numerator());
   const DimExpr start = bounds[0].numerator();

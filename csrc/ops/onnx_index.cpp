@@ -55,8 +55,9 @@ Value* flat_index(OnnxCall& c, Value* indices, const Dims& dims, size_t batch, s
   for (size_t i = 0; i < count; ++i) {
     const auto at = static_cast<int64_t>(i);
     Value* part = c.reshape(c.slice(indices, last, at, at + 1), outer);
-    part = from_front(c, part, dims[batch + i]);
-    if (flat) part = c.emit("Add", {c.emit("Mul", {flat, size_number(c, dims[batch + i])}), part});
+    part = from_front(c, part, dims.at(batch + i));
+    if (flat)
+      part = c.emit("Add", {c.emit("Mul", {flat, size_number(c, dims.at(batch + i))}), part});
     flat = part;
   }
   return flat;
@@ -69,7 +70,7 @@ Values import_gather_nd(OnnxCall& c) {
   if (batches_given < 0 || batches_given >= static_cast<int64_t>(least))
     c.refuse(str("batch_dims must be from 0 to below ", least, ", but found ", batches_given));
   const auto batch = static_cast<size_t>(batches_given);
-  const auto count = static_cast<size_t>(c.sizes().fix(indices->dims.back()));
+  const auto count = static_cast<size_t>(c.sizes().fix(indices->dims.at(indices->dims.size() - 1)));
   if (count == 0 || batch + count > x->rank()) c.refuse("indices must name places in data");
   Value* flat = flat_index(c, indices, x->dims, batch, count);
   const auto first = x->dims.begin(), middle = first + static_cast<int64_t>(batch),
@@ -79,7 +80,7 @@ Values import_gather_nd(OnnxCall& c) {
   result.insert(result.end(), rest, x->dims.end());
   if (batch > 0) {  // the batches are blocks of one long table
     Dims per_batch(flat->rank(), DimExpr(1));
-    for (size_t i = 0; i < batch; ++i) per_batch[i] = flat->dims[i];
+    for (size_t i = 0; i < batch; ++i) per_batch.at(i) = flat->dims.at(i);
     Value* starts = c.emit("Mul", {range(c, 0, batches), size_number(c, places)});
     flat = c.emit("Add", {flat, c.reshape(starts, per_batch)});
   }
@@ -90,7 +91,7 @@ Values import_gather_nd(OnnxCall& c) {
 
 Values import_scatter_nd(OnnxCall& c) {
   Value *x = c.in(0), *indices = index64(c, 1), *updates = c.in(2);
-  const auto count = static_cast<size_t>(c.sizes().fix(indices->dims.back()));
+  const auto count = static_cast<size_t>(c.sizes().fix(indices->dims.at(indices->dims.size() - 1)));
   if (count == 0 || count > x->rank()) c.refuse("indices must name places in data");
   Value* flat = flat_index(c, indices, x->dims, 0, count);
   const auto rest = x->dims.begin() + static_cast<int64_t>(count);
@@ -115,7 +116,7 @@ Values import_one_hot(OnnxCall& c) {
   Value* index = from_front(c, c.cast(indices, DType::Int64), depth);
   Dims spread = index->dims, along(rank, DimExpr(1));
   spread.insert(spread.begin() + static_cast<int64_t>(axis), DimExpr(1));
-  along[axis] = depth;
+  along.at(axis) = depth;
   Value* hit = c.emit("Equal", {c.reshape(index, spread), c.reshape(range(c, 0, depth), along)});
   Value* off = c.reshape(c.slice(values, 0, 0, 1), {});
   Value* on = c.reshape(c.slice(values, 0, 1, 2), {});
@@ -127,8 +128,8 @@ Values import_eye_like(OnnxCall& c) {
   if (dims.size() != 2) c.refuse("the operand must be a matrix");
   const DType dtype = c.dtype_attr("dtype", c.dtype(0));
   const int64_t k = c.integer("k", 0);
-  Value* rows = c.reshape(range(c, DimExpr(k), dims[0] + DimExpr(k)), {dims[0], 1});
-  Value* columns = c.reshape(range(c, 0, dims[1]), {1, dims[1]});
+  Value* rows = c.reshape(range(c, DimExpr(k), dims.at(0) + DimExpr(k)), {dims.at(0), 1});
+  Value* columns = c.reshape(range(c, 0, dims.at(1)), {1, dims.at(1)});
   return {c.cast(c.emit("Equal", {rows, columns}), dtype)};
 }
 
@@ -183,9 +184,9 @@ Dims read_pads(OnnxCall& c, size_t rank) {
   if (given.size() != 2 * axes.size()) c.refuse("pads must have two numbers for each axis");
   Dims pads(2 * rank, DimExpr(0));
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = static_cast<size_t>(c.axis(axes[i], rank));
-    pads[axis] = given[i];
-    pads[rank + axis] = given[axes.size() + i];
+    const auto axis = static_cast<size_t>(c.axis(axes.at(i), rank));
+    pads.at(axis) = given.at(i);
+    pads.at(rank + axis) = given.at(axes.size() + i);
   }
   return pads;
 }
@@ -205,9 +206,10 @@ Values import_pad(OnnxCall& c) {
   const Dims pads = read_pads(c, x->rank());
   if (mode != "constant") {
     for (size_t d = 0; d < x->rank(); ++d) {
-      const int64_t before = c.sizes().fix(pads[d]), after = c.sizes().fix(pads[x->rank() + d]);
+      const int64_t before = c.sizes().fix(pads.at(d)),
+                    after = c.sizes().fix(pads.at(x->rank() + d));
       if (before == 0 && after == 0) continue;
-      Value* places = padded_places(c, mode, x->dims[d], before, after);
+      Value* places = padded_places(c, mode, x->dims.at(d), before, after);
       x = c.emit("Gather", {x, places}, {{"axis", static_cast<int64_t>(d)}});
     }
     return {x};
@@ -236,12 +238,12 @@ Values import_center_crop_pad(OnnxCall& c) {
   if (axes.size() != shape.size()) c.refuse("there must be a size for each axis");
   Dims pads(2 * x->rank(), DimExpr(0));
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = static_cast<size_t>(c.axis(axes[i], x->rank()));
-    const int64_t size = c.sizes().fix(x->dims[axis]);
-    const int64_t more = shape[i] - size;
+    const auto axis = static_cast<size_t>(c.axis(axes.at(i), x->rank()));
+    const int64_t size = c.sizes().fix(x->dims.at(axis));
+    const int64_t more = shape.at(i) - size;
     const int64_t before = more >= 0 ? more / 2 : -((-more) / 2);
-    pads[axis] = before;
-    pads[x->rank() + axis] = more - before;
+    pads.at(axis) = before;
+    pads.at(x->rank() + axis) = more - before;
   }
   return {c.emit("Pad", {x}, {{"pads", pads}, {"value", 0.0}})};
 }
@@ -253,10 +255,10 @@ Values import_reverse_sequence(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t time = c.axis_attr("time_axis", 0, x->rank()),
                 batch = c.axis_attr("batch_axis", 1, x->rank());
-  const DimExpr steps = x->dims[static_cast<size_t>(time)];
+  const DimExpr steps = x->dims.at(static_cast<size_t>(time));
   Dims along_time(x->rank(), DimExpr(1)), along_batch(x->rank(), DimExpr(1));
-  along_time[static_cast<size_t>(time)] = steps;
-  along_batch[static_cast<size_t>(batch)] = x->dims[static_cast<size_t>(batch)];
+  along_time.at(static_cast<size_t>(time)) = steps;
+  along_batch.at(static_cast<size_t>(batch)) = x->dims.at(static_cast<size_t>(batch));
   Value* t = c.reshape(range(c, 0, steps), along_time);
   Value* length = c.reshape(index64(c, 1), along_batch);
   Value* back = c.emit("Sub", {c.emit("Sub", {length, c.literal(1, DType::Int64)}), t});
@@ -271,12 +273,12 @@ Known known_non_zero(OnnxCall& c) {
   if (!x || x->dims.size() > 1 || c.is_input_content(*x)) return std::nullopt;
   KnownValue result{DType::Int64, {1, 0}, {}};
   for (size_t i = 0; i < x->elements.size(); ++i) {
-    const KnownNumber& number = x->elements[i];
+    const KnownNumber& number = x->elements.at(i);
     const bool zero =
         number.is_real() ? number.real() == 0 : c.sizes().equal(number.numerator(), 0);
     if (!zero) result.elements.emplace_back(static_cast<int64_t>(i));
   }
-  result.dims[1] = static_cast<int64_t>(result.elements.size());
+  result.dims.at(1) = static_cast<int64_t>(result.elements.size());
   return std::vector{std::move(result)};
 }
 
@@ -284,12 +286,13 @@ Known known_non_zero(OnnxCall& c) {
 // circular).
 Values import_tensor_scatter(OnnxCall& c) {
   Value *past = c.in(0), *update = c.in(1);
+  if (update->rank() != past->rank()) c.refuse("the cache and its update must have the same rank");
   const int64_t axis = c.axis_attr("axis", -2, past->rank());
-  const DimExpr length = past->dims[static_cast<size_t>(axis)];
-  const DimExpr rows = update->dims[static_cast<size_t>(axis)];
+  const DimExpr length = past->dims.at(static_cast<size_t>(axis));
+  const DimExpr rows = update->dims.at(static_cast<size_t>(axis));
   Dims along(past->rank(), DimExpr(1)), batch(past->rank(), DimExpr(1));
-  along[static_cast<size_t>(axis)] = rows;
-  batch[0] = past->dims[0];
+  along.at(static_cast<size_t>(axis)) = rows;
+  batch.at(0) = past->dims.at(0);
   Value* place = c.reshape(range(c, 0, rows), along);
   if (c.has(2)) place = c.emit("Add", {place, c.reshape(index64(c, 2), batch)});
   if (c.string("mode", "linear") == "circular")
@@ -306,10 +309,10 @@ Values import_max_unpool(OnnxCall& c) {
   std::vector<int64_t> strides = c.integers("strides"), pads = c.integers("pads");
   if (strides.empty()) strides.assign(kernel.size(), 1);
   if (pads.empty()) pads.assign(2 * kernel.size(), 0);
-  Dims implied{x->dims[0], x->dims[1]};
+  Dims implied{x->dims.at(0), x->dims.at(1)};
   for (size_t i = 0; i < kernel.size(); ++i)
-    implied.push_back((x->dims[i + 2] - DimExpr(1)) * DimExpr(strides[i]) +
-                      DimExpr(kernel[i] - pads[i] - pads[kernel.size() + i]));
+    implied.push_back((x->dims.at(i + 2) - DimExpr(1)) * DimExpr(strides.at(i)) +
+                      DimExpr(kernel.at(i) - pads.at(i) - pads.at(kernel.size() + i)));
   const DimExpr places = product(implied), count = product(x->dims);
   Value* flat =
       c.emit("ScatterElements",
@@ -320,7 +323,8 @@ Values import_max_unpool(OnnxCall& c) {
   // Places count within the implied shape; the given one has more rows and columns at the end.
   const Dims wanted = c.content_sizes(2);
   Dims more(2 * wanted.size(), DimExpr(0));
-  for (size_t d = 0; d < wanted.size(); ++d) more[wanted.size() + d] = wanted[d] - implied[d];
+  for (size_t d = 0; d < wanted.size(); ++d)
+    more.at(wanted.size() + d) = wanted.at(d) - implied.at(d);
   return {c.emit("Pad", {y}, {{"pads", more}, {"value", 0.0}})};
 }
 

@@ -56,8 +56,8 @@ Values import_det(OnnxCall& c) {
   Value* x = c.in(0);
   constexpr int64_t kMostRows = 10;  // 252 minors of 5 rows
   if (x->rank() < 2) c.refuse("x must be a matrix");
-  const int64_t size = c.sizes().fix(x->dims.back());
-  if (c.sizes().fix(x->dims[x->rank() - 2]) != size) c.refuse("the matrix must be square");
+  const int64_t size = c.sizes().fix(x->dims.at(x->dims.size() - 1));
+  if (c.sizes().fix(x->dims.at(x->rank() - 2)) != size) c.refuse("the matrix must be square");
   if (size > kMostRows)
     c.refuse(str("the matrix must have at most ", kMostRows, " rows, but found ", size));
   const Dims outer(x->dims.begin(), x->dims.end() - 2);
@@ -79,10 +79,10 @@ Values import_det(OnnxCall& c) {
 
 // [B, T, heads * width] at time t as [B, heads, rows, columns], one of which is the width.
 Value* at_time(OnnxCall& c, Value* x, int64_t t, int64_t heads, bool column) {
-  const DimExpr width = DimExpr::floor_div(x->dims[2], heads);
+  const DimExpr width = DimExpr::floor_div(x->dims.at(2), heads);
   Value* now = c.slice(x, 1, t, t + 1);
-  return c.reshape(now,
-                   column ? Dims{x->dims[0], heads, width, 1} : Dims{x->dims[0], heads, 1, width});
+  return c.reshape(
+      now, column ? Dims{x->dims.at(0), heads, width, 1} : Dims{x->dims.at(0), heads, 1, width});
 }
 
 // S <- e^g S; S <- S + k (b (v - k' S))'; o = scale q' S, one step of time after another.
@@ -100,17 +100,17 @@ Values import_linear_attention(OnnxCall& c) {
   const DType dtype = c.dtype(0), wide = compute_dtype(dtype);
   Value *q = c.cast(c.in(0), wide), *k = c.cast(c.in(1), wide), *v = c.cast(c.in(2), wide);
   constexpr int64_t kMostSteps = 512;
-  const int64_t steps = c.sizes().fix(q->dims[1]);
+  const int64_t steps = c.sizes().fix(q->dims.at(1));
   if (steps > kMostSteps)
     c.refuse(str("it is unrolled over at most ", kMostSteps, " steps, but found ", steps));
-  const DimExpr batch = q->dims[0], keys = DimExpr::floor_div(k->dims[2], heads),
-                values = DimExpr::floor_div(v->dims[2], heads);
+  const DimExpr batch = q->dims.at(0), keys = DimExpr::floor_div(k->dims.at(2), heads),
+                values = DimExpr::floor_div(v->dims.at(2), heads);
   double scale = c.number("scale", 0.0);
   if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(keys)));
   Value* state = c.has(3) ? c.cast(c.in(3), wide) : c.full(0.0, {batch, heads, keys, values}, wide);
   Value* decay = gated ? c.emit("Exp", {c.cast(c.in(4), wide)}) : nullptr;
   Value* beta = corrected ? c.cast(c.in(5), wide) : nullptr;
-  const bool one_beta = beta && c.sizes().equal(beta->dims[2], 1);
+  const bool one_beta = beta && c.sizes().equal(beta->dims.at(2), 1);
   Values outputs;
   for (int64_t t = 0; t < steps; ++t) {
     if (decay) state = c.pointwise("Mul", {state, at_time(c, decay, t, heads, true)});
@@ -137,14 +137,14 @@ Values import_linear_attention(OnnxCall& c) {
 // 2^63 is no int64.
 Values import_bit_shift(OnnxCall& c) {
   const Values values = c.broadcast({c.in(0), c.in(1)});
-  const DType dtype = values[0]->dtype;
+  const DType dtype = values.at(0)->dtype;
   if (!is_integral(dtype)) c.refuse("the operands must be integers");
   const std::string direction = c.string("direction", "");
   const bool left = direction == "LEFT";
   if (!left && direction != "RIGHT")
     c.refuse(str("direction must be LEFT or RIGHT, but found '", direction, "'"));
   const auto bits = static_cast<double>(8 * size_of(dtype));
-  Value *x = c.cast(values[0], DType::Int64), *shift = c.cast(values[1], DType::Int64);
+  Value *x = c.cast(values.at(0), DType::Int64), *shift = c.cast(values.at(1), DType::Int64);
   Value* valid = c.emit("And", {c.emit("GreaterOrEqual", {shift, number(c, 0, shift)}),
                                 c.emit("Less", {shift, number(c, bits, shift)})});
   shift = c.emit("Where", {valid, shift, number(c, 0, shift)});

@@ -85,7 +85,7 @@ Values import_imputer(OnnxCall& c) {
 Values import_array_feature_extractor(OnnxCall& c) {
   Value* x = c.in(0);
   if (x->rank() == 0) c.refuse("x must have a dimension");
-  if (x->rank() == 1) x = c.reshape(x, {1, x->dims[0]});
+  if (x->rank() == 1) x = c.reshape(x, {1, x->dims.at(0)});
   Value* columns = c.reshape(c.cast(c.in(1), DType::Int64), {product(c.dims(1))});
   return {c.emit("Gather", {x, columns}, {{"axis", static_cast<int64_t>(x->rank()) - 1}})};
 }
@@ -96,10 +96,11 @@ Values import_feature_vectorizer(OnnxCall& c) {
   Values parts;
   for (size_t i = 0; i < c.input_count(); ++i) {
     Value* x = c.in(i);
-    if (x->rank() == 1) x = c.reshape(x, {1, x->dims[0]});
+    if (x->rank() == 1) x = c.reshape(x, {1, x->dims.at(0)});
     if (x->rank() != 2) c.refuse("operands must have rank 1 or 2");
-    if (i < sizes.size() && !c.sizes().equal(x->dims[1], sizes[i]))
-      c.refuse(str("operand ", i, " must have ", sizes[i], " columns, but found ", x->dims[1]));
+    if (i < sizes.size() && !c.sizes().equal(x->dims.at(1), sizes.at(i)))
+      c.refuse(
+          str("operand ", i, " must have ", sizes.at(i), " columns, but found ", x->dims.at(1)));
     parts.push_back(c.cast(x, DType::Float32));
   }
   if (parts.empty()) c.refuse("there must be an operand");
@@ -131,13 +132,13 @@ double fallback_value(OnnxCall& c, bool real) {
   if (const OnnxTensor* tensor = c.tensor_attr("default_tensor")) {
     const std::optional<KnownValue> content = known_content(*tensor);
     if (!content || content->elements.size() != 1) c.refuse("default_tensor must have one number");
-    return content->elements[0].value();
+    return content->elements.at(0).value();
   }
   return real ? c.number("default_float", -0.0)
               : static_cast<double>(c.integer("default_int64", -1));
 }
 
-// values[i] where x is keys[i], the first of equal keys
+// values.at(i) where x is keys[i], the first of equal keys
 Values import_label_encoder(OnnxCall& c) {
   Value* x = c.in(0);
   const std::optional<KnownValue> keys = number_list(c, "keys"), values = number_list(c, "values");
@@ -173,12 +174,12 @@ Values import_label_encoder(OnnxCall& c) {
 
 Value* linear(OnnxCall& c, int64_t targets) {
   Value* x = c.cast(c.in(0), DType::Float32);
-  if (x->rank() == 1) x = c.reshape(x, {1, x->dims[0]});
+  if (x->rank() == 1) x = c.reshape(x, {1, x->dims.at(0)});
   if (x->rank() != 2) c.refuse("x must have rank 1 or 2");
   const std::vector<double> coefficients = c.numbers("coefficients"),
                             intercepts = c.numbers("intercepts");
   const auto count = static_cast<int64_t>(coefficients.size());
-  if (targets <= 0 || count % targets != 0 || !c.sizes().equal(x->dims[1], count / targets))
+  if (targets <= 0 || count % targets != 0 || !c.sizes().equal(x->dims.at(1), count / targets))
     c.refuse("there must be a coefficient for each target and column");
   KnownValue weights = real_list(coefficients, DType::Float32);
   weights.dims = {targets, count / targets};
@@ -213,7 +214,7 @@ Values import_linear_classifier(OnnxCall& c) {
     if (c.string("post_transform", "NONE") == "SOFTMAX")
       c.refuse("SOFTMAX of one score is not supported");
     Value* second = c.emit("Greater", {scores, number(c, 0, scores)});
-    index = c.reshape(c.cast(second, DType::Int64), {scores->dims[0]});
+    index = c.reshape(c.cast(second, DType::Int64), {scores->dims.at(0)});
     Value* y = after_transform(c, scores);
     // onnxruntime's first score is 1 less the second, even without a transform.
     Value* first = c.emit("Sub", {number(c, 1, y), y});

@@ -21,7 +21,7 @@ std::vector<int64_t> axes_from(int64_t first, size_t rank) {
 // `value` [C] as [1, C, 1, ...] for an x of that rank.
 Value* per_channel(OnnxCall& c, Value* value, size_t rank) {
   Dims dims(rank, DimExpr(1));
-  dims[1] = product(value->dims);
+  dims.at(1) = product(value->dims);
   return c.reshape(value, dims);
 }
 
@@ -35,9 +35,9 @@ Value* number(OnnxCall& c, double value, const Value* like) {
 Value* matmul(OnnxCall& c, Value* a, Value* b) {
   const bool row = a->rank() == 1, column = b->rank() == 1;
   if (a->rank() == 0 || b->rank() == 0) c.refuse("operands must have a dimension");
-  if (row) a = c.reshape(a, {1, a->dims[0]});
-  if (column) b = c.reshape(b, {b->dims[0], 1});
-  if (!c.sizes().equal(a->dims.back(), b->dims[b->rank() - 2]))
+  if (row) a = c.reshape(a, {1, a->dims.at(0)});
+  if (column) b = c.reshape(b, {b->dims.at(0), 1});
+  if (!c.sizes().equal(a->dims.at(a->dims.size() - 1), b->dims.at(b->rank() - 2)))
     c.refuse(
         str("inner sizes must agree, but found ", dims_text(a->dims), " and ", dims_text(b->dims)));
   Value* y = c.emit("MatMul", {a, b});
@@ -74,7 +74,7 @@ Values import_fused_matmul(OnnxCall& c) {
 Values import_batch_norm_training(OnnxCall& c) {
   Value* x = c.in(0);
   std::vector<int64_t> axes = axes_from(1, x->rank());
-  axes[0] = 0;
+  axes.at(0) = 0;
   Value* mean = c.reduce("ReduceMean", x, axes, true);
   Value* centred = c.emit("Sub", {x, mean});
   Value* variance = c.reduce("ReduceMean", c.emit("Mul", {centred, centred}), axes, true);
@@ -120,12 +120,12 @@ Values import_layer_norm(OnnxCall& c) {
   }
   const Values y = c.emit_all("LayerNormalization", operands,
                               {{"axis", axis}, {"epsilon", c.number("epsilon", 1e-5)}});
-  Values results = {y[0]};
+  Values results = {y.at(0)};
   if (!c.wants_output(1) && !c.wants_output(2)) return results;
   Dims statistics = x->dims;
-  for (size_t d = static_cast<size_t>(axis); d < statistics.size(); ++d) statistics[d] = 1;
-  results.push_back(c.reshape(y[1], statistics));
-  results.push_back(c.reshape(y[2], statistics));
+  for (size_t d = static_cast<size_t>(axis); d < statistics.size(); ++d) statistics.at(d) = 1;
+  results.push_back(c.reshape(y.at(1), statistics));
+  results.push_back(c.reshape(y.at(2), statistics));
   return results;
 }
 
@@ -138,7 +138,7 @@ Values import_rms_norm(OnnxCall& c) {
   const double epsilon = c.number("epsilon", 1e-5);
   const Values y = c.emit_all("SimplifiedLayerNormalization", {x, scale},
                               {{"axis", axis}, {"epsilon", epsilon}});
-  return {y[0]};
+  return {y.at(0)};
 }
 
 Value* group_norm(OnnxCall& c, Value* x, Value* scale, Value* bias, int64_t groups) {
@@ -158,7 +158,7 @@ Values import_group_norm(OnnxCall& c) {
   Values parameters = {c.in(1), c.in(2)};
   const DimExpr channels = x->dims.at(1);
   for (Value*& each : parameters) {
-    if (each->dims[0] == channels) continue;
+    if (each->dims.at(0) == channels) continue;
     const DimExpr size = DimExpr::floor_div(channels, groups);
     each = c.emit("Expand", {c.reshape(each, {groups, 1})}, {{"shape", Dims{groups, size}}});
     each = c.reshape(each, {channels});
@@ -198,12 +198,12 @@ Values import_lrn(OnnxCall& c) {
   const double alpha = c.number("alpha", 1e-4), beta = c.number("beta", 0.75);
   const size_t rank = x->rank();
   Dims pads(2 * rank, DimExpr(0));
-  pads[1] = (size - 1) / 2;
-  pads[rank + 1] = size / 2;
+  pads.at(1) = (size - 1) / 2;
+  pads.at(rank + 1) = size / 2;
   Value* squares = c.emit("Pad", {c.emit("Mul", {x, x})}, {{"pads", pads}, {"value", 0.0}});
   Value* sum = nullptr;
   for (int64_t i = 0; i < size; ++i) {
-    Value* part = c.slice(squares, 1, i, x->dims[1] + DimExpr(i));
+    Value* part = c.slice(squares, 1, i, x->dims.at(1) + DimExpr(i));
     sum = sum ? c.emit("Add", {sum, part}) : part;
   }
   Value* scaled = c.emit("Mul", {sum, number(c, alpha / static_cast<double>(size), x)});
@@ -223,7 +223,7 @@ Values import_skip_norm(OnnxCall& c) {
   const auto axis = static_cast<int64_t>(sum->rank()) - 1;
   const Values y =
       c.emit_all(norm.text, operands, {{"axis", axis}, {"epsilon", c.number("epsilon", 1e-12)}});
-  return {y[0], nullptr, nullptr, sum};
+  return {y.at(0), nullptr, nullptr, sum};
 }
 
 // ---- softmax -----------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ Values import_hardmax(OnnxCall& c) {
   }
   Value* first = c.emit("ArgMax", {x}, {{"axis", axis}, {"keepdims", 1}});
   Dims along(x->rank(), DimExpr(1));
-  const DimExpr size = x->dims[static_cast<size_t>(axis)];
-  along[static_cast<size_t>(axis)] = size;
+  const DimExpr size = x->dims.at(static_cast<size_t>(axis));
+  along.at(static_cast<size_t>(axis)) = size;
   Value* places = c.emit(
       "Range", {},
       {{"start", DimExpr(0)}, {"limit", size}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
@@ -271,6 +271,8 @@ Values import_hardmax(OnnxCall& c) {
 // nothing.
 Value* weighted_loss(OnnxCall& c, Value* log_probability, Value* labels, Value* weights,
                      Value*& factors) {
+  if (log_probability->rank() < 2 || labels->rank() + 1 != log_probability->rank())
+    c.refuse("scores must have a dimension of classes behind the first, and labels the others");
   Value* counted = nullptr;
   Value* index = c.cast(labels, DType::Int64);
   if (c.has_attr("ignore_index")) {

@@ -57,9 +57,9 @@ Values import_mod(OnnxCall& c) {
 Values import_pow(OnnxCall& c) {
   Values values = aligned_operands(c);
   if (values.size() != 2) c.refuse("there must be two operands");
-  const DType dtype = values[0]->dtype;
+  const DType dtype = values.at(0)->dtype;
   if (is_floating(dtype)) {
-    values[1] = c.cast(values[1], dtype);
+    values.at(1) = c.cast(values.at(1), dtype);
     return {c.pointwise("Pow", values)};
   }
   for (Value*& value : values) value = c.cast(value, DType::Float64);
@@ -71,7 +71,7 @@ Values import_chain(OnnxCall& c) {
   const Values values = c.broadcast(operands(c));
   if (values.empty()) c.refuse("there must be an operand");
   Value* result = values.front();
-  for (size_t i = 1; i < values.size(); ++i) result = c.emit(op.text, {result, values[i]});
+  for (size_t i = 1; i < values.size(); ++i) result = c.emit(op.text, {result, values.at(i)});
   return {values.size() == 1 ? c.emit("Identity", values) : result};
 }
 
@@ -89,7 +89,7 @@ Values import_where(OnnxCall& c) {
   Values values = {c.in(0), c.in(1), c.in(2)};
   for (size_t i : {1, 2})
     if (const auto number = c.constant_number(i); number && is_floating(c.dtype(i)))
-      if (c.rank(i) <= values[0]->rank()) values[i] = c.literal(*number, c.dtype(i));
+      if (c.rank(i) <= values.at(0)->rank()) values.at(i) = c.literal(*number, c.dtype(i));
   return {c.pointwise("Where", values)};
 }
 
@@ -196,7 +196,7 @@ Values import_prelu(OnnxCall& c) {
   Value *x = c.in(0), *slope = c.in(1);
   if (c.opset() < 7 && slope->rank() == 1 && x->rank() > 2) {  // one slope per channel
     Dims dims(x->rank() - 1, DimExpr(1));
-    dims[0] = slope->dims[0];
+    dims.at(0) = slope->dims.at(0);
     slope = c.reshape(slope, dims);
   }
   Value* scaled = c.pointwise("Mul", {x, slope});

@@ -32,22 +32,23 @@ Value* spread(OnnxCall& c, Value* value, const Value* x, int64_t axis, int64_t b
   if (block > 0) {
     Dims split, wide;
     for (size_t d = 0; d < value->rank(); ++d) {
-      split.push_back(value->dims[d]);
-      wide.push_back(value->dims[d]);
+      split.push_back(value->dims.at(d));
+      wide.push_back(value->dims.at(d));
       if (static_cast<int64_t>(d) != axis) continue;
       split.push_back(1);
       wide.push_back(block);
     }
     Value* repeated = c.emit("Expand", {c.reshape(value, split)}, {{"shape", wide}});
     Dims joined = value->dims;
-    joined[static_cast<size_t>(axis)] = joined[static_cast<size_t>(axis)] * DimExpr(block);
+    joined.at(static_cast<size_t>(axis)) = joined.at(static_cast<size_t>(axis)) * DimExpr(block);
     repeated = c.reshape(repeated, joined);
-    const DimExpr size = x->dims[static_cast<size_t>(axis)];
-    return joined[static_cast<size_t>(axis)] == size ? repeated : c.slice(repeated, axis, 0, size);
+    const DimExpr size = x->dims.at(static_cast<size_t>(axis));
+    return joined.at(static_cast<size_t>(axis)) == size ? repeated
+                                                        : c.slice(repeated, axis, 0, size);
   }
-  if (value->rank() == 1 && c.sizes().equal(value->dims[0], 1)) return c.reshape(value, {});
+  if (value->rank() == 1 && c.sizes().equal(value->dims.at(0), 1)) return c.reshape(value, {});
   Dims dims(x->rank(), DimExpr(1));
-  dims[static_cast<size_t>(axis)] = product(value->dims);
+  dims.at(static_cast<size_t>(axis)) = product(value->dims);
   return c.reshape(value, dims);
 }
 
@@ -113,15 +114,15 @@ Value* centred(OnnxCall& c, size_t i, size_t zero, bool rows) {
   Value* x = c.cast(c.in(i), DType::Int32);
   if (!c.has(zero)) return x;
   Value* point = c.cast(c.in(zero), DType::Int32);
-  if (point->rank() == 1 && rows && !(point->dims[0] == DimExpr(1)))
-    point = c.reshape(point, {point->dims[0], 1});
+  if (point->rank() == 1 && rows && !(point->dims.at(0) == DimExpr(1)))
+    point = c.reshape(point, {point->dims.at(0), 1});
   return c.pointwise("Sub", {x, point});
 }
 
 Value* product_of(OnnxCall& c, Value* a, Value* b) {
   const bool row = a->rank() == 1, column = b->rank() == 1;
-  if (row) a = c.reshape(a, {1, a->dims[0]});
-  if (column) b = c.reshape(b, {b->dims[0], 1});
+  if (row) a = c.reshape(a, {1, a->dims.at(0)});
+  if (column) b = c.reshape(b, {b->dims.at(0), 1});
   Value* y = c.emit("MatMul", {a, b});
   Dims dims = y->dims;
   if (column) dims.pop_back();
@@ -138,14 +139,14 @@ Values import_qlinear_matmul(OnnxCall& c) {
   auto operand = [&](size_t i, bool rows) {
     Value* x = c.cast(c.in(i), DType::Int32);
     Value* zero = c.cast(c.in(i + 2), DType::Int32);
-    if (rows && zero->rank() == 1 && !(zero->dims[0] == DimExpr(1)))
-      zero = c.reshape(zero, {zero->dims[0], 1});
+    if (rows && zero->rank() == 1 && !(zero->dims.at(0) == DimExpr(1)))
+      zero = c.reshape(zero, {zero->dims.at(0), 1});
     return c.pointwise("Sub", {x, zero});
   };
   auto scale = [&](size_t i, bool rows) {
     Value* value = c.cast(c.in(i), DType::Float32);
-    return rows && value->rank() == 1 && !(value->dims[0] == DimExpr(1))
-               ? c.reshape(value, {value->dims[0], 1})
+    return rows && value->rank() == 1 && !(value->dims.at(0) == DimExpr(1))
+               ? c.reshape(value, {value->dims.at(0), 1})
                : value;
   };
   Value* sum = c.cast(product_of(c, operand(0, true), operand(3, false)), DType::Float32);
@@ -156,17 +157,20 @@ Values import_qlinear_matmul(OnnxCall& c) {
 
 // A convolution of quantized operands, exact in float64 up to 2^53.
 Value* integer_conv(OnnxCall& c, Value* x, Value* weights) {
-  const size_t spatial = weights->rank() - 2;
+  const size_t spatial = std::max<size_t>(weights->rank(), 3) - 2;
   auto list = [&](std::string_view name, size_t count, int64_t fallback) {
     std::vector<int64_t> numbers = c.integers(name);
     if (numbers.empty()) numbers.assign(count, fallback);
     return Dims(numbers.begin(), numbers.end());
   };
   if (c.string("auto_pad", "NOTSET") != "NOTSET") c.refuse("auto_pad must be NOTSET");
+  if (weights->rank() < 3 || x->rank() != weights->rank())
+    c.refuse("x and the weights must have the same rank of at least 3");
+  if (c.integers("pads").size() % (2 * spatial) != 0) c.refuse("'pads' must have two numbers each");
   Dims pads = list("pads", 2 * spatial, 0), around(2 * x->rank(), DimExpr(0));
   for (size_t i = 0; i < spatial; ++i) {
-    around[2 + i] = pads[i];
-    around[x->rank() + 2 + i] = pads[spatial + i];
+    around.at(2 + i) = pads.at(i);
+    around.at(x->rank() + 2 + i) = pads.at(spatial + i);
   }
   x = c.emit("Pad", {x}, {{"pads", around}, {"value", 0.0}});
   return c.emit("Conv", {x, weights, nullptr},
@@ -181,9 +185,9 @@ Value* centred_weights(OnnxCall& c, size_t i, size_t zero) {
   Value* weights = c.cast(c.in(i), DType::Float64);
   if (!c.has(zero)) return weights;
   Value* point = c.cast(c.in(zero), DType::Float64);
-  if (point->rank() == 1 && !(point->dims[0] == DimExpr(1))) {
+  if (point->rank() == 1 && !(point->dims.at(0) == DimExpr(1))) {
     Dims dims(weights->rank(), DimExpr(1));
-    dims[0] = point->dims[0];
+    dims.at(0) = point->dims.at(0);
     point = c.reshape(point, dims);
   }
   return c.pointwise("Sub", {weights, point});
@@ -200,9 +204,9 @@ Values import_qlinear_conv(OnnxCall& c) {
   Value* x = c.pointwise("Sub", {c.cast(c.in(0), DType::Float64), c.cast(c.in(2), DType::Float64)});
   Value* sum = integer_conv(c, x, centred_weights(c, 3, 5));
   auto per_channel = [&](Value* value) {
-    if (value->rank() == 0 || value->dims[0] == DimExpr(1)) return c.reshape(value, {});
+    if (value->rank() == 0 || value->dims.at(0) == DimExpr(1)) return c.reshape(value, {});
     Dims dims(sum->rank() - 1, DimExpr(1));
-    dims[0] = value->dims[0];
+    dims.at(0) = value->dims.at(0);
     return c.reshape(value, dims);
   };
   if (c.has(8)) sum = c.pointwise("Add", {sum, per_channel(c.cast(c.in(8), DType::Float64))});

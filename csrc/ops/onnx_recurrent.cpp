@@ -115,7 +115,7 @@ Layer read_layer(OnnxCall& c) {
 Value* of_direction(OnnxCall& c, size_t i, size_t d) {
   Value* all = c.in(i);
   const auto at = static_cast<int64_t>(d);
-  Value* one = all->dims[0] == DimExpr(1) ? all : c.slice(all, 0, at, at + 1);
+  Value* one = all->dims.at(0) == DimExpr(1) ? all : c.slice(all, 0, at, at + 1);
   return c.reshape(one, Dims(all->dims.begin() + 1, all->dims.end()));
 }
 
@@ -134,7 +134,7 @@ Value* initial_state(const Layer& layer, size_t operand, size_t d) {
   if (!layer.batch_first) return of_direction(c, operand, d);
   Value* all = c.in(operand);  // [B, D, H]
   const auto at = static_cast<int64_t>(d);
-  return c.reshape(c.slice(all, 1, at, at + 1), {all->dims[0], all->dims[2]});
+  return c.reshape(c.slice(all, 1, at, at + 1), {all->dims.at(0), all->dims.at(2)});
 }
 
 // What a direction computes: y [T, B, H] and the last states [B, H].
@@ -167,7 +167,7 @@ Direction run_common(const Layer& layer, size_t d) {
   Attrs attrs{{"layout", 0}, {"reverse", layer.reverse(d) ? 1 : 0}};
   if (cell.op == "RNN") attrs.set("relu", layer.activations[d].name == "relu" ? 1 : 0);
   const Values y = c.emit_all(cell.op + "Steps", operands, attrs);
-  return {y[0], y[1], cell.op == "LSTM" ? y[2] : nullptr};
+  return {y.at(0), y.at(1), cell.op == "LSTM" ? y.at(2) : nullptr};
 }
 
 // ---- unrolled ----------------------------------------------------------------------------------
@@ -284,12 +284,12 @@ class Step {
 
 Direction run_unrolled(const Layer& layer, size_t d) {
   OnnxCall& c = layer.c;
-  const int64_t steps = c.sizes().fix(layer.x->dims[0]);
+  const int64_t steps = c.sizes().fix(layer.x->dims.at(0));
   constexpr int64_t kMostSteps = 1024;
   if (steps > kMostSteps)
     c.refuse(str("this form is unrolled, for which the sequence must have at most ", kMostSteps,
                  " steps, but found ", steps));
-  const DimExpr batch = layer.x->dims[1];
+  const DimExpr batch = layer.x->dims.at(1);
   const Dims state{batch, layer.hidden};
   Value* zeros = c.full(0.0, state, layer.x->dtype);
   Value* h = initial_state(layer, 5, d);
@@ -301,17 +301,17 @@ Direction run_unrolled(const Layer& layer, size_t d) {
   Values y(static_cast<size_t>(steps));
   for (int64_t i = 0; i < steps; ++i) {
     const int64_t t = layer.reverse(d) ? steps - 1 - i : i;
-    Value* row = c.reshape(c.slice(pre, 0, t, t + 1), {batch, pre->dims[2]});
+    Value* row = c.reshape(c.slice(pre, 0, t, t + 1), {batch, pre->dims.at(2)});
     Value *next_h = h, *next_cell = cell;
     step.run(row, next_h, next_cell);
     if (layer.lengths) {  // beyond its length a sequence keeps its state and gives zeros
       Value* inside = c.emit("Greater", {c.reshape(layer.lengths, {batch, 1}),
                                          c.literal(static_cast<double>(t), DType::Int64)});
-      y[static_cast<size_t>(t)] = c.emit("Where", {inside, next_h, zeros});
+      y.at(static_cast<size_t>(t)) = c.emit("Where", {inside, next_h, zeros});
       next_h = c.emit("Where", {inside, next_h, h});
       next_cell = c.emit("Where", {inside, next_cell, cell});
     } else {
-      y[static_cast<size_t>(t)] = next_h;
+      y.at(static_cast<size_t>(t)) = next_h;
     }
     h = next_h;
     cell = next_cell;
@@ -325,7 +325,7 @@ Values import_recurrent(OnnxCall& c) {
   std::vector<Direction> results;
   for (size_t d = 0; d < layer.directions; ++d)
     results.push_back(layer.is_common() ? run_common(layer, d) : run_unrolled(layer, d));
-  const DimExpr steps = layer.x->dims[0], batch = layer.x->dims[1];
+  const DimExpr steps = layer.x->dims.at(0), batch = layer.x->dims.at(1);
   Values y, h, cell;
   for (const Direction& each : results) {
     y.push_back(c.reshape(each.y, {steps, 1, batch, layer.hidden}));

@@ -91,7 +91,7 @@ Values import_reduce_log_sum_exp(OnnxCall& c) {
     Dims dims;
     for (size_t d = 0; d < y->rank(); ++d)
       if (std::find(r.axes.begin(), r.axes.end(), static_cast<int64_t>(d)) == r.axes.end())
-        dims.push_back(y->dims[d]);
+        dims.push_back(y->dims.at(d));
     y = c.reshape(y, dims);
   }
   return {c.cast(y, given->dtype)};
@@ -112,14 +112,14 @@ std::optional<std::vector<KnownValue>> known_reduce(OnnxCall& c) {
                                                   : "Min";
   KnownNumber result = x->elements.front();
   for (size_t i = 1; i < x->elements.size(); ++i)
-    result = known_number(c, by, result, x->elements[i], x->dtype);
+    result = known_number(c, by, result, x->elements.at(i), x->dtype);
   return std::vector{KnownValue{x->dtype, r.keepdims ? Sizes{1} : Sizes{}, {result}}};
 }
 
 // ---- ArgMax, CumSum, TopK ----------------------------------------------------------------------
 
 Value* flipped(OnnxCall& c, Value* x, int64_t axis) {
-  const DimExpr size = x->dims[static_cast<size_t>(axis)];
+  const DimExpr size = x->dims.at(static_cast<size_t>(axis));
   Value* places = c.emit("Range", {},
                          {{"start", size - DimExpr(1)},
                           {"limit", DimExpr(-1)},
@@ -135,7 +135,7 @@ Values import_arg(OnnxCall& c) {
   if (!c.flag("select_last_index")) return {c.emit(c.node().op, {x}, attrs)};
   // The last of equal elements is the first from the end.
   Value* from_end = c.emit(c.node().op, {flipped(c, x, axis)}, attrs);
-  const DimExpr last = x->dims[static_cast<size_t>(axis)] - DimExpr(1);
+  const DimExpr last = x->dims.at(static_cast<size_t>(axis)) - DimExpr(1);
   return {c.emit("Sub", {c.graph().literal(last, DType::Int64), from_end})};
 }
 
@@ -152,8 +152,8 @@ Values import_top_k(OnnxCall& c) {
   const int64_t axis = c.axis_attr("axis", -1, x->rank());
   const DimExpr k = c.opset() >= 10 ? c.content_sizes(1).at(0) : DimExpr(c.integer("k"));
   const bool largest = c.flag("largest", true);
-  if (!c.sizes().at_most(k, x->dims[static_cast<size_t>(axis)]))
-    c.refuse(str("k must be at most ", x->dims[static_cast<size_t>(axis)], ", but found ", k));
+  if (!c.sizes().at_most(k, x->dims.at(static_cast<size_t>(axis))))
+    c.refuse(str("k must be at most ", x->dims.at(static_cast<size_t>(axis)), ", but found ", k));
   return c.emit_all(
       "TopK", {x},
       {{"k", k}, {"axis", axis}, {"largest", largest ? 1 : 0}, {"sorted", 1}, {"stable", 1}});

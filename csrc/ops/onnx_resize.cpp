@@ -42,10 +42,10 @@ void set_scales(OnnxCall& c, Target& target, const std::vector<int64_t>& axes,
   if (scales.size() != axes.size())
     c.refuse(str("there must be ", axes.size(), " scales, but found ", scales.size()));
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = static_cast<size_t>(axes[i]);
-    if (!(scales[i] > 0)) c.refuse(str("a scale must be positive, but found ", scales[i]));
-    target.sizes[axis] = scaled(c, target.sizes[axis], scales[i]);
-    target.scales[axis] = scales[i];
+    const auto axis = static_cast<size_t>(axes.at(i));
+    if (!(scales.at(i) > 0)) c.refuse(str("a scale must be positive, but found ", scales.at(i)));
+    target.sizes.at(axis) = scaled(c, target.sizes.at(axis), scales.at(i));
+    target.scales.at(axis) = scales.at(i);
   }
 }
 
@@ -55,15 +55,15 @@ void keep_ratio(OnnxCall& c, Target& target, const std::vector<int64_t>& axes, c
   double scale = larger ? 0 : HUGE_VAL;
   for (size_t i = 0; i < axes.size(); ++i) {
     const double ratio =
-        static_cast<double>(c.sizes().fix(wanted[i])) /
-        static_cast<double>(c.sizes().fix(target.sizes[static_cast<size_t>(axes[i])]));
+        static_cast<double>(c.sizes().fix(wanted.at(i))) /
+        static_cast<double>(c.sizes().fix(target.sizes[static_cast<size_t>(axes.at(i))]));
     scale = larger ? std::max(scale, ratio) : std::min(scale, ratio);
   }
   for (int64_t axis : axes) {
-    DimExpr& size = target.sizes[static_cast<size_t>(axis)];
+    DimExpr& size = target.sizes.at(static_cast<size_t>(axis));
     size = DimExpr(
         static_cast<int64_t>(std::floor(static_cast<double>(c.sizes().fix(size)) * scale + 0.5)));
-    target.scales[static_cast<size_t>(axis)] = scale;
+    target.scales.at(static_cast<size_t>(axis)) = scale;
   }
 }
 
@@ -73,7 +73,8 @@ void set_sizes(OnnxCall& c, Target& target, const std::vector<int64_t>& axes) {
     c.refuse(str("there must be ", axes.size(), " sizes, but found ", wanted.size()));
   const std::string policy = c.string("keep_aspect_ratio_policy", "stretch");
   if (policy != "stretch") return keep_ratio(c, target, axes, wanted, policy == "not_smaller");
-  for (size_t i = 0; i < axes.size(); ++i) target.sizes[static_cast<size_t>(axes[i])] = wanted[i];
+  for (size_t i = 0; i < axes.size(); ++i)
+    target.sizes[static_cast<size_t>(axes.at(i))] = wanted.at(i);
 }
 
 Target read_target(OnnxCall& c) {
@@ -96,8 +97,8 @@ Target read_target(OnnxCall& c) {
     std::fill(target.roi.begin() + static_cast<int64_t>(rank), target.roi.end(), 1.0);
     if (given.size() != 2 * axes.size()) c.refuse("roi must have two numbers for each axis");
     for (size_t i = 0; i < axes.size(); ++i) {
-      target.roi[static_cast<size_t>(axes[i])] = given[i];
-      target.roi[rank + static_cast<size_t>(axes[i])] = given[axes.size() + i];
+      target.roi[static_cast<size_t>(axes.at(i))] = given.at(i);
+      target.roi[rank + static_cast<size_t>(axes.at(i))] = given.at(axes.size() + i);
     }
   }
   return target;
@@ -105,9 +106,10 @@ Target read_target(OnnxCall& c) {
 
 bool is_untouched(const Target& target, const Value* x, size_t axis) {
   const size_t rank = x->rank();
-  const bool whole = target.roi.empty() || (target.roi[axis] == 0 && target.roi[rank + axis] == 1);
-  return target.sizes[axis] == x->dims[axis] && whole &&
-         (target.scales[axis] == 0 || target.scales[axis] == 1);
+  const bool whole =
+      target.roi.empty() || (target.roi.at(axis) == 0 && target.roi.at(rank + axis) == 1);
+  return target.sizes.at(axis) == x->dims.at(axis) && whole &&
+         (target.scales.at(axis) == 0 || target.scales.at(axis) == 1);
 }
 
 Attrs resize_attrs(OnnxCall& c) {
@@ -142,7 +144,7 @@ Values import_resize(OnnxCall& c) {
   if (!target.roi.empty()) {
     std::vector<double> roi;
     for (size_t i = 0; i < 2 * rank; ++i)
-      if (i % rank >= first) roi.push_back(target.roi[i]);
+      if (i % rank >= first) roi.push_back(target.roi.at(i));
     attrs.set("roi", roi);
   }
   Value* images_of_x = x;

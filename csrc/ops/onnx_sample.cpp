@@ -201,9 +201,10 @@ Values import_grid_sample(OnnxCall& c) {
   if (x->rank() < 3 || grid->rank() != x->rank())
     c.refuse("x and grid must have the same rank, 3 or more");
   const size_t spatial = x->rank() - 2;
-  if (c.sizes().fix(grid->dims.back()) != static_cast<int64_t>(spatial))
+  if (c.sizes().fix(grid->dims.at(grid->dims.size() - 1)) != static_cast<int64_t>(spatial))
     c.refuse("the grid must have a coordinate for each spatial dimension");
-  if (!c.sizes().equal(grid->dims[0], x->dims[0])) c.refuse("x and grid must have the same batch");
+  if (!c.sizes().equal(grid->dims.at(0), x->dims.at(0)))
+    c.refuse("x and grid must have the same batch");
   const std::string mode = c.string("mode", "linear");
   const bool nearest = mode == "nearest", cubic = mode == "cubic" || mode == "bicubic";
   if (!nearest && !cubic && mode != "linear" && mode != "bilinear")
@@ -213,9 +214,9 @@ Values import_grid_sample(OnnxCall& c) {
   const bool corners = c.flag("align_corners");
   const Outside outside = padding_of(c);
   const Dims outer(grid->dims.begin() + 1, grid->dims.end() - 1);
-  const DimExpr batch = x->dims[0], places = product(outer);
+  const DimExpr batch = x->dims.at(0), places = product(outer);
   const DType wide = compute_dtype(dtype);
-  const Image image(c, nearest ? x : c.cast(x, wide), batch, x->dims[1], tail(x->dims, 2));
+  const Image image(c, nearest ? x : c.cast(x, wide), batch, x->dims.at(1), tail(x->dims, 2));
   grid = c.cast(grid, compute_dtype(grid->dtype));
   std::vector<Taps> taps;
   for (size_t d = 0; d < spatial; ++d) {  // the last coordinate belongs to the first dimension
@@ -231,8 +232,8 @@ Values import_grid_sample(OnnxCall& c) {
       taps.push_back(interpolated(c, at, image.spatial[d], cubic, outside, corners));
   }
   Value* y = sampled(c, image, taps, range(c, batch, {batch, 1}), batch * places);
-  y = c.transpose(c.reshape(y, {batch, places, x->dims[1]}), {0, 2, 1});
-  Dims dims{batch, x->dims[1]};
+  y = c.transpose(c.reshape(y, {batch, places, x->dims.at(1)}), {0, 2, 1});
+  Dims dims{batch, x->dims.at(1)};
   dims.insert(dims.end(), outer.begin(), outer.end());
   return {c.reshape(c.cast(y, dtype), dims)};
 }
@@ -248,9 +249,9 @@ Values import_affine_grid(OnnxCall& c) {
   const DimExpr places = product(tail(sizes, 2));
   Values columns;
   for (size_t d = spatial; d-- > 0;) {  // x comes first
-    const DimExpr size = sizes[d + 2];
+    const DimExpr size = sizes.at(d + 2);
     Dims along(spatial, DimExpr(1));
-    along[d] = size;
+    along.at(d) = size;
     Value* i = c.cast(range(c, size, along), wide);
     if (c.flag("align_corners")) {
       Value* steps = size_number(c, DimExpr::max(size - DimExpr(1), 1), wide);
@@ -265,7 +266,7 @@ Values import_affine_grid(OnnxCall& c) {
   Value* transposed = c.transpose(c.cast(theta, wide), {0, 2, 1});
   Value* grid = c.emit("MatMul", {c.concat(columns, 2), transposed});
   Dims dims = tail(sizes, 2);
-  dims.insert(dims.begin(), theta->dims[0]);
+  dims.insert(dims.begin(), theta->dims.at(0));
   dims.emplace_back(static_cast<int64_t>(spatial));
   return {c.reshape(c.cast(grid, theta->dtype), dims)};
 }
@@ -298,8 +299,8 @@ Values import_roi_align(OnnxCall& c) {
   const bool half_pixel =
       c.opset() >= 16 && c.string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
   const DType dtype = x->dtype, wide = compute_dtype(dtype);
-  const Image image(c, c.cast(x, wide), x->dims[0], x->dims[1], tail(x->dims, 2));
-  const DimExpr count = rois->dims[0];
+  const Image image(c, c.cast(x, wide), x->dims.at(0), x->dims.at(1), tail(x->dims, 2));
+  const DimExpr count = rois->dims.at(0);
   rois = times(c, c.cast(rois, wide), c.number("spatial_scale", 1.0));
   if (half_pixel) rois = plus(c, rois, -0.5);
   std::vector<Taps> taps;
@@ -311,7 +312,7 @@ Values import_roi_align(OnnxCall& c) {
     Value* extent = c.emit("Sub", {c.slice(rois, 1, column + 2, column + 3), start});
     if (!half_pixel) extent = c.emit("Max", {extent, number(c, 1, extent)});
     Value* at = roi_places(c, start, extent, bins[d], samples);
-    const Dims along = d == 0 ? Dims{count, at->dims[1], 1} : Dims{count, 1, at->dims[1]};
+    const Dims along = d == 0 ? Dims{count, at->dims.at(1), 1} : Dims{count, 1, at->dims.at(1)};
     at = c.reshape(at, along);
     Value* within = c.emit("And", {c.emit("GreaterOrEqual", {at, number(c, -1, at)}),
                                    c.emit("LessOrEqual", {at, size_number(c, size, wide)})});
@@ -329,7 +330,7 @@ Values import_roi_align(OnnxCall& c) {
     y = y ? c.emit(mode == "avg" ? "Add" : "Max", {y, row}) : row;
   });
   y = c.emit("Where", {c.reshape(inside, {points, 1}), y, number(c, 0, y)});
-  y = c.reshape(y, {count, bins[0], samples, bins[1], samples, x->dims[1]});
+  y = c.reshape(y, {count, bins[0], samples, bins[1], samples, x->dims.at(1)});
   y = c.reduce(mode == "avg" ? "ReduceMean" : "ReduceMax", y, {2, 4}, false);
   return {c.cast(c.transpose(y, {0, 3, 1, 2}), dtype)};
 }
@@ -347,7 +348,7 @@ Value* bin_members(OnnxCall& c, Value* start, Value* end, int64_t bins, const Di
     Value* at = c.emit(rounding, {c.pointwise("Mul", {index, bin_size})});
     at = c.pointwise("Add", {at, start});
     at = c.emit("Max", {c.emit("Min", {at, last}), number(c, 0, at)});
-    return c.reshape(at, {at->dims[0], bins, 1});
+    return c.reshape(at, {at->dims.at(0), bins, 1});
   };
   Value *low = bound(j, "Floor"), *high = bound(plus(c, j, 1), "Ceil");
   Value* i = c.cast(range(c, size, {1, 1, size}), dtype);
@@ -359,7 +360,7 @@ Values import_max_roi_pool(OnnxCall& c) {
   Value *x = c.in(0), *rois = c.in(1);
   const std::vector<int64_t> bins = c.integers("pooled_shape");
   if (bins.size() != 2) c.refuse("pooled_shape must have two numbers");
-  const DimExpr count = rois->dims[0], channels = x->dims[1];
+  const DimExpr count = rois->dims.at(0), channels = x->dims.at(1);
   const DType wide = compute_dtype(x->dtype);
   rois = c.cast(rois, wide);
   Value* batch = c.reshape(c.cast(c.slice(rois, 1, 0, 1), DType::Int64), {count});
@@ -369,13 +370,13 @@ Values import_max_roi_pool(OnnxCall& c) {
   Value* away = c.emit("Floor", {plus(c, c.emit("Abs", {scaled}), 0.5)});
   scaled = c.emit("Mul", {c.emit("Sign", {scaled}), away});
   auto column = [&](int64_t i) { return c.slice(scaled, 1, i, i + 1); };
-  Value* members[2] = {bin_members(c, column(2), column(4), bins[0], x->dims[2]),
-                       bin_members(c, column(1), column(3), bins[1], x->dims[3])};
+  Value* members[2] = {bin_members(c, column(2), column(4), bins[0], x->dims.at(2)),
+                       bin_members(c, column(1), column(3), bins[1], x->dims.at(3))};
   const double least = -std::numeric_limits<double>::infinity();
   Value* y = images;
   for (int64_t d = 1; d >= 0; --d) {  // columns, then rows
     Values parts;
-    const DimExpr size = x->dims[static_cast<size_t>(2 + d)];
+    const DimExpr size = x->dims.at(static_cast<size_t>(2 + d));
     for (int64_t bin = 0; bin < bins[static_cast<size_t>(d)]; ++bin) {
       Value* member = c.slice(members[d], 1, bin, bin + 1);
       member = c.reshape(member, d == 1 ? Dims{count, 1, 1, size} : Dims{count, 1, size, 1});
@@ -408,8 +409,8 @@ std::vector<int64_t> list(OnnxCall& c, std::string_view name, size_t count, int6
 // [N, C, K, L]: x where each element of the window meets it, moved by the offsets
 Value* deformed_windows(OnnxCall& c, Value* x, const Dims& window, const Dims& out) {
   const size_t spatial = window.size();
-  const DimExpr groups = c.integer("offset_group", 1), batch = x->dims[0];
-  const DimExpr per_group = DimExpr::floor_div(x->dims[1], groups), images = batch * groups;
+  const DimExpr groups = c.integer("offset_group", 1), batch = x->dims.at(0);
+  const DimExpr per_group = DimExpr::floor_div(x->dims.at(1), groups), images = batch * groups;
   const DimExpr places = product(window), outputs = product(out),
                 points = images * places * outputs;
   const std::vector<int64_t> strides = list(c, "strides", spatial, 1),
@@ -422,15 +423,15 @@ Value* deformed_windows(OnnxCall& c, Value* x, const Dims& window, const Dims& o
   for (size_t d = 0; d < spatial; ++d) {
     const auto part = static_cast<int64_t>(d);
     Dims in_window(spatial, DimExpr(1)), in_output(spatial, DimExpr(1));
-    in_window[d] = window[d];
+    in_window[d] = window.at(d);
     in_output[d] = out[d];
-    Value* k = times(c, c.cast(range(c, window[d], in_window), x->dtype),
-                     static_cast<double>(dilations[d]));
+    Value* k = times(c, c.cast(range(c, window.at(d), in_window), x->dtype),
+                     static_cast<double>(dilations.at(d)));
     Value* o =
-        times(c, c.cast(range(c, out[d], in_output), x->dtype), static_cast<double>(strides[d]));
+        times(c, c.cast(range(c, out[d], in_output), x->dtype), static_cast<double>(strides.at(d)));
     k = c.reshape(c.emit("Expand", {k}, {{"shape", window}}), {1, places, 1});
     o = c.reshape(c.emit("Expand", {o}, {{"shape", out}}), {1, 1, outputs});
-    Value* base = plus(c, c.pointwise("Add", {k, o}), -static_cast<double>(pads[d]));
+    Value* base = plus(c, c.pointwise("Add", {k, o}), -static_cast<double>(pads.at(d)));
     Value* offset = c.reshape(c.slice(offsets, 2, part, part + 1), {images, places, outputs});
     Value* at = c.pointwise("Add", {offset, base});
     taps.push_back(interpolated(c, at, image.spatial[d], false, Outside::Zeros, false));
@@ -438,7 +439,7 @@ Value* deformed_windows(OnnxCall& c, Value* x, const Dims& window, const Dims& o
   Value* y = sampled(c, image, taps, range(c, images, {images, 1, 1}), points);
   if (c.has(4)) y = c.emit("Mul", {y, c.reshape(c.cast(c.in(4), x->dtype), {points, 1})});
   y = c.transpose(c.reshape(y, {images, places * outputs, per_group}), {0, 2, 1});
-  return c.reshape(y, {batch, x->dims[1], places, outputs});
+  return c.reshape(y, {batch, x->dims.at(1), places, outputs});
 }
 
 Values import_deform_conv(OnnxCall& c) {
@@ -446,18 +447,18 @@ Values import_deform_conv(OnnxCall& c) {
   Value *x = c.cast(c.in(0), wide), *weights = c.cast(c.in(1), wide);
   const int64_t groups = c.integer("group", 1);
   const Dims window = tail(weights->dims, 2), out = tail(c.dims(2), 2);
-  const DimExpr outputs = product(out), filters = weights->dims[0];
+  const DimExpr outputs = product(out), filters = weights->dims.at(0);
   Value* windows = deformed_windows(c, x, window, out);
-  const DimExpr depth = weights->dims[1] * product(window);
-  windows = c.reshape(windows, {x->dims[0], groups, depth, outputs});
+  const DimExpr depth = weights->dims.at(1) * product(window);
+  windows = c.reshape(windows, {x->dims.at(0), groups, depth, outputs});
   const DimExpr per_group = DimExpr::floor_div(filters, groups);
   Value* y = c.emit("MatMul", {c.reshape(weights, {1, groups, per_group, depth}), windows});
-  Dims dims{x->dims[0], filters};
+  Dims dims{x->dims.at(0), filters};
   dims.insert(dims.end(), out.begin(), out.end());
   y = c.reshape(y, dims);
   if (c.has(3)) {
     Dims per_channel(dims.size(), DimExpr(1));
-    per_channel[1] = filters;
+    per_channel.at(1) = filters;
     y = c.emit("Add", {y, c.reshape(c.cast(c.in(3), wide), per_channel)});
   }
   return {c.cast(y, dtype)};
@@ -478,9 +479,9 @@ std::vector<int64_t> window_places(const std::vector<int64_t>& window,
     std::vector<int64_t> offsets{0};
     for (size_t d = sizes.size(); d-- > 0;) {
       std::vector<int64_t> wider;
-      for (int64_t i = 0; i < sizes[d]; ++i)
+      for (int64_t i = 0; i < sizes.at(d); ++i)
         for (int64_t offset : offsets)
-          wider.push_back(offset + i * (in_window ? dilations[d] : strides[d]) * pitch);
+          wider.push_back(offset + i * (in_window ? dilations.at(d) : strides.at(d)) * pitch);
       offsets = std::move(wider);
       pitch *= padded[d];
     }
@@ -502,26 +503,26 @@ Values import_col2im(OnnxCall& c) {
                              dilations = list(c, "dilations", spatial, 1),
                              pads = list(c, "pads", 2 * spatial, 0);
   std::vector<int64_t> padded, blocks;
-  Dims dims{x->dims[0], 0}, crop(2 * (spatial + 2), DimExpr(0));
+  Dims dims{x->dims.at(0), 0}, crop(2 * (spatial + 2), DimExpr(0));
   int64_t elements = 1;
   for (size_t d = 0; d < spatial; ++d) {
-    padded.push_back(image[d] + pads[d] + pads[spatial + d]);
-    const int64_t rest = padded[d] - dilations[d] * (window[d] - 1) - 1;
-    if (rest < 0 || strides[d] <= 0) c.refuse("a window must be within the padded image");
-    blocks.push_back(rest / strides[d] + 1);
-    elements *= window[d];
+    padded.push_back(image[d] + pads.at(d) + pads.at(spatial + d));
+    const int64_t rest = padded[d] - dilations.at(d) * (window.at(d) - 1) - 1;
+    if (rest < 0 || strides.at(d) <= 0) c.refuse("a window must be within the padded image");
+    blocks.push_back(rest / strides.at(d) + 1);
+    elements *= window.at(d);
     dims.emplace_back(padded[d]);
-    crop[d + 2] = -pads[d];
-    crop[spatial + 4 + d] = -pads[spatial + d];
+    crop[d + 2] = -pads.at(d);
+    crop[spatial + 4 + d] = -pads.at(spatial + d);
   }
   const std::vector<int64_t> places = window_places(window, blocks, strides, dilations, padded);
   const auto count = static_cast<int64_t>(places.size());
-  if (c.sizes().fix(x->dims[2]) * elements != count)
-    c.refuse(str("x must have ", count / elements, " blocks, but found ", x->dims[2]));
-  dims[1] = DimExpr::floor_div(x->dims[1], elements);
+  if (c.sizes().fix(x->dims.at(2)) * elements != count)
+    c.refuse(str("x must have ", count / elements, " blocks, but found ", x->dims.at(2)));
+  dims.at(1) = DimExpr::floor_div(x->dims.at(1), elements);
   KnownValue index{DType::Int64, {count}, {}};
   for (int64_t place : places) index.elements.emplace_back(place);
-  const DimExpr planes = dims[0] * dims[1];
+  const DimExpr planes = dims.at(0) * dims.at(1);
   Value* y = c.emit("GatherGrad", {c.reshape(x, {planes, count}), c.constant(index)},
                     {{"axis", 1}, {"size", product(tail(dims, 2))}, {"padding_idx", -1}});
   return {c.emit("Pad", {c.reshape(y, dims)}, {{"pads", crop}, {"value", 0.0}})};

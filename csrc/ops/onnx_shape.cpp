@@ -24,9 +24,9 @@ KnownValue rearranged(const KnownValue& x, Sizes sizes, const Source& source) {
   for (int64_t i = 0; i < element_count(result.dims); ++i) {
     const Sizes from = source(place);
     int64_t at = 0;
-    for (size_t d = 0; d < from.size(); ++d) at += from[d] * strides[d];
+    for (size_t d = 0; d < from.size(); ++d) at += from.at(d) * strides.at(d);
     result.elements.push_back(x.elements.at(static_cast<size_t>(at)));
-    for (size_t d = place.size(); d-- > 0 && ++place[d] == result.dims[d];) place[d] = 0;
+    for (size_t d = place.size(); d-- > 0 && ++place.at(d) == result.dims.at(d);) place.at(d) = 0;
   }
   return result;
 }
@@ -53,7 +53,7 @@ Dims reshaped(OnnxCall& c, const Dims& x, Dims wanted, bool allow_zero) {
   std::optional<size_t> rest;
   DimExpr others = 1;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    DimExpr& dim = wanted[i];
+    DimExpr& dim = wanted.at(i);
     if (!dim.is_constant() && !c.sizes().at_most(1, dim)) dim = c.sizes().fix(dim);
     if (dim.is_constant() && dim.value() == -1) {
       if (rest) c.refuse("a shape may have one -1");
@@ -73,25 +73,25 @@ Dims reshaped(OnnxCall& c, const Dims& x, Dims wanted, bool allow_zero) {
     return wanted;
   }
   if (others.is_constant() && others.value() == 0) {
-    wanted[*rest] = 0;
+    wanted.at(*rest) = 0;
   } else if (others == total) {
-    wanted[*rest] = 1;
+    wanted.at(*rest) = 1;
   } else {
     // Sizes that occur on both sides cancel, so that the rest needs no division.
     DimExpr left = 1, right = 1;
     Dims up = x;
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (i == *rest) continue;
-      auto same = std::find(up.begin(), up.end(), wanted[i]);
-      if (same != up.end() && !wanted[i].is_constant())
+      auto same = std::find(up.begin(), up.end(), wanted.at(i));
+      if (same != up.end() && !wanted.at(i).is_constant())
         up.erase(same);
       else
-        right = right * wanted[i];
+        right = right * wanted.at(i);
     }
     for (const DimExpr& dim : up) left = left * dim;
     if (!c.sizes().equal(DimExpr::mod(left, right), 0))
       c.refuse(str("the shape must divide ", total, " elements"));
-    wanted[*rest] = DimExpr::floor_div(left, right);
+    wanted.at(*rest) = DimExpr::floor_div(left, right);
   }
   return wanted;
 }
@@ -135,14 +135,14 @@ std::vector<int64_t> squeezed_axes(OnnxCall& c) {
     std::vector<int64_t> axes = by_operand ? c.fixed_integers(1) : c.integers("axes");
     for (int64_t& axis : axes) {
       axis = c.axis(axis, dims.size());
-      if (c.sizes().fix(dims[static_cast<size_t>(axis)]) != 1)
-        c.refuse(str("a squeezed size must be 1, but found ", dims[static_cast<size_t>(axis)]));
+      if (c.sizes().fix(dims.at(static_cast<size_t>(axis))) != 1)
+        c.refuse(str("a squeezed size must be 1, but found ", dims.at(static_cast<size_t>(axis))));
     }
     return axes;
   }
   std::vector<int64_t> axes;
   for (size_t axis = 0; axis < dims.size(); ++axis)
-    if (c.sizes().equal(dims[axis], 1)) axes.push_back(static_cast<int64_t>(axis));
+    if (c.sizes().equal(dims.at(axis), 1)) axes.push_back(static_cast<int64_t>(axis));
   return axes;
 }
 
@@ -152,7 +152,7 @@ Dims squeezed(OnnxCall& c) {
   Dims left;
   for (size_t axis = 0; axis < dims.size(); ++axis)
     if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) == axes.end())
-      left.push_back(dims[axis]);
+      left.push_back(dims.at(axis));
   return left;
 }
 
@@ -215,10 +215,10 @@ Known known_transpose(OnnxCall& c) {
   if (!x) return std::nullopt;
   const std::vector<int64_t> perm = permutation_of(c);
   Sizes sizes;
-  for (int64_t axis : perm) sizes.push_back(x->dims[static_cast<size_t>(axis)]);
+  for (int64_t axis : perm) sizes.push_back(x->dims.at(static_cast<size_t>(axis)));
   return one(rearranged(*x, sizes, [&](const Sizes& place) {
     Sizes from(place.size());
-    for (size_t d = 0; d < place.size(); ++d) from[static_cast<size_t>(perm[d])] = place[d];
+    for (size_t d = 0; d < place.size(); ++d) from[static_cast<size_t>(perm.at(d))] = place.at(d);
     return from;
   }));
 }
@@ -228,13 +228,15 @@ Known known_transpose(OnnxCall& c) {
 Values import_concat(OnnxCall& c) {
   const Values parts = c.ins();
   if (parts.empty()) c.refuse("there must be an operand");
-  const int64_t axis = c.axis_attr("axis", 1, parts[0]->rank());
+  const int64_t axis = c.axis_attr("axis", 1, parts.at(0)->rank());
   if (parts.size() == 1) return {c.emit("Identity", parts)};
   // Sizes along other axes are equal in this call: the guards say so.
   for (const Value* part : parts)
-    for (size_t d = 0; d < part->rank() && d < parts[0]->rank(); ++d)
-      if (static_cast<int64_t>(d) != axis && !c.sizes().equal(part->dims[d], parts[0]->dims[d]))
-        c.refuse(str("sizes must agree, but found ", part->dims[d], " and ", parts[0]->dims[d]));
+    for (size_t d = 0; d < part->rank() && d < parts.at(0)->rank(); ++d)
+      if (static_cast<int64_t>(d) != axis &&
+          !c.sizes().equal(part->dims.at(d), parts.at(0)->dims.at(d)))
+        c.refuse(str("sizes must agree, but found ", part->dims.at(d), " and ",
+                     parts.at(0)->dims.at(d)));
   return {c.emit("Concat", parts, {{"axis", axis}})};
 }
 
@@ -245,18 +247,18 @@ Known known_concat(OnnxCall& c) {
     if (!parts.back() || parts.back()->dims.empty()) return std::nullopt;
   }
   if (parts.empty()) return std::nullopt;
-  const auto axis = static_cast<size_t>(c.axis_attr("axis", 1, parts[0]->dims.size()));
-  Sizes sizes = parts[0]->dims;
-  sizes[axis] = 0;
+  const auto axis = static_cast<size_t>(c.axis_attr("axis", 1, parts.at(0)->dims.size()));
+  Sizes sizes = parts.at(0)->dims;
+  sizes.at(axis) = 0;
   for (const KnownValue* part : parts) {
     Sizes others = part->dims;
     if (others.size() != sizes.size()) return std::nullopt;
-    others[axis] = sizes[axis];
+    others.at(axis) = sizes.at(axis);
     if (others != sizes) return std::nullopt;
-    sizes[axis] += part->dims[axis];
+    sizes.at(axis) += part->dims.at(axis);
   }
   if (element_count(sizes) > KnownValue::kMostElements) return std::nullopt;
-  KnownValue result{parts[0]->dtype, sizes, {}};
+  KnownValue result{parts.at(0)->dtype, sizes, {}};
   const Sizes outer(sizes.begin(), sizes.begin() + static_cast<int64_t>(axis));
   for (int64_t row = 0; row < element_count(outer); ++row)
     for (const KnownValue* part : parts) {
@@ -291,7 +293,7 @@ Dims split_sizes(OnnxCall& c, const DimExpr& size) {
 Values import_split(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = c.axis_attr("axis", 0, x->rank());
-  const Dims sizes = split_sizes(c, x->dims[static_cast<size_t>(axis)]);
+  const Dims sizes = split_sizes(c, x->dims.at(static_cast<size_t>(axis)));
   if (sizes.empty()) c.refuse("there must be a part");
   return c.emit_all("Split", {x}, {{"axis", axis}, {"sizes", sizes}}, sizes.size());
 }
@@ -301,7 +303,7 @@ Known known_split(OnnxCall& c) {
   if (!x || x->dims.size() != 1) return std::nullopt;
   std::vector<KnownValue> parts;
   size_t at = 0;
-  for (const DimExpr& size : split_sizes(c, x->dims[0])) {
+  for (const DimExpr& size : split_sizes(c, x->dims.at(0))) {
     const auto count = static_cast<size_t>(c.sizes().fix(size));
     if (at + count > x->elements.size()) c.refuse("parts must be within the operand");
     const auto first = x->elements.begin() + static_cast<int64_t>(at);
@@ -351,11 +353,11 @@ std::vector<SliceAxis> slice_axes(OnnxCall& c) {
     c.refuse("starts, ends, axes and steps must have the same length");
   std::vector<SliceAxis> result;
   for (size_t i = 0; i < starts.size(); ++i) {
-    SliceAxis slice{c.axis(axes[i], dims.size()), {}, {}, steps.empty() ? 1 : steps[i]};
+    SliceAxis slice{c.axis(axes.at(i), dims.size()), {}, {}, steps.empty() ? 1 : steps.at(i)};
     if (slice.step == 0) c.refuse("a step must not be 0");
-    const DimExpr& size = dims[static_cast<size_t>(slice.axis)];
-    slice.start = clamped(c, starts[i], size, slice.step);
-    slice.end = clamped(c, ends[i], size, slice.step);
+    const DimExpr& size = dims.at(static_cast<size_t>(slice.axis));
+    slice.start = clamped(c, starts.at(i), size, slice.step);
+    slice.end = clamped(c, ends.at(i), size, slice.step);
     if (slice.step > 0 && c.sizes().less(slice.end, slice.start)) slice.end = slice.start;
     if (slice.step < 0 && c.sizes().less(slice.start, slice.end)) slice.start = slice.end;
     result.push_back(std::move(slice));
@@ -376,7 +378,7 @@ Value* backward_slice(OnnxCall& c, Value* x, const SliceAxis& slice) {
 Values import_slice(OnnxCall& c) {
   Value* x = c.in(0);
   for (const SliceAxis& slice : slice_axes(c)) {
-    const DimExpr& size = x->dims[static_cast<size_t>(slice.axis)];
+    const DimExpr& size = x->dims.at(static_cast<size_t>(slice.axis));
     if (slice.step == 1 && slice.start == DimExpr(0) && slice.end == size) continue;
     x = slice.step > 0 ? c.slice(x, slice.axis, slice.start, slice.end, slice.step)
                        : backward_slice(c, x, slice);
@@ -394,12 +396,13 @@ Known known_slice(OnnxCall& c) {
     const auto axis = static_cast<size_t>(slice.axis);
     const int64_t start = c.sizes().fix(slice.start), end = c.sizes().fix(slice.end);
     const int64_t way = slice.step > 0 ? end - start : start - end, pace = std::abs(slice.step);
-    sizes[axis] = std::max<int64_t>(0, (way + pace - 1) / pace);
-    starts[axis] = start;
-    steps[axis] = slice.step;
+    sizes.at(axis) = std::max<int64_t>(0, (way + pace - 1) / pace);
+    starts.at(axis) = start;
+    steps.at(axis) = slice.step;
   }
   return one(rearranged(*x, sizes, [&](Sizes place) {
-    for (size_t d = 0; d < place.size(); ++d) place[d] = starts[d] + place[d] * steps[d];
+    for (size_t d = 0; d < place.size(); ++d)
+      place.at(d) = starts.at(d) + place.at(d) * steps.at(d);
     return place;
   }));
 }
@@ -420,15 +423,16 @@ Known known_gather(OnnxCall& c) {
   Sizes picked;
   for (const KnownNumber& number : indices->elements) {
     int64_t index = c.sizes().fix(number.numerator());
-    if (index < 0) index += x->dims[axis];
-    if (index < 0 || index >= x->dims[axis]) c.refuse(str("index ", index, " must be within data"));
+    if (index < 0) index += x->dims.at(axis);
+    if (index < 0 || index >= x->dims.at(axis))
+      c.refuse(str("index ", index, " must be within data"));
     picked.push_back(index);
   }
   Sizes sizes = x->dims;  // with one axis for all indices, then with theirs
-  sizes[axis] = static_cast<int64_t>(picked.size());
+  sizes.at(axis) = static_cast<int64_t>(picked.size());
   if (element_count(sizes) > KnownValue::kMostElements) return std::nullopt;
   KnownValue result = rearranged(*x, sizes, [&](Sizes place) {
-    place[axis] = picked[static_cast<size_t>(place[axis])];
+    place.at(axis) = picked[static_cast<size_t>(place.at(axis))];
     return place;
   });
   const auto at = result.dims.begin() + static_cast<int64_t>(axis);
@@ -443,14 +447,14 @@ Values import_depth_to_space(OnnxCall& c) {
   if (x->rank() != 4) c.refuse("x must have rank 4");
   const DimExpr block = c.integer("blocksize");
   const Dims& d = x->dims;
-  const DimExpr depth = DimExpr::floor_div(d[1], block * block);
+  const DimExpr depth = DimExpr::floor_div(d.at(1), block * block);
   const bool columns_first = c.string("mode", "DCR") == "CRD";
-  const Dims split = columns_first ? Dims{d[0], depth, block, block, d[2], d[3]}
-                                   : Dims{d[0], block, block, depth, d[2], d[3]};
+  const Dims split = columns_first ? Dims{d.at(0), depth, block, block, d.at(2), d.at(3)}
+                                   : Dims{d.at(0), block, block, depth, d.at(2), d.at(3)};
   const std::vector<int64_t> perm = columns_first ? std::vector<int64_t>{0, 1, 4, 2, 5, 3}
                                                   : std::vector<int64_t>{0, 3, 4, 1, 5, 2};
   Value* moved = c.transpose(c.reshape(x, split), perm);
-  return {c.reshape(moved, {d[0], depth, d[2] * block, d[3] * block})};
+  return {c.reshape(moved, {d.at(0), depth, d.at(2) * block, d.at(3) * block})};
 }
 
 Values import_space_to_depth(OnnxCall& c) {
@@ -458,10 +462,11 @@ Values import_space_to_depth(OnnxCall& c) {
   if (x->rank() != 4) c.refuse("x must have rank 4");
   const DimExpr block = c.integer("blocksize");
   const Dims& d = x->dims;
-  const DimExpr height = DimExpr::floor_div(d[2], block), width = DimExpr::floor_div(d[3], block);
-  Value* split = c.reshape(x, {d[0], d[1], height, block, width, block});
+  const DimExpr height = DimExpr::floor_div(d.at(2), block),
+                width = DimExpr::floor_div(d.at(3), block);
+  Value* split = c.reshape(x, {d.at(0), d.at(1), height, block, width, block});
   return {c.reshape(c.transpose(split, {0, 3, 5, 1, 2, 4}),
-                    {d[0], d[1] * block * block, height, width})};
+                    {d.at(0), d.at(1) * block * block, height, width})};
 }
 
 REGISTER_ONNX({{"Shape", 1, nullptr, known_shape},

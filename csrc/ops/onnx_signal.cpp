@@ -116,7 +116,7 @@ Value* waves(OnnxCall& c, const Transform& t, bool sine, DType dtype,
     for (int64_t k = 0; k < t.frequencies(); ++k) {
       const double angle =
           kTurn * static_cast<double>((i * k) % t.length) / static_cast<double>(t.length);
-      table.add(factors[static_cast<size_t>(i)] * (sine ? std::sin(angle) : std::cos(angle)));
+      table.add(factors.at(static_cast<size_t>(i)) * (sine ? std::sin(angle) : std::cos(angle)));
     }
   return table.constant(c);
 }
@@ -125,7 +125,7 @@ Value* waves(OnnxCall& c, const Transform& t, bool sine, DType dtype,
 // is transformed.
 Value* transformed(OnnxCall& c, Value* signal, const Transform& t) {
   const auto last = static_cast<int64_t>(signal->rank()) - 1;
-  const int64_t parts = c.sizes().fix(signal->dims.back());
+  const int64_t parts = c.sizes().fix(signal->dims.at(signal->dims.size() - 1));
   if (parts != 1 && parts != 2)
     c.refuse(str("the last size must be 1 or 2 (real and imaginary parts), but found ", parts));
   // In 64 bits: the rounding of a plain sum is larger than that of a fast transform.
@@ -134,10 +134,10 @@ Value* transformed(OnnxCall& c, Value* signal, const Transform& t) {
   std::vector<double> factors(static_cast<size_t>(t.given), 1.0);
   if (t.inverse) {
     for (size_t i = 0; i < factors.size(); ++i) {
-      factors[i] = 1 / static_cast<double>(t.length);
+      factors.at(i) = 1 / static_cast<double>(t.length);
       // The half that is not given mirrors the one that is, but for the first and the middle.
       const bool single = i == 0 || 2 * static_cast<int64_t>(i) == t.length;
-      if (t.one_sided && !single) factors[i] *= 2;
+      if (t.one_sided && !single) factors.at(i) *= 2;
     }
   }
   Value* cosines = waves(c, t, false, wide, factors);
@@ -181,17 +181,17 @@ Values import_dft(OnnxCall& c) {
   Transform t;
   t.inverse = c.flag("inverse");
   t.one_sided = c.flag("onesided");
-  if (t.one_sided && !t.inverse && c.sizes().fix(x->dims.back()) != 1)
+  if (t.one_sided && !t.inverse && c.sizes().fix(x->dims.at(x->dims.size() - 1)) != 1)
     c.refuse("a one-sided transform needs a real signal");
-  const int64_t size = c.sizes().fix(x->dims[static_cast<size_t>(axis)]);
+  const int64_t size = c.sizes().fix(x->dims.at(static_cast<size_t>(axis)));
   t.length = t.inverse && t.one_sided ? 2 * (size - 1) : size;
   if (c.has(1)) t.length = c.fixed_integers(1).at(0);
   if (t.length <= 0) c.refuse(str("the length must be positive, but found ", t.length));
   // Of a one-sided spectrum, only its half counts.
   t.given = std::min(size, t.inverse && t.one_sided ? t.length / 2 + 1 : t.length);
   std::vector<int64_t> order(rank);
-  for (size_t i = 0; i < rank; ++i) order[i] = static_cast<int64_t>(i);
-  std::swap(order[static_cast<size_t>(axis)], order[rank - 2]);
+  for (size_t i = 0; i < rank; ++i) order.at(i) = static_cast<int64_t>(i);
+  std::swap(order.at(static_cast<size_t>(axis)), order.at(rank - 2));
   Value* signal = c.transpose(x, order);
   const auto at = static_cast<int64_t>(rank) - 2;
   if (t.given < size) signal = c.slice(signal, at, 0, t.given);
@@ -201,23 +201,23 @@ Values import_dft(OnnxCall& c) {
 // signal [batch, n, 1 or 2], frame_step, window?, frame_length?
 Values import_stft(OnnxCall& c) {
   Value* x = c.in(0);
-  if (x->rank() == 2) x = c.reshape(x, {x->dims[0], x->dims[1], 1});
+  if (x->rank() == 2) x = c.reshape(x, {x->dims.at(0), x->dims.at(1), 1});
   if (x->rank() != 3) c.refuse("the signal must be [batch, length, 1 or 2]");
   const int64_t step = c.fixed_integers(1).at(0);
   Transform t;
   if (c.has(3))
     t.length = c.fixed_integers(3).at(0);
   else
-    t.length = c.sizes().fix(c.has(2) ? c.dims(2).at(0) : x->dims[1]);
+    t.length = c.sizes().fix(c.has(2) ? c.dims(2).at(0) : x->dims.at(1));
   if (step <= 0 || t.length <= 0) c.refuse("frame_step and frame_length must be positive");
   if (c.has(2) && c.sizes().fix(c.dims(2).at(0)) != t.length)
     c.refuse("the window must have the length of a frame");
   t.given = t.length;
   t.one_sided = c.flag("onesided", true);
-  if (t.one_sided && c.sizes().fix(x->dims[2]) != 1)
+  if (t.one_sided && c.sizes().fix(x->dims.at(2)) != 1)
     c.refuse("a one-sided transform needs a real signal");
-  if (!c.sizes().at_most(t.length, x->dims[1])) c.refuse("the signal must have a whole frame");
-  const DimExpr frames = DimExpr::floor_div(x->dims[1] - DimExpr(t.length), step) + DimExpr(1);
+  if (!c.sizes().at_most(t.length, x->dims.at(1))) c.refuse("the signal must have a whole frame");
+  const DimExpr frames = DimExpr::floor_div(x->dims.at(1) - DimExpr(t.length), step) + DimExpr(1);
   auto places = [&](const DimExpr& limit, int64_t delta, const Dims& dims) {
     Value* range = c.emit(
         "Range", {},
@@ -237,11 +237,11 @@ Values import_stft(OnnxCall& c) {
 
 // x moved by `places` along the axis, towards the end or the begin, with ones in front.
 Value* moved(OnnxCall& c, Value* x, int64_t axis, int64_t places, bool to_end) {
-  const DimExpr size = x->dims[static_cast<size_t>(axis)];
+  const DimExpr size = x->dims.at(static_cast<size_t>(axis));
   Value* part =
       to_end ? c.slice(x, axis, 0, size - DimExpr(places)) : c.slice(x, axis, places, size);
   Dims pads(2 * x->rank(), DimExpr(0));
-  pads[static_cast<size_t>(axis) + (to_end ? 0 : x->rank())] = places;
+  pads.at(static_cast<size_t>(axis) + (to_end ? 0 : x->rank())) = places;
   return c.emit("Pad", {part}, {{"pads", pads}, {"value", 1.0}});
 }
 
@@ -249,7 +249,7 @@ Value* moved(OnnxCall& c, Value* x, int64_t axis, int64_t places, bool to_end) {
 Values import_cumprod(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = c.axis(c.fixed_integers(1).at(0), x->rank());
-  const int64_t size = c.sizes().fix(x->dims[static_cast<size_t>(axis)]);
+  const int64_t size = c.sizes().fix(x->dims.at(static_cast<size_t>(axis)));
   if (size == 0) return {c.emit("Identity", {x})};
   const bool to_end = !c.flag("reverse");
   const DType dtype = x->dtype, wide = is_floating(dtype) ? compute_dtype(dtype) : dtype;
@@ -266,8 +266,8 @@ Values import_causal_conv(OnnxCall& c) {
   Value *x = c.in(0), *weights = c.in(1);
   if (x->rank() != 3 || weights->rank() != 3)
     c.refuse("input and weight must be [batch, channels, length] and [channels, 1, k]");
-  const int64_t before = c.sizes().fix(weights->dims[2]) - 1;
-  const int64_t channels = c.sizes().fix(x->dims[1]);
+  const int64_t before = c.sizes().fix(weights->dims.at(2)) - 1;
+  const int64_t channels = c.sizes().fix(x->dims.at(1));
   Value* padded;
   if (c.has(3)) {
     padded = before == 0 ? x : c.concat({c.cast(c.in(3), x->dtype), x}, 2);
@@ -282,7 +282,7 @@ Values import_causal_conv(OnnxCall& c) {
     y = c.emit("Silu", {y});
   else if (activation != "none")
     c.refuse(str("activation must be none, silu or swish, but found ", activation));
-  const DimExpr size = padded->dims[2];
+  const DimExpr size = padded->dims.at(2);
   Value* present = c.slice(padded, 2, size - DimExpr(before), size);
   return {y, c.cast(present, c.has(3) ? c.dtype(3) : x->dtype)};
 }

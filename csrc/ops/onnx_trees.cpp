@@ -127,7 +127,7 @@ Value* leaves(OnnxCall& c, const Forest& f, Value* x) {
       std::any_of(f.missing.begin(), f.missing.end(), [](int64_t m) { return m != 0; });
   Value* missing = tracks ? c.cast(table(c, f.missing), DType::Bool) : nullptr;
   Value* at = c.emit("Expand", {c.reshape(table(c, f.roots), {1, trees})},
-                     {{"shape", Dims{x->dims[0], trees}}});
+                     {{"shape", Dims{x->dims.at(0), trees}}});
   for (int64_t level = 0; level < f.levels; ++level) {
     Value* feature = c.emit("GatherElements", {x, pick(features, at)}, {{"axis", 1}});
     Value* holds = c.emit(f.comparison, {feature, pick(thresholds, at)});
@@ -157,14 +157,14 @@ Value* summed_weights(OnnxCall& c, const Forest& f, const std::string& kind, int
       c.refuse("a weight must be of a node and a target");
     if (f.yes[static_cast<size_t>(node->second)] != node->second)
       c.refuse("a weight must be of a leaf");
-    dense[static_cast<size_t>(node->second * targets + ids[i])] += weights[i];
+    dense[static_cast<size_t>(node->second * targets + ids[i])] += weights.at(i);
   }
   Value* x = c.in(0);
-  if (x->rank() == 1) x = c.reshape(x, {1, x->dims[0]});
+  if (x->rank() == 1) x = c.reshape(x, {1, x->dims.at(0)});
   if (x->rank() != 2) c.refuse("x must have rank 1 or 2");
   const int64_t widest = *std::max_element(f.features.begin(), f.features.end());
-  if (!c.sizes().at_most(widest + 1, x->dims[1]))
-    c.refuse(str("x must have ", widest + 1, " columns, but found ", x->dims[1]));
+  if (!c.sizes().at_most(widest + 1, x->dims.at(1)))
+    c.refuse(str("x must have ", widest + 1, " columns, but found ", x->dims.at(1)));
   if (!is_floating(x->dtype)) x = c.cast(x, DType::Float32);
   Value* from = table(c, dense, {count, targets}, DType::Float32);
   Value* picked = c.emit("Gather", {from, leaves(c, f, x)}, {{"axis", 0}});

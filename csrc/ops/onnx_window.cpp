@@ -32,22 +32,23 @@ std::vector<int64_t> per_dimension(OnnxCall& c, std::string_view name, size_t sp
 void pad_same(OnnxCall& c, Window& w, bool upper) {
   const Dims dims = c.dims(0);
   for (size_t i = 0; i < w.kernel.size(); ++i) {
-    const int64_t reach = w.dilations[i] * (w.kernel[i] - 1) + 1;
+    const int64_t reach = w.dilations.at(i) * (w.kernel.at(i) - 1) + 1;
     int64_t total = reach - 1;
-    if (w.strides[i] != 1) {  // depends on the size
-      const int64_t size = c.sizes().fix(dims[i + 2]);
-      const int64_t outputs = (size + w.strides[i] - 1) / w.strides[i];
-      total = std::max<int64_t>((outputs - 1) * w.strides[i] + reach - size, 0);
+    if (w.strides.at(i) != 1) {  // depends on the size
+      const int64_t size = c.sizes().fix(dims.at(i + 2));
+      const int64_t outputs = (size + w.strides.at(i) - 1) / w.strides.at(i);
+      total = std::max<int64_t>((outputs - 1) * w.strides.at(i) + reach - size, 0);
     }
     const int64_t less = total / 2, more = total - less;
-    w.begins[i] = upper ? less : more;
-    w.ends[i] = upper ? more : less;
+    w.begins.at(i) = upper ? less : more;
+    w.ends.at(i) = upper ? more : less;
   }
 }
 
 Window read_window(OnnxCall& c, std::vector<int64_t> kernel) {
   Window w;
   const size_t spatial = kernel.size();
+  if (spatial == 0) c.refuse("kernel_shape must be given");
   if (c.rank(0) != spatial + 2)
     c.refuse(str("x must have ", spatial, " spatial dimensions, but found rank ", c.rank(0)));
   w.kernel = std::move(kernel);
@@ -71,8 +72,8 @@ Window read_window(OnnxCall& c, std::vector<int64_t> kernel) {
     for (int64_t pad : pads)
       if (std::abs(pad) > kMost) c.refuse(str("a pad must be at most ", kMost));
     for (size_t i = 0; i < spatial && !pads.empty(); ++i) {
-      w.begins[i] = pads[i];
-      w.ends[i] = pads[spatial + i];
+      w.begins.at(i) = pads.at(i);
+      w.ends.at(i) = pads.at(spatial + i);
     }
   } else if (automatic != "VALID") {
     c.refuse("auto_pad must be NOTSET, SAME_UPPER, SAME_LOWER or VALID");
@@ -99,10 +100,10 @@ Value* padded(OnnxCall& c, Value* x, Window& w, double value, bool always = fals
   Dims pads(2 * (spatial + 2), DimExpr(0));
   bool any = false;
   for (size_t i = 0; i < spatial; ++i) {
-    pads[i + 2] = w.begins[i];
-    pads[spatial + 4 + i] = w.ends[i];
-    any = any || w.begins[i] != 0 || w.ends[i] != 0;
-    w.begins[i] = w.ends[i] = 0;
+    pads.at(i + 2) = w.begins.at(i);
+    pads.at(spatial + 4 + i) = w.ends.at(i);
+    any = any || w.begins.at(i) != 0 || w.ends.at(i) != 0;
+    w.begins.at(i) = w.ends.at(i) = 0;
   }
   return any ? c.emit("Pad", {x}, {{"pads", pads}, {"value", value}}) : x;
 }
@@ -119,7 +120,7 @@ Values import_conv(OnnxCall& c) {
   Value *x = c.in(0), *weights = c.in(1);
   if (weights->rank() < 3) c.refuse("the weights must have a spatial dimension");
   std::vector<int64_t> kernel;
-  for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims[i]));
+  for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims.at(i)));
   Window w = read_window(c, kernel);
   x = padded(c, x, w, 0.0);
   Attrs attrs = window_attrs(w, false);
@@ -134,13 +135,13 @@ void crop_to_shape(OnnxCall& c, Window& w, const std::vector<int64_t>& more,
   const std::string automatic = c.string("auto_pad", "NOTSET");
   const Dims dims = c.dims(0);
   for (size_t i = 0; i < w.kernel.size(); ++i) {
-    const int64_t reach = w.dilations[i] * (w.kernel[i] - 1) + 1;
-    const int64_t size = c.sizes().fix(dims[i + 2]);
-    const int64_t wanted = shape.empty() ? size * w.strides[i] : shape[i];
-    const int64_t total = w.strides[i] * (size - 1) + more[i] + reach - wanted;
+    const int64_t reach = w.dilations.at(i) * (w.kernel.at(i) - 1) + 1;
+    const int64_t size = c.sizes().fix(dims.at(i + 2));
+    const int64_t wanted = shape.empty() ? size * w.strides.at(i) : shape.at(i);
+    const int64_t total = w.strides.at(i) * (size - 1) + more.at(i) + reach - wanted;
     const int64_t half = total >= 0 ? total / 2 : -((1 - total) / 2);  // rounded down
-    w.begins[i] = automatic == "SAME_UPPER" ? half : total - half;
-    w.ends[i] = total - w.begins[i];
+    w.begins.at(i) = automatic == "SAME_UPPER" ? half : total - half;
+    w.ends.at(i) = total - w.begins.at(i);
   }
 }
 
@@ -149,7 +150,7 @@ Values import_conv_transpose(OnnxCall& c) {
   if (weights->rank() < 3) c.refuse("the weights must have a spatial dimension");
   const size_t spatial = weights->rank() - 2;
   std::vector<int64_t> kernel;
-  for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims[i]));
+  for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims.at(i)));
   Window w = read_window(c, kernel);
   std::vector<int64_t> more = per_dimension(c, "output_padding", spatial, 0);
   std::vector<int64_t> shape = c.integers("output_shape");
@@ -161,9 +162,9 @@ Values import_conv_transpose(OnnxCall& c) {
   std::vector<int64_t> common(spatial);
   bool same = true;
   for (size_t i = 0; i < spatial; ++i) {
-    common[i] = std::max<int64_t>(0, std::min(w.begins[i], w.ends[i]));
-    const bool fits = more[i] < std::max(w.strides[i], w.dilations[i]);
-    same = same && w.begins[i] == common[i] && w.ends[i] == common[i] && fits;
+    common[i] = std::max<int64_t>(0, std::min(w.begins.at(i), w.ends.at(i)));
+    const bool fits = more.at(i) < std::max(w.strides.at(i), w.dilations.at(i));
+    same = same && w.begins.at(i) == common[i] && w.ends.at(i) == common[i] && fits;
   }
   Window inner = w;
   inner.begins = inner.ends = same ? common : std::vector<int64_t>(spatial, 0);
@@ -176,13 +177,13 @@ Values import_conv_transpose(OnnxCall& c) {
   if (same) return {y};
   Dims pads(2 * y->rank(), DimExpr(0));
   for (size_t i = 0; i < spatial; ++i) {
-    pads[i + 2] = -w.begins[i];
-    pads[y->rank() + 2 + i] = more[i] - w.ends[i];
+    pads.at(i + 2) = -w.begins.at(i);
+    pads.at(y->rank() + 2 + i) = more.at(i) - w.ends.at(i);
   }
   y = c.emit("Pad", {y}, {{"pads", pads}, {"value", 0.0}});
   if (!c.has(2)) return {y};
   Dims per_channel(y->rank() - 1, DimExpr(1));
-  per_channel[0] = y->dims[1];
+  per_channel.at(0) = y->dims.at(1);
   return {c.emit("Add", {y, c.reshape(c.in(2), per_channel)})};
 }
 
@@ -192,20 +193,20 @@ Values import_conv_transpose(OnnxCall& c) {
 void fix_sizes(OnnxCall& c, Value*& x, const Window& w) {
   if (!w.ceil_mode) return;
   Dims dims = x->dims;
-  for (size_t i = 2; i < dims.size(); ++i) dims[i] = c.sizes().fix(dims[i]);
+  for (size_t i = 2; i < dims.size(); ++i) dims.at(i) = c.sizes().fix(dims.at(i));
   x = c.reshape(x, dims);
 }
 
 // Indices into the plane of x as indices into all of x: ONNX counts the planes before.
 Value* whole_indices(OnnxCall& c, Value* index, const Value* x) {
-  const DimExpr planes = x->dims[0] * x->dims[1];
+  const DimExpr planes = x->dims.at(0) * x->dims.at(1);
   const DimExpr area = product(Dims(x->dims.begin() + 2, x->dims.end()));
   Value* starts = c.emit(
       "Range", {},
       {{"start", DimExpr(0)}, {"limit", planes}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
   Dims dims(x->rank(), DimExpr(1));
-  dims[0] = x->dims[0];
-  dims[1] = x->dims[1];
+  dims.at(0) = x->dims.at(0);
+  dims.at(1) = x->dims.at(1);
   Value* offset = c.emit("Mul", {c.reshape(starts, dims), c.graph().literal(area, DType::Int64)});
   return c.emit("Add", {index, offset});
 }
@@ -213,7 +214,6 @@ Value* whole_indices(OnnxCall& c, Value* index, const Value* x) {
 Values import_max_pool(OnnxCall& c) {
   Value* x = c.in(0);
   Window w = read_window(c, c.integers("kernel_shape"));
-  if (w.kernel.empty()) c.refuse("kernel_shape must be given");
   if (c.wants_output(1) && w.begins != w.ends)
     c.refuse("indices need equal padding at begins and ends");
   if (c.integer("storage_order", 0) != 0 && c.wants_output(1))
@@ -227,19 +227,20 @@ Values import_max_pool(OnnxCall& c) {
   attrs.set("dilations", list(w.dilations));
   attrs.set("ceil_mode", w.ceil_mode ? 1 : 0);
   const Values y = c.emit_all("MaxPool", {x}, std::move(attrs));
-  return {y[0], c.wants_output(1) ? whole_indices(c, y[1], x) : nullptr};
+  return {y.at(0), c.wants_output(1) ? whole_indices(c, y.at(1), x) : nullptr};
 }
 
 // Pads the end so far that the windows that ceil_mode adds are whole. A window that would begin in
 // this padding is not added.
 void pad_last_windows(OnnxCall& c, const Value* x, Window& w) {
   for (size_t i = 0; i < w.kernel.size(); ++i) {
-    const int64_t size = c.sizes().fix(x->dims[i + 2]);
-    const int64_t padded = size + w.begins[i] + w.ends[i];
-    const int64_t reach = w.dilations[i] * (w.kernel[i] - 1) + 1;
-    int64_t windows = (padded - reach + w.strides[i] - 1) / w.strides[i] + 1;
-    if ((windows - 1) * w.strides[i] >= size + w.begins[i]) --windows;
-    w.ends[i] += (windows - 1) * w.strides[i] + reach - padded;  // fewer if a window is not added
+    const int64_t size = c.sizes().fix(x->dims.at(i + 2));
+    const int64_t padded = size + w.begins.at(i) + w.ends.at(i);
+    const int64_t reach = w.dilations.at(i) * (w.kernel.at(i) - 1) + 1;
+    int64_t windows = (padded - reach + w.strides.at(i) - 1) / w.strides.at(i) + 1;
+    if ((windows - 1) * w.strides.at(i) >= size + w.begins.at(i)) --windows;
+    w.ends.at(i) +=
+        (windows - 1) * w.strides.at(i) + reach - padded;  // fewer if a window is not added
   }
   w.ceil_mode = false;
 }
@@ -270,8 +271,8 @@ Values average_of_padded(OnnxCall& c, Value* x, const Window& given, bool counts
     Window inside = given;
     ones = padded(c, ones, inside, 1.0, true);
     for (size_t i = 0; i < w.kernel.size(); ++i) {
-      counted.begins[i] = 0;
-      counted.ends[i] = w.ends[i] - given.ends[i];
+      counted.begins.at(i) = 0;
+      counted.ends.at(i) = w.ends.at(i) - given.ends.at(i);
     }
   }
   const double places = places_of(w);
@@ -281,7 +282,6 @@ Values average_of_padded(OnnxCall& c, Value* x, const Window& given, bool counts
 Values import_average_pool(OnnxCall& c) {
   Value* x = c.in(0);
   Window w = read_window(c, c.integers("kernel_shape"));
-  if (w.kernel.empty()) c.refuse("kernel_shape must be given");
   const bool counts_padding = c.flag("count_include_pad");
   if (w.begins != w.ends || w.ceil_mode) return average_of_padded(c, x, w, counts_padding);
   Attrs attrs = window_attrs(w, true);
@@ -302,6 +302,7 @@ Values import_global_pool(OnnxCall& c) {
 // (mean of |x|^p)^(1/p) without the division
 Values import_global_lp_pool(OnnxCall& c) {
   Value* x = c.in(0);
+  if (x->rank() < 3) c.refuse("x must have a spatial dimension");
   std::vector<int64_t> axes(x->rank() - 2);
   std::iota(axes.begin(), axes.end(), 2);
   const double p = static_cast<double>(c.integer("p", 2));
