@@ -150,20 +150,18 @@ TEST(Inference, BranchesOnSizesAreDecidedAtImport) {
 }
 
 TEST(Inference, ComputesWhatDependsOnWeightsOnce) {
-  // y = x * (w * w + 1), z = x + w' with a transposed w, which is a view and stays in the model
+  // y = x * relu(w), z = x + v' with a transposed v, which is a view and stays in the model
   Ran ran(model_of({{"x", tensor_type(DType::Float32, {std::string("n"), int64_t{2}})}}, {"y", "z"},
-                   {node("Mul", {"w", "w"}, {"s"}), node("Add", {"s", "one"}, {"f"}),
-                    node("Mul", {"x", "f"}, {"y"}),
+                   {node("Relu", {"w"}, {"f"}), node("Mul", {"x", "f"}, {"y"}),
                     node("Transpose", {"v"}, {"t"}, {{"perm", std::vector<int64_t>{1, 0}}}),
                     node("Add", {"x", "t"}, {"z"})},
-                   {{"w", constant<float>(DType::Float32, {1, 2}, {2, 3})},
-                    {"one", constant<float>(DType::Float32, {1, 2}, {1, 1})},
+                   {{"w", constant<float>(DType::Float32, {1, 2}, {-2, 3})},
                     {"v", constant<float>(DType::Float32, {2, 1}, {10, 20})}}));
   const std::vector<float> x = {1, 2, 3, 4, 5, 6};
-  EXPECT_EQ(ran.floats({view(x, {2, 2})}), (std::vector<float>{5, 20, 15, 40}));
+  EXPECT_EQ(ran.floats({view(x, {2, 2})}), (std::vector<float>{0, 6, 0, 12}));
   EXPECT_EQ(ran.floats({view(x, {2, 2})}, 1), (std::vector<float>{11, 22, 13, 24}));
   const std::string plan = ran.session().plan_text({view(x, {2, 2})});
-  EXPECT_EQ(plan.find("weight_0"), std::string::npos) << plan;
+  EXPECT_EQ(plan.find("Relu"), std::string::npos) << plan;
   EXPECT_NE(plan.find("constant_0"), std::string::npos) << plan;
   EXPECT_EQ(ran.floats({view(x, {3, 2})}, 1), (std::vector<float>{11, 22, 13, 24, 15, 26}));
   EXPECT_EQ(ran.session().model().weight_bytes(), 2 * 4 + 2 * 4) << "v, and the constant";
