@@ -7,6 +7,8 @@ import re
 from torch._subclasses import fake_tensor
 from torch.fx.experimental import symbolic_shapes
 
+from ortmodule_py.base.errors import first_line
+
 _READS_VALUES = (
     fake_tensor.DataDependentOutputException,
     symbolic_shapes.GuardOnDataDependentSymNode,
@@ -29,5 +31,5 @@ def why_untraceable(call: str, error: Exception) -> str:
     elif isinstance(error, _NO_SHAPE_RULE):
         rule = f"torch has no rule for the shapes of {getattr(error, 'func', 'its results')}"
     else:
-        rule = "torch cannot trace it without the values of tensors"
+        rule = f"torch cannot trace it without the values of tensors ({first_line(str(error))})"
     return f"{call}: {rule}"

@@ -65,7 +65,9 @@ def test_the_probes_of_rows_that_hold() -> None:
 
 @pytest.mark.parametrize("name", PATCHES)
 def test_a_probe_notices_that_the_replacement_is_missing(name: str) -> None:
-    if name in probed("missing"):
+    # Before 2.13 Dynamo traces functions of torch.nn.utils, which `packed_layers` replaces as well.
+    needless = OLD and name == "packed_sequences"
+    if name in probed("missing") and not needless:
         assert not probed("missing")[name][0]
 
 
