@@ -1,39 +1,22 @@
 // Import of attention and rotary embeddings.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "ops/onnx_call.h"
+#include "ops/onnx_heads.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using onnx_heads::join_heads, onnx_heads::kInfinity, onnx_heads::number, onnx_heads::range;
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
-Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& size, const Dims& dims) {
-  Value* values = c.emit(
-      "Range", {},
-      {{"start", start}, {"limit", start + size}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
-  return c.reshape(values, dims);
-}
-
-// [B, L, heads * E] as [B, heads, L, E]
+// [B, L, heads * E] as [B, heads, L, E]; rank 4 has this layout already.
 Value* split_heads(OnnxCall& c, Value* x, int64_t heads) {
   if (x->rank() == 4) return x;
   if (heads <= 0) c.refuse("q_num_heads and kv_num_heads must be given for operands of rank 3");
-  const DimExpr width = DimExpr::floor_div(x->dims.at(2), heads);
-  return c.transpose(c.reshape(x, {x->dims.at(0), x->dims.at(1), heads, width}), {0, 2, 1, 3});
-}
-
-Value* join_heads(OnnxCall& c, Value* x) {
-  const Dims d = x->dims;
-  return c.reshape(c.transpose(x, {0, 2, 1, 3}), {d.at(0), d.at(2), d.at(1) * d.at(3)});
+  return onnx_heads::split_heads(c, x, heads);
 }
 
 // Each head `times` times, in place: [h0, h0, h1, h1]

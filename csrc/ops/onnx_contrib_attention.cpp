@@ -1,38 +1,20 @@
 // Import of com.microsoft's attention operators.
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "base/error.h"
+#include "ops/onnx_heads.h"
 #include "ops/onnx_nested.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using onnx_heads::join_heads, onnx_heads::kInfinity, onnx_heads::number, onnx_heads::range;
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
-Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& size, const Dims& dims) {
-  Value* values = c.emit(
-      "Range", {},
-      {{"start", start}, {"limit", start + size}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
-  return c.reshape(values, dims);
-}
-
-// [B, L, heads * E] as [B, heads, L, E]
 Value* split_heads(OnnxCall& c, Value* x, int64_t heads) {
   if (heads <= 0) c.refuse("num_heads must be positive");
-  const DimExpr width = DimExpr::floor_div(x->dims.at(2), heads);
-  return c.transpose(c.reshape(x, {x->dims.at(0), x->dims.at(1), heads, width}), {0, 2, 1, 3});
-}
-
-Value* join_heads(OnnxCall& c, Value* x) {
-  const Dims d = x->dims;
-  return c.reshape(c.transpose(x, {0, 2, 1, 3}), {d.at(0), d.at(2), d.at(1) * d.at(3)});
+  return onnx_heads::split_heads(c, x, heads);
 }
 
 struct Heads {

@@ -75,8 +75,9 @@ def outline(code: types.CodeType, offset: int) -> Outlined | None:
         region = _region(code, bytecode.cleaned_instructions(code), offset)
         loop = _loop(code, region)
         caller = _caller(code, region, loop)
+    # The last three are of torch's tools for bytecode, where they meet what they do not know.
     except (_NoRegion, AssertionError, NotImplementedError, KeyError):
-        return None  # of torch's tools, for bytecode that they do not know
+        return None  # the report names the graph break, as without outlining
     variables = ("co_varnames", "co_cellvars", "co_freevars")
     same = all(getattr(caller, kind) == getattr(code, kind) for kind in variables)
     return Outlined(caller, loop) if same else None

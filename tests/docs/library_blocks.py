@@ -29,7 +29,7 @@ class LoraLinear(nn.Module):
                 continue
             weight = self.base.weight
             if type(weight).__module__.startswith("bitsandbytes"):
-                raise NotImplementedError
+                raise NotImplementedError  # a branch of the library that Dynamo has to fold away
             both = weight + 0.5 * (b.weight @ a.weight).detach()
             norm = torch.linalg.norm(both, dim=1).to(weight.dtype).detach()
             scale = (self.magnitude / norm).view(1, -1)

@@ -194,7 +194,7 @@ def _call_layer(tx: Any, given: dict[str, VariableTracker]) -> VariableTracker |
 def _is_packed(value: VariableTracker) -> bool:
     try:
         return value.python_type() is PackedSequence
-    except NotImplementedError:
+    except NotImplementedError:  # known at run time only
         return False
 
 
