@@ -128,4 +128,4 @@ newest: $(NEWEST_VENV)/.installed
 	ORTMODULE_CUDA=OFF $(PASSIVE) $(NEWEST_PY) $(PYTEST) tests -m "not slow"
 
 clean:
-	rm -rf build ortmodule_py/_C.*.so ortmodule_py/_C.*.json ortmodule_py/libprotobuf-lite.so* $(VENV)/.installed $(CUDA_VENV)/.installed $(NEWEST_VENV)/.installed
+	rm -rf build ortmodule_py/_*.so ortmodule_py/_C.*.json ortmodule_py/lib*.so* $(VENV)/.installed $(CUDA_VENV)/.installed $(NEWEST_VENV)/.installed

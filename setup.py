@@ -100,7 +100,7 @@ class CMakeBuild(build_ext):
         return [
             str(path)
             for path in folder.glob("*")
-            if path.name.startswith(("_C.", "_inference.", "libproto"))
+            if path.name.startswith(("_C.", "_inference.", "lib"))
         ]
 
 

@@ -194,6 +194,7 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
 
 SessionOptions InferenceSession::session_options() const {
   SessionOptions options;
+  options.optimizer.device = Device::Host;
   options.optimizer.training = false;
   options.threads = [count = pool_.threads()] { return count; };
   return options;

@@ -2,6 +2,8 @@
 // initialisers; read when plans are made.
 #include <algorithm>
 #include <deque>
+#include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <utility>
 
@@ -20,13 +22,24 @@ namespace {
 struct Entry {
   KernelDef def;
   Isa isa = Isa::Baseline;
+  bool on_host = false;  // runs without torch
+
+  bool serves(Device device) const {
+    return device == Device::Host ? on_host : def.device == device;
+  }
 };
 
 std::deque<Entry> cpu_kernels() {
   std::deque<Entry> found;
   for (const CpuKernelEntry& entry : std::span(__start_ortm_cpu_kernels, __stop_ortm_cpu_kernels))
-    if (isa_available(entry.isa)) found.push_back({entry.make(), entry.isa});
+    if (isa_available(entry.isa)) found.push_back({entry.make(), entry.isa, true});
   return found;
+}
+
+// Extension modules add theirs when they are loaded, while sessions may make plans.
+std::shared_mutex& entries_mutex() {
+  static std::shared_mutex mutex;
+  return mutex;
 }
 
 // A deque, because plans keep pointers to the definitions.
@@ -38,6 +51,7 @@ std::deque<Entry>& entries() {
 // Best first; a wider instruction set decides only between copies of equal priority.
 std::vector<const Entry*> entries_of(std::string_view op) {
   std::vector<const Entry*> found;
+  const std::shared_lock lock(entries_mutex());
   for (const Entry& entry : entries())
     if (entry.def.op == op) found.push_back(&entry);
   std::stable_sort(found.begin(), found.end(), [](const Entry* a, const Entry* b) {
@@ -59,7 +73,7 @@ Reason refusal(const KernelDef& def, const StepFacts& facts) {
   return def.unsupported ? def.unsupported(facts) : Reason();
 }
 
-std::string_view device_name(Device device) { return device == Device::CPU ? "CPU" : "CUDA"; }
+std::string_view device_name(Device device) { return device == Device::CUDA ? "CUDA" : "CPU"; }
 
 }  // namespace
 
@@ -67,7 +81,7 @@ const KernelDef* select_kernel(std::string_view op, Device device, const StepFac
                                std::string* why) {
   std::vector<std::string> refusals;
   for (const Entry* entry : entries_of(op)) {
-    if (entry->def.device != device) continue;
+    if (!entry->serves(device)) continue;
     const Reason reason = refusal(entry->def, facts);
     if (!reason) return &entry->def;
     // Copies for several instruction sets refuse alike: one line for all of them.
@@ -90,6 +104,7 @@ std::vector<const KernelDef*> kernels_of(std::string_view op) {
 
 std::vector<const KernelDef*> all_kernels() {
   std::vector<const KernelDef*> defs;
+  const std::shared_lock lock(entries_mutex());
   for (const Entry& entry : entries()) defs.push_back(&entry.def);
   return defs;
 }
@@ -115,7 +130,8 @@ bool isa_available(Isa isa) {
 }
 
 KernelRegistrar::KernelRegistrar(KernelDef def) {
-  entries().push_back({std::move(def), Isa::Baseline});
+  const std::unique_lock lock(entries_mutex());
+  entries().push_back({std::move(def)});
 }
 
 }  // namespace ortmodule

@@ -48,6 +48,27 @@ function(ortm_precompile target)
   endif()
 endfunction()
 
+# Other modules call the functions of `target`. They are not replaced at load time, so calls among
+# them stay direct and may be inlined.
+function(ortm_exported target)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET default)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fno-semantic-interposition)
+  endif()
+endfunction()
+
+# Links a shared library or module of the package, which exports what `map` lists.
+function(ortm_link target map)
+  set(script ${PROJECT_SOURCE_DIR}/tools/cmake/${map})
+  target_link_options(${target} PRIVATE
+    -Wl,--version-script=${script} -Wl,--exclude-libs,ALL -Wl,--gc-sections
+    -Wl,--as-needed -Wl,-z,text -Wl,-z,now -Wl,-z,defs)
+  set_target_properties(${target} PROPERTIES
+    LINKER_LANGUAGE CXX LINK_DEPENDS ${script}
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package
+    SKIP_BUILD_RPATH OFF BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
+endfunction()
+
 function(ortm_target target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/csrc)
   target_compile_options(${target} PRIVATE

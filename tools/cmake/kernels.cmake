@@ -6,6 +6,7 @@ set(ORTM_KERNEL_TARGETS)
 if(registry_sources)
   add_library(ortm_kernels OBJECT ${registry_sources})
   ortm_target(ortm_kernels)
+  ortm_exported(ortm_kernels)
   list(APPEND ORTM_KERNEL_TARGETS ortm_kernels)
 endif()
 

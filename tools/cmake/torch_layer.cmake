@@ -40,7 +40,7 @@ function(ortm_library_kernels folder)
   target_sources(_C PRIVATE $<TARGET_OBJECTS:ortm_kernels_${folder}>)
 endfunction()
 
-Python_add_library(_C MODULE WITH_SOABI ${torch_sources} ${ORTM_OBJECTS})
+Python_add_library(_C MODULE WITH_SOABI ${torch_sources})
 ortm_target(_C)
 target_include_directories(_C SYSTEM PRIVATE
   ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
@@ -67,8 +67,10 @@ target_compile_definitions(_C PRIVATE
   AT_PER_OPERATOR_HEADERS TORCH_EXTENSION_NAME=_C
   ORTM_TORCH_VERSION="${TORCH_VERSION}" ORTM_TORCH_CUDA_VERSION="${TORCH_CUDA_VERSION}"
   ORTM_CPU_ISAS="${isas}")
-# protobuf first: libtorch_cpu exports protobuf-typed symbols of another version.
-target_link_libraries(_C PRIVATE protobuf::libprotobuf-lite
+# Before torch, and though only ortmodule_core calls it: libtorch_cpu exports protobuf-typed symbols of
+# another version.
+target_link_libraries(_C PRIVATE ortmodule_core
+  -Wl,--push-state,--no-as-needed protobuf::libprotobuf-lite -Wl,--pop-state
   torch::torch_python torch::torch torch::torch_cpu torch::c10)
 if(ORTM_HAS_CUDA)
   target_sources(_C PRIVATE $<TARGET_OBJECTS:ortm_kernels_cuda>)
@@ -92,31 +94,22 @@ endif()
 if(ORTMODULE_TESTS AND NOT ORTM_HAS_CUDA)
   target_sources(_C PRIVATE $<TARGET_OBJECTS:ortm_cuda_emulation>)
 endif()
+ortm_link(_C exports.map)
+set_target_properties(_C PROPERTIES INSTALL_RPATH "$ORIGIN:$ORIGIN/../torch/lib")
+
+# Environments with other Pythons may share the folder of the package.
+set_target_properties(ortmodule_core PROPERTIES OUTPUT_NAME ortmodule_core.${Python_SOABI})
+
 # Inference sessions: the same engine without torch. pybind11 is header-only and comes with torch.
 file(GLOB inference_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/bindings/inference/*.cpp)
-Python_add_library(_inference MODULE WITH_SOABI ${inference_sources} ${ORTM_OBJECTS})
+Python_add_library(_inference MODULE WITH_SOABI ${inference_sources})
 ortm_target(_inference)
 target_include_directories(_inference SYSTEM PRIVATE ${TORCH_ROOT}/include)
-find_package(Threads REQUIRED)
-target_link_libraries(_inference PRIVATE protobuf::libprotobuf-lite Threads::Threads)
-target_link_options(_inference PRIVATE
-  -Wl,--version-script=${PROJECT_SOURCE_DIR}/tools/cmake/exports_inference.map
-  -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--as-needed -Wl,-z,text -Wl,-z,now)
-set_target_properties(_inference PROPERTIES LINKER_LANGUAGE CXX
-  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package
-  SKIP_BUILD_RPATH OFF BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
+target_link_libraries(_inference PRIVATE ortmodule_core)
+ortm_link(_inference exports_inference.map)
 add_dependencies(_C _inference)
 
-set(version_script ${PROJECT_SOURCE_DIR}/tools/cmake/exports.map)
-target_link_options(_C PRIVATE
-  -Wl,--version-script=${version_script} -Wl,--exclude-libs,ALL -Wl,--gc-sections
-  -Wl,--as-needed -Wl,-z,text -Wl,-z,now)
-set_target_properties(_C PROPERTIES
-  LINKER_LANGUAGE CXX LINK_DEPENDS ${version_script}
-  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package
-  SKIP_BUILD_RPATH OFF BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN:$ORIGIN/../torch/lib")
-
-# What setup.py copies: the module, libprotobuf-lite under its soname, and a note saying which torch
+# What setup.py copies: the modules, ortmodule_core, libprotobuf-lite under its soname, and a note saying which torch
 # this build is for, to be read before the module is loaded.
 get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION)
 if(NOT protobuf_file)
