@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from ortmodule_py import _inference
 from ortmodule_py.inference.errors import InvalidArgument
 
 
@@ -80,6 +81,13 @@ class SessionOptions:
         if config_key not in self._config:
             raise InvalidArgument(f"[SessionOptions] there is no entry '{config_key}'")
         return self._config[config_key]
+
+    def _engine_options(self) -> _inference.Options:
+        """The same for the engine."""
+        options = _inference.Options()
+        options.threads = self.intra_op_num_threads
+        options.fixed_sizes = self._fixed_sizes
+        return options
 
 
 class RunOptions:

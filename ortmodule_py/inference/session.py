@@ -77,9 +77,7 @@ class InferenceSession:
                     f"[InferenceSession] the model must be a file, but found {model!r}"
                 )
         with translated():
-            self._session = _inference.Session(
-                model, self._options.intra_op_num_threads, self._options._fixed_sizes
-            )
+            self._session = _inference.Session(model, self._options._engine_options())
         self._inputs = [NodeArg(name, shape, kind) for name, kind, shape in self._session.inputs()]
         self._outputs = [
             NodeArg(name, shape, kind) for name, kind, shape in self._session.outputs()

@@ -185,13 +185,13 @@ PYBIND11_MODULE(_inference, m) {
   // Local: in a process with torch, the extension of training translates Error in its own way.
   py::register_local_exception<Error>(m, "EngineError", PyExc_RuntimeError);
   m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
+  py::class_<InferenceOptions>(m, "Options", "How a session runs a model; see InferenceOptions.")
+      .def(py::init<>())
+      .def_readwrite("threads", &InferenceOptions::threads)
+      .def_readwrite("fixed_sizes", &InferenceOptions::fixed_sizes)
+      .def_readwrite("seed", &InferenceOptions::seed);
   py::class_<InferenceSession>(m, "Session", "An ONNX model that is planned and run.")
-      .def(py::init([](const py::object& model, int64_t threads,
-                       std::map<std::string, int64_t> fixed_sizes, uint64_t seed) {
-             return open_session(model, {threads, std::move(fixed_sizes), seed});
-           }),
-           py::arg("model"), py::arg("threads") = 0,
-           py::arg("fixed_sizes") = std::map<std::string, int64_t>(), py::arg("seed") = 0)
+      .def(py::init(&open_session), py::arg("model"), py::arg("options") = InferenceOptions())
       .def("inputs",
            [](const InferenceSession& session) {
              py::list list;
