@@ -62,7 +62,7 @@ function(ortm_link target map)
   set(script ${PROJECT_SOURCE_DIR}/tools/cmake/${map})
   target_link_options(${target} PRIVATE
     -Wl,--version-script=${script} -Wl,--exclude-libs,ALL -Wl,--gc-sections
-    -Wl,--as-needed -Wl,-z,text -Wl,-z,now -Wl,-z,defs)
+    -Wl,--as-needed -Wl,-z,text -Wl,-z,now)
   set_target_properties(${target} PROPERTIES
     LINKER_LANGUAGE CXX LINK_DEPENDS ${script}
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package
