@@ -48,7 +48,8 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "bindings": PLANNED
     | {"runtime", "session", "bindings"}
     | {"kernels", "kernels/cpu", "kernels/cuda", "kernels/aten"},
-    "bindings/inference": PLANNED | {"importer", "runtime", "session", "inference"},
+    "bindings/inference": PLANNED
+    | {"importer", "runtime", "session", "inference", "bindings/inference"},
 }
 
 # Foreign headers and the only places that may see them.

@@ -2,12 +2,15 @@
 
 #include <utility>
 
+#include "inference/bound_outputs.h"
+#include "inference/copy_elements.h"
 #include "runtime/program.h"
 
 namespace ortmodule {
 
 HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& arguments,
-                    HostMemory& memory, WorkerPool& pool, uint64_t seed) {
+                    HostMemory& memory, WorkerPool& pool, uint64_t seed,
+                    const HostTargets& targets) {
   const Program& program = entry.program;
   const Plan& plan = *program.plan;
   Frame frame(program, memory);
@@ -16,18 +19,25 @@ HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& argu
     if (planned.kind == BufferKind::Argument)
       frame.bind(buffer, const_cast<void*>(arguments.at(planned.index)));  // NOLINT: never written
   }
+  const std::vector<bool> lent = lend_targets(plan, arguments, targets, frame);
   KernelContext context;
   context.parallel_for = pool.parallel_for();
   context.seed.value = seed;
   execute(program, frame, context, 0, plan.forward_steps, false);
   HostRun run;
-  for (TensorId output : plan.output_tensors) {
-    const PlannedTensor& tensor = plan.tensors[output];
+  for (size_t i = 0; i < plan.output_tensors.size(); ++i) {
+    const PlannedTensor& tensor = plan.tensors[plan.output_tensors[i]];
     HostTensor& result = run.outputs.emplace_back();
     result.dtype = tensor.dtype;
     result.sizes = tensor.layout.sizes;
-    if (const BufferId buffer = plan.storages[tensor.storage].buffer)
-      result.memory = frame.take(buffer);
+    const BufferId buffer = plan.storages[tensor.storage].buffer;
+    if (!buffer || (!lent.empty() && lent[i])) continue;
+    result.memory = frame.take(buffer);
+    if (targets.empty() || !targets[i]) continue;
+    copy_elements(result.sizes, size_of(result.dtype), result.memory.data(), {}, targets[i]->data,
+                  targets[i]->strides);
+    run.copied_bytes += result.byte_count();
+    result.memory = Buffer();
   }
   run.peak_bytes = frame.peak_bytes();
   return run;

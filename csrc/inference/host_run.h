@@ -11,13 +11,16 @@
 namespace ortmodule {
 
 struct HostRun {
-  std::vector<HostTensor> outputs;
-  int64_t peak_bytes = 0;  // that the run allocated, outputs included
+  std::vector<HostTensor> outputs;  // without memory where there was a target
+  int64_t peak_bytes = 0;           // that the run allocated, outputs included
+  int64_t copied_bytes = 0;         // to targets that no step could write to
 };
 
 /// Executes the forward steps. `arguments` has the address of each graph input's elements; null
-/// where no step reads them.
+/// where no step reads them. `targets`: none, or one for each output; they must fit the plan and
+/// lie apart from each other, but may overlap arguments.
 HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& arguments,
-                    HostMemory& memory, WorkerPool& pool, uint64_t seed);
+                    HostMemory& memory, WorkerPool& pool, uint64_t seed,
+                    const HostTargets& targets = {});
 
 }  // namespace ortmodule

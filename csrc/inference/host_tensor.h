@@ -1,6 +1,7 @@
 // Tensors of callers and results, in host memory.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,12 +11,24 @@
 
 namespace ortmodule {
 
-/// A row-major tensor in memory of the caller.
+/// A tensor in memory of the caller.
 struct HostTensorView {
   DType dtype = DType::Undefined;
   Sizes sizes;
-  const void* data = nullptr;
+  const void* data = nullptr;  // the first element
+  Sizes strides{};             // in elements, of any sign; empty: row-major
 };
+
+/// Memory of the caller that an output is written to.
+struct HostTarget {
+  DType dtype = DType::Undefined;
+  Sizes sizes;
+  void* data = nullptr;
+  Sizes strides{};  // as above, no two elements at one place
+};
+
+/// By output; none: the run allocates it.
+using HostTargets = std::vector<std::optional<HostTarget>>;
 
 /// What is fed for an input: a tensor, the tensors of a sequence, or an empty optional.
 struct HostFeed {

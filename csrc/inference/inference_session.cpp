@@ -9,7 +9,9 @@
 
 #include "base/error.h"
 #include "inference/check_sizes.h"
+#include "inference/copy_elements.h"
 #include "inference/host_run.h"
+#include "inference/readable_feeds.h"
 #include "ir/text.h"
 #include "onnx/onnx_types.h"
 #include "ops/known_value.h"
@@ -76,8 +78,15 @@ struct InferenceSession::Outcome {
 // A call with its plan.
 struct InferenceSession::Bound {
   Call call;
-  std::shared_ptr<Outcome> outcome;
-  std::shared_ptr<PlanEntry> entry;
+  std::vector<Buffer> copies{};  // of feeds
+  std::shared_ptr<Outcome> outcome{};
+  std::shared_ptr<PlanEntry> entry{};
+
+  int64_t copied_bytes() const {
+    int64_t bytes = 0;
+    for (const Buffer& copy : copies) bytes += copy.bytes();
+    return bytes;
+  }
 };
 
 bool InferenceSession::Outcome::fits(const Call& call) const {
@@ -257,7 +266,8 @@ std::vector<HostTensor> InferenceSession::compute(const ConstantPart& part,
 
 InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feeds) {
   check(feeds);
-  Bound bound{Call(feeds), nullptr, nullptr};
+  Bound bound{Call(feeds)};
+  make_readable(bound.call.tensors, memory_, bound.copies);
   bound.outcome = outcome_for(bound.call);
   const Outcome& outcome = *bound.outcome;
   const std::vector<HostTensorView>& tensors = bound.call.tensors;
@@ -266,7 +276,7 @@ InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feed
   strides.reserve(tensors.size());
   arguments.reserve(tensors.size() + outcome.weights.size());
   for (const HostTensorView& tensor : tensors) {
-    strides.push_back(contiguous_strides(tensor.sizes));
+    strides.push_back(tensor.strides.empty() ? contiguous_strides(tensor.sizes) : tensor.strides);
     arguments.push_back({tensor.sizes, strides.back()});
   }
   for (size_t i = 0; i < outcome.weights.size(); ++i)
@@ -295,15 +305,52 @@ void InferenceSession::check_once(Outcome& outcome, const CallShapes& call) {
   outcome.checked.insert(std::move(numbers));
 }
 
-std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds) {
+// The targets by output of the plan, checked.
+HostTargets InferenceSession::plan_targets(const Bound& bound, const HostTargets& targets) const {
+  if (targets.empty()) return {};
+  const Plan& plan = *bound.entry->program.plan;
+  ORTM_CHECK(targets.size() == outputs().size(), "[run] there must be ", outputs().size(),
+             " targets, but found ", targets.size());
+  HostTargets planned(plan.output_tensors.size());
+  std::vector<std::pair<ByteRange, size_t>> ranges;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!targets[i]) continue;
+    const HostTarget& target = *targets[i];
+    const ValueForm& form = bound.outcome->outputs.at(i);
+    const std::string& name = outputs()[i].name;
+    ORTM_CHECK(form.kind == ValueForm::Kind::Tensor, "[run] output '", name,
+               "' must be a tensor to be bound to memory: bind it without a buffer");
+    const PlannedTensor& tensor = plan.tensors[plan.output_tensors.at(form.first)];
+    ORTM_CHECK(target.dtype == tensor.dtype && target.sizes == tensor.layout.sizes,
+               "[run] the memory bound to output '", name, "' must have type ",
+               onnx_type_name(onnx_number(tensor.dtype)), " and sizes ",
+               sizes_text(tensor.layout.sizes), ", but found ",
+               onnx_type_name(onnx_number(target.dtype)), " ", sizes_text(target.sizes));
+    ORTM_CHECK(!has_shared_elements(target.sizes, target.strides), "[run] the memory bound to '",
+               name, "' must have a place for each element, but found overlapping strides");
+    const ByteRange range =
+        byte_range(target.data, target.sizes, target.strides, size_of(target.dtype));
+    for (const auto& [other, k] : ranges)
+      ORTM_CHECK(!range.overlaps(other), "[run] outputs must be bound to memory of their own, but ",
+                 "found '", outputs()[k].name, "' and '", name, "' in the same");
+    ranges.emplace_back(range, i);
+    planned.at(form.first) = target;
+  }
+  return planned;
+}
+
+std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds,
+                                              const HostTargets& targets) {
   const Bound bound = bind(feeds);
+  const HostTargets places = plan_targets(bound, targets);
   const std::vector<HostTensorView>& tensors = bound.call.tensors;
   std::vector<const void*> arguments;
   for (const HostTensorView& tensor : tensors) arguments.push_back(tensor.data);
   const std::vector<const void*>& weights = bound.outcome->weights;
   arguments.insert(arguments.end(), weights.begin(), weights.end());
-  HostRun run = run_on_host(*bound.entry, arguments, memory_, pool_, runs_++);
-  last_peak_bytes_ = run.peak_bytes;
+  HostRun run = run_on_host(*bound.entry, arguments, memory_, pool_, runs_++, places);
+  last_peak_bytes_ = run.peak_bytes + bound.copied_bytes();
+  copied_bytes_ += run.copied_bytes + bound.copied_bytes();
   std::vector<HostResult> results;
   for (const ValueForm& form : bound.outcome->outputs) {
     HostResult& result = results.emplace_back();
@@ -320,7 +367,7 @@ InferenceMemory InferenceSession::memory(const std::vector<HostFeed>& feeds) {
   InferenceMemory memory;
   memory.weights = model_->weight_bytes();
   memory.outputs = output_bytes(plan);
-  memory.peak = plan.forward_peak_bytes;
+  memory.peak = plan.forward_peak_bytes + bound.copied_bytes();
   memory.total = memory.weights + memory.peak;
   memory.exact = plan.exact;
   return memory;

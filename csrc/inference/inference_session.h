@@ -43,14 +43,19 @@ class InferenceSession {
   const std::vector<const OnnxValue*>& inputs() const { return inputs_; }
   const std::vector<OnnxValue>& outputs() const { return model_->model().graph.outputs; }
 
-  /// Runs the model. `feeds` by input; the results by output. Throws Error.
-  std::vector<HostResult> run(const std::vector<HostFeed>& feeds);
+  /// Runs the model. `feeds` by input; the results by output. `targets`: none, or one for each
+  /// output; an output with a target is written there, and its result has no memory. A target that
+  /// does not fit is an error before anything is written; it may overlap feeds. Throws Error.
+  std::vector<HostResult> run(const std::vector<HostFeed>& feeds, const HostTargets& targets = {});
   /// What such a run takes. Feeds need data only where sizes depend on their content.
   InferenceMemory memory(const std::vector<HostFeed>& feeds);
   /// The plan of such a run as text.
   std::string plan_text(const std::vector<HostFeed>& feeds);
   /// Bytes that the last finished run had at its peak.
   int64_t last_peak_bytes() const { return last_peak_bytes_; }
+  /// Bytes of feeds and outputs that all runs so far copied: feeds that no kernel can read where
+  /// they are, targets that no kernel can write to.
+  int64_t copied_bytes() const { return copied_bytes_; }
   const LoadedModel& model() const { return *model_; }
 
  private:
@@ -68,6 +73,7 @@ class InferenceSession {
   std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
   void check_once(Outcome& outcome, const CallShapes& call);
   Bound bind(const std::vector<HostFeed>& feeds);
+  HostTargets plan_targets(const Bound& bound, const HostTargets& targets) const;
 
   std::shared_ptr<LoadedModel> model_;
   const InferenceOptions options_;
@@ -78,6 +84,7 @@ class InferenceSession {
   std::list<std::shared_ptr<Outcome>> outcomes_;  // the most recently used one first
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};
+  std::atomic<int64_t> copied_bytes_{0};
 };
 
 }  // namespace ortmodule

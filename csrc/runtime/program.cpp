@@ -25,6 +25,8 @@ ProgramOperand operand_of(const Plan& plan, TensorId tensor) {
   return operand;
 }
 
+void keep_lent_memory(void*) {}
+
 }  // namespace
 
 Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
@@ -83,11 +85,16 @@ Frame::Frame(const Program& program, Allocator& allocator)
 
 void Frame::begin(BufferId buffer) {
   const PlannedBuffer& planned = program_->plan->buffers[buffer];
-  if (planned.kernel_allocated) return;
+  if (planned.kernel_allocated || owned_[buffer].deleter() == &keep_lent_memory) return;
   owned_[buffer] = allocator_.allocate(planned.bytes);
   base_[buffer] = owned_[buffer].data();
   live_bytes_ += planned.bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+}
+
+void Frame::lend(BufferId buffer, void* data) {
+  owned_[buffer] = Buffer(data, 0, nullptr, &keep_lent_memory);
+  base_[buffer] = data;
 }
 
 void Frame::adopt(BufferId buffer, Buffer result) {

@@ -67,6 +67,9 @@ class Frame {
 
   /// Sets the address of an argument or output gradient.
   void bind(BufferId buffer, void* data) { base_[buffer] = data; }
+  /// Has an output written to memory of the caller, which counts as no byte of the frame. Not for
+  /// buffers that kernels allocate.
+  void lend(BufferId buffer, void* data);
   /// Moves an output or a gradient out of the frame.
   Buffer take(BufferId buffer);
   /// Moves a gradient out. It counts as live until hand_over().

@@ -13,12 +13,20 @@ from ortmodule_py.inference.errors import (
     NotImplemented,  # onnxruntime's name
     RuntimeException,
 )
+from ortmodule_py.inference.io_binding import IOBinding
 from ortmodule_py.inference.options import (
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
     RunOptions,
     SessionOptions,
+)
+from ortmodule_py.inference.ort_value import (
+    OrtDevice,
+    OrtDeviceVendorId,
+    OrtValue,
+    OrtValueVector,
+    copy_tensors,
 )
 from ortmodule_py.inference.session import InferenceSession, MemoryReport, NodeArg
 
@@ -28,6 +36,7 @@ __all__ = [
     "ExecutionOrder",
     "Fail",
     "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "InvalidArgument",
     "InvalidGraph",
@@ -37,7 +46,12 @@ __all__ = [
     "NoSuchFile",
     "NodeArg",
     "NotImplemented",
+    "OrtDevice",
+    "OrtDeviceVendorId",
+    "OrtValue",
+    "OrtValueVector",
     "RunOptions",
     "RuntimeException",
     "SessionOptions",
+    "copy_tensors",
 ]

@@ -48,6 +48,10 @@ _KINDS = {
     "[onnx]": InvalidProtobuf,
     "[import]": NotImplemented,
     "[run]": InvalidArgument,
+    "[bind]": InvalidArgument,
+    "[OrtValue]": InvalidArgument,
+    "[dlpack]": InvalidArgument,
+    "[numpy]": NotImplemented,
     "[forward]": InvalidArgument,
     "[memory]": RuntimeException,
 }

@@ -11,7 +11,15 @@ import numpy as np
 
 from ortmodule_py import _inference
 from ortmodule_py.inference.errors import InvalidArgument, NoSuchFile, translated
+from ortmodule_py.inference.io_binding import IOBinding
 from ortmodule_py.inference.options import RunOptions, SessionOptions
+from ortmodule_py.inference.ort_value import (
+    OrtDevice,
+    OrtValue,
+    OrtValueVector,
+    numpy_type,
+    value_of,
+)
 
 _PROVIDERS = ("CPUExecutionProvider",)
 
@@ -109,8 +117,8 @@ class InferenceSession:
 
         Args:
             output_names: outputs to return, in this order; None or empty for all.
-            input_feed: numpy arrays or tensors of torch, by input name; lists of them for
-                sequences, None for an optional without an element.
+            input_feed: numpy arrays, tensors of torch or OrtValues, by input name; lists of them
+                for sequences, None for an optional without an element.
             run_options: options of this run.
 
         Returns arrays that own their memory, lists of them for sequences. Raises InvalidArgument,
@@ -118,6 +126,72 @@ class InferenceSession:
         """
         with translated():
             results = self._session.run(self._feeds(input_feed))
+        return self._selected(results, output_names)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """As run(), with OrtValues in place of arrays, which are shared and not copied."""
+        with translated():
+            results = self._session.run_values(self._feeds(input_dict_ort_values))
+        return [OrtValue(value) for value in self._selected(results, output_names)]
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: OrtValueVector,
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[OrtDevice] = (),
+    ) -> None:
+        """As run_with_ort_values(), with names and values in lists; results are put in `fetches`.
+
+        The devices of results must be the CPU.
+        """
+        for device in fetch_devices:
+            if device.device_type() != 0:
+                raise InvalidArgument(
+                    "[run] results must be on device 'cpu', but found another one"
+                )
+        named = dict(zip(feed_names, map(OrtValue, feeds), strict=True))
+        results = self.run_with_ort_values(fetch_names, named, run_options)
+        fetches[:] = [value._ortvalue for value in results]
+
+    def io_binding(self) -> IOBinding:
+        """A new binding of inputs and outputs to memory, for run_with_iobinding()."""
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """Runs the model on what is bound, without copies where none is needed.
+
+        Raises InvalidArgument before anything is written if inputs are missing or an output is bound
+        to memory of another type or shape.
+        """
+        if iobinding._session is not self:
+            raise ValueError("[run] an IOBinding must be used with the session that made it")
+        with translated():
+            iobinding._iobinding.run()
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str,
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """As OrtValue.ortvalue_from_shape_and_type(): sessions have no memory of their own kind."""
+        return OrtValue.ortvalue_from_shape_and_type(
+            shape, element_type, device_type, device_id, vendor_id
+        )
+
+    def _selected(self, results: list[Any], output_names: Sequence[str] | None) -> list[Any]:
         if not output_names:
             return results
         places = {output.name: i for i, output in enumerate(self._outputs)}
@@ -150,7 +224,7 @@ class InferenceSession:
             return self._session.plan(self._feeds(input_feed))
 
     def _filled(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        kinds = {i.name: _numpy_type(i.type) for i in self._inputs}
+        kinds = {i.name: numpy_type(i.type) for i in self._inputs}
         return {
             name: shape if hasattr(shape, "dtype") else np.zeros(shape, kinds.get(name))
             for name, shape in shapes.items()
@@ -181,21 +255,18 @@ def _as_feed(value: Any, wanted: NodeArg) -> Any:
     return _as_array(value, wanted)
 
 
-def _as_array(value: Any, wanted: NodeArg) -> np.ndarray[Any, Any]:
+def _as_array(value: Any, wanted: NodeArg) -> Any:
+    """An array, or a native value for an OrtValue and for types that numpy lacks."""
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
+    if isinstance(value, OrtValue):
+        return value._ortvalue
     if hasattr(value, "detach"):  # a tensor of torch
-        return np.asarray(value.detach().cpu().numpy())
-    return np.asarray(value, dtype=_numpy_type(wanted.type))
-
-
-def _numpy_type(kind: str) -> Any:
-    name = kind.rpartition("tensor(")[2].rstrip(")")
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return ml_dtypes.bfloat16
-    return {"float": "float32", "double": "float64"}.get(name, name)
+        try:
+            return value.numpy(force=True)
+        except TypeError:  # a type that numpy lacks
+            return value_of(value.cpu())
+    return np.asarray(value, dtype=numpy_type(wanted.type))
 
 
 def _known_providers(given: Sequence[str | tuple[str, Mapping[str, Any]]] | None) -> list[str]:

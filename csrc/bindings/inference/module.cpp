@@ -1,5 +1,4 @@
 // The Python module of inference sessions. It needs no torch: tensors are numpy arrays.
-#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -10,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "bindings/inference/arrays.h"
+#include "bindings/inference/topics.h"
 #include "inference/inference_session.h"
 #include "onnx/onnx_reader.h"
 #include "onnx/onnx_types.h"
@@ -20,63 +21,35 @@ namespace py = pybind11;
 namespace ortmodule::bindings {
 namespace {
 
-/// The element type of a numpy array, by its name; Undefined if the engine lacks it.
-DType dtype_of(const py::array& array) {
-  const auto name = py::cast<std::string>(array.dtype().attr("name"));
-  for (int number = 0; number < 32; ++number) {
-    const DType dtype = onnx_dtype(number);
-    if (dtype != DType::Undefined && torch_name_of(dtype) == name) return dtype;
-  }
-  return DType::Undefined;
-}
-
-py::dtype numpy_dtype(DType dtype) {
-  if (dtype == DType::BFloat16)
-    return py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
-  return py::dtype(std::string(torch_name_of(dtype)));
-}
-
-/// Row-major arrays, kept alive while a run reads them. A list is a sequence, None an optional
+/// What a run reads: arrays, which it keeps, and values. A list is a sequence, None an optional
 /// without an element.
 struct Feeds {
-  std::vector<py::array> held;
+  std::vector<py::object> held;
   std::vector<HostFeed> feeds;
 
   explicit Feeds(const py::list& values) {
     for (const py::handle value : values) {
       HostFeed& feed = feeds.emplace_back();
       feed.is_sequence = py::isinstance<py::list>(value);
-      if (feed.is_sequence)
-        for (const py::handle element : py::reinterpret_borrow<py::list>(value))
-          feed.tensors.push_back(view(element));
-      else if (!value.is_none())
-        feed.tensors.push_back(view(value));
+      if (!feed.is_sequence)
+        add(feed, value);
+      else
+        for (const py::handle element : py::reinterpret_borrow<py::list>(value)) add(feed, element);
     }
   }
 
-  HostTensorView view(py::handle value) {
-    py::array array = py::array::ensure(value, py::array::c_style);
-    if (!array) throw py::error_already_set();
-    HostTensorView view;
-    view.dtype = dtype_of(array);
-    for (py::ssize_t d = 0; d < array.ndim(); ++d) view.sizes.push_back(array.shape(d));
-    view.data = array.data();
-    held.push_back(std::move(array));
-    return view;
+  void add(HostFeed& feed, py::handle value) {
+    if (value.is_none()) return;
+    if (!py::isinstance<SharedValue>(value)) {
+      feed.tensors.push_back(view_of(value, held));
+      return;
+    }
+    const auto& shared = py::cast<const SharedValue&>(value);
+    feed.is_sequence = feed.is_sequence || shared.is_sequence;
+    for (const SharedTensor& tensor : shared.tensors) feed.tensors.push_back(tensor.view());
+    held.push_back(py::reinterpret_borrow<py::object>(value));
   }
 };
-
-/// An array that owns the tensor's memory.
-py::array to_array(HostTensor tensor) {
-  const std::vector<py::ssize_t> shape(tensor.sizes.begin(), tensor.sizes.end());
-  const py::dtype dtype = numpy_dtype(tensor.dtype);
-  if (!tensor.memory) return py::array(dtype, shape);
-  const void* data = tensor.memory.data();
-  auto owned = std::make_unique<Buffer>(std::move(tensor.memory));
-  const py::capsule owner(owned.release(),
-                          [](void* buffer) { delete static_cast<Buffer*>(buffer); });
-  return py::array(dtype, shape, data, owner);
-}
 
 py::object dim_object(const OnnxDim& dim) {
   if (const auto* size = std::get_if<int64_t>(&dim)) return py::int_(*size);
@@ -133,14 +106,17 @@ py::list run(InferenceSession& session, const py::list& values) {
     outputs = session.run(feeds.feeds);
   }
   py::list results;
-  for (HostResult& output : outputs) {
-    py::list tensors;
-    for (HostTensor& tensor : output.tensors) tensors.append(to_array(std::move(tensor)));
-    if (output.is_sequence)
-      results.append(tensors);
-    else
-      results.append(output.tensors.empty() ? py::object(py::none()) : py::object(tensors[0]));
-  }
+  for (HostResult& output : outputs) results.append(to_arrays(SharedValue(std::move(output))));
+  return results;
+}
+
+/// As run(), with values in place of arrays.
+std::vector<SharedValue> run_values(InferenceSession& session, const py::list& values) {
+  const Feeds feeds(values);
+  const py::gil_scoped_release released;
+  std::vector<HostResult> outputs = session.run(feeds.feeds);
+  std::vector<SharedValue> results;
+  for (HostResult& output : outputs) results.emplace_back(std::move(output));
   return results;
 }
 
@@ -184,6 +160,7 @@ PYBIND11_MODULE(_inference, m) {
   m.attr("__version__") = std::string(version());
   // Local: in a process with torch, the extension of training translates Error in its own way.
   py::register_local_exception<Error>(m, "EngineError", PyExc_RuntimeError);
+  bind_values(m);
   m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
   py::class_<InferenceOptions>(m, "Options", "How a session runs a model; see InferenceOptions.")
       .def(py::init<>())
@@ -205,9 +182,12 @@ PYBIND11_MODULE(_inference, m) {
              return list;
            })
       .def("run", &run, py::arg("feeds"), "Arrays by input; returns arrays by output.")
+      .def("run_values", &run_values, py::arg("feeds"), "The same; returns values by output.")
       .def("memory", &memory, py::arg("feeds"))
       .def("memory_of_shapes", &memory_of_shapes, py::arg("shapes"))
       .def("plan", [](InferenceSession& session,
                       const py::list& arrays) { return session.plan_text(Feeds(arrays).feeds); })
-      .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes);
+      .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes)
+      .def_property_readonly("copied_bytes", &InferenceSession::copied_bytes);
+  bind_io_binding(m);
 }

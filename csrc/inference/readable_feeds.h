@@ -1,0 +1,17 @@
+// Feeds that kernels and the import can read.
+#pragma once
+
+#include <vector>
+
+#include "inference/host_tensor.h"
+#include "runtime/host_memory.h"
+
+namespace ortmodule {
+
+/// Replaces tensors that cannot be read where they are by row-major copies in `copies`: those at
+/// addresses that are no multiple of the element size, those with negative strides, and small
+/// vectors with strides, whose content may decide sizes. Strides of the others become canonical.
+void make_readable(std::vector<HostTensorView>& tensors, HostMemory& memory,
+                   std::vector<Buffer>& copies);
+
+}  // namespace ortmodule
