@@ -1,6 +1,8 @@
 // Feeds with strides, outputs in memory of the caller, and bindings.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <future>
 #include <numeric>
 #include <thread>
