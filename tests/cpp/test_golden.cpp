@@ -1,12 +1,13 @@
 // Runs every section of tests/golden/*.txt: a graph, a pass, and the graph that must come out.
 //
 //   // PASS fuse_bias_gelu                 the pass; without it, the file's name
-//   // CASE operands swapped               one section; STAGE joint and DEVICE cuda may follow
+//   // CASE operands swapped               one section; STAGE joint, DEVICE cuda or host may follow
 //   g (h: f32[8,64], b: f32[64]) => (y) { s = Add (b, h)  y = Gelu (s) }
 //   // EXPECT hits=1                       or: hits=0 reason="why", the graph unchanged
 //   g (...) => (y) { ... }
 //
-// ORTM_UPDATE_GOLDEN=1 writes what comes out into the files; read the diff before you commit it.
+// DEVICE host is inference: no gradient will be built. ORTM_UPDATE_GOLDEN=1 writes what comes out
+// into the files; read the diff before you commit it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -83,7 +84,9 @@ std::vector<Section> read_sections(const std::filesystem::path& file) {
     } else if (auto stage = marker(line, "STAGE")) {
       sections.back().stage = *stage == "joint" ? Stage::Joint : Stage::Forward;
     } else if (auto device = marker(line, "DEVICE")) {
-      sections.back().device = *device == "cuda" ? Device::CUDA : Device::CPU;
+      sections.back().device = *device == "cuda"   ? Device::CUDA
+                               : *device == "host" ? Device::Host
+                                                   : Device::CPU;
     } else if (auto expectation = marker(line, "EXPECT")) {
       read_expectation(*expectation, sections.back());
       text = &sections.back().expected;
@@ -124,6 +127,7 @@ Outcome run_section(const Section& section) {
   std::unique_ptr<Graph> graph = read_graph(section.input);
   OptimizerOptions options;
   options.device = section.device;
+  options.training = section.device != Device::Host;
   options.channels_last = true;
   const PassReport report = run_passes(*graph, section.stage, {pass_named(section.pass)}, options);
   return {print(*graph), report.rows.at(0), std::move(graph)};
@@ -211,6 +215,7 @@ std::string updated(const std::filesystem::path& file) {
     text += "// CASE " + section.name + "\n";
     if (section.stage == Stage::Joint) text += "// STAGE joint\n";
     if (section.device == Device::CUDA) text += "// DEVICE cuda\n";
+    if (section.device == Device::Host) text += "// DEVICE host\n";
     text += section.input + str("// EXPECT hits=", outcome.row.hits);
     const auto& rejections = outcome.row.rejections;
     if (!section.reason.empty() && has_reason(outcome.row, section.reason))
