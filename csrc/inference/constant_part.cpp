@@ -5,82 +5,30 @@
 #include <unordered_set>
 
 #include "ops/op_def.h"
+#include "optimizer/weight_values.h"
 
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kSmallBytes = 64 << 10;  // may grow to this size
-
-bool is_constant(const Dims& dims) {
-  return std::all_of(dims.begin(), dims.end(), [](const DimExpr& d) { return d.is_constant(); });
+/// Whether the rest of the model reads a value that is computed from weights.
+bool is_result(const WeightValues& weights, const Value& value) {
+  if (!weights.is_computed(&value)) return false;
+  if (value.is_graph_output()) return true;
+  return std::any_of(value.uses().begin(), value.uses().end(), [&](const Use& use) {
+    const std::vector<Value*>& outputs = use.node->outputs();
+    return std::any_of(outputs.begin(), outputs.end(),
+                       [&](const Value* output) { return !weights.contains(output); });
+  });
 }
 
-int64_t bytes_of(const Value& value) {
-  return product(value.dims).value() * static_cast<int64_t>(size_of(value.dtype));
+Values results_of(const Graph& graph) {
+  const WeightValues weights(graph);
+  Values results;
+  for (const auto& node : graph.nodes())
+    for (Value* output : node->outputs())
+      if (is_result(weights, *output)) results.push_back(output);
+  return results;
 }
-
-// What is known of a value that depends on weights alone.
-struct Known {
-  int64_t source_bytes = 0;  // of the weights
-  bool computed = false;     // not only a view of them
-};
-
-class Finder {
- public:
-  explicit Finder(const Graph& graph) {
-    for (const GraphInput& input : graph.inputs())
-      if (input.kind == InputKind::Constant) known_[input.value] = {bytes_of(*input.value), false};
-    for (const auto& node : graph.nodes()) visit(*node);
-    for (const auto& node : graph.nodes())
-      for (Value* output : node->outputs())
-        if (is_result(*output)) results_.push_back(output);
-  }
-
-  /// Computed values that the rest of the model reads.
-  const Values& results() const { return results_; }
-  bool is_known(const Value* value) const { return value->is_literal() || known_.count(value); }
-
- private:
-  void visit(const Node& node) {
-    Known made;
-    for (const Value* input : node.inputs()) {
-      if (!input) continue;
-      if (input->is_literal()) {
-        const auto* size = std::get_if<DimExpr>(&input->literal());
-        if (size && !size->is_constant()) return;
-        continue;
-      }
-      auto known = known_.find(input);
-      if (known == known_.end()) return;
-      made.source_bytes += known->second.source_bytes;
-      made.computed = made.computed || known->second.computed;
-    }
-    const OpDef& op = op_def(node.op);
-    if (made.source_bytes == 0 || op.random || is_impure(node)) return;
-    if (op.kind != OpKind::View) made.computed = true;
-    int64_t bytes = 0;
-    for (const Value* output : node.outputs()) {
-      if (!is_constant(output->dims)) return;
-      bytes += bytes_of(*output);
-    }
-    if (bytes > std::max(made.source_bytes, kSmallBytes)) return;
-    for (const Value* output : node.outputs()) known_[output] = made;
-  }
-
-  bool is_result(const Value& value) const {
-    auto known = known_.find(&value);
-    if (known == known_.end() || !known->second.computed) return false;
-    if (value.is_graph_output()) return true;
-    return std::any_of(value.uses().begin(), value.uses().end(), [&](const Use& use) {
-      const std::vector<Value*>& outputs = use.node->outputs();
-      return std::any_of(outputs.begin(), outputs.end(),
-                         [&](const Value* output) { return !known_.count(output); });
-    });
-  }
-
-  std::unordered_map<const Value*, Known> known_;
-  Values results_;
-};
 
 // Copies the nodes that `results` need into a graph of their own.
 class Copy {
@@ -161,7 +109,7 @@ void erase_unread(Graph& graph) {
 
 std::optional<ConstantPart> take_constant_part(ExportedPiece& piece) {
   Graph& graph = *piece.graph;
-  const Values results = Finder(graph).results();
+  const Values results = results_of(graph);
   if (results.empty()) return std::nullopt;
   ConstantPart part;
   Copy(graph, results, part);

@@ -26,6 +26,9 @@ bool remove_redundant_casts(Graph& graph, PassContext& context);
 /// Removes views equal to their operand and merges chains of views.
 bool remove_redundant_views(Graph& graph, PassContext& context);
 
+/// Makes scales and offsets behind convolutions and products part of their weights (inference).
+bool fold_into_weights(Graph& graph, PassContext& context);
+
 /// Replaces the sum of the gradients of slices that tile a tensor by one Concat.
 bool merge_slice_gradients(Graph& graph, PassContext& context);
 
