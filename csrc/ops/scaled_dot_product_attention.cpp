@@ -188,6 +188,11 @@ void export_attention(const OnnxRuleContext& c) {
   const std::string most =
       c.op("ReduceMax", {scores, c.b.integers({-1})}, {{"keepdims", int64_t{1}}});
   const std::string least = c.number(-std::numeric_limits<double>::infinity(), wide);
+  if (c.attrs().flag("nan_if_blind") && !c.wanted(1)) {
+    const std::string p = c.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
+    c.set(0, "Cast", {c.op("MatMul", {p, c.cast(c.in(kV), wide)})}, {{"to", dtype}});
+    return;
+  }
   const std::string blind = c.op("Equal", {most, least});
   if (c.wanted(1)) set_statistics(c, scores, most, blind, wide);
   const std::string softmax = c.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
@@ -199,6 +204,8 @@ void export_attention(const OnnxRuleContext& c) {
   c.set(0, "Cast", {y}, {{"to", dtype}});
 }
 
+// With `nan_if_blind`, rows that the mask hides from all keys give NaN, as a softmax of their
+// scores does.
 REGISTER_OP(ScaledDotProductAttention,
             {.domain = "com.microsoft",
              .inputs = {"q", "k", "v", "mask?"},

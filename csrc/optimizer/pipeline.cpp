@@ -12,6 +12,10 @@ namespace {
 
 // Fusions whose order matters; the others follow in order of their names.
 constexpr std::string_view kOrderedFusions[] = {
+    // Makes activations that others take as epilogues.
+    "fuse_activations",
+    // Before BiasSoftmax takes the mask.
+    "fuse_attention",
     // Makes the Gelu that fuse_bias_gelu matches.
     "fuse_gelu",
     // Fuses product, bias and Gelu; BiasGelu would take away bias and Gelu.
@@ -58,6 +62,8 @@ std::vector<Pass> forward_passes() {
       // Last of the cleanup, when equal nodes have equal operands. Before the fusions, which see
       // all readers of a value only after its duplicates are merged.
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
+      // Before the fusions, whose ops it does not know.
+      {"fold_into_weights", fold_into_weights},
   };
   add_fusions(passes);
   // After the fusions, since their ops decide how layouts propagate.

@@ -18,6 +18,7 @@ inline namespace ORTM_ISA {
 struct AttentionSettings {
   bool causal = false;
   bool drops = false;
+  bool nan_if_blind = false;  // of rows without a key, as softmax gives; else zeros
   double scale = 1.0;
   double kept_scale = 1.0;
   uint64_t threshold = 0;  // of random words that keep an element
@@ -26,6 +27,7 @@ struct AttentionSettings {
   explicit AttentionSettings(const Attrs& attrs)
       : causal(attrs.flag("is_causal")),
         drops(attrs.number("ratio") > 0),
+        nan_if_blind(attrs.flag("nan_if_blind")),
         scale(attrs.number("scale")),
         kept_scale(dropout_scale(attrs.number("ratio"))),
         threshold(dropout_threshold(attrs.number("ratio"))),

@@ -5,6 +5,8 @@
 // keys. How heads are cut follows from the shape alone, so that the sums have one order, and each
 // head belongs to one thread. Masked parts of causal scores are left out tile by tile. 16-bit
 // operands are widened as they are packed. Bytes moved: operands and results once, scores never.
+#include <limits>
+
 #include "kernels/cpu/attention_rows.h"
 
 namespace ortmodule {
@@ -212,7 +214,9 @@ class ForwardSlice : Slice<T> {
   C exponentials_of(int64_t head, int64_t row, C* x) const {
     const int64_t seen = this->seen(row, 0, s_.keys);
     this->mask(head, row, 0, seen, x);
-    const RowStatistics<C> statistics = exponentials(seen, x);
+    RowStatistics<C> statistics = exponentials(seen, x);
+    if (this->settings_.nan_if_blind && statistics.inverse == 0 && seen > 0)
+      statistics.inverse = std::numeric_limits<C>::quiet_NaN();
     if (this->settings_.drops) drop_row(this->settings_, this->words(head, row, 0), seen, x);
     this->hide(seen, s_.keys, x);
     if (this->args_.out[1].data) {
