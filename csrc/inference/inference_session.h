@@ -13,6 +13,7 @@
 #include "inference/constant_part.h"
 #include "inference/host_tensor.h"
 #include "inference/loaded_model.h"
+#include "inference/recent_calls.h"
 #include "runtime/worker_pool.h"
 #include "session.h"
 
@@ -82,6 +83,7 @@ class InferenceSession {
   HostMemory memory_;
   std::mutex mutex_;                              // guards the outcomes
   std::list<std::shared_ptr<Outcome>> outcomes_;  // the most recently used one first
+  RecentCalls recent_;
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};
   std::atomic<int64_t> copied_bytes_{0};

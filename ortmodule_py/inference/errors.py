@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from ortmodule_py import _inference
 
@@ -57,11 +56,26 @@ _KINDS = {
 }
 
 
-@contextmanager
-def translated() -> Iterator[None]:
+class _Translation:
+    """A context manager without state, since it is entered in every run."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, _inference.EngineError):
+            text = str(error)
+            raise _KINDS.get(text.partition(" ")[0], RuntimeException)(text) from None
+
+
+_TRANSLATION = _Translation()
+
+
+def translated() -> _Translation:
     """Raises errors of the engine as the classes above, by the place that the message names."""
-    try:
-        yield
-    except _inference.EngineError as error:
-        text = str(error)
-        raise _KINDS.get(text.partition(" ")[0], RuntimeException)(text) from None
+    return _TRANSLATION

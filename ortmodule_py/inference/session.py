@@ -90,6 +90,8 @@ class InferenceSession:
         self._outputs = [
             NodeArg(name, shape, kind) for name, kind, shape in self._session.outputs()
         ]
+        self._names = {i.name for i in self._inputs}
+        self._output_places = {output.name: i for i, output in enumerate(self._outputs)}
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs without an initializer, in the model's order."""
@@ -194,7 +196,7 @@ class InferenceSession:
     def _selected(self, results: list[Any], output_names: Sequence[str] | None) -> list[Any]:
         if not output_names:
             return results
-        places = {output.name: i for i, output in enumerate(self._outputs)}
+        places = self._output_places
         for name in output_names:
             if name not in places:
                 raise InvalidArgument(
@@ -242,8 +244,13 @@ class InferenceSession:
             raise InvalidArgument(f"[run] an input must be one of {names}, but found {unknown}")
 
     def _feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
-        self._check_names(input_feed)
-        return [_as_feed(input_feed[i.name], i) for i in self._inputs]
+        if len(input_feed) != len(self._names) or not self._names <= input_feed.keys():
+            self._check_names(input_feed)
+        feeds = [input_feed[i.name] for i in self._inputs]
+        for place, value in enumerate(feeds):
+            if type(value) is not np.ndarray:
+                feeds[place] = _as_feed(value, self._inputs[place])
+        return feeds
 
 
 def _as_feed(value: Any, wanted: NodeArg) -> Any:
