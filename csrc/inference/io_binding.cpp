@@ -38,11 +38,10 @@ IoBinding::IoBinding(InferenceSession& session)
     : session_(session), inputs_(session.inputs().size()) {}
 
 size_t IoBinding::input_index(const std::string& name) const {
-  std::vector<std::string> known;
-  for (size_t i = 0; i < session_.inputs().size(); ++i) {
+  for (size_t i = 0; i < session_.inputs().size(); ++i)
     if (session_.inputs()[i]->name == name) return i;
-    known.push_back(session_.inputs()[i]->name);
-  }
+  std::vector<std::string> known;
+  for (const OnnxValue* input : session_.inputs()) known.push_back(input->name);
   fail_unknown("an input", name, known);
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ortmodule_py import _inference
 from ortmodule_py.inference.errors import translated
 from ortmodule_py.inference.ort_value import (
@@ -37,13 +39,18 @@ class IOBinding:
 
         A sequence is bound to a list of them.
         """
-        kind = next((i.type for i in self._session.get_inputs() if i.name == name), "")
         with translated():
-            if "seq(" in kind and isinstance(arr_on_cpu, (list, tuple)):
-                value = _inference.Value.sequence([value_of(each, kind) for each in arr_on_cpu])
+            if isinstance(arr_on_cpu, np.ndarray):
+                value = _inference.Value.from_numpy(arr_on_cpu)
             else:
-                value = value_of(arr_on_cpu, kind)
+                value = self._value_for(name, arr_on_cpu)
             self._iobinding.bind_input(name, value)
+
+    def _value_for(self, name: str, data: Any) -> _inference.Value:
+        kind = next((i.type for i in self._session.get_inputs() if i.name == name), "")
+        if "seq(" in kind and isinstance(data, (list, tuple)):
+            return _inference.Value.sequence([value_of(each, kind) for each in data])
+        return value_of(data, kind)
 
     def bind_input(
         self,

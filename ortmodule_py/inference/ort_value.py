@@ -127,9 +127,7 @@ def value_of(data: Any, kind: str = "") -> _inference.Value:
     if isinstance(data, OrtValue):
         return data._ortvalue
     if isinstance(data, np.ndarray):
-        if data.dtype.isnative and not any(s % data.itemsize for s in data.strides):
-            return _inference.Value.from_numpy(data)
-        return _inference.Value.from_numpy(np.array(data, data.dtype.newbyteorder("=")))
+        return _inference.Value.from_numpy(data)
     if hasattr(data, "detach"):  # a tensor of torch
         data = data.detach()
         if data.is_conj() or data.is_neg():

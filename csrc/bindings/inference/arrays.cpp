@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "inference/copy_elements.h"
 #include "onnx/onnx_types.h"
 
 namespace py = pybind11;
@@ -16,22 +17,18 @@ namespace {
 struct NumpyName {
   std::string_view name;
   std::string_view onnx;
-  bool extension = false;  // of ml_dtypes
 };
 
-// Types with other names in ONNX, and those of ml_dtypes.
-constexpr std::array<NumpyName, 8> kNames = {{
-    {"float32", "float"},
-    {"float64", "double"},
-    {"bfloat16", "bfloat16", true},
-    {"float8_e4m3fn", "float8e4m3fn", true},
-    {"float8_e4m3fnuz", "float8e4m3fnuz", true},
-    {"float8_e5m2", "float8e5m2", true},
-    {"float8_e5m2fnuz", "float8e5m2fnuz", true},
-    {"float8_e8m0fnu", "float8e8m0", true},
+// Types of ml_dtypes.
+constexpr std::array<NumpyName, 6> kNames = {{
+    {"bfloat16", "bfloat16"},
+    {"float8_e4m3fn", "float8e4m3fn"},
+    {"float8_e4m3fnuz", "float8e4m3fnuz"},
+    {"float8_e5m2", "float8e5m2"},
+    {"float8_e5m2fnuz", "float8e5m2fnuz"},
+    {"float8_e8m0fnu", "float8e8m0"},
 }};
 
-// By number of numpy's builtin types (NPY_TYPES), which is quick.
 int builtin_element_type(const py::dtype& dtype) {
   const auto bytes = dtype.itemsize();
   switch (dtype.kind()) {
@@ -58,7 +55,7 @@ bool is_native(const py::dtype& dtype) {
 // The strides in elements; false if they are no multiples of the element size.
 bool element_strides(const py::array& array, Sizes& strides) {
   strides.clear();
-  if (array.flags() & py::array::c_style) return true;
+  if ((array.flags() & py::array::c_style) != 0 || array.itemsize() == 0) return true;
   for (py::ssize_t d = 0; d < array.ndim(); ++d) {
     if (array.strides(d) % array.itemsize() != 0 && array.shape(d) > 1) return false;
     strides.push_back(array.strides(d) / array.itemsize());
@@ -68,6 +65,21 @@ bool element_strides(const py::array& array, Sizes& strides) {
 
 Sizes sizes_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
 
+// The array, or a row-major copy if its elements are in another byte order or not at multiples of
+// their size.
+py::array addressable(py::array array, Sizes& strides) {
+  if (is_native(array.dtype()) && element_strides(array, strides)) return array;
+  strides.clear();
+  return array.attr("astype")(array.dtype().attr("newbyteorder")("="), "C");
+}
+
+// numpy's number of a builtin type (NPY_TYPES), -1 if it has none.
+int builtin_number(int element_type) {
+  constexpr std::array<int, 16> kNumbers = {-1, 11, 2, 1, 4, 3, 5, 7, -1, 0, 23, 12, 6, 8, 14, 15};
+  const auto number = static_cast<size_t>(element_type);
+  return number < kNumbers.size() ? kNumbers[number] : -1;
+}
+
 }  // namespace
 
 int element_type_of(const py::dtype& dtype) {
@@ -75,15 +87,15 @@ int element_type_of(const py::dtype& dtype) {
   if (dtype.num() < kUserDefined) return builtin_element_type(dtype);
   const auto name = py::cast<std::string>(dtype.attr("name"));
   for (const NumpyName& row : kNames)
-    if (row.extension && row.name == name) return number_of(row.onnx);
+    if (row.name == name) return number_of(row.onnx);
   return 0;
 }
 
 py::dtype numpy_dtype(int element_type) {
+  if (const int number = builtin_number(element_type); number >= 0) return py::dtype(number);
   const std::string name = onnx_type_name(element_type);
   for (const NumpyName& row : kNames) {
     if (row.onnx != name) continue;
-    if (!row.extension) return py::dtype(std::string(row.name));
     try {
       return py::dtype::from_args(
           py::module_::import("ml_dtypes").attr(std::string(row.name).c_str()));
@@ -92,10 +104,7 @@ py::dtype numpy_dtype(int element_type) {
                       " needs the package ml_dtypes: install it, or use from_dlpack"));
     }
   }
-  const OnnxElement* element = find_onnx_element(element_type);
-  ORTM_CHECK(element && element->bits >= 8, "[numpy] numpy must have the element type, but found ",
-             name);
-  return py::dtype(name);
+  throw Error(str("[numpy] numpy must have the element type, but found ", name));
 }
 
 std::shared_ptr<void> keep(py::object object) {
@@ -110,12 +119,7 @@ HostTensorView view_of(py::handle value, std::vector<py::object>& held) {
   py::array array = py::array::ensure(value);
   if (!array) throw py::error_already_set();
   HostTensorView view;
-  if (!is_native(array.dtype()))
-    array = py::array(array.attr("astype")(array.dtype().attr("newbyteorder")("=")));
-  if (!element_strides(array, view.strides)) {
-    array = py::array::ensure(array, py::array::c_style);
-    view.strides.clear();
-  }
+  array = addressable(std::move(array), view.strides);
   view.dtype = onnx_dtype(element_type_of(array.dtype()));
   view.sizes = sizes_of(array);
   view.data = array.data();
@@ -123,16 +127,15 @@ HostTensorView view_of(py::handle value, std::vector<py::object>& held) {
   return view;
 }
 
-SharedTensor shared_tensor(const py::array& array) {
+SharedTensor shared_tensor(const py::array& given) {
   SharedTensor tensor;
+  const py::array array = addressable(given, tensor.strides);
   tensor.element_type = element_type_of(array.dtype());
   ORTM_CHECK(tensor.element_type != 0,
              "[OrtValue] a numpy array must have a numeric type of ONNX, ", "but found ",
              py::cast<std::string>(py::str(array.dtype())));
-  ORTM_CHECK(is_native(array.dtype()) && element_strides(array, tensor.strides),
-             "[OrtValue] a numpy array must have elements in native byte order at multiples of ",
-             "their size: copy it with numpy.array(x, dtype=...)");
   tensor.sizes = sizes_of(array);
+  tensor.strides = canonical_strides(tensor.sizes, tensor.strides);
   tensor.data = const_cast<void*>(array.data());  // NOLINT: read_only says whether it is written
   tensor.read_only = !array.writeable();
   tensor.owner = keep(array);

@@ -22,8 +22,8 @@ std::shared_ptr<void> keep(pybind11::object object);
 /// array, or a copy of it where the bytes are not those of native elements.
 HostTensorView view_of(pybind11::handle value, std::vector<pybind11::object>& held);
 
-/// The tensor in the array's memory, which it keeps. Throws Error if ONNX lacks the type, if the
-/// bytes are not in native order, or if strides are no multiples of the element size.
+/// The tensor in the array's memory, which it keeps; in that of a copy where view_of makes one.
+/// Throws Error if ONNX lacks the type.
 SharedTensor shared_tensor(const pybind11::array& array);
 
 /// An array in the tensor's memory, which it keeps.

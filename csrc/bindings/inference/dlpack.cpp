@@ -150,6 +150,8 @@ SharedTensor described(const Tensor& tensor, std::shared_ptr<void> owner) {
              "[dlpack] the tensor must be in memory of the CPU, but found device type ",
              tensor.device.type, ": move it there first (tensor.cpu())");
   made.element_type = element_type_of(tensor.dtype);
+  ORTM_CHECK(tensor.rank == 0 || (tensor.rank > 0 && tensor.sizes),
+             "[dlpack] the tensor must have sizes, but found rank ", tensor.rank, " without them");
   made.sizes.assign(tensor.sizes, tensor.sizes + tensor.rank);
   tensor_bytes(made.element_type, made.sizes);  // checks the sizes
   if (tensor.strides)
