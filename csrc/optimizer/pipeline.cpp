@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "optimizer/cleanup/cleanup.h"
+#include "optimizer/layout/pack_weights.h"
 #include "optimizer/layout/prefer_channels_last.h"
 #include "optimizer/pass_manager.h"
 #include "optimizer/rewrite.h"
@@ -68,6 +69,8 @@ std::vector<Pass> forward_passes() {
   add_fusions(passes);
   // After the fusions, since their ops decide how layouts propagate.
   passes.push_back({"prefer_channels_last", prefer_channels_last});
+  // Last: no other pass knows its ops.
+  passes.push_back({"pack_weights", pack_weights});
   return passes;
 }
 

@@ -52,7 +52,8 @@ void WeightValues::visit(const Node& node) {
     if (!is_constant(output->dims)) return;
     bytes += bytes_of(*output);
   }
-  if (bytes > std::max(made.source_bytes, kSmallBytes)) return;
+  // Packed weights have whole vectors.
+  if (bytes > std::max(made.source_bytes + made.source_bytes / 20, kSmallBytes)) return;
   for (const Value* output : node.outputs()) known_[output] = made;
 }
 

@@ -13,7 +13,7 @@ class WeightValues {
   explicit WeightValues(const Graph& graph);
 
   /// Whether the value is a weight or depends on weights and literals alone, has fixed sizes, and
-  /// takes no more memory than the weights that it comes from (or at most 64 KiB).
+  /// takes at most 5 % more memory than the weights that it comes from, or at most 64 KiB.
   bool contains(const Value* value) const { return known_.count(value) != 0; }
   /// Whether it also takes arithmetic or a copy: it is neither a weight nor a view of one.
   bool is_computed(const Value* value) const;

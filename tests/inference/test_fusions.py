@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_graph
 from onnx.reference import ReferenceEvaluator
 
-from ortmodule_py import InferenceSession
+from ortmodule_py import InferenceSession, SessionOptions
 
 Array = np.ndarray[Any, Any]
 ATTENTION = """
@@ -250,3 +250,39 @@ def test_a_tied_weight_is_not_held_twice() -> None:
     session = InferenceSession(model.SerializeToString())
     weights = session.memory({"x": (1, 64, 4, 4)}).weights_bytes
     assert weights == 4 * (64 * 64 * 9 + 64)
+
+
+PRODUCTS = {
+    "bias": "p = MatMul (x, w)  y = Add (p, b)",
+    "transposed": "y = Gemm <alpha = 0.5, transB = 1> (x, w, b)",
+    "plain": "y = MatMul (x, w)",
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_packed_weights(name: str, threads: int) -> None:
+    """Any number of rows, a long inner dimension, and columns that fill no whole panel."""
+    inner, columns = 700, 400 if name == "plain" else 1000
+    size = (columns, inner) if name == "transposed" else (inner, columns)
+    weights = {"w": size, "b": (columns,)}
+    if name == "plain":
+        del weights["b"]
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    for rows in (1, 2, 7, 45):
+        case = Case(PRODUCTS[name], {"x": (rows, inner)}, dict(weights), "PackedMatMul")
+        session = InferenceSession(model_of(case, "float32").SerializeToString(), options)
+        feeds = feeds_of(case, "float32")
+        (result,) = session.run(None, feeds)
+        assert ops_of(str(session.plan(feeds))) == {"PackedMatMul"}
+        wide = {key: array.astype("float64") for key, array in feeds.items()}
+        (wanted,) = ReferenceEvaluator(model_of(case, "float64")).run(None, wide)
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=2e-4)
+
+
+def test_packed_weights_take_the_place_of_the_original() -> None:
+    case = Case("y = MatMul (x, w)", {"x": (9, 640)}, {"w": (640, 320)}, "PackedMatMul")
+    sessions = [InferenceSession(model_of(case, "float32").SerializeToString()) for _ in range(2)]
+    for session in sessions:
+        assert session.memory({"x": (9, 640)}).weights_bytes == 4 * 640 * 320
