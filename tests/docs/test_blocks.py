@@ -50,6 +50,17 @@ from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
 model = ORTModule(nn.Linear(4, 2), DebugOptions(log_level=LogLevel.ERROR))
 model(torch.randn(3, 4)).sum().backward()
 """,
+    "inference.md": """
+import numpy as np
+import onnx
+import torch
+from torch import nn
+from ortmodule_py import ORTModule
+
+ORTModule(nn.Linear(8, 2)).save_onnx(
+    "model.onnx", torch.randn(4, 8), input_names=["x"], output_names=["y"], dynamic_shapes={"x": {0: "batch"}}
+)
+""",
     "memory_optimizer.md": """
 import torch
 from torch import nn
