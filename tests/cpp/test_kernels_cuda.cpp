@@ -43,11 +43,6 @@ std::vector<std::string> cpu_ops() {
   // On CUDA attention is one of torch's fused kernels.
   ops.erase("ScaledDotProductAttention");
   ops.erase("ScaledDotProductAttentionGrad");
-  // There recurrent layers are captured step by step.
-  for (const char* op :
-       {"LSTMSteps", "LSTMGates", "LSTMStepsGrad", "GRUSteps", "GRUGates", "GRUStepsGrad",
-        "RNNSteps", "RNNStepsGrad", "PreviousStates", "PackSequence", "PadSequence"})
-    ops.erase(op);
   return {ops.begin(), ops.end()};
 }
 

@@ -3,14 +3,10 @@
 #pragma once
 
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/recurrent_shape.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
-
-/// The operand at a position; without data if it is absent.
-inline TensorView optional_operand(const KernelArgs& args, size_t i) {
-  return i < args.in.size() ? args.in[i] : TensorView{};
-}
 
 /// Writes the first row of each step to `starts`, and the number of all rows behind them. Throws
 /// Error unless `batch_sizes` [steps] descend from `batch` and their sum is `rows`.
