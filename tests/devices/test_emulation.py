@@ -78,6 +78,43 @@ def test_dropout_is_that_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
 
 
+class Recurrent(nn.Module):
+    """Two layers in both directions, then a linear layer on all steps."""
+
+    def __init__(self, layer: type[nn.RNNBase], **options: int) -> None:
+        super().__init__()
+        self.layers = layer(6, 9, num_layers=2, bidirectional=True, batch_first=True, **options)
+        self.head = nn.LazyLinear(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layers(x)[0]
+        return self.head(y).square().sum()
+
+
+@emulated
+@pytest.mark.parametrize("level", ["0", "2"])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_captured_for_all_lengths(
+    monkeypatch: pytest.MonkeyPatch, layer: type[nn.RNNBase], level: str
+) -> None:
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+    torch.manual_seed(0)
+    eager = Recurrent(layer, **({"proj_size": 5} if layer is nn.LSTM else {}))
+    eager(torch.randn(1, 1, 6))
+    model = ORTModule(copy.deepcopy(eager))
+    for length in (7, 12, 9):
+        x = torch.randn(4, length, 6)
+        for each in (eager, model):
+            each.zero_grad()
+            each(x).backward()
+        for found, expected in zip(model.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-5)
+    report = last_run_report(model)
+    # The second length makes it a symbol.
+    assert report["compiled"] and report["captures"] <= 2, report["eager_pieces"]
+
+
 class Mlp(nn.Module):
     """Blocks of which products take over Gelu and the gradients of biases."""
 

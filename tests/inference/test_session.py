@@ -197,6 +197,20 @@ assert resident < 80 * 1024, resident
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_a_plan_is_the_same_with_torch_loaded() -> None:
+    """Training adds kernels that call torch to the same registry; sessions do not choose them."""
+    from ortmodule_py import _C
+
+    (conv,) = (op for op in _C.ops() if op["name"] == "Conv")
+    assert {kernel["name"] for kernel in conv["kernels"]} > {"conv_cpu"}
+    weights = {"w": np.ones((2, 3, 3, 3), "float32")}
+    x = {"x": (TensorProto.FLOAT, [1, 3, 8, 8])}
+    model = model_bytes([helper.make_node("Conv", ["x", "w"], ["y"])], x, ["y"], weights)
+    session = InferenceSession(model)
+    assert "conv_cpu" in session.plan({"x": np.ones((1, 3, 8, 8), "float32")})
+    assert session.memory({"x": (1, 3, 8, 8)}).exact
+
+
 OCR = {
     "det": lambda i: {"x": (1, 3, 96 + 32 * i, 160 - 32 * i)},
     "rec": lambda i: {"x": (1 + i, 3, 48, 128 + 32 * i)},

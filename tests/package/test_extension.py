@@ -8,27 +8,50 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 import torch
 
-from ortmodule_py import _C, _build_info, build_info
+from ortmodule_py import _C, _build_info, _inference, build_info
 
 ROOT = Path(__file__).parents[2]
 EXTENSION = Path(_C.__file__)
+SESSIONS = Path(_inference.__file__)
+(CORE,) = EXTENSION.parent.glob(f"libortmodule_core.{sysconfig.get_config_var('SOABI')}.so")
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not installed")
 
 
-def dynamic_symbols(kind: str) -> list[str]:
-    command = ["nm", "-D", kind, str(EXTENSION)]
+def exported(library: Path) -> list[str]:
+    command = ["nm", "-D", "--defined-only", str(library)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [line.split()[-1] for line in output.splitlines()]
 
 
 @needs_nm
 def test_only_the_init_function_is_exported() -> None:
-    assert dynamic_symbols("--defined-only") == ["PyInit__C"]
+    assert exported(EXTENSION) == ["PyInit__C"]
+    assert exported(SESSIONS) == ["PyInit__inference"]
+
+
+@needs_nm
+def test_both_extensions_share_one_engine_that_exports_its_namespace_alone() -> None:
+    symbols = exported(CORE)
+    assert any("select_kernel" in symbol for symbol in symbols)
+    assert all(re.match(r"_Z(N|NK|GVN|T[A-Z]N)9ortmodule", symbol) for symbol in symbols)
+    assert not any(re.search(r"9ortmodule\d+(avx|baseline)", symbol) for symbol in symbols)
+    for extension in (EXTENSION, SESSIONS):
+        listed = subprocess.run(["ldd", str(extension)], check=True, capture_output=True, text=True)
+        assert f"=> {CORE} " in listed.stdout
+        assert extension.stat().st_size < CORE.stat().st_size
+
+
+def test_the_engine_links_neither_python_nor_torch() -> None:
+    listed = subprocess.run(["ldd", str(CORE)], check=True, capture_output=True, text=True).stdout
+    names = {line.split()[0].partition(".so")[0].rpartition("/")[2] for line in listed.splitlines()}
+    system = {"linux-vdso", "ld-linux-x86-64", "ld-linux-aarch64", "libc", "libm", "libgcc_s"}
+    assert names - system <= {"libstdc++", "libpthread", "libprotobuf-lite"}
 
 
 def test_protobuf_lies_beside_the_extension() -> None:
@@ -82,7 +105,7 @@ def test_any_import_order_works(order: tuple[str, ...]) -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="one instruction set only")
 def test_wide_instructions_stay_within_their_kernels() -> None:
     """Code that runs before the processor is asked, static initialisers too, is baseline code."""
-    command = ["objdump", "-d", "-C", "--no-show-raw-insn", "-w", str(EXTENSION)]
+    command = ["objdump", "-d", "-C", "--no-show-raw-insn", "-w", str(CORE)]
     function, wrong = "", set()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dump:
         assert dump.stdout is not None
