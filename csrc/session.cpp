@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "gradient/build_gradient.h"
-#include "lower/lower.h"
+#include "lower/lower_ungrouped.h"
 #include "optimizer/pipeline.h"
 
 namespace ortmodule {
@@ -33,7 +33,9 @@ std::unique_ptr<const Graph> optimized_joint(const Graph& forward, const Session
 std::shared_ptr<const Lowered> lowered(const Graph& joint, const SessionOptions& options,
                                        StageTimes& times) {
   StageTimer timer(times.lower_ms);
-  return std::make_shared<Lowered>(lower(joint, options.device()));
+  const bool group = !options.optimizer.disabled.contains(std::string(kGroupPointwise));
+  return std::make_shared<Lowered>(group ? lower(joint, options.device())
+                                         : lower_ungrouped(joint, options.device()));
 }
 
 std::vector<bool> outputs_with_gradient(const ExportedPiece& piece, const Graph& joint) {

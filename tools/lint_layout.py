@@ -77,7 +77,18 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
 ]
 # Each package of ortmodule_py imports only from those that stand left of it, and modules beside
 # them (`module.py`, `check.py` ...) from all of them.
-PACKAGES = ("inference", "base", "options", "trace", "lower", "dynamo", "compile", "report", "wrap")
+PACKAGES = (
+    "inference",
+    "onnxruntime",
+    "base",
+    "options",
+    "trace",
+    "lower",
+    "dynamo",
+    "compile",
+    "report",
+    "wrap",
+)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 

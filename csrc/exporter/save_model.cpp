@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "onnx/onnx_file.h"
@@ -20,6 +21,7 @@ class Renaming {
                                       [&](const SavedInput& i) { return i.value == name; });
       if (saved != model.inputs.end()) {
         names_[name] = saved->name;
+        settled_.insert(name);
         name_sizes(*input.value, *saved);
       } else if (name.starts_with(model.prefix)) {
         names_[name] = name.substr(model.prefix.size());
@@ -27,7 +29,27 @@ class Renaming {
     }
   }
 
-  void name_output(const std::string& from, const std::string& to) { names_[from] = to; }
+  void name_output(const std::string& from, const std::string& to) {
+    names_[from] = to;
+    settled_.insert(from);
+  }
+
+  // Other values make way for the names of inputs and outputs.
+  void separate(const OnnxGraph& graph) {
+    std::unordered_set<std::string> taken;
+    for (const std::string& name : settled_) taken.insert(names_.at(name));
+    const auto add = [&](const std::string& name) {
+      const auto known = names_.find(name);
+      const std::string& to = known == names_.end() ? name : known->second;
+      if (name.empty() || settled_.count(name) || taken.insert(to).second) return;
+      std::string other = to + "_";
+      while (!taken.insert(other).second) other += "_";
+      names_[name] = other;
+    };
+    for (const OnnxInitializer& weight : graph.initializers) add(weight.name);
+    for (const OnnxNode& node : graph.nodes)
+      for (const std::string& name : node.outputs) add(name);
+  }
 
   void apply(OnnxGraph& graph) const {
     for (OnnxNode& node : graph.nodes) {
@@ -77,8 +99,18 @@ class Renaming {
 
   const SavedModel& model_;
   std::unordered_map<std::string, std::string> names_;
+  std::unordered_set<std::string> settled_;  // the names before, of inputs and outputs
   std::vector<std::pair<std::string, DimExpr>> sizes_, fixed_;
 };
+
+// The graph keeps inputs that its nodes do not read, such as weights that a pass has replaced.
+void drop_unread(OnnxGraph& graph) {
+  std::unordered_set<std::string> read;
+  for (const OnnxNode& node : graph.nodes) read.insert(node.inputs.begin(), node.inputs.end());
+  std::erase_if(graph.inputs, [&](const OnnxValue& input) { return !read.count(input.name); });
+  std::erase_if(graph.initializers,
+                [&](const OnnxInitializer& weight) { return !read.count(weight.name); });
+}
 
 // The inputs in the user's order; those that the model does not read are inputs, too.
 void order_inputs(OnnxGraph& graph, const SavedModel& model) {
@@ -117,11 +149,13 @@ void save_model(const Graph& graph, const std::string& path, const SavedModel& m
     ORTM_CHECK(node->op != "ATen", "[save_onnx] every operator must have an ONNX form, but found ",
                node->attrs.string("operator", "a call of torch"), " (", node->origin.source, ")");
   OnnxModel file = lower_to_onnx(graph, model.data);
+  drop_unread(file.graph);
   Renaming renaming(graph, model);
   ORTM_CHECK(file.graph.outputs.size() == model.outputs.size(), "[save_onnx] there must be ",
              file.graph.outputs.size(), " output names, but found ", model.outputs.size());
   for (size_t i = 0; i < model.outputs.size(); ++i)
     renaming.name_output(file.graph.outputs[i].name, model.outputs[i]);
+  renaming.separate(file.graph);
   renaming.apply(file.graph);
   order_inputs(file.graph, model);
   file.metadata.clear();

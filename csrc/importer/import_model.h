@@ -33,12 +33,14 @@ struct ValueForm {
 };
 
 struct ImportRequest {
-  /// The tensors of all inputs that have no initializer, in the model's order.
+  /// The tensors of called_inputs(), then of overridable_inputs() that replace initializers.
   std::vector<ImportInput> inputs;
-  /// Which of them are those of each input.
+  /// Which of them are those of each input. An overridable one may be absent or not be listed.
   std::vector<ValueForm> forms;
   /// Values of named sizes (SessionOptions.add_free_dimension_override_by_name).
   std::map<std::string, int64_t> fixed_sizes;
+  /// Values of sizes by input and axis.
+  std::map<std::string, std::map<size_t, int64_t>> fixed_axes;
 };
 
 /// An element of a small integer input that sizes of the graph depend on.
@@ -68,6 +70,8 @@ struct ImportedModel {
 
 /// The inputs of a call: those of the graph that have no initializer.
 std::vector<const OnnxValue*> called_inputs(const OnnxGraph& graph);
+/// The inputs that have an initializer, which a call may replace.
+std::vector<const OnnxValue*> overridable_inputs(const OnnxModel& model);
 
 /// Imports the model. It must outlive the weights of the result. Throws Error, naming every node
 /// that cannot be imported and why.

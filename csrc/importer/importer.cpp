@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
-#include <set>
 
 #include "base/element_value.h"
 #include "base/error.h"
@@ -120,16 +119,6 @@ int64_t ImportScope::opset(std::string_view domain) const {
 
 // ---- inputs ------------------------------------------------------------------------------------
 
-std::vector<const OnnxValue*> called_inputs(const OnnxGraph& graph) {
-  std::set<std::string_view> initialized;
-  for (const OnnxInitializer& initializer : graph.initializers)
-    initialized.insert(initializer.name);
-  std::vector<const OnnxValue*> inputs;
-  for (const OnnxValue& input : graph.inputs)
-    if (!initialized.count(input.name)) inputs.push_back(&input);
-  return inputs;
-}
-
 Importer::Importer(const OnnxModel& model, const ImportRequest& request)
     : model_(model), request_(request), sizes_(SymbolValues()) {
   result_.piece.graph = std::make_unique<Graph>();
@@ -143,8 +132,8 @@ ImportedModel import_model(const OnnxModel& model, const ImportRequest& request)
 ImportedModel Importer::run() {
   ImportScope scope;
   scope.opsets = &model_.opsets;
-  add_inputs(scope);
   add_initializers(model_.graph, scope);
+  add_inputs(scope);  // some of them in place of initializers
   import_nodes(model_.graph.nodes, scope);
   for (const OnnxValue& output : model_.graph.outputs) add_output(output, scope);
   if (!failures_.empty()) throw_failures();
@@ -174,6 +163,8 @@ DimExpr Importer::input_dim(const std::string& input, size_t index, size_t axis,
       if (known->second == size) text = *name;
     }
   }
+  if (auto axes = request_.fixed_axes.find(input); axes != request_.fixed_axes.end())
+    if (auto fixed = axes->second.find(axis); fixed != axes->second.end()) return fixed->second;
   std::string symbol = symbol_name(text);
   while (!named_sizes_.emplace(symbol, size).second && named_sizes_.at(symbol) != size)
     symbol += "_";
@@ -204,10 +195,14 @@ ImportedRef Importer::add_input_tensor(const std::string& name, size_t index,
 }
 
 void Importer::add_inputs(ImportScope& scope) {
-  const std::vector<const OnnxValue*> inputs = called_inputs(model_.graph);
-  ORTM_CHECK(inputs.size() == request_.forms.size(), "[import] there must be ", inputs.size(),
-             " inputs, but found ", request_.forms.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
+  std::vector<const OnnxValue*> inputs = called_inputs(model_.graph);
+  const size_t called = inputs.size();
+  const std::vector<const OnnxValue*> overridable = overridable_inputs(model_);
+  inputs.insert(inputs.end(), overridable.begin(), overridable.end());
+  ORTM_CHECK(request_.forms.size() >= called && request_.forms.size() <= inputs.size(),
+             "[import] there must be ", called, " inputs, but found ", request_.forms.size());
+  for (size_t i = 0; i < request_.forms.size(); ++i) {
+    if (i >= called && request_.forms[i].kind == ValueForm::Kind::Absent) continue;
     const ValueForm& form = request_.forms[i];
     const OnnxValue& input = *inputs[i];
     std::vector<ImportedRef> tensors;

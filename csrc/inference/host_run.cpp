@@ -2,15 +2,41 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "inference/bound_outputs.h"
 #include "inference/copy_elements.h"
 #include "runtime/program.h"
 
 namespace ortmodule {
+namespace {
+
+// Step by step, with a look at `watch` before each.
+void execute_watched(const Program& program, Frame& frame, KernelContext& context,
+                     const RunWatch& watch) {
+  const Plan& plan = *program.plan;
+  for (int s = 0; s < plan.forward_steps; ++s) {
+    ORTM_CHECK(!watch.terminate || !*watch.terminate,
+               "[terminated] Exiting due to terminate flag being set to true, before step ", s,
+               " of ", plan.forward_steps);
+    if (!watch.profile) {
+      execute(program, frame, context, s, s + 1, false);
+      continue;
+    }
+    const PlannedStep& step = plan.step(s);
+    int64_t live_bytes = frame.live_bytes() + step.library_bytes;
+    for (BufferId buffer : step.allocate)
+      if (!plan.buffers[buffer].kernel_allocated) live_bytes += plan.buffers[buffer].bytes;
+    const auto begin = Profile::Clock::now();
+    execute(program, frame, context, s, s + 1, false);
+    watch.profile->add_step(step, begin, Profile::Clock::now(), live_bytes);
+  }
+}
+
+}  // namespace
 
 HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& arguments,
-                    HostMemory& memory, WorkerPool& pool, uint64_t seed,
-                    const HostTargets& targets) {
+                    HostMemory& memory, WorkerPool& pool, uint64_t seed, const HostTargets& targets,
+                    const RunWatch& watch) {
   const Program& program = entry.program;
   const Plan& plan = *program.plan;
   Frame frame(program, memory);
@@ -23,7 +49,10 @@ HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& argu
   KernelContext context;
   context.parallel_for = pool.parallel_for();
   context.seed.value = seed;
-  execute(program, frame, context, 0, plan.forward_steps, false);
+  if (watch.terminate || watch.profile)
+    execute_watched(program, frame, context, watch);
+  else
+    execute(program, frame, context, 0, plan.forward_steps, false);
   HostRun run;
   for (size_t i = 0; i < plan.output_tensors.size(); ++i) {
     const PlannedTensor& tensor = plan.tensors[plan.output_tensors[i]];

@@ -1,9 +1,11 @@
 // One run of a plan on the host.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "inference/host_tensor.h"
+#include "inference/profile.h"
 #include "runtime/host_memory.h"
 #include "runtime/worker_pool.h"
 #include "session/planner.h"
@@ -16,11 +18,17 @@ struct HostRun {
   int64_t copied_bytes = 0;         // to targets that no step could write to
 };
 
+/// What ends or watches a run between its steps.
+struct RunWatch {
+  const std::atomic<bool>* terminate = nullptr;  // once true, the run ends with an Error
+  Profile* profile = nullptr;
+};
+
 /// Executes the forward steps. `arguments` has the address of each graph input's elements; null
 /// where no step reads them. `targets`: none, or one for each output; they must fit the plan and
 /// lie apart from each other, but may overlap arguments.
 HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& arguments,
                     HostMemory& memory, WorkerPool& pool, uint64_t seed,
-                    const HostTargets& targets = {});
+                    const HostTargets& targets = {}, const RunWatch& watch = {});
 
 }  // namespace ortmodule

@@ -10,8 +10,10 @@
 #include "base/error.h"
 #include "inference/check_sizes.h"
 #include "inference/copy_elements.h"
+#include "inference/half_weights.h"
 #include "inference/host_run.h"
 #include "inference/readable_feeds.h"
+#include "inference/save_optimized.h"
 #include "ir/text.h"
 #include "onnx/onnx_types.h"
 #include "ops/known_value.h"
@@ -32,6 +34,15 @@ uint64_t seed_of(const InferenceOptions& options) {
   if (options.seed != 0) return options.seed;
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
+}
+
+// onnxruntime's levels: 0 none, 1 basic, 2 extended, 3 layouts, 99 all.
+OptimizationLevel optimization_level(int64_t level) {
+  if (level <= 0) return OptimizationLevel::None;
+  if (level == 1) return OptimizationLevel::Cleanup;
+  if (level == 2) return OptimizationLevel::Fusions;
+  return level < InferenceOptions::kAllOptimizations ? OptimizationLevel::Layouts
+                                                     : OptimizationLevel::All;
 }
 
 std::string sizes_text(const Sizes& sizes) {
@@ -69,7 +80,8 @@ struct InferenceSession::Outcome {
   std::vector<SizeGuard> guards;
   std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
   std::vector<Sizes> weight_sizes, weight_strides;
-  std::shared_ptr<const std::vector<HostTensor>> constants;  // the last of the weights
+  std::shared_ptr<const std::vector<HostTensor>> constants;            // the last of the weights
+  std::vector<std::shared_ptr<const std::vector<HostTensor>>> halves;  // weights in float16
   std::unique_ptr<Session> session;
   std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
 
@@ -137,16 +149,22 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
     : model_(std::move(model)),
       options_(std::move(options)),
       inputs_(called_inputs(model_->model().graph)),
+      overridable_(overridable_inputs(model_->model())),
       pool_(thread_count(options_.threads)),
-      runs_(seed_of(options_)) {}
+      runs_(seed_of(options_)) {
+  if (options_.profiling) start_profiling();
+}
 
 InferenceSession::~InferenceSession() = default;
 
 void InferenceSession::check(const std::vector<HostFeed>& feeds) const {
-  ORTM_CHECK(feeds.size() == inputs_.size(), "[run] there must be ", inputs_.size(),
-             " inputs, but found ", feeds.size());
+  const size_t called = inputs_.size();
+  ORTM_CHECK(feeds.size() >= called && feeds.size() <= called + overridable_.size(),
+             "[run] there must be ", called, " inputs, but found ", feeds.size());
   for (size_t i = 0; i < feeds.size(); ++i) {
-    const OnnxType* type = &inputs_[i]->type;
+    const OnnxValue& input = i < called ? *inputs_[i] : *overridable_[i - called];
+    const OnnxType* type = &input.type;
+    if (i >= called && feeds[i].tensors.empty() && !feeds[i].is_sequence) continue;
     if (type->kind == OnnxType::Kind::Optional && type->element) {
       if (feeds[i].tensors.empty() && !feeds[i].is_sequence) continue;
       type = type->element.get();
@@ -154,12 +172,12 @@ void InferenceSession::check(const std::vector<HostFeed>& feeds) const {
     const bool sequence = type->kind == OnnxType::Kind::Sequence;
     ORTM_CHECK(
         sequence || type->kind == OnnxType::Kind::Tensor || type->kind == OnnxType::Kind::Unknown,
-        "[run] input '", inputs_[i]->name,
+        "[run] input '", input.name,
         "' must be a tensor or a sequence of tensors: others cannot be fed");
     ORTM_CHECK(feeds[i].is_sequence == sequence && (sequence || feeds[i].tensors.size() == 1),
-               "[run] input '", inputs_[i]->name, "' must be ", sequence ? "a list" : "a tensor",
+               "[run] input '", input.name, "' must be ", sequence ? "a list" : "a tensor",
                ", but found ", feeds[i].is_sequence ? "a list" : "another");
-    for (const HostTensorView& tensor : feeds[i].tensors) check(*inputs_[i], tensor);
+    for (const HostTensorView& tensor : feeds[i].tensors) check(input, tensor);
   }
 }
 
@@ -195,6 +213,11 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::outcome_for(const C
 std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& call) {
   ImportRequest request;
   request.fixed_sizes = options_.fixed_sizes;
+  for (const auto& [input, denotations] : model_->facts().denotations)
+    for (const auto& [axis, denotation] : denotations)
+      if (auto fixed = options_.fixed_denotations.find(denotation);
+          fixed != options_.fixed_denotations.end())
+        request.fixed_axes[input][axis] = fixed->second;
   request.forms = call.forms;
   for (const HostTensorView& tensor : call.tensors)
     request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data});
@@ -210,9 +233,12 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
   outcome->contents = std::move(imported.contents);
   outcome->content_guards = std::move(imported.content_guards);
   outcome->guards = std::move(imported.guards);
-  // Before the constant part is taken: passes make more of the model depend on weights alone.
-  optimize_forward(*imported.piece.graph, session_options().optimizer);
-  const std::optional<ConstantPart> constant = take_constant_part(imported.piece);
+  std::optional<ConstantPart> constant;
+  if (options_.optimization_level >= InferenceOptions::kAllOptimizations) {
+    // Before the constant part is taken: passes make more of the model depend on weights alone.
+    optimize_forward(*imported.piece.graph, session_options().optimizer);
+    constant = take_constant_part(imported.piece);
+  }
   add_weights(*outcome, imported);
   if (constant) add_constants(*outcome, imported, *constant);
   outcome->session = std::make_unique<Session>(std::move(imported.piece), session_options());
@@ -224,6 +250,10 @@ SessionOptions InferenceSession::session_options() const {
   options.optimizer.device = Device::Host;
   options.optimizer.training = false;
   options.threads = [count = pool_.threads()] { return count; };
+  const OptimizationLevel level = optimization_level(options_.optimization_level);
+  options.optimizer.disabled = passes_beyond(level);
+  options.optimizer.disabled.insert(options_.disabled_passes.begin(),
+                                    options_.disabled_passes.end());
   return options;
 }
 
@@ -233,10 +263,38 @@ void InferenceSession::add_weights(Outcome& outcome, const ImportedModel& import
     const OnnxTensor& weight = imported.weights[i];
     const Value& value = *inputs[outcome.ranks.size() + i].value;
     const bool read = !value.uses().empty() || value.is_graph_output();
-    outcome.weights.push_back(read ? model_->elements(weight) : nullptr);
+    const void* elements = nullptr;
+    if (read && options_.half_weights)
+      elements =
+          halved(outcome, *imported.piece.graph, inputs[outcome.ranks.size() + i].value, weight);
+    if (read && !elements) elements = model_->elements(weight);
+    outcome.weights.push_back(elements);
     outcome.weight_sizes.push_back(weight.dims);
     outcome.weight_strides.push_back(contiguous_strides(weight.dims));
   }
+}
+
+// The weight in float16, for a graph that widens it; null if it must stay as it is.
+const void* InferenceSession::halved(Outcome& outcome, Graph& graph, Value* value,
+                                     const OnnxTensor& weight) {
+  if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
+  const std::string key = str("half ", static_cast<const void*>(weight.bytes.data()));
+  auto halves = model_->constants(key, [&] {
+    std::vector<HostTensor> made;
+    if (auto half = to_half(weight.bytes.data(), weight.dims, memory_))
+      made.push_back(std::move(*half));
+    return made;
+  });
+  if (halves->empty()) {
+    std::string name = value->name;
+    for (const OnnxInitializer& initializer : model_->model().graph.initializers)
+      if (initializer.tensor.bytes.data() == weight.bytes.data()) name = initializer.name;
+    wide_weights_.insert(name);
+    return nullptr;
+  }
+  widen_at_reader(graph, value);
+  outcome.halves.push_back(halves);
+  return halves->front().memory.data();
 }
 
 // Computes the constant part, unless another import has, and binds its results.
@@ -248,8 +306,19 @@ void InferenceSession::add_constants(Outcome& outcome, const ImportedModel& impo
     weights.push_back(imported.weights.at(input - outcome.ranks.size()));
     key += str(" ", static_cast<const void*>(weights.back().bytes.data()));
   }
-  outcome.constants = model_->constants(key, [&] { return compute(part, weights); });
+  if (options_.half_weights) key += " half";
+  outcome.constants = model_->constants(key, [&] {
+    std::vector<HostTensor> made = compute(part, weights);
+    for (HostTensor& tensor : made)
+      if (options_.half_weights && is_halvable(tensor.dtype, tensor.sizes))
+        if (auto half = to_half(tensor.memory.data(), tensor.sizes, memory_))
+          tensor = std::move(*half);
+    return made;
+  });
+  Graph& graph = *imported.piece.graph;
   for (const HostTensor& constant : *outcome.constants) {
+    Value* value = graph.inputs()[outcome.ranks.size() + outcome.weights.size()].value;
+    if (constant.dtype != value->dtype) widen_at_reader(graph, value);
     outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
     outcome.weight_sizes.push_back(constant.sizes);
     outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
@@ -365,16 +434,22 @@ HostTargets InferenceSession::plan_targets(const Bound& bound, const HostTargets
 }
 
 std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds,
-                                              const HostTargets& targets) {
+                                              const HostTargets& targets,
+                                              const std::atomic<bool>* terminate) {
+  const std::shared_ptr<Profile> profile = profile_.load();
+  const auto begin = profile ? Profile::Clock::now() : Profile::Clock::time_point();
   const Bound bound = bind(feeds);
   const HostTargets places = plan_targets(bound, targets);
+  if (profile) profile->add_stage("plan", begin, Profile::Clock::now());
   std::vector<const void*> arguments;
   for (const HostTensorView& tensor : bound.call.tensors) arguments.push_back(tensor.data);
   const std::vector<const void*>& weights = bound.outcome->weights;
   arguments.insert(arguments.end(), weights.begin(), weights.end());
-  HostRun run = run_on_host(*bound.entry, arguments, memory_, pool_, runs_++, places);
+  HostRun run = run_on_host(*bound.entry, arguments, memory_, pool_, runs_++, places,
+                            {terminate, profile.get()});
   last_peak_bytes_ = run.peak_bytes + bound.copied_bytes();
   copied_bytes_ += run.copied_bytes + bound.copied_bytes();
+  if (profile) profile->add_stage("model_run", begin, Profile::Clock::now());
   std::vector<HostResult> results;
   for (const ValueForm& form : bound.outcome->outputs) {
     HostResult& result = results.emplace_back();
@@ -383,6 +458,51 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
       result.tensors.push_back(std::move(run.outputs[i]));
   }
   return results;
+}
+
+void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const std::string& path) {
+  check(feeds);
+  const Call call(feeds);
+  std::shared_ptr<Outcome> outcome;  // not one to keep
+  {
+    const std::lock_guard lock(mutex_);
+    outcome = import(call);
+  }
+  OptimizedModel optimized;
+  for (const ValueForm& form : outcome->outputs)
+    ORTM_CHECK(form.kind == ValueForm::Kind::Tensor,
+               "[save_onnx] outputs must be tensors, but found a sequence or an optional");
+  for (size_t i = 0; i < feeds.size(); ++i) {
+    if (feeds[i].tensors.empty() && i >= inputs_.size()) continue;
+    ORTM_CHECK(feeds[i].tensors.size() == 1 && !feeds[i].is_sequence,
+               "[save_onnx] inputs must be tensors, but found a sequence or an optional");
+    optimized.inputs.push_back(i < inputs_.size() ? inputs_[i] : overridable_[i - inputs_.size()]);
+  }
+  optimized.graph = &outcome->session->joint_graph();
+  optimized.tensors = call.tensors;
+  optimized.input_dims = outcome->input_dims;
+  optimized.weights = outcome->weights;
+  optimized.weight_sizes = outcome->weight_sizes;
+  for (const OnnxValue& output : outputs()) optimized.outputs.push_back(output.name);
+  ::ortmodule::save_optimized(optimized, path);
+}
+
+std::set<std::string> InferenceSession::wide_weights() const {
+  const std::lock_guard lock(mutex_);
+  return wide_weights_;
+}
+
+void InferenceSession::start_profiling() { profile_ = std::make_shared<Profile>(); }
+
+int64_t InferenceSession::profiling_start_ns() const {
+  const std::shared_ptr<Profile> profile = profile_.load();
+  return profile ? profile->start_ns() : 0;
+}
+
+bool InferenceSession::end_profiling(const std::string& path) {
+  const std::shared_ptr<Profile> profile = profile_.exchange(nullptr);
+  if (profile) profile->write(path);
+  return profile != nullptr;
 }
 
 InferenceMemory InferenceSession::memory(const std::vector<HostFeed>& feeds) {

@@ -6,11 +6,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "importer/import_model.h"
 #include "inference/constant_part.h"
+#include "inference/host_run.h"
 #include "inference/host_tensor.h"
 #include "inference/loaded_model.h"
 #include "inference/recent_calls.h"
@@ -23,7 +25,14 @@ struct InferenceOptions {
   int64_t threads = 0;  // 0: one for each core
   /// Values of named sizes.
   std::map<std::string, int64_t> fixed_sizes;
+  std::map<std::string, int64_t> fixed_denotations;  // the same by what a size denotes
   uint64_t seed = 0;  // of random operators; 0: another one for each session
+  int64_t optimization_level = kAllOptimizations;  // onnxruntime's GraphOptimizationLevel
+  std::set<std::string> disabled_passes;           // of the optimizer, by name
+  bool profiling = false;                          // from the start
+  bool half_weights = false;                       // float32 weights are kept in float16
+
+  static constexpr int64_t kAllOptimizations = 99;
 };
 
 /// What a run of given shapes takes, in bytes.
@@ -42,14 +51,21 @@ class InferenceSession {
   ~InferenceSession();
 
   const std::vector<const OnnxValue*>& inputs() const { return inputs_; }
+  /// Inputs that have an initializer, which a call may replace.
+  const std::vector<const OnnxValue*>& overridable() const { return overridable_; }
   const std::vector<OnnxValue>& outputs() const { return model_->model().graph.outputs; }
 
-  /// Runs the model. `feeds` by input; the results by output. `targets`: none, or one for each
-  /// output; an output with a target is written there, and its result has no memory. A target that
-  /// does not fit is an error before anything is written; it may overlap feeds. Throws Error.
-  std::vector<HostResult> run(const std::vector<HostFeed>& feeds, const HostTargets& targets = {});
+  /// Runs the model. `feeds` by input, and then by overridable input, where an empty one keeps the
+  /// initializer; the results by output. `targets`: none, or one for each output; an output with a
+  /// target is written there, and its result has no memory. A target that does not fit is an error
+  /// before anything is written; it may overlap feeds. Once `terminate` is true, the run ends with
+  /// an Error before its next step. Throws Error.
+  std::vector<HostResult> run(const std::vector<HostFeed>& feeds, const HostTargets& targets = {},
+                              const std::atomic<bool>* terminate = nullptr);
   /// What such a run takes. Feeds need data only where sizes depend on their content.
   InferenceMemory memory(const std::vector<HostFeed>& feeds);
+  /// Writes the graph of such a run as an ONNX file; see save_optimized.h. Throws Error.
+  void save_optimized(const std::vector<HostFeed>& feeds, const std::string& path);
   /// The plan of such a run as text.
   std::string plan_text(const std::vector<HostFeed>& feeds);
   /// Bytes that the last finished run had at its peak.
@@ -58,6 +74,16 @@ class InferenceSession {
   /// they are, targets that no kernel can write to.
   int64_t copied_bytes() const { return copied_bytes_; }
   const LoadedModel& model() const { return *model_; }
+  int64_t threads() const { return pool_.threads(); }
+  /// Weights that stay float32 because float16 cannot hold them, by name.
+  std::set<std::string> wide_weights() const;
+
+  /// Starts a trace of all runs.
+  void start_profiling();
+  /// On the clock of Profile; 0 without a trace.
+  int64_t profiling_start_ns() const;
+  /// Writes the trace, if there is one, and ends it.
+  bool end_profiling(const std::string& path);
 
  private:
   struct Outcome;
@@ -70,6 +96,7 @@ class InferenceSession {
   std::shared_ptr<Outcome> import(const Call& call);
   SessionOptions session_options() const;
   void add_weights(Outcome& outcome, const ImportedModel& imported);
+  const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
   void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
   std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
   void check_once(Outcome& outcome, const CallShapes& call);
@@ -78,15 +105,17 @@ class InferenceSession {
 
   std::shared_ptr<LoadedModel> model_;
   const InferenceOptions options_;
-  std::vector<const OnnxValue*> inputs_;
+  std::vector<const OnnxValue*> inputs_, overridable_;
   WorkerPool pool_;
   HostMemory memory_;
-  std::mutex mutex_;                              // guards the outcomes
+  mutable std::mutex mutex_;                      // guards the outcomes and wide_weights_
   std::list<std::shared_ptr<Outcome>> outcomes_;  // the most recently used one first
   RecentCalls recent_;
+  std::set<std::string> wide_weights_;
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};
   std::atomic<int64_t> copied_bytes_{0};
+  std::atomic<std::shared_ptr<Profile>> profile_;
 };
 
 }  // namespace ortmodule

@@ -131,7 +131,7 @@ HostTargets IoBinding::targets() const {
   return targets;
 }
 
-void IoBinding::run() {
+void IoBinding::run(const std::atomic<bool>* terminate) {
   const Use use(*this);
   ORTM_CHECK(!outputs_.empty(), "[run] at least one output must be bound, but found none");
   check_inputs();
@@ -140,7 +140,7 @@ void IoBinding::run() {
     output.value = output.place ? SharedValue(*output.place) : SharedValue();
     output.given_alone = false;
   }
-  std::vector<HostResult> results = session_.run(feeds(), places);
+  std::vector<HostResult> results = session_.run(feeds(), places, terminate);
   for (Output& output : outputs_)
     if (!output.place) output.value = SharedValue(std::move(results.at(output.index)));
 }

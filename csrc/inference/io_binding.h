@@ -27,8 +27,9 @@ class IoBinding {
   void clear_inputs();
   void clear_outputs();
 
-  /// Runs the session. All inputs must be bound, and at least one output.
-  void run();
+  /// Runs the session. All inputs must be bound, and at least one output. `terminate` as in
+  /// InferenceSession::run.
+  void run(const std::atomic<bool>* terminate = nullptr);
 
   size_t output_count() const { return outputs_.size(); }
   /// An output of the last run, in the order of their first binding; without a value before a run.

@@ -10,6 +10,7 @@
 
 #include "inference/host_tensor.h"
 #include "onnx/onnx_model.h"
+#include "onnx/onnx_reader.h"
 #include "runtime/host_memory.h"
 
 namespace ortmodule {
@@ -18,9 +19,11 @@ namespace ortmodule {
 /// are copied, once. Thread-safe.
 class LoadedModel {
  public:
-  explicit LoadedModel(OnnxModel model) : model_(std::move(model)) {}
+  explicit LoadedModel(OnnxModel model, OnnxFacts facts = {})
+      : model_(std::move(model)), facts_(std::move(facts)) {}
 
   const OnnxModel& model() const { return model_; }
+  const OnnxFacts& facts() const { return facts_; }
   /// The elements of a weight at an aligned address, which stays valid as long as the model.
   const void* elements(const OnnxTensor& weight);
   /// Whether kernels can read the elements where the file has them.
@@ -35,6 +38,7 @@ class LoadedModel {
   const void* copy(const OnnxTensor& weight);
 
   const OnnxModel model_;
+  const OnnxFacts facts_;
   mutable std::mutex mutex_;
   std::unordered_map<const void*, const void*> places_;  // bytes in the file -> elements
   std::vector<SharedBytes> kept_;                        // keeps the keys of places_ alive

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/typed_id.h"
+#include "lower/lower_ungrouped.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -111,23 +112,6 @@ std::unique_ptr<Graph> clone_with(const Graph& graph, const MemoryDecisions& dec
 
 }  // namespace
 
-Lowered lower(const Graph& graph, Device device, const MemoryDecisions& decisions) {
-  Lowered lowered;
-  lowered.device = device;
-  lowered.graph = clone_with(graph, decisions);
-  remove_identities(*lowered.graph);
-  expand_bodies(*lowered.graph, device);
-  remove_dead_nodes(*lowered.graph);
-  std::vector<Node*> forward, backward;
-  for (Node* node : lowered.graph->node_pointers())
-    (node->region == Region::Forward ? forward : backward).push_back(node);
-  lowered.steps = group_pointwise(forward, device);
-  lowered.forward_steps = lowered.steps.size();
-  for (StepNodes& step : group_pointwise(order_backward(backward), device))
-    lowered.steps.push_back(std::move(step));
-  return lowered;
-}
-
 Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived) {
   Lowered pruned;
   pruned.device = base.device;
@@ -156,9 +140,9 @@ class Grouper {
     }
   }
 
-  std::vector<StepNodes> run() {
+  std::vector<StepNodes> run(bool join) {
     for (ItemId id : items_.ids())
-      if (items_[id].pointwise && items_[id].nodes.size() == 1) join_producers(id);
+      if (join && items_[id].pointwise && items_[id].nodes.size() == 1) join_producers(id);
     std::vector<StepNodes> steps;
     for (StepNodes& item : items_)
       if (!item.nodes.empty()) steps.push_back(std::move(item));
@@ -258,10 +242,39 @@ class Grouper {
   std::vector<ItemId> item_of_;  // by node id
 };
 
+std::vector<StepNodes> steps_of(const std::vector<Node*>& nodes, Device device, bool group) {
+  return Grouper(nodes, device).run(group);
+}
+
+Lowered lowered(const Graph& graph, Device device, const MemoryDecisions& decisions, bool group) {
+  Lowered made;
+  made.device = device;
+  made.graph = clone_with(graph, decisions);
+  remove_identities(*made.graph);
+  expand_bodies(*made.graph, device);
+  remove_dead_nodes(*made.graph);
+  std::vector<Node*> forward, backward;
+  for (Node* node : made.graph->node_pointers())
+    (node->region == Region::Forward ? forward : backward).push_back(node);
+  made.steps = steps_of(forward, device, group);
+  made.forward_steps = made.steps.size();
+  for (StepNodes& step : steps_of(order_backward(backward), device, group))
+    made.steps.push_back(std::move(step));
+  return made;
+}
+
 }  // namespace
 
 std::vector<StepNodes> group_pointwise(const std::vector<Node*>& nodes, Device device) {
-  return Grouper(nodes, device).run();
+  return steps_of(nodes, device, true);
+}
+
+Lowered lower(const Graph& graph, Device device, const MemoryDecisions& decisions) {
+  return lowered(graph, device, decisions, true);
+}
+
+Lowered lower_ungrouped(const Graph& graph, Device device, const MemoryDecisions& decisions) {
+  return lowered(graph, device, decisions, false);
 }
 
 }  // namespace ortmodule

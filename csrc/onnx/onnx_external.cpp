@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 namespace ortmodule {
 namespace {
@@ -50,9 +51,14 @@ void OnnxExternalData::add_folder(const fs::path& folder) {
     folders_.push_back(real);
 }
 
+void OnnxExternalData::add_file(const std::string& location, SharedBytes content) {
+  given_[location] = std::move(content);
+}
+
 Reason OnnxExternalData::find(const OnnxExternalPlace& place, size_t expected_bytes,
                               SharedBytes& found) {
-  if (folders_.empty())
+  const auto given = given_.find(place.location);
+  if (folders_.empty() && given == given_.end())
     return str("a model without a folder must hold its data itself, but found external data in '",
                place.location, "'");
   const auto offset = parse_bytes(place.offset.empty() ? "0" : place.offset);
@@ -62,12 +68,14 @@ Reason OnnxExternalData::find(const OnnxExternalPlace& place, size_t expected_by
     return str("external data must have ", expected_bytes, " bytes, but found length '",
                place.size_bytes, "'");
   MappedPtr file;
-  if (Reason reason = map(place.location, file)) return reason;
-  const std::string_view bytes = file->bytes();
+  if (given == given_.end())
+    if (Reason reason = map(place.location, file)) return reason;
+  const std::string_view bytes = file ? file->bytes() : given->second.view();
   if (*offset > bytes.size() || expected_bytes > bytes.size() - *offset)
     return str("external data must have ", expected_bytes, " bytes at ", *offset, ", but found ",
                bytes.size(), " bytes in '", place.location, "'");
-  found = {file, bytes.substr(*offset, expected_bytes)};
+  const std::shared_ptr<const void> owner = file ? file : given->second.owner();
+  found = {owner, bytes.substr(*offset, expected_bytes)};
   return std::nullopt;
 }
 

@@ -30,6 +30,8 @@ class OnnxExternalData {
   /// Of a model file. If it is a link, its data may also be beside the file that the link leads to.
   static OnnxExternalData beside(const std::string& model_path);
 
+  /// Gives the content of the file at `location`, which is then not read.
+  void add_file(const std::string& location, SharedBytes content);
   /// Sets `found` to the `expected_bytes` at `place`, or returns why it cannot.
   Reason find(const OnnxExternalPlace& place, size_t expected_bytes, SharedBytes& found);
 
@@ -39,7 +41,8 @@ class OnnxExternalData {
   Reason resolve(const std::string& location, std::string& path) const;
   Reason map(const std::string& location, MappedPtr& file);
 
-  std::vector<std::filesystem::path> folders_;  // without links
+  std::vector<std::filesystem::path> folders_;          // without links
+  std::unordered_map<std::string, SharedBytes> given_;  // by location
   std::unordered_map<std::string, MappedPtr> by_location_;
   std::unordered_map<std::string, MappedPtr> by_path_;
 };

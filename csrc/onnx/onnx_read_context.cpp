@@ -52,12 +52,16 @@ size_t limit(size_t file_bytes, size_t per_byte) { return kSmallMemory + file_by
 
 }  // namespace
 
-OnnxReadContext::OnnxReadContext(SharedBytes file, std::string name, OnnxExternalData external)
+OnnxReadContext::OnnxReadContext(SharedBytes file, std::string name, OnnxExternalData external,
+                                 const OnnxSubstitutes& given)
     : file_(std::move(file)),
       name_(std::move(name)),
       external_(std::move(external)),
+      given_(given),
       memory_left_bytes_(limit(file_.size(), kMemoryPerFileByte)),
-      dense_left_bytes_(limit(file_.size(), kDensePerFileByte)) {}
+      dense_left_bytes_(limit(file_.size(), kDensePerFileByte)) {
+  for (const auto& [location, content] : given.files) external_.add_file(location, content);
+}
 
 void OnnxReadContext::fail(const std::string& message) const {
   std::string place;

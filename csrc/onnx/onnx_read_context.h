@@ -11,6 +11,7 @@
 
 #include "onnx/onnx_external.h"
 #include "onnx/onnx_model.h"
+#include "onnx/onnx_substitutes.h"
 #include "onnx/onnx_wire.h"
 
 namespace ortmodule {
@@ -18,7 +19,8 @@ namespace ortmodule {
 class OnnxReadContext {
  public:
   /// `name` is for errors; `folder` may hold external data.
-  OnnxReadContext(SharedBytes file, std::string name, OnnxExternalData external);
+  OnnxReadContext(SharedBytes file, std::string name, OnnxExternalData external,
+                  const OnnxSubstitutes& given);
 
   /// Throws Error: "[onnx] <file>: <message> (node 'a', tensor 'b')".
   [[noreturn]] void fail(const std::string& message) const;
@@ -43,6 +45,9 @@ class OnnxReadContext {
   /// Part of the file as bytes that keep it alive.
   SharedBytes part(std::string_view view) const { return {file_.owner(), view}; }
   OnnxExternalData& external() { return external_; }
+  const OnnxSubstitutes& given() const { return given_; }
+  /// How many graphs and types are around what is being read.
+  int depth() const { return depth_; }
 
   /// Adds an element to a list, within the limit of memory.
   template <class T>
@@ -92,6 +97,7 @@ class OnnxReadContext {
   SharedBytes file_;
   std::string name_;
   OnnxExternalData external_;
+  const OnnxSubstitutes& given_;
   const OnnxNode* node_ = nullptr;
   const std::string* tensor_ = nullptr;
   const std::string* value_ = nullptr;

@@ -1,5 +1,6 @@
 #include "onnx/onnx_reader.h"
 
+#include <algorithm>
 #include <array>
 
 #include "onnx/mapped_file.h"
@@ -277,11 +278,19 @@ void read_graph(Context& c, std::string_view message, OnnxGraph& to) {
     switch (field.number) {
       case 1: c.grow(to.nodes, read_node(c, c.bytes(field))); return;
       case 2: to.name = c.text(field); return;
-      case 5: return read_initializer(c, read_onnx_tensor(c, c.bytes(field)), to);
+      case 5: {
+        const bool main = c.depth() == 1;
+        return read_initializer(c, read_onnx_tensor(c, c.bytes(field), main), to);
+      }
       case 11: c.grow(to.inputs, read_value(c, c.bytes(field))); return;
       case 12: c.grow(to.outputs, read_value(c, c.bytes(field))); return;
       case 13: c.grow(to.values, read_value(c, c.bytes(field))); return;
-      case 15: return read_initializer(c, read_onnx_sparse_tensor(c, c.bytes(field)), to);
+      case 15: {
+        OnnxInitializer sparse = read_onnx_sparse_tensor(c, c.bytes(field));
+        if (c.depth() == 1 && c.given().initializers.count(sparse.name))
+          c.fail(str("a replaced initializer must be dense, but '", sparse.name, "' is sparse"));
+        return read_initializer(c, std::move(sparse), to);
+      }
       default: return;
     }
   });
@@ -325,7 +334,58 @@ std::string fingerprint(const Context& c, std::string_view graph) {
   return hash.text();
 }
 
-OnnxModel read_model(Context& c, std::string_view message) {
+void check_substitutes(const Context& c, const OnnxModel& model, const OnnxSubstitutes& given) {
+  for (const auto& [name, tensor] : given.initializers) {
+    const auto& all = model.graph.initializers;
+    if (std::none_of(all.begin(), all.end(), [&](const auto& i) { return i.name == name; }))
+      c.fail(str("a replaced initializer must be one of the model's, but found '", name, "'"));
+  }
+}
+
+// The bytes of all fields with that number.
+std::vector<std::string_view> parts(const Context& c, std::string_view message, int number) {
+  std::vector<std::string_view> found;
+  c.walk(message, [&](const WireField& field) {
+    if (field.number == number) found.push_back(c.bytes(field));
+  });
+  return found;
+}
+
+void read_denotations(Context& c, std::string_view value, OnnxFacts& to) {
+  std::string name;
+  c.walk(value, [&](const WireField& field) {
+    if (field.number == 1) name = c.text(field);
+  });
+  for (std::string_view type : parts(c, value, 2))
+    for (std::string_view tensor : parts(c, type, 1))
+      for (std::string_view shape : parts(c, tensor, 2)) {
+        size_t axis = 0;
+        for (std::string_view dim : parts(c, shape, 1)) {
+          c.walk(dim, [&](const WireField& field) {
+            if (field.number == 3) to.denotations[name][axis] = c.text(field);
+          });
+          ++axis;
+        }
+      }
+}
+
+void read_facts(Context& c, std::string_view message, OnnxFacts& to) {
+  c.walk(message, [&](const WireField& field) {
+    switch (field.number) {
+      case 4: to.domain = c.text(field); return;
+      case 5: to.version = c.integer(field); return;
+      case 6: to.doc = c.text(field); return;
+      case 7:
+        return c.walk(c.bytes(field), [&](const WireField& part) {
+          if (part.number == 10) to.graph_doc = c.text(part);
+          if (part.number == 11) read_denotations(c, c.bytes(part), to);
+        });
+      default: return;
+    }
+  });
+}
+
+OnnxModel read_model(Context& c, std::string_view message, OnnxFacts* facts) {
   OnnxModel model;
   std::string_view graph;
   std::string written;
@@ -354,24 +414,27 @@ OnnxModel read_model(Context& c, std::string_view message) {
   if (Reason reason = walk_fields(message, read_field))
     c.fail(str("must be an ONNX model: ", *reason));
   if (!has_graph) c.fail("must be an ONNX model, but found no graph");
+  check_substitutes(c, model, c.given());
+  if (facts) read_facts(c, message, *facts);
   model.intact = !written.empty() && written == fingerprint(c, graph);
   return model;
 }
 
 }  // namespace
 
-OnnxModel read_onnx_model(const std::string& path) {
+OnnxModel read_onnx_model(const std::string& path, const OnnxSubstitutes& given, OnnxFacts* facts) {
   Reason why_not;
   const auto file = MappedFile::open(path, why_not);
   if (!file) throw Error(str("[onnx] ", path, ": ", *why_not));
-  Context context({file, file->bytes()}, path, OnnxExternalData::beside(path));
-  return read_model(context, file->bytes());
+  Context context({file, file->bytes()}, path, OnnxExternalData::beside(path), given);
+  return read_model(context, file->bytes(), facts);
 }
 
 OnnxModel parse_onnx_model(const SharedBytes& bytes, const std::string& name,
-                           const std::string& folder) {
-  Context context(bytes, name, OnnxExternalData(folder));
-  return read_model(context, bytes.view());
+                           const std::string& folder, const OnnxSubstitutes& given,
+                           OnnxFacts* facts) {
+  Context context(bytes, name, OnnxExternalData(folder), given);
+  return read_model(context, bytes.view(), facts);
 }
 
 }  // namespace ortmodule

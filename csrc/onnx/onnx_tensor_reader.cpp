@@ -202,6 +202,17 @@ class TypedDecoder {
   std::string out_;
 };
 
+// The caller's elements in place of the file's.
+const SharedBytes& given_bytes(const OnnxReadContext& c, const OnnxTensor& given,
+                               const TensorFields& from) {
+  if (given.element_type != from.element_type || given.dims != from.dims)
+    c.fail(str("elements in place of an initializer must have its type ",
+               onnx_type_name(from.element_type), " and sizes ", sizes_text(from.dims),
+               ", but found ", onnx_type_name(given.element_type), " and ",
+               sizes_text(given.dims)));
+  return given.bytes;
+}
+
 SharedBytes read_bytes(OnnxReadContext& c, std::string_view message, const TensorFields& from,
                        const OnnxElement& element, uint64_t elements) {
   const size_t expected = count_bytes(elements, element.bits);
@@ -322,7 +333,7 @@ OnnxTensor to_dense(OnnxReadContext& c, OnnxTensor values, const OnnxTensor& ind
 
 }  // namespace
 
-OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message) {
+OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message, bool may_be_given) {
   TensorFields fields;
   const auto place = c.within_tensor(fields.name);
   read_fields(c, message, fields);
@@ -331,6 +342,9 @@ OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message) {
   OnnxTensor tensor{element.dtype, {}, {}, static_cast<int>(fields.element_type)};
   if (element.field == OnnxTypedField::Strings)
     tensor.strings = read_strings(c, message, fields, elements);
+  else if (const auto given = c.given().initializers.find(fields.name);
+           may_be_given && given != c.given().initializers.end())
+    tensor.bytes = given_bytes(c, given->second, fields);
   else
     tensor.bytes = read_bytes(c, message, fields, element, elements);
   const std::string_view bytes = tensor.bytes.view();

@@ -8,8 +8,10 @@
 
 namespace ortmodule {
 
-/// Reads a TensorProto. Raw and external data, and floats in one packed field, are not copied.
-OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message);
+/// Reads a TensorProto. Raw and external data, and floats in one packed field, are not copied. With
+/// `may_be_given`, the elements are the caller's if the context has some of that name.
+OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message,
+                                 bool may_be_given = false);
 
 /// Reads a SparseTensorProto as a dense tensor. Its name is that of its values.
 OnnxInitializer read_onnx_sparse_tensor(OnnxReadContext& c, std::string_view message);

@@ -38,7 +38,7 @@ void add_fusions(std::vector<Pass>& passes) {
 // Rejects unknown names, so that a typo does not silently disable nothing.
 void check_names(const OptimizerOptions& options) {
   if (options.disabled.empty()) return;
-  std::set<std::string> known;
+  std::set<std::string> known = {std::string(kGroupPointwise)};
   for (const auto& passes : {forward_passes(), joint_passes()})
     for (const Pass& pass : passes) known.insert(pass.name);
   for (const std::string& name : options.disabled) {
@@ -97,6 +97,24 @@ std::vector<Pass> joint_passes() {
   // After common subexpressions are merged, which would undo it.
   passes.push_back({"copy_channels_last_again", copy_channels_last_again});
   return passes;
+}
+
+std::set<std::string> passes_beyond(OptimizationLevel level) {
+  const std::set<std::string> layouts = {"prefer_channels_last", "copy_channels_last_again"};
+  std::set<std::string> fusions;
+  for (const Fusion* fusion : all_fusions()) fusions.emplace(fusion->name);
+  std::set<std::string> beyond;
+  if (level < OptimizationLevel::Fusions) beyond.emplace(kGroupPointwise);
+  for (const auto& passes : {forward_passes(), joint_passes()})
+    for (const Pass& pass : passes) {
+      OptimizationLevel of = OptimizationLevel::Cleanup;
+      if (fusions.contains(pass.name)) of = OptimizationLevel::Fusions;
+      if (layouts.contains(pass.name)) of = OptimizationLevel::Layouts;
+      // Its arithmetic on weights is for those who compute it once.
+      if (pass.name == "fold_into_weights") of = OptimizationLevel::All;
+      if (of > level) beyond.insert(pass.name);
+    }
+  return beyond;
 }
 
 PassReport optimize_forward(Graph& graph, const OptimizerOptions& options) {

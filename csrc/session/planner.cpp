@@ -1,5 +1,8 @@
 #include "session/planner.h"
 
+#include "lower/lower_ungrouped.h"
+#include "optimizer/pipeline.h"
+
 namespace ortmodule {
 
 Planner::Planner(const Graph& joint, std::shared_ptr<const Lowered> lowered,
@@ -12,7 +15,10 @@ std::shared_ptr<const Lowered> Planner::lowered_for(const MemoryDecisions& decis
     if (known == decisions) return lowered;
   constexpr size_t kMostLowered = 96;
   if (recomputing_.size() >= kMostLowered) recomputing_.erase(recomputing_.begin());
-  auto lowered = std::make_shared<Lowered>(lower(joint_, options_.device(), decisions));
+  const bool group = !options_.optimizer.disabled.contains(std::string(kGroupPointwise));
+  auto lowered =
+      std::make_shared<Lowered>(group ? lower(joint_, options_.device(), decisions)
+                                      : lower_ungrouped(joint_, options_.device(), decisions));
   recomputing_.emplace_back(decisions, lowered);
   return lowered;
 }

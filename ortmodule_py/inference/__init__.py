@@ -1,7 +1,15 @@
-"""Runs ONNX models with the names of onnxruntime's Python API. Needs no torch."""
+"""Runs ONNX models with the names of onnxruntime's Python API. Needs no torch.
+
+`ortmodule_py.onnxruntime` has all names of onnxruntime's package, for code that imports it.
+"""
 
 from __future__ import annotations
 
+from ortmodule_py.inference.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+)
 from ortmodule_py.inference.errors import (
     EngineError,
     Fail,
@@ -14,13 +22,8 @@ from ortmodule_py.inference.errors import (
     RuntimeException,
 )
 from ortmodule_py.inference.io_binding import IOBinding
-from ortmodule_py.inference.options import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    RunOptions,
-    SessionOptions,
-)
+from ortmodule_py.inference.model_facts import MemoryReport, ModelMetadata, NodeArg
+from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import (
     OrtDevice,
     OrtDeviceVendorId,
@@ -28,7 +31,7 @@ from ortmodule_py.inference.ort_value import (
     OrtValueVector,
     copy_tensors,
 )
-from ortmodule_py.inference.session import InferenceSession, MemoryReport, NodeArg
+from ortmodule_py.inference.session import InferenceSession
 
 __all__ = [
     "EngineError",
@@ -42,6 +45,7 @@ __all__ = [
     "InvalidGraph",
     "InvalidProtobuf",
     "MemoryReport",
+    "ModelMetadata",
     "NoModel",
     "NoSuchFile",
     "NodeArg",

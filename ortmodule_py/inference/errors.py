@@ -35,12 +35,36 @@ class InvalidProtobuf(Fail):
     """The file is no ONNX model, or it is damaged."""
 
 
-class NotImplemented(Fail):  # noqa: A001, N818: onnxruntime's name
+class NotImplemented(Fail):
     """The model has nodes that the engine cannot run; the message lists all of them."""
 
 
 class InvalidGraph(Fail):
     """The model's nodes or types contradict each other."""
+
+
+class NotFound(Fail):
+    """What was asked for does not exist."""
+
+
+class EPFail(Fail):
+    """An execution provider failed."""
+
+
+class DeviceReset(Fail):
+    """A device was lost."""
+
+
+class ModelLoaded(Fail):
+    """A model is loaded already."""
+
+
+class ModelLoadCanceled(Fail):
+    """Loading was canceled."""
+
+
+class ModelRequiresCompilation(Fail):
+    """The model must be compiled for its execution provider first."""
 
 
 _KINDS = {
@@ -53,6 +77,9 @@ _KINDS = {
     "[numpy]": NotImplemented,
     "[forward]": InvalidArgument,
     "[memory]": RuntimeException,
+    "[optimizer]": InvalidArgument,
+    "[profile]": Fail,
+    "[terminated]": Fail,
 }
 
 

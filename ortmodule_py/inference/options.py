@@ -2,113 +2,261 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from ortmodule_py import _inference
+from ortmodule_py.inference import config_keys
+from ortmodule_py.inference.checked_options import (
+    CheckedOptions,
+    ConfigEntries,
+    Option,
+    as_bool,
+    as_int,
+    as_text,
+)
+from ortmodule_py.inference.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtExecutionProviderDevicePolicy,
+)
 from ortmodule_py.inference.errors import InvalidArgument
+from ortmodule_py.inference.notices import Log, checked_severity, did_you_mean
+from ortmodule_py.inference.providers import checked_provider, global_thread_count
+from ortmodule_py.inference.seeds import current_seed
 
 
-class GraphOptimizationLevel(IntEnum):
-    """How far graphs are optimized. All levels give equal results up to rounding."""
-
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_LAYOUT = 3
-    ORT_ENABLE_ALL = 99
+def _severity(value: Any) -> int:
+    return -1 if as_int(value) == -1 else checked_severity(as_int(value))
 
 
-class ExecutionMode(IntEnum):
-    """Accepted; nodes always run one after the other, on all threads."""
-
-    ORT_SEQUENTIAL = 0
-    ORT_PARALLEL = 1
-
-
-class ExecutionOrder(IntEnum):
-    """Accepted; the planner chooses the order of nodes."""
-
-    DEFAULT = 0
-    PRIORITY_BASED = 1
-    MEMORY_EFFICIENT = 2
+def _thread_count(value: Any) -> int:
+    count = as_int(value)
+    if count < 0:
+        raise ValueError
+    return count
 
 
-class SessionOptions:
-    """Options of an InferenceSession.
+class SessionOptions(CheckedOptions):
+    """Options of an InferenceSession, with onnxruntime's names.
 
-    `intra_op_num_threads`: threads of the session's pool, 0 for one per core. Free dimension
-    overrides fix named sizes. The other attributes exist as in onnxruntime and are accepted.
+    `graph_optimization_level`: see GraphOptimizationLevel. `optimized_model_filepath`: where the
+    optimized model is written as an ONNX file. `intra_op_num_threads`: threads of the session's
+    pool, 0 for one per core. `enable_profiling`: a trace of every step, in a file that begins with
+    `profile_file_prefix`. `log_severity_level`: least severity that is logged, -1 for the default
+    logger's. `enable_fp16`: weights are kept in float16 where their values allow it. Options that
+    change nothing here are accepted with a notice; names that do not exist are errors.
     """
 
+    enable_cpu_mem_arena = Option(True, as_bool)
+    enable_mem_pattern = Option(True, as_bool)
+    enable_mem_reuse = Option(True, as_bool)
+    enable_profiling = Option(False, as_bool)
+    enable_fp16 = Option(False, as_bool)
+    execution_mode = Option(
+        ExecutionMode.ORT_SEQUENTIAL,
+        ExecutionMode,
+        "steps run one after the other, each on all threads",
+    )
+    execution_order = Option(
+        ExecutionOrder.DEFAULT, ExecutionOrder, "the planner chooses the order of steps"
+    )
+    graph_optimization_level = Option(GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel)
+    inter_op_num_threads = Option(
+        0, _thread_count, "steps run one after the other; set intra_op_num_threads"
+    )
+    intra_op_num_threads = Option(0, _thread_count)
+    log_severity_level = Option(-1, _severity)
+    log_verbosity_level = Option(0, as_int, "there is one level of verbose messages")
+    logid = Option("", as_text)
+    optimized_model_filepath = Option("", as_text)
+    profile_file_prefix = Option("onnxruntime_profile_", as_text)
+    use_deterministic_compute = Option(False, as_bool)  # results never depend on threads
+    use_per_session_threads = Option(True, as_bool)
+
     def __init__(self) -> None:
-        self.enable_cpu_mem_arena: bool = True
-        self.enable_mem_pattern: bool = True
-        self.enable_mem_reuse: bool = True
-        self.enable_profiling: bool = False
-        self.execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
-        self.execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
-        self.graph_optimization_level: GraphOptimizationLevel = (
-            GraphOptimizationLevel.ORT_ENABLE_ALL
-        )
-        self.inter_op_num_threads: int = 0
-        self.intra_op_num_threads: int = 0
-        self.log_severity_level: int = -1
-        self.log_verbosity_level: int = 0
-        self.logid: str = ""
-        self.optimized_model_filepath: str = ""
-        self.profile_file_prefix: str = "onnxruntime_profile_"
-        self.use_deterministic_compute: bool = False
         self._fixed_sizes: dict[str, int] = {}
-        self._config: dict[str, str] = {}
+        self._fixed_denotations: dict[str, int] = {}
+        self._config = ConfigEntries("SessionOptions", config_keys.SESSION_KEYS)
+        self._initializers: dict[str, Any] = {}
+        self._external_files: dict[str, Any] = {}
+        self._providers: list[tuple[str, dict[str, str]]] = []
 
     def add_free_dimension_override_by_name(self, dim_name: str, dim_value: int) -> None:
         """Fixes the size that the model names `dim_name`."""
-        if dim_value < 0:
-            raise InvalidArgument(
-                f"[SessionOptions] a size must not be negative, but found {dim_value}"
-            )
-        self._fixed_sizes[dim_name] = int(dim_value)
+        self._fixed_sizes[dim_name] = _size(dim_value)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, dim_value: int) -> None:
-        """Accepted. Models denote their sizes by names; use the override by name."""
+        """Fixes the sizes that the model denotes so ("DATA_BATCH")."""
+        self._fixed_denotations[denotation] = _size(dim_value)
 
     def add_session_config_entry(self, config_key: str, config_value: str) -> None:
         """Stores a configuration entry, as text."""
-        self._config[config_key] = config_value
+        self._config.add(config_key, config_value)
 
     def get_session_config_entry(self, config_key: str) -> str:
         """Returns a stored entry. Raises InvalidArgument if there is none."""
-        if config_key not in self._config:
-            raise InvalidArgument(f"[SessionOptions] there is no entry '{config_key}'")
-        return self._config[config_key]
+        return self._config.get(config_key)
+
+    def add_initializer(self, name: str, value: Any) -> None:
+        """Uses `value`, an OrtValue or an array, in place of the model's initializer `name`.
+
+        Type and sizes must be those of the model. The value is kept alive and not copied.
+        """
+        self._initializers[name] = value
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Uses `values` in place of initializers, whose external files need not exist."""
+        if len(names) != len(values):
+            raise InvalidArgument(
+                f"[SessionOptions] there must be a value for each name, but found {len(names)} "
+                f"names and {len(values)} values"
+            )
+        for name, value in zip(names, values, strict=True):
+            self.add_initializer(name, value)
+
+    def add_external_initializers_from_files_in_memory(
+        self, file_names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> None:
+        """Gives the contents of external files, by the name that the model has for them."""
+        if not len(file_names) == len(buffers) == len(lengths):
+            raise InvalidArgument(
+                "[SessionOptions] there must be a buffer and a length for each file, but found "
+                f"{len(file_names)}, {len(buffers)} and {len(lengths)}"
+            )
+        for name, buffer, length in zip(file_names, buffers, lengths, strict=True):
+            view = memoryview(buffer).cast("B")
+            if length > len(view):
+                raise InvalidArgument(
+                    f"[SessionOptions] file '{name}' must have {length} bytes, but found {len(view)}"
+                )
+            self._external_files[name] = view[:length]
+
+    def add_provider(self, name: str, options: Mapping[str, Any]) -> None:
+        """Adds an execution provider, in order of preference."""
+        self._providers.append(checked_provider(name, options))
+
+    def append_execution_provider(
+        self, name: str, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """The same under another name."""
+        self.add_provider(name, options or {})
+
+    def has_providers(self) -> bool:
+        """Whether add_provider was called."""
+        return bool(self._providers)
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        """Accepted; sessions run on the CPU."""
+        OrtExecutionProviderDevicePolicy(policy)
+        self._log().once("policy", "provider selection policy: sessions run on the CPU")
+
+    def set_load_cancellation_flag(self, is_canceled: bool) -> None:
+        """Accepted; models are mapped, which takes no time that could be canceled."""
+
+    def register_custom_ops_library(self, library_path: str) -> None:
+        """Raises NotImplementedError: libraries of onnxruntime's operators cannot be loaded."""
+        raise NotImplementedError(
+            f"[SessionOptions] operators must be defined in the model as functions; the library "
+            f"{library_path!r} is for onnxruntime's binary interface"
+        )
+
+    def _log(self) -> Log:
+        return Log(self.log_severity_level, self.logid)
+
+    def _give_notices(self) -> None:
+        """Says once what the options that are set do not do."""
+        log = self._log()
+        for name, notice in self._notices().items():
+            log.once(f"SessionOptions.{name}", f"{name} is accepted, but {notice}")
+        for key in self._config.unlike(config_keys.EFFECTIVE_SESSION_KEYS):
+            log.once(f"SessionOptions[{key}]", f"entry '{key}' is accepted, but changes nothing")
 
     def _engine_options(self) -> _inference.Options:
         """The same for the engine."""
         options = _inference.Options()
         options.threads = self.intra_op_num_threads
+        if not self.use_per_session_threads:
+            options.threads = global_thread_count()
+        options.seed = current_seed() % (1 << 64)
         options.fixed_sizes = self._fixed_sizes
+        options.fixed_denotations = self._fixed_denotations
+        options.optimization_level = int(self.graph_optimization_level)
+        options.profiling = self.enable_profiling
+        options.half_weights = self.enable_fp16
+        disabled = self._config.find("optimization.disable_specified_optimizers")
+        options.disabled_passes = self._known_passes(disabled.split(";"))
         return options
 
+    def _known_passes(self, names: Iterable[str]) -> set[str]:
+        """Those that are passes of this package; the others are onnxruntime's, or misspelled."""
+        known = _inference.passes()
+        for name in names:
+            if name and name not in known:
+                near = did_you_mean(name, sorted(known))
+                self._log().once(f"pass {name}", f"there is no pass '{name}' to disable{near}")
+        return known & set(names)
 
-class RunOptions:
-    """Options of one run, with onnxruntime's attributes. All are accepted."""
+    def _given_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The arrays in place of initializers, by name."""
+        return {
+            name: value.numpy() if hasattr(value, "data_ptr") else np.asarray(value)
+            for name, value in self._initializers.items()
+        }
+
+
+class RunOptions(CheckedOptions):
+    """Options of one run, with onnxruntime's attributes.
+
+    `terminate`: once it is True, runs with these options end before their next step, with an error.
+    """
+
+    log_severity_level = Option(-1, _severity)
+    log_verbosity_level = Option(0, as_int, "there is one level of verbose messages")
+    logid = Option("", as_text)
+    only_execute_path_to_fetches = Option(False, as_bool, "all outputs are computed")
 
     def __init__(self) -> None:
-        self.log_severity_level: int = -1
-        self.log_verbosity_level: int = 0
-        self.logid: str = ""
-        self.only_execute_path_to_fetches: bool = False
-        self.synchronize_execution_providers: bool = True
-        self.terminate: bool = False
-        self.training_mode: bool = False
-        self._config: dict[str, str] = {}
+        self._control = _inference.RunControl()
+        self._config = ConfigEntries("RunOptions", config_keys.RUN_KEYS)
+
+    @property
+    def terminate(self) -> bool:
+        """Whether runs end. May be set by another thread."""
+        return self._control.terminate
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        self._control.terminate = as_bool(value)
 
     def add_run_config_entry(self, config_key: str, config_value: str) -> None:
         """Stores a configuration entry, as text."""
-        self._config[config_key] = config_value
+        self._config.add(config_key, config_value)
 
     def get_run_config_entry(self, config_key: str) -> str:
         """Returns a stored entry. Raises InvalidArgument if there is none."""
-        if config_key not in self._config:
-            raise InvalidArgument(f"[RunOptions] there is no entry '{config_key}'")
-        return self._config[config_key]
+        return self._config.get(config_key)
+
+    def add_active_adapter(self, adapter: Any) -> None:
+        """Raises NotImplementedError: adapters are not supported; merge them into the weights."""
+        raise NotImplementedError(
+            f"[RunOptions] adapters are not supported, but found {adapter!r}; merge them into the "
+            "model, or give the merged weights with SessionOptions.add_initializer"
+        )
+
+    def _give_notices(self) -> None:
+        log = Log(self.log_severity_level, self.logid)
+        for name, notice in self._notices().items():
+            log.once(f"RunOptions.{name}", f"{name} is accepted, but {notice}")
+        for key in self._config.unlike(config_keys.EFFECTIVE_RUN_KEYS):
+            log.once(f"RunOptions[{key}]", f"run entry '{key}' is accepted, but changes nothing")
+
+
+def _size(value: int) -> int:
+    size = as_int(value)
+    if size < 0:
+        raise InvalidArgument(f"[SessionOptions] a size must not be negative, but found {value}")
+    return size

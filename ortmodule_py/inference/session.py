@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from ortmodule_py import _inference
+from ortmodule_py.inference.enums import OrtMemType
 from ortmodule_py.inference.errors import InvalidArgument, NoSuchFile, translated
+from ortmodule_py.inference.feeds import as_feed, filled_feed
 from ortmodule_py.inference.io_binding import IOBinding
+from ortmodule_py.inference.model_facts import MemoryReport, ModelMetadata, NodeArg, OrtMemoryInfo
+from ortmodule_py.inference.notices import did_you_mean
+from ortmodule_py.inference.optimized_model import write_optimized
 from ortmodule_py.inference.options import RunOptions, SessionOptions
-from ortmodule_py.inference.ort_value import (
-    OrtDevice,
-    OrtValue,
-    OrtValueVector,
-    numpy_type,
-    value_of,
-)
+from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
+from ortmodule_py.inference.providers import chosen, normalized
 
-_PROVIDERS = ("CPUExecutionProvider",)
+_KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model"]
 
-
-@dataclass(frozen=True)
-class NodeArg:
-    """An input or output of a model.
-
-    `type` is written as onnxruntime writes it ("tensor(float)"). `shape` has a number for a fixed
-    size, a name for a named one, and None for an unknown one.
-    """
-
-    name: str
-    shape: list[int | str | None]
-    type: str
-
-
-@dataclass(frozen=True)
-class MemoryReport:
-    """What a run takes, in bytes, known before it runs.
-
-    `peak_bytes` is what the run allocates at its peak, outputs included; `total_bytes` adds the
-    weights. `exact` is False if a library may allocate more. Feeds belong to the caller.
-    """
-
-    weights_bytes: int
-    outputs_bytes: int
-    peak_bytes: int
-    total_bytes: int
-    exact: bool
+AsyncCallback = Callable[[list[Any], Any, str], Any]
 
 
 class InferenceSession:
@@ -59,8 +36,10 @@ class InferenceSession:
         path_or_bytes: path of the model, or its content.
         sess_options: options; None for the defaults.
         providers: names of execution providers, or (name, options) pairs, in order of preference.
-            Those that this build lacks are left out; at least one must be left.
+            The CPU takes over from those that this build lacks, with a warning.
         provider_options: options by provider.
+        kwargs: onnxruntime's `enable_fallback`, `disabled_optimizers` (names of passes of ours) and
+            `read_config_from_model`.
 
     Raises NoSuchFile, InvalidProtobuf or InvalidArgument. Runs may overlap in several threads.
     """
@@ -73,25 +52,81 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._options = sess_options or SessionOptions()
-        self._providers = _known_providers(providers)
-        model: str | bytes
-        if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
-            model = bytes(path_or_bytes)
-        else:
-            model = os.fspath(path_or_bytes)
-            if not os.path.isfile(model):
-                raise NoSuchFile(
-                    f"[InferenceSession] the model must be a file, but found {model!r}"
+        for name in kwargs:
+            if name not in _KEYWORDS:
+                raise TypeError(
+                    f"[InferenceSession] a keyword must be one of {_KEYWORDS}, but found '{name}'"
+                    f"{did_you_mean(name, _KEYWORDS)}"
                 )
+        self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
+        self._disabled_passes = set(kwargs.get("disabled_optimizers") or ())
+        self._sess_options = sess_options if sess_options is not None else SessionOptions()
+        self._model_path, self._model_bytes = _path_or_bytes(path_or_bytes)
+        self._open(providers, provider_options)
+
+    def _open(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
+        provider_options: Sequence[Mapping[str, Any]] | None,
+    ) -> None:
+        options = self._sess_options
+        self._log = options._log()
+        options._give_notices()
+        asked = normalized(providers, provider_options)
+        cpu_takes_over = options._config.find("session.disable_cpu_ep_fallback") != "1"
+        self._provider_options = chosen(asked or options._providers, self._log, cpu_takes_over)
+        engine_options = options._engine_options()
+        engine_options.disabled_passes |= options._known_passes(self._disabled_passes)
+        if options._config.find("session.load_model_format", "ONNX") != "ONNX":
+            raise InvalidArgument(
+                "[InferenceSession] session.load_model_format must be ONNX, but found "
+                f"'{options._config.find('session.load_model_format')}'"
+            )
+        begin = time.perf_counter()
         with translated():
-            self._session = _inference.Session(model, self._options._engine_options())
-        self._inputs = [NodeArg(name, shape, kind) for name, kind, shape in self._session.inputs()]
-        self._outputs = [
-            NodeArg(name, shape, kind) for name, kind, shape in self._session.outputs()
-        ]
+            self._session = _inference.Session(
+                self._model_path or self._model_bytes or b"",
+                engine_options,
+                options._given_arrays(),
+                options._external_files,
+                options._config.find("session.model_external_initializers_file_folder_path"),
+            )
+        self._inputs = [self._node_arg(*facts) for facts in self._session.inputs()]
+        self._overridable = [self._node_arg(*facts) for facts in self._session.overridable()]
+        self._outputs = [self._node_arg(*facts) for facts in self._session.outputs()]
         self._names = {i.name for i in self._inputs}
         self._output_places = {output.name: i for i, output in enumerate(self._outputs)}
+        self._unwritten = ""
+        self._first_run = bool(options.enable_fp16 or options.optimized_model_filepath)
+        if options.optimized_model_filepath:
+            self._write_optimized(options.optimized_model_filepath)
+        self._profile_ends: weakref.finalize[..., InferenceSession] | None = None
+        if options.enable_profiling:
+            self._begin_profile()
+        if self._log.wants(1):
+            self._log.write(
+                1,
+                f"opened {self._model_path or 'a model in memory'} in "
+                f"{(time.perf_counter() - begin) * 1e3:.1f} ms: {len(self._inputs)} inputs, "
+                f"{len(self._outputs)} outputs, {self._session.threads} threads, "
+                f"{options.graph_optimization_level.name}",
+            )
+
+    def _node_arg(
+        self, name: str, kind: str, shape: list[int | str | None], denotations: dict[int, str]
+    ) -> NodeArg:
+        """With the sizes that the options fix."""
+        options = self._sess_options
+        sizes: list[int | str | None] = []
+        for axis, size in enumerate(shape):
+            if isinstance(size, str):
+                size = options._fixed_sizes.get(size, size)
+            if not isinstance(size, int) and axis in denotations:
+                size = options._fixed_denotations.get(denotations[axis], size)
+            sizes.append(size)
+        return NodeArg(name, sizes, kind)
+
+    # --- facts
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs without an initializer, in the model's order."""
@@ -101,13 +136,74 @@ class InferenceSession:
         """The outputs in the model's order."""
         return list(self._outputs)
 
-    def get_providers(self) -> list[str]:
-        """The execution providers that run the model."""
-        return list(self._providers)
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The inputs that have an initializer. A run uses it where nothing is fed."""
+        return list(self._overridable)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says about the model."""
+        return ModelMetadata(**self._session.metadata())
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
-        return self._options
+        return self._sess_options
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where the memory of each input is."""
+        return [OrtMemoryInfo(mem_type=OrtMemType.DEFAULT) for _ in self._inputs]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where the memory of each output is."""
+        return [OrtMemoryInfo(mem_type=OrtMemType.DEFAULT) for _ in self._outputs]
+
+    # --- providers
+
+    def get_providers(self) -> list[str]:
+        """The execution providers that run the model."""
+        return list(self._provider_options)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Their options, as text."""
+        return {name: dict(options) for name, options in self._provider_options.items()}
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Opens the model again with other execution providers. No run may be under way."""
+        self._open(providers, provider_options)
+
+    def disable_fallback(self) -> None:
+        """Accepted: runs never go to another provider, so that none must be kept from it."""
+        self._enable_fallback = False
+
+    def enable_fallback(self) -> None:
+        """Accepted; see disable_fallback."""
+        self._enable_fallback = True
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Raises InvalidArgument: no provider here has options that change between runs."""
+        raise InvalidArgument(
+            f"[providers] {self.get_providers()} have no options that change between runs, but "
+            f"found {list(options)}"
+        )
+
+    def get_tuning_results(self) -> list[Any]:
+        """What the providers have measured: nothing."""
+        return []
+
+    def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
+        """Accepted if it is empty."""
+        if results and error_on_invalid:
+            raise InvalidArgument(
+                f"[providers] there must be no tuning results, but found {len(results)}"
+            )
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Accepted: nothing is captured on a CPU."""
+
+    # --- runs
 
     def run(
         self,
@@ -119,15 +215,20 @@ class InferenceSession:
 
         Args:
             output_names: outputs to return, in this order; None or empty for all.
-            input_feed: numpy arrays, tensors of torch or OrtValues, by input name; lists of them
-                for sequences, None for an optional without an element.
+            input_feed: numpy arrays, tensors of torch or OrtValues, by name of an input or
+                overridable initializer; lists of them for sequences, None for an optional without an element.
             run_options: options of this run.
 
         Returns arrays that own their memory, lists of them for sequences. Raises InvalidArgument,
-        NotImplemented (which names all nodes that cannot run) or RuntimeException.
+        NotImplemented (which names all nodes that cannot run) or RuntimeException; Fail if the run
+        was terminated.
         """
+        control = _control(run_options)
         with translated():
-            results = self._session.run(self._feeds(input_feed))
+            feeds = self._feeds(input_feed)
+            results = self._session.run(feeds, control)
+        if self._first_run:
+            self._end_first_run(feeds)
         return self._selected(results, output_names)
 
     def run_with_ort_values(
@@ -137,8 +238,9 @@ class InferenceSession:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """As run(), with OrtValues in place of arrays, which are shared and not copied."""
+        control = _control(run_options)
         with translated():
-            results = self._session.run_values(self._feeds(input_dict_ort_values))
+            results = self._session.run_values(self._feeds(input_dict_ort_values), control)
         return [OrtValue(value) for value in self._selected(results, output_names)]
 
     def run_with_ortvaluevector(
@@ -177,8 +279,9 @@ class InferenceSession:
         """
         if iobinding._session is not self:
             raise ValueError("[run] an IOBinding must be used with the session that made it")
+        control = _control(run_options)
         with translated():
-            iobinding._iobinding.run()
+            iobinding._iobinding.run(control)
 
     def create_ortvalue_from_shape_and_type(
         self,
@@ -193,16 +296,36 @@ class InferenceSession:
             shape, element_type, device_type, device_id, vendor_id
         )
 
-    def _selected(self, results: list[Any], output_names: Sequence[str] | None) -> list[Any]:
-        if not output_names:
-            return results
-        places = self._output_places
-        for name in output_names:
-            if name not in places:
-                raise InvalidArgument(
-                    f"[run] an output must be one of {list(places)}, but found '{name}'"
-                )
-        return [results[places[name]] for name in output_names]
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: AsyncCallback,
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Runs the model in another thread, which calls `callback(results, user_data, error)`.
+
+        `error` is empty, or the message of what went wrong; then `results` is empty. Feeds must not
+        change before that. Raises ValueError or InvalidArgument for names at once.
+        """
+        self._check_names(input_feed)
+        names = list(output_names or ())
+        self._places(names)
+        feed = dict(input_feed)
+
+        def task() -> None:
+            results, message = [], ""
+            try:
+                results = self.run(names, feed, run_options)
+            except Exception as error:
+                message = str(error) or type(error).__name__
+            try:
+                callback(results, user_data, message)
+            except Exception as error:
+                self._log.write(3, f"the callback of run_async failed: {error!r}", "run_async")
+
+        _async_pool().submit(task)
 
     def memory(self, shapes: Mapping[str, Any]) -> MemoryReport:
         """What a run takes before it runs.
@@ -212,7 +335,8 @@ class InferenceSession:
         arrays = any(hasattr(shape, "dtype") for shape in shapes.values())
         with translated():
             if arrays:
-                return MemoryReport(**self._session.memory(self._feeds(self._filled(shapes))))
+                feed = filled_feed(shapes, self._inputs + self._overridable)
+                return MemoryReport(**self._session.memory(self._feeds(feed)))
             self._check_names(shapes)
             return MemoryReport(
                 **self._session.memory_of_shapes(
@@ -225,64 +349,137 @@ class InferenceSession:
         with translated():
             return self._session.plan(self._feeds(input_feed))
 
-    def _filled(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        kinds = {i.name: numpy_type(i.type) for i in self._inputs}
-        return {
-            name: shape if hasattr(shape, "dtype") else np.zeros(shape, kinds.get(name))
-            for name, shape in shapes.items()
-        }
-
     def _check_names(self, given: Mapping[str, Any]) -> None:
-        names = [i.name for i in self._inputs]
-        missing = [name for name in names if name not in given]
+        missing = [
+            i.name
+            for i in self._inputs
+            if i.name not in given and not i.type.startswith("optional")
+        ]
         if missing:
             raise ValueError(
                 f"Required inputs ({missing}) are missing from input feed ({list(given)})."
             )
+        names = [i.name for i in self._inputs + self._overridable]
         unknown = [name for name in given if name not in names]
         if unknown:
-            raise InvalidArgument(f"[run] an input must be one of {names}, but found {unknown}")
+            raise InvalidArgument(
+                f"[run] an input must be one of {names}, but found {unknown}"
+                f"{did_you_mean(unknown[0], names)}"
+            )
+
+    def _selected(self, results: list[Any], output_names: Sequence[str] | None) -> list[Any]:
+        if not output_names:
+            return results
+        return [results[place] for place in self._places(output_names)]
+
+    def _places(self, output_names: Sequence[str]) -> list[int]:
+        places = self._output_places
+        for name in output_names:
+            if name not in places:
+                raise InvalidArgument(
+                    f"[run] an output must be one of {list(places)}, but found '{name}'"
+                    f"{did_you_mean(name, list(places))}"
+                )
+        return [places[name] for name in output_names]
 
     def _feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
         if len(input_feed) != len(self._names) or not self._names <= input_feed.keys():
-            self._check_names(input_feed)
+            return self._unusual_feeds(input_feed)
         feeds = [input_feed[i.name] for i in self._inputs]
         for place, value in enumerate(feeds):
             if type(value) is not np.ndarray:
-                feeds[place] = _as_feed(value, self._inputs[place])
+                feeds[place] = as_feed(value, self._inputs[place])
         return feeds
 
+    def _unusual_feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
+        """With optional inputs left out, or with initializers replaced."""
+        self._check_names(input_feed)
+        feeds = [as_feed(input_feed.get(i.name), i) for i in self._inputs]
+        feeds += [
+            as_feed(input_feed[o.name], o) if o.name in input_feed else None
+            for o in self._overridable
+        ]
+        return feeds
 
-def _as_feed(value: Any, wanted: NodeArg) -> Any:
-    """An array, a list of arrays for a sequence, or None for an optional without an element."""
-    if value is None and wanted.type.startswith("optional("):
-        return None
-    if "seq(" in wanted.type and isinstance(value, (list, tuple)):
-        return [_as_array(element, wanted) for element in value]
-    return _as_array(value, wanted)
+    def _write_optimized(self, path: str) -> None:
+        with translated():
+            why = write_optimized(self._session, self._inputs, path)
+        if why is not None:
+            self._unwritten = path
+            self._log.write(2, f"{path} is written after the first run, which decides sizes: {why}")
 
+    def _end_first_run(self, feeds: list[Any]) -> None:
+        """Does what had to wait for the sizes of a run."""
+        self._first_run = False
+        if self._unwritten:
+            path, self._unwritten = self._unwritten, ""
+            with translated():
+                self._session.save_optimized(feeds, path)
+        wide = sorted(self._session.wide_weights())
+        if wide:
+            more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
+            self._log.write(
+                2,
+                f"enable_fp16: {', '.join(wide[:3])}{more} have elements beyond float16's range "
+                "(65504) and stay float32",
+            )
 
-def _as_array(value: Any, wanted: NodeArg) -> Any:
-    """An array, or a native value for an OrtValue and for types that numpy lacks."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value)
-    if isinstance(value, OrtValue):
-        return value._ortvalue
-    if hasattr(value, "detach"):  # a tensor of torch
-        try:
-            return value.numpy(force=True)
-        except TypeError:  # a type that numpy lacks
-            return value_of(value.cpu())
-    return np.asarray(value, dtype=numpy_type(wanted.type))
+    # --- profiles
 
-
-def _known_providers(given: Sequence[str | tuple[str, Mapping[str, Any]]] | None) -> list[str]:
-    if given is None:
-        return list(_PROVIDERS)
-    names = [each if isinstance(each, str) else each[0] for each in given]
-    known = [name for name in names if name in _PROVIDERS]
-    if names and not known:
-        raise InvalidArgument(
-            f"[providers] one of {list(_PROVIDERS)} must be given, but found {names}"
+    def _begin_profile(self) -> None:
+        """A profile that nobody ends is written when the session goes, as in onnxruntime."""
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
+        prefix = self._sess_options.profile_file_prefix
+        self._profile_path = f"{prefix}_{stamp}_{int(now * 1000) % 1000:03d}.json"
+        self._profile_start_ns = self._session.profiling_start_ns()
+        self._profile_ends = weakref.finalize(
+            self, _end_profile, self._session, os.path.abspath(self._profile_path)
         )
-    return known or list(_PROVIDERS)
+
+    def end_profiling(self) -> str:
+        """Writes the trace of the runs so far and ends it. Returns the path, "" without a trace."""
+        if self._profile_ends is None or not self._profile_ends.alive:
+            return ""
+        with translated():
+            self._profile_ends()
+        return self._profile_path
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When the trace began, on the clock of time.monotonic_ns(); 0 without a trace."""
+        return self._profile_start_ns if self._profile_ends is not None else 0
+
+
+def _control(run_options: RunOptions | None) -> _inference.RunControl | None:
+    """What ends the run; None where nothing can."""
+    if run_options is None:
+        return None
+    run_options._give_notices()
+    return run_options._control
+
+
+def _end_profile(session: _inference.Session, path: str) -> None:
+    session.end_profiling(path)
+
+
+def _path_or_bytes(model: Any) -> tuple[str | None, bytes | None]:
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return None, bytes(model)
+    if not isinstance(model, (str, os.PathLike)):
+        raise TypeError(f"Unable to load from type '{type(model)}'")
+    path = os.fspath(model)
+    if not os.path.isfile(path):
+        raise NoSuchFile(f"[InferenceSession] the model must be a file, but found {path!r}")
+    return path, None
+
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def _async_pool() -> ThreadPoolExecutor:
+    """The threads of run_async, shared by all sessions."""
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(os.cpu_count() or 1, "run_async")
+        atexit.register(_pool.shutdown)
+    return _pool

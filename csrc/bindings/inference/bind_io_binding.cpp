@@ -1,9 +1,11 @@
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "bindings/inference/arrays.h"
+#include "bindings/inference/run_control.h"
 #include "bindings/inference/topics.h"
 #include "inference/io_binding.h"
 
@@ -42,7 +44,13 @@ void bind_io_binding(py::module_& m) {
           py::arg("name"), py::arg("place") = py::none())
       .def("clear_inputs", &IoBinding::clear_inputs)
       .def("clear_outputs", &IoBinding::clear_outputs)
-      .def("run", &IoBinding::run, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "run",
+          [](IoBinding& binding, const std::shared_ptr<const RunControl>& control) {
+            const py::gil_scoped_release released;
+            binding.run(control ? &control->terminate : nullptr);
+          },
+          py::arg("control") = py::none())
       .def("outputs", &outputs, "The values of the last run.")
       .def("arrays", &arrays, "The outputs of the last run as arrays that nothing else writes to.");
 }

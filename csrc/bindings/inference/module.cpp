@@ -2,19 +2,24 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <memory>
+#include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/version.h"
 #include "bindings/inference/arrays.h"
+#include "bindings/inference/run_control.h"
 #include "bindings/inference/topics.h"
 #include "inference/inference_session.h"
 #include "onnx/onnx_reader.h"
 #include "onnx/onnx_types.h"
 #include "ops/onnx_call.h"
+#include "optimizer/pipeline.h"
 
 namespace py = pybind11;
 
@@ -70,40 +75,98 @@ std::string type_text(const OnnxType& type) {
   }
 }
 
-/// (name, type as onnxruntime writes it, sizes)
-py::tuple describe(const OnnxValue& value) {
+/// (name, type as onnxruntime writes it, sizes, what the sizes denote by axis)
+py::tuple describe(const OnnxValue& value, const OnnxFacts& facts) {
   py::list dims;
   if (value.type.dims)
     for (const OnnxDim& dim : *value.type.dims) dims.append(dim_object(dim));
-  return py::make_tuple(value.name, type_text(value.type), dims);
+  const auto denotations = facts.denotations.find(value.name);
+  return py::make_tuple(
+      value.name, type_text(value.type), dims,
+      denotations == facts.denotations.end() ? py::dict() : py::cast(denotations->second));
 }
 
-std::unique_ptr<InferenceSession> open_session(const py::object& model, InferenceOptions options) {
+template <class Values>
+py::list describe_all(const InferenceSession& session, const Values& values) {
+  const OnnxFacts& facts = session.model().facts();
+  py::list list;
+  for (const auto& value : values) {
+    if constexpr (std::is_pointer_v<std::decay_t<decltype(value)>>)
+      list.append(describe(*value, facts));
+    else
+      list.append(describe(value, facts));
+  }
+  return list;
+}
+
+py::dict metadata(const InferenceSession& session) {
+  const OnnxModel& model = session.model().model();
+  py::dict custom;
+  for (const auto& [key, value] : model.metadata) custom[py::str(key)] = value;
+  py::dict facts;
+  facts["producer_name"] = model.producer;
+  facts["graph_name"] = model.graph.name;
+  facts["domain"] = session.model().facts().domain;
+  facts["description"] = session.model().facts().doc;
+  facts["graph_description"] = session.model().facts().graph_doc;
+  facts["version"] = session.model().facts().version;
+  facts["custom_metadata_map"] = custom;
+  return facts;
+}
+
+/// Bytes that a Python object holds; the result keeps it alive.
+SharedBytes bytes_of(py::object object, const void* data, size_t size) {
+  return {keep(std::move(object)), std::string_view(static_cast<const char*>(data), size)};
+}
+
+/// Arrays by the name of the initializer that they replace, contents by name of an external file.
+OnnxSubstitutes substitutes(const py::dict& initializers, const py::dict& files) {
+  OnnxSubstitutes given;
+  for (const auto& [name, value] : initializers) {
+    const auto array = py::array::ensure(value, py::array::c_style);
+    if (!array) throw py::error_already_set();
+    const int element_type = element_type_of(array.dtype());
+    OnnxTensor tensor{onnx_dtype(element_type), {}, {}, element_type};
+    tensor.dims.assign(array.shape(), array.shape() + array.ndim());
+    tensor.bytes = bytes_of(array, array.data(), static_cast<size_t>(array.nbytes()));
+    given.initializers.emplace(py::cast<std::string>(name), std::move(tensor));
+  }
+  for (const auto& [name, value] : files) {
+    const py::buffer_info info = py::reinterpret_borrow<py::buffer>(value).request();
+    given.files.emplace(
+        py::cast<std::string>(name),
+        bytes_of(py::reinterpret_borrow<py::object>(value), info.ptr,
+                 static_cast<size_t>(info.size) * static_cast<size_t>(info.itemsize)));
+  }
+  return given;
+}
+
+std::unique_ptr<InferenceSession> open_session(const py::object& model, InferenceOptions options,
+                                               const py::dict& initializers, const py::dict& files,
+                                               const std::string& folder) {
+  const OnnxSubstitutes given = substitutes(initializers, files);
   std::shared_ptr<LoadedModel> loaded;
+  OnnxFacts facts;
   if (py::isinstance<py::bytes>(model)) {
-    // The caller's object holds the bytes; the tensors keep it alive.
-    auto* object = new py::object(model);
-    std::shared_ptr<const void> owner(object, [](const void* held) {
-      const py::gil_scoped_acquire gil;
-      delete static_cast<const py::object*>(held);
-    });
-    const std::string_view bytes(PyBytes_AS_STRING(model.ptr()),
-                                 static_cast<size_t>(PyBytes_GET_SIZE(model.ptr())));
-    loaded = std::make_shared<LoadedModel>(parse_onnx_model({std::move(owner), bytes}, "bytes"));
+    const SharedBytes bytes = bytes_of(model, PyBytes_AS_STRING(model.ptr()),
+                                       static_cast<size_t>(PyBytes_GET_SIZE(model.ptr())));
+    loaded = std::make_shared<LoadedModel>(parse_onnx_model(bytes, "bytes", folder, given, &facts),
+                                           std::move(facts));
   } else {
     const auto path = py::cast<std::string>(model);
     const py::gil_scoped_release released;
-    loaded = std::make_shared<LoadedModel>(read_onnx_model(path));
+    loaded = std::make_shared<LoadedModel>(read_onnx_model(path, given, &facts), std::move(facts));
   }
   return std::make_unique<InferenceSession>(std::move(loaded), std::move(options));
 }
 
-py::list run(InferenceSession& session, const py::list& values) {
+py::list run(InferenceSession& session, const py::list& values,
+             const std::shared_ptr<const RunControl>& control) {
   const Feeds feeds(values);
   std::vector<HostResult> outputs;
   {
     const py::gil_scoped_release released;
-    outputs = session.run(feeds.feeds);
+    outputs = session.run(feeds.feeds, {}, control ? &control->terminate : nullptr);
   }
   py::list results;
   for (HostResult& output : outputs) results.append(to_arrays(SharedValue(std::move(output))));
@@ -111,10 +174,12 @@ py::list run(InferenceSession& session, const py::list& values) {
 }
 
 /// As run(), with values in place of arrays.
-std::vector<SharedValue> run_values(InferenceSession& session, const py::list& values) {
+std::vector<SharedValue> run_values(InferenceSession& session, const py::list& values,
+                                    const std::shared_ptr<const RunControl>& control) {
   const Feeds feeds(values);
   const py::gil_scoped_release released;
-  std::vector<HostResult> outputs = session.run(feeds.feeds);
+  std::vector<HostResult> outputs =
+      session.run(feeds.feeds, {}, control ? &control->terminate : nullptr);
   std::vector<SharedValue> results;
   for (HostResult& output : outputs) results.emplace_back(std::move(output));
   return results;
@@ -134,13 +199,18 @@ py::dict memory(InferenceSession& session, const py::list& values) {
   return to_dict(session.memory(Feeds(values).feeds));
 }
 
-/// What memory() needs of an input: its type and sizes, without data.
-py::dict memory_of_shapes(InferenceSession& session,
-                          const std::vector<std::vector<int64_t>>& shapes) {
+/// Feeds with type and sizes of each input, without data.
+std::vector<HostFeed> feeds_of(const InferenceSession& session,
+                               const std::vector<std::vector<int64_t>>& shapes) {
   std::vector<HostFeed> feeds;
   for (size_t i = 0; i < shapes.size() && i < session.inputs().size(); ++i)
     feeds.emplace_back(HostTensorView{session.inputs()[i]->type.dtype, shapes[i], nullptr});
-  return to_dict(session.memory(feeds));
+  return feeds;
+}
+
+py::dict memory_of_shapes(InferenceSession& session,
+                          const std::vector<std::vector<int64_t>>& shapes) {
+  return to_dict(session.memory(feeds_of(session, shapes)));
 }
 
 py::list operators() {
@@ -148,6 +218,13 @@ py::list operators() {
   for (const OnnxRow* row : all_onnx_rows())
     rows.append(py::make_tuple(std::string(row->domain), std::string(row->op), row->since));
   return rows;
+}
+
+std::set<std::string> passes() {
+  std::set<std::string> names;
+  for (const auto& list : {forward_passes(), joint_passes()})
+    for (const Pass& pass : list) names.insert(pass.name);
+  return names;
 }
 
 }  // namespace
@@ -162,31 +239,59 @@ PYBIND11_MODULE(_inference, m) {
   py::register_local_exception<Error>(m, "EngineError", PyExc_RuntimeError);
   bind_values(m);
   m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
+  m.def("passes", &passes, "The optimizer's passes, by name.");
   py::class_<InferenceOptions>(m, "Options", "How a session runs a model; see InferenceOptions.")
       .def(py::init<>())
       .def_readwrite("threads", &InferenceOptions::threads)
       .def_readwrite("fixed_sizes", &InferenceOptions::fixed_sizes)
-      .def_readwrite("seed", &InferenceOptions::seed);
+      .def_readwrite("fixed_denotations", &InferenceOptions::fixed_denotations)
+      .def_readwrite("seed", &InferenceOptions::seed)
+      .def_readwrite("optimization_level", &InferenceOptions::optimization_level)
+      .def_readwrite("disabled_passes", &InferenceOptions::disabled_passes)
+      .def_readwrite("profiling", &InferenceOptions::profiling)
+      .def_readwrite("half_weights", &InferenceOptions::half_weights);
+  py::class_<RunControl, std::shared_ptr<RunControl>>(m, "RunControl", "Ends runs that watch it.")
+      .def(py::init<>())
+      .def_property(
+          "terminate", [](const RunControl& control) { return control.terminate.load(); },
+          [](RunControl& control, bool terminate) { control.terminate = terminate; });
   py::class_<InferenceSession>(m, "Session", "An ONNX model that is planned and run.")
-      .def(py::init(&open_session), py::arg("model"), py::arg("options") = InferenceOptions())
+      .def(py::init(&open_session), py::arg("model"), py::arg("options") = InferenceOptions(),
+           py::arg("initializers") = py::dict(), py::arg("files") = py::dict(),
+           py::arg("folder") = "")
       .def("inputs",
+           [](const InferenceSession& session) { return describe_all(session, session.inputs()); })
+      .def("overridable",
            [](const InferenceSession& session) {
-             py::list list;
-             for (const OnnxValue* input : session.inputs()) list.append(describe(*input));
-             return list;
+             return describe_all(session, session.overridable());
            })
       .def("outputs",
-           [](const InferenceSession& session) {
-             py::list list;
-             for (const OnnxValue& output : session.outputs()) list.append(describe(output));
-             return list;
-           })
-      .def("run", &run, py::arg("feeds"), "Arrays by input; returns arrays by output.")
-      .def("run_values", &run_values, py::arg("feeds"), "The same; returns values by output.")
+           [](const InferenceSession& session) { return describe_all(session, session.outputs()); })
+      .def("metadata", &metadata)
+      .def("run", &run, py::arg("feeds"), py::arg("control") = py::none(),
+           "Arrays by input, then by overridable input; returns arrays by output.")
+      .def("run_values", &run_values, py::arg("feeds"), py::arg("control") = py::none(),
+           "The same; returns values by output.")
       .def("memory", &memory, py::arg("feeds"))
       .def("memory_of_shapes", &memory_of_shapes, py::arg("shapes"))
+      .def(
+          "save_optimized",
+          [](InferenceSession& session, const py::list& feeds, const std::string& path) {
+            session.save_optimized(Feeds(feeds).feeds, path);
+          },
+          py::arg("feeds"), py::arg("path"))
+      .def(
+          "save_optimized_for_shapes",
+          [](InferenceSession& session, const std::vector<std::vector<int64_t>>& shapes,
+             const std::string& path) { session.save_optimized(feeds_of(session, shapes), path); },
+          py::arg("shapes"), py::arg("path"))
       .def("plan", [](InferenceSession& session,
                       const py::list& arrays) { return session.plan_text(Feeds(arrays).feeds); })
+      .def("start_profiling", &InferenceSession::start_profiling)
+      .def("profiling_start_ns", &InferenceSession::profiling_start_ns)
+      .def("end_profiling", &InferenceSession::end_profiling, py::arg("path"))
+      .def("wide_weights", &InferenceSession::wide_weights)
+      .def_property_readonly("threads", &InferenceSession::threads)
       .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes)
       .def_property_readonly("copied_bytes", &InferenceSession::copied_bytes);
   bind_io_binding(m);

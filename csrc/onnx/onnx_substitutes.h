@@ -1,0 +1,19 @@
+// What a caller gives in place of parts of an ONNX file.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "onnx/onnx_model.h"
+
+namespace ortmodule {
+
+struct OnnxSubstitutes {
+  /// Tensors in place of the main graph's initializers of these names, of the same type and sizes.
+  /// External data of a replaced initializer need not exist.
+  std::map<std::string, OnnxTensor> initializers;
+  /// Contents of external files, by the location that the model gives.
+  std::map<std::string, SharedBytes> files;
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,43 @@
+"""Feeds of users as arrays for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortmodule_py.inference.model_facts import NodeArg
+from ortmodule_py.inference.ort_value import OrtValue, numpy_type, value_of
+
+
+def as_feed(value: Any, wanted: NodeArg) -> Any:
+    """An array, a list of arrays for a sequence, or None for an optional without an element."""
+    if value is None and wanted.type.startswith("optional("):
+        return None
+    if "seq(" in wanted.type and isinstance(value, (list, tuple)):
+        return [as_array(element, wanted) for element in value]
+    return as_array(value, wanted)
+
+
+def as_array(value: Any, wanted: NodeArg) -> Any:
+    """An array, or a native value for an OrtValue and for types that numpy lacks."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if isinstance(value, OrtValue):
+        return value._ortvalue
+    if hasattr(value, "detach"):  # a tensor of torch
+        try:
+            return value.numpy(force=True)
+        except TypeError:  # a type that numpy lacks
+            return value_of(value.cpu())
+    return np.asarray(value, dtype=numpy_type(wanted.type))
+
+
+def filled_feed(shapes: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Any]:
+    """Arrays of zeros in place of sizes."""
+    kinds = {i.name: numpy_type(i.type) for i in inputs}
+    return {
+        name: shape if hasattr(shape, "dtype") else np.zeros(shape, kinds.get(name))
+        for name, shape in shapes.items()
+    }

@@ -1,0 +1,115 @@
+"""What a session says about its model: inputs and outputs, metadata, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ortmodule_py.inference.enums import OrtAllocatorType, OrtDeviceMemoryType, OrtMemType
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model.
+
+    `type` is written as onnxruntime writes it ("tensor(float)"). `shape` has a number for a fixed
+    size, a name for a named one, and None for an unknown one.
+    """
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+    def __str__(self) -> str:
+        return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
+
+
+@dataclass
+class ModelMetadata:
+    """What the file says about the model."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What a run takes, in bytes, known before it runs.
+
+    `peak_bytes` is what the run allocates at its peak, outputs included; `total_bytes` adds the
+    weights. `exact` is False if a library may allocate more. Feeds belong to the caller.
+    """
+
+    weights_bytes: int
+    outputs_bytes: int
+    peak_bytes: int
+    total_bytes: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class OrtMemoryInfo:
+    """Where memory is."""
+
+    name: str = "Cpu"
+    allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    device_id: int = 0
+    mem_type: OrtMemType = OrtMemType.DEFAULT
+    device_mem_type: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT
+    device_vendor_id: int = 0
+
+    @staticmethod
+    def create_v2(
+        name: str,
+        device_type: int,
+        vendor_id: int,
+        device_id: int,
+        memory_type: OrtDeviceMemoryType,
+        alignment: int,
+        allocator_type: OrtAllocatorType,
+    ) -> OrtMemoryInfo:
+        """The same from onnxruntime's newer description."""
+        return OrtMemoryInfo(
+            name, allocator_type, device_id, OrtMemType.DEFAULT, memory_type, vendor_id
+        )
+
+
+class OrtArenaCfg:
+    """Accepted: the memory of a run is planned, so that nothing grows by chunks.
+
+    Either a dict of onnxruntime's keys, or its four numbers: `max_mem`, `arena_extend_strategy`,
+    `initial_chunk_size_bytes`, `max_dead_bytes_per_chunk`.
+    """
+
+    _KEYS = (
+        "max_mem",
+        "arena_extend_strategy",
+        "initial_chunk_size_bytes",
+        "max_dead_bytes_per_chunk",
+        "initial_growth_chunk_size_bytes",
+        "max_power_of_two_extend_bytes",
+    )
+    max_mem: int
+    arena_extend_strategy: int
+    initial_chunk_size_bytes: int
+    max_dead_bytes_per_chunk: int
+    initial_growth_chunk_size_bytes: int
+    max_power_of_two_extend_bytes: int
+
+    def __init__(self, *args: object) -> None:
+        values = dict.fromkeys(self._KEYS, -1) | {"max_mem": 0}
+        if len(args) == 1 and isinstance(args[0], dict):
+            unknown = [key for key in args[0] if key not in self._KEYS]
+            if unknown:
+                raise ValueError(f"[OrtArenaCfg] keys must be {self._KEYS}, but found {unknown}")
+            values |= args[0]
+        elif len(args) == 4:
+            values |= zip(self._KEYS, args, strict=False)  # type: ignore[arg-type]
+        else:
+            raise TypeError(f"[OrtArenaCfg] takes a dict or four numbers, but found {args}")
+        for key, value in values.items():
+            setattr(self, key, int(value))

@@ -1,0 +1,170 @@
+"""The names of onnxruntime's Python package, for code that was written for it.
+
+`import ortmodule_py.onnxruntime as ort` instead of `import onnxruntime as ort`. A program that is
+not to be changed finds this package as `onnxruntime` after
+
+    sys.modules["onnxruntime"] = ortmodule_py.onnxruntime
+
+The names that are left out, and why, are in `ABSENT`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortmodule_py.inference import module_functions as _functions
+from ortmodule_py.inference.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtAllocatorType,
+    OrtCompileApiFlags,
+    OrtDeviceMemoryType,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+    OrtSparseFormat,
+)
+from ortmodule_py.inference.io_binding import IOBinding
+from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtArenaCfg, OrtMemoryInfo
+from ortmodule_py.inference.module_functions import (
+    create_and_register_allocator,
+    create_and_register_allocator_v2,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_build_info,
+    get_device,
+    get_ep_devices,
+    get_version_string,
+    has_collective_ops,
+    preload_dlls,
+    print_debug_info,
+    register_execution_provider_library,
+    set_seed,
+    unregister_execution_provider_library,
+)
+from ortmodule_py.inference.notices import (
+    set_default_logger_callback,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+)
+from ortmodule_py.inference.options import RunOptions, SessionOptions
+from ortmodule_py.inference.ort_value import (
+    OrtDevice,
+    OrtDeviceVendorId,
+    OrtValue,
+    copy_tensors,
+)
+from ortmodule_py.inference.providers import (
+    get_all_providers,
+    get_available_providers,
+    set_global_thread_pool_sizes,
+)
+from ortmodule_py.inference.session import InferenceSession
+
+# Programs catch `onnxruntime.capi.onnxruntime_pybind11_state.Fail` without importing the module.
+from ortmodule_py.onnxruntime import capi
+from ortmodule_py.onnxruntime.capi import onnxruntime_pybind11_state as _state  # noqa: F401
+
+# The release of onnxruntime whose names these are: programs compare it.
+__version__: str = _functions.ONNXRUNTIME_VERSION
+version: str = __version__
+package_name: str = "onnxruntime"
+cuda_version: str = ""
+
+_DEVICES = "sessions run on the CPU, without plug-ins for other devices"
+_COMPILED = "models are planned when they run; nothing is compiled for a device beforehand"
+_PACKAGES = "there are no packages of models; open the .onnx file"
+_ADAPTERS = "merge adapters into the model, or give merged weights with add_initializer"
+
+ABSENT: dict[str, str] = {
+    "AdapterFormat": _ADAPTERS,
+    "LoraAdapter": _ADAPTERS,
+    "ModelCompiler": _COMPILED,
+    "ModelPackage": _PACKAGES,
+    "ModelPackageComponentContext": _PACKAGES,
+    "ModelPackageContext": _PACKAGES,
+    "ModelPackageOptions": _PACKAGES,
+    "ModelPackageWriteMode": _PACKAGES,
+    "OrtEpAssignedNode": _DEVICES,
+    "OrtEpAssignedSubgraph": _DEVICES,
+    "OrtEpContextData": _COMPILED,
+    "OrtEpContextDataBuffer": _COMPILED,
+    "OrtEpDevice": _DEVICES,
+    "OrtExternalInitializerInfo": _COMPILED,
+    "OrtHardwareDevice": _DEVICES,
+    "OrtSyncStream": _DEVICES,
+    "SessionIOBinding": "what IOBinding wraps; use session.io_binding()",
+    "SparseTensor": "feed and fetch dense arrays; sparse initializers of models are read",
+    "InferenceSession.get_input_epdevices": _DEVICES,
+    "InferenceSession.get_provider_graph_assignment_info": _DEVICES,
+    "SessionOptions.add_provider_for_devices": _DEVICES,
+    "SessionOptions.clear_ep_context_data_read_func": _COMPILED,
+    "SessionOptions.set_ep_context_data_read_func": _COMPILED,
+    "SessionOptions.set_provider_selection_policy_delegate": _DEVICES,
+    "contextlib": "a module that onnxruntime imports",
+    "import_capi_exception": "what onnxruntime's import failed with",
+    "onnxruntime_validation": "checks of onnxruntime's own installation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ABSENT:
+        raise AttributeError(f"ortmodule_py.onnxruntime has no {name}: {ABSENT[name]}")
+    if name == "quantization":  # imported with its first use
+        import importlib
+
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+__all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtAllocatorType",
+    "OrtArenaCfg",
+    "OrtCompileApiFlags",
+    "OrtDevice",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDeviceType",
+    "OrtMemType",
+    "OrtMemoryInfo",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+    "capi",
+    "copy_tensors",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
+    "cuda_version",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_device",
+    "get_ep_devices",
+    "get_version_string",
+    "has_collective_ops",
+    "package_name",
+    "preload_dlls",
+    "print_debug_info",
+    "register_execution_provider_library",
+    "set_default_logger_callback",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+    "unregister_execution_provider_library",
+    "version",
+]

@@ -1,0 +1,1 @@
+"""Modules of onnxruntime that programs import names from."""

@@ -1,0 +1,9 @@
+"""The classes of onnxruntime that are written in Python."""
+
+from __future__ import annotations
+
+from ortmodule_py.inference.session import InferenceSession
+
+Session = InferenceSession
+
+__all__ = ["InferenceSession", "Session"]

@@ -1,0 +1,49 @@
+"""Errors and classes under the name of onnxruntime's extension module."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ortmodule_py.inference.errors import (
+    DeviceReset,
+    EngineError,
+    EPFail,
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    ModelLoadCanceled,
+    ModelLoaded,
+    ModelRequiresCompilation,
+    NoModel,
+    NoSuchFile,
+    NotFound,
+    NotImplemented,  # onnxruntime's name
+    RuntimeException,
+)
+
+__all__ = [
+    "DeviceReset",
+    "EPFail",
+    "EngineError",
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "ModelLoadCanceled",
+    "ModelLoaded",
+    "ModelRequiresCompilation",
+    "NoModel",
+    "NoSuchFile",
+    "NotFound",
+    "NotImplemented",
+    "RuntimeException",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Every other name of the package."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(sys.modules["ortmodule_py.onnxruntime"], name)

@@ -1,0 +1,160 @@
+"""The names and signatures of stock onnxruntime's package, beside those of ours."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from enum import IntEnum
+from typing import Any
+
+import onnxruntime as stock
+import pytest
+
+import ortmodule_py.onnxruntime as ours
+
+CLASSES = [
+    "InferenceSession",
+    "SessionOptions",
+    "RunOptions",
+    "NodeArg",
+    "ModelMetadata",
+    "OrtMemoryInfo",
+    "OrtArenaCfg",
+    *(name for name in ("OrtValue", "IOBinding", "OrtDevice") if hasattr(ours, name)),
+]
+
+
+def public(names: list[str]) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_names_of_the_module() -> None:
+    missing = {name for name in public(dir(stock)) if not hasattr(ours, name)}
+    assert missing == {name for name in ours.ABSENT if "." not in name}
+    assert all(len(reason) > 10 for reason in ours.ABSENT.values())
+    with pytest.raises(AttributeError, match="no LoraAdapter: merge adapters into the model"):
+        _ = ours.LoraAdapter
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_members_and_signatures_of_classes(name: str) -> None:
+    theirs, own = getattr(stock, name), getattr(ours, name)
+    instance = own() if name in ("SessionOptions", "RunOptions") else own
+    for member in public(dir(theirs)):
+        if f"{name}.{member}" in ours.ABSENT:
+            assert not hasattr(instance, member)
+            continue
+        is_field = member in getattr(own, "__dataclass_fields__", {}) or (
+            member in getattr(own, "__annotations__", {})
+        )
+        assert hasattr(instance, member) or is_field, f"{name}.{member}"
+        if callable(getattr(theirs, member)):
+            compare_signatures(getattr(theirs, member), getattr(own, member), f"{name}.{member}")
+
+
+def test_signatures_of_functions() -> None:
+    for name in public(dir(stock)):
+        function = getattr(stock, name)
+        if name not in ours.ABSENT and callable(function) and not isinstance(function, type):
+            compare_signatures(function, getattr(ours, name), name)
+
+
+def compare_signatures(theirs: Any, own: Any, where: str) -> None:
+    parameters = [p for p in inspect.signature(own).parameters.values() if p.name != "self"]
+    names = [p.name for p in parameters]
+    for place, (name, required) in enumerate(parameters_of(theirs)):
+        assert place < len(parameters) or any(p.kind == p.VAR_KEYWORD for p in parameters), where
+        if name is not None and name != "kwargs":
+            assert name in names, f"{where} lacks the parameter {name}"
+            assert name == names[place], f"{where}: {name} is in another place"
+        if not required:
+            assert parameters[place].default is not inspect.Parameter.empty or (
+                parameters[place].kind
+                in (parameters[place].VAR_KEYWORD, parameters[place].VAR_POSITIONAL)
+            ), f"{where}: {name} is optional there"
+    extra = parameters[len(parameters_of(theirs)) :]
+    assert all(
+        p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in extra
+    ), where
+
+
+def parameters_of(function: Any) -> list[tuple[str | None, bool]]:
+    """Name (None: positional only) and whether it is required, `self` left out."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        text = (function.__doc__ or "").splitlines()[0]
+        found = []
+        inner = text[text.index("(") + 1 : text.rindex(")")]
+        for part in re.split(r", (?=\w+:|\*)", inner):
+            name = part.split(":")[0].strip()
+            if not name or name == "self" or name.startswith("*"):
+                continue
+            known = None if re.fullmatch(r"arg\d", name) else name
+            found.append((known, " = " not in part))
+        return found
+    return [
+        (p.name, p.default is p.empty)
+        for p in signature.parameters.values()
+        if p.name != "self" and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        for n in dir(ours)
+        if inspect.isclass(getattr(ours, n)) and issubclass(getattr(ours, n), IntEnum)
+    ],
+)
+def test_values_of_enumerations(name: str) -> None:
+    theirs = getattr(stock, name)
+    members = getattr(theirs, "__members__", None) or {
+        m: getattr(theirs, m) for m in dir(theirs) if isinstance(getattr(theirs, m), (int, theirs))
+    }
+    for member, value in members.items():
+        if member.isupper() or member[0].isupper():
+            assert int(getattr(ours, name)[member]) == int(value)
+
+
+def test_errors_have_the_names_and_catch_as_runtime_errors() -> None:
+    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    own = ours.capi.onnxruntime_pybind11_state
+    for name in dir(state):
+        error = getattr(state, name)
+        if isinstance(error, type) and issubclass(error, Exception):
+            assert issubclass(getattr(own, name), RuntimeError), name
+    assert own.InferenceSession is ours.InferenceSession
+    collection = importlib.import_module(
+        "ortmodule_py.onnxruntime.capi.onnxruntime_inference_collection"
+    )
+    assert issubclass(collection.InferenceSession, collection.Session)
+
+
+def test_functions_of_the_module() -> None:
+    assert ours.get_available_providers() == ["CPUExecutionProvider"]
+    assert set(stock.get_all_providers()) <= set(ours.get_all_providers())
+    assert ours.get_device() == "CPU" and ours.__version__ == stock.__version__
+    assert ours.get_version_string() == stock.get_version_string()
+    assert not ours.has_collective_ops() and ours.get_ep_devices() == []
+    with pytest.raises(NotImplementedError, match="plug-ins cannot be loaded"):
+        ours.register_execution_provider_library("mine", "lib.so")
+
+
+def test_quantization_says_that_it_comes_later() -> None:
+    assert ours.quantization
+    with pytest.raises(ImportError, match="no quantize_dynamic yet"):
+        from ortmodule_py.onnxruntime.quantization import quantize_dynamic  # noqa: F401
+
+
+def test_the_import_needs_no_torch() -> None:
+    script = (
+        "import sys, ortmodule_py.onnxruntime as ort, ortmodule_py.onnxruntime.quantization\n"
+        "ort.SessionOptions(); ort.RunOptions()\n"
+        "assert not {'torch', 'onnx', 'onnxruntime'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
