@@ -92,7 +92,7 @@ class Lowering {
     const OnnxRuleContext context(builder_, node, def ? def->onnx : kNone, names_);
     if (def && def->onnx.write)
       def->onnx.write(context);
-    else if (def && !def->body.empty())
+    else if (def && has_body(*def))
       lower_body(node);
     else
       export_custom(context, def && !def->domain.empty() ? def->domain : "com.microsoft");
