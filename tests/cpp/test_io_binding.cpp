@@ -298,6 +298,21 @@ TEST(IoBinding, HandsOutputsOverWithoutACopyOnlyIfNobodyElseHasThem) {
   EXPECT_EQ(binding.output(0).tensor().data, data);  // the other owner is gone
 }
 
+TEST(IoBinding, IsRefusedWhileItIsInUse) {
+  InferenceSession session = session_of(chain());
+  IoBinding binding(session);
+  std::vector<float> x = {1, 2};
+  std::string error;
+  SharedTensor watched = tensor(x, {1, 2});
+  watched.owner = {x.data(), [&](void*) { error = error_of([&] { binding.clear_inputs(); }); }};
+  binding.bind_input("x", std::move(watched));
+  binding.bind_input("x", tensor(x, {1, 2}));  // lets go of the other one
+  EXPECT_NE(error.find("by one thread at a time"), std::string::npos) << error;
+  binding.bind_output("y");
+  binding.run();
+  EXPECT_EQ(floats(binding.output(0)), expected(x).y);
+}
+
 TEST(IoBinding, TwentyThreadsShareASession) {
   InferenceSession session = session_of(chain());
   std::vector<std::future<bool>> right;
