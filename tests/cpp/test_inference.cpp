@@ -16,7 +16,7 @@ namespace {
 class Ran {
  public:
   explicit Ran(OnnxModel model, int64_t threads = 1)
-      : session_(std::make_shared<LoadedModel>(std::move(model)), {threads, {}, 1}) {}
+      : session_(session_of(std::move(model), threads)) {}
 
   std::vector<float> floats(const std::vector<HostFeed>& feeds, size_t output = 0) {
     results_ = session_.run(feeds);
@@ -129,11 +129,9 @@ TEST(Inference, ComputesWhatDependsOnWeightsOnce) {
 }
 
 TEST(Inference, NamesEveryNodeThatCannotRun) {
-  InferenceSession session(
-      std::make_shared<LoadedModel>(model_of(
-          {{"x", tensor_type(DType::Float32, {int64_t{2}})}}, {"y", "z"},
-          {node("Magic", {"x"}, {"y"}), node("Neg", {"y"}, {"u"}), node("Wonder", {"x"}, {"z"})})),
-      InferenceOptions{1, {}, 1});
+  InferenceSession session = session_of(model_of(
+      {{"x", tensor_type(DType::Float32, {int64_t{2}})}}, {"y", "z"},
+      {node("Magic", {"x"}, {"y"}), node("Neg", {"y"}, {"u"}), node("Wonder", {"x"}, {"z"})}));
   const std::vector<float> x = {1, 2};
   try {
     session.run({view(x, {2})});

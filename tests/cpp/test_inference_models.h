@@ -1,11 +1,12 @@
 // Small ONNX models of C++ tests.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "inference/host_tensor.h"
+#include "inference/inference_session.h"
 #include "onnx/onnx_model.h"
 #include "onnx/onnx_types.h"
 
@@ -46,6 +47,14 @@ inline OnnxModel model_of(std::vector<OnnxValue> inputs, std::vector<std::string
   model.graph.nodes = std::move(nodes);
   model.graph.initializers = std::move(initializers);
   return model;
+}
+
+/// A session of a fixed seed.
+inline InferenceSession session_of(OnnxModel model, int64_t threads = 1) {
+  InferenceOptions options;
+  options.threads = threads;
+  options.seed = 1;
+  return {std::make_shared<LoadedModel>(std::move(model)), std::move(options)};
 }
 
 inline HostTensorView view(const std::vector<float>& values, Sizes sizes) {

@@ -38,10 +38,6 @@ Expected expected(const std::vector<float>& x) {
   return made;
 }
 
-InferenceSession session_of(OnnxModel model) {
-  return {std::make_shared<LoadedModel>(std::move(model)), {1, {}, 1}};
-}
-
 HostTarget target(float* data, Sizes sizes, Sizes strides = {}) {
   return {DType::Float32, std::move(sizes), data, std::move(strides)};
 }
