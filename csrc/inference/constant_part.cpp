@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "ops/op_def.h"
+#include "optimizer/layout/pack_conv_weights.h"
 #include "optimizer/weight_values.h"
 
 namespace ortmodule {
@@ -109,6 +110,7 @@ void erase_unread(Graph& graph) {
 
 std::optional<ConstantPart> take_constant_part(ExportedPiece& piece) {
   Graph& graph = *piece.graph;
+  pack_conv_weights(graph);
   const Values results = results_of(graph);
   if (results.empty()) return std::nullopt;
   ConstantPart part;

@@ -9,7 +9,41 @@
 namespace ortmodule {
 namespace {
 
+/// Outputs of packed weights, which have the sizes that infer_pack gives them; 0: not packed.
+int64_t packed_outputs(const Attrs& attrs) {
+  return attrs.has("packed_outputs") ? attrs.integer("packed_outputs") : 0;
+}
+
+void infer_packed_conv(InferContext& c, int64_t outputs) {
+  const Value &x = c.input(0), &w = c.input(1);
+  const DimExpr group = c.attrs().dim("group");
+  if (x.dtype != w.dtype || w.rank() != x.rank() + 1 || x.rank() < 3 ||
+      !may_equal(w.dims[x.rank() - 1] * group, x.dims[1]))
+    c.fail(str("x must have the type and the channels of packed weights ", name_of(w.dtype),
+               dims_text(w.dims), ", but found ", name_of(x.dtype), dims_text(x.dims)));
+  const Dims spatial = window_dims(c, Dims(w.dims.begin() + 1, w.dims.end() - 2));
+  Dims dims = {x.dims[0], outputs};
+  dims.insert(dims.end(), spatial.begin(), spatial.end());
+  c.set(0, x.dtype, std::move(dims));
+}
+
+void infer_pack(InferContext& c) {
+  constexpr int64_t kBlock = 16;  // kPackedOutputs of the kernel
+  const Value& w = c.input(0);
+  const int64_t groups = c.attrs().integer("group");
+  if (w.rank() < 3 || !w.dims[0].is_constant() || groups <= 0 || w.dims[0].value() % groups != 0)
+    c.fail(str("w must have a known number of outputs in ", groups, " groups, but found ",
+               dims_text(w.dims)));
+  const int64_t outputs = w.dims[0].value() / groups;
+  Dims dims = {groups * ((outputs + kBlock - 1) / kBlock)};
+  dims.insert(dims.end(), w.dims.begin() + 2, w.dims.end());
+  dims.push_back(w.dims[1]);
+  dims.push_back(kBlock);
+  c.set(0, w.dtype, std::move(dims));
+}
+
 void infer_conv(InferContext& c) {
+  if (const int64_t outputs = packed_outputs(c.attrs())) return infer_packed_conv(c, outputs);
   const Value& x = c.input(0);
   const Value& w = c.input(1);
   check_convolution(c);
@@ -30,8 +64,12 @@ void infer_conv_grad(InferContext& c) {
   c.set(2, w.dtype, {w.dims.at(0)});
 }
 
-double conv_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>& out) {
-  const Sizes& w = in.at(1);  // products per output element: channels of the group times window
+double conv_flops(const Attrs& attrs, const std::vector<Sizes>& in, const std::vector<Sizes>& out) {
+  const Sizes& w = in.at(1);
+  // Products per output element: channels of the group times window.
+  if (packed_outputs(attrs) > 0)
+    return 2.0 * static_cast<double>(element_count(out.at(0))) *
+           static_cast<double>(element_count(w)) / static_cast<double>(w.front() * w.back());
   const double window = static_cast<double>(element_count(w)) / static_cast<double>(w.at(0));
   return 2.0 * static_cast<double>(element_count(out.at(0))) * window;
 }
@@ -67,6 +105,16 @@ REGISTER_OP(Conv, {.inputs = {"x", "w", "bias?"},
                                   {"aten.conv2d.default", convert_conv},
                                   {"aten.conv3d.default", convert_conv},
                                   {"aten.convolution.default", convert_convolution}}});
+
+// The weights of a convolution as our kernel on the host reads them: blocks of the outputs of a
+// group, [groups x blocks, places, channels, outputs of a block]. Conv takes them with their number
+// as `packed_outputs`. (pack_conv_weights makes these nodes, for weights that do not change.)
+REGISTER_OP(PackConvWeights, {.domain = "com.microsoft",
+                              .inputs = {"w"},
+                              .outputs = {"packed"},
+                              .attrs = {{"group", 1}},
+                              .kind = OpKind::Data,
+                              .infer = infer_pack});
 
 // The kernel skips unused gradients.
 REGISTER_OP(ConvGrad, {.domain = "com.microsoft",

@@ -44,9 +44,11 @@ std::string activation_text(const Attrs& attrs) {
 
 std::string fused_conv_body(const Node& node) {
   const bool adds = node.input(3) != nullptr, bends = !node.attrs.string("activation").empty();
+  const std::string_view packed =
+      node.attrs.has("packed_outputs") ? ", packed_outputs=@packed_outputs" : "";
   std::string nodes =
-      "product = Conv<group=@group, strides=@strides, pads=@pads, dilations=@dilations> (x, w, "
-      "bias)";
+      str("product = Conv<group=@group, strides=@strides, pads=@pads, dilations=@dilations", packed,
+          "> (x, w, bias)");
   std::string y = "product";
   if (adds) nodes += str("  sum = Add (", std::exchange(y, "sum"), ", z)");
   if (bends)

@@ -128,6 +128,38 @@ TEST(Inference, ComputesWhatDependsOnWeightsOnce) {
   EXPECT_EQ(ran.session().model().weight_bytes(), 2 * 4 + 2 * 4) << "v, and the constant";
 }
 
+TEST(Inference, PacksWeightsOfConvolutionsOnce) {
+  // The second convolution has few outputs in a group, so its weights stay.
+  std::vector<float> w(5 * 2 * 3), v(5 * 1);
+  for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i % 7) - 3;
+  for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i) + 1;
+  Ran ran(model_of({{"x", tensor_type(DType::Float32, {int64_t{1}, int64_t{2}, std::string("n")})}},
+                   {"y"},
+                   {node("Conv", {"x", "w"}, {"c"}), node("Relu", {"c"}, {"h"}),
+                    node("Conv", {"h", "v"}, {"y"}, {{"group", int64_t{5}}})},
+                   {{"w", constant<float>(DType::Float32, {5, 2, 3}, w)},
+                    {"v", constant<float>(DType::Float32, {5, 1, 1}, v)}}));
+  for (int64_t n : {4, 9}) {
+    std::vector<float> x, expected;
+    for (int64_t i = 0; i < 2 * n; ++i) x.push_back(static_cast<float>(i % 5) - 1);
+    for (size_t o = 0; o < 5; ++o)
+      for (int64_t p = 0; p < n - 2; ++p) {
+        float sum = 0;
+        for (size_t c = 0; c < 2; ++c)
+          for (size_t k = 0; k < 3; ++k)
+            sum +=
+                w[(o * 2 + c) * 3 + k] * x[c * static_cast<size_t>(n) + static_cast<size_t>(p) + k];
+        expected.push_back(v[o] * std::max(sum, 0.0f));
+      }
+    EXPECT_EQ(ran.floats({view(x, {1, 2, n})}), expected);
+    const std::string plan = ran.session().plan_text({view(x, {1, 2, n})});
+    EXPECT_EQ(plan.find("PackConvWeights"), std::string::npos) << plan;
+    EXPECT_NE(plan.find("FusedConv"), std::string::npos) << plan;
+    EXPECT_NE(plan.find("constant_0"), std::string::npos) << plan;
+  }
+  EXPECT_EQ(ran.session().model().weight_bytes(), 4 * (16 * 6 + 5)) << "packed, and those of y";
+}
+
 TEST(Inference, NamesEveryNodeThatCannotRun) {
   InferenceSession session = session_of(model_of(
       {{"x", tensor_type(DType::Float32, {int64_t{2}})}}, {"y", "z"},

@@ -122,6 +122,18 @@ const std::vector<ConvCase>& conv_cases() {
       {1, 2, 2, 2, {4, 5, 6}, {3, 3, 3}, {1, 1, 2}, {1, 1, 1, 1, 1, 1}, {1, 1, 1}},
       {1, 2, 3, 1, {2, 2}, {3, 3}, {1, 1}, {4, 4, 4, 4}, {1, 1}},  // windows beside the image
       {0, 2, 3, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {1, 30, 50, 1, {5, 31}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},   // several pieces and tiles
+      {1, 256, 24, 1, {9, 7}, {1, 3}, {1, 1}, {0, 1, 0, 1}, {1, 1}},   // pixels of a page's quarter
+      {2, 24, 40, 1, {14, 14}, {1, 1}, {2, 2}, {0, 0, 0, 0}, {1, 1}},  // pixels that nobody sees
+      {1, 3, 19, 1, {16, 50}, {7, 7}, {2, 2}, {3, 3, 3, 3}, {1, 1}},   // runs of 21
+      {1, 12, 3, 1, {6, 70}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},    // few outputs
+      {1, 6, 1, 1, {9, 130}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},    // one
+      {3, 4, 4, 4, {7, 7}, {5, 5}, {1, 1}, {2, 2, 2, 2}, {1, 1}},      // small planes
+      {1, 2, 2, 2, {30, 5}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
+      {1, 3, 3, 3, {41, 67}, {3, 3}, {3, 3}, {0, 1, 1, 0}, {1, 2}},
+      {1, 2, 2, 2, {9000}, {3}, {1}, {1, 1}, {1}},  // bands of a line
+      {1, 40, 8, 1, {2, 500}, {2, 3}, {1, 1}, {0, 1, 0, 1}, {1, 1}},
+      {1, 300, 20, 1, {1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}},  // one pixel
   };
   return cases;
 }
@@ -130,6 +142,84 @@ TEST(Conv, FollowsItsDefinition) {
   for (const ConvCase& c : conv_cases())
     for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
       check_conv(c, dtype, dtype != DType::Float64);
+}
+
+double activated(const std::string& name, double x, double a, double b) {
+  const double hard = std::clamp(x / 6 + 0.5, 0.0, 1.0);
+  if (name == "Relu") return std::max(x, 0.0);
+  if (name == "Clip") return std::clamp(x, a, b);
+  if (name == "LeakyRelu") return x > 0 ? x : a * x;
+  if (name == "Elu") return x > 0 ? x : a * std::expm1(x);
+  if (name == "HardSigmoid") return hard;
+  if (name == "HardSwish") return x * hard;
+  if (name == "Sigmoid") return 1 / (1 + std::exp(-x));
+  if (name == "Silu") return x / (1 + std::exp(-x));
+  if (name == "Tanh") return std::tanh(x);
+  if (name == "Mish") return x * std::tanh(std::log1p(std::exp(x)));
+  return x;
+}
+
+// One case for each method: windows, the image itself, few outputs, depthwise.
+const std::vector<ConvCase>& fused_cases() {
+  static const std::vector<ConvCase> cases = {
+      {2, 3, 9, 1, {5, 7}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {1, 7, 18, 1, {9, 5}, {1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {1, 4, 2, 1, {7, 9}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {1, 3, 3, 3, {6, 11}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+  };
+  return cases;
+}
+
+void check_fused(const ConvCase& c, const std::string& activation, DType dtype, bool adds) {
+  Tensor x = Tensor::random(dtype, joined({c.images, c.channels}, c.in), 1, -1, 1);
+  Tensor w =
+      Tensor::random(dtype, joined({c.outputs, c.channels / c.groups}, c.kernel), 2, -0.5, 0.5);
+  Tensor bias = Tensor::random(dtype, {c.outputs}, 3);
+  Tensor y(dtype, joined({c.images, c.outputs}, out_sizes(c)));
+  Tensor z = Tensor::random(dtype, y.sizes(), 4);
+  std::vector<double> expected = convolved(c, x, w, &bias);
+  for (size_t i = 0; i < expected.size(); ++i)
+    expected[i] = activated(activation, expected[i] + (adds ? z.get(static_cast<int64_t>(i)) : 0.0),
+                            -0.25, 0.75);
+  Attrs attrs = attrs_of(c);
+  attrs.set("activation", activation);
+  attrs.set("alpha", -0.25);
+  attrs.set("beta", 0.75);
+  SCOPED_TRACE(str(activation, " ", name_of(dtype)));
+  std::vector<Tensor*> in{&x, &w, &bias};
+  if (adds) in.push_back(&z);
+  run_kernel_named("fused_conv_cpu", "FusedConv", attrs, in, {&y},
+                   [&] { expect_close(y, expected, 200, 1, "y"); });
+}
+
+TEST(FusedConv, AddsAndActivates) {
+  for (const ConvCase& c : fused_cases())
+    for (const std::string activation : {"", "Relu", "Clip", "LeakyRelu", "Elu", "HardSigmoid",
+                                         "HardSwish", "Sigmoid", "Silu", "Tanh", "Mish"})
+      for (DType dtype : {DType::Float32, DType::Float64, DType::Float16})
+        for (bool adds : {false, true}) check_fused(c, activation, dtype, adds);
+}
+
+TEST(Conv, TakesPackedWeights) {
+  std::vector<ConvCase> cases = fused_cases();
+  cases.push_back({1, 6, 38, 2, {4, 5}, {3, 2}, {1, 1}, {1, 1, 1, 1}, {1, 1}});
+  for (const ConvCase& c : cases)
+    for (DType dtype : {DType::Float32, DType::Float64}) {
+      Tensor x = Tensor::random(dtype, joined({c.images, c.channels}, c.in), 1);
+      Tensor w = Tensor::random(dtype, joined({c.outputs, c.channels / c.groups}, c.kernel), 2);
+      Sizes packed_sizes = {c.groups * ((c.outputs / c.groups + 15) / 16)};
+      for (int64_t size : c.kernel) packed_sizes.push_back(size);
+      packed_sizes.push_back(c.channels / c.groups);
+      packed_sizes.push_back(16);
+      Tensor packed(dtype, packed_sizes), y(dtype, joined({c.images, c.outputs}, out_sizes(c)));
+      run_kernel_named("pack_conv_weights_cpu", "PackConvWeights", {{"group", c.groups}}, {&w},
+                       {&packed}, [] {});
+      const std::vector<double> expected = convolved(c, x, w, nullptr);
+      Attrs attrs = attrs_of(c);
+      attrs.set("packed_outputs", c.outputs);
+      run_kernel_named("conv_cpu", "Conv", attrs, {&x, &packed}, {&y},
+                       [&] { expect_close(y, expected, 200, 1, "y"); });
+    }
 }
 
 TEST(ConvTranspose, FollowsItsDefinition) {

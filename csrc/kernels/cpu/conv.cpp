@@ -2,109 +2,155 @@
 // torch's convolution does not take:
 //   y[n, o, p] = bias[o] + sum over channels i of the group and places k of w[o, i, k] x[n, i,
 //   p(k)]
-// Method: for each image and group a product of w with the matrix of the windows, which is packed
-// where it is wanted (patches.h). Where a channel makes a few outputs only (depthwise), the lines
-// of an output are sums of shifted lines of its channel.
-#include "kernels/cpu/conv_shape.h"
+// and FusedConv, which adds z and applies an activation. Methods: conv_plan.h chooses. Weights that
+// a product reads are packed into workspace first, unless they come packed (PackConvWeights).
+#include "kernels/cpu/conv_run.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-std::shared_ptr<const void> prepare_conv(const StepFacts& facts) {
+struct ConvStep {
+  ConvShape shape;
+  ConvActivation activation;
+  bool packed = false;  // w
+};
+
+ConvActivation activation_of(const Attrs& attrs) {
+  using Kind = ConvActivation::Kind;
+  const std::string name = attrs.has("activation") ? attrs.string("activation") : "";
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (name.empty()) return {Kind::Clip, -infinity, infinity};
+  if (name == "Relu") return {Kind::Clip, 0, infinity};
+  const double alpha = attrs.number("alpha", 0), beta = attrs.number("beta", 0);
+  if (name == "Clip") return {Kind::Clip, alpha, beta};
+  if (name == "LeakyRelu") return {Kind::LeakyRelu, alpha, 0};
+  if (name == "Elu") return {Kind::Elu, alpha, 0};
+  if (name == "HardSigmoid") return {Kind::HardSigmoid, 0, 0};
+  if (name == "HardSwish") return {Kind::HardSwish, 0, 0};
+  if (name == "Sigmoid") return {Kind::Sigmoid, 0, 0};
+  if (name == "Silu") return {Kind::Silu, 0, 0};
+  if (name == "Tanh") return {Kind::Tanh, 0, 0};
+  if (name == "Mish") return {Kind::Mish, 0, 0};
+  throw InternalError(str("no convolution applies ", name));
+}
+
+ConvStep step_of(const StepFacts& facts) {
   const Layout &x = facts.inputs[0].layout, &w = facts.inputs[1].layout,
                &y = facts.outputs[0].layout;
   const Attrs& attrs = facts.node().attrs;
   const size_t spatial = x.sizes.size() - 2;
   const std::vector<int64_t> strides = attrs.integers("strides"), pads = attrs.integers("pads"),
                              dilations = attrs.integers("dilations");
+  ConvStep step;
+  // Packed weights: [groups x blocks, places..., channels, outputs of a block].
+  step.packed = attrs.has("packed_outputs") && attrs.integer("packed_outputs") > 0;
+  const size_t first_place = step.packed ? 1 : 2;
   std::vector<PatchAxis> axes(spatial);
   for (size_t d = 0; d < spatial; ++d) {
     axes[d] = {x.sizes[d + 2], y.sizes[d + 2], strides[d], {}};
-    for (int64_t k = 0; k < w.sizes[d + 2]; ++k)
+    for (int64_t k = 0; k < w.sizes[d + first_place]; ++k)
       axes[d].offsets.push_back(k * dilations[d] - pads[d]);
   }
-  auto shape = std::make_shared<ConvShape>();
-  shape->images = x.sizes[0];
-  shape->groups = attrs.integer("group");
-  shape->channels = w.sizes[1];
-  shape->outputs = shape->groups == 0 ? 0 : w.sizes[0] / shape->groups;
-  shape->patches = PatchShape(std::move(axes));
-  return shape;
+  ConvShape& shape = step.shape;
+  shape.images = x.sizes[0];
+  shape.groups = attrs.integer("group");
+  shape.channels = step.packed ? w.sizes[spatial + 1] : w.sizes[1];
+  shape.outputs = shape.groups == 0 ? 0 : y.sizes[1] / shape.groups;
+  shape.patches = PatchShape(std::move(axes));
+  dispatch_float(facts.inputs[0].dtype,
+                 [&]<class T> { plan_convolution<ComputeOf<T>>(shape, slots(facts)); });
+  step.activation = activation_of(attrs);
+  return step;
 }
 
-template <class T>
-void multiply_windows(const KernelArgs& args, const ConvShape& s) {
-  using C = ComputeOf<T>;
-  const int64_t inner = s.channels * s.patches.places, pixels = s.patches.pixels;
-  const TiledProduct<C> product(s.outputs, pixels, inner);
-  for_each_group<
-      T>(args, s, product.units(), [&](const ConvGroup<T>& at, int64_t begin, int64_t end) {
-    const T* w = args.in[1].as<T>() + at.group * s.outputs * inner;
-    const auto left = [&](int64_t row, int64_t rows, int64_t first, int64_t count, C* to) {
-      pack_left_rows(StridedMatrix<const T>{w + row * inner + first, rows, count, inner, 1}, to);
-    };
-    const auto right = [&](int64_t first, int64_t count, int64_t column, int64_t width, C* to) {
-      pack_patches(s.patches, at.x, first, count, column, width, to);
-    };
-    const auto store = [&](int64_t row, int64_t rows, int64_t column, int64_t width, const C* sums,
-                           int64_t stride) {
-      for (int64_t r = 0; r < rows; ++r, sums += stride) {
-        const C term = at.term(row + r);
-        T* y = at.y + (row + r) * pixels + column;
-        ORTM_SIMD
-        for (int64_t j = 0; j < width; ++j) y[j] = stored<T>(sums[j] + term);
-      }
-    };
-    product.run(begin, end, left, right, store);
+std::shared_ptr<const void> prepare_conv(const StepFacts& facts) {
+  return std::make_shared<const ConvStep>(step_of(facts));
+}
+
+/// Elements of packed weights in the workspace, behind the scratch of all threads.
+int64_t packed_elements(const ConvStep& step) {
+  const ConvShape& s = step.shape;
+  const bool packs = s.method != ConvMethod::Lines && !step.packed;
+  return packs ? s.groups * packed_weight_elements(s.outputs, s.inner()) : 0;
+}
+
+size_t conv_workspace(const StepFacts& facts) {
+  const ConvStep step = step_of(facts);
+  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
+    const int64_t elements =
+        slots(facts) * conv_scratch_elements<T>(step.shape) + packed_elements(step);
+    return static_cast<size_t>(elements) * sizeof(ComputeOf<T>);
   });
 }
 
-// --- depthwise -----------------------------------------------------------------------------------
-/// Output pixels [begin, begin + count) of a plane, at most kRowChunk.
 template <class T>
-void sum_places(const PatchShape& s, const T* image, const T* w, ComputeOf<T> term, int64_t begin,
-                int64_t count, T* y) {
+class Convolution {
+ public:
   using C = ComputeOf<T>;
-  C sums[kRowChunk];
-  std::fill_n(sums, count, term);
-  const int64_t stride = s.last().stride;
-  for_each_place(s, image, begin, count, [&](int64_t place, const T* from, int64_t at, int64_t n) {
-    const C factor = computed(w[place]);
-    C* to = sums + at;
-    if (stride == 1) {
-      ORTM_SIMD
-      for (int64_t i = 0; i < n; ++i) to[i] += factor * computed(from[i]);
-    } else {
-      for (int64_t i = 0; i < n; ++i) to[i] += factor * computed(from[i * stride]);
+
+  explicit Convolution(const KernelArgs& args)
+      : args_(args),
+        step_(*static_cast<const ConvStep*>(args.prepared)),
+        s_(step_.shape),
+        finish_(operand(2), operand(3), args.out[0].as<T>(), step_.activation) {}
+
+  void run() const {
+    switch (s_.method) {
+      case ConvMethod::Lines: return sum_lines();
+      case ConvMethod::Image: return run_units(ConvImage<T>(s_, x(), packed_weights(), finish_));
+      case ConvMethod::Product:
+        return run_units(ConvProduct<T>(s_, x(), packed_weights(), finish_));
     }
-  });
-  ORTM_SIMD
-  for (int64_t i = 0; i < count; ++i) y[i] = stored<T>(sums[i]);
-}
+  }
 
-template <class T>
-void convolve_depthwise(const KernelArgs& args, const ConvShape& s) {
-  const PatchShape& p = s.patches;
-  const int64_t chunk = pixel_chunk(p), chunks = ceil_div(p.pixels, chunk);
-  for_each_group<T>(
-      args, s, s.outputs * chunks, [&](const ConvGroup<T>& at, int64_t begin, int64_t end) {
-        for (int64_t unit = begin; unit < end; ++unit) {
-          const int64_t output = unit / chunks, first = unit % chunks * chunk;
-          const T* w = args.in[1].as<T>() + (at.group * s.outputs + output) * p.places;
-          sum_places(p, at.x, w, at.term(output), first, std::min(chunk, p.pixels - first),
-                     at.y + output * p.pixels + first);
-        }
-      });
-}
+ private:
+  const T* x() const { return args_.in[0].as<T>(); }
+  const T* w() const { return args_.in[1].as<T>(); }
+  const T* operand(size_t i) const { return args_.in.size() > i ? args_.in[i].as<T>() : nullptr; }
+  int64_t group_weights() const {
+    return step_.packed ? packed_weight_elements(s_.outputs, s_.inner()) : s_.outputs * s_.inner();
+  }
+
+  template <class Method>
+  void run_units(const Method& method) const {
+    ortmodule::run_units(args_, s_, method, static_cast<C*>(args_.workspace));
+  }
+
+  /// The weights as a product reads them.
+  const C* packed_weights() const {
+    if constexpr (std::is_same_v<C, T>)
+      if (step_.packed) return w();
+    const int64_t inner = s_.inner(), blocks = ceil_div(s_.outputs, kPackedOutputs);
+    C* packed =
+        static_cast<C*>(args_.workspace) + slots(args_.facts) * conv_scratch_elements<T>(s_);
+    parallel_ranges(args_.context, s_.groups * blocks, grain_for(kPackedOutputs * inner),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i)
+                        pack_weight_block<C>(w() + i / blocks * s_.outputs * inner, s_.outputs,
+                                             s_.channels, s_.patches.places, i % blocks,
+                                             packed + i * kPackedOutputs * inner);
+                    });
+    return packed;
+  }
+
+  void sum_lines() const {
+    const int64_t places = s_.patches.places, inner = s_.inner();
+    typename ConvLines<T>::Weights weights{w(), group_weights(), inner, places, 1};
+    if (step_.packed)
+      weights = {w(), group_weights(), 1, kPackedOutputs, s_.channels * kPackedOutputs};
+    run_units(ConvLines<T>(s_, x(), weights, finish_));
+  }
+
+  const KernelArgs& args_;
+  const ConvStep& step_;
+  const ConvShape& s_;
+  ConvFinish<T> finish_;
+};
 
 void conv(const KernelArgs& args) {
-  const auto& s = *static_cast<const ConvShape*>(args.prepared);
-  constexpr int64_t kFewOutputs = 3;
-  const bool depthwise = s.channels == 1 && s.outputs <= kFewOutputs;
-  dispatch_float(args.in[0].dtype, [&]<class T> {
-    depthwise ? convolve_depthwise<T>(args, s) : multiply_windows<T>(args, s);
-  });
+  if (args.out[0].element_count() == 0) return;
+  dispatch_float(args.in[0].dtype, [&]<class T> { Convolution<T>(args).run(); });
 }
 
 REGISTER_CPU_KERNEL({.op = "Conv",
@@ -112,7 +158,46 @@ REGISTER_CPU_KERNEL({.op = "Conv",
                      .dtypes = kAllFloats,
                      .run = conv,
                      .unsupported = convolution_dimensions_unsupported,
+                     .workspace_bytes = conv_workspace,
                      .prepare = prepare_conv,
+                     .priority = -1});
+REGISTER_CPU_KERNEL({.op = "FusedConv",
+                     .name = "fused_conv_cpu",
+                     .dtypes = kAllFloats,
+                     .run = conv,
+                     .unsupported = convolution_dimensions_unsupported,
+                     .workspace_bytes = conv_workspace,
+                     .prepare = prepare_conv,
+                     .inplace = true,
+                     .inplace_operand = 3,
+                     .priority = -1});
+
+// --- weights ---------------------------------------------------------------------------------
+void pack_conv_weights(const KernelArgs& args) {
+  const TensorView &w = args.in[0], &packed = args.out[0];
+  const int64_t channels = w.sizes[1], groups = args.facts.node().attrs.integer("group");
+  int64_t places = 1;
+  for (int d = 2; d < w.rank; ++d) places *= w.sizes[d];
+  const int64_t blocks = packed.sizes[0], outputs = w.sizes[0] / groups;
+  const int64_t block_elements = channels * places * kPackedOutputs;
+  const auto pack = [&]<class T> {
+    parallel_ranges(
+        args.context, blocks, grain_for(block_elements), [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t group = i / (blocks / groups), block = i % (blocks / groups);
+            pack_weight_block<T>(w.as<T>() + group * outputs * channels * places, outputs, channels,
+                                 places, block, packed.as<T>() + i * block_elements);
+          }
+        });
+  };
+  w.dtype == DType::Float64 ? pack.template operator()<double>()
+                            : pack.template operator()<float>();
+}
+
+REGISTER_CPU_KERNEL({.op = "PackConvWeights",
+                     .name = "pack_conv_weights_cpu",
+                     .dtypes = kFloats,
+                     .run = pack_conv_weights,
                      .priority = -1});
 
 }  // namespace

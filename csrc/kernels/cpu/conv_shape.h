@@ -1,67 +1,142 @@
-// What Conv and ConvTranspose share: sizes, and the images and groups as units of work.
+// The sizes of a convolution, and how its work is cut: bands of output lines whose part of the
+// image is laid out once, and pieces of the sum that every output is made of.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "kernels/cpu/patches.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 
+/// One spatial dimension of a band: neighbouring positions lie `step` apart in the image,
+/// neighbouring outputs `hop` positions apart in the band. Offsets of places ascend.
+struct BandAxis {
+  PatchAxis patch;
+  int64_t step = 1, hop = 1;
+
+  BandAxis() : BandAxis(PatchAxis{1, 1, 1, {0}}) {}
+  explicit BandAxis(PatchAxis axis) : patch(std::move(axis)), hop(patch.stride) {
+    // With one place the positions between strides are never seen.
+    if (patch.places() == 1) {
+      step = patch.stride;
+      hop = 1;
+    }
+  }
+  int64_t places() const { return patch.places(); }
+  /// Position in the band of place k of the first output.
+  int64_t place(int64_t k) const {
+    return patch.offsets[static_cast<size_t>(k)] - patch.offsets.front();
+  }
+  /// Positions that `outputs` neighbours see.
+  int64_t span(int64_t outputs) const { return (outputs - 1) * hop + place(places() - 1) + 1; }
+  /// Position in the image of the first one in a band that begins with this output.
+  int64_t origin(int64_t output) const { return output * patch.stride + patch.offsets.front(); }
+};
+
+/// A part of the sum: `length` elements from `begin` on of each of `runs` runs.
+struct SumPiece {
+  int64_t first_run = 0, runs = 0, begin = 0, length = 0;
+};
+
+/// Outputs of one outer position: `rows` lines from `row` on, and `columns` outputs of each from
+/// `column` on.
+struct ImageBand {
+  int64_t outer = 0, row = 0, rows = 0, column = 0, columns = 0;
+  int64_t pixels() const { return rows * columns; }
+};
+
+/// How a convolution is computed: as a product with the image itself, as an implicit product whose
+/// vectors hold outputs (conv_product.h), or with vectors of neighbouring pixels (conv_lines.h).
+enum class ConvMethod : uint8_t { Image, Product, Lines };
+
 /// A convolution; channels and outputs are those of a group.
 struct ConvShape {
   int64_t images = 0, groups = 1, channels = 0, outputs = 0;
   PatchShape patches;
-};
+  ConvMethod method = ConvMethod::Product;
+  std::vector<BandAxis> outer;  // all dimensions but the last two
+  BandAxis row, column;
+  int64_t outer_outputs = 1, outer_places = 1;
 
-/// An image's channels and outputs of one group.
-template <class T>
-struct ConvGroup {
-  int64_t group = 0;
-  const T* x = nullptr;
-  const T* bias = nullptr;  // null without one
-  T* y = nullptr;
+  // A band: at most so many lines of so many outputs. In memory it has a line for each outer place
+  // and position along `row`.
+  int64_t band_rows = 1, band_columns = 1, row_bands = 1, column_bands = 1;
+  int64_t row_span = 0, line_elements = 0, band_elements = 0;
+  // Outputs are divided among so many units of a band.
+  int64_t parts = 1;
 
-  ComputeOf<T> term(int64_t output) const {
-    return bias ? computed(bias[output]) : ComputeOf<T>(0);
+  // Of a Product: distance of neighbouring pixels; where in the band lie the elements that are
+  // neighbours in the order of the sum; pieces of the sum.
+  int64_t pixel_stride = 0, run_length = 0;
+  std::vector<int64_t> runs;
+  std::vector<SumPiece> pieces;
+
+  // Of Lines: elements of the positions of a line that leave the same remainder modulo `hop`, and
+  // where in the band each place of a window begins.
+  int64_t phase_elements = 0;
+  std::vector<int64_t> places;
+
+  /// Elements of an output's sum.
+  int64_t inner() const { return channels * patches.places; }
+  int64_t bands() const { return outer_outputs * row_bands * column_bands; }
+  int64_t line_count() const { return outer_places * row_span; }
+
+  ImageBand band(int64_t index) const {
+    ImageBand band;
+    band.column = index % column_bands * band_columns;
+    band.columns = std::min(band_columns, column.patch.out - band.column);
+    index /= column_bands;
+    band.row = index % row_bands * band_rows;
+    band.rows = std::min(band_rows, row.patch.out - band.row);
+    band.outer = index / row_bands;
+    return band;
+  }
+  /// The first output pixel of a band; the others follow.
+  int64_t first_pixel(const ImageBand& band) const {
+    return (band.outer * row.patch.out + band.row) * column.patch.out + band.column;
+  }
+
+  /// body(line, at) for each line of a band: `at` is that of the image, -1 beside it.
+  template <class Body>
+  void for_each_line(const ImageBand& band, const Body& body) const {
+    const int64_t top = row.origin(band.row), rows = row.span(band.rows);
+    for (int64_t place = 0; place < outer_places; ++place) {
+      bool inside = true;
+      int64_t above = 0, scale = 1, output = band.outer, rest = place;
+      for (size_t d = outer.size(); d-- > 0;) {
+        const PatchAxis& axis = outer[d].patch;
+        const int64_t at = output % axis.out * axis.stride +
+                           axis.offsets[static_cast<size_t>(rest % axis.places())];
+        output /= axis.out;
+        rest /= axis.places();
+        inside = inside && at >= 0 && at < axis.in;
+        above += at * scale;
+        scale *= axis.in;
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t at = top + r * row.step;
+        const bool exists = inside && at >= 0 && at < row.patch.in;
+        body(place * row_span + r, exists ? above * row.patch.in + at : -1);
+      }
+    }
+  }
+
+  /// Positions [first, last) of a line of `count` that lie inside the image, from `left` on.
+  std::array<int64_t, 2> inside(int64_t left, int64_t count) const {
+    const int64_t first = left < 0 ? ceil_div(-left, column.step) : 0;
+    const int64_t last = left < column.patch.in ? ceil_div(column.patch.in - left, column.step) : 0;
+    const int64_t begin = std::clamp<int64_t>(first, 0, count);
+    return {begin, std::clamp(last, begin, count)};
   }
 };
 
 inline Reason convolution_dimensions_unsupported(const StepFacts& facts) {
-  if (facts.inputs[0].layout.sizes.size() - 2 > kMostSpatial)
+  // Without sizes while a graph is lowered.
+  if (facts.inputs[0].layout.sizes.size() > kMostSpatial + 2)
     return str("it takes at most ", kMostSpatial, " spatial dimensions");
   return {};
-}
-
-/// body(group, first, last) for ranges of the `units` of every image and group that cover them all.
-template <class T, class Body>
-void for_each_group(const KernelArgs& args, const ConvShape& s, int64_t units, const Body& body) {
-  if (units == 0) return;
-  const Layout &x = args.facts.inputs[0].layout, &y = args.facts.outputs[0].layout;
-  int64_t in_pixels = 1, out_pixels = 1;
-  for (size_t d = 2; d < x.sizes.size(); ++d) {
-    in_pixels *= x.sizes[d];
-    out_pixels *= y.sizes[d];
-  }
-  const bool has_bias = args.in.size() > 2 && args.in[2].data;
-  // Multiplications worth waking a thread.
-  constexpr int64_t kGrain = 1 << 20;
-  const int64_t all = s.outputs * s.channels * s.patches.places * s.patches.pixels;
-  const int64_t grain = ceil_div(kGrain, std::max<int64_t>(1, ceil_div(all, units)));
-  parallel_ranges(args.context, s.images * s.groups * units, grain,
-                  [&](int64_t begin, int64_t end) {
-                    while (begin < end) {
-                      const int64_t i = begin / units, first = begin % units;
-                      const int64_t count = std::min(units - first, end - begin);
-                      ConvGroup<T> group;
-                      group.group = i % s.groups;
-                      group.x = args.in[0].as<T>() + i * s.channels * in_pixels;
-                      if (has_bias) group.bias = args.in[2].as<T>() + group.group * s.outputs;
-                      group.y = args.out[0].as<T>() + i * s.outputs * out_pixels;
-                      body(group, first, first + count);
-                      begin += count;
-                    }
-                  });
 }
 
 }  // namespace ORTM_ISA

@@ -4,7 +4,7 @@
 // Method: outputs whose q leaves the same remainder modulo the strides (a phase) see the same
 // places k of w, and neighbours among them neighbouring p. So each phase is a convolution of stride
 // 1 with some of the places, and nothing is multiplied by zeros in between.
-#include "kernels/cpu/conv_shape.h"
+#include "kernels/cpu/conv_run.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -18,15 +18,15 @@ struct PhaseAxis {
 };
 
 struct Phase {
-  PatchShape patches;           // stride 1; its pixels are the outputs of the phase
-  std::vector<int64_t> places;  // of w, in the order of the patches' places
+  ConvShape conv;               // stride 1; its pixels are the outputs of the phase
+  std::vector<int64_t> places;  // of w, in the order of the places of `conv`
   std::vector<int64_t> first;   // output, along each dimension
 };
 
 struct TransposedShape {
-  ConvShape conv;
-  std::vector<int64_t> strides, out;  // along each dimension
-  int64_t places = 1, pixels = 1;     // of w and y
+  int64_t images = 0, groups = 1, channels = 0, outputs = 0;  // the last two of a group
+  std::vector<int64_t> strides, out;                          // along each dimension
+  int64_t places = 1, pixels = 1;                             // of w and y
   std::vector<Phase> phases;
 };
 
@@ -40,7 +40,7 @@ std::vector<PhaseAxis> phases_along(const AxisFacts& f) {
     PhaseAxis phase;
     phase.first = first;
     phase.patch = {f.in, ceil_div(f.out - first, f.stride), 1, {}};
-    for (int64_t k = 0; k < f.kernel; ++k) {
+    for (int64_t k = f.kernel - 1; k >= 0; --k) {  // offsets ascend
       const int64_t distance = first + f.pad - k * f.dilation;
       if (distance % f.stride != 0) continue;
       phase.patch.offsets.push_back(distance / f.stride);
@@ -70,7 +70,7 @@ std::vector<Phase> combine(const std::vector<std::vector<PhaseAxis>>& along, con
         for (const int64_t k : axis.places) places.push_back(outer * kernel[d] + k);
       phase.places = std::move(places);
     }
-    phase.patches = PatchShape(std::move(axes));
+    phase.conv.patches = PatchShape(std::move(axes));
     phases.push_back(std::move(phase));
     more = false;
     for (size_t d = along.size(); d-- > 0 && !more;) {
@@ -81,101 +81,181 @@ std::vector<Phase> combine(const std::vector<std::vector<PhaseAxis>>& along, con
   return phases;
 }
 
-std::shared_ptr<const void> prepare_transposed(const StepFacts& facts) {
+TransposedShape shape_of(const StepFacts& facts) {
   const Layout &x = facts.inputs[0].layout, &w = facts.inputs[1].layout,
                &y = facts.outputs[0].layout;
   const Attrs& attrs = facts.node().attrs;
   const std::vector<int64_t> pads = attrs.integers("pads"), dilations = attrs.integers("dilations");
-  auto shape = std::make_shared<TransposedShape>();
-  shape->strides = attrs.integers("strides");
-  shape->conv.images = x.sizes[0];
-  shape->conv.groups = std::max<int64_t>(attrs.integer("group"), 1);
-  shape->conv.channels = x.sizes[1] / shape->conv.groups;
-  shape->conv.outputs = w.sizes[1];
+  TransposedShape shape;
+  shape.strides = attrs.integers("strides");
+  shape.images = x.sizes[0];
+  shape.groups = std::max<int64_t>(attrs.integer("group"), 1);
+  shape.channels = x.sizes[1] / shape.groups;
+  shape.outputs = w.sizes[1];
   std::vector<std::vector<PhaseAxis>> along;
   for (size_t d = 0; d + 2 < x.sizes.size(); ++d) {
-    along.push_back(phases_along({x.sizes[d + 2], y.sizes[d + 2], w.sizes[d + 2], shape->strides[d],
-                                  pads[d], dilations[d]}));
-    shape->out.push_back(y.sizes[d + 2]);
-    shape->places *= w.sizes[d + 2];
-    shape->pixels *= y.sizes[d + 2];
+    along.push_back(phases_along(
+        {x.sizes[d + 2], y.sizes[d + 2], w.sizes[d + 2], shape.strides[d], pads[d], dilations[d]}));
+    shape.out.push_back(y.sizes[d + 2]);
+    shape.places *= w.sizes[d + 2];
+    shape.pixels *= y.sizes[d + 2];
   }
-  shape->phases = combine(along, Sizes(w.sizes.begin() + 2, w.sizes.end()));
-  // For the cost of a unit of work.
-  if (!shape->phases.empty()) shape->conv.patches = shape->phases[0].patches;
+  shape.phases = combine(along, Sizes(w.sizes.begin() + 2, w.sizes.end()));
+  for (Phase& phase : shape.phases) {
+    phase.conv.images = shape.images;
+    phase.conv.groups = shape.groups;
+    phase.conv.channels = shape.channels;
+    phase.conv.outputs = shape.outputs;
+    dispatch_float(facts.inputs[0].dtype,
+                   [&]<class T> { plan_convolution<ComputeOf<T>>(phase.conv, slots(facts)); });
+  }
   return shape;
 }
 
+std::shared_ptr<const void> prepare_transposed(const StepFacts& facts) {
+  return std::make_shared<const TransposedShape>(shape_of(facts));
+}
+
+int64_t packed_elements(const ConvShape& s) {
+  return s.groups * packed_weight_elements(s.outputs, s.inner());
+}
+
+/// The most of all phases: scratch of a thread, and packed weights.
 template <class T>
-class PhaseProduct {
+int64_t most_scratch(const TransposedShape& shape) {
+  int64_t most = 0;
+  for (const Phase& phase : shape.phases)
+    most = std::max(most, conv_scratch_elements<T>(phase.conv));
+  return most;
+}
+
+size_t transposed_workspace(const StepFacts& facts) {
+  const TransposedShape shape = shape_of(facts);
+  return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
+    int64_t packed = 0;
+    for (const Phase& phase : shape.phases) packed = std::max(packed, packed_elements(phase.conv));
+    return static_cast<size_t>(slots(facts) * most_scratch<T>(shape) + packed) *
+           sizeof(ComputeOf<T>);
+  });
+}
+
+/// Writes lines of a phase to their places in y.
+template <class T>
+class PhaseFinish : public ConvFinish<T> {
  public:
   using C = ComputeOf<T>;
 
-  PhaseProduct(const KernelArgs& args, const TransposedShape& s, const Phase& phase)
-      : args_(args),
-        s_(s),
-        phase_(phase),
-        chosen_(static_cast<int64_t>(phase.places.size())),
-        product_(s.conv.outputs, phase.patches.pixels, s.conv.channels * chosen_) {}
+  PhaseFinish(const T* bias, T* y, const TransposedShape& shape, const Phase& phase)
+      : ConvFinish<T>(bias, nullptr, y, ConvActivation()), shape_(shape), phase_(phase) {}
 
-  void run() const {
-    for_each_group<T>(
-        args_, s_.conv, product_.units(), [&](const ConvGroup<T>& at, int64_t begin, int64_t end) {
-          product_.run(
-              begin, end,
-              [&](int64_t row, int64_t rows, int64_t first, int64_t inner, C* to) {
-                pack_weights(at.group, row, rows, first, inner, to);
-              },
-              [&](int64_t first, int64_t inner, int64_t column, int64_t width, C* to) {
-                pack_patches(phase_.patches, at.x, first, inner, column, width, to);
-              },
-              [&](int64_t row, int64_t rows, int64_t column, int64_t width, const C* sums,
-                  int64_t stride) {
-                for (int64_t r = 0; r < rows; ++r)
-                  write_row(at.y + (row + r) * s_.pixels, column, width, sums + r * stride,
-                            at.term(row + r));
-              });
-        });
-  }
+  bool is_direct() const { return false; }
 
- private:
-  /// Rows are outputs, the inner dimension channels and the places of the phase.
-  void pack_weights(int64_t group, int64_t row, int64_t rows, int64_t first, int64_t inner,
-                    C* to) const {
-    const T* w = args_.in[1].as<T>();
-    for (int64_t k = 0; k < inner; ++k, to += ProductTile<C>::kLeftStride) {
-      const int64_t channel = group * s_.conv.channels + (first + k) / chosen_;
-      const int64_t place = phase_.places[static_cast<size_t>((first + k) % chosen_)];
-      const T* from = w + (channel * s_.conv.outputs + row) * s_.places + place;
-      for (int64_t r = 0; r < rows; ++r) to[r] = computed(from[r * s_.places]);
-    }
-  }
-
-  /// Outputs [column, column + width) of the phase, in a plane of y.
-  void write_row(T* plane, int64_t column, int64_t width, const C* sums, C term) const {
-    const size_t last = s_.out.size() - 1;
-    phase_.patches.for_each_segment(column, width, [&](const PatchSegment& segment) {
+  /// Outputs [at, at + count) of the phase, plane by plane; all of one plane.
+  void write(const C* sums, int64_t at, int64_t count) const {
+    const PatchShape& patches = phase_.conv.patches;
+    const size_t last = shape_.out.size() - 1;
+    const int64_t step = shape_.strides[last];
+    T* plane = this->y() + at / patches.pixels * shape_.pixels;
+    patches.for_each_segment(at % patches.pixels, count, [&](const PatchSegment& segment) {
       int64_t line = 0;
       for (size_t d = 0; d < last; ++d)
-        line = line * s_.out[d] + phase_.first[d] + segment.outer[d] * s_.strides[d];
-      const int64_t step = s_.strides[last];
-      T* to = plane + line * s_.out[last] + phase_.first[last] + segment.first * step;
+        line = line * shape_.out[d] + phase_.first[d] + segment.outer[d] * shape_.strides[d];
+      T* to = plane + line * shape_.out[last] + phase_.first[last] + segment.first * step;
       const C* from = sums + segment.begin;
-      for (int64_t i = 0; i < segment.count; ++i) to[i * step] = stored<T>(from[i] + term);
+      for (int64_t i = 0; i < segment.count; ++i) to[i * step] = stored<T>(from[i]);
     });
   }
 
-  const KernelArgs& args_;
-  const TransposedShape& s_;
+ private:
+  const TransposedShape& shape_;
   const Phase& phase_;
-  int64_t chosen_;
-  TiledProduct<C> product_;
+};
+
+template <class T>
+class PhaseConvolution {
+ public:
+  using C = ComputeOf<T>;
+  using Finish = PhaseFinish<T>;
+
+  PhaseConvolution(const KernelArgs& args, const TransposedShape& shape, const Phase& phase)
+      : args_(args),
+        shape_(shape),
+        phase_(phase),
+        s_(phase.conv),
+        finish_(args.in.size() > 2 ? args.in[2].as<T>() : nullptr, args.out[0].as<T>(), shape,
+                phase) {}
+
+  void run() const {
+    if (s_.patches.pixels == 0) return;
+    if (s_.inner() == 0) return write_terms();
+    const int64_t scratch = most_scratch<T>(shape_);
+    C* memory = static_cast<C*>(args_.workspace);
+    C* packed = memory + slots(args_.facts) * scratch;
+    pack(packed);
+    switch (s_.method) {
+      case ConvMethod::Image:
+        return run_units(args_, s_, ConvImage<T, Finish>(s_, x(), packed, finish_), memory);
+      case ConvMethod::Product:
+        return run_units(args_, s_, ConvProduct<T, Finish>(s_, x(), packed, finish_), memory);
+      case ConvMethod::Lines:
+        return run_units(args_, s_,
+                         ConvLines<T, C, Finish>(s_, x(),
+                                                 {packed, packed_elements(s_) / s_.groups, 1,
+                                                  kPackedOutputs, s_.channels * kPackedOutputs},
+                                                 finish_),
+                         memory);
+    }
+  }
+
+ private:
+  const T* x() const { return args_.in[0].as<T>(); }
+
+  void pack(C* packed) const {
+    const int64_t blocks = ceil_div(s_.outputs, kPackedOutputs);
+    const int64_t block_elements = s_.inner() * kPackedOutputs;
+    parallel_ranges(args_.context, s_.groups * blocks, grain_for(block_elements),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i)
+                        pack_block(i / blocks, i % blocks * kPackedOutputs,
+                                   packed + i * block_elements);
+                    });
+  }
+
+  void pack_block(int64_t group, int64_t first, C* to) const {
+    const T* w = args_.in[1].as<T>();
+    for (const int64_t place : phase_.places)
+      for (int64_t channel = 0; channel < s_.channels; ++channel) {
+        const T* from =
+            w + ((group * s_.channels + channel) * s_.outputs + first) * shape_.places + place;
+        for (int64_t o = 0; o < kPackedOutputs; ++o)
+          *to++ = first + o < s_.outputs ? computed(from[o * shape_.places]) : C(0);
+      }
+  }
+
+  /// Of outputs that see no place of w.
+  void write_terms() const {
+    const int64_t outputs = s_.images * s_.groups * s_.outputs;
+    C terms[kRowChunk];
+    for (int64_t i = 0; i < outputs; ++i) {
+      std::fill_n(terms, kRowChunk, finish_.term(i % (s_.groups * s_.outputs)));
+      for (int64_t at = 0; at < s_.patches.pixels; at += kRowChunk)
+        finish_.write(terms, i * s_.patches.pixels + at,
+                      std::min(kRowChunk, s_.patches.pixels - at));
+    }
+  }
+
+  const KernelArgs& args_;
+  const TransposedShape& shape_;
+  const Phase& phase_;
+  const ConvShape& s_;
+  Finish finish_;
 };
 
 void conv_transpose(const KernelArgs& args) {
-  const auto& s = *static_cast<const TransposedShape*>(args.prepared);
+  if (args.out[0].element_count() == 0) return;
+  const auto& shape = *static_cast<const TransposedShape*>(args.prepared);
   dispatch_float(args.in[0].dtype, [&]<class T> {
-    for (const Phase& phase : s.phases) PhaseProduct<T>(args, s, phase).run();
+    for (const Phase& phase : shape.phases) PhaseConvolution<T>(args, shape, phase).run();
   });
 }
 
@@ -184,6 +264,7 @@ REGISTER_CPU_KERNEL({.op = "ConvTranspose",
                      .dtypes = kAllFloats,
                      .run = conv_transpose,
                      .unsupported = convolution_dimensions_unsupported,
+                     .workspace_bytes = transposed_workspace,
                      .prepare = prepare_transposed,
                      .priority = -1});
 

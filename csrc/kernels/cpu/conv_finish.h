@@ -1,0 +1,129 @@
+// What follows the sums of a convolution: bias, a further summand, an activation, rounding.
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "kernels/cpu/elementary_vec.h"
+#include "kernels/cpu/panel_product.h"
+#include "kernels/cpu/row_math.h"
+#include "kernels/pointwise_activation.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// An activation behind a convolution, with the number `a` of LeakyRelu and Elu; Clip is to [a, b].
+struct ConvActivation {
+  enum class Kind : uint8_t {
+    Clip,
+    LeakyRelu,
+    Elu,
+    HardSigmoid,
+    HardSwish,
+    Sigmoid,
+    Silu,
+    Tanh,
+    Mish
+  };
+  Kind kind = Kind::Clip;
+  double a = -std::numeric_limits<double>::infinity(), b = std::numeric_limits<double>::infinity();
+};
+
+/// Where sums go: y, or memory of the thread if more than a bias and a Clip follow.
+template <class T>
+class ConvFinish {
+ public:
+  using C = ComputeOf<T>;
+
+  ConvFinish() = default;
+  ConvFinish(const T* bias, const T* z, T* y, const ConvActivation& activation)
+      : bias_(bias), z_(z), y_(y), activation_(activation) {
+    clips_ = !z && activation.kind == ConvActivation::Kind::Clip;
+    if (!clips_) return;
+    low_ = static_cast<C>(activation.a);
+    high_ = static_cast<C>(activation.b);
+  }
+
+  C term(int64_t output) const { return bias_ ? computed(bias_[output]) : C(0); }
+  T* y() const { return y_; }
+  /// Whether `clipped` is the result, which can be stored as it is.
+  bool is_direct() const { return std::is_same_v<C, T> && clips_; }
+
+  VecOf<C> clipped(VecOf<C> sum, VecOf<C> term) const { return clip(sum + term, low_, high_); }
+  C clipped(C sum, C term) const {
+    const C x = sum + term, raised = x < low_ ? low_ : x;
+    return raised > high_ ? high_ : raised;
+  }
+
+  /// Writes results [at, at + count) of y from sums with their terms.
+  void write(const C* sums, int64_t at, int64_t count) const {
+    using Kind = ConvActivation::Kind;
+    const C a = static_cast<C>(activation_.a), b = static_cast<C>(activation_.b);
+    const auto between = [](C x, C low, C high) {
+      const C raised = x < low ? low : x;
+      return raised > high ? high : raised;
+    };
+    switch (activation_.kind) {
+      case Kind::Clip: return map(sums, at, count, [&](C x) { return between(x, a, b); });
+      case Kind::LeakyRelu: return map(sums, at, count, [&](C x) { return x > C(0) ? x : x * a; });
+      case Kind::Elu:
+        return map_formula(sums, at, count,
+                           [&]<class X>(X x) { return select(x > X(0), x, X(a) * fast_expm1(x)); });
+      case Kind::HardSigmoid: return map(sums, at, count, formulas::HardSigmoid());
+      case Kind::HardSwish: return map(sums, at, count, formulas::HardSwish());
+      case Kind::Mish: return map_formula(sums, at, count, formulas::Mish());
+      case Kind::Sigmoid: return map_formula(sums, at, count, formulas::Sigmoid());
+      case Kind::Silu: return map_formula(sums, at, count, formulas::Silu());
+      case Kind::Tanh: return map_formula(sums, at, count, formulas::Tanh());
+    }
+  }
+
+ private:
+  static FloatVec clip(FloatVec x, float low, float high) {
+    return at_most(larger(FloatVec(low), x), high);
+  }
+  static DoubleVec clip(DoubleVec x, double low, double high) {
+    const DoubleVec raised = select(x < DoubleVec(low), DoubleVec(low), x);
+    return select(raised > DoubleVec(high), DoubleVec(high), raised);
+  }
+
+  template <class F>
+  void map(const C* sums, int64_t at, int64_t count, const F& f) const {
+    T* y = y_ + at;
+    if (z_) {
+      const T* z = z_ + at;
+      ORTM_SIMD
+      for (int64_t i = 0; i < count; ++i) y[i] = stored<T>(f(sums[i] + computed(z[i])));
+    } else {
+      ORTM_SIMD
+      for (int64_t i = 0; i < count; ++i) y[i] = stored<T>(f(sums[i]));
+    }
+  }
+
+  // Formulas that loops over single elements do not vectorize.
+  template <class F>
+  void map_formula(const C* sums, int64_t at, int64_t count, const F& f) const {
+    if constexpr (std::is_same_v<C, float>) {
+      float part[kRowChunk];
+      for (int64_t i = 0; i < count; i += kRowChunk) {
+        const int64_t some = std::min(kRowChunk, count - i);
+        for (int64_t j = 0; j < some; ++j)
+          part[j] = z_ ? sums[i + j] + computed(z_[at + i + j]) : sums[i + j];
+        map_vectors(f, some, part, part);
+        for (int64_t j = 0; j < some; ++j) y_[at + i + j] = stored<T>(part[j]);
+      }
+    } else {
+      map(sums, at, count, f);
+    }
+  }
+
+  const T* bias_ = nullptr;
+  const T* z_ = nullptr;
+  T* y_ = nullptr;
+  ConvActivation activation_;
+  bool clips_ = true;
+  C low_ = -std::numeric_limits<C>::infinity(), high_ = std::numeric_limits<C>::infinity();
+};
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

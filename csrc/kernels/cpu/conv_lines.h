@@ -1,0 +1,259 @@
+// A convolution of few outputs per group (depthwise ones above all), with vectors of neighbouring
+// pixels: the places of a window are shifts of lines that are laid out with zeros at their ends.
+#pragma once
+
+#include "kernels/cpu/conv_band.h"
+#include "kernels/cpu/conv_finish.h"
+#include "kernels/cpu/conv_plan.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// W is the type of the weights.
+template <class T, class W = T, class Finish = ConvFinish<T>>
+class ConvLines {
+ public:
+  using C = ComputeOf<T>;
+  using V = VecOf<C>;
+
+  /// Element (output, channel, place) of a group's weights lies at the sum of its strides.
+  struct Weights {
+    const W* data = nullptr;
+    int64_t group = 0, output = 0, channel = 0, place = 0;
+  };
+
+  ConvLines(const ConvShape& s, const T* x, const Weights& weights, const Finish& finish)
+      : s_(s), x_(x), weights_(weights), finish_(finish) {}
+
+  static int64_t units(const ConvShape& s) { return s.images * s.groups * s.bands(); }
+  /// Elements of scratch of a thread.
+  static int64_t scratch_elements(const ConvShape& s) {
+    return band_elements(s) + weight_elements(s) +
+           std::max<int64_t>(kMostRows, s.outputs) * line(s);
+  }
+
+  /// Units [begin, end).
+  void run(int64_t begin, int64_t end, C* scratch) const {
+    C* weights = scratch + band_elements(s_);
+    C* sums = weights + weight_elements(s_);
+    int64_t packed = -1;
+    const bool padded = s_.bands() == 1;
+    if (padded) std::fill_n(scratch, band_elements(s_), C(0));
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t plane = unit / s_.bands(), group = plane % s_.groups;
+      if (group != packed) pack(group, weights);
+      packed = group;
+      const ImageBand band = s_.band(unit % s_.bands());
+      lay_out_lines<C>(s_, band, padded, x_ + plane * s_.channels * s_.patches.in_pixels, scratch);
+      const int64_t at = plane * s_.outputs * s_.patches.pixels + s_.first_pixel(band);
+      s_.outputs == 1 ? run_lines(scratch, weights, group, at, band, sums)
+                      : run_line_by_line(scratch, weights, group, at, band, sums);
+    }
+  }
+
+ private:
+  static int64_t band_elements(const ConvShape& s) {
+    return ceil_div(s.band_elements, 16) * 16 + kBehindBand;
+  }
+  static int64_t weight_elements(const ConvShape& s) {
+    return ceil_div(s.outputs * s.inner(), 16) * 16;
+  }
+  static int64_t line(const ConvShape& s) { return ceil_div(s.band_columns, 16) * 16; }
+
+  /// [channels, places, outputs].
+  void pack(int64_t group, C* to) const {
+    const W* from = weights_.data + group * weights_.group;
+    for (int64_t channel = 0; channel < s_.channels; ++channel)
+      for (int64_t place = 0; place < s_.patches.places; ++place)
+        for (int64_t o = 0; o < s_.outputs; ++o)
+          *to++ = computed(
+              from[o * weights_.output + channel * weights_.channel + place * weights_.place]);
+  }
+
+  /// Where sums of lines go, a plane of y or memory of the thread.
+  struct Target {
+    C* data = nullptr;
+    int64_t output_stride = 0;
+  };
+  Target target(int64_t at, C* sums) const {
+    if constexpr (std::is_same_v<C, T>)
+      if (finish_.is_direct()) return {finish_.y() + at, s_.patches.pixels};
+    return {sums, line(s_)};
+  }
+
+  // --- one output: several lines at once, which share the weights ------------------------------
+  static constexpr int kMostVectors = 6, kMostRows = 8;
+
+  void run_lines(const C* x, const C* weights, int64_t group, int64_t at, const ImageBand& band,
+                 C* sums) const {
+    const int64_t vectors = ceil_div(band.columns, V::kCount);
+    const int64_t parts = ceil_div(vectors, kMostVectors);
+    const int64_t rows = ceil_div(vectors, parts) == 1   ? kMostRows
+                         : ceil_div(vectors, parts) <= 3 ? 4
+                                                         : 2;
+    for (int64_t row = 0; row < band.rows; row += rows) {
+      const int64_t some = std::min(rows, band.rows - row);
+      const C* from = x + row * s_.row.hop * s_.line_elements;
+      const int64_t first = at + row * s_.column.patch.out;
+      Target to = target(first, sums);
+      to.output_stride = to.data == sums ? line(s_) : s_.column.patch.out;
+      // What is written behind a line is written again with the next one.
+      const bool spills = to.data == sums || (parts == 1 && s_.column_bands == 1);
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t begin = part * vectors / parts, end = (part + 1) * vectors / parts;
+        const int64_t column = begin * V::kCount;
+        const int64_t count = std::min(end * V::kCount, band.columns) - column;
+        const C term = finish_.term(group);
+        const auto run = [&]<int kVectors, int kRows> {
+          multiply_lines<kVectors, kRows>(from + column, weights, term, some, count,
+                                          {to.data + column, to.output_stride}, spills);
+        };
+        switch (end - begin) {
+          case 1:
+            rows == 8 ? run.template operator()<1, 8>() : run.template operator()<1, 4>();
+            break;
+          case 2: run.template operator()<2, 4>(); break;
+          case 3:
+            rows == 4 ? run.template operator()<3, 4>() : run.template operator()<3, 2>();
+            break;
+          case 4: run.template operator()<4, 2>(); break;
+          case 5: run.template operator()<5, 2>(); break;
+          default: run.template operator()<6, 2>(); break;
+        }
+      }
+      if (to.data == sums)
+        for (int64_t r = 0; r < some; ++r)
+          finish_.write(sums + r * line(s_), first + r * s_.column.patch.out, band.columns);
+    }
+  }
+
+  /// `rows` of kRows lines of `columns` outputs, at most kVectors vectors.
+  template <int kVectors, int kRows>
+  void multiply_lines(const C* x, const C* weights, C term, int64_t rows, int64_t columns,
+                      const Target& to, bool spills) const {
+    const int64_t down = s_.row.hop * s_.line_elements;
+    const int64_t channel_elements = s_.line_count() * s_.line_elements;
+    const C* lines[kRows];
+    V sums[kRows][kVectors];
+    ORTM_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      lines[r] = x + std::min<int64_t>(r, rows - 1) * down;
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = V(C(0));
+    }
+    const auto places = static_cast<int64_t>(s_.places.size());
+    for (int64_t channel = 0; channel < s_.channels; ++channel)
+      for (int64_t k = 0; k < places; ++k, ++weights) {
+        const int64_t at = channel * channel_elements + s_.places[static_cast<size_t>(k)];
+        const V weight(*weights);
+        ORTM_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          ORTM_UNROLL
+          for (int v = 0; v < kVectors; ++v)
+            sums[r][v] = multiply_add(weight, V::load(lines[r] + at + v * V::kCount), sums[r][v]);
+        }
+      }
+    const V terms(term);
+    const int64_t whole = columns / V::kCount, rest = columns % V::kCount;
+    ORTM_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const V result = finish_.clipped(sums[r][v], terms);
+        C* target = to.data + r * to.output_stride + v * V::kCount;
+        const bool in_full = v < whole || (spills && r + 1 < rows && V::kCount - rest <= columns);
+        in_full ? result.store(target) : store_part(result, target, rest);
+      }
+    }
+  }
+
+  static void store_part(V x, C* to, int64_t count) {
+    if constexpr (std::is_same_v<C, float>) {
+      x.store(to, count);
+    } else {
+      C lanes[V::kCount];
+      x.store(lanes);
+      std::copy_n(lanes, count, to);
+    }
+  }
+
+  // --- several outputs, which share the pixels -------------------------------------------------
+  void run_line_by_line(const C* x, const C* weights, int64_t group, int64_t at,
+                        const ImageBand& band, C* sums) const {
+    for (int64_t r = 0; r < band.rows; ++r, x += s_.row.hop * s_.line_elements) {
+      const Target to = target(at, sums);
+      switch (s_.outputs) {
+        case 2: run_vectors<2, 4>(x, weights, group, band.columns, to); break;
+        case 3: run_vectors<3, 2>(x, weights, group, band.columns, to); break;
+        default: run_vectors<4, 2>(x, weights, group, band.columns, to); break;
+      }
+      if (to.data == sums)
+        for (int64_t o = 0; o < s_.outputs; ++o)
+          finish_.write(sums + o * line(s_), at + o * s_.patches.pixels, band.columns);
+      at += s_.column.patch.out;
+    }
+  }
+
+  template <int kOutputs, int kVectors>
+  void run_vectors(const C* x, const C* weights, int64_t group, int64_t columns,
+                   const Target& to) const {
+    constexpr int64_t kWidth = kVectors * V::kCount;
+    int64_t column = 0;
+    for (; column + kWidth <= columns; column += kWidth)
+      multiply<kOutputs, kVectors>(x + column, weights, group, kWidth, to.data + column,
+                                   to.output_stride);
+    for (; column < columns; column += V::kCount)
+      multiply<kOutputs, 1>(x + column, weights, group, std::min(V::kCount, columns - column),
+                            to.data + column, to.output_stride);
+  }
+
+  template <int kOutputs, int kVectors>
+  void multiply(const C* x, const C* weights, int64_t group, int64_t columns, C* to,
+                int64_t to_stride) const {
+    V sums[kOutputs][kVectors];
+    ORTM_UNROLL
+    for (int o = 0; o < kOutputs; ++o) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[o][v] = V(C(0));
+    }
+    const int64_t channel_elements = s_.line_count() * s_.line_elements;
+    const auto places = static_cast<int64_t>(s_.places.size());
+    for (int64_t channel = 0; channel < s_.channels; ++channel, x += channel_elements)
+      for (int64_t k = 0; k < places; ++k, weights += kOutputs) {
+        const C* from = x + s_.places[static_cast<size_t>(k)];
+        V pixels[kVectors];
+        ORTM_UNROLL
+        for (int v = 0; v < kVectors; ++v) pixels[v] = V::load(from + v * V::kCount);
+        ORTM_UNROLL
+        for (int o = 0; o < kOutputs; ++o) {
+          const V weight(weights[o]);
+          ORTM_UNROLL
+          for (int v = 0; v < kVectors; ++v)
+            sums[o][v] = multiply_add(weight, pixels[v], sums[o][v]);
+        }
+      }
+    ORTM_UNROLL
+    for (int o = 0; o < kOutputs; ++o) {
+      const V term(finish_.term(group * s_.outputs + o));
+      C* target = to + o * to_stride;
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const V result = finish_.clipped(sums[o][v], term);
+        if (kVectors > 1 || columns == V::kCount) {
+          result.store(target + v * V::kCount);
+        } else {
+          store_part(result, target, columns);
+        }
+      }
+    }
+  }
+
+  const ConvShape& s_;
+  const T* x_;
+  Weights weights_;
+  const Finish& finish_;
+};
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,119 @@
+// A tile of an implicit product: some pixels of a band times some outputs. Weights are packed in
+// blocks of kPackedOutputs outputs, in which a row holds what one element of the window is
+// multiplied with.
+// (Dukhan, "The Indirect Convolution Algorithm", 2019, also leaves the matrix of windows unmade.)
+#pragma once
+
+#include <array>
+
+#include "kernels/cpu/conv_shape.h"
+#include "kernels/cpu/panel_product.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// Outputs in a block of packed weights, for all instruction sets and types.
+inline constexpr int64_t kPackedOutputs = 16;
+
+template <class C>
+struct ConvTile {
+  using V = VecOf<C>;
+  /// 12 of 16 registers hold sums, or 24 of the 32 that AVX-512 has.
+  static constexpr int kVectors = kVectorBytes == 64 ? 4 : 2;
+  static constexpr int kMostVectors = V::kCount == 8 ? std::max(kVectors, 3) : kVectors;
+  static constexpr int kMostPixels = 8;
+  /// Outputs of a tile but the last ones.
+  static constexpr int64_t kOutputs = kVectors * V::kCount;
+
+  /// Pixels of a tile of so many vectors of outputs.
+  static int64_t pixels(int64_t vectors) {
+    if (kVectorBytes == 64) return vectors == 4 ? 6 : 8;
+    return vectors == 1 ? 8 : 12 / vectors;
+  }
+  /// Vectors of the next tile where so many outputs are left: all of them if they are few. A tile
+  /// begins with a block of packed weights, or lies within one.
+  static int64_t vectors(int64_t outputs) {
+    const int64_t left = (outputs + V::kCount - 1) / V::kCount;
+    return left <= kMostVectors ? left : kVectors;
+  }
+
+  /// sums [kPixelCount, kVectorCount vectors] (+)= the windows at x + offsets times weights, over a
+  /// piece. `w` points at the piece's first row in the first block; blocks are `block_stride`
+  /// apart.
+  template <int kPixelCount, int kVectorCount>
+  static void multiply(const C* x, const int64_t* offsets, const int64_t* runs,
+                       const SumPiece& piece, const C* w, int64_t block_stride, C* sums,
+                       bool adds) {
+    V total[kPixelCount][kVectorCount];
+    const C* pixels[kPixelCount];
+    ORTM_UNROLL
+    for (int p = 0; p < kPixelCount; ++p) {
+      pixels[p] = x + offsets[p];
+      ORTM_UNROLL
+      for (int v = 0; v < kVectorCount; ++v) total[p][v] = V(C(0));
+    }
+    for (int64_t r = 0; r < piece.runs; ++r) {
+      const int64_t begin = runs[piece.first_run + r] + piece.begin, end = begin + piece.length;
+      for (int64_t k = begin; k < end; ++k, w += kPackedOutputs) {
+        V weights[kVectorCount];
+        ORTM_UNROLL
+        for (int v = 0; v < kVectorCount; ++v) {
+          constexpr auto count = V::kCount;
+          weights[v] =
+              V::load(w + v * count / kPackedOutputs * block_stride + v * count % kPackedOutputs);
+        }
+        ORTM_UNROLL
+        for (int p = 0; p < kPixelCount; ++p) {
+          const V factor(pixels[p][k]);
+          ORTM_UNROLL
+          for (int v = 0; v < kVectorCount; ++v)
+            total[p][v] = multiply_add(factor, weights[v], total[p][v]);
+        }
+      }
+    }
+    ORTM_UNROLL
+    for (int p = 0; p < kPixelCount; ++p) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectorCount; ++v) {
+        C* to = sums + (p * kVectorCount + v) * V::kCount;
+        (adds ? V::load(to) + total[p][v] : total[p][v]).store(to);
+      }
+    }
+  }
+
+  using Multiply = void (*)(const C*, const int64_t*, const int64_t*, const SumPiece&, const C*,
+                            int64_t, C*, bool);
+  /// The function for so many pixels and vectors.
+  static Multiply function(int64_t pixels, int64_t vectors) {
+    static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
+      return std::array<Multiply, sizeof...(i)>{
+          &multiply<i / kMostVectors + 1, i % kMostVectors + 1>...};
+    }
+    (std::make_integer_sequence<int, kMostPixels * kMostVectors>());
+    return kFunctions[static_cast<size_t>((pixels - 1) * kMostVectors + vectors - 1)];
+  }
+};
+
+/// Elements of packed weights of a group.
+inline int64_t packed_weight_elements(int64_t outputs, int64_t inner) {
+  return ceil_div(outputs, kPackedOutputs) * kPackedOutputs * inner;
+}
+
+/// Packs block `block` of a group's weights w [outputs, channels, places]: [places, channels,
+/// kPackedOutputs], with zeros for outputs that do not exist.
+template <class C, class T>
+void pack_weight_block(const T* w, int64_t outputs, int64_t channels, int64_t places, int64_t block,
+                       C* to) {
+  const int64_t first = block * kPackedOutputs, count = std::min(kPackedOutputs, outputs - first);
+  const int64_t inner = channels * places;
+  const T* from = w + first * inner;
+  for (int64_t channel = 0; channel < channels; ++channel)
+    for (int64_t place = 0; place < places; ++place, ++from) {
+      C* row = to + (place * channels + channel) * kPackedOutputs;
+      for (int64_t o = 0; o < count; ++o) row[o] = computed(from[o * inner]);
+      for (int64_t o = count; o < kPackedOutputs; ++o) row[o] = C(0);
+    }
+}
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
