@@ -1,8 +1,10 @@
 // Fuses what follows a convolution, a sum with a tensor of its size (a residual) and an activation,
-// into FusedConv: the kernel applies them to each block of the result while it is in the cache. The
-// op is in ops/fused_conv.cpp. Written as code, since the steps may come in any number. Only for
-// inference by kernels of our own; libraries have no such epilogue.
+// into FusedConv, and zeros around its operand into its padding: the kernel applies them to each
+// block of the result while it is in the cache. The op is in ops/fused_conv.cpp. Written as code,
+// since the steps may come in any number. Only for inference by kernels of our own; libraries have
+// no such epilogue.
 
+#include <algorithm>
 #include <limits>
 #include <unordered_map>
 
@@ -46,6 +48,10 @@ class Fuser {
       if (node->op == "Conv" || node->op == "FusedConv") convolutions.push_back(node.get());
     bool changed = false;
     for (Node* node : convolutions) {
+      if (Node* padded = take_padding(*node)) {
+        node = padded;
+        changed = true;
+      }
       while (Node* fused = fuse_reader(*node)) {
         node = fused;
         changed = true;
@@ -55,6 +61,44 @@ class Fuser {
   }
 
  private:
+  /// Zeros around the operand become padding of the convolution; returns the new node, or null.
+  Node* take_padding(Node& node) {
+    Value* x = node.input(0);
+    const Node* pad = x->producer();
+    if (!pad || pad->op != "Pad" || x->uses().size() != 1 || x->is_graph_output()) return nullptr;
+    const Dims& around = pad->attrs.dims("pads");
+    const bool zeros =
+        pad->attrs.number("value") == 0 && pad->attrs.string("mode", "constant") == "constant";
+    const auto is_padding = [](const DimExpr& pad) {
+      return pad.is_constant() && pad.value() >= 0;
+    };
+    const size_t rank = x->rank();
+    bool spatial = zeros && std::all_of(around.begin(), around.end(), is_padding);
+    for (size_t d : {size_t{0}, size_t{1}})
+      spatial = spatial && around[d] == DimExpr(0) && around[rank + d] == DimExpr(0);
+    if (!spatial) {
+      context_.reject("Pad", "the padding is not zeros around each channel", node, true);
+      return nullptr;
+    }
+    if (!context_.take()) return nullptr;
+    Dims pads = node.attrs.dims("pads");
+    for (size_t d = 0; d + 2 < rank; ++d) {
+      pads[d] = pads[d] + around[d + 2];
+      pads[rank - 2 + d] = pads[rank - 2 + d] + around[rank + d + 2];
+    }
+    Values operands = node.inputs();
+    operands[0] = pad->input(0);
+    Attrs attrs = node.attrs;
+    attrs.set("pads", pads);
+    Graph::Inserting here(graph_, &node);
+    graph_.current_tag = node.tag;
+    Node* padded = emit_node(graph_, node.op, std::move(operands), std::move(attrs));
+    graph_.current_tag.clear();
+    place_[padded] = place_.at(&node);
+    supersede(graph_, node.output(), padded->output());
+    return padded;
+  }
+
   /// Fuses the only reader of the result; returns the new node, or null.
   Node* fuse_reader(Node& node) {
     const Value& y = *node.output();
