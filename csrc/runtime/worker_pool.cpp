@@ -1,12 +1,31 @@
 #include "runtime/worker_pool.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace ortmodule {
 namespace {
 
+// Chunks for each thread, so that one that is slow or comes late does not hold up the others.
+constexpr int64_t kChunks = 2;
+constexpr std::chrono::microseconds kSpinTime{30};
+
 thread_local bool in_loop = false;
+
+/// Waits actively until `is_done`, for a short time.
+template <class Condition>
+void spin(const Condition& is_done) {
+  const auto end = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (is_done()) return;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  } while (std::chrono::steady_clock::now() < end);
+}
 
 struct LoopScope {
   LoopScope() { in_loop = true; }
@@ -37,8 +56,8 @@ ParallelFor WorkerPool::parallel_for() {
 }
 
 void WorkerPool::run(int64_t count, int64_t grain, const ParallelFor::Body& body) {
-  const int64_t chunks =
-      std::min(threads(), (count + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1));
+  const int64_t least = std::max<int64_t>(grain, 1);
+  const int64_t chunks = std::min(kChunks * threads(), (count + least - 1) / least);
   std::unique_lock caller(caller_, std::defer_lock);
   if (chunks <= 1 || in_loop || !caller.try_lock()) {
     if (count > 0) body(0, count);
@@ -50,7 +69,7 @@ void WorkerPool::run(int64_t count, int64_t grain, const ParallelFor::Body& body
     next_chunk_ = 0;
     failed_ = false;
     failure_ = nullptr;
-    busy_ = static_cast<int64_t>(workers_.size());
+    is_open_ = true;
     ++generation_;
   }
   begun_.notify_all();
@@ -58,6 +77,12 @@ void WorkerPool::run(int64_t count, int64_t grain, const ParallelFor::Body& body
     const LoopScope scope;
     take_chunks();
   }
+  {
+    // A worker that has not come yet is not waited for: nothing is left for it.
+    const std::lock_guard lock(mutex_);
+    is_open_ = false;
+  }
+  spin([this] { return busy_ == 0; });
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return busy_ == 0; });
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -82,13 +107,18 @@ void WorkerPool::work() {
   uint64_t seen = 0;
   std::unique_lock lock(mutex_);
   while (true) {
-    begun_.wait(lock, [&] { return stopping_ || generation_ != seen; });
+    begun_.wait(lock, [&] { return stopping_ || (is_open_ && generation_ != seen); });
     if (stopping_) return;
     seen = generation_;
+    ++busy_;
     lock.unlock();
     take_chunks();
     lock.lock();
     if (--busy_ == 0) ended_.notify_one();
+    // The next step of a plan often follows soon; waking up would take longer.
+    lock.unlock();
+    spin([&] { return generation_ != seen; });
+    lock.lock();
   }
 }
 

@@ -42,11 +42,13 @@ class WorkerPool {
   std::vector<std::thread> workers_;
   std::mutex caller_;  // held by the caller whose loop runs
 
-  std::mutex mutex_;  // guards the next five, except that `loop_` is constant while chunks run
+  std::mutex mutex_;  // guards the next six; atomic ones may be read without it, except that
+                      // `loop_` is constant while chunks run
   std::condition_variable begun_;
   std::condition_variable ended_;
-  uint64_t generation_ = 0;  // counts loops
-  int64_t busy_ = 0;         // workers that have not finished the loop
+  std::atomic<uint64_t> generation_{0};  // counts loops
+  std::atomic<int64_t> busy_{0};         // workers that have begun the loop and not finished it
+  bool is_open_ = false;                 // workers may begin the loop
   bool stopping_ = false;
 
   Loop loop_;
