@@ -210,7 +210,8 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::outcome_for(const C
   return outcomes_.front();
 }
 
-std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& call) {
+std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& call,
+                                                                    bool to_save) {
   ImportRequest request;
   request.fixed_sizes = options_.fixed_sizes;
   for (const auto& [input, denotations] : model_->facts().denotations)
@@ -236,16 +237,16 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
   std::optional<ConstantPart> constant;
   if (options_.optimization_level >= InferenceOptions::kAllOptimizations) {
     // Before the constant part is taken: passes make more of the model depend on weights alone.
-    optimize_forward(*imported.piece.graph, session_options().optimizer);
+    optimize_forward(*imported.piece.graph, session_options(to_save).optimizer);
     constant = take_constant_part(imported.piece);
   }
   add_weights(*outcome, imported);
   if (constant) add_constants(*outcome, imported, *constant);
-  outcome->session = std::make_unique<Session>(std::move(imported.piece), session_options());
+  outcome->session = std::make_unique<Session>(std::move(imported.piece), session_options(to_save));
   return outcome;
 }
 
-SessionOptions InferenceSession::session_options() const {
+SessionOptions InferenceSession::session_options(bool to_save) const {
   SessionOptions options;
   options.optimizer.device = Device::Host;
   options.optimizer.training = false;
@@ -254,6 +255,7 @@ SessionOptions InferenceSession::session_options() const {
   options.optimizer.disabled = passes_beyond(level);
   options.optimizer.disabled.insert(options_.disabled_passes.begin(),
                                     options_.disabled_passes.end());
+  if (to_save) options.optimizer.disabled.merge(packing_passes());
   return options;
 }
 
@@ -466,7 +468,7 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   std::shared_ptr<Outcome> outcome;  // not one to keep
   {
     const std::lock_guard lock(mutex_);
-    outcome = import(call);
+    outcome = import(call, true);
   }
   OptimizedModel optimized;
   for (const ValueForm& form : outcome->outputs)

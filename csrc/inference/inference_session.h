@@ -93,8 +93,9 @@ class InferenceSession {
   void check(const std::vector<HostFeed>& feeds) const;
   void check(const OnnxValue& input, const HostTensorView& tensor) const;
   std::shared_ptr<Outcome> outcome_for(const Call& call);
-  std::shared_ptr<Outcome> import(const Call& call);
-  SessionOptions session_options() const;
+  /// `to_save`: for a file, which cannot have packed weights.
+  std::shared_ptr<Outcome> import(const Call& call, bool to_save = false);
+  SessionOptions session_options(bool to_save = false) const;
   void add_weights(Outcome& outcome, const ImportedModel& imported);
   const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
   void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);

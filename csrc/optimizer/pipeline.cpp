@@ -111,10 +111,18 @@ std::set<std::string> passes_beyond(OptimizationLevel level) {
       if (fusions.contains(pass.name)) of = OptimizationLevel::Fusions;
       if (layouts.contains(pass.name)) of = OptimizationLevel::Layouts;
       // Its arithmetic on weights is for those who compute it once.
-      if (pass.name == "fold_into_weights") of = OptimizationLevel::All;
+      if (pass.name == "fold_into_weights" || pass.name.starts_with("pack_"))
+        of = OptimizationLevel::All;
       if (of > level) beyond.insert(pass.name);
     }
   return beyond;
+}
+
+std::set<std::string> packing_passes() {
+  std::set<std::string> names;
+  for (const Pass& pass : forward_passes())
+    if (pass.name.starts_with("pack_")) names.insert(pass.name);
+  return names;
 }
 
 PassReport optimize_forward(Graph& graph, const OptimizerOptions& options) {

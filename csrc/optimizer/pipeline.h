@@ -30,5 +30,7 @@ std::vector<Pass> joint_passes();
 
 /// The names of the passes that a level leaves out, for OptimizerOptions::disabled.
 std::set<std::string> passes_beyond(OptimizationLevel level);
+/// The names of the passes whose ops read weights in a form that is no part of ONNX.
+std::set<std::string> packing_passes();
 
 }  // namespace ortmodule
