@@ -24,7 +24,7 @@ PASSIVE   := OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
 PYTEST    := -m pytest -n $(shell n=$$(nproc); echo $$((n < 8 ? n : 8))) --dist worksteal
 
 CPP_SOURCES = $$(git ls-files --cached --others --exclude-standard 'csrc/**.cpp' 'csrc/**.h' \
-	'csrc/**.cu' 'csrc/**.cuh' 'tests/cpp/**.cpp' 'tests/cpp/**.h')
+	'csrc/**.cu' 'csrc/**.cuh' 'tests/cpp/**.cpp' 'tests/cpp/**.h' 'include/**.h' 'examples/**.cpp')
 # Where the editable install of an environment keeps its CMake build.
 build_dir = build/$$($(1) -c 'import sys; sys.path.insert(0, "tools"); import torch_facts as t; print(t.find_torch().build_tag)')
 # Builds what changed and puts the extension beside the package.

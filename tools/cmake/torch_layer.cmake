@@ -111,15 +111,10 @@ add_dependencies(_C _inference)
 
 # What setup.py copies: the modules, ortmodule_core, libprotobuf-lite under its soname, and a note saying which torch
 # this build is for, to be read before the module is loaded.
-get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION)
-if(NOT protobuf_file)
-  get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION_RELEASE)
-endif()
-file(REAL_PATH "${protobuf_file}" protobuf_real)
-string(REGEX MATCH "libprotobuf-lite\\.so\\.[0-9]+" protobuf_soname "${protobuf_real}")
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/package)
-if(protobuf_soname)
-  file(COPY_FILE ${protobuf_real} ${PROJECT_BINARY_DIR}/package/${protobuf_soname} ONLY_IF_DIFFERENT)
+if(ORTM_PROTOBUF_SONAME)
+  file(COPY_FILE ${ORTM_PROTOBUF_FILE} ${PROJECT_BINARY_DIR}/package/${ORTM_PROTOBUF_SONAME}
+    ONLY_IF_DIFFERENT)
 endif()
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/package/_C.${Python_SOABI}.json CONTENT
   "{\"torch\": \"@TORCH_VERSION@\", \"cuda\": \"@TORCH_CUDA_VERSION@\"}\n" @ONLY)
