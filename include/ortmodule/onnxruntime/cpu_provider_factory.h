@@ -1,0 +1,4 @@
+// Stands where programs include onnxruntime's header from.
+#pragma once
+
+#include <ortmodule/onnxruntime_cxx_api.h>

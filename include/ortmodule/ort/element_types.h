@@ -1,0 +1,91 @@
+// Element types of C++ types, and numbers of 16 bits.
+#pragma once
+
+#include <ortmodule/ort/exception.h>
+
+#include <cmath>
+#include <cstdint>
+
+namespace Ort {
+namespace detail {
+
+/// What both forms of 16 bits share: `Number` converts from and to float.
+template <class Derived, class Number>
+struct Half {
+  uint16_t val = 0;
+
+  constexpr Half() = default;
+  explicit Half(float value) : val(Number(value).bits) {}
+  static Derived FromBits(uint16_t bits) {
+    Derived number;
+    number.val = bits;
+    return number;
+  }
+
+  float ToFloat() const { return static_cast<float>(Number::from_bits(val)); }
+  explicit operator float() const { return ToFloat(); }
+  bool IsNegative() const { return (val & 0x8000u) != 0; }
+  bool IsNaN() const { return std::isnan(ToFloat()); }
+  bool IsFinite() const { return std::isfinite(ToFloat()); }
+  bool IsInfinity() const { return std::isinf(ToFloat()); }
+  bool IsPositiveInfinity() const { return IsInfinity() && !IsNegative(); }
+  bool IsNegativeInfinity() const { return IsInfinity() && IsNegative(); }
+  bool IsNaNOrZero() const { return IsNaN() || (val & 0x7fffu) == 0; }
+  bool IsNormal() const { return std::isnormal(ToFloat()); }
+  Derived Abs() const { return FromBits(static_cast<uint16_t>(val & 0x7fffu)); }
+  Derived Negate() const {
+    return IsNaN() ? FromBits(val) : FromBits(static_cast<uint16_t>(val ^ 0x8000u));
+  }
+  static bool AreZero(const Derived& a, const Derived& b) {
+    return ((a.val | b.val) & 0x7fffu) == 0;
+  }
+
+  friend bool operator==(const Derived& a, const Derived& b) { return a.ToFloat() == b.ToFloat(); }
+  friend bool operator!=(const Derived& a, const Derived& b) { return !(a == b); }
+  friend bool operator<(const Derived& a, const Derived& b) { return a.ToFloat() < b.ToFloat(); }
+};
+
+}  // namespace detail
+
+/// An IEEE half-precision number.
+struct Float16_t : detail::Half<Float16_t, ortmodule::inference::Float16> {
+  using Half::Half;
+};
+
+/// The upper half of a float.
+struct BFloat16_t : detail::Half<BFloat16_t, ortmodule::inference::BFloat16> {
+  using Half::Half;
+};
+
+static_assert(sizeof(Float16_t) == 2 && sizeof(BFloat16_t) == 2, "arrays of them are tensors");
+
+/// The element type of a C++ type: TypeToTensorType<float>::type.
+template <class T>
+struct TypeToTensorType {
+  static_assert(ortmodule::inference::element_type_of<T> !=
+                    ortmodule::inference::ElementType::Undefined,
+                "tensors have no elements of this type");
+  static constexpr auto type =
+      static_cast<ONNXTensorElementDataType>(ortmodule::inference::element_type_of<T>);
+};
+template <>
+struct TypeToTensorType<Float16_t> {
+  static constexpr ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+};
+template <>
+struct TypeToTensorType<BFloat16_t> {
+  static constexpr ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+};
+template <>
+struct TypeToTensorType<std::string> {
+  static constexpr ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
+};
+
+namespace detail {
+
+inline ortmodule::inference::ElementType element_type(ONNXTensorElementDataType type) {
+  return static_cast<ortmodule::inference::ElementType>(type);
+}
+
+}  // namespace detail
+}  // namespace Ort
