@@ -108,9 +108,9 @@ void erase_unread(Graph& graph) {
 
 }  // namespace
 
-std::optional<ConstantPart> take_constant_part(ExportedPiece& piece) {
+std::optional<ConstantPart> take_constant_part(ExportedPiece& piece, bool packs) {
   Graph& graph = *piece.graph;
-  pack_conv_weights(graph);
+  if (packs) pack_conv_weights(graph);
   const Values results = results_of(graph);
   if (results.empty()) return std::nullopt;
   ConstantPart part;

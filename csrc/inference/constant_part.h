@@ -17,7 +17,7 @@ struct ConstantPart {
 /// Moves that part out of `piece`, a packed form of convolutions' weights included: its results
 /// become further constant inputs, at the end. What only it read is no input of any node any more.
 /// A value that is larger than the weights it comes from stays in the model (an expanded bias, a
-/// dequantized weight), as do views, which cost nothing.
-std::optional<ConstantPart> take_constant_part(ExportedPiece& piece);
+/// dequantized weight), as do views, which cost nothing. Without `packs`, weights are not packed.
+std::optional<ConstantPart> take_constant_part(ExportedPiece& piece, bool packs = true);
 
 }  // namespace ortmodule

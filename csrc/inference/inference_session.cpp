@@ -238,7 +238,7 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
   if (options_.optimization_level >= InferenceOptions::kAllOptimizations) {
     // Before the constant part is taken: passes make more of the model depend on weights alone.
     optimize_forward(*imported.piece.graph, session_options(to_save).optimizer);
-    constant = take_constant_part(imported.piece);
+    constant = take_constant_part(imported.piece, !to_save);
   }
   add_weights(*outcome, imported);
   if (constant) add_constants(*outcome, imported, *constant);
