@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 namespace ortmodule {
@@ -54,6 +55,15 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, Reas
 
 MappedFile::~MappedFile() {
   if (address_) munmap(address_, bytes_);
+}
+
+void drop_pages(const SharedBytes& bytes, size_t offset_bytes, size_t size_bytes) {
+  if (!bytes.mapped() || size_bytes == 0) return;
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<uintptr_t>(bytes.data() + offset_bytes);
+  const uintptr_t start = first / page * page;
+  // NOLINTNEXTLINE: an address that was aligned by hand
+  madvise(reinterpret_cast<void*>(start), first + size_bytes - start, MADV_DONTNEED);
 }
 
 }  // namespace ortmodule

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "onnx/shared_bytes.h"
 
 namespace ortmodule {
 
@@ -27,5 +28,9 @@ class MappedFile {
   void* address_;
   size_t bytes_;
 };
+
+/// Takes mapped bytes out of the process's resident set; they are read from the file again when
+/// they are used. Does nothing to other bytes.
+void drop_pages(const SharedBytes& bytes, size_t offset_bytes, size_t size_bytes);
 
 }  // namespace ortmodule

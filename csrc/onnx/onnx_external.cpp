@@ -75,7 +75,7 @@ Reason OnnxExternalData::find(const OnnxExternalPlace& place, size_t expected_by
     return str("external data must have ", expected_bytes, " bytes at ", *offset, ", but found ",
                bytes.size(), " bytes in '", place.location, "'");
   const std::shared_ptr<const void> owner = file ? file : given->second.owner();
-  found = {owner, bytes.substr(*offset, expected_bytes)};
+  found = {owner, bytes.substr(*offset, expected_bytes), file != nullptr};
   return std::nullopt;
 }
 

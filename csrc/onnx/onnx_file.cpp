@@ -1,18 +1,16 @@
 #include "onnx/onnx_file.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "base/error.h"
 #include "base/version.h"
+#include "onnx/mapped_file.h"
 #include "onnx/onnx_fingerprint.h"
 #include "onnx/onnx_types.h"
+#include "onnx/onnx_wire.h"
+#include "onnx/replacing_file.h"
 #include "ortmodule_onnx.pb.h"
 
 namespace ortmodule {
@@ -22,6 +20,7 @@ constexpr int kIrVersion = 11;         // the IR version of opset 23
 constexpr size_t kAlignment = 4096;    // of external data: readers map the file into memory
 constexpr size_t kSmallTensor = 1024;  // bytes; smaller ones stay in the model
 constexpr size_t kMessageLimit = size_t{1} << 31;  // protobuf's
+constexpr size_t kPieceBytes = size_t{8} << 20;    // of a tensor that is copied
 
 [[noreturn]] void fail(const std::string& path, const std::string& message) {
   throw Error(str("[onnx] ", path, ": ", message));
@@ -33,6 +32,13 @@ std::string fingerprint(const onnx::GraphProto& graph) {
   for (const auto& input : graph.input()) hash.add(input.SerializeAsString());
   for (const auto& output : graph.output()) hash.add(output.SerializeAsString());
   return hash.text();
+}
+
+// Fields that the model has no member for are added to the message as they were read.
+template <class Message>
+void write_rest(const OnnxRest& rest, Message* to) {
+  if (rest && !to->MergeFromString(*rest))
+    throw Error("[onnx] fields that were read must be of the right kinds, but found others");
 }
 
 template <class Entries>
@@ -54,6 +60,23 @@ void write_graph(const OnnxGraph& graph, onnx::GraphProto* to);
 void write_tensor_type(const OnnxTensor& tensor, onnx::TensorProto* to) {
   to->set_data_type(element_number(tensor.dtype, tensor.element_type));
   for (int64_t dim : tensor.dims) to->add_dims(dim);
+  write_rest(tensor.rest, to);
+}
+
+// The elements in pieces. A mapped file's pages leave memory once they are copied.
+void each_piece(const OnnxTensor& tensor, const std::function<void(std::string_view)>& write) {
+  if (tensor.source) return tensor.source->produce(write);
+  const std::string_view bytes = tensor.bytes.view();
+  for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+    const std::string_view piece = bytes.substr(at, kPieceBytes);
+    write(piece);
+    drop_pages(tensor.bytes, at, piece.size());
+  }
+}
+
+void write_raw(const OnnxTensor& tensor, std::string* to) {
+  to->reserve(tensor.size_bytes());
+  each_piece(tensor, [&](std::string_view piece) { to->append(piece); });
 }
 
 void write_tensor(const OnnxTensor& tensor, onnx::TensorProto* to) {
@@ -61,12 +84,15 @@ void write_tensor(const OnnxTensor& tensor, onnx::TensorProto* to) {
   if (to->data_type() == onnx::TensorProto::STRING)
     for (const std::string& text : tensor.strings) to->add_string_data(text);
   else
-    to->set_raw_data(tensor.bytes.data(), tensor.bytes.size());
+    write_raw(tensor, to->mutable_raw_data());
 }
 
-void write_dims(const std::vector<OnnxDim>& dims, onnx::TensorShapeProto* shape) {
-  for (const OnnxDim& dim : dims) {
+void write_dims(const OnnxType& type, onnx::TensorShapeProto* shape) {
+  for (size_t i = 0; i < type.dims->size(); ++i) {
+    const OnnxDim& dim = (*type.dims)[i];
     auto* to = shape->add_dim();
+    if (i < type.denotations.size() && !type.denotations[i].empty())
+      to->set_denotation(type.denotations[i]);
     if (const auto* size = std::get_if<int64_t>(&dim)) to->set_dim_value(*size);
     if (const auto* name = std::get_if<std::string>(&dim)) to->set_dim_param(*name);
   }
@@ -75,10 +101,11 @@ void write_dims(const std::vector<OnnxDim>& dims, onnx::TensorShapeProto* shape)
 template <class TensorType>
 void write_tensor_type(const OnnxType& type, TensorType* to) {
   to->set_elem_type(element_number(type.dtype, type.element_type));
-  if (type.dims) write_dims(*type.dims, to->mutable_shape());
+  if (type.dims) write_dims(type, to->mutable_shape());
 }
 
 void write_type(const OnnxType& type, onnx::TypeProto* to) {
+  write_rest(type.rest, to);
   onnx::TypeProto* element = nullptr;
   switch (type.kind) {
     case OnnxType::Kind::Unknown: return;
@@ -128,10 +155,20 @@ struct AttrWriter {
     for (const std::string& value : values) to.add_strings(value);
   }
   void operator()(const OnnxTensor& value) const {
+    if (value.sparse) {
+      to.set_type(onnx::AttributeProto::SPARSE_TENSOR);
+      return write_rest(value.sparse, to.mutable_sparse_tensor());
+    }
     to.set_type(onnx::AttributeProto::TENSOR);
     write_tensor(value, to.mutable_t());
   }
   void operator()(const std::vector<OnnxTensor>& values) const {
+    if (!values.empty() &&
+        std::all_of(values.begin(), values.end(), [](const auto& each) { return each.sparse; })) {
+      to.set_type(onnx::AttributeProto::SPARSE_TENSORS);
+      for (const OnnxTensor& value : values) write_rest(value.sparse, to.add_sparse_tensors());
+      return;
+    }
     to.set_type(onnx::AttributeProto::TENSORS);
     for (const OnnxTensor& value : values) write_tensor(value, to.add_tensors());
   }
@@ -164,18 +201,21 @@ void write_attr(const std::pair<std::string, OnnxAttr>& attr, onnx::AttributePro
 
 void write_node(const OnnxNode& node, onnx::NodeProto* to) {
   to->set_op_type(node.op);
-  to->set_name(node.name);
+  if (!node.name.empty()) to->set_name(node.name);
   if (!node.domain.empty()) to->set_domain(node.domain);
   if (!node.overload.empty()) to->set_overload(node.overload);
   for (const std::string& input : node.inputs) to->add_input(input);
   for (const std::string& output : node.outputs) to->add_output(output);
   for (const auto& attr : node.attrs) write_attr(attr, to->add_attribute());
   write_metadata(node.metadata, to->mutable_metadata_props());
+  write_rest(node.rest, to);
 }
 
 void write_value(const OnnxValue& value, onnx::ValueInfoProto* to) {
   to->set_name(value.name);
-  if (value.type.kind != OnnxType::Kind::Unknown) write_type(value.type, to->mutable_type());
+  if (value.type.kind != OnnxType::Kind::Unknown || value.type.rest)
+    write_type(value.type, to->mutable_type());
+  write_rest(value.rest, to);
 }
 
 // Everything but the initializers.
@@ -185,11 +225,16 @@ void write_graph_body(const OnnxGraph& graph, onnx::GraphProto* to) {
   for (const OnnxValue& value : graph.inputs) write_value(value, to->add_input());
   for (const OnnxValue& value : graph.outputs) write_value(value, to->add_output());
   for (const OnnxValue& value : graph.values) write_value(value, to->add_value_info());
+  write_rest(graph.rest, to);
 }
 
 void write_graph(const OnnxGraph& graph, onnx::GraphProto* to) {
   write_graph_body(graph, to);
   for (const OnnxInitializer& initializer : graph.initializers) {
+    if (initializer.tensor.sparse) {
+      write_rest(initializer.tensor.sparse, to->add_sparse_initializer());
+      continue;
+    }
     auto* tensor = to->add_initializer();
     tensor->set_name(initializer.name);
     write_tensor(initializer.tensor, tensor);
@@ -215,42 +260,8 @@ void write_function(const OnnxFunction& function, onnx::FunctionProto* to) {
   for (const auto& attr : function.defaults) write_attr(attr, to->add_attribute_proto());
   for (const OnnxNode& node : function.nodes) write_node(node, to->add_node());
   write_opsets(function.opsets, to->mutable_opset_import());
+  write_rest(function.rest, to);
 }
-
-// A temporary file that replaces `path` once complete, and is removed otherwise.
-class ReplacingFile {
- public:
-  explicit ReplacingFile(const std::string& path)
-      : path_(path),
-        temporary_(str(path, ".", getpid(), ".tmp")),
-        out_(temporary_, std::ios::binary | std::ios::trunc) {
-    if (!out_) fail(path_, str("cannot be written: ", std::strerror(errno)));
-  }
-  ~ReplacingFile() {
-    std::error_code ignored;
-    if (!done_) std::filesystem::remove(temporary_, ignored);
-  }
-  ReplacingFile(const ReplacingFile&) = delete;
-  ReplacingFile& operator=(const ReplacingFile&) = delete;
-
-  std::ostream& stream() { return out_; }
-  void finish() {
-    out_.close();
-    if (!out_) fail(path_, "cannot be written completely");
-  }
-  void replace() {
-    std::error_code error;
-    std::filesystem::rename(temporary_, path_, error);
-    if (error) fail(path_, str("cannot be replaced: ", error.message()));
-    done_ = true;
-  }
-
- private:
-  std::string path_;
-  std::string temporary_;
-  std::ofstream out_;
-  bool done_ = false;
-};
 
 void add_entry(onnx::TensorProto* tensor, const char* key, const std::string& value) {
   auto* entry = tensor->add_external_data();
@@ -259,68 +270,111 @@ void add_entry(onnx::TensorProto* tensor, const char* key, const std::string& va
 }
 
 // Appends the data of one initializer and records its location in the model.
-void write_external(const SharedBytes& bytes, const std::string& location, std::ostream& out,
+void write_external(const OnnxTensor& tensor, const std::string& location, ReplacingFile& out,
                     onnx::TensorProto* to) {
-  auto offset = static_cast<size_t>(out.tellp());
-  const size_t gap = (kAlignment - offset % kAlignment) % kAlignment;
-  out << std::string(gap, '\0');
-  offset += gap;
-  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const size_t gap = (kAlignment - out.size_bytes() % kAlignment) % kAlignment;
+  out.write(std::string(gap, '\0'));
+  const size_t offset = out.size_bytes();
+  each_piece(tensor, [&](std::string_view piece) { out.write(piece); });
   to->set_data_location(onnx::TensorProto::EXTERNAL);
   add_entry(to, "location", location);
   add_entry(to, "offset", std::to_string(offset));
-  add_entry(to, "length", std::to_string(bytes.size()));
+  add_entry(to, "length", std::to_string(tensor.size_bytes()));
 }
 
-void write_initializers(const OnnxModel& model, const std::string& path, std::ostream* external,
-                        onnx::GraphProto* to) {
-  const std::string location = std::filesystem::path(path).filename().string() + ".data";
-  for (const auto& [name, from] : model.graph.initializers) {
-    auto* tensor = to->add_initializer();
-    tensor->set_name(name);
-    if (external && from.bytes.size() >= kSmallTensor) {
-      write_tensor_type(from, tensor);
-      write_external(from.bytes, location, *external, tensor);
-    } else {
-      write_tensor(from, tensor);
-    }
-  }
-}
-
-onnx::ModelProto to_proto(const OnnxModel& model) {
+onnx::ModelProto to_proto(const OnnxModel& model, const onnx::GraphProto& graph) {
   onnx::ModelProto proto;
-  proto.set_ir_version(kIrVersion);
-  proto.set_producer_name("ortmodule_py");
-  proto.set_producer_version(std::string(version()));
-  static const std::vector<OnnxOpset> ours = {
+  const bool ours = model.ir_version == 0;
+  proto.set_ir_version(ours ? kIrVersion : model.ir_version);
+  proto.set_producer_name(ours ? "ortmodule_py" : model.producer);
+  if (ours) proto.set_producer_version(std::string(version()));
+  static const std::vector<OnnxOpset> exported = {
       {"", kOnnxOpset}, {"com.microsoft", 1}, {"org.pytorch.aten", 1}};
-  write_opsets(model.opsets.empty() ? ours : model.opsets, proto.mutable_opset_import());
-  auto* graph = proto.mutable_graph();
-  write_graph_body(model.graph, graph);
+  write_opsets(model.opsets.empty() ? exported : model.opsets, proto.mutable_opset_import());
   for (const OnnxFunction& function : model.functions)
     write_function(function, proto.add_functions());
   OnnxMetadata metadata = model.metadata;
-  metadata.emplace_back(OnnxFingerprint::kKey, fingerprint(*graph));
+  if (ours) metadata.emplace_back(OnnxFingerprint::kKey, fingerprint(graph));
   write_metadata(metadata, proto.mutable_metadata_props());
+  write_rest(model.rest, &proto);
   return proto;
+}
+
+// An initializer as a field of the graph: its data follow `head`, or are in `head` or elsewhere.
+struct InitializerField {
+  const OnnxTensor* data = nullptr;
+  std::string head;
+};
+
+// Numbers of fields in GraphProto, TensorProto and ModelProto.
+constexpr int kInitializer = 5, kSparseInitializer = 15, kRawData = 9, kGraph = 7;
+
+InitializerField initializer_field(const OnnxInitializer& from, const std::string& location,
+                                   ReplacingFile* external) {
+  InitializerField field;
+  if (from.tensor.sparse) {
+    append_bytes_header(field.head, kSparseInitializer, from.tensor.sparse->size());
+    field.head += *from.tensor.sparse;
+    return field;
+  }
+  onnx::TensorProto tensor;
+  tensor.set_name(from.name);
+  const size_t size = from.tensor.size_bytes();
+  std::string raw;
+  if (!from.tensor.strings.empty() || size == 0) {
+    write_tensor(from.tensor, &tensor);
+  } else {
+    write_tensor_type(from.tensor, &tensor);
+    if (external && size >= kSmallTensor) {
+      write_external(from.tensor, location, *external, &tensor);
+    } else {
+      append_bytes_header(raw, kRawData, size);
+      field.data = &from.tensor;
+    }
+  }
+  const std::string message = tensor.SerializeAsString() + raw;
+  append_bytes_header(field.head, kInitializer, message.size() + (field.data ? size : 0));
+  field.head += message;
+  return field;
 }
 
 }  // namespace
 
+// The graph is the last field of the model and the initializers its last fields, so that their data
+// go from their places to the file without a message that holds all of them.
 void write_onnx_file(const OnnxModel& model, const std::string& path, size_t external_threshold) {
   size_t total = 0;
   for (const OnnxInitializer& initializer : model.graph.initializers)
-    total += initializer.tensor.bytes.size();
-  onnx::ModelProto proto = to_proto(model);
+    total += initializer.tensor.size_bytes();
   std::optional<ReplacingFile> data;
   if (total > external_threshold) data.emplace(path + ".data");
-  write_initializers(model, path, data ? &data->stream() : nullptr, proto.mutable_graph());
+  const std::string location = std::filesystem::path(path).filename().string() + ".data";
+  std::vector<InitializerField> fields;
+  size_t graph_bytes = 0;
+  for (const OnnxInitializer& initializer : model.graph.initializers) {
+    fields.push_back(initializer_field(initializer, location, data ? &*data : nullptr));
+    graph_bytes += fields.back().head.size();
+    if (fields.back().data) graph_bytes += fields.back().data->size_bytes();
+  }
   if (data) data->finish();
-  if (proto.ByteSizeLong() >= kMessageLimit)
-    fail(path, str("must have less than 2 GiB without external data, but found ",
-                   proto.ByteSizeLong(), " bytes"));
+  onnx::GraphProto graph;
+  write_graph_body(model.graph, &graph);
+  if (graph.ByteSizeLong() >= kMessageLimit)
+    fail(path, str("nodes must have less than 2 GiB, their constants included, but found ",
+                   graph.ByteSizeLong(), " bytes"));
+  const std::string body = graph.SerializeAsString();
+  std::string head = to_proto(model, graph).SerializeAsString();
+  append_bytes_header(head, kGraph, body.size() + graph_bytes);
+  const size_t size = head.size() + body.size() + graph_bytes;
+  if (size >= kMessageLimit)
+    fail(path, str("must have less than 2 GiB without external data, but found ", size, " bytes"));
   ReplacingFile file(path);
-  if (!proto.SerializeToOstream(&file.stream())) fail(path, "cannot be serialized");
+  file.write(head);
+  file.write(body);
+  for (const InitializerField& field : fields) {
+    file.write(field.head);
+    if (field.data) each_piece(*field.data, [&](std::string_view piece) { file.write(piece); });
+  }
   file.finish();
   // Only a crash between these two leaves the old model with new data.
   if (data) data->replace();

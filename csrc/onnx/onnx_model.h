@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,24 @@ namespace ortmodule {
 
 struct OnnxGraph;
 
+/// The fields of a message that have no member here (doc strings, metadata, annotations ...), as
+/// they were in the file that was read, so that they are written again; null for none.
+using OnnxRest = std::shared_ptr<const std::string>;
+
+/// Makes the bytes of a tensor while its file is written, so that large tensors need not be in
+/// memory together.
+class OnnxTensorSource {
+ public:
+  OnnxTensorSource() = default;
+  virtual ~OnnxTensorSource() = default;
+  OnnxTensorSource(const OnnxTensorSource&) = delete;
+  OnnxTensorSource& operator=(const OnnxTensorSource&) = delete;
+
+  virtual size_t size_bytes() const = 0;
+  /// Calls `write` with the bytes from first to last, in pieces.
+  virtual void produce(const std::function<void(std::string_view)>& write) const = 0;
+};
+
 /// A constant tensor, row-major, little-endian; bool is one byte.
 struct OnnxTensor {
   DType dtype = DType::Undefined;  // Undefined: the engine lacks the type `element_type`
@@ -26,6 +45,11 @@ struct OnnxTensor {
   SharedBytes bytes = {};                 // at any address; empty for strings
   int element_type = 0;                   // number in ONNX, of a tensor that was read
   std::vector<std::string> strings = {};  // elements of a tensor of strings
+  OnnxRest rest = {};
+  OnnxRest sparse = {};  // the message of a sparse tensor that was read; `bytes` are dense
+  std::shared_ptr<const OnnxTensorSource> source = {};  // then `bytes` is empty
+
+  size_t size_bytes() const { return source ? source->size_bytes() : bytes.size(); }
 };
 
 /// A size: a number, a name such as "batch", or unknown.
@@ -39,6 +63,8 @@ struct OnnxType {
   std::optional<std::vector<OnnxDim>> dims = {};  // Tensor; nullopt: unknown rank
   int element_type = 0;                           // Tensor: number in ONNX, of a type that was read
   std::shared_ptr<const OnnxType> element = {};   // Sequence, Optional, Map (its values)
+  OnnxRest rest = {};
+  std::vector<std::string> denotations = {};  // of `dims`; empty: none has one
 };
 
 /// An attribute of a function's node that takes the value of the function's attribute.
@@ -65,11 +91,13 @@ struct OnnxNode {
   OnnxAttrs attrs;
   OnnxMetadata metadata;
   std::string overload;  // of the function that the node calls
+  OnnxRest rest = {};
 };
 
 struct OnnxValue {
   std::string name;
   OnnxType type;
+  OnnxRest rest = {};
 };
 
 /// A named constant. When it is written, the caller keeps the data alive until then.
@@ -85,6 +113,7 @@ struct OnnxGraph {
   std::vector<OnnxValue> outputs;
   std::vector<OnnxValue> values;  // types of intermediate values
   std::vector<OnnxInitializer> initializers;
+  OnnxRest rest = {};
 };
 
 struct OnnxOpset {
@@ -103,6 +132,7 @@ struct OnnxFunction {
   OnnxAttrs defaults;
   std::vector<OnnxNode> nodes;
   std::vector<OnnxOpset> opsets;
+  OnnxRest rest = {};
 };
 
 struct OnnxModel {
@@ -110,8 +140,9 @@ struct OnnxModel {
   std::vector<OnnxOpset> opsets;
   std::vector<OnnxFunction> functions;
   OnnxMetadata metadata;
-  int64_t ir_version = 0;
+  int64_t ir_version = 0;  // 0: a model of ours, which gets our version and producer
   std::string producer;
+  OnnxRest rest = {};
   /// Of a model that was read: its graph is unchanged since write_onnx_file().
   bool intact = false;
 };

@@ -63,6 +63,12 @@ OnnxReadContext::OnnxReadContext(SharedBytes file, std::string name, OnnxExterna
   for (const auto& [location, content] : given.files) external_.add_file(location, content);
 }
 
+OnnxRest OnnxReadContext::rest(std::string fields) {
+  if (fields.empty()) return nullptr;
+  charge(sizeof(std::string) + fields.size());
+  return std::make_shared<const std::string>(std::move(fields));
+}
+
 void OnnxReadContext::fail(const std::string& message) const {
   std::string place;
   if (node_) place = str("node '", name_of(*node_), "'");

@@ -43,7 +43,9 @@ class OnnxReadContext {
   void fixed(const WireField& field, size_t element_bytes, Visitor<std::string_view> visit) const;
 
   /// Part of the file as bytes that keep it alive.
-  SharedBytes part(std::string_view view) const { return {file_.owner(), view}; }
+  SharedBytes part(std::string_view view) const { return {file_.owner(), view, file_.mapped()}; }
+  /// Fields without a member of the model, collected by append_field().
+  OnnxRest rest(std::string fields);
   OnnxExternalData& external() { return external_; }
   const OnnxSubstitutes& given() const { return given_; }
   /// How many graphs and types are around what is being read.

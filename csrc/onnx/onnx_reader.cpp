@@ -30,9 +30,10 @@ std::pair<std::string, std::string> read_entry(const Context& c, std::string_vie
 
 // ---- types -------------------------------------------------------------------------------------
 
-OnnxDim read_dim(const Context& c, std::string_view message) {
+OnnxDim read_dim(const Context& c, std::string_view message, std::string& denotation) {
   OnnxDim dim;
   c.walk(message, [&](const WireField& field) {
+    if (field.number == 3) denotation = c.text(field);
     if (field.number == 1) {
       const int64_t size = c.integer(field);
       dim = size < 0 ? OnnxDim() : OnnxDim(size);
@@ -59,7 +60,12 @@ void read_tensor_type(Context& c, std::string_view message, OnnxType& to) {
     if (field.number != 2) return;
     to.dims.emplace();
     c.walk(c.bytes(field), [&](const WireField& dim) {
-      if (dim.number == 1) c.grow(*to.dims, read_dim(c, c.bytes(dim)));
+      if (dim.number != 1) return;
+      std::string denotation;
+      c.grow(*to.dims, read_dim(c, c.bytes(dim), denotation));
+      if (denotation.empty()) return;
+      while (to.denotations.size() + 1 < to.dims->size()) c.grow(to.denotations);
+      c.grow(to.denotations, std::move(denotation));
     });
   });
   to.dtype = onnx_dtype(to.element_type);
@@ -83,6 +89,7 @@ void read_container_type(Context& c, std::string_view message, int element_field
 OnnxType read_type(Context& c, std::string_view message) {
   const Context::Level level(c);
   OnnxType type;
+  std::string rest;
   const auto start = [&](OnnxType::Kind kind) {
     type = OnnxType();
     type.kind = kind;
@@ -98,19 +105,25 @@ OnnxType read_type(Context& c, std::string_view message) {
         start(OnnxType::Kind::Optional);
         return read_container_type(c, c.bytes(field), 1, type);
       case 5: start(OnnxType::Kind::Map); return read_container_type(c, c.bytes(field), 2, type);
-      default: return;
+      default: append_field(rest, field); return;
     }
   });
+  type.rest = c.rest(std::move(rest));
   return type;
 }
 
 OnnxValue read_value(Context& c, std::string_view message) {
   OnnxValue value;
   const auto place = c.within_value(value.name);
+  std::string rest;
   c.walk(message, [&](const WireField& field) {
-    if (field.number == 1) value.name = c.text(field);
-    if (field.number == 2) value.type = read_type(c, c.bytes(field));
+    switch (field.number) {
+      case 1: value.name = c.text(field); return;
+      case 2: value.type = read_type(c, c.bytes(field)); return;
+      default: append_field(rest, field); return;
+    }
   });
+  value.rest = c.rest(std::move(rest));
   return value;
 }
 
@@ -250,6 +263,7 @@ class AttrReader {
 OnnxNode read_node(Context& c, std::string_view message) {
   OnnxNode node;
   const auto place = c.within(node);
+  std::string rest;
   c.walk(message, [&](const WireField& field) {
     switch (field.number) {
       case 1: c.grow(node.inputs, c.text(field)); return;
@@ -260,9 +274,10 @@ OnnxNode read_node(Context& c, std::string_view message) {
       case 7: node.domain = domain_of(c.text(field)); return;
       case 8: node.overload = c.text(field); return;
       case 9: c.grow(node.metadata, read_entry(c, c.bytes(field))); return;
-      default: return;
+      default: append_field(rest, field); return;
     }
   });
+  node.rest = c.rest(std::move(rest));
   if (node.op.empty()) c.fail("a node must have an op");
   return node;
 }
@@ -274,6 +289,7 @@ void read_initializer(Context& c, OnnxInitializer initializer, OnnxGraph& to) {
 
 void read_graph(Context& c, std::string_view message, OnnxGraph& to) {
   const Context::Level level(c);
+  std::string rest;
   c.walk(message, [&](const WireField& field) {
     switch (field.number) {
       case 1: c.grow(to.nodes, read_node(c, c.bytes(field))); return;
@@ -291,9 +307,10 @@ void read_graph(Context& c, std::string_view message, OnnxGraph& to) {
           c.fail(str("a replaced initializer must be dense, but '", sparse.name, "' is sparse"));
         return read_initializer(c, std::move(sparse), to);
       }
-      default: return;
+      default: append_field(rest, field); return;
     }
   });
+  to.rest = c.rest(std::move(rest));
 }
 
 OnnxOpset read_opset(const Context& c, std::string_view message) {
@@ -307,6 +324,7 @@ OnnxOpset read_opset(const Context& c, std::string_view message) {
 
 OnnxFunction read_function(Context& c, std::string_view message) {
   OnnxFunction function;
+  std::string rest;
   c.walk(message, [&](const WireField& field) {
     switch (field.number) {
       case 1: function.name = c.text(field); return;
@@ -318,9 +336,10 @@ OnnxFunction read_function(Context& c, std::string_view message) {
       case 10: function.domain = domain_of(c.text(field)); return;
       case 11: c.grow(function.defaults, AttrReader(c, c.bytes(field)).read()); return;
       case 13: function.overload = c.text(field); return;
-      default: return;
+      default: append_field(rest, field); return;
     }
   });
+  function.rest = c.rest(std::move(rest));
   if (function.name.empty()) c.fail("a function must have a name");
   return function;
 }
@@ -389,6 +408,7 @@ OnnxModel read_model(Context& c, std::string_view message, OnnxFacts* facts) {
   OnnxModel model;
   std::string_view graph;
   std::string written;
+  std::string rest;
   bool has_graph = false;
   const auto read_field = [&](const WireField& field) {
     switch (field.number) {
@@ -408,7 +428,7 @@ OnnxModel read_model(Context& c, std::string_view message, OnnxFacts* facts) {
         return;
       }
       case 25: c.grow(model.functions, read_function(c, c.bytes(field))); return;
-      default: return;
+      default: append_field(rest, field); return;
     }
   };
   if (Reason reason = walk_fields(message, read_field))
@@ -416,6 +436,7 @@ OnnxModel read_model(Context& c, std::string_view message, OnnxFacts* facts) {
   if (!has_graph) c.fail("must be an ONNX model, but found no graph");
   check_substitutes(c, model, c.given());
   if (facts) read_facts(c, message, *facts);
+  model.rest = c.rest(std::move(rest));
   model.intact = !written.empty() && written == fingerprint(c, graph);
   return model;
 }
@@ -426,7 +447,7 @@ OnnxModel read_onnx_model(const std::string& path, const OnnxSubstitutes& given,
   Reason why_not;
   const auto file = MappedFile::open(path, why_not);
   if (!file) throw Error(str("[onnx] ", path, ": ", *why_not));
-  Context context({file, file->bytes()}, path, OnnxExternalData::beside(path), given);
+  Context context({file, file->bytes(), true}, path, OnnxExternalData::beside(path), given);
   return read_model(context, file->bytes(), facts);
 }
 

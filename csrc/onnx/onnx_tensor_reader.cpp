@@ -58,6 +58,7 @@ struct TensorFields {
   std::string_view last_typed;  // the last packed part
   bool is_external = false;
   OnnxExternalPlace place;
+  std::string rest;
 };
 
 void read_typed_field(const OnnxReadContext& c, const WireField& field, TensorFields& to) {
@@ -105,7 +106,7 @@ void read_fields(OnnxReadContext& c, std::string_view message, TensorFields& to)
       case 9: to.raw = c.bytes(field); return;
       case 13: return read_place(c, c.bytes(field), to.place);
       case 14: to.is_external = c.integer(field) == 1; return;
-      default: return;
+      default: append_field(to.rest, field); return;
     }
   });
 }
@@ -331,6 +332,13 @@ OnnxTensor to_dense(OnnxReadContext& c, OnnxTensor values, const OnnxTensor& ind
   return values;
 }
 
+// Whether the message of a tensor names another file, beside which alone it has a meaning.
+bool is_external(const OnnxReadContext& c, std::string_view message) {
+  bool external = false;
+  c.walk(message, [&](const WireField& field) { external |= field.number == 14; });
+  return external;
+}
+
 }  // namespace
 
 OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message, bool may_be_given) {
@@ -352,6 +360,7 @@ OnnxInitializer read_onnx_tensor(OnnxReadContext& c, std::string_view message, b
       std::any_of(bytes.begin(), bytes.end(), [](char byte) { return byte != 0 && byte != 1; }))
     c.fail("elements of a bool tensor must be 0 or 1, but found another byte");
   tensor.dims = std::move(fields.dims);
+  tensor.rest = c.rest(std::move(fields.rest));
   return {std::move(fields.name), std::move(tensor)};
 }
 
@@ -368,6 +377,8 @@ OnnxInitializer read_onnx_sparse_tensor(OnnxReadContext& c, std::string_view mes
   const auto place = c.within_tensor(sparse.name);
   sparse.tensor =
       to_dense(c, std::move(sparse.tensor), read_onnx_tensor(c, indices).tensor, std::move(dims));
+  if (!is_external(c, values) && !is_external(c, indices))
+    sparse.tensor.sparse = c.rest(std::string(message));
   return sparse;
 }
 

@@ -100,4 +100,45 @@ Reason walk_varints(std::string_view packed, Visitor<uint64_t> visit) {
   return std::nullopt;
 }
 
+namespace {
+
+void append_varint(std::string& message, uint64_t bits) {
+  for (; bits >= 0x80; bits >>= 7u) message += static_cast<char>((bits & 0x7fu) | 0x80u);
+  message += static_cast<char>(bits);
+}
+
+void append_tag(std::string& message, int number, unsigned wire_type) {
+  append_varint(message, (static_cast<uint64_t>(number) << 3u) | wire_type);
+}
+
+void append_fixed(std::string& message, uint64_t bits, int bytes) {
+  for (int i = 0; i < bytes; ++i)
+    message += static_cast<char>((bits >> (8u * unsigned(i))) & 0xffu);
+}
+
+}  // namespace
+
+void append_bytes_header(std::string& message, int number, size_t size) {
+  append_tag(message, number, 2);
+  append_varint(message, size);
+}
+
+void append_field(std::string& message, const WireField& field) {
+  switch (field.kind) {
+    case WireField::Kind::Varint:
+      append_tag(message, field.number, 0);
+      return append_varint(message, field.bits);
+    case WireField::Kind::Fixed64:
+      append_tag(message, field.number, 1);
+      return append_fixed(message, field.bits, 8);
+    case WireField::Kind::Bytes:
+      append_bytes_header(message, field.number, field.bytes.size());
+      message += field.bytes;
+      return;
+    case WireField::Kind::Fixed32:
+      append_tag(message, field.number, 5);
+      return append_fixed(message, field.bits, 4);
+  }
+}
+
 }  // namespace ortmodule

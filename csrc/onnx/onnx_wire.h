@@ -2,7 +2,9 @@
 // field in the bytes of the file: nothing is copied and nothing is allocated.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -42,5 +44,10 @@ Reason walk_fields(std::string_view message, Visitor<WireField> visit);
 
 /// The same for the numbers of a packed field of varints.
 Reason walk_varints(std::string_view packed, Visitor<uint64_t> visit);
+
+/// Appends a field as walk_fields() gave it.
+void append_field(std::string& message, const WireField& field);
+/// Appends the start of a field of `size` bytes, which follow.
+void append_bytes_header(std::string& message, int number, size_t size);
 
 }  // namespace ortmodule

@@ -18,9 +18,10 @@ class SharedBytes {
     view_ = *owned;
     owner_ = std::move(owned);
   }
-  /// Part of what `owner` keeps alive.
-  SharedBytes(std::shared_ptr<const void> owner, std::string_view view)
-      : owner_(std::move(owner)), view_(view) {}
+  /// Part of what `owner` keeps alive. `mapped`: read-only pages of a file, which the system reads
+  /// again when they are dropped (drop_pages() in onnx/mapped_file.h).
+  SharedBytes(std::shared_ptr<const void> owner, std::string_view view, bool mapped = false)
+      : owner_(std::move(owner)), view_(view), mapped_(mapped) {}
   /// Bytes that the caller keeps alive.
   static SharedBytes borrowed(const void* data, size_t size) {
     return {nullptr, std::string_view(static_cast<const char*>(data), size)};
@@ -30,10 +31,12 @@ class SharedBytes {
   size_t size() const { return view_.size(); }
   std::string_view view() const { return view_; }
   const std::shared_ptr<const void>& owner() const { return owner_; }
+  bool mapped() const { return mapped_; }
 
  private:
   std::shared_ptr<const void> owner_;
   std::string_view view_;
+  bool mapped_ = false;
 };
 
 }  // namespace ortmodule
