@@ -70,22 +70,25 @@ Values import_skip_group_norm(OnnxCall& c) {
 
 // input_ids, segment_ids?, word_embedding, position_embedding, segment_embedding?, gamma, beta,
 // mask?, position_ids?
-Values import_embed_layer_norm(OnnxCall& c) {
+// real(x, i): elements x of operand i as real numbers.
+template <class Real>
+Values embed(OnnxCall& c, Value* position_ids, Real real) {
   Value* ids = c.in(0);
   const DimExpr batch = ids->dims.at(0), length = ids->dims.at(1);
   auto rows = [&](size_t table, Value* index) {
-    return c.emit("Gather", {c.in(table), c.cast(index, DType::Int64)}, {{"axis", 0}});
+    index = c.cast(index, DType::Int64);
+    return real(c.emit("Gather", {c.in(table), index}, {{"axis", 0}}), table);
   };
   Value* positions;
-  if (c.has(8)) {
-    positions = rows(3, c.in(8));
+  if (position_ids) {
+    positions = rows(3, position_ids);
   } else {
-    positions = c.slice(c.in(3), 0, 0, length);
+    positions = real(c.slice(c.in(3), 0, 0, length), 3);
     positions = c.reshape(positions, {1, length, positions->dims.at(1)});
   }
   Value* sum = c.pointwise("Add", {rows(2, ids), positions});
   if (c.has(1)) sum = c.emit("Add", {sum, rows(4, c.in(1))});
-  Value* y = c.emit_all("LayerNormalization", {sum, c.in(5), c.in(6)},
+  Value* y = c.emit_all("LayerNormalization", {sum, real(c.in(5), 5), real(c.in(6), 6)},
                         {{"axis", 2}, {"epsilon", c.number("epsilon", 1e-12)}})[0];
   Value* index = nullptr;
   if (c.wants_output(1)) {
@@ -97,6 +100,19 @@ Values import_embed_layer_norm(OnnxCall& c) {
     }
   }
   return {y, index, sum};
+}
+
+Values import_embed_layer_norm(OnnxCall& c) {
+  return embed(c, c.optional(8), [](Value* x, size_t) { return x; });
+}
+
+// The tables, gamma and beta are quantized: their scales are six operands behind them, their zero
+// points eleven. Only the rows that are looked up become real numbers.
+Values import_q_embed_layer_norm(OnnxCall& c) {
+  return embed(c, nullptr, [&](Value* x, size_t i) {
+    return call_nested(c, "DequantizeLinear", {x, c.in(i + 6), c.in(i + 11)},
+                       {{"axis", int64_t{0}}})[0];
+  });
 }
 
 // ---- products ----------------------------------------------------------------------------------
@@ -191,6 +207,7 @@ REGISTER_ONNX({{"FusedConv", 1, import_fused_conv, nullptr, "com.microsoft"},
                {"GroupNorm", 1, import_group_norm, nullptr, "com.microsoft"},
                {"SkipGroupNorm", 1, import_skip_group_norm, nullptr, "com.microsoft"},
                {"EmbedLayerNormalization", 1, import_embed_layer_norm, nullptr, "com.microsoft"},
+               {"QEmbedLayerNormalization", 1, import_q_embed_layer_norm, nullptr, "com.microsoft"},
                {"MatMulNBits", 1, import_matmul_nbits, nullptr, "com.microsoft"},
                {"BiasDropout", 1, import_bias_dropout, nullptr, "com.microsoft"},
                {"BiasAdd", 1, import_bias_add, nullptr, "com.microsoft"},
