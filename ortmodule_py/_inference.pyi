@@ -95,3 +95,62 @@ class IoBinding:
     def run(self, control: RunControl | None = None) -> None: ...
     def outputs(self) -> list[Value]: ...
     def arrays(self) -> list[Any]: ...
+
+class DynamicQuantization:
+    op_types: set[str]
+    per_channel: bool
+    reduce_range: bool
+    weight_type: int
+    nodes_to_quantize: set[str]
+    nodes_to_exclude: set[str]
+    weight_symmetric: bool | None
+    activation_symmetric: bool
+    subgraphs: bool
+    force_direct: bool
+    const_b_only: bool
+    least_range: float | None
+    outputs_to_keep: set[str]
+    def __init__(self, other: DynamicQuantization = ...) -> None: ...
+
+class StaticQuantization:
+    op_types: set[str]
+    per_channel: bool
+    reduce_range: bool
+    activation_type: int
+    weight_type: int
+    nodes_to_quantize: set[str]
+    nodes_to_exclude: set[str]
+    activation_symmetric: bool
+    activation_restricted: bool
+    weight_symmetric: bool | None
+    force_direct: bool
+    pair_for_weights: bool
+    quantize_bias: bool
+    keep_removable: bool
+    adjust_weights: bool
+    microsoft_domain: bool
+    ops_without_output: set[str]
+    axis_by_op: dict[str, int]
+    least_range: float | None
+
+class QuantizationReport:
+    notes: list[str]
+    def rows(self) -> list[dict[str, Any]]: ...
+
+class Model:
+    opset: int
+    weight_bytes: int
+    metadata: list[tuple[str, str]]
+    def __init__(self, model: str | bytes) -> None: ...
+    def copy(self) -> Model: ...
+    def write(self, path: str, external_threshold: int) -> None: ...
+    def nodes(self) -> list[tuple[str, str, str, list[str], list[str]]]: ...
+    def expose(self, names: Sequence[str]) -> None: ...
+    def computed_inputs(self, output: str) -> list[str]: ...
+    def cut(self, output: str, inputs: dict[str, tuple[int, list[int]]]) -> Model: ...
+    def quantize_dynamic(self, options: DynamicQuantization) -> QuantizationReport: ...
+    def values_to_calibrate(self, options: StaticQuantization) -> list[str]: ...
+    def add_ranges(self, names: Sequence[str]) -> None: ...
+    def quantize_static(
+        self, options: StaticQuantization, ranges: dict[str, tuple[float, float]]
+    ) -> QuantizationReport: ...

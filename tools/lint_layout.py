@@ -28,6 +28,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "base": {"base"},
     "ir": {"base", "ir"},
     "onnx": {"base", "ir", "onnx"},
+    "quantization": {"base", "ir", "onnx", "quantization"},
     "ops": CORE,
     "exporter": CORE | {"exporter"} | KERNEL_FACTS,
     "importer": CORE | {"importer"},
@@ -49,7 +50,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     | {"runtime", "session", "bindings"}
     | {"kernels", "kernels/cpu", "kernels/cuda", "kernels/aten"},
     "bindings/inference": PLANNED
-    | {"importer", "runtime", "session", "inference", "bindings/inference"},
+    | {"importer", "runtime", "session", "inference", "quantization", "bindings/inference"},
 }
 
 # Foreign headers and the only places that may see them.
@@ -79,6 +80,7 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
 # them (`module.py`, `check.py` ...) from all of them.
 PACKAGES = (
     "inference",
+    "quantization",
     "onnxruntime",
     "base",
     "options",
@@ -160,7 +162,8 @@ def check_imports(name: str, text: str) -> Iterator[str]:
     package = PurePosixPath(name).parts[1]
     if package not in PACKAGES:
         return
-    extension = "_inference" if package == "inference" else "_C"  # the former needs no torch
+    needs_torch = package not in ("inference", "quantization")
+    extension = "_C" if needs_torch else "_inference"
     allowed = {extension, *PACKAGES[: PACKAGES.index(package) + 1]}
     for target in imported_modules(text):
         if target.startswith("."):

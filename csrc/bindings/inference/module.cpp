@@ -295,4 +295,5 @@ PYBIND11_MODULE(_inference, m) {
       .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes)
       .def_property_readonly("copied_bytes", &InferenceSession::copied_bytes);
   bind_io_binding(m);
+  bind_quantization(m);
 }

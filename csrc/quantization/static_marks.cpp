@@ -1,0 +1,328 @@
+#include "quantization/static_marks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ortmodule {
+namespace {
+
+bool is_one_of(const std::string& name, const std::set<std::string>& names) {
+  return names.count(name) > 0;
+}
+
+bool is_real(int element_type) { return element_type == 1 || element_type == 10; }
+
+std::string text_attr(const OnnxNode& node, std::string_view name, std::string fallback) {
+  const OnnxAttr* attr = find_attr(node, name);
+  const auto* value = attr ? std::get_if<std::string>(attr) : nullptr;
+  return value ? *value : fallback;
+}
+
+}  // namespace
+
+const std::set<std::string>& static_op_types() {
+  static const std::set<std::string> types = {"Add",
+                                              "ArgMax",
+                                              "AveragePool",
+                                              "BatchNormalization",
+                                              "Clip",
+                                              "Concat",
+                                              "Conv",
+                                              "ConvTranspose",
+                                              "CumSum",
+                                              "EmbedLayerNormalization",
+                                              "Flatten",
+                                              "Gather",
+                                              "GatherElements",
+                                              "Gemm",
+                                              "GlobalAveragePool",
+                                              "InstanceNormalization",
+                                              "LayerNormalization",
+                                              "LeakyRelu",
+                                              "MatMul",
+                                              "MaxPool",
+                                              "Mul",
+                                              "Pad",
+                                              "Relu",
+                                              "Reshape",
+                                              "Resize",
+                                              "Sigmoid",
+                                              "Slice",
+                                              "Softmax",
+                                              "Split",
+                                              "Squeeze",
+                                              "TopK",
+                                              "Transpose",
+                                              "Unsqueeze",
+                                              "Where"};
+  return types;
+}
+
+StaticMarks::StaticMarks(OnnxModel& model, const StaticQuantization& options,
+                         const ValueRanges* ranges)
+    : model_(model),
+      options_(options),
+      ranges_(ranges),
+      types_(model.graph, nullptr),
+      names_(model),
+      opset_(standard_opset(model)) {
+  OnnxGraph& graph = model.graph;
+  for (size_t i = 0; i < graph.initializers.size(); ++i)
+    initializers_.emplace(graph.initializers[i].name, i);
+  for (const OnnxValue& input : graph.inputs) inputs_.insert(input.name);
+  for (const OnnxValue& output : graph.outputs) outputs_.insert(output.name);
+  for (OnnxNode& node : graph.nodes) {
+    if (!is_selected(node)) continue;
+    const size_t before = values.size() + biases.size();
+    const auto rule = rules().find(node.op);
+    if (rule == rules().end())
+      all_values(node);
+    else
+      (this->*rule->second)(node);
+    NodeReport row{node.name, node.op, node.outputs.empty() ? "" : node.outputs[0]};
+    row.quantized = values.size() + biases.size() > before || removed_.count(&node) > 0 ||
+                    (!node.inputs.empty() && is_marked(node.inputs[0]));
+    if (!row.quantized) row.note = "its operands are not quantized";
+    report.nodes.push_back(std::move(row));
+  }
+  std::erase_if(graph.nodes, [&](const OnnxNode& node) { return removed_.count(&node) > 0; });
+}
+
+const std::map<std::string, void (StaticMarks::*)(OnnxNode&)>& StaticMarks::rules() {
+  using Marks = StaticMarks;
+  static const std::map<std::string, void (Marks::*)(OnnxNode&)> all = {
+      {"Conv", &Marks::conv},
+      {"ConvTranspose", &Marks::conv},
+      {"Gemm", &Marks::gemm},
+      {"MatMul", &Marks::matmul},
+      {"Clip", &Marks::removable},
+      {"Relu", &Marks::removable},
+      {"Reshape", &Marks::direct},
+      {"Transpose", &Marks::direct},
+      {"Squeeze", &Marks::direct},
+      {"Unsqueeze", &Marks::direct},
+      {"Flatten", &Marks::direct},
+      {"AveragePool", &Marks::direct},
+      {"Slice", &Marks::direct},
+      {"TopK", &Marks::direct},
+      {"Resize", &Marks::resize},
+      {"MaxPool", &Marks::max_pool},
+      {"Pad", &Marks::pad},
+      {"Split", &Marks::split},
+      {"Gather", &Marks::gather},
+      {"GatherElements", &Marks::gather},
+      {"Where", &Marks::where},
+      {"InstanceNormalization", &Marks::normalization},
+      {"LayerNormalization", &Marks::normalization},
+      {"BatchNormalization", &Marks::normalization}};
+  return all;
+}
+
+bool StaticMarks::is_selected(const OnnxNode& node) const {
+  const std::set<std::string>& types =
+      options_.op_types.empty() ? static_op_types() : options_.op_types;
+  const std::string domain = node.op == "EmbedLayerNormalization" ? "com.microsoft" : "";
+  return node.domain == domain && is_one_of(node.op, types) && node.op != "QuantizeLinear" &&
+         node.op != "DequantizeLinear" && !is_one_of(node.name, options_.nodes_to_exclude) &&
+         (options_.nodes_to_quantize.empty() || is_one_of(node.name, options_.nodes_to_quantize));
+}
+
+const OnnxTensor* StaticMarks::initializer(const std::string& name) const {
+  const auto found = initializers_.find(name);
+  return found == initializers_.end() ? nullptr : &model_.graph.initializers[found->second].tensor;
+}
+
+bool StaticMarks::is_quantizable(const std::string& name) const {
+  return !name.empty() && is_real(types_.of(name));
+}
+
+bool StaticMarks::is_marked(const std::string& name) const {
+  return values.count(name) > 0 ||
+         std::any_of(biases.begin(), biases.end(),
+                     [&](const MarkedBias& bias) { return bias.name == name; });
+}
+
+// The first mark of a value stays, unless a later one shares a scale or has an axis.
+void StaticMarks::mark(const std::string& name, MarkedValue how) {
+  if (!is_quantizable(name)) return;
+  const bool is_new = values.count(name) == 0;
+  if (is_new) order.push_back(name);
+  if (is_new || !how.shares.empty() || how.axis >= 0) values[name] = std::move(how);
+}
+
+void StaticMarks::mark_weight(const std::string& name, int64_t axis, const std::string& op) {
+  const OnnxTensor* tensor = initializer(name);
+  int chosen = -1;
+  if (options_.per_channel && tensor) {
+    const auto given = options_.axis_by_op.find(op);
+    if (given != options_.axis_by_op.end()) axis = given->second;
+    const auto rank = static_cast<int64_t>(tensor->dims.size());
+    if (axis < 0) axis += rank;
+    if (axis >= 0 && axis < rank) chosen = static_cast<int>(axis);
+  }
+  mark(name, {true, chosen});
+}
+
+void StaticMarks::mark_same(const std::string& output, const std::string& input) {
+  mark(output, {false, -1, input});
+}
+
+void StaticMarks::mark_bias(OnnxNode& node, size_t index, double beta) {
+  const std::string name = input_of(node, index);
+  const OnnxTensor* tensor = initializer(name);
+  if (!tensor || !is_quantizable(name)) return;
+  std::string own = name;
+  const bool taken = std::any_of(biases.begin(), biases.end(),
+                                 [&](const MarkedBias& bias) { return bias.name == name; });
+  if (taken) {  // its scale depends on the node, so each node has its own
+    for (int i = 0; names_.has(own); ++i) own = str(name, i);
+    own = names_.fresh(own);
+    initializers_.emplace(own, model_.graph.initializers.size());
+    model_.graph.initializers.push_back({own, OnnxTensor(*tensor)});
+    node.inputs[index] = own;
+  }
+  biases.push_back({own, node.inputs[0], node.inputs[1], beta});
+}
+
+// ---- rules -------------------------------------------------------------------------------------
+
+void StaticMarks::all_values(OnnxNode& node) {
+  for (const std::string& input : node.inputs) mark_activation(input);
+  if (!keeps_output(node)) return;
+  for (const std::string& output : node.outputs) mark_activation(output);
+}
+
+void StaticMarks::conv(OnnxNode& node) {
+  if (node.inputs.size() < 2) return;
+  mark_activation(node.inputs[0]);
+  if (keeps_output(node)) mark_activation(node.outputs[0]);
+  mark_weight(node.inputs[1], node.op == "Conv" ? 0 : 1, "");
+  if (node.inputs.size() == 3) mark_bias(node, 2, 1.0);
+}
+
+void StaticMarks::gemm(OnnxNode& node) {
+  if (node.inputs.size() < 2) return;
+  mark_activation(node.inputs[0]);
+  if (keeps_output(node)) mark_activation(node.outputs[0]);
+  mark_weight(node.inputs[1], integer_attr(node, "transB", 0) > 0 ? 0 : 1, "");
+  if (input_of(node, 2).empty() || !initializer(node.inputs[2])) return;
+  mark_bias(node, 2, number_attr(node, "beta", 1.0));
+  // The scale of the bias has the factor.
+  for (auto& [name, value] : node.attrs)
+    if (name == "beta") value = 1.0;
+}
+
+void StaticMarks::matmul(OnnxNode& node) {
+  for (const std::string& input : node.inputs) {
+    if (initializer(input))
+      mark_weight(input, 1, node.op);
+    else
+      mark_activation(input);
+  }
+  if (keeps_output(node)) mark_activation(node.outputs[0]);
+}
+
+// The operand's range is that of the result already, so that the node changes nothing.
+bool StaticMarks::take_output(const std::string& operand, const std::string& output) {
+  if (!ranges_ || ranges_->count(output) == 0 || ranges_->count(operand) == 0) return false;
+  if (is_one_of(operand, outputs_) || is_one_of(operand, inputs_)) return false;
+  size_t readers = 0;
+  OnnxNode* producer = nullptr;
+  for (OnnxNode& node : model_.graph.nodes) {
+    readers += static_cast<size_t>(std::count(node.inputs.begin(), node.inputs.end(), operand));
+    readers += outer_values(node).count(operand);
+    if (std::find(node.outputs.begin(), node.outputs.end(), operand) != node.outputs.end())
+      producer = &node;
+  }
+  if (readers != 1 || !producer) return false;
+  std::replace(producer->outputs.begin(), producer->outputs.end(), operand, output);
+  values.erase(operand);
+  std::erase(order, operand);
+  return true;
+}
+
+void StaticMarks::removable(OnnxNode& node) {
+  if (node.inputs.empty() || !is_marked(node.inputs[0])) return;
+  const std::string operand = node.inputs[0];
+  if (!options_.activation_symmetric && !options_.keep_removable &&
+      take_output(operand, node.outputs[0]))
+    removed_.insert(&node);
+  else
+    mark_activation(operand);
+  if (keeps_output(node)) mark_activation(node.outputs[0]);
+}
+
+void StaticMarks::direct(OnnxNode& node) {
+  if (node.inputs.empty()) return;
+  if (options_.force_direct) mark_activation(node.inputs[0]);
+  if (keeps_output(node) && (options_.force_direct || is_marked(node.inputs[0])))
+    mark_same(node.outputs[0], node.inputs[0]);
+}
+
+void StaticMarks::direct_since(OnnxNode& node, int64_t opset) {
+  if (opset_ >= opset) direct(node);
+}
+
+std::optional<double> StaticMarks::pad_value(const OnnxNode& node) const {
+  if (opset_ < 11) return number_attr(node, "value", 0.0);
+  if (input_of(node, 2).empty()) return 0.0;
+  const OnnxTensor* tensor = initializer(node.inputs[2]);
+  const OnnxNode* constant = nullptr;
+  for (const OnnxNode& other : model_.graph.nodes)
+    if (other.op == "Constant" && other.outputs[0] == node.inputs[2]) constant = &other;
+  const OnnxAttr* attr = constant ? find_attr(*constant, "value") : nullptr;
+  if (attr) tensor = std::get_if<OnnxTensor>(attr);
+  const auto weight = tensor ? weight_of(*tensor) : nullptr;
+  if (!weight || weight->elements() != 1) return std::nullopt;
+  std::optional<double> value;
+  each_value(*weight,
+             [&](size_t, const float* values, size_t) { value = static_cast<double>(values[0]); });
+  return value;
+}
+
+void StaticMarks::pad(OnnxNode& node) {
+  for (const std::string& input : node.inputs) mark_activation(input);
+  if (!keeps_output(node)) return;
+  const std::string mode = text_attr(node, "mode", "constant");
+  const bool of_input = mode == "reflect" || mode == "edge" || mode == "wrap" ||
+                        (mode == "constant" && pad_value(node) == 0.0);
+  if (of_input)
+    mark_same(node.outputs[0], node.inputs[0]);
+  else
+    mark_activation(node.outputs[0]);
+}
+
+void StaticMarks::split(OnnxNode& node) {
+  if (!is_marked(node.inputs[0])) mark_activation(node.inputs[0]);
+  if (!keeps_output(node)) return;
+  for (const std::string& output : node.outputs) mark_same(output, node.inputs[0]);
+}
+
+void StaticMarks::gather(OnnxNode& node) {
+  const bool constant = initializer(node.inputs[0]) && is_quantizable(node.inputs[0]);
+  if (constant || options_.force_direct) mark_activation(node.inputs[0]);
+  if (is_marked(node.inputs[0])) mark_same(node.outputs[0], node.inputs[0]);
+}
+
+void StaticMarks::where(OnnxNode& node) {
+  if (node.inputs.size() != 3) return;
+  if (options_.force_direct)
+    for (size_t i : {1, 2}) mark_activation(node.inputs[i]);
+  if (keeps_output(node) && is_marked(node.inputs[1]) && is_marked(node.inputs[2]))
+    mark_activation(node.outputs[0]);
+}
+
+void StaticMarks::normalization(OnnxNode& node) {
+  if (node.inputs.size() < 2) return;
+  mark_activation(node.inputs[0]);
+  if (initializer(node.inputs[1]))
+    mark_weight(node.inputs[1], 1, node.op);
+  else
+    mark_activation(node.inputs[1]);
+  if (!input_of(node, 2).empty()) mark_bias(node, 2, 1.0);
+  if (!keeps_output(node)) return;
+  for (const std::string& output : node.outputs) mark_activation(output);
+}
+
+}  // namespace ortmodule
