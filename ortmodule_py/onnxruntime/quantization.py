@@ -1,14 +1,13 @@
-"""Quantization is not part of this package yet."""
+"""onnxruntime.quantization: the names of ortmodule_py.quantization."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ortmodule_py import quantization as _quantization
+from ortmodule_py.quantization import *  # noqa: F403
+from ortmodule_py.quantization import __all__ as __all__
+
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise ImportError(
-        f"ortmodule_py.onnxruntime.quantization has no {name} yet: write the quantized model with "
-        "onnxruntime.quantization and open the file here"
-    )
+    return getattr(_quantization, name)

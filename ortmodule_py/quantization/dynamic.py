@@ -1,0 +1,133 @@
+"""quantize_dynamic with onnxruntime's signature."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ortmodule_py import _inference
+from ortmodule_py.inference.errors import translated
+from ortmodule_py.quantization.choose import choose_faster
+from ortmodule_py.quantization.kinds import QuantType, integer_type
+from ortmodule_py.quantization.model_files import (
+    feeds_of,
+    output_errors,
+    read_model,
+    session_of,
+    size_bytes,
+    write_model,
+)
+from ortmodule_py.quantization.report import QuantizationReport, node_record
+
+# extra_options of onnxruntime: the option of the engine, or None where it has no meaning here.
+_EXTRA_OPTIONS = {
+    "ActivationSymmetric": "activation_symmetric",
+    "EnableSubgraph": "subgraphs",
+    "ForceQuantizeNoInputCheck": "force_direct",
+    "MatMulConstBOnly": "const_b_only",
+    "MinimumRealRange": "least_range",
+    "WeightSymmetric": "weight_symmetric",
+    "ActivationRestrictedAsymmetric": None,
+    "DefaultTensorType": None,
+    "extra.Sigmoid.nnapi": None,
+}
+
+
+def quantize_dynamic(
+    model_input: Any,
+    model_output: Any,
+    op_types_to_quantize: Iterable[str] | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    weight_type: Any = QuantType.QInt8,
+    nodes_to_quantize: Iterable[str] | None = None,
+    nodes_to_exclude: Iterable[str] | None = None,
+    use_external_data_format: bool = False,
+    extra_options: Mapping[str, Any] | None = None,
+    *,
+    samples: Any = None,
+    choose: str | None = None,
+    max_error: float = 0.02,
+    verbose: bool = True,
+) -> QuantizationReport:
+    """Writes a model whose weights are integers and whose activations are quantized in each run.
+
+    Args:
+        model_input: path, bytes or ModelProto of the model.
+        model_output: path of the quantized model.
+        op_types_to_quantize: operators, None for all: Attention, Conv, EmbedLayerNormalization,
+            Gather, Gemm, LSTM, MatMul, Transpose.
+        per_channel: a scale for each output channel of MatMul, Gemm, Attention and LSTM.
+        reduce_range: 7 bits, for processors whose 8-bit products saturate.
+        weight_type: QInt8 (symmetric) or QUInt8.
+        nodes_to_quantize: names of nodes, None for all.
+        nodes_to_exclude: names of nodes that stay as they are.
+        use_external_data_format: weights go to `<model_output>.data`; larger ones than 2 GiB
+            always do.
+        extra_options: onnxruntime's, by name.
+        samples: feeds (arrays by input name) to measure the errors of the outputs.
+        choose: "faster" quantizes a node where that is faster on this machine and its error on the
+            samples stays within `max_error`; the whole is never slower than float32.
+        max_error: for `choose`, the largest error of a node's and of the model's outputs, of their
+            largest value.
+        verbose: prints the report.
+
+    Returns what was quantized, the bytes and the errors. Nodes and names are those of onnxruntime.
+    Raises ValueError for options that contradict each other or do not exist.
+    """
+    options = _inference.DynamicQuantization()
+    options.op_types = set(op_types_to_quantize or [])
+    options.per_channel = bool(per_channel)
+    options.reduce_range = bool(reduce_range)
+    allowed = (QuantType.QInt8, QuantType.QUInt8)
+    options.weight_type = integer_type(weight_type, allowed, "weight_type").tensor_type
+    options.nodes_to_quantize = set(nodes_to_quantize or [])
+    options.nodes_to_exclude = set(nodes_to_exclude or [])
+    _set_extra(options, extra_options or {})
+    feeds = feeds_of(samples) if samples is not None else []
+    if choose not in (None, "faster"):
+        raise ValueError(f"[quantization] choose must be None or 'faster', but found {choose!r}")
+    if choose and not feeds:
+        raise ValueError("[quantization] choose='faster' needs samples to measure with")
+    if choose:
+        report = choose_faster(
+            model_input, model_output, options, feeds, max_error, use_external_data_format
+        )
+    else:
+        report = _quantize(model_input, model_output, options, use_external_data_format)
+        if feeds:
+            report.outputs = output_errors(session_of(model_input), session_of(model_output), feeds)
+    if verbose:
+        report.print()
+    return report
+
+
+def _quantize(
+    model_input: Any, model_output: Any, options: _inference.DynamicQuantization, external: bool
+) -> QuantizationReport:
+    model = read_model(model_input)
+    float_bytes = size_bytes(model_input)
+    with translated():
+        found = model.quantize_dynamic(options)
+    write_model(model, model_output, external)
+    return QuantizationReport(
+        float_bytes,
+        size_bytes(model_output),
+        [node_record(row) for row in found.rows()],
+        list(found.notes),
+    )
+
+
+def _set_extra(options: _inference.DynamicQuantization, extra: Mapping[str, Any]) -> None:
+    for name, value in extra.items():
+        if name not in _EXTRA_OPTIONS:
+            near = difflib.get_close_matches(name, _EXTRA_OPTIONS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"[quantization] extra_options of dynamic quantization must be among "
+                f"{sorted(_EXTRA_OPTIONS)}, but found {name!r}{hint}"
+            )
+        target = _EXTRA_OPTIONS[name]
+        if target:
+            setattr(options, target, value)

@@ -1,0 +1,109 @@
+"""Models as files: from a path, bytes or a ModelProto, to a path; and runs of both on samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortmodule_py import _inference
+from ortmodule_py.inference import InferenceSession, NoSuchFile
+from ortmodule_py.inference.errors import translated
+from ortmodule_py.quantization.report import OutputError
+
+Feed = Mapping[str, Any]
+
+# Files below it hold their weights; a message of protobuf has less than 2 GiB.
+_LARGEST_FILE_BYTES = 2**31 - 2**26
+_TINY = float(np.finfo(np.float32).tiny)  # instead of a scale of zero
+
+
+def read_model(model: Any) -> _inference.Model:
+    """A model from a path, its bytes, or a ModelProto. Raises NoSuchFile or InvalidProtobuf."""
+    if hasattr(model, "SerializeToString"):
+        model = model.SerializeToString()
+    with translated():
+        if isinstance(model, (bytes, bytearray, memoryview)):
+            return _inference.Model(bytes(model))
+        path = os.fspath(model)
+        if not os.path.isfile(path):
+            raise NoSuchFile(f"[quantization] the model must be a file, but found {path!r}")
+        return _inference.Model(path)
+
+
+def write_model(model: _inference.Model, path: Any, external: bool = False) -> None:
+    """Writes a model; its weights to `<path>.data` if asked for, or if they are too large."""
+    with translated():
+        model.write(os.fspath(path), 0 if external else _LARGEST_FILE_BYTES)
+
+
+def size_bytes(model: Any) -> int:
+    """Bytes of a model's file, with the files beside it that hold its data."""
+    if hasattr(model, "ByteSize"):
+        return int(model.ByteSize())
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return len(model)
+    own = os.path.getsize(model)
+    with translated():
+        weights = _inference.Model(os.fspath(model)).weight_bytes
+    # Weights that do not fit in the file are beside it.
+    return own if weights <= own else own + weights
+
+
+def feeds_of(samples: Any) -> list[Feed]:
+    """A list of feeds from a list, one feed, or a CalibrationDataReader."""
+    if isinstance(samples, Mapping):
+        return [samples]
+    if hasattr(samples, "get_next"):
+        return list(iter(samples.get_next, None))
+    if not isinstance(samples, Iterable):
+        raise TypeError(
+            f"[quantization] samples must be feeds (arrays by input name), but found {samples!r}"
+        )
+    return list(samples)
+
+
+def output_error(exact: Any, found: Any) -> OutputError:
+    """The difference of one array from another."""
+    exact, found = (np.asarray(each, dtype=np.float64) for each in (exact, found))
+    if exact.shape != found.shape:
+        return OutputError(float("inf"), float("inf"))
+    if exact.size == 0:
+        return OutputError(0.0, 0.0)
+    difference = np.abs(exact - found)
+    difference[np.isnan(exact) & np.isnan(found)] = 0.0
+    difference[exact == found] = 0.0
+    scale = max(float(np.nanmax(np.abs(exact))), _TINY)
+    norm = max(float(np.sqrt(np.nansum(exact**2))), _TINY)
+    largest, total = float(difference.max()), float(np.sqrt((difference**2).sum()))
+    if not np.isfinite(largest):
+        return OutputError(float("inf"), float("inf"))
+    return OutputError(largest / scale, total / norm)
+
+
+def output_errors(
+    exact: InferenceSession, found: InferenceSession, feeds: Sequence[Feed]
+) -> dict[str, OutputError]:
+    """The worst differences of all outputs of numbers over the feeds."""
+    worst: dict[str, OutputError] = {}
+    for feed in feeds:
+        pairs = zip(exact.run(None, feed), found.run(None, feed), strict=True)
+        for node, (one, other) in zip(exact.get_outputs(), pairs, strict=True):
+            if not isinstance(one, np.ndarray) or one.dtype.kind not in "fiub":
+                continue
+            error = output_error(one, other)
+            known = worst.get(node.name, error)
+            worst[node.name] = OutputError(
+                max(error.largest, known.largest), max(error.relative, known.relative)
+            )
+    return worst
+
+
+def session_of(model: Any) -> InferenceSession:
+    """A session of a path, bytes or a ModelProto."""
+    if hasattr(model, "SerializeToString"):
+        model = model.SerializeToString()
+    return InferenceSession(model if isinstance(model, bytes) else str(Path(model)))

@@ -1,0 +1,208 @@
+"""quantize_static with onnxruntime's signature: QDQ, ranges from calibration data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ortmodule_py import _inference
+from ortmodule_py.inference.errors import translated
+from ortmodule_py.quantization.calibrate import (
+    TensorsData,
+    create_calibrator,
+    load_ranges,
+    save_ranges,
+)
+from ortmodule_py.quantization.kinds import (
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    integer_type,
+)
+from ortmodule_py.quantization.model_files import (
+    feeds_of,
+    output_errors,
+    read_model,
+    session_of,
+    size_bytes,
+    write_model,
+)
+from ortmodule_py.quantization.report import QuantizationReport, node_record
+
+_INTEGERS = (QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16, QuantType.QUInt16)
+
+# extra_options of onnxruntime: the option of the engine and whether it is the opposite.
+_EXTRA_OPTIONS = {
+    "ActivationSymmetric": ("activation_symmetric", False),
+    "ActivationRestrictedAsymmetric": ("activation_restricted", False),
+    "WeightSymmetric": ("weight_symmetric", False),
+    "ForceQuantizeNoInputCheck": ("force_direct", False),
+    "AddQDQPairToWeight": ("pair_for_weights", False),
+    "QuantizeBias": ("quantize_bias", False),
+    "QDQKeepRemovableActivations": ("keep_removable", False),
+    "QDQDisableWeightAdjustForInt32Bias": ("adjust_weights", True),
+    "UseQDQContribOps": ("microsoft_domain", False),
+    "MinimumRealRange": ("least_range", False),
+    "OpTypesToExcludeOutputQuantization": ("ops_without_output", False),
+    "QDQOpTypePerChannelSupportToAxis": ("axis_by_op", False),
+}
+_CALIBRATION = {"CalibTensorRangeSymmetric": "symmetric", "CalibMovingAverage": "moving_average"}
+_WITHOUT_EFFECT = (
+    "EnableSubgraph",
+    "MatMulConstBOnly",
+    "CalibMaxIntermediateOutputs",
+    "CalibMovingAverageConstant",
+    "DefaultTensorType",
+    "extra.Sigmoid.nnapi",
+)
+_NOT_OFFERED = (
+    "BlockSize",
+    "CalibPercentile",
+    "CalibStridedMinMax",
+    "DedicatedQDQPair",
+    "SmoothQuant",
+    "SmoothQuantAlpha",
+    "SmoothQuantFolding",
+    "TensorQuantOverrides",
+)
+
+
+def quantize_static(
+    model_input: Any,
+    model_output: Any,
+    calibration_data_reader: Any = None,
+    quant_format: Any = QuantFormat.QDQ,
+    op_types_to_quantize: Iterable[str] | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    activation_type: Any = QuantType.QInt8,
+    weight_type: Any = QuantType.QInt8,
+    nodes_to_quantize: Iterable[str] | None = None,
+    nodes_to_exclude: Iterable[str] | None = None,
+    use_external_data_format: bool = False,
+    calibrate_method: Any = CalibrationMethod.MinMax,
+    calibration_providers: Any = None,
+    extra_options: Mapping[str, Any] | None = None,
+    calibration_cache_path: Any = None,
+    *,
+    samples: Any = None,
+    verbose: bool = True,
+) -> QuantizationReport:
+    """Writes a model whose weights and activations are integers with scales found beforehand.
+
+    Args:
+        model_input: path, bytes or ModelProto of the model.
+        model_output: path of the quantized model.
+        calibration_data_reader: gives the feeds that the ranges are taken from; a list of feeds
+            will do. None if `calibration_cache_path` exists.
+        quant_format: QuantFormat.QDQ; QOperator is refused.
+        op_types_to_quantize, per_channel, reduce_range, nodes_to_quantize, nodes_to_exclude,
+            use_external_data_format: as for quantize_dynamic.
+        activation_type, weight_type: QInt8, QUInt8, QInt16 or QUInt16.
+        calibrate_method: CalibrationMethod.MinMax; the others are refused.
+        calibration_providers: accepted; the feeds run on the CPU.
+        extra_options: onnxruntime's, by name.
+        calibration_cache_path: ranges are read from that file or, if it does not exist, written.
+        samples: feeds to measure the errors of the outputs.
+        verbose: prints the report.
+
+    Returns what was quantized, the bytes and the errors. Raises ValueError for options that
+    contradict each other or are not offered.
+    """
+    if getattr(quant_format, "name", quant_format) != "QDQ":
+        raise ValueError(
+            f"[quantization] quant_format must be QuantFormat.QDQ, but found {quant_format}"
+        )
+    options = _inference.StaticQuantization()
+    options.op_types = set(op_types_to_quantize or [])
+    options.per_channel = bool(per_channel)
+    options.reduce_range = bool(reduce_range)
+    options.activation_type = integer_type(
+        activation_type, _INTEGERS, "activation_type"
+    ).tensor_type
+    options.weight_type = integer_type(weight_type, _INTEGERS, "weight_type").tensor_type
+    options.nodes_to_quantize = set(nodes_to_quantize or [])
+    options.nodes_to_exclude = set(nodes_to_exclude or [])
+    calibration = _set_extra(options, extra_options or {})
+    model = read_model(model_input)
+    float_bytes = size_bytes(model_input)
+    with translated():
+        names = model.values_to_calibrate(options)
+    ranges = _ranges(
+        model_input,
+        names,
+        calibration_data_reader,
+        calibrate_method,
+        calibration,
+        calibration_cache_path,
+    )
+    with translated():
+        found = model.quantize_static(
+            options,
+            {name: (float(each.lowest), float(each.highest)) for name, each in ranges.items()},
+        )
+    write_model(model, model_output, use_external_data_format)
+    report = QuantizationReport(
+        float_bytes,
+        size_bytes(model_output),
+        [node_record(row) for row in found.rows()],
+        list(found.notes),
+    )
+    if samples is not None:
+        report.outputs = output_errors(
+            session_of(model_input), session_of(model_output), feeds_of(samples)
+        )
+    if verbose:
+        report.print()
+    return report
+
+
+def _ranges(
+    model: Any, names: list[str], reader: Any, method: Any, options: dict[str, bool], cache: Any
+) -> TensorsData:
+    if cache is not None and Path(cache).exists():
+        ranges = load_ranges(cache)
+        if ranges.calibration_method.name != getattr(method, "name", method):
+            raise ValueError(
+                f"[quantization] {cache}: must be calibrated with {method}, but found "
+                f"{ranges.calibration_method}; delete it or pass that method"
+            )
+        return ranges
+    if reader is None:
+        raise ValueError(
+            "[quantization] a calibration_data_reader or an existing calibration_cache_path must "
+            "be given"
+        )
+    calibrator = create_calibrator(model, names, method, options)
+    calibrator.collect_data(reader)
+    ranges = calibrator.compute_data()
+    if cache is not None:
+        save_ranges(ranges, cache)
+    return ranges
+
+
+def _set_extra(options: _inference.StaticQuantization, extra: Mapping[str, Any]) -> dict[str, bool]:
+    """Sets the engine's options; returns those of the calibration."""
+    calibration = {}
+    for name, value in extra.items():
+        if name in _EXTRA_OPTIONS:
+            target, opposite = _EXTRA_OPTIONS[name]
+            if target == "ops_without_output":
+                value = set(value)
+            setattr(options, target, not value if opposite else value)
+        elif name in _CALIBRATION:
+            calibration[_CALIBRATION[name]] = bool(value)
+        elif name in _NOT_OFFERED:
+            if value:
+                raise ValueError(f"[quantization] extra option {name!r} is not offered here")
+        elif name not in _WITHOUT_EFFECT:
+            known = [*_EXTRA_OPTIONS, *_CALIBRATION, *_WITHOUT_EFFECT]
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"[quantization] extra_options of static quantization must be among "
+                f"{sorted(known)}, but found {name!r}{hint}"
+            )
+    return calibration
