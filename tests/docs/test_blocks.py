@@ -70,6 +70,23 @@ model = nn.Embedding(64, 256)
 input_ids, labels = torch.randint(64, (2, 5)), torch.randint(64, (2, 5))
 hidden = torch.randn(2, 5, 256)
 """,
+    "quantization.md": """
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+random = np.random.default_rng(0)
+weights = [numpy_helper.from_array(random.standard_normal((64, 64)).astype(np.float32), name) for name in ("w", "v")]
+values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 64]) for name in ("x", "y")]
+nodes = [
+    helper.make_node("MatMul", ["x", "w"], ["h"], "one"),
+    helper.make_node("Relu", ["h"], ["r"], "relu"),
+    helper.make_node("MatMul", ["r", "v"], ["y"], "two"),
+]
+graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "model.onnx")
+feeds = [{"x": random.standard_normal((4, 64)).astype(np.float32)} for _ in range(3)]
+""",
 }
 
 

@@ -145,10 +145,24 @@ def test_functions_of_the_module() -> None:
         ours.register_execution_provider_library("mine", "lib.so")
 
 
-def test_quantization_says_that_it_comes_later() -> None:
-    assert ours.quantization
-    with pytest.raises(ImportError, match="no quantize_dynamic yet"):
-        from ortmodule_py.onnxruntime.quantization import quantize_dynamic  # noqa: F401
+def test_quantization_has_its_names() -> None:
+    from onnxruntime import quantization as theirs
+
+    from ortmodule_py.onnxruntime.quantization import QuantType, quantize_dynamic
+
+    assert ours.quantization.quantize_dynamic is quantize_dynamic
+    assert [kind.tensor_type for kind in QuantType] == [k.tensor_type for k in theirs.QuantType]
+    for name in {name for name in dir(theirs) if not name.startswith("_")}:
+        if isinstance(getattr(theirs, name), type(theirs)) or hasattr(ours.quantization, name):
+            continue
+        with pytest.raises(AttributeError, match=f"'{name}' of onnxruntime is left out: "):
+            getattr(ours.quantization, name)
+    for name in ("quantize_dynamic", "quantize_static"):
+        known = inspect.signature(getattr(theirs, name)).parameters
+        found = inspect.signature(getattr(ours.quantization, name)).parameters
+        assert list(known) == list(found)[: len(known)]
+        for key, value in known.items():
+            assert str(value.default) == str(found[key].default)
 
 
 def test_the_import_needs_no_torch() -> None:

@@ -1,0 +1,219 @@
+"""quantize_static with QDQ beside onnxruntime's: the same nodes and, from the same ranges, bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import onnxruntime.quantization as stock
+import pytest
+from onnx import helper
+
+from ortmodule_py import InferenceSession
+from ortmodule_py.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantFormat,
+    QuantizationReport,
+    QuantType,
+    quantize_static,
+)
+from tests.quantization import models
+from tests.quantization.test_dynamic import assert_same_file
+
+
+class Reader(CalibrationDataReader, stock.CalibrationDataReader):
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._feeds = iter(models.feeds(model, 4))
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._feeds, None)
+
+
+def network() -> onnx.ModelProto:
+    """Operators of each rule: removed Relu, shared scales, two biases, norms, an output inside."""
+    return models.build(
+        [
+            helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["c"], ["r"], "relu"),
+            helper.make_node("MaxPool", ["r"], ["m"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+            helper.make_node("ConvTranspose", ["m", "t", "b"], ["d"], "up"),
+            helper.make_node("LayerNormalization", ["d", "g", "lb"], ["n"], "norm"),
+            helper.make_node("Clip", ["n", "low", "high"], ["l"], "clip"),
+            helper.make_node("Pad", ["l", "pads"], ["p"], "pad", mode="reflect"),
+            helper.make_node("Transpose", ["p"], ["q"], "turn", perm=[0, 2, 3, 1]),
+            helper.make_node("Split", ["q"], ["s1", "s2"], "split", axis=3, num_outputs=2),
+            helper.make_node("Add", ["s1", "s2"], ["a"], "add"),
+            helper.make_node("Mul", ["a", "scale"], ["e"], "mul"),
+            helper.make_node("Concat", ["e", "s1"], ["k"], "concat", axis=3),
+            helper.make_node("Sigmoid", ["k"], ["h"], "sigmoid"),
+            helper.make_node("MatMul", ["h", "v"], ["f"], "product"),
+            helper.make_node("ReduceMean", ["f", "axes"], ["u"], "mean", keepdims=0),
+            helper.make_node("Gemm", ["u", "o", "ob"], ["z"], "head", transB=1, beta=0.5),
+            helper.make_node("Softmax", ["z"], ["y"], "softmax"),
+        ],
+        {"x": (models.FLOAT, ["n", 3, 8, 8])},
+        {"y": (models.FLOAT, ["n", 5]), "e": (models.FLOAT, None)},
+        {
+            "w": models.random(4, 3, 3, 3, scale=0.3),
+            "b": models.random(4),
+            "t": models.random(4, 4, 2, 2, scale=0.3),
+            "g": models.random(5) + 1,
+            "lb": models.random(5),
+            "low": np.array(-1.5, np.float32),
+            "high": np.array(1.5, np.float32),
+            "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64),
+            "scale": models.random(2),
+            "v": models.random(4, 6),
+            "axes": np.array([1, 2], np.int64),
+            "o": models.random(5, 6),
+            "ob": models.random(5),
+        },
+        opset=18,
+    )
+
+
+def both(
+    model: onnx.ModelProto, folder: Path, **options: Any
+) -> tuple[onnx.ModelProto, onnx.ModelProto, QuantizationReport]:
+    """Quantized by both tools from the ranges that onnxruntime's found."""
+    path, ours, theirs = (str(folder / name) for name in ("m.onnx", "ours.onnx", "stock.onnx"))
+    cache = folder / "ranges.json"
+    onnx.save(model, path)
+    kinds = {key: options.pop(key) for key in ("activation_type", "weight_type") if key in options}
+    stock.quantize_static(
+        path,
+        theirs,
+        Reader(model),
+        calibration_cache_path=cache,
+        **{key: stock.QuantType[name] for key, name in kinds.items()},
+        **options,
+    )
+    report = quantize_static(
+        path,
+        ours,
+        calibration_cache_path=cache,
+        verbose=False,
+        **{key: QuantType[name] for key, name in kinds.items()},
+        **options,
+    )
+    return onnx.load(ours), onnx.load(theirs), report
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "network": network,
+    "matmul": models.matmul,
+    "gemm": models.gemm,
+    "conv": models.conv,
+    "gather": models.gather,
+    "shared": models.shared,
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "uint8": {"activation_type": "QUInt8", "weight_type": "QInt8"},
+    "per_channel": {"per_channel": True, "reduce_range": True},
+    "symmetric": {"extra_options": {"ActivationSymmetric": True, "WeightSymmetric": True}},
+    "restricted": {
+        "activation_type": "QUInt8",
+        "extra_options": {"ActivationRestrictedAsymmetric": True},
+    },
+    "forced": {"extra_options": {"ForceQuantizeNoInputCheck": True, "QuantizeBias": False}},
+    "pairs": {"extra_options": {"AddQDQPairToWeight": True, "QDQKeepRemovableActivations": True}},
+    "some": {
+        "nodes_to_exclude": ["conv", "first", "one"],
+        "extra_options": {"OpTypesToExcludeOutputQuantization": ["MatMul", "Gemm"]},
+    },
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", MODELS)
+def test_file_is_that_of_stock(name: str, options: str, tmp_path: Path) -> None:
+    ours, theirs, report = both(MODELS[name](), tmp_path, **OPTIONS[options])
+    assert_same_file(ours, theirs)
+    assert report.quantized
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_files_interchange(name: str, tmp_path: Path) -> None:
+    """onnxruntime as the file says: its fused products saturate on processors without VNNI."""
+    model = MODELS[name]()
+    both(model, tmp_path, activation_type="QUInt8", weight_type="QInt8")
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for feed in models.feeds(model):
+        exact = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, feed)
+        for file in ("ours.onnx", "stock.onnx"):
+            here = InferenceSession(tmp_path / file).run(None, feed)
+            there = onnxruntime.InferenceSession(tmp_path / file, plain).run(None, feed)
+            for one, other, float32 in zip(here, there, exact, strict=True):
+                scale = max(1e-3, float(np.abs(float32).max()))
+                assert np.abs(one - other).max() / scale < 0.02
+                assert np.abs(one - float32).max() / scale < 0.2
+
+
+def test_bias_that_would_overflow_widens_the_weight(tmp_path: Path) -> None:
+    model = models.build(
+        [helper.make_node("Conv", ["x", "w", "b"], ["y"], "conv")],
+        {"x": (models.FLOAT, [1, 2, 4, 4])},
+        {"y": (models.FLOAT, [1, 3, 4, 4])},
+        {
+            "w": models.random(3, 2, 1, 1) * np.float32(1e-7),
+            "b": np.array([30, -2, 1e-3], np.float32),
+        },
+    )
+    for per_channel in (False, True):
+        ours, theirs, _ = both(model, tmp_path, per_channel=per_channel)
+        assert_same_file(ours, theirs)
+        (tmp_path / "ranges.json").unlink()
+
+
+def test_calibration(tmp_path: Path) -> None:
+    """Ranges of our own session: near onnxruntime's, and kept in a cache that it reads."""
+    model, path = network(), tmp_path / "m.onnx"
+    onnx.save(model, path)
+    cache = tmp_path / "ours.json"
+    report = quantize_static(
+        path,
+        tmp_path / "ours.onnx",
+        Reader(model),
+        calibration_cache_path=cache,
+        samples=models.feeds(model),
+        verbose=False,
+    )
+    assert 0 < report.outputs["y"].largest < 0.2
+    stock.quantize_static(
+        path, tmp_path / "theirs.onnx", Reader(model), calibration_cache_path=tmp_path / "t.json"
+    )
+    here, there = (stock.load_tensors_data(each) for each in (cache, tmp_path / "t.json"))
+    for name in here:
+        for one, other in zip(here[name].range_value, there[name].range_value, strict=True):
+            assert np.isclose(one, other, rtol=1e-4, atol=1e-5)
+    stock.quantize_static(path, tmp_path / "theirs.onnx", calibration_cache_path=cache)
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(models.gemm(), path)
+    out = tmp_path / "q.onnx"
+    with pytest.raises(ValueError, match=r"QuantFormat\.QDQ"):
+        quantize_static(path, out, [], QuantFormat.QOperator)
+    with pytest.raises(ValueError, match="MinMax, but found"):
+        quantize_static(path, out, [{}], calibrate_method=CalibrationMethod.Entropy)
+    with pytest.raises(ValueError, match="calibration_data_reader"):
+        quantize_static(path, out)
+    with pytest.raises(ValueError, match="gave none"):
+        quantize_static(path, out, [])
+    with pytest.raises(ValueError, match="did you mean 'ActivationSymmetric'"):
+        quantize_static(path, out, [], extra_options={"ActivationsSymmetric": True})
+    with pytest.raises(ValueError, match="is not offered"):
+        quantize_static(path, out, [], extra_options={"SmoothQuant": True})
+    with pytest.raises(RuntimeError, match="must have activations of QUInt8"):
+        quantize_static(
+            path, out, models.feeds(models.gemm()), weight_type=QuantType.QUInt8, verbose=False
+        )
+    assert not out.exists()
