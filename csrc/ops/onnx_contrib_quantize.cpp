@@ -128,17 +128,11 @@ Values import_integer_matmul(OnnxCall& c) {
 // A, B with scale and zero point each, C (int32), y_scale and y_zero_point
 Values import_gemm(OnnxCall& c) {
   auto operand = [&](size_t i, std::string_view flag) {
-    const bool turned = c.flag(flag);
-    Value* x = c.cast(c.in(i), DType::Int32);
-    // A zero point for each column of B, which a transposed B has as rows.
-    if (c.has(i + 2)) {
-      Value* zero = c.cast(c.in(i + 2), DType::Int32);
-      if (turned && zero->rank() == 1) zero = c.reshape(zero, {zero->dims.at(0), 1});
-      x = c.pointwise("Sub", {x, zero});
-    }
-    return turned ? c.transpose(x, {1, 0}) : x;
+    return c.flag(flag) ? c.transpose(c.in(i), {1, 0}) : c.in(i);
   };
-  Value* sum = c.emit("MatMul", {operand(0, "transA"), operand(3, "transB")});
+  Value* sum =
+      call_nested(c, "MatMulInteger",
+                  {operand(0, "transA"), operand(3, "transB"), c.optional(2), c.optional(5)})[0];
   if (c.has(6)) sum = c.pointwise("Add", {sum, c.in(6)});
   Value* scale = c.pointwise("Mul", {c.in(1), c.in(4)});
   scale = c.emit("Mul", {scale, c.literal(c.number("alpha", 1.0), scale->dtype)});

@@ -1,9 +1,8 @@
 // Import of quantization: linear and dynamic, and products of quantized operands.
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
-#include "ops/onnx_call.h"
+#include "ops/onnx_window.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -20,10 +19,6 @@ Limits limits_of(OnnxCall& c, DType dtype) {
     case DType::Int16: return {-32768, 32767};
     default: c.refuse(str("quantized type ", name_of(dtype), " has no kernel"));
   }
-}
-
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
 }
 
 // A scale or zero point of rank 0, one per index of `axis`, or one per block of it, as x sees it.
@@ -94,36 +89,35 @@ Values import_dequantize(OnnxCall& c) {
 
 // uint8, with 0 exactly representable
 Values import_dynamic_quantize(OnnxCall& c) {
-  Value* x = c.in(0);
-  std::vector<int64_t> axes(x->rank());
-  std::iota(axes.begin(), axes.end(), 0);
-  Value* least = c.emit("Min", {c.reduce("ReduceMin", x, axes, false), number(c, 0, x)});
-  Value* most = c.emit("Max", {c.reduce("ReduceMax", x, axes, false), number(c, 0, x)});
-  Value* scale = c.emit("Div", {c.emit("Sub", {most, least}), number(c, 255, x)});
-  Value* zero = c.emit("Round", {c.emit("Div", {c.emit("Neg", {least}), scale})});
-  zero = c.emit("Clip", {zero}, {{"min", 0.0}, {"max", 255.0}});
-  Value* rounded = c.emit("Round", {c.emit("Div", {x, scale})});
-  Value* y = c.emit("Clip", {c.emit("Add", {rounded, zero})}, {{"min", 0.0}, {"max", 255.0}});
-  return {c.cast(y, DType::UInt8), scale, c.cast(zero, DType::UInt8)};
+  return c.emit_all("DynamicQuantizeLinear", {c.in(0)});
 }
 
 // ---- products ----------------------------------------------------------------------------------
 
-// Operand i less its zero point, in int32. A zero point per row of a is [M], of b's columns [N].
-Value* centred(OnnxCall& c, size_t i, size_t zero, bool rows) {
-  Value* x = c.cast(c.in(i), DType::Int32);
-  if (!c.has(zero)) return x;
-  Value* point = c.cast(c.in(zero), DType::Int32);
-  if (point->rank() == 1 && rows && !(point->dims.at(0) == DimExpr(1)))
-    point = c.reshape(point, {point->dims.at(0), 1});
+Value* without_sizes(OnnxCall& c, Value* value) {
+  return value && value->rank() > 0 && product(value->dims) == DimExpr(1) ? c.reshape(value, {})
+                                                                          : value;
+}
+
+// x less its zero point, in int32. A zero point for each row of a has to become a column.
+Value* centred(OnnxCall& c, Value* x, Value* zero, bool rows) {
+  x = c.cast(x, DType::Int32);
+  if (!zero) return x;
+  Value* point = c.cast(zero, DType::Int32);
+  if (point->rank() == 1 && rows) point = c.reshape(point, {point->dims.at(0), 1});
   return c.pointwise("Sub", {x, point});
 }
 
-Value* product_of(OnnxCall& c, Value* a, Value* b) {
+// (a - a_zero) (b - b_zero), in int32
+Value* integer_product(OnnxCall& c, Value* a, Value* b, Value* a_zero, Value* b_zero) {
   const bool row = a->rank() == 1, column = b->rank() == 1;
   if (row) a = c.reshape(a, {1, a->dims.at(0)});
   if (column) b = c.reshape(b, {b->dims.at(0), 1});
-  Value* y = c.emit("MatMul", {a, b});
+  a_zero = without_sizes(c, a_zero);
+  b_zero = without_sizes(c, b_zero);
+  const bool has_op = (!a_zero || a_zero->rank() <= 1) && (!b_zero || b_zero->rank() <= 1);
+  Value* y = has_op ? c.emit("MatMulInteger", {a, b, a_zero, b_zero})
+                    : c.emit("MatMul", {centred(c, a, a_zero, true), centred(c, b, b_zero, false)});
   Dims dims = y->dims;
   if (column) dims.pop_back();
   if (row) dims.erase(dims.end() - (column ? 1 : 2));
@@ -131,85 +125,54 @@ Value* product_of(OnnxCall& c, Value* a, Value* b) {
 }
 
 Values import_matmul_integer(OnnxCall& c) {
-  return {product_of(c, centred(c, 0, 2, true), centred(c, 1, 3, false))};
+  return {integer_product(c, c.in(0), c.in(1), c.optional(2), c.optional(3))};
 }
 
 // a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero
 Values import_qlinear_matmul(OnnxCall& c) {
-  auto operand = [&](size_t i, bool rows) {
-    Value* x = c.cast(c.in(i), DType::Int32);
-    Value* zero = c.cast(c.in(i + 2), DType::Int32);
-    if (rows && zero->rank() == 1 && !(zero->dims.at(0) == DimExpr(1)))
-      zero = c.reshape(zero, {zero->dims.at(0), 1});
-    return c.pointwise("Sub", {x, zero});
-  };
   auto scale = [&](size_t i, bool rows) {
     Value* value = c.cast(c.in(i), DType::Float32);
     return rows && value->rank() == 1 && !(value->dims.at(0) == DimExpr(1))
                ? c.reshape(value, {value->dims.at(0), 1})
                : value;
   };
-  Value* sum = c.cast(product_of(c, operand(0, true), operand(3, false)), DType::Float32);
+  Value* sum = c.cast(integer_product(c, c.in(0), c.in(3), c.in(2), c.in(5)), DType::Float32);
   Value* factor = c.pointwise("Mul", {scale(1, true), scale(4, false)});
   Value* real = c.pointwise("Mul", {sum, factor});
   return {quantize(c, real, scale(6, true), c.in(7), c.dtype(7))};
 }
 
-// A convolution of quantized operands, exact in float64 up to 2^53.
-Value* integer_conv(OnnxCall& c, Value* x, Value* weights) {
-  const size_t spatial = std::max<size_t>(weights->rank(), 3) - 2;
-  auto list = [&](std::string_view name, size_t count, int64_t fallback) {
-    std::vector<int64_t> numbers = c.integers(name);
-    if (numbers.empty()) numbers.assign(count, fallback);
-    return Dims(numbers.begin(), numbers.end());
-  };
-  if (c.string("auto_pad", "NOTSET") != "NOTSET") c.refuse("auto_pad must be NOTSET");
-  if (weights->rank() < 3 || x->rank() != weights->rank())
-    c.refuse("x and the weights must have the same rank of at least 3");
-  if (c.integers("pads").size() % (2 * spatial) != 0) c.refuse("'pads' must have two numbers each");
-  Dims pads = list("pads", 2 * spatial, 0), around(2 * x->rank(), DimExpr(0));
-  for (size_t i = 0; i < spatial; ++i) {
-    around.at(2 + i) = pads.at(i);
-    around.at(x->rank() + 2 + i) = pads.at(spatial + i);
-  }
-  x = c.emit("Pad", {x}, {{"pads", around}, {"value", 0.0}});
-  return c.emit("Conv", {x, weights, nullptr},
-                {{"strides", list("strides", spatial, 1)},
-                 {"pads", Dims(2 * spatial, DimExpr(0))},
-                 {"dilations", list("dilations", spatial, 1)},
+// Operands of the node by position; zero points may be absent.
+struct ConvPlaces {
+  size_t w, x_zero, w_zero;
+};
+
+Value* integer_conv(OnnxCall& c, const ConvPlaces& places) {
+  std::vector<int64_t> kernel;
+  const Dims w_dims = c.dims(places.w);
+  for (size_t d = 2; d < w_dims.size(); ++d) kernel.push_back(c.sizes().fix(w_dims[d]));
+  const OnnxWindow window = read_onnx_window(c, kernel);
+  return c.emit("ConvInteger",
+                {c.in(0), c.in(places.w), without_sizes(c, c.optional(places.x_zero)),
+                 without_sizes(c, c.optional(places.w_zero))},
+                {{"strides", Dims(window.strides.begin(), window.strides.end())},
+                 {"pads", window.pads()},
+                 {"dilations", Dims(window.dilations.begin(), window.dilations.end())},
                  {"group", c.integer("group", 1)}});
 }
 
-// The zero point of the weights is one number, or one per output channel.
-Value* centred_weights(OnnxCall& c, size_t i, size_t zero) {
-  Value* weights = c.cast(c.in(i), DType::Float64);
-  if (!c.has(zero)) return weights;
-  Value* point = c.cast(c.in(zero), DType::Float64);
-  if (point->rank() == 1 && !(point->dims.at(0) == DimExpr(1))) {
-    Dims dims(weights->rank(), DimExpr(1));
-    dims.at(0) = point->dims.at(0);
-    point = c.reshape(point, dims);
-  }
-  return c.pointwise("Sub", {weights, point});
-}
-
-Values import_conv_integer(OnnxCall& c) {
-  Value* x = c.cast(c.in(0), DType::Float64);
-  if (c.has(2)) x = c.pointwise("Sub", {x, c.cast(c.in(2), DType::Float64)});
-  return {c.cast(integer_conv(c, x, centred_weights(c, 1, 3)), DType::Int32)};
-}
+Values import_conv_integer(OnnxCall& c) { return {integer_conv(c, {1, 2, 3})}; }
 
 // x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias
 Values import_qlinear_conv(OnnxCall& c) {
-  Value* x = c.pointwise("Sub", {c.cast(c.in(0), DType::Float64), c.cast(c.in(2), DType::Float64)});
-  Value* sum = integer_conv(c, x, centred_weights(c, 3, 5));
+  Value* sum = integer_conv(c, {3, 2, 5});
   auto per_channel = [&](Value* value) {
     if (value->rank() == 0 || value->dims.at(0) == DimExpr(1)) return c.reshape(value, {});
     Dims dims(sum->rank() - 1, DimExpr(1));
     dims.at(0) = value->dims.at(0);
     return c.reshape(value, dims);
   };
-  if (c.has(8)) sum = c.pointwise("Add", {sum, per_channel(c.cast(c.in(8), DType::Float64))});
+  if (c.has(8)) sum = c.pointwise("Add", {sum, per_channel(c.cast(c.in(8), DType::Int32))});
   Value* factor = c.pointwise("Mul", {per_channel(c.in(1)), per_channel(c.in(4))});
   Value* real = c.pointwise("Mul", {c.cast(sum, DType::Float32), factor});
   return {quantize(c, real, c.in(6), c.in(7), c.dtype(7))};

@@ -1,22 +1,16 @@
 // Import of convolutions and pooling: ONNX's automatic and unequal padding in terms of the ops.
+#include "ops/onnx_window.h"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
 #include "base/error.h"
-#include "ops/onnx_call.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
 namespace {
-
-// The window of a convolution or pool, one number per spatial dimension.
-struct Window {
-  std::vector<int64_t> kernel, strides, dilations;
-  std::vector<int64_t> begins, ends;  // padding
-  bool ceil_mode = false;
-};
 
 std::vector<int64_t> per_dimension(OnnxCall& c, std::string_view name, size_t spatial,
                                    int64_t fallback) {
@@ -29,7 +23,7 @@ std::vector<int64_t> per_dimension(OnnxCall& c, std::string_view name, size_t sp
 
 // auto_pad: as many outputs as ceil(size / stride); the odd element goes to the end (SAME_UPPER) or
 // the begin.
-void pad_same(OnnxCall& c, Window& w, bool upper) {
+void pad_same(OnnxCall& c, OnnxWindow& w, bool upper) {
   const Dims dims = c.dims(0);
   for (size_t i = 0; i < w.kernel.size(); ++i) {
     const int64_t reach = w.dilations.at(i) * (w.kernel.at(i) - 1) + 1;
@@ -45,8 +39,10 @@ void pad_same(OnnxCall& c, Window& w, bool upper) {
   }
 }
 
-Window read_window(OnnxCall& c, std::vector<int64_t> kernel) {
-  Window w;
+}  // namespace
+
+OnnxWindow read_onnx_window(OnnxCall& c, std::vector<int64_t> kernel) {
+  OnnxWindow w;
   const size_t spatial = kernel.size();
   if (spatial == 0) c.refuse("kernel_shape must be given");
   if (c.rank(0) != spatial + 2)
@@ -81,18 +77,13 @@ Window read_window(OnnxCall& c, std::vector<int64_t> kernel) {
   return w;
 }
 
-Dims list(const std::vector<int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }
+namespace {
 
-Dims both_pads(const Window& w) {
-  Dims pads = list(w.begins);
-  const Dims ends = list(w.ends);
-  pads.insert(pads.end(), ends.begin(), ends.end());
-  return pads;
-}
+Dims list(const std::vector<int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }
 
 // x padded by the window's padding, which is then none, unless begins and ends are equal and not
 // negative: that the kernels do.
-Value* padded(OnnxCall& c, Value* x, Window& w, double value, bool always = false) {
+Value* padded(OnnxCall& c, Value* x, OnnxWindow& w, double value, bool always = false) {
   const bool negative =
       std::any_of(w.begins.begin(), w.begins.end(), [](int64_t p) { return p < 0; });
   if (!always && !negative && w.begins == w.ends) return x;
@@ -108,8 +99,8 @@ Value* padded(OnnxCall& c, Value* x, Window& w, double value, bool always = fals
   return any ? c.emit("Pad", {x}, {{"pads", pads}, {"value", value}}) : x;
 }
 
-Attrs window_attrs(const Window& w, bool with_kernel) {
-  Attrs attrs{{"strides", list(w.strides)}, {"pads", both_pads(w)}};
+Attrs window_attrs(const OnnxWindow& w, bool with_kernel) {
+  Attrs attrs{{"strides", list(w.strides)}, {"pads", w.pads()}};
   if (with_kernel) attrs.set("kernel_shape", list(w.kernel));
   return attrs;
 }
@@ -121,7 +112,7 @@ Values import_conv(OnnxCall& c) {
   if (weights->rank() < 3) c.refuse("the weights must have a spatial dimension");
   std::vector<int64_t> kernel;
   for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims.at(i)));
-  Window w = read_window(c, kernel);
+  OnnxWindow w = read_onnx_window(c, kernel);
   x = padded(c, x, w, 0.0);
   Attrs attrs = window_attrs(w, false);
   attrs.set("dilations", list(w.dilations));
@@ -130,7 +121,7 @@ Values import_conv(OnnxCall& c) {
 }
 
 // The padding of a transposed convolution crops its result; `output_shape` gives the sizes instead.
-void crop_to_shape(OnnxCall& c, Window& w, const std::vector<int64_t>& more,
+void crop_to_shape(OnnxCall& c, OnnxWindow& w, const std::vector<int64_t>& more,
                    const std::vector<int64_t>& shape) {
   const std::string automatic = c.string("auto_pad", "NOTSET");
   const Dims dims = c.dims(0);
@@ -151,7 +142,7 @@ Values import_conv_transpose(OnnxCall& c) {
   const size_t spatial = weights->rank() - 2;
   std::vector<int64_t> kernel;
   for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims.at(i)));
-  Window w = read_window(c, kernel);
+  OnnxWindow w = read_onnx_window(c, kernel);
   std::vector<int64_t> more = per_dimension(c, "output_padding", spatial, 0);
   std::vector<int64_t> shape = c.integers("output_shape");
   if (shape.size() > spatial)
@@ -166,7 +157,7 @@ Values import_conv_transpose(OnnxCall& c) {
     const bool fits = more.at(i) < std::max(w.strides.at(i), w.dilations.at(i));
     same = same && w.begins.at(i) == common[i] && w.ends.at(i) == common[i] && fits;
   }
-  Window inner = w;
+  OnnxWindow inner = w;
   inner.begins = inner.ends = same ? common : std::vector<int64_t>(spatial, 0);
   Attrs attrs = window_attrs(inner, false);
   attrs.set("dilations", list(w.dilations));
@@ -190,7 +181,7 @@ Values import_conv_transpose(OnnxCall& c) {
 // ---- pools -------------------------------------------------------------------------------------
 
 // Sizes must be known where the last window may be partial.
-void fix_sizes(OnnxCall& c, Value*& x, const Window& w) {
+void fix_sizes(OnnxCall& c, Value*& x, const OnnxWindow& w) {
   if (!w.ceil_mode) return;
   Dims dims = x->dims;
   for (size_t i = 2; i < dims.size(); ++i) dims.at(i) = c.sizes().fix(dims.at(i));
@@ -213,7 +204,7 @@ Value* whole_indices(OnnxCall& c, Value* index, const Value* x) {
 
 Values import_max_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  Window w = read_window(c, c.integers("kernel_shape"));
+  OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
   if (c.wants_output(1) && w.begins != w.ends)
     c.refuse("indices need equal padding at begins and ends");
   if (c.integer("storage_order", 0) != 0 && c.wants_output(1))
@@ -232,7 +223,7 @@ Values import_max_pool(OnnxCall& c) {
 
 // Pads the end so far that the windows that ceil_mode adds are whole. A window that would begin in
 // this padding is not added.
-void pad_last_windows(OnnxCall& c, const Value* x, Window& w) {
+void pad_last_windows(OnnxCall& c, const Value* x, OnnxWindow& w) {
   for (size_t i = 0; i < w.kernel.size(); ++i) {
     const int64_t size = c.sizes().fix(x->dims.at(i + 2));
     const int64_t padded = size + w.begins.at(i) + w.ends.at(i);
@@ -246,7 +237,7 @@ void pad_last_windows(OnnxCall& c, const Value* x, Window& w) {
 }
 
 // The sum over each window of a padded x: means of equal windows, times their places.
-Value* window_sum(OnnxCall& c, Value* x, Window w, double places) {
+Value* window_sum(OnnxCall& c, Value* x, OnnxWindow w, double places) {
   x = padded(c, x, w, 0.0, true);
   Attrs attrs = window_attrs(w, true);
   attrs.set("dilations", list(w.dilations));
@@ -254,21 +245,21 @@ Value* window_sum(OnnxCall& c, Value* x, Window w, double places) {
   return c.emit("Mul", {c.emit("AveragePool", {x}, std::move(attrs)), c.literal(places, x->dtype)});
 }
 
-double places_of(const Window& w) {
+double places_of(const OnnxWindow& w) {
   double places = 1;
   for (int64_t size : w.kernel) places *= static_cast<double>(size);
   return places;
 }
 
 // The mean where padding is unequal or the last window partial: sums of x, over sums of ones.
-Values average_of_padded(OnnxCall& c, Value* x, const Window& given, bool counts_padding) {
+Values average_of_padded(OnnxCall& c, Value* x, const OnnxWindow& given, bool counts_padding) {
   fix_sizes(c, x, given);
-  Window w = given;
+  OnnxWindow w = given;
   if (w.ceil_mode) pad_last_windows(c, x, w);
   Value* ones = c.full(1.0, x->dims, x->dtype);
-  Window counted = w;
+  OnnxWindow counted = w;
   if (counts_padding) {  // but not what the last windows have beyond it
-    Window inside = given;
+    OnnxWindow inside = given;
     ones = padded(c, ones, inside, 1.0, true);
     for (size_t i = 0; i < w.kernel.size(); ++i) {
       counted.begins.at(i) = 0;
@@ -281,7 +272,7 @@ Values average_of_padded(OnnxCall& c, Value* x, const Window& given, bool counts
 
 Values import_average_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  Window w = read_window(c, c.integers("kernel_shape"));
+  OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
   const bool counts_padding = c.flag("count_include_pad");
   if (w.begins != w.ends || w.ceil_mode) return average_of_padded(c, x, w, counts_padding);
   Attrs attrs = window_attrs(w, true);
@@ -312,7 +303,7 @@ Values import_global_lp_pool(OnnxCall& c) {
 
 Values import_lp_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  Window w = read_window(c, c.integers("kernel_shape"));
+  OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
   const double p = static_cast<double>(c.integer("p", 2));
   fix_sizes(c, x, w);
   if (w.ceil_mode) pad_last_windows(c, x, w);

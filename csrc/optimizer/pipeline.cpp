@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "optimizer/cleanup/cleanup.h"
+#include "optimizer/layout/pack_integer_weights.h"
 #include "optimizer/layout/pack_weights.h"
 #include "optimizer/layout/prefer_channels_last.h"
 #include "optimizer/pass_manager.h"
@@ -13,6 +14,8 @@ namespace {
 
 // Fusions whose order matters; the others follow in order of their names.
 constexpr std::string_view kOrderedFusions[] = {
+    // Finds the scales of weights before products absorb them.
+    "fuse_small_weights",
     // Makes activations that others take as epilogues.
     "fuse_activations",
     // Before BiasSoftmax takes the mask.
@@ -69,8 +72,9 @@ std::vector<Pass> forward_passes() {
   add_fusions(passes);
   // After the fusions, since their ops decide how layouts propagate.
   passes.push_back({"prefer_channels_last", prefer_channels_last});
-  // Last: no other pass knows its ops.
+  // Last: no other pass knows their ops.
   passes.push_back({"pack_weights", pack_weights});
+  passes.push_back({"pack_integer_weights", pack_integer_weights});
   return passes;
 }
 

@@ -1,0 +1,331 @@
+// Exact products of integers of 8 bits: u8 x s8, summed in 32 bits, blocked as in tiled_product.h.
+// Operands of the other signedness are shifted by 128, as are their zero points, which changes no
+// difference. Zero points stay out of the loop, modulo 2^32:
+//   sum (a - za) (b - zb) = sum a b - za sum b - zb sum a + inner za zb
+// (Jacob et al., "Quantization and Training of Neural Networks for Efficient
+// Integer-Arithmetic-Only Inference", 2018, section 2.3.)
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/integer_panels.h"
+#include "kernels/cpu/panel_product.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// The innermost step where no instruction sums products of 8 bits exactly: vpmaddubsw saturates at
+/// 16 bits, so both factors are widened to 16 bits and pairs of products are summed in 32.
+struct PairDot {
+  using Left = int16_t;
+  /// Places of the inner dimension that are summed at once.
+  static constexpr int64_t kGroup = 2;
+  /// One lane for each column.
+  using Lanes = IntLanes;
+  static constexpr int64_t kLanes = kVectorBytes / 4;
+
+  static Lanes load(const int8_t* from) {
+#if defined(__AVX512BW__)
+    return Lanes(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif defined(__AVX2__)
+    return Lanes(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+    int16_t wide[kVectorBytes / 2];
+    for (int i = 0; i < kVectorBytes / 2; ++i) wide[i] = from[i];
+    Lanes lanes;
+    std::memcpy(&lanes, wide, sizeof(lanes));
+    return lanes;
+#endif
+  }
+
+  static Lanes multiply_add(Lanes a, Lanes b, Lanes sum) {
+#if defined(__AVX512BW__)
+    return sum + Lanes(_mm512_madd_epi16(__m512i(a), __m512i(b)));
+#elif defined(__AVX2__)
+    return sum + Lanes(_mm256_madd_epi16(__m256i(a), __m256i(b)));
+#else
+    return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+  }
+};
+
+/// Four products of 8 bits at once: `Instruction` sums them without saturation (vpdpbusd).
+template <class Instruction>
+struct QuadDot {
+  using Left = uint8_t;
+  static constexpr int64_t kGroup = 4;
+  using Lanes = typename Instruction::Lanes;
+  static constexpr int64_t kLanes = sizeof(Lanes) / 4;
+
+  static Lanes load(const int8_t* from) {
+    Lanes lanes;
+    std::memcpy(&lanes, from, sizeof(lanes));
+    return lanes;
+  }
+  static Lanes multiply_add(Lanes a, Lanes b, Lanes sum) {
+    return Instruction::multiply_add(a, b, sum);
+  }
+};
+
+#if defined(__AVX512VNNI__) && defined(__AVX512F__)
+struct VnniInstruction {
+  using Lanes = IntLanes;
+  static Lanes multiply_add(Lanes a, Lanes b, Lanes sum) {
+    return Lanes(_mm512_dpbusd_epi32(__m512i(sum), __m512i(a), __m512i(b)));
+  }
+};
+using IntegerDot = QuadDot<VnniInstruction>;
+#else
+using IntegerDot = PairDot;
+#endif
+
+/// One tile of a product: sums of a few rows and vectors of columns stay in registers.
+template <class Dot>
+struct IntegerTile {
+  using Lanes = typename Dot::Lanes;
+  using Left = typename Dot::Left;
+  static constexpr int64_t kLanes = Dot::kLanes;
+  /// With two vectors of sums for each row, two of the right factor and one of the left.
+  static constexpr int kMostRows = sizeof(Lanes) == 64 ? 12 : 6;
+  /// Whole tiles of columns: rows of sums are a multiple of it.
+  static constexpr int64_t kColumns = 4 * kLanes;
+  /// Of which a panel and a tile of rows share the first-level cache.
+  static constexpr int64_t kMostInner = 1024;
+  /// Elements from one packed row of the left factor to the next. Not a power of two, so that rows
+  /// do not compete for the same lines of the cache.
+  static constexpr int64_t kLeftStride = kMostInner + 32;
+
+  /// sums [rows, width] (+)= left [rows, inner] times the panels that begin at `panels`, which are
+  /// `panel_stride` bytes apart; rows of sums hold whole tiles of columns.
+  static void multiply(const Left* left, int64_t rows, const int8_t* panels, int64_t panel_stride,
+                       int64_t inner, int64_t width, int32_t* sums, int64_t sums_stride,
+                       bool adds) {
+    const int64_t groups = ceil_div(inner, Dot::kGroup);
+    const Functions& functions = of_rows(rows);
+    const auto multiply_tiles = [&](Multiply function, int64_t vectors) {
+      const int64_t columns = vectors * kLanes;
+      for (int64_t column = 0; column < width; column += columns) {
+        const int8_t* panel =
+            panels + column / kIntegerPanel * panel_stride + column % kIntegerPanel * Dot::kGroup;
+        // Where a tile is wider than a panel, the last one may have no neighbour.
+        const int64_t next = column + columns - kIntegerPanel < width ? panel_stride : 0;
+        function(left, panel, next, groups, sums + column, sums_stride, adds);
+      }
+    };
+    // So few rows would wait for their sums.
+    if (rows <= kFewRows && width % kColumns == 0)
+      multiply_tiles(functions.four_vectors, 4);
+    else
+      multiply_tiles(functions.two_vectors, 2);
+  }
+
+ private:
+  static constexpr int kFewRows = 2;
+
+  /// `right`: groups of a panel from some column on; other panels are `panel_stride` bytes apart.
+  using Multiply = void (*)(const Left* left, const int8_t* right, int64_t panel_stride,
+                            int64_t groups, int32_t* sums, int64_t sums_stride, bool adds);
+  struct Functions {
+    Multiply two_vectors, four_vectors;  // four of few rows only
+  };
+
+  template <int kRows, int kVectors>
+  static void multiply_tile(const Left* left, const int8_t* right, int64_t panel_stride,
+                            int64_t groups, int32_t* to, int64_t to_stride, bool adds) {
+    const int8_t* from[kVectors];
+    for (int64_t v = 0; v < kVectors; ++v)
+      from[v] = right + v * kLanes / kIntegerPanel * panel_stride +
+                v * kLanes % kIntegerPanel * Dot::kGroup;
+    Lanes sums[kRows][kVectors];
+    ORTM_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = Lanes{};
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      Lanes b[kVectors];
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v)
+        b[v] = Dot::load(from[v] + g * kIntegerPanel * Dot::kGroup);
+      ORTM_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        int32_t group;
+        std::memcpy(&group, left + i * kLeftStride + g * Dot::kGroup, sizeof(group));
+        const Lanes a = group - Lanes{};
+        ORTM_UNROLL
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = Dot::multiply_add(a, b[v], sums[i][v]);
+      }
+    }
+    ORTM_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        int32_t* at = to + i * to_stride + v * kLanes;
+        Lanes sum = sums[i][v];
+        if (adds) {
+          Lanes before;
+          std::memcpy(&before, at, sizeof(before));
+          sum += before;
+        }
+        std::memcpy(at, &sum, sizeof(sum));
+      }
+    }
+  }
+
+  static const Functions& of_rows(int64_t rows) {
+    static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
+      return std::array<Functions, sizeof...(i)>{
+          Functions{&multiply_tile<i + 1, 2>, &multiply_tile<std::min(i + 1, kFewRows), 4>}...};
+    }
+    (std::make_integer_sequence<int, kMostRows>());
+    return kFunctions[static_cast<size_t>(rows - 1)];
+  }
+};
+
+/// Packs b [inner, columns], xor `flip` (0x80 for unsigned elements), into panels of kIntegerPanel
+/// columns and `padded` >= inner places each. What is padded is zero.
+template <class Dot>
+void pack_integer_panels(const StridedMatrix<const int8_t>& b, int8_t flip, int64_t padded,
+                         int8_t* to) {
+  constexpr int64_t kGroup = Dot::kGroup;
+  for (int64_t column = 0; column < b.columns; column += kIntegerPanel) {
+    const int64_t width = std::min(kIntegerPanel, b.columns - column);
+    for (int64_t k = 0; k < padded; k += kGroup, to += kIntegerPanel * kGroup) {
+      const int8_t* from = b.data + k * b.row_stride + column * b.column_stride;
+      if (width == kIntegerPanel && b.column_stride == 1 && k + kGroup <= b.rows) {
+        ORTM_UNROLL
+        for (int64_t j = 0; j < kIntegerPanel; ++j) {
+          ORTM_UNROLL
+          for (int64_t g = 0; g < kGroup; ++g)
+            to[j * kGroup + g] = static_cast<int8_t>(from[g * b.row_stride + j] ^ flip);
+        }
+        continue;
+      }
+      for (int64_t j = 0; j < kIntegerPanel; ++j)
+        for (int64_t g = 0; g < kGroup; ++g)
+          to[j * kGroup + g] =
+              j < width && k + g < b.rows
+                  ? static_cast<int8_t>(from[g * b.row_stride + j * b.column_stride] ^ flip)
+                  : int8_t{0};
+    }
+  }
+}
+
+/// sums [columns] += what pack_integer_panels packs of each column.
+inline void add_integer_columns(const StridedMatrix<const int8_t>& b, int8_t flip, int32_t* sums) {
+  if (b.column_stride == 1) {
+    for (int64_t k = 0; k < b.rows; ++k) {
+      const int8_t* row = b.data + k * b.row_stride;
+      ORTM_SIMD
+      for (int64_t j = 0; j < b.columns; ++j) sums[j] += static_cast<int8_t>(row[j] ^ flip);
+    }
+  } else {
+    for (int64_t j = 0; j < b.columns; ++j) {
+      const int8_t* column = b.data + j * b.column_stride;
+      int32_t sum = 0;
+      for (int64_t k = 0; k < b.rows; ++k)
+        sum += static_cast<int8_t>(column[k * b.row_stride] ^ flip);
+      sums[j] += sum;
+    }
+  }
+}
+
+/// The sum of `count` elements xor `flip`, as unsigned ones.
+inline int32_t integer_row_sum(const uint8_t* row, int64_t stride, int64_t count, uint8_t flip) {
+  int32_t sum = 0;
+  if (stride == 1) {
+    for (int64_t k = 0; k < count; ++k) sum += row[k] ^ flip;
+  } else {
+    for (int64_t k = 0; k < count; ++k) sum += row[k * stride] ^ flip;
+  }
+  return sum;
+}
+
+/// Packs rows of the left factor xor `flip` (0x80 for signed elements), padded with zeros.
+template <class Dot>
+void pack_integer_rows(const StridedMatrix<const uint8_t>& a, uint8_t flip,
+                       typename Dot::Left* to) {
+  using Left = typename Dot::Left;
+  const int64_t padded = padded_inner(a.columns);
+  for (int64_t i = 0; i < a.rows; ++i, to += IntegerTile<Dot>::kLeftStride) {
+    const uint8_t* from = a.data + i * a.row_stride;
+    if (a.column_stride == 1) {
+      for (int64_t k = 0; k < a.columns; ++k) to[k] = static_cast<Left>(from[k] ^ flip);
+    } else {
+      for (int64_t k = 0; k < a.columns; ++k)
+        to[k] = static_cast<Left>(from[k * a.column_stride] ^ flip);
+    }
+    std::fill(to + a.columns, to + padded, Left{0});
+  }
+}
+
+/// sums [rows, columns] = left [rows, inner] right [inner, columns]. Its units are blocks of the
+/// sums.
+template <class Dot>
+class IntegerProduct {
+ public:
+  using Tile = IntegerTile<Dot>;
+  using Left = typename Dot::Left;
+  static constexpr int64_t kMostInner = Tile::kMostInner;
+  static constexpr int64_t kMostColumns = 256;
+
+  IntegerProduct(int64_t rows, int64_t columns, int64_t inner)
+      : rows_(rows), columns_(columns), inner_(inner), tiles_(ceil_div(rows, Tile::kMostRows)) {
+    piece_ = equal_part(inner, kMostInner, kIntegerInner);
+    block_ = equal_part(columns, kMostColumns, Tile::kColumns);
+    blocks_ = ceil_div(columns, block_);
+    groups_ = ceil_div(tiles_, kMostTiles);
+  }
+
+  int64_t units() const { return groups_ * blocks_; }
+
+  /// Units [begin, end).
+  ///   left(row, rows, first, inner, to) packs rows of the left factor (pack_integer_rows),
+  ///   right(first, inner, column, columns) returns panels of that part, and the bytes between
+  ///   them, store(row, rows, column, columns, sums, stride) takes sums, whose rows are `stride`
+  ///   apart.
+  template <class LeftPart, class RightPart, class Store>
+  void run(int64_t begin, int64_t end, const LeftPart& left, const RightPart& right,
+           const Store& store) const {
+    alignas(64) int32_t sums[kMostTiles * Tile::kMostRows * kMostColumns];
+    alignas(64) Left packed[Tile::kMostRows * Tile::kLeftStride];
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t column = unit / groups_ * block_, group = unit % groups_;
+      const int64_t first_tile = group * tiles_ / groups_;
+      const int64_t last_tile = (group + 1) * tiles_ / groups_;
+      const int64_t width = std::min(block_, columns_ - column);
+      const int64_t top = row_of(first_tile), rows = row_of(last_tile) - top;
+      if (inner_ == 0) std::fill_n(sums, rows * block_, 0);
+      for (int64_t first = 0; first < inner_; first += piece_) {
+        const int64_t inner = std::min(piece_, inner_ - first);
+        const auto [panels, panel_stride] = right(first, inner, column, width);
+        for (int64_t tile = first_tile; tile < last_tile; ++tile) {
+          const int64_t row = row_of(tile), count = row_of(tile + 1) - row;
+          left(row, count, first, inner, packed);
+          Tile::multiply(packed, count, panels, panel_stride, inner, width,
+                         sums + (row - top) * block_, block_, first > 0);
+        }
+      }
+      store(top, rows, column, width, sums, block_);
+    }
+  }
+
+ private:
+  static constexpr int64_t kMostTiles = 126 / Tile::kMostRows;
+
+  /// `size` in the fewest parts of at most `most`, all but the last equal, of whole units.
+  static constexpr int64_t equal_part(int64_t size, int64_t most, int64_t unit) {
+    const int64_t parts = std::max<int64_t>(1, ceil_div(size, most));
+    return std::max(unit, ceil_div(ceil_div(size, parts), unit) * unit);
+  }
+
+  int64_t row_of(int64_t tile) const { return tile * rows_ / tiles_; }
+
+  int64_t rows_, columns_, inner_, tiles_;
+  int64_t piece_ = 0, block_ = 0, blocks_ = 0, groups_ = 0;
+};
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,169 @@
+// WidenedMatMul and MatMulNBits: the blocked product of tiled_product.h, whose right factor is
+// widened and scaled while it is packed, so that no more than half a MiB of it exists in 32 bits.
+#include "kernels/cpu/tiled_product.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+using Product = TiledProduct<float>;
+
+constexpr int64_t kWidth = kPanelWidth<float>;
+/// Multiplications worth waking a thread.
+constexpr int64_t kGrain = 1 << 20;
+
+/// y = x times a factor that pack(first, inner, column, width, to) packs as pack_panels does.
+template <class Pack>
+void multiply(const KernelArgs& args, const Pack& pack) {
+  const TensorView &x = args.in[0], &y = args.out[0];
+  const int64_t inner = x.sizes[x.rank - 1], columns = y.sizes[y.rank - 1];
+  if (columns == 0 || y.element_count() == 0) return;
+  const int64_t rows = y.element_count() / columns;
+  const Product product(rows, columns, inner);
+  const auto left = [&](int64_t row, int64_t count, int64_t first, int64_t part, float* to) {
+    pack_left_rows<float>(
+        StridedMatrix<const float>{x.as<float>() + row * inner + first, count, part, inner, 1}, to);
+  };
+  const auto store = [&](int64_t row, int64_t count, int64_t column, int64_t width,
+                         const float* sums, int64_t stride) {
+    for (int64_t r = 0; r < count; ++r)
+      std::copy_n(sums + r * stride, width, y.as<float>() + (row + r) * columns + column);
+  };
+  const int64_t each = std::max<int64_t>(1, ceil_div(rows * columns * inner, product.units()));
+  parallel_ranges(args.context, product.units(), ceil_div(kGrain, each),
+                  [&](int64_t begin, int64_t end) { product.run(begin, end, left, pack, store); });
+}
+
+// --- 8 bits --------------------------------------------------------------------------------------
+/// What each index along an axis is scaled and shifted by.
+struct Steps {
+  const float* scale = nullptr;
+  const void* zero = nullptr;
+  int64_t scale_stride = 0, zero_stride = 0;
+  float number = 1.0f;  // the scale, if it is no operand
+
+  explicit Steps(const KernelArgs& args)
+      : number(static_cast<float>(args.facts.node().attrs.number("number", 1.0))) {
+    if (args.in.size() > 2 && args.in[2].data) {
+      scale = args.in[2].as<float>();
+      scale_stride = args.in[2].element_count() == 1 ? 0 : 1;
+    }
+    if (args.in.size() > 3 && args.in[3].data) {
+      zero = args.in[3].data;
+      zero_stride = args.in[3].element_count() == 1 ? 0 : 1;
+    }
+  }
+  float scale_of(int64_t i) const { return scale ? scale[i * scale_stride] : number; }
+  template <class T>
+  float zero_of(int64_t i) const {
+    return zero ? static_cast<float>(static_cast<const T*>(zero)[i * zero_stride]) : 0.0f;
+  }
+};
+
+/// A panel of `count` columns from `column` on, rows [first, first + inner).
+template <class T>
+void widen_panel(const StridedMatrix<const T>& w, const Steps& steps, bool by_row, int64_t first,
+                 int64_t inner, int64_t column, int64_t count, float* to) {
+  const int64_t lanes = whole_vectors<float>(count);
+  float scales[kWidth], zeros[kWidth];
+  for (int64_t j = 0; j < count; ++j) {
+    scales[j] = by_row ? 1.0f : steps.scale_of(column + j);
+    zeros[j] = by_row ? 0.0f : steps.zero_of<T>(column + j);
+  }
+  for (int64_t r = 0; r < inner; ++r, to += lanes) {
+    const T* from = w.data + (first + r) * w.row_stride + column * w.column_stride;
+    if (by_row) {
+      const float scale = steps.scale_of(first + r), zero = steps.zero_of<T>(first + r);
+      for (int64_t j = 0; j < count; ++j)
+        to[j] = (static_cast<float>(from[j * w.column_stride]) - zero) * scale;
+    } else if (w.column_stride == 1) {
+      ORTM_SIMD
+      for (int64_t j = 0; j < count; ++j)
+        to[j] = (static_cast<float>(from[j]) - zeros[j]) * scales[j];
+    } else {
+      for (int64_t j = 0; j < count; ++j)
+        to[j] = (static_cast<float>(from[j * w.column_stride]) - zeros[j]) * scales[j];
+    }
+    std::fill(to + count, to + lanes, 0.0f);
+  }
+}
+
+template <class T>
+void multiply_bytes(const KernelArgs& args) {
+  const TensorView& view = args.in[1];
+  const StridedMatrix<const T> w{view.as<T>(), view.sizes[0], view.sizes[1], view.strides[0],
+                                 view.strides[1]};
+  const Steps steps(args);
+  const bool by_row = args.facts.node().attrs.integer("axis") == 0;
+  multiply(args, [&](int64_t first, int64_t inner, int64_t column, int64_t width, float* to) {
+    for (int64_t begin = 0; begin < width; begin += kWidth) {
+      const int64_t count = std::min(kWidth, width - begin);
+      widen_panel(w, steps, by_row, first, inner, column + begin, count, to);
+      to += inner * whole_vectors<float>(count);
+    }
+  });
+}
+
+void widened_matmul(const KernelArgs& args) {
+  args.in[1].dtype == DType::Int8 ? multiply_bytes<int8_t>(args) : multiply_bytes<uint8_t>(args);
+}
+
+// --- 4 bits --------------------------------------------------------------------------------------
+struct Blocks {
+  const uint8_t* bytes = nullptr;
+  const float* scales = nullptr;
+  const uint8_t* zeros = nullptr;  // null: 8
+  int64_t size = 0, count = 0;     // of a row
+
+  float zero_of(int64_t column, int64_t block) const {
+    if (!zeros) return 8.0f;
+    const uint8_t both = zeros[column * ((count + 1) / 2) + block / 2];
+    return static_cast<float>(block % 2 ? both >> 4 : both & 15);
+  }
+
+  /// Rows [first, first + inner) of one column; elements of `to` are `stride` apart.
+  void widen(int64_t column, int64_t first, int64_t inner, float* to, int64_t stride) const {
+    const uint8_t* row = bytes + column * count * (size / 2);
+    for (int64_t k = first; k < first + inner;) {
+      const int64_t block = k / size, end = std::min(first + inner, (block + 1) * size);
+      const float scale = scales[column * count + block], zero = zero_of(column, block);
+      for (; k < end; ++k, to += stride) {
+        const uint8_t both = row[k / 2];
+        *to = (static_cast<float>(k % 2 ? both >> 4 : both & 15) - zero) * scale;
+      }
+    }
+  }
+};
+
+void matmul_n_bits(const KernelArgs& args) {
+  const Attrs& attrs = args.facts.node().attrs;
+  Blocks blocks;
+  blocks.bytes = args.in[1].as<uint8_t>();
+  blocks.scales = args.in[2].as<float>();
+  if (args.in.size() > 3) blocks.zeros = args.in[3].as<uint8_t>();
+  blocks.size = attrs.integer("block_size");
+  blocks.count = ceil_div(attrs.integer("K"), blocks.size);
+  multiply(args, [&](int64_t first, int64_t inner, int64_t column, int64_t width, float* to) {
+    for (int64_t begin = 0; begin < width; begin += kWidth) {
+      const int64_t count = std::min(kWidth, width - begin), lanes = whole_vectors<float>(count);
+      if (count < lanes) std::fill_n(to, inner * lanes, 0.0f);
+      for (int64_t j = 0; j < count; ++j)
+        blocks.widen(column + begin + j, first, inner, to + j, lanes);
+      to += inner * lanes;
+    }
+  });
+}
+
+REGISTER_CPU_KERNEL({.op = "WidenedMatMul",
+                     .name = "widened_matmul_cpu",
+                     .dtypes = {DType::Float32},
+                     .run = widened_matmul,
+                     .input_rules = {LayoutRule::Contiguous, LayoutRule::Any}});
+REGISTER_CPU_KERNEL({.op = "MatMulNBits",
+                     .name = "matmul_n_bits_cpu",
+                     .dtypes = {DType::Float32},
+                     .run = matmul_n_bits});
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,129 @@
+// Products of floats with weights that stay small: y = x ((w - zero) * scale), where w has 8 bits
+// and scale and zero are one number or one for each index of `axis` (0: the rows of w, 1: its
+// columns); MatMulNBits has weights of 4 bits in blocks along the inner dimension. Their kernels
+// widen a panel of w while they pack it, so w is never there in 32 bits.
+
+#include "ir/text.h"
+#include "ops/infer_rules.h"
+#include "ops/onnx_call.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+Dims product_dims(const Value& x, const DimExpr& columns) {
+  Dims dims = x.dims;
+  dims.back() = columns;
+  return dims;
+}
+
+void check_x(InferContext& c) {
+  if (c.input(0).dtype != DType::Float32 || c.input(0).rank() < 2)
+    c.fail(str("x must be a matrix of f32, but found ", name_of(c.input(0).dtype),
+               dims_text(c.input(0).dims)));
+}
+
+void infer_widened(InferContext& c) {
+  const Value &x = c.input(0), &w = c.input(1);
+  check_x(c);
+  if ((w.dtype != DType::Int8 && w.dtype != DType::UInt8) || w.rank() != 2 ||
+      !may_equal(x.dims.back(), w.dims[0]))
+    c.fail(str("w must be a matrix of i8 or u8 with ", x.dims.back(), " rows, but found ",
+               name_of(w.dtype), dims_text(w.dims)));
+  const auto axis = static_cast<size_t>(c.axis("axis", 2));
+  for (size_t i = 2; i < 4; ++i) {
+    if (i >= c.input_count() || !c.has_input(i)) continue;
+    const Value& value = c.input(i);
+    const bool one = product(value.dims) == DimExpr(1);
+    if (value.dtype != (i == 2 ? DType::Float32 : w.dtype) ||
+        (!one && !may_equal(value.dims, {w.dims[axis]})))
+      c.fail(str("operand ", i, " must have one element or ", w.dims[axis], ", but found ",
+                 name_of(value.dtype), dims_text(value.dims)));
+  }
+  c.set(0, DType::Float32, product_dims(x, w.dims[1]));
+}
+
+double product_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>& out) {
+  return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).back());
+}
+
+std::string widened_body(const Node& node) {
+  const auto operand = [&](size_t i) { return i < node.inputs().size() ? node.input(i) : nullptr; };
+  const bool rows = node.attrs.integer("axis") == 0;
+  std::string lines = "  wide = Cast<to=f32> (w)\n", last = "wide";
+  const auto each = [&](std::string_view name, const Value& value) {
+    if (!rows || value.rank() == 0) return std::string(name);
+    lines += str("  each_", name, " = Unsqueeze<axes=[1]> (", name, ")\n");
+    return str("each_", name);
+  };
+  if (operand(3)) {
+    lines += "  point = Cast<to=f32> (zero)\n";
+    lines += str("  centred = Sub (wide, ", each("point", *operand(3)), ")\n");
+    last = "centred";
+  }
+  const std::string scale =
+      operand(2) ? each("scale", *operand(2)) : number_text(node.attrs.number("number"));
+  lines += str("  scaled = Mul (", last, ", ", scale, ")\n");
+  return str("widened (x, w, scale, zero) => (y) {\n", lines, "  y = MatMul (x, scaled)\n}");
+}
+
+REGISTER_OP(WidenedMatMul, {.domain = "com.microsoft",
+                            .inputs = {"x", "w", "scale?", "zero?"},
+                            .outputs = {"y"},
+                            .attrs = {{"axis", 1}, {"number", 1.0}},
+                            .kind = OpKind::MatMul,
+                            .infer = infer_widened,
+                            .flops = product_flops,
+                            .body_of = widened_body});
+
+// --- 4 bits --------------------------------------------------------------------------------------
+// x, B [N, blocks, block_size / 2], scales [N * blocks], zero_points? (two in a byte), bias?
+void infer_n_bits(InferContext& c) {
+  check_x(c);
+  const int64_t inner = c.attrs().integer("K"), columns = c.attrs().integer("N"),
+                size = c.attrs().integer("block_size");
+  constexpr int64_t kMost = int64_t{1} << 31;
+  if (size < 16 || size > kMost || (size & (size - 1)) != 0 || inner <= 0 || inner > kMost ||
+      columns <= 0 || columns > kMost)
+    c.fail(str("block_size must be a power of two of at least 16, K and N positive, but found ",
+               size, ", ", inner, " and ", columns));
+  const int64_t blocks = (inner + size - 1) / size;
+  const auto check = [&](size_t i, DType dtype, int64_t count) {
+    if (i >= c.input_count() || !c.has_input(i)) return;
+    if (c.input(i).dtype != dtype || product(c.input(i).dims) != DimExpr(count))
+      c.fail(str("operand ", i, " must be ", name_of(dtype), " of ", count, " elements, but found ",
+                 name_of(c.input(i).dtype), dims_text(c.input(i).dims)));
+  };
+  check(1, DType::UInt8, columns * blocks * (size / 2));
+  check(2, DType::Float32, columns * blocks);
+  check(3, DType::UInt8, columns * ((blocks + 1) / 2));
+  if (!may_equal(c.input(0).dims.back(), inner))
+    c.fail(str("x must have rows of ", inner, ", but found ", dims_text(c.input(0).dims)));
+  c.set(0, DType::Float32, product_dims(c.input(0), columns));
+}
+
+REGISTER_OP(MatMulNBits, {.domain = "com.microsoft",
+                          .inputs = {"x", "w", "scales", "zeros?"},
+                          .outputs = {"y"},
+                          .kind = OpKind::MatMul,
+                          .infer = infer_n_bits,
+                          .flops = product_flops});
+
+Values import_n_bits(OnnxCall& c) {
+  if (c.integer("bits", 4) != 4) c.refuse("'bits' must be 4");
+  if (c.has(4)) c.refuse("g_idx has no kernel: blocks must be in order");
+  if (c.has(3) && c.dtype(3) != DType::UInt8) c.refuse("zero points must be uint8");
+  Value* x = c.in(0);
+  const bool row = x->rank() == 1;
+  if (row) x = c.reshape(x, {1, x->dims.at(0)});
+  Value* y = c.emit(
+      "MatMulNBits", {x, c.in(1), c.in(2), c.optional(3)},
+      {{"K", c.integer("K")}, {"N", c.integer("N")}, {"block_size", c.integer("block_size")}});
+  if (row) y = c.reshape(y, {y->dims.back()});
+  return {c.has(5) ? c.pointwise("Add", {y, c.in(5)}) : y};
+}
+
+REGISTER_ONNX({{"MatMulNBits", 1, import_n_bits, nullptr, "com.microsoft"}});
+
+}  // namespace
+}  // namespace ortmodule

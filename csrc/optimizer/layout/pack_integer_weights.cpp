@@ -1,0 +1,81 @@
+#include "optimizer/layout/pack_integer_weights.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/integer_panels.h"
+#include "ops/emit.h"
+#include "optimizer/edit.h"
+#include "optimizer/weight_values.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr int64_t kSmallBytes = 4096;  // may grow to this size
+
+bool is_product(const Node& node) {
+  return node.op == "MatMulInteger" || node.op == "MatMulIntegerToFloat";
+}
+
+// Otherwise packed weights would not replace the original, but stand beside it.
+bool is_read_by_products_only(const Value& b) {
+  for (const Use& use : b.uses())
+    if (!is_product(*use.node) || use.node->input(1) != &b || use.node->input(0) == &b)
+      return false;
+  for (const Value* view = &b; view->producer() && is_view(*view->producer());) {
+    view = view->producer()->input(0);
+    if (view->uses().size() != 1 || view->is_graph_output()) return false;
+  }
+  return !b.is_graph_output();
+}
+
+Reason cannot_pack(const WeightValues& weights, const Value& b) {
+  if (b.rank() != 2 || !b.dims[0].is_constant() || !b.dims[1].is_constant())
+    return "the right factor is not a matrix of fixed sizes";
+  if (!weights.contains(&b)) return "the right factor is not constant";
+  if (!is_read_by_products_only(b)) return "the right factor has other readers";
+  const int64_t bytes = b.dims[0].value() * b.dims[1].value();
+  if (integer_panel_bytes(b.dims[0].value(), b.dims[1].value()) >
+      std::max(bytes + bytes / 20, kSmallBytes))
+    return "packed, the right factor takes more memory";
+  return {};
+}
+
+// Operands in the order of PackedMatMulInteger.
+Values packed_operands(const Node& node, Value* panels) {
+  const auto in = [&](size_t i) { return i < node.inputs().size() ? node.input(i) : nullptr; };
+  if (node.op == "MatMulInteger") return {in(0), panels, nullptr, nullptr, in(2), in(3)};
+  return {in(0), panels, in(2), in(3), in(4), in(5), in(6)};
+}
+
+}  // namespace
+
+bool pack_integer_weights(Graph& graph, PassContext& context) {
+  if (context.device() != Device::Host || context.training()) return false;
+  const WeightValues weights(graph);
+  std::unordered_map<const Value*, Value*> packed;
+  bool changed = false;
+  for (Node* node : graph.node_pointers()) {
+    if (!is_product(*node)) continue;
+    Value* b = node->input(1);
+    if (Reason reason = packed.count(b) ? Reason() : cannot_pack(weights, *b)) {
+      context.reject("PackedMatMulInteger", *reason, *node, true);
+      continue;
+    }
+    if (!context.take()) break;
+    Graph::Inserting here(graph, node);
+    graph.current_tag = node->tag;
+    Value*& panels = packed[b];
+    if (!panels) panels = emit(graph, "PackIntegerMatrix", {b});
+    Value* y = emit(graph, "PackedMatMulInteger", packed_operands(*node, panels),
+                    {{"columns", b->dims[1].value()},
+                     {"unsigned_b", static_cast<int64_t>(b->dtype == DType::UInt8)},
+                     {"b_number", node->attrs.number("b_number", 1.0)}});
+    graph.current_tag.clear();
+    supersede(graph, node->output(), y);
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace ortmodule
