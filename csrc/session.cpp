@@ -55,7 +55,12 @@ Session::Session(ExportedPiece piece, SessionOptions options)
       differentiable_outputs_(outputs_with_gradient(piece_, *joint_)),
       symbols_(piece_, *joint_),
       planner_(*joint_, ortmodule::lowered(*joint_, options_, times_), options_, times_),
-      memory_(*joint_, options_, planner_, times_) {}
+      memory_(*joint_, options_, planner_, times_) {
+  // Without training nothing is recomputed, so the planner and the policy do not read them again.
+  if (options_.keep_graphs || options_.training()) return;
+  forward_.reset();
+  joint_.reset();
+}
 
 std::shared_ptr<PlanEntry> Session::plan_for(const CallShapes& call) {
   const std::lock_guard lock(mutex_);
@@ -69,10 +74,28 @@ std::shared_ptr<PlanEntry> Session::plan_for(const CallShapes& call) {
     memory_.choose_again();
   }
   if (options_.before_plan) options_.before_plan();
-  Signature signature = symbols_.signature_of(call);
-  if (options_.threads) signature.request.threads = std::max<int64_t>(1, options_.threads());
+  Signature signature = signature_of(call);
   const MemoryDecisions decisions = memory_.decide(signature);
   return planner_.make(decisions, std::move(signature));
+}
+
+Signature Session::signature_of(const CallShapes& call) const {
+  Signature signature = symbols_.signature_of(call);
+  if (!options_.training()) signature.request.placement = options_.placement;
+  if (options_.threads) signature.request.threads = std::max<int64_t>(1, options_.threads());
+  return signature;
+}
+
+std::shared_ptr<const Plan> Session::plan_to_show(const CallShapes& call) {
+  const std::lock_guard lock(mutex_);
+  if (options_.before_plan) options_.before_plan();
+  const Signature signature = signature_of(call);
+  return planner_.shown(memory_.decide(signature), signature);
+}
+
+int64_t Session::shrink_plans(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  return planner_.shrink(bytes);
 }
 
 const Program& Session::backward_program(PlanEntry& entry, const std::vector<bool>& arrived,

@@ -24,6 +24,10 @@ class Session {
   /// The plan for such a call. Throws Error if a size contradicts the captured graph. Fast, without
   /// an allocation, if the shapes are those of the call before.
   std::shared_ptr<PlanEntry> plan_for(const CallShapes& call);
+  /// The plan for such a call, made for the caller and not cached.
+  std::shared_ptr<const Plan> plan_to_show(const CallShapes& call);
+  /// Keeps the most recently used plans that fit in `bytes`; returns what they take, about.
+  int64_t shrink_plans(int64_t bytes);
   /// The program whose backward pass takes exactly the output gradients in `arrived`; with
   /// `keep_saved` it can run again (retain_graph).
   const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
@@ -48,14 +52,16 @@ class Session {
   StageTimes times() const;
 
  private:
+  Signature signature_of(const CallShapes& call) const;
+
   const SessionOptions options_;
   StageTimes times_;
   PassReport forward_report_;
   PassReport joint_report_;
 
   const ExportedPiece piece_;
-  const std::unique_ptr<const Graph> forward_;
-  const std::unique_ptr<const Graph> joint_;
+  std::unique_ptr<const Graph> forward_;  // null without keep_graphs, as is the next one
+  std::unique_ptr<const Graph> joint_;
   const std::vector<bool> differentiable_outputs_;
   const SymbolBinder symbols_;
 

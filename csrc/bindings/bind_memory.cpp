@@ -6,6 +6,7 @@
 #include "bindings/topics.h"
 #include "optimizer/loss_head.h"
 #include "optimizer/memory/memory_optimizer.h"
+#include "plan/timeline.h"
 
 namespace ortmodule::bindings {
 namespace py = pybind11;
@@ -138,18 +139,6 @@ py::list returned_score_facts(const Session& session, const SymbolValues& sizes)
   return result;
 }
 
-const char* kind_name(PlannedStorage::Role role) {
-  switch (role) {
-    case PlannedStorage::Role::Argument: return "argument";
-    case PlannedStorage::Role::Output: return "output";
-    case PlannedStorage::Role::Gradient: return "gradient";
-    case PlannedStorage::Role::Saved: return "saved";
-    case PlannedStorage::Role::Forward: return "forward";
-    case PlannedStorage::Role::Backward: return "backward";
-  }
-  return "?";
-}
-
 }  // namespace
 
 py::object memory_facts(CompiledPiece& piece, bool last) {
@@ -174,28 +163,20 @@ py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
   if (optimized)
     decisions = entry ? session.memory()->choice_in(*entry).decisions : choice->decisions;
   const auto plan = session.memory()->plan_with(decisions, entry ? &entry->signature : nullptr);
-  IdVector<StorageId, const Value*> first_values(plan->storages.size(), nullptr);
-  for (const PlannedTensor& tensor : plan->tensors) {
-    const Value*& slot = first_values[tensor.storage];
-    if (!slot) slot = tensor.value;
-  }
   py::list storages;
-  for (StorageId id : plan->storages.ids()) {
-    const PlannedStorage& storage = plan->storages[id];
-    if (storage.role == PlannedStorage::Role::Argument || storage.bytes == 0) continue;
-    const bool handed_over = storage.role == PlannedStorage::Role::Output ||
-                             storage.role == PlannedStorage::Role::Gradient;
-    const Node* producer = first_values[id] ? first_values[id]->producer() : nullptr;
+  for (const TimelineItem& live : timeline_of(*plan)) {
+    const PlannedStorage& storage = plan->storages[live.storage];
+    const Node* producer = live.producer;
     py::dict item;
     item["name"] = storage.name;
     item["op"] = producer ? producer->op : "";
     item["module"] = producer ? producer->origin.module : "";
     item["source"] = producer ? producer->origin.source : "";
     item["recomputed"] = producer && is_recomputation(*producer);
-    item["bytes"] = storage.bytes;
-    item["first_step"] = std::max(storage.first_step, 0);
-    item["last_step"] = handed_over ? plan->step_count() - 1 : storage.last_step;
-    item["kind"] = kind_name(storage.role);
+    item["bytes"] = live.bytes;
+    item["first_step"] = live.first_step;
+    item["last_step"] = live.last_step;
+    item["kind"] = role_name(storage.role);
     storages.append(item);
   }
   py::dict result;

@@ -34,16 +34,28 @@ void execute_watched(const Program& program, Frame& frame, KernelContext& contex
 
 }  // namespace
 
+BufferId block_of(const Plan& plan) {
+  BufferId block;
+  for (BufferId buffer : plan.buffers.ids()) {
+    if (plan.buffers[buffer].kind != BufferKind::ForwardArena) continue;
+    if (block) return {};
+    block = buffer;
+  }
+  return block;
+}
+
 HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& arguments,
                     HostMemory& memory, WorkerPool& pool, uint64_t seed, const HostTargets& targets,
                     const RunWatch& watch) {
   const Program& program = entry.program;
   const Plan& plan = *program.plan;
   Frame frame(program, memory);
+  const BufferId block = block_of(plan);
   for (BufferId buffer : plan.buffers.ids()) {
     const PlannedBuffer& planned = plan.buffers[buffer];
     if (planned.kind == BufferKind::Argument)
       frame.bind(buffer, const_cast<void*>(arguments.at(planned.index)));  // NOLINT: never written
+    if (buffer == block) frame.provide(buffer, memory.allocate_block(planned.bytes));
   }
   const std::vector<bool> lent = lend_targets(plan, arguments, targets, frame);
   KernelContext context;

@@ -23,6 +23,8 @@ struct RunWatch {
   const std::atomic<bool>* terminate = nullptr;  // once true, the run ends with an Error
   Profile* profile = nullptr;
 };
+/// The buffer that holds all temporaries, if there is one.
+BufferId block_of(const Plan& plan);
 
 /// Executes the forward steps. `arguments` has the address of each graph input's elements; null
 /// where no step reads them. `targets`: none, or one for each output; they must fit the plan and

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <limits>
+#include <list>
+#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
@@ -9,21 +13,29 @@
 
 #include "base/error.h"
 #include "inference/check_sizes.h"
+#include "inference/compute_constants.h"
 #include "inference/copy_elements.h"
 #include "inference/half_weights.h"
 #include "inference/host_run.h"
 #include "inference/readable_feeds.h"
+#include "inference/recent_calls.h"
 #include "inference/save_optimized.h"
 #include "ir/text.h"
 #include "onnx/onnx_types.h"
 #include "ops/known_value.h"
 #include "optimizer/pipeline.h"
-#include "plan/replay.h"
+#include "plan/plan_bytes.h"
+#include "runtime/idle_clock.h"
 
 namespace ortmodule {
 namespace {
 
 constexpr size_t kMostOutcomes = 32;
+// What is freed about when a model was imported, and when a plan was made.
+constexpr int64_t kImportBytes = 8 << 20, kPlanBytes = 1 << 20;
+// Of imports and plans: while runs follow each other, and when a session is idle.
+constexpr int64_t kBusyPlanBytes = 16 << 20, kIdleBytes = 2 << 20;
+constexpr int kQuietTicks = 2;
 
 int64_t thread_count(int64_t wanted) {
   if (wanted > 0) return wanted;
@@ -88,6 +100,10 @@ struct InferenceSession::Outcome {
   bool fits(const Call& call) const;
   /// What sizes, guards and plans depend on in the feeds of a call that fits.
   std::vector<FeedContent> contents_of(const Call& call) const;
+  int64_t graph_bytes() const {
+    return approximate_bytes(session->exported_graph()) +
+           approximate_bytes(*session->lowered().graph);
+  }
 };
 
 // A call with its plan.
@@ -96,6 +112,7 @@ struct InferenceSession::Bound {
   std::vector<Buffer> copies{};  // of feeds
   std::shared_ptr<Outcome> outcome{};
   std::shared_ptr<PlanEntry> entry{};
+  std::shared_ptr<const Plan> shown{};  // instead, of a plan to look at
 
   int64_t copied_bytes() const {
     int64_t bytes = 0;
@@ -103,6 +120,55 @@ struct InferenceSession::Bound {
     return bytes;
   }
 };
+
+// The outcomes, and their plans. The idle clock may see them for a moment longer than the session.
+struct InferenceSession::Imports : IdleKeeper, std::enable_shared_from_this<Imports> {
+  std::mutex mutex;                              // guards the next ones
+  std::list<std::shared_ptr<Outcome>> outcomes;  // the most recently used one first
+  int quiet_ticks = 0;
+  RecentCalls recent;
+  std::atomic<bool> is_used = false;  // since the last tick
+  std::atomic<bool> is_watched = false;
+  std::function<int64_t()> weight_bytes;
+
+  /// To be called when something was added.
+  void watch() {
+    if (!is_watched.exchange(true) || !idle_clock_runs()) tick_until_idle(weak_from_this());
+  }
+  bool tick() override;
+  int64_t shrink(int64_t bytes);
+};
+
+bool InferenceSession::Imports::tick() {
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  if (!lock) return true;  // a model is imported
+  if (is_used.exchange(false)) quiet_ticks = 0;
+  if (++quiet_ticks <= kQuietTicks) return true;
+  quiet_ticks = 0;
+  is_watched = false;
+  recent.clear();  // calls of imports that may go
+  shrink(kIdleBytes + weight_bytes() / 40);
+  for (const auto& outcome : outcomes) outcome->checked.clear();
+  note_freed_heap(kPlanBytes);
+  return false;
+}
+
+// Keeps what was used last within that many bytes, imports before plans, which are made faster.
+int64_t InferenceSession::Imports::shrink(int64_t bytes) {
+  int64_t kept = 0;
+  for (auto outcome = outcomes.begin(); outcome != outcomes.end();) {
+    const int64_t graphs = (*outcome)->graph_bytes();
+    if (outcome != outcomes.begin() && kept + graphs > bytes) {
+      outcome = outcomes.erase(outcome);
+      continue;
+    }
+    kept += graphs;
+    ++outcome;
+  }
+  for (const auto& outcome : outcomes)
+    kept += outcome->session->shrink_plans(std::max<int64_t>(bytes - kept, 0));
+  return kept;
+}
 
 bool InferenceSession::Outcome::fits(const Call& call) const {
   const std::vector<HostTensorView>& feeds = call.tensors;
@@ -150,8 +216,12 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
       options_(std::move(options)),
       inputs_(called_inputs(model_->model().graph)),
       overridable_(overridable_inputs(model_->model())),
+      named_(inputs_, options_.fixed_sizes),
       pool_(thread_count(options_.threads)),
+      memory_(options_.memory.keep_block ? HostMemory::Keep::WhileUsed : HostMemory::Keep::Nothing),
+      imports_(std::make_shared<Imports>()),
       runs_(seed_of(options_)) {
+  imports_->weight_bytes = [model = model_] { return model->weight_bytes(); };
   if (options_.profiling) start_profiling();
 }
 
@@ -198,20 +268,22 @@ void InferenceSession::check(const OnnxValue& input, const HostTensorView& tenso
 }
 
 std::shared_ptr<InferenceSession::Outcome> InferenceSession::outcome_for(const Call& call) {
-  const std::lock_guard lock(mutex_);
-  auto known = std::find_if(outcomes_.begin(), outcomes_.end(),
+  std::list<std::shared_ptr<Outcome>>& outcomes = imports_->outcomes;
+  const std::lock_guard lock(imports_->mutex);
+  auto known = std::find_if(outcomes.begin(), outcomes.end(),
                             [&](const auto& outcome) { return outcome->fits(call); });
-  if (known != outcomes_.end()) {
-    outcomes_.splice(outcomes_.begin(), outcomes_, known);
+  if (known != outcomes.end()) {
+    outcomes.splice(outcomes.begin(), outcomes, known);
   } else {
-    outcomes_.push_front(import(call));
-    if (outcomes_.size() > kMostOutcomes) outcomes_.pop_back();
+    outcomes.push_front(import(call));
+    if (outcomes.size() > kMostOutcomes) outcomes.pop_back();
   }
-  return outcomes_.front();
+  return outcomes.front();
 }
 
 std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& call,
                                                                     bool to_save) {
+  model_->check_files(false);
   ImportRequest request;
   request.fixed_sizes = options_.fixed_sizes;
   for (const auto& [input, denotations] : model_->facts().denotations)
@@ -243,6 +315,8 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
   add_weights(*outcome, imported);
   if (constant) add_constants(*outcome, imported, *constant);
   outcome->session = std::make_unique<Session>(std::move(imported.piece), session_options(to_save));
+  model_->forget_pages();
+  note_freed_heap(kImportBytes);
   return outcome;
 }
 
@@ -250,6 +324,10 @@ SessionOptions InferenceSession::session_options(bool to_save) const {
   SessionOptions options;
   options.optimizer.device = Device::Host;
   options.optimizer.training = false;
+  options.placement = options_.memory.placement();
+  options.to_save = to_save;
+  options.plan_cache_bytes = kBusyPlanBytes;
+  options.fewest_plans = 1;
   options.threads = [count = pool_.threads()] { return count; };
   const OptimizationLevel level = optimization_level(options_.optimization_level);
   options.optimizer.disabled = passes_beyond(level);
@@ -334,30 +412,24 @@ std::vector<HostTensor> InferenceSession::compute(const ConstantPart& part,
   piece.arguments = part.piece.arguments;
   piece.output_strides = part.piece.output_strides;
   Session session(std::move(piece), session_options());
-  std::vector<Buffer> copies;  // of weights at addresses that no kernel can read
-  std::vector<const void*> arguments;
   std::vector<Sizes> strides;
   std::vector<LayoutView> layouts;
   strides.reserve(weights.size());
   for (const OnnxTensor& weight : weights) {
-    arguments.push_back(weight.bytes.data());
-    if (!LoadedModel::is_aligned(weight)) {
-      copies.push_back(memory_.allocate(static_cast<int64_t>(weight.bytes.size())));
-      std::memcpy(copies.back().data(), weight.bytes.data(), weight.bytes.size());
-      arguments.back() = copies.back().data();
-    }
     strides.push_back(contiguous_strides(weight.dims));
     layouts.push_back({weight.dims, strides.back()});
   }
-  const std::shared_ptr<PlanEntry> entry = session.plan_for({layouts, {}});
-  return run_on_host(*entry, arguments, memory_, pool_, 0).outputs;
+  return compute_constants(*session.plan_for({layouts, {}}), *model_, weights, pool_);
 }
 
-InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feeds) {
+InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feeds, bool to_show) {
   Bound bound{Call(feeds)};
   const Call& call = bound.call;
   make_readable(bound.call.tensors, memory_, bound.copies);
-  if (RecentCalls::Found known = recent_.find(call.forms, call.tensors); known.entry) {
+  imports_->is_used = true;
+  RecentCalls::Found known;
+  if (!to_show) known = imports_->recent.find(call.forms, call.tensors);
+  if (known.entry) {
     bound.outcome = std::static_pointer_cast<Outcome>(known.outcome);
     bound.entry = std::move(known.entry);
     return bound;
@@ -381,8 +453,13 @@ InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feed
     symbols.push_back(saturated(integer_element(tensors[content.input].data, content.element,
                                                 tensors[content.input].dtype)));
   check_once(*bound.outcome, {arguments, symbols});
+  if (to_show) {
+    bound.shown = outcome.session->plan_to_show({arguments, symbols});
+    return bound;
+  }
   bound.entry = outcome.session->plan_for({arguments, symbols});
-  recent_.add({call.forms, call.tensors, outcome.contents_of(call), bound.outcome, bound.entry});
+  imports_->recent.add(
+      {call.forms, call.tensors, outcome.contents_of(call), bound.outcome, bound.entry});
   return bound;
 }
 
@@ -391,12 +468,14 @@ void InferenceSession::check_once(Outcome& outcome, const CallShapes& call) {
   std::vector<int64_t> numbers;
   for (const auto& entry : values.entries()) numbers.push_back(entry.second);
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(imports_->mutex);
     if (outcome.checked.count(numbers)) return;
   }
   check_sizes(outcome.session->exported_graph(), values);
+  note_freed_heap(kPlanBytes);
+  imports_->watch();
   constexpr size_t kMostKnown = 4096;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(imports_->mutex);
   if (outcome.checked.size() >= kMostKnown) outcome.checked.clear();
   outcome.checked.insert(std::move(numbers));
 }
@@ -447,6 +526,9 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
   for (const HostTensorView& tensor : bound.call.tensors) arguments.push_back(tensor.data);
   const std::vector<const void*>& weights = bound.outcome->weights;
   arguments.insert(arguments.end(), weights.begin(), weights.end());
+  model_->check_files(true);
+  const bool limited = options_.memory.limit_bytes > 0;
+  const Admission::Pass pass = limited ? admit(memory_of(bound), feeds) : Admission::Pass();
   HostRun run = run_on_host(*bound.entry, arguments, memory_, pool_, runs_++, places,
                             {terminate, profile.get()});
   last_peak_bytes_ = run.peak_bytes + bound.copied_bytes();
@@ -467,7 +549,7 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   const Call call(feeds);
   std::shared_ptr<Outcome> outcome;  // not one to keep
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(imports_->mutex);
     outcome = import(call, true);
   }
   OptimizedModel optimized;
@@ -490,37 +572,28 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
 }
 
 std::set<std::string> InferenceSession::wide_weights() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(imports_->mutex);
   return wide_weights_;
 }
 
-void InferenceSession::start_profiling() { profile_ = std::make_shared<Profile>(); }
-
-int64_t InferenceSession::profiling_start_ns() const {
-  const std::shared_ptr<Profile> profile = profile_.load();
-  return profile ? profile->start_ns() : 0;
-}
-
-bool InferenceSession::end_profiling(const std::string& path) {
-  const std::shared_ptr<Profile> profile = profile_.exchange(nullptr);
-  if (profile) profile->write(path);
-  return profile != nullptr;
-}
-
-InferenceMemory InferenceSession::memory(const std::vector<HostFeed>& feeds) {
-  const Bound bound = bind(feeds);
-  const Plan& plan = *bound.entry->program.plan;
-  InferenceMemory memory;
-  memory.weights = model_->weight_bytes();
-  memory.outputs = output_bytes(plan);
-  memory.peak = plan.forward_peak_bytes + bound.copied_bytes();
-  memory.total = memory.weights + memory.peak;
-  memory.exact = plan.exact;
+InferenceMemory InferenceSession::memory_of(const Bound& bound) const {
+  InferenceMemory memory = memory_of(*bound.entry->program.plan);
+  memory.peak += bound.copied_bytes();
+  memory.total += bound.copied_bytes();
   return memory;
 }
 
-std::string InferenceSession::plan_text(const std::vector<HostFeed>& feeds) {
-  return print(*bind(feeds).entry->program.plan);
+InferenceMemory InferenceSession::memory(const std::vector<HostFeed>& feeds) {
+  return memory_of(bind(feeds));
+}
+
+int64_t InferenceSession::plan_bytes() const {
+  const std::lock_guard lock(imports_->mutex);
+  return imports_->shrink(std::numeric_limits<int64_t>::max());
+}
+
+std::shared_ptr<const Plan> InferenceSession::plan(const std::vector<HostFeed>& feeds) {
+  return bind(feeds, true).shown;
 }
 
 }  // namespace ortmodule

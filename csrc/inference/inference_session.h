@@ -2,20 +2,20 @@
 #pragma once
 
 #include <atomic>
-#include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "importer/import_model.h"
+#include "inference/admission.h"
 #include "inference/constant_part.h"
 #include "inference/host_run.h"
 #include "inference/host_tensor.h"
 #include "inference/loaded_model.h"
-#include "inference/recent_calls.h"
+#include "inference/memory_options.h"
+#include "inference/named_sizes.h"
 #include "runtime/worker_pool.h"
 #include "session.h"
 
@@ -33,15 +33,25 @@ struct InferenceOptions {
   bool half_weights = false;                       // float32 weights are kept in float16
 
   static constexpr int64_t kAllOptimizations = 99;
+  RunMemoryOptions memory = {};
 };
 
 /// What a run of given shapes takes, in bytes.
 struct InferenceMemory {
   int64_t weights = 0;
-  int64_t outputs = 0;
-  int64_t peak = 0;   // of the run, outputs included, weights and inputs not
-  int64_t total = 0;  // weights and peak
-  bool exact = true;  // false: a library may allocate more
+  int64_t block = 0;    // that holds all temporaries; 0 where each has memory of its own
+  int64_t outputs = 0;  // which belong to the caller after the run
+  int64_t peak = 0;     // of the run, outputs included, weights and inputs not
+  int64_t total = 0;    // weights and peak
+  bool exact = true;    // false: a library may allocate more
+};
+
+/// What a session holds now, in bytes.
+struct InferenceHeld {
+  int64_t runs = 0;   // blocks of runs, and outputs that the caller still has
+  int64_t peak = 0;   // the most of these so far
+  int64_t kept = 0;   // freed blocks that wait for the next run
+  int64_t plans = 0;  // plans and imported graphs, about
 };
 
 /// Thread-safe: runs may overlap.
@@ -66,8 +76,21 @@ class InferenceSession {
   InferenceMemory memory(const std::vector<HostFeed>& feeds);
   /// Writes the graph of such a run as an ONNX file; see save_optimized.h. Throws Error.
   void save_optimized(const std::vector<HostFeed>& feeds, const std::string& path);
-  /// The plan of such a run as text.
-  std::string plan_text(const std::vector<HostFeed>& feeds);
+  const NamedSizes& named_sizes() const { return named_; }
+  /// The largest value of a named size for which weights and run take at most `limit_bytes`, among
+  /// the multiples of `step`; 0 if there is none. The other sizes are those of `feeds`. Makes
+  /// plans, runs nothing. Throws Error if no such run can be planned at all.
+  int64_t largest(const std::string& name, int64_t limit_bytes, std::vector<HostFeed> feeds,
+                  int64_t step = 1);
+  /// The plan of such a run, made for the caller and not kept.
+  std::shared_ptr<const Plan> plan(const std::vector<HostFeed>& feeds);
+  /// The same as text.
+  std::string plan_text(const std::vector<HostFeed>& feeds) { return print(*plan(feeds)); }
+  /// Returns blocks that are kept for the next run to the system.
+  void return_kept() { memory_.return_kept(); }
+  InferenceHeld held() const;
+  /// Bytes of imported graphs and plans, about.
+  int64_t plan_bytes() const;
   /// Bytes that the last finished run had at its peak.
   int64_t last_peak_bytes() const { return last_peak_bytes_; }
   /// Bytes of feeds and outputs that all runs so far copied: feeds that no kernel can read where
@@ -87,13 +110,14 @@ class InferenceSession {
 
  private:
   struct Outcome;
+  struct Imports;
   struct Call;
   struct Bound;
 
   void check(const std::vector<HostFeed>& feeds) const;
   void check(const OnnxValue& input, const HostTensorView& tensor) const;
   std::shared_ptr<Outcome> outcome_for(const Call& call);
-  /// `to_save`: for a file, which cannot have packed weights.
+  /// `to_save`: for a file, which cannot have packed weights; the graphs are kept.
   std::shared_ptr<Outcome> import(const Call& call, bool to_save = false);
   SessionOptions session_options(bool to_save = false) const;
   void add_weights(Outcome& outcome, const ImportedModel& imported);
@@ -101,18 +125,24 @@ class InferenceSession {
   void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
   std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
   void check_once(Outcome& outcome, const CallShapes& call);
-  Bound bind(const std::vector<HostFeed>& feeds);
+  /// With `to_show`, its plan is made anew and not kept.
+  Bound bind(const std::vector<HostFeed>& feeds, bool to_show = false);
   HostTargets plan_targets(const Bound& bound, const HostTargets& targets) const;
+  InferenceMemory memory_of(const Bound& bound) const;
+  InferenceMemory memory_of(const Plan& plan) const;
+  /// Waits until the run fits in the limit. Throws Error if it never will.
+  Admission::Pass admit(const InferenceMemory& memory, const std::vector<HostFeed>& feeds);
+  [[noreturn]] void refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds);
 
   std::shared_ptr<LoadedModel> model_;
   const InferenceOptions options_;
   std::vector<const OnnxValue*> inputs_, overridable_;
+  const NamedSizes named_;
   WorkerPool pool_;
   HostMemory memory_;
-  mutable std::mutex mutex_;                      // guards the outcomes and wide_weights_
-  std::list<std::shared_ptr<Outcome>> outcomes_;  // the most recently used one first
-  RecentCalls recent_;
-  std::set<std::string> wide_weights_;
+  Admission admission_;
+  const std::shared_ptr<Imports> imports_;
+  std::set<std::string> wide_weights_;  // guarded by the mutex of the imports
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};
   std::atomic<int64_t> copied_bytes_{0};

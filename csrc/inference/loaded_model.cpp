@@ -4,11 +4,14 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/error.h"
+
 namespace ortmodule {
 namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kBlockBytes = 1 << 20;  // small copies share blocks of this size
+constexpr size_t kChunkBytes = 1 << 20;   // of a file, resident while it is copied
 
 }  // namespace
 
@@ -21,7 +24,7 @@ const void* LoadedModel::elements(const OnnxTensor& weight) {
   if (!added) return place->second;
   kept_.push_back(weight.bytes);
   weight_bytes_ += bytes;
-  place->second = is_aligned(weight) ? source : copy(weight);
+  place->second = is_readable(weight) ? source : copy(weight);
   return place->second;
 }
 
@@ -34,13 +37,33 @@ const void* LoadedModel::copy(const OnnxTensor& weight) {
   }
   Buffer& block = blocks_.back();
   void* to = static_cast<char*>(block.data()) + (block.bytes() - left_bytes_);
-  std::memcpy(to, weight.bytes.data(), weight.bytes.size());
+  copy_weight(weight, to);
   left_bytes_ -= taken;
   return to;
 }
 
-bool LoadedModel::is_aligned(const OnnxTensor& weight) {
-  return reinterpret_cast<uintptr_t>(weight.bytes.data()) % size_of(weight.dtype) == 0;
+void LoadedModel::copy_weight(const OnnxTensor& weight, void* to) const {
+  const MappedFile* file = file_of(weight);
+  std::string_view left = weight.bytes.view();
+  for (auto* at = static_cast<char*>(to); !left.empty();) {
+    const std::string_view chunk = left.substr(0, kChunkBytes);
+    std::memcpy(at, chunk.data(), chunk.size());
+    if (file && weight.bytes.size() >= kChunkBytes) file->forget(chunk);
+    left.remove_prefix(chunk.size());
+    at += chunk.size();
+  }
+}
+
+bool LoadedModel::is_readable(const OnnxTensor& weight) const {
+  if (reinterpret_cast<uintptr_t>(weight.bytes.data()) % size_of(weight.dtype) != 0) return false;
+  const MappedFile* file = file_of(weight);
+  return !file || file != files_.front().get();
+}
+
+const MappedFile* LoadedModel::file_of(const OnnxTensor& weight) const {
+  for (const auto& file : files_)
+    if (file->contains(weight.bytes.data())) return file.get();
+  return nullptr;
 }
 
 std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(
@@ -57,6 +80,24 @@ std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(
 int64_t LoadedModel::weight_bytes() const {
   const std::lock_guard lock(mutex_);
   return weight_bytes_;
+}
+
+void LoadedModel::check_files(bool for_run) const {
+  // The first is the model itself, which runs do not read.
+  for (size_t i = for_run ? 1 : 0; i < files_.size(); ++i)
+    ORTM_CHECK(files_[i]->is_unchanged(), "[file] ", files_[i]->path(),
+               " must stay as it is while sessions use it, but was written to: make a new session, "
+               "and replace files by renaming others");
+}
+
+bool LoadedModel::is_current() const {
+  return std::all_of(files_.begin(), files_.end(), [](const auto& file) {
+    return file->is_unchanged() && MappedFile::identity_at(file->path()) == file->identity();
+  });
+}
+
+void LoadedModel::forget_pages() const {
+  for (const auto& file : files_) file->forget(file->bytes());
 }
 
 }  // namespace ortmodule

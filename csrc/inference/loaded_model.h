@@ -6,39 +6,55 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "inference/host_tensor.h"
+#include "onnx/mapped_file.h"
 #include "onnx/onnx_model.h"
 #include "onnx/onnx_reader.h"
 #include "runtime/host_memory.h"
 
 namespace ortmodule {
 
-/// Weights stay where the file has them; only those that lie at addresses which no kernel can read
-/// are copied, once. Thread-safe.
+/// Weights inside of the model's file are copied, each once, when a session first reads them: the
+/// file may then be overwritten. Those in files of their own stay there if kernels can read them at
+/// their addresses. Pages of files that nobody reads again leave the resident set. Thread-safe.
 class LoadedModel {
  public:
-  explicit LoadedModel(OnnxModel model, OnnxFacts facts = {})
-      : model_(std::move(model)), facts_(std::move(facts)) {}
+  /// `files`: those that the model was read from, itself first; none for a model in memory.
+  explicit LoadedModel(OnnxModel model, OnnxFacts facts = {}, MappedFiles files = {})
+      : model_(std::move(model)), facts_(std::move(facts)), files_(std::move(files)) {}
 
   const OnnxModel& model() const { return model_; }
   const OnnxFacts& facts() const { return facts_; }
   /// The elements of a weight at an aligned address, which stays valid as long as the model.
   const void* elements(const OnnxTensor& weight);
-  /// Whether kernels can read the elements where the file has them.
-  static bool is_aligned(const OnnxTensor& weight);
+  /// Copies the elements of a weight, without leaving its file resident.
+  void copy_weight(const OnnxTensor& weight, void* to) const;
+  /// Whether kernels can read the elements where they are.
+  bool is_readable(const OnnxTensor& weight) const;
   /// Tensors computed from weights, once for each key.
   std::shared_ptr<const std::vector<HostTensor>> constants(
       const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
   /// Bytes of weights that sessions have asked for, and of what was computed from them.
   int64_t weight_bytes() const;
 
+  /// Throws Error if a file was written to since it was opened, so that reading it again could give
+  /// other numbers or kill the process. For a run only files matter that it reads.
+  void check_files(bool for_run) const;
+  /// Whether the files are those that their paths lead to now, unchanged.
+  bool is_current() const;
+  /// Takes all pages of the files out of the resident set until they are used again.
+  void forget_pages() const;
+
  private:
   const void* copy(const OnnxTensor& weight);
+  const MappedFile* file_of(const OnnxTensor& weight) const;
 
   const OnnxModel model_;
   const OnnxFacts facts_;
+  const MappedFiles files_;
   mutable std::mutex mutex_;
   std::unordered_map<const void*, const void*> places_;  // bytes in the file -> elements
   std::vector<SharedBytes> kept_;                        // keeps the keys of places_ alive

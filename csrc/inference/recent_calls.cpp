@@ -47,6 +47,11 @@ RecentCalls::Found RecentCalls::find(const std::vector<ValueForm>& forms,
   return {};
 }
 
+void RecentCalls::clear() {
+  const std::lock_guard lock(mutex_);
+  calls_.clear();
+}
+
 void RecentCalls::add(RecentCall call) {
   for (HostTensorView& tensor : call.tensors) tensor.data = nullptr;
   const std::lock_guard lock(mutex_);

@@ -43,6 +43,7 @@ class RecentCalls {
   /// if there was none, or its plan is gone or outdated.
   Found find(const std::vector<ValueForm>& forms, const std::vector<HostTensorView>& tensors);
   void add(RecentCall call);
+  void clear();
 
  private:
   std::mutex mutex_;

@@ -8,53 +8,90 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace ortmodule {
 namespace {
 
-class Descriptor {
- public:
-  // O_NONBLOCK: a pipe that nobody writes to is refused instead of waited for.
-  explicit Descriptor(const std::string& path)
-      : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
+// O_NONBLOCK: a pipe that nobody writes to is refused instead of waited for.
+int open_to_read(const std::string& path) {
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
 
- private:
-  int number_;
-};
+MappedFile::Identity identity_of(const struct stat& facts) {
+#ifdef __APPLE__
+  const struct timespec& written = facts.st_mtimespec;
+#else
+  const struct timespec& written = facts.st_mtim;
+#endif
+  return {static_cast<uint64_t>(facts.st_dev), static_cast<uint64_t>(facts.st_ino),
+          static_cast<int64_t>(facts.st_size),
+          static_cast<int64_t>(written.tv_sec) * 1'000'000'000 + written.tv_nsec};
+}
 
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, Reason& why_not) {
-  const Descriptor file(path);
+  const int descriptor = open_to_read(path);
   struct stat facts {};
-  if (file.number() < 0 || fstat(file.number(), &facts) != 0) {
+  if (descriptor < 0 || fstat(descriptor, &facts) != 0) {
     why_not = str("cannot be read: ", std::strerror(errno));
-    return nullptr;
-  }
-  if (!S_ISREG(facts.st_mode)) {
+  } else if (!S_ISREG(facts.st_mode)) {
     why_not = "must be a regular file";
-    return nullptr;
+  } else {
+    void* address = nullptr;
+    if (facts.st_size > 0)  // an empty mapping is an error
+      address =
+          mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (address != MAP_FAILED)
+      return std::shared_ptr<const MappedFile>(
+          new MappedFile(path, descriptor, identity_of(facts), address));
+    why_not = str("cannot be mapped: ", std::strerror(errno));
   }
-  const auto bytes = static_cast<size_t>(facts.st_size);
-  void* address = nullptr;
-  if (bytes > 0) {  // an empty mapping is an error
-    address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.number(), 0);
-    if (address == MAP_FAILED) {
-      why_not = str("cannot be mapped: ", std::strerror(errno));
-      return nullptr;
-    }
-  }
-  return std::shared_ptr<const MappedFile>(new MappedFile(address, bytes));
+  if (descriptor >= 0) ::close(descriptor);
+  return nullptr;
 }
+
+std::optional<MappedFile::Identity> MappedFile::identity_at(const std::string& path) {
+  struct stat facts {};
+  if (stat(path.c_str(), &facts) != 0) return std::nullopt;
+  return identity_of(facts);
+}
+
+MappedFile::MappedFile(std::string path, int descriptor, const Identity& identity, void* address)
+    : path_(std::move(path)),
+      descriptor_(descriptor),
+      identity_(identity),
+      address_(address),
+      bytes_(static_cast<size_t>(identity.bytes)) {}
 
 MappedFile::~MappedFile() {
   if (address_) munmap(address_, bytes_);
+  ::close(descriptor_);
+}
+
+bool MappedFile::contains(const void* address) const {
+  const auto* first = static_cast<const char*>(address_);
+  const auto* at = static_cast<const char*>(address);
+  return first && at >= first && at < first + bytes_;
+}
+
+bool MappedFile::is_unchanged() const {
+  struct stat facts {};
+  return fstat(descriptor_, &facts) == 0 && identity_of(facts) == identity_;
+}
+
+void MappedFile::forget(std::string_view part) const {
+#ifdef __linux__
+  if (part.empty() || !contains(part.data())) return;
+  // Whole pages: of a private mapping that is never written to, nothing gets lost.
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(part.data()) + part.size();
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+#else
+  (void)part;
+#endif
 }
 
 void drop_pages(const SharedBytes& bytes, size_t offset_bytes, size_t size_bytes) {

@@ -79,6 +79,13 @@ Reason OnnxExternalData::find(const OnnxExternalPlace& place, size_t expected_by
   return std::nullopt;
 }
 
+MappedFiles OnnxExternalData::files() const {
+  MappedFiles files;
+  for (const auto& [path, file] : by_path_)
+    if (file) files.push_back(file);
+  return files;
+}
+
 Reason OnnxExternalData::resolve(const std::string& location, std::string& path) const {
   const fs::path relative(location);
   if (location.empty() || location.find('\0') != std::string::npos || leads_up(relative))

@@ -34,6 +34,8 @@ class OnnxExternalData {
   void add_file(const std::string& location, SharedBytes content);
   /// Sets `found` to the `expected_bytes` at `place`, or returns why it cannot.
   Reason find(const OnnxExternalPlace& place, size_t expected_bytes, SharedBytes& found);
+  /// The files that were mapped.
+  MappedFiles files() const;
 
  private:
   using MappedPtr = std::shared_ptr<const MappedFile>;

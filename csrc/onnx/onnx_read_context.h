@@ -42,8 +42,11 @@ class OnnxReadContext {
   /// has a number of them.
   void fixed(const WireField& field, size_t element_bytes, Visitor<std::string_view> visit) const;
 
-  /// Part of the file as bytes that keep it alive.
-  SharedBytes part(std::string_view view) const { return {file_.owner(), view, file_.mapped()}; }
+  /// Part of the file as bytes that keep it alive, or a copy if nothing does.
+  SharedBytes part(std::string_view view) const {
+    return file_.owner() ? SharedBytes(file_.owner(), view, file_.mapped())
+                         : SharedBytes(std::string(view));
+  }
   /// Fields without a member of the model, collected by append_field().
   OnnxRest rest(std::string fields);
   OnnxExternalData& external() { return external_; }

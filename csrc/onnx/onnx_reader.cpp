@@ -443,12 +443,18 @@ OnnxModel read_model(Context& c, std::string_view message, OnnxFacts* facts) {
 
 }  // namespace
 
-OnnxModel read_onnx_model(const std::string& path, const OnnxSubstitutes& given, OnnxFacts* facts) {
+OnnxModel read_onnx_model(const std::string& path, const OnnxSubstitutes& given, OnnxFacts* facts,
+                          MappedFiles* files) {
   Reason why_not;
   const auto file = MappedFile::open(path, why_not);
   if (!file) throw Error(str("[onnx] ", path, ": ", *why_not));
   Context context({file, file->bytes(), true}, path, OnnxExternalData::beside(path), given);
-  return read_model(context, file->bytes(), facts);
+  OnnxModel model = read_model(context, file->bytes(), facts);
+  if (files) {
+    *files = context.external().files();
+    files->insert(files->begin(), file);
+  }
+  return model;
 }
 
 OnnxModel parse_onnx_model(const SharedBytes& bytes, const std::string& name,

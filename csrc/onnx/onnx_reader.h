@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "onnx/mapped_file.h"
 #include "onnx/onnx_model.h"
 #include "onnx/onnx_substitutes.h"
 
@@ -24,11 +25,12 @@ struct OnnxFacts {
 /// Reads a model without copying its tensors: raw data stays in the mapped file, which the tensors
 /// keep alive; typed fields (`float_data`) and sparse tensors are decoded. External data must be in
 /// the folder of `path` or below it, links followed. Throws Error, which names the file and the
-/// node or tensor.
+/// node or tensor. `files`, if given, receives that file, then those of external data.
 OnnxModel read_onnx_model(const std::string& path, const OnnxSubstitutes& given = {},
-                          OnnxFacts* facts = nullptr);
+                          OnnxFacts* facts = nullptr, MappedFiles* files = nullptr);
 
-/// The same from memory. `name` is for errors. Tensors with external data are looked up in
+/// The same from memory. Tensors are copied, each to memory of its own, if the bytes have no owner
+/// that keeps them alive. `name` is for errors. Tensors with external data are looked up in
 /// `folder`; if it is empty, they are an error.
 OnnxModel parse_onnx_model(const SharedBytes& bytes, const std::string& name,
                            const std::string& folder = "", const OnnxSubstitutes& given = {},

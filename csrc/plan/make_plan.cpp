@@ -10,10 +10,10 @@
 namespace ortmodule {
 namespace {
 
-void finish(Plan& plan, const Plan* base, bool keep_saved) {
+void finish(Plan& plan, const Plan* base, bool keep_saved, const PlacementOptions& placement = {}) {
   find_lifetimes(plan);
-  reuse_in_place(plan, !keep_saved, base != nullptr);
-  place_storages(plan, base);
+  if (placement.reuse) reuse_in_place(plan, !keep_saved, base != nullptr);
+  place_storages(plan, base, placement);
   cut_ranges(plan, base);
   const ReplayFigures figures = replay(plan, ReplayMode::Once);
   plan.peak_bytes = figures.peak_bytes;
@@ -29,7 +29,7 @@ std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& reque
   StepBuilder builder(*plan, lowered, request);
   builder.build_forward();
   builder.build_backward();
-  finish(*plan, nullptr, false);
+  finish(*plan, nullptr, false, request.placement);
   return plan;
 }
 

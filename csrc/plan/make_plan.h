@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lower/lower.h"
+#include "plan/placement.h"
 #include "plan/plan.h"
 
 namespace ortmodule {
@@ -15,6 +16,7 @@ struct PlanRequest {
   std::vector<Layout> arguments;      // by graph input; GradOutput inputs are ignored
   std::vector<Sizes> output_strides;  // those of eager, by GraphOutput::index; empty: as computed
   int64_t threads = 1;                // of the pool that runs the steps
+  PlacementOptions placement;         // of a plan without backward
 };
 
 /// Plans forward and backward (if `lowered` has one), for a backward pass that runs once.

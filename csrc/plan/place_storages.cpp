@@ -1,6 +1,7 @@
 #include "plan/place_storages.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 
 #include "plan/pack.h"
@@ -13,7 +14,8 @@ using Role = PlannedStorage::Role;
 
 class Placer {
  public:
-  Placer(Plan& plan, const Plan* base) : plan_(plan), base_(base) {}
+  Placer(Plan& plan, const Plan* base, const PlacementOptions& options)
+      : plan_(plan), base_(base), options_(options) {}
 
   void run() {
     if (base_) {
@@ -154,6 +156,13 @@ class Placer {
       members.push_back(id);
       total += storage.bytes;
     }
+    if (!options_.reuse || options_.placement == Placement::Apart)
+      return place_apart(members, role);
+    if (options_.placement == Placement::OneBlock) {
+      if (members.empty()) return;
+      place_phases(members, role, begin, end, 1);
+      return round_up(plan_.buffers.back().bytes);
+    }
     constexpr int64_t kWorthPhases = 1 << 20;
     constexpr int64_t kWorthAllocations = 400;  // more phases must lower the peaks by 1/400
     const size_t fixed = plan_.buffers.size();
@@ -207,6 +216,29 @@ class Placer {
     }
   }
 
+  // No storage shares memory with another: in a block one behind the other, or each by itself.
+  void place_apart(const std::vector<StorageId>& members, Role role) {
+    BufferId block;
+    for (StorageId id : members) {
+      PlannedStorage& storage = plan_.storages[id];
+      const int64_t bytes = align_up(storage.bytes);
+      const int last = options_.reuse ? storage.last_step : last_step();
+      if (options_.placement == Placement::Apart || !block)
+        block = add_buffer(kind_of(role), 0, 0, storage.first_step, last);
+      PlannedBuffer& buffer = plan_.buffers[block];
+      storage.buffer = block;
+      storage.offset_bytes = buffer.bytes;
+      buffer.bytes += bytes;
+      buffer.first_step = std::min(buffer.first_step, storage.first_step);
+    }
+    if (options_.placement == Placement::OneBlock && block) round_up(plan_.buffers[block].bytes);
+  }
+
+  void round_up(int64_t& bytes) const {
+    if (options_.power_of_two)
+      bytes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+  }
+
   static BufferKind kind_of(Role role) {
     return role == Role::Forward ? BufferKind::ForwardArena : BufferKind::BackwardArena;
   }
@@ -239,10 +271,13 @@ class Placer {
 
   Plan& plan_;
   const Plan* base_;
+  const PlacementOptions options_;
 };
 
 }  // namespace
 
-void place_storages(Plan& plan, const Plan* base) { Placer(plan, base).run(); }
+void place_storages(Plan& plan, const Plan* base, const PlacementOptions& options) {
+  Placer(plan, base, options).run();
+}
 
 }  // namespace ortmodule

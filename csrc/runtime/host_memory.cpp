@@ -4,17 +4,26 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "runtime/idle_clock.h"
 
 namespace ortmodule {
 namespace {
 
 constexpr int64_t kHugePageBytes = 2 << 20;
+constexpr int64_t kSmallBytes = 32 << 10;  // from the heap: a mapping takes microseconds
+constexpr size_t kAlignmentBytes = 64;
 
 int64_t page_bytes() {
   static const int64_t bytes = sysconf(_SC_PAGESIZE);
@@ -25,11 +34,11 @@ int64_t in_pages(int64_t bytes) {
   return (std::max<int64_t>(bytes, 1) + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
+/// Null if the system has no memory; errno says why.
 void* map(int64_t bytes) {
   void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ORTM_CHECK(data != MAP_FAILED, "[memory] the system must have ", bytes,
-             " bytes, but found: ", std::strerror(errno));
+  if (data == MAP_FAILED) return nullptr;
 #ifdef __linux__
   // Large blocks are written as a whole: fewer page faults. Only advice, so errors do not matter.
   if (bytes >= kHugePageBytes) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
@@ -37,45 +46,88 @@ void* map(int64_t bytes) {
   return data;
 }
 
+struct Mapping {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+void unmap(const std::vector<Mapping>& mappings) {
+  for (const Mapping& mapping : mappings) munmap(mapping.data, static_cast<size_t>(mapping.bytes));
+}
+
+/// The most of a number in the last few ticks.
+class RecentPeak {
+ public:
+  void note(int64_t number) { peaks_[0] = std::max(peaks_[0], number); }
+  /// Begins a new tick with that number.
+  void tick(int64_t number) {
+    std::rotate(peaks_.rbegin(), peaks_.rbegin() + 1, peaks_.rend());
+    peaks_[0] = number;
+  }
+  void forget(int64_t number) { peaks_.fill(number); }
+  int64_t most() const { return *std::max_element(peaks_.begin(), peaks_.end()); }
+
+ private:
+  std::array<int64_t, 3> peaks_{};
+};
+
 }  // namespace
 
 // Shared by the allocator and its blocks, which may outlive it.
-class HostMemory::Blocks : public std::enable_shared_from_this<Blocks> {
+class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_this<Blocks> {
  public:
-  explicit Blocks(int64_t kept_limit) : kept_limit_(kept_limit) {}
-  ~Blocks() { unmap_kept(); }
-
-  Buffer allocate(int64_t bytes) {
-    const int64_t mapped = in_pages(bytes);
-    auto block = std::make_unique<Block>(Block{shared_from_this(), nullptr, mapped, bytes});
-    {
-      const std::lock_guard lock(mutex_);
-      auto known = kept_.find(mapped);
-      if (known != kept_.end()) {
-        block->data = known->second;
-        kept_bytes_ -= mapped;
-        kept_.erase(known);
-      } else {
-        unmap_kept();  // of other sizes: nobody may need them again
-        block->data = map(mapped);
-        mapped_bytes_ += mapped;
-      }
-      held_bytes_ += bytes;
-      peak_bytes_ = std::max(peak_bytes_, held_bytes_);
-    }
-    void* data = block->data;
-    return {data, bytes, block.release(), &free_block};
+  explicit Blocks(Keep keep) : keeps_(keep == Keep::WhileUsed) {}
+  ~Blocks() override {
+    for (const auto& [bytes, data] : kept_) munmap(data, static_cast<size_t>(bytes));
   }
 
-  void keep(int64_t limit) {
+  Buffer allocate(int64_t bytes, bool any_larger) {
+    return bytes < kSmallBytes ? allocate_small(bytes) : allocate_mapped(bytes, any_larger);
+  }
+
+  void return_kept() {
+    std::vector<Mapping> gone;
+    {
+      const std::lock_guard lock(mutex_);
+      recent_.forget(asked_bytes_);
+      evict(0, gone);
+    }
+    unmap(gone);
+  }
+
+  void limit_kept(int64_t bytes) {
     const std::lock_guard lock(mutex_);
-    unmap_kept();
-    kept_limit_ = limit;
+    limit_ = bytes;
+  }
+
+  void keep_nothing() {
+    {
+      const std::lock_guard lock(mutex_);
+      keeps_ = false;
+    }
+    return_kept();
+  }
+
+  bool tick() override {
+    std::vector<Mapping> gone;
+    bool left = false;
+    {
+      const std::lock_guard lock(mutex_);
+      recent_.tick(asked_bytes_);
+      evict(may_keep(), gone);
+      left = watched_ = !kept_.empty();
+    }
+    unmap(gone);
+    return left;
   }
 
   int64_t held_bytes() const { return locked(held_bytes_); }
   int64_t peak_bytes() const { return locked(peak_bytes_); }
-  int64_t mapped_bytes() const { return locked(mapped_bytes_); }
+  int64_t kept_bytes() const { return locked(kept_bytes_); }
+  int64_t mapped_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return held_mapped_bytes_ + kept_bytes_;
+  }
   void reset_peak() {
     const std::lock_guard lock(mutex_);
     peak_bytes_ = held_bytes_;
@@ -84,36 +136,118 @@ class HostMemory::Blocks : public std::enable_shared_from_this<Blocks> {
  private:
   struct Block {
     std::shared_ptr<Blocks> owner;
-    void* data;
-    int64_t mapped;
-    int64_t bytes;
+    int64_t bytes = 0;
+    Mapping mapping = {};
   };
 
-  static void free_block(void* context) {
+  // The block's description is in front of its data.
+  Buffer allocate_small(int64_t bytes) {
+    static_assert(sizeof(Block) <= kAlignmentBytes);
+    const size_t data_bytes = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+    const size_t rounded = (data_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    void* memory = std::aligned_alloc(kAlignmentBytes, kAlignmentBytes + rounded);
+    ORTM_CHECK(memory, "[memory] the system must have ", bytes, " bytes, but found none");
+    auto* block = new (memory) Block{shared_from_this(), bytes};
+    {
+      const std::lock_guard lock(mutex_);
+      note_held(bytes);
+    }
+    return {static_cast<char*>(memory) + kAlignmentBytes, bytes, block, &free_small};
+  }
+
+  static void free_small(void* context) {
+    auto* block = static_cast<Block*>(context);
+    {
+      const std::lock_guard lock(block->owner->mutex_);
+      block->owner->held_bytes_ -= block->bytes;
+    }
+    block->~Block();
+    std::free(context);
+  }
+
+  Buffer allocate_mapped(int64_t bytes, bool any_larger) {
+    const int64_t wanted = in_pages(bytes);
+    auto block = std::make_unique<Block>(Block{shared_from_this(), bytes, {nullptr, wanted}});
+    std::vector<Mapping> gone;
+    {
+      const std::lock_guard lock(mutex_);
+      note_held(bytes);
+      asked_bytes_ += wanted;
+      recent_.note(asked_bytes_);
+      auto known = kept_.lower_bound(wanted);
+      if (known != kept_.end() && (any_larger || known->first <= wanted + wanted / 8)) {
+        block->mapping = {known->second, known->first};
+        kept_bytes_ -= known->first;
+        kept_.erase(known);
+      }
+      held_mapped_bytes_ += block->mapping.bytes;
+      if (!block->mapping.data) evict(may_keep(), gone);
+    }
+    // Returned before the new block is mapped, so that the two never add up.
+    unmap(gone);
+    if (!block->mapping.data) block->mapping.data = map(wanted);
+    if (!block->mapping.data) {
+      return_kept();
+      block->mapping.data = map(wanted);
+    }
+    if (!block->mapping.data) {
+      const std::string why = std::strerror(errno);
+      forget(*block);
+      throw Error(str("[memory] the system must have ", bytes, " bytes, but found: ", why));
+    }
+    void* data = block->mapping.data;
+    return {data, bytes, block.release(), &free_mapped};
+  }
+
+  static void free_mapped(void* context) {
     const std::unique_ptr<Block> block(static_cast<Block*>(context));
     block->owner->free(*block);
   }
 
   void free(const Block& block) {
-    const std::lock_guard lock(mutex_);
-    held_bytes_ -= block.bytes;
-    if (kept_bytes_ + block.mapped <= kept_limit_) {
-      kept_.emplace(block.mapped, block.data);
-      kept_bytes_ += block.mapped;
-    } else {
-      unmap(block.data, block.mapped);
+    bool kept = false, must_watch = false;
+    {
+      const std::lock_guard lock(mutex_);
+      subtract(block);
+      kept = keeps_ && kept_bytes_ + block.mapping.bytes <= may_keep();
+      if (kept) {
+        kept_.emplace(block.mapping.bytes, block.mapping.data);
+        kept_bytes_ += block.mapping.bytes;
+        must_watch = !watched_ || !idle_clock_runs();
+        watched_ = true;
+      }
     }
+    if (!kept) unmap({block.mapping});
+    if (must_watch && !tick_until_idle(weak_from_this())) return_kept();
   }
 
-  void unmap(void* data, int64_t bytes) {
-    munmap(data, static_cast<size_t>(bytes));
-    mapped_bytes_ -= bytes;
+  void forget(const Block& block) {
+    const std::lock_guard lock(mutex_);
+    subtract(block);
   }
 
-  void unmap_kept() {
-    for (const auto& [bytes, data] : kept_) unmap(data, bytes);
-    kept_.clear();
-    kept_bytes_ = 0;
+  void subtract(const Block& block) {
+    held_bytes_ -= block.bytes;
+    asked_bytes_ -= in_pages(block.bytes);
+    held_mapped_bytes_ -= block.mapping.bytes;
+  }
+
+  void note_held(int64_t bytes) {
+    held_bytes_ += bytes;
+    peak_bytes_ = std::max(peak_bytes_, held_bytes_);
+  }
+
+  int64_t may_keep() const { return std::min(recent_.most(), limit_) - held_mapped_bytes_; }
+
+  /// Moves the largest kept blocks to `gone`, until no more than `bytes` are kept: of those that a
+  /// larger block replaces, the largest is of the least use.
+  void evict(int64_t bytes, std::vector<Mapping>& gone) {
+    while (!kept_.empty() && kept_bytes_ > bytes) {
+      const auto largest = std::prev(kept_.end());
+      gone.push_back({largest->second, largest->first});
+      kept_bytes_ -= largest->first;
+      kept_.erase(largest);
+    }
   }
 
   int64_t locked(const int64_t& number) const {
@@ -122,22 +256,29 @@ class HostMemory::Blocks : public std::enable_shared_from_this<Blocks> {
   }
 
   mutable std::mutex mutex_;
+  bool keeps_;
+  bool watched_ = false;                // the clock calls tick()
   std::multimap<int64_t, void*> kept_;  // free blocks by size
-  int64_t kept_limit_;
+  int64_t limit_ = std::numeric_limits<int64_t>::max();
   int64_t kept_bytes_ = 0;
-  int64_t held_bytes_ = 0;
+  int64_t held_bytes_ = 0;         // as asked for
+  int64_t asked_bytes_ = 0;        // of mapped blocks, in whole pages
+  int64_t held_mapped_bytes_ = 0;  // at least as many: a kept block may be larger than asked for
   int64_t peak_bytes_ = 0;
-  int64_t mapped_bytes_ = 0;
+  RecentPeak recent_;  // of asked_bytes_
 };
 
-HostMemory::HostMemory(int64_t kept_bytes) : blocks_(std::make_shared<Blocks>(kept_bytes)) {}
-HostMemory::~HostMemory() { blocks_->keep(0); }
+HostMemory::HostMemory(Keep keep) : blocks_(std::make_shared<Blocks>(keep)) {}
+HostMemory::~HostMemory() { blocks_->keep_nothing(); }
 
-Buffer HostMemory::allocate(int64_t bytes) { return blocks_->allocate(bytes); }
-void HostMemory::keep(int64_t kept_bytes) { blocks_->keep(kept_bytes); }
+Buffer HostMemory::allocate(int64_t bytes) { return blocks_->allocate(bytes, false); }
+Buffer HostMemory::allocate_block(int64_t bytes) { return blocks_->allocate(bytes, true); }
+void HostMemory::return_kept() { blocks_->return_kept(); }
+void HostMemory::limit_kept(int64_t bytes) { blocks_->limit_kept(bytes); }
 int64_t HostMemory::held_bytes() const { return blocks_->held_bytes(); }
 int64_t HostMemory::peak_bytes() const { return blocks_->peak_bytes(); }
 void HostMemory::reset_peak() { blocks_->reset_peak(); }
+int64_t HostMemory::kept_bytes() const { return blocks_->kept_bytes(); }
 int64_t HostMemory::mapped_bytes() const { return blocks_->mapped_bytes(); }
 
 }  // namespace ortmodule

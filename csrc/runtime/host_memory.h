@@ -8,25 +8,37 @@
 
 namespace ortmodule {
 
-/// Maps every block by itself, outside of the C library's heap, so that nothing stays behind in a
-/// heap that does not shrink. Blocks may outlive the allocator. Thread-safe.
+/// Maps blocks outside of the C library's heap, so that nothing stays behind in a heap that does
+/// not shrink; only small ones come from the heap. Blocks may outlive the allocator. Thread-safe.
+///
+/// Freed blocks may be kept for later runs. Held and kept blocks together never exceed the most
+/// that was held at once in the last 200 to 300 ms, so that keeping raises no peak, a block of rare
+/// large runs does not stay while small ones follow, and nothing stays when nothing runs.
 class HostMemory : public Allocator {
  public:
-  /// Keeps freed blocks of up to `kept_bytes` in total for later runs.
-  explicit HostMemory(int64_t kept_bytes = 0);
+  enum class Keep : uint8_t { Nothing, WhileUsed };
+
+  explicit HostMemory(Keep keep = Keep::Nothing);
   ~HostMemory() override;
 
-  /// Zeroed unless it was used before; aligned to a page. Throws Error if the system has no memory.
+  /// Aligned to 64 bytes; the content is undefined. Throws Error if the system has no memory. A
+  /// kept block is used again if it is of about this size.
   Buffer allocate(int64_t bytes) override;
-  /// Returns all kept blocks to the system and keeps up to `kept_bytes` from now on.
-  void keep(int64_t kept_bytes);
+  /// The same for the block of a run, which any larger kept block may serve.
+  Buffer allocate_block(int64_t bytes);
+  /// Returns all kept blocks to the system now.
+  void return_kept();
+  /// Keeps nothing while more than `bytes` would be held and kept.
+  void limit_kept(int64_t bytes);
 
   /// Bytes that callers hold, as they asked for them.
   int64_t held_bytes() const;
   /// The most that was held since the last reset.
   int64_t peak_bytes() const;
   void reset_peak();
-  /// Bytes mapped now, kept blocks and rounding to pages included.
+  /// Bytes of freed blocks that are kept.
+  int64_t kept_bytes() const;
+  /// Bytes mapped now, kept blocks and rounding to pages included, small blocks not.
   int64_t mapped_bytes() const;
 
  private:

@@ -86,7 +86,7 @@ Frame::Frame(const Program& program, Allocator& allocator)
 void Frame::begin(BufferId buffer) {
   const PlannedBuffer& planned = program_->plan->buffers[buffer];
   if (planned.kernel_allocated || owned_[buffer].deleter() == &keep_lent_memory) return;
-  owned_[buffer] = allocator_.allocate(planned.bytes);
+  if (!owned_[buffer]) owned_[buffer] = allocator_.allocate(planned.bytes);
   base_[buffer] = owned_[buffer].data();
   live_bytes_ += planned.bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -70,6 +71,8 @@ class Frame {
   /// Has an output written to memory of the caller, which counts as no byte of the frame. Not for
   /// buffers that kernels allocate.
   void lend(BufferId buffer, void* data);
+  /// Gives a buffer its memory before its first step, where it is not to come from the allocator.
+  void provide(BufferId buffer, Buffer memory) { owned_[buffer] = std::move(memory); }
   /// Moves an output or a gradient out of the frame.
   Buffer take(BufferId buffer);
   /// Moves a gradient out. It counts as live until hand_over().

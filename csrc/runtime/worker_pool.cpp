@@ -4,12 +4,15 @@
 #include <chrono>
 #include <utility>
 
+#include "runtime/idle_pages.h"
+
 namespace ortmodule {
 namespace {
 
 // Chunks for each thread, so that one that is slow or comes late does not hold up the others.
 constexpr int64_t kChunks = 2;
 constexpr std::chrono::microseconds kSpinTime{30};
+constexpr std::chrono::milliseconds kBusyTime{200};
 
 thread_local bool in_loop = false;
 
@@ -107,7 +110,13 @@ void WorkerPool::work() {
   uint64_t seen = 0;
   std::unique_lock lock(mutex_);
   while (true) {
-    begun_.wait(lock, [&] { return stopping_ || (is_open_ && generation_ != seen); });
+    const auto is_wanted = [&] { return stopping_ || (is_open_ && generation_ != seen); };
+    if (!begun_.wait_for(lock, kBusyTime, is_wanted)) {
+      lock.unlock();
+      return_unused_stack();
+      lock.lock();
+      begun_.wait(lock, is_wanted);
+    }
     if (stopping_) return;
     seen = generation_;
     ++busy_;

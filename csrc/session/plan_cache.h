@@ -11,12 +11,10 @@
 
 namespace ortmodule {
 
-/// How many plans with that many steps fit in `bytes`, but at least 64 and at most 1,024. A step
-/// takes 2,600 to 3,200 bytes (measured on plans of 23 to 239 steps).
-inline size_t plans_within(int64_t bytes, size_t steps) {
-  constexpr int64_t kBytesPerStep = 3000, kFewest = 64, kMost = 1024;
-  const int64_t each = kBytesPerStep * static_cast<int64_t>(std::max<size_t>(steps, 1));
-  return static_cast<size_t>(std::clamp(bytes / each, kFewest, kMost));
+/// How many plans of that size fit in `bytes`, but at least `fewest` and at most 1,024.
+inline size_t plans_within(int64_t bytes, int64_t plan_bytes, size_t fewest) {
+  constexpr size_t kMost = 1024;
+  return std::clamp(static_cast<size_t>(bytes / std::max<int64_t>(plan_bytes, 1)), fewest, kMost);
 }
 
 /// Holds at most as many entries as the last add() allowed. Not thread-safe.
@@ -44,6 +42,21 @@ class PlanCache {
     recent_.emplace_front(&place->first, std::move(entry));
     place->second = recent_.begin();
     while (places_.size() > std::max<size_t>(capacity, 1)) erase(Key(*recent_.back().first));
+  }
+
+  /// Evicts the least recently used entries until the others fit in `bytes`, and returns what these
+  /// take. `bytes_of(entry)` is the size of one.
+  template <class BytesOf>
+  int64_t shrink(int64_t bytes, const BytesOf& bytes_of) {
+    int64_t kept = 0;
+    auto entry = recent_.begin();
+    for (; entry != recent_.end() && kept + bytes_of(*entry->second) <= bytes; ++entry)
+      kept += bytes_of(*entry->second);
+    while (entry != recent_.end()) {
+      places_.erase(places_.find(*entry->first));
+      entry = recent_.erase(entry);
+    }
+    return kept;
   }
 
   void erase(const Key& key) {

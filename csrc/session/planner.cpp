@@ -2,6 +2,7 @@
 
 #include "lower/lower_ungrouped.h"
 #include "optimizer/pipeline.h"
+#include "plan/plan_bytes.h"
 
 namespace ortmodule {
 
@@ -31,8 +32,9 @@ std::shared_ptr<PlanEntry> Planner::make(const MemoryDecisions& decisions, Signa
   auto entry = std::make_shared<PlanEntry>(std::move(plan), std::move(lowered),
                                            std::move(signature), decisions);
   ++times_.plans;
-  const size_t steps = entry->program.plan->steps.size();
-  plans_.add(entry->signature.key, entry, plans_within(options_.plan_cache_bytes, steps));
+  const int64_t bytes = approximate_bytes(*entry->program.plan);
+  plans_.add(entry->signature.key, entry,
+             plans_within(options_.plan_cache_bytes, bytes, options_.fewest_plans));
   return entry;
 }
 
@@ -67,6 +69,11 @@ std::shared_ptr<const Plan> Planner::compared(const MemoryDecisions& decisions,
 std::shared_ptr<const Plan> Planner::shown(const MemoryDecisions& decisions,
                                            const Signature& signature) {
   return make_plan(*lowered_for(decisions), signature.request);
+}
+
+int64_t Planner::shrink(int64_t bytes) {
+  return plans_.shrink(
+      bytes, [](const PlanEntry& entry) { return approximate_bytes(*entry.program.plan); });
 }
 
 void Planner::forget_all() {

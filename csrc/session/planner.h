@@ -69,6 +69,8 @@ class Planner {
 
   /// To be called when libraries turn out to allocate more, which changes the plans.
   void forget_compared() { compared_.clear(); }
+  /// Keeps the most recently used plans that fit in `bytes`; returns what they take, about.
+  int64_t shrink(int64_t bytes);
   /// Discards all plans.
   void forget_all();
 

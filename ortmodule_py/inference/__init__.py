@@ -21,8 +21,10 @@ from ortmodule_py.inference.errors import (
     NotImplemented,  # onnxruntime's name
     RuntimeException,
 )
+from ortmodule_py.inference.explanation import InferenceExplanation
 from ortmodule_py.inference.io_binding import IOBinding
-from ortmodule_py.inference.model_facts import MemoryReport, ModelMetadata, NodeArg
+from ortmodule_py.inference.memory import MemoryReport
+from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import (
     OrtDevice,
@@ -40,6 +42,7 @@ __all__ = [
     "Fail",
     "GraphOptimizationLevel",
     "IOBinding",
+    "InferenceExplanation",
     "InferenceSession",
     "InvalidArgument",
     "InvalidGraph",

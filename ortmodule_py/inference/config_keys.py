@@ -7,6 +7,7 @@ EFFECTIVE_SESSION_KEYS = {
     "optimization.disable_specified_optimizers": "passes that do not run, separated by ';'",
     "session.disable_cpu_ep_fallback": "'1': an absent provider is an error",
     "session.load_model_format": "'ONNX' only",
+    "session.memory_limit": "the most bytes of the weights and all runs, as text such as '512MiB'",
     "session.model_external_initializers_file_folder_path": "folder of external data of models "
     "in memory",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,12 +31,3 @@ def as_array(value: Any, wanted: NodeArg) -> Any:
         except TypeError:  # a type that numpy lacks
             return value_of(value.cpu())
     return np.asarray(value, dtype=numpy_type(wanted.type))
-
-
-def filled_feed(shapes: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Any]:
-    """Arrays of zeros in place of sizes."""
-    kinds = {i.name: numpy_type(i.type) for i in inputs}
-    return {
-        name: shape if hasattr(shape, "dtype") else np.zeros(shape, kinds.get(name))
-        for name, shape in shapes.items()
-    }

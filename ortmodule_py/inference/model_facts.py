@@ -37,21 +37,6 @@ class ModelMetadata:
 
 
 @dataclass(frozen=True)
-class MemoryReport:
-    """What a run takes, in bytes, known before it runs.
-
-    `peak_bytes` is what the run allocates at its peak, outputs included; `total_bytes` adds the
-    weights. `exact` is False if a library may allocate more. Feeds belong to the caller.
-    """
-
-    weights_bytes: int
-    outputs_bytes: int
-    peak_bytes: int
-    total_bytes: int
-    exact: bool
-
-
-@dataclass(frozen=True)
 class OrtMemoryInfo:
     """Where memory is."""
 

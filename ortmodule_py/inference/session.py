@@ -15,16 +15,26 @@ import numpy as np
 from ortmodule_py import _inference
 from ortmodule_py.inference.enums import OrtMemType
 from ortmodule_py.inference.errors import InvalidArgument, NoSuchFile, translated
-from ortmodule_py.inference.feeds import as_feed, filled_feed
+from ortmodule_py.inference.explanation import InferenceExplanation
+from ortmodule_py.inference.feeds import as_feed
 from ortmodule_py.inference.io_binding import IOBinding
-from ortmodule_py.inference.model_facts import MemoryReport, ModelMetadata, NodeArg, OrtMemoryInfo
+from ortmodule_py.inference.memory import (
+    SHRINKAGE,
+    MemoryReport,
+    bytes_of,
+    memory_options,
+    returns_memory,
+    shapes_and_sizes,
+)
+from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo
 from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.optimized_model import write_optimized
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
 from ortmodule_py.inference.providers import chosen, normalized
 
-_KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model"]
+_FALSE = ("0", "false", "False")
+_KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model", "memory_limit"]
 
 AsyncCallback = Callable[[list[Any], Any, str], Any]
 
@@ -38,6 +48,9 @@ class InferenceSession:
         providers: names of execution providers, or (name, options) pairs, in order of preference.
             The CPU takes over from those that this build lacks, with a warning.
         provider_options: options by provider.
+        memory_limit: the most bytes that weights and all runs together may take, or text such as
+            "512MiB". A run that never fits is refused before it begins, with the largest batch that
+            does; one that has to wait for others waits. Also the session entry `session.memory_limit`.
         kwargs: onnxruntime's `enable_fallback`, `disabled_optimizers` (names of passes of ours) and
             `read_config_from_model`.
 
@@ -61,6 +74,7 @@ class InferenceSession:
         self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
         self._disabled_passes = set(kwargs.get("disabled_optimizers") or ())
         self._sess_options = sess_options if sess_options is not None else SessionOptions()
+        self._memory_limit = kwargs.get("memory_limit")
         self._model_path, self._model_bytes = _path_or_bytes(path_or_bytes)
         self._open(providers, provider_options)
 
@@ -82,6 +96,8 @@ class InferenceSession:
                 "[InferenceSession] session.load_model_format must be ONNX, but found "
                 f"'{options._config.find('session.load_model_format')}'"
             )
+        engine_options.memory = self._memory_options()
+        self._limit_bytes = engine_options.memory.limit_bytes
         begin = time.perf_counter()
         with translated():
             self._session = _inference.Session(
@@ -111,6 +127,19 @@ class InferenceSession:
                 f"{len(self._outputs)} outputs, {self._session.threads} threads, "
                 f"{options.graph_optimization_level.name}",
             )
+
+    def _memory_options(self) -> _inference.MemoryOptions:
+        options, limit = self._sess_options, self._memory_limit
+        cpu = self._provider_options.get("CPUExecutionProvider", {})
+        return memory_options(
+            arena=options.enable_cpu_mem_arena and cpu.get("use_arena", "1") not in _FALSE,
+            pattern=options.enable_mem_pattern,
+            reuse=options.enable_mem_reuse,
+            strategy=cpu.get("arena_extend_strategy", "kSameAsRequested"),
+            limit=(options._config.find("session.memory_limit") or None)
+            if limit is None
+            else limit,
+        )
 
     def _node_arg(
         self, name: str, kind: str, shape: list[int | str | None], denotations: dict[int, str]
@@ -229,6 +258,7 @@ class InferenceSession:
             results = self._session.run(feeds, control)
         if self._first_run:
             self._end_first_run(feeds)
+        self._finish(run_options)
         return self._selected(results, output_names)
 
     def run_with_ort_values(
@@ -241,6 +271,7 @@ class InferenceSession:
         control = _control(run_options)
         with translated():
             results = self._session.run_values(self._feeds(input_dict_ort_values), control)
+        self._finish(run_options)
         return [OrtValue(value) for value in self._selected(results, output_names)]
 
     def run_with_ortvaluevector(
@@ -282,6 +313,7 @@ class InferenceSession:
         control = _control(run_options)
         with translated():
             iobinding._iobinding.run(control)
+        self._finish(run_options)
 
     def create_ortvalue_from_shape_and_type(
         self,
@@ -327,27 +359,66 @@ class InferenceSession:
 
         _async_pool().submit(task)
 
+    def _finish(self, run_options: RunOptions | None) -> None:
+        if run_options is not None and returns_memory(run_options._config.find(SHRINKAGE)):
+            self._session.return_kept()
+
     def memory(self, shapes: Mapping[str, Any]) -> MemoryReport:
         """What a run takes before it runs.
 
-        `shapes` has sizes by input name, or arrays for inputs whose content decides sizes.
+        `shapes` has sizes by input name, or arrays for inputs whose content decides sizes. In place
+        of an input's shape it may have the model's named sizes, such as {"batch": 8}.
         """
-        arrays = any(hasattr(shape, "dtype") for shape in shapes.values())
+        values, sizes = self._shapes(shapes)
         with translated():
-            if arrays:
-                feed = filled_feed(shapes, self._inputs + self._overridable)
-                return MemoryReport(**self._session.memory(self._feeds(feed)))
-            self._check_names(shapes)
-            return MemoryReport(
-                **self._session.memory_of_shapes(
-                    [[int(size) for size in shapes[i.name]] for i in self._inputs]
-                )
-            )
+            return MemoryReport(**self._session.memory(values, sizes))
+
+    def explain(self, shapes: Mapping[str, Any]) -> InferenceExplanation:
+        """Where the memory of such a run goes: print it for a table, `save_picture` draws the plan.
+
+        `shapes` as for `memory`.
+        """
+        values, sizes = self._shapes(shapes)
+        with translated():
+            memory = MemoryReport(**self._session.memory(values, sizes))
+            return InferenceExplanation.of(memory, self._session.timeline(values, sizes))
+
+    def largest(
+        self,
+        size: str,
+        limit: int | str | None = None,
+        shapes: Mapping[str, Any] | None = None,
+        multiple_of: int = 1,
+    ) -> int:
+        """The largest value of a named size whose run fits in `limit`, weights included.
+
+        Args:
+            size: a name that the model gives to a dimension of its inputs. "batch" also stands for
+                their first dimension where the model gives no such name.
+            limit: bytes, or text such as "512MiB"; None for the session's `memory_limit`.
+            shapes: the other sizes, as for `memory`.
+            multiple_of: only multiples of this number are tried.
+
+        Returns 0 if nothing fits. Makes plans and runs nothing. Raises InvalidArgument.
+        """
+        values, sizes = self._shapes(shapes or {})
+        limit_bytes = self._limit_bytes if limit is None else bytes_of(limit, "limit")
+        if limit_bytes == 0:
+            raise InvalidArgument("[memory] there must be a limit, but found none; give limit=")
+        with translated():
+            return self._session.largest(size, limit_bytes, values, sizes, multiple_of)
 
     def plan(self, input_feed: Mapping[str, Any]) -> str:
         """The execution plan of such a run, as text: buffers, steps, kernels and their bytes."""
         with translated():
             return self._session.plan(self._feeds(input_feed))
+
+    def _shapes(self, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
+        names = [i.name for i in self._inputs]
+        overridable = [o.name for o in self._overridable]
+        return shapes_and_sizes(
+            names + overridable if any(name in given for name in overridable) else names, given
+        )
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
         missing = [

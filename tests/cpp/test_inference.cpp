@@ -214,19 +214,5 @@ TEST(WorkerPool, CoversEachItemOnceAndPassesExceptionsOn) {
   EXPECT_FALSE(WorkerPool(1).parallel_for());
 }
 
-TEST(HostMemory, GivesBlocksBackToTheSystem) {
-  HostMemory memory;
-  Buffer small = memory.allocate(100), large = memory.allocate(5 << 20);
-  EXPECT_EQ(memory.held_bytes(), 100 + (5 << 20));
-  EXPECT_GE(memory.mapped_bytes(), memory.held_bytes());
-  large = Buffer();
-  EXPECT_EQ(memory.held_bytes(), 100);
-  EXPECT_EQ(memory.peak_bytes(), 100 + (5 << 20));
-  EXPECT_LT(memory.mapped_bytes(), 1 << 20);
-  memory.keep(8 << 20);
-  void* first = memory.allocate(1 << 20).data();
-  EXPECT_EQ(memory.allocate(1 << 20).data(), first) << "a kept block is used again";
-}
-
 }  // namespace
 }  // namespace ortmodule::testing

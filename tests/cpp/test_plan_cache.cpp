@@ -77,10 +77,24 @@ TEST(PlanCache, TheLastEntryStaysAndLargerPlansMakeRoom) {
 
 TEST(PlanCache, SmallPlansAreKeptInLargerNumber) {
   constexpr int64_t kBytes = int64_t{64} << 20;
-  EXPECT_EQ(plans_within(kBytes, 0), 1024u);
-  EXPECT_EQ(plans_within(kBytes, 41), 545u);
-  EXPECT_EQ(plans_within(kBytes, 239), 93u);
-  EXPECT_EQ(plans_within(kBytes, 100'000), 64u);
+  EXPECT_EQ(plans_within(kBytes, 0, 64), 1024u);
+  EXPECT_EQ(plans_within(kBytes, 123'000, 64), 545u);
+  EXPECT_EQ(plans_within(kBytes, 717'000, 64), 93u);
+  EXPECT_EQ(plans_within(kBytes, kBytes, 64), 64u);
+  EXPECT_EQ(plans_within(kBytes, 2 * kBytes, 1), 1u);
+}
+
+TEST(PlanCache, ShrinksToTheMostRecentEntriesThatFit) {
+  Cache cache;
+  for (int i = 0; i < 4; ++i) cache.add({i}, std::make_shared<int>(10 * i), 4);
+  cache.find({1});
+  const auto bytes_of = [](int entry) { return int64_t{entry}; };
+  EXPECT_EQ(cache.shrink(45, bytes_of), 40) << "the entries 10 and 30";
+  EXPECT_EQ(cache.size(), 2u);
+  EXPECT_EQ(cache.find({2}), nullptr);
+  EXPECT_EQ(*cache.find({3}), 30);
+  EXPECT_EQ(cache.shrink(29, bytes_of), 0);
+  EXPECT_EQ(cache.size(), 0u);
 }
 
 }  // namespace

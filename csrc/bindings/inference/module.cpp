@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,9 +14,11 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "bindings/inference/arrays.h"
+#include "bindings/inference/plan_timeline.h"
 #include "bindings/inference/run_control.h"
 #include "bindings/inference/topics.h"
 #include "inference/inference_session.h"
+#include "inference/shared_models.h"
 #include "onnx/onnx_reader.h"
 #include "onnx/onnx_types.h"
 #include "ops/onnx_call.h"
@@ -146,16 +149,19 @@ std::unique_ptr<InferenceSession> open_session(const py::object& model, Inferenc
                                                const std::string& folder) {
   const OnnxSubstitutes given = substitutes(initializers, files);
   std::shared_ptr<LoadedModel> loaded;
-  OnnxFacts facts;
   if (py::isinstance<py::bytes>(model)) {
-    const SharedBytes bytes = bytes_of(model, PyBytes_AS_STRING(model.ptr()),
-                                       static_cast<size_t>(PyBytes_GET_SIZE(model.ptr())));
-    loaded = std::make_shared<LoadedModel>(parse_onnx_model(bytes, "bytes", folder, given, &facts),
-                                           std::move(facts));
+    OnnxFacts facts;
+    // Most weights in it are at addresses that no kernel can read. Copying all of them here lets
+    // the caller free the bytes.
+    const SharedBytes bytes = SharedBytes::borrowed(
+        PyBytes_AS_STRING(model.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(model.ptr())));
+    OnnxModel parsed = parse_onnx_model(bytes, "bytes", folder, given, &facts);
+    loaded = std::make_shared<LoadedModel>(std::move(parsed), std::move(facts));
   } else {
     const auto path = py::cast<std::string>(model);
+    const bool shared = given.initializers.empty() && given.files.empty();
     const py::gil_scoped_release released;
-    loaded = std::make_shared<LoadedModel>(read_onnx_model(path, given, &facts), std::move(facts));
+    loaded = shared ? load_shared_model(path) : load_model(path, given);
   }
   return std::make_unique<InferenceSession>(std::move(loaded), std::move(options));
 }
@@ -185,9 +191,36 @@ std::vector<SharedValue> run_values(InferenceSession& session, const py::list& v
   return results;
 }
 
-py::dict to_dict(const InferenceMemory& memory) {
+/// As Feeds, where a tuple has the sizes of a tensor without data, and `sizes` those of inputs that
+/// are None.
+struct Shapes : Feeds {
+  Shapes(const InferenceSession& session, const py::list& values,
+         const std::map<std::string, int64_t>& sizes)
+      : Feeds(without_tuples(values)) {
+    for (size_t i = 0; i < feeds.size() && i < session.inputs().size(); ++i) {
+      if (!py::isinstance<py::tuple>(values[i])) continue;
+      const OnnxType* type = &session.inputs()[i]->type;
+      while (type->element) type = type->element.get();
+      feeds[i].tensors.push_back({type->dtype, py::cast<Sizes>(values[i]), nullptr});
+    }
+    if (feeds.size() >= session.inputs().size()) session.named_sizes().complete(feeds, sizes);
+  }
+
+  static py::list without_tuples(const py::list& values) {
+    py::list others;
+    for (const py::handle value : values)
+      others.append(py::isinstance<py::tuple>(value) ? py::handle(Py_None) : value);
+    return others;
+  }
+};
+
+py::dict memory(InferenceSession& session, const py::list& values,
+                const std::map<std::string, int64_t>& sizes) {
+  const Shapes shapes(session, values, sizes);
+  const InferenceMemory memory = session.memory(shapes.feeds);
   py::dict report;
   report["weights_bytes"] = memory.weights;
+  report["block_bytes"] = memory.block;
   report["outputs_bytes"] = memory.outputs;
   report["peak_bytes"] = memory.peak;
   report["total_bytes"] = memory.total;
@@ -195,8 +228,13 @@ py::dict to_dict(const InferenceMemory& memory) {
   return report;
 }
 
-py::dict memory(InferenceSession& session, const py::list& values) {
-  return to_dict(session.memory(Feeds(values).feeds));
+int64_t largest(InferenceSession& session, const std::string& name, int64_t limit_bytes,
+                const py::list& values, const std::map<std::string, int64_t>& sizes, int64_t step) {
+  std::map<std::string, int64_t> all = sizes;
+  all.emplace(name, step);
+  const Shapes shapes(session, values, all);
+  const py::gil_scoped_release released;
+  return session.largest(name, limit_bytes, shapes.feeds, step);
 }
 
 /// Feeds with type and sizes of each input, without data.
@@ -208,9 +246,19 @@ std::vector<HostFeed> feeds_of(const InferenceSession& session,
   return feeds;
 }
 
-py::dict memory_of_shapes(InferenceSession& session,
-                          const std::vector<std::vector<int64_t>>& shapes) {
-  return to_dict(session.memory(feeds_of(session, shapes)));
+py::dict timeline(InferenceSession& session, const py::list& values,
+                  const std::map<std::string, int64_t>& sizes) {
+  return plan_timeline(*session.plan(Shapes(session, values, sizes).feeds));
+}
+
+py::dict held(const InferenceSession& session) {
+  const InferenceHeld now = session.held();
+  py::dict report;
+  report["runs_bytes"] = now.runs;
+  report["peak_bytes"] = now.peak;
+  report["kept_bytes"] = now.kept;
+  report["plans_bytes"] = now.plans;
+  return report;
 }
 
 py::list operators() {
@@ -240,6 +288,13 @@ PYBIND11_MODULE(_inference, m) {
   bind_values(m);
   m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
   m.def("passes", &passes, "The optimizer's passes, by name.");
+  py::class_<RunMemoryOptions>(m, "MemoryOptions", "See RunMemoryOptions.")
+      .def(py::init<>())
+      .def_readwrite("keep_block", &RunMemoryOptions::keep_block)
+      .def_readwrite("one_block", &RunMemoryOptions::one_block)
+      .def_readwrite("reuse", &RunMemoryOptions::reuse)
+      .def_readwrite("power_of_two_block", &RunMemoryOptions::power_of_two_block)
+      .def_readwrite("limit_bytes", &RunMemoryOptions::limit_bytes);
   py::class_<InferenceOptions>(m, "Options", "How a session runs a model; see InferenceOptions.")
       .def(py::init<>())
       .def_readwrite("threads", &InferenceOptions::threads)
@@ -249,7 +304,8 @@ PYBIND11_MODULE(_inference, m) {
       .def_readwrite("optimization_level", &InferenceOptions::optimization_level)
       .def_readwrite("disabled_passes", &InferenceOptions::disabled_passes)
       .def_readwrite("profiling", &InferenceOptions::profiling)
-      .def_readwrite("half_weights", &InferenceOptions::half_weights);
+      .def_readwrite("half_weights", &InferenceOptions::half_weights)
+      .def_readwrite("memory", &InferenceOptions::memory);
   py::class_<RunControl, std::shared_ptr<RunControl>>(m, "RunControl", "Ends runs that watch it.")
       .def(py::init<>())
       .def_property(
@@ -272,8 +328,17 @@ PYBIND11_MODULE(_inference, m) {
            "Arrays by input, then by overridable input; returns arrays by output.")
       .def("run_values", &run_values, py::arg("feeds"), py::arg("control") = py::none(),
            "The same; returns values by output.")
-      .def("memory", &memory, py::arg("feeds"))
-      .def("memory_of_shapes", &memory_of_shapes, py::arg("shapes"))
+      .def("memory", &memory, py::arg("shapes"), py::arg("sizes"),
+           "By input: an array, a tuple of sizes, or None for those that `sizes` has by name.")
+      .def("largest", &largest, py::arg("name"), py::arg("limit_bytes"), py::arg("shapes"),
+           py::arg("sizes"), py::arg("step"))
+      .def("timeline", &timeline, py::arg("shapes"), py::arg("sizes"))
+      .def("shares_weights_with",
+           [](const InferenceSession& one, const InferenceSession& other) {
+             return &one.model() == &other.model();
+           })
+      .def("return_kept", &InferenceSession::return_kept)
+      .def_property_readonly("held", &held)
       .def(
           "save_optimized",
           [](InferenceSession& session, const py::list& feeds, const std::string& path) {

@@ -1,0 +1,107 @@
+// What a session says and keeps about its memory.
+#include <algorithm>
+
+#include "base/error.h"
+#include "inference/host_run.h"
+#include "inference/inference_session.h"
+#include "plan/replay.h"
+
+namespace ortmodule {
+namespace {
+
+// 12,345,678
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  const size_t first = text.front() == '-' ? 1 : 0;
+  for (size_t i = text.size(); i > first + 3; i -= 3) text.insert(i - 3, ",");
+  return text;
+}
+
+// Bisects for the largest n in [1, most] that fits; 0 if none does. Small values come first, since
+// what does not fit may be too large to be planned.
+template <class Fits>
+int64_t largest_that(const Fits& fits, int64_t most) {
+  int64_t good = 0, bad = most + 1;
+  for (int64_t n = std::min<int64_t>(2, most); n >= 1 && bad > most;) {
+    if (!fits(n)) {
+      bad = n;
+    } else {
+      good = n;
+      if (n == most) return n;
+      n = n > most / 2 ? most : 2 * n;
+    }
+  }
+  while (bad - good > 1) {
+    const int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+}  // namespace
+
+InferenceMemory InferenceSession::memory_of(const Plan& plan) const {
+  InferenceMemory memory;
+  memory.weights = model_->weight_bytes();
+  if (const BufferId block = block_of(plan)) memory.block = plan.buffers[block].bytes;
+  memory.outputs = output_bytes(plan);
+  memory.peak = plan.forward_peak_bytes;
+  memory.total = memory.weights + memory.peak;
+  memory.exact = plan.exact;
+  return memory;
+}
+
+int64_t InferenceSession::largest(const std::string& name, int64_t limit_bytes,
+                                  std::vector<HostFeed> feeds, int64_t step) {
+  ORTM_CHECK(step >= 1, "[run] sizes must be multiples of at least 1, but found ", step);
+  constexpr int64_t kMostSize = int64_t{1} << 31;
+  std::string refused;  // why the model cannot have the last size that it refused
+  bool planned = false;
+  const auto fits = [&](int64_t n) {
+    named_.set(feeds, name, n * step);
+    try {
+      const InferenceMemory memory = memory_of(*plan(feeds));
+      planned = true;
+      return memory.total <= limit_bytes;
+    } catch (const Error& error) {
+      refused = error.what();
+      return false;
+    }
+  };
+  const int64_t found = largest_that(fits, kMostSize / step);
+  if (found == 0 && !planned) throw Error(refused);
+  return found * step;
+}
+
+Admission::Pass InferenceSession::admit(const InferenceMemory& memory,
+                                        const std::vector<HostFeed>& feeds) {
+  if (memory.total > options_.memory.limit_bytes) refuse(memory, feeds);
+  const int64_t left = options_.memory.limit_bytes - memory.weights;
+  memory_.limit_kept(left);
+  return admission_.admit(memory.peak, left);
+}
+
+void InferenceSession::refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds) {
+  std::string hint = "give smaller inputs";
+  if (const auto batch = named_.batch_of(feeds)) {
+    const auto& [name, size] = *batch;
+    const int64_t most = largest(name, options_.memory.limit_bytes, feeds);
+    hint = most > 0 ? str("the largest '", name, "' that fits is ", most)
+                    : str("no '", name, "' fits");
+  }
+  throw Error(str("[memory] a run must fit in the memory_limit of ",
+                  grouped(options_.memory.limit_bytes), " bytes, but needs ", grouped(memory.total),
+                  " (weights ", grouped(memory.weights), ", run ", grouped(memory.peak),
+                  "): ", hint));
+}
+
+InferenceHeld InferenceSession::held() const {
+  InferenceHeld held;
+  held.runs = memory_.held_bytes();
+  held.peak = memory_.peak_bytes();
+  held.kept = memory_.kept_bytes();
+  held.plans = plan_bytes();
+  return held;
+}
+
+}  // namespace ortmodule

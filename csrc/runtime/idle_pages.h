@@ -1,0 +1,15 @@
+// Resident pages that nothing needs while nothing runs.
+#pragma once
+
+namespace ortmodule {
+
+/// Takes the code of this library out of the resident set: importing and planning a model reads
+/// megabytes of it, runs little. It stays in the system's cache of files and comes back page by
+/// page as it is executed. Does nothing where pages were written to, such as by a debugger.
+void forget_code_pages();
+
+/// Returns the pages of the calling thread's stack below its frame: kernels put blocks of hundreds
+/// of KiB there. Only for threads of our own.
+void return_unused_stack();
+
+}  // namespace ortmodule

@@ -1,0 +1,115 @@
+"""What sessions say about their memory, and the options that decide on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ortmodule_py import _inference
+from ortmodule_py.inference.errors import InvalidArgument
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_STRATEGIES = ("kSameAsRequested", "kNextPowerOfTwo")
+SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What a run takes, in bytes, known before it runs.
+
+    `block_bytes` is the block that holds all temporaries (0 without `enable_mem_pattern`), `peak_bytes`
+    what the run allocates at its peak, outputs included; `total_bytes` adds the weights. `exact` is
+    False if a library may allocate more. Feeds belong to the caller.
+    """
+
+    weights_bytes: int
+    block_bytes: int
+    outputs_bytes: int
+    peak_bytes: int
+    total_bytes: int
+    exact: bool
+
+
+def bytes_of(value: Any, what: str) -> int:
+    """A number of bytes, or text such as "512MiB" or "1.5 GB". Raises InvalidArgument."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    unit = _UNITS.get(match[2].lower()) if match and not isinstance(value, bool) else None
+    if match is None or unit is None or float(match[1]) * unit < 1:
+        raise InvalidArgument(
+            f"[memory] {what} must be a number of bytes such as 536870912 or '512MiB', but found {value!r}"
+        )
+    return int(match[1]) * unit if match[1].isdigit() else int(float(match[1]) * unit)
+
+
+def memory_options(
+    *,
+    arena: bool,
+    pattern: bool,
+    reuse: bool,
+    strategy: str = _STRATEGIES[0],
+    limit: Any = None,
+) -> _inference.MemoryOptions:
+    """onnxruntime's options of memory in the engine's terms."""
+    if strategy not in _STRATEGIES:
+        raise InvalidArgument(
+            f"[providers] arena_extend_strategy must be one of {list(_STRATEGIES)}, but found {strategy!r}"
+        )
+    options = _inference.MemoryOptions()
+    options.keep_block = bool(arena)
+    options.one_block = bool(pattern)
+    options.reuse = bool(reuse)
+    options.power_of_two_block = strategy == _STRATEGIES[1]
+    if limit is not None:
+        options.limit_bytes = bytes_of(limit, "memory_limit")
+    return options
+
+
+def returns_memory(devices: str) -> bool:
+    """Whether the entry SHRINKAGE of a run asks for its memory to be returned at its end."""
+    for device in filter(None, devices.split(";")):
+        if re.fullmatch(r"(cpu|gpu|cuda)(:\d+)?", device.strip()) is None:
+            raise InvalidArgument(
+                f"[RunOptions] {SHRINKAGE} must list devices as in 'cpu:0;gpu:0', but found {devices!r}"
+            )
+    return bool(devices)
+
+
+def shapes_and_sizes(
+    names: list[str], given: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, int]]:
+    """Splits what a caller gives into shapes or arrays by input, and sizes by name."""
+    shapes = {
+        name: value if hasattr(value, "dtype") else _shape(name, value)
+        for name, value in given.items()
+        if name in names and not isinstance(value, int)
+    }
+    sizes = {name: value for name, value in given.items() if name not in shapes}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise InvalidArgument(
+                f"[run] an input must be one of {names}, and the size of a name a number, but found "
+                f"{name!r}: {size!r}"
+            )
+    return [shapes.get(name) for name in names], sizes
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"[run] input '{name}' must have a shape of numbers, but found {value!r}"
+        ) from None

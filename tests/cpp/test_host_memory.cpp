@@ -1,0 +1,182 @@
+// Memory of runs: what is kept between them, for how long, and who has to wait.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "inference/admission.h"
+#include "runtime/host_memory.h"
+#include "runtime/idle_clock.h"
+#include "runtime/idle_pages.h"
+
+namespace ortmodule::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int64_t kMiB = 1 << 20;
+
+/// Waits for a condition that the idle clock brings about.
+template <class Condition>
+bool eventually(const Condition& condition) {
+  for (int i = 0; i < 500 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  return condition();
+}
+
+TEST(HostMemory, ReturnsBlocksToTheSystem) {
+  HostMemory memory;
+  Buffer small = memory.allocate(100), large = memory.allocate(5 * kMiB);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(small.data()) % 64, 0u);
+  std::memset(small.data(), 1, 100);
+  EXPECT_EQ(memory.held_bytes(), 100 + 5 * kMiB);
+  EXPECT_GE(memory.mapped_bytes(), 5 * kMiB);
+  large = Buffer();
+  EXPECT_EQ(memory.held_bytes(), 100);
+  EXPECT_EQ(memory.peak_bytes(), 100 + 5 * kMiB);
+  EXPECT_EQ(memory.mapped_bytes(), 0);
+  EXPECT_EQ(memory.kept_bytes(), 0);
+}
+
+TEST(HostMemory, KeepsBlocksWhileTheyAreUsed) {
+  HostMemory memory(HostMemory::Keep::WhileUsed);
+  void* first = memory.allocate_block(4 * kMiB).data();
+  EXPECT_EQ(memory.kept_bytes(), 4 * kMiB);
+  EXPECT_EQ(memory.allocate_block(4 * kMiB).data(), first);
+  EXPECT_EQ(memory.allocate_block(kMiB).data(), first) << "a run's block may be larger than needed";
+  EXPECT_NE(memory.allocate(kMiB).data(), first) << "other memory may not";
+  EXPECT_LE(memory.mapped_bytes(), 4 * kMiB) << "keeping raises no peak";
+  memory.return_kept();
+  EXPECT_EQ(memory.mapped_bytes(), 0);
+  memory.allocate_block(4 * kMiB);
+  EXPECT_TRUE(eventually([&] { return memory.mapped_bytes() == 0; }));
+}
+
+TEST(HostMemory, HoldsAndKeepsNoMoreThanWasHeldAtOnce) {
+  HostMemory memory(HostMemory::Keep::WhileUsed);
+  for (int64_t mib : {1, 8, 2, 8, 5, 16, 3}) {
+    const Buffer block = memory.allocate_block(mib * kMiB);
+    const Buffer output = memory.allocate(mib * kMiB);
+    EXPECT_LE(memory.mapped_bytes(), std::max(memory.peak_bytes(), 2 * mib * kMiB));
+  }
+  EXPECT_LE(memory.mapped_bytes(), memory.peak_bytes());
+  memory.limit_kept(kMiB);
+  memory.allocate_block(16 * kMiB);
+  EXPECT_LE(memory.kept_bytes(), 16 * kMiB);
+  memory.return_kept();
+  memory.allocate_block(16 * kMiB);
+  EXPECT_EQ(memory.kept_bytes(), 0) << "beyond the limit nothing is kept";
+}
+
+TEST(HostMemory, BlocksOutliveTheirAllocator) {
+  Buffer kept, small;
+  {
+    HostMemory memory(HostMemory::Keep::WhileUsed);
+    kept = memory.allocate_block(2 * kMiB);
+    small = memory.allocate(10);
+  }
+  std::memset(kept.data(), 1, 2 * kMiB);
+  std::memset(small.data(), 1, 10);
+}
+
+TEST(HostMemory, SaysHowManyBytesTheSystemLacks) {
+  HostMemory memory;
+  EXPECT_THROW(memory.allocate(int64_t{1} << 55), Error);
+  EXPECT_EQ(memory.held_bytes(), 0);
+  EXPECT_EQ(memory.mapped_bytes(), 0);
+}
+
+TEST(HostMemory, ThreadsShareIt) {
+  HostMemory memory(HostMemory::Keep::WhileUsed);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&memory, t] {
+      for (int i = 0; i < 200; ++i) {
+        const Buffer block = memory.allocate_block((1 + (i + t) % 5) * 100'000);
+        std::memset(block.data(), t, 100'000);
+        const Buffer small = memory.allocate(50 + i);
+        if (i % 50 == 0) std::this_thread::sleep_for(milliseconds(30));
+        ASSERT_EQ(static_cast<char*>(block.data())[99'999], static_cast<char>(t));
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(memory.held_bytes(), 0);
+  EXPECT_TRUE(eventually([&] { return memory.mapped_bytes() == 0; }));
+}
+
+TEST(IdleClock, RunsOnlyWhileSomethingIsKept) {
+  struct Keeper : IdleKeeper {
+    std::atomic<int> ticks{0};
+    bool tick() override { return ++ticks < 3; }
+  };
+  const auto keeper = std::make_shared<Keeper>();
+  ASSERT_TRUE(tick_until_idle(keeper));
+  EXPECT_TRUE(idle_clock_runs());
+  EXPECT_TRUE(eventually([&] { return keeper->ticks == 3; }));
+  EXPECT_TRUE(eventually([&] { return !idle_clock_runs(); }));
+  EXPECT_EQ(keeper->ticks, 3);
+  tick_until_idle(std::make_shared<Keeper>());  // dies before it is called
+  note_freed_heap(64 * kMiB);
+  EXPECT_TRUE(eventually([&] { return !idle_clock_runs(); }));
+}
+
+TEST(IdlePages, ComeBackWhenTheyAreUsed) {
+  int kept = 7;
+  forget_code_pages();
+  std::thread([&] {
+    volatile char deep[200'000];
+    for (volatile char& byte : deep) byte = 1;
+    return_unused_stack();
+    kept += deep[199'999];
+  }).join();
+  EXPECT_EQ(kept, 8);
+}
+
+TEST(Admission, AdmitsInOrderAndWithinTheLimit) {
+  Admission admission;
+  std::vector<int> order;
+  std::thread large, small;
+  {
+    const Admission::Pass running = admission.admit(60, 100);
+    large = std::thread([&] {
+      const Admission::Pass pass = admission.admit(80, 100);
+      order.push_back(80);
+    });
+    std::this_thread::sleep_for(milliseconds(50));
+    small = std::thread([&] {  // would fit now, but came later
+      const Admission::Pass pass = admission.admit(30, 100);
+      order.push_back(30);
+    });
+    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_TRUE(order.empty());
+  }
+  large.join();
+  small.join();
+  EXPECT_EQ(order, (std::vector<int>{80, 30}));
+  const Admission::Pass alone = admission.admit(200, 100);  // the caller has refused it, or not
+}
+
+TEST(Admission, ManyThreadsNeverExceedTheLimit) {
+  Admission admission;
+  std::atomic<int64_t> used{0}, most{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 100; ++i) {
+        const int64_t bytes = 1 + (t * 31 + i * 17) % 100;
+        const Admission::Pass pass = admission.admit(bytes, 100);
+        const int64_t now = used += bytes;
+        for (int64_t known = most; known < now && !most.compare_exchange_weak(known, now);) {
+        }
+        used -= bytes;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(most, 100);
+}
+
+}  // namespace
+}  // namespace ortmodule::testing
