@@ -325,7 +325,7 @@ SessionOptions InferenceSession::session_options(bool to_save) const {
   options.optimizer.device = Device::Host;
   options.optimizer.training = false;
   options.placement = options_.memory.placement();
-  options.to_save = to_save;
+  options.keep_graphs = to_save;
   options.plan_cache_bytes = kBusyPlanBytes;
   options.fewest_plans = 1;
   options.threads = [count = pool_.threads()] { return count; };
