@@ -28,6 +28,8 @@ class LoadedModel {
 
   const OnnxModel& model() const { return model_; }
   const OnnxFacts& facts() const { return facts_; }
+  /// Whether there is no file to read a weight from again.
+  bool in_memory() const { return files_.empty(); }
   /// The elements of a weight at an aligned address, which stays valid as long as the model.
   const void* elements(const OnnxTensor& weight);
   /// Copies the elements of a weight, without leaving its file resident.

@@ -50,6 +50,14 @@ void infer_conv(InferContext& c) {
   if (!may_equal(w.dims[1] * c.attrs().dim("group"), x.dims[1]))
     c.fail(str("w must have the channels of x per group, but found ", dims_text(w.dims), " for ",
                dims_text(x.dims), " in ", c.attrs().dim("group"), " groups"));
+  const DimExpr groups = c.attrs().dim("group");
+  if (w.dims[0].is_constant() && groups.is_constant() &&
+      (groups.value() <= 0 || w.dims[0].value() % groups.value() != 0))
+    c.fail(str("the outputs of w must divide into groups, but found ", dims_text(w.dims), " in ",
+               groups, " groups"));
+  if (c.has_input(2) && (c.input(2).rank() != 1 || !may_equal(c.input(2).dims[0], w.dims[0])))
+    c.fail(str("bias must have an element for each output of w, but found ",
+               dims_text(c.input(2).dims), " for ", dims_text(w.dims)));
   const Dims spatial = window_dims(c, Dims(w.dims.begin() + 2, w.dims.end()));
   Dims dims = {x.dims[0], w.dims[0]};
   dims.insert(dims.end(), spatial.begin(), spatial.end());

@@ -32,7 +32,8 @@ def public(names: list[str]) -> set[str]:
 
 
 def test_names_of_the_module() -> None:
-    missing = {name for name in public(dir(stock)) if not hasattr(ours, name)}
+    subpackages = {"transformers", "datasets", "backend"}  # names of those that were imported
+    missing = {name for name in public(dir(stock)) if not hasattr(ours, name)} - subpackages
     assert missing == {name for name in ours.ABSENT if "." not in name}
     assert all(len(reason) > 10 for reason in ours.ABSENT.values())
     with pytest.raises(AttributeError, match="no LoraAdapter: merge adapters into the model"):

@@ -151,7 +151,9 @@ void bind_quantization(py::module_& m) {
       .def_readonly("notes", &QuantizationReport::notes)
       .def("rows", &rows_of,
            "Facts by node. Errors of weights are there once the model is written.");
-  py::class_<OnnxModel, std::shared_ptr<OnnxModel>>(m, "Model", "An ONNX model as its file has it.")
+  // Local: the extension of training binds the same class under another name.
+  py::class_<OnnxModel, std::shared_ptr<OnnxModel>>(m, "Model", "An ONNX model as its file has it.",
+                                                    py::module_local())
       .def(py::init(&read_model), py::arg("model"), "From a path or bytes.")
       .def("copy", [](const OnnxModel& model) { return std::make_shared<OnnxModel>(model); })
       .def("write", &write_model, py::arg("path"), py::arg("external_threshold"))
