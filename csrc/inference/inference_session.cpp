@@ -333,8 +333,7 @@ SessionOptions InferenceSession::session_options(bool to_save) const {
   options.optimizer.disabled = passes_beyond(level);
   options.optimizer.disabled.insert(options_.disabled_passes.begin(),
                                     options_.disabled_passes.end());
-  // The weights of a model in memory would be there twice: nothing gives back the original.
-  if (to_save || model_->in_memory()) options.optimizer.disabled.merge(packing_passes());
+  if (to_save || model_->keeps_originals()) options.optimizer.disabled.merge(packing_passes());
   return options;
 }
 

@@ -97,6 +97,8 @@ class InferenceSession {
   /// they are, targets that no kernel can write to.
   int64_t copied_bytes() const { return copied_bytes_; }
   const LoadedModel& model() const { return *model_; }
+  /// For another session of the model.
+  const std::shared_ptr<LoadedModel>& shared_model() const { return model_; }
   int64_t threads() const { return pool_.threads(); }
   /// Weights that stay float32 because float16 cannot hold them, by name.
   std::set<std::string> wide_weights() const;

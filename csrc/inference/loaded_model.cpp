@@ -15,6 +15,14 @@ constexpr size_t kChunkBytes = 1 << 20;   // of a file, resident while it is cop
 
 }  // namespace
 
+bool LoadedModel::keeps_originals() const {
+  constexpr size_t kMuch = 2 << 20;
+  size_t bytes = 0;
+  for (const OnnxInitializer& weight : model_.graph.initializers)
+    bytes += weight.tensor.bytes.size();
+  return files_.empty() && bytes > kMuch;
+}
+
 const void* LoadedModel::elements(const OnnxTensor& weight) {
   const auto bytes = static_cast<int64_t>(weight.bytes.size());
   if (bytes == 0) return nullptr;

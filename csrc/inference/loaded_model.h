@@ -28,8 +28,9 @@ class LoadedModel {
 
   const OnnxModel& model() const { return model_; }
   const OnnxFacts& facts() const { return facts_; }
-  /// Whether there is no file to read a weight from again.
-  bool in_memory() const { return files_.empty(); }
+  /// Whether copies of the weights in other layouts would double much memory: the original weights
+  /// of a model in memory stay, as there is no file to read them from again.
+  bool keeps_originals() const;
   /// The elements of a weight at an aligned address, which stays valid as long as the model.
   const void* elements(const OnnxTensor& weight);
   /// Copies the elements of a weight, without leaving its file resident.

@@ -75,14 +75,16 @@ class InferenceSession:
         self._disabled_passes = set(kwargs.get("disabled_optimizers") or ())
         self._sess_options = sess_options if sess_options is not None else SessionOptions()
         self._memory_limit = kwargs.get("memory_limit")
-        self._model_path, self._model_bytes = _path_or_bytes(path_or_bytes)
-        self._open(providers, provider_options)
+        self._model_path, content = _path_or_bytes(path_or_bytes)
+        self._open(providers, provider_options, content)
 
     def _open(
         self,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
         provider_options: Sequence[Mapping[str, Any]] | None,
+        content: bytes | None = None,
     ) -> None:
+        """Opens the model at its path, in `content`, or again."""
         options = self._sess_options
         self._log = options._log()
         options._give_notices()
@@ -100,13 +102,7 @@ class InferenceSession:
         self._limit_bytes = engine_options.memory.limit_bytes
         begin = time.perf_counter()
         with translated():
-            self._session = _inference.Session(
-                self._model_path or self._model_bytes or b"",
-                engine_options,
-                options._given_arrays(),
-                options._external_files,
-                options._config.find("session.model_external_initializers_file_folder_path"),
-            )
+            self._session = self._opened(content, engine_options)
         self._inputs = [self._node_arg(*facts) for facts in self._session.inputs()]
         self._overridable = [self._node_arg(*facts) for facts in self._session.overridable()]
         self._outputs = [self._node_arg(*facts) for facts in self._session.outputs()]
@@ -127,6 +123,22 @@ class InferenceSession:
                 f"{len(self._outputs)} outputs, {self._session.threads} threads, "
                 f"{options.graph_optimization_level.name}",
             )
+
+    def _opened(
+        self, content: bytes | None, engine_options: _inference.Options
+    ) -> _inference.Session:
+        if hasattr(self, "_session"):
+            return self._session.reopened(engine_options)
+        options = self._sess_options
+        model = self._model_path if content is None else content
+        assert model is not None
+        return _inference.Session(
+            model,
+            engine_options,
+            options._given_arrays(),
+            options._external_files,
+            options._config.find("session.model_external_initializers_file_folder_path"),
+        )
 
     def _memory_options(self) -> _inference.MemoryOptions:
         options, limit = self._sess_options, self._memory_limit

@@ -315,6 +315,12 @@ PYBIND11_MODULE(_inference, m) {
       .def(py::init(&open_session), py::arg("model"), py::arg("options") = InferenceOptions(),
            py::arg("initializers") = py::dict(), py::arg("files") = py::dict(),
            py::arg("folder") = "")
+      .def(
+          "reopened",
+          [](const InferenceSession& session, InferenceOptions options) {
+            return std::make_unique<InferenceSession>(session.shared_model(), std::move(options));
+          },
+          py::arg("options"), "Another session of the model, which is not read again.")
       .def("inputs",
            [](const InferenceSession& session) { return describe_all(session, session.inputs()); })
       .def("overridable",
