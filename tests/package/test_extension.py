@@ -114,7 +114,7 @@ def test_wide_instructions_stay_within_their_kernels() -> None:
                 function = line.split("<", 1)[1][:-3]
             # A local clone is called from its own object file only.
             elif re.search(r"\t(v[a-z0-9]+ |.*%[yz]mm)", line) and not re.search(
-                r"\bavx(2|512)::|\[clone ", function
+                r"\bavx(2|512|512_vnni)::|\[clone ", function
             ):
                 wrong.add(function)
     assert not wrong
