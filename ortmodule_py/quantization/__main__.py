@@ -46,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line. Returns the exit status."""
     given = parser().parse_args(arguments)
     samples: Any = None
-    if given.samples:
-        samples = [dict(np.load(path)) for path in given.samples]
     try:
+        if given.samples:
+            samples = [dict(np.load(path)) for path in given.samples]
         quantize_dynamic(
             given.model,
             given.output,

@@ -95,7 +95,6 @@ class CalibrationDataReader(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def get_next(self) -> dict[str, Any] | None:
         """The next feed, or None."""
-        raise NotImplementedError
 
     def __iter__(self) -> CalibrationDataReader:
         return self
@@ -107,11 +106,12 @@ class CalibrationDataReader(metaclass=abc.ABCMeta):
         return feed
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        """The number of feeds. Optional."""
+        raise NotImplementedError("[quantization] this reader does not define __len__")
 
     def set_range(self, start_index: int, end_index: int) -> None:
         """Limits the reader to some of its feeds. Optional."""
-        raise NotImplementedError
+        raise NotImplementedError("[quantization] this reader does not define set_range")
 
 
 def _by_name(kind: Any, name: str) -> Any:

@@ -16,7 +16,7 @@ constexpr size_t kSavedStates = 4;
 /// The gates of a unit, which are saved: reset, update, new, and the recurrent part of the new
 /// gate.
 template <class T>
-struct Activation {
+struct GruActivation {
   using C = ComputeOf<T>;
   DeviceRows<const T> pre;
   const T *input_bias, *recurrent_bias;
@@ -48,10 +48,10 @@ struct Activation {
 };
 
 template <class T>
-struct Step {
+struct GruStep {
   using C = ComputeOf<T>;
   DeviceSteps s;
-  Activation<T> activate;
+  GruActivation<T> activate;
   DeviceRows<T> y;
   const C* before;
   C* after;
@@ -75,23 +75,23 @@ struct Step {
 };
 
 template <class T>
-struct ForwardLayer : StepsLayer {
+struct GruForwardLayer : StepsLayer {
   ComputeOf<T>* states[2];
 
-  ForwardLayer(const StepFacts& facts, void* workspace)
+  GruForwardLayer(const StepFacts& facts, void* workspace)
       : StepsLayer(facts, kSteps.batch, workspace) {
     for (auto*& state : states) state = scratch.take<ComputeOf<T>>(s.batch * s.state);
   }
 };
 template <class T>
-struct GatesLayer : StepsLayer {
-  GatesLayer(const StepFacts& facts, void* workspace)
+struct GruGatesLayer : StepsLayer {
+  GruGatesLayer(const StepFacts& facts, void* workspace)
       : StepsLayer(facts, kGates.batch, workspace) {}
 };
 
 template <class T>
-Activation<T> activation_of(const KernelArgs& args, const StepsShape& s, size_t gates,
-                            const int64_t* starts) {
+GruActivation<T> activation_of(const KernelArgs& args, const StepsShape& s, size_t gates,
+                               const int64_t* starts) {
   return {{args.in[kPre], s, starts},
           optional_operand(args, kInputBias).as<T>(),
           optional_operand(args, kRecurrentBias).as<T>(),
@@ -102,18 +102,18 @@ Activation<T> activation_of(const KernelArgs& args, const StepsShape& s, size_t 
 template <class T>
 void run_steps_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const ForwardLayer<T> layer(args.facts, args.workspace);
+  const GruForwardLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   const DeviceSteps d = layer.on_device(args, kSteps.batch);
   const DeviceRows<T> y(args.out[0], s, d.starts);
-  const Activation<T> activate = activation_of<T>(args, s, kSteps.gates, d.starts);
+  const GruActivation<T> activate = activation_of<T>(args, s, kSteps.gates, d.starts);
   load_states<T>(optional_operand(args, kSteps.batch.initial), s.batch, s.state, layer.states[0],
                  args.context);
   C *before = layer.states[0], *after = layer.states[1];
   for (int64_t i = 0; i < s.steps; ++i) {
     step_product<C, 3>({s.batch, s.hidden, s.state}, DenseLeft<C>{before, s.state},
                        forward_weights<const T>(args.in[kWeights], s.hidden),
-                       Step<T>{d, activate, y, before, after, s.step(i)}, args.context);
+                       GruStep<T>{d, activate, y, before, after, s.step(i)}, args.context);
     std::swap(before, after);
   }
   store_states<T>(before, s.batch, s.state, args.out[1], args.context);
@@ -123,7 +123,7 @@ template <class T>
 struct SaveGates {
   using C = ComputeOf<T>;
   DeviceSteps s;
-  Activation<T> activate;
+  GruActivation<T> activate;
 
   __device__ void operator()(int64_t row, int64_t j, const C* sums) const {
     const int64_t i = row / s.batch, in_batch = row % s.batch;
@@ -139,7 +139,7 @@ struct SaveGates {
 template <class T>
 void run_gates_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const GatesLayer<T> layer(args.facts, args.workspace);
+  const GruGatesLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   const DeviceSteps d = layer.on_device(args, kGates.batch);
   const DeviceStates<const T> initial(optional_operand(args, kGates.batch.initial));
@@ -155,10 +155,11 @@ enum Gradient : size_t { kSavedGates, kY, kR, kDy, kDyH, kInitialH };
 constexpr BatchOperands kGradient{kSavedGates, kR, kInitialH, 6, 7};
 
 template <class T>
-struct BackwardLayer : StepsLayer {
+struct GruBackwardLayer : StepsLayer {
   ComputeOf<T>*gates, *carry;
 
-  BackwardLayer(const StepFacts& facts, void* workspace) : StepsLayer(facts, kGradient, workspace) {
+  GruBackwardLayer(const StepFacts& facts, void* workspace)
+      : StepsLayer(facts, kGradient, workspace) {
     gates = scratch.take<ComputeOf<T>>(s.batch * s.gates);
     carry = scratch.take<ComputeOf<T>>(s.batch * s.state);
   }
@@ -166,7 +167,7 @@ struct BackwardLayer : StepsLayer {
 
 /// The gradient of a unit's gates at one step. The carry becomes what reaches the state directly.
 template <class T>
-struct StepBack {
+struct GruStepBack {
   using C = ComputeOf<T>;
   DeviceSteps s;
   DeviceRows<const T> gates, y, dy;
@@ -214,19 +215,19 @@ struct StepBack {
 template <class T>
 void run_grad_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const BackwardLayer<T> layer(args.facts, args.workspace);
+  const GruBackwardLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   const DeviceSteps d = layer.on_device(args, kGradient);
-  StepBack<T> back{d,
-                   {args.in[kSavedGates], s, d.starts},
-                   {args.in[kY], s, d.starts},
-                   {optional_operand(args, kDy), s, d.starts},
-                   DeviceStates<const T>(optional_operand(args, kInitialH)),
-                   {args.out[0], s, d.starts},
-                   {args.out[1], s, d.starts},
-                   layer.gates,
-                   layer.carry,
-                   0};
+  GruStepBack<T> back{d,
+                      {args.in[kSavedGates], s, d.starts},
+                      {args.in[kY], s, d.starts},
+                      {optional_operand(args, kDy), s, d.starts},
+                      DeviceStates<const T>(optional_operand(args, kInitialH)),
+                      {args.out[0], s, d.starts},
+                      {args.out[1], s, d.starts},
+                      layer.gates,
+                      layer.carry,
+                      0};
   load_states<T>(optional_operand(args, kDyH), s.batch, s.state, layer.carry, args.context);
   for (int64_t i = s.steps; i-- > 0;) {
     back.step = s.step(i);
@@ -259,7 +260,7 @@ REGISTER_KERNEL({.op = "GRUSteps",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_steps,
-                 .workspace_bytes = scratch_bytes<ForwardLayer>,
+                 .workspace_bytes = scratch_bytes<GruForwardLayer>,
                  .layout = LayoutRule::InnerContiguous,
                  .leaves_out_unused = true});
 REGISTER_KERNEL({.op = "GRUGates",
@@ -267,7 +268,7 @@ REGISTER_KERNEL({.op = "GRUGates",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_gates,
-                 .workspace_bytes = scratch_bytes<GatesLayer>,
+                 .workspace_bytes = scratch_bytes<GruGatesLayer>,
                  .layout = LayoutRule::InnerContiguous,
                  .leaves_out_unused = true});
 REGISTER_KERNEL({.op = "GRUStepsGrad",
@@ -275,7 +276,7 @@ REGISTER_KERNEL({.op = "GRUStepsGrad",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_grad,
-                 .workspace_bytes = scratch_bytes<BackwardLayer>,
+                 .workspace_bytes = scratch_bytes<GruBackwardLayer>,
                  .layout = LayoutRule::InnerContiguous,
                  .leaves_out_unused = true});
 

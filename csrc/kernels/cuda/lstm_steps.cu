@@ -20,7 +20,7 @@ constexpr size_t kSavedStates = 4;
 
 /// Activates a unit's gates and writes the saved ones.
 template <class T>
-struct Activation {
+struct LstmActivation {
   using C = ComputeOf<T>;
   DeviceRows<const T> pre;
   const T *input_bias, *recurrent_bias;
@@ -50,10 +50,10 @@ struct Activation {
 
 /// The end of a step's product. `to` is the state, or what is projected to it.
 template <class T>
-struct Step {
+struct LstmStep {
   using C = ComputeOf<T>;
   DeviceSteps s;
-  Activation<T> activate;
+  LstmActivation<T> activate;
   DeviceRows<T> cells, y;  // y: unless projected
   C* cell;
   const C* before;  // the state; null if projected
@@ -100,11 +100,11 @@ struct Project {
 };
 
 template <class T>
-struct ForwardLayer : StepsLayer {
+struct LstmForwardLayer : StepsLayer {
   using C = ComputeOf<T>;
   C *states[2], *cell, *unprojected;
 
-  ForwardLayer(const StepFacts& facts, void* workspace)
+  LstmForwardLayer(const StepFacts& facts, void* workspace)
       : StepsLayer(facts, kSteps.batch, workspace) {
     for (C*& state : states) state = scratch.take<C>(s.batch * s.state);
     cell = scratch.take<C>(s.batch * s.hidden);
@@ -113,8 +113,8 @@ struct ForwardLayer : StepsLayer {
 };
 
 template <class T>
-Activation<T> activation_of(const KernelArgs& args, const StepsShape& s, size_t gates,
-                            const int64_t* starts) {
+LstmActivation<T> activation_of(const KernelArgs& args, const StepsShape& s, size_t gates,
+                                const int64_t* starts) {
   return {{args.in[kPre], s, starts},
           optional_operand(args, kInputBias).as<T>(),
           optional_operand(args, kRecurrentBias).as<T>(),
@@ -125,12 +125,12 @@ Activation<T> activation_of(const KernelArgs& args, const StepsShape& s, size_t 
 template <class T>
 void run_steps_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const ForwardLayer<T> layer(args.facts, args.workspace);
+  const LstmForwardLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   KernelContext& context = args.context;
   const DeviceSteps d = layer.on_device(args, kSteps.batch);
   const DeviceRows<T> y(args.out[0], s, d.starts), cells(args.out[kSteps.cells], s, d.starts);
-  const Activation<T> activate = activation_of<T>(args, s, kSteps.gates, d.starts);
+  const LstmActivation<T> activate = activation_of<T>(args, s, kSteps.gates, d.starts);
   const auto weights = forward_weights<const T>(args.in[kWeights], s.hidden);
   load_states<T>(optional_operand(args, kSteps.batch.initial), s.batch, s.state, layer.states[0],
                  context);
@@ -142,8 +142,8 @@ void run_steps_of(const KernelArgs& args) {
     const bool projected = s.projected;
     step_product<C, 4>(
         {s.batch, s.hidden, s.state}, left, weights,
-        Step<T>{d, activate, cells, projected ? DeviceRows<T>() : y, layer.cell,
-                projected ? nullptr : before, projected ? layer.unprojected : after, step},
+        LstmStep<T>{d, activate, cells, projected ? DeviceRows<T>() : y, layer.cell,
+                    projected ? nullptr : before, projected ? layer.unprojected : after, step},
         context);
     if (projected) {
       const TensorView w = args.in[kSteps.batch.projection];
@@ -166,11 +166,12 @@ int64_t steps_at_once(const StepsShape& s) {
 }
 
 template <class T>
-struct GatesLayer : StepsLayer {
+struct LstmGatesLayer : StepsLayer {
   using C = ComputeOf<T>;
   C *gates, *cell;  // of the steps of one product; [batch, hidden]
 
-  GatesLayer(const StepFacts& facts, void* workspace) : StepsLayer(facts, kGates.batch, workspace) {
+  LstmGatesLayer(const StepFacts& facts, void* workspace)
+      : StepsLayer(facts, kGates.batch, workspace) {
     gates = scratch.take<C>(steps_at_once(s) * s.batch * s.gates);
     cell = scratch.take<C>(s.batch * s.hidden);
   }
@@ -180,7 +181,7 @@ template <class T>
 struct KeepGates {
   using C = ComputeOf<T>;
   DeviceSteps s;
-  Activation<T> activate;
+  LstmActivation<T> activate;
   C* gates;
   int64_t first;
 
@@ -224,12 +225,12 @@ struct RunCells {
 template <class T>
 void run_gates_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const GatesLayer<T> layer(args.facts, args.workspace);
+  const LstmGatesLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   KernelContext& context = args.context;
   const DeviceSteps d = layer.on_device(args, kGates.batch);
   const DeviceRows<T> cells(args.out[kGates.cells], s, d.starts);
-  const Activation<T> activate = activation_of<T>(args, s, kGates.gates, d.starts);
+  const LstmActivation<T> activate = activation_of<T>(args, s, kGates.gates, d.starts);
   const DeviceStates<const T> initial(optional_operand(args, kGates.batch.initial));
   const DeviceRows<const T> y(args.in[kSavedStates], s, d.starts);
   load_states<T>(optional_operand(args, kGates.initial_c), s.batch, s.hidden, layer.cell, context);
@@ -250,11 +251,12 @@ enum Gradient : size_t { kSavedGates, kSavedCells, kR, kDy, kDyH, kDyC, kInitial
 constexpr BatchOperands kGradient{kSavedGates, kR, kInitialC, 7, 8, 9};
 
 template <class T>
-struct BackwardLayer : StepsLayer {
+struct LstmBackwardLayer : StepsLayer {
   using C = ComputeOf<T>;
   C *gates, *carry, *cell, *total, *unprojected;
 
-  BackwardLayer(const StepFacts& facts, void* workspace) : StepsLayer(facts, kGradient, workspace) {
+  LstmBackwardLayer(const StepFacts& facts, void* workspace)
+      : StepsLayer(facts, kGradient, workspace) {
     gates = scratch.take<C>(s.batch * s.gates);
     carry = scratch.take<C>(s.batch * s.state);
     cell = scratch.take<C>(s.batch * s.hidden);
@@ -296,7 +298,7 @@ struct StoreDense {
 
 /// The gradient of a unit's gates at one step.
 template <class T>
-struct StepBack {
+struct LstmStepBack {
   using C = ComputeOf<T>;
   DeviceSteps s;
   DeviceRows<const T> gates, cells, dy;
@@ -339,22 +341,22 @@ struct StepBack {
 template <class T>
 void run_grad_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const BackwardLayer<T> layer(args.facts, args.workspace);
+  const LstmBackwardLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   KernelContext& context = args.context;
   const DeviceSteps d = layer.on_device(args, kGradient);
   const DeviceRows<const T> dy(optional_operand(args, kDy), s, d.starts);
-  const StepBack<T> back{d,
-                         {args.in[kSavedGates], s, d.starts},
-                         {args.in[kSavedCells], s, d.starts},
-                         dy,
-                         DeviceStates<const T>(optional_operand(args, kInitialC)),
-                         {args.out[0], s, d.starts},
-                         layer.gates,
-                         layer.carry,
-                         layer.cell,
-                         s.projected ? layer.unprojected : nullptr,
-                         0};
+  const LstmStepBack<T> back{d,
+                             {args.in[kSavedGates], s, d.starts},
+                             {args.in[kSavedCells], s, d.starts},
+                             dy,
+                             DeviceStates<const T>(optional_operand(args, kInitialC)),
+                             {args.out[0], s, d.starts},
+                             layer.gates,
+                             layer.carry,
+                             layer.cell,
+                             s.projected ? layer.unprojected : nullptr,
+                             0};
   load_states<T>(optional_operand(args, kDyH), s.batch, s.state, layer.carry, context);
   load_states<T>(optional_operand(args, kDyC), s.batch, s.hidden, layer.cell, context);
   for (int64_t i = s.steps; i-- > 0;) {
@@ -368,7 +370,7 @@ void run_grad_of(const KernelArgs& args) {
                          backward_weights<const T>(w), StoreDense<C>{layer.unprojected, s.hidden},
                          context);
     }
-    StepBack<T> at_step = back;
+    LstmStepBack<T> at_step = back;
     at_step.step = step;
     for_each_state(s.batch, s.hidden, at_step, context);
     step_product<C, 1>({s.batch, s.state, s.gates}, DenseLeft<C>{layer.gates, s.gates},
@@ -400,7 +402,7 @@ REGISTER_KERNEL({.op = "LSTMSteps",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_steps,
-                 .workspace_bytes = scratch_bytes<ForwardLayer>,
+                 .workspace_bytes = scratch_bytes<LstmForwardLayer>,
                  .layout = LayoutRule::InnerContiguous,
                  .leaves_out_unused = true,
                  .inplace = true,
@@ -410,7 +412,7 @@ REGISTER_KERNEL({.op = "LSTMGates",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_gates,
-                 .workspace_bytes = scratch_bytes<GatesLayer>,
+                 .workspace_bytes = scratch_bytes<LstmGatesLayer>,
                  .layout = LayoutRule::InnerContiguous,
                  .leaves_out_unused = true,
                  .inplace = true,
@@ -420,7 +422,7 @@ REGISTER_KERNEL({.op = "LSTMStepsGrad",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_grad,
-                 .workspace_bytes = scratch_bytes<BackwardLayer>,
+                 .workspace_bytes = scratch_bytes<LstmBackwardLayer>,
                  .layout = LayoutRule::InnerContiguous,
                  .leaves_out_unused = true,
                  .inplace = true,

@@ -13,7 +13,7 @@ constexpr BatchOperands kGradient{kY, kR, 6, 4, 5}, kPrevious{0, 0, 1, 2, 3};
 bool is_relu(const StepFacts& facts) { return facts.node().attrs.flag("relu"); }
 
 template <class T>
-struct Step {
+struct RnnStep {
   using C = ComputeOf<T>;
   DeviceSteps s;
   DeviceRows<const T> pre;
@@ -43,10 +43,10 @@ struct Step {
 };
 
 template <class T>
-struct ForwardLayer : StepsLayer {
+struct RnnForwardLayer : StepsLayer {
   ComputeOf<T>* states[2];
 
-  ForwardLayer(const StepFacts& facts, void* workspace) : StepsLayer(facts, kSteps, workspace) {
+  RnnForwardLayer(const StepFacts& facts, void* workspace) : StepsLayer(facts, kSteps, workspace) {
     for (auto*& state : states) state = scratch.take<ComputeOf<T>>(s.batch * s.state);
   }
 };
@@ -54,18 +54,18 @@ struct ForwardLayer : StepsLayer {
 template <class T>
 void run_steps_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const ForwardLayer<T> layer(args.facts, args.workspace);
+  const RnnForwardLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   const DeviceSteps d = layer.on_device(args, kSteps);
-  Step<T> body{d,
-               {args.in[kPre], s, d.starts},
-               {args.out[0], s, d.starts},
-               optional_operand(args, kInputBias).as<T>(),
-               optional_operand(args, kRecurrentBias).as<T>(),
-               layer.states[0],
-               layer.states[1],
-               is_relu(args.facts),
-               0};
+  RnnStep<T> body{d,
+                  {args.in[kPre], s, d.starts},
+                  {args.out[0], s, d.starts},
+                  optional_operand(args, kInputBias).as<T>(),
+                  optional_operand(args, kRecurrentBias).as<T>(),
+                  layer.states[0],
+                  layer.states[1],
+                  is_relu(args.facts),
+                  0};
   load_states<T>(optional_operand(args, kInitialH), s.batch, s.state, layer.states[0],
                  args.context);
   for (int64_t i = 0; i < s.steps; ++i) {
@@ -79,7 +79,7 @@ void run_steps_of(const KernelArgs& args) {
 }
 
 template <class T>
-struct StepBack {
+struct RnnStepBack {
   using C = ComputeOf<T>;
   DeviceSteps s;
   DeviceRows<const T> y, dy;
@@ -105,10 +105,11 @@ struct StepBack {
 };
 
 template <class T>
-struct BackwardLayer : StepsLayer {
+struct RnnBackwardLayer : StepsLayer {
   ComputeOf<T>*gates, *carry;
 
-  BackwardLayer(const StepFacts& facts, void* workspace) : StepsLayer(facts, kGradient, workspace) {
+  RnnBackwardLayer(const StepFacts& facts, void* workspace)
+      : StepsLayer(facts, kGradient, workspace) {
     gates = scratch.take<ComputeOf<T>>(s.batch * s.gates);
     carry = scratch.take<ComputeOf<T>>(s.batch * s.state);
   }
@@ -117,17 +118,17 @@ struct BackwardLayer : StepsLayer {
 template <class T>
 void run_grad_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const BackwardLayer<T> layer(args.facts, args.workspace);
+  const RnnBackwardLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   const DeviceSteps d = layer.on_device(args, kGradient);
-  StepBack<T> back{d,
-                   {args.in[kY], s, d.starts},
-                   {optional_operand(args, kDy), s, d.starts},
-                   {args.out[0], s, d.starts},
-                   layer.gates,
-                   layer.carry,
-                   is_relu(args.facts),
-                   0};
+  RnnStepBack<T> back{d,
+                      {args.in[kY], s, d.starts},
+                      {optional_operand(args, kDy), s, d.starts},
+                      {args.out[0], s, d.starts},
+                      layer.gates,
+                      layer.carry,
+                      is_relu(args.facts),
+                      0};
   load_states<T>(optional_operand(args, kDyH), s.batch, s.state, layer.carry, args.context);
   for (int64_t i = s.steps; i-- > 0;) {
     back.step = s.step(i);
@@ -191,7 +192,7 @@ REGISTER_KERNEL({.op = "RNNSteps",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_steps,
-                 .workspace_bytes = scratch_bytes<ForwardLayer>,
+                 .workspace_bytes = scratch_bytes<RnnForwardLayer>,
                  .layout = LayoutRule::InnerContiguous,
                  .leaves_out_unused = true});
 REGISTER_KERNEL({.op = "RNNStepsGrad",
@@ -199,7 +200,7 @@ REGISTER_KERNEL({.op = "RNNStepsGrad",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_grad,
-                 .workspace_bytes = scratch_bytes<BackwardLayer>,
+                 .workspace_bytes = scratch_bytes<RnnBackwardLayer>,
                  .layout = LayoutRule::InnerContiguous,
                  .leaves_out_unused = true});
 REGISTER_KERNEL({.op = "PreviousStates",
