@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <string_view>
@@ -142,6 +143,10 @@ Buffer DeviceRuntime::TorchAllocator::allocate(int64_t bytes) { return runtime_.
 
 Buffer DeviceRuntime::allocate(int64_t bytes) const {
   return allocate_from(*torch_allocator(), bytes);
+}
+
+void DeviceRuntime::copy(void* to, const void* from, int64_t bytes) const {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 Buffer allocate_from(c10::Allocator& allocator, int64_t bytes) {

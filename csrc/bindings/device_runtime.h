@@ -52,6 +52,13 @@ class DeviceRuntime {
   virtual bool present() const { return true; }
   /// Whether the current stream is being captured as a CUDA graph.
   virtual bool capturing() const { return false; }
+  /// Copies between host and device, after all work so far, and waits for it. Either side may be
+  /// any memory.
+  virtual void copy(void* to, const void* from, int64_t bytes) const;
+  /// Waits for all work on the current stream.
+  virtual void synchronize() const {}
+  /// Returns memory that torch's allocator keeps to the system.
+  virtual void return_kept() const {}
   /// A recorder for the steps of a piece; null if the device cannot record and replay steps.
   virtual std::unique_ptr<StepRecorder> step_recorder() const { return nullptr; }
 

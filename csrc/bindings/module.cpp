@@ -14,6 +14,7 @@ PYBIND11_MODULE(_C, m) {
   init_ops(m);
   init_optim(m);
   init_options(m);
+  init_run_device(m);
   init_session(m);
   ortmodule::init_cpu_memory_stats(m);
 }

@@ -14,6 +14,7 @@ void init_onnx(pybind11::module_& m);
 void init_ops(pybind11::module_& m);
 void init_options(pybind11::module_& m);
 void init_optim(pybind11::module_& m);
+void init_run_device(pybind11::module_& m);
 void init_session(pybind11::module_& m);
 
 class CompiledPiece;

@@ -34,6 +34,14 @@ void execute_watched(const Program& program, Frame& frame, KernelContext& contex
 
 }  // namespace
 
+void execute_forward(const Program& program, Frame& frame, KernelContext& context,
+                     const RunWatch& watch) {
+  if (watch.terminate || watch.profile)
+    execute_watched(program, frame, context, watch);
+  else
+    execute(program, frame, context, 0, program.plan->forward_steps, false);
+}
+
 BufferId block_of(const Plan& plan) {
   BufferId block;
   for (BufferId buffer : plan.buffers.ids()) {
@@ -61,10 +69,7 @@ HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& argu
   KernelContext context;
   context.parallel_for = pool.parallel_for();
   context.seed.value = seed;
-  if (watch.terminate || watch.profile)
-    execute_watched(program, frame, context, watch);
-  else
-    execute(program, frame, context, 0, plan.forward_steps, false);
+  execute_forward(program, frame, context, watch);
   HostRun run;
   for (size_t i = 0; i < plan.output_tensors.size(); ++i) {
     const PlannedTensor& tensor = plan.tensors[plan.output_tensors[i]];

@@ -23,6 +23,10 @@ struct RunWatch {
   const std::atomic<bool>* terminate = nullptr;  // once true, the run ends with an Error
   Profile* profile = nullptr;
 };
+/// Executes the forward steps, as `watch` says.
+void execute_forward(const Program& program, Frame& frame, KernelContext& context,
+                     const RunWatch& watch);
+
 /// The buffer that holds all temporaries, if there is one.
 BufferId block_of(const Plan& plan);
 

@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "base/dtype.h"
 #include "base/layout.h"
+#include "runtime/device_number.h"
 
 namespace ortmodule {
 
@@ -17,14 +18,16 @@ struct HostTensorView {
   Sizes sizes;
   const void* data = nullptr;  // the first element
   Sizes strides{};             // in elements, of any sign; empty: row-major
+  int device = kOnHost;        // of the memory
 };
 
 /// Memory of the caller that an output is written to.
 struct HostTarget {
   DType dtype = DType::Undefined;
   Sizes sizes;
-  void* data = nullptr;
-  Sizes strides{};  // as above, no two elements at one place
+  void* data = nullptr;  // null on a device: the run allocates memory there
+  Sizes strides{};       // as above, no two elements at one place
+  int device = kOnHost;
 };
 
 /// By output; none: the run allocates it.
@@ -44,6 +47,7 @@ struct HostTensor {
   DType dtype = DType::Undefined;
   Sizes sizes;
   Buffer memory;
+  int device = kOnHost;
 
   int64_t byte_count() const { return element_count(sizes) * static_cast<int64_t>(size_of(dtype)); }
 };

@@ -42,7 +42,7 @@ int64_t largest_that(const Fits& fits, int64_t most) {
 
 InferenceMemory InferenceSession::memory_of(const Plan& plan) const {
   InferenceMemory memory;
-  memory.weights = model_->weight_bytes();
+  memory.weights = device_ ? device_weights_->bytes() : model_->weight_bytes();
   if (const BufferId block = block_of(plan)) memory.block = plan.buffers[block].bytes;
   memory.outputs = output_bytes(plan);
   memory.peak = plan.forward_peak_bytes;

@@ -15,8 +15,11 @@
 #include "inference/check_sizes.h"
 #include "inference/compute_constants.h"
 #include "inference/copy_elements.h"
+#include "inference/device_feeds.h"
+#include "inference/device_run.h"
 #include "inference/half_weights.h"
 #include "inference/host_run.h"
+#include "inference/plan_targets.h"
 #include "inference/readable_feeds.h"
 #include "inference/recent_calls.h"
 #include "inference/save_optimized.h"
@@ -57,10 +60,10 @@ OptimizationLevel optimization_level(int64_t level) {
                                                      : OptimizationLevel::All;
 }
 
-std::string sizes_text(const Sizes& sizes) {
-  std::string text = "[";
-  for (size_t i = 0; i < sizes.size(); ++i) text += str(i ? "," : "", sizes[i]);
-  return text + "]";
+int64_t bytes_of(const std::vector<Buffer>& buffers) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.bytes();
+  return bytes;
 }
 
 }  // namespace
@@ -109,16 +112,13 @@ struct InferenceSession::Outcome {
 // A call with its plan.
 struct InferenceSession::Bound {
   Call call;
-  std::vector<Buffer> copies{};  // of feeds
+  std::vector<Buffer> copies{};          // of feeds
+  std::vector<const void*> on_device{};  // by tensor: its address there; null: on the host
   std::shared_ptr<Outcome> outcome{};
   std::shared_ptr<PlanEntry> entry{};
   std::shared_ptr<const Plan> shown{};  // instead, of a plan to look at
 
-  int64_t copied_bytes() const {
-    int64_t bytes = 0;
-    for (const Buffer& copy : copies) bytes += copy.bytes();
-    return bytes;
-  }
+  int64_t copied_bytes() const { return bytes_of(copies); }
 };
 
 // The outcomes, and their plans. The idle clock may see them for a moment longer than the session.
@@ -214,6 +214,8 @@ std::vector<FeedContent> InferenceSession::Outcome::contents_of(const Call& call
 InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, InferenceOptions options)
     : model_(std::move(model)),
       options_(std::move(options)),
+      device_(options_.device.number == kOnHost ? nullptr : &run_device(options_.device.number)),
+      device_weights_(device_ ? std::make_unique<DeviceWeights>(*device_) : nullptr),
       inputs_(called_inputs(model_->model().graph)),
       overridable_(overridable_inputs(model_->model())),
       named_(inputs_, options_.fixed_sizes),
@@ -306,23 +308,25 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
   outcome->contents = std::move(imported.contents);
   outcome->content_guards = std::move(imported.content_guards);
   outcome->guards = std::move(imported.guards);
+  const Device device = device_ && !to_save ? device_->kernels() : Device::Host;
   std::optional<ConstantPart> constant;
   if (options_.optimization_level >= InferenceOptions::kAllOptimizations) {
     // Before the constant part is taken: passes make more of the model depend on weights alone.
-    optimize_forward(*imported.piece.graph, session_options(to_save).optimizer);
-    constant = take_constant_part(imported.piece, !to_save);
+    optimize_forward(*imported.piece.graph, session_options(device, to_save).optimizer);
+    constant = take_constant_part(imported.piece, device == Device::Host && !to_save);
   }
   add_weights(*outcome, imported);
   if (constant) add_constants(*outcome, imported, *constant);
-  outcome->session = std::make_unique<Session>(std::move(imported.piece), session_options(to_save));
+  outcome->session =
+      std::make_unique<Session>(std::move(imported.piece), session_options(device, to_save));
   model_->forget_pages();
   note_freed_heap(kImportBytes);
   return outcome;
 }
 
-SessionOptions InferenceSession::session_options(bool to_save) const {
+SessionOptions InferenceSession::session_options(Device device, bool to_save) const {
   SessionOptions options;
-  options.optimizer.device = Device::Host;
+  options.optimizer.device = device;
   options.optimizer.training = false;
   options.placement = options_.memory.placement();
   options.keep_graphs = to_save;
@@ -337,6 +341,15 @@ SessionOptions InferenceSession::session_options(bool to_save) const {
   return options;
 }
 
+const void* InferenceSession::elements_of(const OnnxTensor& weight) {
+  return device_ ? device_weights_->elements(weight, *model_) : model_->elements(weight);
+}
+
+std::shared_ptr<const std::vector<HostTensor>> InferenceSession::constants_of(
+    const std::string& key, const std::function<std::vector<HostTensor>()>& compute) {
+  return device_ ? device_weights_->constants(key, compute) : model_->constants(key, compute);
+}
+
 void InferenceSession::add_weights(Outcome& outcome, const ImportedModel& imported) {
   const auto& inputs = imported.piece.graph->inputs();
   for (size_t i = 0; i < imported.weights.size(); ++i) {
@@ -347,7 +360,7 @@ void InferenceSession::add_weights(Outcome& outcome, const ImportedModel& import
     if (read && options_.half_weights)
       elements =
           halved(outcome, *imported.piece.graph, inputs[outcome.ranks.size() + i].value, weight);
-    if (read && !elements) elements = model_->elements(weight);
+    if (read && !elements) elements = elements_of(weight);
     outcome.weights.push_back(elements);
     outcome.weight_sizes.push_back(weight.dims);
     outcome.weight_strides.push_back(contiguous_strides(weight.dims));
@@ -359,7 +372,7 @@ const void* InferenceSession::halved(Outcome& outcome, Graph& graph, Value* valu
                                      const OnnxTensor& weight) {
   if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
   const std::string key = str("half ", static_cast<const void*>(weight.bytes.data()));
-  auto halves = model_->constants(key, [&] {
+  auto halves = constants_of(key, [&] {
     std::vector<HostTensor> made;
     if (auto half = to_half(weight.bytes.data(), weight.dims, memory_))
       made.push_back(std::move(*half));
@@ -387,7 +400,7 @@ void InferenceSession::add_constants(Outcome& outcome, const ImportedModel& impo
     key += str(" ", static_cast<const void*>(weights.back().bytes.data()));
   }
   if (options_.half_weights) key += " half";
-  outcome.constants = model_->constants(key, [&] {
+  outcome.constants = constants_of(key, [&] {
     std::vector<HostTensor> made = compute(part, weights);
     for (HostTensor& tensor : made)
       if (options_.half_weights && is_halvable(tensor.dtype, tensor.sizes))
@@ -411,7 +424,7 @@ std::vector<HostTensor> InferenceSession::compute(const ConstantPart& part,
   piece.graph = part.piece.graph->clone();
   piece.arguments = part.piece.arguments;
   piece.output_strides = part.piece.output_strides;
-  Session session(std::move(piece), session_options());
+  Session session(std::move(piece), session_options(Device::Host));
   std::vector<Sizes> strides;
   std::vector<LayoutView> layouts;
   strides.reserve(weights.size());
@@ -425,6 +438,8 @@ std::vector<HostTensor> InferenceSession::compute(const ConstantPart& part,
 InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feeds, bool to_show) {
   Bound bound{Call(feeds)};
   const Call& call = bound.call;
+  bound.on_device =
+      take_device_feeds(bound.call.tensors, options_.device.number, memory_, bound.copies);
   make_readable(bound.call.tensors, memory_, bound.copies);
   imports_->is_used = true;
   RecentCalls::Found known;
@@ -480,58 +495,33 @@ void InferenceSession::check_once(Outcome& outcome, const CallShapes& call) {
   outcome.checked.insert(std::move(numbers));
 }
 
-// The targets by output of the plan, checked.
-HostTargets InferenceSession::plan_targets(const Bound& bound, const HostTargets& targets) const {
-  if (targets.empty()) return {};
-  const Plan& plan = *bound.entry->program.plan;
-  ORTM_CHECK(targets.size() == outputs().size(), "[run] there must be ", outputs().size(),
-             " targets, but found ", targets.size());
-  HostTargets planned(plan.output_tensors.size());
-  std::vector<std::pair<ByteRange, size_t>> ranges;
-  for (size_t i = 0; i < targets.size(); ++i) {
-    if (!targets[i]) continue;
-    const HostTarget& target = *targets[i];
-    const ValueForm& form = bound.outcome->outputs.at(i);
-    const std::string& name = outputs()[i].name;
-    ORTM_CHECK(form.kind == ValueForm::Kind::Tensor, "[run] output '", name,
-               "' must be a tensor to be bound to memory: bind it without a buffer");
-    const PlannedTensor& tensor = plan.tensors[plan.output_tensors.at(form.first)];
-    ORTM_CHECK(target.dtype == tensor.dtype && target.sizes == tensor.layout.sizes,
-               "[run] the memory bound to output '", name, "' must have type ",
-               onnx_type_name(onnx_number(tensor.dtype)), " and sizes ",
-               sizes_text(tensor.layout.sizes), ", but found ",
-               onnx_type_name(onnx_number(target.dtype)), " ", sizes_text(target.sizes));
-    ORTM_CHECK(!has_shared_elements(target.sizes, target.strides), "[run] the memory bound to '",
-               name, "' must have a place for each element, but found overlapping strides");
-    const ByteRange range =
-        byte_range(target.data, target.sizes, target.strides, size_of(target.dtype));
-    for (const auto& [other, k] : ranges)
-      ORTM_CHECK(!range.overlaps(other), "[run] outputs must be bound to memory of their own, but ",
-                 "found '", outputs()[k].name, "' and '", name, "' in the same");
-    ranges.emplace_back(range, i);
-    planned.at(form.first) = target;
-  }
-  return planned;
-}
-
 std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds,
                                               const HostTargets& targets,
                                               const std::atomic<bool>* terminate) {
   const std::shared_ptr<Profile> profile = profile_.load();
   const auto begin = profile ? Profile::Clock::now() : Profile::Clock::time_point();
   const Bound bound = bind(feeds);
-  const HostTargets places = plan_targets(bound, targets);
+  const HostTargets places = plan_targets(*bound.entry->program.plan, bound.outcome->outputs,
+                                          outputs(), options_.device.number, targets);
   if (profile) profile->add_stage("plan", begin, Profile::Clock::now());
   std::vector<const void*> arguments;
-  for (const HostTensorView& tensor : bound.call.tensors) arguments.push_back(tensor.data);
-  const std::vector<const void*>& weights = bound.outcome->weights;
-  arguments.insert(arguments.end(), weights.begin(), weights.end());
+  std::vector<Buffer> uploads;
   model_->check_files(true);
   const bool limited = options_.memory.limit_bytes > 0;
   const Admission::Pass pass = limited ? admit(memory_of(bound), feeds) : Admission::Pass();
-  HostRun run = run_on_host(*bound.entry, arguments, memory_, pool_, runs_++, places,
-                            {terminate, profile.get()});
-  last_peak_bytes_ = run.peak_bytes + bound.copied_bytes();
+  if (device_)
+    arguments = device_arguments(bound.entry->program, bound.call.tensors, bound.on_device,
+                                 *device_, uploads);
+  else
+    for (const HostTensorView& tensor : bound.call.tensors) arguments.push_back(tensor.data);
+  const std::vector<const void*>& weights = bound.outcome->weights;
+  arguments.insert(arguments.end(), weights.begin(), weights.end());
+  const RunWatch watch{terminate, profile.get()};
+  HostRun run =
+      device_
+          ? run_on_device(*bound.entry, arguments, options_.device, memory_, runs_++, places, watch)
+          : run_on_host(*bound.entry, arguments, memory_, pool_, runs_++, places, watch);
+  last_peak_bytes_ = run.peak_bytes + bound.copied_bytes() + bytes_of(uploads);
   copied_bytes_ += run.copied_bytes + bound.copied_bytes();
   if (profile) profile->add_stage("model_run", begin, Profile::Clock::now());
   std::vector<HostResult> results;
@@ -578,8 +568,10 @@ std::set<std::string> InferenceSession::wide_weights() const {
 
 InferenceMemory InferenceSession::memory_of(const Bound& bound) const {
   InferenceMemory memory = memory_of(*bound.entry->program.plan);
-  memory.peak += bound.copied_bytes();
-  memory.total += bound.copied_bytes();
+  int64_t copied = bound.copied_bytes();
+  if (device_) copied += upload_bytes(bound.entry->program, bound.call.tensors, bound.on_device);
+  memory.peak += copied;
+  memory.total += copied;
   return memory;
 }
 

@@ -11,11 +11,13 @@
 #include "importer/import_model.h"
 #include "inference/admission.h"
 #include "inference/constant_part.h"
+#include "inference/device_weights.h"
 #include "inference/host_run.h"
 #include "inference/host_tensor.h"
 #include "inference/loaded_model.h"
 #include "inference/memory_options.h"
 #include "inference/named_sizes.h"
+#include "runtime/run_device.h"
 #include "runtime/worker_pool.h"
 #include "session.h"
 
@@ -31,6 +33,7 @@ struct InferenceOptions {
   std::set<std::string> disabled_passes;           // of the optimizer, by name
   bool profiling = false;                          // from the start
   bool half_weights = false;                       // float32 weights are kept in float16
+  RunDeviceOptions device = {};                    // that runs the model
 
   static constexpr int64_t kAllOptimizations = 99;
   RunMemoryOptions memory = {};
@@ -64,6 +67,8 @@ class InferenceSession {
   /// Inputs that have an initializer, which a call may replace.
   const std::vector<const OnnxValue*>& overridable() const { return overridable_; }
   const std::vector<OnnxValue>& outputs() const { return model_->model().graph.outputs; }
+  /// The dimensions of an input of known rank, with the sizes that the options fix.
+  std::vector<OnnxDim> input_dims(size_t input) const;
 
   /// Runs the model. `feeds` by input, and then by overridable input, where an empty one keeps the
   /// initializer; the results by output. `targets`: none, or one for each output; an output with a
@@ -121,7 +126,8 @@ class InferenceSession {
   std::shared_ptr<Outcome> outcome_for(const Call& call);
   /// `to_save`: for a file, which cannot have packed weights; the graphs are kept.
   std::shared_ptr<Outcome> import(const Call& call, bool to_save = false);
-  SessionOptions session_options(bool to_save = false) const;
+  /// For graphs that run on `device`.
+  SessionOptions session_options(Device device, bool to_save = false) const;
   void add_weights(Outcome& outcome, const ImportedModel& imported);
   const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
   void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
@@ -129,7 +135,10 @@ class InferenceSession {
   void check_once(Outcome& outcome, const CallShapes& call);
   /// With `to_show`, its plan is made anew and not kept.
   Bound bind(const std::vector<HostFeed>& feeds, bool to_show = false);
-  HostTargets plan_targets(const Bound& bound, const HostTargets& targets) const;
+  /// Weights or constants where the steps read them.
+  const void* elements_of(const OnnxTensor& weight);
+  std::shared_ptr<const std::vector<HostTensor>> constants_of(
+      const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
   InferenceMemory memory_of(const Bound& bound) const;
   InferenceMemory memory_of(const Plan& plan) const;
   /// Waits until the run fits in the limit. Throws Error if it never will.
@@ -138,6 +147,8 @@ class InferenceSession {
 
   std::shared_ptr<LoadedModel> model_;
   const InferenceOptions options_;
+  RunDevice* const device_;  // null: the host
+  std::unique_ptr<DeviceWeights> device_weights_;
   std::vector<const OnnxValue*> inputs_, overridable_;
   const NamedSizes named_;
   WorkerPool pool_;

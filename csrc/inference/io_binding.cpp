@@ -67,9 +67,9 @@ void IoBinding::bind_input(const std::string& name, SharedValue value) {
   inputs_[input_index(name)] = std::move(value);
 }
 
-void IoBinding::bind_output(const std::string& name) {
+void IoBinding::bind_output(const std::string& name, int device) {
   const Use use(*this);
-  output_slot(name);
+  output_slot(name).device = device;
 }
 
 void IoBinding::bind_output(const std::string& name, SharedTensor place) {
@@ -120,13 +120,17 @@ std::vector<HostFeed> IoBinding::feeds() const {
 HostTargets IoBinding::targets() const {
   HostTargets targets(session_.outputs().size());
   for (const Output& output : outputs_) {
-    if (!output.place) continue;
+    if (!output.place && output.device == kOnHost) continue;
+    if (!output.place) {
+      targets[output.index].emplace().device = output.device;
+      continue;
+    }
     const SharedTensor& place = *output.place;
     ORTM_CHECK(place.dtype() != DType::Undefined, "[run] the memory bound to output '",
                session_.outputs()[output.index].name,
                "' must have a type that the engine has, but found ",
                onnx_type_name(place.element_type));
-    targets[output.index] = {place.dtype(), place.sizes, place.data, place.strides};
+    targets[output.index] = {place.dtype(), place.sizes, place.data, place.strides, place.device};
   }
   return targets;
 }
@@ -162,7 +166,7 @@ SharedValue IoBinding::output_alone(size_t i) {
   SharedValue alone = output.value;
   for (SharedTensor& tensor : alone.tensors) {
     // Two owners: the binding and `alone`.
-    if (!output.place && tensor.owner.use_count() == 2)
+    if (!output.place && tensor.device == kOnHost && tensor.owner.use_count() == 2)
       output.given_alone = true;
     else
       tensor = copy_of(tensor);

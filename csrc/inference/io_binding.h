@@ -20,8 +20,8 @@ class IoBinding {
 
   /// Feeds the value from now on. Shared memory is read in each run, so later changes of it count.
   void bind_input(const std::string& name, SharedValue value);
-  /// Has each run allocate the output.
-  void bind_output(const std::string& name);
+  /// Has each run allocate the output, on the host or on the session's device.
+  void bind_output(const std::string& name, int device = kOnHost);
   /// Has each run write the output to this memory. Its type and sizes are checked in the run.
   void bind_output(const std::string& name, SharedTensor place);
   void clear_inputs();
@@ -42,6 +42,7 @@ class IoBinding {
   struct Output {
     size_t index = 0;                   // in the model
     std::optional<SharedTensor> place;  // none: allocated by each run
+    int device = kOnHost;               // where it then is
     SharedValue value{};
     bool given_alone = false;  // by output_alone(), without a copy
   };

@@ -7,9 +7,6 @@
 namespace ortmodule {
 namespace {
 
-// More elements than any content that the import reads has.
-constexpr int64_t kMostContent = 64;
-
 bool is_readable(const HostTensorView& tensor) {
   if (tensor.dtype == DType::Undefined) return true;  // nothing reads it
   if (reinterpret_cast<uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) return false;

@@ -8,6 +8,9 @@
 
 namespace ortmodule {
 
+/// More elements than any content that the import reads has.
+inline constexpr int64_t kMostContent = 64;
+
 /// Replaces tensors that cannot be read where they are by row-major copies in `copies`: those at
 /// addresses that are no multiple of the element size, those with negative strides, and small
 /// vectors with strides, whose content may decide sizes. Strides of the others become canonical.

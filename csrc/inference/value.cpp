@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "inference/copy_elements.h"
+#include "inference/device_weights.h"
 #include "onnx/onnx_types.h"
 #include "runtime/host_memory.h"
+#include "runtime/run_device.h"
 
 namespace ortmodule {
 namespace {
@@ -43,6 +45,7 @@ SharedTensor shared(HostTensor tensor) {
   made.element_type = onnx_number(tensor.dtype);
   made.sizes = std::move(tensor.sizes);
   made.data = tensor.memory.data();
+  made.device = tensor.device;
   made.owner = std::make_shared<Buffer>(std::move(tensor.memory));
   return made;
 }
@@ -85,11 +88,15 @@ int64_t tensor_bytes(int element_type, const Sizes& sizes) {
   return bytes_of(element_count(sizes), bits);
 }
 
-SharedTensor new_tensor(int element_type, const Sizes& sizes) {
+SharedTensor new_tensor(int element_type, const Sizes& sizes, int device) {
   SharedTensor tensor;
   tensor.element_type = element_type;
   tensor.sizes = sizes;
-  auto memory = std::make_shared<Buffer>(allocate(tensor_bytes(element_type, sizes)));
+  tensor.device = device;
+  const int64_t bytes = tensor_bytes(element_type, sizes);
+  Buffer zeros = allocate(bytes);
+  auto memory = std::make_shared<Buffer>(
+      device == kOnHost ? std::move(zeros) : upload(run_device(device), zeros.data(), bytes));
   tensor.data = memory->data();
   tensor.owner = std::move(memory);
   return tensor;
@@ -101,6 +108,33 @@ SharedTensor copy_of(const SharedTensor& tensor) {
   return copy;
 }
 
+SharedTensor on_host(const SharedTensor& tensor) {
+  return tensor.device == kOnHost ? tensor : copy_of(tensor);
+}
+
+// At least one of both is on a device.
+void copy_between_devices(const SharedTensor& from, const SharedTensor& to) {
+  if (to.device != kOnHost) {
+    ORTM_CHECK(to.strides.empty(), "[OrtValue] memory on a device must be row-major to be written");
+    const bool dense = from.device == kOnHost && from.strides.empty();
+    const SharedTensor source = dense ? from : copy_of(from);
+    if (to.byte_count() > 0) run_device(to.device).upload(to.data, source.data, to.byte_count());
+    return;
+  }
+  // What the tensor covers, gaps included; strides are not negative there.
+  const auto element_bytes =
+      static_cast<size_t>(std::max<int64_t>(element_bits(from.element_type) / 8, 1));
+  const ByteRange range = byte_range(from.data, from.sizes, from.strides, element_bytes);
+  SharedTensor copy = from;
+  copy.device = kOnHost;
+  auto memory = std::make_shared<Buffer>(allocate(static_cast<int64_t>(range.end - range.begin)));
+  if (range.end > range.begin)
+    run_device(from.device).download(memory->data(), from.data, memory->bytes());
+  copy.data = memory->data();
+  copy.owner = std::move(memory);
+  copy_tensor(copy, to);
+}
+
 void copy_tensor(const SharedTensor& from, const SharedTensor& to) {
   ORTM_CHECK(!to.read_only, "[OrtValue] the memory must be writable, but found a read-only tensor");
   ORTM_CHECK(from.element_type == to.element_type, "[OrtValue] both tensors must have type ",
@@ -109,6 +143,7 @@ void copy_tensor(const SharedTensor& from, const SharedTensor& to) {
   ORTM_CHECK(element_count(from.sizes) == count, "[OrtValue] the data must have ", count,
              " elements, but found ", element_count(from.sizes));
   const int64_t bits = element_bits(to.element_type);
+  if (from.device != kOnHost || to.device != kOnHost) return copy_between_devices(from, to);
   const bool dense = from.strides.empty() && to.strides.empty();
   if (dense) {
     if (count > 0) std::memmove(to.data, from.data, static_cast<size_t>(bytes_of(count, bits)));

@@ -17,10 +17,11 @@ struct SharedTensor {
   void* data = nullptr;
   std::shared_ptr<void> owner{};  // keeps the memory; none: the caller does
   bool read_only = false;
+  int device = kOnHost;  // of the memory
 
   /// The engine's element type; Undefined if it lacks it.
   DType dtype() const;
-  HostTensorView view() const { return {dtype(), sizes, data, strides}; }
+  HostTensorView view() const { return {dtype(), sizes, data, strides, device}; }
   /// Of the elements, without gaps.
   int64_t byte_count() const;
 };
@@ -48,13 +49,16 @@ struct SharedValue {
 int64_t tensor_bytes(int element_type, const Sizes& sizes);
 
 /// A row-major tensor in zeroed memory of its own. Throws Error as above.
-SharedTensor new_tensor(int element_type, const Sizes& sizes);
+SharedTensor new_tensor(int element_type, const Sizes& sizes, int device = kOnHost);
 
-/// A row-major copy in memory of its own.
+/// A row-major copy in memory of its own on the host.
 SharedTensor copy_of(const SharedTensor& tensor);
+/// The tensor itself if it is on the host, else such a copy.
+SharedTensor on_host(const SharedTensor& tensor);
 
-/// Copies elements of the same type. Sizes may differ if their product does not and `to` is
-/// row-major. Throws Error otherwise, or if `to` is read-only.
+/// Copies elements of the same type, between any devices. Sizes may differ if their product does
+/// not and `to` is row-major. Throws Error otherwise, or if `to` is read-only, and for memory with
+/// gaps on a device.
 void copy_tensor(const SharedTensor& from, const SharedTensor& to);
 
 }  // namespace ortmodule

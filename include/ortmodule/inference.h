@@ -245,6 +245,14 @@ struct MemoryReport {
   bool exact = true;          // false: a library may allocate more
 };
 
+/// What a session holds now, in bytes, beside the weights.
+struct HeldMemory {
+  int64_t runs_bytes = 0;   // of runs, and outputs that the caller still has
+  int64_t kept_bytes = 0;   // freed blocks that wait for the next run
+  int64_t plans_bytes = 0;  // plans and imported graphs, about
+  int64_t peak_bytes = 0;   // the most that runs and outputs took so far
+};
+
 /// What a model's file says about itself.
 struct ModelMetadata {
   std::string producer_name;
@@ -276,6 +284,26 @@ class ORTMODULE_API SessionOptions {
   SessionOptions& set_optimization_level(OptimizationLevel level);
   /// Traces the steps of all runs from the start; see Session::end_profiling.
   SessionOptions& set_profiling(bool on);
+
+  /// Most bytes of the weights and of all runs together; 0: no limit. A run that never fits throws
+  /// Error (OutOfMemory) before it computes anything; one that has to wait for others waits.
+  SessionOptions& set_memory_limit(int64_t bytes);
+  /// True, the default: memory of a run stays while runs follow each other, and goes back to the
+  /// system about 200 ms after the last; false: it goes back after each run.
+  SessionOptions& set_keep_block(bool keep);
+  /// True, the default: temporaries of a run share one block by offsets; false: each has memory of
+  /// its own while it lives.
+  SessionOptions& set_one_block(bool one);
+  /// False: no temporary takes memory of another.
+  SessionOptions& set_memory_reuse(bool reuse);
+  /// Keeps float32 weights in float16, where it can hold them: half the memory, and rounded.
+  SessionOptions& set_half_weights(bool half);
+  /// A tensor in place of the model's initializer of that name, of the same type and sizes. Its
+  /// memory is shared.
+  SessionOptions& add_initializer(const std::string& name, Value tensor);
+  /// Where the optimized model is written as an ONNX file: while the session opens, or with the
+  /// first run if that decides sizes.
+  SessionOptions& set_optimized_model_path(const std::string& path);
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
@@ -340,6 +368,15 @@ class ORTMODULE_API Session {
   MemoryReport memory(const std::map<std::string, std::vector<int64_t>>& sizes) const;
   /// The same for values, where sizes inside the model depend on the content of an input.
   MemoryReport memory(const std::map<std::string, Value>& values) const;
+  /// The largest value of the size that the model names `name` ("batch" also stands for the first
+  /// dimension) for which the weights and a run take at most `limit_bytes`; 0 if there is none. The
+  /// other sizes are those of `sizes`. Makes plans, runs nothing.
+  int64_t largest(const std::string& name, int64_t limit_bytes,
+                  const std::map<std::string, std::vector<int64_t>>& sizes) const;
+  /// What the session holds now.
+  HeldMemory held() const;
+  /// Returns memory that is kept for the next run to the system.
+  void return_kept() const;
   /// Bytes that the run that finished last had allocated at its peak.
   int64_t last_peak_bytes() const;
   /// The plan of such a run as text: buffers, steps, kernels and their bytes.

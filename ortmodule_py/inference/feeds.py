@@ -10,22 +10,27 @@ from ortmodule_py.inference.model_facts import NodeArg
 from ortmodule_py.inference.ort_value import OrtValue, numpy_type, value_of
 
 
-def as_feed(value: Any, wanted: NodeArg) -> Any:
-    """An array, a list of arrays for a sequence, or None for an optional without an element."""
+def as_feed(value: Any, wanted: NodeArg, on_device: bool = False) -> Any:
+    """An array, a list of arrays for a sequence, or None for an optional without an element.
+
+    `on_device`: the session can read tensors on its GPU there.
+    """
     if value is None and wanted.type.startswith("optional("):
         return None
     if "seq(" in wanted.type and isinstance(value, (list, tuple)):
-        return [as_array(element, wanted) for element in value]
-    return as_array(value, wanted)
+        return [as_array(element, wanted, on_device) for element in value]
+    return as_array(value, wanted, on_device)
 
 
-def as_array(value: Any, wanted: NodeArg) -> Any:
+def as_array(value: Any, wanted: NodeArg, on_device: bool = False) -> Any:
     """An array, or a native value for an OrtValue and for types that numpy lacks."""
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
     if isinstance(value, OrtValue):
         return value._ortvalue
     if hasattr(value, "detach"):  # a tensor of torch
+        if on_device and value.device.type == "cuda":
+            return value_of(value)
         try:
             return value.numpy(force=True)
         except TypeError:  # a type that numpy lacks

@@ -12,7 +12,7 @@ from ortmodule_py.inference.errors import translated
 from ortmodule_py.inference.ort_value import (
     OrtValue,
     OrtValueVector,
-    check_is_cpu,
+    device_number,
     value_at,
     value_of,
 )
@@ -63,12 +63,12 @@ class IOBinding:
     ) -> None:
         """Binds an input to dense memory of the caller.
 
-        `device_type` must be "cpu", `element_type` a numpy type, a dtype of torch or a number of
+        `device_type` is "cpu" or "cuda", `element_type` a numpy type, a dtype of torch or a number of
         onnx.TensorProto. The memory must live until the run has finished.
         """
-        check_is_cpu(device_type, device_id)
+        device = device_number(device_type, device_id)
         with translated():
-            self._iobinding.bind_input(name, value_at(buffer_ptr, element_type, shape))
+            self._iobinding.bind_input(name, value_at(buffer_ptr, element_type, shape, device))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an input to a value, such as an output of the last run."""
@@ -89,17 +89,17 @@ class IOBinding:
         Without `buffer_ptr`, type and shape are not needed and not looked at. With it, a run whose
         output has another type or shape raises InvalidArgument and writes nothing.
         """
-        check_is_cpu(device_type, device_id)
+        device = device_number(device_type, device_id)
         if buffer_ptr is None:
             with translated():
-                self._iobinding.bind_output(name)
+                self._iobinding.bind_output(name, None, device)
             return
         if element_type is None or shape is None:
             raise ValueError(
                 "`element_type` and `shape` are to be provided if pre-allocated memory is provided"
             )
         with translated():
-            self._iobinding.bind_output(name, value_at(buffer_ptr, element_type, shape))
+            self._iobinding.bind_output(name, value_at(buffer_ptr, element_type, shape, device))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an output to the memory of a value of the output's type and shape."""
@@ -107,7 +107,7 @@ class IOBinding:
             self._iobinding.bind_output(name, _native(ortvalue))
 
     def synchronize_inputs(self) -> None:
-        """Does nothing: memory of the CPU is always ready."""
+        """Does nothing: runs and torch use one stream, and memory of the CPU is always ready."""
 
     def synchronize_outputs(self) -> None:
         """Does nothing: a run returns when its outputs are written."""

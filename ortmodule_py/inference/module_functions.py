@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortmodule_py import _inference
+from ortmodule_py.inference import cuda
 from ortmodule_py.inference.errors import InvalidArgument
 from ortmodule_py.inference.model_facts import OrtArenaCfg, OrtMemoryInfo
 from ortmodule_py.inference.notices import Log
@@ -34,8 +35,8 @@ __all__ = [
 
 
 def get_device() -> str:
-    """The device that sessions run on."""
-    return "CPU"
+    """ "GPU" where sessions can run on CUDA, else "CPU"."""
+    return "GPU" if cuda.is_available() else "CPU"
 
 
 def get_version_string() -> str:

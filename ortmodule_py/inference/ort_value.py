@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from ortmodule_py import _inference
+from ortmodule_py.inference import cuda
 from ortmodule_py.inference.errors import Fail, InvalidArgument, translated
 
 _CPU = 0
+HOST = -1  # in place of the number of a GPU
 _DEVICE_TYPES = {"cpu": _CPU, "cuda": 1, "gpu": 1, "webgpu": 1, "dml": 1, "npu": 3, "cann": 3}
 
 
@@ -36,7 +38,7 @@ _VENDORS = {
 
 
 class OrtDevice:
-    """The device of a tensor: a type, a number, a vendor. Only the type "cpu" can be bound."""
+    """The device of a tensor: a type, a number, a vendor. "cpu" and "cuda" can be bound."""
 
     def __init__(self, device_type: int, mem_type: int, vendor_id: int, device_id: int) -> None:
         self._type = device_type
@@ -73,14 +75,22 @@ class OrtDevice:
         return self._mem_type
 
 
-def check_is_cpu(device_type: str, device_id: int = 0, vendor_id: int = -1) -> None:
-    """Raises InvalidArgument, with what to do, if this is not the CPU."""
-    if OrtDevice.make(device_type, device_id, vendor_id).device_type() != _CPU:
+def device_number(device_type: str, device_id: int = 0, vendor_id: int = -1) -> int:
+    """The number of a GPU, or HOST. Raises InvalidArgument, with what to do, for other devices."""
+    if OrtDevice.make(device_type, device_id, vendor_id).device_type() == _CPU:
+        return HOST
+    if str(device_type).lower() not in ("cuda", "gpu") or not cuda.is_available():
         raise InvalidArgument(
             f"[OrtDevice] tensors of sessions must be on device 'cpu', but found '{device_type}': "
-            "sessions run on the CPU. Bind 'cpu' with memory of the CPU (tensor.cpu()), and move "
-            "results with torch.from_dlpack(value).to(device)"
+            "sessions run on the CPU here. Bind 'cpu' with memory of the CPU (tensor.cpu()), and "
+            "move results with torch.from_dlpack(value).to(device)"
         )
+    count = cuda.device_count(cuda.emulated())
+    if not 0 <= int(device_id) < count:
+        raise InvalidArgument(
+            f"[OrtDevice] device_id must be below {count}, the number of GPUs, but found {device_id}"
+        )
+    return int(device_id)
 
 
 def element_type_number(kind: Any) -> int:
@@ -139,7 +149,7 @@ def value_of(data: Any, kind: str = "") -> _inference.Value:
 
 
 class OrtValue:
-    """A tensor or a sequence of tensors on the CPU, which sessions read and write in place.
+    """A tensor or a sequence of tensors, which sessions read and write in place.
 
     Made by its class methods or by runs. It keeps the memory that it shares.
     """
@@ -164,10 +174,18 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """A value in the array's memory. Arrays with strides are shared as they are."""
-        check_is_cpu(device_type, device_id, vendor_id)
+        """A value in the array's memory, or a copy on a GPU.
+
+        Arrays with strides are shared as they are.
+        """
+        device = device_number(device_type, device_id, vendor_id)
         with translated():
-            return cls(value_of(np.asarray(numpy_obj)), numpy_obj)
+            value = value_of(np.asarray(numpy_obj))
+            if device == HOST:
+                return cls(value, numpy_obj)
+            copy = _inference.Value.zeros(value.element_type(), value.shape(), device)
+            copy.update_inplace(value)
+            return cls(copy)
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(
@@ -192,12 +210,12 @@ class OrtValue:
         `element_type` is a numpy type, a dtype of torch, or a number of onnx.TensorProto.
         `memory_info` must be None: there is one kind of memory.
         """
-        check_is_cpu(device_type, device_id, vendor_id)
+        device = device_number(device_type, device_id, vendor_id)
         if memory_info is not None:
             raise InvalidArgument("[OrtValue] memory_info must be None, but found an object")
         with translated():
             number = element_type_number(element_type)
-            return cls(_inference.Value.zeros(number, [int(size) for size in shape]))
+            return cls(_inference.Value.zeros(number, [int(size) for size in shape], device))
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: Any) -> OrtValue:
@@ -216,7 +234,7 @@ class OrtValue:
         """A value in the memory of an object with `__dlpack__`, or of a DLPack capsule.
 
         Strides are kept. Raises TypeError for other objects, InvalidArgument for tensors that are
-        not on the CPU or whose element type ONNX lacks.
+        neither on the CPU nor on CUDA or whose element type ONNX lacks.
         """
         with translated():
             return cls(_inference.Value.from_dlpack(data))
@@ -231,13 +249,16 @@ class OrtValue:
     ) -> Any:
         """A DLPack capsule in the value's memory, for `torch.from_dlpack(value)` and others."""
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"[OrtValue] dl_device must be (1, 0), but found {dl_device}")
+            raise BufferError(
+                f"[OrtValue] dl_device must be {self.__dlpack_device__()}, but found {dl_device}"
+            )
         with translated():
             return self._ortvalue.__dlpack__(max_version=max_version, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(1, 0): the CPU."""
-        return (1, 0)
+        """(1, 0) for the CPU, (2, number) for a GPU."""
+        device = self._ortvalue.device
+        return (1, 0) if device == HOST else (2, device)
 
     def data_ptr(self) -> int:
         """The address of the first element."""
@@ -245,7 +266,7 @@ class OrtValue:
             return self._ortvalue.data_ptr()
 
     def device_name(self) -> str:
-        """ "cpu"."""
+        """ "cpu" or "cuda"."""
         return self._ortvalue.device_name().lower()
 
     def shape(self) -> list[int]:
@@ -284,7 +305,7 @@ class OrtValue:
         return self._ortvalue.is_tensor_sequence()
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """An array in the tensor's memory.
+        """An array in the tensor's memory, or a copy of a tensor on a GPU.
 
         Types that numpy lacks (bfloat16, float8) are those of ml_dtypes. Raises Fail if the value
         is no tensor.
@@ -335,9 +356,9 @@ class OrtValueVector(list[_inference.Value]):
         for address, kind, shape, device in zip(
             data_ptrs, element_types, shapes, devices, strict=True
         ):
-            if device.device_type() != _CPU:
-                check_is_cpu("cuda", device.device_id())
-            self.append(value_at(address, kind, shape))
+            kind_of_device = "cpu" if device.device_type() == _CPU else "cuda"
+            number = device_number(kind_of_device, device.device_id())
+            self.append(value_at(address, kind, shape, number))
 
     def reserve(self, size: int) -> None:
         """Does nothing: lists grow by themselves."""
@@ -361,11 +382,13 @@ class OrtValueVector(list[_inference.Value]):
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
 
 
-def value_at(address: int, element_type: Any, shape: Sequence[int]) -> _inference.Value:
-    """A native value in row-major memory that stays the caller's."""
+def value_at(
+    address: int, element_type: Any, shape: Sequence[int], device: int = HOST
+) -> _inference.Value:
+    """A native value in row-major memory of a device that stays the caller's."""
     with translated():
         return _inference.Value.from_pointer(
-            int(address), element_type_number(element_type), [int(size) for size in shape]
+            int(address), element_type_number(element_type), [int(size) for size in shape], device
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ortmodule_py.inference import cuda
 from ortmodule_py.inference.errors import InvalidArgument
 from ortmodule_py.inference.notices import Log, did_you_mean
 
@@ -44,8 +45,8 @@ def get_all_providers() -> list[str]:
 
 
 def get_available_providers() -> list[str]:
-    """The execution providers of this build."""
-    return [CPU]
+    """The execution providers that can run here, best first: CUDA's where torch sees a GPU."""
+    return [cuda.CUDA, CPU] if cuda.is_available() else [CPU]
 
 
 # ---- options -----------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ _ARENA = _Choice(("kNextPowerOfTwo", "kSameAsRequested"))
 
 _OPTIONS: dict[str, dict[str, _Choice | _Number | _Any]] = {
     CPU: {"arena_extend_strategy": _ARENA, "use_arena": _FLAG},
-    "CUDAExecutionProvider": {
+    cuda.CUDA: {
         "arena_extend_strategy": _ARENA,
         "cudnn_conv1d_pad_to_nc1d": _FLAG,
         "cudnn_conv_algo_search": _Choice(("EXHAUSTIVE", "HEURISTIC", "DEFAULT")),

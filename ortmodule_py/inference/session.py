@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ortmodule_py import _inference
+from ortmodule_py.inference import cuda
 from ortmodule_py.inference.enums import OrtMemType
 from ortmodule_py.inference.errors import InvalidArgument, NoSuchFile, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
@@ -28,10 +30,9 @@ from ortmodule_py.inference.memory import (
 )
 from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo
 from ortmodule_py.inference.notices import did_you_mean
-from ortmodule_py.inference.optimized_model import write_optimized
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
-from ortmodule_py.inference.providers import chosen, normalized
+from ortmodule_py.inference.providers import CPU, chosen, normalized
 
 _FALSE = ("0", "false", "False")
 _KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model", "memory_limit"]
@@ -99,10 +100,15 @@ class InferenceSession:
                 f"'{options._config.find('session.load_model_format')}'"
             )
         engine_options.memory = self._memory_options()
+        if next(iter(self._provider_options)) == cuda.CUDA:
+            cuda.configure(engine_options, self._provider_options[cuda.CUDA], self._log)
         self._limit_bytes = engine_options.memory.limit_bytes
         begin = time.perf_counter()
         with translated():
             self._session = self._opened(content, engine_options)
+            if engine_options.device >= 0 and (why := self._session.why_not_on_device()):
+                self._run_on_cpu(why, engine_options)
+        self._on_device = engine_options.device >= 0
         self._inputs = [self._node_arg(*facts) for facts in self._session.inputs()]
         self._overridable = [self._node_arg(*facts) for facts in self._session.overridable()]
         self._outputs = [self._node_arg(*facts) for facts in self._session.outputs()]
@@ -142,15 +148,15 @@ class InferenceSession:
 
     def _memory_options(self) -> _inference.MemoryOptions:
         options, limit = self._sess_options, self._memory_limit
-        cpu = self._provider_options.get("CPUExecutionProvider", {})
+        given = next(iter(self._provider_options.values()))
+        if limit is None:
+            limit = options._config.find("session.memory_limit") or given.get("gpu_mem_limit")
         return memory_options(
-            arena=options.enable_cpu_mem_arena and cpu.get("use_arena", "1") not in _FALSE,
+            arena=options.enable_cpu_mem_arena and given.get("use_arena", "1") not in _FALSE,
             pattern=options.enable_mem_pattern,
             reuse=options.enable_mem_reuse,
-            strategy=cpu.get("arena_extend_strategy", "kSameAsRequested"),
-            limit=(options._config.find("session.memory_limit") or None)
-            if limit is None
-            else limit,
+            strategy=given.get("arena_extend_strategy", "kSameAsRequested"),
+            limit=limit,
         )
 
     def _node_arg(
@@ -166,6 +172,18 @@ class InferenceSession:
                 size = options._fixed_denotations.get(denotations[axis], size)
             sizes.append(size)
         return NodeArg(name, sizes, kind)
+
+    def _run_on_cpu(self, why: str, engine_options: _inference.Options) -> None:
+        """Opens the model again for the CPU, with a warning."""
+        text = f"{cuda.CUDA} cannot run the model, and {CPU} runs it instead: {why}"
+        if self._sess_options._config.find("session.disable_cpu_ep_fallback") == "1":
+            raise InvalidArgument(f"[providers] the CPU must not take over, but found: {text}")
+        warnings.warn(text, stacklevel=4)
+        del self._provider_options[cuda.CUDA]
+        engine_options.device = -1
+        engine_options.memory = self._memory_options()
+        self._limit_bytes = engine_options.memory.limit_bytes
+        self._session = self._session.reopened(engine_options)
 
     # --- facts
 
@@ -477,16 +495,16 @@ class InferenceSession:
     def _unusual_feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
         """With optional inputs left out, or with initializers replaced."""
         self._check_names(input_feed)
-        feeds = [as_feed(input_feed.get(i.name), i) for i in self._inputs]
+        feeds = [as_feed(input_feed.get(i.name), i, self._on_device) for i in self._inputs]
         feeds += [
-            as_feed(input_feed[o.name], o) if o.name in input_feed else None
+            as_feed(input_feed[o.name], o, self._on_device) if o.name in input_feed else None
             for o in self._overridable
         ]
         return feeds
 
     def _write_optimized(self, path: str) -> None:
         with translated():
-            why = write_optimized(self._session, self._inputs, path)
+            why = self._session.save_optimized_early(path)
         if why is not None:
             self._unwritten = path
             self._log.write(2, f"{path} is written after the first run, which decides sizes: {why}")

@@ -154,6 +154,7 @@ def test_programs_written_for_onnxruntime_compile_and_run(
         "digits": "probability 0.943",
         "classifier": "Error code: 2",
         "bindings": "half: 1.5",
+        "memory": "asynchronous: 2 runs",
     }
     assert expected[source.stem] in output
 

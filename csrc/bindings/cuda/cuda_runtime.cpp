@@ -1,5 +1,6 @@
 // The runtime of a GPU. The only file that uses torch's CUDA libraries: current stream, caching
-// allocator, handles, flags, generator. Nothing here synchronizes with the device.
+// allocator, handles, flags, generator. Nothing synchronizes with the device but copies for
+// sessions.
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
@@ -106,6 +107,17 @@ class CudaRuntime : public DeviceRuntime {
     return present() &&
            c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
+
+  void copy(void* to, const void* from, int64_t bytes) const override {
+    const auto stream = at::cuda::getCurrentCUDAStream();
+    C10_CUDA_CHECK(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream.stream()));
+    stream.synchronize();
+  }
+
+  void synchronize() const override { at::cuda::getCurrentCUDAStream().synchronize(); }
+
+  void return_kept() const override { c10::cuda::CUDACachingAllocator::emptyCache(); }
 
   std::unique_ptr<StepRecorder> step_recorder() const override {
     return cuda_graph_recorder(*this);

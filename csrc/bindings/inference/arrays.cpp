@@ -142,7 +142,8 @@ SharedTensor shared_tensor(const py::array& given) {
   return tensor;
 }
 
-py::array to_array(const SharedTensor& tensor) {
+py::array to_array(const SharedTensor& given) {
+  const SharedTensor tensor = on_host(given);
   const py::dtype dtype = numpy_dtype(tensor.element_type);
   std::vector<py::ssize_t> strides;
   for (int64_t stride : tensor.strides) strides.push_back(stride * dtype.itemsize());

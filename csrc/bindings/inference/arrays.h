@@ -26,7 +26,7 @@ HostTensorView view_of(pybind11::handle value, std::vector<pybind11::object>& he
 /// Throws Error if ONNX lacks the type.
 SharedTensor shared_tensor(const pybind11::array& array);
 
-/// An array in the tensor's memory, which it keeps.
+/// An array in the tensor's memory, which it keeps; a copy of a tensor on a device.
 pybind11::array to_array(const SharedTensor& tensor);
 /// An array, a list of arrays for a sequence, None for an empty optional.
 pybind11::object to_arrays(const SharedValue& value);

@@ -35,13 +35,13 @@ void bind_io_binding(py::module_& m) {
       .def("bind_input", &IoBinding::bind_input, py::arg("name"), py::arg("value"))
       .def(
           "bind_output",
-          [](IoBinding& binding, const std::string& name, const SharedValue* place) {
+          [](IoBinding& binding, const std::string& name, const SharedValue* place, int device) {
             if (place)
               binding.bind_output(name, place->tensor());
             else
-              binding.bind_output(name);
+              binding.bind_output(name, device);
           },
-          py::arg("name"), py::arg("place") = py::none())
+          py::arg("name"), py::arg("place") = py::none(), py::arg("device") = kOnHost)
       .def("clear_inputs", &IoBinding::clear_inputs)
       .def("clear_outputs", &IoBinding::clear_outputs)
       .def(

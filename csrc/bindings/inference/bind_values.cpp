@@ -28,7 +28,7 @@ SharedValue from_numpy_as(const py::array& array, int element_type) {
   return tensor;
 }
 
-SharedValue from_pointer(uintptr_t address, int element_type, const Sizes& sizes) {
+SharedValue from_pointer(uintptr_t address, int element_type, const Sizes& sizes, int device) {
   const int64_t bytes = tensor_bytes(element_type, sizes);
   ORTM_CHECK(address != 0 || bytes == 0,
              "[bind] the buffer must have an address, but found 0 (None binds without a buffer)");
@@ -36,6 +36,7 @@ SharedValue from_pointer(uintptr_t address, int element_type, const Sizes& sizes
   tensor.element_type = element_type;
   tensor.sizes = sizes;
   tensor.data = reinterpret_cast<void*>(address);  // NOLINT: the caller's address
+  tensor.device = device;
   return tensor;
 }
 
@@ -64,16 +65,16 @@ void bind_values(py::module_& m) {
       .def_static("from_numpy", &from_numpy, py::arg("array"))
       .def_static("from_numpy_as", &from_numpy_as, py::arg("array"), py::arg("element_type"))
       .def_static("from_pointer", &from_pointer, py::arg("address"), py::arg("element_type"),
-                  py::arg("sizes"))
+                  py::arg("sizes"), py::arg("device") = kOnHost)
       .def_static(
           "from_dlpack", [](const py::object& source) { return SharedValue(from_dlpack(source)); },
           py::arg("source"))
       .def_static(
           "zeros",
-          [](int element_type, const Sizes& sizes) {
-            return SharedValue(new_tensor(element_type, sizes));
+          [](int element_type, const Sizes& sizes, int device) {
+            return SharedValue(new_tensor(element_type, sizes, device));
           },
-          py::arg("element_type"), py::arg("sizes"))
+          py::arg("element_type"), py::arg("sizes"), py::arg("device") = kOnHost)
       .def_static("sequence", &sequence_of, py::arg("values"))
       .def("is_tensor", &SharedValue::is_tensor)
       .def("is_tensor_sequence", [](const SharedValue& value) { return value.is_sequence; })
@@ -86,7 +87,15 @@ void bind_values(py::module_& m) {
       .def(
           "data_ptr",
           [](const SharedValue& value) { return reinterpret_cast<uintptr_t>(value.tensor().data); })
-      .def("device_name", [](const SharedValue&) { return "Cpu"; })
+      .def_property_readonly("device",
+                             [](const SharedValue& value) {
+                               return value.tensors.empty() ? kOnHost : value.tensors[0].device;
+                             })
+      .def("device_name",
+           [](const SharedValue& value) {
+             const bool host = value.tensors.empty() || value.tensors[0].device == kOnHost;
+             return host ? "Cpu" : "Cuda";
+           })
       .def("numpy", [](const SharedValue& value) { return to_array(value.tensor()); })
       .def("arrays", &to_arrays, "An array, a list of arrays, or None.")
       .def("update_inplace",

@@ -21,6 +21,7 @@ struct Device {
   int32_t id;
 };
 constexpr int32_t kHost = 1;
+constexpr int32_t kCuda = 2;
 constexpr int32_t kPinnedHost = 3;  // of CUDA; the CPU reads it like any other
 
 struct DataType {
@@ -121,7 +122,7 @@ Struct* exported(const SharedTensor& tensor) {
   managed.context = context;
   managed.deleter = [](Struct* self) { delete static_cast<Exported<Struct>*>(self->context); };
   managed.tensor = {tensor.data,
-                    {kHost, 0},
+                    tensor.device == kOnHost ? Device{kHost, 0} : Device{kCuda, tensor.device},
                     static_cast<int32_t>(tensor.sizes.size()),
                     dtype,
                     context->tensor.sizes.data(),
@@ -143,12 +144,17 @@ py::capsule capsule_of(Struct* managed, const char* name) {
   return py::capsule(managed, name, destroy);
 }
 
+void check_device(int32_t type) {
+  ORTM_CHECK(type == kHost || type == kPinnedHost || type == kCuda,
+             "[dlpack] the tensor must be in memory of the CPU or of CUDA, but found device type ",
+             type, ": move it to the CPU first (tensor.cpu())");
+}
+
 SharedTensor described(const Tensor& tensor, std::shared_ptr<void> owner) {
   SharedTensor made;
   made.owner = std::move(owner);
-  ORTM_CHECK(tensor.device.type == kHost || tensor.device.type == kPinnedHost,
-             "[dlpack] the tensor must be in memory of the CPU, but found device type ",
-             tensor.device.type, ": move it there first (tensor.cpu())");
+  check_device(tensor.device.type);
+  if (tensor.device.type == kCuda) made.device = tensor.device.id;
   made.element_type = element_type_of(tensor.dtype);
   ORTM_CHECK(tensor.rank == 0 || (tensor.rank > 0 && tensor.sizes),
              "[dlpack] the tensor must have sizes, but found rank ", tensor.rank, " without them");
@@ -213,9 +219,7 @@ SharedTensor from_dlpack(const py::object& source) {
   if (py::hasattr(source, "__dlpack_device__")) {
     const auto device = py::cast<py::tuple>(source.attr("__dlpack_device__")());
     const auto type = py::cast<int32_t>(py::int_(device[0]));
-    ORTM_CHECK(type == kHost || type == kPinnedHost,
-               "[dlpack] the tensor must be in memory of the CPU, but found device type ", type,
-               ": move it there first (tensor.cpu())");
+    check_device(type);
   }
   const py::object method = source.attr("__dlpack__");
   try {

@@ -18,6 +18,7 @@
 #include "bindings/inference/run_control.h"
 #include "bindings/inference/topics.h"
 #include "inference/inference_session.h"
+#include "inference/likely_sizes.h"
 #include "inference/shared_models.h"
 #include "onnx/onnx_reader.h"
 #include "onnx/onnx_types.h"
@@ -238,14 +239,6 @@ int64_t largest(InferenceSession& session, const std::string& name, int64_t limi
 }
 
 /// Feeds with type and sizes of each input, without data.
-std::vector<HostFeed> feeds_of(const InferenceSession& session,
-                               const std::vector<std::vector<int64_t>>& shapes) {
-  std::vector<HostFeed> feeds;
-  for (size_t i = 0; i < shapes.size() && i < session.inputs().size(); ++i)
-    feeds.emplace_back(HostTensorView{session.inputs()[i]->type.dtype, shapes[i], nullptr});
-  return feeds;
-}
-
 py::dict timeline(InferenceSession& session, const py::list& values,
                   const std::map<std::string, int64_t>& sizes) {
   return plan_timeline(*session.plan(Shapes(session, values, sizes).feeds));
@@ -259,6 +252,15 @@ py::dict held(const InferenceSession& session) {
   report["kept_bytes"] = now.kept;
   report["plans_bytes"] = now.plans;
   return report;
+}
+
+/// By the provider's names; "" for the default.
+void set_convolution_search(InferenceOptions& options, const std::string& name) {
+  std::optional<ConvolutionSearch>& search = options.device.convolution_search;
+  search.reset();
+  if (name == "EXHAUSTIVE") search = ConvolutionSearch::Exhaustive;
+  if (name == "HEURISTIC") search = ConvolutionSearch::Heuristic;
+  if (name == "DEFAULT") search = ConvolutionSearch::Default;
 }
 
 py::list operators() {
@@ -305,6 +307,13 @@ PYBIND11_MODULE(_inference, m) {
       .def_readwrite("disabled_passes", &InferenceOptions::disabled_passes)
       .def_readwrite("profiling", &InferenceOptions::profiling)
       .def_readwrite("half_weights", &InferenceOptions::half_weights)
+      .def_property(
+          "device", [](const InferenceOptions& options) { return options.device.number; },
+          [](InferenceOptions& options, int number) { options.device.number = number; })
+      .def_property("convolution_search", nullptr, &set_convolution_search)
+      .def_property(
+          "allow_tf32", nullptr,
+          [](InferenceOptions& options, bool allow) { options.device.allow_tf32 = allow; })
       .def_readwrite("memory", &InferenceOptions::memory);
   py::class_<RunControl, std::shared_ptr<RunControl>>(m, "RunControl", "Ends runs that watch it.")
       .def(py::init<>())
@@ -351,11 +360,10 @@ PYBIND11_MODULE(_inference, m) {
             session.save_optimized(Feeds(feeds).feeds, path);
           },
           py::arg("feeds"), py::arg("path"))
-      .def(
-          "save_optimized_for_shapes",
-          [](InferenceSession& session, const std::vector<std::vector<int64_t>>& shapes,
-             const std::string& path) { session.save_optimized(feeds_of(session, shapes), path); },
-          py::arg("shapes"), py::arg("path"))
+      .def("why_not_on_device", &why_not_on_device,
+           "Why the session's device cannot run the model, where sizes can be assumed, or None.")
+      .def("save_optimized_early", &save_optimized_early, py::arg("path"),
+           "Returns why the file must wait for a run, or None.")
       .def("plan", [](InferenceSession& session,
                       const py::list& arrays) { return session.plan_text(Feeds(arrays).feeds); })
       .def("start_profiling", &InferenceSession::start_profiling)

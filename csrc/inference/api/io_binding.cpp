@@ -65,8 +65,7 @@ std::vector<Value> IoBinding::Impl::run(const std::atomic<bool>& terminate) cons
     places[wanted.back()] = HostTarget{onnx_dtype(static_cast<int64_t>(targets[i].type())),
                                        targets[i].sizes(), targets[i].mutable_data()};
   }
-  std::vector<HostResult> results =
-      session->session.run(session->feeds(values), places, &terminate);
+  std::vector<HostResult> results = session->run(session->feeds(values), places, terminate);
   std::vector<Value> values_by_output;
   for (size_t i = 0; i < targets.size(); ++i)
     values_by_output.push_back(targets[i].is_tensor() ? targets[i]

@@ -5,6 +5,8 @@
 
 #include "inference/api/session_impl.h"
 #include "inference/api/translate_errors.h"
+#include "inference/likely_sizes.h"
+#include "inference/shared_models.h"
 #include "onnx/onnx_reader.h"
 #include "onnx/onnx_types.h"
 
@@ -87,8 +89,8 @@ Value to_value(HostResult result) {
 
 inline namespace v1 {
 
-Session::Impl::Impl(std::shared_ptr<LoadedModel> model, const InferenceOptions& options)
-    : session(std::move(model), options) {
+Session::Impl::Impl(std::shared_ptr<LoadedModel> model, const SessionOptions::Impl& options)
+    : session(std::move(model), options.options) {
   for (const OnnxValue* input : session.inputs()) {
     inputs_by_name.emplace(input->name, inputs.size());
     inputs.push_back(describe(*input));
@@ -110,6 +112,17 @@ Session::Impl::Impl(std::shared_ptr<LoadedModel> model, const InferenceOptions& 
   metadata.graph_description = facts.graph_doc;
   metadata.version = facts.version;
   metadata.custom.insert(read.metadata.begin(), read.metadata.end());
+  const std::string& path = options.optimized_model_path;
+  if (!path.empty() && save_optimized_early(session, path)) unwritten_ = path;
+}
+
+std::vector<HostResult> Session::Impl::run(const std::vector<HostFeed>& feeds,
+                                           const HostTargets& targets,
+                                           const std::atomic<bool>& terminate) {
+  std::vector<HostResult> results = session.run(feeds, targets, &terminate);
+  if (!unwritten_.empty())
+    std::call_once(written_, [&] { session.save_optimized(feeds, unwritten_); });
+  return results;
 }
 
 size_t Session::Impl::place(const char* what, const std::map<std::string, size_t>& places,
@@ -157,11 +170,10 @@ Session::Session(const std::string& path, const SessionOptions& options)
         if (!std::filesystem::is_regular_file(path, failure))
           throw Error(ErrorCode::NoSuchFile,
                       "[Session] the model must be a file, but found '" + path + "'");
-        OnnxFacts facts;
-        OnnxModel model = read_onnx_model(path, {}, &facts);
+        const OnnxSubstitutes given = options.impl().substitutes();
         return std::make_shared<Impl>(
-            std::make_shared<LoadedModel>(std::move(model), std::move(facts)),
-            options.impl().options);
+            given.initializers.empty() ? load_shared_model(path) : load_model(path, given),
+            options.impl());
       })) {}
 
 Session Session::from_bytes(const void* model, size_t bytes, const SessionOptions& options) {
@@ -178,9 +190,9 @@ Session Session::from_borrowed_bytes(const void* model, size_t bytes, const Sess
     check_bytes(model, bytes);
     const SharedBytes shared(std::move(owner), {static_cast<const char*>(model), bytes});
     OnnxFacts facts;
-    OnnxModel read = parse_onnx_model(shared, "bytes", "", {}, &facts);
+    OnnxModel read = parse_onnx_model(shared, "bytes", "", options.impl().substitutes(), &facts);
     return Session(std::make_shared<Impl>(
-        std::make_shared<LoadedModel>(std::move(read), std::move(facts)), options.impl().options));
+        std::make_shared<LoadedModel>(std::move(read), std::move(facts)), options.impl()));
   });
 }
 
@@ -223,7 +235,7 @@ std::vector<Value> Session::run(const std::vector<std::string>& input_names,
     std::vector<size_t> wanted;
     for (const std::string& name : output_names) wanted.push_back(impl_->output(name));
     std::vector<HostResult> results =
-        impl_->session.run(impl_->feeds(by_input(*impl_, named)), {}, &options.impl().terminate);
+        impl_->run(impl_->feeds(by_input(*impl_, named)), {}, options.impl().terminate);
     std::vector<Value> outputs;
     for (HostResult& result : results) outputs.push_back(to_value(std::move(result)));
     if (wanted.empty()) return outputs;
@@ -241,6 +253,18 @@ MemoryReport Session::memory(const std::map<std::string, Value>& values) const {
   return translated(
       [&] { return report_of(impl_->session.memory(impl_->feeds(by_input(*impl_, values)))); });
 }
+
+int64_t Session::largest(const std::string& name, int64_t limit_bytes,
+                         const std::map<std::string, std::vector<int64_t>>& sizes) const {
+  return translated([&] { return impl_->session.largest(name, limit_bytes, impl_->feeds(sizes)); });
+}
+
+HeldMemory Session::held() const {
+  const InferenceHeld held = impl_->session.held();
+  return {held.runs, held.kept, held.plans, held.peak};
+}
+
+void Session::return_kept() const { impl_->session.return_kept(); }
 
 bool Session::end_profiling(const std::string& path) const {
   return translated([&] { return impl_->session.end_profiling(path); });

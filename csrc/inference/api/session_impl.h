@@ -5,17 +5,24 @@
 
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "inference/inference_session.h"
+#include "onnx/onnx_substitutes.h"
 
 namespace ortmodule::inference {
 inline namespace v1 {
 
 struct SessionOptions::Impl {
   InferenceOptions options;
+  std::map<std::string, Value> initializers;
+  std::string optimized_model_path;
+
+  /// What is read in place of parts of the file.
+  OnnxSubstitutes substitutes() const;
 };
 
 struct RunOptions::Impl {
@@ -24,7 +31,7 @@ struct RunOptions::Impl {
 
 /// A session, with the names of its inputs and outputs.
 struct Session::Impl {
-  Impl(std::shared_ptr<LoadedModel> model, const InferenceOptions& options);
+  Impl(std::shared_ptr<LoadedModel> model, const SessionOptions::Impl& options);
 
   /// The place of an input or output. Throws Error if there is none of that name.
   size_t input(const std::string& name) const { return place("an input", inputs_by_name, name); }
@@ -35,6 +42,10 @@ struct Session::Impl {
   /// Feeds without data.
   std::vector<HostFeed> feeds(const std::map<std::string, std::vector<int64_t>>& sizes) const;
 
+  /// See InferenceSession::run.
+  std::vector<HostResult> run(const std::vector<HostFeed>& feeds, const HostTargets& targets,
+                              const std::atomic<bool>& terminate);
+
   InferenceSession session;
   std::vector<TensorInfo> inputs, overridable, outputs;
   std::map<std::string, size_t> inputs_by_name, outputs_by_name;
@@ -43,6 +54,9 @@ struct Session::Impl {
  private:
   static size_t place(const char* what, const std::map<std::string, size_t>& places,
                       const std::string& name);
+
+  std::string unwritten_;  // the path of an optimized model that waits for a run
+  std::once_flag written_;
 };
 
 struct IoBinding::Impl {

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "inference/api/session_impl.h"
+#include "onnx/onnx_types.h"
 
 namespace ortmodule::inference {
 inline namespace v1 {
@@ -11,6 +12,19 @@ namespace {
 }
 
 }  // namespace
+
+OnnxSubstitutes SessionOptions::Impl::substitutes() const {
+  OnnxSubstitutes given;
+  for (const auto& [name, value] : initializers) {
+    const auto type = static_cast<int>(value.type());
+    OnnxTensor tensor{onnx_dtype(type), value.sizes(), {}, type};
+    // The copy of the value keeps the memory.
+    const auto owner = std::make_shared<const Value>(value);
+    tensor.bytes = SharedBytes(owner, {static_cast<const char*>(value.data()), value.byte_count()});
+    given.initializers.emplace(name, std::move(tensor));
+  }
+  return given;
+}
 
 SessionOptions::SessionOptions() : impl_(std::make_unique<Impl>()) {}
 SessionOptions::SessionOptions(const SessionOptions& other)
@@ -46,6 +60,43 @@ SessionOptions& SessionOptions::set_optimization_level(OptimizationLevel level) 
 
 SessionOptions& SessionOptions::set_profiling(bool on) {
   impl_->options.profiling = on;
+  return *this;
+}
+
+SessionOptions& SessionOptions::set_memory_limit(int64_t bytes) {
+  if (bytes < 0) refuse(str("a memory limit must not be negative, but found ", bytes));
+  impl_->options.memory.limit_bytes = bytes;
+  return *this;
+}
+
+SessionOptions& SessionOptions::set_keep_block(bool keep) {
+  impl_->options.memory.keep_block = keep;
+  return *this;
+}
+
+SessionOptions& SessionOptions::set_one_block(bool one) {
+  impl_->options.memory.one_block = one;
+  return *this;
+}
+
+SessionOptions& SessionOptions::set_memory_reuse(bool reuse) {
+  impl_->options.memory.reuse = reuse;
+  return *this;
+}
+
+SessionOptions& SessionOptions::set_half_weights(bool half) {
+  impl_->options.half_weights = half;
+  return *this;
+}
+
+SessionOptions& SessionOptions::add_initializer(const std::string& name, Value tensor) {
+  if (!tensor.is_tensor()) refuse("initializer '" + name + "' must be a tensor");
+  impl_->initializers[name] = std::move(tensor);
+  return *this;
+}
+
+SessionOptions& SessionOptions::set_optimized_model_path(const std::string& path) {
+  impl_->optimized_model_path = path;
   return *this;
 }
 

@@ -10,19 +10,6 @@
 
 namespace Ort::detail {
 
-/// Calls `body`; whatever it throws becomes a status.
-template <class Body>
-OrtStatus* status_of(const Body& body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const Exception& error) {
-    return new OrtStatus{error.GetOrtErrorCode(), error.what()};
-  } catch (const std::exception& error) {
-    return new OrtStatus{ORT_FAIL, error.what()};
-  }
-}
-
 inline void update(std::map<std::string, std::string>& values, const char* const* keys,
                    const char* const* texts, size_t count) {
   for (size_t i = 0; i < count; ++i) values[keys[i]] = texts[i];

@@ -54,6 +54,19 @@ auto translated(const Body& body) -> decltype(body()) {
   }
 }
 
+/// Calls `body`; whatever it throws becomes a status.
+template <class Body>
+OrtStatus* status_of(const Body& body) {
+  try {
+    translated(body);
+    return nullptr;
+  } catch (const Exception& error) {
+    return new OrtStatus{error.GetOrtErrorCode(), error.what()};
+  } catch (const std::exception& error) {
+    return new OrtStatus{ORT_FAIL, error.what()};
+  }
+}
+
 [[noreturn]] inline void refuse(const std::string& message,
                                 OrtErrorCode code = ORT_INVALID_ARGUMENT) {
   throw Exception(message, code);

@@ -7,6 +7,7 @@
 
 #include <ctime>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,10 @@ struct OrtModelMetadata {
 struct OrtIoBinding {
   ortmodule::inference::IoBinding binding;
 };
+
+/// Gets the outputs of RunAsync, or a status that it frees.
+using RunAsyncCallbackFn = void (*)(void* user_data, OrtValue** outputs, size_t output_count,
+                                    OrtStatusPtr status);
 
 namespace Ort {
 
@@ -152,20 +157,35 @@ class SessionImpl : public ConstSessionImpl<Holder> {
            size_t input_count, const char* const* output_names, Value* outputs,
            size_t output_count) {
     translated([&] {
-      ortmodule::inference::IoBinding binding(this->session());
-      for (size_t i = 0; i < input_count; ++i)
-        binding.bind_input(input_names[i], checked<OrtValue>(inputs[i], "Run").value);
-      for (size_t i = 0; i < output_count; ++i)
-        if (outputs[i])
-          binding.bind_output(output_names[i], checked<OrtValue>(outputs[i], "Run").value);
-        else
-          binding.bind_output(output_names[i]);
+      ortmodule::inference::IoBinding binding =
+          bind(input_names, inputs, input_count, output_names, outputs, output_count);
       this->session().run(binding, options_of(options));
-      for (size_t i = 0; i < output_count; ++i)
-        if (!outputs[i]) outputs[i] = Value(binding.outputs()[i]);
+      give(binding, outputs, output_count);
     });
   }
   void Run(const RunOptions& options, const IoBinding& binding);
+  /// The same in a thread of its own, which calls `callback` at the end: with the outputs, which
+  /// stay in `outputs`, and a null status, or with no output and a status that the callback owns.
+  /// `outputs` must live until then; inputs, options and the session need not. Throws for names
+  /// that the model has not.
+  void RunAsync(const RunOptions& options, const char* const* input_names, const Value* inputs,
+                size_t input_count, const char* const* output_names, Value* outputs,
+                size_t output_count, RunAsyncCallbackFn callback, void* user_data) {
+    translated([&] {
+      ortmodule::inference::IoBinding bound =
+          bind(input_names, inputs, input_count, output_names, outputs, output_count);
+      std::thread([session = this->session(), set = options_of(options), outputs, output_count,
+                   callback, user_data, binding = std::move(bound)]() mutable {
+        OrtStatus* status = status_of([&] {
+          session.run(binding, set);
+          give(binding, outputs, output_count);
+        });
+        std::vector<OrtValue*> values;
+        for (size_t i = 0; i < output_count && !status; ++i) values.push_back(outputs[i]);
+        callback(user_data, values.data(), values.size(), status);
+      }).detach();
+    });
+  }
   /// Writes the trace that the options asked for, and returns the name of its file.
   AllocatedStringPtr EndProfilingAllocated(OrtAllocator* allocator) {
     return translated([&] {
@@ -176,6 +196,24 @@ class SessionImpl : public ConstSessionImpl<Holder> {
   }
 
  private:
+  ortmodule::inference::IoBinding bind(const char* const* input_names, const Value* inputs,
+                                       size_t input_count, const char* const* output_names,
+                                       const Value* outputs, size_t output_count) const {
+    ortmodule::inference::IoBinding binding(this->session());
+    for (size_t i = 0; i < input_count; ++i)
+      binding.bind_input(input_names[i], checked<OrtValue>(inputs[i], "Run").value);
+    for (size_t i = 0; i < output_count; ++i)
+      if (outputs[i])
+        binding.bind_output(output_names[i], checked<OrtValue>(outputs[i], "Run").value);
+      else
+        binding.bind_output(output_names[i]);
+    return binding;
+  }
+  // Puts what the run allocated where the caller gave nothing.
+  static void give(const ortmodule::inference::IoBinding& binding, Value* outputs, size_t count) {
+    for (size_t i = 0; i < count; ++i)
+      if (!outputs[i]) outputs[i] = Value(binding.outputs()[i]);
+  }
   static ortmodule::inference::RunOptions options_of(const RunOptions& options) {
     const OrtRunOptions* given = options;
     return given ? given->options : ortmodule::inference::RunOptions();

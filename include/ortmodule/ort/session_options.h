@@ -56,6 +56,16 @@ inline bool is_provider(std::string_view name) {
          name == "NNAPI" || name == "Nnapi" || name == "WEBNN" || name == "JS";
 }
 
+/// A number of bytes as text. Throws for another text.
+inline int64_t byte_limit(const std::string& text) {
+  const bool digits = !text.empty() && text.size() <= 18 &&
+                      text.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits)
+    refuse("[SessionOptions] session.memory_limit must be a number of bytes, but found '" + text +
+           "'");
+  return std::stoll(text);
+}
+
 template <class Holder>
 class ConstSessionOptionsImpl : public Holder {
  public:
@@ -110,9 +120,24 @@ class SessionOptionsImpl : public ConstSessionOptionsImpl<Holder> {
   Self& DisableProfiling() {
     return set([](OrtSessionOptions& o) { o.options.set_profiling(false); });
   }
-  /// Kept as text, to be read again.
+  /// Kept as text, to be read again. "session.memory_limit" (bytes) limits the memory of the
+  /// session.
   Self& AddConfigEntry(const char* key, const char* value) {
-    return set([&](OrtSessionOptions& o) { o.config[key] = value; });
+    return set([&](OrtSessionOptions& o) {
+      if (std::string_view(key) == "session.memory_limit")
+        o.options.set_memory_limit(byte_limit(value));
+      o.config[key] = value;
+    });
+  }
+  /// Where the optimized model is written as an ONNX file.
+  Self& SetOptimizedModelFilePath(const ORTCHAR_T* path) {
+    return set([&](OrtSessionOptions& o) { o.options.set_optimized_model_path(path); });
+  }
+  /// A tensor in place of the model's initializer of that name; its memory is shared.
+  Self& AddInitializer(const char* name, const OrtValue* value) {
+    return set([&](OrtSessionOptions& o) {
+      o.options.add_initializer(name, checked(value, "AddInitializer").value);
+    });
   }
   Self& SetLogId(const char* logid) {
     return set([&](OrtSessionOptions& o) { o.logid = logid; });
@@ -122,18 +147,19 @@ class SessionOptionsImpl : public ConstSessionOptionsImpl<Holder> {
     return set([&](OrtSessionOptions& o) { o.log_severity_level = level; });
   }
 
-  /// Accepted: the values of a run share one block, which goes back to the system after it.
+  /// The block of a run stays while runs follow each other; disabled, it is returned after each.
   Self& EnableCpuMemArena() {
-    return set([](OrtSessionOptions&) {});
+    return set([](OrtSessionOptions& o) { o.options.set_keep_block(true); });
   }
   Self& DisableCpuMemArena() {
-    return set([](OrtSessionOptions&) {});
+    return set([](OrtSessionOptions& o) { o.options.set_keep_block(false); });
   }
+  /// The temporaries of a run share one block; disabled, each has memory of its own.
   Self& EnableMemPattern() {
-    return set([](OrtSessionOptions&) {});
+    return set([](OrtSessionOptions& o) { o.options.set_one_block(true); });
   }
   Self& DisableMemPattern() {
-    return set([](OrtSessionOptions&) {});
+    return set([](OrtSessionOptions& o) { o.options.set_one_block(false); });
   }
   /// Accepted: nodes run one after the other, each on all threads of the session, which are its
   /// own and sleep while they wait.

@@ -1,0 +1,72 @@
+#include "inference/device_feeds.h"
+
+#include "base/error.h"
+#include "inference/device_weights.h"
+#include "inference/readable_feeds.h"
+
+namespace ortmodule {
+namespace {
+
+// Gaps included. No stride is negative, so the first element is the first byte.
+int64_t covered_bytes(const HostTensorView& tensor) {
+  const Sizes& strides = tensor.strides;
+  const Layout layout{tensor.sizes, strides.empty() ? contiguous_strides(tensor.sizes) : strides};
+  return extent(layout) * static_cast<int64_t>(size_of(tensor.dtype));
+}
+
+bool is_uploaded(const Program& program, const std::vector<HostTensorView>& tensors,
+                 const std::vector<const void*>& on_device, size_t i) {
+  return program.argument_buffer.at(i) && (on_device.empty() || !on_device[i]) &&
+         element_count(tensors[i].sizes) > 0;
+}
+
+}  // namespace
+
+std::vector<const void*> take_device_feeds(std::vector<HostTensorView>& tensors, int device,
+                                           HostMemory& memory, std::vector<Buffer>& copies) {
+  std::vector<const void*> on_device;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    HostTensorView& tensor = tensors[i];
+    if (tensor.device == kOnHost) continue;
+    ORTM_CHECK(tensor.device == device, "[run] feeds must be in memory of the host",
+               device == kOnHost ? "" : " or of the session's device", ", but found device ",
+               tensor.device, ": open the session with CUDAExecutionProvider and that device_id, ",
+               "or feed a copy on the host");
+    on_device.resize(tensors.size(), nullptr);
+    tensor.device = kOnHost;
+    if (element_count(tensor.sizes) > kMostContent) {
+      on_device[i] = tensor.data;
+      tensor.data = nullptr;
+      continue;
+    }
+    const int64_t bytes = covered_bytes(tensor);
+    Buffer& copy = copies.emplace_back(memory.allocate(bytes));
+    if (bytes > 0) run_device(device).download(copy.data(), tensor.data, bytes);
+    tensor.data = copy.data();
+  }
+  return on_device;
+}
+
+std::vector<const void*> device_arguments(const Program& program,
+                                          const std::vector<HostTensorView>& tensors,
+                                          const std::vector<const void*>& on_device,
+                                          RunDevice& device, std::vector<Buffer>& uploads) {
+  std::vector<const void*> addresses(on_device);
+  addresses.resize(tensors.size(), nullptr);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!is_uploaded(program, tensors, on_device, i)) continue;
+    uploads.push_back(upload(device, tensors[i].data, covered_bytes(tensors[i])));
+    addresses[i] = uploads.back().data();
+  }
+  return addresses;
+}
+
+int64_t upload_bytes(const Program& program, const std::vector<HostTensorView>& tensors,
+                     const std::vector<const void*>& on_device) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (is_uploaded(program, tensors, on_device, i)) bytes += covered_bytes(tensors[i]);
+  return bytes;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,28 @@
+// Sizes that are assumed where a model leaves them open, for what is made before the first run.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/layout.h"
+#include "inference/inference_session.h"
+#include "onnx/onnx_model.h"
+
+namespace ortmodule {
+
+/// Sizes by input, likely ones first: fixed sizes as they are, others assumed, equal where names
+/// are. With two or more open sizes, sets in which all differ come first, so that a graph that is
+/// made for one does not assume them equal.
+std::vector<std::vector<Sizes>> likely_sizes(const std::vector<std::vector<OnnxDim>>& inputs);
+
+/// Writes the optimized model before any run, for likely sizes, which stay open in the file.
+/// Returns why this must wait for the sizes of a run; nothing if the file is written. Throws Error
+/// if it cannot be written.
+std::optional<std::string> save_optimized_early(InferenceSession& session, const std::string& path);
+
+/// Why the session's device lacks a kernel for the model, at likely sizes. Nothing if it has all,
+/// or if that shows with the sizes of a run.
+std::optional<std::string> why_not_on_device(InferenceSession& session);
+
+}  // namespace ortmodule

@@ -1,0 +1,23 @@
+// Memory that outputs are bound to, compared with the plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "importer/import_model.h"
+#include "inference/host_tensor.h"
+#include "onnx/onnx_model.h"
+#include "plan/plan.h"
+
+namespace ortmodule {
+
+/// "[2,3]".
+std::string sizes_text(const Sizes& sizes);
+
+/// The targets by output of the plan, from those by output of the model. `device`: that of the
+/// session. Throws Error where type, sizes or place do not fit, and where targets overlap.
+HostTargets plan_targets(const Plan& plan, const std::vector<ValueForm>& forms,
+                         const std::vector<OnnxValue>& outputs, int device,
+                         const HostTargets& targets);
+
+}  // namespace ortmodule

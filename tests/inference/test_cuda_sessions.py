@@ -1,0 +1,235 @@
+"""Sessions on CUDA, by its kernels on the host: in memory that crashes where the host touches it."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+import ortmodule_py.onnxruntime as ort
+from ortmodule_py import _C
+from ortmodule_py.inference import InvalidArgument, RuntimeException
+from tests.inference.test_session import model_bytes
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+PROVIDERS = [CUDA, CPU]
+Array = np.ndarray[Any, Any]
+
+pytestmark = pytest.mark.skipif(
+    not _C.build_info()["cuda_emulation"], reason="this build has no CUDA kernels for the host"
+)
+
+
+@pytest.fixture(autouse=True)
+def _emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    yield
+
+
+def weights(**shapes: tuple[int, ...]) -> dict[str, Array]:
+    random = np.random.default_rng(0)
+    return {k: random.standard_normal(v).astype("float32") * 0.3 for k, v in shapes.items()}
+
+
+def classifier() -> bytes:
+    """Convolution, pooling, product, layer norm, Gelu by its parts, softmax, arg max."""
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["h"]),
+        helper.make_node("LayerNormalization", ["h", "s", "t"], ["n"]),
+        helper.make_node("Tanh", ["n"], ["e"]),
+        helper.make_node("Softmax", ["e"], ["y"]),
+        helper.make_node("ArgMax", ["y"], ["best"], axis=1, keepdims=0),
+    ]
+    return model_bytes(
+        nodes,
+        {"x": (TensorProto.FLOAT, ["n", 3, "height", "width"])},
+        ["y", "best"],
+        weights(k=(8, 3, 3, 3), w=(8, 16), b=(16,), s=(16,), t=(16,)),
+    )
+
+
+def step() -> bytes:
+    """state, x -> next = tanh(state @ w + x), and their sum: a model that is run in a loop."""
+    nodes = [
+        helper.make_node("MatMul", ["state", "w"], ["m"]),
+        helper.make_node("Add", ["m", "x"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["next"]),
+        helper.make_node("ReduceSum", ["next"], ["sum"], keepdims=0),
+    ]
+    kinds = {name: (TensorProto.FLOAT, ["n", 32]) for name in ("state", "x")}
+    return model_bytes(nodes, kinds, ["next", "sum"], weights(w=(32, 32)))
+
+
+def x_of(*shape: int) -> Array:
+    return np.random.default_rng(7).standard_normal(shape).astype("float32")
+
+
+def close(ours: list[Any], other: list[Any]) -> None:
+    for one, two in zip(ours, other, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_model_runs_as_on_the_cpu_and_takes_what_was_predicted(half: bool) -> None:
+    options = ort.SessionOptions()
+    options.enable_fp16 = half
+    session = ort.InferenceSession(classifier(), options, providers=PROVIDERS)
+    assert session.get_providers() == PROVIDERS and ort.get_device() == "GPU"
+    other = ort.InferenceSession(classifier(), options, providers=[CPU])
+    for n, height in ((2, 8), (3, 12), (2, 8)):
+        feed = {"x": x_of(n, 3, height, 10)}
+        predicted = session.memory({"x": feed["x"].shape})
+        results = session.run(None, feed)
+        close(results, other.run(None, feed))
+        assert all(isinstance(result, np.ndarray) for result in results)
+        assert session._session.last_peak_bytes == predicted.peak_bytes
+        assert predicted.weights_bytes >= (2 if half else 4) * 16 * 8
+    strided = np.asfortranarray(x_of(2, 3, 8, 10))
+    close(session.run(None, {"x": strided}), other.run(None, {"x": strided}))
+
+
+def test_bound_values_stay_on_the_device() -> None:
+    session = ort.InferenceSession(step(), providers=PROVIDERS)
+    x, state = x_of(4, 32), np.zeros((4, 32), "float32")
+    other = ort.InferenceSession(step(), providers=[CPU])
+    binding = session.io_binding()
+    on_device = ort.OrtValue.ortvalue_from_numpy(state, "cuda", 0)
+    assert on_device.device_name() == "cuda" and on_device.__dlpack_device__() == (2, 0)
+    given = ort.OrtValue.ortvalue_from_shape_and_type([4, 32], np.float32, "cuda", 0)
+    given.update_inplace(x)
+    np.testing.assert_array_equal(given.numpy(), x)
+    binding.bind_input("x", "cuda", 0, np.float32, [4, 32], given.data_ptr())
+    binding.bind_ortvalue_input("state", on_device)
+    binding.bind_output("next", "cuda")
+    binding.bind_output("sum")
+    for _ in range(3):
+        session.run_with_iobinding(binding)
+        following, total = binding.get_outputs()
+        assert following.device_name() == "cuda" and total.device_name() == "cpu"
+        state, expected = other.run(None, {"state": state, "x": x})
+        close([following.numpy(), total.numpy()], [state, expected])
+        close(binding.copy_outputs_to_cpu(), [state, expected])
+        binding.bind_ortvalue_input("state", following)
+    place = ort.OrtValue.ortvalue_from_shape_and_type([4, 32], np.float32, "cuda", 0)
+    binding.bind_ortvalue_output("next", place)
+    copied = session._session.copied_bytes
+    session.run_with_iobinding(binding)
+    assert session._session.copied_bytes == copied
+    close([place.numpy()], [other.run(["next"], {"state": state, "x": x})[0]])
+    host = np.empty((4, 32), "float32")
+    binding.bind_output("next", "cpu", 0, np.float32, [4, 32], host.ctypes.data)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(host, place.numpy())
+
+
+def test_the_host_cannot_touch_memory_of_the_device() -> None:
+    value = ort.OrtValue.ortvalue_from_numpy(x_of(4), "cuda", 0)
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        ctypes.string_at(value.data_ptr(), 4)
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_content_on_the_device_decides_sizes() -> None:
+    model = model_bytes(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        {"x": (TensorProto.FLOAT, ["n"]), "shape": (TensorProto.INT64, [2])},
+        ["y"],
+    )
+    session = ort.InferenceSession(model, providers=PROVIDERS)
+    x = ort.OrtValue.ortvalue_from_numpy(x_of(96), "cuda", 0)
+    for shape in ([8, 12], [4, 24]):
+        wanted = ort.OrtValue.ortvalue_from_numpy(np.array(shape), "cuda", 0)
+        (y,) = session.run_with_ort_values(None, {"x": x, "shape": wanted})
+        np.testing.assert_array_equal(y.numpy(), x_of(96).reshape(shape))
+
+
+def test_a_limit_of_the_provider_is_kept() -> None:
+    free = ort.InferenceSession(classifier(), providers=PROVIDERS)
+    free.run(None, {"x": x_of(4, 3, 8, 8)})
+    needed = free.memory({"x": (4, 3, 8, 8)}).total_bytes
+    limits = {"gpu_mem_limit": needed, "arena_extend_strategy": "kSameAsRequested"}
+    session = ort.InferenceSession(classifier(), providers=[(CUDA, limits), CPU])
+    close(
+        session.run(None, {"x": x_of(4, 3, 8, 8)}),
+        ort.InferenceSession(classifier()).run(None, {"x": x_of(4, 3, 8, 8)}),
+    )
+    with pytest.raises(RuntimeException, match="largest 'n' that fits is 4"):
+        session.run(None, {"x": x_of(5, 3, 8, 8)})
+
+
+def test_threads_share_a_session() -> None:
+    session = ort.InferenceSession(classifier(), providers=PROVIDERS)
+    feeds = [{"x": x_of(1 + i % 3, 3, 8, 8)} for i in range(8)]
+    expected = [session.run(None, feed) for feed in feeds]
+    found: list[list[Any]] = [[] for _ in feeds]
+
+    def run(i: int) -> None:
+        for _ in range(3):
+            found[i] = session.run(None, feeds[i])
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(feeds))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one, two in zip(found, expected, strict=True):
+        close(one, two)
+
+
+def test_the_cpu_runs_what_cuda_has_no_kernels_for() -> None:
+    model = model_bytes(
+        [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="cubic")],
+        {"x": (TensorProto.FLOAT, [1, 3, "height", "width"])},
+        ["y"],
+        {"scales": np.array([1, 1, 2, 2], "float32")},
+    )
+    with pytest.warns(UserWarning, match="CPUExecutionProvider runs it instead: .*needs a kernel"):
+        session = ort.InferenceSession(model, providers=PROVIDERS)
+    assert session.get_providers() == [CPU]
+    feed = {"x": x_of(1, 3, 4, 5)}
+    np.testing.assert_array_equal(
+        session.run(None, feed)[0], ort.InferenceSession(model).run(None, feed)[0]
+    )
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    with pytest.raises(InvalidArgument, match="the CPU must not take over"):
+        ort.InferenceSession(model, options, providers=PROVIDERS)
+
+
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidArgument, match="device_id must be below 1"):
+        ort.OrtValue.ortvalue_from_numpy(x_of(2), "cuda", 3)
+    with pytest.raises(RuntimeError, match="has device 0, but found 1"):
+        ort.InferenceSession(step(), providers=[(CUDA, {"device_id": 1})])
+    on_cpu = ort.InferenceSession(step(), providers=[CPU])
+    value = ort.OrtValue.ortvalue_from_numpy(x_of(4, 32), "cuda", 0)
+    with pytest.raises(InvalidArgument, match="feeds must be in memory of the host, but found"):
+        on_cpu.run_with_ort_values(None, {"state": value, "x": value})
+    session = ort.InferenceSession(step(), providers=PROVIDERS)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x_of(4, 32))
+    binding.bind_cpu_input("state", x_of(4, 32))
+    wrong = ort.OrtValue.ortvalue_from_shape_and_type([2, 32], np.float32, "cuda", 0)
+    binding.bind_ortvalue_output("next", wrong)
+    with pytest.raises(InvalidArgument, match=r"sizes \[4,32\]"):
+        session.run_with_iobinding(binding)
+    assert not wrong.numpy().any()
+    monkeypatch.delenv("ORTMODULE_CUDA_EMULATION")
+    if not torch.cuda.is_available():
+        with pytest.warns(UserWarning, match="not in available provider names"):
+            ort.InferenceSession(step(), providers=PROVIDERS)
