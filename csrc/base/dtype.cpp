@@ -14,7 +14,7 @@ struct DTypeRow {
   size_t bytes;
 };
 
-constexpr std::array<DTypeRow, 13> kRows{{
+constexpr std::array<DTypeRow, 26> kRows{{
     {DType::Undefined, "undefined", "undefined", 0},
     {DType::Float32, "f32", "float32", 4},
     {DType::Float64, "f64", "float64", 8},
@@ -28,6 +28,19 @@ constexpr std::array<DTypeRow, 13> kRows{{
     {DType::Bool, "bool", "bool", 1},
     {DType::Complex64, "c64", "complex64", 8},
     {DType::Complex128, "c128", "complex128", 16},
+    {DType::UInt16, "u16", "u16", 2},
+    {DType::UInt32, "u32", "u32", 4},
+    {DType::UInt64, "u64", "u64", 8},
+    {DType::Float8E4M3FN, "f8e4m3fn", "f8e4m3fn", 1},
+    {DType::Float8E4M3FNUZ, "f8e4m3fnuz", "f8e4m3fnuz", 1},
+    {DType::Float8E5M2, "f8e5m2", "f8e5m2", 1},
+    {DType::Float8E5M2FNUZ, "f8e5m2fnuz", "f8e5m2fnuz", 1},
+    {DType::Float8E8M0, "f8e8m0", "f8e8m0", 1},
+    {DType::Float4E2M1, "f4e2m1", "f4e2m1", 1},
+    {DType::Int4, "i4", "i4", 1},
+    {DType::UInt4, "u4", "u4", 1},
+    {DType::Int2, "i2", "i2", 1},
+    {DType::UInt2, "u2", "u2", 1},
 }};
 
 const DTypeRow& row(DType dtype) { return kRows[static_cast<size_t>(dtype)]; }
@@ -66,7 +79,28 @@ bool is_complex(DType dtype) { return dtype == DType::Complex64 || dtype == DTyp
 
 bool is_integral(DType dtype) {
   return dtype == DType::Int64 || dtype == DType::Int32 || dtype == DType::Int16 ||
-         dtype == DType::Int8 || dtype == DType::UInt8;
+         dtype == DType::Int8 || dtype == DType::UInt8 || is_wide_unsigned(dtype);
+}
+
+bool is_wide_unsigned(DType dtype) {
+  return dtype == DType::UInt16 || dtype == DType::UInt32 || dtype == DType::UInt64;
+}
+
+bool is_narrow_float(DType dtype) {
+  return dtype >= DType::Float8E4M3FN && dtype <= DType::Float4E2M1;
+}
+
+bool is_narrow_integer(DType dtype) { return dtype >= DType::Int4 && dtype <= DType::UInt2; }
+
+DType byte_dtype(DType narrow_integer) {
+  const bool is_signed = narrow_integer == DType::Int4 || narrow_integer == DType::Int2;
+  return is_signed ? DType::Int8 : DType::UInt8;
+}
+
+int packed_bits(DType dtype) {
+  if (dtype == DType::Int2 || dtype == DType::UInt2) return 2;
+  if (is_narrow_integer(dtype) || dtype == DType::Float4E2M1) return 4;
+  return static_cast<int>(size_of(dtype)) * 8;
 }
 
 DType compute_dtype(DType dtype) {

@@ -27,8 +27,6 @@ uint16_t float16_bits(float value) {
   return static_cast<uint16_t>(sign | (((unit + 24) << 10) + count));
 }
 
-namespace {
-
 float float_of_bits(uint16_t bits, DType dtype) {
   if (dtype == DType::BFloat16) return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
   const int exponent = (bits >> 10) & 31;
@@ -38,6 +36,8 @@ float float_of_bits(uint16_t bits, DType dtype) {
   if (exponent == 31) magnitude = fraction ? NAN : INFINITY;
   return bits & 0x8000 ? -magnitude : magnitude;
 }
+
+namespace {
 
 // For integers below 2^53 in magnitude, which double represents exactly.
 template <class T>
@@ -59,6 +59,8 @@ double element_value(double value, DType dtype) {
     case DType::Int16: return wrapped<int16_t>(value);
     case DType::Int8: return wrapped<int8_t>(value);
     case DType::UInt8: return wrapped<uint8_t>(value);
+    case DType::UInt16: return wrapped<uint16_t>(value);
+    case DType::UInt32: return wrapped<uint32_t>(value);
     case DType::Bool: return value != 0.0 ? 1.0 : 0.0;
     default: return value;
   }

@@ -6,14 +6,6 @@
 namespace ortmodule {
 namespace {
 
-ImportedRef of_tensor(const OnnxTensor& tensor) {
-  auto value = std::make_shared<Imported>();
-  value->dtype = tensor.dtype;
-  value->dims = Dims(tensor.dims.begin(), tensor.dims.end());
-  value->constant = tensor;
-  return value;
-}
-
 template <class T>
 ImportedRef of_numbers(const std::vector<T>& numbers, DType dtype, bool scalar) {
   KnownValue known{dtype, {}, {}};
@@ -29,7 +21,8 @@ ImportedRef of_numbers(const std::vector<T>& numbers, DType dtype, bool scalar) 
 
 std::vector<ImportedRef> import_constant(const ControlCall& c) {
   for (const auto& [name, value] : c.node.attrs) {
-    if (const auto* tensor = std::get_if<OnnxTensor>(&value)) return {of_tensor(*tensor)};
+    if (const auto* tensor = std::get_if<OnnxTensor>(&value))
+      return {Importer::of_constant(*tensor)};
     if (const auto* integer = std::get_if<int64_t>(&value))
       return {of_numbers(std::vector{*integer}, DType::Int64, true)};
     if (const auto* number = std::get_if<double>(&value))

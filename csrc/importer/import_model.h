@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,18 @@ struct ValueForm {
   friend bool operator==(const ValueForm&, const ValueForm&) = default;
 };
 
+/// The nodes of a graph from `first_node` on, which run by themselves: what comes before them has
+/// to be computed first.
+struct ModelPart {
+  std::shared_ptr<const OnnxGraph> graph = {};  // of the model, a subgraph, a function's nodes
+  size_t first_node = 0;
+  std::vector<std::string> inputs = {};  // the values that are fed
+  std::vector<std::string> outputs = {};
+  std::shared_ptr<const std::vector<OnnxOpset>> opsets = {};
+  std::shared_ptr<const OnnxAttrs> attrs = {};       // of the call, within a function
+  std::map<std::string, OnnxTensor> constants = {};  // from outside that the nodes read
+};
+
 struct ImportRequest {
   /// The tensors of called_inputs(), then of overridable_inputs() that replace initializers.
   std::vector<ImportInput> inputs;
@@ -41,6 +54,8 @@ struct ImportRequest {
   std::map<std::string, int64_t> fixed_sizes;
   /// Values of sizes by input and axis.
   std::map<std::string, std::map<size_t, int64_t>> fixed_axes;
+  /// Instead of the whole model.
+  const ModelPart* part = nullptr;
 };
 
 /// An element of a small integer input that sizes of the graph depend on.
@@ -56,6 +71,33 @@ struct ContentGuard {
   std::string bytes;
 };
 
+/// A value that what follows a cut reads.
+struct CarriedValue {
+  struct Tensor {
+    bool is_input = false;  // of the call's tensors, else one of the graph's outputs
+    size_t index = 0;
+  };
+  std::string name;
+  ValueForm::Kind kind = ValueForm::Kind::Tensor;
+  std::vector<Tensor> tensors;
+};
+
+/// Where an import ends: the values before a node must be computed for the rest to be planned.
+struct ModelCut {
+  enum class Kind : uint8_t {
+    Content,  // the node is the first of the rest, where its operands are inputs
+    Sized,    // it is computed by a SizedOp
+    Control,  // its subgraph or function is run as a part of its own
+  };
+  Kind kind = Kind::Content;
+  OnnxNode node;                     // with the attributes of a function's call
+  Attrs attrs;                       // of the SizedOp
+  std::vector<CarriedValue> values;  // for the node and the rest, outputs among them
+  /// What is run for the node: branches of an If (then, else), a loop's body, a function.
+  std::vector<ModelPart> bodies;
+  ModelPart rest;
+};
+
 struct ImportedModel {
   /// Arguments: first the symbols of `contents`, then the tensors of the inputs, then `weights`.
   ExportedPiece piece;
@@ -66,12 +108,17 @@ struct ImportedModel {
   std::vector<ContentSymbol> contents;
   std::vector<ContentGuard> content_guards;
   std::vector<SizeGuard> guards;
+  /// Set: the graph's outputs are what its values say, and `outputs` is empty.
+  std::optional<ModelCut> cut;
 };
 
 /// The inputs of a call: those of the graph that have no initializer.
 std::vector<const OnnxValue*> called_inputs(const OnnxGraph& graph);
 /// The inputs that have an initializer, which a call may replace.
 std::vector<const OnnxValue*> overridable_inputs(const OnnxModel& model);
+
+/// The model as a part: all of its graph. Refers to the model, which must outlive it.
+ModelPart whole_model(const OnnxModel& model);
 
 /// Imports the model. It must outlive the weights of the result. Throws Error, naming every node
 /// that cannot be imported and why.

@@ -14,7 +14,6 @@ namespace ortmodule {
 
 namespace {
 
-constexpr int kMostDepth = 64;            // of functions and subgraphs
 constexpr size_t kMostNodes = 1'000'000;  // after unrolling
 constexpr int64_t kMostContent = 64;      // elements of an input whose content decides sizes
 
@@ -71,35 +70,15 @@ class NodeOperands : public OnnxOperands {
   const std::vector<ImportedRef>& operands_;
 };
 
-// The node with the attributes of the function's call in place of references to them.
-std::shared_ptr<const OnnxNode> with_attrs(const OnnxNode& node, const OnnxAttrs* call) {
-  const bool refers = std::any_of(node.attrs.begin(), node.attrs.end(), [](const auto& attr) {
-    return std::holds_alternative<OnnxAttrReference>(attr.second);
-  });
-  if (!refers) return nullptr;
-  auto copy = std::make_shared<OnnxNode>(node);
-  std::erase_if(copy->attrs, [&](auto& attr) {
-    const auto* reference = std::get_if<OnnxAttrReference>(&attr.second);
-    if (!reference) return false;
-    for (const auto& [name, value] : call ? *call : OnnxAttrs())
-      if (name == reference->name) {
-        attr.second = OnnxAttr(value);
-        return false;
-      }
-    return true;  // the call leaves it out
-  });
-  return copy;
-}
+}  // namespace
 
-std::string title(const OnnxNode& node) {
+std::string Importer::title(const OnnxNode& node) {
   const std::string op = node.domain.empty() ? node.op : node.domain + "." + node.op;
   const std::string name = !node.name.empty()      ? node.name
                            : !node.outputs.empty() ? node.outputs.front()
                                                    : "";
   return str(op, " '", name, "'");
 }
-
-}  // namespace
 
 // ---- scopes ------------------------------------------------------------------------------------
 
@@ -130,12 +109,19 @@ ImportedModel import_model(const OnnxModel& model, const ImportRequest& request)
 }
 
 ImportedModel Importer::run() {
+  const ModelPart whole = request_.part ? ModelPart() : whole_model(model_);
+  const ModelPart& part = request_.part ? *request_.part : whole;
   ImportScope scope;
-  scope.opsets = &model_.opsets;
-  add_initializers(model_.graph, scope);
-  add_inputs(scope);  // some of them in place of initializers
-  import_nodes(model_.graph.nodes, scope);
-  for (const OnnxValue& output : model_.graph.outputs) add_output(output, scope);
+  scope.opsets = part.opsets.get();
+  scope.attrs = part.attrs.get();
+  add_initializers(*part.graph, scope);
+  if (request_.part)
+    add_part_inputs(part, scope);
+  else
+    add_inputs(scope);  // some of them in place of initializers
+  import_part(part, scope);
+  if (!result_.cut)
+    for (const std::string& output : part.outputs) add_output({output, {}}, scope);
   if (!failures_.empty()) throw_failures();
   keep_used_contents();
   std::vector<BoundInput> tensors;
@@ -203,33 +189,34 @@ void Importer::add_inputs(ImportScope& scope) {
              "[import] there must be ", called, " inputs, but found ", request_.forms.size());
   for (size_t i = 0; i < request_.forms.size(); ++i) {
     if (i >= called && request_.forms[i].kind == ValueForm::Kind::Absent) continue;
-    const ValueForm& form = request_.forms[i];
-    const OnnxValue& input = *inputs[i];
-    std::vector<ImportedRef> tensors;
-    for (size_t k = 0; k < form.count; ++k) {
-      const bool one = form.kind == ValueForm::Kind::Tensor;
-      tensors.push_back(add_input_tensor(one ? input.name : str(input.name, ".", k), form.first + k,
-                                         one ? input.type : OnnxType()));
-    }
-    ImportedRef& value = scope.names[input.name];
-    if (form.kind == ValueForm::Kind::Tensor) {
-      value = tensors.at(0);
-    } else if (form.kind == ValueForm::Kind::Sequence) {
-      value = of_sequence(std::move(tensors));
-    } else {
-      value = std::make_shared<Imported>();
-      value->is_absent = true;
-    }
+    scope.names[inputs[i]->name] = add_input(request_.forms[i], inputs[i]->name, inputs[i]->type);
   }
+}
+
+void Importer::add_part_inputs(const ModelPart& part, ImportScope& scope) {
+  ORTM_ASSERT(request_.forms.size() == part.inputs.size(), "a part of a model has other inputs");
+  for (const auto& [name, tensor] : part.constants) scope.names[name] = of_constant(tensor);
+  for (size_t i = 0; i < part.inputs.size(); ++i)
+    scope.names[part.inputs[i]] = add_input(request_.forms[i], part.inputs[i], {});
+}
+
+ImportedRef Importer::add_input(const ValueForm& form, const std::string& name,
+                                const OnnxType& type) {
+  std::vector<ImportedRef> tensors;
+  const bool one = form.kind == ValueForm::Kind::Tensor;
+  for (size_t k = 0; k < form.count; ++k)
+    tensors.push_back(
+        add_input_tensor(one ? name : str(name, ".", k), form.first + k, one ? type : OnnxType()));
+  if (one) return tensors.at(0);
+  if (form.kind == ValueForm::Kind::Sequence) return of_sequence(std::move(tensors));
+  auto value = std::make_shared<Imported>();
+  value->is_absent = true;
+  return value;
 }
 
 void Importer::add_initializers(const OnnxGraph& model_graph, ImportScope& scope) {
   for (const OnnxInitializer& initializer : model_graph.initializers) {
-    auto value = std::make_shared<Imported>();
-    value->dtype = initializer.tensor.dtype;
-    value->dims = as_dims(initializer.tensor.dims);
-    value->constant = initializer.tensor;
-    scope.names[initializer.name] = value;
+    scope.names[initializer.name] = of_constant(initializer.tensor);
   }
 }
 
@@ -248,6 +235,14 @@ ImportedRef Importer::of_known(KnownValue known) {
   value->dtype = known.dtype;
   value->dims = as_dims(known.dims);
   value->known = std::move(known);
+  return value;
+}
+
+ImportedRef Importer::of_constant(const OnnxTensor& tensor) {
+  auto value = std::make_shared<Imported>();
+  value->dtype = tensor.dtype;
+  value->dims = as_dims(tensor.dims);
+  value->constant = tensor;
   return value;
 }
 
@@ -284,13 +279,13 @@ std::optional<KnownValue> Importer::input_content(const Imported& value, bool re
   const ImportInput& given = request_.inputs[index];
   const int64_t count = element_count(given.sizes);
   if (!given.data || count > kMostContent || given.sizes.size() > 1) return std::nullopt;
-  if (is_integral(value.dtype) || value.dtype == DType::Bool) {
+  if (has_known_content(value.dtype)) {
     KnownValue content = integer_content(index, count);
     content.dtype = value.dtype;
     content.dims = given.sizes;
     return content;
   }
-  if (!required) return std::nullopt;
+  if (!required || !is_floating(value.dtype)) return std::nullopt;
   for (const DimExpr& dim : value.dims) sizes_.fix(dim);
   const auto* bytes = static_cast<const char*>(given.data);
   const std::string copy(bytes, static_cast<size_t>(count) * size_of(value.dtype));
@@ -401,6 +396,9 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
     }
     while (!operands.empty() && !operands.back()) operands.pop_back();
     if (!operand_failed) outputs = values_of(node, scope, operands);
+  } catch (DataNeeded& needed) {
+    needed.is_inside = needed.is_inside || scope.depth > 0;
+    throw;
   } catch (const Refused& refused) {
     fail(node, refused.what());
   } catch (const Error& error) {
@@ -422,7 +420,7 @@ std::vector<ImportedRef> Importer::values_of(const OnnxNode& node, ImportScope& 
   if (const OnnxFunction* function = find_function(used))
     return call_function(*function, used, scope, operands);
   const int64_t opset = scope.opset(used.domain);
-  if (const ControlRow* control = used.domain.empty() ? find_control_row(used.op) : nullptr)
+  if (const ControlRow* control = find_control_row(used.domain, used.op))
     return control->import({*this, used, scope, operands, opset});
   const OnnxRow* row = find_onnx_row(used.domain, used.op, opset);
   if (!row) throw Refused(str("the engine has no such operator (operator set ", opset, ")"));
@@ -444,6 +442,11 @@ std::vector<ImportedRef> Importer::convert(std::shared_ptr<PendingNode> pending)
       return results;
     }
   }
+  if (pending->row->sized) {
+    DataNeeded needed("its results have as many elements as its data says");
+    needed.sized = pending->row->sized(call);
+    throw needed;
+  }
   if (!pending->row->convert)
     call.refuse("its operands must be constants or sizes, but they are computed from data");
   for (Value* value : pending->row->convert(call))
@@ -457,43 +460,6 @@ void Importer::convert_pending(PendingNode& pending) {
   const Values values = pending.row->convert(call);
   for (size_t i = 0; i < values.size() && i < pending.outputs.size(); ++i)
     if (const ImportedRef output = pending.outputs[i].lock()) output->tensor = values.at(i);
-}
-
-const OnnxFunction* Importer::find_function(const OnnxNode& node) const {
-  for (const OnnxFunction& function : model_.functions)
-    if (function.name == node.op && function.domain == node.domain &&
-        function.overload == node.overload)
-      return &function;
-  return nullptr;
-}
-
-std::vector<ImportedRef> Importer::call_function(const OnnxFunction& function, const OnnxNode& node,
-                                                 const ImportScope& scope,
-                                                 const std::vector<ImportedRef>& operands) {
-  if (scope.depth >= kMostDepth)
-    throw Refused(str("functions must be nested at most ", kMostDepth, " deep"));
-  OnnxAttrs attrs = node.attrs;
-  for (const auto& [name, value] : function.defaults)
-    if (std::none_of(attrs.begin(), attrs.end(), [&](const auto& a) { return a.first == name; }))
-      attrs.emplace_back(name, value);
-  ImportScope inner;
-  inner.opsets = &function.opsets;
-  inner.attrs = &attrs;
-  inner.depth = scope.depth + 1;
-  for (size_t i = 0; i < function.inputs.size() && i < operands.size(); ++i)
-    if (operands.at(i)) inner.names[function.inputs[i]] = operands.at(i);
-  // An absent operand is an absent one of the function's nodes.
-  std::vector<OnnxNode> nodes = function.nodes;
-  for (OnnxNode& each : nodes)
-    for (std::string& name : each.inputs)
-      for (size_t i = 0; i < function.inputs.size(); ++i)
-        if (name == function.inputs[i] && (i >= operands.size() || !operands.at(i))) name.clear();
-  auto kept = std::make_shared<std::vector<OnnxNode>>(std::move(nodes));
-  function_bodies_.push_back(kept);
-  import_nodes(*kept, inner);
-  std::vector<ImportedRef> results;
-  for (const std::string& name : function.outputs) results.push_back(inner.find(name));
-  return results;
 }
 
 std::vector<ImportedRef> Importer::import_subgraph(const OnnxGraph& subgraph,

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -44,6 +45,9 @@ struct ImportScope {
   int64_t opset(std::string_view domain) const;
 };
 
+/// Of functions and subgraphs.
+inline constexpr int kMostDepth = 64;
+
 class Importer {
  public:
   Importer(const OnnxModel& model, const ImportRequest& request);
@@ -59,6 +63,7 @@ class Importer {
   Value* tensor_of_known(const KnownValue& known);
   static ImportedRef of_tensor(Value* tensor);
   static ImportedRef of_known(KnownValue known);
+  static ImportedRef of_constant(const OnnxTensor& tensor);
   static ImportedRef of_sequence(std::vector<ImportedRef> elements);
   /// Imports the nodes of a subgraph whose inputs have these values, and returns its outputs.
   std::vector<ImportedRef> import_subgraph(const OnnxGraph& graph, const ImportScope& outer,
@@ -68,10 +73,14 @@ class Importer {
 
  private:
   void add_inputs(ImportScope& scope);
+  void add_part_inputs(const ModelPart& part, ImportScope& scope);
+  ImportedRef add_input(const ValueForm& form, const std::string& name, const OnnxType& type);
   ImportedRef add_input_tensor(const std::string& name, size_t index, const OnnxType& type);
   DimExpr input_dim(const std::string& input, size_t index, size_t axis, const OnnxType& type);
   void add_initializers(const OnnxGraph& graph, ImportScope& scope);
   void import_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope);
+  /// From the part's first node to the first that must wait for data.
+  void import_part(const ModelPart& part, ImportScope& scope);
   void import_node(const OnnxNode& node, ImportScope& scope);
   std::vector<ImportedRef> values_of(const OnnxNode& node, ImportScope& scope,
                                      const std::vector<ImportedRef>& operands);
@@ -81,8 +90,24 @@ class Importer {
   std::vector<ImportedRef> convert(std::shared_ptr<PendingNode> pending);
   void convert_pending(PendingNode& pending);
   const OnnxFunction* find_function(const OnnxNode& node) const;
+  // --- cuts (cut.cpp)
+  void cut_at(size_t index, const DataNeeded& needed, const ModelPart& part, ImportScope& scope);
+  bool helps(const DataNeeded& needed, const OnnxNode& node, const ImportScope& scope) const;
+  void add_bodies(const ImportScope& scope, const ModelPart& part, ModelCut& cut);
+  void add_rest(const ModelPart& part, const ImportScope& scope, ModelCut& cut);
+  /// A constant is carried if it `must` be a tensor; else each part reads it for itself.
+  void carry(const std::string& name, const ImportScope& scope, bool must, ModelCut& cut);
+  CarriedValue::Tensor carry_tensor(Imported& value);
+  /// Records nodes from `first` on of operators that the engine lacks.
+  void check_operators(const std::vector<OnnxNode>& nodes, size_t first,
+                       const std::vector<OnnxOpset>& opsets, int depth = 0);
+  void erase_dead_nodes();
+
   void add_output(const OnnxValue& output, const ImportScope& scope);
   void add_output_tensor(Value* tensor);
+  static std::string title(const OnnxNode& node);
+  static std::shared_ptr<const OnnxNode> with_attrs(const OnnxNode& node, const OnnxAttrs* call);
+  static ModelPart function_part(const OnnxFunction& function, const OnnxNode& node);
   void fail(const OnnxNode& node, const std::string& why);
   [[noreturn]] void throw_failures() const;
 
@@ -101,6 +126,7 @@ class Importer {
   size_t imported_nodes_ = 0;
   std::vector<std::shared_ptr<std::vector<OnnxNode>>>
       function_bodies_;  // pending nodes are in them
+  std::set<const OnnxFunction*> checked_functions_;
 };
 
 /// Imports a node by its subgraphs or sequences instead of an OnnxRow.
@@ -122,14 +148,17 @@ struct ControlCall {
   std::vector<ImportedRef>& sequence(size_t i) const;
   /// Emission of nodes, for an operand-less call.
   [[noreturn]] void refuse(const std::string& why) const;
+  /// The subgraph has to be run as a part of its own.
+  [[noreturn]] void run_subgraph(const std::string& why) const;
 };
 
 struct ControlRow {
   std::string_view op;
   std::vector<ImportedRef> (*import)(const ControlCall&) = nullptr;
+  std::string_view domain = {};
 };
 
-const ControlRow* find_control_row(std::string_view op);
+const ControlRow* find_control_row(std::string_view domain, std::string_view op);
 
 class ControlRegistrar {
  public:

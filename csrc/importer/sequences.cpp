@@ -147,7 +147,20 @@ Refs optional_get_element(const ControlCall& c) {
   return {c.operands.at(0)};
 }
 
-const ControlRegistrar kRows({{"SequenceConstruct", sequence_construct},
+// An operand that is known or no tensor stands for the result.
+Refs identity(const ControlCall& c) {
+  Imported& x = c.operand(0);
+  if (x.sequence || x.is_absent || x.failed || c.importer.known_of(x, false)) {
+    if (x.input < 0) return {c.operands.at(0)};
+  }
+  ImportedRef y =
+      Importer::of_tensor(emit(c.importer.graph(), "Identity", {c.importer.tensor_of(x)}));
+  y->known = x.known;
+  return {y};
+}
+
+const ControlRegistrar kRows({{"Identity", identity},
+                              {"SequenceConstruct", sequence_construct},
                               {"SequenceEmpty", sequence_empty},
                               {"SequenceAt", sequence_at},
                               {"SequenceInsert", sequence_insert},

@@ -44,7 +44,7 @@ std::vector<HostTensor> compute_constants(const PlanEntry& entry, const LoadedMo
   for (int step = 0; step < plan.forward_steps; ++step) {
     for (size_t i = 0; i < weights.size(); ++i) {
       if (readers[i].first != step || model.is_readable(weights[i])) continue;
-      copies[i] = memory.allocate(static_cast<int64_t>(weights[i].bytes.size()));
+      copies[i] = memory.allocate(LoadedModel::memory_bytes(weights[i]));
       model.copy_weight(weights[i], copies[i].data());
       bind(i, copies[i].data());
     }

@@ -20,6 +20,13 @@ bool is_uploaded(const Program& program, const std::vector<HostTensorView>& tens
          element_count(tensors[i].sizes) > 0;
 }
 
+void download(HostTensorView& tensor, int device, HostMemory& memory, std::vector<Buffer>& copies) {
+  const int64_t bytes = covered_bytes(tensor);
+  Buffer& copy = copies.emplace_back(memory.allocate(bytes));
+  if (bytes > 0) run_device(device).download(copy.data(), tensor.data, bytes);
+  tensor.data = copy.data();
+}
+
 }  // namespace
 
 std::vector<const void*> take_device_feeds(std::vector<HostTensorView>& tensors, int device,
@@ -39,12 +46,20 @@ std::vector<const void*> take_device_feeds(std::vector<HostTensorView>& tensors,
       tensor.data = nullptr;
       continue;
     }
-    const int64_t bytes = covered_bytes(tensor);
-    Buffer& copy = copies.emplace_back(memory.allocate(bytes));
-    if (bytes > 0) run_device(device).download(copy.data(), tensor.data, bytes);
-    tensor.data = copy.data();
+    download(tensor, device, memory, copies);
   }
   return on_device;
+}
+
+std::vector<HostFeed> feeds_on_host(std::vector<HostFeed> feeds, HostMemory& memory,
+                                    std::vector<Buffer>& copies) {
+  for (HostFeed& feed : feeds) {
+    for (HostTensorView& tensor : feed.tensors) {
+      if (tensor.device != kOnHost) download(tensor, tensor.device, memory, copies);
+      tensor.device = kOnHost;
+    }
+  }
+  return feeds;
 }
 
 std::vector<const void*> device_arguments(const Program& program,

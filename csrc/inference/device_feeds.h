@@ -17,6 +17,10 @@ namespace ortmodule {
 std::vector<const void*> take_device_feeds(std::vector<HostTensorView>& tensors, int device,
                                            HostMemory& memory, std::vector<Buffer>& copies);
 
+/// The feeds in memory of the host, which `copies` keeps where they are on a device.
+std::vector<HostFeed> feeds_on_host(std::vector<HostFeed> feeds, HostMemory& memory,
+                                    std::vector<Buffer>& copies);
+
 /// The feeds' addresses on the device. Those on the host that steps read are uploaded to memory
 /// that `uploads` keeps.
 std::vector<const void*> device_arguments(const Program& program,

@@ -42,7 +42,7 @@ int64_t largest_that(const Fits& fits, int64_t most) {
 
 InferenceMemory InferenceSession::memory_of(const Plan& plan) const {
   InferenceMemory memory;
-  memory.weights = device_ ? device_weights_->bytes() : model_->weight_bytes();
+  memory.weights = host_.weight_bytes();
   if (const BufferId block = block_of(plan)) memory.block = plan.buffers[block].bytes;
   memory.outputs = output_bytes(plan);
   memory.peak = plan.forward_peak_bytes;
@@ -75,9 +75,9 @@ int64_t InferenceSession::largest(const std::string& name, int64_t limit_bytes,
 
 Admission::Pass InferenceSession::admit(const InferenceMemory& memory,
                                         const std::vector<HostFeed>& feeds) {
-  if (memory.total > options_.memory.limit_bytes) refuse(memory, feeds);
-  const int64_t left = options_.memory.limit_bytes - memory.weights;
-  memory_.limit_kept(left);
+  if (memory.total > host_.options.memory.limit_bytes) refuse(memory, feeds);
+  const int64_t left = host_.options.memory.limit_bytes - memory.weights;
+  host_.memory.limit_kept(left);
   return admission_.admit(memory.peak, left);
 }
 
@@ -85,21 +85,21 @@ void InferenceSession::refuse(const InferenceMemory& memory, const std::vector<H
   std::string hint = "give smaller inputs";
   if (const auto batch = named_.batch_of(feeds)) {
     const auto& [name, size] = *batch;
-    const int64_t most = largest(name, options_.memory.limit_bytes, feeds);
+    const int64_t most = largest(name, host_.options.memory.limit_bytes, feeds);
     hint = most > 0 ? str("the largest '", name, "' that fits is ", most)
                     : str("no '", name, "' fits");
   }
   throw Error(str("[memory] a run must fit in the memory_limit of ",
-                  grouped(options_.memory.limit_bytes), " bytes, but needs ", grouped(memory.total),
-                  " (weights ", grouped(memory.weights), ", run ", grouped(memory.peak),
-                  "): ", hint));
+                  grouped(host_.options.memory.limit_bytes), " bytes, but needs ",
+                  grouped(memory.total), " (weights ", grouped(memory.weights), ", run ",
+                  grouped(memory.peak), "): ", hint));
 }
 
 InferenceHeld InferenceSession::held() const {
   InferenceHeld held;
-  held.runs = memory_.held_bytes();
-  held.peak = memory_.peak_bytes();
-  held.kept = memory_.kept_bytes();
+  held.runs = host_.memory.held_bytes();
+  held.peak = host_.memory.peak_bytes();
+  held.kept = host_.memory.kept_bytes();
   held.plans = plan_bytes();
   return held;
 }

@@ -2,48 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <limits>
-#include <list>
-#include <mutex>
 #include <random>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
-#include "inference/check_sizes.h"
-#include "inference/compute_constants.h"
-#include "inference/copy_elements.h"
-#include "inference/device_feeds.h"
-#include "inference/device_run.h"
-#include "inference/half_weights.h"
-#include "inference/host_run.h"
+#include "inference/bound_run.h"
 #include "inference/plan_targets.h"
-#include "inference/readable_feeds.h"
-#include "inference/recent_calls.h"
 #include "inference/save_optimized.h"
-#include "ir/text.h"
+#include "inference/segmented_memory.h"
 #include "onnx/onnx_types.h"
-#include "ops/known_value.h"
-#include "optimizer/pipeline.h"
-#include "plan/plan_bytes.h"
-#include "runtime/idle_clock.h"
 
 namespace ortmodule {
 namespace {
-
-constexpr size_t kMostOutcomes = 32;
-// What is freed about when a model was imported, and when a plan was made.
-constexpr int64_t kImportBytes = 8 << 20, kPlanBytes = 1 << 20;
-// Of imports and plans: while runs follow each other, and when a session is idle.
-constexpr int64_t kBusyPlanBytes = 16 << 20, kIdleBytes = 2 << 20;
-constexpr int kQuietTicks = 2;
-
-int64_t thread_count(int64_t wanted) {
-  if (wanted > 0) return wanted;
-  return std::max<int64_t>(1, static_cast<int64_t>(std::thread::hardware_concurrency()));
-}
 
 uint64_t seed_of(const InferenceOptions& options) {
   if (options.seed != 0) return options.seed;
@@ -51,180 +22,16 @@ uint64_t seed_of(const InferenceOptions& options) {
   return (uint64_t{device()} << 32) | device();
 }
 
-// onnxruntime's levels: 0 none, 1 basic, 2 extended, 3 layouts, 99 all.
-OptimizationLevel optimization_level(int64_t level) {
-  if (level <= 0) return OptimizationLevel::None;
-  if (level == 1) return OptimizationLevel::Cleanup;
-  if (level == 2) return OptimizationLevel::Fusions;
-  return level < InferenceOptions::kAllOptimizations ? OptimizationLevel::Layouts
-                                                     : OptimizationLevel::All;
-}
-
-int64_t bytes_of(const std::vector<Buffer>& buffers) {
-  int64_t bytes = 0;
-  for (const Buffer& buffer : buffers) bytes += buffer.bytes();
-  return bytes;
-}
-
 }  // namespace
 
-// A call: the tensors of all feeds, and which of them are those of each input.
-struct InferenceSession::Call {
-  std::vector<HostTensorView> tensors;
-  std::vector<ValueForm> forms;
-
-  explicit Call(const std::vector<HostFeed>& feeds) {
-    for (const HostFeed& feed : feeds) {
-      const auto kind = feed.is_sequence       ? ValueForm::Kind::Sequence
-                        : feed.tensors.empty() ? ValueForm::Kind::Absent
-                                               : ValueForm::Kind::Tensor;
-      forms.push_back({kind, tensors.size(), feed.tensors.size()});
-      tensors.insert(tensors.end(), feed.tensors.begin(), feed.tensors.end());
-    }
-  }
-};
-
-// The model imported for the decisions of a first call.
-struct InferenceSession::Outcome {
-  std::vector<ValueForm> forms, outputs;
-  std::vector<size_t> ranks;  // by tensor of the inputs
-  std::vector<DType> dtypes;
-  std::vector<Dims> input_dims;
-  std::vector<ContentSymbol> contents;
-  std::vector<ContentGuard> content_guards;
-  std::vector<SizeGuard> guards;
-  std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
-  std::vector<Sizes> weight_sizes, weight_strides;
-  std::shared_ptr<const std::vector<HostTensor>> constants;            // the last of the weights
-  std::vector<std::shared_ptr<const std::vector<HostTensor>>> halves;  // weights in float16
-  std::unique_ptr<Session> session;
-  std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
-
-  bool fits(const Call& call) const;
-  /// What sizes, guards and plans depend on in the feeds of a call that fits.
-  std::vector<FeedContent> contents_of(const Call& call) const;
-  int64_t graph_bytes() const {
-    return approximate_bytes(session->exported_graph()) +
-           approximate_bytes(*session->lowered().graph);
-  }
-};
-
-// A call with its plan.
-struct InferenceSession::Bound {
-  Call call;
-  std::vector<Buffer> copies{};          // of feeds
-  std::vector<const void*> on_device{};  // by tensor: its address there; null: on the host
-  std::shared_ptr<Outcome> outcome{};
-  std::shared_ptr<PlanEntry> entry{};
-  std::shared_ptr<const Plan> shown{};  // instead, of a plan to look at
-
-  int64_t copied_bytes() const { return bytes_of(copies); }
-};
-
-// The outcomes, and their plans. The idle clock may see them for a moment longer than the session.
-struct InferenceSession::Imports : IdleKeeper, std::enable_shared_from_this<Imports> {
-  std::mutex mutex;                              // guards the next ones
-  std::list<std::shared_ptr<Outcome>> outcomes;  // the most recently used one first
-  int quiet_ticks = 0;
-  RecentCalls recent;
-  std::atomic<bool> is_used = false;  // since the last tick
-  std::atomic<bool> is_watched = false;
-  std::function<int64_t()> weight_bytes;
-
-  /// To be called when something was added.
-  void watch() {
-    if (!is_watched.exchange(true) || !idle_clock_runs()) tick_until_idle(weak_from_this());
-  }
-  bool tick() override;
-  int64_t shrink(int64_t bytes);
-};
-
-bool InferenceSession::Imports::tick() {
-  const std::unique_lock lock(mutex, std::try_to_lock);
-  if (!lock) return true;  // a model is imported
-  if (is_used.exchange(false)) quiet_ticks = 0;
-  if (++quiet_ticks <= kQuietTicks) return true;
-  quiet_ticks = 0;
-  is_watched = false;
-  recent.clear();  // calls of imports that may go
-  shrink(kIdleBytes + weight_bytes() / 40);
-  for (const auto& outcome : outcomes) outcome->checked.clear();
-  note_freed_heap(kPlanBytes);
-  return false;
-}
-
-// Keeps what was used last within that many bytes, imports before plans, which are made faster.
-int64_t InferenceSession::Imports::shrink(int64_t bytes) {
-  int64_t kept = 0;
-  for (auto outcome = outcomes.begin(); outcome != outcomes.end();) {
-    const int64_t graphs = (*outcome)->graph_bytes();
-    if (outcome != outcomes.begin() && kept + graphs > bytes) {
-      outcome = outcomes.erase(outcome);
-      continue;
-    }
-    kept += graphs;
-    ++outcome;
-  }
-  for (const auto& outcome : outcomes)
-    kept += outcome->session->shrink_plans(std::max<int64_t>(bytes - kept, 0));
-  return kept;
-}
-
-bool InferenceSession::Outcome::fits(const Call& call) const {
-  const std::vector<HostTensorView>& feeds = call.tensors;
-  if (call.forms != forms) return false;
-  SymbolValues values;
-  for (size_t i = 0; i < feeds.size(); ++i) {
-    if (feeds[i].sizes.size() != ranks[i] || feeds[i].dtype != dtypes[i]) return false;
-    for (size_t d = 0; d < ranks[i]; ++d) {
-      std::string symbol;
-      const int64_t size = feeds[i].sizes[d];
-      if (!input_dims[i][d].is_symbol(&symbol)) continue;
-      const int64_t* known = values.find(symbol);
-      if (known && *known != size) return false;
-      if (!known) values.bind(symbol, size);
-    }
-  }
-  for (const ContentGuard& guard : content_guards) {
-    const void* data = feeds[guard.input].data;
-    if (!data || std::memcmp(data, guard.bytes.data(), guard.bytes.size()) != 0) return false;
-  }
-  for (const ContentSymbol& content : contents) {
-    const HostTensorView& feed = feeds[content.input];
-    if (!feed.data || content.element >= element_count(feed.sizes)) return false;
-    values.bind(content.symbol, saturated(integer_element(feed.data, content.element, feed.dtype)));
-  }
-  return std::all_of(guards.begin(), guards.end(),
-                     [&](const SizeGuard& guard) { return guard.holds(values); });
-}
-
-std::vector<FeedContent> InferenceSession::Outcome::contents_of(const Call& call) const {
-  std::vector<FeedContent> found;
-  for (const ContentGuard& guard : content_guards) found.push_back({guard.input, 0, guard.bytes});
-  for (const ContentSymbol& content : contents) {
-    const HostTensorView& tensor = call.tensors[content.input];
-    const auto size = static_cast<int64_t>(size_of(tensor.dtype));
-    const char* element = static_cast<const char*>(tensor.data) + content.element * size;
-    found.push_back(
-        {content.input, content.element * size, std::string(element, static_cast<size_t>(size))});
-  }
-  return found;
-}
-
 InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, InferenceOptions options)
-    : model_(std::move(model)),
-      options_(std::move(options)),
-      device_(options_.device.number == kOnHost ? nullptr : &run_device(options_.device.number)),
-      device_weights_(device_ ? std::make_unique<DeviceWeights>(*device_) : nullptr),
-      inputs_(called_inputs(model_->model().graph)),
-      overridable_(overridable_inputs(model_->model())),
-      named_(inputs_, options_.fixed_sizes),
-      pool_(thread_count(options_.threads)),
-      memory_(options_.memory.keep_block ? HostMemory::Keep::WhileUsed : HostMemory::Keep::Nothing),
-      imports_(std::make_shared<Imports>()),
-      runs_(seed_of(options_)) {
-  imports_->weight_bytes = [model = model_] { return model->weight_bytes(); };
-  if (options_.profiling) start_profiling();
+    : host_(std::move(model), std::move(options)),
+      inputs_(called_inputs(host_.model->model().graph)),
+      overridable_(overridable_inputs(host_.model->model())),
+      named_(inputs_, host_.options.fixed_sizes),
+      whole_(host_, [this](const std::vector<HostFeed>& feeds) { check(feeds); }),
+      runs_(seed_of(host_.options)) {
+  if (host_.options.profiling) start_profiling();
 }
 
 InferenceSession::~InferenceSession() = default;
@@ -253,9 +60,24 @@ void InferenceSession::check(const std::vector<HostFeed>& feeds) const {
   }
 }
 
+namespace {
+
+// The first node that reads a value, for errors.
+std::string reader_of(const OnnxGraph& graph, const std::string& value) {
+  for (const OnnxNode& node : graph.nodes)
+    if (std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end())
+      return str("it is read by ", node.op, " '", node.name, "'");
+  return "no node reads it";
+}
+
+}  // namespace
+
 void InferenceSession::check(const OnnxValue& input, const HostTensorView& tensor) const {
   const OnnxType* type = &input.type;
   while (type->element) type = type->element.get();
+  constexpr int kString = 8;
+  ORTM_CHECK(type->element_type != kString, "[run] input '", input.name, "' has type string, ",
+             "which the engine lacks: ", reader_of(host_.model->model().graph, input.name));
   ORTM_CHECK(type->element_type == 0 || onnx_number(tensor.dtype) == type->element_type,
              "[run] input '", input.name, "' must have type ", onnx_type_name(type->element_type),
              ", but found ", onnx_type_name(onnx_number(tensor.dtype)));
@@ -269,259 +91,22 @@ void InferenceSession::check(const OnnxValue& input, const HostTensorView& tenso
                  *fixed, " in dimension ", d, ", but found sizes ", sizes_text(tensor.sizes));
 }
 
-std::shared_ptr<InferenceSession::Outcome> InferenceSession::outcome_for(const Call& call) {
-  std::list<std::shared_ptr<Outcome>>& outcomes = imports_->outcomes;
-  const std::lock_guard lock(imports_->mutex);
-  auto known = std::find_if(outcomes.begin(), outcomes.end(),
-                            [&](const auto& outcome) { return outcome->fits(call); });
-  if (known != outcomes.end()) {
-    outcomes.splice(outcomes.begin(), outcomes, known);
-  } else {
-    outcomes.push_front(import(call));
-    if (outcomes.size() > kMostOutcomes) outcomes.pop_back();
-  }
-  return outcomes.front();
-}
-
-std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& call,
-                                                                    bool to_save) {
-  model_->check_files(false);
-  ImportRequest request;
-  request.fixed_sizes = options_.fixed_sizes;
-  for (const auto& [input, denotations] : model_->facts().denotations)
-    for (const auto& [axis, denotation] : denotations)
-      if (auto fixed = options_.fixed_denotations.find(denotation);
-          fixed != options_.fixed_denotations.end())
-        request.fixed_axes[input][axis] = fixed->second;
-  request.forms = call.forms;
-  for (const HostTensorView& tensor : call.tensors)
-    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data});
-  ImportedModel imported = import_model(model_->model(), request);
-  auto outcome = std::make_shared<Outcome>();
-  for (const HostTensorView& tensor : call.tensors) {
-    outcome->ranks.push_back(tensor.sizes.size());
-    outcome->dtypes.push_back(tensor.dtype);
-  }
-  outcome->forms = call.forms;
-  outcome->outputs = std::move(imported.outputs);
-  outcome->input_dims = std::move(imported.input_dims);
-  outcome->contents = std::move(imported.contents);
-  outcome->content_guards = std::move(imported.content_guards);
-  outcome->guards = std::move(imported.guards);
-  const Device device = device_ && !to_save ? device_->kernels() : Device::Host;
-  std::optional<ConstantPart> constant;
-  if (options_.optimization_level >= InferenceOptions::kAllOptimizations) {
-    // Before the constant part is taken: passes make more of the model depend on weights alone.
-    optimize_forward(*imported.piece.graph, session_options(device, to_save).optimizer);
-    constant = take_constant_part(imported.piece, device == Device::Host && !to_save);
-  }
-  add_weights(*outcome, imported);
-  if (constant) add_constants(*outcome, imported, *constant);
-  outcome->session =
-      std::make_unique<Session>(std::move(imported.piece), session_options(device, to_save));
-  model_->forget_pages();
-  note_freed_heap(kImportBytes);
-  return outcome;
-}
-
-SessionOptions InferenceSession::session_options(Device device, bool to_save) const {
-  SessionOptions options;
-  options.optimizer.device = device;
-  options.optimizer.training = false;
-  options.placement = options_.memory.placement();
-  options.keep_graphs = to_save;
-  options.plan_cache_bytes = kBusyPlanBytes;
-  options.fewest_plans = 1;
-  options.threads = [count = pool_.threads()] { return count; };
-  const OptimizationLevel level = optimization_level(options_.optimization_level);
-  options.optimizer.disabled = passes_beyond(level);
-  options.optimizer.disabled.insert(options_.disabled_passes.begin(),
-                                    options_.disabled_passes.end());
-  if (to_save || model_->keeps_originals()) options.optimizer.disabled.merge(packing_passes());
-  return options;
-}
-
-const void* InferenceSession::elements_of(const OnnxTensor& weight) {
-  return device_ ? device_weights_->elements(weight, *model_) : model_->elements(weight);
-}
-
-std::shared_ptr<const std::vector<HostTensor>> InferenceSession::constants_of(
-    const std::string& key, const std::function<std::vector<HostTensor>()>& compute) {
-  return device_ ? device_weights_->constants(key, compute) : model_->constants(key, compute);
-}
-
-void InferenceSession::add_weights(Outcome& outcome, const ImportedModel& imported) {
-  const auto& inputs = imported.piece.graph->inputs();
-  for (size_t i = 0; i < imported.weights.size(); ++i) {
-    const OnnxTensor& weight = imported.weights[i];
-    const Value& value = *inputs[outcome.ranks.size() + i].value;
-    const bool read = !value.uses().empty() || value.is_graph_output();
-    const void* elements = nullptr;
-    if (read && options_.half_weights)
-      elements =
-          halved(outcome, *imported.piece.graph, inputs[outcome.ranks.size() + i].value, weight);
-    if (read && !elements) elements = elements_of(weight);
-    outcome.weights.push_back(elements);
-    outcome.weight_sizes.push_back(weight.dims);
-    outcome.weight_strides.push_back(contiguous_strides(weight.dims));
-  }
-}
-
-// The weight in float16, for a graph that widens it; null if it must stay as it is.
-const void* InferenceSession::halved(Outcome& outcome, Graph& graph, Value* value,
-                                     const OnnxTensor& weight) {
-  if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
-  const std::string key = str("half ", static_cast<const void*>(weight.bytes.data()));
-  auto halves = constants_of(key, [&] {
-    std::vector<HostTensor> made;
-    if (auto half = to_half(weight.bytes.data(), weight.dims, memory_))
-      made.push_back(std::move(*half));
-    return made;
-  });
-  if (halves->empty()) {
-    std::string name = value->name;
-    for (const OnnxInitializer& initializer : model_->model().graph.initializers)
-      if (initializer.tensor.bytes.data() == weight.bytes.data()) name = initializer.name;
-    wide_weights_.insert(name);
-    return nullptr;
-  }
-  widen_at_reader(graph, value);
-  outcome.halves.push_back(halves);
-  return halves->front().memory.data();
-}
-
-// Computes the constant part, unless another import has, and binds its results.
-void InferenceSession::add_constants(Outcome& outcome, const ImportedModel& imported,
-                                     const ConstantPart& part) {
-  std::vector<OnnxTensor> weights;
-  std::string key = print(*part.piece.graph);
-  for (size_t input : part.inputs) {
-    weights.push_back(imported.weights.at(input - outcome.ranks.size()));
-    key += str(" ", static_cast<const void*>(weights.back().bytes.data()));
-  }
-  if (options_.half_weights) key += " half";
-  outcome.constants = constants_of(key, [&] {
-    std::vector<HostTensor> made = compute(part, weights);
-    for (HostTensor& tensor : made)
-      if (options_.half_weights && is_halvable(tensor.dtype, tensor.sizes))
-        if (auto half = to_half(tensor.memory.data(), tensor.sizes, memory_))
-          tensor = std::move(*half);
-    return made;
-  });
-  Graph& graph = *imported.piece.graph;
-  for (const HostTensor& constant : *outcome.constants) {
-    Value* value = graph.inputs()[outcome.ranks.size() + outcome.weights.size()].value;
-    if (constant.dtype != value->dtype) widen_at_reader(graph, value);
-    outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
-    outcome.weight_sizes.push_back(constant.sizes);
-    outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
-  }
-}
-
-std::vector<HostTensor> InferenceSession::compute(const ConstantPart& part,
-                                                  const std::vector<OnnxTensor>& weights) {
-  ExportedPiece piece;
-  piece.graph = part.piece.graph->clone();
-  piece.arguments = part.piece.arguments;
-  piece.output_strides = part.piece.output_strides;
-  Session session(std::move(piece), session_options(Device::Host));
-  std::vector<Sizes> strides;
-  std::vector<LayoutView> layouts;
-  strides.reserve(weights.size());
-  for (const OnnxTensor& weight : weights) {
-    strides.push_back(contiguous_strides(weight.dims));
-    layouts.push_back({weight.dims, strides.back()});
-  }
-  return compute_constants(*session.plan_for({layouts, {}}), *model_, weights, pool_);
-}
-
-InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feeds, bool to_show) {
-  Bound bound{Call(feeds)};
-  const Call& call = bound.call;
-  bound.on_device =
-      take_device_feeds(bound.call.tensors, options_.device.number, memory_, bound.copies);
-  make_readable(bound.call.tensors, memory_, bound.copies);
-  imports_->is_used = true;
-  RecentCalls::Found known;
-  if (!to_show) known = imports_->recent.find(call.forms, call.tensors);
-  if (known.entry) {
-    bound.outcome = std::static_pointer_cast<Outcome>(known.outcome);
-    bound.entry = std::move(known.entry);
-    return bound;
-  }
-  check(feeds);
-  bound.outcome = outcome_for(call);
-  const Outcome& outcome = *bound.outcome;
-  const std::vector<HostTensorView>& tensors = call.tensors;
-  std::vector<LayoutView> arguments;
-  std::vector<Sizes> strides;
-  strides.reserve(tensors.size());
-  arguments.reserve(tensors.size() + outcome.weights.size());
-  for (const HostTensorView& tensor : tensors) {
-    strides.push_back(tensor.strides.empty() ? contiguous_strides(tensor.sizes) : tensor.strides);
-    arguments.push_back({tensor.sizes, strides.back()});
-  }
-  for (size_t i = 0; i < outcome.weights.size(); ++i)
-    arguments.push_back({outcome.weight_sizes[i], outcome.weight_strides[i]});
-  std::vector<int64_t> symbols;
-  for (const ContentSymbol& content : outcome.contents)
-    symbols.push_back(saturated(integer_element(tensors[content.input].data, content.element,
-                                                tensors[content.input].dtype)));
-  check_once(*bound.outcome, {arguments, symbols});
-  if (to_show) {
-    bound.shown = outcome.session->plan_to_show({arguments, symbols});
-    return bound;
-  }
-  bound.entry = outcome.session->plan_for({arguments, symbols});
-  imports_->recent.add(
-      {call.forms, call.tensors, outcome.contents_of(call), bound.outcome, bound.entry});
-  return bound;
-}
-
-void InferenceSession::check_once(Outcome& outcome, const CallShapes& call) {
-  const SymbolValues values = outcome.session->symbols().bind_all(call);
-  std::vector<int64_t> numbers;
-  for (const auto& entry : values.entries()) numbers.push_back(entry.second);
-  {
-    const std::lock_guard lock(imports_->mutex);
-    if (outcome.checked.count(numbers)) return;
-  }
-  check_sizes(outcome.session->exported_graph(), values);
-  note_freed_heap(kPlanBytes);
-  imports_->watch();
-  constexpr size_t kMostKnown = 4096;
-  const std::lock_guard lock(imports_->mutex);
-  if (outcome.checked.size() >= kMostKnown) outcome.checked.clear();
-  outcome.checked.insert(std::move(numbers));
-}
-
 std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds,
                                               const HostTargets& targets,
                                               const std::atomic<bool>* terminate) {
   const std::shared_ptr<Profile> profile = profile_.load();
   const auto begin = profile ? Profile::Clock::now() : Profile::Clock::time_point();
-  const Bound bound = bind(feeds);
-  const HostTargets places = plan_targets(*bound.entry->program.plan, bound.outcome->outputs,
-                                          outputs(), options_.device.number, targets);
-  if (profile) profile->add_stage("plan", begin, Profile::Clock::now());
-  std::vector<const void*> arguments;
-  std::vector<Buffer> uploads;
-  model_->check_files(true);
-  const bool limited = options_.memory.limit_bytes > 0;
-  const Admission::Pass pass = limited ? admit(memory_of(bound), feeds) : Admission::Pass();
-  if (device_)
-    arguments = device_arguments(bound.entry->program, bound.call.tensors, bound.on_device,
-                                 *device_, uploads);
-  else
-    for (const HostTensorView& tensor : bound.call.tensors) arguments.push_back(tensor.data);
-  const std::vector<const void*>& weights = bound.outcome->weights;
-  arguments.insert(arguments.end(), weights.begin(), weights.end());
+  const Segment::Bound bound = whole_.bind(feeds);
   const RunWatch watch{terminate, profile.get()};
-  HostRun run =
-      device_
-          ? run_on_device(*bound.entry, arguments, options_.device, memory_, runs_++, places, watch)
-          : run_on_host(*bound.entry, arguments, memory_, pool_, runs_++, places, watch);
-  last_peak_bytes_ = run.peak_bytes + bound.copied_bytes() + bytes_of(uploads);
+  if (bound.outcome->cut) return run_in_segments(bound, feeds, targets, watch);
+  const HostTargets places = plan_targets(*bound.entry->program.plan, bound.outcome->outputs,
+                                          outputs(), host_.options.device.number, targets);
+  if (profile) profile->add_stage("plan", begin, Profile::Clock::now());
+  host_.model->check_files(true);
+  const bool limited = host_.options.memory.limit_bytes > 0;
+  const Admission::Pass pass = limited ? admit(memory_of(bound), feeds) : Admission::Pass();
+  HostRun run = run_bound(host_, bound, runs_++, places, watch);
+  last_peak_bytes_ = run.peak_bytes + bound.copied_bytes();
   copied_bytes_ += run.copied_bytes + bound.copied_bytes();
   if (profile) profile->add_stage("model_run", begin, Profile::Clock::now());
   std::vector<HostResult> results;
@@ -536,12 +121,11 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
 
 void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const std::string& path) {
   check(feeds);
-  const Call call(feeds);
-  std::shared_ptr<Outcome> outcome;  // not one to keep
-  {
-    const std::lock_guard lock(imports_->mutex);
-    outcome = import(call, true);
-  }
+  const Segment::Call call(feeds);
+  const std::shared_ptr<Segment::Outcome> outcome = whole_.import_to_save(call);
+  ORTM_CHECK(!outcome->cut, "[save_onnx] the model must have sizes and control flow that do not ",
+             "depend on data, but found ", outcome->cut ? outcome->cut->node.op : "", " '",
+             outcome->cut ? outcome->cut->node.name : "", "'");
   OptimizedModel optimized;
   for (const ValueForm& form : outcome->outputs)
     ORTM_CHECK(form.kind == ValueForm::Kind::Tensor,
@@ -561,31 +145,39 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   ::ortmodule::save_optimized(optimized, path);
 }
 
-std::set<std::string> InferenceSession::wide_weights() const {
-  const std::lock_guard lock(imports_->mutex);
-  return wide_weights_;
+std::set<std::string> InferenceSession::wide_weights() {
+  const std::lock_guard lock(host_.mutex);
+  return host_.wide_weights;
 }
 
-InferenceMemory InferenceSession::memory_of(const Bound& bound) const {
+InferenceMemory InferenceSession::memory_of(const Segment::Bound& bound) const {
   InferenceMemory memory = memory_of(*bound.entry->program.plan);
-  int64_t copied = bound.copied_bytes();
-  if (device_) copied += upload_bytes(bound.entry->program, bound.call.tensors, bound.on_device);
+  const int64_t copied = feed_bytes(host_, bound);
   memory.peak += copied;
   memory.total += copied;
+  memory.exact = memory.exact && !bound.outcome->cut;
   return memory;
 }
 
 InferenceMemory InferenceSession::memory(const std::vector<HostFeed>& feeds) {
-  return memory_of(bind(feeds));
+  const Segment::Bound bound = whole_.bind(feeds);
+  InferenceMemory memory = memory_of(bound);
+  if (!bound.outcome->cut) return memory;
+  std::optional<int64_t> most;
+  try {
+    most = most_segmented_bytes(whole_, feeds);
+  } catch (const Error&) {  // a part needs the content of what has no data here
+  }
+  memory.peak = std::max(memory.peak, most.value_or(0));
+  memory.weights = host_.model->weight_bytes();
+  memory.total = memory.weights + memory.peak;
+  return memory;
 }
 
-int64_t InferenceSession::plan_bytes() const {
-  const std::lock_guard lock(imports_->mutex);
-  return imports_->shrink(std::numeric_limits<int64_t>::max());
-}
+int64_t InferenceSession::plan_bytes() const { return whole_.plan_bytes(); }
 
 std::shared_ptr<const Plan> InferenceSession::plan(const std::vector<HostFeed>& feeds) {
-  return bind(feeds, true).shown;
+  return whole_.bind(feeds, true).shown;
 }
 
 }  // namespace ortmodule

@@ -8,36 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "importer/import_model.h"
 #include "inference/admission.h"
-#include "inference/constant_part.h"
-#include "inference/device_weights.h"
 #include "inference/host_run.h"
 #include "inference/host_tensor.h"
+#include "inference/inference_options.h"
 #include "inference/loaded_model.h"
-#include "inference/memory_options.h"
 #include "inference/named_sizes.h"
-#include "runtime/run_device.h"
-#include "runtime/worker_pool.h"
-#include "session.h"
+#include "inference/segment.h"
 
 namespace ortmodule {
-
-struct InferenceOptions {
-  int64_t threads = 0;  // 0: one for each core
-  /// Values of named sizes.
-  std::map<std::string, int64_t> fixed_sizes;
-  std::map<std::string, int64_t> fixed_denotations;  // the same by what a size denotes
-  uint64_t seed = 0;  // of random operators; 0: another one for each session
-  int64_t optimization_level = kAllOptimizations;  // onnxruntime's GraphOptimizationLevel
-  std::set<std::string> disabled_passes;           // of the optimizer, by name
-  bool profiling = false;                          // from the start
-  bool half_weights = false;                       // float32 weights are kept in float16
-  RunDeviceOptions device = {};                    // that runs the model
-
-  static constexpr int64_t kAllOptimizations = 99;
-  RunMemoryOptions memory = {};
-};
 
 /// What a run of given shapes takes, in bytes.
 struct InferenceMemory {
@@ -46,7 +25,7 @@ struct InferenceMemory {
   int64_t outputs = 0;  // which belong to the caller after the run
   int64_t peak = 0;     // of the run, outputs included, weights and inputs not
   int64_t total = 0;    // weights and peak
-  bool exact = true;    // false: a library may allocate more
+  bool exact = true;    // false: a library may allocate more, or data decides
 };
 
 /// What a session holds now, in bytes.
@@ -66,7 +45,7 @@ class InferenceSession {
   const std::vector<const OnnxValue*>& inputs() const { return inputs_; }
   /// Inputs that have an initializer, which a call may replace.
   const std::vector<const OnnxValue*>& overridable() const { return overridable_; }
-  const std::vector<OnnxValue>& outputs() const { return model_->model().graph.outputs; }
+  const std::vector<OnnxValue>& outputs() const { return host_.model->model().graph.outputs; }
   /// The dimensions of an input of known rank, with the sizes that the options fix.
   std::vector<OnnxDim> input_dims(size_t input) const;
 
@@ -77,7 +56,9 @@ class InferenceSession {
   /// an Error before its next step. Throws Error.
   std::vector<HostResult> run(const std::vector<HostFeed>& feeds, const HostTargets& targets = {},
                               const std::atomic<bool>* terminate = nullptr);
-  /// What such a run takes. Feeds need data only where sizes depend on their content.
+  /// What such a run takes. Feeds need data only where sizes depend on their content. Where data
+  /// decides sizes, the peak is the most that a run takes, or, if control flow or a shape depends
+  /// on data, that of the part before; `exact` is false then.
   InferenceMemory memory(const std::vector<HostFeed>& feeds);
   /// Writes the graph of such a run as an ONNX file; see save_optimized.h. Throws Error.
   void save_optimized(const std::vector<HostFeed>& feeds, const std::string& path);
@@ -92,7 +73,7 @@ class InferenceSession {
   /// The same as text.
   std::string plan_text(const std::vector<HostFeed>& feeds) { return print(*plan(feeds)); }
   /// Returns blocks that are kept for the next run to the system.
-  void return_kept() { memory_.return_kept(); }
+  void return_kept() { host_.memory.return_kept(); }
   InferenceHeld held() const;
   /// Bytes of imported graphs and plans, about.
   int64_t plan_bytes() const;
@@ -101,12 +82,12 @@ class InferenceSession {
   /// Bytes of feeds and outputs that all runs so far copied: feeds that no kernel can read where
   /// they are, targets that no kernel can write to.
   int64_t copied_bytes() const { return copied_bytes_; }
-  const LoadedModel& model() const { return *model_; }
+  const LoadedModel& model() const { return *host_.model; }
   /// For another session of the model.
-  const std::shared_ptr<LoadedModel>& shared_model() const { return model_; }
-  int64_t threads() const { return pool_.threads(); }
+  const std::shared_ptr<LoadedModel>& shared_model() const { return host_.model; }
+  int64_t threads() const { return host_.pool.threads(); }
   /// Weights that stay float32 because float16 cannot hold them, by name.
-  std::set<std::string> wide_weights() const;
+  std::set<std::string> wide_weights();
 
   /// Starts a trace of all runs.
   void start_profiling();
@@ -116,46 +97,22 @@ class InferenceSession {
   bool end_profiling(const std::string& path);
 
  private:
-  struct Outcome;
-  struct Imports;
-  struct Call;
-  struct Bound;
-
   void check(const std::vector<HostFeed>& feeds) const;
   void check(const OnnxValue& input, const HostTensorView& tensor) const;
-  std::shared_ptr<Outcome> outcome_for(const Call& call);
-  /// `to_save`: for a file, which cannot have packed weights; the graphs are kept.
-  std::shared_ptr<Outcome> import(const Call& call, bool to_save = false);
-  /// For graphs that run on `device`.
-  SessionOptions session_options(Device device, bool to_save = false) const;
-  void add_weights(Outcome& outcome, const ImportedModel& imported);
-  const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
-  void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
-  std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
-  void check_once(Outcome& outcome, const CallShapes& call);
-  /// With `to_show`, its plan is made anew and not kept.
-  Bound bind(const std::vector<HostFeed>& feeds, bool to_show = false);
-  /// Weights or constants where the steps read them.
-  const void* elements_of(const OnnxTensor& weight);
-  std::shared_ptr<const std::vector<HostTensor>> constants_of(
-      const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
-  InferenceMemory memory_of(const Bound& bound) const;
+  std::vector<HostResult> run_in_segments(const Segment::Bound& bound,
+                                          const std::vector<HostFeed>& feeds,
+                                          const HostTargets& targets, const RunWatch& watch);
+  InferenceMemory memory_of(const Segment::Bound& bound) const;
   InferenceMemory memory_of(const Plan& plan) const;
   /// Waits until the run fits in the limit. Throws Error if it never will.
   Admission::Pass admit(const InferenceMemory& memory, const std::vector<HostFeed>& feeds);
   [[noreturn]] void refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds);
 
-  std::shared_ptr<LoadedModel> model_;
-  const InferenceOptions options_;
-  RunDevice* const device_;  // null: the host
-  std::unique_ptr<DeviceWeights> device_weights_;
+  SegmentHost host_;
   std::vector<const OnnxValue*> inputs_, overridable_;
   const NamedSizes named_;
-  WorkerPool pool_;
-  HostMemory memory_;
   Admission admission_;
-  const std::shared_ptr<Imports> imports_;
-  std::set<std::string> wide_weights_;  // guarded by the mutex of the imports
+  Segment whole_;
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};
   std::atomic<int64_t> copied_bytes_{0};

@@ -56,14 +56,15 @@ std::vector<OnnxDim> InferenceSession::input_dims(size_t input) const {
   std::vector<OnnxDim> dims = value.type.dims.value();
   for (OnnxDim& dim : dims) {
     const auto* name = std::get_if<std::string>(&dim);
-    const auto fixed = name ? options_.fixed_sizes.find(*name) : options_.fixed_sizes.end();
-    if (fixed != options_.fixed_sizes.end()) dim = fixed->second;
+    const auto fixed =
+        name ? host_.options.fixed_sizes.find(*name) : host_.options.fixed_sizes.end();
+    if (fixed != host_.options.fixed_sizes.end()) dim = fixed->second;
   }
-  const auto denoted = model_->facts().denotations.find(value.name);
-  if (denoted == model_->facts().denotations.end()) return dims;
+  const auto denoted = host_.model->facts().denotations.find(value.name);
+  if (denoted == host_.model->facts().denotations.end()) return dims;
   for (const auto& [axis, denotation] : denoted->second) {
-    const auto fixed = options_.fixed_denotations.find(denotation);
-    if (fixed != options_.fixed_denotations.end() && is_open(dims.at(axis)))
+    const auto fixed = host_.options.fixed_denotations.find(denotation);
+    if (fixed != host_.options.fixed_denotations.end() && is_open(dims.at(axis)))
       dims[axis] = fixed->second;
   }
   return dims;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/narrow_number.h"
 
 namespace ortmodule {
 namespace {
@@ -12,6 +13,9 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kBlockBytes = 1 << 20;  // small copies share blocks of this size
 constexpr size_t kChunkBytes = 1 << 20;   // of a file, resident while it is copied
+
+// Whether several elements share a byte, which in memory have one each.
+bool is_packed(const OnnxTensor& weight) { return packed_bits(weight.dtype) < 8; }
 
 }  // namespace
 
@@ -24,7 +28,7 @@ bool LoadedModel::keeps_originals() const {
 }
 
 const void* LoadedModel::elements(const OnnxTensor& weight) {
-  const auto bytes = static_cast<int64_t>(weight.bytes.size());
+  const int64_t bytes = memory_bytes(weight);
   if (bytes == 0) return nullptr;
   const std::lock_guard lock(mutex_);
   const void* source = weight.bytes.data();
@@ -36,8 +40,12 @@ const void* LoadedModel::elements(const OnnxTensor& weight) {
   return place->second;
 }
 
+int64_t LoadedModel::memory_bytes(const OnnxTensor& weight) {
+  return is_packed(weight) ? element_count(weight.dims) : static_cast<int64_t>(weight.bytes.size());
+}
+
 const void* LoadedModel::copy(const OnnxTensor& weight) {
-  const auto bytes = static_cast<int64_t>(weight.bytes.size());
+  const int64_t bytes = memory_bytes(weight);
   const int64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (left_bytes_ < taken) {
     blocks_.push_back(memory_.allocate(std::max(taken, kBlockBytes)));
@@ -52,6 +60,12 @@ const void* LoadedModel::copy(const OnnxTensor& weight) {
 
 void LoadedModel::copy_weight(const OnnxTensor& weight, void* to) const {
   const MappedFile* file = file_of(weight);
+  if (is_packed(weight)) {
+    unpack_elements(weight.bytes.data(), element_count(weight.dims), weight.dtype,
+                    static_cast<char*>(to));
+    if (file) file->forget(weight.bytes.view());
+    return;
+  }
   std::string_view left = weight.bytes.view();
   for (auto* at = static_cast<char*>(to); !left.empty();) {
     const std::string_view chunk = left.substr(0, kChunkBytes);
@@ -63,6 +77,7 @@ void LoadedModel::copy_weight(const OnnxTensor& weight, void* to) const {
 }
 
 bool LoadedModel::is_readable(const OnnxTensor& weight) const {
+  if (is_packed(weight)) return false;
   if (reinterpret_cast<uintptr_t>(weight.bytes.data()) % size_of(weight.dtype) != 0) return false;
   const MappedFile* file = file_of(weight);
   return !file || file != files_.front().get();

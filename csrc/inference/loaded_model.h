@@ -33,6 +33,8 @@ class LoadedModel {
   bool keeps_originals() const;
   /// The elements of a weight at an aligned address, which stays valid as long as the model.
   const void* elements(const OnnxTensor& weight);
+  /// Bytes of a weight's elements in memory.
+  static int64_t memory_bytes(const OnnxTensor& weight);
   /// Copies the elements of a weight, without leaving its file resident.
   void copy_weight(const OnnxTensor& weight, void* to) const;
   /// Whether kernels can read the elements where they are.

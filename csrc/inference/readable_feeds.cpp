@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/narrow_number.h"
 #include "inference/copy_elements.h"
 
 namespace ortmodule {
@@ -9,6 +10,7 @@ namespace {
 
 bool is_readable(const HostTensorView& tensor) {
   if (tensor.dtype == DType::Undefined) return true;  // nothing reads it
+  if (is_narrow_integer(tensor.dtype)) return false;  // its bytes may have other bits, too
   if (reinterpret_cast<uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) return false;
   if (tensor.strides.empty()) return true;
   if (tensor.sizes.size() <= 1 && element_count(tensor.sizes) <= kMostContent) return false;
@@ -27,6 +29,8 @@ void make_readable(std::vector<HostTensorView>& tensors, HostMemory& memory,
       Buffer& copy = copies.emplace_back(
           memory.allocate(element_count(tensor.sizes) * static_cast<int64_t>(element_bytes)));
       copy_elements(tensor.sizes, element_bytes, tensor.data, tensor.strides, copy.data(), {});
+      if (is_narrow_integer(tensor.dtype))
+        extend_integers(static_cast<char*>(copy.data()), element_count(tensor.sizes), tensor.dtype);
       tensor.data = copy.data();
     }
     tensor.strides.clear();

@@ -1,10 +1,13 @@
 #include "inference/save_optimized.h"
 
+#include <list>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "base/narrow_number.h"
 #include "exporter/save_model.h"
 
 namespace ortmodule {
@@ -48,12 +51,19 @@ void save_optimized(const OptimizedModel& model, const std::string& path) {
         input.any_sizes[static_cast<int64_t>(d)] = names.at(symbol);
     }
   }
+  std::list<std::string> packed;  // until the file is written
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const Value& value = *inputs.at(model.inputs.size() + i).value;
     const bool read = !value.uses().empty() || value.is_graph_output();
     if (!read) continue;
-    const size_t bytes =
-        static_cast<size_t>(element_count(model.weight_sizes[i])) * size_of(value.dtype);
+    const int64_t count = element_count(model.weight_sizes[i]);
+    if (const int bits = packed_bits(value.dtype); bits < 8) {
+      std::string& bytes = packed.emplace_back(static_cast<size_t>((count * bits + 7) / 8), '\0');
+      pack_elements(static_cast<const char*>(model.weights[i]), count, value.dtype, bytes.data());
+      saved.data.initializers[value.name] = {bytes.data(), bytes.size()};
+      continue;
+    }
+    const size_t bytes = static_cast<size_t>(count) * size_of(value.dtype);
     saved.data.initializers[value.name] = {model.weights[i], bytes};
   }
   save_model(*model.graph, path, saved);

@@ -22,7 +22,9 @@ int64_t element_bits(int element_type) {
              "but found ", element_type);
   ORTM_CHECK(element->bits > 0, "[OrtValue] elements must be numbers, but found type ",
              element->name, ": such tensors are not supported");
-  return element->bits;
+  // Elements of less than a byte that the engine knows have one each.
+  const bool is_narrow = element->dtype != DType::Undefined && packed_bits(element->dtype) < 8;
+  return is_narrow ? 8 : element->bits;
 }
 
 int64_t bytes_of(int64_t count, int64_t bits) { return (count * bits + 7) / 8; }

@@ -66,6 +66,17 @@ decltype(auto) dispatch_real(DType dtype, const F& f) {
   }
 }
 
+/// The same for every real type and unsigned integers.
+template <class F>
+decltype(auto) dispatch_number(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::UInt16: return f.template operator()<uint16_t>();
+    case DType::UInt32: return f.template operator()<uint32_t>();
+    case DType::UInt64: return f.template operator()<uint64_t>();
+    default: return dispatch_real(dtype, f);
+  }
+}
+
 /// The type of 1, 2, 4, 8 or 16 bytes, for kernels that only move elements.
 struct Bytes16 {
   uint64_t half[2];

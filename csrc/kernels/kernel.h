@@ -46,7 +46,15 @@ inline constexpr DTypeSet kAllFloats{DType::Float32, DType::Float64, DType::Floa
 inline constexpr DTypeSet kIntegers{DType::Int64, DType::Int32, DType::Int16, DType::Int8,
                                     DType::UInt8};
 inline constexpr DTypeSet kRealTypes = kAllFloats | kIntegers | DTypeSet{DType::Bool};
+inline constexpr DTypeSet kWideUnsigned{DType::UInt16, DType::UInt32, DType::UInt64};
+inline constexpr DTypeSet kNarrowFloats{DType::Float8E4M3FN, DType::Float8E4M3FNUZ,
+                                        DType::Float8E5M2,   DType::Float8E5M2FNUZ,
+                                        DType::Float8E8M0,   DType::Float4E2M1};
+inline constexpr DTypeSet kNarrowIntegers{DType::Int4, DType::UInt4, DType::Int2, DType::UInt2};
 inline constexpr DTypeSet kEveryType = kRealTypes | DTypeSet{DType::Complex64, DType::Complex128};
+/// For kernels of sessions that only move elements.
+inline constexpr DTypeSet kMovedTypes =
+    kEveryType | kWideUnsigned | kNarrowFloats | kNarrowIntegers;
 
 /// A tensor as a kernel sees it. `data` points at element 0 (the offset is already applied).
 /// sizes and strides (in elements) belong to the plan. An absent operand has null data and

@@ -15,6 +15,9 @@ struct Convert {
   ORTM_HD To operator()(From x) const {
     if constexpr (std::is_same_v<To, bool>) {
       return x != From(0);
+    } else if constexpr (std::is_same_v<To, uint64_t> && std::is_floating_point_v<From>) {
+      // A negative number wraps around.
+      return x < From(0) ? static_cast<To>(static_cast<int64_t>(x)) : static_cast<To>(x);
     } else {
       return static_cast<To>(x);
     }

@@ -3,13 +3,15 @@
 #include <string>
 
 #include "kernels/pointwise_table.h"
+#include "kernels/pointwise_unsigned.h"
 
 namespace ortmodule {
 namespace {
 
 #define ORTM_POINTWISE_ROW(name, loop, F, In, Out) \
   {name, kComputeOf<In>, kComputeOf<Out>, configure_of<formulas::F>(), is_random<formulas::F>()},
-constexpr PointwiseRow kRows[] = {ORTM_POINTWISE_OPS(ORTM_POINTWISE_ROW)};
+constexpr PointwiseRow kRows[] = {ORTM_POINTWISE_OPS(ORTM_POINTWISE_ROW)
+                                      ORTM_UNSIGNED_OPS(ORTM_POINTWISE_ROW)};
 #undef ORTM_POINTWISE_ROW
 
 // Variants that an attribute or a literal operand selects.
@@ -46,6 +48,7 @@ Compute compute_of(DType dtype) {
     case DType::BFloat16: return Compute::F32;
     case DType::Float64: return Compute::F64;
     case DType::Bool: return Compute::Bool;
+    case DType::UInt64: return Compute::U64;
     default: return Compute::I64;
   }
 }
@@ -54,7 +57,7 @@ int64_t bytes_of(Compute type) { return type == Compute::F32 ? 4 : type == Compu
 
 bool is_stored_as_computed(DType dtype) {
   return dtype == DType::Float32 || dtype == DType::Float64 || dtype == DType::Int64 ||
-         dtype == DType::Bool;
+         dtype == DType::Bool || dtype == DType::UInt64;
 }
 
 bool is_converted_through_int32(DType dtype) {
@@ -75,11 +78,11 @@ const PointwiseRow* find_pointwise_row(const NodeFacts& node) {
 }
 
 Reason pointwise_node_unsupported(const NodeFacts& node) {
+  constexpr DTypeSet kTypes = kRealTypes | kWideUnsigned;
   for (size_t i = 0; i < node.inputs.size(); ++i)
-    if (node.inputs[i].kind != OperandRef::Kind::Absent &&
-        !kRealTypes.contains(node.input_dtypes[i]))
+    if (node.inputs[i].kind != OperandRef::Kind::Absent && !kTypes.contains(node.input_dtypes[i]))
       return str(node.op, " of ", name_of(node.input_dtypes[i]), " is not a pointwise kernel");
-  if (!kRealTypes.contains(node.output_dtypes.at(0)))
+  if (!kTypes.contains(node.output_dtypes.at(0)))
     return str(node.op, " to ", name_of(node.output_dtypes.at(0)), " is not a pointwise kernel");
   if (node.op == "Cast") return {};
   const PointwiseRow* op = find_pointwise_row(node);

@@ -9,8 +9,8 @@
 
 namespace ortmodule {
 
-/// Types in which values are computed: float for 16-bit floats, int64 for all integers.
-enum class Compute : uint8_t { F32, F64, I64, Bool };
+/// Types in which values are computed: float for 16-bit floats, int64 for all integers but uint64.
+enum class Compute : uint8_t { F32, F64, I64, Bool, U64 };
 
 Compute compute_of(DType dtype);
 int64_t bytes_of(Compute type);
@@ -28,6 +28,9 @@ template <>
 inline constexpr Compute kComputeOf<int64_t> = Compute::I64;
 template <>
 inline constexpr Compute kComputeOf<bool> = Compute::Bool;
+
+template <>
+inline constexpr Compute kComputeOf<uint64_t> = Compute::U64;
 
 /// Attributes of a node in the form that its functor wants.
 struct MicroParams {

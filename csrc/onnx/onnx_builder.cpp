@@ -34,7 +34,10 @@ std::string encode_scalar(double value, DType dtype) {
     case DType::Bool: return bytes_of(static_cast<uint8_t>(value != 0.0));
     case DType::Complex64: return bytes_of(static_cast<float>(value)) + bytes_of(0.0f);
     case DType::Complex128: return bytes_of(value) + bytes_of(0.0);
-    case DType::Undefined: break;
+    case DType::UInt16: return bytes_of(static_cast<uint16_t>(value));
+    case DType::UInt32: return bytes_of(static_cast<uint32_t>(value));
+    case DType::UInt64: return bytes_of(static_cast<uint64_t>(value));
+    default: break;
   }
   throw InternalError("a constant without an element type");
 }

@@ -41,6 +41,10 @@ int64_t saturated(int64_t size) {
   return std::clamp(size, -kMost, kMost);
 }
 
+bool has_known_content(DType dtype) {
+  return dtype == DType::Bool || (is_integral(dtype) && !is_wide_unsigned(dtype));
+}
+
 int64_t integer_element(const void* data, int64_t i, DType dtype) {
   switch (dtype) {
     case DType::Int64: return element_at<int64_t>(data, i);
@@ -57,7 +61,7 @@ std::optional<KnownValue> known_content(const OnnxTensor& tensor) {
   const int64_t count = element_count(tensor.dims);
   const bool real = is_floating(tensor.dtype);
   if (count > KnownValue::kMostElements) return std::nullopt;
-  if (!real && !is_integral(tensor.dtype) && tensor.dtype != DType::Bool) return std::nullopt;
+  if (!real && !has_known_content(tensor.dtype)) return std::nullopt;
   KnownValue value{tensor.dtype, tensor.dims, {}};
   const char* data = tensor.bytes.data();
   for (int64_t i = 0; i < count; ++i) {

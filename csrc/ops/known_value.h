@@ -72,6 +72,9 @@ std::optional<KnownValue> known_content(const OnnxTensor& tensor);
 /// same: the end of an axis, or more than there is memory for.
 int64_t saturated(int64_t size);
 
+/// Whether integers of the type may be known contents: arithmetic on those is that of int64.
+bool has_known_content(DType dtype);
+
 /// Element `i` of integers or bools at any address.
 int64_t integer_element(const void* data, int64_t i, DType dtype);
 

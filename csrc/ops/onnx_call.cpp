@@ -74,8 +74,9 @@ const KnownValue& OnnxCall::content(size_t i) const {
   if (!has(i)) refuse(str("operand ", i, " must be given"));
   const KnownValue* value = operands_.known(i, true);
   if (!value)
-    refuse(str("operand ", i, " ('", node_.inputs[i],
-               "') must be a constant, a size, or an input, but it is computed from data"));
+    throw DataNeeded(
+        str("operand ", i, " ('", i < node_.inputs.size() ? node_.inputs[i] : "",
+            "') must be a constant, a size, or an input, but it is computed from data"));
   return *value;
 }
 

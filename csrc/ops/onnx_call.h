@@ -3,6 +3,7 @@
 // (OpDef::from_onnx), those of operators without an op of their own in ops/onnx_<family>.cpp.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,24 @@
 #include "ops/size_guards.h"
 
 namespace ortmodule {
+
+/// Thrown where a node cannot be imported before other nodes were run: the content of an operand
+/// decides sizes, or the number of results is known only when they are computed.
+class DataNeeded : public std::exception {
+ public:
+  explicit DataNeeded(std::string why) : why_(std::move(why)) {}
+  const char* what() const noexcept override { return why_.c_str(); }
+
+  /// The operator computes results of sizes of its own, by these attributes: see SizedOp.
+  std::optional<Attrs> sized{};
+  /// It is in a subgraph or function of the node that was imported.
+  bool is_inside = false;
+  /// The node's subgraph must be run as often as data says.
+  bool runs_subgraph = false;
+
+ private:
+  std::string why_;
+};
 
 /// The operands of a node, made when a rule asks for them.
 class OnnxOperands {
@@ -150,9 +169,12 @@ using OnnxKnown = std::optional<std::vector<KnownValue>> (*)(OnnxCall&);
 struct OnnxRow {
   std::string_view op;
   int64_t since = 1;
-  OnnxConvert convert = nullptr;  // null: its outputs are always known
+  OnnxConvert convert = nullptr;  // null: its outputs are known, or `sized`
   OnnxKnown known = nullptr;
   std::string_view domain = {};
+  /// Of an operator whose results have sizes that only its data tells: the attributes of the
+  /// SizedOp of the same name. Refuses operands and attributes that do not fit.
+  Attrs (*sized)(OnnxCall&) = nullptr;
 };
 
 /// The row for an operator of a model with that operator set, or null.

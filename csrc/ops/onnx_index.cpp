@@ -12,8 +12,6 @@
 namespace ortmodule {
 namespace {
 
-using Known = std::optional<std::vector<KnownValue>>;
-
 Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& limit, int64_t delta = 1,
              DType dtype = DType::Int64) {
   return c.emit("Range", {},
@@ -267,21 +265,6 @@ Values import_reverse_sequence(OnnxCall& c) {
   return {c.emit("GatherElements", {x, places}, {{"axis", time}})};
 }
 
-// x[i] where the tensor does not depend on data.
-Known known_non_zero(OnnxCall& c) {
-  const KnownValue* x = c.known(0);
-  if (!x || x->dims.size() > 1 || c.is_input_content(*x)) return std::nullopt;
-  KnownValue result{DType::Int64, {1, 0}, {}};
-  for (size_t i = 0; i < x->elements.size(); ++i) {
-    const KnownNumber& number = x->elements.at(i);
-    const bool zero =
-        number.is_real() ? number.real() == 0 : c.sizes().equal(number.numerator(), 0);
-    if (!zero) result.elements.emplace_back(static_cast<int64_t>(i));
-  }
-  result.dims.at(1) = static_cast<int64_t>(result.elements.size());
-  return std::vector{std::move(result)};
-}
-
 // data with the update in place of its rows from `write_indices` on (modulo the length if
 // circular).
 Values import_tensor_scatter(OnnxCall& c) {
@@ -339,7 +322,6 @@ REGISTER_ONNX({{"GatherElements", 11, import_gather_elements},
                {"Pad", 1, import_pad},
                {"CenterCropPad", 18, import_center_crop_pad},
                {"ReverseSequence", 10, import_reverse_sequence},
-               {"NonZero", 9, nullptr, known_non_zero},
                {"TensorScatter", 24, import_tensor_scatter},
                {"MaxUnpool", 9, import_max_unpool}});
 

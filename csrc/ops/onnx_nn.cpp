@@ -48,7 +48,12 @@ Value* matmul(OnnxCall& c, Value* a, Value* b) {
   return c.reshape(y, dims);
 }
 
-Values import_matmul(OnnxCall& c) { return {matmul(c, c.in(0), c.in(1))}; }
+// Sums of products of unsigned integers have the bits of signed ones.
+Values import_matmul(OnnxCall& c) {
+  Value *a = c.in(0), *b = c.in(1);
+  if (!is_wide_unsigned(a->dtype)) return {matmul(c, a, b)};
+  return {c.cast(matmul(c, c.cast(a, DType::Int64), c.cast(b, DType::Int64)), a->dtype)};
+}
 
 Values import_gemm(OnnxCall& c) {
   Value* bias = c.optional(2);

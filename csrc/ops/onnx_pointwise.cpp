@@ -93,30 +93,6 @@ Values import_where(OnnxCall& c) {
   return {c.pointwise("Where", values)};
 }
 
-Values import_cast(OnnxCall& c) {
-  const DType to = c.dtype_attr("to", DType::Undefined);
-  Value* x = c.in(0);
-  if (is_complex(x->dtype) || is_complex(to)) c.refuse("complex numbers have no Cast");
-  return {x->dtype == to ? c.emit("Identity", {x}) : c.emit("Cast", {x}, {{"to", to}})};
-}
-
-std::optional<std::vector<KnownValue>> known_cast_of(OnnxCall& c) {
-  const KnownValue* x = c.known(0);
-  if (!x) return std::nullopt;
-  const DType to = c.node().op == "CastLike" ? c.dtype(1) : c.dtype_attr("to", DType::Undefined);
-  if (to == DType::Bool && x->elements.size() > 1 && c.is_input_content(*x)) return std::nullopt;
-  KnownValue result{to, x->dims, {}};
-  for (const KnownNumber& number : x->elements)
-    result.elements.push_back(known_cast(c, number, to));
-  return std::vector{std::move(result)};
-}
-
-Values import_cast_like(OnnxCall& c) {
-  Value* x = c.in(0);
-  const DType to = c.dtype(1);
-  return {x->dtype == to ? c.emit("Identity", {x}) : c.emit("Cast", {x}, {{"to", to}})};
-}
-
 // Bounds are attributes before operator set 11, then operands.
 Values import_clip(OnnxCall& c) {
   Value* x = c.in(0);
@@ -292,12 +268,7 @@ Values import_dropout(OnnxCall& c) {
   return {c.emit("Identity", {x}), c.wants_output(1) ? c.full(1.0, x->dims, mask) : nullptr};
 }
 
-Values import_identity(OnnxCall& c) { return {c.emit("Identity", {c.in(0)})}; }
-
-Values import_swi_glu(OnnxCall& c) {
-  Value* x = c.in(0);
-  return {c.pointwise("Mul", {c.emit("Silu", {x}), c.in(1)})};
-}
+Values import_swi_glu(OnnxCall& c) { return {c.pointwise("Mul", {import_swish(c)[0], c.in(1)})}; }
 
 REGISTER_ONNX({{"Add", 1, import_binary, known_binary},
                {"Sub", 1, import_binary, known_binary},
@@ -322,10 +293,7 @@ REGISTER_ONNX({{"Add", 1, import_binary, known_binary},
                {"Sum", 1, import_chain<"Add">},
                {"Mean", 1, import_mean},
                {"Where", 9, import_where, known_where},
-               {"Cast", 1, import_cast, known_cast_of},
-               {"CastLike", 15, import_cast_like, known_cast_of},
                {"Clip", 1, import_clip},
-               {"Identity", 1, import_identity, known_unary},
                {"Dropout", 1, import_dropout}});
 
 REGISTER_ONNX({{"Neg", 1, import_unary, known_unary},

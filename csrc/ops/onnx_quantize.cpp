@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/onnx_cast.h"
 #include "ops/onnx_window.h"
 #include "ops/op_def.h"
 
@@ -17,6 +18,11 @@ Limits limits_of(OnnxCall& c, DType dtype) {
     case DType::UInt8: return {0, 255};
     case DType::Int8: return {-128, 127};
     case DType::Int16: return {-32768, 32767};
+    case DType::UInt16: return {0, 65535};
+    case DType::Int4: return {-8, 7};
+    case DType::UInt4: return {0, 15};
+    case DType::Int2: return {-2, 1};
+    case DType::UInt2: return {0, 3};
     default: c.refuse(str("quantized type ", name_of(dtype), " has no kernel"));
   }
 }
@@ -57,9 +63,17 @@ int64_t quantized_axis(OnnxCall& c, const Value* x) {
 Value* quantize(OnnxCall& c, Value* x, Value* scale, Value* zero, DType dtype) {
   const Limits limits = limits_of(c, dtype);
   Value* y = c.emit("Round", {c.pointwise("Div", {x, scale})});
+  if (size_of(dtype) > 1) y = c.cast(y, y->dtype == DType::Float64 ? y->dtype : DType::Float32);
   if (zero) y = c.pointwise("Add", {y, c.cast(zero, y->dtype)});
   y = c.emit("Clip", {y}, {{"min", limits.least}, {"max", limits.most}});
-  return c.cast(y, dtype);
+  return is_narrow_integer(dtype) ? as_narrow_integer(c, y, dtype) : c.cast(y, dtype);
+}
+
+// Zero points of floats of 8 bits are zero; float4e2m1 has some.
+Value* quantize_to_float(OnnxCall& c, Value* x, Value* scale, Value* zero, DType dtype) {
+  Value* y = c.cast(c.pointwise("Div", {x, scale}), DType::Float32);
+  if (zero && dtype == DType::Float4E2M1) y = c.pointwise("Add", {y, zero});
+  return onnx_cast(c, y, dtype, {c.flag("saturate", true), "up"});
 }
 
 Values import_quantize(OnnxCall& c) {
@@ -67,8 +81,9 @@ Values import_quantize(OnnxCall& c) {
   const int64_t axis = quantized_axis(c, x), block = c.integer("block_size", 0);
   DType dtype = c.has(2) ? c.dtype(2) : c.dtype_attr("output_dtype", DType::UInt8);
   Value* scale = spread(c, c.in(1), x, axis, block);
-  Value* zero = c.has(2) ? spread(c, c.in(2), x, axis, block) : nullptr;
+  Value* zero = c.has(2) ? spread(c, widened(c, c.in(2)), x, axis, block) : nullptr;
   if (x->dtype != scale->dtype) x = c.cast(x, scale->dtype);
+  if (is_narrow_float(dtype)) return {quantize_to_float(c, x, scale, zero, dtype)};
   return {quantize(c, x, scale, zero, dtype)};
 }
 
@@ -80,11 +95,15 @@ Value* dequantize(OnnxCall& c, Value* x, Value* scale, Value* zero) {
 }
 
 Values import_dequantize(OnnxCall& c) {
-  Value* x = c.in(0);
+  const bool real = is_narrow_float(c.dtype(0));
+  Value* x = widened(c, c.in(0));
   const int64_t axis = quantized_axis(c, x), block = c.integer("block_size", 0);
   Value* scale = spread(c, c.in(1), x, axis, block);
-  Value* zero = c.has(2) ? spread(c, c.in(2), x, axis, block) : nullptr;
-  return {dequantize(c, x, scale, zero)};
+  const DType dtype = c.dtype_attr("output_dtype", scale->dtype);
+  if (real)  // a zero point is zero
+    return {c.cast(c.pointwise("Mul", {x, c.cast(scale, DType::Float32)}), dtype)};
+  Value* zero = c.has(2) ? spread(c, widened(c, c.in(2)), x, axis, block) : nullptr;
+  return {c.cast(dequantize(c, x, scale, zero), dtype)};
 }
 
 // uint8, with 0 exactly representable

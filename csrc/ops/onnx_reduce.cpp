@@ -35,11 +35,28 @@ Value* reduce(OnnxCall& c, std::string_view op, Value* x, const Reduction& r) {
   return c.reduce(op, x, r.axes, r.keepdims);
 }
 
+// uint64 as int64 of the same order, and back: both with the highest bit flipped.
+Value* flipped_order(OnnxCall& c, Value* x, DType to) {
+  if (x->dtype == DType::Int64) x = c.cast(x, DType::UInt64);
+  return c.cast(c.emit("BitwiseXor", {x, c.literal(0x1p63, DType::UInt64)}), to);
+}
+
+// By int64, in which sums and products of uint64 have the same bits.
+Value* reduce_unsigned(OnnxCall& c, std::string_view op, Value* x, const Reduction& r) {
+  const DType dtype = x->dtype;
+  const bool extremum = op == "ReduceMax" || op == "ReduceMin";
+  if (dtype == DType::UInt64 && extremum)
+    return flipped_order(c, reduce(c, op, flipped_order(c, x, DType::Int64), r), dtype);
+  if (dtype == DType::UInt64 && op == "ReduceMean") c.refuse("a mean of uint64 has no kernel");
+  return c.cast(reduce(c, op, c.cast(x, DType::Int64), r), dtype);
+}
+
 // Small integers are summed in a wider type, which the result does not show.
 template <OpName op>
 Values import_reduce(OnnxCall& c) {
   Value* x = c.in(0);
   const Reduction r = read_reduction(c, x->rank());
+  if (is_wide_unsigned(x->dtype)) return {reduce_unsigned(c, op.text, x, r)};
   if (x->dtype == DType::Bool || x->dtype == DType::Int8 || x->dtype == DType::UInt8) {
     Value* wide = c.cast(x, DType::Int32);
     return {c.cast(reduce(c, op.text, wide, r), x->dtype)};
@@ -132,6 +149,8 @@ Values import_arg(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = c.axis_attr("axis", 0, x->rank());
   const Attrs attrs{{"axis", axis}, {"keepdims", c.integer("keepdims", 1)}};
+  if (x->dtype == DType::UInt64) x = flipped_order(c, x, DType::Int64);
+  if (is_wide_unsigned(x->dtype)) x = c.cast(x, DType::Int64);
   if (!c.flag("select_last_index")) return {c.emit(c.node().op, {x}, attrs)};
   // The last of equal elements is the first from the end.
   Value* from_end = c.emit(c.node().op, {flipped(c, x, axis)}, attrs);

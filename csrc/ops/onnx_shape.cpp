@@ -465,8 +465,11 @@ Values import_space_to_depth(OnnxCall& c) {
   const DimExpr height = DimExpr::floor_div(d.at(2), block),
                 width = DimExpr::floor_div(d.at(3), block);
   Value* split = c.reshape(x, {d.at(0), d.at(1), height, block, width, block});
-  return {c.reshape(c.transpose(split, {0, 3, 5, 1, 2, 4}),
-                    {d.at(0), d.at(1) * block * block, height, width})};
+  const std::string mode = c.string("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD") c.refuse(str("mode must be DCR or CRD, but found ", mode));
+  const std::vector<int64_t> perm = mode == "CRD" ? std::vector<int64_t>{0, 1, 3, 5, 2, 4}
+                                                  : std::vector<int64_t>{0, 3, 5, 1, 2, 4};
+  return {c.reshape(c.transpose(split, perm), {d.at(0), d.at(1) * block * block, height, width})};
 }
 
 REGISTER_ONNX({{"Shape", 1, nullptr, known_shape},

@@ -202,13 +202,27 @@ Value* whole_indices(OnnxCall& c, Value* index, const Value* x) {
   return c.emit("Add", {index, offset});
 }
 
+// Row-major indices into the plane of x as column-major ones (storage_order 1).
+Value* column_major(OnnxCall& c, Value* index, const Value* x) {
+  Value* rest = index;
+  Value* result = nullptr;
+  for (size_t d = x->rank(); d-- > 2;) {
+    Value* size = c.graph().literal(x->dims.at(d), DType::Int64);
+    const DimExpr stride =
+        product(Dims(x->dims.begin() + 2, x->dims.begin() + static_cast<std::ptrdiff_t>(d)));
+    Value* at =
+        c.emit("Mul", {c.emit("Mod", {rest, size}), c.graph().literal(stride, DType::Int64)});
+    result = result ? c.emit("Add", {result, at}) : at;
+    rest = c.emit("FloorDiv", {rest, size});
+  }
+  return result;
+}
+
 Values import_max_pool(OnnxCall& c) {
   Value* x = c.in(0);
   OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
   if (c.wants_output(1) && w.begins != w.ends)
     c.refuse("indices need equal padding at begins and ends");
-  if (c.integer("storage_order", 0) != 0 && c.wants_output(1))
-    c.refuse("indices must be row-major (storage_order 0)");
   fix_sizes(c, x, w);
   const double least = is_floating(x->dtype)     ? -std::numeric_limits<double>::infinity()
                        : x->dtype == DType::Int8 ? -128.0
@@ -218,7 +232,9 @@ Values import_max_pool(OnnxCall& c) {
   attrs.set("dilations", list(w.dilations));
   attrs.set("ceil_mode", w.ceil_mode ? 1 : 0);
   const Values y = c.emit_all("MaxPool", {x}, std::move(attrs));
-  return {y.at(0), c.wants_output(1) ? whole_indices(c, y.at(1), x) : nullptr};
+  if (!c.wants_output(1)) return {y.at(0), nullptr};
+  Value* index = c.flag("storage_order") ? column_major(c, y.at(1), x) : y.at(1);
+  return {y.at(0), whole_indices(c, index, x)};
 }
 
 // Pads the end so far that the windows that ceil_mode adds are whole. A window that would begin in

@@ -51,9 +51,13 @@ enum class ElementType : int32_t {
   Float8E5M2FNUZ = 20,
   UInt4 = 21,
   Int4 = 22,
+  Float4E2M1 = 23,
+  Float8E8M0 = 24,
+  UInt2 = 25,
+  Int2 = 26,
 };
 
-/// Bytes of one element; 0 for strings and for types of less than a byte.
+/// Bytes of one element; 0 for strings. Elements of 2 and 4 bits take a byte each.
 ORTMODULE_API size_t byte_size(ElementType type);
 /// ONNX's name: "float", "int64", "bfloat16".
 ORTMODULE_API std::string name_of(ElementType type);

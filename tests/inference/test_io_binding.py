@@ -162,12 +162,12 @@ def test_tensors_of_16_bits(dtype: torch.dtype) -> None:
     assert copied(session) == 0
 
 
-def test_types_that_the_engine_lacks_are_named(session: InferenceSession) -> None:
+def test_other_types_are_named(session: InferenceSession) -> None:
     x = torch.zeros(2, 4).to(torch.float8_e4m3fn)
     binding = session.io_binding()
     binding.bind_cpu_input("x", x)
     binding.bind_output("y")
-    with pytest.raises(InvalidArgument, match=r"'x' must have a type .* but found float8e4m3fn"):
+    with pytest.raises(InvalidArgument, match="'x' must have type float, but found float8e4m3fn"):
         session.run_with_iobinding(binding)
     binding.bind_cpu_input("x", x_of(2))
     binding.bind_ortvalue_output("y", OrtValue.from_dlpack(x))

@@ -20,13 +20,18 @@ struct NumpyName {
 };
 
 // Types of ml_dtypes.
-constexpr std::array<NumpyName, 6> kNames = {{
+constexpr std::array<NumpyName, 11> kNames = {{
     {"bfloat16", "bfloat16"},
     {"float8_e4m3fn", "float8e4m3fn"},
     {"float8_e4m3fnuz", "float8e4m3fnuz"},
     {"float8_e5m2", "float8e5m2"},
     {"float8_e5m2fnuz", "float8e5m2fnuz"},
     {"float8_e8m0fnu", "float8e8m0"},
+    {"float4_e2m1fn", "float4e2m1"},
+    {"int4", "int4"},
+    {"uint4", "uint4"},
+    {"int2", "int2"},
+    {"uint2", "uint2"},
 }};
 
 int builtin_element_type(const py::dtype& dtype) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/narrow_number.h"
 #include "base/version.h"
 #include "bindings/inference/arrays.h"
 #include "bindings/inference/plan_timeline.h"
@@ -132,7 +133,15 @@ OnnxSubstitutes substitutes(const py::dict& initializers, const py::dict& files)
     const int element_type = element_type_of(array.dtype());
     OnnxTensor tensor{onnx_dtype(element_type), {}, {}, element_type};
     tensor.dims.assign(array.shape(), array.shape() + array.ndim());
-    tensor.bytes = bytes_of(array, array.data(), static_cast<size_t>(array.nbytes()));
+    if (packed_bits(tensor.dtype) < 8) {
+      const auto count = static_cast<int64_t>(array.size());
+      std::string packed(static_cast<size_t>(count), '\0');
+      pack_elements(static_cast<const char*>(array.data()), count, tensor.dtype, packed.data());
+      packed.resize(static_cast<size_t>((count * packed_bits(tensor.dtype) + 7) / 8));
+      tensor.bytes = std::move(packed);
+    } else {
+      tensor.bytes = bytes_of(array, array.data(), static_cast<size_t>(array.nbytes()));
+    }
     given.initializers.emplace(py::cast<std::string>(name), std::move(tensor));
   }
   for (const auto& [name, value] : files) {

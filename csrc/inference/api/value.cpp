@@ -48,7 +48,9 @@ int64_t counted(ElementType type, const std::vector<int64_t>& sizes) {
 
 size_t byte_size(ElementType type) {
   const OnnxElement* element = find_onnx_element(static_cast<int64_t>(type));
-  return element ? static_cast<size_t>(element->bits) / 8 : 0;
+  if (!element) return 0;
+  const size_t bytes = size_of(element->dtype);
+  return bytes > 0 ? bytes : static_cast<size_t>(element->bits) / 8;
 }
 
 std::string name_of(ElementType type) { return onnx_type_name(static_cast<int64_t>(type)); }

@@ -26,9 +26,9 @@ at::ScalarType aten_type(DType dtype) {
     case DType::Bool: return at::kBool;
     case DType::Complex64: return at::kComplexFloat;
     case DType::Complex128: return at::kComplexDouble;
-    case DType::Undefined: break;
+    default: break;  // of sessions only, which do not use torch
   }
-  throw InternalError("an undefined type has no torch type");
+  throw InternalError("an element type that torch's kernels do not have");
 }
 
 at::TensorOptions engine_options(DType dtype) {

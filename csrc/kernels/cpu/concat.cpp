@@ -24,7 +24,7 @@ void run_concat(const KernelArgs& args) {
 
 REGISTER_CPU_KERNEL({.op = "Concat",
                      .name = "concat_cpu",
-                     .dtypes = kEveryType,
+                     .dtypes = kMovedTypes,
                      .run = run_concat,
                      .unsupported = copy_unsupported,
                      .output_strides = concat_strides,

@@ -17,7 +17,7 @@ Reason constant_unsupported(const StepFacts& facts) {
 
 REGISTER_CPU_KERNEL({.op = "ConstantOfShape",
                      .name = "constant_of_shape_cpu",
-                     .dtypes = kEveryType,
+                     .dtypes = kMovedTypes,
                      .run = run_constant_of_shape,
                      .unsupported = constant_unsupported});
 

@@ -22,7 +22,7 @@ void run_contiguous(const KernelArgs& args) {
 REGISTER_CPU_KERNEL({
     .op = "Contiguous",
     .name = "contiguous_cpu",
-    .dtypes = kEveryType,
+    .dtypes = kMovedTypes,
     .run = run_contiguous,
     .unsupported = contiguous_unsupported,
     .prepare = prepare_contiguous,

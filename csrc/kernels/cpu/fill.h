@@ -1,6 +1,7 @@
 // Filling tensors with one value, given as a double.
 #pragma once
 
+#include "base/narrow_number.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/dtype_dispatch.h"
 
@@ -14,12 +15,17 @@ inline void fill_range(const TensorView& view, int64_t begin, int64_t end, doubl
               view.as<char>() + end * static_cast<int64_t>(size_of(view.dtype)), 0);
     return;
   }
-  dispatch_real(view.dtype, [&]<class T> {
+  if (is_narrow_float(view.dtype) || is_narrow_integer(view.dtype)) {
+    const auto byte = static_cast<uint8_t>(narrow_bits(static_cast<float>(value), view.dtype));
+    std::fill(view.as<uint8_t>() + begin, view.as<uint8_t>() + end, byte);
+    return;
+  }
+  dispatch_number(view.dtype, [&]<class T> {
     T element;
     if constexpr (std::is_same_v<T, bool>) {
       element = value != 0;
     } else if constexpr (std::is_integral_v<T>) {
-      element = static_cast<T>(static_cast<int64_t>(value));
+      element = value < 0 ? static_cast<T>(static_cast<int64_t>(value)) : static_cast<T>(value);
     } else {
       element = stored<T>(value);
     }

@@ -153,7 +153,7 @@ void run_gather_grad(const KernelArgs& args) {
 
 REGISTER_CPU_KERNEL({.op = "Gather",
                      .name = "gather_cpu",
-                     .dtypes = kEveryType,
+                     .dtypes = kMovedTypes,
                      .run = run_gather,
                      .unsupported = indices_unsupported});
 REGISTER_CPU_KERNEL({.op = "GatherGrad",

@@ -294,7 +294,7 @@ void run_scatter_elements(const KernelArgs& args) {
 
 REGISTER_CPU_KERNEL({.op = "GatherElements",
                      .name = "gather_elements_cpu",
-                     .dtypes = kEveryType,
+                     .dtypes = kMovedTypes,
                      .run = run_gather_elements,
                      .unsupported = elements_unsupported,
                      .prepare = prepare_lines,

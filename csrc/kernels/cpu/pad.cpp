@@ -21,7 +21,7 @@ void run_pad(const KernelArgs& args) {
 
 REGISTER_CPU_KERNEL({.op = "Pad",
                      .name = "pad_cpu",
-                     .dtypes = kEveryType,
+                     .dtypes = kMovedTypes,
                      .run = run_pad,
                      .unsupported = pad_unsupported,
                      .prepare = prepare_pad,

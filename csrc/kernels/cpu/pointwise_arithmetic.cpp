@@ -2,6 +2,7 @@
 #include "kernels/pointwise_arithmetic.h"
 
 #include "kernels/cpu/pointwise_op.h"
+#include "kernels/pointwise_unsigned.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -23,7 +24,7 @@ void where(const MicroArgs& m) {
   }
 }
 
-constexpr MicroOp kOps[] = {ORTM_ARITHMETIC_OPS(ORTM_MICRO_OP)};
+constexpr MicroOp kOps[] = {ORTM_ARITHMETIC_OPS(ORTM_MICRO_OP) ORTM_UNSIGNED_OPS(ORTM_MICRO_OP)};
 
 }  // namespace
 

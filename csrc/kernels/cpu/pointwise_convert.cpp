@@ -45,6 +45,7 @@ MicroFn conversion_from(DType to) {
     case Compute::F64: return &unary<formulas::Convert<double>, From, double>;
     case Compute::I64: return &unary<formulas::Convert<int64_t>, From, int64_t>;
     case Compute::Bool: return &unary<formulas::Convert<bool>, From, bool>;
+    case Compute::U64: return &unary<formulas::Convert<uint64_t>, From, uint64_t>;
   }
   return nullptr;
 }
@@ -57,6 +58,7 @@ MicroFn conversion(Compute from, DType to) {
     case Compute::F64: return conversion_from<double>(to);
     case Compute::I64: return conversion_from<int64_t>(to);
     case Compute::Bool: return conversion_from<bool>(to);
+    case Compute::U64: return conversion_from<uint64_t>(to);
   }
   return nullptr;
 }
@@ -69,6 +71,8 @@ MicroFn rounding(DType dtype) {
     case DType::Int16: return &unary<formulas::RoundTo<int16_t>, int64_t>;
     case DType::Int8: return &unary<formulas::RoundTo<int8_t>, int64_t>;
     case DType::UInt8: return &unary<formulas::RoundTo<uint8_t>, int64_t>;
+    case DType::UInt16: return &unary<formulas::RoundTo<uint16_t>, int64_t>;
+    case DType::UInt32: return &unary<formulas::RoundTo<uint32_t>, int64_t>;
     default: return nullptr;
   }
 }
@@ -84,6 +88,9 @@ LoadFn load_of(DType dtype) {
     case DType::Int16: return &load<int16_t, int64_t>;
     case DType::Int8: return &load<int8_t, int64_t>;
     case DType::UInt8: return &load<uint8_t, int64_t>;
+    case DType::UInt16: return &load<uint16_t, int64_t>;
+    case DType::UInt32: return &load<uint32_t, int64_t>;
+    case DType::UInt64: return &load<uint64_t, uint64_t>;
     case DType::Bool: return &load<bool, bool>;
     default: return nullptr;
   }
@@ -100,6 +107,9 @@ StoreFn store_of(DType dtype) {
     case DType::Int16: return &store<int16_t, int64_t>;
     case DType::Int8: return &store<int8_t, int64_t>;
     case DType::UInt8: return &store<uint8_t, int64_t>;
+    case DType::UInt16: return &store<uint16_t, int64_t>;
+    case DType::UInt32: return &store<uint32_t, int64_t>;
+    case DType::UInt64: return &store<uint64_t, uint64_t>;
     case DType::Bool: return &store<bool, bool>;
     default: return nullptr;
   }

@@ -154,7 +154,7 @@ void run_pointwise_group(const KernelArgs& args) {
 REGISTER_CPU_KERNEL({
     .op = "PointwiseGroup",
     .name = "pointwise_group_cpu",
-    .dtypes = kRealTypes,
+    .dtypes = kRealTypes | kWideUnsigned,
     .run = run_pointwise_group,
     .unsupported = pointwise_unsupported,
     .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {

@@ -337,6 +337,7 @@ class Compiler {
         case Compute::F64: fill<double>(memory.get(), count, value.number); break;
         case Compute::I64: fill<int64_t>(memory.get(), count, value.number); break;
         case Compute::Bool: fill<bool>(memory.get(), count, value.number != 0 ? 1 : 0); break;
+        case Compute::U64: fill<uint64_t>(memory.get(), count, value.number); break;
       }
       value.slot = new_slot(Slot::Kind::Constant);
       program_->slots.back().constant = memory.get();

@@ -24,6 +24,8 @@ auto order_of(T x) {
     if (value != value) return static_cast<U>(~U(0));
     const U bits = std::bit_cast<U>(value == C(0) ? C(0) : value);  // one zero for both
     return static_cast<U>(bits & kSign ? ~bits : bits | kSign);
+  } else if constexpr (std::is_unsigned_v<C> && !std::is_same_v<C, bool>) {
+    return static_cast<U>(value);
   } else {
     using S = std::make_signed_t<U>;
     return static_cast<U>(static_cast<U>(static_cast<S>(value)) ^ kSign);
@@ -128,26 +130,26 @@ void sort_all(const KernelArgs& args) {
 }
 
 void sort(const KernelArgs& args) {
-  dispatch_real(args.in[0].dtype, [&]<class T> { sort_all<T>(args); });
+  dispatch_number(args.in[0].dtype, [&]<class T> { sort_all<T>(args); });
 }
 
 REGISTER_CPU_KERNEL({.op = "Sort",
                      .name = "sort_cpu",
-                     .dtypes = kRealTypes,
+                     .dtypes = kRealTypes | kWideUnsigned,
                      .run = sort,
                      .unsupported = unsupported,
                      .workspace_bytes = workspace_bytes,
                      .priority = -1});
 REGISTER_CPU_KERNEL({.op = "TopK",
                      .name = "top_k_cpu",
-                     .dtypes = kRealTypes,
+                     .dtypes = kRealTypes | kWideUnsigned,
                      .run = sort,
                      .unsupported = unsupported,
                      .workspace_bytes = workspace_bytes,
                      .priority = -1});
 REGISTER_CPU_KERNEL({.op = "TopK",
                      .name = "stable_top_k_cpu",
-                     .dtypes = kRealTypes,
+                     .dtypes = kRealTypes | kWideUnsigned,
                      .run = sort,
                      .unsupported = ties_unsupported,
                      .workspace_bytes = workspace_bytes,

@@ -43,7 +43,7 @@ void run_trilu(const KernelArgs& args) {
 }
 
 REGISTER_CPU_KERNEL(
-    {.op = "Trilu", .name = "trilu_cpu", .dtypes = kEveryType, .run = run_trilu, .inplace = true});
+    {.op = "Trilu", .name = "trilu_cpu", .dtypes = kMovedTypes, .run = run_trilu, .inplace = true});
 
 }  // namespace
 }  // namespace ORTM_ISA

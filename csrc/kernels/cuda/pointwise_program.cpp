@@ -96,6 +96,7 @@ class Compiler {
       case Compute::F64: put(number); break;
       case Compute::I64: put(static_cast<int64_t>(number)); break;
       case Compute::Bool: put(static_cast<uint8_t>(number != 0)); break;
+      case Compute::U64: break;  // of sessions on the host only
     }
     return word;
   }
@@ -338,7 +339,11 @@ Reason pointwise_unsupported(const StepFacts& facts) {
   for (const OperandFacts& output : facts.outputs)
     if (output.layout.sizes != sizes) return "the outputs differ in shape";
   size_t literals = 0;
+  const auto is_missing = [](DType dtype) { return is_wide_unsigned(dtype); };
   for (const NodeFacts& node : facts.nodes) {
+    if (std::any_of(node.input_dtypes.begin(), node.input_dtypes.end(), is_missing) ||
+        is_missing(node.output_dtypes.at(0)))
+      return "unsigned integers of more than 8 bits are computed on the host only";
     if (Reason reason = pointwise_node_unsupported(node)) return reason;
     for (const OperandRef& ref : node.inputs) literals += ref.kind == OperandRef::Kind::Literal;
   }

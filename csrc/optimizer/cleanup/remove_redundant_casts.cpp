@@ -14,6 +14,9 @@ int exact_bits(DType dtype) {
     case DType::Bool: return 1;
     case DType::UInt8: return 8;
     case DType::Int8: return 7;
+    case DType::UInt16: return 16;
+    case DType::UInt32: return 32;
+    case DType::UInt64: return 64;
     case DType::Int16: return 15;
     case DType::Int32: return 31;
     case DType::Int64: return 63;
@@ -25,6 +28,8 @@ int exact_bits(DType dtype) {
   }
 }
 
+bool is_unsigned(DType dtype) { return dtype == DType::UInt8 || is_wide_unsigned(dtype); }
+
 // Whether a cast from `from` to `to` is exact, and a cast from there is equal to one from `from`.
 bool widens(DType from, DType to) {
   if (is_complex(from) || is_complex(to)) return false;
@@ -34,7 +39,7 @@ bool widens(DType from, DType to) {
   if (from == DType::Float16 && to == DType::BFloat16) return false;
   if (from == DType::BFloat16 && to == DType::Float16) return false;
   if (from != DType::Bool && to == DType::Bool) return false;
-  if (is_integral(from) && from != DType::UInt8 && to == DType::UInt8) return false;
+  if (is_integral(from) && !is_unsigned(from) && is_unsigned(to)) return false;
   return exact_bits(from) <= exact_bits(to);
 }
 

@@ -1,0 +1,429 @@
+#include "inference/segment.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <list>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "inference/check_sizes.h"
+#include "inference/compute_constants.h"
+#include "inference/device_feeds.h"
+#include "inference/half_weights.h"
+#include "inference/readable_feeds.h"
+#include "ir/text.h"
+#include "ops/known_value.h"
+#include "optimizer/pipeline.h"
+#include "plan/plan_bytes.h"
+#include "runtime/idle_clock.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr size_t kMostOutcomes = 32;
+// What is freed about when a model was imported, and when a plan was made.
+constexpr int64_t kImportBytes = 8 << 20, kPlanBytes = 1 << 20;
+// Of imports and plans: while runs follow each other, and when a session is idle.
+constexpr int64_t kBusyPlanBytes = 16 << 20, kIdleBytes = 2 << 20;
+constexpr int kQuietTicks = 2;
+
+int64_t thread_count(int64_t wanted) {
+  if (wanted > 0) return wanted;
+  return std::max<int64_t>(1, static_cast<int64_t>(std::thread::hardware_concurrency()));
+}
+
+// onnxruntime's levels: 0 none, 1 basic, 2 extended, 3 layouts, 99 all.
+OptimizationLevel optimization_level(int64_t level) {
+  if (level <= 0) return OptimizationLevel::None;
+  if (level == 1) return OptimizationLevel::Cleanup;
+  if (level == 2) return OptimizationLevel::Fusions;
+  return level < InferenceOptions::kAllOptimizations ? OptimizationLevel::Layouts
+                                                     : OptimizationLevel::All;
+}
+
+}  // namespace
+
+SegmentHost::SegmentHost(std::shared_ptr<LoadedModel> of, InferenceOptions with)
+    : model(std::move(of)),
+      options(std::move(with)),
+      device(options.device.number == kOnHost ? nullptr : &run_device(options.device.number)),
+      device_weights(device ? std::make_unique<DeviceWeights>(*device) : nullptr),
+      pool(thread_count(options.threads)),
+      memory(options.memory.keep_block ? HostMemory::Keep::WhileUsed : HostMemory::Keep::Nothing) {}
+
+Segment::Call::Call(const std::vector<HostFeed>& feeds) {
+  for (const HostFeed& feed : feeds) {
+    const auto kind = feed.is_sequence       ? ValueForm::Kind::Sequence
+                      : feed.tensors.empty() ? ValueForm::Kind::Absent
+                                             : ValueForm::Kind::Tensor;
+    forms.push_back({kind, tensors.size(), feed.tensors.size()});
+    tensors.insert(tensors.end(), feed.tensors.begin(), feed.tensors.end());
+  }
+}
+
+int64_t Segment::Bound::copied_bytes() const {
+  int64_t bytes = 0;
+  for (const Buffer& copy : copies) bytes += copy.bytes();
+  return bytes;
+}
+
+std::vector<const void*> Segment::Bound::arguments() const {
+  std::vector<const void*> arguments;
+  for (const HostTensorView& tensor : call.tensors) arguments.push_back(tensor.data);
+  arguments.insert(arguments.end(), outcome->weights.begin(), outcome->weights.end());
+  return arguments;
+}
+
+int64_t Segment::Outcome::graph_bytes() const {
+  return approximate_bytes(session->exported_graph()) +
+         approximate_bytes(*session->lowered().graph);
+}
+
+// The outcomes, and their plans. The idle clock may see them for a moment longer than the session.
+struct Segment::Imports : IdleKeeper, std::enable_shared_from_this<Imports> {
+  std::mutex mutex;                              // guards the next ones
+  std::list<std::shared_ptr<Outcome>> outcomes;  // the most recently used one first
+  int quiet_ticks = 0;
+  RecentCalls recent;
+  std::atomic<bool> is_used = false;  // since the last tick
+  std::atomic<bool> is_watched = false;
+  std::function<int64_t()> weight_bytes;
+
+  /// To be called when something was added.
+  void watch() {
+    if (!is_watched.exchange(true) || !idle_clock_runs()) tick_until_idle(weak_from_this());
+  }
+  bool tick() override;
+  int64_t shrink(int64_t bytes);
+};
+
+bool Segment::Imports::tick() {
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  if (!lock) return true;  // a model is imported
+  if (is_used.exchange(false)) quiet_ticks = 0;
+  if (++quiet_ticks <= kQuietTicks) return true;
+  quiet_ticks = 0;
+  is_watched = false;
+  recent.clear();  // calls of imports that may go
+  shrink(kIdleBytes + weight_bytes() / 40);
+  for (const auto& outcome : outcomes) outcome->checked.clear();
+  note_freed_heap(kPlanBytes);
+  return false;
+}
+
+// Keeps what was used last within that many bytes, imports before plans, which are made faster.
+int64_t Segment::Imports::shrink(int64_t bytes) {
+  int64_t kept = 0;
+  for (auto outcome = outcomes.begin(); outcome != outcomes.end();) {
+    const int64_t graphs = (*outcome)->graph_bytes();
+    if (outcome != outcomes.begin() && kept + graphs > bytes) {
+      outcome = outcomes.erase(outcome);
+      continue;
+    }
+    kept += graphs;
+    ++outcome;
+  }
+  for (const auto& outcome : outcomes)
+    kept += outcome->session->shrink_plans(std::max<int64_t>(bytes - kept, 0));
+  return kept;
+}
+
+bool Segment::Outcome::fits(const Call& call) const {
+  const std::vector<HostTensorView>& feeds = call.tensors;
+  if (call.forms != forms) return false;
+  SymbolValues values;
+  for (size_t i = 0; i < feeds.size(); ++i) {
+    if (feeds[i].sizes.size() != ranks[i] || feeds[i].dtype != dtypes[i]) return false;
+    for (size_t d = 0; d < ranks[i]; ++d) {
+      std::string symbol;
+      const int64_t size = feeds[i].sizes[d];
+      if (!input_dims[i][d].is_symbol(&symbol)) continue;
+      const int64_t* known = values.find(symbol);
+      if (known && *known != size) return false;
+      if (!known) values.bind(symbol, size);
+    }
+  }
+  for (const ContentGuard& guard : content_guards) {
+    const void* data = feeds[guard.input].data;
+    if (!data || std::memcmp(data, guard.bytes.data(), guard.bytes.size()) != 0) return false;
+  }
+  for (const ContentSymbol& content : contents) {
+    const HostTensorView& feed = feeds[content.input];
+    if (!feed.data || content.element >= element_count(feed.sizes)) return false;
+    values.bind(content.symbol, saturated(integer_element(feed.data, content.element, feed.dtype)));
+  }
+  return std::all_of(guards.begin(), guards.end(),
+                     [&](const SizeGuard& guard) { return guard.holds(values); });
+}
+
+std::vector<FeedContent> Segment::Outcome::contents_of(const Call& call) const {
+  std::vector<FeedContent> found;
+  for (const ContentGuard& guard : content_guards) found.push_back({guard.input, 0, guard.bytes});
+  for (const ContentSymbol& content : contents) {
+    const HostTensorView& tensor = call.tensors[content.input];
+    const auto size = static_cast<int64_t>(size_of(tensor.dtype));
+    const char* element = static_cast<const char*>(tensor.data) + content.element * size;
+    found.push_back(
+        {content.input, content.element * size, std::string(element, static_cast<size_t>(size))});
+  }
+  return found;
+}
+
+Segment::Segment(SegmentHost& host, Check check, std::optional<ModelPart> part)
+    : host_(host),
+      check_(std::move(check)),
+      part_(std::move(part)),
+      imports_(std::make_shared<Imports>()) {
+  imports_->weight_bytes = [model = host.model] { return model->weight_bytes(); };
+}
+
+Segment::~Segment() = default;
+
+std::shared_ptr<Segment::Outcome> Segment::import_to_save(const Call& call) {
+  const std::lock_guard lock(imports_->mutex);
+  return import(call, true);
+}
+
+int64_t Segment::plan_bytes() const {
+  const std::lock_guard lock(imports_->mutex);
+  return imports_->shrink(std::numeric_limits<int64_t>::max());
+}
+
+std::shared_ptr<Segment::Outcome> Segment::outcome_for(const Call& call) {
+  std::list<std::shared_ptr<Outcome>>& outcomes = imports_->outcomes;
+  const std::lock_guard lock(imports_->mutex);
+  auto known = std::find_if(outcomes.begin(), outcomes.end(),
+                            [&](const auto& outcome) { return outcome->fits(call); });
+  if (known != outcomes.end()) {
+    outcomes.splice(outcomes.begin(), outcomes, known);
+  } else {
+    outcomes.push_front(import(call));
+    if (outcomes.size() > kMostOutcomes) outcomes.pop_back();
+  }
+  return outcomes.front();
+}
+
+std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save) {
+  host_.model->check_files(false);
+  ImportRequest request;
+  if (part_) request.part = &*part_;
+  request.fixed_sizes = host_.options.fixed_sizes;
+  for (const auto& [input, denotations] : host_.model->facts().denotations)
+    for (const auto& [axis, denotation] : denotations)
+      if (auto fixed = host_.options.fixed_denotations.find(denotation);
+          fixed != host_.options.fixed_denotations.end())
+        request.fixed_axes[input][axis] = fixed->second;
+  request.forms = call.forms;
+  for (const HostTensorView& tensor : call.tensors)
+    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data});
+  ImportedModel imported = import_model(host_.model->model(), request);
+  auto outcome = std::make_shared<Outcome>();
+  for (const HostTensorView& tensor : call.tensors) {
+    outcome->ranks.push_back(tensor.sizes.size());
+    outcome->dtypes.push_back(tensor.dtype);
+  }
+  outcome->forms = call.forms;
+  outcome->outputs = std::move(imported.outputs);
+  outcome->input_dims = std::move(imported.input_dims);
+  outcome->contents = std::move(imported.contents);
+  outcome->content_guards = std::move(imported.content_guards);
+  outcome->guards = std::move(imported.guards);
+  outcome->cut = std::move(imported.cut);
+  if (outcome->cut) {
+    outcome->rest = std::make_unique<Segment>(host_, Check(), std::move(outcome->cut->rest));
+    for (ModelPart& body : outcome->cut->bodies)
+      outcome->bodies.push_back(std::make_unique<Segment>(host_, Check(), std::move(body)));
+  }
+  const Device device = host_.device && !to_save ? host_.device->kernels() : Device::Host;
+  std::optional<ConstantPart> constant;
+  if (host_.options.optimization_level >= InferenceOptions::kAllOptimizations) {
+    // Before the constant part is taken: passes make more of the model depend on weights alone.
+    optimize_forward(*imported.piece.graph, session_options(device, to_save).optimizer);
+    constant = take_constant_part(imported.piece, device == Device::Host && !to_save);
+  }
+  add_weights(*outcome, imported);
+  if (constant) add_constants(*outcome, imported, *constant);
+  outcome->session =
+      std::make_unique<Session>(std::move(imported.piece), session_options(device, to_save));
+  host_.model->forget_pages();
+  note_freed_heap(kImportBytes);
+  return outcome;
+}
+
+SessionOptions Segment::session_options(Device device, bool to_save) const {
+  SessionOptions options;
+  options.optimizer.device = device;
+  options.optimizer.training = false;
+  options.placement = host_.options.memory.placement();
+  options.keep_graphs = to_save;
+  options.plan_cache_bytes = kBusyPlanBytes;
+  options.fewest_plans = 1;
+  options.threads = [count = host_.pool.threads()] { return count; };
+  const OptimizationLevel level = optimization_level(host_.options.optimization_level);
+  options.optimizer.disabled = passes_beyond(level);
+  options.optimizer.disabled.insert(host_.options.disabled_passes.begin(),
+                                    host_.options.disabled_passes.end());
+  if (to_save || host_.model->keeps_originals()) options.optimizer.disabled.merge(packing_passes());
+  return options;
+}
+
+const void* Segment::elements_of(const OnnxTensor& weight) {
+  return host_.device ? host_.device_weights->elements(weight, *host_.model)
+                      : host_.model->elements(weight);
+}
+
+std::shared_ptr<const std::vector<HostTensor>> Segment::constants_of(
+    const std::string& key, const std::function<std::vector<HostTensor>()>& compute) {
+  return host_.device ? host_.device_weights->constants(key, compute)
+                      : host_.model->constants(key, compute);
+}
+
+void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
+  const auto& inputs = imported.piece.graph->inputs();
+  for (size_t i = 0; i < imported.weights.size(); ++i) {
+    const OnnxTensor& weight = imported.weights[i];
+    const Value& value = *inputs[outcome.ranks.size() + i].value;
+    const bool read = !value.uses().empty() || value.is_graph_output();
+    const void* elements = nullptr;
+    if (read && host_.options.half_weights)
+      elements =
+          halved(outcome, *imported.piece.graph, inputs[outcome.ranks.size() + i].value, weight);
+    if (read && !elements) elements = elements_of(weight);
+    outcome.weights.push_back(elements);
+    outcome.weight_sizes.push_back(weight.dims);
+    outcome.weight_strides.push_back(contiguous_strides(weight.dims));
+  }
+}
+
+// The weight in float16, for a graph that widens it; null if it must stay as it is.
+const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
+                            const OnnxTensor& weight) {
+  if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
+  const std::string key = str("half ", static_cast<const void*>(weight.bytes.data()));
+  auto halves = constants_of(key, [&] {
+    std::vector<HostTensor> made;
+    if (auto half = to_half(weight.bytes.data(), weight.dims, host_.memory))
+      made.push_back(std::move(*half));
+    return made;
+  });
+  if (halves->empty()) {
+    std::string name = value->name;
+    for (const OnnxInitializer& initializer : host_.model->model().graph.initializers)
+      if (initializer.tensor.bytes.data() == weight.bytes.data()) name = initializer.name;
+    const std::lock_guard lock(host_.mutex);
+    host_.wide_weights.insert(name);
+    return nullptr;
+  }
+  widen_at_reader(graph, value);
+  outcome.halves.push_back(halves);
+  return halves->front().memory.data();
+}
+
+// Computes the constant part, unless another import has, and binds its results.
+void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
+                            const ConstantPart& part) {
+  std::vector<OnnxTensor> weights;
+  std::string key = print(*part.piece.graph);
+  for (size_t input : part.inputs) {
+    weights.push_back(imported.weights.at(input - outcome.ranks.size()));
+    key += str(" ", static_cast<const void*>(weights.back().bytes.data()));
+  }
+  if (host_.options.half_weights) key += " half";
+  outcome.constants = constants_of(key, [&] {
+    std::vector<HostTensor> made = compute(part, weights);
+    for (HostTensor& tensor : made)
+      if (host_.options.half_weights && is_halvable(tensor.dtype, tensor.sizes))
+        if (auto half = to_half(tensor.memory.data(), tensor.sizes, host_.memory))
+          tensor = std::move(*half);
+    return made;
+  });
+  Graph& graph = *imported.piece.graph;
+  for (const HostTensor& constant : *outcome.constants) {
+    Value* value = graph.inputs()[outcome.ranks.size() + outcome.weights.size()].value;
+    if (constant.dtype != value->dtype) widen_at_reader(graph, value);
+    outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
+    outcome.weight_sizes.push_back(constant.sizes);
+    outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
+  }
+}
+
+std::vector<HostTensor> Segment::compute(const ConstantPart& part,
+                                         const std::vector<OnnxTensor>& weights) {
+  ExportedPiece piece;
+  piece.graph = part.piece.graph->clone();
+  piece.arguments = part.piece.arguments;
+  piece.output_strides = part.piece.output_strides;
+  Session session(std::move(piece), session_options(Device::Host));
+  std::vector<Sizes> strides;
+  std::vector<LayoutView> layouts;
+  strides.reserve(weights.size());
+  for (const OnnxTensor& weight : weights) {
+    strides.push_back(contiguous_strides(weight.dims));
+    layouts.push_back({weight.dims, strides.back()});
+  }
+  return compute_constants(*session.plan_for({layouts, {}}), *host_.model, weights, host_.pool);
+}
+
+Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
+  Bound bound{Call(feeds)};
+  const Call& call = bound.call;
+  bound.on_device = take_device_feeds(bound.call.tensors, host_.options.device.number, host_.memory,
+                                      bound.copies);
+  make_readable(bound.call.tensors, host_.memory, bound.copies);
+  imports_->is_used = true;
+  RecentCalls::Found known;
+  if (!to_show) known = imports_->recent.find(call.forms, call.tensors);
+  if (known.entry) {
+    bound.outcome = std::static_pointer_cast<Outcome>(known.outcome);
+    bound.entry = std::move(known.entry);
+    return bound;
+  }
+  if (check_) check_(feeds);
+  bound.outcome = outcome_for(call);
+  const Outcome& outcome = *bound.outcome;
+  const std::vector<HostTensorView>& tensors = call.tensors;
+  std::vector<LayoutView> arguments;
+  std::vector<Sizes> strides;
+  strides.reserve(tensors.size());
+  arguments.reserve(tensors.size() + outcome.weights.size());
+  for (const HostTensorView& tensor : tensors) {
+    strides.push_back(tensor.strides.empty() ? contiguous_strides(tensor.sizes) : tensor.strides);
+    arguments.push_back({tensor.sizes, strides.back()});
+  }
+  for (size_t i = 0; i < outcome.weights.size(); ++i)
+    arguments.push_back({outcome.weight_sizes[i], outcome.weight_strides[i]});
+  std::vector<int64_t> symbols;
+  for (const ContentSymbol& content : outcome.contents)
+    symbols.push_back(saturated(integer_element(tensors[content.input].data, content.element,
+                                                tensors[content.input].dtype)));
+  check_once(*bound.outcome, {arguments, symbols});
+  if (to_show) {
+    bound.shown = outcome.session->plan_to_show({arguments, symbols});
+    return bound;
+  }
+  bound.entry = outcome.session->plan_for({arguments, symbols});
+  imports_->recent.add(
+      {call.forms, call.tensors, outcome.contents_of(call), bound.outcome, bound.entry});
+  return bound;
+}
+
+void Segment::check_once(Outcome& outcome, const CallShapes& call) {
+  const SymbolValues values = outcome.session->symbols().bind_all(call);
+  std::vector<int64_t> numbers;
+  for (const auto& entry : values.entries()) numbers.push_back(entry.second);
+  {
+    const std::lock_guard lock(imports_->mutex);
+    if (outcome.checked.count(numbers)) return;
+  }
+  check_sizes(outcome.session->exported_graph(), values);
+  note_freed_heap(kPlanBytes);
+  imports_->watch();
+  constexpr size_t kMostKnown = 4096;
+  const std::lock_guard lock(imports_->mutex);
+  if (outcome.checked.size() >= kMostKnown) outcome.checked.clear();
+  outcome.checked.insert(std::move(numbers));
+}
+
+}  // namespace ortmodule

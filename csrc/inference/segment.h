@@ -1,0 +1,135 @@
+// A part of a model that is planned and run as one: the whole model, unless data decides sizes or
+// control flow. Imports by outcome, plans by shape.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "importer/import_model.h"
+#include "inference/constant_part.h"
+#include "inference/device_weights.h"
+#include "inference/host_tensor.h"
+#include "inference/inference_options.h"
+#include "inference/loaded_model.h"
+#include "inference/recent_calls.h"
+#include "runtime/worker_pool.h"
+#include "session.h"
+
+namespace ortmodule {
+
+/// What the segments of a session share. Thread-safe.
+struct SegmentHost {
+  SegmentHost(std::shared_ptr<LoadedModel> of, InferenceOptions with);
+
+  /// Of the weights, where the session runs.
+  int64_t weight_bytes() const { return device ? device_weights->bytes() : model->weight_bytes(); }
+
+  const std::shared_ptr<LoadedModel> model;
+  const InferenceOptions options;
+  RunDevice* const device;  // null: the host
+  const std::unique_ptr<DeviceWeights> device_weights;
+  WorkerPool pool;
+  HostMemory memory;
+  std::mutex mutex;                    // guards the next one
+  std::set<std::string> wide_weights;  // that float16 cannot hold
+};
+
+/// Thread-safe: calls may overlap.
+class Segment {
+ public:
+  struct Outcome;
+
+  /// A call: the tensors of all feeds, and which of them are those of each input.
+  struct Call {
+    std::vector<HostTensorView> tensors;
+    std::vector<ValueForm> forms;
+
+    explicit Call(const std::vector<HostFeed>& feeds);
+  };
+
+  /// A call with its plan.
+  struct Bound {
+    Call call;
+    std::vector<Buffer> copies{};          // of feeds
+    std::vector<const void*> on_device{};  // by tensor: its address there; null: on the host
+    std::shared_ptr<Outcome> outcome{};
+    std::shared_ptr<PlanEntry> entry{};
+    std::shared_ptr<const Plan> shown{};  // instead, of a plan to look at
+
+    int64_t copied_bytes() const;
+    /// The elements of each graph input, for a run on the host.
+    std::vector<const void*> arguments() const;
+  };
+
+  using Check = std::function<void(const std::vector<HostFeed>&)>;
+
+  /// The whole model, or `part` of it. `check`: throws Error for feeds that do not fit the inputs.
+  explicit Segment(SegmentHost& host, Check check = {}, std::optional<ModelPart> part = {});
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  /// With `to_show`, the plan is made anew and not kept. Throws Error.
+  Bound bind(const std::vector<HostFeed>& feeds, bool to_show = false);
+  /// An import that is not kept, for a file: its weights are not packed, its graphs stay.
+  std::shared_ptr<Outcome> import_to_save(const Call& call);
+  /// Bytes of imported graphs and plans, about.
+  int64_t plan_bytes() const;
+  const std::optional<ModelPart>& part() const { return part_; }
+
+ private:
+  struct Imports;
+
+  std::shared_ptr<Outcome> outcome_for(const Call& call);
+  /// `to_save`: for a file, which cannot have packed weights; the graphs are kept.
+  std::shared_ptr<Outcome> import(const Call& call, bool to_save = false);
+  /// For graphs that run on `device`.
+  SessionOptions session_options(Device device, bool to_save = false) const;
+  /// Weights or constants where the steps read them.
+  const void* elements_of(const OnnxTensor& weight);
+  std::shared_ptr<const std::vector<HostTensor>> constants_of(
+      const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
+  void add_weights(Outcome& outcome, const ImportedModel& imported);
+  const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
+  void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
+  std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
+  void check_once(Outcome& outcome, const CallShapes& call);
+
+  SegmentHost& host_;
+  const Check check_;
+  const std::optional<ModelPart> part_;
+  const std::shared_ptr<Imports> imports_;
+};
+
+/// The segment imported for the decisions of a first call.
+struct Segment::Outcome {
+  std::vector<ValueForm> forms, outputs;
+  std::vector<size_t> ranks;  // by tensor of the inputs
+  std::vector<DType> dtypes;
+  std::vector<Dims> input_dims;
+  std::vector<ContentSymbol> contents;
+  std::vector<ContentGuard> content_guards;
+  std::vector<SizeGuard> guards;
+  std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
+  std::vector<Sizes> weight_sizes, weight_strides;
+  std::shared_ptr<const std::vector<HostTensor>> constants;            // the last of the weights
+  std::vector<std::shared_ptr<const std::vector<HostTensor>>> halves;  // weights in float16
+  std::unique_ptr<Session> session;
+  std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
+  /// Where the segment ends before the model does; then what follows.
+  std::optional<ModelCut> cut;
+  std::vector<std::unique_ptr<Segment>> bodies;  // of the node there
+  std::unique_ptr<Segment> rest;
+
+  bool fits(const Call& call) const;
+  /// What sizes, guards and plans depend on in the feeds of a call that fits.
+  std::vector<FeedContent> contents_of(const Call& call) const;
+  int64_t graph_bytes() const;
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,74 @@
+// Import of Cast and CastLike.
+#include "ops/onnx_cast.h"
+
+#include "base/error.h"
+#include "ops/known_arithmetic.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+
+Value* widened(OnnxCall& c, Value* x) {
+  if (is_narrow_float(x->dtype)) return c.emit("NarrowCast", {x}, {{"to", DType::Float32}});
+  if (is_narrow_integer(x->dtype)) return c.emit("BitCast", {x}, {{"to", byte_dtype(x->dtype)}});
+  return x;
+}
+
+Value* as_narrow_integer(OnnxCall& c, Value* x, DType to) {
+  return c.emit("BitCast", {c.cast(x, byte_dtype(to))}, {{"to", to}});
+}
+
+namespace {
+
+// The lowest bits of integers, with the sign of `to`.
+Value* wrapped(OnnxCall& c, Value* x, DType to) {
+  const auto count = static_cast<double>(1 << packed_bits(to));
+  x = c.cast(x, DType::Int32);
+  const bool is_signed = byte_dtype(to) == DType::Int8;
+  Value* half = c.literal(is_signed ? count / 2 : 0, DType::Int32);
+  Value* low = c.emit("BitwiseAnd", {c.emit("Add", {x, half}), c.literal(count - 1, DType::Int32)});
+  return as_narrow_integer(c, c.emit("Sub", {low, half}), to);
+}
+
+OnnxCastMode mode_of(OnnxCall& c) {
+  OnnxCastMode mode{c.flag("saturate", true), c.string("round_mode", "up")};
+  if (mode.round_mode != "up" && mode.round_mode != "down" && mode.round_mode != "nearest")
+    c.refuse(str("round_mode must be up, down or nearest, but found '", mode.round_mode, "'"));
+  return mode;
+}
+
+Values import_cast(OnnxCall& c) {
+  return {onnx_cast(c, c.in(0), c.dtype_attr("to", DType::Undefined), mode_of(c))};
+}
+
+Values import_cast_like(OnnxCall& c) { return {onnx_cast(c, c.in(0), c.dtype(1), mode_of(c))}; }
+
+std::optional<std::vector<KnownValue>> known_cast_of(OnnxCall& c) {
+  const KnownValue* x = c.known(0);
+  if (!x) return std::nullopt;
+  const DType to = c.node().op == "CastLike" ? c.dtype(1) : c.dtype_attr("to", DType::Undefined);
+  if (!is_floating(to) && !has_known_content(to)) return std::nullopt;
+  if (to == DType::Bool && x->elements.size() > 1 && c.is_input_content(*x)) return std::nullopt;
+  KnownValue result{to, x->dims, {}};
+  for (const KnownNumber& number : x->elements)
+    result.elements.push_back(known_cast(c, number, to));
+  return std::vector{std::move(result)};
+}
+
+REGISTER_ONNX({{"Cast", 1, import_cast, known_cast_of},
+               {"CastLike", 15, import_cast_like, known_cast_of}});
+
+}  // namespace
+
+Value* onnx_cast(OnnxCall& c, Value* x, DType to, const OnnxCastMode& mode) {
+  if (x->dtype == to) return c.emit("Identity", {x});
+  if (is_complex(x->dtype) || is_complex(to)) c.refuse("complex numbers have no Cast");
+  x = widened(c, x);
+  if (is_narrow_integer(to)) return wrapped(c, x, to);
+  if (is_narrow_float(to))
+    return c.emit(
+        "NarrowCast", {c.cast(x, DType::Float32)},
+        {{"to", to}, {"saturate", mode.saturate ? 1 : 0}, {"round_mode", mode.round_mode}});
+  return c.cast(x, to);
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,105 @@
+"""Nodes of single operators that contradict themselves or their feeds: an error, and no crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from ortmodule_py import InferenceSession
+from tests.inference.test_data_sizes import BOOL, INT64, make_model, node, value
+from tests.inference.test_session import ONE_THREAD
+
+
+def single(
+    op: str, inputs: dict[str, Any], outputs: int = 1, opset: int = 18, **attributes: Any
+) -> Any:
+    """A model of one node, without sizes, and its feeds."""
+    names = [f"y{i}" for i in range(outputs)]
+    kinds = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in inputs.items()}
+    model = make_model(
+        [node(op, list(inputs), names, name="it", **attributes)],
+        [value(name, kind, None) for name, kind in kinds.items()],
+        [value(name, TensorProto.UNDEFINED, None) for name in names],
+        opset=opset,
+    )
+    return model, inputs
+
+
+def loop_body(outputs: list[str]) -> Any:
+    return helper.make_graph(
+        [
+            node("NonZero", ["s"], ["places"]),
+            node("ReduceMax", ["places"], ["s_out"]),
+            node("Concat", ["places", "places"], ["pair"], axis=1),
+        ],
+        "body",
+        [value("i", INT64, []), value("again", BOOL, []), value("s", INT64, [])],
+        [value(name, INT64, None) for name in outputs],
+    )
+
+
+X = np.ones((2, 3), "float32")
+BOXES, SCORES = np.ones((1, 5, 4), "float32"), np.ones((1, 2, 5), "float32")
+GRAMS: dict[str, Any] = {
+    "mode": "TF",
+    "min_gram_length": 1,
+    "max_gram_length": 2,
+    "max_skip_count": 0,
+    "ngram_counts": [0, 2],
+    "ngram_indexes": [0, 1, 2],
+    "pool_int64s": [1, 2, 3, 4],
+}
+MALFORMED = {
+    "a condition of rank 2": single("Compress", {"x": X, "keep": np.ones((2, 3), bool)}, axis=0),
+    "a condition of numbers": single("Compress", {"x": X, "keep": X[0]}),
+    "an axis beyond x": single("Compress", {"x": X, "keep": np.ones(2, bool)}, axis=5),
+    "an axis before x": single("Unique", {"x": X}, 4, axis=-3),
+    "no operand": single("Unique", {}, 1),
+    "boxes of three numbers": single(
+        "NonMaxSuppression", {"boxes": BOXES[..., :3].copy(), "scores": SCORES}
+    ),
+    "fewer boxes than scores": single(
+        "NonMaxSuppression", {"boxes": BOXES[:, :2].copy(), "scores": SCORES}
+    ),
+    "several limits": single(
+        "NonMaxSuppression", {"boxes": BOXES, "scores": SCORES, "most": np.array([1, 2])}
+    ),
+    "a threshold above 1": single(
+        "NonMaxSuppression",
+        {"boxes": BOXES, "scores": SCORES, "most": np.array([1]), "iou": np.array([7], "float32")},
+    ),
+    "fewer places than n-grams": single(
+        "TfIdfVectorizer", {"x": np.ones(4, "int64")}, **{**GRAMS, "ngram_indexes": [0, 1]}
+    ),
+    "n-grams beyond the pool": single(
+        "TfIdfVectorizer", {"x": np.ones(4, "int64")}, **{**GRAMS, "ngram_counts": [0, 9]}
+    ),
+    "a place of 2^40": single(
+        "TfIdfVectorizer", {"x": np.ones(4, "int64")}, **{**GRAMS, "ngram_indexes": [0, 1, 1 << 40]}
+    ),
+    "a bit cast to another size": single("BitCast", {"x": X}, opset=26, to=TensorProto.DOUBLE),
+    "a body without outputs": single(
+        "Loop", {"m": np.array(3), "c": np.array(True), "s0": np.array(1)}, body=loop_body([])
+    ),
+    "a body of fewer outputs": single(
+        "Loop",
+        {"m": np.array(3), "c": np.array(True), "s0": np.array(1)},
+        body=loop_body(["s_out"]),
+    ),
+    "a condition of two numbers": single(
+        "Loop",
+        {"m": np.array(3), "c": np.array(True), "s0": np.array(1)},
+        body=loop_body(["pair", "s_out"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_malformed_nodes_are_errors(what: str) -> None:
+    model, feeds = MALFORMED[what]
+    with pytest.raises(RuntimeError) as raised:
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
+    assert "internal error" not in str(raised.value)

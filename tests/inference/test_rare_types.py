@@ -1,0 +1,229 @@
+"""Unsigned integers, floats of 4 and 8 bits and integers of 2 and 4: casts, constants, arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ortmodule_py import InferenceSession, SessionOptions
+from tests.inference.test_session import ONE_THREAD
+
+FLOATS = {
+    TensorProto.FLOAT8E4M3FN: ml_dtypes.float8_e4m3fn,
+    TensorProto.FLOAT8E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
+    TensorProto.FLOAT8E5M2: ml_dtypes.float8_e5m2,
+    TensorProto.FLOAT8E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
+    TensorProto.FLOAT8E8M0: ml_dtypes.float8_e8m0fnu,
+    TensorProto.FLOAT4E2M1: ml_dtypes.float4_e2m1fn,
+}
+INTEGERS = {
+    TensorProto.INT4: ml_dtypes.int4,
+    TensorProto.UINT4: ml_dtypes.uint4,
+    TensorProto.INT2: ml_dtypes.int2,
+    TensorProto.UINT2: ml_dtypes.uint2,
+}
+UNSIGNED = {
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+}
+
+
+def model_of(
+    nodes: list[Any], inputs: dict[str, int], outputs: dict[str, int], weights: Any = ()
+) -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "types",
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
+        list(weights),
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=11)
+
+
+def run(model: Any, **feeds: Any) -> Any:
+    return InferenceSession(model.SerializeToString(), ONE_THREAD).run(None, feeds)
+
+
+def cast(x: Any, source: int, to: int, **attributes: Any) -> Any:
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=to, **attributes)]
+    return run(model_of(nodes, {"x": source}, {"y": to}), x=x)[0]
+
+
+def bits(x: Any) -> Any:
+    return np.ascontiguousarray(x).view("uint8")
+
+
+def numbers(dtype: Any) -> Any:
+    """What lies on, between and beyond the numbers of a type."""
+    exact = np.arange(256, dtype="uint8").view(dtype).astype("float32").reshape(-1)
+    exact = np.unique(exact[np.isfinite(exact)])
+    between = (exact[1:] + exact[:-1]) / 2
+    near = np.concatenate([np.nextafter(between, np.float32(sign)) for sign in (-1e30, 1e30)])
+    beyond = np.array([0.0, -0.0, 1e-30, 1e30, -1e30, np.inf, -np.inf, np.nan], "float32")
+    return np.concatenate([exact, between, near, beyond]).astype("float32")
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_narrow_floats_are_rounded_as_onnx_says(kind: int) -> None:
+    dtype = np.dtype(FLOATS[kind])
+    count = 16 if kind == TensorProto.FLOAT4E2M1 else 256
+    every = np.arange(count, dtype="uint8").view(dtype)
+    np.testing.assert_array_equal(cast(every, kind, TensorProto.FLOAT), every.astype("float32"))
+    x = np.abs(numbers(dtype)) if kind == TensorProto.FLOAT8E8M0 else numbers(dtype)
+    for saturate in (0, 1):
+        attributes: dict[str, Any] = {"saturate": saturate}
+        modes = ("up", "down", "nearest") if kind == TensorProto.FLOAT8E8M0 else ("up",)
+        for mode in modes:
+            attributes["round_mode"] = mode
+            reference = ReferenceEvaluator(
+                model_of(
+                    [helper.make_node("Cast", ["x"], ["y"], to=kind, **attributes)],
+                    {"x": TensorProto.FLOAT},
+                    {"y": kind},
+                )
+            )
+            (wanted,) = reference.run(None, {"x": x})
+            got = cast(x, TensorProto.FLOAT, kind, **attributes)
+            assert got.dtype == dtype
+            nan = np.isnan(wanted.astype("float32"))
+            np.testing.assert_array_equal(np.isnan(got.astype("float32")), nan)
+            np.testing.assert_array_equal(bits(got)[~nan], bits(wanted)[~nan])
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_narrow_integers_wrap_around(kind: int) -> None:
+    dtype = np.dtype(INTEGERS[kind])
+    x = np.arange(-20, 40, dtype="int32")
+    got = cast(x, TensorProto.INT32, kind)
+    np.testing.assert_array_equal(got.astype("int32"), x.astype(dtype).astype("int32"))
+    for to, name in ((TensorProto.INT64, "int64"), (TensorProto.FLOAT16, "float16")):
+        np.testing.assert_array_equal(cast(got, kind, to), got.astype(name))
+
+
+@pytest.mark.parametrize("kind", [*INTEGERS, *FLOATS])
+def test_constants_of_few_bits(kind: int) -> None:
+    """Elements share bytes in the file, whatever holds them there, and move as others do."""
+    dtype = np.dtype({**INTEGERS, **FLOATS}[kind])
+    x = np.arange(15, dtype="uint8").view(dtype).reshape(3, 5)
+    if kind in INTEGERS:
+        x = np.arange(15).astype(dtype).reshape(3, 5)
+    nodes = [
+        helper.make_node("Concat", ["w", "w"], ["twice"], axis=1),
+        helper.make_node("Gather", ["twice", "rows"], ["picked"]),
+        helper.make_node("Transpose", ["picked"], ["turned"]),
+        helper.make_node("Cast", ["turned"], ["y"], to=TensorProto.FLOAT),
+    ]
+    wanted = np.concatenate([x, x], axis=1)[[2, 0]].T.astype("float32")
+    stored = [numpy_helper.from_array(x, "w")]
+    if kind != TensorProto.FLOAT8E8M0:  # whose smallest number the helper rounds
+        stored.append(helper.make_tensor("w", kind, x.shape, x.astype("float32").reshape(-1)))
+    for weight in stored:
+        rows = helper.make_tensor("rows", TensorProto.INT64, [2], [2, 0])
+        model = model_of(nodes, {}, {"y": TensorProto.FLOAT}, [weight, rows])
+        np.testing.assert_array_equal(run(model)[0], wanted)
+
+
+@pytest.mark.parametrize("kind", UNSIGNED)
+def test_arithmetic_of_unsigned_integers(kind: int) -> None:
+    dtype = np.dtype(UNSIGNED[kind])
+    random = np.random.default_rng(0)
+    limits = np.iinfo(dtype)
+    a = random.integers(0, limits.max, 300, dtype=dtype, endpoint=True)
+    b = random.integers(1, limits.max, 300, dtype=dtype, endpoint=True)
+    b[:100] = random.integers(1, 9, 100)
+    a[0], b[0] = limits.max, limits.max
+    with np.errstate(over="ignore"):
+        expected = {
+            "Add": a + b,
+            "Sub": a - b,
+            "Mul": a * b,
+            "Div": a // b,
+            "Mod": a % b,
+            "Max": np.maximum(a, b),
+            "Min": np.minimum(a, b),
+            "Less": a < b,
+            "GreaterOrEqual": a >= b,
+            "BitwiseXor": a ^ b,
+        }
+        reduced = {
+            "ReduceMax": a.max(keepdims=True),
+            "ReduceMin": a.min(keepdims=True),
+            "ReduceSum": a.sum(keepdims=True, dtype=dtype),
+        }
+    nodes = [helper.make_node(op, ["a", "b"], [op]) for op in expected]
+    nodes += [helper.make_node(op, ["a"], [op]) for op in reduced]
+    nodes.append(helper.make_node("Cast", ["a"], ["number"], to=TensorProto.FLOAT))
+    kinds = dict.fromkeys([*expected, *reduced], kind) | {
+        "Less": TensorProto.BOOL,
+        "GreaterOrEqual": TensorProto.BOOL,
+        "number": TensorProto.FLOAT,
+    }
+    results = run(model_of(nodes, {"a": kind, "b": kind}, kinds), a=a, b=b)
+    wanted = {**expected, **reduced, "number": a.astype("float32")}
+    for name, result in zip(kinds, results, strict=True):
+        np.testing.assert_array_equal(result, wanted[name], err_msg=name)
+        assert result.dtype == wanted[name].dtype
+
+
+def test_quantized_weights_of_four_bits() -> None:
+    """A product with a weight of blocks of int4, as quantizers write it."""
+    random = np.random.default_rng(1)
+    w = random.integers(-8, 8, (8, 6))
+    scale = random.random((2, 6)).astype("float32")
+    x = random.standard_normal((3, 8)).astype("float32")
+    model = model_of(
+        [
+            helper.make_node("DequantizeLinear", ["w", "scale"], ["wide"], axis=0, block_size=4),
+            helper.make_node("MatMul", ["x", "wide"], ["y"]),
+        ],
+        {"x": TensorProto.FLOAT},
+        {"y": TensorProto.FLOAT},
+        [
+            helper.make_tensor("w", TensorProto.INT4, w.shape, w.reshape(-1).tolist()),
+            helper.make_tensor("scale", TensorProto.FLOAT, scale.shape, scale.reshape(-1).tolist()),
+        ],
+    )
+    wanted = x @ (w * np.repeat(scale, 4, axis=0))
+    np.testing.assert_allclose(run(model, x=x)[0], wanted, rtol=1e-5)
+
+
+def test_optimized_models_keep_their_types(tmp_path: Path) -> None:
+    path = tmp_path / "optimized.onnx"
+    values = [3.0, -8.0, 7.0, 0.0, 1.0, -1.0]
+    model = model_of(
+        [
+            helper.make_node("Cast", ["x"], ["small"], to=TensorProto.FLOAT8E5M2, saturate=0),
+            helper.make_node("Concat", ["small", "small"], ["twice"], axis=0),
+            helper.make_node("Cast", ["twice"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Gather", ["w", "rows"], ["picked"]),
+            helper.make_node("Cast", ["picked"], ["numbers"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["wide", "numbers"], ["y"]),
+        ],
+        {"x": TensorProto.FLOAT, "rows": TensorProto.INT64},
+        {"y": TensorProto.FLOAT},
+        [helper.make_tensor("w", TensorProto.INT4, [6], values)],
+    )
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]))
+    model.graph.input[1].CopyFrom(helper.make_tensor_value_info("rows", TensorProto.INT64, [4]))
+    feeds = {"x": np.array([1.3, 1e30], "float32"), "rows": np.array([1, 2, 5, 0])}
+    options = SessionOptions()
+    options.optimized_model_filepath = str(path)
+    (wanted,) = InferenceSession(model.SerializeToString(), options).run(None, feeds)
+    (got,) = InferenceSession(str(path), ONE_THREAD).run(None, feeds)
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(got, [-10, np.inf, -1.25, np.inf])
+
+
+def test_strings_are_refused_with_the_node_that_reads_them() -> None:
+    nodes = [helper.make_node("StringConcat", ["x", "x"], ["y"], name="join")]
+    model = model_of(nodes, {"x": TensorProto.STRING}, {"y": TensorProto.STRING})
+    with pytest.raises(RuntimeError, match=r"'x' .* string.*StringConcat 'join'"):
+        run(model, x=np.array(["a"]))
