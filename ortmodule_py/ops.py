@@ -1,4 +1,4 @@
-"""`python -m ortmodule_py.ops`: every op with its file, gradient, kernels per device and ONNX form."""
+"""`python -m ortmodule_py ops`: every op with its file, gradient, kernels per device and ONNX form."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table or JSON."""
-    parser = argparse.ArgumentParser(prog="python -m ortmodule_py.ops", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ortmodule_py ops", description=__doc__)
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
     parser.add_argument("name", nargs="?", help="only ops or ATen calls that contain this")
     options = parser.parse_args(arguments)
