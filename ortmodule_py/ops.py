@@ -28,7 +28,7 @@ def op_rows() -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["name"].lower())
 
 
-def _kernels(row: dict[str, Any], device: str) -> str:
+def kernel_names(row: dict[str, Any], device: str) -> str:
     """Kernel names without the variants per instruction set; torch's kernels are called ATen."""
     names = dict.fromkeys(k["name"] for k in row["kernels"] if k["device"] == device)
     if not names:
@@ -56,7 +56,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
             row["file"].removeprefix("csrc/ops/"),
             row["gradient"] or "-",
             row["onnx"],
-            *(_kernels(row, device) for device in _DEVICES),
+            *(kernel_names(row, device) for device in _DEVICES),
             ", ".join(target.removeprefix("aten.") for target in row["torch"]),
         )
     return result
