@@ -3,11 +3,13 @@
 # make quick   tests without the slow ones                make bench   benchmarks
 # make lint    format, style, types, layout               make cuda    CUDA build, and what depends on torch
 # make newest  quick tests with the newest torch in an environment of its own
+# make docs    the documentation as a site               make wheel   wheel, C++ library, sources in dist/
+# make wheels  the wheels of all environments            make wheel-check   the wheel on a bare system
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build train test quick bench bandwidth lint format cuda newest ctest sanitize clean
+.PHONY: build train test quick bench bandwidth lint format cuda newest ctest sanitize docs wheel wheels wheel-check clean
 
 VENV      ?= .venv
 TORCH     ?= torch==2.13.0
@@ -126,6 +128,45 @@ $(NEWEST_VENV)/.installed: $(NEWEST_VENV)/.requirements pyproject.toml setup.py
 newest: $(NEWEST_VENV)/.installed
 	@export ORTMODULE_CUDA=OFF; $(call build_extension,$(NEWEST_PY),OFF)
 	ORTMODULE_CUDA=OFF $(PASSIVE) $(NEWEST_PY) $(PYTEST) tests -m "not slow"
+
+# ---- releases: not part of `.ci/run` -------------------------------------------------------------
+# Each wheel fits one torch and one Python and lies in a folder of its own.
+MATRIX_PYTHON  ?= python3.13
+MATRIX_VENV    ?= .venv-matrix
+MATRIX_PY      := $(MATRIX_VENV)/bin/python
+release = MAX_JOBS=$(JOBS) $(1) -m tools.release.build
+
+%/.release_tools: requirements-release.txt | build
+	@$(@D)/bin/python -m pip install --quiet -r requirements-release.txt
+	@touch $@
+
+wheel: build $(VENV)/.release_tools
+	@$(call release,$(PY))
+	@$(call build_extension,$(PY),ON)
+
+wheel-check: wheel
+	$(PY) -m tools.release.check_wheel dist/torch*-cp311/*.whl --root build/bare_system
+
+$(MATRIX_VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
+	@tools/make_venv.sh $(MATRIX_VENV) "$(TORCH)" requirements-dev.txt $(MATRIX_PYTHON)
+	@touch $@
+
+wheels: wheel $(NEWEST_VENV)/.requirements $(CUDA_VENV)/.requirements $(MATRIX_VENV)/.requirements
+	@for python in $(NEWEST_PY) $(MATRIX_PY); do \
+	  $$python -m pip install --quiet -r requirements-release.txt; \
+	  ORTMODULE_CUDA=OFF $(call release,$$python) --only wheel; done
+	@$(CUDA_PY) -m pip install --quiet -r requirements-release.txt
+	@ORTMODULE_CUDA=ON $(call release,$(CUDA_PY)) --only wheel
+
+# ---- documentation: warnings and broken links are errors -----------------------------------------
+$(VENV)/.docs: requirements-docs.txt $(VENV)/.requirements
+	@command -v doxygen > /dev/null || { echo "doxygen was not found; run: apt-get install doxygen" >&2; exit 1; }
+	@$(PY) -m pip install --quiet -r requirements-docs.txt
+	@touch $@
+
+docs: build $(VENV)/.docs
+	$(PY) -m sphinx -q -b html -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+	$(PY) -m tools.check_site docs/_build/html
 
 clean:
 	rm -rf build ortmodule_py/_*.so ortmodule_py/_C.*.json ortmodule_py/lib*.so* $(VENV)/.installed $(CUDA_VENV)/.installed $(NEWEST_VENV)/.installed

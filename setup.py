@@ -1,7 +1,8 @@
 """Builds the extension with CMake and Ninja against the torch of this environment.
 
 Editable installs build in build/<torch>-<python>-<device>, which is kept, so that the next build
-compiles only what changed; other installs build in a temporary folder. CMAKE_ARGS is passed on.
+compiles only what changed; other installs build in a temporary folder, or in ORTMODULE_BUILD_FOLDER.
+CMAKE_ARGS is passed on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
-from torch_facts import TorchFacts, find_torch  # noqa: E402
+from torch_facts import OLDEST, TorchFacts, find_torch  # noqa: E402
 
 
 def require_tool(name: str, package: str) -> str:
@@ -34,8 +35,9 @@ def require_tool(name: str, package: str) -> str:
 class CMakeBuild(build_ext):
     def run(self) -> None:
         facts = find_torch()
-        if self.inplace:
-            folder = ROOT / "build" / facts.build_tag
+        given = os.environ.get("ORTMODULE_BUILD_FOLDER")
+        if self.inplace or given:
+            folder = Path(given).resolve() if given else ROOT / "build" / facts.build_tag
             folder.mkdir(parents=True, exist_ok=True)
             with open(folder / ".lock", "w") as lock:  # two builds in one folder spoil it
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -46,6 +48,7 @@ class CMakeBuild(build_ext):
 
     def build_in(self, folder: Path, facts: TorchFacts) -> None:
         cmake = require_tool("cmake", "cmake")
+        keeps_folder = folder.parent == ROOT / "build"  # of a developer, whose warnings are errors
         ninja = require_tool("ninja", "ninja-build")
         print(f"building for torch {facts.version} in {folder}")
         configure = [
@@ -56,7 +59,7 @@ class CMakeBuild(build_ext):
             f"-B{folder}",
             f"-DCMAKE_MAKE_PROGRAM={ninja}",
             f"-DPython_EXECUTABLE={sys.executable}",
-            f"-DORTMODULE_WERROR={'ON' if self.inplace else 'OFF'}",
+            f"-DORTMODULE_WERROR={'ON' if keeps_folder else 'OFF'}",
         ]
         if "ORTMODULE_CUDA" in os.environ:
             configure.append(f"-DORTMODULE_CUDA={os.environ['ORTMODULE_CUDA']}")
@@ -104,12 +107,32 @@ class CMakeBuild(build_ext):
         ]
 
 
+def version() -> str:
+    """The version in pyproject.toml. A source distribution has it as it is."""
+    lines = (ROOT / "pyproject.toml").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("version = ")]
+    return line.split('"')[1]
+
+
+def is_source_distribution() -> bool:
+    return "sdist" in sys.argv
+
+
+def build_version() -> str:
+    """A build fits one torch: 0.2.0+torch2.13, or 0.2.0+torch2.14.cu130."""
+    return version() if is_source_distribution() else f"{version()}+{find_torch().label}"
+
+
 def install_requires() -> list[str]:
     """The built extension fits one torch minor version only."""
-    return [f"torch=={find_torch().major_minor}.*"]
+    fitting = f">={OLDEST[0]}.{OLDEST[1]}"
+    if not is_source_distribution():
+        fitting = f"=={find_torch().major_minor}.*"
+    return ["numpy", "rich", f"torch{fitting}"]
 
 
 setup(
+    version=build_version(),
     ext_modules=[Extension("ortmodule_py._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
     install_requires=install_requires(),

@@ -62,6 +62,7 @@ def __getattr__(name: str) -> Any:
         return _load_extension()
     if name not in _TRAINING:
         raise AttributeError(f"module 'ortmodule_py' has no attribute '{name}'")
+    _check_torch()
     importlib.import_module("ortmodule_py.build")  # it checks the patches of TorchDynamo
     place = _TRAINING[name]
     module = importlib.import_module(f"ortmodule_py.{place or name}")
@@ -74,13 +75,18 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_TRAINING})
 
 
-def _load_extension() -> ModuleType:
-    """The extension of training. It needs torch's libraries, and the torch it was built for."""
-    import torch
-
+def _check_torch() -> None:
+    """Raises ImportError for another torch than that of the build, before torch is imported."""
     from ortmodule_py import _build_info
 
-    _build_info.check_torch(torch.__version__)
+    _build_info.check_torch(_build_info.installed_torch())
+
+
+def _load_extension() -> ModuleType:
+    """The extension of training. It needs torch's libraries, and the torch it was built for."""
+    _check_torch()
+    import torch as torch  # its libraries are those that the extension finds
+
     return importlib.import_module("ortmodule_py._C")
 
 

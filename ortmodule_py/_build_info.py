@@ -1,15 +1,23 @@
-"""The torch version that the extension was built for, which is checked before it is loaded.
+"""The torch that the extension was built for, which is checked before torch is imported.
 
 Under another minor version of torch, loading would fail with an undefined symbol.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 BUILD_COMMAND = "python -m pip install --no-build-isolation --no-deps ."
+
+
+def in_source_tree() -> bool:
+    """Whether the package is used where its sources are, so that it can be built anew there."""
+    return Path(__file__).resolve().parents[1].joinpath("setup.py").exists()
 
 
 def built_for() -> dict[str, str]:
@@ -17,19 +25,61 @@ def built_for() -> dict[str, str]:
     suffix = EXTENSION_SUFFIXES[0].removesuffix(".so")
     note = Path(__file__).with_name(f"_C{suffix}.json")
     if not note.exists():
-        raise ImportError(
-            f"ortmodule_py has no extension for this Python ({note.stem} is missing). "
+        what = (
             f"Build it in the source tree: {BUILD_COMMAND}"
+            if in_source_tree()
+            else f"Install the wheel for cp{sys.version_info.major}{sys.version_info.minor}"
+        )
+        raise ImportError(
+            f"ortmodule_py has no extension for this Python ({note.stem} is missing). {what}"
         )
     facts: dict[str, str] = json.loads(note.read_text())
     return facts
 
 
-def check_torch(running: str) -> None:
-    """Raises ImportError if the extension was built for another torch than `running` (torch.__version__)."""
-    built = built_for()["torch"]
-    if built.split(".")[:2] != running.split(".")[:2]:
+def installed_torch() -> dict[str, str] | None:
+    """Returns {"torch": version, "cuda": version or ""} of this environment without importing torch,
+    which takes seconds; None without torch."""
+    if "torch" in sys.modules:
+        torch = sys.modules["torch"]
+        if torch is None:  # hidden, as tests do it
+            return None
+        return {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    note = Path(spec.origin).with_name("version.py")
+    text = note.read_text() if note.exists() else ""
+    found = {
+        name: match[2] if match else ""
+        for name in ("__version__", "cuda")
+        for match in [re.search(rf"^{name}\b[^=\n]*= *(['\"])(.*?)\1", text, re.MULTILINE)]
+    }
+    return {"torch": found["__version__"], "cuda": found["cuda"]}
+
+
+def check_torch(running: dict[str, str] | None) -> None:
+    """Raises ImportError if the extension was built for another torch than `running`.
+
+    Args:
+        running: {"torch": version, "cuda": version or ""}; None for no torch.
+    """
+    built = built_for()
+    version = ".".join(built["torch"].split(".")[:2])
+    install = f"python -m pip install 'torch=={version}.*'"
+    if running is None:
         raise ImportError(
-            f"ortmodule_py was built for torch {built}, but this is torch {running}. "
-            f"Rebuild it in the source tree: {BUILD_COMMAND}"
+            f"training needs torch {version}, but found none (inference does not). Install it: {install}"
         )
+    same_cuda = bool(running["cuda"]) or not built["cuda"]
+    if version == ".".join(running["torch"].split(".")[:2]) and same_cuda:
+        return
+    found = (
+        f"ortmodule_py was built for torch {built['torch']}, but this is torch {running['torch']}. "
+    )
+    if in_source_tree():
+        raise ImportError(f"{found}Rebuild it in the source tree: {BUILD_COMMAND}")
+    raise ImportError(
+        f"{found}Install that torch: {install}\n"
+        "or, to keep this torch, the wheel of ortmodule_py whose version names it"
+    )

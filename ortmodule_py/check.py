@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ortmodule_py.base.cpu_memory import install_counting_allocator
+from ortmodule_py.inference import html
 from ortmodule_py.module import ORTModule, quiet_twin
 from ortmodule_py.report.compare.comparison import Comparison, Eager, compare
 from ortmodule_py.report.compare.observation import Batch, Generators, observe, scalar_loss
@@ -112,6 +114,24 @@ class CheckReport:
         lines += [f"runs in eager PyTorch: {reason}" for reason in self.eager_pieces]
         lines += [f"difference: {text}" for text in self.differences]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict, a table, and the rest of the text."""
+        verdict, *lines = str(self).splitlines()
+        losses = ["-" if v is None else f"{v:.6g}" for v in (self.loss, self.eager_loss)]
+        peaks = [f"{v / 2**20:.1f} MiB" for v in (self.peak_bytes, self.eager_peak_bytes)]
+        times = [f"{v:.1f} ms" for v in (self.step_ms, self.eager_step_ms)]
+        gradient = "no gradient was compared"
+        if self.worst_gradient is not None:
+            gradient = next(line for line in lines if line.startswith("worst gradient"))
+        rows = [("loss", *losses), ("peak of a step", *peaks), ("step", *times)]
+        return html.block(
+            html.paragraph(("\u2713 " if self.ok else "\u2717 ") + verdict, strong=True),
+            html.table(("", "ORTModule", "eager PyTorch"), rows),
+            html.paragraph(f"{gradient}; {len(self.differences)} differences"),
+            *[html.paragraph(f"difference: {text}") for text in self.differences],
+            html.folded("all", f"<pre>{escape(str(self))}</pre>"),
+        )
 
 
 def check(model: nn.Module, *args: Any, **kwargs: Any) -> CheckReport:

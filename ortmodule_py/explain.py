@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortmodule_py import _C
+from ortmodule_py.inference import html
 from ortmodule_py.module import as_ortmodule
+from ortmodule_py.report import picture
 from ortmodule_py.report.compare.module_state import ModuleState
 from ortmodule_py.report.compare.observation import Generators
 from ortmodule_py.report.plan_table import step_rows, step_runs, symbol_names, training_piece
@@ -101,16 +103,38 @@ class Explanation:
             )
         return lines
 
-    def save_picture(self, path: str | Path) -> None:
+    def save_picture(self, path: str | Path, dark: bool = False) -> None:
         """Draw the live bytes of `peak_piece` over forward and backward, stacked by module, without and
         with the memory optimizer. matplotlib takes the format from the ending (`.png`, `.svg`, `.pdf`).
+
+        Args:
+            path: the file to write.
+            dark: draw on a dark background.
 
         Raises:
             ImportError: matplotlib is not installed.
         """
-        from ortmodule_py.report.picture import draw
+        picture.draw(self.timelines, path, dark)
 
-        draw(self.timelines, path)
+    def _repr_html_(self) -> str:
+        """For notebooks: the figures, the picture, and tables to unfold."""
+        lines = str(self).splitlines()
+        end = next(i for i, line in enumerate(lines) if line.startswith("Largest tensors"))
+        names = ("bytes", "kind", "op", "module", "source")
+        reasons = ("bytes", "decision", "op", "module", "reason")
+        return html.block(
+            html.paragraph(lines[0], strong=True),
+            *[html.paragraph(line) for line in lines[1:end]],
+            picture.svg(self.timelines),
+            html.folded(
+                f"The {len(self.largest_at_peak)} largest tensors at the peak",
+                html.table(names, ([item[n] for n in names] for item in self.largest_at_peak)),
+            ),
+            html.folded(
+                "What backward needs: kept or recomputed",
+                html.table(reasons, ([item[n] for n in reasons] for item in self.decisions)),
+            ),
+        )
 
 
 def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:

@@ -73,7 +73,7 @@ _MANY_CAPTURES = 3
 """With this many captures, integer attributes of modules become dynamic instead of guarded constants."""
 
 on_training_forward: Callable[[ORTModule], None] | None = None
-"""Called after each training forward; `python -m ortmodule_py.plan` sets it."""
+"""Called after each training forward; `python -m ortmodule_py plan` sets it."""
 
 # Methods of nn.Module that must act on the original, so that keys, parameters and structure are its.
 _DELEGATED = (

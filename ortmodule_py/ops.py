@@ -1,4 +1,4 @@
-"""`python -m ortmodule_py.ops`: every op with its file, gradient, kernels per device and ONNX form."""
+"""`python -m ortmodule_py ops`: every op with its file, gradient, kernels per device and ONNX form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def op_rows() -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["name"].lower())
 
 
-def _kernels(row: dict[str, Any], device: str) -> str:
+def kernel_names(row: dict[str, Any], device: str) -> str:
     """Kernel names without the variants per instruction set; torch's kernels are called ATen."""
     names = dict.fromkeys(k["name"] for k in row["kernels"] if k["device"] == device)
     if not names:
@@ -56,7 +56,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
             row["file"].removeprefix("csrc/ops/"),
             row["gradient"] or "-",
             row["onnx"],
-            *(_kernels(row, device) for device in _DEVICES),
+            *(kernel_names(row, device) for device in _DEVICES),
             ", ".join(target.removeprefix("aten.") for target in row["torch"]),
         )
     return result
@@ -64,7 +64,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table or JSON."""
-    parser = argparse.ArgumentParser(prog="python -m ortmodule_py.ops", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ortmodule_py ops", description=__doc__)
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
     parser.add_argument("name", nargs="?", help="only ops or ATen calls that contain this")
     options = parser.parse_args(arguments)

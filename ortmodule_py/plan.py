@@ -1,4 +1,4 @@
-"""`python -m ortmodule_py.plan train.py args...`: the plan table of a training script, before it trains.
+"""`python -m ortmodule_py plan train.py args...`: the plan table of a training script, before it trains.
 
 Runs the script up to its first planned training forward, prints the plan table and exits before any
 optimizer step. `--select 1,3 --out mem_opt.json` writes these rows as a configuration for
@@ -92,7 +92,7 @@ class _Watch:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m ortmodule_py.plan", description=str(__doc__).splitlines()[0]
+        prog="python -m ortmodule_py plan", description=str(__doc__).splitlines()[0]
     )
     parser.add_argument("--select", metavar="1,3", help="rows to write into --out")
     parser.add_argument("--out", metavar="mem_opt.json", type=Path, help="configuration to write")

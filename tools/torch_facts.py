@@ -26,6 +26,13 @@ class TorchFacts:
         return ".".join(self.version.split(".")[:2])
 
     @property
+    def label(self) -> str:
+        """Names the torch in the version of a build."""
+        return f"torch{self.major_minor}" + (
+            ".cu" + self.cuda.replace(".", "") if self.cuda else ""
+        )
+
+    @property
     def build_tag(self) -> str:
         """Names the build folder: two torches never share a CMake cache."""
         python = f"cp{sys.version_info.major}{sys.version_info.minor}"

@@ -427,7 +427,7 @@ class ORTMODULE_API IoBinding {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Version of the library: "0.1.0".
+/// Version of the library, such as "0.2.0".
 ORTMODULE_API std::string version();
 
 }  // namespace v1

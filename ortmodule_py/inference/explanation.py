@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ortmodule_py.inference import chart, html
 from ortmodule_py.inference.memory import MemoryReport
 
 _LARGEST = 10
-_LABELS = 12
-_COLORS = 10
-_MIB = 2**20
+_LABELS = 24
+_LABEL_POINTS = 9
+_SIZE = (11.0, 4.6)
 
 
 @dataclass(frozen=True)
@@ -64,65 +65,95 @@ class InferenceExplanation:
             )
         return "\n".join(lines)
 
-    def save_picture(self, path: str | Path) -> None:
+    def save_picture(self, path: str | Path, dark: bool = False) -> None:
         """Draws every tensor as a rectangle: its steps, and its bytes in the block or above it, where
         outputs are. matplotlib takes the format from the ending (`.png`, `.svg`, `.pdf`).
+
+        Args:
+            path: the file to write.
+            dark: draw on a dark background.
 
         Raises:
             ImportError: matplotlib is not installed.
         """
-        _draw(self.timeline, path)
+        chart.save(self._draw, _SIZE, path, dark)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the figures, the picture, and a table to unfold."""
+        names = ("bytes", "kind", "op", "name", "first_step", "last_step")
+        return html.block(
+            html.paragraph(str(self).splitlines()[0], strong=True),
+            chart.svg(self._draw, _SIZE),
+            html.folded(
+                f"The {len(self.largest_at_peak)} largest tensors at the peak",
+                html.table(names, ([item[n] for n in names] for item in self.largest_at_peak)),
+            ),
+        )
+
+    def _draw(self, figure: Any) -> None:
+        _draw(self.timeline, figure)
 
 
-def _draw(timeline: dict[str, Any], path: str | Path) -> None:
-    from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
+def _draw(timeline: dict[str, Any], figure: Any) -> None:
+    from matplotlib.patches import Patch
 
-    figure = Figure(figsize=(12, 5))
-    FigureCanvasAgg(figure)
-    axis: Any = figure.subplots()
+    axis = figure.subplots()
+    ink = axis.xaxis.label.get_color()
     placed = _placed(timeline)
     largest = sorted(placed, key=lambda s: -s["bytes"])
-    colors = _colors(largest, colormaps["tab10"])
-    for storage, bottom in [(s, s["bottom"]) for s in largest]:
-        width = storage["last_step"] - storage["first_step"] + 1
-        corner = (storage["first_step"], bottom / _MIB)
-        axis.add_patch(
-            Rectangle(
-                corner,
-                width,
-                storage["bytes"] / _MIB,
-                facecolor=colors.get(storage["op"], "lightgray"),
-                edgecolor="black",
-                linewidth=0.3,
-            )
-        )
-    for storage in largest[:_LABELS]:
-        middle = (storage["first_step"] + storage["last_step"] + 1) / 2
-        axis.text(
-            middle,
-            (storage["bottom"] + storage["bytes"] / 2) / _MIB,
-            storage["node"] or storage["name"],
-            ha="center",
-            va="center",
-            fontsize=5,
-            clip_on=True,
-        )
-    live = [value / _MIB for value in timeline["live_bytes"]]
-    axis.step(range(len(live)), live, where="post", color="black", label="allocated")
-    axis.axvline(timeline["peak_step"] + 0.5, color="black", linewidth=0.8, linestyle="--")
-    for op, color in colors.items():
-        axis.add_patch(Rectangle((0, 0), 0, 0, facecolor=color, label=op))
-    top = max([s["bottom"] + s["bytes"] for s in placed], default=1) / _MIB
+    colors = _colors(largest)
+    live = [value / chart.MIB for value in timeline["live_bytes"]]
+    top = max([s["bottom"] + s["bytes"] for s in placed], default=1) / chart.MIB
     axis.set_xlim(0, max(timeline["steps"], 1))
     axis.set_ylim(0, 1.05 * max([top, *live]))
-    axis.set_title(f"peak {timeline['peak_bytes']:,} bytes, block {timeline['block_bytes']:,}")
+    for storage in largest:
+        _draw_tensor(axis, storage, colors.get(storage["op"], chart.OTHERS))
+    (line,) = axis.step(
+        range(len(live)), live, where="post", color=ink, linewidth=1.5, label="allocated"
+    )
+    axis.axvline(timeline["peak_step"] + 0.5, color=ink, linewidth=1, linestyle="--")
+    peak, block = (chart.bytes_text(timeline[f"{name}_bytes"]) for name in ("peak", "block"))
+    axis.set_title(f"peak {peak} at step {timeline['peak_step']}, block {block}", loc="left")
     axis.set_xlabel("step")
     axis.set_ylabel("MiB")
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7)
-    figure.savefig(path, dpi=130, bbox_inches="tight")
+    rows = [Patch(facecolor=color, label=_legend(op, largest)) for op, color in colors.items()]
+    axis.legend(handles=[line, *rows], loc="upper left", bbox_to_anchor=(1.0, 1.03))
+    figure.tight_layout()
+    for storage in largest[:_LABELS]:
+        _label(axis, storage)
+
+
+def _draw_tensor(axis: Any, storage: dict[str, Any], color: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    width = storage["last_step"] - storage["first_step"] + 1
+    corner = (storage["first_step"], storage["bottom"] / chart.MIB)
+    height = storage["bytes"] / chart.MIB
+    axis.add_patch(
+        Rectangle(corner, width, height, facecolor=color, edgecolor="black", linewidth=0.4)
+    )
+
+
+def _legend(op: str, storages: list[dict[str, Any]]) -> str:
+    """The op with the bytes of all its tensors and their share."""
+    own = sum(s["bytes"] for s in storages if s["op"] == op)
+    share = own / max(sum(s["bytes"] for s in storages), 1)
+    return f"{op}  {chart.bytes_text(own)}, {share:.0%}"
+
+
+def _label(axis: Any, storage: dict[str, Any]) -> None:
+    """Writes the name into the rectangle of a tensor if there is room for it."""
+    first, last = storage["first_step"], storage["last_step"] + 1
+    bottom, top = (
+        value / chart.MIB for value in (storage["bottom"], storage["bottom"] + storage["bytes"])
+    )
+    (left, low), (right, high) = axis.transData.transform([(first, bottom), (last, top)])
+    name = storage["node"] or storage["name"]
+    pixels = axis.figure.dpi / 72
+    if high - low < 12 * pixels or right - left < (0.62 * _LABEL_POINTS * len(name) + 4) * pixels:
+        return
+    middle = ((first + last) / 2, (bottom + top) / 2)
+    axis.text(*middle, name, ha="center", va="center", fontsize=_LABEL_POINTS, color="black")
 
 
 def _placed(timeline: dict[str, Any]) -> list[dict[str, Any]]:
@@ -142,6 +173,8 @@ def _placed(timeline: dict[str, Any]) -> list[dict[str, Any]]:
     return placed
 
 
-def _colors(largest: list[dict[str, Any]], colors: Any) -> dict[str, Any]:
-    ops = list(dict.fromkeys(storage["op"] for storage in largest))
-    return {op: colors(i) for i, op in enumerate(ops[:_COLORS])}
+def _colors(largest: list[dict[str, Any]]) -> dict[str, str]:
+    """A colour for the ops of the largest tensors, in the order in which they run."""
+    ops = list(dict.fromkeys(storage["op"] for storage in largest))[: len(chart.COLORS)]
+    first = {op: min(s["first_step"] for s in largest if s["op"] == op) for op in ops}
+    return dict(zip(sorted(ops, key=first.__getitem__), chart.COLORS, strict=False))

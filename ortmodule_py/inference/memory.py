@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortmodule_py import _inference
+from ortmodule_py.inference import html
 from ortmodule_py.inference.errors import InvalidArgument
 
 _UNITS = {
@@ -41,6 +42,17 @@ class MemoryReport:
     peak_bytes: int
     total_bytes: int
     exact: bool
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the bytes are for."""
+        rows = [
+            ("weights", self.weights_bytes),
+            ("block of temporaries", self.block_bytes),
+            ("outputs", self.outputs_bytes),
+            ("peak of a run" + ("" if self.exact else ", at least"), self.peak_bytes),
+            ("weights and peak", self.total_bytes),
+        ]
+        return html.block(html.table(("memory of a run", "bytes"), rows))
 
 
 def bytes_of(value: Any, what: str) -> int:

@@ -189,6 +189,7 @@ VARIABLES: tuple[Variable, ...] = (
     _moot("TORCH_CPP_DIR", "the extension is part of the package"),
     _moot("DISABLE_CPU_TRAINING_TEST", "a switch of ORTModule's own tests"),
     _build("CUDA", "ON, OFF", "require the CUDA kernels, or build without them"),
+    _build("BUILD_FOLDER", "folder", "keep the objects of an install there, for the next one"),
 )
 
 BY_NAME: dict[str, Variable] = {variable.name: variable for variable in VARIABLES}
@@ -203,13 +204,14 @@ def report_environment(logger: logging.Logger) -> None:
     for name in sorted(os.environ):
         if not name.startswith(PREFIX) or name in _reported:
             continue
-        notice = _notice(name, os.environ[name])
-        if notice is not None:
+        found = notice(name, os.environ[name])
+        if found is not None:
             _reported.add(name)
-            logger.warning("ortmodule_py: %s", notice)
+            logger.warning("ortmodule_py: %s", found)
 
 
-def _notice(name: str, value: str) -> str | None:
+def notice(name: str, value: str) -> str | None:
+    """What is wrong with an ORTMODULE variable: unknown, or without effect. None if nothing is."""
     variable = BY_NAME.get(name)
     if variable is None:
         known = [v.name for v in VARIABLES if v.status not in (Status.MOOT, Status.BUILD)]

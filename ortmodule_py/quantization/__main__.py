@@ -1,4 +1,4 @@
-"""python -m ortmodule_py.quantization model.onnx out.onnx: quantizes the weights of a model."""
+"""python -m ortmodule_py quantize model.onnx out.onnx: quantizes the weights of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ortmodule_py.quantization.dynamic import quantize_dynamic
 def parser() -> argparse.ArgumentParser:
     """The arguments of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m ortmodule_py.quantization",
+        prog="python -m ortmodule_py quantize",
         description="Quantizes the weights of an ONNX model to 8 bits; activations in each run.",
     )
     parser.add_argument("model", help="the float32 model")

@@ -98,9 +98,10 @@ def quantize_static(
         calibration_data_reader: gives the feeds that the ranges are taken from; a list of feeds
             will do. None if `calibration_cache_path` exists.
         quant_format: QuantFormat.QDQ; QOperator is refused.
-        op_types_to_quantize, per_channel, reduce_range, nodes_to_quantize, nodes_to_exclude,
-            use_external_data_format: as for quantize_dynamic.
-        activation_type, weight_type: QInt8, QUInt8, QInt16 or QUInt16.
+        op_types_to_quantize: as for quantize_dynamic, as are `per_channel`, `reduce_range`,
+            `nodes_to_quantize`, `nodes_to_exclude` and `use_external_data_format`.
+        activation_type: QInt8, QUInt8, QInt16 or QUInt16.
+        weight_type: as `activation_type`.
         calibrate_method: CalibrationMethod.MinMax; the others are refused.
         calibration_providers: accepted; the feeds run on the CPU.
         extra_options: onnxruntime's, by name.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from benchmarks import peers_chart
 from benchmarks.peers import PEAK, TIME, parse_arguments, points_below, print_below
 
 
@@ -52,3 +55,32 @@ def test_every_variant_of_the_command_line_exists() -> None:
     quick = parse_arguments(["--quick", "--skip-compile"]).variants
     assert set(quick) < set(every)
     assert not any(variant.startswith("compile") for variant in quick)
+
+
+def _boxes_of_labels(page: str) -> tuple[list[peers_chart.Box], int]:
+    """The labels of the chart of a page's table, in pixels, and how many there must be."""
+    rows = peers_chart.rows_of_table(page)
+    figure = peers_chart.chart(rows)
+    renderer = figure.canvas.get_renderer()
+    texts = [text for axes in figure.axes for text in axes.texts]
+    extents = [text.get_window_extent(renderer) for text in texts]
+    labelled = {
+        (row["model"], row["activation_peak_bytes"], row["processor_ms"])
+        for row in rows
+        if row["variant"].startswith(("ours", "compile"))
+    }
+    return [(e.x0, e.y0, e.x1, e.y1) for e in extents], len(labelled)
+
+
+def test_labels_of_the_chart_of_the_documents_do_not_lie_on_each_other() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "memory_optimizer.md").read_text()
+    boxes, count = _boxes_of_labels(page)
+    assert len(boxes) == count > 60
+    for one, other in itertools.combinations(boxes, 2):
+        inner = (one[0] + 1, one[1] + 1, one[2] - 1, one[3] - 1)
+        assert not peers_chart._overlap(inner, other)
+
+
+def test_labels_of_points_at_one_place_find_room() -> None:
+    boxes = peers_chart.place_labels([(50, 50)] * 6, [(20, 8)] * 6, (0, 0, 100, 100), 1)
+    assert not any(peers_chart._overlap(a, b) for a, b in itertools.combinations(boxes, 2))

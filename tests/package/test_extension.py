@@ -65,14 +65,55 @@ def test_build_info_names_this_torch() -> None:
     assert (info["cuda"] != {}) == wanted
 
 
-def test_another_torch_is_refused_with_the_command_to_run() -> None:
-    with pytest.raises(ImportError, match=r"built for torch .* this is torch 2\.7\.1.*pip install"):
-        _build_info.check_torch("2.7.1")
+MAJOR, MINOR = torch.__version__.split(".")[:2]
+
+
+@pytest.mark.parametrize(
+    ("running", "built", "message"),
+    [
+        (
+            {"torch": "2.7.1", "cuda": ""},
+            "",
+            r"built for torch .* this is torch 2\.7\.1.*pip install",
+        ),
+        ({"torch": f"{MAJOR}.{MINOR}.0+cpu", "cuda": ""}, "13.0", r"built for torch .*pip install"),
+        (
+            None,
+            "",
+            rf"training needs torch .*but found none.*pip install 'torch=={MAJOR}.{MINOR}\.\*'",
+        ),
+    ],
+    ids=["version", "without CUDA", "absent"],
+)
+def test_another_torch_is_refused_with_the_command_to_run(
+    running: dict[str, str] | None, built: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {**_build_info.built_for(), **({"cuda": built} if built else {})}
+    monkeypatch.setattr(_build_info, "built_for", lambda: facts)
+    with pytest.raises(ImportError, match=message):
+        _build_info.check_torch(running)
 
 
 def test_a_patch_release_is_accepted() -> None:
-    major, minor = torch.__version__.split(".")[:2]
-    _build_info.check_torch(f"{major}.{minor}.9")
+    cuda = torch.version.cuda or ""
+    _build_info.check_torch({"torch": f"{MAJOR}.{MINOR}.9", "cuda": cuda})
+
+
+def test_another_torch_is_refused_before_it_is_imported(tmp_path: Path) -> None:
+    """And the message of a wheel says how to get the torch that it is for."""
+    package, stub = tmp_path / "ortmodule_py", tmp_path / "torch"
+    shutil.copytree(EXTENSION.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    stub.mkdir()
+    (stub / "__init__.py").write_text("raise SystemExit('torch was imported')")
+    (stub / "version.py").write_text("__version__ = '2.7.1+cpu'\ncuda: str | None = None\n")
+    script = "from ortmodule_py import InferenceSession, ORTModule"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert "torch was imported" not in done.stderr
+    assert f"Install that torch: python -m pip install 'torch=={MAJOR}.{MINOR}.*'" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

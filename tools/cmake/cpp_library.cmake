@@ -1,4 +1,4 @@
-# ortmodule_core as a C++ library of its own: what `cmake --install` of a build without torch installs.
+# ${ORTM_CPP_LIBRARY} as a C++ library of its own: what `cmake --install` of a build installs.
 # Users link ortmodule::core; ortmodule::onnxruntime adds the folders in which programs written for
 # onnxruntime find their headers.
 include(GNUInstallDirs)
@@ -9,17 +9,17 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ortmodule)
 # finds it.
 set(private_dir ${CMAKE_INSTALL_LIBDIR}/ortmodule)
 
-set_target_properties(ortmodule_core PROPERTIES
+set_target_properties(${ORTM_CPP_LIBRARY} PROPERTIES
   EXPORT_NAME core VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
   INSTALL_RPATH "$ORIGIN/ortmodule")
-target_compile_features(ortmodule_core INTERFACE cxx_std_17)
-target_include_directories(ortmodule_core INTERFACE
+target_compile_features(${ORTM_CPP_LIBRARY} INTERFACE cxx_std_17)
+target_include_directories(${ORTM_CPP_LIBRARY} INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-add_library(ortmodule::core ALIAS ortmodule_core)
+add_library(ortmodule::core ALIAS ${ORTM_CPP_LIBRARY})
 
 add_library(ortmodule_onnxruntime INTERFACE)
 set_target_properties(ortmodule_onnxruntime PROPERTIES EXPORT_NAME onnxruntime)
-target_link_libraries(ortmodule_onnxruntime INTERFACE ortmodule_core)
+target_link_libraries(ortmodule_onnxruntime INTERFACE ${ORTM_CPP_LIBRARY})
 foreach(folder ortmodule ortmodule/onnxruntime)
   target_include_directories(ortmodule_onnxruntime INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include/${folder}>
@@ -27,7 +27,7 @@ foreach(folder ortmodule ortmodule/onnxruntime)
 endforeach()
 add_library(ortmodule::onnxruntime ALIAS ortmodule_onnxruntime)
 
-install(TARGETS ortmodule_core ortmodule_onnxruntime EXPORT ortmoduleTargets
+install(TARGETS ${ORTM_CPP_LIBRARY} ortmodule_onnxruntime EXPORT ortmoduleTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT ortmoduleTargets NAMESPACE ortmodule:: DESTINATION ${package_dir})

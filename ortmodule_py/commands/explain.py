@@ -1,0 +1,77 @@
+"""`explain model.onnx`: what a run of a model takes, from its plan."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ortmodule_py.commands.command import Command, given_sizes, parser, stage
+from ortmodule_py.inference import InferenceSession, SessionOptions
+from ortmodule_py.inference.errors import Fail
+from ortmodule_py.inference.explanation import InferenceExplanation
+from ortmodule_py.inference.optimized_model import likely_shapes
+
+_SUMMARY = "the memory of a run of an ONNX model: predicted, nothing runs"
+
+
+def run(arguments: list[str]) -> int:
+    """Prints the explanation of a model's plan."""
+    options = _parser().parse_args(arguments)
+    sizes = given_sizes(options.sizes)
+    with stage(f"opening {options.model}", options.quiet):
+        session = InferenceSession(options.model, SessionOptions())
+    for value in session.get_inputs():
+        print(f"input  {value.name}: {value.type} {value.shape}")
+    for value in session.get_outputs():
+        print(f"output {value.name}: {value.type} {value.shape}")
+    with stage("planning", options.quiet):
+        explanation = session.explain(sizes) if sizes else _for_likely_sizes(session)
+    print(explanation.as_json() if options.json else explanation)
+    if options.limit is not None:
+        size, _, limit = options.limit.partition("=")
+        others = {name: value for name, value in sizes.items() if name != size}
+        print(f"largest {size} within {limit}: {session.largest(size, limit, others)}")
+    if options.picture is not None:
+        explanation.save_picture(options.picture)
+        print(f"wrote {options.picture}", file=sys.stderr)
+    return 0
+
+
+def _parser() -> Any:
+    given = parser("explain", _SUMMARY, _EPILOG)
+    given.add_argument("model", help="an .onnx file")
+    given.add_argument("sizes", nargs="*", metavar="NAME=SIZE", help="sizes of the inputs")
+    given.add_argument("--picture", type=Path, metavar="FILE", help="draw the plan (.png, .svg)")
+    given.add_argument("--limit", metavar="batch=512MiB", help="the largest size that fits")
+    given.add_argument("--json", action="store_true", help="the explanation as JSON")
+    given.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    return given
+
+
+_EPILOG = """examples:
+  explain model.onnx batch=32
+  explain model.onnx x=32x3x224x224 --picture plan.svg
+  explain model.onnx --limit batch=512MiB
+Without sizes, likely ones are assumed and printed."""
+
+
+def _for_likely_sizes(session: InferenceSession) -> InferenceExplanation:
+    """For fixed sizes, or the first likely ones that the model takes."""
+    inputs = session.get_inputs()
+    refused: Fail | None = None
+    for shapes in likely_shapes(inputs):
+        named = {value.name: shape for value, shape in zip(inputs, shapes, strict=True)}
+        try:
+            explanation = session.explain(named)
+        except Fail as error:
+            refused = refused or error
+            continue
+        if any(not isinstance(size, int) for value in inputs for size in value.shape):
+            assumed = " ".join(f"{name}={'x'.join(map(str, s))}" for name, s in named.items())
+            print(f"assumed sizes: {assumed}")
+        return explanation
+    raise refused if refused is not None else ValueError("[sizes] the model has no sizes to assume")
+
+
+COMMAND = Command(_SUMMARY, run)
