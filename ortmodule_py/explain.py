@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortmodule_py import _C
+from ortmodule_py.compile.step_budget import beside, engine_beside
 from ortmodule_py.inference import html
 from ortmodule_py.module import as_ortmodule
 from ortmodule_py.report import picture
@@ -18,6 +19,11 @@ from ortmodule_py.report.compare.observation import Generators
 from ortmodule_py.report.plan_table import step_rows, step_runs, symbol_names, training_piece
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from ortmodule_py.base.sharding import Beside
     from ortmodule_py.compile.compiler import Compiler
     from ortmodule_py.module import ORTModule
     from ortmodule_py.options.memory import MemoryRequest
@@ -101,6 +107,11 @@ class Explanation:
                 f"Piece {piece['piece']} of {len(self.pieces)}: peak {piece['peak_bytes']:,} bytes beside "
                 f"{piece['held_by_others_bytes']:,} of other pieces, keeps {piece['saved_bytes']:,}"
             )
+            if piece["units"]:
+                lines.append(
+                    f"  of FSDP2's {', '.join(piece['units'])}: {piece['gathered_bytes']:,} bytes of "
+                    "parameters and buffers are gathered meanwhile, which no figure includes"
+                )
         return lines
 
     def save_picture(self, path: str | Path, dark: bool = False) -> None:
@@ -160,7 +171,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
         _run_once(model, args, kwargs)
     if training_piece(model._compiler) is None:
         raise RuntimeError(f"[explain] {why_no_plan(model, given)}")
-    return _explanation(model._compiler, model._engine_options.memory)
+    return _explanation(model._compiler, model._engine_options.memory, model.module)
 
 
 def why_no_plan(model: ORTModule, ran: bool) -> str:
@@ -190,7 +201,7 @@ def _run_once(model: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         generators.restore()
 
 
-def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
+def _explanation(compiler: Compiler, request: MemoryRequest, module: nn.Module) -> Explanation:
     runs = step_runs(compiler)
     pieces = list(dict.fromkeys(runs))
     facts = {piece: piece.memory(last=True) for piece in pieces}
@@ -211,7 +222,10 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
         return sum(facts[run][which]["time_us"] for run in runs)
 
     turns = [pieces.index(run) for run in runs]
-    held = _C.held_by_others(costs("after"), turns)
+    record = compiler.trained
+    around = beside(module, record) if record and record.runs == runs else []
+    engine = engine_beside(around, with_gathered=False)
+    held = _C.held_by_others(costs("after"), turns, engine)
     peaks = [facts[run]["after"]["peak_bytes"] + h for run, h in zip(runs, held, strict=True)]
     at = peaks.index(max(peaks))
     timelines = {"before": runs[at].timeline(False, True), "after": runs[at].timeline(True, True)}
@@ -223,7 +237,7 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
     ]
     return Explanation(
         peak_bytes=peaks[at],
-        unoptimized_peak_bytes=_C.step_peak(costs("before"), turns),
+        unoptimized_peak_bytes=_C.step_peak(costs("before"), turns, engine),
         step_time_change=step_us("after") / time - 1 if time else 0.0,
         layers=[group["count"] for one in facts.values() for group in one["layers"]],
         largest_at_peak=_largest(timelines["after"]),
@@ -236,6 +250,8 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
                 "peak_bytes": facts[piece]["after"]["peak_bytes"],
                 "unoptimized_peak_bytes": facts[piece]["before"]["peak_bytes"],
                 "saved_bytes": facts[piece]["after"]["saved_bytes"],
+                "units": list(dict.fromkeys(_units(around, runs, piece))),
+                "gathered_bytes": max(_gathered(around, runs, piece), default=0),
                 "held_by_others_bytes": max(
                     h for h, run in zip(held, runs, strict=True) if run is piece
                 ),
@@ -247,6 +263,19 @@ def _explanation(compiler: Compiler, request: MemoryRequest) -> Explanation:
         sizes=_sizes(facts[pieces[0]]),
         timelines=timelines,
     )
+
+
+def _units(around: list[Beside], runs: list[Any], piece: Any) -> Iterator[str]:
+    """The units of `fully_shard` whose parameters a piece takes."""
+    for run, one in zip(runs, around, strict=False):
+        if run is piece:
+            yield from (name or "the root" for name in one.units)
+
+
+def _gathered(around: list[Beside], runs: list[Any], piece: Any) -> Iterator[int]:
+    for run, one in zip(runs, around, strict=False):
+        if run is piece:
+            yield one.around_bytes
 
 
 def _sizes(facts: dict[str, Any]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from ortmodule_py import _C
 from ortmodule_py.base.devices import check_model
 from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.base.sharding import computed_with
 from ortmodule_py.base.tree import tensors
 from ortmodule_py.compile import backend  # noqa: F401  (installs the patches of Dynamo)
 from ortmodule_py.compile.compiler import Compiler
@@ -58,10 +59,10 @@ from ortmodule_py.wrap.facade import (
     own_state,
     parameter_strides,
     put_class,
-    refuse_to_shard,
 )
 from ortmodule_py.wrap.methods import OriginalMethods
 from ortmodule_py.wrap.outputs import by_name, parameters_behind, requested_outputs, with_outputs
+from ortmodule_py.wrap.sharding import ShardedFace
 from ortmodule_py.wrap.unwrapping import teach_accelerate
 
 _numbers = itertools.count()
@@ -108,7 +109,7 @@ _SHARED = (
 )
 
 
-class ORTModule(OriginalFace, nn.Module):
+class ORTModule(OriginalFace, ShardedFace, nn.Module):
     """Runs forward and backward of `module` in the C++ engine.
 
     `state_dict`, parameters, attributes and `train`/`eval` are those of the original module, which
@@ -338,7 +339,7 @@ class ORTModule(OriginalFace, nn.Module):
         """New pieces ran in this forward, which took `seconds`."""
         if record.piece_runs and not record.untraced and torch.is_grad_enabled():
             self._report_uncovered(result)
-        self._compiler.budget.divide(record.runs)
+        self._compiler.budget.divide(record)
         if self._compiler.files is not None:
             self._compiler.files.ran()
         self._announce(record, seconds)
@@ -356,6 +357,7 @@ class ORTModule(OriginalFace, nn.Module):
     def _report_uncovered(self, result: Any) -> None:
         """Report layers of torch.nn that Dynamo skips, as it did not capture their container."""
         reached = parameters_behind(tensors(result, objects=True))
+        gathered = computed_with(self._original)
         trained = {
             name: p
             for name, p in self.named_parameters()
@@ -365,7 +367,8 @@ class ORTModule(OriginalFace, nn.Module):
         names = [
             name
             for name, parameter in trained.items()
-            if id(parameter) in reached and id(parameter) not in self._compiler.parameters
+            if (known := gathered.get(id(parameter), id(parameter))) in reached
+            and known not in self._compiler.parameters
         ]
         if names:
             self._compiler.log.report_uncovered(names, len(trained))
@@ -513,11 +516,6 @@ class ORTModule(OriginalFace, nn.Module):
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """Add a submodule to the original."""
         self._original.add_module(name, module)
-
-    def register_forward_pre_hook(self, hook: Any, **kwargs: Any) -> Any:
-        """Register a hook of the wrapper itself."""
-        refuse_to_shard(hook)
-        return super().register_forward_pre_hook(hook, **kwargs)
 
     def _replicate_for_data_parallel(self) -> Any:
         raise NotImplementedError(_NO_DATA_PARALLEL)

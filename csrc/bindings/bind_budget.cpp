@@ -47,22 +47,37 @@ std::vector<PieceCost> choices_of(CompiledPiece& piece) {
   return costs;
 }
 
-std::optional<int64_t> divide_budget(const Pieces& ran, int64_t budget_bytes) {
+/// The runs of training pieces that have a plan, by the position of the piece.
+struct TrainingRuns {
   Pieces pieces;
   PieceRuns runs;
-  for (const auto& run : ran) {
-    if (!run->session().training()) continue;
-    const auto known = std::ranges::find(pieces, run);
-    runs.push_back(static_cast<size_t>(known - pieces.begin()));
-    if (known == pieces.end()) pieces.push_back(run);
+  BesideRuns beside;
+};
+
+TrainingRuns training_runs(const Pieces& ran, const BesideRuns& beside) {
+  ORTM_CHECK(beside.empty() || beside.size() == ran.size(), "[memory budget] each of ", ran.size(),
+             " runs must have its surroundings, but found ", beside.size());
+  TrainingRuns found;
+  for (size_t i = 0; i < ran.size(); ++i) {
+    if (!ran[i]->session().training() || !ran[i]->last_plan()) continue;
+    const auto known = std::ranges::find(found.pieces, ran[i]);
+    found.runs.push_back(static_cast<size_t>(known - found.pieces.begin()));
+    if (known == found.pieces.end()) found.pieces.push_back(ran[i]);
+    if (!beside.empty()) found.beside.push_back(beside[i]);
   }
+  return found;
+}
+
+std::optional<int64_t> divide_budget(const Pieces& ran, int64_t budget_bytes,
+                                     const BesideRuns& around) {
+  const auto [pieces, runs, beside] = training_runs(ran, around);
   if (runs.size() < 2) return std::nullopt;
   std::vector<std::vector<PieceCost>> choices;
   for (const auto& piece : pieces) choices.push_back(choices_of(*piece));
-  const std::vector<size_t> taken = fastest_within(choices, runs, budget_bytes);
+  const std::vector<size_t> taken = fastest_within(choices, runs, budget_bytes, beside);
   std::vector<PieceCost> costs;
   for (size_t i = 0; i < pieces.size(); ++i) costs.push_back(choices[i][taken[i]]);
-  const int64_t peak = step_peak(costs, runs);
+  const int64_t peak = step_peak(costs, runs, beside);
   const double growth =
       static_cast<double>(budget_bytes) / static_cast<double>(std::max<int64_t>(peak, 1));
   for (size_t i = 0; i < pieces.size(); ++i)
@@ -71,25 +86,19 @@ std::optional<int64_t> divide_budget(const Pieces& ran, int64_t budget_bytes) {
   return peak > budget_bytes ? std::optional(peak) : std::nullopt;
 }
 
-int64_t planned_peak(const Pieces& ran) {
-  Pieces pieces;
-  PieceRuns runs;
+int64_t planned_peak(const Pieces& ran, const BesideRuns& around) {
+  const auto [pieces, runs, beside] = training_runs(ran, around);
   std::vector<PieceCost> costs;
-  for (const auto& run : ran) {
-    const auto entry = run->last_plan();
-    if (!entry || !run->session().training()) continue;
-    const auto known = std::ranges::find(pieces, run);
-    runs.push_back(static_cast<size_t>(known - pieces.begin()));
-    if (known != pieces.end()) continue;
-    pieces.push_back(run);
+  for (const auto& piece : pieces) {
+    const auto entry = piece->last_plan();
     const Plan& plan = *entry->program.plan;
-    const DeviceScope scope(run->runtime());
+    const DeviceScope scope(piece->runtime());
     const PlanFigures figures =
-        run->session().memory()->figures_of(entry->decisions, &entry->signature);
+        piece->session().memory()->figures_of(entry->decisions, &entry->signature);
     costs.push_back({figures.peak_bytes, figures.saved_bytes, output_bytes(plan),
                      gradient_bytes(plan), figures.time_us});
   }
-  return step_peak(costs, runs);
+  return step_peak(costs, runs, beside);
 }
 
 }  // namespace
@@ -101,12 +110,20 @@ void init_budget(py::module_& m) {
            }),
            py::kw_only(), py::arg("peak_bytes"), py::arg("saved_bytes"), py::arg("output_bytes"),
            py::arg("gradient_bytes"));
+  py::class_<BesideRun>(m, "BesideRun", "What a run with sharded parameters needs outside.")
+      .def(py::init([](std::optional<int64_t> gradient, int64_t around, int64_t behind) {
+             return BesideRun{gradient, around, behind};
+           }),
+           py::kw_only(), py::arg("gradient_bytes") = py::none(), py::arg("around_bytes") = 0,
+           py::arg("behind_bytes") = 0);
+  const auto none = BesideRuns();
   m.def("held_by_others", &held_by_others, py::arg("costs"), py::arg("runs"),
+        py::arg("beside") = none,
         "By run: the bytes that all other runs of a forward hold at the same time. `costs` is by "
-        "piece; `runs` holds the piece of each run.");
-  m.def("step_peak", &step_peak, py::arg("costs"), py::arg("runs"),
+        "piece; `runs` holds the piece of each run; `beside` is by run.");
+  m.def("step_peak", &step_peak, py::arg("costs"), py::arg("runs"), py::arg("beside") = none,
         "The peak of a step over all pieces.");
-  m.def("planned_peak", &planned_peak, py::arg("ran"),
+  m.def("planned_peak", &planned_peak, py::arg("ran"), py::arg("beside") = none,
         "The peak of a step with the last plans of the pieces that it ran.");
   py::class_<BudgetShortfall>(m, "BudgetShortfall", "A step that does not fit its budget.")
       .def(py::init([](int64_t budget, int64_t step, bool pieces) {
@@ -125,6 +142,7 @@ void init_budget(py::module_& m) {
         "Gives a new piece the part of the budget that `earlier` runs of this forward do not use, "
         "until divide_budget divides it.");
   m.def("divide_budget", &divide_budget, py::arg("ran"), py::arg("budget_bytes"),
+        py::arg("beside") = none,
         "Divides a budget among the pieces of a forward (`ran`: the piece of each run). The share "
         "of a piece is the peak of its plan; for other shapes all shares grow by the same factor, "
         "up to the budget. Returns the step's peak if it exceeds the budget, else None.");

@@ -28,6 +28,8 @@ void init_memory_options(py::module_& m) {
       .def_readwrite("budget_fraction", &MemoryOptions::budget_fraction)
       .def_readwrite("reserved_bytes", &MemoryOptions::reserved_bytes)
       .def_readwrite("strict", &MemoryOptions::strict)
+      .def_readwrite("gathered_parameters", &MemoryOptions::gathered_parameters)
+      .def_readwrite("other_runs", &MemoryOptions::other_runs)
       .def_readwrite("mid_training", &MemoryOptions::mid_training)
       .def(
           "set_rates",

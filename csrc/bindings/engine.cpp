@@ -151,9 +151,11 @@ void check_backward(const RunState& state, size_t range, int pass) {
       "after they have already been freed). Specify retain_graph=True if you need to "
       "backward through the graph a second time. All outputs of one call of an ORTModule share "
       "one backward pass: add up the losses, or retain the graph for all but the last.");
-  TORCH_CHECK(range == 0 || state.pass == pass,
-              "[backward] ortmodule_py runs one backward pass at a time over one forward, but "
-              "another one began before this one ended; call them one after the other");
+  TORCH_CHECK(
+      range == 0 || state.pass == pass,
+      "[backward] ortmodule_py runs one backward pass at a time over one forward, but "
+      "another one began before this one ended; call them one after the other (a zero-bubble "
+      "pipeline schedule splits backward in two: take 1F1B, or eager PyTorch)");
 }
 
 /// The empty tensor that connects the autograd nodes of two ranges. It is on the piece's device,

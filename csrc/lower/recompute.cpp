@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ops/emit.h"
 #include "ops/op_def.h"
@@ -52,6 +53,36 @@ PerValue<bool> returned_values(const Graph& joint) {
     if (output.kind == OutputKind::Output && output.value)
       returned[storage_root(output.value)] = true;
   return returned;
+}
+
+MemoryDecisions with_values_of_parameters(const Graph& joint, MemoryDecisions decisions) {
+  PerValue<bool> known(joint, false);
+  for (const GraphInput& input : joint.inputs())
+    known[input.value] = input.kind == InputKind::Parameter;
+  const PerValue<bool> stashed = stashed_values(joint);
+  const PerValue<bool> returned = returned_values(joint);
+  std::unordered_set<int> found;
+  for (const auto& node : joint.nodes()) {
+    if (node->region == Region::Backward || is_impure(*node)) continue;
+    bool some = false;
+    const bool all = std::ranges::all_of(node->inputs(), [&](const Value* input) {
+      if (!input || input->is_literal()) return true;
+      some |= known[input];
+      return bool(known[input]);
+    });
+    if (!all || !some) continue;
+    for (const Value* output : node->outputs()) {
+      known[output] = true;
+      if (storage_root(output) == output && stashed[output] && !returned[output])
+        found.insert(output->id());
+    }
+  }
+  for (int id : decisions.recompute) found.erase(id);
+  std::vector<int> added(found.begin(), found.end());
+  std::ranges::sort(added);
+  decisions.recompute.insert(decisions.recompute.end(), added.begin(), added.end());
+  std::erase_if(decisions.keep, [&](int id) { return found.contains(id); });
+  return decisions;
 }
 
 bool is_recomputation(const Node& node) { return node.tag == kTag; }

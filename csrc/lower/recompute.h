@@ -30,6 +30,10 @@ PerValue<bool> stashed_values(const Graph& joint);
 /// Marks the storage roots of outputs: the caller holds them anyway.
 PerValue<bool> returned_values(const Graph& joint);
 
+/// `decisions`, and all stashed values that are computed from parameters alone, such as their
+/// 16-bit copies: for parameters whose memory is freed between forward and backward.
+MemoryDecisions with_values_of_parameters(const Graph& joint, MemoryDecisions decisions);
+
 /// Clones the forward nodes that recompute the values in `decisions` into the backward region of
 /// `joint`, whose backward nodes must be in the order in which they will run. A clone is placed
 /// directly before its first reader and shared by all readers; operands that are not saved are

@@ -11,15 +11,16 @@ Planner::Planner(const Graph& joint, std::shared_ptr<const Lowered> lowered,
     : joint_(joint), options_(options), times_(times), lowered_(std::move(lowered)) {}
 
 std::shared_ptr<const Lowered> Planner::lowered_for(const MemoryDecisions& decisions) {
-  if (decisions.empty()) return lowered_;
+  const bool freed = options_.memory.gathered_parameters;
+  if (decisions.empty() && !freed) return lowered_;
   for (const auto& [known, lowered] : recomputing_)
     if (known == decisions) return lowered;
   constexpr size_t kMostLowered = 96;
   if (recomputing_.size() >= kMostLowered) recomputing_.erase(recomputing_.begin());
   const bool group = !options_.optimizer.disabled.contains(std::string(kGroupPointwise));
-  auto lowered =
-      std::make_shared<Lowered>(group ? lower(joint_, options_.device(), decisions)
-                                      : lower_ungrouped(joint_, options_.device(), decisions));
+  const MemoryDecisions all = freed ? with_values_of_parameters(joint_, decisions) : decisions;
+  auto lowered = std::make_shared<Lowered>(group ? lower(joint_, options_.device(), all)
+                                                 : lower_ungrouped(joint_, options_.device(), all));
   recomputing_.emplace_back(decisions, lowered);
   return lowered;
 }

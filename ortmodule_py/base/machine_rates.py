@@ -17,6 +17,7 @@ import torch
 
 from ortmodule_py.base.cache_files import cache_path, file_name, read_json, write_json
 from ortmodule_py.base.environment import choice
+from ortmodule_py.base.ranks import agreed
 
 VARIABLE = "ORTMODULE_MACHINE_RATES"
 
@@ -35,8 +36,9 @@ class Rates:
 
 
 def machine_rates(device: torch.device = _CPU) -> Rates | None:
-    """The measured rates; None for the built-in estimates: with `ORTMODULE_MACHINE_RATES=estimate`, and
-    if they are not cached while a CUDA graph is captured.
+    """The measured rates; with several ranks those of the first one with such a device. None for the
+    built-in estimates: with `ORTMODULE_MACHINE_RATES=estimate`, and if they are not cached while a CUDA
+    graph is captured.
 
     Raises:
         ValueError: the variable is neither `measure` nor `estimate`.
@@ -51,7 +53,8 @@ def machine_rates(device: torch.device = _CPU) -> Rates | None:
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             known = measure(device)
         write_json(path, asdict(known))
-    return known
+    # Other rates would lead to other plans; this machine's own stay in its file.
+    return Rates(**agreed(path.name, asdict(known)))
 
 
 def check_machine_rates() -> str:

@@ -15,6 +15,7 @@ from ortmodule_py import _C
 from ortmodule_py.base.errors import CannotLower, Origin, first_line, place
 from ortmodule_py.compile.forward_record import ForwardRecord
 from ortmodule_py.dynamo.fixed_floats import FixedFloats
+from ortmodule_py.dynamo.graph_breaks import UNIT
 from ortmodule_py.dynamo.transforms import Transforms
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.memory import LEVEL
@@ -68,7 +69,8 @@ class CaptureLog:
     def report_graph_break(self, reason: str) -> None:
         """A capture ended at a graph break."""
         if reason not in self.graph_breaks:
-            self.logger.warning("ortmodule_py: the graph breaks here: %s", reason)
+            level = logging.INFO if reason.startswith(UNIT) else logging.WARNING
+            self.logger.log(level, "ortmodule_py: the graph breaks here: %s", reason)
         self.graph_breaks.append(reason)
 
     def has_captured(self, origin: Origin) -> bool:

@@ -17,6 +17,7 @@ from ortmodule_py import _C
 from ortmodule_py.base.changing_numbers import SIZE
 from ortmodule_py.base.devices import piece_device
 from ortmodule_py.base.errors import CannotLower, origin_of
+from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
 from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
@@ -30,6 +31,7 @@ from ortmodule_py.lower.piece import LoweredPiece, lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
 from ortmodule_py.options.engine import EngineOptions
 
+MOVING = "the parameters of fully_shard move with each step, so its units are not recorded"
 _EXACT = "a line that needs its exact value"
 
 
@@ -49,6 +51,8 @@ class Piece:
     """Whether it is the whole module."""
     parameters: set[int] = field(default_factory=set)
     """Ids of the parameters that it has taken as inputs."""
+    sharded: bool = False
+    """Whether FSDP2 gathers its parameters for each run."""
 
 
 class Compiler:
@@ -84,6 +88,8 @@ class Compiler:
         """The same for forwards without a capture."""
         self.runs = 0
         """Runs of pieces, in the engine or (as reported) in eager PyTorch."""
+        self.moving = ""
+        """`MOVING` if that kept a piece from being recorded as a CUDA graph."""
         self.parameters: set[int] = set()
         """Ids of the parameters that are inputs of pieces."""
         self._running = threading.local()
@@ -108,7 +114,7 @@ class Compiler:
         record.seconds = time.perf_counter() - start
         if not record.captures:
             self.timed[mode] = record
-        self.budget.end_forward(record.runs)
+        self.budget.end_forward(record)
 
     def record(self) -> ForwardRecord | None:
         """The record of this thread's current forward."""
@@ -151,12 +157,19 @@ class Compiler:
         """
         latest: Any = None
         known, first = self.parameters, -1
+        sharded = isinstance(piece, Piece) and piece.sharded
 
         def recorded(*args: Any) -> Any:
             nonlocal latest, first
             self.runs += 1
             record = self.record()
-            if latest is None or latest is record or (first >= 0 and id(args[first]) not in known):
+            given: set[int] = set()
+            if (
+                sharded
+                or latest is None
+                or latest is record
+                or (first >= 0 and id(args[first]) not in known)
+            ):
                 found = [i for i, a in enumerate(args) if isinstance(a, torch.nn.Parameter)]
                 given = {id(args[i]) for i in found}
                 known.update(given)
@@ -171,6 +184,7 @@ class Compiler:
                 piece.modes.add(record.mode)
                 return run(*args)
             record.runs.append(piece.compiled)
+            record.parameters.append(frozenset(given) if sharded else frozenset())
             start = time.perf_counter()
             result = run(*args)
             record.engine_seconds += time.perf_counter() - start
@@ -189,10 +203,14 @@ class Compiler:
         if lowered.checkpoints:
             self.log.report_checkpoints(lowered.checkpoints)
         start = time.perf_counter()
-        compiled = builder.finish(self._piece_options(lowered.grad_enabled, device))
+        gathered = gathered_ids()
+        sharded = any(id(parameter) in gathered for parameter in example_inputs)
+        compiled = builder.finish(self._piece_options(lowered.grad_enabled, device, sharded))
         seconds = dict(lowered.seconds)
         seconds["compile"] = time.perf_counter() - start
-        self.pieces.append(Piece(compiled, seconds, lowered.calls, lowered.traced_gradients))
+        self.pieces.append(
+            Piece(compiled, seconds, lowered.calls, lowered.traced_gradients, sharded=sharded)
+        )
         record = self.record()
         self.budget.add_piece(compiled, lowered.grad_enabled, record.runs if record else ())
         if record is not None:
@@ -278,7 +296,7 @@ class Compiler:
             return
         self.budget.fell_short(warning)
         if self.record() is None:  # without a module around the piece
-            self.budget.end_forward([compiled])
+            self.budget.end_forward(ForwardRecord(runs=[compiled]))
 
     def _guarded(
         self, run: Callable[..., Any], gm: fx.GraphModule, overlap: OverlapGuard
@@ -295,11 +313,14 @@ class Compiler:
 
         return guarded
 
-    def _piece_options(self, training: bool, device: torch.device) -> Any:
+    def _piece_options(self, training: bool, device: torch.device, sharded: bool) -> Any:
         options, record = _C.PieceOptions(), self.record()
         options.device = str(device)
         options.emulate_cuda = self.options.emulate_cuda
-        options.cuda_graph = self.options.cuda_graph
+        options.cuda_graph = self.options.cuda_graph and not sharded
+        if self.options.cuda_graph and sharded and not self.moving:
+            self.moving = MOVING
+            self.logger.warning("ortmodule_py: ORTMODULE_CUDA_GRAPH: %s", MOVING)
         options.training = training
         options.verify = self.options.verify
         options.fuel = self.options.fuel
@@ -312,6 +333,9 @@ class Compiler:
             _C.engine_runs() if record is None else record.first_run,
             is_part=bool(self.log.graph_breaks),
         )
+        if sharded:
+            options.memory.gathered_parameters = True
+            options.memory.other_runs = count_of_units() - 1
         if self.options.dump is not None:
             options.dump = self._dump
         return options

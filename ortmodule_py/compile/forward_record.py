@@ -23,6 +23,8 @@ class ForwardRecord:
     """The process's runs of pieces before this forward."""
     runs: list[Any] = field(default_factory=list)
     """The compiled pieces (`_C.CompiledPiece`), one entry per run."""
+    parameters: list[frozenset[int]] = field(default_factory=list)
+    """The ids of the parameters of each of `runs`; empty where nothing is sharded."""
     piece_runs: int = 0
     """Runs of pieces, in the engine or (as reported) in eager PyTorch."""
     captures: int = 0

@@ -11,6 +11,14 @@ from torch import nn
 
 from ortmodule_py import _C
 from ortmodule_py.base.machine_rates import machine_rates
+from ortmodule_py.base.sharding import (
+    Beside,
+    beside_runs,
+    held_parameters,
+    local_bytes,
+    units_of,
+)
+from ortmodule_py.compile.forward_record import ForwardRecord
 from ortmodule_py.options.memory import MemoryRequest
 
 _BUDGET = "budget"
@@ -110,7 +118,7 @@ class StepBudget:
         if self.bytes is not None and training:
             _C.reserve_budget(compiled, runs)
 
-    def divide(self, runs: Sequence[Any]) -> None:
+    def divide(self, record: ForwardRecord) -> None:
         """After a forward with new pieces, divide the budget among them, from the next step on.
 
         Raises:
@@ -118,7 +126,7 @@ class StepBudget:
         """
         if self.bytes is None or not torch.is_grad_enabled():
             return
-        peak = _C.divide_budget(runs, self.bytes)
+        peak = _C.divide_budget(record.runs, self.bytes, self._beside(record))
         if peak is not None:
             found = self._of_pieces(peak)
             if self._request.strict:
@@ -129,16 +137,23 @@ class StepBudget:
         """A piece runs above its budget (`_C.BudgetShortfall`); `end_forward` reports it."""
         self._shortfall = found
 
-    def end_forward(self, runs: Sequence[Any]) -> None:
-        """After a forward: warn, once, if the step does not fit the budget. `runs`: its pieces."""
+    def end_forward(self, record: ForwardRecord) -> None:
+        """After a forward: warn, once, if the step does not fit the budget."""
         found, self._shortfall = self._shortfall, None
         if found is None or _BUDGET in self._warned:
             return
-        if self.bytes is not None and len(set(runs)) > 1:
+        if self.bytes is not None and len(set(record.runs)) > 1:
             # Together the pieces may fit, although one of them exceeds its share.
-            found = self._of_pieces(_C.planned_peak(runs))
+            found = self._of_pieces(_C.planned_peak(record.runs, self._beside(record)))
         if found.step_bytes > found.budget_bytes:
             self._warn(found)
+
+    def _beside(self, record: ForwardRecord) -> list[Any]:
+        """`_C.BesideRun` of each run: a budget for the whole device also covers what FSDP2 holds."""
+        budget = self._request.budget
+        whole = budget is not None and budget.total_bytes is not None
+        found = beside(self._module, record)
+        return engine_beside(found, with_gathered=whole)
 
     def _of_pieces(self, peak_bytes: int) -> Any:
         return _C.BudgetShortfall(budget_bytes=self.bytes, step_bytes=peak_bytes, has_pieces=True)
@@ -173,18 +188,38 @@ def _trained_before(pieces: Sequence[Any], first_run: int) -> bool:
 def reserved_bytes(module: nn.Module, device: torch.device) -> int:
     """Bytes of a whole-device budget that the step cannot use.
 
-    They are parameters, buffers and optimizer state (two values per trainable parameter, as in Adam,
-    also before it is allocated); on CUDA also the process's other tensors. If those are larger than
-    the optimizer state, they are assumed to include it.
+    They are this rank's parts of parameters, buffers and optimizer state (two values per trainable
+    parameter, as in Adam, also before it is allocated); on CUDA also the process's other tensors. If
+    those are larger than the optimizer state, they are assumed to include it.
     """
-    parameters = [(p, p.requires_grad) for p in module.parameters()]
-    held = sum(p.numel() * p.element_size() for p, _ in parameters)
-    held += sum(b.numel() * b.element_size() for b in module.buffers())
-    state = sum(2 * p.numel() * p.element_size() for p, trained in parameters if trained)
+    parameters = [(local_bytes(p), p.requires_grad) for p in held_parameters(module)]
+    held = sum(size for size, _ in parameters)
+    held += sum(local_bytes(b) for b in module.buffers())
+    state = sum(2 * size for size, trained in parameters if trained)
     if device.type != "cuda":
         return held + state
     others = max(torch.cuda.memory_allocated(device) - held, 0)
     return held + others + (state if others < state else 0)
+
+
+def beside(module: nn.Module | None, record: ForwardRecord) -> list[Beside]:
+    """What FSDP2 holds around each run of a forward of `module`; empty if nothing is sharded."""
+    if module is None or not any(record.parameters):
+        return []
+    gradients = [run.facts().get("gradient_bytes", 0) for run in record.runs]
+    return beside_runs(units_of(module), record.parameters, gradients)
+
+
+def engine_beside(found: Sequence[Beside], *, with_gathered: bool) -> list[Any]:
+    """`found` as `_C.BesideRun`; without the gathered parameters figures are of the engine's bytes alone."""
+    return [
+        _C.BesideRun(
+            gradient_bytes=one.gradient_bytes,
+            around_bytes=one.around_bytes if with_gathered else 0,
+            behind_bytes=one.behind_bytes if with_gathered else 0,
+        )
+        for one in found
+    ]
 
 
 def warn_beyond_device(total_bytes: int, device: torch.device, logger: logging.Logger) -> None:

@@ -393,9 +393,13 @@ def failed_before_running(error: Exception) -> bool:
 
 
 def _unmark(forward: Any) -> None:
-    """Let Dynamo ask again for a function of torch.nn that another use of it has marked as skipped."""
+    """Let Dynamo ask again for a forward that another use has marked as skipped, as `torch.compile` does
+    where the graph breaks in a loop."""
     code = getattr(forward, "__code__", None)
-    if code is not None and code.co_filename.startswith(_LAYERS):
+    if code is None:
+        return
+    path = code.co_filename
+    if path.startswith(_LAYERS) or not path.startswith(_LIBRARIES):
         action = torch._C._dynamo.eval_frame._FrameAction.DEFAULT
         strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(action, action)
         torch._C._dynamo.eval_frame.set_code_exec_strategy(code, strategy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +12,21 @@ from torch._guards import TracingContext
 
 from ortmodule_py.dynamo.reasons import innermost_line, reason_in_words
 
+UNIT = "FSDP2 gathers or frees the parameters of a unit of `fully_shard`"
+"""A reason that is as the user wants it: the units are pieces of their own."""
+_FULLY_SHARD = os.path.join("distributed", "fsdp", "_fully_shard")
+
 
 def graph_break_of(gm: fx.GraphModule) -> str | None:
     """The reason and source line of the graph break that ended this piece; None if it ends with the function."""
     why = getattr(gm, "compile_subgraph_reason", None)
     if why is None or not getattr(why, "graph_break", False):
         return None
-    line = innermost_line(list(getattr(why, "user_stack", None) or ()))
-    return reason_in_words(str(why.reason)) + (f" ({line})" if line else "")
+    stack = list(getattr(why, "user_stack", None) or ())
+    line = innermost_line(stack)
+    of_unit = any(os.path.dirname(frame.filename).endswith(_FULLY_SHARD) for frame in stack)
+    reason = UNIT if of_unit else reason_in_words(str(why.reason))
+    return reason + (f" ({line})" if line else "")
 
 
 def user_line() -> str:

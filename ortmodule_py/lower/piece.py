@@ -81,7 +81,7 @@ def lower(
     """
     clock = _Clock()
     fixed_sizes = fix_rounded_sizes(gm)
-    fake_mode, inputs = record.fake_inputs(example_inputs)
+    fake_mode, inputs = record.fake_inputs(example_inputs, gm.graph.find_nodes(op="placeholder"))
     clock.lap("inputs")
     trace = PieceTrace(
         gm, fake_mode, tensor_grad_mode=torch.is_grad_enabled(), eager_draws=eager_draws

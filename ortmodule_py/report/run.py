@@ -10,7 +10,15 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ortmodule_py import _C
+from ortmodule_py.base.sharding import (
+    Beside,
+    computed_with,
+    held_parameters,
+    local_bytes,
+    units_of,
+)
 from ortmodule_py.compile.forward_record import MODES, TRAINING
+from ortmodule_py.compile.step_budget import beside, engine_beside
 
 if TYPE_CHECKING:
     from ortmodule_py.compile.compiler import Compiler
@@ -93,6 +101,10 @@ class RunReport:
     cuda_graphs: dict[str, Any]
     """With ORTMODULE_CUDA_GRAPH=1: plans `recorded` as graphs, runs `replayed`, runs that were launched
     step by step because another one was `in_flight`, and why plans were `refused`. Otherwise empty."""
+    sharding: dict[str, Any]
+    """With FSDP2: the `units` of `fully_shard` with their bytes, how many `runs` of pieces take their
+    parameters, and what this rank holds: `shard_bytes`, `optimizer_bytes` (two values per trained one, as in
+    Adam), and `planned_peak_bytes`, the peak of all of its memory in a step. Otherwise empty."""
     nondeterministic_kernels: list[str]
     """Kernels of the last plans and operators of torch whose results may differ from run to run."""
 
@@ -114,6 +126,11 @@ class RunReport:
                     stages[stage] = stages.get(stage, 0.0) + seconds * 1e3
             for stage, milliseconds in fact["stages_ms"].items():
                 stages[stage] = stages.get(stage, 0.0) + milliseconds
+        around = (
+            beside(module, compiler.last) if compiler.last and runs == compiler.last.runs else []
+        )
+        engine = engine_beside(around, with_gathered=False)
+        with_gathered = engine_beside(around, with_gathered=True)
         devices = sorted({fact["device"] for fact in facts})
         modes = {mode: ModeReport.of(compiler, module, mode) for mode in MODES}
         ran = [report for report in modes.values() if report is not None]
@@ -126,8 +143,8 @@ class RunReport:
             eager_pieces=list(map(str, compiler.log.eager_pieces)),
             nodes_total=sum(fact["nodes"] for fact in facts),
             nodes_aten_fallback=sum(fact["nodes_aten"] for fact in facts),
-            planned_peak_bytes=_step_peak(planned, last, turns),
-            measured_peak_bytes=_step_peak(measured, last, turns) if all(measured) else 0,
+            planned_peak_bytes=_step_peak(planned, last, turns, engine),
+            measured_peak_bytes=_step_peak(measured, last, turns, engine) if all(measured) else 0,
             prediction_exact=all(fact.get("exact", True) for fact in facts),
             saved_bytes=sum(fact.get("saved_bytes", 0) for fact in last),
             pieces_run=len(last),
@@ -135,7 +152,8 @@ class RunReport:
             stages_ms=stages,
             devices=devices,
             device_peak_bytes=sum(map(_device_peak_bytes, devices)),
-            cuda_graphs=_graphs(facts),
+            cuda_graphs=_graphs(facts, compiler.moving),
+            sharding=_sharding(module, around, _step_peak(planned, last, turns, with_gathered)),
             nondeterministic_kernels=sorted(
                 {name for fact in facts for name in fact.get("nondeterministic_kernels", ())}
             ),
@@ -146,14 +164,19 @@ def _parameter_share(compiler: Compiler, module: nn.Module, record: ForwardRecor
     """The share of the parameters, by elements, that the compiled pieces of a forward take."""
     ran = set(record.runs)
     taken = {n for piece in compiler.pieces if piece.compiled in ran for n in piece.parameters}
-    sizes = {id(p): 0 if is_lazy(p) else p.numel() for p in module.parameters()}
+    gathered = computed_with(module)
+    sizes = {
+        gathered.get(id(p), id(p)): 0 if is_lazy(p) else p.numel() for p in module.parameters()
+    }
     total = sum(sizes.values())
     if total == 0:
         return 1.0 if ran else 0.0
     return sum(size for parameter, size in sizes.items() if parameter in taken) / total
 
 
-def _step_peak(peaks: list[int], facts: list[dict[str, Any]], runs: list[int]) -> int:
+def _step_peak(
+    peaks: list[int], facts: list[dict[str, Any]], runs: list[int], beside: list[Any]
+) -> int:
     """The peak over all `runs` of pieces, each with its own peak and facts."""
     pieces = {run: (peak, fact) for run, peak, fact in zip(runs, peaks, facts, strict=True)}
     costs = [
@@ -166,19 +189,47 @@ def _step_peak(peaks: list[int], facts: list[dict[str, Any]], runs: list[int]) -
         for peak, fact in pieces.values()
     ]
     numbers = {piece: n for n, piece in enumerate(pieces)}
-    result: int = _C.step_peak(costs, [numbers[run] for run in runs])
+    result: int = _C.step_peak(costs, [numbers[run] for run in runs], beside)
     return result
 
 
-def _graphs(facts: list[dict[str, Any]]) -> dict[str, Any]:
+def _sharding(module: nn.Module, around: list[Beside], step_bytes: int) -> dict[str, Any]:
+    units = units_of(module)
+    if not units:
+        return {}
+    held = [(local_bytes(p), p.requires_grad) for p in held_parameters(module)]
+    shards = sum(size for size, _ in held)
+    state = sum(2 * size for size, trained in held if trained)
+    buffers = sum(local_bytes(b) for b in module.buffers())
+    return {
+        "shard_bytes": shards,
+        "optimizer_bytes": state,
+        "planned_peak_bytes": shards + state + buffers + step_bytes,
+        "units": [
+            {
+                "name": unit.name,
+                "ranks": unit.ranks,
+                "gathered_bytes": unit.gathered_bytes,
+                "shard_bytes": sum(map(local_bytes, unit.shards.values())),
+                "stays_gathered": unit.stays_gathered,
+                "runs": sum(unit.name in run.units for run in around),
+            }
+            for unit in units
+        ],
+    }
+
+
+def _graphs(facts: list[dict[str, Any]], moving: str) -> dict[str, Any]:
     asked = [fact for fact in facts if "graphs_recorded" in fact]
-    if not asked:
+    if not asked and not moving:
         return {}
     counts: dict[str, Any] = {
         name: sum(fact[f"graphs_{name}"] for fact in asked)
         for name in ("recorded", "replayed", "in_flight")
     }
-    return counts | {"refused": sorted({why for f in asked for why in f["graphs_refused"]})}
+    return counts | {
+        "refused": sorted({why for f in asked for why in f["graphs_refused"]} | ({moving} - {""}))
+    }
 
 
 def _device_peak_bytes(device: str) -> int:

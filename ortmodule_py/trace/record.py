@@ -27,7 +27,7 @@ from torch.fx.experimental.proxy_tensor import (
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.trace.decompositions import float_rewrites
 from ortmodule_py.trace.patched_kernels import EAGER_KERNELS, preserving, with_kernels
 from ortmodule_py.trace.strides.eager import with_eager_strides, with_strides_kept
@@ -35,24 +35,29 @@ from ortmodule_py.trace.strides.eager import with_eager_strides, with_strides_ke
 # ---- inputs -------------------------------------------------------------------------------------
 
 
-def fake_inputs(example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any]]:
+def fake_inputs(
+    example_inputs: Sequence[Any], placeholders: Sequence[fx.Node]
+) -> tuple[FakeTensorMode, list[Any]]:
     """A new fake tensor per input, in Dynamo's shape environment, so that sizes are Dynamo's symbols.
 
     Raises:
-        CannotLower: an input is a tensor subclass, or quantized or sparse.
+        CannotLower: an input is a tensor subclass (as a DTensor of tensor parallelism), or quantized or
+            sparse; with the line that uses it first.
     """
     context = TracingContext.try_get()
     fake_mode = context.fake_mode if context is not None else detect_fake_mode(list(example_inputs))
     if fake_mode is None:
         fake_mode = FakeTensorMode(shape_env=ShapeEnv())
 
-    def convert(value: Any) -> Any:
+    def convert(value: Any, node: fx.Node) -> Any:
         if not isinstance(value, Tensor):
             return value
         if type(value) not in (Tensor, torch.nn.Parameter, FakeTensor):
-            raise CannotLower(f"an input is a {type(value).__name__}, a tensor subclass")
+            kind = type(value).__name__
+            raise CannotLower(f"an input is a {kind}, a tensor subclass", _first_use(node))
         if value.layout is not torch.strided or value.is_quantized:
-            raise CannotLower(f"an input is a tensor of {value.dtype}, {value.layout}")
+            reason = f"an input is a tensor of {value.dtype}, {value.layout}"
+            raise CannotLower(reason, _first_use(node))
         if isinstance(value, FakeTensor):
             return value if value.fake_mode is fake_mode else fake_mode.from_tensor(value)
         symbolic = context.tensor_to_context.get(value) if context is not None else None
@@ -65,7 +70,11 @@ def fake_inputs(example_inputs: Sequence[Any]) -> tuple[FakeTensorMode, list[Any
             trace=False,
         )
 
-    return fake_mode, [convert(value) for value in example_inputs]
+    return fake_mode, list(map(convert, example_inputs, placeholders))
+
+
+def _first_use(node: fx.Node) -> Origin:
+    return next(map(origin_of, node.users), ("", ""))
 
 
 def fake_like(value: Any, fake_mode: FakeTensorMode) -> Any:

@@ -46,6 +46,11 @@ _OWN_HOOKS = (
     "_is_full_backward_hook",
 )
 
+SHARDING = "torch.distributed.fsdp"
+"""The package of `fully_shard` and `replicate`."""
+_sharded_classes: weakref.WeakKeyDictionary[type[nn.Module], dict[Any, type]] = (
+    weakref.WeakKeyDictionary()
+)
 _classes: weakref.WeakKeyDictionary[type[nn.Module], dict[type, type]] = weakref.WeakKeyDictionary()
 
 
@@ -87,39 +92,41 @@ def assign_class(model: Any, given: type[Any]) -> None:
     They subclass the current class, and later add properties to it or restore the old one. From now on
     `model.__class__` is the original's class.
 
+    `fully_shard` adds a class with methods in front; equal originals get the same class, as Dynamo's
+    guards compare it.
+
     Raises:
-        TypeError: `given` is not a direct subclass of the wrapper's class.
+        TypeError: `given` is not a subclass of the wrapper's class that adds only that.
     """
     original, own = model._original, type(model)
     if not issubclass(given, model._base):
         original.__class__ = given
         put_class(model)
         return
-    if given.__bases__ != (own,):
+    *added, last = given.__bases__
+    if last is not own or any(not _is_sharded_class(cls) for cls in added):
         raise TypeError(
             f"[ORTModule] the class must stay {own.__name__}, but found that it is set to "
             f"{given.__name__}; do this to the original module, before it is wrapped"
         )
     members = {k: v for k, v in vars(given).items() if k not in ("__dict__", "__weakref__")}
+    name = given.__name__.replace(own.__name__, type(original).__name__)
+    if added:
+        known = _sharded_classes.setdefault(type(original), {})
+        bases = (*added, type(original))
+        original.__class__ = known.setdefault(bases, type(name, bases, members))
+        # Not the original's class: Dynamo would call its forward without the original's hooks.
+        _set_type(model, given)
+        return
     if not hasattr(type(original), "__deepcopy__"):
         # torch adds one where the class has none; the wrapper's class has one.
         members.setdefault("__deepcopy__", _plain_copy)
-    name = given.__name__.replace(own.__name__, type(original).__name__)
     original.__class__ = type(name, (type(original),), members)
     _set_type(model, _showing_the_original(class_like(model._base, type(original))))
 
 
-def refuse_to_shard(hook: object) -> None:
-    """Raise if `fully_shard` registers a hook: it must be given the original, which `modules()` lists.
-
-    Its first hook comes before it shards the parameters.
-    """
-    owner = type(getattr(hook, "__self__", None))
-    if owner.__module__.startswith("torch.distributed.fsdp."):
-        raise NotImplementedError(
-            "[ORTModule] fully_shard must be given the original module, before it is wrapped, but "
-            "found the wrapper"
-        )
+def _is_sharded_class(cls: type[Any]) -> bool:
+    return cls.__module__.startswith(SHARDING)
 
 
 def _showing_the_original(cls: type[Any]) -> type[Any]:

@@ -36,6 +36,16 @@ TEST(PieceBudgets, APieceThatRunsAgainLeavesItsGradientsOnce) {
   EXPECT_EQ(held_by_others({twice}, {0, 0, 0}), (Bytes{7, 67, 120}));
 }
 
+TEST(PieceBudgets, AShardedRunLeavesItsShardsAndHasGathersAroundIt) {
+  const PieceCost unit{.peak_bytes = 100, .saved_bytes = 10, .gradient_bytes = 40};
+  const BesideRun beside{.gradient_bytes = 20, .around_bytes = 80, .behind_bytes = 120};
+  EXPECT_EQ(held_by_others({unit}, {0, 0, 0}, {beside, beside, beside}), (Bytes{40, 30, 20}));
+  EXPECT_EQ(step_peak({unit}, {0, 0, 0}, {beside, beside, beside}), 40 + 100 + 80);
+  const BesideRun reduced{.gradient_bytes = 20, .around_bytes = 80, .behind_bytes = 181};
+  EXPECT_EQ(step_peak({unit}, {0, 0}, {beside, reduced}), 10 + 181);
+  EXPECT_THROW(step_peak({unit}, {0, 0}, {beside}), Error);
+}
+
 std::vector<PieceCost> random_choices(std::mt19937& rng, int64_t gradient_bytes) {
   const auto draw = [&](int64_t from, int64_t to) {
     return std::uniform_int_distribution<int64_t>(from, to)(rng);

@@ -1,4 +1,4 @@
-"""Runs functions in two processes that are the two ranks of a gloo group."""
+"""Runs functions in processes that are the ranks of a gloo group, two if not said otherwise."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SECONDS = 60
 
 
 @contextmanager
-def group(rank: int, folder: Path) -> Iterator[None]:
-    """The group of both ranks; they meet in a file, so that no port can be taken."""
+def group(rank: int, folder: Path, count: int) -> Iterator[None]:
+    """The group of all ranks; they meet in a file, so that no port can be taken."""
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder / 'meeting'}",
         rank=rank,
-        world_size=RANKS,
+        world_size=count,
         timeout=datetime.timedelta(seconds=SECONDS),
     )
     try:
@@ -38,8 +38,8 @@ def group(rank: int, folder: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def run_in_two_ranks(module: str, names: list[str]) -> dict[str, str]:
-    """Runs `module` in two processes for all `names`; gives the failures of both by name."""
+def run_in_ranks(module: str, names: list[str], count: int = RANKS) -> dict[str, str]:
+    """Runs `module` in `count` processes for all `names`; gives the failures of all by name."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ORTMODULE_")}
     environment |= {
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -49,13 +49,13 @@ def run_in_two_ranks(module: str, names: list[str]) -> dict[str, str]:
         folder = Path(name)
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", module, str(rank), name, *names],
+                [sys.executable, "-W", "ignore", "-m", module, str(rank), str(count), name, *names],
                 env=environment,
                 cwd=ROOT,
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(RANKS)
+            for rank in range(count)
         ]
         said = [rank.communicate(timeout=10 * SECONDS)[1] for rank in ranks]
         failures: dict[str, str] = {}
@@ -69,10 +69,15 @@ def run_in_two_ranks(module: str, names: list[str]) -> dict[str, str]:
 
 def main(scenarios: dict[str, Callable[[int], None]]) -> None:
     """What a rank does: every scenario that was asked for, each from the same random state."""
-    rank, folder, names = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    rank, count, folder, names = (
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        Path(sys.argv[3]),
+        sys.argv[4:],
+    )
     torch.set_num_threads(1)
     failures: dict[str, str] = {}
-    with group(rank, folder):
+    with group(rank, folder, count):
         for name in names:
             torch.manual_seed(0)
             try:

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <tuple>
 #include <unordered_set>
+#include <utility>
 
 #include "base/error.h"
 #include "optimizer/memory/budget.h"
@@ -343,7 +344,16 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
   if (!options.asked()) return choice;
   choice.keep_boundaries = options.level > 0 || budget;
   if (options.level > 0) {
-    LevelChooser(choice, evaluate).run(options.level);
+    const Evaluate beside_others = [&](const MemoryDecisions& decisions) {
+      PlanFigures figures = evaluate(decisions);
+      const int64_t held = options.other_runs * figures.saved_bytes;
+      figures.peak_bytes += held;
+      figures.accumulating_peak_bytes += held;
+      return figures;
+    };
+    const PlanFigures alone = std::exchange(choice.before, beside_others({}));
+    LevelChooser(choice, beside_others).run(options.level);
+    choice.before = alone;
   } else if (budget) {
     forbid(choice, options.config);
     choose_for_budget(choice, *budget_of(options, share, choice.before.peak_bytes), evaluate);

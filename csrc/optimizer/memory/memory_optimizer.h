@@ -36,6 +36,12 @@ struct MemoryOptions {
   /// Another capture of the module trained before: the first shape of this one counts as a later
   /// shape, too.
   bool mid_training = false;
+  /// The memory of parameters is freed between forward and backward (FSDP2): no value that is
+  /// computed from parameters alone is saved for backward.
+  bool gathered_parameters = false;
+  /// Runs of this piece or of others of its kind that save activations at the same time: a level
+  /// weighs the saved bytes of all of them against time, not only the peak of one run.
+  int64_t other_runs = 0;
   bool asked() const { return level > 0 || !config.empty() || budget_bytes || budget_fraction; }
 };
 

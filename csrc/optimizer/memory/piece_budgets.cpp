@@ -63,8 +63,11 @@ std::vector<PieceCost> costs_of(const Choices& choices, const Taken& taken) {
 
 }  // namespace
 
-std::vector<int64_t> held_by_others(const std::vector<PieceCost>& costs, const PieceRuns& runs) {
+std::vector<int64_t> held_by_others(const std::vector<PieceCost>& costs, const PieceRuns& runs,
+                                    const BesideRuns& beside) {
   if (runs.empty()) return {};
+  ORTM_CHECK(beside.empty() || beside.size() == runs.size(), "[memory budget] each of ",
+             runs.size(), " runs must have its surroundings, but found ", beside.size());
   for (size_t piece : runs)
     ORTM_CHECK(piece < costs.size(), "[memory budget] a run must be of one of ", costs.size(),
                " pieces, but found number ", piece);
@@ -73,9 +76,10 @@ std::vector<int64_t> held_by_others(const std::vector<PieceCost>& costs, const P
   std::vector<bool> seen(costs.size(), false);
   int64_t later = costs[runs.back()].output_bytes;
   for (size_t run = runs.size(); run-- > 0;) {
-    if (seen[runs[run]]) continue;
+    const bool is_last = !seen[runs[run]];
     seen[runs[run]] = true;
-    gradients[run] = costs[runs[run]].gradient_bytes;
+    gradients[run] = is_last ? costs[runs[run]].gradient_bytes : 0;
+    if (!beside.empty()) gradients[run] = beside[run].gradient_bytes.value_or(gradients[run]);
     later += gradients[run];
   }
   std::vector<int64_t> held;
@@ -90,16 +94,20 @@ std::vector<int64_t> held_by_others(const std::vector<PieceCost>& costs, const P
   return held;
 }
 
-int64_t step_peak(const std::vector<PieceCost>& costs, const PieceRuns& runs) {
-  const std::vector<int64_t> held = held_by_others(costs, runs);
+int64_t step_peak(const std::vector<PieceCost>& costs, const PieceRuns& runs,
+                  const BesideRuns& beside) {
+  const std::vector<int64_t> held = held_by_others(costs, runs, beside);
   int64_t peak = 0;
-  for (size_t run = 0; run < runs.size(); ++run)
-    peak = std::max(peak, costs[runs[run]].peak_bytes + held[run]);
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const BesideRun other = beside.empty() ? BesideRun() : beside[run];
+    const int64_t running = costs[runs[run]].peak_bytes + other.around_bytes;
+    peak = std::max(peak, held[run] + std::max(running, other.behind_bytes));
+  }
   return peak;
 }
 
 std::vector<size_t> fastest_within(const Choices& choices, const PieceRuns& runs,
-                                   int64_t budget_bytes) {
+                                   int64_t budget_bytes, const BesideRuns& beside) {
   for (const auto& of_piece : choices)
     ORTM_CHECK(!of_piece.empty(), "[memory budget] each piece must have a plan, but found none");
   const bool all = are_few(choices);
@@ -111,7 +119,8 @@ std::vector<size_t> fastest_within(const Choices& choices, const PieceRuns& runs
     const std::vector<PieceCost> costs = costs_of(choices, taken);
     double time = 0;
     for (size_t piece : runs) time += costs[piece].time_us;
-    const std::pair figures{std::max<int64_t>(step_peak(costs, runs) - budget_bytes, 0), time};
+    const std::pair figures{std::max<int64_t>(step_peak(costs, runs, beside) - budget_bytes, 0),
+                            time};
     if (figures >= least) continue;
     least = figures;
     best = taken;
