@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/attr.h"
+#include "kernels/integer_division.h"
 #include "kernels/kernel.h"
 #include "kernels/scalar_math.h"
 
@@ -18,35 +19,44 @@ inline namespace ORTM_ISA {
 inline constexpr uint8_t kNoPlace = 255;
 
 /// Places in [first, last) of a window along one axis that lie inside; place 0 is at `start`.
+template <class N>
 struct WindowPart {
-  int64_t start, first, last;
+  N start, first, last;
 };
 
-/// Windows along one axis of an image.
-struct PoolAxis {
-  int64_t in = 1, out = 1, kernel = 1, stride = 1, pad = 0, dilation = 1;
+/// Windows along one axis of an image. N is the type of positions, D that of what they are divided
+/// by: an integer, or what multiplies instead (cuda/fast_divisor.h) and has value_of and quotient.
+template <class N, class D>
+struct PoolAxisOf {
+  N in{1}, out{1}, kernel{1};
+  D stride{1};
+  N pad{0};
+  D dilation{1};
 
-  ORTM_HD WindowPart window(int64_t o) const {
-    const int64_t start = o * stride - pad;
-    const int64_t first = start >= 0 ? 0 : (dilation - 1 - start) / dilation;
-    const int64_t inside = start >= in ? 0 : (in - start + dilation - 1) / dilation;
+  ORTM_HD WindowPart<N> window(N o) const {
+    const N start = o * value_of(stride) - pad, gap = value_of(dilation) - 1;
+    const N first = start >= 0 ? 0 : quotient(gap - start, dilation);
+    const N inside = start >= in ? 0 : quotient(in - start + gap, dilation);
     return {start, first, inside < kernel ? inside : kernel};
   }
   /// Windows [first, last) that may hold position i.
-  ORTM_HD int64_t first_window(int64_t i) const {
-    const int64_t behind = i + pad - (kernel - 1) * dilation;
-    return behind <= 0 ? 0 : (behind + stride - 1) / stride;
+  ORTM_HD N first_window(N i) const {
+    const N behind = i + pad - (kernel - 1) * value_of(dilation);
+    return behind <= 0 ? 0 : quotient(behind + value_of(stride) - 1, stride);
   }
-  ORTM_HD int64_t last_window(int64_t i) const {
-    const int64_t last = (i + pad) / stride + 1;
+  ORTM_HD N last_window(N i) const {
+    const N last = quotient(i + pad, stride) + 1;
     return last < out ? last : out;
   }
-  /// The place of position i in window o, or -1.
-  ORTM_HD int64_t place(int64_t o, int64_t i) const {
-    const int64_t distance = i + pad - o * stride;
-    return distance % dilation == 0 ? distance / dilation : -1;
+  /// The place of position i in window o, or -1. Windows outside of [first_window, last_window) are
+  /// not asked about.
+  ORTM_HD N place(N o, N i) const {
+    const N distance = i + pad - o * value_of(stride);
+    const N at = quotient(distance, dilation);
+    return at * value_of(dilation) == distance ? at : -1;
   }
 };
+using PoolAxis = PoolAxisOf<int64_t, int64_t>;
 
 struct PoolShape {
   int64_t images = 0, channels = 0;

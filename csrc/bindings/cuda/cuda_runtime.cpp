@@ -88,6 +88,7 @@ class CudaRuntime : public DeviceRuntime {
     }
     DrawnSeed drawn;
     if (!state.captured_) {
+      std::call_once(key_kernel_loaded_, [this] { load_key_kernel(); });
       drawn.seed.value = run_key(state.seed_.val, state.offset_.val);
       return drawn;
     }
@@ -122,6 +123,19 @@ class CudaRuntime : public DeviceRuntime {
   std::unique_ptr<StepRecorder> step_recorder() const override {
     return cuda_graph_recorder(*this);
   }
+
+ private:
+  /// CUDA loads a kernel at its first launch, which a capture may not allow, and only captured
+  /// steps need this one.
+  void load_key_kernel() const {
+    const Buffer numbers = allocate_from(*torch_allocator(), 3 * sizeof(int64_t));
+    auto* key = static_cast<int64_t*>(numbers.data());
+    const auto stream = at::cuda::getCurrentCUDAStream().stream();
+    C10_CUDA_CHECK(cudaMemsetAsync(key, 0, 3 * sizeof(int64_t), stream));
+    cuda::write_run_key(reinterpret_cast<uint64_t*>(key), key + 1, key + 2, 0, stream);
+  }
+
+  mutable std::once_flag key_kernel_loaded_;
 };
 
 }  // namespace

@@ -8,8 +8,6 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/strides.h>
 
-#include <memory>
-
 namespace ortmodule {
 
 at::ScalarType aten_type(DType dtype) {
@@ -124,11 +122,12 @@ Buffer give(const at::Tensor& result, const TensorView& out) {
     given = at::empty_strided({out.sizes, rank}, {out.strides, rank}, engine_options(out.dtype));
     given.copy_(result);
   }
-  auto owner = std::make_unique<at::Tensor>(std::move(given));
-  void* data = owner->mutable_data_ptr();
-  const auto bytes = static_cast<int64_t>(out.byte_count());
-  return Buffer(data, bytes, owner.release(),
-                [](void* context) { delete static_cast<at::Tensor*>(context); });
+  // The memory itself with its own deleter, by which torch's allocators know what is theirs:
+  // `record_stream` does nothing, and says nothing, for memory with another one.
+  void* data = given.mutable_data_ptr();
+  at::DataPtr memory = given.storage().set_data_ptr(at::DataPtr(nullptr, given.device()));
+  const auto deleter = memory.get_deleter();
+  return Buffer(data, static_cast<int64_t>(out.byte_count()), memory.release_context(), deleter);
 }
 
 at::Tensor as_tensor(const TensorView& view) {

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/attention_strides.h"
 #include "kernels/aten/library_probe.h"
 #include "kernels/aten/nondeterministic_operators.h"
 
@@ -316,6 +317,7 @@ size_t operator_library_bytes(const StepFacts& facts) {
 /// Torch's operators on images give channels-last results for channels-last operands. Where one
 /// does not, its result is copied.
 std::vector<Sizes> operator_strides(const StepFacts& facts) {
+  if (std::optional<std::vector<Sizes>> strides = attention_strides(facts)) return *strides;
   std::vector<Sizes> strides;
   for (const OperandFacts& output : facts.outputs) {
     strides.push_back(output.layout.strides);

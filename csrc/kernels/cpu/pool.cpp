@@ -83,7 +83,7 @@ struct Forward {
 template <class T>
 void pool_row(const Forward<T>& f, int64_t plane, int64_t row, Largest<ComputeOf<T>>& largest) {
   const PoolAxis &rows = f.shape.rows, &columns = f.shape.columns;
-  const WindowPart part = rows.window(row);
+  const WindowPart<int64_t> part = rows.window(row);
   const int64_t to = (plane * rows.out + row) * columns.out;
   for_each_chunk(columns.out, [&](int64_t begin, int64_t count) {
     largest.clear(count);
@@ -109,7 +109,7 @@ template <class T>
 void pool_pixel(const Forward<T>& f, int64_t image, int64_t row, int64_t column,
                 Largest<ComputeOf<T>>& largest) {
   const PoolAxis &rows = f.shape.rows, &columns = f.shape.columns;
-  const WindowPart down = rows.window(row), across = columns.window(column);
+  const WindowPart<int64_t> down = rows.window(row), across = columns.window(column);
   const int64_t n = f.shape.channels, to = ((image * rows.out + row) * columns.out + column) * n;
   for_each_chunk(n, [&](int64_t begin, int64_t count) {
     largest.clear(count);

@@ -18,7 +18,7 @@ size_t Fallback::workspace_bytes(const StepFacts& facts) const {
 }
 
 void Fallback::run(const KernelArgs& args) const {
-  ORTM_CHECK(kernel_, "[matmul] cuBLASLt must have an algorithm, but found none for ",
+  ORTM_CHECK(kernel_, "[matmul] cuBLASLt must compute the product, but it refused ",
              args.facts.node().op, " of ", name_of(args.facts.outputs[0].dtype));
   kernel_->run({.facts = args.facts,
                 .in = args.in,

@@ -24,6 +24,14 @@ void check(cublasStatus_t status, const char* call) {
                     " from ", call));
 }
 
+/// Whether the library says before it launches anything that it does not compute this problem.
+/// Which status it uses depends on its version; one after a launch, EXECUTION_FAILED, is no
+/// refusal.
+bool refuses(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
     case DType::Float16: return CUDA_R_16F;
@@ -173,8 +181,8 @@ class Call {
                        at_.b, b_.get(), at_.a, a_.get(), &beta, c_address(), c_.get(), at_.y,
                        y_.get(), &algorithm, aligned_workspace(args_.workspace),
                        problem_.workspace_bytes, static_cast<cudaStream_t>(args_.context.stream));
-    // An algorithm that the heuristics named may turn out not to have the epilogue after all.
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED && problem_.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    // The heuristics may name what the call then refuses: an epilogue, or an alignment.
+    if (refuses(status)) {
       const std::lock_guard lock(known().mutex);
       known().algorithms[key()] = std::nullopt;
       return false;
@@ -232,7 +240,7 @@ class Call {
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         static_cast<cublasLtHandle_t>(args_.context.blas_lt), desc_.get(), b_.get(), a_.get(),
         c_.get(), y_.get(), preference.get(), 1, &result, &found);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+    if (refuses(status)) return std::nullopt;
     check(status, "cublasLtMatmulAlgoGetHeuristic");
     if (found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
     return result.algo;

@@ -50,7 +50,8 @@ struct Operands {
 };
 
 /// y = alpha * a b + beta * c with the epilogue, on the stream of `args`, whose workspace it uses;
-/// false, with nothing done, if the library has no algorithm. Throws Error if a call fails.
+/// false, with nothing done, if the library has no algorithm or refuses the problem; it is not
+/// asked again. Throws Error if a call fails.
 bool run_product(const Problem& problem, double alpha, double beta, const Operands& operands,
                  const KernelArgs& args);
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/integer_division.h"
 #include "kernels/scalar_math.h"
 
 namespace ortmodule::cuda {
@@ -24,5 +25,13 @@ struct FastDivisor {
     return (high + n) >> shift;
   }
 };
+
+// As in kernels/integer_division.h, which this namespace would hide from templates.
+using ortmodule::quotient;
+using ortmodule::value_of;
+ORTM_HD int32_t quotient(int32_t n, const FastDivisor& d) {
+  return static_cast<int32_t>(d.quotient(static_cast<uint32_t>(n)));
+}
+ORTM_HD int32_t value_of(const FastDivisor& d) { return static_cast<int32_t>(d.divisor); }
 
 }  // namespace ortmodule::cuda

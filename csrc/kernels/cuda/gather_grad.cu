@@ -6,6 +6,7 @@
 // same bits; rows of up to kShort positions are added up in the order of positions, as on the CPU.
 // Bytes moved: dy and ddata once, 16 per position and digit for the sort.
 #include "kernels/axis.h"
+#include "kernels/cuda/fast_divisor.h"
 #include "kernels/cuda/index_source.cuh"
 #include "kernels/cuda/stable_sort.cuh"
 #include "kernels/cuda/vector_access.cuh"
@@ -52,7 +53,8 @@ struct RowSums {
   const T *dy, *sum;  // sum may be null
   T* out;
   const uint32_t *starts, *positions;
-  int64_t rows, size, count, inner;  // rows: of all outer parts together
+  int64_t rows, count, inner;  // rows: of all outer parts together, at most 2^31
+  FastDivisor size;            // rows of an outer part
 };
 
 /// sums = the rows of dy at positions [begin, end), columns from `dy` on.
@@ -102,21 +104,23 @@ __global__ __launch_bounds__(kThreads) void row_sums_cuda(ORTM_GRID_CONSTANT(Row
   const int64_t tile = int64_t{width} * kCount;
   const int64_t own_row = first_row + y;
   if (own_row < r.rows) {
-    const int64_t outer = own_row / r.size, a = own_row - outer * r.size;
+    const uint32_t outer = r.size.quotient(static_cast<uint32_t>(own_row));
+    const uint32_t a = static_cast<uint32_t>(own_row) - outer * r.size.divisor;
     const uint32_t begin = r.starts[a], end = r.starts[a + 1];
     const bool untouched = begin == end && r.sum == r.out;
     if (end - begin <= kShort && !untouched)
       for (int64_t column = blockIdx.y * tile + x * kCount; column < r.inner;
            column += gridDim.y * tile) {
         S sums[kCount];
-        add_positions(r, r.dy + outer * r.count * r.inner + column, begin, end, sums);
+        add_positions(r, r.dy + int64_t{outer} * r.count * r.inner + column, begin, end, sums);
         write_sums(r, own_row * r.inner + column, sums);
       }
   }
   for (int row_in_block = 0; row_in_block < height; ++row_in_block) {
     const int64_t row = first_row + row_in_block;
     if (row >= r.rows) break;
-    const int64_t outer = row / r.size, a = row - outer * r.size;
+    const uint32_t outer = r.size.quotient(static_cast<uint32_t>(row));
+    const uint32_t a = static_cast<uint32_t>(row) - outer * r.size.divisor;
     const uint32_t begin = r.starts[a], end = r.starts[a + 1];
     if (end - begin <= kShort) continue;  // the same for all threads of the block
     const uint32_t part =
@@ -127,7 +131,8 @@ __global__ __launch_bounds__(kThreads) void row_sums_cuda(ORTM_GRID_CONSTANT(Row
       const int64_t column = at + x * kCount;
       S sums[kCount] = {};
       if (column < r.inner) {
-        add_positions(r, r.dy + outer * r.count * r.inner + column, part_begin, part_end, sums);
+        add_positions(r, r.dy + int64_t{outer} * r.count * r.inner + column, part_begin, part_end,
+                      sums);
 #pragma unroll
         for (int k = 0; k < kCount; ++k) scratch[(y * kCount + k) * width + x] = sums[k];
       }
@@ -153,7 +158,7 @@ size_t grad_workspace(const StepFacts& facts) {
 }
 
 template <class T, int kCount>
-void launch_row_sums(const KernelArgs& args, const RowSums<T>& r) {
+void launch_part_of_row_sums(const KernelArgs& args, const RowSums<T>& r) {
   int width = 1;
   while (width < kWarp && int64_t{width} * kCount < r.inner) width *= 2;
   const int height = kThreads / width;
@@ -164,6 +169,21 @@ void launch_row_sums(const KernelArgs& args, const RowSums<T>& r) {
   ORTM_LAUNCH((row_sums_cuda<T, kCount>), grid_of(blocks, columns),
               dim3(static_cast<unsigned>(width), static_cast<unsigned>(height)),
               sizeof(SumOf<T>) * kThreads * kCount, args.context, r);
+}
+
+/// Whole outer parts at a time, as many as have 32-bit numbers of rows.
+template <class T, int kCount>
+void launch_row_sums(const KernelArgs& args, const RowSums<T>& all) {
+  const int64_t size = all.size.divisor;
+  const int64_t most_rows = std::max(kLaunchElements / size, int64_t{1}) * size;
+  for (int64_t first = 0; first < all.rows; first += most_rows) {
+    RowSums<T> part = all;
+    part.rows = std::min(most_rows, all.rows - first);
+    part.dy += first / size * all.count * all.inner;
+    part.out += first * all.inner;
+    if (part.sum) part.sum += first * all.inner;
+    launch_part_of_row_sums<T, kCount>(args, part);
+  }
 }
 
 void run_gather_grad(const KernelArgs& args) {
@@ -182,11 +202,15 @@ void run_gather_grad(const KernelArgs& args) {
   ORTM_LAUNCH(row_starts_cuda, grid_of(blocks_for(split.axis + 1, kThreads)), kThreads, 0,
               args.context, sorted.keys, number(count), number(split.axis), starts);
   dispatch_real(args.in[0].dtype, [&]<class T> {
-    const RowSums<T> r{args.in[0].as<T>(),  args.in.size() > 2 ? args.in[2].as<T>() : nullptr,
-                       args.out[0].as<T>(), starts,
-                       sorted.positions,    split.outer * split.axis,
-                       split.axis,          count,
-                       split.inner};
+    const RowSums<T> r{args.in[0].as<T>(),
+                       args.in.size() > 2 ? args.in[2].as<T>() : nullptr,
+                       args.out[0].as<T>(),
+                       starts,
+                       sorted.positions,
+                       split.outer * split.axis,
+                       count,
+                       split.inner,
+                       FastDivisor(number(split.axis))};
     if constexpr (!std::is_integral_v<T>) {  // integers are rare: one kernel is enough
       constexpr int kCount = kVectorCount<T>;
       if (r.inner % kCount == 0 && is_aligned<T, kCount>(r.dy) && is_aligned<T, kCount>(r.sum) &&

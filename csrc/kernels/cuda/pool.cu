@@ -1,8 +1,10 @@
 // MaxPool and MaxPoolGrad as in cpu/pool.cpp. Method: a thread per output element; in the
 // gradient a thread per element of dx, which looks into the windows around it, so that nothing is
 // added by atomics. Bytes moved: x as often as windows overlap, mostly from cache; the rest once.
+#include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/fast_divisor.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/dtype_dispatch.h"
 #include "kernels/pool.h"
@@ -12,35 +14,82 @@ namespace {
 
 constexpr int kThreads = 256;
 
+/// The geometry with positions of type N: int32_t with FastDivisor, or int64_t for both.
+template <class N, class D>
+struct Windows {
+  using Position = N;
+  PoolAxisOf<N, D> rows, columns;
+  D channels{1};
+  D height{1}, width{1};  // of the tensor that threads are counted by
+  bool pixel_major = false;
+
+  Windows(const PoolShape& s, bool by_result, bool channels_are_innermost)
+      : rows(axis(s.rows)),
+        columns(axis(s.columns)),
+        channels(divisor(s.channels)),
+        height(divisor(by_result ? s.rows.out : s.rows.in)),
+        width(divisor(by_result ? s.columns.out : s.columns.in)),
+        pixel_major(channels_are_innermost) {}
+
+ private:
+  static D divisor(int64_t d) {
+    if constexpr (std::is_same_v<D, FastDivisor>)
+      return FastDivisor(static_cast<uint32_t>(d));
+    else
+      return d;
+  }
+  static PoolAxisOf<N, D> axis(const PoolAxis& a) {
+    const auto number = [](int64_t x) { return static_cast<N>(x); };
+    return {number(a.in),      number(a.out), number(a.kernel),
+            divisor(a.stride), number(a.pad), divisor(a.dilation)};
+  }
+};
+using Windows32 = Windows<int32_t, FastDivisor>;
+using Windows64 = Windows<int64_t, int64_t>;
+
+/// Whether 32 bits hold all positions, also those of windows that reach beyond the image.
+bool fits_32_bits(const PoolShape& s, int64_t count) {
+  if (count > kLaunchElements || s.channels > kLaunchElements) return false;
+  const auto fits = [](const PoolAxis& a) {
+    return std::max({a.in, a.out, a.stride, a.dilation, a.pad}) <= kLaunchElements / 8 &&
+           a.kernel <= kLaunchElements / 8 / std::max<int64_t>(a.dilation, 1) &&
+           a.out <= kLaunchElements / std::max<int64_t>(a.stride, 1);
+  };
+  return fits(s.rows) && fits(s.columns);
+}
+
 struct Strides {
   int64_t image, channel, row, column;
 
   explicit Strides(const TensorView& t)
       : image(t.strides[0]), channel(t.strides[1]), row(t.strides[2]), column(t.strides[3]) {}
-  __device__ __forceinline__ int64_t at(int64_t n, int64_t c, int64_t i, int64_t j) const {
-    return n * image + c * channel + i * row + j * column;
+  __device__ __forceinline__ int64_t plane(int64_t n, int64_t c) const {
+    return n * image + c * channel;
   }
+  __device__ __forceinline__ int64_t at(int64_t i, int64_t j) const { return i * row + j * column; }
 };
 
 // Neighbouring threads take neighbouring elements: channels where those are innermost.
+template <class W>
 struct Element {
-  int64_t image, channel, row, column;
+  using N = typename W::Position;
+  N image, channel, row, column;
 
-  __device__ __forceinline__ Element(int64_t at, const PoolShape& s, int64_t rows, int64_t columns,
-                                     bool pixel_major) {
-    if (pixel_major) {
-      channel = at % s.channels;
-      at /= s.channels;
-    }
-    column = at % columns;
-    at /= columns;
-    row = at % rows;
-    at /= rows;
-    if (!pixel_major) {
-      channel = at % s.channels;
-      at /= s.channels;
-    }
+  __device__ __forceinline__ Element(int64_t thread, const W& w) {
+    N at = static_cast<N>(thread);
+    if (w.pixel_major) channel = split(at, w.channels);
+    column = split(at, w.width);
+    row = split(at, w.height);
+    if (!w.pixel_major) channel = split(at, w.channels);
     image = at;
+  }
+
+ private:
+  template <class D>
+  __device__ static __forceinline__ N split(N& at, const D& d) {
+    const N whole = quotient(at, d), rest = at - whole * value_of(d);
+    at = whole;
+    return rest;
   }
 };
 
@@ -49,84 +98,109 @@ struct Results {
   int64_t* indices;
   uint8_t* places;
   Strides strides;  // of all results
-  bool pixel_major;
 };
 
-template <class T>
-__global__ __launch_bounds__(kThreads) void max_pool_cuda(ORTM_GRID_CONSTANT(PoolShape) s,
+template <class T, class W>
+__global__ __launch_bounds__(kThreads) void max_pool_cuda(ORTM_GRID_CONSTANT(W) w,
                                                           ORTM_GRID_CONSTANT(Strides) x_strides,
                                                           ORTM_GRID_CONSTANT(Results) results,
                                                           const T* x, T* y, int64_t count) {
   using C = ComputeOf<T>;
+  using N = typename W::Position;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (thread >= count) return;
-  const Element e(thread, s, s.rows.out, s.columns.out, results.pixel_major);
-  const WindowPart down = s.rows.window(e.row), across = s.columns.window(e.column);
+  const Element<W> e(thread, w);
+  const WindowPart<N> down = w.rows.window(e.row), across = w.columns.window(e.column);
+  const T* plane = x + x_strides.plane(e.image, e.channel);
   C largest = -std::numeric_limits<C>::infinity();
   uint8_t place = kNoPlace;
-  for (int64_t k = down.first; k < down.last; ++k)
-    for (int64_t j = across.first; j < across.last; ++j) {
-      const C value = computed(x[x_strides.at(e.image, e.channel, down.start + k * s.rows.dilation,
-                                              across.start + j * s.columns.dilation)]);
+  int64_t index = 0;  // torch's: counted through the plane of x
+  for (N k = down.first; k < down.last; ++k) {
+    const N row = down.start + k * value_of(w.rows.dilation);
+    for (N j = across.first; j < across.last; ++j) {
+      const N column = across.start + j * value_of(w.columns.dilation);
+      const C value = computed(plane[x_strides.at(row, column)]);
       if (value > largest || value != value || place == kNoPlace) {
         largest = value;
-        place = static_cast<uint8_t>(k * s.columns.kernel + j);
+        place = static_cast<uint8_t>(k * w.columns.kernel + j);
+        index = int64_t{row} * w.columns.in + column;
       }
     }
-  const int64_t to = results.strides.at(e.image, e.channel, e.row, e.column);
+  }
+  const int64_t to =
+      results.strides.plane(e.image, e.channel) + results.strides.at(e.row, e.column);
   if (y) y[to] = stored<T>(largest);
   if (results.places) results.places[to] = place;
-  if (results.indices) results.indices[to] = s.index(e.row, e.column, place);
+  if (results.indices) results.indices[to] = index;
 }
 
 bool is_pixel_major(const TensorView& t) { return t.strides[1] == 1 && t.sizes[1] > 1; }
 
+/// body(windows): with 32-bit positions where they fit.
+template <class Body>
+void with_windows(const PoolShape& s, bool by_result, const TensorView& counted, const Body& body) {
+  if (fits_32_bits(s, counted.element_count()))
+    body(Windows32(s, by_result, is_pixel_major(counted)));
+  else
+    body(Windows64(s, by_result, is_pixel_major(counted)));
+}
+
 void run_max_pool(const KernelArgs& args) {
   const TensorView &x = args.in[0], &y = args.out[0];
   const PoolShape& s = *static_cast<const PoolShape*>(args.prepared);
-  const Results results{args.out[1].as<int64_t>(), args.out[2].as<uint8_t>(), Strides(y),
-                        is_pixel_major(y)};
+  const Results results{args.out[1].as<int64_t>(), args.out[2].as<uint8_t>(), Strides(y)};
   const int64_t count = y.element_count();
+  if (count == 0) return;
   dispatch_float(x.dtype, [&]<class T> {
-    ORTM_LAUNCH(max_pool_cuda<T>, grid_of(blocks_for(count, kThreads)), kThreads, 0, args.context,
-                s, Strides(x), results, x.as<T>(), y.as<T>(), count);
+    with_windows(s, true, y, [&]<class W>(const W& windows) {
+      ORTM_LAUNCH((max_pool_cuda<T, W>), grid_of(blocks_for(count, kThreads)), kThreads, 0,
+                  args.context, windows, Strides(x), results, x.as<T>(), y.as<T>(), count);
+    });
   });
 }
 
 // --- gradient ------------------------------------------------------------------------------------
 struct Sources {
   Strides dy, places, dx;
-  bool pixel_major;
 };
 
-template <class T>
-__global__ __launch_bounds__(kThreads) void max_pool_grad_cuda(ORTM_GRID_CONSTANT(PoolShape) s,
+template <class T, class W>
+__global__ __launch_bounds__(kThreads) void max_pool_grad_cuda(ORTM_GRID_CONSTANT(W) w,
                                                                ORTM_GRID_CONSTANT(Sources) from,
                                                                const T* dy, const uint8_t* places,
                                                                T* dx, int64_t count) {
-  using C = ComputeOf<T>;
+  using N = typename W::Position;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (thread >= count) return;
-  const Element e(thread, s, s.rows.in, s.columns.in, from.pixel_major);
-  C sum = 0;
-  for (int64_t i = s.rows.first_window(e.row); i < s.rows.last_window(e.row); ++i)
-    for (int64_t j = s.columns.first_window(e.column); j < s.columns.last_window(e.column); ++j) {
-      const int64_t down = s.rows.place(i, e.row), across = s.columns.place(j, e.column);
-      if (down < 0 || across < 0) continue;
-      if (places[from.places.at(e.image, e.channel, i, j)] == down * s.columns.kernel + across)
-        sum += computed(dy[from.dy.at(e.image, e.channel, i, j)]);
+  const Element<W> e(thread, w);
+  const uint8_t* place_plane = places + from.places.plane(e.image, e.channel);
+  const T* dy_plane = dy + from.dy.plane(e.image, e.channel);
+  ComputeOf<T> sum = 0;
+  const N last_row = w.rows.last_window(e.row), last_column = w.columns.last_window(e.column);
+  for (N i = w.rows.first_window(e.row); i < last_row; ++i) {
+    const N down = w.rows.place(i, e.row);
+    if (down < 0) continue;
+    for (N j = w.columns.first_window(e.column); j < last_column; ++j) {
+      const N across = w.columns.place(j, e.column);
+      if (across < 0) continue;
+      if (place_plane[from.places.at(i, j)] == down * w.columns.kernel + across)
+        sum += computed(dy_plane[from.dy.at(i, j)]);
     }
-  dx[from.dx.at(e.image, e.channel, e.row, e.column)] = stored<T>(sum);
+  }
+  dx[from.dx.plane(e.image, e.channel) + from.dx.at(e.row, e.column)] = stored<T>(sum);
 }
 
 void run_max_pool_grad(const KernelArgs& args) {
   const TensorView &dy = args.in[0], &places = args.in[1], &dx = args.out[0];
   const PoolShape& s = *static_cast<const PoolShape*>(args.prepared);
-  const Sources from{Strides(dy), Strides(places), Strides(dx), is_pixel_major(dx)};
+  const Sources from{Strides(dy), Strides(places), Strides(dx)};
   const int64_t count = dx.element_count();
+  if (count == 0) return;
   dispatch_float(dy.dtype, [&]<class T> {
-    ORTM_LAUNCH(max_pool_grad_cuda<T>, grid_of(blocks_for(count, kThreads)), kThreads, 0,
-                args.context, s, from, dy.as<T>(), places.as<uint8_t>(), dx.as<T>(), count);
+    with_windows(s, false, dx, [&]<class W>(const W& windows) {
+      ORTM_LAUNCH((max_pool_grad_cuda<T, W>), grid_of(blocks_for(count, kThreads)), kThreads, 0,
+                  args.context, windows, from, dy.as<T>(), places.as<uint8_t>(), dx.as<T>(), count);
+    });
   });
 }
 
