@@ -6,11 +6,37 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 # Memory plans are chosen by built-in rates, not by those of the machine.
 os.environ.setdefault("ORTMODULE_MACHINE_RATES", "estimate")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="run at most N tests of each file, spread evenly over its functions",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # of what the marks leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    most = config.getoption("--sample")
+    if most is None:
+        return
+    functions: dict[Path, dict[str, pytest.Item]] = {}
+    for item in items:
+        functions.setdefault(item.path, {}).setdefault(item.nodeid.partition("[")[0], item)
+    kept = set()
+    for firsts in map(list, map(dict.values, functions.values())):
+        count = min(most, len(firsts))
+        kept.update(firsts[i * len(firsts) // count] for i in range(count))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(scope="module", autouse=True)
