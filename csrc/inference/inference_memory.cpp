@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "inference/host_run.h"
 #include "inference/inference_session.h"
+#include "inference/largest_that.h"
 #include "plan/replay.h"
 
 namespace ortmodule {
@@ -15,27 +16,6 @@ std::string grouped(int64_t number) {
   const size_t first = text.front() == '-' ? 1 : 0;
   for (size_t i = text.size(); i > first + 3; i -= 3) text.insert(i - 3, ",");
   return text;
-}
-
-// Bisects for the largest n in [1, most] that fits; 0 if none does. Small values come first, since
-// what does not fit may be too large to be planned.
-template <class Fits>
-int64_t largest_that(const Fits& fits, int64_t most) {
-  int64_t good = 0, bad = most + 1;
-  for (int64_t n = std::min<int64_t>(2, most); n >= 1 && bad > most;) {
-    if (!fits(n)) {
-      bad = n;
-    } else {
-      good = n;
-      if (n == most) return n;
-      n = n > most / 2 ? most : 2 * n;
-    }
-  }
-  while (bad - good > 1) {
-    const int64_t middle = good + (bad - good) / 2;
-    (fits(middle) ? good : bad) = middle;
-  }
-  return good;
 }
 
 }  // namespace
@@ -75,13 +55,14 @@ int64_t InferenceSession::largest(const std::string& name, int64_t limit_bytes,
 
 Admission::Pass InferenceSession::admit(const InferenceMemory& memory,
                                         const std::vector<HostFeed>& feeds) {
-  if (memory.total > host_.options.memory.limit_bytes) refuse(memory, feeds);
+  if (memory.total > host_.options.memory.limit_bytes) refuse(memory, feeds, "");
   const int64_t left = host_.options.memory.limit_bytes - memory.weights;
   host_.memory.limit_kept(left);
   return admission_.admit(memory.peak, left);
 }
 
-void InferenceSession::refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds) {
+void InferenceSession::refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds,
+                              const std::string& why_whole) {
   std::string hint = "give smaller inputs";
   if (const auto batch = named_.batch_of(feeds)) {
     const auto& [name, size] = *batch;
@@ -89,10 +70,12 @@ void InferenceSession::refuse(const InferenceMemory& memory, const std::vector<H
     hint = most > 0 ? str("the largest '", name, "' that fits is ", most)
                     : str("no '", name, "' fits");
   }
+  const std::string whole =
+      why_whole.empty() ? std::string() : str(", and cannot run in parts (", why_whole, ")");
   throw Error(str("[memory] a run must fit in the memory_limit of ",
                   grouped(host_.options.memory.limit_bytes), " bytes, but needs ",
                   grouped(memory.total), " (weights ", grouped(memory.weights), ", run ",
-                  grouped(memory.peak), "): ", hint));
+                  grouped(memory.peak), ")", whole, ": ", hint));
 }
 
 InferenceHeld InferenceSession::held() const {

@@ -104,7 +104,14 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
   if (profile) profile->add_stage("plan", begin, Profile::Clock::now());
   host_.model->check_files(true);
   const bool limited = host_.options.memory.limit_bytes > 0;
-  const Admission::Pass pass = limited ? admit(memory_of(bound), feeds) : Admission::Pass();
+  const InferenceMemory memory = limited ? memory_of(bound) : InferenceMemory();
+  if (limited && memory.total > host_.options.memory.limit_bytes) {
+    std::string why;
+    const std::shared_ptr<const Parts> parts = parts_for(bound, feeds, why);
+    if (!parts) refuse(memory, feeds, why);
+    return run_in_parts(*parts, bound, feeds, targets, watch);
+  }
+  const Admission::Pass pass = limited ? admit(memory, feeds) : Admission::Pass();
   HostRun run = run_bound(host_, bound, runs_++, places, watch);
   last_peak_bytes_ = run.peak_bytes + bound.copied_bytes();
   copied_bytes_ += run.copied_bytes + bound.copied_bytes();
@@ -162,14 +169,19 @@ InferenceMemory InferenceSession::memory_of(const Segment::Bound& bound) const {
 InferenceMemory InferenceSession::memory(const std::vector<HostFeed>& feeds) {
   const Segment::Bound bound = whole_.bind(feeds);
   InferenceMemory memory = memory_of(bound);
-  if (!bound.outcome->cut) return memory;
+  if (!bound.outcome->cut) {
+    const int64_t limit = host_.options.memory.limit_bytes;
+    std::string why;
+    const auto parts = limit > 0 && memory.total > limit ? parts_for(bound, feeds, why) : nullptr;
+    return parts ? memory_in(*parts) : memory;
+  }
   std::optional<int64_t> most;
   try {
     most = most_segmented_bytes(whole_, feeds);
   } catch (const Error&) {  // a part needs the content of what has no data here
   }
   memory.peak = std::max(memory.peak, most.value_or(0));
-  memory.weights = host_.model->weight_bytes();
+  memory.weights = host_.weight_bytes();
   memory.total = memory.weights + memory.peak;
   return memory;
 }

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,6 +28,7 @@ struct InferenceMemory {
   int64_t peak = 0;     // of the run, outputs included, weights and inputs not
   int64_t total = 0;    // weights and peak
   bool exact = true;    // false: a library may allocate more, or data decides
+  int64_t parts = 1;    // into which the limit cuts the batch
 };
 
 /// What a session holds now, in bytes.
@@ -106,13 +109,31 @@ class InferenceSession {
   InferenceMemory memory_of(const Plan& plan) const;
   /// Waits until the run fits in the limit. Throws Error if it never will.
   Admission::Pass admit(const InferenceMemory& memory, const std::vector<HostFeed>& feeds);
-  [[noreturn]] void refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds);
+  /// `why_whole`: why it cannot run in parts.
+  [[noreturn]] void refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds,
+                           const std::string& why_whole);
+
+  // --- runs in parts (run_in_parts.cpp)
+  struct Parts;
+  /// How a run that does not fit in the limit runs within it; nothing, and why, if it cannot.
+  std::shared_ptr<const Parts> parts_for(const Segment::Bound& bound,
+                                         const std::vector<HostFeed>& feeds, std::string& why);
+  std::shared_ptr<Parts> split_of(const Segment::Bound& bound, const std::vector<HostFeed>& feeds,
+                                  std::string& why);
+  std::optional<InferenceMemory> memory_of_part(const Segment::Bound& bound, const Parts& parts,
+                                                const std::vector<HostFeed>& feeds, int64_t rows);
+  InferenceMemory memory_in(const Parts& parts) const;
+  std::vector<HostResult> run_in_parts(const Parts& parts, const Segment::Bound& bound,
+                                       const std::vector<HostFeed>& feeds,
+                                       const HostTargets& targets, const RunWatch& watch);
 
   SegmentHost host_;
   std::vector<const OnnxValue*> inputs_, overridable_;
   const NamedSizes named_;
   Admission admission_;
   Segment whole_;
+  std::mutex parts_mutex_;                                              // guards the next one
+  std::map<std::vector<int64_t>, std::shared_ptr<const Parts>> parts_;  // by the feeds' sizes
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};
   std::atomic<int64_t> copied_bytes_{0};

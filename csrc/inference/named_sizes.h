@@ -30,12 +30,13 @@ class NamedSizes {
   /// is fixed.
   std::optional<std::pair<std::string, int64_t>> batch_of(const std::vector<HostFeed>& feeds) const;
 
- private:
   struct Place {
     size_t input = 0, dim = 0;
   };
   /// Where the name stands; throws Error if nowhere.
   const std::vector<Place>& places_of(const std::string& name) const;
+
+ private:
   HostTensorView fixed_part(const OnnxValue& input) const;
 
   const std::vector<const OnnxValue*>& inputs_;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "inference/copy_elements.h"
 #include "onnx/onnx_types.h"
+#include "runtime/run_device.h"
 
 namespace ortmodule {
 
@@ -54,6 +55,46 @@ HostTargets plan_targets(const Plan& plan, const std::vector<ValueForm>& forms,
     planned.at(form.first) = target;
   }
   return planned;
+}
+
+namespace {
+
+// An output that is to stay on the device: its size was not known there, so it is on the host.
+bool is_left_open(const HostTarget& target) { return target.device != kOnHost && !target.data; }
+
+}  // namespace
+
+int64_t copy_to_targets(std::vector<HostResult>& results, const HostTargets& targets,
+                        const std::vector<OnnxValue>& outputs) {
+  ORTM_CHECK(targets.size() == results.size(), "[run] there must be ", results.size(),
+             " targets, but found ", targets.size());
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!targets[i] || is_left_open(*targets[i])) continue;
+    const HostResult& result = results[i];
+    const bool is_tensor = !result.is_sequence && result.tensors.size() == 1;
+    ORTM_CHECK(is_tensor && targets[i]->dtype == result.tensors[0].dtype &&
+                   targets[i]->sizes == result.tensors[0].sizes,
+               "[run] the memory bound to output '", outputs[i].name, "' must have its type ",
+               is_tensor ? onnx_type_name(onnx_number(result.tensors[0].dtype)) : "sequence",
+               " and the sizes that data gave it");
+  }
+  int64_t copied_bytes = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!targets[i] || is_left_open(*targets[i])) continue;
+    HostTensor& tensor = results[i].tensors[0];
+    if (targets[i]->device != kOnHost) {
+      run_device(targets[i]->device)
+          .upload(targets[i]->data, tensor.memory.data(), tensor.byte_count());
+      copied_bytes += tensor.byte_count();
+      tensor.memory = Buffer();
+      continue;
+    }
+    copy_elements(tensor.sizes, size_of(tensor.dtype), tensor.memory.data(), {}, targets[i]->data,
+                  targets[i]->strides);
+    copied_bytes += tensor.byte_count();
+    tensor.memory = Buffer();
+  }
+  return copied_bytes;
 }
 
 }  // namespace ortmodule

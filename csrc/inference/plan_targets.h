@@ -20,4 +20,9 @@ HostTargets plan_targets(const Plan& plan, const std::vector<ValueForm>& forms,
                          const std::vector<OnnxValue>& outputs, int device,
                          const HostTargets& targets);
 
+/// Moves results to the caller's memory, by output of the model. Returns the bytes that were
+/// copied. Throws Error, before anything is written, where type or sizes do not fit.
+int64_t copy_to_targets(std::vector<HostResult>& results, const HostTargets& targets,
+                        const std::vector<OnnxValue>& outputs);
+
 }  // namespace ortmodule

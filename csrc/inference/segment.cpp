@@ -158,6 +158,22 @@ bool Segment::Outcome::fits(const Call& call) const {
                      [&](const SizeGuard& guard) { return guard.holds(values); });
 }
 
+SymbolValues Segment::Outcome::symbols_of(const Call& call) const {
+  SymbolValues values;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    for (size_t d = 0; d < ranks[i]; ++d) {
+      std::string symbol;
+      if (input_dims[i][d].is_symbol(&symbol) && !values.find(symbol))
+        values.bind(symbol, call.tensors[i].sizes[d]);
+    }
+  }
+  for (const ContentSymbol& content : contents) {
+    const HostTensorView& feed = call.tensors[content.input];
+    values.bind(content.symbol, saturated(integer_element(feed.data, content.element, feed.dtype)));
+  }
+  return values;
+}
+
 std::vector<FeedContent> Segment::Outcome::contents_of(const Call& call) const {
   std::vector<FeedContent> found;
   for (const ContentGuard& guard : content_guards) found.push_back({guard.input, 0, guard.bytes});
@@ -236,6 +252,8 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
     for (ModelPart& body : outcome->cut->bodies)
       outcome->bodies.push_back(std::make_unique<Segment>(host_, Check(), std::move(body)));
   }
+  if (host_.options.memory.limit_bytes > 0 && !part_ && !outcome->cut)
+    outcome->imported = imported.piece.graph->clone();
   const Device device = host_.device && !to_save ? host_.device->kernels() : Device::Host;
   std::optional<ConstantPart> constant;
   if (host_.options.optimization_level >= InferenceOptions::kAllOptimizations) {

@@ -121,12 +121,15 @@ struct Segment::Outcome {
   std::vector<std::shared_ptr<const std::vector<HostTensor>>> halves;  // weights in float16
   std::unique_ptr<Session> session;
   std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
+  std::unique_ptr<const Graph> imported;   // before any pass, where a limit may cut runs in parts
   /// Where the segment ends before the model does; then what follows.
   std::optional<ModelCut> cut;
   std::vector<std::unique_ptr<Segment>> bodies;  // of the node there
   std::unique_ptr<Segment> rest;
 
   bool fits(const Call& call) const;
+  /// The symbols of a call that fits.
+  SymbolValues symbols_of(const Call& call) const;
   /// What sizes, guards and plans depend on in the feeds of a call that fits.
   std::vector<FeedContent> contents_of(const Call& call) const;
   int64_t graph_bytes() const;

@@ -3,6 +3,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -66,6 +67,13 @@ std::vector<OpDef> arg_reductions() {
 }
 
 REGISTER_OPS(arg_reductions());
+
+RowAxes arg_rows(const RowQuery& query) {
+  const int axis = query.axis(0), reduced = query.attr_axis();
+  if (axis == kWhole || axis == reduced) return std::nullopt;
+  return std::vector<int>{axis - (!query.node.attrs.flag("keepdims") && reduced < axis ? 1 : 0)};
+}
+REGISTER_ROW_AXES(arg_rows, "ArgMax", "ArgMin");
 
 }  // namespace
 }  // namespace ortmodule

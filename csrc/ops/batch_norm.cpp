@@ -6,6 +6,7 @@
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -286,6 +287,9 @@ REGISTER_OP(BatchNormInternalGrad, {.domain = "com.microsoft",
                                     .outputs = {"dx", "dscale", "dbias"},
                                     .kind = OpKind::Norm,
                                     .infer = infer_grad});
+
+RowAxes norm_rows(const RowQuery& query) { return rows_beside(query, 1); }
+REGISTER_ROW_AXES(norm_rows, "BatchNormalization");
 
 }  // namespace
 }  // namespace ortmodule

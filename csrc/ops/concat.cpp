@@ -2,6 +2,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -65,6 +66,15 @@ REGISTER_OP(Concat, {.inputs = {"xs*"},
                      .onnx = {export_concat},
                      .from_torch = {{"aten.cat.default", convert_cat},
                                     {"aten.stack.default", convert_stack}}});
+
+RowAxes concat_rows(const RowQuery& query) {
+  const int axis = query.axis(0);
+  for (size_t i = 0; i < query.node.inputs().size(); ++i)
+    if (query.axis(i) != axis) return std::nullopt;
+  if (axis == kWhole || axis == query.attr_axis()) return std::nullopt;
+  return std::vector<int>{axis};
+}
+REGISTER_ROW_AXES(concat_rows, "Concat");
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,6 +1,7 @@
 // y = a tensor of `shape` and `dtype` filled with `value`, a number or a size
 
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -61,6 +62,14 @@ REGISTER_OP(ConstantOfShape, {.inputs = {},
                                              {"aten.new_full.default", convert_full<"fill_value">},
                                              {"aten.fill.Scalar", convert_full<"value">},
                                              {"aten.scalar_tensor.default", convert_full<"s">}}});
+
+RowAxes fill_rows(const RowQuery& query) {
+  const Dims& to = query.node.output()->dims;
+  for (size_t d = 0; d < to.size(); ++d)
+    if (query.scales(to[d])) return std::vector<int>{static_cast<int>(d)};
+  return std::nullopt;
+}
+REGISTER_ROW_AXES(fill_rows, "ConstantOfShape");
 
 }  // namespace
 }  // namespace ortmodule

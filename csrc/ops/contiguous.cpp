@@ -2,6 +2,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 
 namespace ortmodule {
 namespace {
@@ -21,6 +22,8 @@ REGISTER_OP(Contiguous, {.domain = "com.microsoft",
                          .view = view_contiguous,
                          .grad = contiguous_grad,
                          .onnx = {export_identity}});
+
+REGISTER_ROW_AXES(rows_elementwise, "Contiguous");
 
 }  // namespace
 }  // namespace ortmodule

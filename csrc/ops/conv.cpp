@@ -3,6 +3,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 #include "ops/window.h"
 
@@ -132,6 +133,9 @@ REGISTER_OP(ConvGrad, {.domain = "com.microsoft",
                        .kind = OpKind::MatMul,
                        .infer = infer_conv_grad,
                        .flops = conv_grad_flops});
+
+RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }
+REGISTER_ROW_AXES(image_rows, "Conv");
 
 }  // namespace
 }  // namespace ortmodule

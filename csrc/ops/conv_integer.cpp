@@ -3,6 +3,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/window.h"
 
 namespace ortmodule {
@@ -74,6 +75,9 @@ REGISTER_OP(ConvInteger, {.inputs = {"x", "w", "x_zero?", "w_zero?"},
                           .flops = conv_integer_flops,
                           .body_of = conv_integer_body,
                           .onnx = {export_directly, {"strides", "pads", "dilations", "group"}}});
+
+RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }
+REGISTER_ROW_AXES(image_rows, "ConvInteger");
 
 }  // namespace
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 #include "ops/window.h"
 
@@ -88,6 +89,9 @@ REGISTER_OP(ConvTransposeGrad, {.domain = "com.microsoft",
                                 .kind = OpKind::MatMul,
                                 .infer = infer_conv_transpose_grad,
                                 .flops = conv_transpose_grad_flops});
+
+RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }
+REGISTER_ROW_AXES(image_rows, "ConvTranspose");
 
 }  // namespace
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -37,6 +38,9 @@ REGISTER_OP(CumSum, {.inputs = {"x"},
                      .grad = cumsum_grad,
                      .onnx = {export_cumsum},
                      .from_torch = {{"aten.cumsum.default", convert_cumsum}}});
+
+RowAxes other_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
+REGISTER_ROW_AXES(other_rows, "CumSum");
 
 }  // namespace
 }  // namespace ortmodule

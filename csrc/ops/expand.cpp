@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -85,6 +86,15 @@ REGISTER_OP(Expand, {.inputs = {"x"},
                                     {"aten.repeat.default", convert_repeat},
                                     {"aten.copy.default", convert_copy<"src">},
                                     {"aten.fill.Tensor", convert_copy<"value">}}});
+
+RowAxes expand_rows(const RowQuery& query) {
+  if (query.axis(0) != kWhole) return rows_elementwise(query);
+  const Dims& to = query.node.output()->dims;  // the same for each row
+  for (size_t d = 0; d < to.size(); ++d)
+    if (query.scales(to[d])) return std::vector<int>{static_cast<int>(d)};
+  return std::nullopt;
+}
+REGISTER_ROW_AXES(expand_rows, "Expand");
 
 }  // namespace
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -201,6 +202,15 @@ REGISTER_OP(GatherGrad, {.domain = "com.microsoft",
                          .infer = infer_gather_grad,
                          .grad = gather_grad_grad,
                          .non_differentiable = {1}});
+
+// data[.., indices, ..]: the dimensions of the indices take the place of the axis.
+RowAxes gather_rows(const RowQuery& query) {
+  const int at = query.attr_axis(), data = query.axis(0), indices = query.axis(1);
+  if (data == kWhole && indices != kWhole) return std::vector<int>{at + indices};
+  if (data == kWhole || indices != kWhole || data == at) return std::nullopt;
+  return std::vector<int>{data < at ? data : data + query.rank(1) - 1};
+}
+REGISTER_ROW_AXES(gather_rows, "Gather");
 
 }  // namespace
 }  // namespace ortmodule

@@ -6,6 +6,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -144,6 +145,15 @@ REGISTER_OP(ScatterElements, {.inputs = {"data", "indices", "updates"},
                               .from_torch = {{"aten.scatter_add.default", convert_scatter_add},
                                              {"aten.scatter.src", convert_scatter},
                                              {"aten.scatter.value", convert_scatter_value}}});
+
+RowAxes element_rows(const RowQuery& query) {
+  const int axis = query.axis(0);
+  for (size_t i = 0; i < query.node.inputs().size(); ++i)
+    if (query.axis(i) != axis) return std::nullopt;
+  if (axis == kWhole || axis == query.attr_axis()) return std::nullopt;
+  return std::vector<int>{axis};
+}
+REGISTER_ROW_AXES(element_rows, "GatherElements", "ScatterElements");
 
 }  // namespace
 }  // namespace ortmodule

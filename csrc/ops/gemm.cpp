@@ -2,6 +2,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -68,6 +69,16 @@ REGISTER_OP(Gemm, {.inputs = {"a", "b", "c?"},
                    .flops = gemm_flops,
                    .onnx = {export_directly, {"alpha", "beta", "transA", "transB"}},
                    .from_torch = {{"aten.addmm.default", convert_addmm}}});
+
+RowAxes gemm_rows(const RowQuery& query) {
+  const Attrs& attrs = query.node.attrs;
+  if (query.axis(1) != kWhole || query.axis(0) != (attrs.flag("transA") ? 1 : 0))
+    return std::nullopt;
+  const bool adds_rows = query.axis(2) != kWhole;
+  if (adds_rows && (query.axis(2) != 0 || query.rank(2) != 2)) return std::nullopt;
+  return std::vector<int>{0};
+}
+REGISTER_ROW_AXES(gemm_rows, "Gemm");
 
 }  // namespace
 }  // namespace ortmodule

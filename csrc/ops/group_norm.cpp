@@ -7,6 +7,7 @@
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -150,6 +151,9 @@ REGISTER_OP(GroupNormalizationGrad, {.domain = "com.microsoft",
                                      .outputs = {"dx", "dscale", "dbias"},
                                      .kind = OpKind::Norm,
                                      .infer = infer_group_norm_grad});
+
+RowAxes norm_rows(const RowQuery& query) { return rows_before(query, 1); }
+REGISTER_ROW_AXES(norm_rows, "GroupNormalization");
 
 }  // namespace
 }  // namespace ortmodule

@@ -81,5 +81,7 @@ REGISTER_OP(GRUStepsGrad, {.domain = "com.microsoft",
                            .infer = infer_grad,
                            .flops = recurrent_grad_flops});
 
+REGISTER_ROW_AXES(recurrent_rows, "GRUSteps");
+
 }  // namespace
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -44,6 +45,8 @@ REGISTER_OP(Detach, {.domain = "com.microsoft",
                      .onnx = {export_identity},
                      .from_torch = {{"aten.detach.default", convert<"Detach">},
                                     {"aten.detach_.default", convert<"Detach">}}});
+
+REGISTER_ROW_AXES(rows_elementwise, "Identity", "Detach");
 
 }  // namespace
 }  // namespace ortmodule

@@ -5,6 +5,7 @@
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -152,6 +153,9 @@ REGISTER_OP(SkipLayerNormalization,
                y, mean, inv_std_dev = LayerNormalization<axis=@axis, epsilon=@epsilon>
                    (sum, scale, bias)
              })"});
+
+RowAxes norm_rows(const RowQuery& query) { return rows_before(query, query.attr_axis()); }
+REGISTER_ROW_AXES(norm_rows, "LayerNormalization");
 
 }  // namespace
 }  // namespace ortmodule

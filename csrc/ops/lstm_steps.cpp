@@ -113,5 +113,7 @@ REGISTER_OP(LSTMStepsGrad, {.domain = "com.microsoft",
                             .infer = infer_grad,
                             .flops = recurrent_grad_flops});
 
+REGISTER_ROW_AXES(recurrent_rows, "LSTMSteps");
+
 }  // namespace
 }  // namespace ortmodule

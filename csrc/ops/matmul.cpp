@@ -5,6 +5,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -194,6 +195,25 @@ REGISTER_OP(FusedMatMul, {.domain = "com.microsoft",
                           .grad = fused_matmul_grad,
                           .flops = matmul_flops,
                           .onnx = {export_fused_matmul}});
+
+// Rows are dimensions of the batch, the rows of `a`, or the columns of `b`.
+RowAxes product_rows(const RowQuery& query) {
+  const auto rank = static_cast<int>(query.node.output()->rank());
+  if (query.rank(0) < 2 || query.rank(1) < 2) return std::nullopt;
+  int found = kWhole;
+  for (size_t i = 0; i < 2; ++i) {
+    const int axis = query.axis(i), own = query.rank(i);
+    if (axis == kWhole) continue;
+    if (axis == (i == 0 ? own - 1 : own - 2)) return std::nullopt;  // summed over
+    const int place = axis + rank - own;
+    if (found != kWhole && (place != found || place >= rank - 2)) return std::nullopt;
+    found = place;
+  }
+  for (size_t i = 2; i < query.node.inputs().size(); ++i)
+    if (query.axis(i) != kWhole) return std::nullopt;
+  return found == kWhole ? std::nullopt : RowAxes(std::vector<int>{found});
+}
+REGISTER_ROW_AXES(product_rows, "MatMul");
 
 }  // namespace
 }  // namespace ortmodule

@@ -8,6 +8,7 @@
 #include "ir/text.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 
 namespace ortmodule {
 namespace {
@@ -162,6 +163,10 @@ REGISTER_OP(PackedMatMulInteger,
              .kind = OpKind::MatMul,
              .infer = infer_packed,
              .flops = product_flops});
+
+// Products with whole weights and zero points.
+RowAxes integer_rows(const RowQuery& query) { return rows_before(query, query.rank(0) - 1); }
+REGISTER_ROW_AXES(integer_rows, "MatMulInteger");
 
 }  // namespace
 }  // namespace ortmodule

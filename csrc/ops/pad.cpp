@@ -5,6 +5,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -67,6 +68,15 @@ REGISTER_OP(Pad, {.inputs = {"x"},
                   .grad = pad_grad,
                   .onnx = {export_pad},
                   .from_torch = {{"aten.constant_pad_nd.default", convert_pad}}});
+
+RowAxes pad_rows(const RowQuery& query) {
+  const Dims& pads = query.node.attrs.dims("pads");
+  const auto axis = static_cast<size_t>(query.axis(0)), rank = query.dims(0).size();
+  if (query.axis(0) == kWhole || !(pads[axis] == DimExpr(0)) || !(pads[axis + rank] == DimExpr(0)))
+    return std::nullopt;
+  return rows_beside(query, kWhole);
+}
+REGISTER_ROW_AXES(pad_rows, "Pad");
 
 }  // namespace
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 #include "ops/window.h"
 
@@ -174,6 +175,10 @@ REGISTER_OP(AveragePoolGrad, {.domain = "com.microsoft",
                               .attrs = {{"count_include_pad", 1}},
                               .kind = OpKind::Data,
                               .infer = infer_pool_grad});
+
+// Images and channels.
+RowAxes plane_rows(const RowQuery& query) { return rows_before(query, 2); }
+REGISTER_ROW_AXES(plane_rows, "MaxPool", "AveragePool");
 
 }  // namespace
 }  // namespace ortmodule

@@ -131,4 +131,17 @@ double recurrent_grad_flops(const Attrs&, const std::vector<Sizes>& in, const st
   return product_flops(in.at(0), in.at(2));
 }
 
+RowAxes recurrent_rows(const RowQuery& query) {
+  constexpr size_t kProjection = 8;
+  const int batch = query.node.attrs.flag("layout") ? 0 : 1;
+  if (query.rank(kPre) != 3 || query.axis(kPre) != batch) return std::nullopt;
+  for (size_t i = kR; i < query.node.inputs().size(); ++i) {
+    const bool is_weight = i < kInitialH || i == kProjection;
+    if (query.node.input(i) && query.axis(i) != (is_weight ? kWhole : 0)) return std::nullopt;
+  }
+  std::vector<int> axes;
+  for (const Value* output : query.node.outputs()) axes.push_back(output->rank() == 3 ? batch : 0);
+  return axes;
+}
+
 }  // namespace ortmodule

@@ -7,6 +7,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 
 namespace ortmodule {
 
@@ -26,6 +27,9 @@ DimExpr batch_of(const InferContext& c, const Value& sequence, size_t states);
 /// Sets the gradients of the recurrent weights and the biases, from those of the input's and of the
 /// state's part of the gates. `lengths` is the position of sequence_lens; batch_sizes follow.
 void set_weight_grads(GradContext& c, Grads& grads, Handle dpre, Handle drecurrent, size_t lengths);
+
+/// Rows of a batch that is not packed: sequences and states, but for a projection at operand 8.
+RowAxes recurrent_rows(const RowQuery& query);
 
 /// A sequence as rows [T B, width]; a packed one is.
 Handle as_rows(GradContext& c, Handle x);

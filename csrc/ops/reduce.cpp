@@ -4,6 +4,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -128,6 +129,19 @@ std::vector<OpDef> reductions() {
 }
 
 REGISTER_OPS(reductions());
+
+RowAxes reduce_rows(const RowQuery& query) {
+  const std::vector<int64_t> axes = query.node.attrs.integers("axes");  // none: all
+  if (query.axis(0) == kWhole || axes.empty()) return std::nullopt;
+  int before = 0;
+  for (int64_t axis : axes) {
+    const int64_t place = axis < 0 ? axis + query.rank(0) : axis;
+    if (place == query.axis(0)) return std::nullopt;
+    before += place < query.axis(0);
+  }
+  return std::vector<int>{query.axis(0) - (query.node.attrs.flag("keepdims") ? 0 : before)};
+}
+REGISTER_ROW_AXES(reduce_rows, "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd");
 
 }  // namespace
 }  // namespace ortmodule

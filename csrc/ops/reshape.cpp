@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -196,6 +197,22 @@ REGISTER_OP(Squeeze, {.inputs = {"x"},
                       .from_torch = {{"aten.squeeze.default", convert_squeeze},
                                      {"aten.squeeze.dim", convert_squeeze},
                                      {"aten.squeeze.dims", convert_squeeze}}});
+
+// Rows stay apart where the number of elements before them does not change.
+RowAxes reshape_rows(const RowQuery& query) {
+  if (query.axis(0) == kWhole) return std::nullopt;
+  const auto axis = static_cast<size_t>(query.axis(0));
+  DimExpr before = 1;
+  for (size_t d = 0; d < axis; ++d) before = before * query.dims(0)[d];
+  const Dims& to = query.node.output()->dims;
+  DimExpr above = 1;
+  for (size_t d = 0; d < to.size(); ++d) {
+    if (above == before && query.scales(to[d])) return std::vector<int>{static_cast<int>(d)};
+    above = above * to[d];
+  }
+  return std::nullopt;
+}
+REGISTER_ROW_AXES(reshape_rows, "Reshape", "Squeeze", "Unsqueeze");
 
 }  // namespace
 }  // namespace ortmodule

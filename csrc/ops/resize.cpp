@@ -7,6 +7,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -141,6 +142,10 @@ REGISTER_OP(ResizeGrad, {.domain = "com.microsoft",
                          .attrs = {{"align_corners", 0}},
                          .kind = OpKind::Data,
                          .infer = infer_resize_grad});
+
+// Images and channels.
+RowAxes plane_rows(const RowQuery& query) { return rows_before(query, 2); }
+REGISTER_ROW_AXES(plane_rows, "Resize");
 
 }  // namespace
 }  // namespace ortmodule

@@ -6,6 +6,7 @@
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -76,6 +77,9 @@ REGISTER_OP(SimplifiedLayerNormalizationGrad, {.domain = "com.microsoft",
                                                .attrs = {{"axis", -1}},
                                                .kind = OpKind::Norm,
                                                .infer = infer_rms_norm_grad});
+
+RowAxes norm_rows(const RowQuery& query) { return rows_before(query, query.attr_axis()); }
+REGISTER_ROW_AXES(norm_rows, "SimplifiedLayerNormalization");
 
 }  // namespace
 }  // namespace ortmodule

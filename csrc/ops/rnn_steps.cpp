@@ -71,5 +71,7 @@ REGISTER_OP(PreviousStates, {.domain = "com.microsoft",
                              .kind = OpKind::Data,
                              .infer = infer_same_as_input});
 
+REGISTER_ROW_AXES(recurrent_rows, "RNNSteps");
+
 }  // namespace
 }  // namespace ortmodule

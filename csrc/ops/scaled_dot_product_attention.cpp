@@ -9,6 +9,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 
 namespace ortmodule {
 namespace {
@@ -226,6 +227,19 @@ REGISTER_OP(ScaledDotProductAttentionGrad,
              .random = true,
              .infer = infer_attention_grad,
              .flops = attention_grad_flops});
+
+// The dimensions of the batch: those before the last two.
+RowAxes attention_rows(const RowQuery& query) {
+  const int axis = query.axis(0), rank = query.rank(0);
+  for (size_t i = 0; i < query.node.inputs().size(); ++i) {
+    if (!query.node.input(i)) continue;
+    const bool whole_mask = i == 3 && query.axis(i) == kWhole;
+    if (!whole_mask && query.axis(i) + rank - query.rank(i) != axis) return std::nullopt;
+  }
+  if (axis == kWhole || axis >= rank - 2) return std::nullopt;
+  return std::vector<int>(query.node.outputs().size(), axis);
+}
+REGISTER_ROW_AXES(attention_rows, "ScaledDotProductAttention");
 
 }  // namespace
 }  // namespace ortmodule

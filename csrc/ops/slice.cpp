@@ -5,6 +5,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -212,6 +213,9 @@ REGISTER_OP(SliceGrad, {.domain = "com.microsoft",
                         .attrs = {{"step", 1}},
                         .kind = OpKind::Data,
                         .infer = infer_slice_grad});
+
+RowAxes other_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
+REGISTER_ROW_AXES(other_rows, "Slice");
 
 }  // namespace
 }  // namespace ortmodule

@@ -4,6 +4,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -119,6 +120,9 @@ REGISTER_OP(BiasSoftmax, {.domain = "com.microsoft",
                             y = Softmax<axis=@axis> (sum)
                           })",
                           .onnx = {export_bias_softmax}});
+
+RowAxes softmax_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
+REGISTER_ROW_AXES(softmax_rows, "Softmax", "LogSoftmax");
 
 }  // namespace
 }  // namespace ortmodule

@@ -4,6 +4,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -90,6 +91,9 @@ REGISTER_OP(TopK, {.inputs = {"x"},
                    .grad = values_grad,
                    .onnx = {export_top_k},
                    .from_torch = {{"aten.topk.default", convert_top_k}}});
+
+RowAxes other_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
+REGISTER_ROW_AXES(other_rows, "Sort", "TopK");
 
 }  // namespace
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -92,6 +93,9 @@ REGISTER_OP(Split, {.inputs = {"x"},
                                    {"aten.tensor_split.sections", convert_split},
                                    {"aten.tensor_split.indices", convert_split},
                                    {"aten.unbind.int", convert_unbind}}});
+
+RowAxes other_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
+REGISTER_ROW_AXES(other_rows, "Split");
 
 }  // namespace
 }  // namespace ortmodule

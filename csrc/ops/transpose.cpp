@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -120,6 +121,14 @@ REGISTER_OP(Transpose, {.inputs = {"x"},
                                        {"aten.movedim.intlist", convert_movedim},
                                        {"aten.moveaxis.int", convert_movedim},
                                        {"aten.moveaxis.intlist", convert_movedim}}});
+
+RowAxes transpose_rows(const RowQuery& query) {
+  const std::vector<int64_t> perm = query.node.attrs.integers("perm");
+  const auto found = std::find(perm.begin(), perm.end(), query.axis(0));
+  if (query.axis(0) == kWhole) return std::nullopt;
+  return std::vector<int>{static_cast<int>(found - perm.begin())};
+}
+REGISTER_ROW_AXES(transpose_rows, "Transpose");
 
 }  // namespace
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -33,6 +34,9 @@ REGISTER_OP(Trilu,
              .grad = trilu_grad,
              .onnx = {export_trilu},
              .from_torch = {{"aten.tril.default", convert<0>}, {"aten.triu.default", convert<1>}}});
+
+RowAxes matrix_rows(const RowQuery& query) { return rows_before(query, query.rank(0) - 2); }
+REGISTER_ROW_AXES(matrix_rows, "Trilu");
 
 }  // namespace
 }  // namespace ortmodule

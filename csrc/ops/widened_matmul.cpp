@@ -7,6 +7,7 @@
 #include "ops/infer_rules.h"
 #include "ops/onnx_call.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 
 namespace ortmodule {
 namespace {
@@ -124,6 +125,9 @@ Values import_n_bits(OnnxCall& c) {
 }
 
 REGISTER_ONNX({{"MatMulNBits", 1, import_n_bits, nullptr, "com.microsoft"}});
+
+RowAxes widened_rows(const RowQuery& query) { return rows_before(query, query.rank(0) - 1); }
+REGISTER_ROW_AXES(widened_rows, "WidenedMatMul", "MatMulNBits");
 
 }  // namespace
 }  // namespace ortmodule

@@ -247,6 +247,7 @@ struct MemoryReport {
   int64_t peak_bytes = 0;     // that the run allocates, outputs included
   int64_t total_bytes = 0;    // weights and peak
   bool exact = true;          // false: a library may allocate more
+  int64_t parts = 1;          // into which a memory limit cuts the batch
 };
 
 /// What a session holds now, in bytes, beside the weights.

@@ -33,7 +33,8 @@ class MemoryReport:
 
     `block_bytes` is the block that holds all temporaries (0 without `enable_mem_pattern`), `peak_bytes`
     what the run allocates at its peak, outputs included; `total_bytes` adds the weights. `exact` is
-    False if a library may allocate more. Feeds belong to the caller.
+    False if a library may allocate more. `parts`: into how many the session's memory limit cuts the
+    batch. Feeds belong to the caller.
     """
 
     weights_bytes: int
@@ -42,6 +43,7 @@ class MemoryReport:
     peak_bytes: int
     total_bytes: int
     exact: bool
+    parts: int = 1
 
     def _repr_html_(self) -> str:
         """For notebooks: what the bytes are for."""

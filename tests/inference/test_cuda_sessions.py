@@ -168,8 +168,16 @@ def test_a_limit_of_the_provider_is_kept() -> None:
         session.run(None, {"x": x_of(4, 3, 8, 8)}),
         ort.InferenceSession(classifier()).run(None, {"x": x_of(4, 3, 8, 8)}),
     )
-    with pytest.raises(RuntimeException, match="largest 'n' that fits is 4"):
-        session.run(None, {"x": x_of(5, 3, 8, 8)})
+    whole = {"x": x_of(7, 3, 8, 8)}
+    assert session.memory({"x": whole["x"].shape}).parts > 1
+    close(session.run(None, whole), free.run(None, whole))
+    assert (
+        session._session.last_peak_bytes + session.memory({"x": (2, 3, 8, 8)}).weights_bytes
+        <= needed
+    )
+    small = ort.InferenceSession(classifier(), providers=[(CUDA, {"gpu_mem_limit": 1000}), CPU])
+    with pytest.raises(RuntimeException, match="no 'n' fits"):
+        small.run(None, whole)
 
 
 def test_threads_share_a_session() -> None:

@@ -190,14 +190,18 @@ def test_the_largest_batch_within_a_limit() -> None:
         session.largest("batch")
 
 
-def test_a_run_beyond_the_limit_is_refused_with_the_batch_that_fits() -> None:
-    session = InferenceSession(content(), options(), memory_limit="16MiB")
+def test_a_run_beyond_the_limit_is_refused_where_rows_meet() -> None:
+    model = tower()
+    model.graph.node.append(helper.make_node("Softmax", ["y"], ["z"], axis=0, name="over_rows"))
+    model.graph.output[0].name = "z"
+    session = InferenceSession(model.SerializeToString(), options(), memory_limit="16MiB")
     most = session.largest("batch")
     checked_run(session, most)
     with pytest.raises(RuntimeException, match=f"largest 'batch' that fits is {most}$") as caught:
         session.run(None, {"x": x_of(most + 1)})
     needed = session.memory({"batch": most + 1}).total_bytes
     assert f"16,777,216 bytes, but needs {needed:,}" in str(caught.value)
+    assert "cannot run in parts (rows meet in over_rows)" in str(caught.value)
     checked_run(session, most)
     entry = options()
     entry.add_session_config_entry("session.memory_limit", "1MiB")

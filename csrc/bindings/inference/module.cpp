@@ -235,6 +235,7 @@ py::dict memory(InferenceSession& session, const py::list& values,
   report["peak_bytes"] = memory.peak;
   report["total_bytes"] = memory.total;
   report["exact"] = memory.exact;
+  report["parts"] = memory.parts;
   return report;
 }
 

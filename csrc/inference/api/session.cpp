@@ -217,7 +217,7 @@ std::vector<const Value*> by_input(const Session::Impl& session, const Named& va
 }
 
 MemoryReport report_of(const InferenceMemory& memory) {
-  return {memory.weights, memory.outputs, memory.peak, memory.total, memory.exact};
+  return {memory.weights, memory.outputs, memory.peak, memory.total, memory.exact, memory.parts};
 }
 
 }  // namespace

@@ -45,8 +45,10 @@ static void limits(const std::string& path) {
   };
   check(limited.run({"x"}, {rows(64)}).size() == 2, "a run within the limit runs");
   check(limited.held().kept_bytes == 0, "no memory is kept");
+  check(limited.memory({{"x", {65, 4}}}).parts == 2, "one row more runs in two parts");
+  check(limited.run({"x"}, {rows(65)})[1].sizes()[0] == 65, "to the whole output");
   try {
-    limited.run({"x"}, {rows(65)});
+    native::Session(path, native::SessionOptions().set_memory_limit(100)).run({"x"}, {rows(2)});
     check(false, "a run beyond the limit is refused");
   } catch (const native::Error& error) {
     check(error.code() == native::ErrorCode::OutOfMemory, "by its code");

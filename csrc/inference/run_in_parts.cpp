@@ -1,0 +1,184 @@
+// A run that does not fit in the limit: some rows of its batch at a time.
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "inference/bound_run.h"
+#include "inference/copy_elements.h"
+#include "inference/inference_session.h"
+#include "inference/largest_that.h"
+#include "inference/plan_targets.h"
+#include "inference/row_split.h"
+#include "ops/row_axes.h"
+
+namespace ortmodule {
+namespace {
+
+// The part of a tensor that holds rows [begin, end) of `rows` along `axis`; all of it without one.
+template <class Tensor>
+void cut(Tensor& tensor, int axis, int64_t rows, int64_t begin, int64_t end) {
+  if (axis == kWhole) return;
+  const auto place = static_cast<size_t>(axis);
+  const int64_t each = tensor.sizes[place] / rows;
+  const Sizes strides = tensor.strides.empty() ? contiguous_strides(tensor.sizes) : tensor.strides;
+  const bool outermost = std::all_of(tensor.sizes.begin(), tensor.sizes.begin() + axis,
+                                     [](int64_t size) { return size == 1; });
+  if (!outermost) tensor.strides = strides;
+  const int64_t bytes = begin * each * strides[place] * static_cast<int64_t>(size_of(tensor.dtype));
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(tensor.data)>>,
+                                  const char, char>;
+  if (tensor.data) tensor.data = static_cast<Byte*>(tensor.data) + bytes;
+  tensor.sizes[place] = (end - begin) * each;
+}
+
+std::vector<HostFeed> rows_of(const std::vector<HostFeed>& feeds, const std::vector<int>& axes,
+                              int64_t rows, int64_t begin, int64_t end) {
+  std::vector<HostFeed> part = feeds;
+  size_t i = 0;
+  for (HostFeed& feed : part)
+    for (HostTensorView& tensor : feed.tensors) cut(tensor, axes.at(i++), rows, begin, end);
+  return part;
+}
+
+}  // namespace
+
+struct InferenceSession::Parts {
+  RowSplit split;
+  int64_t rows = 0;   // of the call
+  int64_t count = 1;  // of parts, which differ by at most one row
+  InferenceMemory memory;
+
+  int64_t begin(int64_t part) const { return part * rows / count; }
+  int64_t most_rows() const { return (rows + count - 1) / count; }
+};
+
+InferenceMemory InferenceSession::memory_in(const Parts& parts) const { return parts.memory; }
+
+// The split of a call's batch; `why` there is none.
+std::shared_ptr<InferenceSession::Parts> InferenceSession::split_of(
+    const Segment::Bound& bound, const std::vector<HostFeed>& feeds, std::string& why) {
+  const Segment::Outcome& outcome = *bound.outcome;
+  const auto batch = named_.batch_of(feeds);
+  if (!batch || batch->second < 2 || !outcome.imported) {
+    why = "there is no batch of more than one row";
+    return nullptr;
+  }
+  auto parts = std::make_shared<Parts>();
+  std::vector<std::string>& symbols = parts->split.symbols;
+  parts->rows = batch->second;
+  for (const auto& [input, dim] : named_.places_of(batch->first)) {
+    const size_t tensor = bound.call.forms.at(input).first;
+    std::string symbol;
+    if (!outcome.input_dims.at(tensor).at(dim).is_symbol(&symbol) ||
+        bound.call.tensors[tensor].sizes[dim] != parts->rows) {
+      why = str("input '", inputs_[input]->name, "' has another number of rows");
+      return nullptr;
+    }
+    if (std::ranges::find(symbols, symbol) == symbols.end()) symbols.push_back(symbol);
+  }
+  for (const ValueForm& form : outcome.outputs)
+    if (form.kind != ValueForm::Kind::Tensor) {
+      why = "an output is no tensor";
+      return nullptr;
+    }
+  if (Reason reason = find_row_split(*outcome.imported, parts->split)) {
+    why = *reason;
+    return nullptr;
+  }
+  return parts;
+}
+
+std::optional<InferenceMemory> InferenceSession::memory_of_part(const Segment::Bound& bound,
+                                                                const Parts& parts,
+                                                                const std::vector<HostFeed>& feeds,
+                                                                int64_t rows) {
+  try {
+    const Segment::Bound part =
+        whole_.bind(rows_of(feeds, parts.split.inputs, parts.rows, 0, rows));
+    if (part.outcome != bound.outcome &&
+        (!part.outcome->imported ||
+         !is_same_graph(*bound.outcome->imported, bound.outcome->symbols_of(part.call),
+                        *part.outcome->imported, part.outcome->symbols_of(part.call))))
+      return std::nullopt;
+    InferenceMemory memory = memory_of(part);
+    const int64_t outputs = memory_of(bound).outputs;  // of all parts
+    memory.peak += outputs;
+    memory.total += outputs;
+    memory.outputs = outputs;
+    return memory;
+  } catch (const Error&) {
+    return std::nullopt;  // sizes that the model cannot have
+  }
+}
+
+std::shared_ptr<const InferenceSession::Parts> InferenceSession::parts_for(
+    const Segment::Bound& bound, const std::vector<HostFeed>& feeds, std::string& why) {
+  std::vector<int64_t> key;
+  for (const HostTensorView& tensor : bound.call.tensors)
+    key.insert(key.end(), tensor.sizes.begin(), tensor.sizes.end());
+  {
+    const std::lock_guard lock(parts_mutex_);
+    if (const auto known = parts_.find(key); known != parts_.end()) return known->second;
+  }
+  const std::shared_ptr<Parts> parts = split_of(bound, feeds, why);
+  if (!parts) return nullptr;
+  const auto fits = [&](int64_t rows) {
+    const auto memory = memory_of_part(bound, *parts, feeds, rows);
+    return memory && memory->total <= host_.options.memory.limit_bytes;
+  };
+  const int64_t most = largest_that(fits, parts->rows - 1);
+  if (most > 0) parts->count = (parts->rows + most - 1) / most;
+  if (most == 0 || !fits(parts->rows / parts->count)) {
+    const auto least = memory_of_part(bound, *parts, feeds, 1);
+    why = least ? str("one row at a time needs ", least->total) : "no number of rows fits";
+    return nullptr;
+  }
+  parts->memory = *memory_of_part(bound, *parts, feeds, parts->most_rows());
+  parts->memory.parts = parts->count;
+  constexpr size_t kMostKnown = 256;
+  const std::lock_guard lock(parts_mutex_);
+  if (parts_.size() >= kMostKnown) parts_.clear();
+  return parts_.emplace(std::move(key), parts).first->second;
+}
+
+std::vector<HostResult> InferenceSession::run_in_parts(const Parts& parts,
+                                                       const Segment::Bound& bound,
+                                                       const std::vector<HostFeed>& feeds,
+                                                       const HostTargets& targets,
+                                                       const RunWatch& watch) {
+  const Admission::Pass pass = admit(parts.memory, feeds);
+  const Plan& plan = *bound.entry->program.plan;
+  // Outputs come to memory of their own first: a bound output may lie over a feed that a later part
+  // reads.
+  plan_targets(plan, bound.outcome->outputs, outputs(), host_.options.device.number, targets);
+  std::vector<HostResult> results;
+  HostTargets places(plan.output_tensors.size());
+  for (const ValueForm& form : bound.outcome->outputs) {
+    const PlannedTensor& planned = plan.tensors[plan.output_tensors.at(form.first)];
+    HostTensor& tensor = results.emplace_back().tensors.emplace_back();
+    tensor.dtype = planned.dtype;
+    tensor.sizes = planned.layout.sizes;
+    tensor.memory = host_.memory.allocate(tensor.byte_count());
+    places[form.first] = {tensor.dtype, tensor.sizes, tensor.memory.data()};
+  }
+  int64_t peak_bytes = 0;
+  for (int64_t i = 0; i < parts.count; ++i) {
+    const int64_t begin = parts.begin(i), end = parts.begin(i + 1);
+    HostTargets part_places = places;
+    for (size_t k = 0; k < part_places.size(); ++k)
+      if (part_places[k]) cut(*part_places[k], parts.split.outputs[k], parts.rows, begin, end);
+    const Segment::Bound part =
+        whole_.bind(rows_of(feeds, parts.split.inputs, parts.rows, begin, end));
+    const HostRun run = run_bound(host_, part, runs_++, part_places, watch);
+    peak_bytes = std::max(peak_bytes, run.peak_bytes + part.copied_bytes());
+    copied_bytes_ += run.copied_bytes + part.copied_bytes();
+  }
+  for (const HostResult& result : results) peak_bytes += result.tensors.front().memory.bytes();
+  last_peak_bytes_ = peak_bytes;
+  if (!targets.empty()) copied_bytes_ += copy_to_targets(results, targets, outputs());
+  return results;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,75 @@
+#include "ops/row_axes.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+std::unordered_map<std::string_view, RowAxesFn>& rules() {
+  static std::unordered_map<std::string_view, RowAxesFn> all;
+  return all;
+}
+
+// The axis in a tensor of `rank` that is broadcast with axis `axis` of one of rank `from`.
+int aligned(int axis, int from, int rank) { return axis + rank - from; }
+
+}  // namespace
+
+RowAxesRegistrar::RowAxesRegistrar(std::initializer_list<std::string_view> ops, RowAxesFn rule) {
+  for (std::string_view op : ops) rules().emplace(op, rule);
+}
+
+int RowQuery::attr_axis(std::string_view name) const {
+  const auto axis = static_cast<int>(node.attrs.integer(name));
+  return axis < 0 ? axis + rank(0) : axis;
+}
+
+bool RowQuery::all_whole() const {
+  return std::all_of(axes.begin(), axes.end(), [](int axis) { return axis == kWhole; });
+}
+
+bool scales_with(const DimExpr& size, const std::vector<std::string>& symbols) {
+  std::vector<std::pair<std::string, DimExpr>> twice;
+  for (const std::string& symbol : symbols)
+    twice.emplace_back(symbol, DimExpr(2) * DimExpr::symbol(symbol));
+  return !size.is_constant() && size.substitute(twice) == DimExpr(2) * size;
+}
+
+RowAxes row_axes(const RowQuery& query) {
+  const auto rule = rules().find(query.node.op);
+  if (rule != rules().end()) return rule->second(query);
+  const OpDef* def = find_op(query.node.op);
+  if (!def || def->kind != OpKind::Pointwise || def->random || is_impure(query.node))
+    return std::nullopt;
+  return rows_elementwise(query);
+}
+
+RowAxes rows_elementwise(const RowQuery& query) {
+  const auto rank = static_cast<int>(query.node.output()->rank());
+  int found = kWhole;
+  for (size_t i = 0; i < query.node.inputs().size(); ++i) {
+    if (!query.node.input(i) || query.axis(i) == kWhole) continue;
+    const int axis = aligned(query.axis(i), query.rank(i), rank);
+    if (found != kWhole && axis != found) return std::nullopt;
+    found = axis;
+  }
+  return std::vector<int>(query.node.outputs().size(), found);
+}
+
+RowAxes rows_beside(const RowQuery& query, int meets) {
+  for (size_t i = 1; i < query.node.inputs().size(); ++i)
+    if (query.axis(i) != kWhole) return std::nullopt;
+  if (query.axis(0) == kWhole || query.axis(0) == meets) return std::nullopt;
+  return std::vector<int>(query.node.outputs().size(), query.axis(0));
+}
+
+RowAxes rows_before(const RowQuery& query, int end) {
+  return query.axis(0) < end ? rows_beside(query, kWhole) : std::nullopt;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,116 @@
+// Which graphs can run some rows of a batch at a time.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "inference/row_split.h"
+#include "ir/text.h"
+#include "ops/emit.h"
+#include "ops/row_axes.h"
+
+namespace ortmodule {
+namespace {
+
+struct Found {
+  Reason why;
+  RowSplit split;
+};
+
+Found split_of(const std::string& text, std::vector<std::string> symbols = {"n"}) {
+  auto graph = parse_graph(text);
+  infer(*graph);
+  Found found{{}, {std::move(symbols), {}, {}}};
+  found.why = find_row_split(*graph, found.split);
+  return found;
+}
+
+void expect_split(const std::string& text, const std::vector<int>& inputs,
+                  const std::vector<int>& outputs) {
+  const Found found = split_of(text);
+  EXPECT_FALSE(found.why) << *found.why;
+  EXPECT_EQ(found.split.inputs, inputs);
+  EXPECT_EQ(found.split.outputs, outputs);
+}
+
+TEST(RowSplit, FollowsImagesThroughAClassifier) {
+  expect_split(R"(
+    net (x: f32[n,3,16,16], w: f32[8,3,3,3], m: f32[8,10], b: f32[10]) => (y, best) {
+      c = Conv<strides=[1,1], pads=[1,1,1,1], dilations=[1,1]> (x, w)
+      r = Relu (c)
+      g = ReduceMean<axes=[2,3], keepdims=0> (r)
+      l = Gemm (g, m, b)
+      y = Softmax<axis=-1> (l)
+      best = ArgMax<axis=1, keepdims=0> (y)
+    })",
+               {0, kWhole, kWhole, kWhole}, {0, 0});
+}
+
+TEST(RowSplit, FollowsRowsThroughHeadsAndFlattenedProducts) {
+  expect_split(R"(
+    block (ids: i64[n,t], table: f32[100,32], mask: f32[n,1,1,t], w: f32[32,32]) => (y) {
+      e = Gather<axis=0> (table, ids)
+      f = Reshape<shape=[n*t,32]> (e)
+      p = MatMul (f, w)
+      q = Reshape<shape=[n,t,4,8]> (p)
+      h = Transpose<perm=[0,2,1,3]> (q)
+      k = Transpose<perm=[0,1,3,2]> (h)
+      s = MatMul (h, k)
+      a = Add (s, mask)
+      z = Softmax<axis=-1> (a)
+      o = MatMul (z, h)
+      b = Transpose<perm=[2,0,1,3]> (o)
+      y = ReduceMax<axes=[0], keepdims=0> (b)
+    })",
+               {0, kWhole, 0, kWhole}, {0});
+}
+
+TEST(RowSplit, KeepsConstantsThatAreTheSameForEachRow) {
+  expect_split(R"(
+    net (x: f32[n,4], c: f32[1,3]) => (y) {
+      e = Expand<shape=[n,3]> (c)
+      z = ConstantOfShape<shape=[n,2], value=1.0, dtype=f32> ()
+      y = Concat<axis=1> (x, e, z)
+    })",
+               {0, kWhole}, {0});
+}
+
+TEST(RowSplit, SaysWhereRowsMeet) {
+  const auto why = [](const std::string& body) {
+    const Found found = split_of("net (x: f32[n,4]) => (y) {" + body + "}");
+    return found.why.value_or("");
+  };
+  EXPECT_EQ(why("y = Softmax<axis=0> (x)"), "rows meet in a Softmax");
+  EXPECT_EQ(why("s = ReduceSum<axes=[0], keepdims=1> (x); y = Sub (x, s)"),
+            "rows meet in a ReduceSum");
+  EXPECT_EQ(why("y = CumSum<axis=0> (x)"), "rows meet in a CumSum");
+  EXPECT_EQ(why("t = Transpose<perm=[1,0]> (x); y = MatMul (x, t)"), "rows meet in a MatMul");
+  EXPECT_EQ(why("y = Reshape<shape=[2*n,2]> (x); "), "");
+  EXPECT_EQ(why("y = Reshape<shape=[4,n]> (x)"), "rows meet in a Reshape");
+  EXPECT_EQ(why("y = Mul (x, {n})"), "a Mul computes with the number of rows");
+  EXPECT_EQ(why("s = Slice<axis=0, start=0, end=1> (x); y = Add (x, s)"), "rows meet in a Slice");
+  EXPECT_EQ(why("r = Range<start=0, limit=n, delta=1, dtype=f32> (); "
+                "c = Unsqueeze<axes=[1]> (r); y = Add (x, c)"),
+            "a Range depends on the number of rows");
+  EXPECT_EQ(why("c = ConstantOfShape<value=n, shape=[1], dtype=f32> (); y = Add (x, c)"),
+            "a ConstantOfShape depends on the number of rows");
+}
+
+TEST(RowSplit, ComparesImports) {
+  const auto one =
+      parse_graph("g (x: f32[n,4]) => (y) { r = Reshape<shape=[2*n,2]> (x); y = Relu (r) }");
+  const auto two =
+      parse_graph("g (x: f32[1,4]) => (y) { r = Reshape<shape=[2,2]> (x); y = Relu (r) }");
+  const auto other =
+      parse_graph("g (x: f32[1,4]) => (y) { r = Reshape<shape=[2,2]> (x); y = Tanh (r) }");
+  SymbolValues row, none;
+  row.bind("n", 1);
+  EXPECT_TRUE(is_same_graph(*one, row, *two, none));
+  EXPECT_FALSE(is_same_graph(*one, row, *other, none));
+  SymbolValues rows;
+  rows.bind("n", 2);
+  EXPECT_FALSE(is_same_graph(*one, rows, *two, none));
+}
+
+}  // namespace
+}  // namespace ortmodule

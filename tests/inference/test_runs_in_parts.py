@@ -1,0 +1,183 @@
+"""Runs that do not fit in the session's limit: some rows of the batch at a time, within the limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from ortmodule_py import InferenceSession, SessionOptions
+from ortmodule_py.inference import OrtValue, RuntimeException
+from tests.inference.test_session import model_bytes
+
+Array = np.ndarray[Any, Any]
+Model = tuple[bytes, Callable[[int], dict[str, Array]]]
+ROWS = 13
+
+
+def random(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("float32") * 0.3
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
+def cnn() -> Model:
+    nodes = [
+        node("Conv", "x k b", "c", pads=[1, 1, 1, 1]),
+        node("BatchNormalization", "c s t m v", "n"),
+        node("Relu", "n", "r"),
+        node("MaxPool", "r", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "p k2", "q", pads=[1, 1, 1, 1], group=2),
+        node("Add", "q p", "a"),
+        node("GlobalAveragePool", "a", "g"),
+        node("Flatten", "g", "f"),
+        node("Gemm", "f w", "l", transB=1),
+        node("Softmax", "l", "y"),
+        node("ArgMax", "y", "best", axis=1, keepdims=0),
+    ]
+    weights = {
+        "k": random(8, 3, 3, 3), "b": random(8), "s": random(8), "t": random(8), "m": random(8),
+        "v": random(8) ** 2, "k2": random(8, 4, 3, 3), "w": random(10, 8),
+    }  # fmt: skip
+    model = model_bytes(nodes, {"x": (TensorProto.FLOAT, ["n", 3, 32, 32])}, ["y", "best"], weights)
+    return model, lambda rows: {"x": random(rows, 3, 32, 32)}
+
+
+def encoder() -> Model:
+    """Token ids and a mask; heads by Reshape with sizes from Shape; the time comes first at the end."""
+    nodes = [
+        node("Gather", "table ids", "e"),
+        node("LayerNormalization", "e s", "h"),
+        node("MatMul", "h w", "p"),
+        node("Shape", "ids", "sizes"),
+        node("Concat", "sizes heads", "split", axis=0),
+        node("Reshape", "p split", "q"),
+        node("Transpose", "q", "qt", perm=[0, 2, 1, 3]),
+        node("Transpose", "q", "kt", perm=[0, 2, 3, 1]),
+        node("MatMul", "qt kt", "scores"),
+        node("Unsqueeze", "mask one_two", "m"),
+        node("Add", "scores m", "masked"),
+        node("Softmax", "masked", "a"),
+        node("MatMul", "a qt", "o"),
+        node("Transpose", "o", "ot", perm=[2, 0, 1, 3]),
+        node("Reshape", "ot merged", "y"),
+    ]
+    weights = {
+        "table": random(50, 32), "s": random(32), "w": random(32, 32), "heads": np.array([4, 8]),
+        "one_two": np.array([1, 2]), "merged": np.array([0, 0, 32]),
+    }  # fmt: skip
+    inputs = {
+        "ids": (TensorProto.INT64, ["n", "time"]),
+        "mask": (TensorProto.FLOAT, ["n", "time"]),
+    }
+    ids = np.random.default_rng(0).integers(0, 50, (64, 17))
+    return model_bytes(nodes, inputs, ["y"], weights), lambda rows: {
+        "ids": ids[:rows],
+        "mask": np.where(ids[:rows] > 40, -1e4, 0).astype("float32"),
+    }
+
+
+def recurrent() -> Model:
+    nodes = [node("LSTM", "x w r", "y h", hidden_size=16), node("Tanh", "y", "z")]
+    weights = {"w": random(1, 64, 8), "r": random(1, 64, 16)}
+    inputs = {"x": (TensorProto.FLOAT, ["time", "n", 8])}
+    return model_bytes(nodes, inputs, ["z", "h"], weights), lambda rows: {"x": random(9, rows, 8)}
+
+
+def sessions(model: bytes, feeds: dict[str, Array], rows: int) -> tuple[InferenceSession, Any, int]:
+    """One without a limit, and one that can run `rows` rows at a time, with the limit."""
+    options = SessionOptions()
+    options.intra_op_num_threads = 1
+    free = InferenceSession(model, options)
+    free.run(None, feeds)
+    axis = {name: array.shape.index(ROWS) for name, array in feeds.items()}
+    part = {name: array.take(range(rows), axis[name]) for name, array in feeds.items()}
+    limit = free.memory(part).total_bytes + free.memory(feeds).outputs_bytes
+    return free, InferenceSession(model, options, memory_limit=limit), limit
+
+
+@pytest.mark.parametrize("make", [cnn, encoder, recurrent])
+def test_parts_give_the_results_of_the_whole_within_the_limit(make: Callable[[], Model]) -> None:
+    model, feeds_of = make()
+    feeds = feeds_of(ROWS)
+    free, limited, limit = sessions(model, feeds, 3)
+    whole, report = free.memory(feeds), limited.memory(feeds)
+    assert whole.total_bytes > limit and whole.parts == 1
+    assert report.parts == -(-ROWS // 3) and report.total_bytes <= limit
+    for _ in range(2):
+        ours = limited.run(None, feeds)
+        for one, two in zip(ours, free.run(None, feeds), strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+        peak = limited._session.last_peak_bytes
+        assert peak <= report.peak_bytes and peak + report.weights_bytes <= limit
+    small = feeds_of(2)
+    for one, two in zip(limited.run(None, small), free.run(None, small), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_bound_outputs_over_feeds_are_as_if_they_were_apart() -> None:
+    model = model_bytes(
+        [node("MatMul", "x w", "m"), node("Tanh", "m", "y")],
+        {"x": (TensorProto.FLOAT, ["n", 64])},
+        ["y"],
+        {"w": random(64, 64)},
+    )
+    feeds = {"x": random(ROWS, 64)}
+    free, limited, _ = sessions(model, feeds, 4)
+    (expected,) = free.run(None, feeds)
+    memory = np.zeros((2 * ROWS, 64), "float32")
+    memory[:ROWS] = feeds["x"]
+    binding = limited.io_binding()
+    binding.bind_cpu_input("x", memory[:ROWS])
+    place = OrtValue.ortvalue_from_numpy(memory[3 : 3 + ROWS])  # over rows that later parts read
+    binding.bind_ortvalue_output("y", place)
+    limited.run_with_iobinding(binding)
+    np.testing.assert_allclose(memory[3 : 3 + ROWS], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_runs_in_parts_share_the_limit() -> None:
+    model, feeds_of = cnn()
+    feeds = feeds_of(ROWS)
+    free, limited, limit = sessions(model, feeds, 4)
+    expected = free.run(None, feeds)
+    wrong: list[int] = []
+
+    def work() -> None:
+        for _ in range(3):
+            ours = limited.run(None, feeds)
+            wrong.extend(
+                not np.allclose(a, b, atol=1e-6) for a, b in zip(ours, expected, strict=True)
+            )
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(wrong) and not any(thread.is_alive() for thread in threads)
+    held = limited._session.held["peak_bytes"] + limited.memory(feeds).weights_bytes
+    assert held <= limit + 16 * 1024  # results that callers still have
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ([node("Softmax", "x", "y", axis=0)], "rows meet in Softmax"),
+        ([node("Shape", "x", "s"), node("Cast", "s", "c", to=1), node("ReduceMax", "c", "m"),
+          node("Div", "x m", "y")], "number of rows"),
+        ([node("RandomUniformLike", "x", "u"), node("Add", "x u", "y")], "random"),
+        ([node("Relu", "x", "y")], "one row at a time needs"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_in_parts_is_refused_with_the_reason(nodes: Any, reason: str) -> None:
+    model = model_bytes(nodes, {"x": (TensorProto.FLOAT, ["n", 256])}, ["y"])
+    limit = 6000 if reason.startswith("one row") else 20_000
+    session = InferenceSession(model, memory_limit=limit)
+    with pytest.raises(RuntimeException, match=f"cannot run in parts .*{reason}"):
+        session.run(None, {"x": random(64, 256)})
