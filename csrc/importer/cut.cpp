@@ -78,6 +78,11 @@ bool Importer::helps(const DataNeeded& needed, const OnnxNode& node,
 void Importer::cut_at(size_t index, const DataNeeded& needed, const ModelPart& part,
                       ImportScope& scope) {
   const OnnxNode& node = part.graph->nodes[index];
+  constexpr int kMostCuts = 512;  // segments are nested in each other
+  if (part.cuts >= kMostCuts) {
+    fail(node, str("data must cut a model at most ", kMostCuts, " times (", needed.what(), ")"));
+    throw_failures();
+  }
   const auto owned = with_attrs(node, scope.attrs);
   ModelCut cut;
   cut.node = owned ? *owned : node;
@@ -86,6 +91,7 @@ void Importer::cut_at(size_t index, const DataNeeded& needed, const ModelPart& p
   else if (needed.sized)
     cut.kind = ModelCut::Kind::Sized;
   cut.rest = part;
+  ++cut.rest.cuts;
   cut.rest.first_node = index + (cut.kind == ModelCut::Kind::Content ? 0 : 1);
   if (cut.kind == ModelCut::Kind::Sized) cut.attrs = *needed.sized;
   check_operators(part.graph->nodes, cut.rest.first_node, *part.opsets);
@@ -132,6 +138,7 @@ void Importer::add_rest(const ModelPart& part, const ImportScope& scope, ModelCu
 void Importer::add_bodies(const ImportScope& scope, const ModelPart& part, ModelCut& cut) {
   if (const OnnxFunction* function = find_function(cut.node)) {
     cut.bodies.push_back(function_part(*function, cut.node));
+    cut.bodies.back().cuts = part.cuts + 1;
     return;
   }
   const bool branches = cut.node.op == "If";
@@ -141,6 +148,7 @@ void Importer::add_bodies(const ImportScope& scope, const ModelPart& part, Model
     body.graph = graph_attr(cut.node, name);
     body.opsets = part.opsets;
     body.attrs = part.attrs;
+    body.cuts = part.cuts + 1;
     body.inputs = names_of(body.graph->inputs);
     body.outputs = names_of(body.graph->outputs);
     for (const std::string& captured : free_names(*body.graph)) {
@@ -193,8 +201,9 @@ void Importer::check_operators(const std::vector<OnnxNode>& nodes, size_t first,
   if (depth > kMostDepth) return;
   for (size_t i = first; i < nodes.size(); ++i) {
     const OnnxNode& node = nodes[i];
+    const bool branches = node.domain.empty() && node.op == "If";  // some may never be taken
     for (const OnnxGraph* graph : subgraphs_of(node))
-      check_operators(graph->nodes, 0, opsets, depth + 1);
+      if (!branches) check_operators(graph->nodes, 0, opsets, depth + 1);
     if (const OnnxFunction* function = find_function(node)) {
       if (checked_functions_.insert(function).second)
         check_operators(function->nodes, 0, function->opsets, depth + 1);

@@ -43,6 +43,7 @@ struct ModelPart {
   std::shared_ptr<const std::vector<OnnxOpset>> opsets = {};
   std::shared_ptr<const OnnxAttrs> attrs = {};       // of the call, within a function
   std::map<std::string, OnnxTensor> constants = {};  // from outside that the nodes read
+  int cuts = 0;                                      // of the model before it
 };
 
 struct ImportRequest {

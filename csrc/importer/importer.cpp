@@ -254,6 +254,8 @@ ImportedRef Importer::of_sequence(std::vector<ImportedRef> elements) {
 
 Value* Importer::tensor_of(Imported& value) {
   if (value.tensor) return value.tensor;
+  if (value.sequence || value.is_absent)
+    throw Refused("an operand must be a tensor, but is a sequence or an empty optional");
   if (value.constant) {
     value.tensor = bind_weight(*value.constant);
   } else if (value.pending && value.pending->row->convert && is_input_content(*value.known)) {

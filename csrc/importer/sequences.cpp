@@ -79,7 +79,7 @@ Refs split_to_sequence(const ControlCall& c) {
   const int64_t size = c.importer.sizes().fix(x->dims.at(static_cast<size_t>(axis)));
   std::vector<int64_t> parts;
   const KnownValue* split = c.has(1) ? c.importer.known_of(c.operand(1)) : nullptr;
-  if (c.has(1) && !split) c.refuse("the sizes of the parts must be known");
+  if (c.has(1) && !split) throw DataNeeded("the sizes of the parts are computed from data");
   if (split && !split->dims.empty()) {
     for (const KnownNumber& number : split->elements)
       parts.push_back(c.importer.sizes().fix(number.numerator()));

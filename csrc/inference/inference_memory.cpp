@@ -40,9 +40,11 @@ int64_t InferenceSession::largest(const std::string& name, int64_t limit_bytes,
   const auto fits = [&](int64_t n) {
     named_.set(feeds, name, n * step);
     try {
-      const InferenceMemory memory = memory_of(*plan(feeds));
+      const Segment::Bound bound = whole_.bind(feeds, true);
+      const int64_t total =
+          bound.outcome->cut ? memory(feeds).total : memory_of(*bound.shown).total;
       planned = true;
-      return memory.total <= limit_bytes;
+      return total <= limit_bytes;
     } catch (const Error& error) {
       refused = error.what();
       return false;

@@ -18,7 +18,7 @@ DimExpr parse_dim(const TextCursor& cursor, std::string_view text, size_t at) {
 }
 
 bool is_dtype_name(std::string_view text) {
-  for (int i = 0; i <= static_cast<int>(DType::Complex128); ++i) {
+  for (int i = 0; i <= static_cast<int>(DType::UInt2); ++i) {
     const auto dtype = static_cast<DType>(i);
     if (text == name_of(dtype) || text == torch_name_of(dtype)) return true;
   }

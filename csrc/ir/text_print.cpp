@@ -61,7 +61,7 @@ std::string dim_attr_text(const DimExpr& dim) {
   std::string symbol;
   if (!dim.is_symbol(&symbol)) return dim.text();
   bool ambiguous = symbol == "inf" || symbol == "nan";
-  for (int i = 0; i <= static_cast<int>(DType::Complex128); ++i) {
+  for (int i = 0; i <= static_cast<int>(DType::UInt2); ++i) {
     const auto dtype = static_cast<DType>(i);
     ambiguous = ambiguous || symbol == name_of(dtype) || symbol == torch_name_of(dtype);
   }

@@ -60,8 +60,8 @@ Values import_tf_idf(OnnxCall& c) {
                  " n-grams, but found ", indices.size()));
   const int64_t size = *most + 1;
   const std::vector<double> weights = c.numbers("weights");
-  if (!weights.empty() && static_cast<int64_t>(weights.size()) < size)
-    c.refuse(str("weights must be ", size, ", but found ", weights.size()));
+  if (!weights.empty() && weights.size() != indices.size())
+    c.refuse(str("weights must be ", indices.size(), ", but found ", weights.size()));
   const std::string mode = c.string("mode", "");
   if (mode != "TF" && mode != "IDF" && mode != "TFIDF")
     c.refuse(str("mode must be TF, IDF or TFIDF, but found '", mode, "'"));

@@ -163,6 +163,65 @@ def test_non_max_suppression(center: int) -> None:
     compare(model, *feeds)
 
 
+COUNTED = {
+    "Slice": [node("Slice", ["x", "zero", "n"], ["y"])],
+    "TopK": [node("TopK", ["x", "n"], ["y", "places"], axis=0)],
+    "Tile": [node("Concat", ["n", "one"], ["times"], axis=0), node("Tile", ["x", "times"], ["y"])],
+    "Expand": [
+        node("Concat", ["n", "one", "one"], ["shape"], axis=0),
+        node("Expand", ["x", "shape"], ["y"]),
+    ],
+    "ConstantOfShape": [node("ConstantOfShape", ["n"], ["y"])],
+    "OneHot": [
+        node("Squeeze", ["n"], ["depth"]),
+        node("OneHot", ["zero", "depth", "pair"], ["y"]),
+    ],
+    "Pad": [
+        node("Concat", ["n", "zero", "zero", "n"], ["pads"], axis=0),
+        node("Pad", ["x", "pads"], ["y"]),
+    ],
+    "Range": [
+        node("Squeeze", ["n"], ["limit"]),
+        node("Squeeze", ["zero"], ["start"]),
+        node("Squeeze", ["one"], ["delta"]),
+        node("Range", ["start", "limit", "delta"], ["y"]),
+    ],
+    "Range of floats": [
+        node("Range", ["nought", "sum", "half"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_operands_that_data_computes(name: str) -> None:
+    """A count decides a size, a bound or a number of elements."""
+    nodes = [
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Cast", ["sum"], ["count"], to=INT64),
+        node("Unsqueeze", ["count", "zero"], ["n"]),
+        *COUNTED[name],
+        node("Shape", ["y"], ["y_shape"]),
+    ]
+    model = make_model(
+        nodes,
+        [value("x", FLOAT, ["a", "b"])],
+        [value("y", INT64 if name == "Range" else FLOAT, None), value("y_shape", INT64, [None])],
+        [
+            constant("zero", np.array([0])),
+            constant("one", np.array([1])),
+            constant("pair", np.array([1.0, 2.0], "float32")),
+            constant("nought", np.float32(0)),
+            constant("half", np.float32(0.5)),
+        ],
+    )
+    feeds = []
+    for count in (3, 1, 4, 3):
+        x = np.zeros((5, 4), "float32")
+        x[:count, 1] = 1
+        feeds.append({"x": x})
+    compare(model, *feeds)
+
+
 # --- models ---------------------------------------------------------------------------------------
 
 

@@ -97,6 +97,14 @@ MALFORMED = {
 }
 
 
+def test_a_chain_of_counts_is_bounded() -> None:
+    """Each count cuts the model once more."""
+    nodes = [node("NonZero", [f"x{i}"], [f"x{i + 1}"], name=f"count{i}") for i in range(600)]
+    model = make_model(nodes, [value("x0", INT64, [1, 1])], [value("x600", INT64, None)])
+    with pytest.raises(RuntimeError, match=r"'count512'.* at most 512 times"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x0": np.ones((1, 1), "int64")})
+
+
 @pytest.mark.parametrize("what", MALFORMED)
 def test_malformed_nodes_are_errors(what: str) -> None:
     model, feeds = MALFORMED[what]

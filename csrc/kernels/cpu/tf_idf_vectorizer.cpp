@@ -17,18 +17,22 @@ struct Grams {
   std::vector<GramNode> nodes{GramNode()};  // the first is the root
   int64_t shortest = 1, longest = 1, skips = 0;
   bool counts = true;  // else whether there is one
-  std::vector<double> weights;
+  std::vector<float> weights;  // by column; empty: ones
 
   explicit Grams(const Attrs& attrs)
       : shortest(attrs.integer("min_gram_length")),
         longest(attrs.integer("max_gram_length")),
         skips(attrs.integer("max_skip_count")),
         counts(attrs.string("mode", "TF") != "IDF") {
-    if (attrs.string("mode", "TF") != "TF" && attrs.has("weights"))
-      weights = attrs.numbers("weights");
     const std::vector<int64_t> pool = attrs.integers("pool_int64s"),
                                starts = attrs.integers("ngram_counts"),
                                columns = attrs.integers("ngram_indexes");
+    if (attrs.string("mode", "TF") != "TF" && attrs.has("weights")) {
+      const std::vector<double> by_gram = attrs.numbers("weights");
+      weights.resize(static_cast<size_t>(attrs.integer("size")));
+      for (size_t i = 0; i < columns.size(); ++i)
+        weights[static_cast<size_t>(columns[i])] = static_cast<float>(by_gram[i]);
+    }
     size_t gram = 0;
     for (size_t n = 1; n <= starts.size(); ++n) {
       const auto first = static_cast<size_t>(starts[n - 1]);
@@ -73,7 +77,7 @@ struct Grams {
       if (least == 1 && ++least > longest) break;
     }
     for (int64_t i = 0; i < size && !weights.empty(); ++i)
-      y[i] *= static_cast<float>(weights[static_cast<size_t>(i)]);
+      y[i] *= weights[static_cast<size_t>(i)];
   }
 };
 

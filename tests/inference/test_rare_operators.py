@@ -1,0 +1,85 @@
+"""Operators that few models have, against stock onnxruntime, also from the optimized file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from ortmodule_py import InferenceSession, SessionOptions
+from tests.inference.test_data_sizes import FLOAT, INT64, compare, make_model, node, stock, value
+
+# Pairs share beginnings, and one of them is a pair of equal elements.
+GRAMS: dict[str, Any] = {
+    "min_gram_length": 1,
+    "ngram_counts": [0, 3, 11],
+    "ngram_indexes": [4, 0, 2, 1, 3, 5, 6],
+    "pool_int64s": [2, 3, 5, 2, 3, 2, 5, 3, 3, 5, 4],
+}
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize(("longest", "skips"), [(1, 0), (2, 0), (2, 3)])
+def test_counts_of_n_grams(mode: str, longest: int, skips: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    weights = random.random(7).tolist() if mode != "TF" else None
+    attributes = {**GRAMS, "mode": mode, "max_gram_length": longest, "max_skip_count": skips}
+    if weights:
+        attributes["weights"] = weights
+    model = make_model(
+        [node("TfIdfVectorizer", ["x"], ["y"], **attributes)],
+        [value("x", INT64, [3, 12])],
+        [value("y", FLOAT, None)],
+    )
+    feeds = [{"x": random.integers(1, 6, (3, 12))} for _ in range(4)]
+    (y,) = compare(model, *feeds)
+    assert y.shape == (3, 7)
+    assert y.any()
+    options = SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    InferenceSession(model, options)
+    (again,) = stock((tmp_path / "optimized.onnx").read_bytes()).run(None, feeds[-1])
+    np.testing.assert_allclose(again, y, rtol=1e-6)
+
+
+def test_indices_of_maxima_by_columns() -> None:
+    random = np.random.default_rng(1)
+    pool = {"kernel_shape": [2, 3], "strides": [2, 1], "storage_order": 1}
+    model = make_model(
+        [node("MaxPool", ["x"], ["y", "places"], **pool)],
+        [value("x", FLOAT, ["n", "c", "h", "w"])],
+        [value("y", FLOAT, None), value("places", INT64, None)],
+    )
+    shapes = [(2, 3, 6, 7), (1, 1, 4, 5)]
+    compare(model, *[{"x": random.standard_normal(shape).astype("float32")} for shape in shapes])
+
+
+def test_a_scan_of_a_batch() -> None:
+    """Operator set 8, whose Scan has a batch."""
+    body = helper.make_graph(
+        [node("Add", ["s", "x_in"], ["s_out"]), node("Mul", ["s", "x_in"], ["y_out"])],
+        "body",
+        [value("s", FLOAT, [2]), value("x_in", FLOAT, [2])],
+        [value("s_out", FLOAT, [2]), value("y_out", FLOAT, [2])],
+    )
+    for direction in (0, 1):
+        scan = node(
+            "Scan",
+            ["", "s0", "x"],
+            ["s1", "y"],
+            body=body,
+            num_scan_inputs=1,
+            directions=[direction],
+        )
+        model = make_model(
+            [scan],
+            [value("s0", FLOAT, [3, 2]), value("x", FLOAT, [3, 5, 2])],
+            [value("s1", FLOAT, [3, 2]), value("y", FLOAT, [3, 5, 2])],
+            opset=8,
+        )
+        random = np.random.default_rng(2)
+        s0, x = (random.standard_normal(s).astype("float32") for s in ((3, 2), (3, 5, 2)))
+        compare(model, {"s0": s0, "x": x})
