@@ -30,6 +30,8 @@ html_copy_source = False
 html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+highlight_language = "none"  # blocks without a language are output
+default_role = "code"  # of docstrings
 pygments_style, pygments_dark_style = "friendly", "monokai"
 
 myst_heading_anchors = 4

@@ -324,7 +324,7 @@ class Compiler:
         options.training = training
         options.verify = self.options.verify
         options.fuel = self.options.fuel
-        options.disabled_passes = self.options.disabled_passes
+        options.disabled_passes = set(self.options.disabled_passes)
         if self.options.convolution_search:
             options.convolution_search = self.options.convolution_search
         options.memory = self.budget.memory_options(

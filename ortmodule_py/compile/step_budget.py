@@ -156,6 +156,7 @@ class StepBudget:
         return engine_beside(found, with_gathered=whole)
 
     def _of_pieces(self, peak_bytes: int) -> Any:
+        assert self.bytes is not None
         return _C.BudgetShortfall(budget_bytes=self.bytes, step_bytes=peak_bytes, has_pieces=True)
 
     def _warn(self, found: Any) -> None:
