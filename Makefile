@@ -9,7 +9,8 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build train test quick bench bandwidth lint format cuda newest ctest sanitize docs wheel wheels wheel-check clean
+.PHONY: build train test quick bench bandwidth lint format cuda cuda_resources newest ctest sanitize docs \
+	wheel wheels wheel-check clean
 
 VENV      ?= .venv
 TORCH     ?= torch==2.13.0
@@ -104,8 +105,9 @@ CUDA_TESTS ?= tests/compile tests/devices tests/dynamo tests/integrations tests/
 	tests/package tests/trace tests/wrap tests/optim/test_fp16_optimizer.py tests/runtime/test_torch_rng.py \
 	tests/runtime/test_foreign_operators.py tests/runtime/test_absent_gradients.py
 
-$(CUDA_VENV)/.requirements: requirements-dev.txt requirements-models.txt tools/make_venv.sh | build/.system_packages
+$(CUDA_VENV)/.requirements: requirements-dev.txt requirements-models.txt requirements-cuda.txt tools/make_venv.sh | build/.system_packages
 	@tools/make_venv.sh $(CUDA_VENV) "$(CUDA_TORCH)" requirements-dev.txt python3.12
+	@$(CUDA_PY) -m pip install --quiet --disable-pip-version-check -r requirements-cuda.txt </dev/null
 	@touch $@
 
 $(CUDA_VENV)/.installed: $(CUDA_VENV)/.requirements pyproject.toml setup.py
@@ -115,7 +117,12 @@ $(CUDA_VENV)/.installed: $(CUDA_VENV)/.requirements pyproject.toml setup.py
 cuda: $(CUDA_VENV)/.installed
 	@export ORTMODULE_CUDA=ON; $(call build_extension,$(CUDA_PY),OFF)
 	$(CUDA_PY) -c 'import ortmodule_py; info = ortmodule_py.build_info(); print(info); assert info["cuda"]["architectures"]'
+	$(CUDA_PY) -m tools.cuda_resources --report ortmodule_py/_C.cpython-312*.so
 	$(PASSIVE) $(CUDA_PY) $(PYTEST) $(CUDA_TESTS) -m "not slow"
+
+# Fails if a kernel spills or has a low occupancy without an allowance (tools/cuda_resources.py).
+cuda_resources: cuda
+	$(CUDA_PY) -m tools.cuda_resources ortmodule_py/_C.cpython-312*.so
 
 # ---- the newest torch, without CUDA: its extension stands in for that of $(VENV) until `make build`
 $(NEWEST_VENV)/.requirements: requirements-dev.txt requirements-models.txt tools/make_venv.sh | build/.system_packages

@@ -1,36 +1,171 @@
-"""tools/gpu_check on a machine without a GPU: what it says, and that it goes on where it stopped."""
+"""tools/gpu_check on a machine without a GPU: what it says, and that it goes on where it stopped.
+
+The driver runs parts that are short scripts here, since it needs neither torch nor a GPU.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+import signal
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ortmodule_py import _C
 from tools.gpu_check import __main__ as gpu_check
-from tools.gpu_check import operators
+from tools.gpu_check import operators, table, worker
+from tools.gpu_check.driver import MOST_TRIES, Entry, Results, Run, todo
 from tools.gpu_check.part import Context, Part
+from tools.gpu_check.parts import PARTS
+from tools.gpu_check.profile import beside, by_kernel, kind_of, short_name
+from tools.gpu_check.speed import compared
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
+_SCRIPT = """
+import json, os, subprocess, sys, time
+out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+request = json.load(sys.stdin)
+for name in request["rows"]:
+    out.write(json.dumps({"begins": name}) + "\\n")
+    if name == "crashes":
+        print("something broke", flush=True)
+        os.kill(os.getpid(), 11)
+    if name == "hangs":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open(os.environ["CHILD"], "w").write(str(child.pid))
+        time.sleep(600)
+    facts = {"ok": name != "wrong", "why": "", "seconds": 0.0, "known": sorted(request["known"])}
+    out.write(json.dumps({"row": name, "facts": facts}) + "\\n")
+"""
 
-@without_gpu
-def test_it_says_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert gpu_check.main(["speed", "budgets", "--results", str(tmp_path / "results.json")]) == 0
-    said = capsys.readouterr().out
-    assert "no GPU was found; on one this would run:" in said
-    assert "speed        5 rows  steps of large models" in said
-    assert "budgets      6 rows  predicted against measured peak at 8 budgets" in said
-    assert "ops" not in said.split()
+
+def _entry(*rows: str, name: str = "numbers", limit_s: float = 60.0) -> Entry:
+    return Entry(name, rows, limit_s, (sys.executable, "-c", _SCRIPT))
 
 
-def test_an_unknown_part_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        gpu_check.main(["sped"])
-    assert "there is no part sped; there are ops, parity" in capsys.readouterr().err
+def _run(path: Path, *entries: Entry, seconds: float = 60.0) -> tuple[list[str], dict[str, Any]]:
+    """The rows in the order in which they ended, and the file."""
+    shown: list[str] = []
+    results = Results.load(path, {"device": "A"})
+    run = Run(results, seconds, lambda part, name, row: shown.append(f"{part}/{name}"))
+    for entry in entries:
+        run.part(entry)
+    return shown, json.loads(path.read_text())["parts"] if path.exists() else {}
+
+
+def _alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_parts_run_in_order_and_go_on_where_they_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "results.json"  # whose folder is not there yet
+    one, two = _entry("a", "wrong", "b"), _entry("c", name="second")
+    shown, parts = _run(path, one, two)
+    assert shown == ["numbers/a", "numbers/wrong", "numbers/b", "second/c"]
+    # What failed runs again, what is new before it, and what is right does not.
+    shown, parts = _run(path, _entry("a", "wrong", "b", "new"), two)
+    assert shown == ["numbers/new", "numbers/wrong"]
+    assert parts["numbers"]["new"]["known"] == ["a", "b", "wrong"]
+    assert Results.load(path, {"device": "B"}).parts == {}
+
+
+def test_a_crash_costs_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    shown, parts = _run(path, _entry("a", "crashes", "b"), _entry("c", name="second"))
+    assert shown == ["numbers/a", "numbers/crashes", "numbers/b", "second/c"]
+    row = parts["numbers"]["crashes"]
+    assert row["why"] == "the process ended with signal 11: something broke" and not row["ok"]
+    for _ in range(3):  # it gets one more try, not one more in every run
+        _, parts = _run(path, _entry("a", "crashes", "b"))
+    assert parts["numbers"]["crashes"]["tries"] == MOST_TRIES
+
+
+def test_a_hang_costs_its_part_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHILD", str(tmp_path / "child"))
+    path = tmp_path / "results.json"
+    begin = time.monotonic()
+    shown, parts = _run(
+        path, _entry("a", "hangs", "b", limit_s=3.0), _entry("c", name="second", limit_s=20.0)
+    )
+    assert time.monotonic() - begin < 60
+    assert shown == ["numbers/a", "numbers/hangs", "second/c"]
+    assert parts["numbers"]["hangs"]["why"] == "it did not end in time"
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 10
+    while _alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(child)
+    shown, _ = _run(path, _entry("a", "b", "hangs", limit_s=3.0))
+    assert shown == ["numbers/b", "numbers/hangs"]
+
+
+def test_the_time_of_the_run_ends_it_and_is_no_fault_of_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHILD", str(tmp_path / "child"))
+    path = tmp_path / "results.json"
+    later = _entry("c", name="second")
+    shown, parts = _run(path, _entry("a", "hangs"), later, seconds=6.0)
+    assert shown == ["numbers/a"] and list(parts["numbers"]) == ["a"]
+    assert "second" not in parts
+    shown, _ = _run(path, later, seconds=0.0)
+    assert shown == []
+
+
+def test_an_interrupted_run_kills_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHILD", str(tmp_path / "child"))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 3.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _run(tmp_path / "results.json", _entry("hangs"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    child = tmp_path / "child"
+    time.sleep(0.2)
+    assert not child.exists() or not _alive(int(child.read_text()))
+
+
+def test_a_file_that_is_cut_off_is_begun_again(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text('{"machine": {"dev')
+    assert Results.load(path, {"device": "A"}).parts == {}
+
+
+def test_the_order_of_what_is_left() -> None:
+    known = {
+        "right": {"ok": True},
+        "wrong": {"ok": False},
+        "ended": {"ok": False, "tries": 1},
+        "given up": {"ok": False, "tries": MOST_TRIES},
+    }
+    rows = ["given up", "ended", "wrong", "right", "new"]
+    assert todo(rows, known) == ["new", "wrong", "ended"]
+
+
+# ---- the worker ------------------------------------------------------------------------------------
+def _context() -> Context:
+    return Context(torch.device("cpu"), emulated=True)
 
 
 def _part(calls: list[str]) -> Part:
@@ -43,80 +178,89 @@ def _part(calls: list[str]) -> Part:
     return Part("numbers", "numbers", lambda: ["one", "breaks", "three"], run)
 
 
-def _context() -> Context:
-    return Context(torch.device("cpu"), emulated=True)
+def _work(calls: list[str], **request: Any) -> tuple[int, list[dict[str, Any]]]:
+    events: list[dict[str, Any]] = []
+    request = {"rows": ["one", "breaks", "three"], "known": {}, "seconds": 60.0} | request
+    return worker.work(_part(calls), _context(), request, events.append), events
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_says_what_it_begins_and_what_came_of_it() -> None:
+    status, events = _work([])
+    assert status == 0
+    assert [event.get("begins", event.get("row")) for event in events] == [
+        name for name in ("one", "breaks", "three") for _ in range(2)
+    ]
+    assert events[1]["facts"]["figure"] == 1.5 and events[1]["facts"]["ok"]
+    assert events[3]["facts"]["why"] == "RuntimeError: it broke"
+
+
+def test_no_row_begins_that_may_not_end() -> None:
     calls: list[str] = []
-    part = _part(calls)
-    path = tmp_path / "results.json"
-    results = {"machine": {}, "parts": {}}
-    assert gpu_check._run_part(part, _context(), results, path)
-    assert calls == ["one", "breaks", "three"]
-    written = json.loads(path.read_text())["parts"]["numbers"]
-    assert written["one"]["ok"] and written["one"]["figure"] == 1.5
-    assert not written["breaks"]["ok"]
-    assert written["breaks"]["why"] == "RuntimeError: it broke"
-    # What failed runs again, behind what never ran.
-    del results["parts"]["numbers"]["three"]
-    gpu_check._run_part(part, _context(), results, path)
-    assert calls[3:] == ["three", "breaks"]
-    # Out of time: what is left stays for the next run, and the table says so.
-    monkeypatch.setattr(gpu_check, "PART_SECONDS", 0)
-    monkeypatch.setattr(gpu_check, "PARTS", (part,))
-    results["parts"]["numbers"].pop("one")
-    gpu_check._run_part(part, _context(), results, path)
-    assert "one" not in results["parts"]["numbers"]
-    assert gpu_check._table(results) == 2  # one is missing, one is wrong
-
-
-def test_no_row_begins_that_may_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(gpu_check, "PART_SECONDS", 100)
     known = {"earlier": {"ok": True, "why": "", "seconds": 101.0}}
-    results = {"machine": {}, "parts": {"numbers": known}}
-    # One row at least, or nothing would ever be done.
-    gpu_check._run_part(_part(calls), _context(), results, tmp_path / "results.json")
+    _work(calls, known=known, seconds=100.0)
+    assert calls == ["one"]  # one at least, or nothing would ever be done
+    _work(calls, seconds=0.0)
     assert calls == ["one"]
 
 
-def test_a_row_that_ends_the_process_is_noted_and_not_run_for_ever(tmp_path: Path) -> None:
-    def ends(_: str, __: Context) -> dict[str, object]:
-        raise SystemExit
-
-    part = Part("numbers", "numbers", lambda: ["ends"], ends)
-    path = tmp_path / "results.json"
-    results = {"machine": {}, "parts": {}}
-    for _ in range(2):
-        with pytest.raises(SystemExit):
-            gpu_check._run_part(part, _context(), results, path)
-        results = json.loads(path.read_text())
-    gpu_check._run_part(part, _context(), results, path)
-    row = results["parts"]["numbers"]["ends"]
-    assert (row["ok"], row["why"]) == (False, "the process ended during this row")
-
-
-def test_a_lost_gpu_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_gpu_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(Context, "lost", lambda _: calls[-1] == "breaks")
-    results = {"machine": {}, "parts": {}}
-    path = tmp_path / "results.json"
-    assert not gpu_check._run_part(_part(calls), _context(), results, path)
-    assert calls == ["one", "breaks"]
-    rows = json.loads(path.read_text())["parts"]["numbers"]
-    assert rows["breaks"]["why"] == "RuntimeError: it broke; the GPU was lost to the process"
-
-
-@without_gpu
-def test_a_gpu_may_be_required(tmp_path: Path) -> None:
-    results = str(tmp_path / "results.json")
-    assert gpu_check.main(["speed", "--require-gpu", "--results", results]) == 1
+    status, events = _work(calls)
+    assert status == worker.LOST and calls == ["one", "breaks"]
+    why = events[-1]["facts"]["why"]
+    assert why == "RuntimeError: it broke; the GPU was lost to the process"
 
 
 def test_results_are_those_of_a_module() -> None:
     content = Path(_C.__file__).read_bytes()
-    assert hashlib.sha256(content).hexdigest().startswith(gpu_check._machine(True)["module"])
+    assert hashlib.sha256(content).hexdigest().startswith(worker.machine()["module"])
+
+
+# ---- the command -----------------------------------------------------------------------------------
+def test_a_dry_run_lists_parts_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["--dry-run"]) == 0
+    said = capsys.readouterr().out
+    places = [said.index(f" {part.name} ") for part in PARTS]
+    assert places == sorted(places)
+    names = [part.name for part in PARTS]
+    assert names[:5] == ["smoke", "speed gpt2-medium", "speed bert-large", "kernels", "products"]
+    assert names.index("ops 8/8") < names.index("budgets")
+    assert all(0 < part.limit_s <= 480 and part.rows() for part in PARTS)
+    assert len(set(names)) == len(names)
+
+
+@without_gpu
+def test_it_says_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    results = str(tmp_path / "results.json")
+    assert gpu_check.main(["speed", "budgets", "--results", results]) == 0
+    said = capsys.readouterr().out
+    assert "no GPU was found; on one this would run:" in said
+    assert re.search(r"speed llama-1b +5 rows, at most 480 s", said)
+    assert "ops" not in said.split()
+    assert gpu_check.main(["speed", "--require-gpu", "--results", results]) == 1
+    with pytest.raises(SystemExit):
+        gpu_check.main(["sped"])
+    assert "there is no part sped; there are smoke, speed" in capsys.readouterr().err
+
+
+@without_gpu
+@pytest.mark.skipif(not _C.build_info()["cuda_emulation"], reason="there are no kernels to run")
+def test_a_part_runs_through_the_host_s_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results.json"
+    part = next(part for part in PARTS if part.name.startswith("ops") and "trilu" in part.rows())
+    monkeypatch.setattr(gpu_check, "PARTS", (part,))
+    entry = gpu_check.entry_of(part)
+    monkeypatch.setattr(
+        gpu_check, "entry_of", lambda _: Entry(part.name, ("trilu",), 120, entry.command)
+    )
+    assert gpu_check.main([part.name, "--results", str(path)]) == 0
+    row = json.loads(path.read_text())["parts"][part.name]["trilu"]
+    assert row["ok"] and row["passed"] > 10
+    assert "all is well" in capsys.readouterr().out
+    assert os.listdir(tmp_path / "results")
 
 
 def test_operators_are_compared_without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +273,64 @@ def test_operators_are_compared_without_tf32(monkeypatch: pytest.MonkeyPatch) ->
 
     before = [place.allow_tf32 for place in places]
     monkeypatch.setattr(operators, "_run_cases", cases)
-    operators.OPERATORS.run("relu", _context())
+    operators.OPERATORS[0].run("relu", _context())
     assert seen == [False, False]
     assert [place.allow_tf32 for place in places] == before
 
 
-def test_results_of_another_machine_are_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps({"machine": {"device": "A"}, "parts": {"ops": {}}}))
-    assert gpu_check._load(path, {"device": "B"})["parts"] == {}
-    assert gpu_check._load(path, {"device": "A"})["parts"] == {"ops": {}}
+def test_every_operator_is_in_one_shard() -> None:
+    rows = [row for part in operators.OPERATORS for row in part.rows()]
+    files = {p.stem for p in Path("tests/ops").glob("*.py") if "def cases" in p.read_text()}
+    assert sorted(rows) == sorted(files)
+
+
+# ---- what it makes of times ------------------------------------------------------------------------
+def test_ratios_near_one_are_even() -> None:
+    def rows(ours: float, **others: float) -> dict[str, Any]:
+        kernels = [["gemm", 2.0, 500.0], ["pointwise_group_cuda<bf16>", 3.0, 100.0]]
+        times = {"ours": ours, "ours level 1": ours} | others
+        return {k: {"ms": v, "busy_ms": v / 2, "kernels": kernels} for k, v in times.items()}
+
+    even = compared(rows(10.1, eager=20.0, compile=10.0))
+    assert even["ok"] and even["verdict"] == "even" and even["idle"] == 0.5
+    assert compared(rows(9.0, eager=20.0, compile=10.0))["verdict"] == "faster"
+    slower = compared(rows(10.5, eager=20.0, compile=10.0))
+    assert not slower["ok"] and slower["why"] == "slower than a peer by 5%"
+    assert compared(rows(9.0, eager=20.0))["why"] == "there is no time of compile"
+    assert not compared({})["ok"]
+
+
+def test_kernels_are_named_counted_and_sorted() -> None:
+    ours = "void ortmodule::cuda::(anonymous namespace)::softmax_cuda<float, 4>(float const*)"
+    assert short_name(ours) == "softmax_cuda<float, 4>"
+    assert [
+        kind_of(n) for n in ("nvjet_tst_128", "triton_poi_fused_add_1", "Memcpy DtoD", "x")
+    ] == [
+        "product",
+        "pointwise",
+        "copy",
+        "other",
+    ]
+    events = [(ours, 4.0), (ours, 6.0), ("gemm_1", 30.0)]
+    first, second = by_kernel(events, steps=2)
+    assert (first.name, first.us, second.us, second.launches) == ("gemm_1", 15.0, 5.0, 1.0)
+    lines = beside([["gemm_1", 1.0, 15.0]], [["triton_poi_0", 2.0, 7.0]])
+    assert [line.split()[0] for line in lines[1:4]] == ["all", "product", "pointwise"]
+
+
+def test_a_table_shows_lines_below_and_counts_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {
+        "ok": True,
+        "why": "",
+        "seconds": 1.0,
+        "bytes": 2**31,
+        "kernels": [1],
+        "lines": ["below"],
+    }
+    results = Results(tmp_path / "r.json", {}, {"numbers": {"a": row}})
+    assert table.table(results, [_entry("a", "b")]) == 1
+    said = capsys.readouterr().out
+    assert "bytes=2GiB" in said and "kernels" not in said
+    assert said.index("1 rows left") < said.index("numbers, a\nbelow")

@@ -85,4 +85,5 @@ CONVOLUTIONS = Part(
     lambda: [f"{search} {kind}" for search in _SEARCHES for kind in _KINDS],
     _run,
     on_host=True,
+    limit_s=180,
 )

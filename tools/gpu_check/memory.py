@@ -84,4 +84,5 @@ BUDGETS = Part(
     f"predicted against measured peak at {_BUDGETS} budgets; an overrun fails",
     lambda: list(_MODELS),
     _run,
+    limit_s=300,
 )

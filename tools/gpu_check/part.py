@@ -1,23 +1,24 @@
-"""What a part of the check is, and what it may use."""
+"""What a part of the check is, and what it may use. Needs no torch."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 Row = dict[str, Any]
-"""One line of the table. `ok` is False where something is wrong, and `why` says what."""
+"""One line of the table. `ok` is False where something is wrong, and `why` says what; `lines` are
+printed below the table."""
 
-PART_SECONDS = 480
-"""No part takes longer: it stops where it is and goes on with the next run."""
+PART_SECONDS = 480.0
+"""No part takes longer: it is stopped and goes on with the next run."""
 
 
-MOST_TRIES = 2
-"""A row during which the process ended runs once more: something else may have ended it."""
+EVEN = 0.03
+"""A ratio of times within 1 +- this is neither faster nor slower."""
 
 
 @dataclass
@@ -29,46 +30,18 @@ class Context:
     """The CUDA kernels run on the host: results count, times and torch's counters do not."""
     known: dict[str, Row] = field(default_factory=dict)
     """The rows of the part so far."""
-    deadline: float = float("inf")
-    """Of `time.monotonic`."""
 
     def lost(self) -> bool:
         """Whether an error has broken the device for the rest of this process."""
         if self.device.type != "cuda":
             return False
+        import torch
+
         try:
             torch.cuda.synchronize(self.device)
         except RuntimeError:
             return True
         return False
-
-    def todo(self, names: list[str]) -> Iterator[str]:
-        """The names that are left, as long as there is time for the longest row so far: first those
-        that never ran, then what failed, last what ended the process."""
-        waiting = [name for name in names if self._turn(name) is not None]
-        began = False
-        for name in sorted(waiting, key=lambda name: self._turn(name) or 0):
-            left = self.deadline - time.monotonic()
-            longest = max((row["seconds"] for row in self.known.values()), default=0.0)
-            if left <= 0 or (began and left < longest):
-                return
-            began = True
-            yield name
-
-    def _turn(self, name: str) -> int | None:
-        """When this row comes, or None if it need not run."""
-        row = self.known.get(name)
-        if row is None:
-            return 0
-        if "tries" in row:
-            return None if row["tries"] >= MOST_TRIES else 2
-        return None if row["ok"] else 1
-
-
-def began(row: Row | None) -> Row:
-    """What stands for a row while it runs, and stays if the process ends."""
-    tries = (row or {}).get("tries", 0) + 1
-    return {"ok": False, "why": "the process ended during this row", "tries": tries, "seconds": 0.0}
 
 
 @dataclass(frozen=True)
@@ -81,3 +54,5 @@ class Part:
     run: Callable[[str, Context], Row]
     on_host: bool = False
     """Whether it is of use under the emulation, too."""
+    limit_s: float = PART_SECONDS
+    """Seconds that a run of it may take on a fresh H100; it is killed after them."""

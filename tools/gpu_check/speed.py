@@ -1,15 +1,17 @@
-"""Part `speed`: training steps of large models against eager and torch.compile, in one process.
+"""Parts `speed ...`: training steps of a large model against eager and torch.compile.
 
-Times are medians by CUDA events, the variants taken in turn; peaks are `max_memory_allocated` of a
-whole step, parameters, gradients and optimizer state included.
+A row is a variant, alone on the GPU, so that four times the optimizer's state need not fit. Times are
+medians over blocks of five steps between two CUDA events: the host may run ahead, as in training.
+Peaks are `max_memory_allocated` of a whole step, parameters, gradients and optimizer state included.
+The last row compares, kernel by kernel too.
 """
 
 from __future__ import annotations
 
-import copy
 import gc
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,14 +21,17 @@ from torch import Tensor, nn
 from benchmarks.more_models import Llama
 from benchmarks.text_models import Bert, Gpt
 from benchmarks.vision_models import VisionTransformer
-from ortmodule_py import last_run_report
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
 
-from .part import Context, Part, Row
-from .training import variables, wrapped
+from .part import EVEN, Context, Part, Row
+from .profile import as_json, beside, block_ms, profiled
+from .training import variables
 
-_ROUNDS = 10
-_WARM_UP = 3
-_VARIANTS = ("eager", "compile", "ours", "ours level 1")
+_BLOCKS = 6
+_STEPS = 5
+_WARM_UP = 4
+_VARIANTS = ("compile", "ours", "eager", "ours level 1")
+_COMPARED = "against"
 
 
 class Bottleneck(nn.Module):
@@ -131,18 +136,17 @@ _MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Tensor]]]] = {
 
 
 class Trained:
-    """One variant with its optimizer."""
+    """One variant with its optimizer. The module itself is taken, not a copy."""
 
-    def __init__(self, module: nn.Module, variant: str, context: Context) -> None:
-        self.run: Any
+    def __init__(self, module: nn.Module, variant: str) -> None:
+        self.run: Any = module
+        self.module: nn.Module = module
         if variant.startswith("ours"):
             level = "1" if variant.endswith("1") else "0"
             with variables(ORTMODULE_MEMORY_OPT_LEVEL=level):
-                self.run = self.module = wrapped(module, context)
-        else:
-            self.run = self.module = copy.deepcopy(module)
-            if variant == "compile":
-                self.run = torch.compile(self.module)
+                self.run = self.module = ORTModule(module, DebugOptions(LogLevel.ERROR))
+        elif variant == "compile":
+            self.run = torch.compile(module)
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-5, fused=True)
 
     def step(self, batch: dict[str, Tensor]) -> None:
@@ -154,62 +158,78 @@ class Trained:
         self.optimizer.step()
 
 
-def _timed_ms(trained: Trained, batch: dict[str, Tensor]) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    trained.step(batch)
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end)
-
-
-def _peak(trained: Trained, batch: dict[str, Tensor], others: int) -> int:
-    """Bytes at the peak of a step, without those of the other variants."""
-    torch.cuda.reset_peak_memory_stats()
-    trained.step(batch)
+def _measured(step: Callable[[], None]) -> Row:
+    for _ in range(_WARM_UP):
+        step()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - others
-
-
-def _run(name: str, context: Context) -> Row:
-    torch.manual_seed(0)
-    module, batch = _MODELS[name]()
-    module = module.to(context.device).train()
-    batch = {key: value.to(context.device) for key, value in batch.items()}
-    variants: dict[str, Trained] = {}
-    peaks: dict[str, int] = {}
-    for variant in _VARIANTS:
-        gc.collect()
-        before = torch.cuda.memory_allocated()
-        trained = Trained(module, variant, context)
-        for _ in range(_WARM_UP):
-            trained.step(batch)
-        peaks[variant] = _peak(trained, batch, before)
-        trained.optimizer.zero_grad(set_to_none=True)
-        variants[variant] = trained
-    times: dict[str, list[float]] = {variant: [] for variant in variants}
-    for _ in range(_ROUNDS):
-        for variant, trained in variants.items():
-            times[variant].append(_timed_ms(trained, batch))
-            trained.optimizer.zero_grad(set_to_none=True)
-    medians = {variant: statistics.median(values) for variant, values in times.items()}
-    report = last_run_report(variants["ours"].module)
-    peers = min(medians["eager"], medians["compile"])
-    slow = medians["ours"] > peers
-    why = "" if report["compiled"] else f"in eager: {report['eager_pieces']}"
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated()
+    times = [block_ms(step, _STEPS) for _ in range(_BLOCKS)]
+    kernels = profiled(step, 2)
     return {
-        "ms": medians,
-        "peak_bytes": peaks,
-        "against_eager": medians["ours"] / medians["eager"],
-        "against_compile": medians["ours"] / medians["compile"],
-        "ok": not slow and not why,
-        "why": why or ("slower than a peer" if slow else ""),
+        "ms": statistics.median(times),
+        "least_ms": min(times),
+        "most_ms": max(times),
+        "busy_ms": sum(k.us for k in kernels) / 1000,
+        "launches": sum(k.launches for k in kernels),
+        "peak_bytes": peak,
+        "kernels": as_json(kernels),
     }
 
 
-SPEED = Part(
-    "speed",
-    "steps of large models in bfloat16 autocast against eager and torch.compile, time and peak",
-    lambda: list(_MODELS),
-    _run,
+def _variant(model: str, variant: str, context: Context) -> Row:
+    torch.manual_seed(0)
+    gc.collect()
+    torch.cuda.empty_cache()
+    module, batch = _MODELS[model]()
+    module = module.to(context.device).train()
+    batch = {key: value.to(context.device) for key, value in batch.items()}
+    trained = Trained(module, variant)
+    row = _measured(partial(trained.step, batch))
+    why = ""
+    if variant.startswith("ours"):
+        report = last_run_report(trained.module)
+        why = "" if report["compiled"] else f"in eager: {report['eager_pieces']}"
+    return row | {"ok": not why, "why": why}
+
+
+def compared(rows: dict[str, Row]) -> Row:
+    """The last row: ours against its peers, with a band within which a ratio counts as even."""
+    missing = [v for v in _VARIANTS if "ms" not in rows.get(v, {})]
+    if "ours" in missing or {"eager", "compile"} <= set(missing):
+        return {"ok": False, "why": f"there is no time of {', '.join(missing)}"}
+    ours = rows["ours"]
+    ratios = {v: ours["ms"] / rows[v]["ms"] for v in ("eager", "compile") if v not in missing}
+    worst = max(ratios.values())
+    verdict = "faster" if worst < 1 - EVEN else "even" if worst <= 1 + EVEN else "slower"
+    row: Row = {f"against_{v}": ratio for v, ratio in ratios.items()}
+    row |= {"verdict": verdict, "idle": 1 - ours["busy_ms"] / ours["ms"]}
+    if "compile" not in missing:
+        row["lines"] = beside(ours["kernels"], rows["compile"]["kernels"])
+    why = f"there is no time of {', '.join(missing)}" if missing else ""
+    if verdict == "slower":
+        why = f"slower than a peer by {worst - 1:.0%}"
+    return row | {"ok": not why, "why": why}
+
+
+def _run(model: str, name: str, context: Context) -> Row:
+    if name == _COMPARED:
+        return compared(context.known)
+    return _variant(model, name, context)
+
+
+def _part(model: str) -> Part:
+    return Part(
+        f"speed {model}",
+        "steps in bfloat16 autocast against eager and torch.compile: time, peak, kernels",
+        lambda: [*_VARIANTS, _COMPARED],
+        partial(_run, model),
+    )
+
+
+FIRST_SPEED = tuple(_part(model) for model in ("gpt2-medium", "bert-large"))
+OTHER_SPEED = tuple(
+    _part(model) for model in _MODELS if f"speed {model}" not in {part.name for part in FIRST_SPEED}
 )

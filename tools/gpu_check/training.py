@@ -231,12 +231,14 @@ PARITY = Part(
     lambda: list(models.ALL_NAMES),
     _parity,
     on_host=True,
+    limit_s=180,
 )
 PRECISION = Part(
     "precision",
     "autocast in float16 and bfloat16, modules in bfloat16",
     lambda: list(_PRECISIONS),
     _precision,
+    limit_s=180,
 )
 EXACTNESS = Part(
     "exactness",
@@ -244,12 +246,14 @@ EXACTNESS = Part(
     lambda: ["gpt", "gpt_fused", "bert", "t5", "vit", "llama", "resnet"],
     _exactness,
     on_host=True,
+    limit_s=180,
 )
 GRAPHS = Part(
     "graphs",
     "steps captured by torch.cuda.graph and replayed",
     lambda: ["mlp", "gpt", "gpt dropout", "vit"],
     _graphs,
+    limit_s=60,
 )
 OWN_GRAPHS = Part(
     "own graphs",
@@ -257,4 +261,5 @@ OWN_GRAPHS = Part(
     lambda: ["mlp", "gpt", "gpt dropout", "bert", "vit", "resnet"],
     _own_graphs,
     on_host=True,
+    limit_s=120,
 )

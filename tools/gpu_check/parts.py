@@ -1,0 +1,34 @@
+"""The parts in their order: what most likely breaks and what says most comes first."""
+
+from __future__ import annotations
+
+from .convolutions import CONVOLUTIONS
+from .kernels import KERNELS, PRODUCTS
+from .memory import BUDGETS
+from .operators import OPERATORS
+from .optimizers import OPTIMIZERS
+from .part import Part
+from .sanitizer import SANITIZER
+from .sessions import SESSIONS
+from .smoke import SMOKE
+from .speed import FIRST_SPEED, OTHER_SPEED
+from .training import EXACTNESS, GRAPHS, OWN_GRAPHS, PARITY, PRECISION
+
+PARTS: tuple[Part, ...] = (
+    SMOKE,
+    *FIRST_SPEED,
+    KERNELS,
+    PRODUCTS,
+    PRECISION,
+    PARITY,
+    GRAPHS,
+    OWN_GRAPHS,
+    EXACTNESS,
+    CONVOLUTIONS,
+    OPTIMIZERS,
+    SESSIONS,
+    *OTHER_SPEED,
+    *OPERATORS,
+    BUDGETS,
+    SANITIZER,
+)

@@ -1,0 +1,104 @@
+"""The process that does rows of a part: `python -m tools.gpu_check.worker PART EVENTS`, where EVENTS
+is the number of a file descriptor; see driver.py. With `machine` for PART it says where it is."""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ortmodule_py
+
+from .part import Context, Part, Row
+from .parts import PARTS
+
+LOST = 3
+"""Exit status where an error has broken the GPU for this process."""
+
+
+def machine() -> dict[str, Any]:
+    """What results belong to: a device and a build."""
+    info = ortmodule_py.build_info()
+    name = "none"
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+    elif info["cuda_emulation"]:
+        name = "host, emulated"
+    module = Path(ortmodule_py._C.__file__).read_bytes()
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "version": info["version"],
+        "module": hashlib.sha256(module).hexdigest()[:16],
+        "targets": info["cuda"].get("targets", []),
+    }
+
+
+def make_row(part: Part, name: str, context: Context) -> Row:
+    """The row, with an exception as the reason why it is wrong."""
+    torch._dynamo.reset()  # captures of the row before
+    start = time.monotonic()
+    try:
+        row = part.run(name, context)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        row = {"ok": False, "why": f"{type(error).__name__}: {lines[0][:200]}"}
+    return row | {"seconds": round(time.monotonic() - start, 1)}
+
+
+def work(part: Part, context: Context, request: dict[str, Any], send: Any) -> int:
+    """Does the rows of the request; none begins that may not end, going by the longest so far.
+
+    `send` takes events: `{"begins": row}`, then `{"row": row, "facts": ...}`.
+    """
+    deadline = time.monotonic() + request["seconds"]
+    context.known = request["known"]
+    longest = max((row["seconds"] for row in context.known.values()), default=0.0)
+    for turn, name in enumerate(request["rows"]):
+        left = deadline - time.monotonic()
+        if left <= 0 or (turn > 0 and left < longest):
+            return 0
+        send({"begins": name})
+        row = make_row(part, name, context)
+        lost = context.lost()
+        if lost:
+            why = f"{row['why']}; the GPU was lost to the process".lstrip("; ")
+            row |= {"ok": False, "why": why}
+        longest = max(longest, row["seconds"])
+        context.known[name] = row
+        send({"row": name, "facts": row})
+        if lost:
+            return LOST
+    return 0
+
+
+def main() -> int:
+    """Runs a worker."""
+    name, events = sys.argv[1], int(sys.argv[2])
+    faulthandler.enable()
+    with os.fdopen(events, "w", buffering=1) as out:
+
+        def send(event: dict[str, Any]) -> None:
+            out.write(json.dumps(event) + "\n")
+
+        if name == "machine":
+            send({"row": name, "facts": {"ok": True, "why": "", "seconds": 0.0} | machine()})
+            return 0
+        emulated = not torch.cuda.is_available()
+        context = Context(torch.device("cpu" if emulated else "cuda:0"), emulated)
+        part = next(part for part in PARTS if part.name == name)
+        return work(part, context, json.load(sys.stdin), send)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a broken GPU may hang in destructors
