@@ -314,7 +314,10 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
   }
   add_weights(*outcome, imported);
   if (constant) add_constants(*outcome, imported, *constant);
-  outcome->session = std::make_unique<Session>(std::move(imported.piece), session_options(to_save));
+  SessionOptions options = session_options(to_save);
+  // What can be packed once is; more would be packed in every run.
+  options.optimizer.disabled.merge(packing_passes());
+  outcome->session = std::make_unique<Session>(std::move(imported.piece), options);
   model_->forget_pages();
   note_freed_heap(kImportBytes);
   return outcome;
@@ -354,7 +357,7 @@ void InferenceSession::add_weights(Outcome& outcome, const ImportedModel& import
   }
 }
 
-// The weight in float16, for a graph that widens it; null if it must stay as it is.
+// The weight in 16 bits, for a graph that widens it; null if it must stay as it is.
 const void* InferenceSession::halved(Outcome& outcome, Graph& graph, Value* value,
                                      const OnnxTensor& weight) {
   if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
@@ -365,14 +368,15 @@ const void* InferenceSession::halved(Outcome& outcome, Graph& graph, Value* valu
       made.push_back(std::move(*half));
     return made;
   });
-  if (halves->empty()) {
+  const DType type = halves->empty() ? DType::Float32 : halves->front().dtype;
+  if (type != DType::Float16) {
     std::string name = value->name;
     for (const OnnxInitializer& initializer : model_->model().graph.initializers)
       if (initializer.tensor.bytes.data() == weight.bytes.data()) name = initializer.name;
-    wide_weights_.insert(name);
-    return nullptr;
+    wide_weights_[name] = type;
   }
-  widen_at_reader(graph, value);
+  if (halves->empty()) return nullptr;
+  widen_at_reader(graph, value, type);
   outcome.halves.push_back(halves);
   return halves->front().memory.data();
 }
@@ -388,38 +392,17 @@ void InferenceSession::add_constants(Outcome& outcome, const ImportedModel& impo
   }
   if (options_.half_weights) key += " half";
   outcome.constants = model_->constants(key, [&] {
-    std::vector<HostTensor> made = compute(part, weights);
-    for (HostTensor& tensor : made)
-      if (options_.half_weights && is_halvable(tensor.dtype, tensor.sizes))
-        if (auto half = to_half(tensor.memory.data(), tensor.sizes, memory_))
-          tensor = std::move(*half);
-    return made;
+    const auto compute = options_.half_weights ? compute_halves : compute_constants;
+    return compute(part, session_options(), *model_, weights, pool_);
   });
   Graph& graph = *imported.piece.graph;
   for (const HostTensor& constant : *outcome.constants) {
     Value* value = graph.inputs()[outcome.ranks.size() + outcome.weights.size()].value;
-    if (constant.dtype != value->dtype) widen_at_reader(graph, value);
+    if (constant.dtype != value->dtype) widen_at_reader(graph, value, constant.dtype);
     outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
     outcome.weight_sizes.push_back(constant.sizes);
     outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
   }
-}
-
-std::vector<HostTensor> InferenceSession::compute(const ConstantPart& part,
-                                                  const std::vector<OnnxTensor>& weights) {
-  ExportedPiece piece;
-  piece.graph = part.piece.graph->clone();
-  piece.arguments = part.piece.arguments;
-  piece.output_strides = part.piece.output_strides;
-  Session session(std::move(piece), session_options());
-  std::vector<Sizes> strides;
-  std::vector<LayoutView> layouts;
-  strides.reserve(weights.size());
-  for (const OnnxTensor& weight : weights) {
-    strides.push_back(contiguous_strides(weight.dims));
-    layouts.push_back({weight.dims, strides.back()});
-  }
-  return compute_constants(*session.plan_for({layouts, {}}), *model_, weights, pool_);
 }
 
 InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feeds, bool to_show) {
@@ -571,7 +554,7 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   ::ortmodule::save_optimized(optimized, path);
 }
 
-std::set<std::string> InferenceSession::wide_weights() const {
+std::map<std::string, DType> InferenceSession::wide_weights() const {
   const std::lock_guard lock(imports_->mutex);
   return wide_weights_;
 }

@@ -30,7 +30,7 @@ struct InferenceOptions {
   int64_t optimization_level = kAllOptimizations;  // onnxruntime's GraphOptimizationLevel
   std::set<std::string> disabled_passes;           // of the optimizer, by name
   bool profiling = false;                          // from the start
-  bool half_weights = false;                       // float32 weights are kept in float16
+  bool half_weights = false;                       // float32 weights are kept in 16 bits
 
   static constexpr int64_t kAllOptimizations = 99;
   RunMemoryOptions memory = {};
@@ -100,8 +100,8 @@ class InferenceSession {
   /// For another session of the model.
   const std::shared_ptr<LoadedModel>& shared_model() const { return model_; }
   int64_t threads() const { return pool_.threads(); }
-  /// Weights that stay float32 because float16 cannot hold them, by name.
-  std::set<std::string> wide_weights() const;
+  /// Weights that float16 cannot hold, by name, and what they are kept in: bfloat16 or float32.
+  std::map<std::string, DType> wide_weights() const;
 
   /// Starts a trace of all runs.
   void start_profiling();
@@ -125,7 +125,6 @@ class InferenceSession {
   void add_weights(Outcome& outcome, const ImportedModel& imported);
   const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
   void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
-  std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
   void check_once(Outcome& outcome, const CallShapes& call);
   /// With `to_show`, its plan is made anew and not kept.
   Bound bind(const std::vector<HostFeed>& feeds, bool to_show = false);
@@ -144,7 +143,7 @@ class InferenceSession {
   HostMemory memory_;
   Admission admission_;
   const std::shared_ptr<Imports> imports_;
-  std::set<std::string> wide_weights_;  // guarded by the mutex of the imports
+  std::map<std::string, DType> wide_weights_;  // guarded by the mutex of the imports
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};
   std::atomic<int64_t> copied_bytes_{0};
