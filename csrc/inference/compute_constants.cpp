@@ -1,7 +1,9 @@
 #include "inference/compute_constants.h"
 
+#include <memory>
 #include <utility>
 
+#include "inference/half_weights.h"
 #include "runtime/host_memory.h"
 #include "runtime/program.h"
 
@@ -22,11 +24,8 @@ std::vector<Readers> readers_of(const Plan& plan, size_t inputs) {
   return readers;
 }
 
-}  // namespace
-
-std::vector<HostTensor> compute_constants(const PlanEntry& entry, const LoadedModel& model,
-                                          const std::vector<OnnxTensor>& weights,
-                                          WorkerPool& pool) {
+std::vector<HostTensor> run_plan(const PlanEntry& entry, const LoadedModel& model,
+                                 const std::vector<OnnxTensor>& weights, WorkerPool& pool) {
   const Program& program = entry.program;
   const Plan& plan = *program.plan;
   HostMemory memory;
@@ -62,6 +61,64 @@ std::vector<HostTensor> compute_constants(const PlanEntry& entry, const LoadedMo
       result.memory = frame.take(buffer);
   }
   return results;
+}
+
+std::vector<HostTensor> run_graph(std::unique_ptr<Graph> graph, const ConstantPart& part,
+                                  const SessionOptions& options, const LoadedModel& model,
+                                  const std::vector<OnnxTensor>& weights, WorkerPool& pool) {
+  ExportedPiece piece;
+  piece.graph = std::move(graph);
+  piece.arguments = part.piece.arguments;
+  piece.output_strides = part.piece.output_strides;
+  Session session(std::move(piece), options);
+  std::vector<Sizes> strides;
+  std::vector<LayoutView> layouts;
+  strides.reserve(weights.size());
+  for (const OnnxTensor& weight : weights) {
+    strides.push_back(contiguous_strides(weight.dims));
+    layouts.push_back({weight.dims, strides.back()});
+  }
+  return run_plan(*session.plan_for({layouts, {}}), model, weights, pool);
+}
+
+// The first try, by output.
+std::vector<DType> halves_of(const Graph& graph) {
+  std::vector<DType> types;
+  for (const GraphOutput& output : graph.outputs()) {
+    Sizes sizes;
+    for (const DimExpr& dim : output.value->dims) sizes.push_back(dim.value());
+    const DType dtype = output.value->dtype;
+    types.push_back(is_halvable(dtype, sizes) ? DType::Float16 : dtype);
+  }
+  return types;
+}
+
+}  // namespace
+
+std::vector<HostTensor> compute_constants(const ConstantPart& part, const SessionOptions& options,
+                                          const LoadedModel& model,
+                                          const std::vector<OnnxTensor>& weights,
+                                          WorkerPool& pool) {
+  return run_graph(part.piece.graph->clone(), part, options, model, weights, pool);
+}
+
+std::vector<HostTensor> compute_halves(const ConstantPart& part, const SessionOptions& options,
+                                       const LoadedModel& model,
+                                       const std::vector<OnnxTensor>& weights, WorkerPool& pool) {
+  std::vector<DType> types = halves_of(*part.piece.graph);
+  while (true) {
+    std::unique_ptr<Graph> graph = part.piece.graph->clone();
+    halve_outputs(*graph, types);
+    std::vector<HostTensor> made = run_graph(std::move(graph), part, options, model, weights, pool);
+    bool fits = true;
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (types[i] == part.piece.graph->outputs()[i].value->dtype || holds_values(made[i]))
+        continue;
+      types[i] = types[i] == DType::Float16 ? DType::BFloat16 : DType::Float32;
+      fits = false;
+    }
+    if (fits) return made;
+  }
 }
 
 }  // namespace ortmodule

@@ -1,5 +1,6 @@
 #include "inference/half_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -10,7 +11,22 @@ namespace ortmodule {
 namespace {
 
 constexpr int64_t kFewElements = 256;  // the Cast costs more than it saves
-constexpr float kLargest = 65504.0f;
+constexpr float kLargest = 65504.0f;   // of float16
+// Of smaller numbers float16 has 7 bits or less, since its exponent ends at -24.
+constexpr float kLeast = 0x1p-17f;
+constexpr float kLargestBFloat16 = 0x1.fep127f;
+
+// The type for elements of at most that size; nothing for NaN.
+std::optional<DType> half_for(float largest) {
+  if (!(largest <= kLargestBFloat16)) return std::nullopt;
+  return largest > kLargest || (largest > 0 && largest < kLeast) ? DType::BFloat16 : DType::Float16;
+}
+
+float element_at(const void* data, size_t i) {
+  float element = 0;
+  std::memcpy(&element, static_cast<const char*>(data) + 4 * i, 4);
+  return element;
+}
 
 }  // namespace
 
@@ -20,19 +36,22 @@ bool is_halvable(DType dtype, const Sizes& sizes) {
 
 std::optional<HostTensor> to_half(const void* data, const Sizes& sizes, HostMemory& memory) {
   const auto count = static_cast<size_t>(element_count(sizes));
-  HostTensor half{DType::Float16, sizes, memory.allocate(static_cast<int64_t>(2 * count))};
-  const auto* from = static_cast<const char*>(data);
-  auto* to = static_cast<uint16_t*>(half.memory.data());
+  float largest = 0;
   for (size_t i = 0; i < count; ++i) {
-    float element = 0;
-    std::memcpy(&element, from + 4 * i, 4);
-    if (!(std::fabs(element) <= kLargest)) return std::nullopt;
-    to[i] = float16_bits(element);
+    const float size = std::fabs(element_at(data, i));
+    if (!(size <= largest)) largest = size;
+    if (std::isnan(size)) return std::nullopt;
   }
+  const std::optional<DType> type = half_for(largest);
+  if (!type) return std::nullopt;
+  HostTensor half{*type, sizes, memory.allocate(static_cast<int64_t>(2 * count))};
+  auto* to = static_cast<uint16_t*>(half.memory.data());
+  const auto round = *type == DType::Float16 ? float16_bits : bfloat16_bits;
+  for (size_t i = 0; i < count; ++i) to[i] = round(element_at(data, i));
   return half;
 }
 
-void widen_at_reader(Graph& graph, Value* input) {
+void widen_at_reader(Graph& graph, Value* input, DType half) {
   Node* first = nullptr;
   for (const auto& node : graph.nodes()) {
     for (const Value* read : node->inputs())
@@ -43,7 +62,28 @@ void widen_at_reader(Graph& graph, Value* input) {
   Node* cast = emit_node(graph, "Cast", {input}, {{"to", DType::Float32}});
   graph.replace_all_uses(input, cast->output());
   graph.set_input(cast, 0, input);
-  input->dtype = DType::Float16;
+  input->dtype = half;
+}
+
+void halve_outputs(Graph& graph, const std::vector<DType>& types) {
+  const std::vector<Node*> nodes = graph.node_pointers();
+  for (size_t i = 0; i < types.size(); ++i) {
+    Value* wide = graph.outputs()[i].value;
+    if (types[i] == wide->dtype) continue;
+    const auto made = std::find(nodes.begin(), nodes.end(), wide->producer());
+    Node* next = made == nodes.end() || made + 1 == nodes.end() ? nullptr : *(made + 1);
+    const Graph::Inserting here(graph, next);
+    graph.replace_output(i, emit(graph, "Cast", {wide}, {{"to", types[i]}}));
+  }
+}
+
+bool holds_values(const HostTensor& half) {
+  const auto* bits = static_cast<const uint16_t*>(half.memory.data());
+  uint16_t largest = 0;  // sizes of floats are ordered as their bits are
+  for (int64_t i = 0; i < element_count(half.sizes); ++i)
+    largest = std::max<uint16_t>(largest, bits[i] & 0x7fff);
+  if (half.dtype == DType::BFloat16) return largest < bfloat16_bits(HUGE_VALF);
+  return largest < float16_bits(HUGE_VALF) && largest >= float16_bits(kLeast);
 }
 
 }  // namespace ortmodule

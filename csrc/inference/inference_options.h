@@ -20,7 +20,7 @@ struct InferenceOptions {
   int64_t optimization_level = kAllOptimizations;  // onnxruntime's GraphOptimizationLevel
   std::set<std::string> disabled_passes;           // of the optimizer, by name
   bool profiling = false;                          // from the start
-  bool half_weights = false;                       // float32 weights are kept in float16
+  bool half_weights = false;                       // float32 weights are kept in 16 bits
   RunDeviceOptions device = {};                    // that runs the model
 
   static constexpr int64_t kAllOptimizations = 99;

@@ -152,7 +152,7 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   ::ortmodule::save_optimized(optimized, path);
 }
 
-std::set<std::string> InferenceSession::wide_weights() {
+std::map<std::string, DType> InferenceSession::wide_weights() {
   const std::lock_guard lock(host_.mutex);
   return host_.wide_weights;
 }

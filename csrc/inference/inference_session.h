@@ -89,8 +89,8 @@ class InferenceSession {
   /// For another session of the model.
   const std::shared_ptr<LoadedModel>& shared_model() const { return host_.model; }
   int64_t threads() const { return host_.pool.threads(); }
-  /// Weights that stay float32 because float16 cannot hold them, by name.
-  std::set<std::string> wide_weights();
+  /// Weights that float16 cannot hold, by name, and what they are kept in: bfloat16 or float32.
+  std::map<std::string, DType> wide_weights();
 
   /// Starts a trace of all runs.
   void start_profiling();

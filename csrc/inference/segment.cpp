@@ -263,8 +263,10 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
   }
   add_weights(*outcome, imported);
   if (constant) add_constants(*outcome, imported, *constant);
-  outcome->session =
-      std::make_unique<Session>(std::move(imported.piece), session_options(device, to_save));
+  SessionOptions options = session_options(device, to_save);
+  // What can be packed once is; more would be packed in every run.
+  options.optimizer.disabled.merge(packing_passes());
+  outcome->session = std::make_unique<Session>(std::move(imported.piece), options);
   host_.model->forget_pages();
   note_freed_heap(kImportBytes);
   return outcome;
@@ -315,7 +317,7 @@ void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
   }
 }
 
-// The weight in float16, for a graph that widens it; null if it must stay as it is.
+// The weight in 16 bits, for a graph that widens it; null if it must stay as it is.
 const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
                             const OnnxTensor& weight) {
   if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
@@ -326,15 +328,16 @@ const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
       made.push_back(std::move(*half));
     return made;
   });
-  if (halves->empty()) {
+  const DType type = halves->empty() ? DType::Float32 : halves->front().dtype;
+  if (type != DType::Float16) {
     std::string name = value->name;
     for (const OnnxInitializer& initializer : host_.model->model().graph.initializers)
       if (initializer.tensor.bytes.data() == weight.bytes.data()) name = initializer.name;
     const std::lock_guard lock(host_.mutex);
-    host_.wide_weights.insert(name);
-    return nullptr;
+    host_.wide_weights[name] = type;
   }
-  widen_at_reader(graph, value);
+  if (halves->empty()) return nullptr;
+  widen_at_reader(graph, value, type);
   outcome.halves.push_back(halves);
   return halves->front().memory.data();
 }
@@ -350,38 +353,17 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
   }
   if (host_.options.half_weights) key += " half";
   outcome.constants = constants_of(key, [&] {
-    std::vector<HostTensor> made = compute(part, weights);
-    for (HostTensor& tensor : made)
-      if (host_.options.half_weights && is_halvable(tensor.dtype, tensor.sizes))
-        if (auto half = to_half(tensor.memory.data(), tensor.sizes, host_.memory))
-          tensor = std::move(*half);
-    return made;
+    const auto compute = host_.options.half_weights ? compute_halves : compute_constants;
+    return compute(part, session_options(Device::Host), *host_.model, weights, host_.pool);
   });
   Graph& graph = *imported.piece.graph;
   for (const HostTensor& constant : *outcome.constants) {
     Value* value = graph.inputs()[outcome.ranks.size() + outcome.weights.size()].value;
-    if (constant.dtype != value->dtype) widen_at_reader(graph, value);
+    if (constant.dtype != value->dtype) widen_at_reader(graph, value, constant.dtype);
     outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
     outcome.weight_sizes.push_back(constant.sizes);
     outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
   }
-}
-
-std::vector<HostTensor> Segment::compute(const ConstantPart& part,
-                                         const std::vector<OnnxTensor>& weights) {
-  ExportedPiece piece;
-  piece.graph = part.piece.graph->clone();
-  piece.arguments = part.piece.arguments;
-  piece.output_strides = part.piece.output_strides;
-  Session session(std::move(piece), session_options(Device::Host));
-  std::vector<Sizes> strides;
-  std::vector<LayoutView> layouts;
-  strides.reserve(weights.size());
-  for (const OnnxTensor& weight : weights) {
-    strides.push_back(contiguous_strides(weight.dims));
-    layouts.push_back({weight.dims, strides.back()});
-  }
-  return compute_constants(*session.plan_for({layouts, {}}), *host_.model, weights, host_.pool);
 }
 
 Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {

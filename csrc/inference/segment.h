@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,8 +36,9 @@ struct SegmentHost {
   const std::unique_ptr<DeviceWeights> device_weights;
   WorkerPool pool;
   HostMemory memory;
-  std::mutex mutex;                    // guards the next one
-  std::set<std::string> wide_weights;  // that float16 cannot hold
+  std::mutex mutex;  // guards the next one
+  /// That float16 cannot hold, and what they are kept in.
+  std::map<std::string, DType> wide_weights;
 };
 
 /// Thread-safe: calls may overlap.
@@ -97,7 +99,6 @@ class Segment {
   void add_weights(Outcome& outcome, const ImportedModel& imported);
   const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
   void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
-  std::vector<HostTensor> compute(const ConstantPart& part, const std::vector<OnnxTensor>& weights);
   void check_once(Outcome& outcome, const CallShapes& call);
 
   SegmentHost& host_;

@@ -1,8 +1,11 @@
 // y[n, o, p] = sum of (x[n, i, s * p + d * k - pad] - x_zero) (w[o, i, k] - w_zero[o]) in 32 bits.
-// What is padded counts as x_zero.
+// What is padded counts as x_zero. ConvIntegerToFloat scales the sums, y * (x_scale * w_scale[o]) +
+// bias[o], where a bias of integers is added before; with `relu` the result is bent, and with
+// y_scale it is quantized again.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/requantized.h"
 #include "ops/row_axes.h"
 #include "ops/window.h"
 
@@ -11,7 +14,18 @@ namespace {
 
 bool is_byte(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
 
-void infer_conv_integer(InferContext& c) {
+// One number, or one for each channel.
+void check_channels(InferContext& c, size_t i, DType dtype, const DimExpr& channels) {
+  if (!c.has_input(i)) return;
+  const Value& value = c.input(i);
+  if (value.dtype != dtype ||
+      (product(value.dims) != DimExpr(1) && !may_equal(value.dims, {channels})))
+    c.fail(str("operand ", i, " must be ", name_of(dtype), " of one element or ", channels,
+               ", but found ", name_of(value.dtype), dims_text(value.dims)));
+}
+
+// Zero points are operands `zeros` and the next one.
+Dims conv_dims(InferContext& c, size_t zeros) {
   const Value &x = c.input(0), &w = c.input(1);
   if (!is_byte(x.dtype) || !is_byte(w.dtype))
     c.fail(
@@ -24,15 +38,30 @@ void infer_conv_integer(InferContext& c) {
         str("x and w must have the same rank of at least 3 and as many channels per group, but "
             "found ",
             dims_text(x.dims), " and ", dims_text(w.dims), " in ", group, " groups"));
-  if (c.has_input(2) && (c.input(2).dtype != x.dtype || product(c.input(2).dims) != DimExpr(1)))
+  if (c.has_input(zeros) &&
+      (c.input(zeros).dtype != x.dtype || product(c.input(zeros).dims) != DimExpr(1)))
     c.fail(str("the zero point of x must be one ", name_of(x.dtype)));
-  if (c.has_input(3) && (c.input(3).dtype != w.dtype || (product(c.input(3).dims) != DimExpr(1) &&
-                                                         !may_equal(c.input(3).dims, {w.dims[0]}))))
-    c.fail(str("the zero point of w must be one ", name_of(w.dtype), " or ", w.dims[0]));
+  check_channels(c, zeros + 1, w.dtype, w.dims[0]);
   const Dims spatial = window_dims(c, Dims(w.dims.begin() + 2, w.dims.end()));
   Dims dims = {x.dims[0], w.dims[0]};
   dims.insert(dims.end(), spatial.begin(), spatial.end());
-  c.set(0, DType::Int32, std::move(dims));
+  return dims;
+}
+
+void infer_conv_integer(InferContext& c) { c.set(0, DType::Int32, conv_dims(c, 2)); }
+
+// x, w, x_scale, w_scale, x_zero, w_zero, bias, y_scale, y_zero
+void infer_to_float(InferContext& c) {
+  Dims dims = conv_dims(c, 4);
+  if (c.input(2).dtype != DType::Float32 || product(c.input(2).dims) != DimExpr(1))
+    c.fail("x_scale must be one f32");
+  check_channels(c, 3, DType::Float32, dims[1]);
+  if (c.has_input(6)) {
+    const bool integers = c.input(6).dtype == DType::Int32;
+    check_channels(c, 6, integers ? DType::Int32 : DType::Float32, dims[1]);
+    if (!may_equal(c.input(6).dims, {dims[1]})) c.fail("the bias must have a number per channel");
+  }
+  c.set(0, requantized_type(c, 7), std::move(dims));
 }
 
 double conv_integer_flops(const Attrs&, const std::vector<Sizes>& in,
@@ -75,6 +104,41 @@ REGISTER_OP(ConvInteger, {.inputs = {"x", "w", "x_zero?", "w_zero?"},
                           .flops = conv_integer_flops,
                           .body_of = conv_integer_body,
                           .onnx = {export_directly, {"strides", "pads", "dilations", "group"}}});
+
+// By ConvInteger; what is one for each channel gets a place for each pixel.
+std::string to_float_body(const Node& node) {
+  std::string lines =
+      "  sum = ConvInteger<strides=@strides, pads=@pads, dilations=@dilations, group=@group> (x, "
+      "w, "
+      "x_zero, w_zero)\n";
+  std::string axes;
+  for (size_t d = 2; d < node.input(1)->rank(); ++d) axes += str(d > 2 ? "," : "", d - 1);
+  const auto spread = [&](std::string_view name, size_t i) {
+    const Value* value = node.input(i);
+    if (!value || product(value->dims) == DimExpr(1)) return std::string(name);
+    lines += str("  each_", name, " = Unsqueeze<axes=[", axes, "]> (", name, ")\n");
+    return str("each_", name);
+  };
+  const bool integers = node.input(6) && node.input(6)->dtype == DType::Int32;
+  const std::string bias = spread("bias", 6), scale = spread("w_scale", 3);
+  if (integers) lines += str("  total = Add (sum, ", bias, ")\n");
+  lines += str("  real = Cast<to=f32> (", integers ? "total" : "sum", ")\n");
+  lines += str("  factor = Mul (x_scale, ", scale, ")\n  scaled = Mul (real, factor)\n");
+  if (!integers) lines += str("  biased = Add (scaled, ", bias, ")\n");
+  const std::string y = add_requantized(node, integers ? "scaled" : "biased", 7, lines);
+  return str("to_float (x, w, x_scale, w_scale, x_zero, w_zero, bias, y_scale, y_zero) => (", y,
+             ") {\n", lines, "}");
+}
+
+REGISTER_OP(ConvIntegerToFloat, {.domain = "com.microsoft",
+                                 .inputs = {"x", "w", "x_scale", "w_scale?", "x_zero?", "w_zero?",
+                                            "bias?", "y_scale?", "y_zero?"},
+                                 .outputs = {"y"},
+                                 .attrs = {{"group", 1}, {"relu", 0}},
+                                 .kind = OpKind::MatMul,
+                                 .infer = infer_to_float,
+                                 .flops = conv_integer_flops,
+                                 .body_of = to_float_body});
 
 RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }
 REGISTER_ROW_AXES(image_rows, "ConvInteger");

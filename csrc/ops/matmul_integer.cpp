@@ -1,13 +1,15 @@
 // Products of integers of 8 bits, summed in 32: y = (a - a_zero) (b - b_zero). MatMulIntegerToFloat
-// scales the sums: y * (a_scale * b_scale) + bias, where b_scale may be the attribute b_number. A
-// zero point is one number, or one for each row of a or column of b; b's scale likewise. The packed
-// op does either on weights that PackIntegerMatrix has packed: one tensor of bytes, of the same
-// size on every machine.
+// scales the sums: y * (a_scale * b_scale) + bias, where b_scale may be the attribute b_number; a
+// bias of integers is added before. With `relu` the result is bent, and with y_scale it is
+// quantized again: clamp(round(y / y_scale) + y_zero). A zero point is one number, or one for each
+// row of a or column of b; b's scale likewise. The packed op does either on weights that
+// PackIntegerMatrix has packed: one tensor of bytes, of the same size on every machine.
 
 #include "base/integer_panels.h"
 #include "ir/text.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/requantized.h"
 #include "ops/row_axes.h"
 
 namespace ortmodule {
@@ -50,23 +52,25 @@ void infer_matmul_integer(InferContext& c) {
   c.set(0, DType::Int32, std::move(dims));
 }
 
-// Operands from `first` on: a_scale, b_scale, a_zero, b_zero, bias.
-void check_scaled(InferContext& c, const Dims& dims, DType b_dtype) {
+// Operands from 2 on: a_scale, b_scale, a_zero, b_zero, bias, y_scale, y_zero. Returns the type of
+// the result.
+DType check_scaled(InferContext& c, const Dims& dims, DType b_dtype) {
   check_each(c, 2, DType::Float32, 1);
   check_each(c, 3, DType::Float32, dims.back());
   check_each(c, 4, c.input(0).dtype, dims[dims.size() - 2]);
   check_each(c, 5, b_dtype, dims.back());
-  if (c.has_input(6) &&
-      (c.input(6).dtype != DType::Float32 || !may_equal(c.input(6).dims, {dims.back()})))
-    c.fail(str("the bias must be f32", dims_text({dims.back()}), ", but found ",
+  if (c.has_input(6) && ((c.input(6).dtype != DType::Float32 && c.input(6).dtype != DType::Int32) ||
+                         !may_equal(c.input(6).dims, {dims.back()})))
+    c.fail(str("the bias must be f32 or i32", dims_text({dims.back()}), ", but found ",
                name_of(c.input(6).dtype), dims_text(c.input(6).dims)));
+  return requantized_type(c, 7);
 }
 
 void infer_to_float(InferContext& c) {
   Dims dims = product_dims(c);
   c.input(2);
-  check_scaled(c, dims, c.input(1).dtype);
-  c.set(0, DType::Float32, std::move(dims));
+  const DType dtype = check_scaled(c, dims, c.input(1).dtype);
+  c.set(0, dtype, std::move(dims));
 }
 
 void infer_pack(InferContext& c) {
@@ -88,9 +92,11 @@ void infer_packed(InferContext& c) {
                dims_text(panels.dims)));
   Dims dims = a.dims;
   dims.back() = columns;
-  check_scaled(c, dims, c.attrs().flag("unsigned_b") ? DType::UInt8 : DType::Int8);
-  if (c.has_input(3) && !c.has_input(2)) c.fail("b_scale needs a_scale");
-  c.set(0, c.has_input(2) ? DType::Float32 : DType::Int32, std::move(dims));
+  const DType dtype =
+      check_scaled(c, dims, c.attrs().flag("unsigned_b") ? DType::UInt8 : DType::Int8);
+  for (size_t i : {3, 6, 7})
+    if (c.has_input(i) && !c.has_input(2)) c.fail(str("operand ", i, " needs a_scale"));
+  c.set(0, c.has_input(2) ? dtype : DType::Int32, std::move(dims));
 }
 
 double product_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>& out) {
@@ -129,25 +135,26 @@ REGISTER_OP(MatMulInteger, {.inputs = {"a", "b", "a_zero?", "b_zero?"},
 std::string to_float_body(const Node& node) {
   const bool has_scale = node.inputs().size() > 3 && node.input(3);
   const std::string scale = has_scale ? "b_scale" : number_text(node.attrs.number("b_number"));
-  return str(R"(to_float (a, b, a_scale, b_scale, a_zero, b_zero, bias) => (y) {
-               sum = MatMulInteger (a, b, a_zero, b_zero)
-               real = Cast<to=f32> (sum)
-               factor = Mul (a_scale, )",
-             scale, R"()
-               scaled = Mul (real, factor)
-               y = Add (scaled, bias)
-             })");
+  const bool integers = node.input(6) && node.input(6)->dtype == DType::Int32;
+  std::string lines = "  sum = MatMulInteger (a, b, a_zero, b_zero)\n";
+  if (integers) lines += "  total = Add (sum, bias)\n";
+  lines += str("  real = Cast<to=f32> (", integers ? "total" : "sum", ")\n");
+  lines += str("  factor = Mul (a_scale, ", scale, ")\n  scaled = Mul (real, factor)\n");
+  if (!integers) lines += "  biased = Add (scaled, bias)\n";
+  const std::string y = add_requantized(node, integers ? "scaled" : "biased", 7, lines);
+  return str("to_float (a, b, a_scale, b_scale, a_zero, b_zero, bias, y_scale, y_zero) => (", y,
+             ") {\n", lines, "}");
 }
 
-REGISTER_OP(MatMulIntegerToFloat,
-            {.domain = "com.microsoft",
-             .inputs = {"a", "b", "a_scale", "b_scale?", "a_zero?", "b_zero?", "bias?"},
-             .outputs = {"y"},
-             .attrs = {{"b_number", 1.0}},
-             .kind = OpKind::MatMul,
-             .infer = infer_to_float,
-             .flops = product_flops,
-             .body_of = to_float_body});
+REGISTER_OP(MatMulIntegerToFloat, {.domain = "com.microsoft",
+                                   .inputs = {"a", "b", "a_scale", "b_scale?", "a_zero?", "b_zero?",
+                                              "bias?", "y_scale?", "y_zero?"},
+                                   .outputs = {"y"},
+                                   .attrs = {{"b_number", 1.0}, {"relu", 0}},
+                                   .kind = OpKind::MatMul,
+                                   .infer = infer_to_float,
+                                   .flops = product_flops,
+                                   .body_of = to_float_body});
 
 REGISTER_OP(PackIntegerMatrix, {.domain = "com.microsoft",
                                 .inputs = {"b"},
@@ -155,14 +162,14 @@ REGISTER_OP(PackIntegerMatrix, {.domain = "com.microsoft",
                                 .kind = OpKind::Data,
                                 .infer = infer_pack});
 
-REGISTER_OP(PackedMatMulInteger,
-            {.domain = "com.microsoft",
-             .inputs = {"a", "panels", "a_scale?", "b_scale?", "a_zero?", "b_zero?", "bias?"},
-             .outputs = {"y"},
-             .attrs = {{"unsigned_b", 0}, {"b_number", 1.0}},
-             .kind = OpKind::MatMul,
-             .infer = infer_packed,
-             .flops = product_flops});
+REGISTER_OP(PackedMatMulInteger, {.domain = "com.microsoft",
+                                  .inputs = {"a", "panels", "a_scale?", "b_scale?", "a_zero?",
+                                             "b_zero?", "bias?", "y_scale?", "y_zero?"},
+                                  .outputs = {"y"},
+                                  .attrs = {{"unsigned_b", 0}, {"b_number", 1.0}, {"relu", 0}},
+                                  .kind = OpKind::MatMul,
+                                  .infer = infer_packed,
+                                  .flops = product_flops});
 
 // Products with whole weights and zero points.
 RowAxes integer_rows(const RowQuery& query) { return rows_before(query, query.rank(0) - 1); }

@@ -140,35 +140,6 @@ Values import_gemm(OnnxCall& c) {
   return {c.has(7) ? quantized(c, y, 7, c.dtype(0)) : y};
 }
 
-// ---- DynamicQuantizeLSTM -----------------------------------------------------------------------
-
-// Quantized weights [directions, rows, columns] as the real ones [directions, columns, rows].
-Value* dequantized_weights(OnnxCall& c, size_t i, size_t scale_at) {
-  Value* weights = c.in(i);
-  auto per_column = [&](Value* value) {
-    return value->rank() == 2 ? c.reshape(value, {value->dims.at(0), 1, value->dims.at(1)})
-                              : c.reshape(value, {product(value->dims), 1, 1});
-  };
-  Value* wide = c.cast(weights, DType::Int32);
-  wide = c.pointwise("Sub", {wide, per_column(c.cast(c.in(scale_at + 1), DType::Int32))});
-  Value* scale = per_column(c.in(scale_at));
-  return c.transpose(c.pointwise("Mul", {c.cast(wide, scale->dtype), scale}), {0, 2, 1});
-}
-
-// X, W, R, B?, sequence_lens?, initial_h?, initial_c?, P?, then scale and zero point of W and of R.
-// The activations stay real numbers, which is more exact than to quantize them at each step.
-Values import_lstm(OnnxCall& c) {
-  const Values operands{c.in(0),
-                        dequantized_weights(c, 1, 8),
-                        dequantized_weights(c, 2, 10),
-                        c.optional(3),
-                        c.optional(4),
-                        c.optional(5),
-                        c.optional(6),
-                        c.optional(7)};
-  return call_nested(c, "LSTM", operands, c.node().attrs, 3);
-}
-
 REGISTER_ONNX({{"QLinearAdd", 1, import_binary<"Add">, nullptr, "com.microsoft"},
                {"QLinearMul", 1, import_binary<"Mul">, nullptr, "com.microsoft"},
                {"QLinearSigmoid", 1, import_sigmoid, nullptr, "com.microsoft"},
@@ -184,8 +155,7 @@ REGISTER_ONNX({{"QLinearAdd", 1, import_binary<"Add">, nullptr, "com.microsoft"}
                {"DequantizeLinear", 1, import_dequantize, nullptr, "com.microsoft"},
                {"DynamicQuantizeMatMul", 1, import_dynamic_matmul, nullptr, "com.microsoft"},
                {"MatMulIntegerToFloat", 1, import_integer_matmul, nullptr, "com.microsoft"},
-               {"QGemm", 1, import_gemm, nullptr, "com.microsoft"},
-               {"DynamicQuantizeLSTM", 1, import_lstm, nullptr, "com.microsoft"}});
+               {"QGemm", 1, import_gemm, nullptr, "com.microsoft"}});
 
 }  // namespace
 }  // namespace ortmodule

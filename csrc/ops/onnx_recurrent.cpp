@@ -1,5 +1,6 @@
-// Import of LSTM, GRU and RNN. The common forms are the engine's recurrent ops; peepholes,
-// clipping, other activations and linear_before_reset = 0 are unrolled over the sequence.
+// Import of LSTM, GRU and RNN, and of com.microsoft's DynamicQuantizeLSTM. The common forms are the
+// engine's recurrent ops; peepholes, clipping, other activations and linear_before_reset = 0 are
+// unrolled over the sequence.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -19,11 +20,14 @@ struct Cell {
   std::vector<std::string> activations;  // by default
 };
 
-const Cell& cell_of(const std::string& op) {
+bool is_quantized(OnnxCall& c) { return c.node().op == "DynamicQuantizeLSTM"; }
+
+const Cell& cell_of(OnnxCall& c) {
+  const std::string op = is_quantized(c) ? "LSTM" : c.node().op;
   static const std::array<Cell, 3> cells = {{{"LSTM", 4, {0, 2, 3, 1}, {"Sigmoid", "Tanh", "Tanh"}},
                                              {"GRU", 3, {1, 0, 2}, {"Sigmoid", "Tanh"}},
                                              {"RNN", 1, {0}, {"Tanh"}}}};
-  return *std::find_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.op == op; });
+  return *std::find_if(cells.begin(), cells.end(), [&](const Cell& cell) { return cell.op == op; });
 }
 
 struct Activation {
@@ -80,12 +84,12 @@ double default_beta(const std::string& name) {
 }
 
 Layer read_layer(OnnxCall& c) {
-  Layer layer{c, cell_of(c.node().op)};
+  Layer layer{c, cell_of(c)};
   const std::string direction = c.string("direction", "forward");
   layer.directions = direction == "bidirectional" ? 2 : 1;
   layer.backward_only = direction == "reverse";
   layer.batch_first = c.integer("layout", 0) == 1;
-  layer.hidden = c.sizes().fix(c.dims(2).at(2));
+  layer.hidden = c.sizes().fix(c.dims(2).at(is_quantized(c) ? 1 : 2));
   layer.x = c.in(0);
   if (layer.batch_first) layer.x = c.transpose(layer.x, {1, 0, 2});
   if (c.has(4)) layer.lengths = c.cast(c.in(4), DType::Int64);
@@ -119,13 +123,51 @@ Value* of_direction(OnnxCall& c, size_t i, size_t d) {
   return c.reshape(one, Dims(all->dims.begin() + 1, all->dims.end()));
 }
 
-// Blocks of `hidden` rows in another order.
-Value* reordered(const Layer& layer, Value* rows, const std::vector<int64_t>& order) {
+// Blocks of `hidden` rows, or of places along another axis, in another order.
+Value* reordered(const Layer& layer, Value* rows, const std::vector<int64_t>& order,
+                 int64_t axis = 0) {
   if (std::is_sorted(order.begin(), order.end())) return rows;
   Values blocks;
   for (int64_t gate : order)
-    blocks.push_back(layer.c.slice(rows, 0, gate * layer.hidden, (gate + 1) * layer.hidden));
-  return layer.c.concat(blocks, 0);
+    blocks.push_back(layer.c.slice(rows, axis, gate * layer.hidden, (gate + 1) * layer.hidden));
+  return layer.c.concat(blocks, axis);
+}
+
+// ---- quantized weights -------------------------------------------------------------------------
+// [columns, gates * H] of integers, with a scale and zero point for all, or one for each of the
+// last axis.
+struct QuantizedFactor {
+  Value *q = nullptr, *scale = nullptr, *zero = nullptr;
+};
+
+// Operand `i` of DynamicQuantizeLSTM, with its scale at `scale_at`. The activations stay real
+// numbers, which is more exact than to quantize them at each step.
+QuantizedFactor quantized_factor(const Layer& layer, size_t i, size_t d,
+                                 const std::vector<int64_t>& order) {
+  OnnxCall& c = layer.c;
+  const size_t scale_at = i == 1 ? 8 : 10;
+  const auto of_channels = [&](size_t operand) {
+    Value* all = c.in(operand);
+    const auto at = static_cast<int64_t>(d);
+    if (all->rank() == 2) return reordered(layer, of_direction(c, operand, d), order);
+    const bool one = all->rank() == 0 || all->dims.at(0) == DimExpr(1);
+    return c.reshape(one ? all : c.slice(all, 0, at, at + 1), {});
+  };
+  return {reordered(layer, of_direction(c, i, d), order, 1), of_channels(scale_at),
+          of_channels(scale_at + 1)};
+}
+
+Value* dequantized(OnnxCall& c, const QuantizedFactor& factor) {
+  Value* wide =
+      c.pointwise("Sub", {c.cast(factor.q, DType::Int32), c.cast(factor.zero, DType::Int32)});
+  return c.pointwise("Mul", {c.cast(wide, factor.scale->dtype), factor.scale});
+}
+
+// The weights of operand `i` as the right factor of a product, [columns, gates * H].
+Value* right_factor(const Layer& layer, size_t i, size_t d, const std::vector<int64_t>& order) {
+  OnnxCall& c = layer.c;
+  if (is_quantized(c)) return dequantized(c, quantized_factor(layer, i, d, order));
+  return c.transpose(reordered(layer, of_direction(c, i, d), order), {1, 0});
 }
 
 Value* initial_state(const Layer& layer, size_t operand, size_t d) {
@@ -144,15 +186,13 @@ struct Direction {
   Value* cell = nullptr;
 };
 
-Value* input_product(const Layer& layer, Value* weights) {
-  return layer.c.emit("MatMul", {layer.x, layer.c.transpose(weights, {1, 0})});
+Value* input_product(const Layer& layer, size_t d, const std::vector<int64_t>& order) {
+  return layer.c.emit("MatMul", {layer.x, right_factor(layer, 1, d, order)});
 }
 
 Direction run_common(const Layer& layer, size_t d) {
   OnnxCall& c = layer.c;
   const Cell& cell = layer.cell;
-  Value* weights = reordered(layer, of_direction(c, 1, d), cell.order);
-  Value* recurrent = reordered(layer, of_direction(c, 2, d), cell.order);
   Value *input_bias = nullptr, *recurrent_bias = nullptr;
   if (c.has(3)) {
     Value* both = of_direction(c, 3, d);
@@ -160,8 +200,18 @@ Direction run_common(const Layer& layer, size_t d) {
     input_bias = reordered(layer, c.slice(both, 0, 0, rows), cell.order);
     recurrent_bias = reordered(layer, c.slice(both, 0, rows, 2 * rows), cell.order);
   }
-  Values operands = {input_product(layer, weights), recurrent, input_bias, recurrent_bias,
-                     initial_state(layer, 5, d)};
+  Value* pre = input_product(layer, d, cell.order);
+  if (is_quantized(c)) {
+    const QuantizedFactor r = quantized_factor(layer, 2, d, cell.order);
+    const Values y =
+        c.emit_all("QuantizedLSTMSteps",
+                   {pre, r.q, r.scale, r.zero, input_bias, recurrent_bias,
+                    initial_state(layer, 5, d), initial_state(layer, 6, d), layer.lengths},
+                   {{"reverse", layer.reverse(d) ? 1 : 0}});
+    return {y.at(0), y.at(1), y.at(2)};
+  }
+  Value* recurrent = reordered(layer, of_direction(c, 2, d), cell.order);
+  Values operands = {pre, recurrent, input_bias, recurrent_bias, initial_state(layer, 5, d)};
   if (cell.op == "LSTM") operands.push_back(initial_state(layer, 6, d));
   operands.push_back(layer.lengths);
   Attrs attrs{{"layout", 0}, {"reverse", layer.reverse(d) ? 1 : 0}};
@@ -208,7 +258,7 @@ class Step {
     const size_t count = layer.cell.activations.size();
     f_.assign(layer.activations.begin() + static_cast<int64_t>(d * count),
               layer.activations.begin() + static_cast<int64_t>((d + 1) * count));
-    recurrent_ = c_.transpose(of_direction(c_, 2, d), {1, 0});
+    recurrent_ = right_factor(layer, 2, d, {});
     const int64_t rows = layer.cell.gates * layer.hidden;
     if (c_.has(3)) {
       Value* both = of_direction(c_, 3, d);
@@ -296,7 +346,7 @@ Direction run_unrolled(const Layer& layer, size_t d) {
   Value* cell = layer.cell.op == "LSTM" ? initial_state(layer, 6, d) : nullptr;
   if (!h) h = zeros;
   if (!cell) cell = zeros;
-  Value* pre = input_product(layer, of_direction(c, 1, d));
+  Value* pre = input_product(layer, d, {});
   Step step(layer, d);
   Values y(static_cast<size_t>(steps));
   for (int64_t i = 0; i < steps; ++i) {
@@ -343,7 +393,8 @@ Values import_recurrent(OnnxCall& c) {
 
 REGISTER_ONNX({{"LSTM", 1, import_recurrent},
                {"GRU", 1, import_recurrent},
-               {"RNN", 1, import_recurrent}});
+               {"RNN", 1, import_recurrent},
+               {"DynamicQuantizeLSTM", 1, import_recurrent, nullptr, "com.microsoft"}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,7 +1,7 @@
 // y[.., n] = alpha sum_k x[.., k] w[k, n] + bias[n] with a weight that was packed before into the
 // panels that the product reads (PackWeights), by the kernel of the same machine. Made by
 // pack_weights, for weights that do not change. `columns`: the n of the weight, which its packed
-// form only has as a number of elements.
+// form only has as a number of elements. With x of float32 the weight may have 16 bits.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -11,6 +11,10 @@ namespace {
 
 // Panels have whole vectors, of 16 elements at most.
 constexpr int64_t kVector = 16;
+
+bool fits_packed(DType w, DType x) {
+  return w == x || (x == DType::Float32 && (w == DType::Float16 || w == DType::BFloat16));
+}
 
 int64_t packed_elements(int64_t inner, int64_t columns) {
   return inner * ((columns + kVector - 1) / kVector * kVector);
@@ -26,7 +30,7 @@ void infer_pack_weights(InferContext& c) {
 void infer_packed_matmul(InferContext& c) {
   const Value &x = c.input(0), &w = c.input(1);
   const int64_t columns = c.attrs().integer("columns");
-  if (x.rank() < 2 || !x.dims.back().is_constant() || w.dtype != x.dtype ||
+  if (x.rank() < 2 || !x.dims.back().is_constant() || !fits_packed(w.dtype, x.dtype) ||
       !may_equal(w.dims, {packed_elements(x.dims.back().value(), columns)}))
     c.fail(str("x and the packed weight must match, but found ", dims_text(x.dims), " and ",
                dims_text(w.dims), " for ", columns, " columns"));

@@ -1,7 +1,8 @@
 // Products of floats with weights that stay small: y = x ((w - zero) * scale), where w has 8 bits
 // and scale and zero are one number or one for each index of `axis` (0: the rows of w, 1: its
-// columns); MatMulNBits has weights of 4 bits in blocks along the inner dimension. Their kernels
-// widen a panel of w while they pack it, so w is never there in 32 bits.
+// columns), or is a float of 16 bits without them; MatMulNBits has weights of 2, 4 or 8 bits in
+// blocks along the inner dimension. Their kernels widen a panel of w while they pack it, so w is
+// never there in 32 bits.
 
 #include "ir/text.h"
 #include "ops/infer_rules.h"
@@ -27,10 +28,13 @@ void check_x(InferContext& c) {
 void infer_widened(InferContext& c) {
   const Value &x = c.input(0), &w = c.input(1);
   check_x(c);
-  if ((w.dtype != DType::Int8 && w.dtype != DType::UInt8) || w.rank() != 2 ||
+  const bool half = w.dtype == DType::Float16 || w.dtype == DType::BFloat16;
+  if ((w.dtype != DType::Int8 && w.dtype != DType::UInt8 && !half) || w.rank() != 2 ||
       !may_equal(x.dims.back(), w.dims[0]))
-    c.fail(str("w must be a matrix of i8 or u8 with ", x.dims.back(), " rows, but found ",
-               name_of(w.dtype), dims_text(w.dims)));
+    c.fail(str("w must be a matrix of 8 bits or 16-bit floats with ", x.dims.back(),
+               " rows, but found ", name_of(w.dtype), dims_text(w.dims)));
+  if (half && (c.has_input(2) || c.has_input(3) || c.attrs().number("number") != 1.0))
+    c.fail("w of 16-bit floats has no scale");
   const auto axis = static_cast<size_t>(c.axis("axis", 2));
   for (size_t i = 2; i < 4; ++i) {
     if (i >= c.input_count() || !c.has_input(i)) continue;
@@ -52,6 +56,8 @@ std::string widened_body(const Node& node) {
   const auto operand = [&](size_t i) { return i < node.inputs().size() ? node.input(i) : nullptr; };
   const bool rows = node.attrs.integer("axis") == 0;
   std::string lines = "  wide = Cast<to=f32> (w)\n", last = "wide";
+  if (is_floating(node.input(1)->dtype))
+    return str("widened (x, w, scale, zero) => (y) {\n", lines, "  y = MatMul (x, wide)\n}");
   const auto each = [&](std::string_view name, const Value& value) {
     if (!rows || value.rank() == 0) return std::string(name);
     lines += str("  each_", name, " = Unsqueeze<axes=[1]> (", name, ")\n");
@@ -77,17 +83,19 @@ REGISTER_OP(WidenedMatMul, {.domain = "com.microsoft",
                             .flops = product_flops,
                             .body_of = widened_body});
 
-// --- 4 bits --------------------------------------------------------------------------------------
-// x, B [N, blocks, block_size / 2], scales [N * blocks], zero_points? (two in a byte), bias?
+// --- few bits ------------------------------------------------------------------------------------
+// x, B [N, blocks, block_size * bits / 8], scales [N * blocks], zero_points? (packed alike, rows of
+// whole bytes), bias?
 void infer_n_bits(InferContext& c) {
   check_x(c);
   const int64_t inner = c.attrs().integer("K"), columns = c.attrs().integer("N"),
-                size = c.attrs().integer("block_size");
+                size = c.attrs().integer("block_size"), bits = c.attrs().integer("bits");
   constexpr int64_t kMost = int64_t{1} << 31;
   if (size < 16 || size > kMost || (size & (size - 1)) != 0 || inner <= 0 || inner > kMost ||
       columns <= 0 || columns > kMost)
     c.fail(str("block_size must be a power of two of at least 16, K and N positive, but found ",
                size, ", ", inner, " and ", columns));
+  if (bits != 2 && bits != 4 && bits != 8) c.fail(str("bits must be 2, 4 or 8, but found ", bits));
   const int64_t blocks = (inner + size - 1) / size;
   const auto check = [&](size_t i, DType dtype, int64_t count) {
     if (i >= c.input_count() || !c.has_input(i)) return;
@@ -95,9 +103,9 @@ void infer_n_bits(InferContext& c) {
       c.fail(str("operand ", i, " must be ", name_of(dtype), " of ", count, " elements, but found ",
                  name_of(c.input(i).dtype), dims_text(c.input(i).dims)));
   };
-  check(1, DType::UInt8, columns * blocks * (size / 2));
+  check(1, DType::UInt8, columns * blocks * (size * bits / 8));
   check(2, DType::Float32, columns * blocks);
-  check(3, DType::UInt8, columns * ((blocks + 1) / 2));
+  check(3, DType::UInt8, columns * ((blocks * bits + 7) / 8));
   if (!may_equal(c.input(0).dims.back(), inner))
     c.fail(str("x must have rows of ", inner, ", but found ", dims_text(c.input(0).dims)));
   c.set(0, DType::Float32, product_dims(c.input(0), columns));
@@ -106,20 +114,25 @@ void infer_n_bits(InferContext& c) {
 REGISTER_OP(MatMulNBits, {.domain = "com.microsoft",
                           .inputs = {"x", "w", "scales", "zeros?"},
                           .outputs = {"y"},
+                          .attrs = {{"bits", 4}},
                           .kind = OpKind::MatMul,
                           .infer = infer_n_bits,
                           .flops = product_flops});
 
 Values import_n_bits(OnnxCall& c) {
-  if (c.integer("bits", 4) != 4) c.refuse("'bits' must be 4");
+  const int64_t bits = c.integer("bits", 4);
+  if (bits != 2 && bits != 4 && bits != 8)
+    c.refuse(str("'bits' must be 2, 4 or 8, but found ", bits));
   if (c.has(4)) c.refuse("g_idx has no kernel: blocks must be in order");
   if (c.has(3) && c.dtype(3) != DType::UInt8) c.refuse("zero points must be uint8");
   Value* x = c.in(0);
   const bool row = x->rank() == 1;
   if (row) x = c.reshape(x, {1, x->dims.at(0)});
-  Value* y = c.emit(
-      "MatMulNBits", {x, c.in(1), c.in(2), c.optional(3)},
-      {{"K", c.integer("K")}, {"N", c.integer("N")}, {"block_size", c.integer("block_size")}});
+  Value* y = c.emit("MatMulNBits", {x, c.in(1), c.in(2), c.optional(3)},
+                    {{"K", c.integer("K")},
+                     {"N", c.integer("N")},
+                     {"bits", bits},
+                     {"block_size", c.integer("block_size")}});
   if (row) y = c.reshape(y, {y->dims.back()});
   return {c.has(5) ? c.pointwise("Add", {y, c.in(5)}) : y};
 }

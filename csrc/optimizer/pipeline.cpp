@@ -14,6 +14,8 @@ namespace {
 
 // Fusions whose order matters; the others follow in order of their names.
 constexpr std::string_view kOrderedFusions[] = {
+    // Finds factors that are both dequantized, before weights are alone.
+    "fuse_quantized_product",
     // Finds the scales of weights before products absorb them.
     "fuse_small_weights",
     // Makes activations that others take as epilogues.

@@ -18,16 +18,6 @@ namespace {
 
 constexpr size_t kPieceElements = size_t{1} << 18;
 
-float half_to_float(uint16_t bits) {
-  const uint32_t sign = (bits & 0x8000U) << 16U;
-  const uint32_t exponent = (bits >> 10U) & 0x1fU, fraction = bits & 0x3ffU;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | (fraction << 13U));
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23U) | (fraction << 13U));
-  const float small = std::ldexp(static_cast<float>(fraction), -24);
-  return sign != 0 ? -small : small;
-}
-
 template <class T, class Convert>
 void convert(const char* from, size_t count, float* to, Convert convert) {
   for (size_t i = 0; i < count; ++i) {
@@ -221,6 +211,16 @@ void append(std::string& bytes, T value) {
 }
 
 }  // namespace
+
+float half_to_float(uint16_t bits) {
+  const uint32_t sign = (bits & 0x8000U) << 16U;
+  const uint32_t exponent = (bits >> 10U) & 0x1fU, fraction = bits & 0x3ffU;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | (fraction << 13U));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23U) | (fraction << 13U));
+  const float small = std::ldexp(static_cast<float>(fraction), -24);
+  return sign != 0 ? -small : small;
+}
 
 std::vector<int64_t> ConstantWeight::dims() const {
   std::vector<int64_t> sizes;

@@ -27,6 +27,9 @@ struct ConstantWeight {
   ConstantWeight permuted(const std::vector<size_t>& by) const;
 };
 
+/// The number that the bits of a float16 stand for.
+float half_to_float(uint16_t bits);
+
 /// The weight that an initializer or the value of a Constant node is; null if it is not of floats.
 std::shared_ptr<const ConstantWeight> weight_of(const OnnxTensor& tensor);
 

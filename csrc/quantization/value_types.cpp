@@ -57,7 +57,8 @@ int ValueTypes::type_of_output(const OnnxNode& node, size_t index) const {
   static const std::set<std::string> booleans = {
       "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And",
       "Or",    "Xor",     "IsNaN",          "IsInf"};
-  static const std::set<std::string> indices = {"Shape", "Size", "ArgMax", "ArgMin", "NonZero"};
+  static const std::set<std::string> indices = {"Shape",  "Size",    "ArgMax",
+                                                "ArgMin", "NonZero", "NonMaxSuppression"};
   static const std::set<std::string> sums = {"MatMulInteger", "ConvInteger"};
   // The type is that of the first input in these, and in other operators of the standard domain.
   if (!node.domain.empty() && node.domain != "com.microsoft") return 0;
@@ -66,11 +67,15 @@ int ValueTypes::type_of_output(const OnnxNode& node, size_t index) const {
   if (sums.count(node.op) > 0) return kInt32;
   if (node.op == "Cast") return static_cast<int>(integer_attr(node, "to", 0));
   if (node.op == "Constant" || node.op == "ConstantOfShape") return type_of_constant(node);
-  if (node.op == "Where" || node.op == "DequantizeLinear") return of(input_of(node, 1));
+  if (node.op == "Where" || node.op == "DequantizeLinear" || node.op == "CastLike")
+    return of(input_of(node, 1));
+  if (node.op == "OneHot") return of(input_of(node, 2));
+  if (const int64_t type = integer_attr(node, "dtype", 0)) return static_cast<int>(type);
   if (node.op == "DynamicQuantizeLinear") return index == 1 ? kFloat : kUInt8;
   if (node.op == "QuantizeLinear")
     return input_of(node, 2).empty() ? kUInt8 : of(input_of(node, 2));
   if (index > 0 && (node.op == "TopK" || node.op == "MaxPool")) return kInt64;
+  if (index > 0 && node.op == "Unique") return kInt64;
   if (index > 0 && node.op == "Dropout") return kBool;
   if (node.op == "If" || node.op == "Loop" || node.op == "Scan" || node.inputs.empty()) return 0;
   return of(node.inputs[0]);

@@ -47,8 +47,9 @@ class SessionOptions(CheckedOptions):
     optimized model is written as an ONNX file. `intra_op_num_threads`: threads of the session's
     pool, 0 for one per core. `enable_profiling`: a trace of every step, in a file that begins with
     `profile_file_prefix`. `log_severity_level`: least severity that is logged, -1 for the default
-    logger's. `enable_fp16`: weights are kept in float16 where their values allow it. Options that
-    change nothing here are accepted with a notice; names that do not exist are errors.
+    logger's. `enable_fp16`: weights are kept in float16, or in bfloat16 where float16 cannot hold
+    them, and products widen them while they read them. Options that change nothing here are
+    accepted with a notice; names that do not exist are errors.
     """
 
     enable_cpu_mem_arena = Option(True, as_bool)

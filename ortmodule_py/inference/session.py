@@ -516,14 +516,15 @@ class InferenceSession:
             path, self._unwritten = self._unwritten, ""
             with translated():
                 self._session.save_optimized(feeds, path)
-        wide = sorted(self._session.wide_weights())
-        if wide:
-            more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
-            self._log.write(
-                2,
-                f"enable_fp16: {', '.join(wide[:3])}{more} have elements beyond float16's range "
-                "(65504) and stay float32",
-            )
+        for dtype in ("bfloat16", "float32"):
+            wide = sorted(name for name, t in self._session.wide_weights().items() if t == dtype)
+            if wide:
+                more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
+                self._log.write(
+                    2,
+                    f"enable_fp16: {', '.join(wide[:3])}{more}: float16 has no such numbers, kept "
+                    f"in {dtype}",
+                )
 
     # --- profiles
 

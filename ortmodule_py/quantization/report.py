@@ -70,6 +70,7 @@ class QuantizationReport:
     notes: list[str] = field(default_factory=list)
     outputs: dict[str, OutputError] = field(default_factory=dict)
     speedup: float | None = None
+    verb: str = "quantized"
 
     @property
     def quantized(self) -> list[NodeRecord]:
@@ -98,7 +99,7 @@ def node_record(row: Mapping[str, Any]) -> NodeRecord:
 def _lines(report: QuantizationReport) -> list[str]:
     ratio = report.float_bytes / max(1, report.quantized_bytes)
     lines = [
-        f"quantized {len(report.quantized)} of {len(report.nodes)} nodes: "
+        f"{report.verb} {len(report.quantized)} of {len(report.nodes)} nodes: "
         f"{_mib(report.float_bytes)} -> {_mib(report.quantized_bytes)} MiB ({ratio:.2f}x smaller)"
     ]
     rows: list[tuple[str, ...]] = [

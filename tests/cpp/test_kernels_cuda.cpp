@@ -44,9 +44,10 @@ std::vector<std::string> cpu_ops() {
   ops.erase("ScaledDotProductAttention");
   ops.erase("ScaledDotProductAttentionGrad");
   // Packed weights, products of integers and of weights of few bits are for runs on the host.
-  for (const char* op : {"ConvInteger", "DynamicQuantizeLinear", "MatMulInteger",
-                         "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix", "PackWeights",
-                         "PackedMatMul", "PackedMatMulInteger", "WidenedMatMul"})
+  for (const char* op :
+       {"ConvInteger", "ConvIntegerToFloat", "DynamicQuantizeLinear", "MatMulInteger",
+        "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix", "PackWeights", "PackedMatMul",
+        "PackedMatMulInteger", "QuantizedLSTMSteps", "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

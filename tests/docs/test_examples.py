@@ -1,4 +1,5 @@
-"""The examples of accumulation and of the search for a batch size do what they say."""
+"""The examples of accumulation, of the search for a batch size, of pruning and of distillation do
+what they say."""
 
 from __future__ import annotations
 
@@ -51,3 +52,17 @@ def test_a_larger_batch_than_eagers_is_found_and_trains() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     sizes = re.search(r"largest batch: eager (\d+), ortmodule_py (\d+)", done.stdout)
     assert sizes and int(sizes[2]) >= 2 * int(sizes[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("prune.py", ["--epochs", "8", "--tuning-epochs", "4"], "half of the channels: "),
+        ("distill.py", ["--seeds", "2"], "with the teacher"),
+    ],
+)
+def test_smaller_models_answer_as_well(name: str, arguments: list[str], said: str) -> None:
+    done = run(name, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout and "quantized" in done.stdout

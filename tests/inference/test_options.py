@@ -267,31 +267,6 @@ def test_free_dimensions_by_name_and_by_denotation() -> None:
             session.run(["y"], {"x": x_of(3)})
 
 
-def test_weights_in_float16() -> None:
-    width = 512
-    plain, half = session_of(mlp(width)), session_of(mlp(width), enable_fp16=True)
-    feed = {"x": x_of(7)}
-    results = [session.run(None, feed) for session in (plain, half)]
-    assert results[1][0].dtype == np.float32
-    assert 0 < np.abs(results[0][0] - results[1][0]).max() < 1e-2
-    reports = [session.memory({"x": (7, 4)}) for session in (plain, half)]
-    assert reports[1].weights_bytes == reports[0].weights_bytes // 2
-
-
-def test_weights_beyond_float16_stay_and_are_named(log: list[tuple[int, str]]) -> None:
-    large: np.ndarray[Any, Any] = np.full((4, 128), 7e4, "float32")
-    model = model_bytes(
-        [helper.make_node("MatMul", ["x", "large"], ["y"])],
-        {"x": (FLOAT, ["n", 4])},
-        ["y"],
-        {"large": large},
-    )
-    x = x_of(2)
-    (y,) = session_of(model, enable_fp16=True).run(None, {"x": x})
-    np.testing.assert_allclose(y, x @ large, rtol=1e-5)
-    assert any("large have elements beyond float16's range" in line for _, line in log)
-
-
 # ---- initializers --------------------------------------------------------------------------------
 
 

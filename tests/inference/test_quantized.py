@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from ortmodule_py import InferenceSession
 
@@ -274,39 +274,257 @@ def test_gather_widens_the_rows_that_it_reads(kind: str, sizes: tuple[int, ...])
         assert session.memory({"i": sizes}).peak_bytes < WIDENED_BYTES / 2
 
 
+def in_bytes(numbers: Array, bits: int) -> Array:
+    """The last axis packed into bytes, the first number in the lowest bits."""
+    each = 8 // bits
+    padded = np.pad(numbers, ((0, 0), (0, -numbers.shape[-1] % each)))
+    parts = padded.reshape(*numbers.shape[:-1], -1, each).astype(np.uint16)
+    return (parts << (bits * np.arange(each))).sum(-1).astype(np.uint8)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize(("inner", "columns"), [(64, 5), (100, 37), (640, 40)])
-def test_products_of_weights_of_4_bits(inner: int, columns: int, zeros: bool) -> None:
+def test_products_of_weights_of_few_bits(inner: int, columns: int, zeros: bool, bits: int) -> None:
     random = np.random.default_rng(0)
-    size = 32
+    size, end = 32, 1 << bits
     blocks = -(-inner // size)
-    q = random.integers(0, 16, (columns, blocks * size)).astype(np.uint8)
+    q = random.integers(0, end, (columns, blocks * size)).astype(np.uint8)
     scales = random.uniform(0.01, 0.1, (columns, blocks)).astype(np.float32)
-    points = random.integers(0, 16, (columns, blocks + blocks % 2)).astype(np.uint8)
+    points = random.integers(0, end, (columns, blocks)).astype(np.uint8)
     weights = {
-        "w": (q[:, ::2] | (q[:, 1::2] << 4)).reshape(columns, blocks, size // 2),
+        "w": in_bytes(q, bits).reshape(columns, blocks, size * bits // 8),
         "s": scales.reshape(-1),
     }
     if zeros:
-        weights["z"] = (points[:, ::2] | (points[:, 1::2] << 4)).reshape(-1)
+        weights["z"] = in_bytes(points, bits).reshape(-1)
     else:
-        points[:] = 8
-    product = node(
-        "MatMulNBits",
-        ["x", *weights],
-        ["y"],
-        domain="com.microsoft",
-        K=inner,
-        N=columns,
-        bits=4,
-        block_size=size,
-    )
+        points[:] = end // 2
+    attrs = {"K": inner, "N": columns, "bits": bits, "block_size": size}
+    product = node("MatMulNBits", ["x", *weights], ["y"], domain="com.microsoft", **attrs)
     model = onnx.load_from_string(model_bytes([product], {"x": (1, ["n", inner])}, ["y"], weights))
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     x = random.standard_normal((3, inner)).astype(np.float32)
     y = InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
-    real = (q.astype(np.float64).reshape(columns, blocks, size) - points[:, :blocks, None]) * (
+    real = (q.astype(np.float64).reshape(columns, blocks, size) - points[:, :, None]) * (
         scales[:, :, None]
     )
     wanted = x.astype(np.float64) @ real.reshape(columns, -1)[:, :inner].T
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-3)
+
+
+# --- 16 bits -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+@pytest.mark.parametrize("reader", ["MatMul", "Gemm", "Gather", "both"])
+def test_weights_of_16_bits_are_widened_where_they_are_read(reader: str, dtype: int) -> None:
+    random = np.random.default_rng(1)
+    wide = random.standard_normal((300, 210)).astype(np.float32)
+    half = helper.make_tensor("w", dtype, wide.shape, wide.reshape(-1))
+    wide = np.asarray(numpy_helper.to_array(half)).astype(np.float32)
+    nodes = [node("Cast", ["w"], ["c"], to=TensorProto.FLOAT)]
+    inputs: dict[str, tuple[int, list[Any]]] = {"x": (1, ["n", 300])}
+    if reader in ("MatMul", "both"):
+        nodes.append(node("MatMul", ["x", "c"], ["y"]))
+    elif reader == "Gemm":
+        nodes.append(node("Gemm", ["x", "c", "b"], ["y"], transB=1))
+        inputs["x"] = (1, ["n", 210])
+    if reader in ("Gather", "both"):
+        nodes.append(node("Gather", ["c", "i"], ["g"]))
+        inputs["i"] = (TensorProto.INT64, ["m"])
+    bias = random.standard_normal(300).astype(np.float32)
+    outputs = [name for each in nodes[1:] for name in each.output]
+    model = onnx.load_from_string(model_bytes(nodes, inputs, outputs, {"b": bias}))
+    model.graph.initializer.append(half)
+    session = InferenceSession(model.SerializeToString())
+    for rows in (1, 3, 5, 40):
+        x = random.standard_normal((rows, int(inputs["x"][1][1]))).astype(np.float32)
+        feeds: dict[str, Array] = {"x": x, "i": random.integers(0, 300, rows)}
+        feeds = {name: feeds[name] for name in inputs if name != "x" or reader != "Gather"}
+        if reader == "Gather":
+            feeds["x"] = x
+        results = dict(zip(outputs, session.run(None, feeds), strict=True))
+        if "y" in results:
+            right = wide.T if reader == "Gemm" else wide
+            wanted = x.astype(np.float64) @ right + (bias if reader == "Gemm" else 0)
+            np.testing.assert_allclose(results["y"], wanted, rtol=1e-5, atol=1e-4)
+        if "g" in results:
+            assert np.array_equal(results["g"], wide[feeds["i"]])
+    memory = session.memory({name: (5, *array.shape[1:]) for name, array in feeds.items()})
+    assert memory.weights_bytes <= 1.05 * (2 * wide.size + bias.nbytes)
+    assert memory.peak_bytes < wide.nbytes / 4
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_in_16_bits_read_packed_weights(dtype: str) -> None:
+    kind = TensorProto.FLOAT16 if dtype == "float16" else TensorProto.BFLOAT16
+    random = np.random.default_rng(1)
+    half = helper.make_tensor("w", kind, (300, 64), random.standard_normal(300 * 64))
+    nodes = [
+        node("Cast", ["x"], ["h"], to=kind),
+        node("MatMul", ["h", "w"], ["p"]),
+        node("Cast", ["p"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = onnx.load_from_string(model_bytes(nodes, {"x": (1, ["n", 300])}, ["y"]))
+    model.graph.initializer.append(half)
+    session = InferenceSession(model.SerializeToString())
+    wide = np.asarray(numpy_helper.to_array(half)).astype(np.float64)
+    whole = random.integers(-8, 8, (40, 300)).astype(np.float32)
+    for rows in (1, 40):
+        y = session.run(None, {"x": whole[:rows]})[0]
+        wanted = whole[:rows].astype(np.float64) @ wide
+        np.testing.assert_allclose(y, wanted, rtol=1e-2, atol=1e-2)
+        assert "[PackedMatMul]" in session.plan({"x": whole[:rows]})
+    # Of each row the same bits, whatever rows are computed with it.
+    assert np.array_equal(session.run(None, {"x": whole[:1]})[0], y[:1])
+
+
+# --- both factors dequantized (QDQ) --------------------------------------------------------------
+def requantized(real: Array, scale: np.float32, zero: Array) -> Array:
+    limits = np.iinfo(zero.dtype)
+    rounded = np.rint(real / scale) + np.float32(zero)
+    return np.clip(rounded, limits.min, limits.max).astype(zero.dtype)
+
+
+def qdq_layer(conv: bool, relu: bool, y_type: Any) -> tuple[list[Any], dict[str, Array]]:
+    """q -> DequantizeLinear -> layer of dequantized weights -> Relu? -> QuantizeLinear -> y."""
+    random = np.random.default_rng(0)
+    w = bytes_of(np.int8, (9, 5, 3, 3) if conv else (40, 9), 1)
+    axis = 0 if conv else 1
+    nodes = [
+        node("DequantizeLinear", ["q", "qs", "qz"], ["x"]),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["v"], axis=axis),
+        node("DequantizeLinear", ["b", "bs", "bz"], ["bias"], axis=0),
+    ]
+    if conv:
+        nodes.append(node("Conv", ["x", "v", "bias"], ["p"], pads=[1, 1, 1, 1]))
+    else:
+        nodes += [node("MatMul", ["x", "v"], ["m"]), node("Add", ["m", "bias"], ["p"])]
+    nodes += [node("Relu", ["p"], ["r"])] if relu else []
+    nodes.append(node("QuantizeLinear", ["r" if relu else "p", "ys", "yz"], ["y"]))
+    scales = random.uniform(0.01, 0.02, 9).astype(np.float32)
+    weights = {
+        "qs": np.asarray(np.float32(0.05)),
+        "qz": np.asarray(np.uint8(119)),
+        "w": w,
+        "ws": scales,
+        "wz": np.zeros(9, np.int8),
+        "b": random.integers(-2000, 2000, 9).astype(np.int32),
+        "bs": np.float32(0.05) * scales,
+        "bz": np.zeros(9, np.int32),
+        "ys": np.asarray(np.float32(0.9)),
+        "yz": np.asarray(y_type(17)),
+    }
+    return nodes, weights
+
+
+@pytest.mark.parametrize("y_type", [np.uint8, np.int8])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("conv", [False, True])
+def test_dequantized_factors_are_one_product_of_integers(
+    conv: bool, relu: bool, y_type: Any
+) -> None:
+    nodes, weights = qdq_layer(conv, relu, y_type)
+    q = bytes_of(np.uint8, (2, 5, 6, 7) if conv else (6, 40), 7)
+    dims = ["n", *q.shape[1:]]
+    session = InferenceSession(model_bytes(nodes, {"q": (TensorProto.UINT8, dims)}, ["y"], weights))
+    centred, w = q.astype(np.int64) - 119, weights["w"].astype(np.int64)
+    axes = (slice(None), None, None) if conv else (slice(None),)
+    sums = convolution(centred, w, {"pads": [1, 1, 1, 1]}) if conv else centred @ w
+    bias = weights["b"].astype(np.float32) * weights["bs"]
+    real = sums.astype(np.float32) * (np.float32(0.05) * weights["ws"])[axes] + bias[axes]
+    wanted = requantized(np.maximum(real, 0) if relu else real, np.float32(0.9), weights["yz"])
+    assert np.array_equal(session.run(None, {"q": q})[0], wanted)
+    plan = session.plan({"q": q})
+    assert "steps (1 forward" in plan, plan
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_a_quantized_convolution_is_one_step(case: Any) -> None:
+    x_sizes, w_sizes, attrs = case
+    random = np.random.default_rng(3)
+    x, w = bytes_of(np.uint8, x_sizes, 1), bytes_of(np.int8, w_sizes, 2)
+    channels = w_sizes[0]
+    weights = {
+        "xs": np.asarray(np.float32(0.02)),
+        "xz": np.asarray(np.uint8(131)),
+        "w": w,
+        "ws": random.uniform(0.01, 0.02, channels).astype(np.float32),
+        "wz": np.zeros(channels, np.int8),
+        "ys": np.asarray(np.float32(0.37)),
+        "yz": np.asarray(np.uint8(100)),
+        "b": random.integers(-5000, 5000, channels).astype(np.int32),
+    }
+    operands = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+    model = model_bytes(
+        [node("QLinearConv", operands, ["y"], **attrs)],
+        {"x": (TensorProto.UINT8, ["n", x_sizes[1], "h", "w_"])},
+        ["y"],
+        weights,
+    )
+    session = InferenceSession(model)
+    sums = convolution(x.astype(np.int64) - 131, w.astype(np.int64), attrs)
+    sums = sums + weights["b"].astype(np.int64)[:, None, None]
+    real = sums.astype(np.float32) * (np.float32(0.02) * weights["ws"])[:, None, None]
+    wanted = requantized(real, np.float32(0.37), weights["yz"])
+    assert np.array_equal(session.run(None, {"x": x})[0], wanted)
+    assert "steps (1 forward" in session.plan({"x": x})
+
+
+# --- LSTM ----------------------------------------------------------------------------------------
+def lstm(x: Array, w: Array, r: Array, bias: Array, reverse: bool) -> Array:
+    """One direction in float64; gates in ONNX's order i, o, f, c; w [I, 4 H], r [H, 4 H]."""
+    hidden = r.shape[0]
+    h, c = np.zeros((x.shape[1], hidden)), np.zeros((x.shape[1], hidden))
+    y = np.zeros((*x.shape[:2], hidden))
+    for t in reversed(range(len(x))) if reverse else range(len(x)):
+        i, o, f, g = np.split(x[t] @ w + h @ r + bias[: 4 * hidden] + bias[4 * hidden :], 4, 1)
+        i, o, f = (1 / (1 + np.exp(-gate)) for gate in (i, o, f))
+        c = f * c + i * np.tanh(g)
+        h = o * np.tanh(c)
+        y[t] = h
+    return y
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_quantized_lstm_reads_its_weights_as_bytes(per_channel: bool, dtype: Any) -> None:
+    random = np.random.default_rng(2)
+    inputs, hidden, steps, batch = 40, 72, 6, 3
+    w = bytes_of(dtype, (2, inputs, 4 * hidden), 1)
+    r = bytes_of(dtype, (2, hidden, 4 * hidden), 2)
+    sizes = (2, 4 * hidden) if per_channel else (2,)
+    weights: dict[str, Array] = {
+        "w": w,
+        "r": r,
+        "b": random.standard_normal((2, 8 * hidden)).astype(np.float32),
+    }
+    for name in ("w", "r"):
+        weights[f"{name}s"] = random.uniform(0.001, 0.002, sizes).astype(np.float32)
+        weights[f"{name}z"] = bytes_of(dtype, sizes, 3)
+    lstm_node = node(
+        "DynamicQuantizeLSTM",
+        ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"],
+        ["y"],
+        domain="com.microsoft",
+        hidden_size=hidden,
+        direction="bidirectional",
+    )
+    model = onnx.load_from_string(
+        model_bytes([lstm_node], {"x": (1, ["t", "n", inputs])}, ["y"], weights)
+    )
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    session = InferenceSession(model.SerializeToString())
+    x = random.standard_normal((steps, batch, inputs)).astype(np.float32)
+    y = session.run(None, {"x": x})[0]
+    for d in range(2):
+        real = [
+            (weights[n][d].astype(np.float64) - weights[f"{n}z"][d].astype(np.float64))
+            * weights[f"{n}s"][d]
+            for n in ("w", "r")
+        ]
+        wanted = lstm(x.astype(np.float64), *real, weights["b"][d].astype(np.float64), d == 1)
+        np.testing.assert_allclose(y[:, d], wanted, rtol=2e-4, atol=2e-5)
+    plan = session.plan({"x": x})
+    assert "[QuantizedLSTMSteps]" in plan
+    memory = session.memory({"x": x.shape})
+    assert memory.weights_bytes <= 1.06 * sum(array.nbytes for array in weights.values())

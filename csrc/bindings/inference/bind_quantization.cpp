@@ -12,6 +12,7 @@
 #include "bindings/inference/topics.h"
 #include "onnx/onnx_file.h"
 #include "onnx/onnx_reader.h"
+#include "quantization/convert_precision.h"
 #include "quantization/graph_edit.h"
 #include "quantization/model_parts.h"
 #include "quantization/quantize_dynamic.h"
@@ -142,10 +143,25 @@ void bind_options(py::module_& m) {
       .def_readwrite("outputs_to_keep", &DynamicQuantization::outputs_to_keep);
 }
 
+void bind_precision_options(py::module_& m) {
+  using Options = PrecisionConversion;
+  py::class_<Options>(m, "PrecisionConversion", "Options of Model.convert_precision().")
+      .def(py::init<>())
+      .def_property(
+          "type", [](const Options& options) { return torch_name_of(options.type); },
+          [](Options& options, const std::string& name) { options.type = parse_dtype(name); })
+      .def_readwrite("weights_only", &Options::weights_only)
+      .def_readwrite("keep_io_types", &Options::keep_io_types)
+      .def_readwrite("op_types_to_keep", &Options::op_types_to_keep)
+      .def_readwrite("nodes_to_keep", &Options::nodes_to_keep)
+      .def_readwrite("wide_values", &Options::wide_values);
+}
+
 }  // namespace
 
 void bind_quantization(py::module_& m) {
   bind_options(m);
+  bind_precision_options(m);
   bind_static_options(m);
   py::class_<QuantizationReport>(m, "QuantizationReport")
       .def_readonly("notes", &QuantizationReport::notes)
@@ -172,6 +188,14 @@ void bind_quantization(py::module_& m) {
             return quantize_dynamic(model, options);
           },
           py::arg("options"))
+      .def(
+          "convert_precision",
+          [](OnnxModel& model, const PrecisionConversion& options) {
+            const py::gil_scoped_release released;
+            return convert_precision(model, options);
+          },
+          py::arg("options"))
+      .def("computed_floats", &computed_floats, "Names of float32 values that nodes compute.")
       .def("values_to_calibrate", &values_to_calibrate, py::arg("options"))
       .def("add_ranges", &add_ranges, py::arg("names"),
            "Adds least and largest element of each value to the outputs.")

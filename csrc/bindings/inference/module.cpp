@@ -379,7 +379,13 @@ PYBIND11_MODULE(_inference, m) {
       .def("start_profiling", &InferenceSession::start_profiling)
       .def("profiling_start_ns", &InferenceSession::profiling_start_ns)
       .def("end_profiling", &InferenceSession::end_profiling, py::arg("path"))
-      .def("wide_weights", &InferenceSession::wide_weights)
+      .def("wide_weights",
+           [](InferenceSession& session) {
+             std::map<std::string, std::string> types;
+             for (const auto& [name, dtype] : session.wide_weights())
+               types[name] = torch_name_of(dtype);
+             return types;
+           })
       .def_property_readonly("threads", &InferenceSession::threads)
       .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes)
       .def_property_readonly("copied_bytes", &InferenceSession::copied_bytes);

@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "kernels/cpu/half_rows.h"
 #include "kernels/cpu/panel_product.h"
 
 namespace ortmodule {
@@ -37,9 +38,10 @@ struct ProductTile {
     }
   }
 
-  /// y [kRows, kVectors vectors] (+)= left [kRows, inner] panel [inner, kVectors vectors].
-  template <int kRows, int kVectors>
-  static void multiply(const C* left, const C* panel, int64_t inner, C* y, int64_t y_stride,
+  /// y [kRows, kVectors vectors] (+)= left [kRows, inner] panel [inner, kVectors vectors]. A panel
+  /// of 16-bit floats is widened on the way.
+  template <int kRows, int kVectors, class Panel = C>
+  static void multiply(const C* left, const Panel* panel, int64_t inner, C* y, int64_t y_stride,
                        bool adds) {
     using V = VecOf<C>;
     V sums[kRows][kVectors];
@@ -54,7 +56,7 @@ struct ProductTile {
     for (int64_t k = 0; k < inner; ++k) {
       V right[kVectors];
       ORTM_UNROLL
-      for (int v = 0; v < kVectors; ++v) right[v] = V::load(panel + v * V::kCount);
+      for (int v = 0; v < kVectors; ++v) right[v] = load_wide<V>(panel + v * V::kCount);
       ORTM_UNROLL
       for (int i = 0; i < kRows; ++i) {
         const V factor(left[i]);
@@ -74,16 +76,18 @@ struct ProductTile {
     }
   }
 
-  /// The functions for a number of rows.
+  /// The functions for a number of rows and panels of that type.
+  template <class Panel>
   struct Functions {
     void (*pack)(const StridedMatrix<const C>& rows, C alpha, C* to);
-    void (*one_vector)(const C*, const C*, int64_t, C*, int64_t, bool);
-    void (*two_vectors)(const C*, const C*, int64_t, C*, int64_t, bool);
+    void (*one_vector)(const C*, const Panel*, int64_t, C*, int64_t, bool);
+    void (*two_vectors)(const C*, const Panel*, int64_t, C*, int64_t, bool);
   };
-  static const Functions& functions(int64_t rows) {
+  template <class Panel = C>
+  static const Functions<Panel>& functions(int64_t rows) {
     static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
-      return std::array<Functions, sizeof...(i)>{
-          Functions{&pack<i + 1>, &multiply<i + 1, 1>, &multiply<i + 1, 2>}...};
+      return std::array<Functions<Panel>, sizeof...(i)>{Functions<Panel>{
+          &pack<i + 1>, &multiply<i + 1, 1, Panel>, &multiply<i + 1, 2, Panel>}...};
     }
     (std::make_integer_sequence<int, kMostRows>());
     return kFunctions[static_cast<size_t>(rows - 1)];

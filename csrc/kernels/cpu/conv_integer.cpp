@@ -1,12 +1,16 @@
-// ConvInteger: for each image and group a product of w, shifted to be unsigned, with the matrix of
-// the windows, shifted to be signed and packed where it is wanted, as in conv.cpp. With w' and x'
-// the factors as they are multiplied and their zero points:
+// ConvInteger and ConvIntegerToFloat: for each image and group a product of w, shifted to be
+// unsigned, with the matrix of the windows, shifted to be signed and packed where it is wanted, as
+// in conv.cpp. With w' and x' the factors as they are multiplied and their zero points:
 //   y[o, p] = sum w' x' - zw'[o] (window[p] - inner zx') - zx' row[o]
 // where window and row are the sums of p's window and of w's row. Where a channel makes a few
 // outputs only (depthwise), lines of outputs are sums of shifted lines of the channel.
+#include <tuple>
+
 #include "kernels/cpu/integer_copies.h"
+#include "kernels/cpu/integer_finish.h"
 #include "kernels/cpu/integer_product.h"
 #include "kernels/cpu/patches.h"
+#include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -25,6 +29,7 @@ struct IntegerConv {
   PatchShape patches;
   uint8_t flip_x = 0;  // what makes x signed
   uint8_t flip_w = 0;  // what makes w unsigned
+  bool scales = false;
 
   int64_t inner() const { return channels * patches.places; }
   bool depthwise() const { return channels == 1 && outputs <= 3; }
@@ -48,6 +53,7 @@ std::shared_ptr<const void> prepare(const StepFacts& facts) {
   conv->channels = w.sizes[1];
   conv->outputs = w.sizes[0] / conv->groups;
   conv->patches = PatchShape(std::move(axes));
+  conv->scales = facts.node().op == "ConvIntegerToFloat";
   conv->flip_x = facts.inputs[0].dtype == DType::UInt8 ? kSignBit : 0;
   conv->flip_w = facts.inputs[1].dtype == DType::Int8 ? kSignBit : 0;
   return conv;
@@ -64,12 +70,61 @@ Reason unsupported(const StepFacts& facts) {
   return other_copy_runs(facts);
 }
 
-int32_t point_of(const KernelArgs& args, size_t operand, int64_t i) {
-  if (operand >= args.in.size() || !args.in[operand].data) return 0;
-  const TensorView& view = args.in[operand];
-  const int64_t at = view.element_count() == 1 ? 0 : i;
-  return view.dtype == DType::Int8 ? view.as<int8_t>()[at] : view.as<uint8_t>()[at];
-}
+/// Operands beside x and w, by the step's op.
+struct Places {
+  int x_zero = 2, w_zero = 3, x_scale = -1, w_scale = -1, bias = -1, y_scale = -1, y_zero = -1;
+  explicit Places(const IntegerConv& conv) {
+    if (!conv.scales) return;
+    std::tie(x_scale, w_scale, x_zero, w_zero, bias, y_scale, y_zero) =
+        std::tuple(2, 3, 4, 5, 6, 7, 8);
+  }
+};
+
+/// Zero points, and what becomes of the sums.
+class Finish {
+ public:
+  Finish(const KernelArgs& args, const IntegerConv& conv, const Places& places)
+      : x_zero_(args, places.x_zero),
+        w_zero_(args, places.w_zero),
+        x_scale_(args, places.x_scale),
+        w_scale_(args, places.w_scale),
+        bias_(args, places.bias),
+        sums_(args.out[0].data),
+        pixels_(conv.patches.pixels),
+        results_(args, places.y_scale, places.y_zero) {}
+
+  int32_t x_zero() const { return x_zero_.point(0); }
+  int32_t w_zero(int64_t channel) const { return w_zero_.point(channel); }
+
+  /// Writes the sums of outputs [first, first + count) of `plane`, an image's channel.
+  void write(int64_t plane, int64_t channel, int64_t first, int64_t count, int32_t* sums) const {
+    const int64_t at = plane * pixels_ + first;
+    if (!x_scale_) {
+      std::copy_n(sums, count, static_cast<int32_t*>(sums_) + at);
+      return;
+    }
+    float real[kRowChunk];
+    const float factor = x_scale_.number(0) * (w_scale_ ? w_scale_.number(channel) : 1.0f);
+    const uint32_t integer = bias_.is_integer() ? bias_.integer(channel) : 0;
+    const float bias = bias_ && !bias_.is_integer() ? bias_.number(channel) : 0.0f;
+    const bool adds = bias_ && !bias_.is_integer();
+    ORTM_SIMD
+    for (int64_t j = 0; j < count; ++j)
+      real[j] = static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(sums[j]) + integer)) *
+                factor;
+    if (adds) {  // -0 + 0 is another zero
+      ORTM_SIMD
+      for (int64_t j = 0; j < count; ++j) real[j] += bias;
+    }
+    results_.write(at, count, real);
+  }
+
+ private:
+  Each x_zero_, w_zero_, x_scale_, w_scale_, bias_;
+  void* sums_;
+  int64_t pixels_;
+  RealResults results_;
+};
 
 /// What the outputs of a segment see at one place of their windows: bytes of x, or `beside`.
 void read_line(const PatchShape& s, const std::array<int64_t, kMostSpatial>& offsets,
@@ -148,17 +203,17 @@ struct Part {
   const int8_t* x = nullptr;
   const uint8_t* w = nullptr;
   const int32_t* row_sums = nullptr;
-  int32_t* y = nullptr;
+  int64_t plane = 0;  // of the first output
 };
 
-void multiply_windows(const KernelArgs& args, const IntegerConv& conv, const Product& product,
+void multiply_windows(const Finish& finish, const IntegerConv& conv, const Product& product,
                       const Part& part, int64_t begin, int64_t end) {
   alignas(64) int8_t panels[Product::kMostInner * Product::kMostColumns];
   alignas(64) int32_t windows[Product::kMostColumns] = {};
   alignas(64) Product::Left ones[Product::kMostInner];
   std::fill_n(ones, Product::kMostInner, Product::Left{1});
-  const int64_t inner = conv.inner(), pixels = conv.patches.pixels;
-  const int32_t zx = point_of(args, 2, 0);
+  const int64_t inner = conv.inner();
+  const int32_t zx = finish.x_zero();
   const WindowPacker packer(conv, part.x, static_cast<int8_t>(zx));
   const auto left = [&](int64_t row, int64_t rows, int64_t first, int64_t count,
                         Product::Left* to) {
@@ -173,19 +228,19 @@ void multiply_windows(const KernelArgs& args, const IntegerConv& conv, const Pro
     return std::pair(static_cast<const int8_t*>(panels), panel_stride);
   };
   const auto zx_shifted = static_cast<uint32_t>(zx - (conv.flip_x ? int32_t{kSignBit} : 0));
-  const auto store = [&](int64_t row, int64_t rows, int64_t column, int64_t width,
-                         const int32_t* sums, int64_t stride) {
+  const auto store = [&](int64_t row, int64_t rows, int64_t column, int64_t width, int32_t* sums,
+                         int64_t stride) {
     for (int64_t r = 0; r < rows; ++r, sums += stride) {
-      const int64_t output = row + r;
-      const int32_t zw = point_of(args, 3, part.group * conv.outputs + output);
+      const int64_t output = row + r, channel = part.group * conv.outputs + output;
+      const int32_t zw = finish.w_zero(channel);
       const auto zw_shifted = static_cast<uint32_t>(zw + (conv.flip_w ? int32_t{kSignBit} : 0));
       const uint32_t term = zx_shifted * (static_cast<uint32_t>(part.row_sums[output]) -
                                           static_cast<uint32_t>(inner) * zw_shifted);
-      int32_t* y = part.y + output * pixels + column;
       ORTM_SIMD
       for (int64_t j = 0; j < width; ++j)
-        y[j] = static_cast<int32_t>(static_cast<uint32_t>(sums[j]) -
-                                    zw_shifted * static_cast<uint32_t>(windows[j]) - term);
+        sums[j] = static_cast<int32_t>(static_cast<uint32_t>(sums[j]) -
+                                       zw_shifted * static_cast<uint32_t>(windows[j]) - term);
+      finish.write(part.plane + output, channel, column, width, sums);
     }
   };
   product.run(begin, end, left, right, store);
@@ -211,21 +266,22 @@ void sum_places(const IntegerConv& conv, const X* image, const int32_t* factors,
 }
 
 template <class X>
-void convolve_depthwise(const KernelArgs& args, const IntegerConv& conv, const Part& part,
+void convolve_depthwise(const Finish& finish, const IntegerConv& conv, const Part& part,
                         int64_t begin, int64_t end) {
   const PatchShape& s = conv.patches;
   const int64_t chunk = pixel_chunk(s), chunks = ceil_div(s.pixels, chunk);
-  const int32_t zx = point_of(args, 2, 0);
-  int32_t factors[kRowChunk];
+  const int32_t zx = finish.x_zero();
+  int32_t factors[kRowChunk], sums[kRowChunk];
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t output = unit / chunks, first = unit % chunks * chunk;
     const int64_t count = std::min(chunk, s.pixels - first);
-    const int32_t zw = point_of(args, 3, part.group * conv.outputs + output);
+    const int64_t channel = part.group * conv.outputs + output;
+    const int32_t zw = finish.w_zero(channel);
     const uint8_t* w = part.w + output * s.places;
     for (int64_t k = 0; k < s.places; ++k)
       factors[k] = (conv.flip_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]}) - zw;
-    sum_places(conv, reinterpret_cast<const X*>(part.x), factors, zx, first, count,
-               part.y + output * s.pixels + first);
+    sum_places(conv, reinterpret_cast<const X*>(part.x), factors, zx, first, count, sums);
+    finish.write(part.plane + output, channel, first, count, sums);
   }
 }
 
@@ -251,6 +307,7 @@ void conv_integer(const KernelArgs& args) {
   const int64_t units =
       depthwise ? conv.outputs * ceil_div(pixels, pixel_chunk(conv.patches)) : product.units();
   const int32_t* row_sums = sum_rows(args, conv);
+  const Finish finish(args, conv, Places(conv));
   const int64_t each = std::max<int64_t>(1, ceil_div(conv.outputs * inner * pixels, units));
   const auto run = [&](int64_t i, int64_t begin, int64_t end) {
     Part part;
@@ -258,10 +315,10 @@ void conv_integer(const KernelArgs& args) {
     part.x = args.in[0].as<int8_t>() + i * conv.channels * conv.patches.in_pixels;
     part.w = args.in[1].as<uint8_t>() + part.group * conv.outputs * inner;
     part.row_sums = row_sums + part.group * conv.outputs;
-    part.y = args.out[0].as<int32_t>() + i * conv.outputs * pixels;
-    if (!depthwise) return multiply_windows(args, conv, product, part, begin, end);
-    return conv.flip_x ? convolve_depthwise<uint8_t>(args, conv, part, begin, end)
-                       : convolve_depthwise<int8_t>(args, conv, part, begin, end);
+    part.plane = i * conv.outputs;
+    if (!depthwise) return multiply_windows(finish, conv, product, part, begin, end);
+    return conv.flip_x ? convolve_depthwise<uint8_t>(finish, conv, part, begin, end)
+                       : convolve_depthwise<int8_t>(finish, conv, part, begin, end);
   };
   parallel_ranges(args.context, conv.images * conv.groups * units, ceil_div(kGrain, each),
                   [&](int64_t begin, int64_t end) {
@@ -274,14 +331,19 @@ void conv_integer(const KernelArgs& args) {
                   });
 }
 
-REGISTER_CPU_KERNEL({.op = "ConvInteger",
-                     .name = "conv_integer_cpu",
-                     .dtypes = {DType::Int8, DType::UInt8},
-                     .run = conv_integer,
-                     .unsupported = unsupported,
-                     .workspace_bytes = workspace_bytes,
-                     .prepare = prepare,
-                     .priority = kIntegerPriority});
+KernelDef conv_kernel(std::string_view op, std::string_view name) {
+  return {.op = op,
+          .name = name,
+          .dtypes = {DType::Int8, DType::UInt8},
+          .run = conv_integer,
+          .unsupported = unsupported,
+          .workspace_bytes = workspace_bytes,
+          .prepare = prepare,
+          .priority = kIntegerPriority};
+}
+
+REGISTER_CPU_KERNEL((conv_kernel("ConvInteger", "conv_integer_cpu")));
+REGISTER_CPU_KERNEL((conv_kernel("ConvIntegerToFloat", "conv_integer_to_float_cpu")));
 
 }  // namespace
 }  // namespace ORTM_ISA

@@ -3,6 +3,7 @@
 //   y[i, j] = sum a' b' - za'[i] (column[j] - inner zb'[j]) - zb'[j] row[i]
 // where column and row are the sums of b's columns and of a's rows.
 #include "kernels/cpu/integer_copies.h"
+#include "kernels/cpu/integer_finish.h"
 #include "kernels/cpu/integer_product.h"
 #include "kernels/matmul_problem.h"
 
@@ -18,7 +19,7 @@ constexpr int64_t kGrain = 1 << 22;
 
 /// Where a step has its operands; -1: the op has none such.
 struct Places {
-  int a_scale = -1, b_scale = -1, a_zero = -1, b_zero = -1, bias = -1;
+  int a_scale = -1, b_scale = -1, a_zero = -1, b_zero = -1, bias = -1, y_scale = -1, y_zero = -1;
 };
 
 struct IntegerProblem {
@@ -34,12 +35,6 @@ struct IntegerProblem {
   /// row.
   int64_t scratch() const { return product.columns + product.rows; }
 };
-
-const OperandFacts* operand(const StepFacts& facts, int place) {
-  if (place < 0 || static_cast<size_t>(place) >= facts.inputs.size()) return nullptr;
-  const OperandFacts& found = facts.inputs[static_cast<size_t>(place)];
-  return found.dtype == DType::Undefined ? nullptr : &found;
-}
 
 MatMulProblem packed_problem(const StepFacts& facts) {
   const Layout& a = facts.inputs[0].layout;
@@ -57,7 +52,8 @@ IntegerProblem problem_of(const StepFacts& facts) {
   IntegerProblem p;
   p.packed = facts.node().op == "PackedMatMulInteger";
   p.product = p.packed ? packed_problem(facts) : matmul_problem(facts);
-  p.places = facts.node().op == "MatMulInteger" ? Places{-1, -1, 2, 3, -1} : Places{2, 3, 4, 5, 6};
+  p.places =
+      facts.node().op == "MatMulInteger" ? Places{-1, -1, 2, 3} : Places{2, 3, 4, 5, 6, 7, 8};
   p.flip_a = facts.inputs[0].dtype == DType::Int8 ? kSignBit : 0;
   const bool unsigned_b =
       p.packed ? facts.node().attrs.flag("unsigned_b") : facts.inputs[1].dtype == DType::UInt8;
@@ -75,30 +71,6 @@ size_t workspace_bytes(const StepFacts& facts) {
   return static_cast<size_t>(p.matrices() * p.scratch()) * sizeof(int32_t);
 }
 
-/// One operand that is a number for all, or for each row or column.
-struct Each {
-  const void* data = nullptr;
-  DType dtype = DType::Undefined;
-  int64_t stride = 0;
-
-  Each() = default;
-  Each(const KernelArgs& args, int place) {
-    if (!operand(args.facts, place)) return;
-    const TensorView& view = args.in[static_cast<size_t>(place)];
-    data = view.data;
-    dtype = view.dtype;
-    stride = view.element_count() == 1 ? 0 : view.strides[0];
-  }
-  explicit operator bool() const { return data != nullptr; }
-  /// As an integer; 0 if there is none.
-  int32_t point(int64_t i) const {
-    if (!data) return 0;
-    return dtype == DType::Int8 ? static_cast<const int8_t*>(data)[i * stride]
-                                : static_cast<const uint8_t*>(data)[i * stride];
-  }
-  float number(int64_t i) const { return static_cast<const float*>(data)[i * stride]; }
-};
-
 /// The matrices and terms of one product.
 class Run {
  public:
@@ -109,7 +81,8 @@ class Run {
         b_scale_(args, p.places.b_scale),
         a_zero_(args, p.places.a_zero),
         b_zero_(args, p.places.b_zero),
-        bias_(args, p.places.bias) {
+        bias_(args, p.places.bias),
+        results_(args, p.places.y_scale, p.places.y_zero) {
     has_b_zero_ = p.flip_b != 0;
     for (int64_t j = 0; j < (b_zero_.stride == 0 ? 1 : p.product.columns); ++j)
       has_b_zero_ = has_b_zero_ || b_zero_.point(j) != 0;
@@ -209,7 +182,7 @@ class Run {
       finish(i, row, rows, column, columns, sums, stride);
       const int64_t at = y + row * p_.product.columns + column;
       if (a_scale_)
-        store_scaled(rows, column, columns, sums, stride, args_.out[0].as<float>() + at);
+        store_scaled(rows, column, columns, sums, stride, at);
       else
         for (int64_t r = 0; r < rows; ++r)
           std::copy_n(sums + r * stride, columns,
@@ -241,21 +214,27 @@ class Run {
     }
   }
 
-  void store_scaled(int64_t rows, int64_t column, int64_t columns, const int32_t* sums,
-                    int64_t stride, float* y) const {
-    float factors[Product::kMostColumns];
+  void store_scaled(int64_t rows, int64_t column, int64_t columns, int32_t* sums, int64_t stride,
+                    int64_t at) const {
+    float factors[Product::kMostColumns], real[Product::kMostColumns];
     for (int64_t j = 0; j < columns; ++j)
       factors[j] = a_scale_.number(0) * (b_scale_ ? b_scale_.number(column + j) : p_.b_number);
-    for (int64_t r = 0; r < rows; ++r, sums += stride, y += p_.product.columns) {
-      if (bias_) {
+    const bool adds_integers = bias_ && bias_.is_integer(), adds_floats = bias_ && !adds_integers;
+    for (int64_t r = 0; r < rows; ++r, sums += stride, at += p_.product.columns) {
+      if (adds_integers)
+        for (int64_t j = 0; j < columns; ++j)
+          sums[j] =
+              static_cast<int32_t>(static_cast<uint32_t>(sums[j]) + bias_.integer(column + j));
+      if (adds_floats) {
         const float* bias = static_cast<const float*>(bias_.data) + column;
         ORTM_SIMD
         for (int64_t j = 0; j < columns; ++j)
-          y[j] = static_cast<float>(sums[j]) * factors[j] + bias[j];
+          real[j] = static_cast<float>(sums[j]) * factors[j] + bias[j];
       } else {
         ORTM_SIMD
-        for (int64_t j = 0; j < columns; ++j) y[j] = static_cast<float>(sums[j]) * factors[j];
+        for (int64_t j = 0; j < columns; ++j) real[j] = static_cast<float>(sums[j]) * factors[j];
       }
+      results_.write(at, columns, real);
     }
   }
 
@@ -284,6 +263,7 @@ class Run {
   const KernelArgs& args_;
   const IntegerProblem& p_;
   Each a_scale_, b_scale_, a_zero_, b_zero_, bias_;
+  RealResults results_;
   bool has_b_zero_ = false;
 };
 

@@ -1,9 +1,11 @@
 // PackWeights and PackedMatMul: products with a weight whose panels are packed once, not in every
 // call. The panels of a piece of the inner dimension follow each other, piece after piece, so that
 // any range of columns is found in any piece. Every element is one sum in the order of the inner
-// dimension (in pieces), as in blocked_product.h.
+// dimension (in pieces), as in blocked_product.h. A weight of 16 bits stays so: a block of its
+// panels is widened while tiles of rows pass by, or in registers where there is one tile.
 #include "kernels/cpu/blocked_product.h"
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/half_rows.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
@@ -13,25 +15,29 @@ namespace {
 constexpr int64_t kPiece = kInnerPiece;  // of the inner dimension
 
 // --- PackWeights ---------------------------------------------------------------------------------
-template <class C>
+/// 16-bit floats are packed as they are, in panels as wide as those of float32.
+template <class T>
 void pack_weights(const KernelArgs& args) {
   const TensorView& w = args.in[0];
-  const StridedMatrix<const C> matrix{w.as<C>(), w.sizes[0], w.sizes[1], w.strides[0],
+  const StridedMatrix<const T> matrix{w.as<T>(), w.sizes[0], w.sizes[1], w.strides[0],
                                       w.strides[1]};
-  C* to = args.out[0].as<C>();
+  T* to = args.out[0].as<T>();
   for (int64_t first = 0; first < matrix.rows; first += kPiece) {
     const int64_t count = std::min(kPiece, matrix.rows - first);
-    pack_panels<C>(matrix.row_range(first, count), to);
-    to += panel_elements<C>(count, matrix.columns);
+    pack_panels<T>(matrix.row_range(first, count), to);
+    to += panel_elements<T>(count, matrix.columns);
   }
   // The op has room for the longest vectors of all machines.
-  C* end = args.out[0].as<C>() + args.out[0].element_count();
-  std::fill(to, end, C(0));
+  T* end = args.out[0].as<T>() + args.out[0].element_count();
+  std::fill(to, end, T(0));
 }
 
 void run_pack_weights(const KernelArgs& args) {
-  if (args.in[0].dtype == DType::Float64) return pack_weights<double>(args);
-  pack_weights<float>(args);
+  switch (args.in[0].dtype) {
+    case DType::Float64: return pack_weights<double>(args);
+    case DType::Float32: return pack_weights<float>(args);
+    default: return pack_weights<uint16_t>(args);
+  }
 }
 
 // --- PackedMatMul --------------------------------------------------------------------------------
@@ -47,63 +53,99 @@ struct Product {
   }
 };
 
-/// Its units are rows of tiles in blocks of columns, block by block.
-template <class C>
+/// Rows of x and y are stored as X, the packed weight as W.
+template <class X, class W>
 class PackedBlocks {
  public:
+  using C = ComputeOf<X>;
   using Tile = ProductTile<C>;
 
   PackedBlocks(const KernelArgs& args, const Product& p)
       : p_(p),
         tiles_(ceil_div(p.rows, Tile::kMostRows)),
-        x_(args.in[0].as<C>()),
-        packed_(args.in[1].as<C>()),
-        bias_(args.in.size() > 2 ? args.in[2].as<C>() : nullptr),
-        y_(args.out[0].as<C>()) {}
+        x_(args.in[0].as<X>()),
+        packed_(args.in[1].as<W>()),
+        bias_(args.in.size() > 2 ? args.in[2].as<X>() : nullptr),
+        y_(args.out[0].as<X>()) {}
 
   int64_t units() const { return tiles_ * ceil_div(p_.columns, block()); }
   int64_t unit_work() const { return ceil_div(p_.rows, tiles_) * block() * p_.inner; }
 
+  /// Units [begin, end): rows of tiles in blocks of columns, block by block.
   void run(int64_t begin, int64_t end) const {
     while (begin < end) {
       const int64_t block = begin / tiles_, tile = begin % tiles_;
-      const int64_t tiles = std::min(tiles_ - tile, end - begin);
+      int64_t tiles = std::min(tiles_ - tile, end - begin);
+      if (kRounds) tiles = std::min(tiles, kMostTiles);
       run_block(tile, tile + tiles, block * this->block());
       begin += tiles;
     }
   }
 
  private:
+  static constexpr bool kWidens = !std::is_same_v<W, C>, kRounds = !std::is_same_v<X, C>;
+  static constexpr int64_t kMostColumns = 1024 / sizeof(C);
+  static constexpr int64_t kMostTiles = 252 / Tile::kMostRows;  // whose sums are rounded at the end
+
   /// A block of panels stays in the second-level cache; few rows want small units for threads.
   int64_t block() const { return tiles_ > 1 ? kMostColumns : 4 * kPanelWidth<C>; }
-  static constexpr int64_t kMostColumns = 1024 / sizeof(C);
   int64_t row_of(int64_t tile) const { return tile * p_.rows / tiles_; }
 
   void run_block(int64_t first_tile, int64_t last_tile, int64_t column) const {
-    const int64_t width = std::min(block(), p_.columns - column);
+    alignas(64) C sums[kRounds ? kMostTiles * Tile::kMostRows * kMostColumns : 1];
+    alignas(64) C wide[kWidens ? kPiece * kMostColumns : 1];
+    const int64_t width = std::min(block(), p_.columns - column), top = row_of(first_tile);
+    const int64_t stride = kRounds ? kMostColumns : p_.columns;
     for (int64_t first = 0; first < p_.inner; first += kPiece) {
       const int64_t inner = std::min(kPiece, p_.inner - first);
-      const C* panels = packed_ + first * whole_vectors<C>(p_.columns) + column * inner;
+      const W* panels = packed_ + first * whole_vectors<C>(p_.columns) + column * inner;
+      const bool widen = kWidens && last_tile - first_tile > 1;
+      if constexpr (kWidens)
+        if (widen) widen_row(panels, inner * whole_vectors<C>(width), wide);
       alignas(64) C left[Tile::kLeftStride * kPiece];
       for (int64_t tile = first_tile; tile < last_tile; ++tile) {
         const int64_t row = row_of(tile), rows = row_of(tile + 1) - row;
-        const StridedMatrix<const C> part{x_ + row * p_.inner + first, rows, inner, p_.inner, 1};
-        Tile::functions(rows).pack(part, static_cast<C>(p_.alpha), left);
-        C* y = y_ + row * p_.columns + column;
-        multiply(left, panels, rows, inner, width, y, first > 0);
-        if (bias_ && first + inner == p_.inner) add_bias(rows, width, bias_ + column, y);
+        pack_left(row, rows, first, inner, left);
+        C* to = place(sums, row, row - top, column);
+        if (widen)
+          multiply(left, wide, rows, inner, width, to, stride, first > 0);
+        else
+          multiply(left, panels, rows, inner, width, to, stride, first > 0);
+        if (first + inner == p_.inner) finish(row, rows, column, width, to, stride);
       }
     }
   }
 
-  void multiply(const C* left, const C* panels, int64_t rows, int64_t inner, int64_t width, C* y,
-                bool adds) const {
-    const auto& functions = Tile::functions(rows);
+  /// Where the sums of a row are collected: in y, unless that would round them.
+  C* place(C* sums, int64_t row, int64_t row_of_sums, int64_t column) const {
+    if constexpr (kRounds) {
+      return sums + row_of_sums * kMostColumns;
+    } else {
+      return y_ + row * p_.columns + column;
+    }
+  }
+
+  void pack_left(int64_t row, int64_t rows, int64_t first, int64_t inner, C* to) const {
+    const X* from = x_ + row * p_.inner + first;
+    const auto alpha = static_cast<C>(p_.alpha);
+    if constexpr (kRounds) {
+      C wide[Tile::kMostRows * kPiece];
+      for (int64_t i = 0; i < rows; ++i) widen_row(from + i * p_.inner, inner, wide + i * inner);
+      Tile::functions(rows).pack({wide, rows, inner, inner, 1}, alpha, to);
+    } else {
+      Tile::functions(rows).pack({from, rows, inner, p_.inner, 1}, alpha, to);
+    }
+  }
+
+  template <class Panel>
+  static void multiply(const C* left, const Panel* panels, int64_t rows, int64_t inner,
+                       int64_t width, C* y, int64_t stride, bool adds) {
+    const auto& functions = Tile::template functions<Panel>(rows);
     for (int64_t column = 0; column < width; column += kPanelWidth<C>) {
       const int64_t count = std::min(kPanelWidth<C>, width - column);
-      const C* panel = panels + column * inner;
+      const Panel* panel = panels + column * inner;
       if (count == kPanelWidth<C>) {
-        functions.two_vectors(left, panel, inner, y + column, p_.columns, adds);
+        functions.two_vectors(left, panel, inner, y + column, stride, adds);
         continue;
       }
       // Whole vectors would run over the end of a row.
@@ -113,43 +155,57 @@ class PackedBlocks {
       multiply_part(left, panel, inner, part, kPanelWidth<C>, false);
       for (int64_t i = 0; i < rows; ++i) {
         const C* from = part + i * kPanelWidth<C>;
-        C* to = y + i * p_.columns + column;
+        C* to = y + i * stride + column;
         for (int64_t j = 0; j < count; ++j) to[j] = adds ? to[j] + from[j] : from[j];
       }
     }
   }
 
-  void add_bias(int64_t rows, int64_t width, const C* bias, C* y) const {
-    for (int64_t i = 0; i < rows; ++i) {
-      C* row = y + i * p_.columns;
-      ORTM_SIMD
-      for (int64_t j = 0; j < width; ++j) row[j] += bias[j];
+  /// Adds the bias, and rounds.
+  void finish(int64_t row, int64_t rows, int64_t column, int64_t width, C* sums,
+              int64_t stride) const {
+    if (!bias_ && !kRounds) return;
+    for (int64_t i = 0; i < rows; ++i, sums += stride) {
+      if (bias_) {
+        const X* bias = bias_ + column;
+        ORTM_SIMD
+        for (int64_t j = 0; j < width; ++j) sums[j] += computed(bias[j]);
+      }
+      if constexpr (kRounds) store_row(y_ + (row + i) * p_.columns + column, sums, width);
     }
   }
 
   const Product& p_;
   int64_t tiles_;
-  const C *x_, *packed_, *bias_;
-  C* y_;
+  const X* x_;
+  const W* packed_;
+  const X* bias_;
+  X* y_;
 };
 
 /// Multiplications worth waking a thread: few rows wait for memory.
 constexpr int64_t kGrain = 1 << 22, kFewRowsGrain = 1 << 18;
 
-template <class C>
-void multiply(const KernelArgs& args, const Product& p) {
+template <class X, class W>
+void multiply(const KernelArgs& args) {
+  const auto& p = *static_cast<const Product*>(args.prepared);
   if (p.rows == 0 || p.columns == 0) return;
-  const PackedBlocks<C> blocks(args, p);
-  const int64_t grain = p.rows <= ProductTile<C>::kMostRows ? kFewRowsGrain : kGrain;
+  const PackedBlocks<X, W> blocks(args, p);
+  const int64_t grain = p.rows <= ProductTile<ComputeOf<X>>::kMostRows ? kFewRowsGrain : kGrain;
   parallel_ranges(args.context, blocks.units(),
                   ceil_div(grain, std::max<int64_t>(blocks.unit_work(), 1)),
                   [&](int64_t begin, int64_t end) { blocks.run(begin, end); });
 }
 
 void run_packed_matmul(const KernelArgs& args) {
-  const auto& p = *static_cast<const Product*>(args.prepared);
-  if (args.in[0].dtype == DType::Float64) return multiply<double>(args, p);
-  multiply<float>(args, p);
+  const DType x = args.in[0].dtype, w = args.in[1].dtype;
+  switch (w) {
+    case DType::Float64: return multiply<double, double>(args);
+    case DType::Float32: return multiply<float, float>(args);
+    case DType::Float16:
+      return x == w ? multiply<Float16, Float16>(args) : multiply<float, Float16>(args);
+    default: return x == w ? multiply<BFloat16, BFloat16>(args) : multiply<float, BFloat16>(args);
+  }
 }
 
 std::shared_ptr<const void> prepare(const StepFacts& facts) {
@@ -158,12 +214,12 @@ std::shared_ptr<const void> prepare(const StepFacts& facts) {
 
 REGISTER_CPU_KERNEL({.op = "PackWeights",
                      .name = "pack_weights_cpu",
-                     .dtypes = kFloats,
+                     .dtypes = kAllFloats,
                      .run = run_pack_weights,
                      .layout = LayoutRule::Any});
 REGISTER_CPU_KERNEL({.op = "PackedMatMul",
                      .name = "packed_matmul_cpu",
-                     .dtypes = kFloats,
+                     .dtypes = kAllFloats,
                      .run = run_packed_matmul,
                      .prepare = prepare});
 

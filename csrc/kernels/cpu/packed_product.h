@@ -9,7 +9,8 @@
 namespace ortmodule {
 inline namespace ORTM_ISA {
 
-template <class C>
+/// The right factor is packed as elements of P, which are widened in registers.
+template <class C, class P = C>
 class PackedProduct {
  public:
   PackedProduct(int64_t inner, int64_t columns) : inner_(inner), columns_(columns) {}
@@ -20,16 +21,16 @@ class PackedProduct {
 
   /// Packs `right` [inner, columns].
   template <class T>
-  void pack(const StridedMatrix<const T>& right, C* to) const {
+  void pack(const StridedMatrix<const T>& right, P* to) const {
     for (int64_t first = 0; first < inner_; first += kPiece) {
       const int64_t count = std::min(kPiece, inner_ - first);
-      pack_panels<C>(right.row_range(first, count), to);
+      pack_panels<P>(right.row_range(first, count), to);
       to += panel_elements<C>(count, columns_);
     }
   }
 
   /// y [rows, columns] = left [rows, inner] right; rows of y are row_elements() apart.
-  void run(const C* left, int64_t left_stride, int64_t rows, const C* packed, C* y) const {
+  void run(const C* left, int64_t left_stride, int64_t rows, const P* packed, C* y) const {
     for (int64_t row = 0; row < rows; row += kMostTiles * Tile::kMostRows) {
       const int64_t count = std::min(kMostTiles * Tile::kMostRows, rows - row);
       run_tiles({left + row * left_stride, count, inner_, left_stride, 1}, packed,
@@ -41,7 +42,7 @@ class PackedProduct {
   using Tile = ProductTile<C>;
   static constexpr int64_t kPiece = 256, kMostTiles = 4;
 
-  void run_tiles(const StridedMatrix<const C>& left, const C* packed, C* y) const {
+  void run_tiles(const StridedMatrix<const C>& left, const P* packed, C* y) const {
     const int64_t tiles = ceil_div(left.rows, Tile::kMostRows);
     const auto row_of = [&](int64_t tile) { return tile * left.rows / tiles; };
     alignas(64) C rows[kMostTiles * Tile::kLeftStride * kPiece];
@@ -56,7 +57,7 @@ class PackedProduct {
       for (int64_t column = 0; column < columns_; column += kPanelWidth<C>) {
         const bool whole = columns_ - column > kVecCount<C>;
         for (int64_t tile = 0; tile < tiles; ++tile) {
-          const auto& functions = Tile::functions(row_of(tile + 1) - row_of(tile));
+          const auto& functions = Tile::template functions<P>(row_of(tile + 1) - row_of(tile));
           const auto multiply = whole ? functions.two_vectors : functions.one_vector;
           multiply(rows + tile * Tile::kLeftStride * kPiece, packed + column * inner, inner,
                    y + row_of(tile) * row_elements() + column, row_elements(), first > 0);

@@ -9,8 +9,9 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 
 /// y [rows, columns] = alpha a [rows, inner] b [inner, columns] (+ y), with at most kMostRows rows
-/// and y row-major. Its units are blocks of columns.
-template <class T>
+/// and y row-major. Its units are blocks of columns. a and y may be of another type A than b, which
+/// is computed as T is.
+template <class T, class A = T>
 class StreamedProduct {
  public:
   using C = ComputeOf<T>;
@@ -24,8 +25,8 @@ class StreamedProduct {
   int64_t units() const { return rows_ == 0 ? 0 : ceil_div(columns_, kBlock); }
 
   /// Units [begin, end).
-  void run(int64_t begin, int64_t end, const StridedMatrix<const T>& a,
-           const StridedMatrix<const T>& b, C alpha, bool adds, T* y) const {
+  void run(int64_t begin, int64_t end, const StridedMatrix<const A>& a,
+           const StridedMatrix<const T>& b, C alpha, bool adds, A* y) const {
     switch (rows_) {
       case 1: return run_rows<1>(begin, end, a, b, alpha, adds, y);
       case 2: return run_rows<2>(begin, end, a, b, alpha, adds, y);
@@ -38,15 +39,15 @@ class StreamedProduct {
   static constexpr int64_t kBlock = 256, kPiece = 512;
 
   template <int kRows>
-  void run_rows(int64_t begin, int64_t end, const StridedMatrix<const T>& a,
-                const StridedMatrix<const T>& b, C alpha, bool adds, T* y) const {
+  void run_rows(int64_t begin, int64_t end, const StridedMatrix<const A>& a,
+                const StridedMatrix<const T>& b, C alpha, bool adds, A* y) const {
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t column = unit * kBlock, count = std::min(kBlock, columns_ - column);
       alignas(64) C sums[kRows * kBlock] = {};
       for (int64_t first = 0; first < inner_; first += kPiece) {
         const int64_t inner = std::min(kPiece, inner_ - first);
         C left[kRows * kPiece];
-        copy_rows(StridedMatrix<const T>{a.data + first * a.column_stride, kRows, inner,
+        copy_rows(StridedMatrix<const A>{a.data + first * a.column_stride, kRows, inner,
                                          a.row_stride, a.column_stride},
                   C(1), left, kPiece);
         const T* right = b.data + first * b.row_stride + column * b.column_stride;
@@ -56,10 +57,10 @@ class StreamedProduct {
           add_dots<kRows>(left, right, b.row_stride, b.column_stride, inner, count, sums);
       }
       for (int64_t i = 0; i < kRows; ++i) {
-        T* to = y + i * columns_ + column;
+        A* to = y + i * columns_ + column;
         for (int64_t j = 0; j < count; ++j) {
           const C value = sums[i * kBlock + j] * alpha;
-          to[j] = stored<T>(adds ? computed(to[j]) + value : value);
+          to[j] = stored<A>(adds ? computed(to[j]) + value : value);
         }
       }
     }

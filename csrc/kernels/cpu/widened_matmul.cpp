@@ -1,5 +1,7 @@
 // WidenedMatMul and MatMulNBits: the blocked product of tiled_product.h, whose right factor is
 // widened and scaled while it is packed, so that no more than half a MiB of it exists in 32 bits.
+// Few rows stream 16-bit floats.
+#include "kernels/cpu/streamed_product.h"
 #include "kernels/cpu/tiled_product.h"
 
 namespace ortmodule {
@@ -104,39 +106,74 @@ void multiply_bytes(const KernelArgs& args) {
   });
 }
 
-void widened_matmul(const KernelArgs& args) {
-  args.in[1].dtype == DType::Int8 ? multiply_bytes<int8_t>(args) : multiply_bytes<uint8_t>(args);
+// --- 16 bits -------------------------------------------------------------------------------------
+template <class T>
+void stream_halves(const KernelArgs& args, const StridedMatrix<const T>& w, int64_t rows) {
+  const StreamedProduct<T, float> product(rows, w.columns, w.rows);
+  const StridedMatrix<const float> x{args.in[0].as<float>(), rows, w.rows, w.rows, 1};
+  const int64_t each = std::max<int64_t>(1, ceil_div(rows * w.columns * w.rows, product.units()));
+  parallel_ranges(args.context, product.units(), ceil_div(StreamedProduct<T, float>::kGrain, each),
+                  [&](int64_t begin, int64_t end) {
+                    product.run(begin, end, x, w, 1.0f, false, args.out[0].as<float>());
+                  });
 }
 
-// --- 4 bits --------------------------------------------------------------------------------------
+template <class T>
+void multiply_halves(const KernelArgs& args) {
+  const TensorView &view = args.in[1], &y = args.out[0];
+  const StridedMatrix<const T> w{view.as<T>(), view.sizes[0], view.sizes[1], view.strides[0],
+                                 view.strides[1]};
+  const int64_t rows = w.columns == 0 ? 0 : y.element_count() / w.columns;
+  if (rows > 0 && rows <= StreamedProduct<T, float>::kMostRows) return stream_halves(args, w, rows);
+  multiply(args, [&](int64_t first, int64_t inner, int64_t column, int64_t width, float* to) {
+    const T* from = w.data + first * w.row_stride + column * w.column_stride;
+    pack_panels<float>(StridedMatrix<const T>{from, inner, width, w.row_stride, w.column_stride},
+                       to);
+  });
+}
+
+void widened_matmul(const KernelArgs& args) {
+  switch (args.in[1].dtype) {
+    case DType::Int8: return multiply_bytes<int8_t>(args);
+    case DType::UInt8: return multiply_bytes<uint8_t>(args);
+    case DType::Float16: return multiply_halves<Float16>(args);
+    default: return multiply_halves<BFloat16>(args);
+  }
+}
+
+// --- few bits ------------------------------------------------------------------------------------
 struct Blocks {
   const uint8_t* bytes = nullptr;
   const float* scales = nullptr;
-  const uint8_t* zeros = nullptr;  // null: 8
+  const uint8_t* zeros = nullptr;  // null: half of the range
   int64_t size = 0, count = 0;     // of a row
-
-  float zero_of(int64_t column, int64_t block) const {
-    if (!zeros) return 8.0f;
-    const uint8_t both = zeros[column * ((count + 1) / 2) + block / 2];
-    return static_cast<float>(block % 2 ? both >> 4 : both & 15);
-  }
-
-  /// Rows [first, first + inner) of one column; elements of `to` are `stride` apart.
-  void widen(int64_t column, int64_t first, int64_t inner, float* to, int64_t stride) const {
-    const uint8_t* row = bytes + column * count * (size / 2);
-    for (int64_t k = first; k < first + inner;) {
-      const int64_t block = k / size, end = std::min(first + inner, (block + 1) * size);
-      const float scale = scales[column * count + block], zero = zero_of(column, block);
-      for (; k < end; ++k, to += stride) {
-        const uint8_t both = row[k / 2];
-        *to = (static_cast<float>(k % 2 ? both >> 4 : both & 15) - zero) * scale;
-      }
-    }
-  }
 };
+
+/// Number `i` of those that a row of bytes holds, the first in the lowest bits.
+template <int kBits>
+float unpacked(const uint8_t* row, int64_t i) {
+  constexpr int kEach = 8 / kBits;
+  return static_cast<float>((row[i / kEach] >> (i % kEach * kBits)) & ((1 << kBits) - 1));
+}
+
+/// Rows [first, first + inner) of one column; elements of `to` are `stride` apart.
+template <int kBits>
+void widen_blocks(const Blocks& b, int64_t column, int64_t first, int64_t inner, float* to,
+                  int64_t stride) {
+  const uint8_t* row = b.bytes + column * b.count * (b.size * kBits / 8);
+  const uint8_t* zeros = b.zeros ? b.zeros + column * ((b.count * kBits + 7) / 8) : nullptr;
+  for (int64_t k = first; k < first + inner;) {
+    const int64_t block = k / b.size, end = std::min(first + inner, (block + 1) * b.size);
+    const float scale = b.scales[column * b.count + block];
+    const float zero = zeros ? unpacked<kBits>(zeros, block) : float{1 << (kBits - 1)};
+    for (; k < end; ++k, to += stride) *to = (unpacked<kBits>(row, k) - zero) * scale;
+  }
+}
 
 void matmul_n_bits(const KernelArgs& args) {
   const Attrs& attrs = args.facts.node().attrs;
+  const int64_t bits = attrs.integer("bits");
+  const auto widen = bits == 2 ? widen_blocks<2> : bits == 4 ? widen_blocks<4> : widen_blocks<8>;
   Blocks blocks;
   blocks.bytes = args.in[1].as<uint8_t>();
   blocks.scales = args.in[2].as<float>();
@@ -148,7 +185,7 @@ void matmul_n_bits(const KernelArgs& args) {
       const int64_t count = std::min(kWidth, width - begin), lanes = whole_vectors<float>(count);
       if (count < lanes) std::fill_n(to, inner * lanes, 0.0f);
       for (int64_t j = 0; j < count; ++j)
-        blocks.widen(column + begin + j, first, inner, to + j, lanes);
+        widen(blocks, column + begin + j, first, inner, to + j, lanes);
       to += inner * lanes;
     }
   });

@@ -45,7 +45,7 @@ Reason cannot_pack(const WeightValues& weights, const Value& b) {
 Values packed_operands(const Node& node, Value* panels) {
   const auto in = [&](size_t i) { return i < node.inputs().size() ? node.input(i) : nullptr; };
   if (node.op == "MatMulInteger") return {in(0), panels, nullptr, nullptr, in(2), in(3)};
-  return {in(0), panels, in(2), in(3), in(4), in(5), in(6)};
+  return {in(0), panels, in(2), in(3), in(4), in(5), in(6), in(7), in(8)};
 }
 
 }  // namespace
@@ -70,7 +70,8 @@ bool pack_integer_weights(Graph& graph, PassContext& context) {
     Value* y = emit(graph, "PackedMatMulInteger", packed_operands(*node, panels),
                     {{"columns", b->dims[1].value()},
                      {"unsigned_b", static_cast<int64_t>(b->dtype == DType::UInt8)},
-                     {"b_number", node->attrs.number("b_number", 1.0)}});
+                     {"b_number", node->attrs.number("b_number", 1.0)},
+                     {"relu", node->attrs.integer("relu", 0)}});
     graph.current_tag.clear();
     supersede(graph, node->output(), y);
     changed = true;

@@ -20,6 +20,7 @@ constexpr int64_t kLeastElements = 1 << 10;  // of a weight
 constexpr int64_t kVector = 16;              // columns are rounded up to this, see PackWeights
 
 bool is_product(const Node& node) {
+  if (node.op == "WidenedMatMul") return is_floating(node.input(1)->dtype);
   return node.op == "MatMul" || node.op == "FusedMatMul" || node.op == "Gemm";
 }
 
@@ -64,8 +65,7 @@ class Packer {
   Reason cannot_read_packed(const Node& node) const {
     const Value &x = *node.input(0), &w = *node.input(1);
     if (w.rank() != 2 || x.rank() < 2) return "the weight is no matrix";
-    if (w.dtype != DType::Float32 && w.dtype != DType::Float64)
-      return str(name_of(w.dtype), " is widened while it is packed");
+    if (!is_floating(w.dtype)) return str("there are no panels of ", name_of(w.dtype));
     if (node.attrs.integer("transA", 0) != 0) return "the left factor is transposed";
     const Weight weight = weight_of(node);
     if (weight.inner * weight.columns < kLeastElements) return "the weight is small";

@@ -1,0 +1,98 @@
+// Lets a scaled product of integers quantize its result, as QuantizeLinear behind it would: the
+// real numbers need no memory. clamp(round(y / scale) + zero), with Relu before it or not.
+
+#include "ops/emit.h"
+#include "optimizer/edit.h"
+#include "optimizer/rewrite.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr size_t kScale = 7;  // operand of the products, before the zero point
+
+bool is_product(const Node& node) {
+  return node.op == "MatMulIntegerToFloat" || node.op == "ConvIntegerToFloat";
+}
+
+Node* only_reader(const Value& value, std::string_view op) {
+  if (value.uses().size() != 1 || value.is_graph_output()) return nullptr;
+  Node* reader = value.uses()[0].node;
+  return reader->op == op ? reader : nullptr;
+}
+
+struct Quantizing {
+  bool relu = false;
+  Value *scale = nullptr, *zero = nullptr, *result = nullptr;
+};
+
+bool is_one(const Value& value) { return !value.is_literal() && product(value.dims) == DimExpr(1); }
+
+// The zero point of Add(rounded, Cast(zero)).
+Value* zero_of(const Node& add, const Value& rounded) {
+  Value* point = add.input(0) == &rounded ? add.input(1) : add.input(0);
+  while (point->producer() &&
+         (point->producer()->op == "Cast" || point->producer()->op == "Reshape"))
+    point = point->producer()->input(0);
+  return point;
+}
+
+bool has_range_of(const Node& clip, DType dtype) {
+  const double least = dtype == DType::UInt8 ? 0 : -128;
+  return clip.attrs.number("min", 1) == least && clip.attrs.number("max", 0) == least + 255;
+}
+
+std::optional<Quantizing> read_quantizing(const Node& product) {
+  Quantizing found;
+  const Value* y = product.output();
+  if (const Node* relu = only_reader(*y, "Relu")) {
+    found.relu = true;
+    y = relu->output();
+  }
+  const Node* div = only_reader(*y, "Div");
+  if (!div || div->input(0) != y || !is_one(*div->input(1)) || div->output()->dims != y->dims)
+    return std::nullopt;
+  found.scale = div->input(1);
+  const Node* round = only_reader(*div->output(), "Round");
+  const Node* add = round ? only_reader(*round->output(), "Add") : nullptr;
+  const Node* clip = add ? only_reader(*add->output(), "Clip") : nullptr;
+  const Node* cast = clip ? only_reader(*clip->output(), "Cast") : nullptr;
+  if (!cast || add->output()->dims != y->dims) return std::nullopt;
+  found.zero = zero_of(*add, *round->output());
+  found.result = cast->output();
+  const DType dtype = found.result->dtype;
+  if (!is_one(*found.zero) || found.zero->dtype != dtype) return std::nullopt;
+  if ((dtype != DType::UInt8 && dtype != DType::Int8) || !has_range_of(*clip, dtype))
+    return std::nullopt;
+  return found;
+}
+
+bool fuse_requantize(Graph& graph, PassContext& context) {
+  if (context.training() || context.device() != Device::Host) return false;
+  std::vector<Node*> products;
+  for (const auto& node : graph.nodes())
+    if (is_product(*node) && !node->input(kScale)) products.push_back(node.get());
+  bool changed = false;
+  for (Node* node : products) {
+    const std::optional<Quantizing> found = read_quantizing(*node);
+    if (!found || !context.take()) continue;
+    Values operands = node->inputs();
+    operands.resize(kScale + 2, nullptr);
+    operands[kScale] = found->scale;
+    operands[kScale + 1] = found->zero;
+    Attrs attrs = node->attrs;
+    attrs.set("relu", int64_t{found->relu});
+    Graph::Inserting here(graph, found->result->producer());
+    graph.current_tag = node->tag;
+    Value* y = emit(graph, node->op, std::move(operands), std::move(attrs));
+    graph.current_tag.clear();
+    supersede(graph, found->result, y);
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace
+
+REGISTER_FUSION(fuse_requantize, fuse_requantize);
+
+}  // namespace ortmodule

@@ -1,0 +1,76 @@
+"""Sessions that keep weights in 16 bits (SessionOptions.enable_fp16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import ortmodule_py.onnxruntime as ort
+from ortmodule_py.inference.notices import forget_notices
+from tests.inference.test_session import mlp, model_bytes, x_of
+
+FLOAT = TensorProto.FLOAT
+
+
+def session_of(model: bytes, **options: Any) -> ort.InferenceSession:
+    chosen = ort.SessionOptions()
+    for name, value in options.items():
+        setattr(chosen, name, value)
+    return ort.InferenceSession(model, chosen)
+
+
+def test_weights_in_float16() -> None:
+    width = 512
+    plain, half = session_of(mlp(width)), session_of(mlp(width), enable_fp16=True)
+    feed = {"x": x_of(7)}
+    results = [session.run(None, feed) for session in (plain, half)]
+    assert results[1][0].dtype == np.float32
+    assert 0 < np.abs(results[0][0] - results[1][0]).max() < 1e-2
+    reports = [session.memory({"x": (7, 4)}) for session in (plain, half)]
+    assert reports[1].weights_bytes == reports[0].weights_bytes // 2
+
+
+def test_products_widen_weights_of_16_bits_block_by_block() -> None:
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((1024, 1024)).astype(np.float32)
+    model = model_bytes(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("MatMul", ["h", "w"], ["y"]),
+        ],
+        {"x": (FLOAT, ["n", 1024])},
+        ["y"],
+        {"w": weight},
+    )
+    session = session_of(model, enable_fp16=True)
+    x = random.standard_normal((3, 1024)).astype(np.float32)
+    (y,) = session.run(None, {"x": x})
+    half = weight.astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(y, x @ half @ half, rtol=1e-4, atol=1e-2)
+    memory = session.memory({"x": x.shape})
+    assert memory.weights_bytes == weight.nbytes // 2
+    assert memory.peak_bytes < weight.nbytes // 16, "no weight is widened as a whole"
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "exact"),
+    [(7e4, "bfloat16", 7e4), (1e-9, "bfloat16", 1e-9), (3.4e38, "float32", 3.4e38)],
+)
+def test_weights_beyond_float16_are_named(value: float, dtype: str, exact: float) -> None:
+    lines: list[str] = []
+    forget_notices()
+    ort.set_default_logger_callback(lambda severity, *rest: lines.append(rest[-1]))
+    weight: np.ndarray[Any, Any] = np.full((4, 128), value, "float32")
+    model = model_bytes(
+        [helper.make_node("Add", ["x", "strange"], ["y"])],
+        {"x": (FLOAT, [4, 128])},
+        ["y"],
+        {"strange": weight},
+    )
+    (y,) = session_of(model, enable_fp16=True).run(None, {"x": np.zeros((4, 128), "float32")})
+    ort.set_default_logger_callback(None)
+    np.testing.assert_allclose(y, np.full((4, 128), exact), rtol=5e-3)
+    assert any("strange: float16 has no such numbers" in line and dtype in line for line in lines)
