@@ -13,8 +13,15 @@ endif()
 # Flags that let loops over math functions vectorize and change no result. Not -ffast-math.
 set(kernel_options -O3 -fno-math-errno -fno-trapping-math)
 
+set(ORTMODULE_ISAS baseline avx2 avx512 avx512_vnni CACHE STRING
+    "Instruction sets of the CPU kernels; fewer compile faster, but run only where they are known")
+
 # ortm_cpu_kernels(<instruction set> <flags>), of `cpu_sources`.
 function(ortm_cpu_kernels isa)
+  if(NOT isa IN_LIST ORTMODULE_ISAS)
+    return()
+  endif()
+  set(ORTM_ISAS ${ORTM_ISAS} ${isa} PARENT_SCOPE)
   add_library(ortm_kernels_${isa} OBJECT ${cpu_sources})
   ortm_target(ortm_kernels_${isa})
   ortm_precompile(ortm_kernels_${isa} <algorithm> <cmath> <functional> <memory> <string> <vector>)
@@ -38,10 +45,8 @@ if(cpu_sources)
       endif()
     endforeach()
     ortm_cpu_kernels(avx512_vnni -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512)
-    set(ORTM_ISAS baseline avx2 avx512 avx512_vnni)
   else()
     ortm_cpu_kernels(baseline)
-    set(ORTM_ISAS baseline)
   endif()
   foreach(isa ${ORTM_ISAS})
     list(APPEND ORTM_KERNEL_TARGETS ortm_kernels_${isa})
