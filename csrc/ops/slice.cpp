@@ -55,6 +55,12 @@ Grads slice_grad(GradContext& c) {
   return {c.emit("SliceGrad", {c.dy()}, std::move(attrs))};
 }
 
+Grads slice_grad_grad(GradContext& c) {
+  Attrs attrs = c.attrs();
+  attrs.erase("shape");
+  return {c.emit("Slice", {c.dy()}, std::move(attrs))};
+}
+
 // --- conversions ------------------------------------------------------------------------------
 
 Value* slice(TorchCall& t, Value* x, int64_t axis, const DimExpr& start, const DimExpr& end,
@@ -211,7 +217,8 @@ REGISTER_OP(SliceGrad, {.domain = "com.microsoft",
                         .outputs = {"dx"},
                         .attrs = {{"step", 1}},
                         .kind = OpKind::Data,
-                        .infer = infer_slice_grad});
+                        .infer = infer_slice_grad,
+                        .grad = slice_grad_grad});
 
 }  // namespace
 }  // namespace ortmodule
