@@ -106,6 +106,10 @@ const Program& Session::backward_program(PlanEntry& entry, const std::vector<boo
   return planner_.backward_program(entry, arrived, all, keep_saved);
 }
 
+BackwardPiece Session::backward_piece(const PlanEntry& entry, const BackwardQuery& query) const {
+  return make_backward_piece(*joint_, entry, query);
+}
+
 StageTimes Session::times() const {
   const std::lock_guard lock(mutex_);
   return times_;

@@ -7,6 +7,7 @@
 
 #include "ir/exported_piece.h"
 #include "optimizer/pass.h"
+#include "session/backward_piece.h"
 #include "session/locked.h"
 #include "session/memory_policy.h"
 #include "session/planner.h"
@@ -32,6 +33,9 @@ class Session {
   /// `keep_saved` it can run again (retain_graph).
   const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
                                   bool keep_saved);
+
+  /// The backward pass of `entry` as a piece of its own, which can be differentiated.
+  BackwardPiece backward_piece(const PlanEntry& entry, const BackwardQuery& query) const;
 
   /// The policy that decides what is recomputed, locked: no other thread plans meanwhile.
   Locked<MemoryPolicy> memory() { return {mutex_, memory_}; }

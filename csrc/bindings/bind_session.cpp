@@ -113,6 +113,7 @@ py::dict facts(CompiledPiece& piece) {
   result["forwards"] = runs.forwards;
   result["last_run"] = runs.last_run;
   result["backwards"] = runs.backwards;
+  result["derived_pieces"] = piece.derived().all().size();
   result["planned_peak_bytes"] = runs.planned_peak_bytes;
   result["measured_peak_bytes"] = runs.measured_peak_bytes;
   if (const std::optional<GraphCounts> counts = piece.runner().graph_counts()) {

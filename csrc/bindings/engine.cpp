@@ -142,11 +142,9 @@ void check_retained(const RunState& state, const variable_list& grads) {
 /// Refuses backward passes that the frame does not support. Its buffers belong to the pass that
 /// began last: later ranges of another one (interleaved by a second thread or a hook) cannot run.
 void check_backward(const RunState& state, size_t range, int pass) {
-  TORCH_CHECK(!at::GradMode::is_enabled(),
-              "[backward] ortmodule_py computes first derivatives only, but backward ran with "
-              "create_graph=True; set ORTMODULE_BYPASS=1 to run the original module");
   TORCH_CHECK(
-      !state.consumed && !(state.begun && range == 0),
+      !(state.consumed && (range == 0 || state.derived_pass != pass)) &&
+          !(state.begun && range == 0),
       "Trying to backward through the graph a second time (or directly access saved tensors "
       "after they have already been freed). Specify retain_graph=True if you need to "
       "backward through the graph a second time. All outputs of one call of an ORTModule share "
@@ -203,22 +201,42 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     // This runs hooks on saved tensors: a checkpoint around the module repeats its forward.
     variable_list saved;
     if (range == 0) saved = ctx->get_saved_variables();
+    const bool asked_to_keep = torch::autograd::get_current_graph_task_keep_graph();
+    if (range == 0 ? needs_derived(*state, grads) : state->derived_pass == pass)
+      return derived(state, *ctx, grads, saved, asked_to_keep);
     const EngineGuards guards(state->piece.runtime());
-    const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+    // Tensors of another pass may view what is saved.
+    const bool keep = asked_to_keep || state->is_viewed();
     if (range == 0) {
       check_retained(*state, grads);
       state->pass = pass;
       begin_backward(*state, grads, std::move(saved), keep);
-      state->begun = !keep;
+      state->begun = !asked_to_keep;
     }
     const std::vector<int64_t> arguments = ctx->saved_data["arguments"].toIntVector();
     variable_list gradients = state->piece.runner().backward(*state, range, arguments, keep);
     variable_list results = results_of(*state, *ctx, std::move(gradients));
-    if (range + 1 == state->backward->plan->ranges) finish(*state, keep);
+    if (range + 1 == state->backward->plan->ranges) finish(*state, keep, asked_to_keep);
     return results;
   }
 
  private:
+  // The gradients of this node's range where all ranges run as a piece of their own.
+  static variable_list derived(const StatePtr& state, AutogradContext& ctx,
+                               const variable_list& grads, const variable_list& saved, bool keep) {
+    if (ctx.saved_data["range"].toInt() == 0) {
+      check_retained(*state, grads);
+      state->derived = derived_gradients(state, grads, saved);
+      state->pass = state->derived_pass = torch::autograd::get_current_graph_task_id();
+      if (!keep) state->consumed = true;
+      if (!keep && !state->is_viewed()) state->frame.clear();
+    }
+    variable_list gradients;
+    for (const int64_t argument : ctx.saved_data["arguments"].toIntVector())
+      gradients.push_back(std::move(state->derived.at(static_cast<size_t>(argument))));
+    return results_of(*state, ctx, std::move(gradients));
+  }
+
   // Autograd calls the hooks of an input even if its gradient is undefined. Eager would not have
   // called them, and hooks do not expect an undefined gradient: they get zeros.
   static at::Tensor zeros_for_hooks(size_t argument) {
@@ -238,7 +256,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     return results;
   }
 
-  static void finish(RunState& state, bool keep) {
+  static void finish(RunState& state, bool keep, bool asked_to_keep) {
     const Plan& plan = *state.backward->plan;
     state.planned_peak_bytes =
         std::max(state.planned_peak_bytes,
@@ -249,6 +267,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     state.arrived.clear();
     if (keep) {
       state.frame.hand_over();
+      state.consumed = !asked_to_keep;
       return;
     }
     state.consumed = true;
@@ -310,7 +329,8 @@ int64_t engine_runs() { return runs_of_all_pieces; }
 
 CompiledPiece::CompiledPiece(ExportedPiece piece, std::vector<at::Tensor> constants,
                              const PieceOptions& options)
-    : runtime_(device_runtime(options.device, options.emulate_cuda)),
+    : options_(options),
+      runtime_(device_runtime(options.device, options.emulate_cuda)),
       session_(std::make_unique<Session>(std::move(piece), completed(options.session, runtime_))),
       constants_(std::move(constants)),
       convolution_search_(options.convolution_search) {
@@ -355,6 +375,13 @@ void CompiledPiece::finished(PlanEntry& entry, int64_t planned_bytes, int64_t me
     session_->memory()->observe_peak(entry, planned_bytes, measured_bytes);
 }
 
+void CompiledPiece::finished_derived(int64_t planned_bytes, int64_t measured_bytes) {
+  const std::lock_guard lock(report_mutex_);
+  statistics_.planned_peak_bytes = planned_bytes;
+  statistics_.measured_peak_bytes = measured_bytes;
+  ++statistics_.backwards;
+}
+
 std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& tensors,
                                                const std::vector<int64_t>& symbols) {
   const DeviceScope scope(runtime_);
@@ -367,8 +394,8 @@ std::shared_ptr<PlanEntry> CompiledPiece::plan(const std::vector<at::Tensor>& te
 }
 
 std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
-                                           const std::vector<int64_t>& symbols,
-                                           SymbolValues* sizes) {
+                                           const std::vector<int64_t>& symbols, SymbolValues* sizes,
+                                           const RunSeed* seed) {
   std::vector<bool> lazy;
   lazy.reserve(tensors.size());
   for (at::Tensor& tensor : tensors) {
@@ -383,6 +410,8 @@ std::vector<at::Tensor> CompiledPiece::run(std::vector<at::Tensor> tensors,
                "negative bit, but found one that has it; pass tensor.resolve_conj().resolve_neg()");
   auto state = c10::make_intrusive<RunState>(shared_from_this(), entry);
   state->tensors = std::move(tensors);
+  state->seed_is_given = seed != nullptr;
+  if (seed) state->seed.seed = *seed;
   {
     const std::lock_guard lock(report_mutex_);
     ++statistics_.forwards;

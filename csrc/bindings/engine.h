@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/derived_gradients.h"
 #include "bindings/device_runtime.h"
 #include "bindings/step_runner.h"
 #include "session.h"
@@ -58,17 +59,23 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
                                   const std::vector<int64_t>& symbols);
   /// Runs forward. `tensors` by graph input, constants included; `symbols` in order. Returns the
   /// outputs by index. If the piece trains, records one autograd node per backward range. `sizes`,
-  /// unless null, receives the values of all symbols.
+  /// unless null, receives the values of all symbols. `seed`, unless null, is used for random
+  /// numbers instead of a new one.
   std::vector<at::Tensor> run(std::vector<at::Tensor> tensors, const std::vector<int64_t>& symbols,
-                              SymbolValues* sizes);
+                              SymbolValues* sizes, const RunSeed* seed = nullptr);
 
   Session& session() { return *session_; }
   const Session& session() const { return *session_; }
+  const PieceOptions& options() const { return options_; }
+  /// Its backward passes that are pieces of their own.
+  DerivedPieces& derived() { return derived_; }
   const std::vector<at::Tensor>& constants() const { return constants_; }
   RunStatistics statistics() const;
   std::shared_ptr<PlanEntry> last_plan() const;
   /// Records the peaks of a finished run: of a backward pass, or of a forward without one.
   void finished(PlanEntry& entry, int64_t planned_bytes, int64_t measured_bytes, bool backward);
+  /// Records the peaks of a step with gradients of gradients, which plans of several pieces make.
+  void finished_derived(int64_t planned_bytes, int64_t measured_bytes);
   const DeviceRuntime& runtime() const { return runtime_; }
   DeviceRuntime& runtime() { return runtime_; }
   /// Launches the steps of runs.
@@ -78,6 +85,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
  private:
   void check(const at::Tensor& tensor, const Value& expected) const;
 
+  const PieceOptions options_;
   DeviceRuntime& runtime_;
   std::unique_ptr<Session> session_;
   std::vector<at::Tensor> constants_;
@@ -86,6 +94,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   std::shared_ptr<PlanEntry> last_plan_;
   std::unique_ptr<StepRunner> runner_ = std::make_unique<StepByStep>();
   std::optional<ConvolutionSearch> convolution_search_;
+  DerivedPieces derived_;
 };
 
 }  // namespace ortmodule::bindings

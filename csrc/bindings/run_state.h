@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,12 @@
 
 namespace ortmodule::bindings {
 
+/// A run of a backward pass that was a piece of its own.
+struct DerivedRun {
+  std::shared_ptr<CompiledPiece> piece;
+  int64_t outside_bytes = 0;  // that this run's forward and autograd held beside it
+};
+
 /// The state of one run, shared by the autograd nodes of its ranges.
 struct RunState : torch::CustomClassHolder {
   RunState(std::shared_ptr<CompiledPiece> owner_, std::shared_ptr<PlanEntry> entry_)
@@ -22,6 +29,8 @@ struct RunState : torch::CustomClassHolder {
         entry(std::move(entry_)),
         frame(entry->program, piece.runtime().allocator()) {}
 
+  /// Whether a tensor outside of the frame views what it has saved.
+  bool is_viewed() const { return lease.use_count() > 1; }
   const Plan& plan() const { return *entry->program.plan; }
 
   std::shared_ptr<CompiledPiece> owner;  // backward may outlive the module
@@ -34,13 +43,21 @@ struct RunState : torch::CustomClassHolder {
   std::vector<std::pair<BufferId, at::Tensor>> arrived;  // gradients of outputs
   const Program* backward = nullptr;                     // chosen when the first range runs
   DrawnSeed seed;
+  bool seed_is_given = false;           // that of the forward pass whose backward this run is
   std::unique_ptr<RunnerState> runner;  // what the runner keeps for this run
   bool records_gradients = false;
   int64_t planned_peak_bytes = 0;  // highest of the backward passes so far
   bool begun = false;              // a pass without retain_graph has begun
   bool consumed = false;           // that pass has finished
   std::mutex running;              // two threads may call backward of one forward
-  int pass = -1;                   // the autograd graph task that the frame belongs to
+  /// Gradients of gradients: the saved values that became outputs of the first node, behind those
+  /// of forward, and the gradients by graph input that the nodes of later ranges return.
+  std::vector<std::string> hidden;
+  std::vector<at::Tensor> derived;
+  std::vector<DerivedRun> derived_runs;
+  int derived_pass = -1;       // the pass that they are of
+  std::shared_ptr<int> lease;  // held by tensors that view saved activations
+  int pass = -1;               // the autograd graph task that the frame belongs to
 };
 
 }  // namespace ortmodule::bindings

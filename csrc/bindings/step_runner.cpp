@@ -21,7 +21,7 @@ KernelContext make_context(const RunState& state, LibraryMeter& meter) {
 
 void launch_forward(RunState& state) {
   const Program& program = state.entry->program;
-  if (program.random) state.seed = state.piece.runtime().draw_seed();
+  if (program.random && !state.seed_is_given) state.seed = state.piece.runtime().draw_seed();
   AtenLibraryMeter meter;
   KernelContext context = make_context(state, meter);
   execute(program, state.frame, context, 0, state.plan().forward_steps, false);

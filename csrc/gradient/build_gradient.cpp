@@ -86,19 +86,27 @@ class GradientBuilder {
     graph_.current_origin = node.origin;
     graph_.current_tag = node.tag;
     if (def.grad) {
-      apply_rule(node, def, std::move(output_grads), needs);
-    } else if (!def.body.empty()) {
+      apply_rule(node, def, output_grads, needs);
+    } else if (has_body(def)) {
       differentiate_body(node, output_grads);
     } else {
+      const std::string torch_name = node.attrs.string("operator", node.op);
       throw Error(str("[gradient] every op on a differentiated path needs a gradient rule, but ",
-                      node.op, " has none (", node.origin.module, ", ", node.origin.source, ")"));
+                      torch_name, " has none (", node.origin.module, ", ", node.origin.source,
+                      ")"));
     }
   }
 
-  void apply_rule(const Node& node, const OpDef& def, Values output_grads,
+  void apply_rule(const Node& node, const OpDef& def, const Values& output_grads,
                   const std::vector<bool>& needs) {
-    GradContext context(graph_, node, std::move(output_grads), needs);
+    GradContext context(graph_, node, output_grads, needs);
     const Grads grads = def.grad(context);
+    if (const int unread = context.unread_output(); unread >= 0) {
+      if (has_body(def)) return differentiate_body(node, output_grads);
+      throw Error(str("[gradient] a rule must use the gradient of every output, but that of ",
+                      node.op, " has none for ", node.output(static_cast<size_t>(unread))->name,
+                      " (", node.origin.module, ", ", node.origin.source, ")"));
+    }
     for (size_t i = 0; i < grads.size() && i < needs.size(); ++i) {
       if (!needs[i] || !grads[i]) continue;
       const Value* operand = node.inputs()[i];

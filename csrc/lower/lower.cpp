@@ -39,9 +39,16 @@ bool runs_in_group(const Node& node, Device device) {
   return select_kernel("PointwiseGroup", device, symbolic_facts(node), nullptr) != nullptr;
 }
 
+void replace(Lowered& made, Value* from, Value* to) {
+  made.graph->replace_all_uses(from, to);
+  made.replaced[from->name] = to->name;
+}
+
 /// Replaces fused ops without a kernel by their bodies, until nothing changes: bodies may hold
 /// fused ops.
-void expand_bodies(Graph& graph, Device device) {
+void expand_bodies(Lowered& made) {
+  Graph& graph = *made.graph;
+  const Device device = made.device;
   for (bool changed = true; changed;) {
     changed = false;
     for (Node* node : graph.node_pointers()) {
@@ -56,20 +63,21 @@ void expand_bodies(Graph& graph, Device device) {
       operands.resize(body->inputs().size());  // trailing absent operands are not listed
       const Values results = graph.inline_graph(*body, operands);
       for (size_t i = 0; i < results.size(); ++i)
-        if (results[i]) graph.replace_all_uses(node->output(i), results[i]);
+        if (results[i]) replace(made, node->output(i), results[i]);
       graph.erase(node);
       changed = true;
     }
   }
 }
 
-void remove_identities(Graph& graph) {
+void remove_identities(Lowered& made) {
+  Graph& graph = *made.graph;
   for (Node* node : graph.node_pointers()) {
     const bool same =
         node->op == "CustomGradient" || node->op == "Identity" || node->op == "Detach";
     if (!same) continue;
     for (size_t i = 0; i < node->outputs().size(); ++i)
-      graph.replace_all_uses(node->output(i), node->input(i));
+      replace(made, node->output(i), node->input(i));
     graph.erase(node);
   }
 }
@@ -91,16 +99,7 @@ std::unique_ptr<Graph> clone_with(const Graph& graph, const MemoryDecisions& dec
   std::unordered_map<const Value*, Value*> twin;
   std::unique_ptr<Graph> copy = graph.clone(&twin);
   if (decisions.empty()) return copy;
-  std::vector<Node*> backward;
-  for (Node* node : copy->node_pointers())
-    if (node->region == Region::Backward) backward.push_back(node);
-  backward = order_backward(backward);
-  Node* last = copy->nodes().back().get();
-  if (!backward.empty() && backward.back() != last) {
-    copy->move_before(backward.back(), last);
-    copy->move_before(last, backward.back());
-  }
-  for (size_t i = backward.size(); i-- > 1;) copy->move_before(backward[i - 1], backward[i]);
+  sort_backward(*copy);
   std::unordered_map<int, int> id_in_copy;
   for (const auto& [value, copied] : twin) id_in_copy[value->id()] = copied->id();
   MemoryDecisions here;
@@ -111,6 +110,20 @@ std::unique_ptr<Graph> clone_with(const Graph& graph, const MemoryDecisions& dec
 }
 
 }  // namespace
+
+void sort_backward(Graph& joint) {
+  std::vector<Node*> backward;
+  for (Node* node : joint.node_pointers())
+    if (node->region == Region::Backward) backward.push_back(node);
+  if (backward.empty()) return;
+  backward = order_backward(backward);
+  Node* last = joint.nodes().back().get();
+  if (backward.back() != last) {
+    joint.move_before(backward.back(), last);
+    joint.move_before(last, backward.back());
+  }
+  for (size_t i = backward.size(); i-- > 1;) joint.move_before(backward[i - 1], backward[i]);
+}
 
 Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived) {
   Lowered pruned;
@@ -250,8 +263,8 @@ Lowered lowered(const Graph& graph, Device device, const MemoryDecisions& decisi
   Lowered made;
   made.device = device;
   made.graph = clone_with(graph, decisions);
-  remove_identities(*made.graph);
-  expand_bodies(*made.graph, device);
+  remove_identities(made);
+  expand_bodies(made);
   remove_dead_nodes(*made.graph);
   std::vector<Node*> forward, backward;
   for (Node* node : made.graph->node_pointers())

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "ir/graph.h"
@@ -24,6 +25,9 @@ struct Lowered {
   std::shared_ptr<Graph> graph;
   std::vector<StepNodes> steps;  // forward steps first
   size_t forward_steps = 0;
+  /// Values of the graph that was lowered, by name, whose place another value has taken: bodies and
+  /// identities.
+  std::unordered_map<std::string, std::string> replaced;
 };
 
 /// Lowers a copy of `graph` in which backward recomputes the values that `decisions` names.
@@ -32,6 +36,8 @@ Lowered lower(const Graph& graph, Device device, const MemoryDecisions& decision
 /// Orders backward nodes so that gradients that are only returned are computed as early as
 /// possible.
 std::vector<Node*> order_backward(const std::vector<Node*>& nodes);
+/// Moves the backward nodes of `joint` into that order, behind all others.
+void sort_backward(Graph& joint);
 
 /// Groups pointwise nodes of the same shape with their pointwise producers, where data dependencies
 /// allow a group to run as one step. `nodes` are those of one region, in program order.

@@ -19,6 +19,79 @@ Grads grad_of_y(GradContext& c) {
   return {c.emit(op.text, {c.dy(), c.y()}, c.attrs())};
 }
 
+// --- gradients of the gradients ---------------------------------------------------------------
+// dx = dy f'(x) is linear in dy, so the gradient of dy is the same op, and that of x is
+// g dy f''(x), where g is the gradient of dx.
+
+/// The rule of <Op>Grad, for f'' as a function of x, or of y where the op reads y.
+Grads with_curvature(GradContext& c, Handle curvature) {
+  Grads grads(2);
+  if (c.needs(0)) grads[0] = c.emit(c.node().op, {c.dy(), c.x(1)}, c.attrs());
+  if (c.needs(1)) grads[1] = curvature ? c.dy() * c.x(0) * curvature : c.zeros_for(1);
+  return grads;
+}
+
+/// For functions that are linear in pieces.
+Grads no_curvature(GradContext& c) { return with_curvature(c, {}); }
+
+Grads tanh_curvature(GradContext& c) {  // of dy (1 - y^2), by y
+  return with_curvature(c, c.needs(1) ? c.x(1) * -2.0 : Handle());
+}
+
+Grads sigmoid_curvature(GradContext& c) {  // of dy y (1 - y), by y
+  return with_curvature(c, c.needs(1) ? 1.0 - 2.0 * c.x(1) : Handle());
+}
+
+/// s (1 - s) for s = sigmoid(x)
+Handle sigmoid_slope(Handle s) { return s * (1.0 - s); }
+
+Grads silu_curvature(GradContext& c) {  // s (1 - s) (2 + x (1 - 2 s))
+  if (!c.needs(1)) return with_curvature(c, {});
+  const Handle x = c.x(1), s = c.emit("Sigmoid", {x});
+  return with_curvature(c, sigmoid_slope(s) * (x * (1.0 - 2.0 * s) + 2.0));
+}
+
+Grads softplus_curvature(GradContext& c) {  // beta s (1 - s) up to the threshold, s of beta x
+  if (!c.needs(1)) return with_curvature(c, {});
+  const double beta = c.attrs().number("beta");
+  const Handle inner = c.x(1) * beta;
+  const Handle linear =
+      c.emit("Greater", {inner, c.literal(c.attrs().number("threshold"), inner.dtype())});
+  const Handle curved = sigmoid_slope(c.emit("Sigmoid", {inner})) * beta;
+  return with_curvature(c, c.emit("Where", {linear, c.literal(0.0, inner.dtype()), curved}));
+}
+
+Grads elu_curvature(GradContext& c) {  // alpha exp(x) below 0
+  if (!c.needs(1)) return with_curvature(c, {});
+  const Handle x = c.x(1), zero = c.literal(0.0, x.dtype());
+  const Handle above = c.emit("Greater", {x, zero});
+  const Handle below = c.emit("Where", {above, zero, x});  // exp of large x would be infinite
+  const Handle curved = c.emit("Exp", {below}) * c.attrs().number("alpha");
+  return with_curvature(c, c.emit("Where", {above, zero, curved}));
+}
+
+Grads hard_swish_curvature(GradContext& c) {  // 1 / 3 between -3 and 3
+  if (!c.needs(1)) return with_curvature(c, {});
+  const Handle x = c.x(1);
+  const auto number = [&](double value) { return c.literal(value, x.dtype()); };
+  const Handle inside =
+      c.emit("And", {c.emit("Greater", {x, number(-3.0)}), c.emit("Less", {x, number(3.0)})});
+  return with_curvature(c, c.emit("Where", {inside, number(1.0 / 3.0), number(0.0)}));
+}
+
+Grads mish_curvature(GradContext& c) {  // (1 - t^2) s (2 + x (1 - s) - 2 x s t), t = tanh(softplus)
+  if (!c.needs(1)) return with_curvature(c, {});
+  const Handle x = c.x(1), s = c.emit("Sigmoid", {x});
+  const Handle t = c.emit("Tanh", {c.emit("Softplus", {x}, {{"beta", 1.0}, {"threshold", 20.0}})});
+  const Handle inner = x * (1.0 - s) - x * s * t * 2.0 + 2.0;
+  return with_curvature(c, (1.0 - t * t) * s * inner);
+}
+
+Grads log_sigmoid_curvature(GradContext& c) {  // -s (1 - s)
+  if (!c.needs(1)) return with_curvature(c, {});
+  return with_curvature(c, -sigmoid_slope(c.emit("Sigmoid", {c.x(1)})));
+}
+
 Value* floating_self(TorchCall& t) { return t.operand("self", t.output().dtype); }
 
 Values convert_softplus(TorchCall& t) {
@@ -82,6 +155,7 @@ struct Activation {
   GradFn grad;
   Attrs attrs;
   std::vector<TorchRow> rows;
+  GradFn curvature;  // the rule of <Op>Grad
   OnnxRule onnx = {export_pointwise};
 };
 
@@ -92,19 +166,22 @@ std::vector<Activation> table() {
        "y",
        grad_of_y<"TanhGrad">,
        {},
-       {{"aten.tanh.default", convert_unary<"Tanh">}}},
+       {{"aten.tanh.default", convert_unary<"Tanh">}},
+       tanh_curvature},
       {"Sigmoid",
        "SigmoidGrad",
        "y",
        grad_of_y<"SigmoidGrad">,
        {},
-       {{"aten.sigmoid.default", convert_unary<"Sigmoid">}, {"aten.glu.default", convert_glu}}},
+       {{"aten.sigmoid.default", convert_unary<"Sigmoid">}, {"aten.glu.default", convert_glu}},
+       sigmoid_curvature},
       {"Silu",
        "SiluGrad",
        "x",
        grad_of_x<"SiluGrad">,
        {},
        {{"aten.silu.default", convert_unary<"Silu">}},
+       silu_curvature,
        {export_silu}},
       {"Softplus",
        "SoftplusGrad",
@@ -112,6 +189,7 @@ std::vector<Activation> table() {
        grad_of_x<"SoftplusGrad">,
        {{"beta", 1.0}, {"threshold", 20.0}},
        {{"aten.softplus.default", convert_softplus}},
+       softplus_curvature,
        {export_softplus}},
       {"LeakyRelu",
        "LeakyReluGrad",
@@ -119,6 +197,7 @@ std::vector<Activation> table() {
        grad_of_x<"LeakyReluGrad">,
        {{"alpha", 0.01}},
        {{"aten.leaky_relu.default", convert_leaky_relu}},
+       no_curvature,
        {export_pointwise, {"alpha"}}},
       {"Elu",
        "EluGrad",
@@ -126,6 +205,7 @@ std::vector<Activation> table() {
        grad_of_x<"EluGrad">,
        {{"alpha", 1.0}},
        {{"aten.elu.default", convert_elu}},
+       elu_curvature,
        {export_pointwise, {"alpha"}}},
       {"HardSigmoid",
        "HardSigmoidGrad",
@@ -133,25 +213,29 @@ std::vector<Activation> table() {
        grad_of_x<"HardSigmoidGrad">,
        {},  // relu6(x + 3) / 6
        {{"aten.hardsigmoid.default", convert_unary<"HardSigmoid">}},
+       no_curvature,
        {export_hard_sigmoid}},
       {"HardSwish",
        "HardSwishGrad",
        "x",
        grad_of_x<"HardSwishGrad">,
        {},
-       {{"aten.hardswish.default", convert_unary<"HardSwish">}}},
+       {{"aten.hardswish.default", convert_unary<"HardSwish">}},
+       hard_swish_curvature},
       {"Mish",
        "MishGrad",
        "x",
        grad_of_x<"MishGrad">,
        {},
-       {{"aten.mish.default", convert_unary<"Mish">}}},
+       {{"aten.mish.default", convert_unary<"Mish">}},
+       mish_curvature},
       {"LogSigmoid",
        "LogSigmoidGrad",
        "x",
        grad_of_x<"LogSigmoidGrad">,
        {},
        {{"aten.log_sigmoid.default", convert_unary<"LogSigmoid">}},
+       log_sigmoid_curvature,
        {export_log_sigmoid}},
   };
 }
@@ -180,7 +264,8 @@ std::vector<OpDef> activations() {
                    .outputs = {"dx"},
                    .attrs = row.attrs,
                    .kind = OpKind::Pointwise,
-                   .infer = infer_broadcast});
+                   .infer = infer_broadcast,
+                   .grad = row.curvature});
   }
   return ops;
 }

@@ -5,6 +5,7 @@
 #include "ir/text.h"
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
+#include "ops/norm_grad_grad.h"
 #include "ops/op_def.h"
 #include "ops/row_axes.h"
 #include "ops/torch_rules.h"
@@ -53,8 +54,62 @@ void infer_grad(InferContext& c) {
   c.set(2, dtype, channel_dims(c, x));
 }
 
+/// What broadcasts a value per channel to x, and the axes that share statistics.
+struct Channels {
+  explicit Channels(const Dims& x) : spread(x.size(), DimExpr(1)) {
+    spread[1] = x[1];
+    for (size_t d = 0; d < x.size(); ++d) {
+      if (d == 1) continue;
+      axes.emplace_back(static_cast<int64_t>(d));
+      elements = elements * x[d];
+    }
+  }
+  Dims spread;
+  Dims axes;
+  DimExpr elements = 1;
+};
+
+/// The gradient through the statistics, which gradients of gradients reach: d mean / dx = 1 / n
+/// and d inv_std / dx = -inv_std^3 (x - mean) / n over the n elements of a channel.
+Handle statistics_grad(GradContext& c) {
+  const Channels channels(c.x(0).dims());
+  const DType type = c.y(4).dtype();
+  const Handle count = c.size_literal(channels.elements, type);
+  const auto spread = [&](Handle value) { return c.reshape(value, channels.spread); };
+  Handle sum;
+  if (c.dy(3)) sum = c.emit("Expand", {spread(c.dy(3) / count)}, {{"shape", c.x(0).dims()}});
+  if (c.dy(4)) {
+    const Handle inv = spread(c.y(4)), deviation = c.cast(c.x(0), type) - spread(c.y(3));
+    const Handle term = -(deviation * (spread(c.dy(4)) * inv * inv * inv / count));
+    sum = sum ? sum + term : term;
+  }
+  return sum;
+}
+
 Grads training_grad(GradContext& c) {
-  return c.emit_all("BatchNormInternalGrad", {c.dy(), c.x(0), c.x(1), c.y(3), c.y(4)});
+  Grads grads(3);
+  if (c.dy(0))
+    grads = c.emit_all("BatchNormInternalGrad", {c.dy(), c.x(0), c.x(1), c.y(3), c.y(4)});
+  if (const Handle more = c.cast_if(statistics_grad(c), c.x(0).dtype()))
+    grads[0] = grads[0] ? grads[0] + more : more;
+  return grads;
+}
+
+// The new running statistics are buffers, which have no gradient.
+bool training_depends(size_t output, size_t) { return output != 1 && output != 2; }
+
+Grads training_grad_grad(GradContext& c) {
+  const Channels channels(c.x(1).dims());
+  const auto spread = [&](Handle value) { return c.reshape(value, channels.spread); };
+  const Handle inv = spread(c.x(4)), x = in_statistics_type(c, c.x(1), 4);
+  return norm_grad_grad(
+      c, {.normalized = (x - spread(c.x(3))) * inv,
+          .inv_std_dev = inv,
+          .mean =
+              [&](Handle value) {
+                return c.emit("ReduceMean", {value}, {{"axes", channels.axes}, {"keepdims", 1}});
+              },
+          .spread = spread});
 }
 
 // With given statistics y is affine in x.
@@ -277,6 +332,7 @@ REGISTER_OP(BatchNormInternal,
              .keeps_channels_last = always,
              .grad = training_grad,
              .non_differentiable = {3, 4},
+             .depends = training_depends,
              .onnx = {export_batch_norm_training},
              .from_torch = {
                  {"aten._native_batch_norm_legit_functional.default", convert_functional},
@@ -286,7 +342,9 @@ REGISTER_OP(BatchNormInternalGrad, {.domain = "com.microsoft",
                                     .inputs = {"dy", "x", "scale?", "saved_mean", "saved_inv_std"},
                                     .outputs = {"dx", "dscale", "dbias"},
                                     .kind = OpKind::Norm,
-                                    .infer = infer_grad});
+                                    .infer = infer_grad,
+                                    .grad = training_grad_grad,
+                                    .non_differentiable = {3, 4}});
 
 RowAxes norm_rows(const RowQuery& query) { return rows_beside(query, 1); }
 REGISTER_ROW_AXES(norm_rows, "BatchNormalization");

@@ -30,6 +30,13 @@ Grads clip_grad(GradContext& c) {
   return {c.emit("ClipGrad", {c.dy(), c.x()}, c.attrs())};
 }
 
+Grads clip_grad_grad(GradContext& c) {
+  Grads grads(2);
+  if (c.needs(0)) grads[0] = c.emit("ClipGrad", {c.dy(), c.x(1)}, c.attrs());
+  if (c.needs(1)) grads[1] = c.zeros_for(1);
+  return grads;
+}
+
 // A bound of NaN makes every element NaN in torch, but not here.
 double known_bound(const TorchCall& t, double given) {
   if (std::isnan(given)) t.refuse("a bound is NaN");
@@ -91,7 +98,8 @@ REGISTER_OP(ClipGrad, {.domain = "com.microsoft",
                        .inputs = {"dy", "x"},
                        .outputs = {"dx"},
                        .kind = OpKind::Pointwise,
-                       .infer = infer_broadcast});
+                       .infer = infer_broadcast,
+                       .grad = clip_grad_grad});
 
 REGISTER_OP(HardTanh, {.domain = "com.microsoft",
                        .inputs = {"x"},

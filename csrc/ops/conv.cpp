@@ -92,6 +92,9 @@ Grads conv_grad(GradContext& c) {
   return c.emit_all("ConvGrad", {c.dy(), c.x(0), c.x(1)}, c.attrs());
 }
 
+// The gradients are bilinear: <u, dx> + <v, dw> + <w', dbias> = <dy, conv(u, w) + conv(x, v) + w'>.
+Grads conv_grad_grad(GradContext& c) { return bilinear_grad_grad(c, "Conv"); }
+
 Values convert_conv(TorchCall& t) {
   ConvolutionCall call = read_convolution(t);
   return {t.emit("Conv", std::move(call.operands), std::move(call.attrs))};
@@ -132,6 +135,7 @@ REGISTER_OP(ConvGrad, {.domain = "com.microsoft",
                        .attrs = {{"group", 1}},
                        .kind = OpKind::MatMul,
                        .infer = infer_conv_grad,
+                       .grad = conv_grad_grad,
                        .flops = conv_grad_flops});
 
 RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }

@@ -67,6 +67,8 @@ Grads conv_transpose_grad(GradContext& c) {
   return c.emit_all("ConvTransposeGrad", {c.dy(), c.x(0), c.x(1)}, c.attrs());
 }
 
+Grads conv_transpose_grad_grad(GradContext& c) { return bilinear_grad_grad(c, "ConvTranspose"); }
+
 REGISTER_OP(ConvTranspose,
             {.inputs = {"x", "w", "bias?"},
              .outputs = {"y"},
@@ -88,6 +90,7 @@ REGISTER_OP(ConvTransposeGrad, {.domain = "com.microsoft",
                                 .attrs = {{"group", 1}},
                                 .kind = OpKind::MatMul,
                                 .infer = infer_conv_transpose_grad,
+                                .grad = conv_transpose_grad_grad,
                                 .flops = conv_transpose_grad_flops});
 
 RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }

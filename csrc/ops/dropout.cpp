@@ -10,6 +10,9 @@ namespace {
 
 Grads dropout_grad(GradContext& c) { return {c.emit("DropoutGrad", {c.dy()}, c.attrs())}; }
 
+// Linear in dy, element by element.
+Grads dropout_grad_grad(GradContext& c) { return {c.emit("DropoutGrad", {c.dy()}, c.attrs())}; }
+
 // The gradient redraws the same random numbers.
 Grads bias_dropout_grad(GradContext& c) {
   const Handle dx = c.emit("DropoutGrad", {c.dy()}, c.attrs());
@@ -86,7 +89,8 @@ REGISTER_OP(DropoutGrad, {.domain = "com.microsoft",
                           .outputs = {"dx"},
                           .kind = OpKind::Pointwise,
                           .random = true,
-                          .infer = infer_same_as_input});
+                          .infer = infer_same_as_input,
+                          .grad = dropout_grad_grad});
 
 REGISTER_OP(BiasDropout, {.domain = "com.microsoft",
                           .inputs = {"x", "bias", "residual?"},

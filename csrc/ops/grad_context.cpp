@@ -3,6 +3,7 @@
 #include "ops/grad_context.h"
 
 #include "base/error.h"
+#include "ops/differentiated.h"
 #include "ops/infer_rules.h"
 
 namespace ortmodule {
@@ -48,12 +49,24 @@ GradContext::GradContext(Graph& graph, const Node& node, Values output_grads,
     : graph_(graph),
       node_(node),
       output_grads_(std::move(output_grads)),
-      needs_(std::move(needs)) {}
+      needs_(std::move(needs)),
+      read_(output_grads_.size(), false) {}
 
 Handle GradContext::x(size_t i) const { return {&graph_, node_.input(i)}; }
 Handle GradContext::y(size_t i) const { return {&graph_, node_.output(i)}; }
 Handle GradContext::dy(size_t i) const {
+  if (i < read_.size()) read_[i] = true;
   return {&graph_, i < output_grads_.size() ? output_grads_[i] : nullptr};
+}
+
+int GradContext::unread_output() const {
+  const OpDef& def = op_def(node_.op);
+  for (size_t k = 0; k < output_grads_.size(); ++k) {
+    if (!output_grads_[k] || read_[k]) continue;
+    for (size_t i = 0; i < needs_.size(); ++i)
+      if (needs_[i] && flows_through(def, i, k)) return static_cast<int>(k);
+  }
+  return -1;
 }
 
 Handle GradContext::dy_or_zero(size_t i) {

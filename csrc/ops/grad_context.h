@@ -54,6 +54,9 @@ class GradContext {
   Handle x(size_t i = 0) const;
   Handle y(size_t i = 0) const;
   Handle dy(size_t i = 0) const;
+  /// The first output whose gradient flows to a needed operand, but that the rule has not read:
+  /// -1 if there is none.
+  int unread_output() const;
   /// The gradient of output i, or zeros if it has none.
   Handle dy_or_zero(size_t i);
   /// Whether the gradient of operand i is needed. Rules may compute others, but at a cost.
@@ -71,6 +74,8 @@ class GradContext {
   /// almost everywhere.
   Handle zeros_for(size_t i);
   Handle cast(Handle value, DType dtype);
+  /// The same, but nothing for an absent value.
+  Handle cast_if(Handle value, DType dtype) { return value ? cast(value, dtype) : value; }
   Handle reshape(Handle value, const Dims& dims);
   Handle transpose(Handle value, std::vector<int64_t> perm);
   /// Sums `value` over the dimensions in which `dims` (right-aligned) is smaller.
@@ -81,6 +86,7 @@ class GradContext {
   const Node& node_;
   Values output_grads_;
   std::vector<bool> needs_;
+  mutable std::vector<bool> read_;  // by output: dy() was called
 };
 
 /// Sums `value` to the broadcast-compatible shape `dims` and reshapes to it.

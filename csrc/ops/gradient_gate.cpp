@@ -10,13 +10,23 @@ namespace {
 
 std::optional<Layout> same_view(const Layout& in, const Attrs&, const Sizes&, size_t) { return in; }
 
+Grads gate_grad(GradContext& c) {
+  Grads grads(c.input_count());
+  grads[0] = c.dy();
+  return grads;
+}
+
+bool depends_on_value(size_t, size_t operand) { return operand == 0; }
+
 REGISTER_OP(GradientGate, {.domain = "org.pytorch.aten",
                            .inputs = {"x", "gradients*"},
                            .outputs = {"y"},
                            .kind = OpKind::View,
                            .infer = infer_same_as_input,
                            .view = same_view,
-                           .keeps_channels_last = always});
+                           .keeps_channels_last = always,
+                           .grad = gate_grad,
+                           .depends = depends_on_value});
 
 }  // namespace
 }  // namespace ortmodule

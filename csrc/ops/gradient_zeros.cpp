@@ -9,11 +9,15 @@ void infer_gradient_zeros(InferContext& c) {
   c.set(0, c.attrs().dtype("dtype"), c.attrs().dims("shape"));
 }
 
+bool depends_on_none(size_t, size_t) { return false; }
+
 REGISTER_OP(GradientZeros, {.domain = "org.pytorch.aten",
                             .inputs = {"gradients*"},
                             .outputs = {"y"},
                             .kind = OpKind::Data,
-                            .infer = infer_gradient_zeros});
+                            .infer = infer_gradient_zeros,
+                            .grad = [](GradContext& c) { return Grads(c.input_count()); },
+                            .depends = depends_on_none});
 
 }  // namespace
 }  // namespace ortmodule

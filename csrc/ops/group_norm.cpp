@@ -6,6 +6,7 @@
 
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
+#include "ops/norm_grad_grad.h"
 #include "ops/op_def.h"
 #include "ops/row_axes.h"
 #include "ops/torch_rules.h"
@@ -84,6 +85,32 @@ Grads group_norm_grad(GradContext& c) {
   return grads;
 }
 
+Grads group_norm_grad_grad(GradContext& c) {
+  const Dims& dims = c.x(1).dims();
+  const DimExpr groups(c.attrs().integer("num_groups"));
+  Dims grouped{dims[0], groups, DimExpr::floor_div(dims[1], groups)}, axes{DimExpr(2)};
+  for (size_t d = 2; d < dims.size(); ++d) {
+    grouped.push_back(dims[d]);
+    axes.emplace_back(static_cast<int64_t>(d + 1));
+  }
+  Dims single(grouped.size(), DimExpr(1)), per_channel(dims.size(), DimExpr(1));
+  std::copy_n(grouped.begin(), 2, single.begin());
+  per_channel[1] = dims[1];
+  const auto to_elements = [&](Handle per_group) {
+    return c.reshape(c.emit("Expand", {c.reshape(per_group, single)}, {{"shape", grouped}}), dims);
+  };
+  const Handle inv = to_elements(c.x(4)), x = in_statistics_type(c, c.x(1), 4);
+  return norm_grad_grad(c,
+                        {.normalized = (x - to_elements(c.x(3))) * inv,
+                         .inv_std_dev = inv,
+                         .mean =
+                             [&](Handle value) {
+                               return to_elements(c.emit("ReduceMean", {c.reshape(value, grouped)},
+                                                         {{"axes", axes}, {"keepdims", 1}}));
+                             },
+                         .spread = [&](Handle value) { return c.reshape(value, per_channel); }});
+}
+
 // --- conversions ------------------------------------------------------------------------------
 
 // With a 32-bit scale, 16-bit x is computed in 32 bits and the result rounded once, as in torch.
@@ -150,7 +177,9 @@ REGISTER_OP(GroupNormalizationGrad, {.domain = "com.microsoft",
                                      .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev"},
                                      .outputs = {"dx", "dscale", "dbias"},
                                      .kind = OpKind::Norm,
-                                     .infer = infer_group_norm_grad});
+                                     .infer = infer_group_norm_grad,
+                                     .grad = group_norm_grad_grad,
+                                     .non_differentiable = {3, 4}});
 
 RowAxes norm_rows(const RowQuery& query) { return rows_before(query, 1); }
 REGISTER_ROW_AXES(norm_rows, "GroupNormalization");

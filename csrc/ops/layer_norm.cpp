@@ -4,6 +4,7 @@
 
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
+#include "ops/norm_grad_grad.h"
 #include "ops/op_def.h"
 #include "ops/row_axes.h"
 #include "ops/torch_rules.h"
@@ -67,7 +68,52 @@ std::vector<Handle> norm_grads(GradContext& c, Handle x, Handle scale) {
                     {{"axis", *c.attrs().find("axis")}});
 }
 
-Grads layer_norm_grad(GradContext& c) { return norm_grads(c, c.x(0), c.x(1)); }
+/// The axes from attribute `axis` of a value of x's rank.
+Dims normalized_axes(const GradContext& c, size_t rank) {
+  const int64_t axis = c.attrs().integer("axis"), all = static_cast<int64_t>(rank);
+  Dims axes;
+  for (int64_t d = axis < 0 ? axis + all : axis; d < all; ++d) axes.emplace_back(d);
+  return axes;
+}
+
+/// The gradient through the statistics over the n elements of a row, which gradients of gradients
+/// reach: d mean / dx = 1 / n and d inv_std_dev / dx = -inv_std_dev^3 (x - mean) / n.
+Handle statistics_grad(GradContext& c) {
+  const Dims& dims = c.x(0).dims();
+  DimExpr elements(1);
+  for (const DimExpr& axis : normalized_axes(c, dims.size()))
+    elements = elements * dims[static_cast<size_t>(axis.value())];
+  const Handle count = c.size_literal(elements, c.y(2).dtype());
+  Handle sum;
+  if (c.dy(1)) sum = c.emit("Expand", {c.dy(1) / count}, {{"shape", dims}});
+  if (c.dy(2)) {
+    const Handle inv = c.y(2), deviation = c.cast(c.x(0), inv.dtype()) - c.y(1);
+    const Handle term = -(deviation * (c.dy(2) * inv * inv * inv / count));
+    sum = sum ? sum + term : term;
+  }
+  return sum;
+}
+
+Grads layer_norm_grad(GradContext& c) {
+  Grads grads(3);
+  if (c.dy(0)) grads = norm_grads(c, c.x(0), c.x(1));
+  if (const Handle more = c.cast_if(statistics_grad(c), c.x(0).dtype()))
+    grads[0] = grads[0] ? grads[0] + more : more;
+  return grads;
+}
+
+Grads layer_norm_grad_grad(GradContext& c) {
+  const Dims axes = normalized_axes(c, c.x(1).dims().size());
+  const Handle inv = c.x(4), x = in_statistics_type(c, c.x(1), 4);
+  return norm_grad_grad(
+      c, {.normalized = (x - c.x(3)) * inv,
+          .inv_std_dev = inv,
+          .mean =
+              [&](Handle value) {
+                return c.emit("ReduceMean", {value}, {{"axes", axes}, {"keepdims", 1}});
+              },
+          .spread = [](Handle value) { return value; }});
+}
 
 // Output 3, the sum, depends only on x and skip.
 bool skip_layer_norm_depends(size_t output, size_t operand) { return output != 3 || operand < 2; }
@@ -137,7 +183,9 @@ REGISTER_OP(LayerNormalizationGrad, {.domain = "com.microsoft",
                                      .outputs = {"dx", "dscale", "dbias"},
                                      .attrs = {{"axis", -1}},
                                      .kind = OpKind::Norm,
-                                     .infer = infer_layer_norm_grad});
+                                     .infer = infer_layer_norm_grad,
+                                     .grad = layer_norm_grad_grad,
+                                     .non_differentiable = {3, 4}});
 
 REGISTER_OP(SkipLayerNormalization,
             {.domain = "com.microsoft",

@@ -44,6 +44,46 @@ Grads average_pool_grad(GradContext& c) {
   return {c.emit("AveragePoolGrad", {c.dy()}, with_input_shape(c))};
 }
 
+/// Where `places`, indices in windows, lie in the plane of the gradient's sizes `shape`.
+Handle plane_indices(GradContext& c, Handle places, const Dims& shape) {
+  const auto along = [&](size_t i, Handle at) {  // by output position and place in the window
+    const Attrs& attrs = c.attrs();
+    const Handle windows = c.emit(
+        "Range", {},
+        {{"start", 0}, {"limit", places.dims()[i + 2]}, {"delta", 1}, {"dtype", DType::Int64}});
+    const auto size = [&](std::string_view name) {
+      return c.size_literal(attrs.dims(name)[i], DType::Int64);
+    };
+    Handle starts = windows * size("strides") - size("pads");
+    if (i == 0) starts = c.reshape(starts, {places.dims()[2], DimExpr(1)});
+    return starts + at * size("dilations");
+  };
+  const Handle width = c.size_literal(c.attrs().dims("kernel_shape")[1], DType::Int64);
+  const Handle row = c.emit("Div", {places, width}), column = places - row * width;
+  return along(0, row) * c.size_literal(shape[3], DType::Int64) + along(1, column);
+}
+
+// Linear in dy; the gradient is read where the largest element of each window was.
+Grads max_pool_grad_grad(GradContext& c) {
+  constexpr double kNoPlace = 255;  // of an empty window
+  const Dims &shape = c.attrs().dims("shape"), &pooled = c.x(0).dims();
+  const Handle places = c.cast(c.x(1), DType::Int64);
+  const Handle empty = c.emit("Equal", {places, c.literal(kNoPlace, DType::Int64)});
+  const Handle indices =
+      c.emit("Where", {empty, c.literal(0, DType::Int64), plane_indices(c, places, shape)});
+  const Handle planes = c.reshape(c.dy(), {shape[0], shape[1], shape[2] * shape[3]});
+  const Handle flat = c.reshape(indices, {pooled[0], pooled[1], pooled[2] * pooled[3]});
+  const Handle found = c.reshape(c.emit("GatherElements", {planes, flat}, {{"axis", 2}}), pooled);
+  return {c.emit("Where", {empty, c.literal(0.0, found.dtype()), found})};
+}
+
+// Linear in dy; the gradient is the mean of each window.
+Grads average_pool_grad_grad(GradContext& c) {
+  Attrs attrs = c.attrs();
+  attrs.erase("shape");
+  return {c.emit("AveragePool", {c.dy()}, std::move(attrs))};
+}
+
 void infer_pool_grad(InferContext& c) { c.set(0, c.input(0).dtype, c.attrs().dims("shape")); }
 
 // --- conversions ------------------------------------------------------------------------------
@@ -152,7 +192,9 @@ REGISTER_OP(MaxPoolGrad, {.domain = "com.microsoft",
                           .outputs = {"dx"},
                           .attrs = {{"dilations", Dims{1, 1}}, {"ceil_mode", 0}},
                           .kind = OpKind::Data,
-                          .infer = infer_pool_grad});
+                          .infer = infer_pool_grad,
+                          .grad = max_pool_grad_grad,
+                          .non_differentiable = {1}});
 
 REGISTER_OP(AveragePool,
             {.inputs = {"x"},
@@ -174,7 +216,8 @@ REGISTER_OP(AveragePoolGrad, {.domain = "com.microsoft",
                               .outputs = {"dx"},
                               .attrs = {{"count_include_pad", 1}},
                               .kind = OpKind::Data,
-                              .infer = infer_pool_grad});
+                              .infer = infer_pool_grad,
+                              .grad = average_pool_grad_grad});
 
 // Images and channels.
 RowAxes plane_rows(const RowQuery& query) { return rows_before(query, 2); }

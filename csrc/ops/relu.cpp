@@ -9,6 +9,13 @@ namespace {
 
 Grads relu_grad(GradContext& c) { return {c.emit("ReluGrad", {c.dy(), c.y()})}; }
 
+Grads relu_grad_grad(GradContext& c) {
+  Grads grads(2);
+  if (c.needs(0)) grads[0] = c.emit("ReluGrad", {c.dy(), c.x(1)});
+  if (c.needs(1)) grads[1] = c.zeros_for(1);
+  return grads;
+}
+
 REGISTER_OP(Relu, {.inputs = {"x"},
                    .outputs = {"y"},
                    .kind = OpKind::Pointwise,
@@ -21,7 +28,8 @@ REGISTER_OP(ReluGrad, {.domain = "com.microsoft",
                        .inputs = {"dy", "y"},
                        .outputs = {"dx"},
                        .kind = OpKind::Pointwise,
-                       .infer = infer_broadcast});
+                       .infer = infer_broadcast,
+                       .grad = relu_grad_grad});
 
 }  // namespace
 }  // namespace ortmodule

@@ -32,6 +32,13 @@ Grads resize_grad(GradContext& c) {
   return {c.emit("ResizeGrad", {c.dy()}, std::move(attrs))};
 }
 
+// Linear in dy; the gradient is resampled as x was.
+Grads resize_grad_grad(GradContext& c) {
+  Attrs attrs = c.attrs();
+  attrs.erase("shape");
+  return {c.emit("Resize", {c.dy()}, std::move(attrs))};
+}
+
 Values convert_resize(TorchCall& t) {
   require_real(t, true);
   const std::string_view packet = t.target();
@@ -141,7 +148,8 @@ REGISTER_OP(ResizeGrad, {.domain = "com.microsoft",
                          .outputs = {"dx"},
                          .attrs = {{"align_corners", 0}},
                          .kind = OpKind::Data,
-                         .infer = infer_resize_grad});
+                         .infer = infer_resize_grad,
+                         .grad = resize_grad_grad});
 
 // Images and channels.
 RowAxes plane_rows(const RowQuery& query) { return rows_before(query, 2); }

@@ -5,6 +5,7 @@
 
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
+#include "ops/norm_grad_grad.h"
 #include "ops/op_def.h"
 #include "ops/row_axes.h"
 #include "ops/torch_rules.h"
@@ -31,9 +32,46 @@ void infer_rms_norm_grad(InferContext& c) {
   c.set(1, x.dtype, Dims(x.dims.begin() + c.axis("axis", x.rank()), x.dims.end()));
 }
 
+/// The axes from attribute `axis` of a value of x's rank.
+Dims normalized_axes(const GradContext& c, size_t rank) {
+  const int64_t axis = c.attrs().integer("axis"), all = static_cast<int64_t>(rank);
+  Dims axes;
+  for (int64_t d = axis < 0 ? axis + all : axis; d < all; ++d) axes.emplace_back(d);
+  return axes;
+}
+
+/// The gradient through inv_std_dev: -inv_std_dev^3 x / n for rows of n elements.
+Handle statistic_grad(GradContext& c) {
+  DimExpr elements(1);
+  for (const DimExpr& axis : normalized_axes(c, c.x(0).dims().size()))
+    elements = elements * c.x(0).dims()[static_cast<size_t>(axis.value())];
+  const Handle inv = c.y(1), count = c.size_literal(elements, inv.dtype());
+  return -(c.cast(c.x(0), inv.dtype()) * (c.dy(1) * inv * inv * inv / count));
+}
+
 Grads rms_norm_grad(GradContext& c) {
-  return c.emit_all("SimplifiedLayerNormalizationGrad", {c.dy(), c.x(0), c.x(1), c.y(1)},
-                    {{"axis", *c.attrs().find("axis")}});
+  Grads grads(2);
+  if (c.dy(0))
+    grads = c.emit_all("SimplifiedLayerNormalizationGrad", {c.dy(), c.x(0), c.x(1), c.y(1)},
+                       {{"axis", *c.attrs().find("axis")}});
+  if (c.dy(1)) {
+    const Handle more = c.cast(statistic_grad(c), c.x(0).dtype());
+    grads[0] = grads[0] ? grads[0] + more : more;
+  }
+  return grads;
+}
+
+Grads rms_norm_grad_grad(GradContext& c) {
+  const Dims axes = normalized_axes(c, c.x(1).dims().size());
+  const Handle inv = c.x(3);
+  return norm_grad_grad(
+      c, {.normalized = in_statistics_type(c, c.x(1), 3) * inv,
+          .inv_std_dev = inv,
+          .mean =
+              [&](Handle value) {
+                return c.emit("ReduceMean", {value}, {{"axes", axes}, {"keepdims", 1}});
+              },
+          .spread = [](Handle value) { return value; }});
 }
 
 Values convert_rms_norm(TorchCall& t) {
@@ -76,7 +114,9 @@ REGISTER_OP(SimplifiedLayerNormalizationGrad, {.domain = "com.microsoft",
                                                .outputs = {"dx", "dscale"},
                                                .attrs = {{"axis", -1}},
                                                .kind = OpKind::Norm,
-                                               .infer = infer_rms_norm_grad});
+                                               .infer = infer_rms_norm_grad,
+                                               .grad = rms_norm_grad_grad,
+                                               .non_differentiable = {3}});
 
 RowAxes norm_rows(const RowQuery& query) { return rows_before(query, query.attr_axis()); }
 REGISTER_ROW_AXES(norm_rows, "SimplifiedLayerNormalization");

@@ -53,7 +53,7 @@ Handle transposed(GradContext& c, Handle x) {
 }
 
 /// The whole matrix scale q k' + mask.
-Handle masked_scores(GradContext& c, Handle q, Handle k) {
+Handle masked_scores(GradContext& c, Handle q, Handle k, Handle mask) {
   Handle scores = c.emit("MatMul", {q, transposed(c, k)}) * c.attrs().number("scale");
   const Handle least = c.literal(-INFINITY, scores.dtype());
   if (c.attrs().flag("is_causal")) {
@@ -61,10 +61,33 @@ Handle masked_scores(GradContext& c, Handle q, Handle k) {
     const Handle seen = c.emit("Trilu", {c.full(1.0, square, DType::Bool)}, {{"upper", 0}});
     scores = c.emit("Where", {seen, scores, least});
   }
-  const Handle mask = c.x(kMask);
   if (!mask) return scores;
   if (mask.dtype() == DType::Bool) return c.emit("Where", {mask, scores, least});
   return scores + c.cast(mask, scores.dtype());
+}
+
+/// softmax(scale q k' + mask), as a whole. A fully masked row has probabilities of zero, as in
+/// torch's _safe_softmax.
+Handle probabilities(GradContext& c, Handle q, Handle k, Handle mask) {
+  const Handle scores = masked_scores(c, q, k, mask);
+  const Handle most = c.emit("ReduceMax", {scores}, {{"axes", Dims{-1}}, {"keepdims", 1}});
+  const Handle blind = c.emit("Equal", {most, c.literal(-INFINITY, scores.dtype())});
+  const Handle zero = c.literal(0.0, scores.dtype());
+  const Handle visible = c.emit("Where", {blind, zero, scores});
+  return c.emit("Where", {blind, zero, c.emit("Softmax", {visible}, {{"axis", -1}})});
+}
+
+/// `op` (Dropout or DropoutGrad) of x, with the mask that the node draws.
+Handle dropped(GradContext& c, const char* op, Handle x) {
+  const double ratio = c.attrs().number("ratio");
+  if (ratio <= 0) return x;
+  return c.emit(op, {x}, {{"ratio", ratio}, {"rng", c.attrs().integer("rng")}});
+}
+
+Handle product(GradContext& c, Handle a, Handle b) { return c.emit("MatMul", {a, b}); }
+
+Handle softmax_grad(GradContext& c, Handle dp, Handle p) {
+  return c.emit("SoftmaxGrad", {dp, p}, {{"axis", -1}});
 }
 
 /// All gradients from the whole L x S matrix, used if the mask needs a gradient, which has that
@@ -73,28 +96,76 @@ Grads whole_gradient(GradContext& c) {
   const DType wide = compute_dtype(c.x(kQ).dtype());
   const Handle q = c.cast(c.x(kQ), wide), k = c.cast(c.x(kK), wide), v = c.cast(c.x(kV), wide);
   const Handle dy = c.cast(c.dy(), wide);
-  const bool drops = c.attrs().number("ratio") > 0;
-  const Attrs draw =
-      drops ? Attrs{{"ratio", c.attrs().number("ratio")}, {"rng", c.attrs().integer("rng")}}
-            : Attrs();
-  const auto dropped = [&](const char* op, Handle x) { return drops ? c.emit(op, {x}, draw) : x; };
-  const Handle scores = masked_scores(c, q, k);
-  // A fully masked row has probabilities of zero, as in torch's _safe_softmax.
-  const Handle most = c.emit("ReduceMax", {scores}, {{"axes", Dims{-1}}, {"keepdims", 1}});
-  const Handle blind = c.emit("Equal", {most, c.literal(-INFINITY, wide)});
-  const Handle zero = c.literal(0.0, wide);
-  const Handle visible = c.emit("Where", {blind, zero, scores});
-  const Handle p = c.emit("Where", {blind, zero, c.emit("Softmax", {visible}, {{"axis", -1}})});
-  const Handle dp = dropped("DropoutGrad", c.emit("MatMul", {dy, transposed(c, v)}));
-  const Handle ds = c.emit("SoftmaxGrad", {dp, p}, {{"axis", -1}});
+  const Handle p = probabilities(c, q, k, c.x(kMask));
+  const Handle dp = dropped(c, "DropoutGrad", product(c, dy, transposed(c, v)));
+  const Handle ds = softmax_grad(c, dp, p);
   const double scale = c.attrs().number("scale");
   Grads grads(4);
-  if (c.needs(kQ)) grads[kQ] = c.emit("MatMul", {ds, k}) * scale;
-  if (c.needs(kK)) grads[kK] = c.emit("MatMul", {transposed(c, ds), q}) * scale;
-  if (c.needs(kV)) grads[kV] = c.emit("MatMul", {transposed(c, dropped("Dropout", p)), dy});
+  if (c.needs(kQ)) grads[kQ] = product(c, ds, k) * scale;
+  if (c.needs(kK)) grads[kK] = product(c, transposed(c, ds), q) * scale;
+  if (c.needs(kV)) grads[kV] = product(c, transposed(c, dropped(c, "Dropout", p)), dy);
   grads[kMask] = ds;
   return grads;
 }
+
+/// The gradients of dq, dk and dv, from the whole L x S matrix. With p = softmax(s), dp = dy v',
+/// ds = softmax_grad(dp, p), dq = scale ds k, dk = scale ds' q and dv = p' dy, each step of which
+/// is differentiated in reverse order. y and the statistics are functions of q, k and v.
+class AttentionGradRule {
+ public:
+  explicit AttentionGradRule(GradContext& c)
+      : c_(c),
+        wide_(compute_dtype(c.x(1).dtype())),
+        scale_(c.attrs().number("scale")),
+        dy_(in_wide(c.x(0))),
+        q_(in_wide(c.x(1))),
+        k_(in_wide(c.x(2))),
+        v_(in_wide(c.x(3))),
+        p_(probabilities(c, q_, k_, c.x(6))),
+        dp_(dropped(c, "DropoutGrad", product(c, dy_, transposed(c, v_)))) {}
+
+  Grads grads() {
+    const Handle uq = in_wide(c_.dy(0)), uk = in_wide(c_.dy(1)), uv = in_wide(c_.dy(2));
+    if (uq) add(of_ds_, product(c_, uq, transposed(c_, k_)) * scale_);
+    if (uk) add(of_ds_, product(c_, q_, transposed(c_, uk)) * scale_);
+    if (uq || uk) through_ds(uq, uk);
+    if (uv) {
+      add(dy_grad_, product(c_, dropped(c_, "Dropout", p_), uv));
+      add(of_p_, dropped(c_, "DropoutGrad", product(c_, dy_, transposed(c_, uv))));
+    }
+    if (of_p_) {
+      const Handle of_s = softmax_grad(c_, of_p_, p_);
+      add(q_grad_, product(c_, of_s, k_) * scale_);
+      add(k_grad_, product(c_, transposed(c_, of_s), q_) * scale_);
+    }
+    return {dy_grad_, q_grad_, k_grad_, v_grad_, {}, {}, {}};
+  }
+
+ private:
+  Handle in_wide(Handle x) { return c_.cast_if(x, wide_); }
+  static void add(Handle& sum, Handle term) { sum = sum ? sum + term : term; }
+  Handle row_sum(Handle x) {
+    return c_.emit("ReduceSum", {x}, {{"axes", Dims{-1}}, {"keepdims", 1}});
+  }
+
+  void through_ds(Handle uq, Handle uk) {
+    const Handle ds = softmax_grad(c_, dp_, p_);
+    if (uq) add(k_grad_, product(c_, transposed(c_, ds), uq) * scale_);
+    if (uk) add(q_grad_, product(c_, ds, uk) * scale_);
+    const Handle of_dp = dropped(c_, "DropoutGrad", softmax_grad(c_, of_ds_, p_));
+    add(dy_grad_, product(c_, of_dp, v_));
+    add(v_grad_, product(c_, transposed(c_, of_dp), dy_));
+    add(of_p_, of_ds_ * (dp_ - row_sum(dp_ * p_)) - dp_ * row_sum(of_ds_ * p_));
+  }
+
+  GradContext& c_;
+  DType wide_;
+  double scale_;
+  Handle dy_, q_, k_, v_, p_, dp_;
+  Handle of_ds_, of_p_, dy_grad_, q_grad_, k_grad_, v_grad_;
+};
+
+Grads attention_grad_grad(GradContext& c) { return AttentionGradRule(c).grads(); }
 
 Grads attention_grad(GradContext& c) {
   if (c.needs(kMask)) return whole_gradient(c);
@@ -226,6 +297,8 @@ REGISTER_OP(ScaledDotProductAttentionGrad,
              .kind = OpKind::MatMul,
              .random = true,
              .infer = infer_attention_grad,
+             .grad = attention_grad_grad,
+             .non_differentiable = {4, 5, 6},
              .flops = attention_grad_flops});
 
 // The dimensions of the batch: those before the last two.

@@ -56,6 +56,12 @@ Grads slice_grad(GradContext& c) {
   return {c.emit("SliceGrad", {c.dy()}, std::move(attrs))};
 }
 
+Grads slice_grad_grad(GradContext& c) {
+  Attrs attrs = c.attrs();
+  attrs.erase("shape");
+  return {c.emit("Slice", {c.dy()}, std::move(attrs))};
+}
+
 // --- conversions ------------------------------------------------------------------------------
 
 Value* slice(TorchCall& t, Value* x, int64_t axis, const DimExpr& start, const DimExpr& end,
@@ -212,7 +218,8 @@ REGISTER_OP(SliceGrad, {.domain = "com.microsoft",
                         .outputs = {"dx"},
                         .attrs = {{"step", 1}},
                         .kind = OpKind::Data,
-                        .infer = infer_slice_grad});
+                        .infer = infer_slice_grad,
+                        .grad = slice_grad_grad});
 
 RowAxes other_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
 REGISTER_ROW_AXES(other_rows, "Slice");

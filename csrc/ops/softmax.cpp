@@ -28,6 +28,28 @@ Grads log_softmax_grad(GradContext& c) {  // dx = dy - exp(y) * sum(dy)
   return {c.emit("LogSoftmaxGrad", {c.dy(), c.y()}, c.attrs())};
 }
 
+Handle row_sum(GradContext& c, Handle value) {
+  return c.emit("ReduceSum", {value}, {{"axes", Dims{c.attrs().integer("axis")}}, {"keepdims", 1}});
+}
+
+// Of dx = y * (dy - sum(dy * y)), for the gradient g of dx.
+Grads softmax_grad_grad(GradContext& c) {
+  const Handle g = c.dy(), dy = c.x(0), y = c.x(1);
+  Grads grads(2);
+  if (c.needs(0)) grads[0] = c.emit("SoftmaxGrad", {g, y}, c.attrs());
+  if (c.needs(1)) grads[1] = g * (dy - row_sum(c, dy * y)) - dy * row_sum(c, g * y);
+  return grads;
+}
+
+// Of dx = dy - exp(y) * sum(dy).
+Grads log_softmax_grad_grad(GradContext& c) {
+  const Handle g = c.dy(), dy = c.x(0), weighted = g * c.emit("Exp", {c.x(1)});
+  Grads grads(2);
+  if (c.needs(0)) grads[0] = g - row_sum(c, weighted);
+  if (c.needs(1)) grads[1] = -(weighted * row_sum(c, dy));
+  return grads;
+}
+
 Grads bias_softmax_grad(GradContext& c) {
   const Handle dx = c.emit("SoftmaxGrad", {c.dy(), c.y()}, c.attrs());
   return {dx, dx};
@@ -77,7 +99,7 @@ OpDef softmax(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
           .from_torch = std::move(rows)};
 }
 
-OpDef softmax_gradient(std::string_view name, std::vector<TorchRow> rows) {
+OpDef softmax_gradient(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
   return {.name = name,
           .domain = "com.microsoft",
           .inputs = {"dy", "y"},
@@ -85,21 +107,24 @@ OpDef softmax_gradient(std::string_view name, std::vector<TorchRow> rows) {
           .attrs = {{"axis", -1}},
           .kind = OpKind::Norm,
           .infer = infer_softmax,
+          .grad = grad,
           .from_torch = std::move(rows)};
 }
 
 std::vector<OpDef> softmaxes() {
-  return {softmax("Softmax", softmax_grad,
-                  {{"aten.softmax.int", convert<"Softmax">},
-                   {"aten._softmax.default", convert<"Softmax">},
-                   {"aten._safe_softmax.default", convert_safe_softmax}}),
-          softmax_gradient("SoftmaxGrad", {{"aten._softmax_backward_data.default",
-                                            convert_backward<"SoftmaxGrad">}}),
-          softmax("LogSoftmax", log_softmax_grad,
-                  {{"aten.log_softmax.int", convert<"LogSoftmax">},
-                   {"aten._log_softmax.default", convert<"LogSoftmax">}}),
-          softmax_gradient("LogSoftmaxGrad", {{"aten._log_softmax_backward_data.default",
-                                               convert_backward<"LogSoftmaxGrad">}})};
+  return {
+      softmax("Softmax", softmax_grad,
+              {{"aten.softmax.int", convert<"Softmax">},
+               {"aten._softmax.default", convert<"Softmax">},
+               {"aten._safe_softmax.default", convert_safe_softmax}}),
+      softmax_gradient("SoftmaxGrad", softmax_grad_grad,
+                       {{"aten._softmax_backward_data.default", convert_backward<"SoftmaxGrad">}}),
+      softmax("LogSoftmax", log_softmax_grad,
+              {{"aten.log_softmax.int", convert<"LogSoftmax">},
+               {"aten._log_softmax.default", convert<"LogSoftmax">}}),
+      softmax_gradient(
+          "LogSoftmaxGrad", log_softmax_grad_grad,
+          {{"aten._log_softmax_backward_data.default", convert_backward<"LogSoftmaxGrad">}})};
 }
 
 REGISTER_OPS(softmaxes());

@@ -1,6 +1,8 @@
 // loss = reduce(w[label] * (log_sum_exp(scores) - scores[label])) over labels != ignore_index, with
 // label_smoothing; the mean divides by the sum of w[label]. `scores` are the logits.
 
+#include <limits>
+
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -25,9 +27,51 @@ void infer_loss(InferContext& c) {
   c.set(1, statistics_dtype(scores.dtype), labels.dims);
 }
 
+/// exp(scores - log_sum_exp): the probabilities, in the type of log_sum_exp.
+Handle softmax_of(GradContext& c, Handle scores, Handle log_sum_exp) {
+  Dims column = log_sum_exp.dims();
+  column.insert(column.begin() + 1, DimExpr(1));
+  return c.emit("Exp", {c.cast(scores, log_sum_exp.dtype()) - c.reshape(log_sum_exp, column)});
+}
+
 Grads loss_grad(GradContext& c) {
-  return {
-      c.emit("SoftmaxCrossEntropyLossGrad", {c.dy(), c.x(0), c.x(1), c.x(2), c.y(1)}, c.attrs())};
+  Handle sum;
+  if (c.dy(0))
+    sum =
+        c.emit("SoftmaxCrossEntropyLossGrad", {c.dy(), c.x(0), c.x(1), c.x(2), c.y(1)}, c.attrs());
+  if (c.dy(1)) {  // from gradients of gradients
+    Dims column = c.dy(1).dims();
+    column.insert(column.begin() + 1, DimExpr(1));
+    const Handle more = c.reshape(c.dy(1), column) * softmax_of(c, c.x(0), c.y(1));
+    sum = sum ? sum + c.cast(more, sum.dtype()) : more;
+  }
+  return {sum};
+}
+
+// dscores = dloss * (r p - t) with probabilities p, and r and t that depend on labels and weights.
+// With an infinite log_sum_exp, p is 0, which tells dloss * t and so dloss * r * p.
+Grads loss_grad_grad(GradContext& c) {
+  const Handle g = c.dy(), dloss = c.x(0), scores = c.x(1), log_sum_exp = c.x(4);
+  const auto gradient = [&](Handle of, Handle lse) {
+    return c.emit("SoftmaxCrossEntropyLossGrad", {of, scores, c.x(2), c.x(3), lse}, c.attrs());
+  };
+  Grads grads(5);
+  if (c.needs(0)) {
+    const Handle unit = gradient(c.full(1.0, dloss.dims(), dloss.dtype()), log_sum_exp);
+    const bool each = !dloss.dims().empty();
+    grads[0] = c.emit("ReduceSum", {g * unit},
+                      {{"axes", each ? Dims{DimExpr(1)} : Dims()}, {"keepdims", 0}});
+  }
+  if (c.needs(1)) {
+    const DType wide = log_sum_exp.dtype();
+    const Handle never = c.full(std::numeric_limits<double>::infinity(), log_sum_exp.dims(), wide);
+    const Handle weighted =
+        c.cast(gradient(dloss, log_sum_exp) - gradient(dloss, never), wide) * c.cast(g, wide);
+    const Handle sum =
+        c.emit("ReduceSum", {weighted}, {{"axes", Dims{DimExpr(1)}}, {"keepdims", 1}});
+    grads[1] = weighted - softmax_of(c, scores, log_sum_exp) * sum;
+  }
+  return grads;
 }
 
 // For targets that are class probabilities: -sum_c w_c * target_c * log_softmax(scores)_c
@@ -176,7 +220,9 @@ REGISTER_OP(SoftmaxCrossEntropyLossGrad,
              .outputs = {"dscores"},
              .attrs = kAttrs,
              .kind = OpKind::Norm,
-             .infer = infer_like<1>});
+             .infer = infer_like<1>,
+             .grad = loss_grad_grad,
+             .non_differentiable = {2, 3, 4}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -85,4 +85,24 @@ ConvolutionCall read_convolution(TorchCall& t) {
           spatial};
 }
 
+Grads bilinear_grad_grad(GradContext& c, std::string_view op) {
+  const Handle dy = c.x(0), x = c.x(1), w = c.x(2), u = c.dy(0), v = c.dy(1), b = c.dy(2);
+  Grads grads(3);
+  if (c.needs(0)) {
+    Handle sum;
+    const auto add = [&](Handle term) { sum = sum ? sum + term : term; };
+    if (u) add(c.emit(op, {u, w}, c.attrs()));
+    if (v) add(c.emit(op, {x, v}, c.attrs()));
+    if (b) {
+      Dims per_channel(dy.dims().size(), DimExpr(1));
+      per_channel[1] = dy.dims()[1];
+      add(c.emit("Expand", {c.reshape(b, per_channel)}, {{"shape", dy.dims()}}));
+    }
+    grads[0] = sum;
+  }
+  if (c.needs(1) && v) grads[1] = c.emit_all(c.node().op, {dy, x, v}, c.attrs())[0];
+  if (c.needs(2) && u) grads[2] = c.emit_all(c.node().op, {dy, u, w}, c.attrs())[1];
+  return grads;
+}
+
 }  // namespace ortmodule

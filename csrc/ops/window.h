@@ -1,6 +1,7 @@
 // Sliding windows of convolutions and pools: sizes and torch arguments.
 #pragma once
 
+#include "ops/grad_context.h"
 #include "ops/infer_rules.h"
 #include "ops/torch_call.h"
 
@@ -30,6 +31,11 @@ struct ConvolutionCall {
 
 /// Reads the arguments of aten.convolution. Refuses unsupported ones.
 ConvolutionCall read_convolution(TorchCall& t);
+
+/// The gradients of <op>Grad (dy, x, w) -> dx, dw, dbias, where `op` is linear in x and in w: with
+/// the gradients u, v and b of these, dy gets op(u, w) + op(x, v) + b, x the data gradient of (dy,
+/// v), and w the weight gradient of (dy, u).
+Grads bilinear_grad_grad(GradContext& c, std::string_view op);
 
 /// Converts a transposed convolution; aten.convolution can be one, too.
 Values convert_conv_transpose(TorchCall& t);

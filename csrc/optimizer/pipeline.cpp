@@ -86,7 +86,6 @@ std::vector<Pass> joint_passes() {
       {"eliminate_dead_code", eliminate_dead_code},
       {"fold_constants", fold_constants},
       {"remove_redundant_casts", remove_redundant_casts},
-      // Also removes Detach, which has no effect once the gradient exists.
       {"remove_redundant_views", remove_redundant_views},
       // Before common subexpressions are merged: it needs slice gradients with a single reader.
       {"merge_slice_gradients", merge_slice_gradients},

@@ -45,7 +45,7 @@ def main() -> int:
     for outcome in run_seeds(list(range(options.seed, options.seed + options.cases))):
         statuses[outcome["status"]] += 1
         features.update(outcome.get("features", ()))
-        if outcome["status"] not in ("same", "sensitive", "eager crash"):
+        if outcome["status"] not in ("same", "sensitive", "refused", "eager crash"):
             head = f"seed {outcome['seed']} {outcome['status']}: {outcome['message'][:300]}"
             print(head if options.brief else describe(outcome) + "\n", flush=True)
     print(dict(statuses))

@@ -41,7 +41,7 @@ class Call:
     sizes: dict[int, int]
     """Real sizes for the ones that stand for changing sizes."""
     action: str
-    """once, retain or accumulate."""
+    """once, retain, accumulate or second (gradients of the gradients)."""
     loss_seed: int
 
 
@@ -171,7 +171,7 @@ def _draw_use(
     calls = [
         Call(
             {BATCH: batch, LENGTH: rng.choice([1, 2, 3, 5, 6])},
-            rng.choices(["once", "retain", "accumulate"], [7, 1.5, 1.5])[0],
+            rng.choices(["once", "retain", "accumulate", "second"], [6, 1.5, 1.5, 1.5])[0],
             rng.randrange(1000),
         )
         for batch in batches[: rng.choice([2, 3, 3])]

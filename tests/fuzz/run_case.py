@@ -24,6 +24,7 @@ from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.options.memory import ConfigElement
 
 from .generator import Call, Case, generate
+from .second_gradients import NO_RULE, differentiate_twice
 
 Path = str
 Corrupt = Callable[[nn.Module], None]
@@ -135,7 +136,11 @@ def observe(
         live = dict(leaves(result))
         _spoil_free_memory()
         used, grads = _cotangents(live, call, dtype)
-        if used:
+        named = [*original.parameters(), *tensors.values()]
+        if used and call.action == "second":
+            sources = [t for t in named if t.requires_grad]
+            differentiate_twice(sources, used, grads, between=_spoil_free_memory)
+        elif used:
             torch.autograd.backward(used, grads, retain_graph=call.action == "retain")
         if used and call.action == "retain":
             seen.first_gradients = _gradients(original, tensors)
@@ -554,6 +559,8 @@ def run_generated(case: Case) -> dict[str, Any]:
     except Exception:  # any error that eager does not raise
         text = traceback.format_exc().strip()
         short = text.splitlines()[-1]
+        if NO_RULE in text:
+            return outcome | {"status": "refused", "message": short}
         return outcome | {
             "status": "error",
             "message": short,

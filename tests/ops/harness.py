@@ -312,6 +312,52 @@ def check_fixed(case: Case, arguments: Arguments) -> None:
     check_run(case, compiled, arguments, SIZE)
 
 
+def check_second(case: Case, arguments: Arguments) -> None:
+    """The gradient of the gradient, by operands and by output gradients, against eager.
+
+    Raises:
+        EagerRefuses: torch, too, has no second derivative of the operator.
+    """
+    arguments = with_leaves(case, arguments)
+    compiled = compile_fixed(case, arguments)
+    try:
+        theirs = second_gradients(arguments, arguments.call(_function(case)))
+    except (RuntimeError, NotImplementedError) as error:
+        raise EagerRefuses(str(error)) from error
+    ours = second_gradients(arguments, compiled.run(arguments, SIZE))
+    assert len(ours) == len(theirs)
+    for position, (mine, theirs_at) in enumerate(zip(ours, theirs, strict=True)):
+        expected = torch.zeros(()) if theirs_at is None else theirs_at
+        found = torch.zeros(()) if mine is None else mine
+        allowed = (
+            1e-8 * case.tolerance * max(1.0, float(expected.abs().max()) if expected.numel() else 0)
+        )
+        error = (found - expected).abs()
+        assert error.numel() == 0 or float(error.max()) <= allowed, (
+            f"{case.name}: second gradient {position}: found {found}, expected {expected}"
+        )
+
+
+def second_gradients(arguments: Arguments, outputs: Sequence[Any]) -> list[Tensor | None]:
+    """The gradients of a weighted sum of gradients, by operands, then by output gradients."""
+    generator = torch.Generator().manual_seed(3)
+
+    def numbers(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.dtype)
+
+    leaves = [t for t in arguments.tensors if t.requires_grad]
+    results = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
+    weights = [numbers(t).requires_grad_() for t in results]
+    if not results:
+        raise EagerRefuses("no output has a gradient")
+    first = torch.autograd.grad(results, leaves, weights, create_graph=True, allow_unused=True)
+    terms = [(g * numbers(g)).sum() for g in first if g is not None and g.requires_grad]
+    if not terms:
+        return [None] * (len(leaves) + len(weights))
+    sources = leaves + weights
+    return list(torch.autograd.grad(sum(terms[1:], terms[0]), sources, allow_unused=True))
+
+
 def is_composite(target: str) -> bool:
     """Whether torch defines the operator by others: capture may see those instead."""
     name = operator_of(target).name()

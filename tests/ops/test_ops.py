@@ -64,6 +64,21 @@ def _run(check: Callable[[], None]) -> None:
         pytest.skip(f"eager refuses: {str(refusal)[:80]}")
 
 
+def _differentiable() -> pytest.MarkDecorator:
+    """The cases of float64 arguments that have a gradient."""
+    return _every_case(quick_firsts=False)
+
+
+@_differentiable()
+def test_second_gradient(case: Case) -> None:
+    if not case.gradient or case.check is not None:
+        pytest.skip("it has no gradient to compare")
+    arguments = harness.Arguments.of(case, harness.SIZE)
+    if any(t.is_floating_point() and t.dtype != torch.float64 for t in arguments.tensors):
+        pytest.skip("other types have the same rules")
+    _run(lambda: harness.check_second(case, arguments))
+
+
 _TORCH_BEFORE_2_13 = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 # torch 2.11's C++ reads the number of classes of a soft target by `Tensor::size`, which fixes all
 # sizes of the scores, in Dynamo too; 2.13 reads it by `sym_size`.

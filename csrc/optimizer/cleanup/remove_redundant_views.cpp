@@ -31,10 +31,10 @@ bool keeps_order(const Node& node) {
 }
 
 // Whether the view is equal to its operand.
-bool changes_nothing(const Node& node, Stage stage) {
+bool changes_nothing(const Node& node) {
   if (!is_view(node) || node.outputs().size() != 1 || !node.input(0)) return false;
-  // Detach has no effect once the gradient exists.
-  if (node.op == "Detach") return stage == Stage::Joint;
+  // Gradients of gradients stop there, too. Lowering removes it.
+  if (node.op == "Detach") return false;
   if (!has_type_of(*node.input(0), *node.output())) return false;
   if (node.op == "Transpose") return is_identity(permutation(node));
   return node.op == "Identity" || node.op == "Expand" || node.op == "Slice" || node.op == "Split" ||
@@ -101,7 +101,7 @@ bool remove_redundant_views(Graph& graph, PassContext& context) {
       node = shorten(graph, node, *by);
       changed = true;
     }
-    if (!changes_nothing(*node, context.stage())) continue;
+    if (!changes_nothing(*node)) continue;
     if (Reason reason = cannot_replace(*node->output(), *node->input(0), true)) {
       context.reject("same view", *reason, *node, true);
       continue;

@@ -1,0 +1,287 @@
+#include "session/backward_piece.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "gradient/build_gradient.h"
+#include "ops/differentiated.h"
+#include "ops/emit.h"
+#include "session/saved_values.h"
+
+namespace ortmodule {
+namespace {
+
+using Twins = std::unordered_map<const Value*, Value*>;
+
+Value* twin_of(const Twins& twins, const Value* value) { return value ? twins.at(value) : nullptr; }
+
+Node* copy_node(Graph& to, const Node& node, Values operands, Twins& twins) {
+  Node* twin = to.add_node(node.op, std::move(operands), node.outputs().size(), node.attrs);
+  twin->origin = node.origin;
+  // First release the automatic names, which could be those of other results.
+  for (Value* output : twin->outputs()) to.rename(output, "copied");
+  for (size_t i = 0; i < node.outputs().size(); ++i) {
+    Value* output = twin->output(i);
+    output->dtype = node.output(i)->dtype;
+    output->dims = node.output(i)->dims;
+    to.rename(output, node.output(i)->name);
+    twins[node.output(i)] = output;
+  }
+  return twin;
+}
+
+/// The forward nodes of `joint`, with the same names and the same positions of inputs. Its outputs
+/// are those values of which `query` has gradients: forward outputs, then hidden ones.
+std::unique_ptr<Graph> forward_region(const Graph& joint, const BackwardQuery& query) {
+  auto graph = std::make_unique<Graph>();
+  graph->name = joint.name + "_backward";
+  Twins twins;
+  for (size_t i = 0; i < joint.inputs().size(); ++i) {
+    const GraphInput& input = joint.inputs()[i];
+    if (input.kind == InputKind::GradOutput) continue;
+    const bool wanted = i < query.wanted.size() && query.wanted[i];
+    twins[input.value] = graph->add_input(input.value->name, input.value->dtype, input.value->dims,
+                                          input.kind, input.requires_grad && wanted, input.index);
+  }
+  for (const Value* literal : joint.literals())
+    twins[literal] = graph->literal(literal->literal(), literal->dtype);
+  std::unordered_map<std::string, Value*> by_name;
+  for (const auto& node : joint.nodes()) {
+    if (node->region != Region::Forward) continue;
+    Values operands;
+    for (const Value* input : node->inputs()) operands.push_back(twin_of(twins, input));
+    for (Value* output : copy_node(*graph, *node, std::move(operands), twins)->outputs())
+      by_name[output->name] = output;
+  }
+  for (const GraphOutput& output : joint.outputs()) {
+    if (output.kind != OutputKind::Output || !output.value) continue;
+    const auto index = static_cast<size_t>(output.index);
+    if (index < query.arrived.size() && query.arrived[index])
+      graph->add_output(twin_of(twins, output.value), OutputKind::Output, output.index);
+  }
+  for (size_t i = 0; i < query.hidden.size(); ++i)
+    graph->add_output(by_name.at(query.hidden[i]), OutputKind::Output,
+                      static_cast<int>(query.arrived.size() + i));
+  return graph;
+}
+
+void remove_unread_backward(Graph& joint) {
+  const std::vector<Node*> nodes = joint.node_pointers();
+  for (size_t i = nodes.size(); i-- > 0;) {
+    if (nodes[i]->region != Region::Backward) continue;
+    const bool read = std::ranges::any_of(nodes[i]->outputs(), [](const Value* v) {
+      return !v->uses().empty() || v->is_graph_output();
+    });
+    if (!read) joint.erase(nodes[i]);
+  }
+}
+
+bool is_forward(const Value* value) {
+  return value->producer() && value->producer()->region == Region::Forward;
+}
+
+/// Has `joint` recompute in backward what the plan did not save.
+void recompute_unsaved(Graph& joint, const SavedValues& saved) {
+  // The caller may have let go of an output that backward does not read.
+  for (size_t i = 0; i < joint.outputs().size(); ++i)
+    if (joint.outputs()[i].kind == OutputKind::Output) joint.replace_output(i, nullptr);
+  remove_unread_backward(joint);
+  sort_backward(joint);
+  PerValue<bool> kept(joint, false);
+  for (const Value* value : joint.values())
+    if (is_forward(value) && saved.find(value->name)) kept[storage_root(value)] = true;
+  const PerValue<bool> stashed = stashed_values(joint);
+  MemoryDecisions decisions;
+  for (const Value* value : joint.values()) {
+    if (!is_forward(value)) continue;
+    if (kept[value])
+      decisions.keep.push_back(value->id());
+    else if (stashed[value])
+      decisions.recompute.push_back(value->id());
+  }
+  insert_recomputation(joint, decisions);
+}
+
+/// Takes the backward nodes out of a joint graph.
+class Extractor {
+ public:
+  Extractor(const Graph& joint, const Graph& forward, const Plan& plan, const SavedValues& saved,
+            const BackwardQuery& query)
+      : joint_(joint), plan_(plan), saved_(saved), query_(query) {
+    const Differentiated differentiated(forward);
+    for (const auto& node : forward.nodes())
+      for (const Value* output : node->outputs())
+        if (differentiated.contains(output)) differentiable_.insert(output->name);
+    for (const GraphInput& input : forward.inputs())
+      if (input.requires_grad) differentiable_.insert(input.value->name);
+    made_.piece.graph = std::make_unique<Graph>();
+    made_.piece.graph->name = joint.name;
+  }
+
+  BackwardPiece run() {
+    for (const auto& node : joint_.nodes()) {
+      if (node->region != Region::Backward) continue;
+      Values operands;
+      for (const Value* input : node->inputs())
+        operands.push_back(input ? value_of(input) : nullptr);
+      copy_node(graph(), *node, std::move(operands), twins_);
+    }
+    for (const GraphOutput& output : joint_.outputs())
+      if (output.kind == OutputKind::Gradient && output.value) add_result(output);
+    for (size_t i = 0; i < graph().inputs().size(); ++i)
+      made_.piece.arguments.push_back(
+          {BoundInput::Kind::Tensor, static_cast<int>(i), std::string()});
+    return std::move(made_);
+  }
+
+ private:
+  Graph& graph() { return *made_.piece.graph; }
+
+  Value* value_of(const Value* value) {
+    if (auto known = twins_.find(value); known != twins_.end()) return known->second;
+    return twins_[value] = added(value);
+  }
+
+  Value* added(const Value* value) {
+    if (value->is_literal()) return graph().literal(value->literal(), value->dtype);
+    if (value->is_input() && !value->producer()) {
+      const GraphInput& input = joint_.inputs()[static_cast<size_t>(value->input_index())];
+      if (input.kind == InputKind::GradOutput) return gradient_operand(input);
+      return kept_operand(value);
+    }
+    const Node& node = *value->producer();
+    const Value* source =
+        op_def(node.op).kind == OpKind::View && node.op != "Detach" ? node.input(0) : nullptr;
+    if (source && is_readable(source)) {
+      Values operands;
+      for (const Value* input : node.inputs())
+        operands.push_back(input ? value_of(input) : nullptr);
+      copy_node(graph(), node, std::move(operands), twins_);
+      return twins_.at(value);
+    }
+    return kept_operand(custom_result(value));
+  }
+
+  Value* kept_operand(const Value* value) {
+    const TensorId tensor = saved_.find(value->name);
+    if (!tensor) refuse(value);
+    const PlannedStorage& storage = plan_.storage_of(tensor);
+    using enum BackwardOperand::Kind;
+    const bool is_argument = storage.role == PlannedStorage::Role::Argument;
+    const bool is_output = storage.role == PlannedStorage::Role::Output;
+    BackwardOperand facts{is_argument ? Argument
+                          : is_output ? Output
+                                      : Saved,
+                          storage.index, tensor, value->name,
+                          differentiable_.contains(value->name)};
+    // The edge of an argument that forward has changed leads to its new value.
+    if (value->is_input() && !is_argument && facts.differentiable) refuse(value);
+    return operand(value, std::move(facts));
+  }
+
+  /// The result of a CustomGradient instead of the value that it passes on: the gradient of the op
+  /// is that of the CustomGradient.
+  static const Value* custom_result(const Value* value) {
+    for (const Use& use : value->uses())
+      if (use.node->op == "CustomGradient" && use.index < use.node->outputs().size())
+        return use.node->output(use.index);
+    return value;
+  }
+
+  Value* gradient_operand(const GraphInput& input) {
+    const auto index = static_cast<size_t>(input.index);
+    const bool hidden = index >= query_.arrived.size();
+    const bool differentiable = hidden || query_.differentiable.at(index);
+    using enum BackwardOperand::Kind;
+    return operand(input.value, {hidden ? HiddenGradient : Gradient,
+                                 hidden ? index - query_.arrived.size() : index, TensorId(),
+                                 input.value->name, differentiable});
+  }
+
+  Value* operand(const Value* value, BackwardOperand facts) {
+    made_.operands.push_back(std::move(facts));
+    return graph().add_input(value->name, value->dtype, value->dims, InputKind::User,
+                             query_.training && made_.operands.back().differentiable);
+  }
+
+  bool is_readable(const Value* value) const {
+    if (twins_.contains(value) || saved_.find(value->name)) return true;
+    const Node* node = value->producer();
+    return node && op_def(node->op).kind == OpKind::View && node->input(0) &&
+           is_readable(node->input(0));
+  }
+
+  [[noreturn]] void refuse(const Value* value) const {
+    const Origin origin = value->producer() ? value->producer()->origin : Origin{};
+    throw Error(
+        str("[create_graph] a gradient of a gradient must read saved values only, but found ",
+            value->name, " (", origin.module, ", ", origin.source,
+            "); set ORTMODULE_BYPASS=1 to run the original module"));
+  }
+
+  void add_result(const GraphOutput& output) {
+    BackwardResult result{static_cast<size_t>(output.index)};
+    Value* value = value_of(output.value);
+    if (value->is_input()) {
+      result.operand = value->input_index();
+    } else {
+      result.output = static_cast<int>(made_.piece.output_strides.size());
+      graph().add_output(value, OutputKind::Output, result.output);
+      made_.piece.output_strides.push_back(row_major_strides(value->dims));
+    }
+    made_.results.push_back(result);
+  }
+
+  static Dims row_major_strides(const Dims& dims) {
+    Dims strides(dims.size());
+    DimExpr step(1);
+    for (size_t d = dims.size(); d-- > 0;) {
+      strides[d] = step;
+      step = step * dims[d];
+    }
+    return strides;
+  }
+
+  const Graph& joint_;
+  const Plan& plan_;
+  const SavedValues& saved_;
+  const BackwardQuery& query_;
+  std::set<std::string> differentiable_;
+  Twins twins_;
+  BackwardPiece made_;
+};
+
+}  // namespace
+
+BackwardPiece make_backward_piece(const Graph& joint, const PlanEntry& entry,
+                                  const BackwardQuery& query) {
+  const Plan& plan = *entry.program.plan;
+  const SavedValues saved(plan, *entry.lowered);
+  const std::unique_ptr<Graph> forward = forward_region(joint, query);
+  const std::unique_ptr<Graph> gradient = build_gradient(*forward);
+  recompute_unsaved(*gradient, saved);
+  // What depends on an argument whose gradient is not wanted now is differentiated all the same.
+  BackwardQuery all = query;
+  all.wanted.assign(joint.inputs().size(), true);
+  all.arrived.assign(query.arrived.size(), false);
+  all.hidden.clear();
+  BackwardPiece made = Extractor(*gradient, *forward_region(joint, all), plan, saved, query).run();
+  std::vector<std::string> names;
+  made.piece.graph->collect_symbols(names);
+  for (const Dims& strides : made.piece.output_strides)
+    for (const DimExpr& stride : strides) stride.collect_symbols(names);
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  for (const std::string& name : names) {
+    const int64_t* value = plan.symbols.find(name);
+    ORTM_ASSERT(value, "the plan has no value of ", name);
+    made.piece.arguments.push_back({BoundInput::Kind::Symbol, -1, name});
+    made.symbols.push_back(*value);
+  }
+  return made;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,312 @@
+"""Gradients of gradients against eager PyTorch in float64, and equal bits at all memory levels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+from tests.compare import assert_gradients_close, exact_copy, gradients, to_double
+
+QUIET = DebugOptions(log_level=LogLevel.ERROR)
+
+Step = Callable[[nn.Module, Any], Tensor]
+
+
+def mlp(activation: type[nn.Module], width: int = 16) -> nn.Module:
+    """Three layers with that activation, one result per row."""
+    return nn.Sequential(
+        nn.Linear(6, width),
+        activation(),
+        nn.Linear(width, width),
+        activation(),
+        nn.Linear(width, 1),
+    )
+
+
+def slope_loss(model: nn.Module, x: Tensor) -> Tensor:
+    """Values and input gradients near given numbers, as energies and forces."""
+    x = x.detach().requires_grad_()
+    y = model(x)
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    return (slope - 0.3).square().sum() + y.square().mean()
+
+
+def penalty(model: nn.Module, x: Tensor) -> Tensor:
+    """A critic with WGAN-GP's penalty (Gulrajani et al. 2017, arXiv:1704.00028)."""
+    between = (0.7 * x).detach().requires_grad_()
+    score = model(between)
+    (slope,) = torch.autograd.grad(score, between, torch.ones_like(score), create_graph=True)
+    return model(x).mean() + 10 * (slope.flatten(1).norm(dim=1) - 1).square().mean()
+
+
+def third_order(model: nn.Module, x: Tensor) -> Tensor:
+    """A residual that holds a second derivative, as in physics-informed networks."""
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    (bend,) = torch.autograd.grad(slope[:, 0].sum(), x, create_graph=True)
+    return (bend[:, 0] - slope[:, 1]).square().sum()
+
+
+def inner_steps(model: nn.Module, x: Tensor) -> Tensor:
+    """The loss behind a step of gradient descent on half of the rows (MAML, arXiv:1703.03400)."""
+    names, values = zip(*model.named_parameters(), strict=True)
+    for _ in range(2):
+        result = torch.func.functional_call(model, dict(zip(names, values, strict=True)), (x[::2],))
+        steps = torch.autograd.grad(result.square().mean(), values, create_graph=True)
+        values = tuple(v - 0.1 * s for v, s in zip(values, steps, strict=True))
+    last = torch.func.functional_call(model, dict(zip(names, values, strict=True)), (x[1::2],))
+    return (last - 1).square().mean()
+
+
+class Attention(nn.Module):
+    """Attention between a residual and a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.norm, self.out = nn.Linear(8, 24), nn.LayerNorm(8), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        q, k, v = (t.view(b, n, 2, 4).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, 8)
+        return self.out(F.gelu(self.norm(x + y)))
+
+
+class Messages(nn.Module):
+    """Two rounds of messages between points, by distance; positions in, one energy out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.ModuleList(mlp(nn.SiLU, 8) for _ in range(2))
+        self.update = nn.ModuleList(nn.Linear(1, 6) for _ in range(2))
+        self.energy = mlp(nn.Softplus, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sender = torch.arange(5).repeat_interleave(5)
+        receiver = torch.arange(5).repeat(5)
+        gap = x[sender] - x[receiver]
+        atoms = torch.zeros(5, 6, dtype=x.dtype) + 0.1
+        for part, update in zip(self.filter, self.update, strict=True):
+            sizes = (gap.square().sum(-1, keepdim=True) + 0.1).sqrt()
+            weight = part(torch.cat([sizes, sizes.sin(), atoms[sender][:, :4]], -1))
+            atoms = atoms + update(torch.zeros(5, 1, dtype=x.dtype).index_add(0, receiver, weight))
+        return self.energy(atoms)
+
+
+def conv(*norm: nn.Module) -> nn.Module:
+    """Two convolutions around a norm."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), *norm, nn.LeakyReLU(0.2), nn.Conv2d(4, 4, 3, stride=2),
+        nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 1),
+    )  # fmt: skip
+
+
+def head(model: nn.Module, x: Tensor) -> Tensor:
+    """Gradients of a cross entropy by the inputs."""
+    x = x.detach().requires_grad_()
+    labels = torch.arange(len(x)) % 4
+    loss = F.cross_entropy(model(x), labels, label_smoothing=0.1)
+    (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+    return loss + slope.square().sum()
+
+
+class Loss(nn.Module):
+    """A classifier that returns its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.SiLU(), nn.Linear(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.cross_entropy(self.layers(x), torch.arange(x.shape[0]) % 4)
+
+
+class Detached(nn.Module):
+    """A gate without a gradient, a number that forward draws, and an unused parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.unused = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        with torch.no_grad():
+            gate = torch.sigmoid(h)
+        return self.last(h.tanh() * gate + h.sin() * h.detach())
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
+    "tanh": (lambda: mlp(nn.Tanh), (5, 6), slope_loss),
+    "silu": (lambda: mlp(nn.SiLU), (5, 6), slope_loss),
+    "softplus": (lambda: mlp(nn.Softplus), (5, 6), slope_loss),
+    "gelu": (lambda: mlp(nn.GELU), (5, 6), slope_loss),
+    "relu": (lambda: mlp(nn.ReLU), (5, 6), penalty),
+    "third": (lambda: mlp(nn.Tanh), (5, 6), third_order),
+    "maml": (lambda: mlp(nn.SiLU), (6, 6), inner_steps),
+    "layer_norm": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.SiLU(), nn.Linear(8, 1)),
+        (5, 6),
+        slope_loss,
+    ),
+    "layer_norm_third": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1)),
+        (5, 6),
+        third_order,
+    ),
+    "attention": (Attention, (2, 5, 8), slope_loss),
+    "messages": (Messages, (5, 3), slope_loss),
+    "conv": (conv, (3, 2, 8, 8), penalty),
+    "batch_norm": (lambda: conv(nn.BatchNorm2d(4)), (3, 2, 8, 8), slope_loss),
+    "group_norm": (lambda: conv(nn.GroupNorm(2, 4)), (3, 2, 8, 8), slope_loss),
+    "outer_loss": (lambda: nn.Sequential(mlp(nn.Tanh)[:-1], nn.Linear(16, 4)), (5, 6), head),
+    "inner_loss": (Loss, (5, 6), slope_loss),
+    "detached": (Detached, (5, 6), slope_loss),
+}
+
+
+def run(model: nn.Module, step: Step, x: Tensor) -> dict[str, Tensor | None]:
+    """The gradients of a second step, with its loss: its forward finds what the first compiled."""
+    for _ in range(2):
+        model.zero_grad()
+        torch.manual_seed(1)
+        loss = step(model, x)
+        loss.backward()
+    found = {name.removeprefix("_original_module."): g for name, g in gradients(model).items()}
+    return found | {"loss": loss.detach()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_float64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, sizes, step = CASES[name]
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module = make()
+    x = torch.randn(sizes)
+    found = []
+    for level in (0, 1):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", str(level))
+        ours = ORTModule(copy.deepcopy(module), QUIET)
+        found.append(run(ours, step, x))
+        assert last_run_report(ours)["compiled"]
+    eager = copy.deepcopy(module)
+    exact = exact_copy(module)
+    # Torch's other kernels of attention have no second derivative.
+    with sdpa_kernel(SDPBackend.MATH):
+        results = [run(m, step, v) for m, v in ((eager, x), (exact, to_double(x)))]
+    assert_gradients_close(found[0], *results, floor=1e-6)
+    for key, gradient in found[0].items():
+        again = found[1][key]
+        assert (gradient is None) == (again is None)
+        assert gradient is None or again is None or torch.equal(gradient, again), key
+
+
+def test_random_numbers_are_drawn_again() -> None:
+    """Dropout in the second pass drops what forward has dropped."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = ORTModule(nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 1)), QUIET)
+    x = torch.randn(3, 4, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    slope.sum().backward()
+    first, last = model.module[0].weight, model.module[2].weight
+    assert first.grad is not None and last.grad is not None
+    # The slope is last @ (mask * first), so by Euler's theorem for either weight it is its own
+    # product with the gradient; with another mask it is not.
+    for weight in (first, last):
+        assert weight.grad is not None
+        torch.testing.assert_close((weight.grad * weight).sum(), slope.sum())
+
+
+def test_a_model_that_never_asks_compiles_nothing() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(mlp(nn.Tanh), QUIET)
+    x = torch.randn(5, 6, requires_grad=True)
+    model(x).sum().backward(retain_graph=True)
+    facts = [piece.compiled.facts() for piece in model._compiler.pieces]
+    assert [f["derived_pieces"] for f in facts] == [0]
+    torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    assert [p.compiled.facts()["derived_pieces"] for p in model._compiler.pieces] == [1]
+
+
+def test_an_argument_that_backward_does_not_read_may_be_changed() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), QUIET)
+    x = torch.randn(3, 4, requires_grad=True)
+    y = model(x)
+    with torch.no_grad():
+        model.module[2].bias.add_(1)
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    slope.square().sum().backward()
+    assert model.module[0].weight.grad is not None and model.module[2].bias.grad is None
+
+
+def test_saved_values_outlive_the_backward_pass() -> None:
+    """A pass that frees the graph of forward leaves that of its gradients."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = mlp(nn.Tanh).double()
+    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    results = []
+    for model in (ORTModule(copy.deepcopy(eager), QUIET), eager):
+        weights = torch.ones(5, 1, dtype=torch.float64, requires_grad=True)
+        y = model(x)
+        (slope,) = torch.autograd.grad(y, x, weights, create_graph=True)
+        y.sum().backward()
+        del y
+        spoiled = [torch.full((size,), torch.nan) for size in (80, 160, 320, 640)]
+        del spoiled
+        results.append(torch.autograd.grad(slope.square().sum(), weights)[0])
+    torch.testing.assert_close(results[0], results[1])
+
+
+class Forces(nn.Module):
+    """Returns an energy and its negative gradient, which forward computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = mlp(nn.SiLU)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x.requires_grad_()
+        energy = self.energy(x).sum()
+        (slope,) = torch.autograd.grad(energy, x, create_graph=self.training)
+        return energy, -slope
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_inside_of_forward(training: bool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = Forces().double().train(training)
+    ours = ORTModule(copy.deepcopy(eager), QUIET)
+    x = torch.randn(5, 6, dtype=torch.float64)
+    results = []
+    for model in (ours, eager):
+        energy, forces = model(x.clone())
+        if training:
+            (energy + forces.square().sum()).backward()
+        results.append([energy, forces, *(p.grad for p in model.parameters() if training)])
+    torch.testing.assert_close(results[0], results[1])
+    assert last_run_report(ours)["compiled"]
+
+
+def test_a_hessian() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = mlp(nn.Softplus).double()
+    ours = ORTModule(copy.deepcopy(eager), QUIET)
+    x = torch.randn(2, 6, dtype=torch.float64)
+    found, expected = (
+        torch.autograd.functional.hessian(lambda v, m=m: m(v).square().sum(), x)
+        for m in (ours, eager)
+    )
+    torch.testing.assert_close(found, expected)
