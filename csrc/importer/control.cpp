@@ -22,9 +22,9 @@ ControlRegistrar::ControlRegistrar(std::vector<ControlRow> added) {
   rows().insert(rows().end(), added.begin(), added.end());
 }
 
-const ControlRow* find_control_row(std::string_view op) {
+const ControlRow* find_control_row(std::string_view domain, std::string_view op) {
   for (const ControlRow& row : rows())
-    if (row.op == op) return &row;
+    if (row.op == op && row.domain == domain) return &row;
   return nullptr;
 }
 
@@ -163,6 +163,7 @@ int64_t from_front(int64_t axis, size_t rank) {
 }
 
 std::vector<ImportedRef> import_scan(const ControlCall& c) {
+  if (auto distances = import_distance_scan(c)) return *distances;
   const OnnxGraph& body = c.subgraph("body");
   if (c.opset < 9) c.refuse("Scan of operator set 8, with a batch, is not supported");
   const auto scanned = static_cast<size_t>(c.integer("num_scan_inputs", 0));

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "inference/check_feeds.h"
 #include "inference/check_sizes.h"
 #include "inference/compute_constants.h"
 #include "inference/copy_elements.h"
@@ -57,12 +58,6 @@ OptimizationLevel optimization_level(int64_t level) {
                                                      : OptimizationLevel::All;
 }
 
-std::string sizes_text(const Sizes& sizes) {
-  std::string text = "[";
-  for (size_t i = 0; i < sizes.size(); ++i) text += str(i ? "," : "", sizes[i]);
-  return text + "]";
-}
-
 }  // namespace
 
 // A call: the tensors of all feeds, and which of them are those of each input.
@@ -72,7 +67,8 @@ struct InferenceSession::Call {
 
   explicit Call(const std::vector<HostFeed>& feeds) {
     for (const HostFeed& feed : feeds) {
-      const auto kind = feed.is_sequence       ? ValueForm::Kind::Sequence
+      const auto kind = feed.is_map            ? ValueForm::Kind::Map
+                        : feed.is_sequence     ? ValueForm::Kind::Sequence
                         : feed.tensors.empty() ? ValueForm::Kind::Absent
                                                : ValueForm::Kind::Tensor;
       forms.push_back({kind, tensors.size(), feed.tensors.size()});
@@ -84,6 +80,7 @@ struct InferenceSession::Call {
 // The model imported for the decisions of a first call.
 struct InferenceSession::Outcome {
   std::vector<ValueForm> forms, outputs;
+  std::vector<OutputMeaning> meanings;
   std::vector<size_t> ranks;  // by tensor of the inputs
   std::vector<DType> dtypes;
   std::vector<Dims> input_dims;
@@ -227,46 +224,6 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
 
 InferenceSession::~InferenceSession() = default;
 
-void InferenceSession::check(const std::vector<HostFeed>& feeds) const {
-  const size_t called = inputs_.size();
-  ORTM_CHECK(feeds.size() >= called && feeds.size() <= called + overridable_.size(),
-             "[run] there must be ", called, " inputs, but found ", feeds.size());
-  for (size_t i = 0; i < feeds.size(); ++i) {
-    const OnnxValue& input = i < called ? *inputs_[i] : *overridable_[i - called];
-    const OnnxType* type = &input.type;
-    if (i >= called && feeds[i].tensors.empty() && !feeds[i].is_sequence) continue;
-    if (type->kind == OnnxType::Kind::Optional && type->element) {
-      if (feeds[i].tensors.empty() && !feeds[i].is_sequence) continue;
-      type = type->element.get();
-    }
-    const bool sequence = type->kind == OnnxType::Kind::Sequence;
-    ORTM_CHECK(
-        sequence || type->kind == OnnxType::Kind::Tensor || type->kind == OnnxType::Kind::Unknown,
-        "[run] input '", input.name,
-        "' must be a tensor or a sequence of tensors: others cannot be fed");
-    ORTM_CHECK(feeds[i].is_sequence == sequence && (sequence || feeds[i].tensors.size() == 1),
-               "[run] input '", input.name, "' must be ", sequence ? "a list" : "a tensor",
-               ", but found ", feeds[i].is_sequence ? "a list" : "another");
-    for (const HostTensorView& tensor : feeds[i].tensors) check(input, tensor);
-  }
-}
-
-void InferenceSession::check(const OnnxValue& input, const HostTensorView& tensor) const {
-  const OnnxType* type = &input.type;
-  while (type->element) type = type->element.get();
-  ORTM_CHECK(type->element_type == 0 || onnx_number(tensor.dtype) == type->element_type,
-             "[run] input '", input.name, "' must have type ", onnx_type_name(type->element_type),
-             ", but found ", onnx_type_name(onnx_number(tensor.dtype)));
-  if (!input.type.dims) return;
-  const std::vector<OnnxDim>& dims = *input.type.dims;
-  ORTM_CHECK(tensor.sizes.size() == dims.size(), "[run] input '", input.name, "' must have rank ",
-             dims.size(), ", but found sizes ", sizes_text(tensor.sizes));
-  for (size_t d = 0; d < dims.size(); ++d)
-    if (const auto* fixed = std::get_if<int64_t>(&dims[d]); fixed && *fixed >= 0)
-      ORTM_CHECK(tensor.sizes[d] == *fixed, "[run] input '", input.name, "' must have size ",
-                 *fixed, " in dimension ", d, ", but found sizes ", sizes_text(tensor.sizes));
-}
-
 std::shared_ptr<InferenceSession::Outcome> InferenceSession::outcome_for(const Call& call) {
   std::list<std::shared_ptr<Outcome>>& outcomes = imports_->outcomes;
   const std::lock_guard lock(imports_->mutex);
@@ -292,16 +249,17 @@ std::shared_ptr<InferenceSession::Outcome> InferenceSession::import(const Call& 
           fixed != options_.fixed_denotations.end())
         request.fixed_axes[input][axis] = fixed->second;
   request.forms = call.forms;
-  for (const HostTensorView& tensor : call.tensors)
-    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data});
-  ImportedModel imported = import_model(model_->model(), request);
+  request.texts = &model_->texts();
   auto outcome = std::make_shared<Outcome>();
   for (const HostTensorView& tensor : call.tensors) {
+    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data, tensor.texts});
     outcome->ranks.push_back(tensor.sizes.size());
     outcome->dtypes.push_back(tensor.dtype);
   }
+  ImportedModel imported = import_model(model_->model(), request);
   outcome->forms = call.forms;
   outcome->outputs = std::move(imported.outputs);
+  outcome->meanings = std::move(imported.meanings);
   outcome->input_dims = std::move(imported.input_dims);
   outcome->contents = std::move(imported.contents);
   outcome->content_guards = std::move(imported.content_guards);
@@ -358,8 +316,7 @@ void InferenceSession::add_weights(Outcome& outcome, const ImportedModel& import
 const void* InferenceSession::halved(Outcome& outcome, Graph& graph, Value* value,
                                      const OnnxTensor& weight) {
   if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
-  const std::string key = str("half ", static_cast<const void*>(weight.bytes.data()));
-  auto halves = model_->constants(key, [&] {
+  auto halves = model_->constants("half " + LoadedModel::key_of(weight), [&] {
     std::vector<HostTensor> made;
     if (auto half = to_half(weight.bytes.data(), weight.dims, memory_))
       made.push_back(std::move(*half));
@@ -384,7 +341,7 @@ void InferenceSession::add_constants(Outcome& outcome, const ImportedModel& impo
   std::string key = print(*part.piece.graph);
   for (size_t input : part.inputs) {
     weights.push_back(imported.weights.at(input - outcome.ranks.size()));
-    key += str(" ", static_cast<const void*>(weights.back().bytes.data()));
+    key += " " + LoadedModel::key_of(weights.back());
   }
   if (options_.half_weights) key += " half";
   outcome.constants = model_->constants(key, [&] {
@@ -434,7 +391,7 @@ InferenceSession::Bound InferenceSession::bind(const std::vector<HostFeed>& feed
     bound.entry = std::move(known.entry);
     return bound;
   }
-  check(feeds);
+  check_feeds(inputs_, overridable_, feeds);
   bound.outcome = outcome_for(call);
   const Outcome& outcome = *bound.outcome;
   const std::vector<HostTensorView>& tensors = call.tensors;
@@ -537,6 +494,7 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
   std::vector<HostResult> results;
   for (const ValueForm& form : bound.outcome->outputs) {
     HostResult& result = results.emplace_back();
+    result.meaning = bound.outcome->meanings.at(results.size() - 1);
     result.is_sequence = form.kind == ValueForm::Kind::Sequence;
     for (size_t i = form.first; i < form.first + form.count; ++i)
       result.tensors.push_back(std::move(run.outputs[i]));
@@ -545,7 +503,7 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
 }
 
 void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const std::string& path) {
-  check(feeds);
+  check_feeds(inputs_, overridable_, feeds);
   const Call call(feeds);
   std::shared_ptr<Outcome> outcome;  // not one to keep
   {
@@ -556,10 +514,14 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   for (const ValueForm& form : outcome->outputs)
     ORTM_CHECK(form.kind == ValueForm::Kind::Tensor,
                "[save_onnx] outputs must be tensors, but found a sequence or an optional");
+  for (const OutputMeaning& output : outcome->meanings)
+    ORTM_CHECK(output.meaning == OnnxMeaning::Numbers,
+               "[save_onnx] outputs must be numbers, but found strings or maps");
   for (size_t i = 0; i < feeds.size(); ++i) {
     if (feeds[i].tensors.empty() && i >= inputs_.size()) continue;
     ORTM_CHECK(feeds[i].tensors.size() == 1 && !feeds[i].is_sequence,
                "[save_onnx] inputs must be tensors, but found a sequence or an optional");
+    ORTM_CHECK(!feeds[i].tensors[0].texts, "[save_onnx] inputs must be numbers, but found strings");
     optimized.inputs.push_back(i < inputs_.size() ? inputs_[i] : overridable_[i - inputs_.size()]);
   }
   optimized.graph = &outcome->session->joint_graph();

@@ -116,8 +116,6 @@ class InferenceSession {
   struct Call;
   struct Bound;
 
-  void check(const std::vector<HostFeed>& feeds) const;
-  void check(const OnnxValue& input, const HostTensorView& tensor) const;
   std::shared_ptr<Outcome> outcome_for(const Call& call);
   /// `to_save`: for a file, which cannot have packed weights; the graphs are kept.
   std::shared_ptr<Outcome> import(const Call& call, bool to_save = false);

@@ -11,7 +11,9 @@ from ortmodule_py.inference.ort_value import OrtValue, numpy_type, value_of
 
 
 def as_feed(value: Any, wanted: NodeArg) -> Any:
-    """An array, a list of arrays for a sequence, or None for an optional without an element."""
+    """An array, a list of arrays for a sequence, a dict, or None for an optional without an element."""
+    if isinstance(value, dict):
+        return value
     if value is None and wanted.type.startswith("optional("):
         return None
     if "seq(" in wanted.type and isinstance(value, (list, tuple)):

@@ -43,10 +43,12 @@ std::vector<std::string> cpu_ops() {
   // On CUDA attention is one of torch's fused kernels.
   ops.erase("ScaledDotProductAttention");
   ops.erase("ScaledDotProductAttentionGrad");
-  // Packed weights, products of integers and of weights of few bits are for runs on the host.
-  for (const char* op : {"ConvInteger", "DynamicQuantizeLinear", "MatMulInteger",
-                         "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix", "PackWeights",
-                         "PackedMatMul", "PackedMatMulInteger", "WidenedMatMul"})
+  // Packed weights, products of integers and of weights of few bits, and operators of ai.onnx.ml
+  // are for runs on the host.
+  for (const char* op :
+       {"CoupledProbabilities", "LookUp", "PowerDistances", "TreeEnsemble", "ConvInteger",
+        "DynamicQuantizeLinear", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits",
+        "PackIntegerMatrix", "PackWeights", "PackedMatMul", "PackedMatMulInteger", "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }
