@@ -304,6 +304,7 @@ std::vector<ImportedRef> scan_batch(const ControlCall& c) {
 }
 
 std::vector<ImportedRef> import_scan(const ControlCall& c) {
+  if (auto distances = import_distance_scan(c)) return *distances;
   if (c.opset < 9) return scan_batch(c);
   const size_t carried = c.operands.size() - scanned_count(c, c.operands.size());
   ScanCall s;

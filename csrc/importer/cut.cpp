@@ -182,6 +182,8 @@ void Importer::carry(const std::string& name, const ImportScope& scope, bool mus
   if (!value || value->failed || (value->constant && !must)) return;
   for (const CarriedValue& carried : cut.values)
     if (carried.name == name) return;
+  if (value->meaning != OnnxMeaning::Numbers)
+    return fail(cut.node, "strings and maps cannot be read behind sizes that data decides");
   CarriedValue carried;
   carried.name = name;
   if (value->is_absent) {

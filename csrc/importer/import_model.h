@@ -12,6 +12,8 @@
 #include "base/layout.h"
 #include "ir/exported_piece.h"
 #include "onnx/onnx_model.h"
+#include "onnx/text_table.h"
+#include "ops/onnx_call.h"
 #include "ops/size_guards.h"
 
 namespace ortmodule {
@@ -21,11 +23,13 @@ struct ImportInput {
   DType dtype = DType::Undefined;
   Sizes sizes;
   const void* data = nullptr;  // row-major; null: the content is not known
+  bool texts = false;
 };
 
-/// An input or output of a model: one tensor, or a sequence of them, or an empty optional.
+/// An input or output of a model: one tensor, a sequence of them, a map (of an input only) as its
+/// keys and its values, or an empty optional.
 struct ValueForm {
-  enum class Kind : uint8_t { Tensor, Sequence, Absent };
+  enum class Kind : uint8_t { Tensor, Sequence, Absent, Map };
   Kind kind = Kind::Tensor;
   size_t first = 0;  // of its tensors
   size_t count = 1;
@@ -57,6 +61,8 @@ struct ImportRequest {
   std::map<std::string, std::map<size_t, int64_t>> fixed_axes;
   /// Instead of the whole model.
   const ModelPart* part = nullptr;
+  /// The texts of the model; null for a model without. Inputs of texts have their numbers.
+  const TextTable* texts = nullptr;
 };
 
 /// An element of a small integer input that sizes of the graph depend on.
@@ -99,10 +105,17 @@ struct ModelCut {
   ModelPart rest;
 };
 
+/// What an output is for callers.
+struct OutputMeaning {
+  OnnxMeaning meaning = OnnxMeaning::Numbers;
+  std::shared_ptr<const OnnxMapKeys> keys;  // of maps
+};
+
 struct ImportedModel {
   /// Arguments: first the symbols of `contents`, then the tensors of the inputs, then `weights`.
   ExportedPiece piece;
   std::vector<ValueForm> outputs;
+  std::vector<OutputMeaning> meanings;  // by output
   /// By graph input after the inputs' tensors. They may lie in the mapped file, at any address.
   std::vector<OnnxTensor> weights;
   std::vector<Dims> input_dims;  // by tensor, with a symbol for each size that may change

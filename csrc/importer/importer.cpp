@@ -7,6 +7,7 @@
 #include "base/element_value.h"
 #include "base/error.h"
 #include "onnx/onnx_builder.h"
+#include "onnx/onnx_types.h"
 #include "ops/emit.h"
 #include "ops/torch_call.h"
 
@@ -57,6 +58,9 @@ class NodeOperands : public OnnxOperands {
     return importer_.is_input_content(value);
   }
   Value* constant(const KnownValue& value) override { return importer_.tensor_of_known(value); }
+  Value* weight(const OnnxTensor& tensor) override { return importer_.bind_weight(tensor); }
+  OnnxMeaning meaning(size_t i) override { return operands_[i]->meaning; }
+  int64_t text_number(const std::string& text) override { return importer_.text_number(text); }
 
  private:
   Imported& plain(size_t i) {
@@ -175,6 +179,7 @@ ImportedRef Importer::add_input_tensor(const std::string& name, size_t index,
   value->dtype = given.dtype;
   value->dims = dims;
   value->input = static_cast<int>(index);
+  if (given.texts) value->meaning = OnnxMeaning::Texts;
   value->tensor = graph().add_input(name, given.dtype, dims);
   result_.input_dims.push_back(std::move(symbolic));
   return value;
@@ -208,16 +213,16 @@ ImportedRef Importer::add_input(const ValueForm& form, const std::string& name,
     tensors.push_back(
         add_input_tensor(one ? name : str(name, ".", k), form.first + k, one ? type : OnnxType()));
   if (one) return tensors.at(0);
-  if (form.kind == ValueForm::Kind::Sequence) return of_sequence(std::move(tensors));
-  auto value = std::make_shared<Imported>();
-  value->is_absent = true;
+  ImportedRef value = std::make_shared<Imported>();
+  value->is_absent = form.kind == ValueForm::Kind::Absent;
+  if (!value->is_absent) value = of_sequence(std::move(tensors));
+  if (form.kind == ValueForm::Kind::Map) value->meaning = OnnxMeaning::Maps;
   return value;
 }
 
 void Importer::add_initializers(const OnnxGraph& model_graph, ImportScope& scope) {
-  for (const OnnxInitializer& initializer : model_graph.initializers) {
+  for (const OnnxInitializer& initializer : model_graph.initializers)
     scope.names[initializer.name] = of_constant(initializer.tensor);
-  }
 }
 
 // ---- values ------------------------------------------------------------------------------------
@@ -235,14 +240,6 @@ ImportedRef Importer::of_known(KnownValue known) {
   value->dtype = known.dtype;
   value->dims = as_dims(known.dims);
   value->known = std::move(known);
-  return value;
-}
-
-ImportedRef Importer::of_constant(const OnnxTensor& tensor) {
-  auto value = std::make_shared<Imported>();
-  value->dtype = tensor.dtype;
-  value->dims = as_dims(tensor.dims);
-  value->constant = tensor;
   return value;
 }
 
@@ -269,6 +266,7 @@ Value* Importer::tensor_of(Imported& value) {
 }
 
 const KnownValue* Importer::known_of(Imported& value, bool required) {
+  if (value.meaning != OnnxMeaning::Numbers) return nullptr;
   if (!value.known && value.constant) value.known = known_content(*value.constant);
   if (!value.known && value.input >= 0) value.known = input_content(value, required);
   return value.known ? &*value.known : nullptr;
@@ -433,6 +431,7 @@ std::vector<ImportedRef> Importer::values_of(const OnnxNode& node, ImportScope& 
 std::vector<ImportedRef> Importer::convert(std::shared_ptr<PendingNode> pending) {
   NodeOperands operands(*this, pending->operands);
   OnnxCall call(graph(), *pending->node, pending->opset, operands, sizes_);
+  const bool texts = check_meanings(call, *pending->row, pending->operands);
   std::vector<ImportedRef> results;
   if (pending->row->known) {
     if (auto contents = pending->row->known(call)) {
@@ -451,8 +450,14 @@ std::vector<ImportedRef> Importer::convert(std::shared_ptr<PendingNode> pending)
   }
   if (!pending->row->convert)
     call.refuse("its operands must be constants or sizes, but they are computed from data");
-  for (Value* value : pending->row->convert(call))
+  for (Value* value : pending->row->convert(call)) {
     results.push_back(value ? of_tensor(value) : nullptr);
+    if (value && texts && pending->row->texts.moved) results.back()->meaning = OnnxMeaning::Texts;
+  }
+  for (const OnnxCall::Meaning& each : call.meanings()) {
+    results.at(each.output)->meaning = each.meaning;
+    results.at(each.output)->keys = each.keys;
+  }
   return results;
 }
 
@@ -526,6 +531,8 @@ void Importer::add_output(const OnnxValue& output, const ImportScope& scope) {
       add_output_tensor(tensor_of(*value));
     }
     result_.outputs.push_back(form);
+    result_.meanings.push_back({value->meaning, value->keys});
+    check_declared(output, *value);
   } catch (const Refused& refused) {
     fail(node, refused.what());
   }

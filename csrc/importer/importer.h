@@ -28,8 +28,10 @@ struct Imported {
   int input = -1;                        // of the model, whose content may be asked for
   std::shared_ptr<PendingNode> pending;  // the node to convert, where `known` has its content
   std::optional<std::vector<std::shared_ptr<Imported>>> sequence;
-  bool is_absent = false;  // an optional without an element
-  bool failed = false;     // of a node that could not be imported
+  OnnxMeaning meaning = OnnxMeaning::Numbers;
+  std::shared_ptr<const OnnxMapKeys> keys;  // of maps
+  bool is_absent = false;                   // an optional without an element
+  bool failed = false;                      // of a node that could not be imported
 };
 using ImportedRef = std::shared_ptr<Imported>;
 
@@ -61,9 +63,12 @@ class Importer {
   const KnownValue* known_of(Imported& value, bool required = true);
   bool is_input_content(const KnownValue& known) const;
   Value* tensor_of_known(const KnownValue& known);
+  Value* bind_weight(const OnnxTensor& tensor);
+  int64_t text_number(const std::string& text) const;
+  /// A constant, with texts as their numbers.
+  ImportedRef of_constant(const OnnxTensor& tensor) const;
   static ImportedRef of_tensor(Value* tensor);
   static ImportedRef of_known(KnownValue known);
-  static ImportedRef of_constant(const OnnxTensor& tensor);
   static ImportedRef of_sequence(std::vector<ImportedRef> elements);
   /// Imports the nodes of a subgraph whose inputs have these values, and returns its outputs.
   std::vector<ImportedRef> import_subgraph(const OnnxGraph& graph, const ImportScope& outer,
@@ -111,7 +116,6 @@ class Importer {
   void fail(const OnnxNode& node, const std::string& why);
   [[noreturn]] void throw_failures() const;
 
-  Value* bind_weight(const OnnxTensor& tensor);
   std::optional<KnownValue> input_content(const Imported& value, bool required);
   void keep_used_contents();
   KnownValue integer_content(size_t input, int64_t count);
@@ -128,6 +132,12 @@ class Importer {
       function_bodies_;  // pending nodes are in them
   std::set<const OnnxFunction*> checked_functions_;
 };
+
+/// Whether operands of the node are texts. Refuses meanings that its rule does not know.
+bool check_meanings(const OnnxCall& call, const OnnxRow& row,
+                    const std::vector<ImportedRef>& operands);
+/// Refuses an output that is not what the file declares: sessions would take numbers for texts.
+void check_declared(const OnnxValue& output, const Imported& value);
 
 /// Imports a node by its subgraphs or sequences instead of an OnnxRow.
 struct ControlCall {
@@ -159,6 +169,9 @@ struct ControlRow {
 };
 
 const ControlRow* find_control_row(std::string_view domain, std::string_view op);
+
+/// The outputs of a Scan over points that computes distances to them; nullopt for another one.
+std::optional<std::vector<ImportedRef>> import_distance_scan(const ControlCall& call);
 
 class ControlRegistrar {
  public:

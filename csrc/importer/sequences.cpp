@@ -156,6 +156,8 @@ Refs identity(const ControlCall& c) {
   ImportedRef y =
       Importer::of_tensor(emit(c.importer.graph(), "Identity", {c.importer.tensor_of(x)}));
   y->known = x.known;
+  y->meaning = x.meaning;
+  y->keys = x.keys;
   return {y};
 }
 

@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "base/dtype.h"
 #include "base/layout.h"
+#include "importer/import_model.h"
 #include "runtime/device_number.h"
 
 namespace ortmodule {
@@ -19,6 +20,7 @@ struct HostTensorView {
   const void* data = nullptr;  // the first element
   Sizes strides{};             // in elements, of any sign; empty: row-major
   int device = kOnHost;        // of the memory
+  bool texts = false;          // int64 numbers of texts (RunTexts)
 };
 
 /// Memory of the caller that an output is written to.
@@ -33,10 +35,12 @@ struct HostTarget {
 /// By output; none: the run allocates it.
 using HostTargets = std::vector<std::optional<HostTarget>>;
 
-/// What is fed for an input: a tensor, the tensors of a sequence, or an empty optional.
+/// What is fed for an input: a tensor, the tensors of a sequence, keys and values of a map, or an
+/// empty optional.
 struct HostFeed {
   std::vector<HostTensorView> tensors;
   bool is_sequence = false;
+  bool is_map = false;
 
   HostFeed() = default;
   HostFeed(HostTensorView tensor) { tensors.push_back(std::move(tensor)); }  // NOLINT: one tensor
@@ -52,10 +56,12 @@ struct HostTensor {
   int64_t byte_count() const { return element_count(sizes) * static_cast<int64_t>(size_of(dtype)); }
 };
 
-/// An output: a tensor, the tensors of a sequence, or an empty optional.
+/// An output: a tensor, the tensors of a sequence, or an empty optional. Of texts there are int64
+/// numbers (RunTexts), of maps a matrix [maps, keys].
 struct HostResult {
   std::vector<HostTensor> tensors;
   bool is_sequence = false;
+  OutputMeaning meaning{};
 };
 
 }  // namespace ortmodule

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "inference/bound_run.h"
+#include "inference/check_feeds.h"
 #include "inference/plan_targets.h"
 #include "inference/save_optimized.h"
 #include "inference/segmented_memory.h"
@@ -29,67 +30,15 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
       inputs_(called_inputs(host_.model->model().graph)),
       overridable_(overridable_inputs(host_.model->model())),
       named_(inputs_, host_.options.fixed_sizes),
-      whole_(host_, [this](const std::vector<HostFeed>& feeds) { check(feeds); }),
+      whole_(host_,
+             [this](const std::vector<HostFeed>& feeds) {
+               check_feeds(inputs_, overridable_, feeds);
+             }),
       runs_(seed_of(host_.options)) {
   if (host_.options.profiling) start_profiling();
 }
 
 InferenceSession::~InferenceSession() = default;
-
-void InferenceSession::check(const std::vector<HostFeed>& feeds) const {
-  const size_t called = inputs_.size();
-  ORTM_CHECK(feeds.size() >= called && feeds.size() <= called + overridable_.size(),
-             "[run] there must be ", called, " inputs, but found ", feeds.size());
-  for (size_t i = 0; i < feeds.size(); ++i) {
-    const OnnxValue& input = i < called ? *inputs_[i] : *overridable_[i - called];
-    const OnnxType* type = &input.type;
-    if (i >= called && feeds[i].tensors.empty() && !feeds[i].is_sequence) continue;
-    if (type->kind == OnnxType::Kind::Optional && type->element) {
-      if (feeds[i].tensors.empty() && !feeds[i].is_sequence) continue;
-      type = type->element.get();
-    }
-    const bool sequence = type->kind == OnnxType::Kind::Sequence;
-    ORTM_CHECK(
-        sequence || type->kind == OnnxType::Kind::Tensor || type->kind == OnnxType::Kind::Unknown,
-        "[run] input '", input.name,
-        "' must be a tensor or a sequence of tensors: others cannot be fed");
-    ORTM_CHECK(feeds[i].is_sequence == sequence && (sequence || feeds[i].tensors.size() == 1),
-               "[run] input '", input.name, "' must be ", sequence ? "a list" : "a tensor",
-               ", but found ", feeds[i].is_sequence ? "a list" : "another");
-    for (const HostTensorView& tensor : feeds[i].tensors) check(input, tensor);
-  }
-}
-
-namespace {
-
-// The first node that reads a value, for errors.
-std::string reader_of(const OnnxGraph& graph, const std::string& value) {
-  for (const OnnxNode& node : graph.nodes)
-    if (std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end())
-      return str("it is read by ", node.op, " '", node.name, "'");
-  return "no node reads it";
-}
-
-}  // namespace
-
-void InferenceSession::check(const OnnxValue& input, const HostTensorView& tensor) const {
-  const OnnxType* type = &input.type;
-  while (type->element) type = type->element.get();
-  constexpr int kString = 8;
-  ORTM_CHECK(type->element_type != kString, "[run] input '", input.name, "' has type string, ",
-             "which the engine lacks: ", reader_of(host_.model->model().graph, input.name));
-  ORTM_CHECK(type->element_type == 0 || onnx_number(tensor.dtype) == type->element_type,
-             "[run] input '", input.name, "' must have type ", onnx_type_name(type->element_type),
-             ", but found ", onnx_type_name(onnx_number(tensor.dtype)));
-  if (!input.type.dims) return;
-  const std::vector<OnnxDim>& dims = *input.type.dims;
-  ORTM_CHECK(tensor.sizes.size() == dims.size(), "[run] input '", input.name, "' must have rank ",
-             dims.size(), ", but found sizes ", sizes_text(tensor.sizes));
-  for (size_t d = 0; d < dims.size(); ++d)
-    if (const auto* fixed = std::get_if<int64_t>(&dims[d]); fixed && *fixed >= 0)
-      ORTM_CHECK(tensor.sizes[d] == *fixed, "[run] input '", input.name, "' must have size ",
-                 *fixed, " in dimension ", d, ", but found sizes ", sizes_text(tensor.sizes));
-}
 
 std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds,
                                               const HostTargets& targets,
@@ -119,6 +68,7 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
   std::vector<HostResult> results;
   for (const ValueForm& form : bound.outcome->outputs) {
     HostResult& result = results.emplace_back();
+    result.meaning = bound.outcome->meanings.at(results.size() - 1);
     result.is_sequence = form.kind == ValueForm::Kind::Sequence;
     for (size_t i = form.first; i < form.first + form.count; ++i)
       result.tensors.push_back(std::move(run.outputs[i]));
@@ -127,7 +77,7 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
 }
 
 void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const std::string& path) {
-  check(feeds);
+  check_feeds(inputs_, overridable_, feeds);
   const Segment::Call call(feeds);
   const std::shared_ptr<Segment::Outcome> outcome = whole_.import_to_save(call);
   ORTM_CHECK(!outcome->cut, "[save_onnx] the model must have sizes and control flow that do not ",
@@ -137,10 +87,14 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   for (const ValueForm& form : outcome->outputs)
     ORTM_CHECK(form.kind == ValueForm::Kind::Tensor,
                "[save_onnx] outputs must be tensors, but found a sequence or an optional");
+  for (const OutputMeaning& output : outcome->meanings)
+    ORTM_CHECK(output.meaning == OnnxMeaning::Numbers,
+               "[save_onnx] outputs must be numbers, but found strings or maps");
   for (size_t i = 0; i < feeds.size(); ++i) {
     if (feeds[i].tensors.empty() && i >= inputs_.size()) continue;
     ORTM_CHECK(feeds[i].tensors.size() == 1 && !feeds[i].is_sequence,
                "[save_onnx] inputs must be tensors, but found a sequence or an optional");
+    ORTM_CHECK(!feeds[i].tensors[0].texts, "[save_onnx] inputs must be numbers, but found strings");
     optimized.inputs.push_back(i < inputs_.size() ? inputs_[i] : overridable_[i - inputs_.size()]);
   }
   optimized.graph = &outcome->session->joint_graph();

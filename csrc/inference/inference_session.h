@@ -100,8 +100,6 @@ class InferenceSession {
   bool end_profiling(const std::string& path);
 
  private:
-  void check(const std::vector<HostFeed>& feeds) const;
-  void check(const OnnxValue& input, const HostTensorView& tensor) const;
   std::vector<HostResult> run_in_segments(const Segment::Bound& bound,
                                           const std::vector<HostFeed>& feeds,
                                           const HostTargets& targets, const RunWatch& watch);

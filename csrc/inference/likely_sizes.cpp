@@ -118,7 +118,7 @@ bool try_likely_sizes(const InferenceSession& session, std::string& why, const U
   for (const std::vector<Sizes>& sizes : likely_sizes(*inputs)) {
     std::vector<HostFeed> feeds;
     for (size_t i = 0; i < sizes.size(); ++i)
-      feeds.emplace_back(HostTensorView{session.inputs()[i]->type.dtype, sizes[i], nullptr});
+      feeds.emplace_back(tensor_of_sizes(*session.inputs()[i], sizes[i]));
     try {
       if (use(feeds)) return true;
     } catch (const Error& error) {

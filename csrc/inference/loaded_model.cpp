@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
 #include "base/narrow_number.h"
@@ -31,6 +32,8 @@ const void* LoadedModel::elements(const OnnxTensor& weight) {
   const int64_t bytes = memory_bytes(weight);
   if (bytes == 0) return nullptr;
   const std::lock_guard lock(mutex_);
+  const bool was_read = weight.element_type != 0;
+  if (!was_read && !file_of(weight)) return computed_elements(weight);
   const void* source = weight.bytes.data();
   auto [place, added] = places_.emplace(source, nullptr);
   if (!added) return place->second;
@@ -42,6 +45,26 @@ const void* LoadedModel::elements(const OnnxTensor& weight) {
 
 int64_t LoadedModel::memory_bytes(const OnnxTensor& weight) {
   return is_packed(weight) ? element_count(weight.dims) : static_cast<int64_t>(weight.bytes.size());
+}
+
+const void* LoadedModel::computed_elements(const OnnxTensor& weight) {
+  const std::string_view bytes = weight.bytes.view();
+  const size_t hash = std::hash<std::string_view>()(bytes);
+  const auto [first, last] = computed_.equal_range(hash);
+  for (auto known = first; known != last; ++known)
+    if (known->second.view() == bytes) return known->second.data();
+  weight_bytes_ += static_cast<int64_t>(bytes.size());
+  // Strings of the heap are aligned for every element type, short ones inside of theirs are not.
+  constexpr size_t kShort = 64;
+  if (bytes.size() >= kShort && is_readable(weight))
+    return computed_.emplace(hash, weight.bytes)->second.data();
+  const auto* place = static_cast<const char*>(copy(weight));
+  return computed_.emplace(hash, SharedBytes::borrowed(place, bytes.size()))->second.data();
+}
+
+const TextTable& LoadedModel::texts() const {
+  std::call_once(texts_made_, [&] { texts_ = TextTable(model_); });
+  return texts_;
 }
 
 const void* LoadedModel::copy(const OnnxTensor& weight) {
@@ -87,6 +110,12 @@ const MappedFile* LoadedModel::file_of(const OnnxTensor& weight) const {
   for (const auto& file : files_)
     if (file->contains(weight.bytes.data())) return file.get();
   return nullptr;
+}
+
+std::string LoadedModel::key_of(const OnnxTensor& weight) {
+  if (weight.element_type != 0) return str(static_cast<const void*>(weight.bytes.data()));
+  return str("computed ", std::hash<std::string_view>()(weight.bytes.view()), " of ",
+             weight.bytes.size());
 }
 
 std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(

@@ -13,6 +13,7 @@
 #include "onnx/mapped_file.h"
 #include "onnx/onnx_model.h"
 #include "onnx/onnx_reader.h"
+#include "onnx/text_table.h"
 #include "runtime/host_memory.h"
 
 namespace ortmodule {
@@ -28,10 +29,13 @@ class LoadedModel {
 
   const OnnxModel& model() const { return model_; }
   const OnnxFacts& facts() const { return facts_; }
+  /// The texts that the model holds.
+  const TextTable& texts() const;
   /// Whether copies of the weights in other layouts would double much memory: the original weights
   /// of a model in memory stay, as there is no file to read them from again.
   bool keeps_originals() const;
-  /// The elements of a weight at an aligned address, which stays valid as long as the model.
+  /// The elements of a weight at an aligned address, which stays valid as long as the model. Those
+  /// that an import computed are there once, however often it is repeated.
   const void* elements(const OnnxTensor& weight);
   /// Bytes of a weight's elements in memory.
   static int64_t memory_bytes(const OnnxTensor& weight);
@@ -39,6 +43,9 @@ class LoadedModel {
   void copy_weight(const OnnxTensor& weight, void* to) const;
   /// Whether kernels can read the elements where they are.
   bool is_readable(const OnnxTensor& weight) const;
+  /// What stands for the elements of a weight in a key: where they are in the file, or the hash of
+  /// those that an import computed.
+  static std::string key_of(const OnnxTensor& weight);
   /// Tensors computed from weights, once for each key.
   std::shared_ptr<const std::vector<HostTensor>> constants(
       const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
@@ -55,14 +62,18 @@ class LoadedModel {
 
  private:
   const void* copy(const OnnxTensor& weight);
+  const void* computed_elements(const OnnxTensor& weight);
   const MappedFile* file_of(const OnnxTensor& weight) const;
 
   const OnnxModel model_;
   const OnnxFacts facts_;
   const MappedFiles files_;
   mutable std::mutex mutex_;
-  std::unordered_map<const void*, const void*> places_;  // bytes in the file -> elements
-  std::vector<SharedBytes> kept_;                        // keeps the keys of places_ alive
+  std::unordered_map<const void*, const void*> places_;    // bytes in the file -> elements
+  std::vector<SharedBytes> kept_;                          // keeps the keys of places_ alive
+  std::unordered_multimap<size_t, SharedBytes> computed_;  // by their hash
+  mutable std::once_flag texts_made_;
+  mutable TextTable texts_;
   HostMemory memory_;
   std::vector<Buffer> blocks_;  // of copies
   int64_t left_bytes_ = 0;      // at the end of the last block

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "onnx/onnx_types.h"
 
 namespace ortmodule {
 namespace {
@@ -32,6 +33,13 @@ NamedSizes::NamedSizes(const std::vector<const OnnxValue*>& inputs,
   if (!first.empty()) places_.emplace(kBatch, first);
 }
 
+HostTensorView tensor_of_sizes(const OnnxValue& input, Sizes sizes) {
+  const OnnxType* type = &input.type;
+  while (type->element) type = type->element.get();
+  const bool texts = type->element_type == kOnnxString;
+  return {texts ? DType::Int64 : type->dtype, std::move(sizes), nullptr, {}, kOnHost, texts};
+}
+
 const std::vector<NamedSizes::Place>& NamedSizes::places_of(const std::string& name) const {
   const auto found = places_.find(name);
   if (found != places_.end()) return found->second;
@@ -45,7 +53,7 @@ const std::vector<NamedSizes::Place>& NamedSizes::places_of(const std::string& n
 HostTensorView NamedSizes::fixed_part(const OnnxValue& input) const {
   ORTM_CHECK(is_tensor(input), "[run] input '", input.name,
              "' must be a tensor of known rank where no shape is given for it");
-  HostTensorView tensor{input.type.dtype, {}, nullptr};
+  HostTensorView tensor = tensor_of_sizes(input, {});
   for (const OnnxDim& dim : *input.type.dims) {
     const auto* size = std::get_if<int64_t>(&dim);
     const auto* name = std::get_if<std::string>(&dim);

@@ -14,6 +14,9 @@
 
 namespace ortmodule {
 
+/// A tensor of these sizes for an input, without data.
+HostTensorView tensor_of_sizes(const OnnxValue& input, Sizes sizes);
+
 /// Dimensions of one name have one size. "batch" also stands for the first dimension of every input
 /// that may change there, where the model names none so.
 class NamedSizes {

@@ -4,17 +4,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "inference/check_feeds.h"
 #include "inference/copy_elements.h"
 #include "onnx/onnx_types.h"
 #include "runtime/run_device.h"
 
 namespace ortmodule {
-
-std::string sizes_text(const Sizes& sizes) {
-  std::string text = "[";
-  for (size_t i = 0; i < sizes.size(); ++i) text += str(i ? "," : "", sizes[i]);
-  return text + "]";
-}
 
 HostTargets plan_targets(const Plan& plan, const std::vector<ValueForm>& forms,
                          const std::vector<OnnxValue>& outputs, int device,

@@ -11,9 +11,6 @@
 
 namespace ortmodule {
 
-/// "[2,3]".
-std::string sizes_text(const Sizes& sizes);
-
 /// The targets by output of the plan, from those by output of the model. `device`: that of the
 /// session. Throws Error where type, sizes or place do not fit, and where targets overlap.
 HostTargets plan_targets(const Plan& plan, const std::vector<ValueForm>& forms,

@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kMostCalls = 8;
 
 bool is_alike(const HostTensorView& a, const HostTensorView& b) {
-  return a.dtype == b.dtype && a.sizes == b.sizes && a.strides == b.strides;
+  return a.dtype == b.dtype && a.sizes == b.sizes && a.strides == b.strides && a.texts == b.texts;
 }
 
 bool has_content(const HostTensorView& tensor, const FeedContent& content) {

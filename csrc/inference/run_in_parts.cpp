@@ -157,7 +157,9 @@ std::vector<HostResult> InferenceSession::run_in_parts(const Parts& parts,
   HostTargets places(plan.output_tensors.size());
   for (const ValueForm& form : bound.outcome->outputs) {
     const PlannedTensor& planned = plan.tensors[plan.output_tensors.at(form.first)];
-    HostTensor& tensor = results.emplace_back().tensors.emplace_back();
+    HostResult& result = results.emplace_back();
+    result.meaning = bound.outcome->meanings.at(results.size() - 1);
+    HostTensor& tensor = result.tensors.emplace_back();
     tensor.dtype = planned.dtype;
     tensor.sizes = planned.layout.sizes;
     tensor.memory = host_.memory.allocate(tensor.byte_count());

@@ -55,7 +55,8 @@ SegmentHost::SegmentHost(std::shared_ptr<LoadedModel> of, InferenceOptions with)
 
 Segment::Call::Call(const std::vector<HostFeed>& feeds) {
   for (const HostFeed& feed : feeds) {
-    const auto kind = feed.is_sequence       ? ValueForm::Kind::Sequence
+    const auto kind = feed.is_map            ? ValueForm::Kind::Map
+                      : feed.is_sequence     ? ValueForm::Kind::Sequence
                       : feed.tensors.empty() ? ValueForm::Kind::Absent
                                              : ValueForm::Kind::Tensor;
     forms.push_back({kind, tensors.size(), feed.tensors.size()});
@@ -232,16 +233,17 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
           fixed != host_.options.fixed_denotations.end())
         request.fixed_axes[input][axis] = fixed->second;
   request.forms = call.forms;
-  for (const HostTensorView& tensor : call.tensors)
-    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data});
-  ImportedModel imported = import_model(host_.model->model(), request);
+  request.texts = &host_.model->texts();
   auto outcome = std::make_shared<Outcome>();
   for (const HostTensorView& tensor : call.tensors) {
+    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data, tensor.texts});
     outcome->ranks.push_back(tensor.sizes.size());
     outcome->dtypes.push_back(tensor.dtype);
   }
+  ImportedModel imported = import_model(host_.model->model(), request);
   outcome->forms = call.forms;
   outcome->outputs = std::move(imported.outputs);
+  outcome->meanings = std::move(imported.meanings);
   outcome->input_dims = std::move(imported.input_dims);
   outcome->contents = std::move(imported.contents);
   outcome->content_guards = std::move(imported.content_guards);
@@ -321,8 +323,7 @@ void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
 const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
                             const OnnxTensor& weight) {
   if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
-  const std::string key = str("half ", static_cast<const void*>(weight.bytes.data()));
-  auto halves = constants_of(key, [&] {
+  auto halves = constants_of("half " + LoadedModel::key_of(weight), [&] {
     std::vector<HostTensor> made;
     if (auto half = to_half(weight.bytes.data(), weight.dims, host_.memory))
       made.push_back(std::move(*half));
@@ -349,7 +350,7 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
   std::string key = print(*part.piece.graph);
   for (size_t input : part.inputs) {
     weights.push_back(imported.weights.at(input - outcome.ranks.size()));
-    key += str(" ", static_cast<const void*>(weights.back().bytes.data()));
+    key += " " + LoadedModel::key_of(weights.back());
   }
   if (host_.options.half_weights) key += " half";
   outcome.constants = constants_of(key, [&] {

@@ -110,7 +110,8 @@ class Segment {
 /// The segment imported for the decisions of a first call.
 struct Segment::Outcome {
   std::vector<ValueForm> forms, outputs;
-  std::vector<size_t> ranks;  // by tensor of the inputs
+  std::vector<OutputMeaning> meanings;  // by output
+  std::vector<size_t> ranks;            // by tensor of the inputs
   std::vector<DType> dtypes;
   std::vector<Dims> input_dims;
   std::vector<ContentSymbol> contents;

@@ -42,6 +42,7 @@ std::vector<HostFeed> feeds_of(const std::vector<PassedValue>& values) {
   for (const PassedValue& value : values) {
     HostFeed& feed = feeds.emplace_back();
     feed.is_sequence = value.kind == ValueForm::Kind::Sequence;
+    feed.is_map = value.kind == ValueForm::Kind::Map;
     for (const PassedTensor& tensor : value.tensors) feed.tensors.push_back(tensor.view);
   }
   return feeds;
@@ -78,7 +79,8 @@ std::vector<PassedValue> SegmentedRun::pass(const std::vector<HostFeed>& feeds) 
   std::vector<PassedValue> values;
   for (const HostFeed& feed : feeds) {
     PassedValue& value = values.emplace_back();
-    value.kind = feed.is_sequence       ? ValueForm::Kind::Sequence
+    value.kind = feed.is_map            ? ValueForm::Kind::Map
+                 : feed.is_sequence     ? ValueForm::Kind::Sequence
                  : feed.tensors.empty() ? ValueForm::Kind::Absent
                                         : ValueForm::Kind::Tensor;
     for (const HostTensorView& tensor : feed.tensors) value.tensors.push_back({tensor, nullptr});
@@ -97,6 +99,10 @@ std::vector<PassedValue> SegmentedRun::run(Segment& segment, std::vector<PassedV
     execute(bound, results);
     const Segment::Outcome& outcome = *bound.outcome;
     if (!outcome.cut) {
+      for (const OutputMeaning& output : outcome.meanings)
+        ORTM_CHECK(output.meaning == OnnxMeaning::Numbers,
+                   "[import] outputs must be numbers behind sizes that data decides, but found ",
+                   "strings or maps");
       const std::vector<std::string>& names = at->part() ? at->part()->outputs : outputs;
       for (size_t i = 0; i < names.size(); ++i)
         found[names[i]] = value_of(outcome.outputs.at(i), results);

@@ -61,6 +61,10 @@ int64_t SharedTensor::byte_count() const {
 }
 
 SharedValue::SharedValue(HostResult result) : is_sequence(result.is_sequence) {
+  ORTM_CHECK(result.meaning.meaning == OnnxMeaning::Numbers,
+             "[OrtValue] an output must be numbers to be a value, but found ",
+             result.meaning.meaning == OnnxMeaning::Texts ? "strings" : "maps",
+             ": take it from InferenceSession.run in Python");
   for (HostTensor& tensor : result.tensors) tensors.push_back(shared(std::move(tensor)));
 }
 

@@ -10,6 +10,9 @@
 
 namespace ortmodule {
 
+/// The number of texts, which the engine has as numbers (onnx/text_table.h).
+inline constexpr int kOnnxString = 8;
+
 /// The field of a TensorProto that holds the elements when they are not raw bytes, by number.
 enum class OnnxTypedField : uint8_t {
   Floats = 4,

@@ -153,6 +153,12 @@ std::vector<double> OnnxCall::numbers(std::string_view name) const {
   return attr_as<std::vector<double>>(*this, name, *attr, "a list of numbers");
 }
 
+std::vector<std::string> OnnxCall::strings(std::string_view name) const {
+  const OnnxAttr* attr = find(name);
+  if (!attr) return {};
+  return attr_as<std::vector<std::string>>(*this, name, *attr, "a list of strings");
+}
+
 const OnnxTensor* OnnxCall::tensor_attr(std::string_view name) const {
   const OnnxAttr* attr = find(name);
   return attr ? std::get_if<OnnxTensor>(attr) : nullptr;

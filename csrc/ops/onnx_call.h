@@ -4,6 +4,7 @@
 #pragma once
 
 #include <exception>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -36,6 +37,26 @@ class DataNeeded : public std::exception {
   std::string why_;
 };
 
+/// What the elements of a value are for callers. The engine knows numbers only: texts are their
+/// places in the model's table (onnx/text_table.h), maps a row of values for each.
+enum class OnnxMeaning : uint8_t { Numbers, Texts, Maps };
+
+/// The keys of maps, by column: one of these.
+struct OnnxMapKeys {
+  std::vector<int64_t> integers;
+  std::vector<std::string> texts;
+};
+
+/// Which operands of a rule may be texts, by bit.
+struct TextOperands {
+  uint32_t operands = 0;
+  bool moved = false;  // to the outputs, where they are not numbers of another kind
+};
+/// For rules that compare texts, or look at sizes only.
+constexpr TextOperands reads_texts(uint32_t operands = 1) { return {operands, false}; }
+/// For rules that only move elements of these operands: all of them must be texts, or none.
+constexpr TextOperands moves_texts(uint32_t operands = 1) { return {operands, true}; }
+
 /// The operands of a node, made when a rule asks for them.
 class OnnxOperands {
  public:
@@ -53,6 +74,11 @@ class OnnxOperands {
   virtual bool is_input_content(const KnownValue& value) = 0;
   /// A tensor of the graph with this content.
   virtual Value* constant(const KnownValue& value) = 0;
+  /// The same for a tensor that was computed from attributes.
+  virtual Value* weight(const OnnxTensor& tensor) = 0;
+  virtual OnnxMeaning meaning(size_t i) = 0;
+  /// The number of a text of the model.
+  virtual int64_t text_number(const std::string& text) = 0;
 };
 
 class OnnxCall {
@@ -90,6 +116,20 @@ class OnnxCall {
   /// The content of operand i, fixed to the values of the first call.
   std::vector<int64_t> fixed_integers(size_t i);
   std::vector<double> fixed_numbers(size_t i);
+  /// Whether operand i is of texts, as int64. Only rules with TextOperands see such operands.
+  bool has_texts(size_t i) const { return has(i) && operands_.meaning(i) == OnnxMeaning::Texts; }
+  int64_t text_number(const std::string& text) const { return operands_.text_number(text); }
+  /// What an output is, where it is not numbers.
+  void set_meaning(size_t output, OnnxMeaning meaning,
+                   std::shared_ptr<const OnnxMapKeys> keys = nullptr) {
+    meanings_.push_back({output, meaning, std::move(keys)});
+  }
+  struct Meaning {
+    size_t output = 0;
+    OnnxMeaning meaning = OnnxMeaning::Numbers;
+    std::shared_ptr<const OnnxMapKeys> keys;
+  };
+  const std::vector<Meaning>& meanings() const { return meanings_; }
   /// A number, if the operand is a constant of one element.
   std::optional<double> constant_number(size_t i) const;
   bool wants_output(size_t i) const {
@@ -108,6 +148,7 @@ class OnnxCall {
   std::string string(std::string_view name, std::string_view fallback) const;
   std::vector<int64_t> integers(std::string_view name) const;  // empty if absent
   std::vector<double> numbers(std::string_view name) const;
+  std::vector<std::string> strings(std::string_view name) const;
   const OnnxTensor* tensor_attr(std::string_view name) const;
   /// The element type that an attribute names by its number in ONNX.
   DType dtype_attr(std::string_view name, DType fallback) const;
@@ -133,6 +174,7 @@ class OnnxCall {
   Value* cast(Value* value, DType dtype) { return emit_cast(graph_, value, dtype); }
   Value* literal(double value, DType dtype) { return graph_.literal(value, dtype); }
   Value* constant(const KnownValue& value) { return operands_.constant(value); }
+  Value* weight(const OnnxTensor& tensor) { return operands_.weight(tensor); }
   Value* reshape(Value* value, const Dims& dims);
   Value* transpose(Value* value, const std::vector<int64_t>& permutation);
   Value* slice(Value* value, int64_t axis, const DimExpr& start, const DimExpr& end,
@@ -158,6 +200,7 @@ class OnnxCall {
   int64_t opset_;
   OnnxOperands& operands_;
   SizeGuards& sizes_;
+  std::vector<Meaning> meanings_;
 };
 
 /// The nodes of an operator, as values by output; null for an output that nobody wants.
@@ -175,6 +218,7 @@ struct OnnxRow {
   /// Of an operator whose results have sizes that only its data tells: the attributes of the
   /// SizedOp of the same name. Refuses operands and attributes that do not fit.
   Attrs (*sized)(OnnxCall&) = nullptr;
+  TextOperands texts = {};
 };
 
 /// The row for an operator of a model with that operator set, or null.

@@ -163,8 +163,8 @@ Known known_range(OnnxCall& c) {
   return one(std::move(result));
 }
 
-REGISTER_ONNX({{"Expand", 8, import_expand, known_expand},
-               {"Tile", 1, import_tile},
+REGISTER_ONNX({{"Expand", 8, import_expand, known_expand, "", nullptr, moves_texts()},
+               {"Tile", 1, import_tile, nullptr, "", nullptr, moves_texts()},
                {"ConstantOfShape", 9, import_constant_of_shape, known_constant_of_shape},
                {"Range", 11, import_range, known_range}});
 

@@ -311,10 +311,10 @@ Values import_max_unpool(OnnxCall& c) {
   return {c.emit("Pad", {y}, {{"pads", more}, {"value", 0.0}})};
 }
 
-REGISTER_ONNX({{"GatherElements", 11, import_gather_elements},
+REGISTER_ONNX({{"GatherElements", 11, import_gather_elements, nullptr, "", nullptr, moves_texts()},
                {"ScatterElements", 11, import_scatter_elements},
                {"Scatter", 9, import_scatter_elements},
-               {"GatherND", 11, import_gather_nd},
+               {"GatherND", 11, import_gather_nd, nullptr, "", nullptr, moves_texts()},
                {"ScatterND", 11, import_scatter_nd},
                {"OneHot", 9, import_one_hot},
                {"EyeLike", 9, import_eye_like},

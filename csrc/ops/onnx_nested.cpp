@@ -17,6 +17,9 @@ class NestedOperands : public OnnxOperands {
   const KnownValue* known(size_t, bool) override { return nullptr; }
   bool is_input_content(const KnownValue&) override { return false; }
   Value* constant(const KnownValue& value) override { return outer_.constant(value); }
+  Value* weight(const OnnxTensor& tensor) override { return outer_.weight(tensor); }
+  OnnxMeaning meaning(size_t) override { return OnnxMeaning::Numbers; }
+  int64_t text_number(const std::string& text) override { return outer_.text_number(text); }
 
  private:
   OnnxCall& outer_;

@@ -472,17 +472,17 @@ Values import_space_to_depth(OnnxCall& c) {
   return {c.reshape(c.transpose(split, perm), {d.at(0), d.at(1) * block * block, height, width})};
 }
 
-REGISTER_ONNX({{"Shape", 1, nullptr, known_shape},
-               {"Size", 1, nullptr, known_size},
-               {"Reshape", 1, import_reshape, known_reshape},
-               {"Flatten", 1, import_flatten},
-               {"Squeeze", 1, import_squeeze, known_squeeze},
-               {"Unsqueeze", 1, import_unsqueeze, known_unsqueeze},
-               {"Transpose", 1, import_transpose, known_transpose},
-               {"Concat", 1, import_concat, known_concat},
-               {"Split", 1, import_split, known_split},
-               {"Slice", 1, import_slice, known_slice},
-               {"Gather", 1, import_gather, known_gather},
+REGISTER_ONNX({{"Shape", 1, nullptr, known_shape, "", nullptr, reads_texts()},
+               {"Size", 1, nullptr, known_size, "", nullptr, reads_texts()},
+               {"Reshape", 1, import_reshape, known_reshape, "", nullptr, moves_texts()},
+               {"Flatten", 1, import_flatten, nullptr, "", nullptr, moves_texts()},
+               {"Squeeze", 1, import_squeeze, known_squeeze, "", nullptr, moves_texts()},
+               {"Unsqueeze", 1, import_unsqueeze, known_unsqueeze, "", nullptr, moves_texts()},
+               {"Transpose", 1, import_transpose, known_transpose, "", nullptr, moves_texts()},
+               {"Concat", 1, import_concat, known_concat, "", nullptr, moves_texts(~0u)},
+               {"Split", 1, import_split, known_split, "", nullptr, moves_texts()},
+               {"Slice", 1, import_slice, known_slice, "", nullptr, moves_texts()},
+               {"Gather", 1, import_gather, known_gather, "", nullptr, moves_texts()},
                {"DepthToSpace", 1, import_depth_to_space},
                {"SpaceToDepth", 1, import_space_to_depth}});
 

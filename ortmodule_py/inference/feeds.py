@@ -11,10 +11,12 @@ from ortmodule_py.inference.ort_value import OrtValue, numpy_type, value_of
 
 
 def as_feed(value: Any, wanted: NodeArg, on_device: bool = False) -> Any:
-    """An array, a list of arrays for a sequence, or None for an optional without an element.
+    """An array, a list of arrays for a sequence, a dict, or None for an optional without an element.
 
     `on_device`: the session can read tensors on its GPU there.
     """
+    if isinstance(value, dict):
+        return value
     if value is None and wanted.type.startswith("optional("):
         return None
     if "seq(" in wanted.type and isinstance(value, (list, tuple)):

@@ -126,7 +126,7 @@ def numpy_type(kind: str) -> Any:
         import ml_dtypes
 
         return ml_dtypes.bfloat16
-    return {"float": "float32", "double": "float64"}.get(name, name) or None
+    return {"float": "float32", "double": "float64", "string": "object"}.get(name, name) or None
 
 
 def value_of(data: Any, kind: str = "") -> _inference.Value:

@@ -43,11 +43,13 @@ std::vector<std::string> cpu_ops() {
   // On CUDA attention is one of torch's fused kernels.
   ops.erase("ScaledDotProductAttention");
   ops.erase("ScaledDotProductAttentionGrad");
-  // Packed weights, products of integers and of weights of few bits are for runs on the host.
+  // Packed weights, products of integers and of weights of few bits, and operators of ai.onnx.ml
+  // are for runs on the host.
   for (const char* op :
-       {"ConvInteger", "ConvIntegerToFloat", "DynamicQuantizeLinear", "MatMulInteger",
-        "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix", "PackWeights", "PackedMatMul",
-        "PackedMatMulInteger", "QuantizedLSTMSteps", "WidenedMatMul"})
+       {"CoupledProbabilities", "LookUp", "PowerDistances", "TreeEnsemble", "ConvInteger",
+        "ConvIntegerToFloat", "DynamicQuantizeLinear", "MatMulInteger", "MatMulIntegerToFloat",
+        "MatMulNBits", "PackIntegerMatrix", "PackWeights", "PackedMatMul", "PackedMatMulInteger",
+        "QuantizedLSTMSteps", "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

@@ -11,6 +11,14 @@ import onnx
 from onnx import AttributeProto
 
 from ortmodule_py import InferenceSession
+from tests.inference.small_ml_models import (
+    MODES,
+    feed_of,
+    model_of,
+    svm_classifier,
+    tree_classifier,
+    tree_regressor,
+)
 from tests.inference.test_session import ONE_THREAD
 from tests.onnx_backend.cases import cases
 
@@ -86,6 +94,45 @@ def test_no_model_crashes() -> None:
                 ran += 1
             except (RuntimeError, ValueError, TypeError) as error:
                 assert "internal error" not in str(error), (case.name, error)
+    assert 0 < ran < CASES
+
+
+def models_of_ml() -> list[tuple[onnx.ModelProto, list[Any]]]:
+    from tests.inference.test_ml_operators import MAPPINGS, tree_ensemble
+
+    labels = [
+        (model_of("LabelEncoder", [x], [kind], attributes, opset=2), [x])
+        for x, kind, attributes in MAPPINGS.values()
+    ]
+    pairs = {"prob_a": [-1.0] * 3, "prob_b": [0.1] * 3}
+    return [
+        *labels,
+        *(tree_regressor(seed, 1 + seed, MODES) for seed in range(3)),
+        tree_classifier(0, 3, [0, 1, 2], False, 0.5),
+        tree_classifier(1, 2, [0], True),
+        tree_ensemble("float32", 1, 2),
+        tree_ensemble("float64", 3, 2),
+        svm_classifier(0, 3),
+        svm_classifier(1, 3, kernel_type="LINEAR", **pairs),
+    ]
+
+
+def test_no_model_of_ml_crashes() -> None:
+    choose = random.Random(3)
+    models, ran = models_of_ml(), 0
+    for _ in range(CASES):
+        given, arrays = choose.choice(models)
+        model = onnx.ModelProto()
+        model.CopyFrom(given)
+        feeds = list(arrays)
+        for _ in range(choose.randint(1, 3)):
+            mutate(model, feeds, ["LabelEncoder", "TreeEnsembleRegressor"], choose)
+        try:
+            session = InferenceSession(model.SerializeToString(), ONE_THREAD)
+            session.run(None, feed_of(feeds))
+            ran += 1
+        except (RuntimeError, ValueError, TypeError) as error:
+            assert "internal error" not in str(error), error
     assert 0 < ran < CASES
 
 

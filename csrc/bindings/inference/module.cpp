@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -17,6 +18,7 @@
 #include "bindings/inference/arrays.h"
 #include "bindings/inference/plan_timeline.h"
 #include "bindings/inference/run_control.h"
+#include "bindings/inference/texts.h"
 #include "bindings/inference/topics.h"
 #include "inference/inference_session.h"
 #include "inference/likely_sizes.h"
@@ -36,12 +38,15 @@ namespace {
 struct Feeds {
   std::vector<py::object> held;
   std::vector<HostFeed> feeds;
+  std::optional<RunTexts> texts;  // of the run, if some feeds are texts
 
-  explicit Feeds(const py::list& values) {
+  Feeds(const InferenceSession& session, const py::list& values) : session_(session) {
     for (const py::handle value : values) {
       HostFeed& feed = feeds.emplace_back();
       feed.is_sequence = py::isinstance<py::list>(value);
-      if (!feed.is_sequence)
+      if (py::isinstance<py::dict>(value))
+        add_map(feed, py::reinterpret_borrow<py::dict>(value), feeds.size() - 1);
+      else if (!feed.is_sequence)
         add(feed, value);
       else
         for (const py::handle element : py::reinterpret_borrow<py::list>(value)) add(feed, element);
@@ -51,7 +56,10 @@ struct Feeds {
   void add(HostFeed& feed, py::handle value) {
     if (value.is_none()) return;
     if (!py::isinstance<SharedValue>(value)) {
-      feed.tensors.push_back(view_of(value, held));
+      if (const auto array = py::array::ensure(value); array && has_texts(array))
+        feed.tensors.push_back(text_numbers(array, run_texts(), held));
+      else
+        feed.tensors.push_back(view_of(value, held));
       return;
     }
     const auto& shared = py::cast<const SharedValue&>(value);
@@ -59,6 +67,26 @@ struct Feeds {
     for (const SharedTensor& tensor : shared.tensors) feed.tensors.push_back(tensor.view());
     held.push_back(py::reinterpret_borrow<py::object>(value));
   }
+
+  /// Keys and values, these of the type that the input declares.
+  void add_map(HostFeed& feed, const py::dict& map, size_t input) {
+    feed.is_map = true;
+    const auto& inputs = session_.inputs();
+    const OnnxType* type = input < inputs.size() ? &inputs[input]->type : nullptr;
+    while (type && type->element) type = type->element.get();
+    const auto numpy = py::module_::import("numpy");
+    add(feed, numpy.attr("array")(py::list(map.attr("keys")())));
+    add(feed, numpy.attr("array")(py::list(map.attr("values")()),
+                                  numpy_dtype(type ? type->element_type : 0)));
+  }
+
+  RunTexts& run_texts() {
+    if (!texts) texts.emplace(session_.model().texts());
+    return *texts;
+  }
+
+ private:
+  const InferenceSession& session_;
 };
 
 py::object dim_object(const OnnxDim& dim) {
@@ -178,21 +206,24 @@ std::unique_ptr<InferenceSession> open_session(const py::object& model, Inferenc
 
 py::list run(InferenceSession& session, const py::list& values,
              const std::shared_ptr<const RunControl>& control) {
-  const Feeds feeds(values);
+  Feeds feeds(session, values);
   std::vector<HostResult> outputs;
   {
     const py::gil_scoped_release released;
     outputs = session.run(feeds.feeds, {}, control ? &control->terminate : nullptr);
   }
   py::list results;
-  for (HostResult& output : outputs) results.append(to_arrays(SharedValue(std::move(output))));
+  for (HostResult& output : outputs)
+    results.append(output.meaning.meaning == OnnxMeaning::Numbers
+                       ? to_arrays(SharedValue(std::move(output)))
+                       : to_texts_or_maps(output, feeds.run_texts()));
   return results;
 }
 
 /// As run(), with values in place of arrays.
 std::vector<SharedValue> run_values(InferenceSession& session, const py::list& values,
                                     const std::shared_ptr<const RunControl>& control) {
-  const Feeds feeds(values);
+  const Feeds feeds(session, values);
   const py::gil_scoped_release released;
   std::vector<HostResult> outputs =
       session.run(feeds.feeds, {}, control ? &control->terminate : nullptr);
@@ -206,12 +237,10 @@ std::vector<SharedValue> run_values(InferenceSession& session, const py::list& v
 struct Shapes : Feeds {
   Shapes(const InferenceSession& session, const py::list& values,
          const std::map<std::string, int64_t>& sizes)
-      : Feeds(without_tuples(values)) {
+      : Feeds(session, without_tuples(values)) {
     for (size_t i = 0; i < feeds.size() && i < session.inputs().size(); ++i) {
       if (!py::isinstance<py::tuple>(values[i])) continue;
-      const OnnxType* type = &session.inputs()[i]->type;
-      while (type->element) type = type->element.get();
-      feeds[i].tensors.push_back({type->dtype, py::cast<Sizes>(values[i]), nullptr});
+      feeds[i].tensors.push_back(tensor_of_sizes(*session.inputs()[i], py::cast<Sizes>(values[i])));
     }
     if (feeds.size() >= session.inputs().size()) session.named_sizes().complete(feeds, sizes);
   }
@@ -367,15 +396,17 @@ PYBIND11_MODULE(_inference, m) {
       .def(
           "save_optimized",
           [](InferenceSession& session, const py::list& feeds, const std::string& path) {
-            session.save_optimized(Feeds(feeds).feeds, path);
+            session.save_optimized(Feeds(session, feeds).feeds, path);
           },
           py::arg("feeds"), py::arg("path"))
       .def("why_not_on_device", &why_not_on_device,
            "Why the session's device cannot run the model, where sizes can be assumed, or None.")
       .def("save_optimized_early", &save_optimized_early, py::arg("path"),
            "Returns why the file must wait for a run, or None.")
-      .def("plan", [](InferenceSession& session,
-                      const py::list& arrays) { return session.plan_text(Feeds(arrays).feeds); })
+      .def("plan",
+           [](InferenceSession& session, const py::list& arrays) {
+             return session.plan_text(Feeds(session, arrays).feeds);
+           })
       .def("start_profiling", &InferenceSession::start_profiling)
       .def("profiling_start_ns", &InferenceSession::profiling_start_ns)
       .def("end_profiling", &InferenceSession::end_profiling, py::arg("path"))

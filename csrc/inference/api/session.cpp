@@ -80,6 +80,10 @@ Value to_value(HostTensor tensor) {
 }  // namespace
 
 Value to_value(HostResult result) {
+  if (result.meaning.meaning != OnnxMeaning::Numbers)
+    throw Error(ErrorCode::NotImplemented,
+                "[run] outputs must be numbers in C++, but found strings or maps: ask for others, "
+                "or export the model with integer labels and without ZipMap");
   if (!result.is_sequence)
     return result.tensors.empty() ? Value() : to_value(std::move(result.tensors.front()));
   std::vector<Value> elements;
