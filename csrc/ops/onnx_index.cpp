@@ -37,11 +37,33 @@ Values import_gather_elements(OnnxCall& c) {
       c.emit("GatherElements", {x, index64(c, 1)}, {{"axis", c.axis_attr("axis", 0, x->rank())}})};
 }
 
+// ScatterElements. Unsigned integers are scattered as int64, what has few bits as bytes.
+Value* scattered(OnnxCall& c, Value* x, Value* index, Value* updates, int64_t axis,
+                 const std::string& reduction) {
+  const DType dtype = x->dtype;
+  const Attrs attrs{{"axis", axis}, {"reduction", reduction}};
+  if (is_wide_unsigned(dtype)) {
+    if (dtype == DType::UInt64 && (reduction == "max" || reduction == "min"))
+      c.refuse("the extremum of uint64 has no kernel");
+    Value* y = c.emit("ScatterElements",
+                      {c.cast(x, DType::Int64), index, c.cast(updates, DType::Int64)}, attrs);
+    return c.cast(y, dtype);
+  }
+  if (is_narrow_float(dtype) || is_narrow_integer(dtype)) {
+    if (reduction != "none") c.refuse(str("reduction must be none, but found ", reduction));
+    const auto bytes = [&](Value* value) {
+      return c.emit("BitCast", {value}, {{"to", DType::UInt8}});
+    };
+    Value* y = c.emit("ScatterElements", {bytes(x), index, bytes(updates)}, attrs);
+    return c.emit("BitCast", {y}, {{"to", dtype}});
+  }
+  return c.emit("ScatterElements", {x, index, updates}, attrs);
+}
+
 Values import_scatter_elements(OnnxCall& c) {
   Value* x = c.in(0);
-  return {c.emit(
-      "ScatterElements", {x, index64(c, 1), c.in(2)},
-      {{"axis", c.axis_attr("axis", 0, x->rank())}, {"reduction", c.string("reduction", "none")}})};
+  return {scattered(c, x, index64(c, 1), c.in(2), c.axis_attr("axis", 0, x->rank()),
+                    c.string("reduction", "none"))};
 }
 
 // The indices of GatherND and ScatterND: the last dimension of `indices` names a place in the
@@ -98,8 +120,8 @@ Values import_scatter_nd(OnnxCall& c) {
   const DimExpr rows = product(flat->dims);
   Value* table = c.reshape(x, {places, width});
   Value* index = c.emit("Expand", {c.reshape(flat, {rows, 1})}, {{"shape", Dims{rows, width}}});
-  Value* y = c.emit("ScatterElements", {table, index, c.reshape(updates, {rows, width})},
-                    {{"axis", 0}, {"reduction", c.string("reduction", "none")}});
+  Value* y = scattered(c, table, index, c.reshape(updates, {rows, width}), 0,
+                       c.string("reduction", "none"));
   return {c.reshape(y, x->dims)};
 }
 
@@ -281,8 +303,7 @@ Values import_tensor_scatter(OnnxCall& c) {
   if (c.string("mode", "linear") == "circular")
     place = c.emit("Mod", {place, size_number(c, length)});
   place = c.emit("Expand", {place}, {{"shape", update->dims}});
-  return {
-      c.emit("ScatterElements", {past, place, update}, {{"axis", axis}, {"reduction", "none"}})};
+  return {scattered(c, past, place, update, axis, "none")};
 }
 
 // Ones where data lies among zeros: MaxUnpool's result of the given or implied shape.

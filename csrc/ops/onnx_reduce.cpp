@@ -161,8 +161,10 @@ Values import_arg(OnnxCall& c) {
 Values import_cumsum(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = c.axis(c.fixed_integers(1).at(0), x->rank());
+  const DType dtype = x->dtype;
+  if (is_wide_unsigned(dtype)) x = c.cast(x, DType::Int64);  // its sums have the same bits
   Value* y = c.emit("CumSum", {x}, {{"axis", axis}, {"reverse", c.integer("reverse", 0)}});
-  return {c.flag("exclusive") ? c.emit("Sub", {y, x}) : y};
+  return {c.cast(c.flag("exclusive") ? c.emit("Sub", {y, x}) : y, dtype)};
 }
 
 // Of equal elements ONNX takes the one of the lower index first: a stable sort.

@@ -173,6 +173,19 @@ def test_arithmetic_of_unsigned_integers(kind: int) -> None:
         assert result.dtype == wanted[name].dtype
 
 
+@pytest.mark.parametrize("kind", [*UNSIGNED, TensorProto.FLOAT8E4M3FN, TensorProto.INT4])
+def test_rows_written_to_a_cache(kind: int) -> None:
+    dtype = np.dtype({**UNSIGNED, **FLOATS, **INTEGERS}[kind])
+    cache, rows = np.arange(8).astype(dtype).reshape(4, 2), np.array([[3, 1], [2, 0]]).astype(dtype)
+    places = np.array([[3], [1]])
+    nodes = [helper.make_node("ScatterND", ["cache", "places", "rows"], ["y"])]
+    kinds = {"cache": kind, "places": TensorProto.INT64, "rows": kind}
+    (y,) = run(model_of(nodes, kinds, {"y": kind}), cache=cache, places=places, rows=rows)
+    wanted = cache.copy()
+    wanted[places[:, 0]] = rows
+    np.testing.assert_array_equal(y.astype("float32"), wanted.astype("float32"))
+
+
 def test_quantized_weights_of_four_bits() -> None:
     """A product with a weight of blocks of int4, as quantizers write it."""
     random = np.random.default_rng(1)
