@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py.base.cpu_memory import install_counting_allocator
+from ortmodule_py.base.sharding import units_of
 from ortmodule_py.inference import html
 from ortmodule_py.module import ORTModule, quiet_twin
 from ortmodule_py.report.compare.comparison import Comparison, Eager, compare
@@ -168,6 +169,11 @@ def check(model: nn.Module, *args: Any, **kwargs: Any) -> CheckReport:
 
 
 def _copied(module: nn.Module) -> nn.Module:
+    if units_of(module):
+        raise TypeError(
+            "[check] the module must allow copy.deepcopy, but found that fully_shard has sharded it, "
+            "which forbids copies; check the model before you shard it"
+        )
     try:
         twin = copy.deepcopy(module)
     except Exception as error:

@@ -9,7 +9,7 @@ them apart; without them a module counts as not sharded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ def _live_groups() -> list[Any]:
     if states is None or _UNITS not in sys.modules:
         return []
     alive = [reference() for reference in list(states._module_state_mapping.values())]
-    found = {id(g): g for state in alive for g in getattr(state, "_fsdp_param_groups", ())}
+    found = {id(group): group for state in alive for group in _of_state(state)}
     return list(found.values())
 
 
@@ -100,12 +100,19 @@ def computed_with(module: nn.Module) -> dict[int, int]:
     return {id(shard): key for unit in units_of(module) for key, shard in unit.shards.items()}
 
 
-def _groups_of(part: nn.Module) -> Iterable[Any]:
+def _groups_of(part: nn.Module) -> list[Any]:
     states: Any = sys.modules.get(_STATES)
     if states is None or _UNITS not in sys.modules:
-        return ()
-    groups: Iterable[Any] = getattr(states._get_module_state(part), "_fsdp_param_groups", ())
-    return groups
+        return []
+    return _of_state(states._get_module_state(part))
+
+
+def _of_state(state: Any) -> list[Any]:
+    """The groups of a state; before torch 2.13 it has at most one."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    group = getattr(state, "_fsdp_param_group", None)
+    return [] if group is None else [group]
 
 
 def _parameters(group: Any) -> Iterator[tuple[Tensor, Any]]:

@@ -327,15 +327,16 @@ class Compiler:
         options.disabled_passes = set(self.options.disabled_passes)
         if self.options.convolution_search:
             options.convolution_search = self.options.convolution_search
-        options.memory = self.budget.memory_options(
+        memory = self.budget.memory_options(
             device,
             [piece.compiled for piece in self.pieces],
             _C.engine_runs() if record is None else record.first_run,
             is_part=bool(self.log.graph_breaks),
         )
         if sharded:
-            options.memory.gathered_parameters = True
-            options.memory.other_runs = count_of_units() - 1
+            memory.gathered_parameters = True
+            memory.other_runs = count_of_units() - 1
+        options.memory = memory
         if self.options.dump is not None:
             options.dump = self._dump
         return options

@@ -41,8 +41,8 @@ TEST(PieceBudgets, AShardedRunLeavesItsShardsAndHasGathersAroundIt) {
   const BesideRun beside{.gradient_bytes = 20, .around_bytes = 80, .behind_bytes = 120};
   EXPECT_EQ(held_by_others({unit}, {0, 0, 0}, {beside, beside, beside}), (Bytes{40, 30, 20}));
   EXPECT_EQ(step_peak({unit}, {0, 0, 0}, {beside, beside, beside}), 40 + 100 + 80);
-  const BesideRun reduced{.gradient_bytes = 20, .around_bytes = 80, .behind_bytes = 181};
-  EXPECT_EQ(step_peak({unit}, {0, 0}, {beside, reduced}), 10 + 181);
+  const BesideRun reduced{.gradient_bytes = 20, .around_bytes = 80, .behind_bytes = 240};
+  EXPECT_EQ(step_peak({unit}, {0, 0}, {beside, reduced}), 10 + 240);
   EXPECT_THROW(step_peak({unit}, {0, 0}, {beside}), Error);
 }
 

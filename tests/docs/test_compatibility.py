@@ -164,8 +164,11 @@ CASES["`DistributedDataParallel`"] = _tested(
 )
 
 
-CASES["FSDP2 (`fully_shard`) of the wrapper"] = _tested(
-    "tests/wrap/test_changed_originals.py::test_fully_shard_of_the_wrapper_is_refused", "error"
+CASES["FSDP2 (`fully_shard`)"] = _tested("tests/integrations/sharded.py::all_orders")
+CASES["`ZeroRedundancyOptimizer`"] = _tested("tests/integrations/data_parallel.py::zero_redundancy")
+CASES["`torch.distributed.pipelining`"] = _tested("tests/integrations/sharded.py::pipeline")
+CASES["tensor parallelism (`parallelize_module`)"] = _tested(
+    "tests/integrations/sharded.py::tensor_parallel", "eager"
 )
 
 

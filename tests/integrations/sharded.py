@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import tempfile
@@ -32,8 +33,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 
-from ortmodule_py import ORTModule, explain, last_run_report
+from ortmodule_py import ORTModule, ORTModuleError, check, explain, last_run_report
 from ortmodule_py.base.cpu_memory import install_counting_allocator
+from ortmodule_py.base.ranks import agreed
 from ortmodule_py.base.sharding import units_of
 from ortmodule_py.testing import measure_peak
 
@@ -236,11 +238,16 @@ def memory_of_a_rank(rank: int) -> None:
         names = [unit["name"] for unit in report["units"]]
         assert names == ["", "blocks.0", "blocks.1", "blocks.2", "blocks.3"]
         assert [unit["runs"] for unit in report["units"]] == [2, 1, 1, 1, 1]
+    with contextlib.suppress(TypeError):
+        check(model, batch)
+        raise AssertionError("check works on copies")
     found = explain(model)
     assert found.pieces[1]["units"] == names[1:] and "FSDP2" in str(found)
-    others = [0] * dist.get_world_size()
-    dist.all_gather_object(others, (found.peak_bytes, [d["decision"] for d in found.decisions]))
-    assert others[0] == others[1], "ranks decide alike"
+    decisions = (found.peak_bytes, [d["decision"] for d in found.decisions])
+    for mine in (decisions, agreed("a number of the test", rank)):
+        others: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(others, mine)
+        assert others[0] == others[1], "ranks decide alike"
 
 
 @scenario
@@ -331,16 +338,19 @@ def accelerate_prepares(rank: int) -> None:
 
 
 @scenario
-def cuda_graphs(rank: int) -> None:
-    """Parameters that move are no memory for a recording."""
-    os.environ["ORTMODULE_CUDA_GRAPH"] = "1"
-    try:
-        model = wrap_the_sharded(LanguageModel(blocks=1))
-        model(words_of(0)[1]).backward()
-        refused = last_run_report(model)["cuda_graphs"]["refused"]
-        assert any("fully_shard" in reason for reason in refused), refused
-    finally:
-        del os.environ["ORTMODULE_CUDA_GRAPH"]
+def refused_variables(rank: int) -> None:
+    """Parameters that move are no memory for a recording, and gathered ones not the module's."""
+    for variable in ("ORTMODULE_CUDA_GRAPH", "ORTMODULE_VERIFY_EVERY"):
+        os.environ[variable] = "1"
+        try:
+            model = wrap_the_sharded(LanguageModel(blocks=1))
+            model(words_of(0)[1]).backward()
+            refused = str(last_run_report(model)["cuda_graphs"]["refused"])
+        except ORTModuleError as error:
+            refused = str(error)
+        finally:
+            del os.environ[variable]
+        assert "fully_shard" in refused, refused
 
 
 class Perceptron(nn.Module):

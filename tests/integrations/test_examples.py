@@ -18,6 +18,14 @@ def test_two_ranks_train_one_model() -> None:
 
 
 @pytest.mark.slow
+def test_two_ranks_train_one_sharded_model() -> None:
+    done = run("train_fsdp.py", "--steps", "11")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "captures 3, eager pieces 0" in done.stdout
+    assert "units 5, a rank holds" in done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--loop"], []])
 def test_sentences_of_many_lengths(arguments: list[str]) -> None:
     pytest.importorskip("transformers")

@@ -152,19 +152,28 @@ def test_another_change_of_its_class_is_refused() -> None:
     assert type(model.module) is nn.Linear and model.__class__ is type(model)
 
 
-def test_fully_shard_of_the_wrapper_is_refused(tmp_path: Path) -> None:
-    from torch.distributed.fsdp import fully_shard
+def test_fully_shard_of_the_wrapper_shards_the_original(tmp_path: Path) -> None:
+    from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    model = ORTModule(nn.Linear(4, 4), QUIET)
-    names = {name: type(p) for name, p in model.named_parameters()}
+    model, other = (ORTModule(nn.Linear(4, 4), QUIET) for _ in range(2))
+    names = list(model.state_dict())
     meeting = f"file://{tmp_path / 'meeting'}"
     dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
     try:
-        with pytest.raises(NotImplementedError, match="the original module, before it is wrapped"):
-            fully_shard(model)
+        assert fully_shard(model) is model
+        fully_shard(other)
+        assert isinstance(model, FSDPModule) and isinstance(model.module, FSDPModule)
+        assert type(model.module) is type(other.module), "Dynamo guards on it"
+        assert list(model.state_dict()) == names
+        with pytest.raises(AssertionError, match="already been applied"):
+            fully_shard(model.module)
+        x = torch.randn(2, 4)
+        # The hooks are the original's, so that it gathers its parameters alone, too.
+        torch.testing.assert_close(model(x), model.module(x))
+        model(x).sum().backward()
+        report = last_run_report(model)
+        assert report["compiled"] and report["training"]["parameter_share"] == 1.0
+        assert [unit["name"] for unit in report["sharding"]["units"]] == [""]
+        assert model.weight.grad is not None
     finally:
         dist.destroy_process_group()
-    assert {name: type(p) for name, p in model.named_parameters()} == names
-    x = torch.randn(2, 4)
-    torch.testing.assert_close(model(x), model.module(x))
-    assert last_run_report(model)["compiled"]

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ortmodule_py import _C
+from ortmodule_py.base.sharding import units_of
 from ortmodule_py.report.compare.comparison import Eager, compare
 from ortmodule_py.report.compare.module_state import ModuleState
 from ortmodule_py.report.compare.observation import Batch, Generators, observe
@@ -41,11 +42,16 @@ class Verifier:
         """Count a training forward, and compare every n-th.
 
         Raises:
-            ORTModuleError: a result differs; the message has the worst gradient.
+            ORTModuleError: a result differs (the message has the worst gradient), or the module is sharded.
         """
         self._forwards += 1
         if self._forwards % self._every:
             return
+        if units_of(self._module):
+            raise _C.ORTModuleError(
+                "[ORTMODULE_VERIFY_EVERY] the module must compute with the parameters that it has, but "
+                "found that fully_shard has sharded it; unset it, or verify the model before you shard it"
+            )
         generators = Generators()
         state = ModuleState(self._module)
         try:
