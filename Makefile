@@ -143,6 +143,7 @@ MATRIX_PYTHON  ?= python3.13
 MATRIX_VENV    ?= .venv-matrix
 MATRIX_PY      := $(MATRIX_VENV)/bin/python
 release = MAX_JOBS=$(JOBS) $(1) -m tools.release.build
+release_tag = $$($(PY) -c 'from tools.release.build import folder_name as f; print(f())')
 
 %/.release_tools: requirements-release.txt | build
 	@$(@D)/bin/python -m pip install --quiet -r requirements-release.txt
@@ -153,7 +154,7 @@ wheel: build $(VENV)/.release_tools
 	@$(call build_extension,$(PY),ON)
 
 wheel-check: wheel
-	$(PY) -m tools.release.check_wheel dist/torch*-cp311/*.whl --root build/bare_system
+	$(PY) -m tools.release.check_wheel dist/$(release_tag)/*.whl --root build/bare_system
 
 $(MATRIX_VENV)/.requirements: requirements-dev.txt tools/make_venv.sh | build/.system_packages
 	@tools/make_venv.sh $(MATRIX_VENV) "$(TORCH)" requirements-dev.txt $(MATRIX_PYTHON)

@@ -82,6 +82,8 @@ def _generate() -> None:
         "EXPAND_ONLY_PREDEF": "YES",
         "PREDEFINED": '"ORTMODULE_API="',
         "WARN_IF_UNDOCUMENTED": "NO",
+        # Users do not write the version's namespace, and Breathe would.
+        "INPUT_FILTER": "\"sed -e '/^inline namespace v1 {/d' -e '/^}.*namespace v1$/d'\"",
     }
     lines = "\n".join(f"{name} = {value}" for name, value in settings.items())
     subprocess.run(["doxygen", "-"], input=lines, text=True, check=True)

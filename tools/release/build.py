@@ -49,15 +49,20 @@ def tool(name: str) -> str:
     return path
 
 
+def folder_name() -> str:
+    """Of the wheel for this environment: "torch2.13-cp311"."""
+    return f"{find_torch().label}-cp{sys.version_info.major}{sys.version_info.minor}"
+
+
 def build_wheel(facts: TorchFacts, folder: Path, target: Path) -> Path:
     """Builds the wheel with the objects in `folder` into `target`, tagged by what auditwheel finds."""
     auditwheel, patchelf = tool("auditwheel"), tool("patchelf")
     with tempfile.TemporaryDirectory(prefix="ortmodule-wheel-") as raw:
-        # Not in build/lib, where files of former builds would be packed too.
+        # All instruction sets, whatever a developer left in the folder. Not in build/lib, where files of former builds would be packed too.
         run(
             sys.executable, "setup.py", "--quiet", "build", "--build-base", Path(raw) / "build",
             "bdist_wheel", "--dist-dir", raw,
-            ORTMODULE_BUILD_FOLDER=str(folder), CMAKE_ARGS="-DORTMODULE_TESTS=OFF",
+            ORTMODULE_BUILD_FOLDER=str(folder), CMAKE_ARGS="-DORTMODULE_TESTS=OFF -UORTMODULE_ISAS",
         )  # fmt: skip
         (built,) = Path(raw).glob("*.whl")
         excluded = [part for name in EXCLUDED for part in ("--exclude", name)]
@@ -98,11 +103,10 @@ def main() -> int:
     parser.add_argument("--only", choices=["wheel", "cpp", "sdist"], help="one of the three")
     given = parser.parse_args()
     facts = find_torch()
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     folder = ROOT / "build" / facts.build_tag
     made: list[Path] = []
     if given.only in (None, "wheel"):
-        made.append(build_wheel(facts, folder, given.dist / f"{facts.label}-{python}"))
+        made.append(build_wheel(facts, folder, given.dist / folder_name()))
     if given.only in (None, "cpp"):
         version = run(sys.executable, "setup.py", "--version").split()[-1].partition("+")[0]
         made.append(build_cpp_library(folder, given.dist / "cpp", version))
