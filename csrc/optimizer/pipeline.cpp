@@ -12,10 +12,11 @@
 namespace ortmodule {
 namespace {
 
-// Fusions whose order matters; the others follow in order of their names.
+// Finds factors that are both dequantized, before scales behind the product change the weights.
+constexpr std::string_view kFirstFusion = "fuse_quantized_product";
+
+// Other fusions whose order matters; the others follow in order of their names.
 constexpr std::string_view kOrderedFusions[] = {
-    // Finds factors that are both dequantized, before weights are alone.
-    "fuse_quantized_product",
     // Finds the scales of weights before products absorb them.
     "fuse_small_weights",
     // Makes activations that others take as epilogues.
@@ -36,7 +37,8 @@ constexpr std::string_view kOrderedFusions[] = {
 void add_fusions(std::vector<Pass>& passes) {
   for (std::string_view name : kOrderedFusions) passes.push_back(pass_of(fusion_named(name)));
   for (const Fusion* fusion : all_fusions())
-    if (std::count(std::begin(kOrderedFusions), std::end(kOrderedFusions), fusion->name) == 0)
+    if (fusion->name != kFirstFusion &&
+        std::count(std::begin(kOrderedFusions), std::end(kOrderedFusions), fusion->name) == 0)
       passes.push_back(pass_of(*fusion));
 }
 
@@ -68,7 +70,8 @@ std::vector<Pass> forward_passes() {
       // Last of the cleanup, when equal nodes have equal operands. Before the fusions, which see
       // all readers of a value only after its duplicates are merged.
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
-      // Before the fusions, whose ops it does not know.
+      pass_of(fusion_named(kFirstFusion)),
+      // Before the other fusions, whose ops it does not know.
       {"fold_into_weights", fold_into_weights},
   };
   add_fusions(passes);

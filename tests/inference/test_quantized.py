@@ -489,7 +489,7 @@ def lstm(x: Array, w: Array, r: Array, bias: Array, reverse: bool) -> Array:
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_a_quantized_lstm_reads_its_weights_as_bytes(per_channel: bool, dtype: Any) -> None:
     random = np.random.default_rng(2)
-    inputs, hidden, steps, batch = 40, 72, 6, 3
+    inputs, hidden, steps, batch = 96, 72, 6, 3  # wide, W has more than 64 KiB
     w = bytes_of(dtype, (2, inputs, 4 * hidden), 1)
     r = bytes_of(dtype, (2, hidden, 4 * hidden), 2)
     sizes = (2, 4 * hidden) if per_channel else (2,)
