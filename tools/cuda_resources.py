@@ -203,6 +203,13 @@ def kernels_of(cubin: Path, tool: str) -> list[Kernel]:
         raise ValueError(
             f"[cuda_resources] a cubin must name its architecture, but {cubin} does not"
         )
+    arch = int(found_arch[1])
+    if arch not in MULTIPROCESSORS:
+        known = ", ".join(f"sm_{known}" for known in MULTIPROCESSORS)
+        raise ValueError(
+            f"[cuda_resources] an architecture must be one of {known}, but found sm_{arch} in "
+            f"{cubin.name}; add what its multiprocessor has"
+        )
     kernels = []
     for name, facts in resources(usage).items():
         opcodes = code.get(name, [])
@@ -210,7 +217,7 @@ def kernels_of(cubin: Path, tool: str) -> list[Kernel]:
         kernels.append(
             Kernel(
                 name=name,
-                arch=int(found_arch[1]),
+                arch=arch,
                 registers=facts["REG"],
                 stack_bytes=facts["STACK"],
                 shared_bytes=facts["SHARED"],

@@ -96,7 +96,7 @@ TEST(MaxPool, FollowsItsDefinition) {
                             PoolCase{3, 1, 5, 5, 5, 5, 0, 1}, PoolCase{1, 1, 15, 15, 15, 1, 7, 1},
                             PoolCase{1, 2, 6, 7, 2, 3, 0, 1}, PoolCase{1, 1, 3, 2500, 3, 2, 1, 1},
                             PoolCase{1, 1100, 4, 5, 3, 1, 1, 1}, PoolCase{1, 2, 2, 2, 2, 1, 1, 3},
-                            PoolCase{0, 2, 4, 4, 2, 2, 0, 1}})
+                            PoolCase{0, 2, 4, 4, 2, 2, 0, 1}, PoolCase{1, 1, 2, 9000, 2, 2, 0, 1}})
     for (bool channels_last : {false, true})
       for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})
         for (bool special : {false, true}) {

@@ -118,7 +118,7 @@ def test_the_time_of_the_run_ends_it_and_is_no_fault_of_a_row(
     monkeypatch.setenv("CHILD", str(tmp_path / "child"))
     path = tmp_path / "results.json"
     later = _entry("c", name="second")
-    shown, parts = _run(path, _entry("a", "hangs"), later, seconds=6.0)
+    shown, parts = _run(path, _entry("a", "hangs", limit_s=6.0), later, seconds=3.5)
     assert shown == ["numbers/a"] and list(parts["numbers"]) == ["a"]
     assert "second" not in parts
     shown, _ = _run(path, later, seconds=0.0)
@@ -134,7 +134,7 @@ def test_an_interrupted_run_kills_its_process(
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 3.0)
+    signal.setitimer(signal.ITIMER_REAL, 2.0)
     try:
         with pytest.raises(KeyboardInterrupt):
             _run(tmp_path / "results.json", _entry("hangs"))
@@ -244,6 +244,7 @@ def test_it_says_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "there is no part sped; there are smoke, speed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @without_gpu
 @pytest.mark.skipif(not _C.build_info()["cuda_emulation"], reason="there are no kernels to run")
 def test_a_part_runs_through_the_host_s_kernels(

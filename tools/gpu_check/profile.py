@@ -71,7 +71,7 @@ def profiled(step: Callable[[], Any], steps: int) -> list[KernelTime]:
         torch.cuda.synchronize()
     events = record.events() or []
     on_gpu = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
-    return by_kernel(((e.name, e.device_time_total) for e in on_gpu), steps)
+    return by_kernel(((e.name, e.time_range.elapsed_us()) for e in on_gpu), steps)
 
 
 def block_ms(step: Callable[[], None], steps: int) -> float:

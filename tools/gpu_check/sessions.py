@@ -193,8 +193,12 @@ _ROWS: dict[str, Callable[[Context], Row]] = {
 
 
 def _run(name: str, context: Context) -> Row:
-    if context.emulated and name == "torch's memory":
-        return {"skipped": "the emulation's device memory is not torch's", "ok": True, "why": ""}
+    if context.emulated and name not in ("classifier", "loop"):
+        return {
+            "skipped": "it takes minutes, or memory of torch, on the host",
+            "ok": True,
+            "why": "",
+        }
     with _on_device(context):
         return _ROWS[name](context)
 
