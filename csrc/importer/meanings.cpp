@@ -12,7 +12,7 @@ ImportedRef Importer::of_constant(const OnnxTensor& tensor) const {
   value->dtype = tensor.dtype;
   value->dims = Dims(tensor.dims.begin(), tensor.dims.end());
   value->constant = tensor;
-  if (tensor.element_type != kOnnxString) return value;
+  if (tensor.element_type != kOnnxString || !request_.texts) return value;
   ORTM_CHECK(static_cast<int64_t>(tensor.strings.size()) == element_count(tensor.dims),
              "[import] a tensor of texts must have one for each element, but found ",
              tensor.strings.size());
