@@ -137,7 +137,7 @@ std::vector<TreeNode<T>> nodes_of(const Trees& trees, const Walk& w, TreeTables&
       continue;
     }
     TreeBranch each{BranchMode::Equal, branch.missing_is_yes, branch.feature, 0, 0, 0, {}};
-    for (double member : branch.members) {
+    for (const double& member : branch.members) {
       each.threshold = member;
       const auto next = static_cast<int32_t>(nodes.size() + 1);
       add(each, comparison_of<T>(each), yes, &member == &branch.members.back() ? no : next);
