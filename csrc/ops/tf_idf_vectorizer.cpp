@@ -36,7 +36,8 @@ std::vector<int64_t> pool_starts(OnnxCall& c, int64_t pool) {
   starts.push_back(pool);
   for (size_t i = 0; i < starts.size(); ++i)
     if (starts[i] < 0 || starts[i] > pool || (i > 0 && starts[i] < starts[i - 1]))
-      c.refuse(str("ngram_counts must ascend within the pool of ", pool, ", but found ", starts[i]));
+      c.refuse(
+          str("ngram_counts must ascend within the pool of ", pool, ", but found ", starts[i]));
   return starts;
 }
 

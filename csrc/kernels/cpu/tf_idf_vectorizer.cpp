@@ -16,7 +16,7 @@ struct GramNode {
 struct Grams {
   std::vector<GramNode> nodes{GramNode()};  // the first is the root
   int64_t shortest = 1, longest = 1, skips = 0;
-  bool counts = true;  // else whether there is one
+  bool counts = true;          // else whether there is one
   std::vector<float> weights;  // by column; empty: ones
 
   explicit Grams(const Attrs& attrs)
@@ -76,8 +76,7 @@ struct Grams {
       // Steps do not matter to n-grams of one element, which are counted once.
       if (least == 1 && ++least > longest) break;
     }
-    for (int64_t i = 0; i < size && !weights.empty(); ++i)
-      y[i] *= weights[static_cast<size_t>(i)];
+    for (int64_t i = 0; i < size && !weights.empty(); ++i) y[i] *= weights[static_cast<size_t>(i)];
   }
 };
 
@@ -86,12 +85,11 @@ void run_tf_idf(const KernelArgs& args) {
   const TensorView &x = args.in[0], &y = args.out[0];
   const int64_t rows = x.rank == 2 ? x.sizes[0] : 1, size = y.sizes[y.rank - 1];
   const int64_t length = x.rank == 0 ? 1 : x.sizes[x.rank - 1];
-  parallel_ranges(args.context, rows, grain_for(16 * (length + size)),
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t row = begin; row < end; ++row)
-                      grams.run(x.as<int64_t>() + row * length, length,
-                                y.as<float>() + row * size, size);
-                  });
+  parallel_ranges(
+      args.context, rows, grain_for(16 * (length + size)), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+          grams.run(x.as<int64_t>() + row * length, length, y.as<float>() + row * size, size);
+      });
 }
 
 REGISTER_CPU_KERNEL({.op = "TfIdfVectorizer",
