@@ -31,11 +31,7 @@ class Network(nn.Module):
     def __init__(self, width: int = 32, layers: int = 4) -> None:
         super().__init__()
         widths = [2, *[width] * layers]
-        hidden = [
-            part
-            for i, o in pairwise(widths)
-            for part in (nn.Linear(i, o), nn.Tanh())
-        ]
+        hidden = [part for i, o in pairwise(widths) for part in (nn.Linear(i, o), nn.Tanh())]
         self.layers = nn.Sequential(*hidden, nn.Linear(width, 1))
 
     def forward(self, points: Tensor) -> Tensor:
