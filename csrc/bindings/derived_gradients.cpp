@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "bindings/engine.h"
 #include "bindings/run_state.h"
@@ -132,6 +134,21 @@ void check_memory(const at::Tensor& grad) {
               "ORTMODULE_BYPASS=1 to run the original module");
 }
 
+// Equal bits at all levels and third derivatives are not shown yet, so it must be asked for.
+void check_allowed(const CompiledPiece& piece) {
+  const char* variable = std::getenv("ORTMODULE_DOUBLE_BACKWARD");
+  TORCH_CHECK(
+      variable && std::string_view(variable) == "1",
+      "[backward] ortmodule_py computes first derivatives, but backward ran with "
+      "create_graph=True; set ORTMODULE_DOUBLE_BACKWARD=1 for second ones, which are new, or "
+      "ORTMODULE_BYPASS=1 to run the original module");
+  TORCH_CHECK(
+      !piece.options().is_derived,
+      "[backward] ortmodule_py computes second derivatives, but found a third one "
+      "(create_graph=True in a backward pass of a backward pass); set ORTMODULE_BYPASS=1 to "
+      "run the original module");
+}
+
 }  // namespace
 
 std::shared_ptr<const DerivedPiece> DerivedPieces::find(const CompiledPiece& owner,
@@ -149,6 +166,7 @@ std::shared_ptr<const DerivedPiece> DerivedPieces::find(const CompiledPiece& own
   if (!compiled) {
     PieceOptions options = owner.options();
     options.session.optimizer.training = query.training;
+    options.is_derived = true;
     compiled =
         std::make_shared<CompiledPiece>(std::move(made.piece), std::vector<at::Tensor>(), options);
   }
@@ -174,6 +192,7 @@ bool needs_derived(const RunState& state, const std::vector<at::Tensor>& grads) 
 std::vector<at::Tensor> derived_gradients(const StatePtr& state,
                                           const std::vector<at::Tensor>& grads,
                                           const std::vector<at::Tensor>& saved) {
+  check_allowed(state->piece);
   TORCH_CHECK(!state->piece.runner().graph_counts(),
               "[backward] CUDA graphs replay first derivatives only, but backward ran with "
               "create_graph=True; unset ORTMODULE_CUDA_GRAPH");

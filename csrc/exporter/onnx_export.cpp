@@ -65,7 +65,10 @@ class Lowering {
                  value.name, ": ", type_text(value));
       initializer.tensor.dims.push_back(dim.value());
     }
-    const auto expected = static_cast<size_t>(product(value.dims).value()) * size_of(value.dtype);
+    const int bits = packed_bits(value.dtype);
+    const auto count = static_cast<size_t>(product(value.dims).value());
+    const size_t expected =
+        bits < 8 ? (count * static_cast<size_t>(bits) + 7) / 8 : count * size_of(value.dtype);
     ORTM_CHECK(bytes == expected, "[onnx] data of ", value.name, " must have ", expected,
                " bytes, but found ", bytes);
     onnx().initializers.push_back(std::move(initializer));

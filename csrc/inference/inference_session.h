@@ -116,6 +116,8 @@ class InferenceSession {
   /// How a run that does not fit in the limit runs within it; nothing, and why, if it cannot.
   std::shared_ptr<const Parts> parts_for(const Segment::Bound& bound,
                                          const std::vector<HostFeed>& feeds, std::string& why);
+  std::shared_ptr<Parts> split_along(const std::string& name, const Segment::Bound& bound,
+                                     std::string& why);
   std::shared_ptr<Parts> split_of(const Segment::Bound& bound, const std::vector<HostFeed>& feeds,
                                   std::string& why);
   std::optional<InferenceMemory> memory_of_part(const Segment::Bound& bound, const Parts& parts,

@@ -104,6 +104,14 @@ void NamedSizes::set(std::vector<HostFeed>& feeds, const std::string& name, int6
   }
 }
 
+std::vector<std::string> NamedSizes::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, places] : places_)
+    if (name != kBatch) names.push_back(name);
+  if (places_.count(kBatch)) names.push_back(kBatch);
+  return names;
+}
+
 std::optional<std::pair<std::string, int64_t>> NamedSizes::batch_of(
     const std::vector<HostFeed>& feeds) const {
   for (size_t i = 0; i < inputs_.size(); ++i) {

@@ -33,6 +33,9 @@ class NamedSizes {
   /// is fixed.
   std::optional<std::pair<std::string, int64_t>> batch_of(const std::vector<HostFeed>& feeds) const;
 
+  /// The names of sizes, "batch" last if the model does not name it.
+  std::vector<std::string> names() const;
+
   struct Place {
     size_t input = 0, dim = 0;
   };

@@ -56,38 +56,54 @@ struct InferenceSession::Parts {
 
 InferenceMemory InferenceSession::memory_in(const Parts& parts) const { return parts.memory; }
 
-// The split of a call's batch; `why` there is none.
-std::shared_ptr<InferenceSession::Parts> InferenceSession::split_of(
-    const Segment::Bound& bound, const std::vector<HostFeed>& feeds, std::string& why) {
+// The split of a call along the sizes of that name; null, and `why`, if there is none.
+std::shared_ptr<InferenceSession::Parts> InferenceSession::split_along(const std::string& name,
+                                                                       const Segment::Bound& bound,
+                                                                       std::string& why) {
   const Segment::Outcome& outcome = *bound.outcome;
-  const auto batch = named_.batch_of(feeds);
-  if (!batch || batch->second < 2 || !outcome.imported) {
-    why = "there is no batch of more than one row";
-    return nullptr;
-  }
   auto parts = std::make_shared<Parts>();
   std::vector<std::string>& symbols = parts->split.symbols;
-  parts->rows = batch->second;
-  for (const auto& [input, dim] : named_.places_of(batch->first)) {
-    const size_t tensor = bound.call.forms.at(input).first;
+  for (const auto& [input, dim] : named_.places_of(name)) {
+    const ValueForm& form = bound.call.forms.at(input);
+    if (form.kind == ValueForm::Kind::Absent) continue;
+    const int64_t rows = bound.call.tensors[form.first].sizes.at(dim);
     std::string symbol;
-    if (!outcome.input_dims.at(tensor).at(dim).is_symbol(&symbol) ||
-        bound.call.tensors[tensor].sizes[dim] != parts->rows) {
+    if (!outcome.input_dims.at(form.first).at(dim).is_symbol(&symbol) ||
+        (parts->rows != 0 && rows != parts->rows)) {
       why = str("input '", inputs_[input]->name, "' has another number of rows");
       return nullptr;
     }
+    parts->rows = rows;
     if (std::ranges::find(symbols, symbol) == symbols.end()) symbols.push_back(symbol);
   }
-  for (const ValueForm& form : outcome.outputs)
-    if (form.kind != ValueForm::Kind::Tensor) {
-      why = "an output is no tensor";
-      return nullptr;
-    }
+  if (parts->rows < 2) {
+    why = str("'", name, "' is less than 2");
+    return nullptr;
+  }
   if (Reason reason = find_row_split(*outcome.imported, parts->split)) {
     why = *reason;
     return nullptr;
   }
   return parts;
+}
+
+std::shared_ptr<InferenceSession::Parts> InferenceSession::split_of(
+    const Segment::Bound& bound, const std::vector<HostFeed>& feeds, std::string& why) {
+  const bool tensors = std::ranges::all_of(bound.outcome->outputs, [](const ValueForm& form) {
+    return form.kind == ValueForm::Kind::Tensor;
+  });
+  const auto batch = named_.batch_of(feeds);
+  if (!tensors || !bound.outcome->imported || !batch) {
+    why = tensors ? "no input has a first dimension that may change" : "an output is no tensor";
+    return nullptr;
+  }
+  if (auto parts = split_along(batch->first, bound, why)) return parts;
+  // Not always does the batch come first.
+  std::string other;
+  for (const std::string& name : named_.names())
+    if (name != batch->first)
+      if (auto parts = split_along(name, bound, other)) return parts;
+  return nullptr;
 }
 
 std::optional<InferenceMemory> InferenceSession::memory_of_part(const Segment::Bound& bound,

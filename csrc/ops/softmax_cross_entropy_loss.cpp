@@ -1,8 +1,6 @@
 // loss = reduce(w[label] * (log_sum_exp(scores) - scores[label])) over labels != ignore_index, with
 // label_smoothing; the mean divides by the sum of w[label]. `scores` are the logits.
 
-#include <limits>
-
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -49,7 +47,8 @@ Grads loss_grad(GradContext& c) {
 }
 
 // dscores = dloss * (r p - t) with probabilities p, and r and t that depend on labels and weights.
-// With an infinite log_sum_exp, p is 0, which tells dloss * t and so dloss * r * p.
+// With log_sum_exp = kNever, p is 0, which tells dloss * t and so dloss * r * p.
+constexpr double kNever = 1e30;  // kernels give NaN for infinity
 Grads loss_grad_grad(GradContext& c) {
   const Handle g = c.dy(), dloss = c.x(0), scores = c.x(1), log_sum_exp = c.x(4);
   const auto gradient = [&](Handle of, Handle lse) {
@@ -64,7 +63,7 @@ Grads loss_grad_grad(GradContext& c) {
   }
   if (c.needs(1)) {
     const DType wide = log_sum_exp.dtype();
-    const Handle never = c.full(std::numeric_limits<double>::infinity(), log_sum_exp.dims(), wide);
+    const Handle never = c.full(kNever, log_sum_exp.dims(), wide);
     const Handle weighted =
         c.cast(gradient(dloss, log_sum_exp) - gradient(dloss, never), wide) * c.cast(g, wide);
     const Handle sum =

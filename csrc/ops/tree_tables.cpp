@@ -106,6 +106,8 @@ Walk walk(const Trees& trees) {
       open.emplace_back(branch.no, level + node_count(branch));
     }
   }
+  if (std::find(w.place.begin(), w.place.end(), -1) != w.place.end())
+    throw Refused("each node must be in a tree whose root leads to it, but some form a cycle");
   return w;
 }
 

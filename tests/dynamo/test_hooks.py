@@ -239,7 +239,8 @@ def test_checkpoints_are_mentioned_once(
     assert f"{words} part of the graph" in said[0].getMessage()
 
 
-def test_a_missing_second_derivative_is_a_clear_error() -> None:
+def test_a_missing_second_derivative_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_DOUBLE_BACKWARD", "1")
     model = ORTModule(Calls(lambda self, x: torch.special.i0(self.fc(x))), QUIET)
     x = torch.ones(3, 4, requires_grad=True)
     with pytest.raises(RuntimeError, match=r"\[gradient\].* has none \(.*test_hooks.py:\d+\)"):

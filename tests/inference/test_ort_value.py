@@ -153,13 +153,15 @@ def test_dlpack_shares_memory_in_both_directions() -> None:
         OrtValue.from_dlpack(torch.zeros(2, requires_grad=True))
     with pytest.raises(InvalidArgument, match="one of ONNX's whole bytes"):
         OrtValue.from_dlpack(torch.zeros(2, dtype=torch.float4_e2m1fn_x2))
-    with pytest.raises(InvalidArgument, match=r"in memory of the CPU, but found device type 2"):
+    with pytest.raises(
+        InvalidArgument, match=r"in memory of the CPU or of CUDA, but found device type 8"
+    ):
         OrtValue.from_dlpack(_OnAnotherDevice())
 
 
 class _OnAnotherDevice:
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (2, 0)
+        return (8, 0)
 
     def __dlpack__(self, **options: Any) -> Any:
         raise AssertionError("a tensor of another device must not be asked for its memory")

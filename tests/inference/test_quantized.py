@@ -487,9 +487,11 @@ def lstm(x: Array, w: Array, r: Array, bias: Array, reverse: bool) -> Array:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_a_quantized_lstm_reads_its_weights_as_bytes(per_channel: bool, dtype: Any) -> None:
+def test_a_quantized_lstm_reads_its_recurrent_weights_as_bytes(
+    per_channel: bool, dtype: Any
+) -> None:
     random = np.random.default_rng(2)
-    inputs, hidden, steps, batch = 96, 72, 6, 3  # wide, W has more than 64 KiB
+    inputs, hidden, steps, batch = 256, 72, 6, 3  # W has more than 64 KiB for each direction
     w = bytes_of(dtype, (2, inputs, 4 * hidden), 1)
     r = bytes_of(dtype, (2, hidden, 4 * hidden), 2)
     sizes = (2, 4 * hidden) if per_channel else (2,)
@@ -527,4 +529,6 @@ def test_a_quantized_lstm_reads_its_weights_as_bytes(per_channel: bool, dtype: A
     plan = session.plan({"x": x})
     assert "[QuantizedLSTMSteps]" in plan
     memory = session.memory({"x": x.shape})
-    assert memory.weights_bytes <= 1.06 * sum(array.nbytes for array in weights.values())
+    # The weights of the input are widened once, for a product of all steps.
+    others = sum(array.nbytes for array in weights.values()) - w.nbytes
+    assert memory.weights_bytes <= 1.06 * (others + 4 * w.nbytes)

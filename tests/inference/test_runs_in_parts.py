@@ -171,7 +171,7 @@ def test_runs_in_parts_share_the_limit() -> None:
         ([node("Softmax", "x", "y", axis=0)], "rows meet in Softmax"),
         ([node("Shape", "x", "s"), node("Cast", "s", "c", to=1), node("ReduceMax", "c", "m"),
           node("Div", "x m", "y")], "number of rows"),
-        ([node("RandomUniformLike", "x", "u"), node("Add", "x u", "y")], "random"),
+        ([node("RandomUniformLike", "x", "u"), node("Add", "x u", "y")], "number of rows"),
         ([node("Relu", "x", "y")], "one row at a time needs"),
     ],
 )  # fmt: skip

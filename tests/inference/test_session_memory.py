@@ -201,7 +201,7 @@ def test_a_run_beyond_the_limit_is_refused_where_rows_meet() -> None:
         session.run(None, {"x": x_of(most + 1)})
     needed = session.memory({"batch": most + 1}).total_bytes
     assert f"16,777,216 bytes, but needs {needed:,}" in str(caught.value)
-    assert "cannot run in parts (rows meet in over_rows)" in str(caught.value)
+    assert "cannot run in parts (rows meet in Softmax 'over_rows')" in str(caught.value)
     checked_run(session, most)
     entry = options()
     entry.add_session_config_entry("session.memory_limit", "1MiB")

@@ -70,7 +70,8 @@ def _differentiable() -> pytest.MarkDecorator:
 
 
 @_differentiable()
-def test_second_gradient(case: Case) -> None:
+def test_second_gradient(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_DOUBLE_BACKWARD", "1")
     if not case.gradient or case.check is not None:
         pytest.skip("it has no gradient to compare")
     arguments = harness.Arguments.of(case, harness.SIZE)

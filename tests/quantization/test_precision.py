@@ -65,7 +65,7 @@ def test_what_leaves_the_range_stays_in_float32(tmp_path: Path) -> None:
     assert {"project", "score", "mix"} <= {each.name for each in report.quantized}
     kept = {each.output: each.note for each in report.kept}
     assert {"squares", "variance", "moved", "deviation", "normal", "mask", "masked"} <= set(kept)
-    assert kept["mask"] == "'lowest' is beyond float16's range"
+    assert "beyond float16's range" in kept["mask"]
     (exact,) = InferenceSession(model.SerializeToString()).run(None, feeds)
     for (y,) in results_of(path, feeds):
         assert y.dtype == np.float32

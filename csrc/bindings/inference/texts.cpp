@@ -126,7 +126,7 @@ HostTensorView text_numbers(const py::array& array, RunTexts& texts,
     for (py::ssize_t i = 0; i < given.size(); ++i)
       number[i] = number_of(static_cast<PyObject* const*>(given.data())[i], texts);
   HostTensorView view{
-      DType::Int64, {given.shape(), given.shape() + given.ndim()}, number, {}, true};
+      DType::Int64, {given.shape(), given.shape() + given.ndim()}, number, {}, kOnHost, true};
   held.push_back(std::move(numbers));
   return view;
 }

@@ -65,7 +65,7 @@ size_t workspace_bytes(const StepFacts& facts) {
 }
 
 Reason unsupported(const StepFacts& facts) {
-  if (facts.inputs[0].layout.sizes.size() - 2 > kMostSpatial)
+  if (facts.inputs[0].layout.sizes.size() > kMostSpatial + 2)
     return str("it takes at most ", kMostSpatial, " spatial dimensions");
   return other_copy_runs(facts);
 }
