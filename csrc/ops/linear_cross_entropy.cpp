@@ -48,6 +48,12 @@ Grads head_grad(GradContext& c) {
   return grads;
 }
 
+// The products for the logits, dx and dw.
+double head_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
+  return 3 * 2.0 * static_cast<double>(in.at(0).at(0)) *
+         static_cast<double>(element_count(in.at(1)));
+}
+
 REGISTER_OP(LinearCrossEntropy, {.domain = "com.microsoft",
                                  .inputs = {"x", "w", "bias?", "labels", "weights?"},
                                  .outputs = {"loss", "unit_dx", "unit_dw", "unit_dbias"},
