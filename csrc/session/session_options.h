@@ -14,7 +14,7 @@ namespace ortmodule {
 struct SessionOptions {
   OptimizerOptions optimizer;  // with the device, and whether the piece trains
   MemoryOptions memory;
-  int64_t plan_cache_bytes = int64_t{64} << 20;  // see plans_within
+  int64_t plan_cache_bytes = int64_t{192} << 20;  // see plans_within
   size_t fewest_plans = 64;                      // that are kept whatever their bytes
   PlacementOptions placement = {};               // of plans without backward
   /// False: the optimized graphs are freed when they are lowered, and cannot be shown.

@@ -243,13 +243,18 @@ def test_under_autocast(kind: type[nn.RNNBase]) -> None:
     model = ORTModule(module)
     x = torch.randn(6, 3, 8)
     results = []
-    for run in (model, eager):
+    for run in (eager, model):
         with torch.autocast("cpu", torch.bfloat16):
-            loss, state = run(x)
+            try:
+                loss, state = run(x)
+            except RuntimeError as error:
+                if run is eager and "primitive descriptor" in str(error):
+                    pytest.skip("oneDNN has no LSTM in bfloat16 for this processor")
+                raise
         loss.float().backward()
         states = state if isinstance(state, tuple) else (state,)
         results.append([loss, *states, *(p.grad for p in run.parameters())])
-    for mine, theirs in zip(*results, strict=True):
+    for theirs, mine in zip(*results, strict=True):
         assert mine.dtype == theirs.dtype
         torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.02)
     assert last_run_report(model)["compiled"]
