@@ -58,8 +58,8 @@ def build_wheel(facts: TorchFacts, folder: Path, target: Path) -> Path:
     """Builds the wheel with the objects in `folder` into `target`, tagged by what auditwheel finds."""
     auditwheel, patchelf = tool("auditwheel"), tool("patchelf")
     with tempfile.TemporaryDirectory(prefix="ortmodule-wheel-") as raw:
-        # All instruction sets, whatever a developer left in the folder. Not in build/lib, where
-        # files of former builds would be packed too.
+        # All instruction sets, whatever a developer left in the folder. Not in build/lib, where files of
+        # former builds would be packed too.
         run(
             sys.executable, "setup.py", "--quiet", "build", "--build-base", Path(raw) / "build",
             "bdist_wheel", "--dist-dir", raw,
