@@ -46,10 +46,10 @@ std::vector<std::string> cpu_ops() {
   // Packed weights, products of integers and of weights of few bits, and operators of ai.onnx.ml
   // are for runs on the host.
   for (const char* op :
-       {"CoupledProbabilities", "LookUp", "PowerDistances", "TreeEnsemble", "ConvInteger",
-        "ConvIntegerToFloat", "DynamicQuantizeLinear", "MatMulInteger", "MatMulIntegerToFloat",
-        "MatMulNBits", "PackIntegerMatrix", "PackWeights", "PackedMatMul", "PackedMatMulInteger",
-        "QuantizedLSTMSteps", "WidenedMatMul"})
+       {"CoupledProbabilities", "LookUp", "NarrowCast", "PowerDistances", "TfIdfVectorizer",
+        "TreeEnsemble", "ConvInteger", "ConvIntegerToFloat", "DynamicQuantizeLinear",
+        "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix", "PackWeights",
+        "PackedMatMul", "PackedMatMulInteger", "QuantizedLSTMSteps", "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }
