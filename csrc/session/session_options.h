@@ -15,8 +15,8 @@ struct SessionOptions {
   OptimizerOptions optimizer;  // with the device, and whether the piece trains
   MemoryOptions memory;
   int64_t plan_cache_bytes = int64_t{192} << 20;  // see plans_within
-  size_t fewest_plans = 64;                      // that are kept whatever their bytes
-  PlacementOptions placement = {};               // of plans without backward
+  size_t fewest_plans = 64;                       // that are kept whatever their bytes
+  PlacementOptions placement = {};                // of plans without backward
   /// False: the optimized graphs are freed when they are lowered, and cannot be shown.
   bool keep_graphs = true;
   /// Called before a plan is made; may throw to prevent it.
