@@ -119,7 +119,7 @@ def _wide_values(model: _inference.Model, feeds: Sequence[Feed]) -> set[str]:
 def parser() -> argparse.ArgumentParser:
     """The arguments of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m ortmodule_py.convert_precision",
+        prog="python -m ortmodule_py convert_precision",
         description="Converts a float32 ONNX model to 16-bit floats.",
     )
     parser.add_argument("model", help="the float32 model")

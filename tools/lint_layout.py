@@ -164,7 +164,7 @@ def check_imports(name: str, text: str) -> Iterator[str]:
         return
     needs_torch = package not in ("inference", "quantization")
     extension = "_C" if needs_torch else "_inference"
-    allowed = {extension, "_build_info", *PACKAGES[: PACKAGES.index(package) + 1]}
+    allowed = {extension, *PACKAGES[: PACKAGES.index(package) + 1]}
     for target in imported_modules(text):
         if target.startswith("."):
             yield "relative import: name the module from ortmodule_py on"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ortmodule_py.commands.command import Command, given_sizes, parser, stage
+from ortmodule_py.commands.likely_shapes import likely_shapes
 from ortmodule_py.inference import InferenceSession, SessionOptions
 from ortmodule_py.inference.errors import Fail
 from ortmodule_py.inference.explanation import InferenceExplanation
-from ortmodule_py.inference.optimized_model import likely_shapes
 
 _SUMMARY = "the memory of a run of an ONNX model: predicted, nothing runs"
 

@@ -8,7 +8,6 @@ from functools import cache
 from importlib import import_module
 
 from ortmodule_py import _inference
-from ortmodule_py._build_info import built_for
 from ortmodule_py.inference.notices import Log
 
 CUDA = "CUDAExecutionProvider"
@@ -32,6 +31,7 @@ def emulated() -> bool:
 def device_count(emulate: bool) -> int:
     """GPUs that sessions can run on; 1 for the emulation. Loads torch if this build has CUDA."""
     try:
+        built_for = import_module("ortmodule_py._build_info").built_for
         if not emulate and not built_for()["cuda"]:
             return 0
         torch = import_module("torch")
