@@ -75,9 +75,9 @@ ctest: build
 test: ctest
 	$(PASSIVE) $(PY) $(PYTEST) tests
 
-# Two tests of each file: under three minutes on two cores.
+# One test of each file: under three minutes on two cores.
 quick: ctest
-	$(PASSIVE) $(PY) $(PYTEST) tests -m "not slow" --sample 2
+	$(PASSIVE) $(PY) $(PYTEST) tests -m "not slow" --sample 1
 
 # The C++ tests under the address and undefined-behaviour sanitizers; needs no Python.
 sanitize: build/.system_packages

@@ -137,11 +137,12 @@ void check_memory(const at::Tensor& grad) {
 // Equal bits at all levels and third derivatives are not shown yet, so it must be asked for.
 void check_allowed(const CompiledPiece& piece) {
   const char* variable = std::getenv("ORTMODULE_DOUBLE_BACKWARD");
-  TORCH_CHECK(
-      variable && std::string_view(variable) == "1",
-      "[backward] ortmodule_py computes first derivatives, but backward ran with "
-      "create_graph=True; set ORTMODULE_DOUBLE_BACKWARD=1 for second ones, which are new, or "
-      "ORTMODULE_BYPASS=1 to run the original module");
+  TORCH_CHECK(variable && std::string_view(variable) == "1",
+              "[backward] ortmodule_py computes first derivatives, but backward ran with "
+              "create_graph=True; set ORTMODULE_DOUBLE_BACKWARD=1 for second ones (experimental: "
+              "wrong for some "
+              "models, compare with eager), or "
+              "ORTMODULE_BYPASS=1 to run the original module");
   TORCH_CHECK(
       !piece.options().is_derived,
       "[backward] ortmodule_py computes second derivatives, but found a third one "

@@ -157,7 +157,7 @@ VARIABLES: tuple[Variable, ...] = (
         "DOUBLE_BACKWARD",
         "0, 1",
         "0",
-        "compute second derivatives (create_graph=True); new: compare with eager before you rely on it",
+        "compute second derivatives (create_graph=True); experimental and wrong for some models: compare with eager",
     ),
     _new("VERIFY", "0, 1", "0", "check the graph after each pass"),
     _new("DUMP", "directory", "", "write the text of the graph after each stage"),
