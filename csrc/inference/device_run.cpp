@@ -74,15 +74,9 @@ HostRun run_on_device(const PlanEntry& entry, const std::vector<const void*>& ar
     context.allow_tf32 = context.allow_convolution_tf32 = where.allow_tf32;
     execute_forward(program, frame, context, watch);
     for (size_t i = 0; i < plan.output_tensors.size(); ++i) {
-      const PlannedTensor& tensor = plan.tensors[plan.output_tensors[i]];
-      HostTensor& result = run.outputs.emplace_back();
-      result.dtype = tensor.dtype;
-      result.sizes = tensor.layout.sizes;
-      const BufferId buffer = plan.storages[tensor.storage].buffer;
-      if (!buffer || (!lent.empty() && lent[i])) continue;
-      result.memory = frame.take(buffer);
+      if (!take_output(plan, frame, i, lent, run)) continue;
       const HostTarget* target = targets.empty() || !targets[i] ? nullptr : &*targets[i];
-      deliver(device, where.number, memory, target, result, run);
+      deliver(device, where.number, memory, target, run.outputs.back(), run);
     }
     run.peak_bytes = frame.peak_bytes();
   });

@@ -42,6 +42,18 @@ void execute_forward(const Program& program, Frame& frame, KernelContext& contex
     execute(program, frame, context, 0, program.plan->forward_steps, false);
 }
 
+bool take_output(const Plan& plan, Frame& frame, size_t i, const std::vector<bool>& lent,
+                 HostRun& run) {
+  const PlannedTensor& tensor = plan.tensors[plan.output_tensors[i]];
+  HostTensor& result = run.outputs.emplace_back();
+  result.dtype = tensor.dtype;
+  result.sizes = tensor.layout.sizes;
+  const BufferId buffer = plan.storages[tensor.storage].buffer;
+  if (!buffer || (!lent.empty() && lent[i])) return false;
+  result.memory = frame.take(buffer);
+  return true;
+}
+
 BufferId block_of(const Plan& plan) {
   BufferId block;
   for (BufferId buffer : plan.buffers.ids()) {
@@ -72,14 +84,8 @@ HostRun run_on_host(const PlanEntry& entry, const std::vector<const void*>& argu
   execute_forward(program, frame, context, watch);
   HostRun run;
   for (size_t i = 0; i < plan.output_tensors.size(); ++i) {
-    const PlannedTensor& tensor = plan.tensors[plan.output_tensors[i]];
-    HostTensor& result = run.outputs.emplace_back();
-    result.dtype = tensor.dtype;
-    result.sizes = tensor.layout.sizes;
-    const BufferId buffer = plan.storages[tensor.storage].buffer;
-    if (!buffer || (!lent.empty() && lent[i])) continue;
-    result.memory = frame.take(buffer);
-    if (targets.empty() || !targets[i]) continue;
+    if (!take_output(plan, frame, i, lent, run) || targets.empty() || !targets[i]) continue;
+    HostTensor& result = run.outputs.back();
     copy_elements(result.sizes, size_of(result.dtype), result.memory.data(), {}, targets[i]->data,
                   targets[i]->strides);
     run.copied_bytes += result.byte_count();

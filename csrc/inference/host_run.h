@@ -27,6 +27,11 @@ struct RunWatch {
 void execute_forward(const Program& program, Frame& frame, KernelContext& context,
                      const RunWatch& watch);
 
+/// Adds output `i` to the run, and moves its memory out of the frame. False if it has none there:
+/// it was lent, or is empty. `lent`: none, or by output.
+bool take_output(const Plan& plan, Frame& frame, size_t i, const std::vector<bool>& lent,
+                 HostRun& run);
+
 /// The buffer that holds all temporaries, if there is one.
 BufferId block_of(const Plan& plan);
 

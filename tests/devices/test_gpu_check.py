@@ -246,7 +246,9 @@ def test_it_says_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path:
 
 @pytest.mark.slow
 @without_gpu
-@pytest.mark.skipif(not _C.build_info()["cuda_emulation"], reason="there are no kernels to run")
+@pytest.mark.skipif(
+    not _C.build_info()["cuda_emulation"], reason="this build has no CUDA kernels for the host"
+)
 def test_a_part_runs_through_the_host_s_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
