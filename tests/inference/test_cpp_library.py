@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -14,9 +15,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tools.torch_facts import find_torch
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "cpp"
 PROGRAMS = sorted((Path(__file__).parent / "cpp_programs").glob("*.cpp"))
 COMPILERS = ["g++", "clang++"]
 
@@ -38,11 +40,12 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A tree that was installed to one place and moved to another, as packages are."""
-    configure = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", BUILD, "-DORTMODULE_TORCH=OFF"]
-    run(*configure, cwd=ROOT)
-    run("cmake", "--build", BUILD, "--target", "ortmodule_core", cwd=ROOT)
+    build = ROOT / "build" / find_torch().build_tag
     first = tmp_path_factory.mktemp("first") / "prefix"
-    run("cmake", "--install", BUILD, "--prefix", first, cwd=ROOT)
+    with open(build / ".lock", "w") as lock:  # as setup.py: two builds in one folder spoil it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run("cmake", "--build", build, "--target", "ortmodule_cpp", cwd=ROOT)
+        run("cmake", "--install", build, "--prefix", first, cwd=ROOT)
     moved = tmp_path_factory.mktemp("moved") / "prefix"
     shutil.move(first, moved)
     yield moved
