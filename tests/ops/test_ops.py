@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,40 +99,45 @@ def test_symbolic(case: Case, request: pytest.FixtureRequest) -> None:
     _run(lambda: harness.check_symbolic(case))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@every_case
-def test_dtype(case: Case, dtype: torch.dtype) -> None:
-    arguments = harness.Arguments.of(case, harness.SIZE)
-    if not any(t.dtype == torch.float64 for t in arguments.tensors):
-        pytest.skip("fixed types")
-    _run(lambda: harness.check_fixed(case, arguments.in_dtype(dtype)))
+_FORMS = ("float32", "bfloat16", "float16", "strided")
 
 
-@every_case
-def test_strided(case: Case) -> None:
-    arguments = harness.Arguments.of(case, harness.SIZE)
-    if not arguments.tensors:
-        pytest.skip("no tensors")
-    _run(lambda: harness.check_fixed(case, arguments.strided()))
-
-
-def _special_sizes() -> pytest.MarkDecorator:
-    """The cases with the sizes that they allow; torch itself does not survive the others."""
-    return pytest.mark.parametrize(
-        ("case", "size"),
-        [
-            pytest.param(case, size, id=f"{stem}-{case.name}-{size}")
-            for stem in _STEMS
-            for case in _CASES[stem]
-            for size in case.sizes
-        ],
-    )
+def _shared_out(parts_of: Callable[[Case], Sequence[Any]]) -> pytest.MarkDecorator:
+    """The parts shared out among the cases of an operator: each case has one, and each part has a case."""
+    cases: dict[str, list[tuple[str, Case]]] = {}
+    for stem in _STEMS:
+        for case in _CASES[stem]:
+            cases.setdefault(case.target, []).append((stem, case))
+    parameters = {}
+    for of_target in cases.values():
+        most = max(len(parts_of(case)) for _, case in of_target)
+        for i in range(max(len(of_target), most)):
+            stem, case = of_target[i % len(of_target)]
+            parts = parts_of(case)
+            if parts:
+                part = parts[i % len(parts)]
+                name = f"{stem}-{case.name}-{part}"
+                parameters[name] = pytest.param(case, part, id=name)
+    return pytest.mark.parametrize(("case", "part"), list(parameters.values()))
 
 
 @pytest.mark.slow
-@_special_sizes()
-def test_special_sizes(case: Case, size: int) -> None:
-    _run(lambda: harness.check_size(case, size))
+@_shared_out(lambda case: _FORMS)
+def test_form(case: Case, part: str) -> None:
+    arguments = harness.Arguments.of(case, harness.SIZE)
+    if part == "strided":
+        _run(lambda: harness.check_fixed(case, arguments.strided()))
+        return
+    if not any(t.dtype == torch.float64 for t in arguments.tensors):
+        pytest.skip("fixed types")
+    _run(lambda: harness.check_fixed(case, arguments.in_dtype(getattr(torch, part))))
+
+
+# Other sizes than a case allows torch itself does not survive.
+@pytest.mark.slow
+@_shared_out(lambda case: case.sizes)
+def test_special_sizes(case: Case, part: int) -> None:
+    _run(lambda: harness.check_size(case, part))
 
 
 def test_every_rule_has_a_case() -> None:
