@@ -9,7 +9,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build train test quick bench bandwidth lint format cuda cuda_resources newest ctest sanitize docs \
+.PHONY: build environments train test quick bench bandwidth lint format cuda cuda_resources newest ctest sanitize docs \
 	wheel wheels wheel-check clean
 
 VENV      ?= .venv
@@ -24,7 +24,8 @@ NEWEST_PY := $(NEWEST_VENV)/bin/python
 JOBS      ?= $(shell nproc)
 PASSIVE   := OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
 # Test processes; their OpenMP threads must not spin for each other's core.
-PYTEST    := -m pytest -n $(shell n=$$(nproc); echo $$((n < 8 ? n : 8))) --dist worksteal
+# A file stays in one process: its tests share captures and fresh processes.
+PYTEST    := -m pytest -n $(shell n=$$(nproc); echo $$((n < 8 ? n : 8))) --dist loadfile
 
 CPP_SOURCES = $$(git ls-files --cached --others --exclude-standard 'csrc/**.cpp' 'csrc/**.h' \
 	'csrc/**.cu' 'csrc/**.cuh' 'tests/cpp/**.cpp' 'tests/cpp/**.h' 'include/**.h' 'examples/**.cpp')
@@ -49,6 +50,9 @@ $(VENV)/.requirements: requirements-dev.txt requirements-models.txt tools/make_v
 $(VENV)/.installed: $(VENV)/.requirements pyproject.toml setup.py
 	@MAX_JOBS=$(JOBS) CMAKE_ARGS="-DORTMODULE_TESTS=ON" $(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
+
+# Both environments at once, while nothing else runs: `make -j2 environments`.
+environments: $(VENV)/.requirements $(CUDA_VENV)/.requirements
 
 # ---- use ---------------------------------------------------------------------------------------
 train: build
@@ -99,15 +103,16 @@ format: $(VENV)/.requirements
 	$(VENV)/bin/ruff format .
 
 # ---- CUDA: compiles and links without a GPU; the quick tests run on the CPU ----------------------
-# What depends on the version of torch or on CUDA: the rest sees nothing that `make test` does not see.
-# `make cuda CUDA_TESTS=tests` runs all quick tests.
+# Of what depends on the version of torch or on CUDA a sample of each file: the rest sees nothing that
+# `make test` does not see. `make cuda CUDA_TESTS=tests CUDA_SAMPLE=` runs all quick tests.
+CUDA_SAMPLE ?= --sample 2
 CUDA_TESTS ?= tests/compile tests/devices tests/dynamo tests/integrations tests/lower tests/ops/test_ops.py \
 	tests/package tests/trace tests/wrap tests/optim/test_fp16_optimizer.py tests/runtime/test_torch_rng.py \
 	tests/runtime/test_foreign_operators.py tests/runtime/test_absent_gradients.py
 
 $(CUDA_VENV)/.requirements: requirements-dev.txt requirements-models.txt requirements-cuda.txt tools/make_venv.sh | build/.system_packages
 	@tools/make_venv.sh $(CUDA_VENV) "$(CUDA_TORCH)" requirements-dev.txt python3.12
-	@$(CUDA_PY) -m pip install --quiet --disable-pip-version-check -r requirements-cuda.txt </dev/null
+	@$(CUDA_PY) -m pip install --quiet --disable-pip-version-check --no-compile -r requirements-cuda.txt </dev/null
 	@touch $@
 
 $(CUDA_VENV)/.installed: $(CUDA_VENV)/.requirements pyproject.toml setup.py
@@ -118,7 +123,7 @@ cuda: $(CUDA_VENV)/.installed
 	@export ORTMODULE_CUDA=ON; $(call build_extension,$(CUDA_PY),OFF)
 	$(CUDA_PY) -c 'import ortmodule_py; info = ortmodule_py.build_info(); print(info); assert info["cuda"]["architectures"]'
 	$(CUDA_PY) -m tools.cuda_resources --report ortmodule_py/_C.cpython-312*.so
-	$(PASSIVE) $(CUDA_PY) $(PYTEST) $(CUDA_TESTS) -m "not slow"
+	$(PASSIVE) $(CUDA_PY) $(PYTEST) $(CUDA_TESTS) -m "not slow" $(CUDA_SAMPLE)
 
 # Fails if a kernel spills or has a low occupancy without an allowance (tools/cuda_resources.py).
 cuda_resources: cuda

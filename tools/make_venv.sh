@@ -31,7 +31,8 @@ if [ ! -x "$folder/bin/python" ]; then
   echo "creating $folder with $("$python" --version)"
   "$python" -m venv "$folder"
 fi
-pip=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check)
+# Without bytecode: most modules are never imported, and Python compiles the others itself.
+pip=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile)
 if ! "$folder/bin/python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)'; then
   echo "installing $torch in $folder"
   "${pip[@]}" "$torch" </dev/null
