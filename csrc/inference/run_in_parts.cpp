@@ -42,6 +42,31 @@ std::vector<HostFeed> rows_of(const std::vector<HostFeed>& feeds, const std::vec
   return part;
 }
 
+// What parts depend on in the feeds of a call: a content may decide which graph it is.
+std::vector<int64_t> key_of(const Segment::Bound& bound) {
+  std::vector<int64_t> key;
+  const auto add = [&](const Sizes& sizes) {
+    key.push_back(static_cast<int64_t>(sizes.size()));
+    key.insert(key.end(), sizes.begin(), sizes.end());
+  };
+  for (const ValueForm& form : bound.call.forms) {
+    key.push_back(static_cast<int64_t>(form.kind));
+    key.push_back(static_cast<int64_t>(form.count));
+  }
+  for (const HostTensorView& tensor : bound.call.tensors) {
+    key.push_back(static_cast<int64_t>(tensor.dtype));
+    add(tensor.sizes);
+    add(tensor.strides);
+  }
+  for (const FeedContent& content : bound.outcome->contents_of(bound.call)) {
+    key.push_back(static_cast<int64_t>(content.tensor));
+    key.push_back(content.offset_bytes);
+    key.push_back(static_cast<int64_t>(content.bytes.size()));
+    key.insert(key.end(), content.bytes.begin(), content.bytes.end());
+  }
+  return key;
+}
+
 }  // namespace
 
 struct InferenceSession::Parts {
@@ -131,9 +156,7 @@ std::optional<InferenceMemory> InferenceSession::memory_of_part(const Segment::B
 
 std::shared_ptr<const InferenceSession::Parts> InferenceSession::parts_for(
     const Segment::Bound& bound, const std::vector<HostFeed>& feeds, std::string& why) {
-  std::vector<int64_t> key;
-  for (const HostTensorView& tensor : bound.call.tensors)
-    key.insert(key.end(), tensor.sizes.begin(), tensor.sizes.end());
+  std::vector<int64_t> key = key_of(bound);
   {
     const std::lock_guard lock(parts_mutex_);
     if (const auto known = parts_.find(key); known != parts_.end()) return known->second;
