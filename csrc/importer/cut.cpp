@@ -33,6 +33,11 @@ std::vector<std::string> names_of(const std::vector<OnnxValue>& values) {
   return names;
 }
 
+// A constant for another part, which turns texts into numbers itself.
+const OnnxTensor& of_file(const Imported& value) {
+  return value.texts ? *value.texts : *value.constant;
+}
+
 void add_missing(std::vector<std::string>& names, const std::vector<std::string>& more) {
   for (const std::string& name : more)
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
@@ -126,7 +131,7 @@ void Importer::add_rest(const ModelPart& part, const ImportScope& scope, ModelCu
     if (is_made(name)) {
       rest.inputs.push_back(name);
     } else if (value && value->constant) {
-      rest.constants[name] = *value->constant;
+      rest.constants[name] = of_file(*value);
     } else if (value) {
       carry(name, scope, false, cut);
       rest.inputs.push_back(name);
@@ -157,7 +162,7 @@ void Importer::add_bodies(const ImportScope& scope, const ModelPart& part, Model
         throw Error(str("[import] ", title(cut.node), " must read values that are computed before ",
                         "it, but '", captured, "' is not"));
       if (value->constant) {
-        body.constants[captured] = *value->constant;
+        body.constants[captured] = of_file(*value);
       } else {
         carry(captured, scope, false, cut);
         body.inputs.push_back(captured);

@@ -9,7 +9,15 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession
-from tests.inference.test_data_sizes import BOOL, INT64, make_model, node, value
+from tests.inference.test_data_sizes import (
+    BOOL,
+    FLOAT,
+    INT64,
+    constant,
+    make_model,
+    node,
+    value,
+)
 from tests.inference.test_session import ONE_THREAD
 
 
@@ -111,3 +119,22 @@ def test_malformed_nodes_are_errors(what: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         InferenceSession(model, ONE_THREAD).run(None, feeds)
     assert "internal error" not in str(raised.value)
+
+
+def test_texts_behind_a_count_are_no_numbers() -> None:
+    """A constant of texts stays one in the part behind the cut."""
+    model = make_model(
+        [
+            node("NonZero", ["x"], ["places"]),
+            node("Squeeze", ["places", "axis"], ["index"]),
+            node("Gather", ["names", "index"], ["y"]),
+        ],
+        [value("x", FLOAT, [3])],
+        [value("y", TensorProto.STRING, [None])],
+        [
+            constant("axis", [0]),
+            helper.make_tensor("names", TensorProto.STRING, [3], [b"a", b"b", b"c"]),
+        ],
+    )
+    with pytest.raises(RuntimeError, match="must be numbers behind sizes that data decides"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.array([0, 1, 1], "float32")})
