@@ -105,6 +105,16 @@ MALFORMED = {
 }
 
 
+def test_a_sequence_of_absent_tensors() -> None:
+    model = make_model(
+        [node("SequenceConstruct", ["", "x"], ["s"]), node("SequenceLength", ["s"], ["y"])],
+        [value("x", FLOAT, [2])],
+        [helper.make_tensor_sequence_value_info("s", FLOAT, None), value("y", INT64, [])],
+    )
+    with pytest.raises(RuntimeError, match="operand 0 must be given"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
+
+
 def test_a_chain_of_counts_is_bounded() -> None:
     """Each count cuts the model once more."""
     nodes = [node("NonZero", [f"x{i}"], [f"x{i + 1}"], name=f"count{i}") for i in range(600)]
