@@ -49,6 +49,15 @@ def loop_body(outputs: list[str]) -> Any:
     )
 
 
+def scan_body() -> Any:
+    return helper.make_graph(
+        [node("Identity", ["s"], ["s_out"]), node("Relu", ["e"], ["y"])],
+        "body",
+        [value("s", FLOAT, [1]), value("e", FLOAT, [3])],
+        [value("s_out", FLOAT, [1]), value("y", FLOAT, [3])],
+    )
+
+
 X = np.ones((2, 3), "float32")
 BOXES, SCORES = np.ones((1, 5, 4), "float32"), np.ones((1, 2, 5), "float32")
 GRAMS: dict[str, Any] = {
@@ -96,6 +105,22 @@ MALFORMED = {
         "Loop",
         {"m": np.array(3), "c": np.array(True), "s0": np.array(1)},
         body=loop_body(["s_out"]),
+    ),
+    "an output axis far beyond the rank": single(
+        "Scan",
+        {"s": X[0, :1], "x": X},
+        2,
+        body=scan_body(),
+        num_scan_inputs=1,
+        scan_output_axes=[1 << 20],
+    ),
+    "an output axis far before the rank": single(
+        "Scan",
+        {"s": X[0, :1], "x": X},
+        2,
+        body=scan_body(),
+        num_scan_inputs=1,
+        scan_output_axes=[-(1 << 20)],
     ),
     "a condition of two numbers": single(
         "Loop",
