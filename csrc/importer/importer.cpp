@@ -516,10 +516,13 @@ void Importer::add_output_tensor(Value* tensor) {
 void Importer::add_output(const OnnxValue& output, const ImportScope& scope) {
   const ImportedRef value = scope.find(output.name);
   ORTM_CHECK(value, "[import] output '", output.name, "' must be computed by a node of the graph");
-  if (value->failed) return;
   OnnxNode node;
   node.op = "output";
   node.name = output.name;
+  if (value->failed) {  // also where no node failed, but one has fewer results than it names
+    if (failures_.empty()) fail(node, "the node that names it must compute it, but does not");
+    return;
+  }
   ValueForm form{ValueForm::Kind::Tensor, graph().outputs().size(), 1};
   try {
     if (value->is_absent) {

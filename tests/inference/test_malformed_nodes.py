@@ -140,6 +140,17 @@ def test_a_sequence_of_absent_tensors() -> None:
         InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
 
 
+def test_an_output_that_its_node_does_not_compute() -> None:
+    """Results must not move to the names of others."""
+    model = make_model(
+        [node("Relu", ["x"], ["y", "z"])],
+        [value("x", FLOAT, [2])],
+        [value("z", FLOAT, [2]), value("y", FLOAT, [2])],
+    )
+    with pytest.raises(RuntimeError, match=r"'z'.* must compute it"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
+
+
 def test_a_chain_of_counts_is_bounded() -> None:
     """Each count cuts the model once more."""
     nodes = [node("NonZero", [f"x{i}"], [f"x{i + 1}"], name=f"count{i}") for i in range(600)]
