@@ -124,8 +124,10 @@ ImportedModel Importer::run() {
   else
     add_inputs(scope);  // some of them in place of initializers
   import_part(part, scope);
-  if (!result_.cut)
+  if (!result_.cut && request_.part)
     for (const std::string& output : part.outputs) add_output({output, {}}, scope);
+  if (!result_.cut && !request_.part)
+    for (const OnnxValue& output : model_.graph.outputs) add_output(output, scope);
   if (!failures_.empty()) throw_failures();
   keep_used_contents();
   std::vector<BoundInput> tensors;
