@@ -100,6 +100,31 @@ def test_a_model_runs_as_on_the_cpu_and_takes_what_was_predicted(half: bool) -> 
     close(session.run(None, {"x": strided}), other.run(None, {"x": strided}))
 
 
+def test_weights_of_four_bits_have_a_byte_each_on_the_device() -> None:
+    random = np.random.default_rng(1)
+    w = random.integers(-8, 8, (64, 128))
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["w", "scale"], ["wide"]),
+            helper.make_node("MatMul", ["x", "wide"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 128])],
+        [
+            helper.make_tensor("w", TensorProto.INT4, w.shape, w.reshape(-1).tolist()),
+            helper.make_tensor("scale", TensorProto.FLOAT, [], [0.5]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
+    x = x_of(3, 64)
+    assert session.get_providers() == PROVIDERS
+    close(session.run(None, {"x": x}), [x @ (w * 0.5)])
+
+
 def test_bound_values_stay_on_the_device() -> None:
     session = ort.InferenceSession(step(), providers=PROVIDERS)
     x, state = x_of(4, 32), np.zeros((4, 32), "float32")
