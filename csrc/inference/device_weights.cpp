@@ -20,7 +20,7 @@ Buffer DeviceWeights::uploaded(const void* data, int64_t bytes) {
 
 const void* DeviceWeights::elements(const OnnxTensor& weight, const LoadedModel& model) {
   const std::lock_guard lock(mutex_);
-  const void* key = weight.bytes.data();
+  const std::string key = LoadedModel::key_of(weight);
   const auto known = weights_.find(key);
   if (known != weights_.end()) return known->second.data();
   const int64_t bytes = LoadedModel::memory_bytes(weight);

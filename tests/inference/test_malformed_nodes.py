@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,28 @@ def test_texts_behind_a_count_are_no_numbers() -> None:
     )
     with pytest.raises(RuntimeError, match="must be numbers behind sizes that data decides"):
         InferenceSession(model, ONE_THREAD).run(None, {"x": np.array([0, 1, 1], "float32")})
+
+
+def test_weights_that_begin_at_one_place_of_a_file(tmp_path: Path) -> None:
+    """Of two sizes, at an address that no kernel can read: each has its own elements."""
+    numbers = np.arange(1000, dtype="float32")
+    (tmp_path / "weights.bin").write_bytes(b"0" + numbers.tobytes())
+    weights = [TensorProto(name=f"w{n}", data_type=FLOAT, dims=[n]) for n in (10, 1000)]
+    for weight in weights:
+        weight.data_location = TensorProto.EXTERNAL
+        bytes_ = 4 * weight.dims[0]
+        for key, text in {"location": "weights.bin", "offset": "1", "length": str(bytes_)}.items():
+            weight.external_data.add(key=key, value=text)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(
+        make_model(
+            [node("Add", [f"x{n}", f"w{n}"], [f"y{n}"]) for n in (10, 1000)],
+            [value(f"x{n}", FLOAT, [n]) for n in (10, 1000)],
+            [value(f"y{n}", FLOAT, [n]) for n in (10, 1000)],
+            weights,
+        )
+    )
+    feeds = {f"x{n}": np.zeros(n, "float32") for n in (10, 1000)}
+    short, long = InferenceSession(str(path), ONE_THREAD).run(None, feeds)
+    np.testing.assert_array_equal(short, numbers[:10])
+    np.testing.assert_array_equal(long, numbers)
