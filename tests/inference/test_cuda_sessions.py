@@ -7,6 +7,7 @@ import faulthandler
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,15 @@ def test_weights_of_four_bits_have_a_byte_each_on_the_device() -> None:
     x = x_of(3, 64)
     assert session.get_providers() == PROVIDERS
     close(session.run(None, {"x": x}), [x @ (w * 0.5)])
+
+
+def test_the_optimized_model_has_weights_of_the_host(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    session = ort.InferenceSession(classifier(), options, providers=PROVIDERS)
+    feed = {"x": x_of(2, 3, 8, 10)}
+    written = ort.InferenceSession(options.optimized_model_filepath, providers=[CPU])
+    close(written.run(None, feed), session.run(None, feed))
 
 
 def test_bound_values_stay_on_the_device() -> None:
