@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -226,7 +227,10 @@ def test_profile(tmp_path: Path) -> None:
     session.run(None, feed)
     path = session.end_profiling()
     assert path.startswith(str(tmp_path / "trace_")) and path.endswith(".json")
-    events = json.loads(Path(path).read_text())
+    text = Path(path).read_text()
+    times = re.findall(r'"(?:ts|dur)":([^,]+)', text)
+    assert times and all(re.fullmatch(r"\d+\.\d{3}", each) for each in times)
+    events = json.loads(text)
     steps = [event for event in events if event["cat"] == "Node"]
     runs = [event for event in events if event["name"] == "model_run"]
     assert len(runs) == 2 and len(steps) % 2 == 0
