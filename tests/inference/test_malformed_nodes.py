@@ -98,6 +98,11 @@ MALFORMED = {
     "a place of 2^40": single(
         "TfIdfVectorizer", {"x": np.ones(4, "int64")}, **{**GRAMS, "ngram_indexes": [0, 1, 1 << 40]}
     ),
+    "a window of 2^40 channels": single(
+        "LRN", {"x": np.ones((1, 2, 3, 3), "float32")}, size=1 << 40
+    ),
+    "pads of 2^40": single("Pad", {"x": X[0], "pads": np.array([1 << 40, 0])}, mode="edge"),
+    "pads below the size": single("Pad", {"x": X[0], "pads": np.array([-9, 0])}, mode="edge"),
     "a bit cast to another size": single("BitCast", {"x": X}, opset=26, to=TensorProto.DOUBLE),
     "a body without outputs": single(
         "Loop", {"m": np.array(3), "c": np.array(True), "s0": np.array(1)}, body=loop_body([])
