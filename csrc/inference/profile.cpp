@@ -90,7 +90,7 @@ void Profile::add_step(const PlannedStep& step, Clock::time_point begin, Clock::
     nodes += (nodes.empty() ? "" : ",") + quoted(node->origin.source);
   const std::string args = str(
       "{\"op_name\":", quoted(ops_of(step)), ",\"kernel\":", quoted(std::string(step.kernel->name)),
-      ",\"provider\":\"CPUExecutionProvider\",", "\"nodes\":[", nodes,
+      ",\"provider\":", quoted(provider_), ",\"nodes\":[", nodes,
       "],\"input_type_shape\":", types(step.facts.inputs),
       ",\"output_type_shape\":", types(step.facts.outputs), ",\"output_size\":\"",
       bytes_of(step.facts.outputs), "\",\"live_bytes\":", live_bytes, "}");

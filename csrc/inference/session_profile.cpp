@@ -4,7 +4,10 @@
 
 namespace ortmodule {
 
-void InferenceSession::start_profiling() { profile_ = std::make_shared<Profile>(); }
+void InferenceSession::start_profiling() {
+  profile_ =
+      std::make_shared<Profile>(host_.device ? "CUDAExecutionProvider" : "CPUExecutionProvider");
+}
 
 int64_t InferenceSession::profiling_start_ns() const {
   const std::shared_ptr<Profile> profile = profile_.load();

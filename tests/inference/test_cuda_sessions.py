@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -133,6 +134,16 @@ def test_the_optimized_model_has_weights_of_the_host(tmp_path: Path) -> None:
     feed = {"x": x_of(2, 3, 8, 10)}
     written = ort.InferenceSession(options.optimized_model_filepath, providers=[CPU])
     close(written.run(None, feed), session.run(None, feed))
+
+
+def test_a_profile_names_the_provider(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "trace")
+    session = ort.InferenceSession(step(), options, providers=PROVIDERS)
+    session.run(None, {"state": x_of(2, 32), "x": x_of(2, 32)})
+    events = json.loads(Path(session.end_profiling()).read_text())
+    assert {event["args"]["provider"] for event in events if event["cat"] == "Node"} == {CUDA}
 
 
 def test_bound_values_stay_on_the_device() -> None:
