@@ -489,7 +489,7 @@ class InferenceSession:
         feeds = [input_feed[i.name] for i in self._inputs]
         for place, value in enumerate(feeds):
             if type(value) is not np.ndarray:
-                feeds[place] = as_feed(value, self._inputs[place])
+                feeds[place] = as_feed(value, self._inputs[place], self._on_device)
         return feeds
 
     def _unusual_feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:

@@ -146,6 +146,26 @@ def test_a_profile_names_the_provider(tmp_path: Path) -> None:
     assert {event["args"]["provider"] for event in events if event["cat"] == "Node"} == {CUDA}
 
 
+def test_tensors_of_cuda_are_not_copied_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = ort.InferenceSession(step(), providers=PROVIDERS)
+    feed = {"state": x_of(2, 32), "x": x_of(2, 32)}
+    expected = session.run(None, feed)
+
+    class Tensor:
+        """As a tensor of torch on CUDA, which the emulation lacks."""
+
+        device = torch.device("cuda", 0)
+
+        def __init__(self, array: Array) -> None:
+            self.value = ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
+
+        def detach(self) -> Tensor:
+            return self
+
+    monkeypatch.setattr("ortmodule_py.inference.feeds.value_of", lambda t: t.value._ortvalue)
+    close(session.run(None, {name: Tensor(array) for name, array in feed.items()}), expected)
+
+
 def test_bound_values_stay_on_the_device() -> None:
     session = ort.InferenceSession(step(), providers=PROVIDERS)
     x, state = x_of(4, 32), np.zeros((4, 32), "float32")
