@@ -300,7 +300,10 @@ class InferenceSession:
         """As run(), with OrtValues in place of arrays, which are shared and not copied."""
         control = _control(run_options)
         with translated():
-            results = self._session.run_values(self._feeds(input_dict_ort_values), control)
+            feeds = self._feeds(input_dict_ort_values)
+            results = self._session.run_values(feeds, control)
+        if self._first_run:
+            self._end_first_run(feeds)
         self._finish(run_options)
         return [OrtValue(value) for value in self._selected(results, output_names)]
 

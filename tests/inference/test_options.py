@@ -196,6 +196,15 @@ def test_an_optimized_model_waits_for_a_run_that_decides_sizes(
     assert session.run(None, feed)[0].shape == (2, 3)
 
 
+def test_an_optimized_model_is_written_after_a_run_on_values(tmp_path: Path) -> None:
+    relu = model_bytes([helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, None)}, ["y"])
+    path = tmp_path / "optimized.onnx"
+    session = session_of(relu, optimized_model_filepath=str(path))
+    assert not path.exists()
+    session.run_with_ort_values(None, {"x": ort.OrtValue.ortvalue_from_numpy(x_of(2))})
+    assert path.exists()
+
+
 def test_threads() -> None:
     def count() -> int:
         return len(os.listdir("/proc/self/task"))
