@@ -68,9 +68,10 @@ def _parser() -> Any:
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """An .npz file. numpy.savez refuses some names, such as "file"."""
+    """An .npz file; strings get numpy's own type. numpy.savez refuses some names, such as "file"."""
     with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
+        for name, given in arrays.items():
+            array = given.astype(str) if given.dtype.kind == "O" else given
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
 
