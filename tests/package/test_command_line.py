@@ -88,6 +88,21 @@ def test_explain_tells_bytes_and_draws_them(
     assert picture.read_text().count("<svg") == 1
     assert main(["explain", str(model)]) == 0
     assert "assumed sizes: x=2x8" in capsys.readouterr().out
+    assert main(["explain", str(model), "--json", "--limit", "batch=1KiB"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["memory"]["outputs_bytes"] == 24 and facts["largest"]["batch"] > 0
+
+
+def test_run_writes_strings(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.STRING, ["n"])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    opset = [helper.make_opsetid("", 17)]
+    path, feeds, out = (tmp_path / name for name in ("model.onnx", "x.npz", "y.npz"))
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    np.savez(feeds, x=np.array(["a", "bée"]))
+    assert main(["run", str(path), "--feeds", str(feeds), "--out", str(out)]) == 0
+    np.testing.assert_array_equal(np.load(out)["y"], ["a", "bée"])
 
 
 @pytest.mark.parametrize(
