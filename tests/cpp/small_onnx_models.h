@@ -63,6 +63,18 @@ inline std::string optional_model() {
   return model_message(graph).bytes();
 }
 
+/// x[n,2] -> sum = x + x, label = "cat".
+inline std::string labelled_model() {
+  Message graph;
+  graph.message(1, node_message("Add", {"x", "x"}, {"sum"}));
+  graph.message(1, node_message("Constant", {}, {"label"})
+                       .message(5, attr_message("value_string", 3).text(4, "cat")));
+  graph.message(11, value_message("x", float_type({-1, 2})));
+  graph.message(12, value_message("label", float_type({}, 8)));
+  graph.message(12, value_message("sum", float_type({-1, 2})));
+  return model_message(graph).bytes();
+}
+
 /// x[2] of element type `type` -> y = x.
 inline std::string identity_model(int type) {
   Message graph;

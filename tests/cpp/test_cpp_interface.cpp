@@ -58,6 +58,13 @@ TEST(CppInterface, RunsAndSelectsOutputsByName) {
   EXPECT_EQ(chosen[2].sizes(), (Sizes{2, 2}));
 }
 
+TEST(CppInterface, StringsBesideWhatIsAskedFor) {
+  const Session session = open(labelled_model());
+  const Value x = Value::tensor<float>({1, 2}, {1, 2});
+  EXPECT_EQ(session.run({"x"}, {x}, {"sum"}).at(0).to_vector<float>(), (Floats{2, 4}));
+  expect_error(error_of([&] { session.run({"x"}, {x}); }), ErrorCode::NotImplemented, "strings");
+}
+
 TEST(CppInterface, DescribesInputsOutputsAndTheFile) {
   const Session session = open(sum_model());
   ASSERT_EQ(session.inputs().size(), 1u);
