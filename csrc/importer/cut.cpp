@@ -60,8 +60,12 @@ void Importer::import_part(const ModelPart& part, ImportScope& scope) {
     try {
       import_node(nodes[i], scope);
     } catch (const DataNeeded& needed) {
-      if (helps(needed, nodes[i], scope)) return cut_at(i, needed, part, scope);
-      fail(nodes[i], needed.what());
+      try {
+        if (helps(needed, nodes[i], scope)) return cut_at(i, needed, part, scope);
+        fail(nodes[i], needed.what());
+      } catch (const Refused& refused) {
+        fail(nodes[i], refused.what());
+      }
       check_operators(nodes, i + 1, *part.opsets);
       throw_failures();
     }

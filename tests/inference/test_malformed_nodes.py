@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession
+from ortmodule_py.inference import NotImplemented
 from tests.inference.test_data_sizes import (
     BOOL,
     FLOAT,
@@ -155,6 +156,23 @@ def test_an_output_that_its_node_does_not_compute() -> None:
     )
     with pytest.raises(RuntimeError, match=r"'z'.* must compute it"):
         InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
+
+
+def test_a_branch_on_data_that_is_not_there() -> None:
+    then = helper.make_graph(
+        [node("NonZero", ["x"], ["found"])], "then", [], [value("found", INT64, None)]
+    )
+    model = make_model(
+        [
+            node("ReduceMax", ["x"], ["most"], keepdims=0),
+            node("Cast", ["most"], ["any"], to=BOOL),
+            node("If", ["any"], ["y"], name="it", then_branch=then),
+        ],
+        [value("x", FLOAT, [3])],
+        [value("y", INT64, None)],
+    )
+    with pytest.raises(NotImplemented, match="If 'it': attribute 'else_branch' must be a graph"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(3, "float32")})
 
 
 def test_a_chain_of_counts_is_bounded() -> None:
