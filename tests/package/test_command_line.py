@@ -113,6 +113,8 @@ def test_run_writes_strings(tmp_path: Path) -> None:
         (["run", "MODEL"], "add batch=N", 1),
         (["run", "MODEL", "batch"], "written as in batch=8", 1),
         (["run", "MODEL", "--feeds", "absent.npz"], "absent.npz", 1),
+        (["run", "MODEL", "--feeds", "EMPTY"], "--feeds must be a file of numpy.savez", 1),
+        (["run", "MODEL", "--feeds", "CUT"], "--feeds must be a file of numpy.savez", 1),
         (["run", "MODEL", "batch=1", "--memory-limit", "8"], "[memory]", 1),
         (["explain", "MODEL", "x=2x9"], "error: ", 1),
         (["quantize", "absent.onnx", "out.onnx"], "absent.onnx", 1),
@@ -121,9 +123,17 @@ def test_run_writes_strings(tmp_path: Path) -> None:
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
 def test_errors_are_one_message_and_a_code(
-    arguments: list[str], message: str, code: int, model: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    code: int,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [str(model) if part == "MODEL" else part for part in arguments]
+    files = {"MODEL": model, "EMPTY": tmp_path / "empty.npz", "CUT": tmp_path / "cut.npz"}
+    files["EMPTY"].touch()
+    files["CUT"].write_bytes(b"PK\x03\x04 and no more")
+    given = [str(files.get(part, part)) for part in arguments]
     assert main(given) == code
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
