@@ -231,7 +231,12 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Opens the model again with other execution providers. No run may be under way."""
-        self._open(providers, provider_options)
+        kept = dict(self.__dict__)
+        try:
+            self._open(providers, provider_options)
+        except BaseException:  # the session stays the one that it was
+            self.__dict__.update(kept)
+            raise
 
     def disable_fallback(self) -> None:
         """Accepted: runs never go to another provider, so that none must be kept from it."""

@@ -307,3 +307,10 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         with pytest.warns(UserWarning, match="not in available provider names"):
             ort.InferenceSession(step(), providers=PROVIDERS)
+
+
+def test_a_change_of_providers_that_fails_changes_nothing() -> None:
+    session = ort.InferenceSession(classifier(), providers=[CPU])
+    with pytest.raises(RuntimeError, match="has device 0, but found 1"):
+        session.set_providers([(CUDA, {"device_id": 1}), CPU])
+    assert session.get_provider_options() == {CPU: {}}
