@@ -543,17 +543,17 @@ class InferenceSession:
         prefix = self._sess_options.profile_file_prefix
         self._profile_path = f"{prefix}_{stamp}_{int(now * 1000) % 1000:03d}.json"
         self._profile_start_ns = self._session.profiling_start_ns()
-        self._profile_ends = weakref.finalize(
-            self, _end_profile, self._session, os.path.abspath(self._profile_path)
-        )
+        self._profile_file = os.path.abspath(self._profile_path)
+        self._profile_ends = weakref.finalize(self, _end_profile, self._session, self._profile_file)
 
     def end_profiling(self) -> str:
         """Writes the trace of the runs so far and ends it. Returns the path, "" without a trace."""
         if self._profile_ends is None or not self._profile_ends.alive:
             return ""
         with translated():
-            self._profile_ends()
-        return self._profile_path
+            written = self._session.end_profiling(self._profile_file)
+        self._profile_ends.detach()  # only now: a trace that could not be written is not lost
+        return self._profile_path if written else ""
 
     def get_profiling_start_time_ns(self) -> int:
         """When the trace began, on the clock of time.monotonic_ns(); 0 without a trace."""

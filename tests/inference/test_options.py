@@ -254,6 +254,17 @@ def test_profile(tmp_path: Path) -> None:
     assert session.end_profiling() == "" and len(json.loads(Path(path).read_text())) == len(events)
 
 
+def test_a_profile_that_cannot_be_written_is_kept(tmp_path: Path) -> None:
+    prefix = tmp_path / "absent" / "trace"
+    session = session_of(mlp(), enable_profiling=True, profile_file_prefix=str(prefix))
+    session.run(None, {"x": x_of(1)})
+    with pytest.raises(Fail, match="must be writable"):
+        session.end_profiling()
+    prefix.parent.mkdir()
+    assert json.loads(Path(session.end_profiling()).read_text())
+    assert session.end_profiling() == ""
+
+
 def test_a_profile_that_nobody_ends_is_written(tmp_path: Path) -> None:
     session = session_of(mlp(), enable_profiling=True, profile_file_prefix=str(tmp_path / "p"))
     session.run(None, {"x": x_of(1)})
