@@ -16,7 +16,6 @@ namespace ortmodule {
 namespace {
 
 constexpr size_t kMostNodes = 1'000'000;  // after unrolling
-constexpr int64_t kMostContent = 64;      // elements of an input whose content decides sizes
 
 std::string symbol_name(const std::string& text) {
   std::string name;
