@@ -287,6 +287,7 @@ class InferenceSession:
         NotImplemented (which names all nodes that cannot run) or RuntimeException; Fail if the run
         was terminated.
         """
+        places = self._places(output_names)
         control = _control(run_options)
         with translated():
             feeds = self._feeds(input_feed)
@@ -294,7 +295,7 @@ class InferenceSession:
         if self._first_run:
             self._end_first_run(feeds)
         self._finish(run_options)
-        return self._selected(results, output_names)
+        return [results[place] for place in places]
 
     def run_with_ort_values(
         self,
@@ -303,6 +304,7 @@ class InferenceSession:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """As run(), with OrtValues in place of arrays, which are shared and not copied."""
+        places = self._places(output_names)
         control = _control(run_options)
         with translated():
             feeds = self._feeds(input_dict_ort_values)
@@ -310,7 +312,7 @@ class InferenceSession:
         if self._first_run:
             self._end_first_run(feeds)
         self._finish(run_options)
-        return [OrtValue(value) for value in self._selected(results, output_names)]
+        return [OrtValue(results[place]) for place in places]
 
     def run_with_ortvaluevector(
         self,
@@ -476,13 +478,11 @@ class InferenceSession:
                 f"{did_you_mean(unknown[0], names)}"
             )
 
-    def _selected(self, results: list[Any], output_names: Sequence[str] | None) -> list[Any]:
-        if not output_names:
-            return results
-        return [results[place] for place in self._places(output_names)]
-
-    def _places(self, output_names: Sequence[str]) -> list[int]:
+    def _places(self, output_names: Sequence[str] | None) -> list[int]:
+        """Of the outputs among the results of a run: of all without names."""
         places = self._output_places
+        if not output_names:
+            return list(range(len(self._outputs)))
         for name in output_names:
             if name not in places:
                 raise InvalidArgument(
