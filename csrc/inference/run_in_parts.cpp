@@ -207,11 +207,16 @@ std::vector<HostResult> InferenceSession::run_in_parts(const Parts& parts,
   int64_t peak_bytes = 0;
   for (int64_t i = 0; i < parts.count; ++i) {
     const int64_t begin = parts.begin(i), end = parts.begin(i + 1);
-    HostTargets part_places = places;
-    for (size_t k = 0; k < part_places.size(); ++k)
-      if (part_places[k]) cut(*part_places[k], parts.split.outputs[k], parts.rows, begin, end);
     const Segment::Bound part =
         whole_.bind(rows_of(feeds, parts.split.inputs, parts.rows, begin, end));
+    const Plan& part_plan = *part.entry->program.plan;
+    HostTargets part_places = places;
+    for (size_t k = 0; k < part_places.size(); ++k) {
+      if (!part_places[k]) continue;
+      cut(*part_places[k], parts.split.outputs[k], parts.rows, begin, end);
+      const auto& sizes = part_plan.tensors[part_plan.output_tensors.at(k)].layout.sizes;
+      ORTM_ASSERT(sizes == part_places[k]->sizes, "a part must have the rows of its place");
+    }
     const HostRun run = run_bound(host_, part, runs_++, part_places, watch);
     peak_bytes = std::max(peak_bytes, run.peak_bytes + part.copied_bytes());
     copied_bytes_ += run.copied_bytes + part.copied_bytes();
