@@ -176,6 +176,23 @@ def test_samples_show_values_that_leave_the_range(tmp_path: Path) -> None:
     assert [each.note for each in asked.kept] == ["asked for", "asked for"]
 
 
+def test_values_leave_the_range_beside_infinity(tmp_path: Path) -> None:
+    nodes = [
+        node("Log", ["x"], ["l"], "log"),
+        node("Mul", ["l", "c"], ["big"], "grow"),
+        node("Div", ["big", "c"], ["y"], "shrink"),
+    ]
+    inputs = {"x": (models.FLOAT, ["n"])}
+    model = models.build(
+        nodes, inputs, {"y": (models.FLOAT, ["n"])}, {"c": np.array(5e4, np.float32)}
+    )
+    path, x = tmp_path / "half.onnx", np.array([0.0, 100.0], np.float32)
+    report = convert_precision(model, path, samples={"x": x}, verbose=False)
+    assert {each.name for each in report.kept} == {"grow", "shrink"}
+    (y,) = InferenceSession(path).run(None, {"x": x})
+    assert y[0] == -np.inf and abs(y[1] - np.log(100)) < 0.01
+
+
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(models.matmul(), source)
