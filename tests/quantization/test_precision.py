@@ -161,6 +161,40 @@ def test_bodies_are_converted_too(tmp_path: Path) -> None:
             assert np.abs(y - exact).max() < 2e-2 * np.abs(exact).max()
 
 
+def test_a_weight_of_one_branch_leaves_the_input_of_its_name_in_another(tmp_path: Path) -> None:
+    def value(name: str, kind: int) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, None)
+
+    weight = models.random(16, 16)
+    product = helper.make_graph(
+        [node("MatMul", ["x", "w"], ["p"])],
+        "product",
+        [],
+        [value("p", models.FLOAT)],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Add", ["w", "w"], ["more"])],
+        "body",
+        [value("i", TensorProto.INT64), value("go", TensorProto.BOOL), value("w", models.FLOAT)],
+        [value("on", TensorProto.BOOL), value("more", models.FLOAT)],
+    )
+    loop = helper.make_graph(
+        [node("Loop", ["times", "", "x"], ["l"], body=body)], "loop", [], [value("l", models.FLOAT)]
+    )
+    # The branch with the weight comes first: attributes are in the order of their names.
+    choice = node("If", ["c"], ["y"], then_branch=loop, else_branch=product)
+    inputs = {"x": (models.FLOAT, ["n", 16]), "c": (TensorProto.BOOL, [])}
+    outputs = {"y": (models.FLOAT, ["n", 16])}
+    model = models.build([choice], inputs, outputs, {"times": np.array(3)})
+    path, x = tmp_path / "half.onnx", models.random(2, 16)
+    report = convert_precision(model, path, weights_only=True, verbose=False)
+    assert [each.name for each in report.quantized] == ["w"]
+    for doubles, expected in ((True, 8 * x), (False, x @ weight)):
+        for y in results_of(path, {"x": x, "c": np.array(doubles)}):
+            assert np.abs(y[0] - expected).max() < 2e-2 * np.abs(expected).max()
+
+
 def test_samples_show_values_that_leave_the_range(tmp_path: Path) -> None:
     nodes = [node("Mul", ["x", "x"], ["s"], "square"), node("Div", ["s", "x"], ["y"], "divide")]
     model = models.build(nodes, {"x": (models.FLOAT, ["n"])}, {"y": (models.FLOAT, ["n"])}, {})
