@@ -110,8 +110,9 @@ def _wide_values(model: _inference.Model, feeds: Sequence[Feed]) -> set[str]:
         for feed in feeds if names else []:
             ends = session.run(outputs, feed)
             for i, name in enumerate(names):
-                largest = max(abs(float(ends[2 * i])), abs(float(ends[2 * i + 1])))
-                if np.isfinite(largest) and largest > _LARGEST_MEASURED:
+                sizes = (abs(float(end)) for end in ends[2 * i : 2 * i + 2])
+                # Infinity itself float16 has, too.
+                if any(np.isfinite(size) and size > _LARGEST_MEASURED for size in sizes):
                     wide.add(name)
     return wide
 

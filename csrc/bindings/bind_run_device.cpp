@@ -1,5 +1,6 @@
 // Devices of torch for inference sessions.
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <optional>
 
@@ -83,6 +84,8 @@ RunDevice& emulated_device(int number) {
 RunDevice& cuda_device(int number) {
   static std::mutex mutex;
   static std::deque<std::optional<TorchRunDevice>> devices;  // a deque never moves its elements
+  ORTM_CHECK(number <= std::numeric_limits<c10::DeviceIndex>::max(),
+             "[device] device_id must be one of this machine's GPUs, but found ", number);
   const auto place = static_cast<size_t>(number);
   const std::lock_guard lock(mutex);
   if (devices.size() <= place) devices.resize(place + 1);

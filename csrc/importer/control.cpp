@@ -118,9 +118,11 @@ ImportedRef stacked(const ControlCall& c, const std::vector<ImportedRef>& values
   Values parts;
   for (const ImportedRef& value : values) {
     Value* tensor = c.importer.tensor_of(*value);
-    const auto at = axis < 0 ? axis + static_cast<int64_t>(tensor->rank()) + 1 : axis;
+    const auto rank = static_cast<int64_t>(tensor->rank()) + 1;
+    if (axis < -rank || axis >= rank)
+      c.refuse(str("axis ", axis, " of an output must be within rank ", rank));
     Dims dims = tensor->dims;
-    dims.insert(dims.begin() + at, DimExpr(1));
+    dims.insert(dims.begin() + (axis < 0 ? axis + rank : axis), DimExpr(1));
     parts.push_back(emit(c.importer.graph(), "Reshape", {tensor}, {{"shape", dims}}));
   }
   const auto rank = static_cast<int64_t>(parts.at(0)->rank());

@@ -33,6 +33,11 @@ std::vector<std::string> names_of(const std::vector<OnnxValue>& values) {
   return names;
 }
 
+// A constant for another part, which turns texts into numbers itself.
+const OnnxTensor& of_file(const Imported& value) {
+  return value.texts ? *value.texts : *value.constant;
+}
+
 void add_missing(std::vector<std::string>& names, const std::vector<std::string>& more) {
   for (const std::string& name : more)
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
@@ -55,8 +60,12 @@ void Importer::import_part(const ModelPart& part, ImportScope& scope) {
     try {
       import_node(nodes[i], scope);
     } catch (const DataNeeded& needed) {
-      if (helps(needed, nodes[i], scope)) return cut_at(i, needed, part, scope);
-      fail(nodes[i], needed.what());
+      try {
+        if (helps(needed, nodes[i], scope)) return cut_at(i, needed, part, scope);
+        fail(nodes[i], needed.what());
+      } catch (const Refused& refused) {
+        fail(nodes[i], refused.what());
+      }
       check_operators(nodes, i + 1, *part.opsets);
       throw_failures();
     }
@@ -126,7 +135,7 @@ void Importer::add_rest(const ModelPart& part, const ImportScope& scope, ModelCu
     if (is_made(name)) {
       rest.inputs.push_back(name);
     } else if (value && value->constant) {
-      rest.constants[name] = *value->constant;
+      rest.constants[name] = of_file(*value);
     } else if (value) {
       carry(name, scope, false, cut);
       rest.inputs.push_back(name);
@@ -157,7 +166,7 @@ void Importer::add_bodies(const ImportScope& scope, const ModelPart& part, Model
         throw Error(str("[import] ", title(cut.node), " must read values that are computed before ",
                         "it, but '", captured, "' is not"));
       if (value->constant) {
-        body.constants[captured] = *value->constant;
+        body.constants[captured] = of_file(*value);
       } else {
         carry(captured, scope, false, cut);
         body.inputs.push_back(captured);

@@ -18,6 +18,9 @@
 
 namespace ortmodule {
 
+/// The most elements of an input whose content the import reads: those that decide sizes are few.
+inline constexpr int64_t kMostContent = 64;
+
 /// A tensor of a call.
 struct ImportInput {
   DType dtype = DType::Undefined;

@@ -16,7 +16,6 @@ namespace ortmodule {
 namespace {
 
 constexpr size_t kMostNodes = 1'000'000;  // after unrolling
-constexpr int64_t kMostContent = 64;      // elements of an input whose content decides sizes
 
 std::string symbol_name(const std::string& text) {
   std::string name;
@@ -124,8 +123,10 @@ ImportedModel Importer::run() {
   else
     add_inputs(scope);  // some of them in place of initializers
   import_part(part, scope);
-  if (!result_.cut)
+  if (!result_.cut && request_.part)
     for (const std::string& output : part.outputs) add_output({output, {}}, scope);
+  if (!result_.cut && !request_.part)
+    for (const OnnxValue& output : model_.graph.outputs) add_output(output, scope);
   if (!failures_.empty()) throw_failures();
   keep_used_contents();
   std::vector<BoundInput> tensors;
@@ -516,10 +517,13 @@ void Importer::add_output_tensor(Value* tensor) {
 void Importer::add_output(const OnnxValue& output, const ImportScope& scope) {
   const ImportedRef value = scope.find(output.name);
   ORTM_CHECK(value, "[import] output '", output.name, "' must be computed by a node of the graph");
-  if (value->failed) return;
   OnnxNode node;
   node.op = "output";
   node.name = output.name;
+  if (value->failed) {  // also where no node failed, but one has fewer results than it names
+    if (failures_.empty()) fail(node, "the node that names it must compute it, but does not");
+    return;
+  }
   ValueForm form{ValueForm::Kind::Tensor, graph().outputs().size(), 1};
   try {
     if (value->is_absent) {

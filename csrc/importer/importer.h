@@ -25,8 +25,9 @@ struct Imported {
   Value* tensor = nullptr;
   std::optional<KnownValue> known;
   std::optional<OnnxTensor> constant;
-  int input = -1;                        // of the model, whose content may be asked for
-  std::shared_ptr<PendingNode> pending;  // the node to convert, where `known` has its content
+  std::shared_ptr<const OnnxTensor> texts;  // the constant as the file has it, of texts
+  int input = -1;                           // of the model, whose content may be asked for
+  std::shared_ptr<PendingNode> pending;     // the node to convert, where `known` has its content
   std::optional<std::vector<std::shared_ptr<Imported>>> sequence;
   OnnxMeaning meaning = OnnxMeaning::Numbers;
   std::shared_ptr<const OnnxMapKeys> keys;  // of maps

@@ -23,6 +23,7 @@ ImportedRef Importer::of_constant(const OnnxTensor& tensor) const {
   }
   value->dtype = DType::Int64;
   value->meaning = OnnxMeaning::Texts;
+  value->texts = std::make_shared<const OnnxTensor>(tensor);
   value->constant = OnnxTensor{DType::Int64, tensor.dims, std::move(numbers)};
   return value;
 }

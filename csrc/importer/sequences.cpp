@@ -10,7 +10,10 @@ namespace {
 
 using Refs = std::vector<ImportedRef>;
 
-Refs sequence_construct(const ControlCall& c) { return {Importer::of_sequence(c.operands)}; }
+Refs sequence_construct(const ControlCall& c) {
+  for (size_t i = 0; i < c.operands.size(); ++i) c.operand(i);  // refuses absent ones
+  return {Importer::of_sequence(c.operands)};
+}
 
 Refs sequence_empty(const ControlCall&) { return {Importer::of_sequence({})}; }
 

@@ -13,16 +13,17 @@ Buffer upload(RunDevice& device, const void* data, int64_t bytes) {
 }
 
 Buffer DeviceWeights::uploaded(const void* data, int64_t bytes) {
+  Buffer memory = upload(device_, data, bytes);
   bytes_ += bytes;
-  return upload(device_, data, bytes);
+  return memory;
 }
 
 const void* DeviceWeights::elements(const OnnxTensor& weight, const LoadedModel& model) {
   const std::lock_guard lock(mutex_);
-  const void* key = weight.bytes.data();
+  const std::string key = LoadedModel::key_of(weight);
   const auto known = weights_.find(key);
   if (known != weights_.end()) return known->second.data();
-  const auto bytes = static_cast<int64_t>(weight.bytes.size());
+  const int64_t bytes = LoadedModel::memory_bytes(weight);
   // Through a copy: one weight at a time is resident on the host.
   HostMemory memory;
   const Buffer copy = memory.allocate(bytes);

@@ -33,8 +33,8 @@ class DeviceWeights {
 
   RunDevice& device_;
   mutable std::mutex mutex_;
-  std::map<const void*, Buffer> weights_;  // by their bytes in the file
-  std::vector<SharedBytes> kept_;          // keeps the keys of weights_ alive
+  std::map<std::string, Buffer> weights_;  // by LoadedModel::key_of()
+  std::vector<SharedBytes> kept_;          // keeps the addresses in these keys alive
   std::map<std::string, Tensors> constants_;
   int64_t bytes_ = 0;
 };

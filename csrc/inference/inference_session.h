@@ -133,7 +133,7 @@ class InferenceSession {
   Admission admission_;
   Segment whole_;
   std::mutex parts_mutex_;                                              // guards the next one
-  std::map<std::vector<int64_t>, std::shared_ptr<const Parts>> parts_;  // by the feeds' sizes
+  std::map<std::vector<int64_t>, std::shared_ptr<const Parts>> parts_;  // by key_of()
   std::atomic<uint64_t> runs_{0};
   std::atomic<int64_t> last_peak_bytes_{0};
   std::atomic<int64_t> copied_bytes_{0};

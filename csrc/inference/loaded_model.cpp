@@ -34,13 +34,13 @@ const void* LoadedModel::elements(const OnnxTensor& weight) {
   const std::lock_guard lock(mutex_);
   const bool was_read = weight.element_type != 0;
   if (!was_read && !file_of(weight)) return computed_elements(weight);
-  const void* source = weight.bytes.data();
-  auto [place, added] = places_.emplace(source, nullptr);
-  if (!added) return place->second;
+  const Place place(weight.bytes.data(), bytes, weight.dtype);
+  if (const auto known = places_.find(place); known != places_.end()) return known->second;
+  const void* elements = is_readable(weight) ? weight.bytes.data() : copy(weight);
   kept_.push_back(weight.bytes);
   weight_bytes_ += bytes;
-  place->second = is_readable(weight) ? source : copy(weight);
-  return place->second;
+  places_.emplace(place, elements);
+  return elements;
 }
 
 int64_t LoadedModel::memory_bytes(const OnnxTensor& weight) {
@@ -113,9 +113,10 @@ const MappedFile* LoadedModel::file_of(const OnnxTensor& weight) const {
 }
 
 std::string LoadedModel::key_of(const OnnxTensor& weight) {
-  if (weight.element_type != 0) return str(static_cast<const void*>(weight.bytes.data()));
-  return str("computed ", std::hash<std::string_view>()(weight.bytes.view()), " of ",
-             weight.bytes.size());
+  const std::string what = str(memory_bytes(weight), " ", name_of(weight.dtype));
+  if (weight.element_type != 0)
+    return str(static_cast<const void*>(weight.bytes.data()), " of ", what);
+  return str("computed ", std::hash<std::string_view>()(weight.bytes.view()), " of ", what);
 }
 
 std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(

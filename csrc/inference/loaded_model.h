@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,8 +45,8 @@ class LoadedModel {
   void copy_weight(const OnnxTensor& weight, void* to) const;
   /// Whether kernels can read the elements where they are.
   bool is_readable(const OnnxTensor& weight) const;
-  /// What stands for the elements of a weight in a key: where they are in the file, or the hash of
-  /// those that an import computed.
+  /// What stands for the elements of a weight in a key: their type and size, and where they are in
+  /// the file or the hash of those that an import computed.
   static std::string key_of(const OnnxTensor& weight);
   /// Tensors computed from weights, once for each key.
   std::shared_ptr<const std::vector<HostTensor>> constants(
@@ -69,7 +71,9 @@ class LoadedModel {
   const OnnxFacts facts_;
   const MappedFiles files_;
   mutable std::mutex mutex_;
-  std::unordered_map<const void*, const void*> places_;    // bytes in the file -> elements
+  /// A weight in the file. Others may begin at its first byte, with another size or type.
+  using Place = std::tuple<const void*, int64_t, DType>;
+  std::map<Place, const void*> places_;                    // -> elements
   std::vector<SharedBytes> kept_;                          // keeps the keys of places_ alive
   std::unordered_multimap<size_t, SharedBytes> computed_;  // by their hash
   mutable std::once_flag texts_made_;

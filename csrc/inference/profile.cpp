@@ -31,6 +31,13 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
+// 12.345: a double as text has too few digits after some seconds.
+std::string microseconds(Profile::Clock::duration time) {
+  const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+  const std::string part = std::to_string(ns % 1000);
+  return str(ns / 1000, ".", std::string(3 - part.size(), '0'), part);
+}
+
 // [{"float":[2,3]},{"int64":[]}]
 std::string types(const std::vector<OperandFacts>& operands) {
   std::string out = "[";
@@ -83,7 +90,7 @@ void Profile::add_step(const PlannedStep& step, Clock::time_point begin, Clock::
     nodes += (nodes.empty() ? "" : ",") + quoted(node->origin.source);
   const std::string args = str(
       "{\"op_name\":", quoted(ops_of(step)), ",\"kernel\":", quoted(std::string(step.kernel->name)),
-      ",\"provider\":\"CPUExecutionProvider\",", "\"nodes\":[", nodes,
+      ",\"provider\":", quoted(provider_), ",\"nodes\":[", nodes,
       "],\"input_type_shape\":", types(step.facts.inputs),
       ",\"output_type_shape\":", types(step.facts.outputs), ",\"output_size\":\"",
       bytes_of(step.facts.outputs), "\",\"live_bytes\":", live_bytes, "}");
@@ -92,9 +99,6 @@ void Profile::add_step(const PlannedStep& step, Clock::time_point begin, Clock::
 
 void Profile::add(const char* category, const std::string& name, Clock::time_point begin,
                   Clock::time_point end, const std::string& args) {
-  const auto microseconds = [](Clock::duration time) {
-    return std::chrono::duration<double, std::micro>(time).count();
-  };
   std::string event =
       str("{\"cat\":\"", category, "\",\"pid\":", getpid(), ",\"tid\":", gettid(),
           ",\"dur\":", microseconds(end - begin), ",\"ts\":", microseconds(begin - start_),

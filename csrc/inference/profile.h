@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/plan.h"
@@ -17,7 +18,8 @@ class Profile {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Profile() : start_(Clock::now()) {}
+  /// `provider`: onnxruntime's name of what runs the steps.
+  explicit Profile(std::string provider) : provider_(std::move(provider)), start_(Clock::now()) {}
 
   /// Of the first event, on the clock that Python calls time.monotonic_ns().
   int64_t start_ns() const;
@@ -33,6 +35,7 @@ class Profile {
   void add(const char* category, const std::string& name, Clock::time_point begin,
            Clock::time_point end, const std::string& args);
 
+  const std::string provider_;
   const Clock::time_point start_;
   mutable std::mutex mutex_;  // guards the rest
   std::vector<std::string> events_;

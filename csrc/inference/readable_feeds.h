@@ -3,13 +3,11 @@
 
 #include <vector>
 
+#include "importer/import_model.h"
 #include "inference/host_tensor.h"
 #include "runtime/host_memory.h"
 
 namespace ortmodule {
-
-/// More elements than any content that the import reads has.
-inline constexpr int64_t kMostContent = 64;
 
 /// Replaces tensors that cannot be read where they are by row-major copies in `copies`: those at
 /// addresses that are no multiple of the element size, those with negative strides, and small

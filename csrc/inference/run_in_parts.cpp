@@ -42,6 +42,31 @@ std::vector<HostFeed> rows_of(const std::vector<HostFeed>& feeds, const std::vec
   return part;
 }
 
+// What parts depend on in the feeds of a call: a content may decide which graph it is.
+std::vector<int64_t> key_of(const Segment::Bound& bound) {
+  std::vector<int64_t> key;
+  const auto add = [&](const Sizes& sizes) {
+    key.push_back(static_cast<int64_t>(sizes.size()));
+    key.insert(key.end(), sizes.begin(), sizes.end());
+  };
+  for (const ValueForm& form : bound.call.forms) {
+    key.push_back(static_cast<int64_t>(form.kind));
+    key.push_back(static_cast<int64_t>(form.count));
+  }
+  for (const HostTensorView& tensor : bound.call.tensors) {
+    key.push_back(static_cast<int64_t>(tensor.dtype));
+    add(tensor.sizes);
+    add(tensor.strides);
+  }
+  for (const FeedContent& content : bound.outcome->contents_of(bound.call)) {
+    key.push_back(static_cast<int64_t>(content.tensor));
+    key.push_back(content.offset_bytes);
+    key.push_back(static_cast<int64_t>(content.bytes.size()));
+    key.insert(key.end(), content.bytes.begin(), content.bytes.end());
+  }
+  return key;
+}
+
 }  // namespace
 
 struct InferenceSession::Parts {
@@ -131,9 +156,7 @@ std::optional<InferenceMemory> InferenceSession::memory_of_part(const Segment::B
 
 std::shared_ptr<const InferenceSession::Parts> InferenceSession::parts_for(
     const Segment::Bound& bound, const std::vector<HostFeed>& feeds, std::string& why) {
-  std::vector<int64_t> key;
-  for (const HostTensorView& tensor : bound.call.tensors)
-    key.insert(key.end(), tensor.sizes.begin(), tensor.sizes.end());
+  std::vector<int64_t> key = key_of(bound);
   {
     const std::lock_guard lock(parts_mutex_);
     if (const auto known = parts_.find(key); known != parts_.end()) return known->second;
@@ -184,11 +207,16 @@ std::vector<HostResult> InferenceSession::run_in_parts(const Parts& parts,
   int64_t peak_bytes = 0;
   for (int64_t i = 0; i < parts.count; ++i) {
     const int64_t begin = parts.begin(i), end = parts.begin(i + 1);
-    HostTargets part_places = places;
-    for (size_t k = 0; k < part_places.size(); ++k)
-      if (part_places[k]) cut(*part_places[k], parts.split.outputs[k], parts.rows, begin, end);
     const Segment::Bound part =
         whole_.bind(rows_of(feeds, parts.split.inputs, parts.rows, begin, end));
+    const Plan& part_plan = *part.entry->program.plan;
+    HostTargets part_places = places;
+    for (size_t k = 0; k < part_places.size(); ++k) {
+      if (!part_places[k]) continue;
+      cut(*part_places[k], parts.split.outputs[k], parts.rows, begin, end);
+      const auto& sizes = part_plan.tensors[part_plan.output_tensors.at(k)].layout.sizes;
+      ORTM_ASSERT(sizes == part_places[k]->sizes, "a part must have the rows of its place");
+    }
     const HostRun run = run_bound(host_, part, runs_++, part_places, watch);
     peak_bytes = std::max(peak_bytes, run.peak_bytes + part.copied_bytes());
     copied_bytes_ += run.copied_bytes + part.copied_bytes();

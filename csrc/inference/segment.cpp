@@ -198,7 +198,10 @@ Segment::Segment(SegmentHost& host, Check check, std::optional<ModelPart> part)
 
 Segment::~Segment() = default;
 
-std::shared_ptr<Segment::Outcome> Segment::import_to_save(const Call& call) {
+std::shared_ptr<Segment::Outcome> Segment::import_to_save(Call call) {
+  std::vector<Buffer> copies;
+  take_device_feeds(call.tensors, host_.options.device.number, host_.memory, copies);
+  make_readable(call.tensors, host_.memory, copies);
   const std::lock_guard lock(imports_->mutex);
   return import(call, true);
 }
@@ -256,7 +259,8 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
   }
   if (host_.options.memory.limit_bytes > 0 && !part_ && !outcome->cut)
     outcome->imported = imported.piece.graph->clone();
-  const Device device = host_.device && !to_save ? host_.device->kernels() : Device::Host;
+  outcome->on_device = host_.device && !to_save;
+  const Device device = outcome->on_device ? host_.device->kernels() : Device::Host;
   std::optional<ConstantPart> constant;
   if (host_.options.optimization_level >= InferenceOptions::kAllOptimizations) {
     // Before the constant part is taken: passes make more of the model depend on weights alone.
@@ -291,15 +295,16 @@ SessionOptions Segment::session_options(Device device, bool to_save) const {
   return options;
 }
 
-const void* Segment::elements_of(const OnnxTensor& weight) {
-  return host_.device ? host_.device_weights->elements(weight, *host_.model)
-                      : host_.model->elements(weight);
+const void* Segment::elements_of(const Outcome& outcome, const OnnxTensor& weight) {
+  return outcome.on_device ? host_.device_weights->elements(weight, *host_.model)
+                           : host_.model->elements(weight);
 }
 
 std::shared_ptr<const std::vector<HostTensor>> Segment::constants_of(
-    const std::string& key, const std::function<std::vector<HostTensor>()>& compute) {
-  return host_.device ? host_.device_weights->constants(key, compute)
-                      : host_.model->constants(key, compute);
+    const Outcome& outcome, const std::string& key,
+    const std::function<std::vector<HostTensor>()>& compute) {
+  return outcome.on_device ? host_.device_weights->constants(key, compute)
+                           : host_.model->constants(key, compute);
 }
 
 void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
@@ -312,7 +317,7 @@ void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
     if (read && host_.options.half_weights)
       elements =
           halved(outcome, *imported.piece.graph, inputs[outcome.ranks.size() + i].value, weight);
-    if (read && !elements) elements = elements_of(weight);
+    if (read && !elements) elements = elements_of(outcome, weight);
     outcome.weights.push_back(elements);
     outcome.weight_sizes.push_back(weight.dims);
     outcome.weight_strides.push_back(contiguous_strides(weight.dims));
@@ -323,7 +328,7 @@ void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
 const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
                             const OnnxTensor& weight) {
   if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
-  auto halves = constants_of("half " + LoadedModel::key_of(weight), [&] {
+  auto halves = constants_of(outcome, "half " + LoadedModel::key_of(weight), [&] {
     std::vector<HostTensor> made;
     if (auto half = to_half(weight.bytes.data(), weight.dims, host_.memory))
       made.push_back(std::move(*half));
@@ -353,7 +358,7 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
     key += " " + LoadedModel::key_of(weights.back());
   }
   if (host_.options.half_weights) key += " half";
-  outcome.constants = constants_of(key, [&] {
+  outcome.constants = constants_of(outcome, key, [&] {
     const auto compute = host_.options.half_weights ? compute_halves : compute_constants;
     return compute(part, session_options(Device::Host), *host_.model, weights, host_.pool);
   });

@@ -78,8 +78,9 @@ class Segment {
 
   /// With `to_show`, the plan is made anew and not kept. Throws Error.
   Bound bind(const std::vector<HostFeed>& feeds, bool to_show = false);
-  /// An import that is not kept, for a file: its weights are not packed, its graphs stay.
-  std::shared_ptr<Outcome> import_to_save(const Call& call);
+  /// An import that is not kept, for a file: its weights are on the host and not packed, its graphs
+  /// stay.
+  std::shared_ptr<Outcome> import_to_save(Call call);
   /// Bytes of imported graphs and plans, about.
   int64_t plan_bytes() const;
   const std::optional<ModelPart>& part() const { return part_; }
@@ -93,9 +94,10 @@ class Segment {
   /// For graphs that run on `device`.
   SessionOptions session_options(Device device, bool to_save = false) const;
   /// Weights or constants where the steps read them.
-  const void* elements_of(const OnnxTensor& weight);
+  const void* elements_of(const Outcome& outcome, const OnnxTensor& weight);
   std::shared_ptr<const std::vector<HostTensor>> constants_of(
-      const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
+      const Outcome& outcome, const std::string& key,
+      const std::function<std::vector<HostTensor>()>& compute);
   void add_weights(Outcome& outcome, const ImportedModel& imported);
   const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
   void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
@@ -117,6 +119,7 @@ struct Segment::Outcome {
   std::vector<ContentSymbol> contents;
   std::vector<ContentGuard> content_guards;
   std::vector<SizeGuard> guards;
+  bool on_device = false;            // weights and constants, else on the host
   std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
   std::vector<Sizes> weight_sizes, weight_strides;
   std::shared_ptr<const std::vector<HostTensor>> constants;            // the last of the weights

@@ -2,6 +2,7 @@
 #include "inference/segmented_memory.h"
 
 #include <algorithm>
+#include <list>
 #include <utility>
 
 #include "base/error.h"
@@ -55,9 +56,9 @@ bool add_most(const ModelCut& cut, std::map<std::string, HostFeed>& values, int6
 
 std::optional<int64_t> most_segmented_bytes(Segment& segment, std::vector<HostFeed> feeds) {
   int64_t peak = 0, held = 0;
-  std::shared_ptr<Segment::Outcome> owner;
+  std::list<Segment::Bound> passed;  // later feeds may lie in their copies
   for (Segment* at = &segment;;) {
-    const Segment::Bound bound = at->bind(feeds);
+    const Segment::Bound& bound = passed.emplace_back(at->bind(feeds));
     const int64_t planned = bound.entry->program.plan->forward_peak_bytes;
     peak = std::max(peak, held + planned + bound.copied_bytes());
     const std::optional<ModelCut>& cut = bound.outcome->cut;
@@ -74,7 +75,6 @@ std::optional<int64_t> most_segmented_bytes(Segment& segment, std::vector<HostFe
       if (value == values.end()) return std::nullopt;
       feeds.push_back(value->second);
     }
-    owner = bound.outcome;
     at = bound.outcome->rest.get();
   }
 }

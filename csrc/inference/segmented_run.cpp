@@ -211,7 +211,8 @@ HostResult SegmentedRun::take_result(PassedValue value) {
     HostTensor& tensor = result.tensors.emplace_back();
     const HostTensorView& view = passed.view;
     const bool is_whole = passed.owner && passed.owner.use_count() == 1 && view.strides.empty() &&
-                          view.data == passed.owner->tensor.memory.data();
+                          view.data == passed.owner->tensor.memory.data() &&
+                          view.sizes == passed.owner->tensor.sizes;
     if (!is_whole) passed = own_copy(passed);
     tensor = std::move(passed.owner->tensor);
   }

@@ -4,7 +4,10 @@
 
 namespace ortmodule {
 
-void InferenceSession::start_profiling() { profile_ = std::make_shared<Profile>(); }
+void InferenceSession::start_profiling() {
+  profile_ =
+      std::make_shared<Profile>(host_.device ? "CUDAExecutionProvider" : "CPUExecutionProvider");
+}
 
 int64_t InferenceSession::profiling_start_ns() const {
   const std::shared_ptr<Profile> profile = profile_.load();
@@ -13,8 +16,15 @@ int64_t InferenceSession::profiling_start_ns() const {
 
 bool InferenceSession::end_profiling(const std::string& path) {
   const std::shared_ptr<Profile> profile = profile_.exchange(nullptr);
-  if (profile) profile->write(path);
-  return profile != nullptr;
+  if (!profile) return false;
+  try {
+    profile->write(path);
+  } catch (...) {  // another call may find a place for it
+    std::shared_ptr<Profile> none;
+    profile_.compare_exchange_strong(none, profile);
+    throw;
+  }
+  return true;
 }
 
 }  // namespace ortmodule

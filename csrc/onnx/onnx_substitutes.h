@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "onnx/onnx_model.h"
 
@@ -15,5 +16,9 @@ struct OnnxSubstitutes {
   /// Contents of external files, by the location that the model gives.
   std::map<std::string, SharedBytes> files;
 };
+
+/// A tensor in place of an initializer, of `elements` in row-major order. Those of less than a byte
+/// have a byte each there, and are packed here, as in a file.
+OnnxTensor substitute(int element_type, std::vector<int64_t> sizes, SharedBytes elements);
 
 }  // namespace ortmodule

@@ -168,6 +168,10 @@ Value* padded_places(OnnxCall& c, const std::string& mode, const DimExpr& dim, i
                      int64_t after) {
   const int64_t size = c.sizes().fix(dim);
   if (size == 0) c.refuse("an empty axis has no elements to repeat");
+  constexpr int64_t kMostPadding = 1 << 22;
+  if (std::max(before, after) > kMostPadding || before + size + after < 0)
+    c.refuse(str("pads of mode ", mode, " must be at most ", kMostPadding, ", and leave no size ",
+                 "below 0, but found ", before, " and ", after, " for size ", size));
   KnownValue places{DType::Int64, {before + size + after}, {}};
   for (int64_t i = -before; i < size + after; ++i) {
     int64_t at = i;

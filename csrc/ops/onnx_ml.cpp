@@ -54,6 +54,14 @@ std::vector<double> ml_tensor_numbers(OnnxCall& c, const OnnxTensor& tensor) {
                name_of(tensor.dtype)));
 }
 
+int64_t ml_exact_integer(OnnxCall& c, std::string_view name, int64_t fallback) {
+  const OnnxAttr* attr = c.find(name);
+  if (!attr) return fallback;
+  const auto* integer = std::get_if<int64_t>(attr);
+  if (!integer) c.refuse(str("attribute '", name, "' must be an integer"));
+  return *integer;
+}
+
 std::vector<int64_t> ml_exact_integers(OnnxCall& c, std::string_view name) {
   const OnnxAttr* attr = c.find(name);
   if (!attr) return {};

@@ -24,7 +24,8 @@ Value* ml_integers(OnnxCall& c, const std::vector<int64_t>& numbers);
 
 /// The elements of a tensor of float16, float32 or float64. Refuses other types.
 std::vector<double> ml_tensor_numbers(OnnxCall& c, const OnnxTensor& tensor);
-/// A list of integers as it is: those of OnnxCall::integers are sizes, and bounded.
+/// Integers as they are: those of OnnxCall::integer and integers are sizes, and bounded.
+int64_t ml_exact_integer(OnnxCall& c, std::string_view name, int64_t fallback);
 std::vector<int64_t> ml_exact_integers(OnnxCall& c, std::string_view name);
 /// The numbers of texts.
 std::vector<int64_t> ml_text_numbers(OnnxCall& c, const std::vector<std::string>& texts);

@@ -119,7 +119,7 @@ Categories default_value(OnnxCall& c, const Categories& values) {
   if (values.texts) return of_texts(c, {c.string("default_string", "_Unused")});
   if (is_floating(values.dtype))
     return {values.dtype, {}, {c.number("default_float", -0.0)}, false};
-  return {values.dtype, {c.integer("default_int64", -1)}, {}, false};
+  return {values.dtype, {ml_exact_integer(c, "default_int64", -1)}, {}, false};
 }
 
 // values[i] where x is keys[i]

@@ -65,8 +65,8 @@ Values import_imputer(OnnxCall& c) {
   }
   const std::vector<int64_t> imputed = ml_exact_integers(c, "imputed_value_int64s");
   if (imputed.empty()) c.refuse("there must be imputed_value_int64s");
-  const auto replaced = static_cast<double>(c.integer("replaced_value_int64", 0));
-  Value* hit = c.emit("Equal", {x, number(c, replaced, x)});
+  Value* replaced = ml_integers(c, {ml_exact_integer(c, "replaced_value_int64", 0)});
+  Value* hit = c.pointwise("Equal", {x, c.cast(replaced, x->dtype)});
   return {c.pointwise("Where", {hit, c.cast(ml_integers(c, imputed), x->dtype), x})};
 }
 

@@ -10,7 +10,8 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kMostWeights = int64_t{1} << 26;
+// Elements of matrices that are made of lists of the file, which may be much shorter.
+constexpr int64_t kMostWeights = int64_t{1} << 26, kMostVotes = int64_t{1} << 28;
 
 /// The kernel of each row of x with each of `count` vectors: [rows, count]
 Value* kernel_matrix(OnnxCall& c, Value* x, const std::vector<double>& vectors, int64_t count,
@@ -69,15 +70,15 @@ std::vector<std::pair<int64_t, int64_t>> pairs_of(int64_t classes) {
 Value* decisions(OnnxCall& c, Value* kernel, const std::vector<int64_t>& per_class,
                  int64_t vectors) {
   const auto classes = static_cast<int64_t>(per_class.size());
-  const auto pairs = pairs_of(classes);
-  const auto count = static_cast<int64_t>(pairs.size());
+  const int64_t count = classes * (classes - 1) / 2;
   const std::vector<double> coefficients = c.numbers("coefficients"), rho = c.numbers("rho");
   if (static_cast<int64_t>(coefficients.size()) < (classes - 1) * vectors)
     c.refuse("there must be a coefficient for each vector and other class");
   if (static_cast<int64_t>(rho.size()) < count)
     c.refuse("there must be a rho for each pair of classes");
-  if (count > kMostWeights / std::max<int64_t>(vectors, 1))
+  if (count > kMostWeights / std::max<int64_t>(vectors, 1) || count > kMostVotes / classes)
     c.refuse("there are too many classes and support vectors");
+  const auto pairs = pairs_of(classes);
   std::vector<int64_t> first{0};  // vector of each class
   for (int64_t each : per_class) first.push_back(first.back() + each);
   std::vector<double> weights(static_cast<size_t>(vectors * count), 0.0);
@@ -149,7 +150,8 @@ Values import_svm_classifier(OnnxCall& c) {
   const std::vector<int64_t> per_class = c.integers("vectors_per_class");
   int64_t vectors = 0;
   for (int64_t each : per_class) {
-    if (each < 0 || each > kMostWeights) c.refuse("vectors_per_class must not be negative");
+    if (each < 0 || each > kMostWeights - vectors)
+      c.refuse(str("vectors_per_class must be from 0 on and add up to at most ", kMostWeights));
     vectors += each;
   }
   if (vectors == 0) return linear_classes(c, labels);

@@ -200,6 +200,9 @@ Values import_mean_variance(OnnxCall& c) {
 Values import_lrn(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t size = c.integer("size");
+  constexpr int64_t kMostSize = 1024;  // each is a node
+  if (size < 1 || size > kMostSize)
+    c.refuse(str("size must be from 1 to ", kMostSize, ", but found ", size));
   const double alpha = c.number("alpha", 1e-4), beta = c.number("beta", 0.75);
   const size_t rank = x->rank();
   Dims pads(2 * rank, DimExpr(0));

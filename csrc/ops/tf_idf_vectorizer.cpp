@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "ops/infer_rules.h"
-#include "ops/onnx_call.h"
+#include "ops/onnx_ml.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -46,7 +46,7 @@ Attr list(const std::vector<int64_t>& values) { return Dims(values.begin(), valu
 Values import_tf_idf(OnnxCall& c) {
   Value* x = c.in(0);
   if (x->dtype != DType::Int64 && x->dtype != DType::Int32) c.refuse("x must be int32 or int64");
-  const std::vector<int64_t> pool = c.integers("pool_int64s"),
+  const std::vector<int64_t> pool = ml_exact_integers(c, "pool_int64s"),
                              indices = c.integers("ngram_indexes");
   if (pool.empty()) c.refuse("pool_int64s must be given: strings are not supported");
   const std::vector<int64_t> starts = pool_starts(c, static_cast<int64_t>(pool.size()));

@@ -1,7 +1,10 @@
 #include "quantization/convert_precision.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "onnx/onnx_types.h"
@@ -24,8 +27,11 @@ class WeightNarrower {
     std::vector<OnnxNode> casts;
     const std::vector<OnnxInitializer> initializers = std::move(graph.initializers);
     graph.initializers.clear();
+    std::set<std::string> narrowed;  // of this graph: others may have inputs of these names
     for (const OnnxInitializer& initializer : initializers)
-      if (!narrow(graph, initializer.name, initializer.tensor, "", casts))
+      if (narrow(graph, initializer.name, initializer.tensor, "", casts))
+        narrowed.insert(initializer.name);
+      else
         graph.initializers.push_back(initializer);
     std::vector<OnnxNode> nodes;
     for (OnnxNode& node : graph.nodes) {
@@ -38,7 +44,7 @@ class WeightNarrower {
     graph.nodes = std::move(casts);
     std::move(nodes.begin(), nodes.end(), std::back_inserter(graph.nodes));
     std::erase_if(graph.inputs,
-                  [&](const OnnxValue& input) { return narrowed_.count(input.name) > 0; });
+                  [&](const OnnxValue& input) { return narrowed.count(input.name) > 0; });
   }
 
  private:
@@ -64,14 +70,12 @@ class WeightNarrower {
            half_tensor(std::make_shared<const ConstantWeight>(std::move(weight)), type, facts)});
       casts.push_back(make_node("Cast", {narrow_name}, {name}, narrow_name + "_Cast",
                                 {{"to", int64_t{onnx_number(DType::Float32)}}}));
-      narrowed_.insert(name);
     }
     state_.report.nodes.push_back(report);
     return report.quantized;
   }
 
   PrecisionState& state_;
-  std::set<std::string> narrowed_;
 };
 
 }  // namespace

@@ -38,10 +38,17 @@ struct LoopScope {
 }  // namespace
 
 WorkerPool::WorkerPool(int64_t threads) {
-  for (int64_t i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  try {
+    for (int64_t i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  } catch (...) {  // the system has no more threads
+    stop();
+    throw;
+  }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { stop(); }
+
+void WorkerPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -38,6 +38,8 @@ class WorkerPool {
   void run(int64_t count, int64_t grain, const ParallelFor::Body& body);
   void take_chunks();
   void work();
+  /// Ends the threads.
+  void stop();
 
   std::vector<std::thread> workers_;
   std::mutex caller_;  // held by the caller whose loop runs

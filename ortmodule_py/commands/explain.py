@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ortmodule_py.commands.command import Command, given_sizes, parser, stage
 from ortmodule_py.commands.likely_shapes import likely_shapes
@@ -21,17 +22,23 @@ def run(arguments: list[str]) -> int:
     sizes = given_sizes(options.sizes)
     with stage(f"opening {options.model}", options.quiet):
         session = InferenceSession(options.model, SessionOptions())
+    beside = sys.stderr if options.json else sys.stdout
     for value in session.get_inputs():
-        print(f"input  {value.name}: {value.type} {value.shape}")
+        print(f"input  {value.name}: {value.type} {value.shape}", file=beside)
     for value in session.get_outputs():
-        print(f"output {value.name}: {value.type} {value.shape}")
+        print(f"output {value.name}: {value.type} {value.shape}", file=beside)
     with stage("planning", options.quiet):
-        explanation = session.explain(sizes) if sizes else _for_likely_sizes(session)
-    print(explanation.as_json() if options.json else explanation)
+        explanation = session.explain(sizes) if sizes else _for_likely_sizes(session, beside)
+    facts = json.loads(explanation.as_json())
+    if not options.json:
+        print(explanation)
     if options.limit is not None:
         size, _, limit = options.limit.partition("=")
         others = {name: value for name, value in sizes.items() if name != size}
-        print(f"largest {size} within {limit}: {session.largest(size, limit, others)}")
+        facts["largest"] = {size: session.largest(size, limit, others)}
+        print(f"largest {size} within {limit}: {facts['largest'][size]}", file=beside)
+    if options.json:
+        print(json.dumps(facts, indent=2))
     if options.picture is not None:
         explanation.save_picture(options.picture)
         print(f"wrote {options.picture}", file=sys.stderr)
@@ -56,7 +63,7 @@ _EPILOG = """examples:
 Without sizes, likely ones are assumed and printed."""
 
 
-def _for_likely_sizes(session: InferenceSession) -> InferenceExplanation:
+def _for_likely_sizes(session: InferenceSession, beside: TextIO) -> InferenceExplanation:
     """For fixed sizes, or the first likely ones that the model takes."""
     inputs = session.get_inputs()
     refused: Fail | None = None
@@ -69,7 +76,7 @@ def _for_likely_sizes(session: InferenceSession) -> InferenceExplanation:
             continue
         if any(not isinstance(size, int) for value in inputs for size in value.shape):
             assumed = " ".join(f"{name}={'x'.join(map(str, s))}" for name, s in named.items())
-            print(f"assumed sizes: {assumed}")
+            print(f"assumed sizes: {assumed}", file=beside)
         return explanation
     raise refused if refused is not None else ValueError("[sizes] the model has no sizes to assume")
 

@@ -68,9 +68,10 @@ def _parser() -> Any:
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """An .npz file. numpy.savez refuses some names, such as "file"."""
+    """An .npz file; strings get numpy's own type. numpy.savez refuses some names, such as "file"."""
     with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
+        for name, given in arrays.items():
+            array = given.astype(str) if given.dtype.kind == "O" else given
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
 
@@ -78,8 +79,13 @@ def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
 def _feeds(session: InferenceSession, path: Path | None, sizes: dict[str, Any]) -> dict[str, Any]:
     inputs = session.get_inputs()
     if path is not None:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise ValueError(
+                f"--feeds must be a file of numpy.savez, but {path}: {error}"
+            ) from None
     shapes = {value.name: _shape(value, sizes) for value in inputs}
     random = np.random.default_rng(0)
     feeds = {value.name: _random(value, shapes[value.name], random) for value in inputs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +66,8 @@ def bytes_of(value: Any, what: str) -> int:
         raise InvalidArgument(
             f"[memory] {what} must be a number of bytes such as 536870912 or '512MiB', but found {value!r}"
         )
-    return int(match[1]) * unit if match[1].isdigit() else int(float(match[1]) * unit)
+    number = int(match[1]) * unit if match[1].isdigit() else int(float(match[1]) * unit)
+    return min(number, sys.maxsize)  # onnxruntime's default gpu_mem_limit is the largest size_t
 
 
 def memory_options(

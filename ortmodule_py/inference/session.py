@@ -231,7 +231,12 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Opens the model again with other execution providers. No run may be under way."""
-        self._open(providers, provider_options)
+        kept = dict(self.__dict__)
+        try:
+            self._open(providers, provider_options)
+        except BaseException:  # the session stays the one that it was
+            self.__dict__.update(kept)
+            raise
 
     def disable_fallback(self) -> None:
         """Accepted: runs never go to another provider, so that none must be kept from it."""
@@ -282,6 +287,7 @@ class InferenceSession:
         NotImplemented (which names all nodes that cannot run) or RuntimeException; Fail if the run
         was terminated.
         """
+        places = self._places(output_names)
         control = _control(run_options)
         with translated():
             feeds = self._feeds(input_feed)
@@ -289,7 +295,7 @@ class InferenceSession:
         if self._first_run:
             self._end_first_run(feeds)
         self._finish(run_options)
-        return self._selected(results, output_names)
+        return [results[place] for place in places]
 
     def run_with_ort_values(
         self,
@@ -298,11 +304,15 @@ class InferenceSession:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """As run(), with OrtValues in place of arrays, which are shared and not copied."""
+        places = self._places(output_names)
         control = _control(run_options)
         with translated():
-            results = self._session.run_values(self._feeds(input_dict_ort_values), control)
+            feeds = self._feeds(input_dict_ort_values)
+            results = self._session.run_values(feeds, control)
+        if self._first_run:
+            self._end_first_run(feeds)
         self._finish(run_options)
-        return [OrtValue(value) for value in self._selected(results, output_names)]
+        return [OrtValue(results[place]) for place in places]
 
     def run_with_ortvaluevector(
         self,
@@ -468,13 +478,11 @@ class InferenceSession:
                 f"{did_you_mean(unknown[0], names)}"
             )
 
-    def _selected(self, results: list[Any], output_names: Sequence[str] | None) -> list[Any]:
-        if not output_names:
-            return results
-        return [results[place] for place in self._places(output_names)]
-
-    def _places(self, output_names: Sequence[str]) -> list[int]:
+    def _places(self, output_names: Sequence[str] | None) -> list[int]:
+        """Of the outputs among the results of a run: of all without names."""
         places = self._output_places
+        if not output_names:
+            return list(range(len(self._outputs)))
         for name in output_names:
             if name not in places:
                 raise InvalidArgument(
@@ -489,7 +497,7 @@ class InferenceSession:
         feeds = [input_feed[i.name] for i in self._inputs]
         for place, value in enumerate(feeds):
             if type(value) is not np.ndarray:
-                feeds[place] = as_feed(value, self._inputs[place])
+                feeds[place] = as_feed(value, self._inputs[place], self._on_device)
         return feeds
 
     def _unusual_feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
@@ -535,17 +543,17 @@ class InferenceSession:
         prefix = self._sess_options.profile_file_prefix
         self._profile_path = f"{prefix}_{stamp}_{int(now * 1000) % 1000:03d}.json"
         self._profile_start_ns = self._session.profiling_start_ns()
-        self._profile_ends = weakref.finalize(
-            self, _end_profile, self._session, os.path.abspath(self._profile_path)
-        )
+        self._profile_file = os.path.abspath(self._profile_path)
+        self._profile_ends = weakref.finalize(self, _end_profile, self._session, self._profile_file)
 
     def end_profiling(self) -> str:
         """Writes the trace of the runs so far and ends it. Returns the path, "" without a trace."""
         if self._profile_ends is None or not self._profile_ends.alive:
             return ""
         with translated():
-            self._profile_ends()
-        return self._profile_path
+            written = self._session.end_profiling(self._profile_file)
+        self._profile_ends.detach()  # only now: a trace that could not be written is not lost
+        return self._profile_path if written else ""
 
     def get_profiling_start_time_ns(self) -> int:
         """When the trace began, on the clock of time.monotonic_ns(); 0 without a trace."""

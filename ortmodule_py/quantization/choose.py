@@ -15,6 +15,7 @@ import numpy as np
 from ortmodule_py import _inference
 from ortmodule_py.inference import InferenceSession, InvalidGraph, NotImplemented
 from ortmodule_py.inference.errors import translated
+from ortmodule_py.inference.ort_value import element_type_number
 from ortmodule_py.quantization.model_files import (
     Feed,
     output_error,
@@ -33,8 +34,6 @@ _HOPELESS = 3.0  # times the time in float32: one pair of runs says enough
 _FASTER = 0.97  # a quantized product takes at most that part of its time in float32
 _MOVES = ("Gather", "Transpose")  # they compute nothing and are quantized for their bytes
 _MOVE_SHARE = 0.005  # of the model's time that one of them may add
-
-_TYPE_NUMBERS = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9}
 
 
 @dataclass
@@ -211,7 +210,7 @@ def _measure_node(
     names = model.computed_inputs(record.output)
     arrays = [{name: each[name] for name in names} for each in values]
     types = {
-        name: (_TYPE_NUMBERS[str(array.dtype)], list(array.shape))
+        name: (element_type_number(array.dtype), list(array.shape))
         for name, array in arrays[0].items()
     }
     cut = model.cut(record.output, types)

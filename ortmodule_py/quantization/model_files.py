@@ -73,11 +73,13 @@ def output_error(exact: Any, found: Any) -> OutputError:
         return OutputError(float("inf"), float("inf"))
     if exact.size == 0:
         return OutputError(0.0, 0.0)
-    difference = np.abs(exact - found)
+    with np.errstate(invalid="ignore"):  # of infinity
+        difference = np.abs(exact - found)
     difference[np.isnan(exact) & np.isnan(found)] = 0.0
     difference[exact == found] = 0.0
-    scale = max(float(np.nanmax(np.abs(exact))), _TINY)
-    norm = max(float(np.sqrt(np.nansum(exact**2))), _TINY)
+    finite = np.where(np.isfinite(exact), exact, 0.0)
+    scale = max(float(np.abs(finite).max()), _TINY)
+    norm = max(float(np.sqrt((finite**2).sum())), _TINY)
     largest, total = float(difference.max()), float(np.sqrt((difference**2).sum()))
     if not np.isfinite(largest):
         return OutputError(float("inf"), float("inf"))

@@ -63,6 +63,30 @@ inline std::string optional_model() {
   return model_message(graph).bytes();
 }
 
+/// x[n,2] -> sum = x + x, label = "cat".
+inline std::string labelled_model() {
+  Message graph;
+  graph.message(1, node_message("Add", {"x", "x"}, {"sum"}));
+  graph.message(1, node_message("Constant", {}, {"label"})
+                       .message(5, attr_message("value_string", 3).text(4, "cat")));
+  graph.message(11, value_message("x", float_type({-1, 2})));
+  graph.message(12, value_message("label", float_type({}, 8)));
+  graph.message(12, value_message("sum", float_type({-1, 2})));
+  return model_message(graph).bytes();
+}
+
+/// x[n,3] -> y = x + w, with w = (1, 2, 3) of 4 bits.
+inline std::string narrow_model() {
+  Message graph;
+  graph.message(
+      1, node_message("Cast", {"w"}, {"wide"}).message(5, attr_message("to", 2).number(3, kFloat)));
+  graph.message(1, node_message("Add", {"x", "wide"}, {"y"}));
+  graph.message(5, tensor_message("w", 22, {3}).text(9, "\x21\x03"));
+  graph.message(11, value_message("x", float_type({-1, 3})));
+  graph.message(12, value_message("y", float_type({-1, 3})));
+  return model_message(graph).bytes();
+}
+
 /// x[2] of element type `type` -> y = x.
 inline std::string identity_model(int type) {
   Message graph;

@@ -58,6 +58,23 @@ TEST(CppInterface, RunsAndSelectsOutputsByName) {
   EXPECT_EQ(chosen[2].sizes(), (Sizes{2, 2}));
 }
 
+TEST(CppInterface, StringsBesideWhatIsAskedFor) {
+  const Session session = open(labelled_model());
+  const Value x = Value::tensor<float>({1, 2}, {1, 2});
+  EXPECT_EQ(session.run({"x"}, {x}, {"sum"}).at(0).to_vector<float>(), (Floats{2, 4}));
+  expect_error(error_of([&] { session.run({"x"}, {x}); }), ErrorCode::NotImplemented, "strings");
+}
+
+TEST(CppInterface, InitializersOfFourBitsHaveAByteEach) {
+  const Value x = Value::tensor(ElementType::Float32, {1, 3});
+  EXPECT_EQ(open(narrow_model()).run({"x"}, {x})[0].to_vector<float>(), (Floats{1, 2, 3}));
+  const std::array<int8_t, 3> given = {-8, 5, 7};
+  SessionOptions options;
+  options.add_initializer("w", Value::copied(ElementType::Int4, {3}, given.data(), given.size()));
+  const std::vector<Value> y = open(narrow_model(), options).run({"x"}, {x});
+  EXPECT_EQ(y[0].to_vector<float>(), (Floats{-8, 5, 7}));
+}
+
 TEST(CppInterface, DescribesInputsOutputsAndTheFile) {
   const Session session = open(sum_model());
   ASSERT_EQ(session.inputs().size(), 1u);

@@ -107,6 +107,19 @@ TEST(OnnxruntimeNames, RunsIntoValuesOfTheProgram) {
   EXPECT_EQ(small, (std::vector<float>{-1, -1}));
 }
 
+TEST(OnnxruntimeNames, RefusesToGiveAnOutputTwice) {
+  Opened opened(sum_model());
+  std::vector<float> x = {1, 2, 3, 4};
+  const Ort::Value input = floats(x, {2, 2});
+  const char* names[] = {"x"};
+  const char* outputs[] = {"sum", "sum"};
+  std::array<Ort::Value, 2> values = {Ort::Value(nullptr), Ort::Value(nullptr)};
+  EXPECT_EQ(code_of([&] {
+              opened.session.Run(Ort::RunOptions(), names, &input, 1, outputs, values.data(), 2);
+            }),
+            ORT_INVALID_ARGUMENT);
+}
+
 TEST(OnnxruntimeNames, DescribesTypesThatOutliveTheirSource) {
   Opened opened(sequence_model());
   const auto sequence = opened.session.GetInputTypeInfo(0);

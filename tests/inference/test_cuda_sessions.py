@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import json
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,70 @@ def test_a_model_runs_as_on_the_cpu_and_takes_what_was_predicted(half: bool) -> 
         assert predicted.weights_bytes >= (2 if half else 4) * 16 * 8
     strided = np.asfortranarray(x_of(2, 3, 8, 10))
     close(session.run(None, {"x": strided}), other.run(None, {"x": strided}))
+
+
+def test_weights_of_four_bits_have_a_byte_each_on_the_device() -> None:
+    random = np.random.default_rng(1)
+    w = random.integers(-8, 8, (64, 128))
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["w", "scale"], ["wide"]),
+            helper.make_node("MatMul", ["x", "wide"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 128])],
+        [
+            helper.make_tensor("w", TensorProto.INT4, w.shape, w.reshape(-1).tolist()),
+            helper.make_tensor("scale", TensorProto.FLOAT, [], [0.5]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
+    x = x_of(3, 64)
+    assert session.get_providers() == PROVIDERS
+    close(session.run(None, {"x": x}), [x @ (w * 0.5)])
+
+
+def test_the_optimized_model_has_weights_of_the_host(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    session = ort.InferenceSession(classifier(), options, providers=PROVIDERS)
+    feed = {"x": x_of(2, 3, 8, 10)}
+    written = ort.InferenceSession(options.optimized_model_filepath, providers=[CPU])
+    close(written.run(None, feed), session.run(None, feed))
+
+
+def test_a_profile_names_the_provider(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "trace")
+    session = ort.InferenceSession(step(), options, providers=PROVIDERS)
+    session.run(None, {"state": x_of(2, 32), "x": x_of(2, 32)})
+    events = json.loads(Path(session.end_profiling()).read_text())
+    assert {event["args"]["provider"] for event in events if event["cat"] == "Node"} == {CUDA}
+
+
+def test_tensors_of_cuda_are_not_copied_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = ort.InferenceSession(step(), providers=PROVIDERS)
+    feed = {"state": x_of(2, 32), "x": x_of(2, 32)}
+    expected = session.run(None, feed)
+
+    class Tensor:
+        """As a tensor of torch on CUDA, which the emulation lacks."""
+
+        device = torch.device("cuda", 0)
+
+        def __init__(self, array: Array) -> None:
+            self.value = ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
+
+        def detach(self) -> Tensor:
+            return self
+
+    monkeypatch.setattr("ortmodule_py.inference.feeds.value_of", lambda t: t.value._ortvalue)
+    close(session.run(None, {name: Tensor(array) for name, array in feed.items()}), expected)
 
 
 def test_bound_values_stay_on_the_device() -> None:
@@ -241,3 +307,10 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         with pytest.warns(UserWarning, match="not in available provider names"):
             ort.InferenceSession(step(), providers=PROVIDERS)
+
+
+def test_a_change_of_providers_that_fails_changes_nothing() -> None:
+    session = ort.InferenceSession(classifier(), providers=[CPU])
+    with pytest.raises(RuntimeError, match="has device 0, but found 1"):
+        session.set_providers([(CUDA, {"device_id": 1}), CPU])
+    assert session.get_provider_options() == {CPU: {}}

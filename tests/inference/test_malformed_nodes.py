@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession
-from tests.inference.test_data_sizes import BOOL, INT64, make_model, node, value
+from ortmodule_py.inference import NotImplemented
+from tests.inference.test_data_sizes import (
+    BOOL,
+    FLOAT,
+    INT64,
+    constant,
+    make_model,
+    node,
+    value,
+)
 from tests.inference.test_session import ONE_THREAD
 
 
@@ -38,6 +48,15 @@ def loop_body(outputs: list[str]) -> Any:
         "body",
         [value("i", INT64, []), value("again", BOOL, []), value("s", INT64, [])],
         [value(name, INT64, None) for name in outputs],
+    )
+
+
+def scan_body() -> Any:
+    return helper.make_graph(
+        [node("Identity", ["s"], ["s_out"]), node("Relu", ["e"], ["y"])],
+        "body",
+        [value("s", FLOAT, [1]), value("e", FLOAT, [3])],
+        [value("s_out", FLOAT, [1]), value("y", FLOAT, [3])],
     )
 
 
@@ -80,6 +99,11 @@ MALFORMED = {
     "a place of 2^40": single(
         "TfIdfVectorizer", {"x": np.ones(4, "int64")}, **{**GRAMS, "ngram_indexes": [0, 1, 1 << 40]}
     ),
+    "a window of 2^40 channels": single(
+        "LRN", {"x": np.ones((1, 2, 3, 3), "float32")}, size=1 << 40
+    ),
+    "pads of 2^40": single("Pad", {"x": X[0], "pads": np.array([1 << 40, 0])}, mode="edge"),
+    "pads below the size": single("Pad", {"x": X[0], "pads": np.array([-9, 0])}, mode="edge"),
     "a bit cast to another size": single("BitCast", {"x": X}, opset=26, to=TensorProto.DOUBLE),
     "a body without outputs": single(
         "Loop", {"m": np.array(3), "c": np.array(True), "s0": np.array(1)}, body=loop_body([])
@@ -89,12 +113,66 @@ MALFORMED = {
         {"m": np.array(3), "c": np.array(True), "s0": np.array(1)},
         body=loop_body(["s_out"]),
     ),
+    "an output axis far beyond the rank": single(
+        "Scan",
+        {"s": X[0, :1], "x": X},
+        2,
+        body=scan_body(),
+        num_scan_inputs=1,
+        scan_output_axes=[1 << 20],
+    ),
+    "an output axis far before the rank": single(
+        "Scan",
+        {"s": X[0, :1], "x": X},
+        2,
+        body=scan_body(),
+        num_scan_inputs=1,
+        scan_output_axes=[-(1 << 20)],
+    ),
     "a condition of two numbers": single(
         "Loop",
         {"m": np.array(3), "c": np.array(True), "s0": np.array(1)},
         body=loop_body(["pair", "s_out"]),
     ),
 }
+
+
+def test_a_sequence_of_absent_tensors() -> None:
+    model = make_model(
+        [node("SequenceConstruct", ["", "x"], ["s"]), node("SequenceLength", ["s"], ["y"])],
+        [value("x", FLOAT, [2])],
+        [helper.make_tensor_sequence_value_info("s", FLOAT, None), value("y", INT64, [])],
+    )
+    with pytest.raises(RuntimeError, match="operand 0 must be given"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
+
+
+def test_an_output_that_its_node_does_not_compute() -> None:
+    """Results must not move to the names of others."""
+    model = make_model(
+        [node("Relu", ["x"], ["y", "z"])],
+        [value("x", FLOAT, [2])],
+        [value("z", FLOAT, [2]), value("y", FLOAT, [2])],
+    )
+    with pytest.raises(RuntimeError, match=r"'z'.* must compute it"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
+
+
+def test_a_branch_on_data_that_is_not_there() -> None:
+    then = helper.make_graph(
+        [node("NonZero", ["x"], ["found"])], "then", [], [value("found", INT64, None)]
+    )
+    model = make_model(
+        [
+            node("ReduceMax", ["x"], ["most"], keepdims=0),
+            node("Cast", ["most"], ["any"], to=BOOL),
+            node("If", ["any"], ["y"], name="it", then_branch=then),
+        ],
+        [value("x", FLOAT, [3])],
+        [value("y", INT64, None)],
+    )
+    with pytest.raises(NotImplemented, match="If 'it': attribute 'else_branch' must be a graph"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(3, "float32")})
 
 
 def test_a_chain_of_counts_is_bounded() -> None:
@@ -111,3 +189,47 @@ def test_malformed_nodes_are_errors(what: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         InferenceSession(model, ONE_THREAD).run(None, feeds)
     assert "internal error" not in str(raised.value)
+
+
+def test_texts_behind_a_count_are_no_numbers() -> None:
+    """A constant of texts stays one in the part behind the cut."""
+    model = make_model(
+        [
+            node("NonZero", ["x"], ["places"]),
+            node("Squeeze", ["places", "axis"], ["index"]),
+            node("Gather", ["names", "index"], ["y"]),
+        ],
+        [value("x", FLOAT, [3])],
+        [value("y", TensorProto.STRING, [None])],
+        [
+            constant("axis", [0]),
+            helper.make_tensor("names", TensorProto.STRING, [3], [b"a", b"b", b"c"]),
+        ],
+    )
+    with pytest.raises(RuntimeError, match="must be numbers behind sizes that data decides"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.array([0, 1, 1], "float32")})
+
+
+def test_weights_that_begin_at_one_place_of_a_file(tmp_path: Path) -> None:
+    """Of two sizes, at an address that no kernel can read: each has its own elements."""
+    numbers = np.arange(1000, dtype="float32")
+    (tmp_path / "weights.bin").write_bytes(b"0" + numbers.tobytes())
+    weights = [TensorProto(name=f"w{n}", data_type=FLOAT, dims=[n]) for n in (10, 1000)]
+    for weight in weights:
+        weight.data_location = TensorProto.EXTERNAL
+        bytes_ = 4 * weight.dims[0]
+        for key, text in {"location": "weights.bin", "offset": "1", "length": str(bytes_)}.items():
+            weight.external_data.add(key=key, value=text)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(
+        make_model(
+            [node("Add", [f"x{n}", f"w{n}"], [f"y{n}"]) for n in (10, 1000)],
+            [value(f"x{n}", FLOAT, [n]) for n in (10, 1000)],
+            [value(f"y{n}", FLOAT, [n]) for n in (10, 1000)],
+            weights,
+        )
+    )
+    feeds = {f"x{n}": np.zeros(n, "float32") for n in (10, 1000)}
+    short, long = InferenceSession(str(path), ONE_THREAD).run(None, feeds)
+    np.testing.assert_array_equal(short, numbers[:10])
+    np.testing.assert_array_equal(long, numbers)

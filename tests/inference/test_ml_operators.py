@@ -168,6 +168,11 @@ MAPPINGS: dict[str, tuple[Array, int, dict[str, Any]]] = {
         TensorProto.STRING,
         {"keys_int64s": [1 << 60, 3], "values_strings": ["big", "three"], "default_string": "?"},
     ),
+    "integers beyond sizes": (
+        np.array([3, 1 << 60]),
+        TensorProto.INT64,
+        {"keys_int64s": [3], "values_int64s": [1 << 50], "default_int64": 1 << 51},
+    ),
     "floats with NaN": (
         np.array([0.5, np.nan, 2.0], np.float32),
         TensorProto.FLOAT,
@@ -180,6 +185,15 @@ MAPPINGS: dict[str, tuple[Array, int, dict[str, Any]]] = {
 def test_label_encoder(name: str) -> None:
     x, kind, attributes = MAPPINGS[name]
     check(model_of("LabelEncoder", [x], [kind], attributes, opset=2), [x])
+
+
+def test_imputer_of_the_least_integer() -> None:
+    x = np.array([[1, np.iinfo(np.int64).min], [1 << 60, 4]])
+    replaced = {
+        "imputed_value_int64s": [7, 8],
+        "replaced_value_int64": int(np.iinfo(np.int64).min),
+    }
+    check(model_of("Imputer", [x], [TensorProto.INT64], replaced, opset=1), [x])
 
 
 def test_category_mapper() -> None:

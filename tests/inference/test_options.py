@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -195,6 +196,15 @@ def test_an_optimized_model_waits_for_a_run_that_decides_sizes(
     assert session.run(None, feed)[0].shape == (2, 3)
 
 
+def test_an_optimized_model_is_written_after_a_run_on_values(tmp_path: Path) -> None:
+    relu = model_bytes([helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, None)}, ["y"])
+    path = tmp_path / "optimized.onnx"
+    session = session_of(relu, optimized_model_filepath=str(path))
+    assert not path.exists()
+    session.run_with_ort_values(None, {"x": ort.OrtValue.ortvalue_from_numpy(x_of(2))})
+    assert path.exists()
+
+
 def test_threads() -> None:
     def count() -> int:
         return len(os.listdir("/proc/self/task"))
@@ -226,7 +236,10 @@ def test_profile(tmp_path: Path) -> None:
     session.run(None, feed)
     path = session.end_profiling()
     assert path.startswith(str(tmp_path / "trace_")) and path.endswith(".json")
-    events = json.loads(Path(path).read_text())
+    text = Path(path).read_text()
+    times = re.findall(r'"(?:ts|dur)":([^,]+)', text)
+    assert times and all(re.fullmatch(r"\d+\.\d{3}", each) for each in times)
+    events = json.loads(text)
     steps = [event for event in events if event["cat"] == "Node"]
     runs = [event for event in events if event["name"] == "model_run"]
     assert len(runs) == 2 and len(steps) % 2 == 0
@@ -239,6 +252,17 @@ def test_profile(tmp_path: Path) -> None:
     assert max(live) == session.memory({"x": (5, 4)}).peak_bytes
     session.run(None, feed)
     assert session.end_profiling() == "" and len(json.loads(Path(path).read_text())) == len(events)
+
+
+def test_a_profile_that_cannot_be_written_is_kept(tmp_path: Path) -> None:
+    prefix = tmp_path / "absent" / "trace"
+    session = session_of(mlp(), enable_profiling=True, profile_file_prefix=str(prefix))
+    session.run(None, {"x": x_of(1)})
+    with pytest.raises(Fail, match="must be writable"):
+        session.end_profiling()
+    prefix.parent.mkdir()
+    assert json.loads(Path(session.end_profiling()).read_text())
+    assert session.end_profiling() == ""
 
 
 def test_a_profile_that_nobody_ends_is_written(tmp_path: Path) -> None:
@@ -278,9 +302,17 @@ def test_replaced_initializers() -> None:
     x = x_of(2)
     (r,) = session.run(["r"], {"x": x})
     (plain,) = ort.InferenceSession(mlp()).run(["r"], {"x": x})
-    assert not np.allclose(r, plain) and np.allclose(r[:, 0], r[:, 0])
+    assert not np.allclose(r, plain)
     bias = numpy_helper.to_array(onnx.ModelProto.FromString(mlp()).graph.initializer[1])
     np.testing.assert_allclose(r, np.maximum(x @ weight + bias, 0), rtol=1e-5)
+    options = ort.SessionOptions()
+    options.add_initializer("w", weight.astype(">f4"))
+    np.testing.assert_array_equal(ort.InferenceSession(mlp(), options).run(["r"], {"x": x})[0], r)
+    for value in (np.full((4, 8), "a"), weight.astype(np.longdouble)):
+        options = ort.SessionOptions()
+        options.add_initializer("w", value)
+        with pytest.raises(InvalidArgument, match="must have a numeric type of ONNX"):
+            ort.InferenceSession(mlp(), options)
     for name, value, message in (
         ("w", np.ones((4, 9), "float32"), r"sizes \[4,8\], but found float and \[4,9\]"),
         ("w", np.ones((4, 8)), "type float and sizes"),

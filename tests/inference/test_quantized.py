@@ -532,3 +532,23 @@ def test_a_quantized_lstm_reads_its_recurrent_weights_as_bytes(
     # The weights of the input are widened once, for a product of all steps.
     others = sum(array.nbytes for array in weights.values()) - w.nbytes
     assert memory.weights_bytes <= 1.06 * (others + 4 * w.nbytes)
+
+
+def test_long_sums_of_dequantized_factors_do_not_wrap_around() -> None:
+    """Of more than 33,025 products of bytes, whose sum may be beyond 32 bits."""
+    inner = 34_000
+    x = np.full((2, inner), 255, np.float32)
+    nodes = [
+        node("QuantizeLinear", ["x", "one", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "one", "zero"], ["wide_x"]),
+        node("DequantizeLinear", ["w", "one", "zero"], ["wide_w"]),
+        node("MatMul", ["wide_x", "wide_w"], ["y"]),
+    ]
+    weights = {
+        "w": np.full((inner, 8), 255, np.uint8),
+        "one": np.array(1, np.float32),
+        "zero": np.array(0, np.uint8),
+    }
+    model = model_bytes(nodes, {"x": (TensorProto.FLOAT, ["n", inner])}, ["y"], weights)
+    (y,) = InferenceSession(model).run(None, {"x": x})
+    np.testing.assert_allclose(y, np.full((2, 8), 255.0 * 255.0 * inner), rtol=1e-5)

@@ -45,6 +45,19 @@ def test_counts_of_n_grams(mode: str, longest: int, skips: int, tmp_path: Path) 
     np.testing.assert_allclose(again, y, rtol=1e-6)
 
 
+def test_n_grams_of_large_numbers() -> None:
+    """Hashes, for example: elements of the pool are no sizes."""
+    x = np.array([1 << 41, 1 << 41, 1 << 42, 1 << 40, 9])
+    grams = {**GRAMS, "mode": "TF", "max_gram_length": 1, "max_skip_count": 0}
+    grams |= {"ngram_counts": [0], "ngram_indexes": [0, 1], "pool_int64s": [1 << 41, 1 << 42]}
+    model = make_model(
+        [node("TfIdfVectorizer", ["x"], ["y"], **grams)],
+        [value("x", INT64, [5])],
+        [value("y", FLOAT, None)],
+    )
+    compare(model, {"x": x})
+
+
 def test_indices_of_maxima_by_columns() -> None:
     random = np.random.default_rng(1)
     pool = {"kernel_shape": [2, 3], "strides": [2, 1], "storage_order": 1}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -181,3 +182,30 @@ def test_what_cannot_run_in_parts_is_refused_with_the_reason(nodes: Any, reason:
     session = InferenceSession(model, memory_limit=limit)
     with pytest.raises(RuntimeException, match=f"cannot run in parts .*{reason}"):
         session.run(None, {"x": random(64, 256)})
+
+
+def two_branches() -> bytes:
+    """`choice` decides the graph: rows stay apart, or they meet in a mean."""
+    apart = [node("MatMul", "x w1", "a"), node("Relu", "a", "b"), node("MatMul", "b w2", "c")]
+    meet = [node("MatMul", "x w1", "d"), node("ReduceMean", "d axis", "e", keepdims=1),
+            node("Sub", "d e", "f"), node("MatMul", "f w2", "g")]  # fmt: skip
+    branches = {
+        f"{name}_branch": helper.make_graph(nodes, name, [], [onnx.ValueInfoProto(name=output)])
+        for name, nodes, output in (("then", apart, "c"), ("else", meet, "g"))
+    }
+    return model_bytes(
+        [node("Cast", "choice", "is_apart", to=9), node("If", "is_apart", "y", **branches)],
+        {"x": (TensorProto.FLOAT, ["n", 8]), "choice": (TensorProto.INT64, [])},
+        ["y"],
+        {"w1": random(8, 512), "w2": random(512, 8), "axis": np.array([0])},
+    )
+
+
+def test_the_content_of_a_feed_decides_whether_there_are_parts() -> None:
+    model, x = two_branches(), random(2048, 8)
+    free, limited = InferenceSession(model), InferenceSession(model, memory_limit=1_600_000)
+    apart = {"x": x, "choice": np.array(1)}
+    (ours,), (expected,) = limited.run(None, apart), free.run(None, apart)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(RuntimeException, match="rows meet in ReduceMean"):
+        limited.run(None, {"x": x, "choice": np.array(0)})

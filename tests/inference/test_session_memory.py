@@ -233,6 +233,12 @@ def test_concurrent_runs_wait_for_each_other_within_the_limit() -> None:
     assert held(session)["peak_bytes"] + weights <= 16 * MIB + 64 * 1024
 
 
+def test_a_limit_beyond_64_bits_limits_nothing() -> None:
+    """onnxruntime reports and takes the largest size_t as gpu_mem_limit."""
+    session = InferenceSession(content(), options(), memory_limit=2**64 - 1)
+    assert session.run(None, {"x": x_of(2)})
+
+
 def test_explain_shows_the_tensors_at_the_peak(tmp_path: Path) -> None:
     session = InferenceSession(content(), options())
     explained = session.explain({"batch": 64})

@@ -88,6 +88,21 @@ def test_explain_tells_bytes_and_draws_them(
     assert picture.read_text().count("<svg") == 1
     assert main(["explain", str(model)]) == 0
     assert "assumed sizes: x=2x8" in capsys.readouterr().out
+    assert main(["explain", str(model), "--json", "--limit", "batch=1KiB"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["memory"]["outputs_bytes"] == 24 and facts["largest"]["batch"] > 0
+
+
+def test_run_writes_strings(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.STRING, ["n"])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    opset = [helper.make_opsetid("", 17)]
+    path, feeds, out = (tmp_path / name for name in ("model.onnx", "x.npz", "y.npz"))
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    np.savez(feeds, x=np.array(["a", "bée"]))
+    assert main(["run", str(path), "--feeds", str(feeds), "--out", str(out)]) == 0
+    np.testing.assert_array_equal(np.load(out)["y"], ["a", "bée"])
 
 
 @pytest.mark.parametrize(
@@ -98,6 +113,8 @@ def test_explain_tells_bytes_and_draws_them(
         (["run", "MODEL"], "add batch=N", 1),
         (["run", "MODEL", "batch"], "written as in batch=8", 1),
         (["run", "MODEL", "--feeds", "absent.npz"], "absent.npz", 1),
+        (["run", "MODEL", "--feeds", "EMPTY"], "--feeds must be a file of numpy.savez", 1),
+        (["run", "MODEL", "--feeds", "CUT"], "--feeds must be a file of numpy.savez", 1),
         (["run", "MODEL", "batch=1", "--memory-limit", "8"], "[memory]", 1),
         (["explain", "MODEL", "x=2x9"], "error: ", 1),
         (["quantize", "absent.onnx", "out.onnx"], "absent.onnx", 1),
@@ -106,9 +123,17 @@ def test_explain_tells_bytes_and_draws_them(
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
 def test_errors_are_one_message_and_a_code(
-    arguments: list[str], message: str, code: int, model: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    code: int,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [str(model) if part == "MODEL" else part for part in arguments]
+    files = {"MODEL": model, "EMPTY": tmp_path / "empty.npz", "CUT": tmp_path / "cut.npz"}
+    files["EMPTY"].touch()
+    files["CUT"].write_bytes(b"PK\x03\x04 and no more")
+    given = [str(files.get(part, part)) for part in arguments]
     assert main(given) == code
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error

@@ -161,6 +161,40 @@ def test_bodies_are_converted_too(tmp_path: Path) -> None:
             assert np.abs(y - exact).max() < 2e-2 * np.abs(exact).max()
 
 
+def test_a_weight_of_one_branch_leaves_the_input_of_its_name_in_another(tmp_path: Path) -> None:
+    def value(name: str, kind: int) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, None)
+
+    weight = models.random(16, 16)
+    product = helper.make_graph(
+        [node("MatMul", ["x", "w"], ["p"])],
+        "product",
+        [],
+        [value("p", models.FLOAT)],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Add", ["w", "w"], ["more"])],
+        "body",
+        [value("i", TensorProto.INT64), value("go", TensorProto.BOOL), value("w", models.FLOAT)],
+        [value("on", TensorProto.BOOL), value("more", models.FLOAT)],
+    )
+    loop = helper.make_graph(
+        [node("Loop", ["times", "", "x"], ["l"], body=body)], "loop", [], [value("l", models.FLOAT)]
+    )
+    # The branch with the weight comes first: attributes are in the order of their names.
+    choice = node("If", ["c"], ["y"], then_branch=loop, else_branch=product)
+    inputs = {"x": (models.FLOAT, ["n", 16]), "c": (TensorProto.BOOL, [])}
+    outputs = {"y": (models.FLOAT, ["n", 16])}
+    model = models.build([choice], inputs, outputs, {"times": np.array(3)})
+    path, x = tmp_path / "half.onnx", models.random(2, 16)
+    report = convert_precision(model, path, weights_only=True, verbose=False)
+    assert [each.name for each in report.quantized] == ["w"]
+    for doubles, expected in ((True, 8 * x), (False, x @ weight)):
+        for y in results_of(path, {"x": x, "c": np.array(doubles)}):
+            assert np.abs(y[0] - expected).max() < 2e-2 * np.abs(expected).max()
+
+
 def test_samples_show_values_that_leave_the_range(tmp_path: Path) -> None:
     nodes = [node("Mul", ["x", "x"], ["s"], "square"), node("Div", ["s", "x"], ["y"], "divide")]
     model = models.build(nodes, {"x": (models.FLOAT, ["n"])}, {"y": (models.FLOAT, ["n"])}, {})
@@ -174,6 +208,23 @@ def test_samples_show_values_that_leave_the_range(tmp_path: Path) -> None:
         model, path, op_types_to_keep=["Div"], nodes_to_keep=["square"], verbose=False
     )
     assert [each.note for each in asked.kept] == ["asked for", "asked for"]
+
+
+def test_values_leave_the_range_beside_infinity(tmp_path: Path) -> None:
+    nodes = [
+        node("Log", ["x"], ["l"], "log"),
+        node("Mul", ["l", "c"], ["big"], "grow"),
+        node("Div", ["big", "c"], ["y"], "shrink"),
+    ]
+    inputs = {"x": (models.FLOAT, ["n"])}
+    model = models.build(
+        nodes, inputs, {"y": (models.FLOAT, ["n"])}, {"c": np.array(5e4, np.float32)}
+    )
+    path, x = tmp_path / "half.onnx", np.array([0.0, 100.0], np.float32)
+    report = convert_precision(model, path, samples={"x": x}, verbose=False)
+    assert {each.name for each in report.kept} == {"grow", "shrink"}
+    (y,) = InferenceSession(path).run(None, {"x": x})
+    assert y[0] == -np.inf and abs(y[1] - np.log(100)) < 0.01
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from ortmodule_py import InferenceSession, _inference
 from ortmodule_py.inference import InvalidProtobuf, NoSuchFile
 from ortmodule_py.quantization import QuantType, quantize_dynamic
 from ortmodule_py.quantization.__main__ import main
+from ortmodule_py.quantization.model_files import output_error
 from tests.quantization import models
 
 
@@ -316,3 +317,9 @@ def test_snippets_of_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert ratio > 3.9
     exec(f'from {name} import quantize_dynamic\nquantize_dynamic("model.onnx", "model_q.onnx")', {})
     assert Path("model_q.onnx").read_bytes() == Path("model_quantized.onnx").read_bytes()
+
+
+def test_errors_beside_infinity_are_relative_to_finite_numbers() -> None:
+    error = output_error([-np.inf, 1.0, np.nan, 0.0], [-np.inf, 1.5, np.nan, 0.0])
+    assert error.largest == 0.5 and error.relative == 0.5
+    assert output_error([1.0], [np.inf]).largest == output_error([np.inf], [1.0]).largest == np.inf

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/narrow_number.h"
 #include "base/version.h"
 #include "bindings/inference/arrays.h"
 #include "bindings/inference/plan_timeline.h"
@@ -158,19 +157,11 @@ OnnxSubstitutes substitutes(const py::dict& initializers, const py::dict& files)
   for (const auto& [name, value] : initializers) {
     const auto array = py::array::ensure(value, py::array::c_style);
     if (!array) throw py::error_already_set();
-    const int element_type = element_type_of(array.dtype());
-    OnnxTensor tensor{onnx_dtype(element_type), {}, {}, element_type};
-    tensor.dims.assign(array.shape(), array.shape() + array.ndim());
-    if (packed_bits(tensor.dtype) < 8) {
-      const auto count = static_cast<int64_t>(array.size());
-      std::string packed(static_cast<size_t>(count), '\0');
-      pack_elements(static_cast<const char*>(array.data()), count, tensor.dtype, packed.data());
-      packed.resize(static_cast<size_t>((count * packed_bits(tensor.dtype) + 7) / 8));
-      tensor.bytes = std::move(packed);
-    } else {
-      tensor.bytes = bytes_of(array, array.data(), static_cast<size_t>(array.nbytes()));
-    }
-    given.initializers.emplace(py::cast<std::string>(name), std::move(tensor));
+    const SharedTensor tensor = shared_tensor(array);  // in the machine's byte order
+    const SharedBytes elements(tensor.owner, {static_cast<const char*>(tensor.data),
+                                              static_cast<size_t>(tensor.byte_count())});
+    given.initializers.emplace(py::cast<std::string>(name),
+                               substitute(tensor.element_type, tensor.sizes, elements));
   }
   for (const auto& [name, value] : files) {
     const py::buffer_info info = py::reinterpret_borrow<py::buffer>(value).request();

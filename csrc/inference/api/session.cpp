@@ -1,5 +1,7 @@
 // Sessions of the public C++ API on top of InferenceSession.
 #include <filesystem>
+#include <map>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -240,11 +242,17 @@ std::vector<Value> Session::run(const std::vector<std::string>& input_names,
     for (const std::string& name : output_names) wanted.push_back(impl_->output(name));
     std::vector<HostResult> results =
         impl_->run(impl_->feeds(by_input(*impl_, named)), {}, options.impl().terminate);
-    std::vector<Value> outputs;
-    for (HostResult& result : results) outputs.push_back(to_value(std::move(result)));
-    if (wanted.empty()) return outputs;
+    if (wanted.empty()) {
+      wanted.resize(results.size());
+      std::iota(wanted.begin(), wanted.end(), size_t{0});
+    }
+    // Others may be strings or maps, which are no values.
+    std::map<size_t, Value> made;
     std::vector<Value> chosen;
-    for (size_t place : wanted) chosen.push_back(outputs[place]);
+    for (size_t place : wanted) {
+      if (made.count(place) == 0) made[place] = to_value(std::move(results.at(place)));
+      chosen.push_back(made[place]);
+    }
     return chosen;
   });
 }

@@ -1,7 +1,6 @@
 #include <utility>
 
 #include "inference/api/session_impl.h"
-#include "onnx/onnx_types.h"
 
 namespace ortmodule::inference {
 inline namespace v1 {
@@ -16,12 +15,11 @@ namespace {
 OnnxSubstitutes SessionOptions::Impl::substitutes() const {
   OnnxSubstitutes given;
   for (const auto& [name, value] : initializers) {
-    const auto type = static_cast<int>(value.type());
-    OnnxTensor tensor{onnx_dtype(type), value.sizes(), {}, type};
     // The copy of the value keeps the memory.
-    const auto owner = std::make_shared<const Value>(value);
-    tensor.bytes = SharedBytes(owner, {static_cast<const char*>(value.data()), value.byte_count()});
-    given.initializers.emplace(name, std::move(tensor));
+    const SharedBytes elements(std::make_shared<const Value>(value),
+                               {static_cast<const char*>(value.data()), value.byte_count()});
+    given.initializers.emplace(name,
+                               substitute(static_cast<int>(value.type()), value.sizes(), elements));
   }
   return given;
 }

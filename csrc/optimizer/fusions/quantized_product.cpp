@@ -3,6 +3,8 @@
 // its own, too (quantize_dynamic, QLinearConv); those of MatMulInteger are rules in
 // fusions/integer_product.cpp. The ops are in ops/matmul_integer.cpp and ops/conv_integer.cpp.
 
+#include <limits>
+
 #include "ops/emit.h"
 #include "optimizer/dequantized.h"
 #include "optimizer/edit.h"
@@ -22,6 +24,11 @@ struct Factors {
   Dequantized x, w;
 };
 
+// The most that an element may be away from its zero point.
+int64_t most_steps(const Dequantized& factor) {
+  return factor.zero || factor.q->dtype == DType::UInt8 ? 255 : 128;
+}
+
 // Why the factors cannot be integers. The scale and zero point of w may have one for each index of
 // `axis`.
 Reason cannot_be_integers(const Factors& factors, int64_t axis) {
@@ -36,6 +43,12 @@ Reason cannot_be_integers(const Factors& factors, int64_t axis) {
     if (!found || (*found != -1 && *found != axis))
       return "the scale of the weight is not one number per channel";
   }
+  DimExpr terms = 1;  // of a sum
+  for (size_t d = 0; d < w.q->rank(); ++d)
+    if (static_cast<int64_t>(d) != axis) terms = terms * w.q->dims[d];
+  constexpr int64_t kMostSum = std::numeric_limits<int32_t>::max();
+  if (terms.is_constant() && terms.value() > kMostSum / (most_steps(x) * most_steps(w)))
+    return "their sums may be beyond 32 bits";
   return {};
 }
 

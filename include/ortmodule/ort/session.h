@@ -203,6 +203,10 @@ class SessionImpl : public ConstSessionImpl<Holder> {
     for (size_t i = 0; i < input_count; ++i)
       binding.bind_input(input_names[i], checked<OrtValue>(inputs[i], "Run").value);
     for (size_t i = 0; i < output_count; ++i)
+      for (size_t before = 0; before < i; ++before)
+        if (std::string(output_names[i]) == output_names[before])
+          refuse("[Run] output '" + std::string(output_names[i]) + "' must be asked for once");
+    for (size_t i = 0; i < output_count; ++i)
       if (outputs[i])
         binding.bind_output(output_names[i], checked<OrtValue>(outputs[i], "Run").value);
       else

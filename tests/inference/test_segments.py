@@ -1,0 +1,59 @@
+"""What the segments of a run pass on to each other, and what callers get of it."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from ortmodule_py import InferenceSession
+from tests.inference.test_data_sizes import INT64, compare, constant, make_model, node, value
+from tests.inference.test_session import ONE_THREAD
+
+FLOAT = TensorProto.FLOAT
+
+
+def test_a_result_that_is_an_element_of_a_value() -> None:
+    """The last state of a backward Scan is the first element of what it scans."""
+    body = helper.make_graph(
+        [node("NonZero", ["e"], ["places"]), node("ReduceSum", ["places"], ["sum"], keepdims=0)],
+        "body",
+        [value("s", FLOAT, []), value("e", FLOAT, [])],
+        [value("e", FLOAT, []), value("sum", INT64, [])],
+    )
+    model = make_model(
+        [
+            node("Relu", ["x"], ["r"]),
+            node(
+                "Scan",
+                ["s0", "r"],
+                ["s1", "y"],
+                body=body,
+                num_scan_inputs=1,
+                scan_input_directions=[1],
+            ),
+        ],
+        [value("x", FLOAT, [3]), value("s0", FLOAT, [])],
+        [value("s1", FLOAT, None)],
+    )
+    compare(model, {"x": np.array([4, 5, 6], "float32"), "s0": np.array(1, "float32")})
+
+
+def test_the_memory_of_a_run_whose_later_segment_reads_a_feed_with_strides() -> None:
+    model = make_model(
+        [
+            node("NonZero", ["x"], ["places"]),
+            node("Expand", ["one", "sizes"], ["wide"]),
+            node("ReduceSum", ["places"], ["sum"], keepdims=0),
+            node("Cast", ["sum"], ["number"], to=FLOAT),
+            node("Add", ["wide", "number"], ["y"]),
+        ],
+        [value("x", FLOAT, ["n"]), value("sizes", INT64, [2])],
+        [value("y", FLOAT, None)],
+        [constant("one", np.ones((1, 1), "float32"))],
+    )
+    session = InferenceSession(model, ONE_THREAD)
+    x, sizes = np.ones(5, "float32"), np.array([300, 0, 400, 0])
+    strided = session.memory({"x": x, "sizes": sizes[::2]})
+    plain = session.memory({"x": x, "sizes": sizes[::2].copy()})
+    assert plain.peak_bytes >= 300 * 400 * 4
+    assert plain.peak_bytes <= strided.peak_bytes <= plain.peak_bytes + 1024
