@@ -111,6 +111,12 @@ ImportedModel import_model(const OnnxModel& model, const ImportRequest& request)
   return Importer(model, request).run();
 }
 
+// The output as its graph declares it; without a type where that says nothing of it.
+static OnnxValue declared_value(const ModelPart& part, const std::string& name) {
+  const auto found = std::ranges::find(part.graph->outputs, name, &OnnxValue::name);
+  return found == part.graph->outputs.end() ? OnnxValue{name, {}} : *found;
+}
+
 ImportedModel Importer::run() {
   const ModelPart whole = request_.part ? ModelPart() : whole_model(model_);
   const ModelPart& part = request_.part ? *request_.part : whole;
@@ -123,10 +129,8 @@ ImportedModel Importer::run() {
   else
     add_inputs(scope);  // some of them in place of initializers
   import_part(part, scope);
-  if (!result_.cut && request_.part)
-    for (const std::string& output : part.outputs) add_output({output, {}}, scope);
-  if (!result_.cut && !request_.part)
-    for (const OnnxValue& output : model_.graph.outputs) add_output(output, scope);
+  if (!result_.cut)
+    for (const std::string& output : part.outputs) add_output(declared_value(part, output), scope);
   if (!failures_.empty()) throw_failures();
   keep_used_contents();
   std::vector<BoundInput> tensors;

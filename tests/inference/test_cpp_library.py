@@ -61,11 +61,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`mlp.onnx`: x[n,4] -> y[n,classes], its sums; `digits.onnx`: the first ten pixels."""
     folder = tmp_path_factory.mktemp("models")
     random = np.random.default_rng(0)
-    weights = {"w": random.standard_normal((4, 10)).astype("float32"), "axis": np.array([1])}
+    weights = {
+        "w": random.standard_normal((4, 10)).astype("float32"),
+        "wide": np.full((10, 64), 1 / 64, "float32"),  # so that a run takes more than its outputs
+        "axis": np.array([1]),
+    }
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Relu", ["h"], ["y"]),
-        helper.make_node("ReduceSum", ["y", "axis"], ["sums"], keepdims=0),
+        helper.make_node("MatMul", ["y", "wide"], ["spread"]),
+        helper.make_node("ReduceSum", ["spread", "axis"], ["sums"], keepdims=0),
     ]
     save(
         folder / "mlp.onnx",
