@@ -1,6 +1,8 @@
 #include "bindings/derived_gradients.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
@@ -64,6 +66,14 @@ at::Tensor view_of_saved(const StatePtr& state, TensorId id) {
       tensor.layout.strides, [keep, lease](void*) {}, options);
 }
 
+/// A tensor of these sizes whose values are not read.
+at::Tensor without_values(const RunState& state, const Value& value) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto options =
+      at::TensorOptions().dtype(to_scalar_type(value.dtype)).device(state.piece.runtime().device());
+  return at::empty({}, options).expand(evaluate(value.dims, state.plan().symbols));
+}
+
 /// Makes `tensor` the output of the current node that stands for the saved value `name`.
 void connect(RunState& state, at::Tensor& tensor, const std::string& name) {
   const auto node = torch::autograd::get_current_node();
@@ -86,8 +96,9 @@ at::Tensor as_planned(const RunState& state, const at::Tensor& tensor, TensorId 
   return tensor.as_strided(layout.sizes, layout.strides, tensor.storage_offset() + layout.offset);
 }
 
-at::Tensor operand_of(const StatePtr& state, const BackwardOperand& operand, bool training,
-                      const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& saved) {
+at::Tensor operand_of(const StatePtr& state, const BackwardOperand& operand, const Value& value,
+                      bool training, const std::vector<at::Tensor>& grads,
+                      const std::vector<at::Tensor>& saved) {
   const Plan& plan = state->plan();
   const size_t outputs = state->piece.session().differentiable_outputs().size();
   const auto position = [&](const std::vector<size_t>& list) {
@@ -104,6 +115,11 @@ at::Tensor operand_of(const StatePtr& state, const BackwardOperand& operand, boo
     case BackwardOperand::Kind::Saved: {
       at::Tensor tensor = view_of_saved(state, operand.tensor);
       if (training && operand.differentiable) connect(*state, tensor, operand.name);
+      return tensor;
+    }
+    case BackwardOperand::Kind::Recomputed: {
+      at::Tensor tensor = without_values(*state, value);
+      connect(*state, tensor, operand.name);
       return tensor;
     }
     case BackwardOperand::Kind::Gradient: return grads.at(operand.index);
@@ -209,8 +225,10 @@ std::vector<at::Tensor> derived_gradients(const StatePtr& state,
   std::vector<at::Tensor> operands;
   const auto& inputs = derived->compiled->session().exported_graph().inputs();
   for (size_t i = 0; i < derived->operands.size(); ++i) {
-    at::Tensor operand = operand_of(state, derived->operands[i], query.training, given, saved);
-    operands.push_back(operand.to(to_scalar_type(inputs[i].value->dtype)));
+    const Value& value = *inputs[i].value;
+    const at::Tensor operand =
+        operand_of(state, derived->operands[i], value, query.training, given, saved);
+    operands.push_back(operand.to(to_scalar_type(value.dtype)));
   }
   std::vector<at::Tensor> gradients(query.wanted.size());
   const std::vector<at::Tensor> results =

@@ -97,7 +97,7 @@ class Recomputer {
     for (int id : decisions.recompute) saved_.at(id) = false;
   }
 
-  void run() {
+  std::unordered_map<const Value*, const Value*> run() {
     split_partly_kept_nodes();
     std::vector<Node*> backward;
     for (Node* node : graph_.node_pointers())
@@ -111,6 +111,7 @@ class Recomputer {
         if (read != input) graph_.set_input(node, i, read);
       }
     }
+    return std::move(originals_);
   }
 
  private:
@@ -162,7 +163,15 @@ class Recomputer {
   /// The value that a backward node reads in place of forward value `value`: itself or a clone.
   Value* in_backward(Value* value) {
     if (value->is_literal() || is_kept(value)) return value;
-    if (auto same = same_as_.find(value); same != same_as_.end()) value = same->second;
+    if (auto same = same_as_.find(value); same != same_as_.end()) {
+      Value* clone = cloned(same->second);
+      originals_[clone] = value;
+      return clone;
+    }
+    return cloned(value);
+  }
+
+  Value* cloned(Value* value) {
     if (auto known = clone_.find(value); known != clone_.end()) return known->second;
     Node* node = value->producer();
     Values operands;
@@ -178,13 +187,15 @@ class Recomputer {
       output->dims = node->output(i)->dims;
       graph_.rename(output, node->output(i)->name + "_recompute");
       clone_[node->output(i)] = output;
+      originals_[output] = node->output(i);
     }
     return clone_.at(value);
   }
 
   Graph& graph_;
-  PerValue<bool> saved_;     // by forward for backward
-  PerValue<bool> returned_;  // as an output
+  std::unordered_map<const Value*, const Value*> originals_;  // clone -> forward value
+  PerValue<bool> saved_;                                      // by forward for backward
+  PerValue<bool> returned_;                                   // as an output
   Node* before_ = nullptr;
   std::unordered_map<const Value*, Value*> clone_;
   std::unordered_map<const Value*, Value*>
@@ -193,8 +204,9 @@ class Recomputer {
 
 }  // namespace
 
-void insert_recomputation(Graph& joint, const MemoryDecisions& decisions) {
-  Recomputer(joint, decisions).run();
+std::unordered_map<const Value*, const Value*> insert_recomputation(
+    Graph& joint, const MemoryDecisions& decisions) {
+  return Recomputer(joint, decisions).run();
 }
 
 }  // namespace ortmodule

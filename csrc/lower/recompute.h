@@ -2,6 +2,7 @@
 // Decisions are data; the nodes are inserted when the joint graph is lowered.
 #pragma once
 
+#include <unordered_map>
 #include <vector>
 
 #include "ir/graph.h"
@@ -38,8 +39,9 @@ MemoryDecisions with_values_of_parameters(const Graph& joint, MemoryDecisions de
 /// `joint`, whose backward nodes must be in the order in which they will run. A clone is placed
 /// directly before its first reader and shared by all readers; operands that are not saved are
 /// recomputed too. Nodes with effects or unrecorded random numbers are never cloned; their results
-/// are saved.
-void insert_recomputation(Graph& joint, const MemoryDecisions& decisions);
+/// are saved. Returns the forward value that each clone stands for.
+std::unordered_map<const Value*, const Value*> insert_recomputation(
+    Graph& joint, const MemoryDecisions& decisions);
 
 /// Whether `node` is a clone that insert_recomputation() made.
 bool is_recomputation(const Node& node);

@@ -41,13 +41,25 @@ Grads gather_grad(GradContext& c) {
                   {"padding_idx", c.attrs().integer("padding_idx")}})};
 }
 
-// As index_put, GatherGrad is also a forward op and needs a gradient.
+// As index_put, GatherGrad is also a forward op and needs a gradient. Rows of padding_idx did not
+// reach its result.
 Grads gather_grad_grad(GradContext& c) {
   Grads grads(3);
-  if (c.needs(0))
-    grads[0] = c.emit(
-        "Gather", {c.dy(), c.x(1)},
-        {{"axis", *c.attrs().find("axis")}, {"padding_idx", c.attrs().integer("padding_idx")}});
+  const int64_t padding = c.attrs().integer("padding_idx");
+  if (c.needs(0)) {
+    const Handle indices = c.x(1);
+    Handle rows = c.emit("Gather", {c.dy(), indices}, {{"axis", *c.attrs().find("axis")}});
+    if (padding >= 0) {
+      Dims along = indices.dims();
+      const auto axis = static_cast<size_t>(c.attrs().integer("axis"));
+      along.insert(along.begin(), axis, DimExpr(1));
+      along.resize(rows.dims().size(), DimExpr(1));
+      const Handle padded =
+          c.emit("Equal", {indices, c.literal(static_cast<double>(padding), indices.dtype())});
+      rows = c.emit("Where", {c.reshape(padded, along), c.literal(0.0, rows.dtype()), rows});
+    }
+    grads[0] = rows;
+  }
   if (c.x(2)) grads[2] = c.dy();
   return grads;
 }

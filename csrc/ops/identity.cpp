@@ -1,4 +1,5 @@
-// y = x: Identity, and Detach, which stops the gradient
+// y = x: Identity, and Detach, which stops the gradient. A `stationary` one stands where that
+// gradient is zero, such as that of a variance by the mean; a second pass differentiates it.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"

@@ -46,29 +46,49 @@ Grads loss_grad(GradContext& c) {
   return {sum};
 }
 
-// dscores = dloss * (r p - t) with probabilities p, and r and t that depend on labels and weights.
-// With log_sum_exp = kNever, p is 0, which tells dloss * t and so dloss * r * p.
-constexpr double kNever = 1e30;  // kernels give NaN for infinity
+// dscores = factor * p - t, with probabilities p and what depends on labels and weights alone: t,
+// and per label factor = dloss * ((1 - s) w[label] + s / C sum(w)), which the mean divides by the
+// sum of w[label]; 0 where the label is ignored. Of the shape of log_sum_exp with a class.
+Handle probability_factor(GradContext& c) {
+  const Handle labels = c.x(2), weights = c.x(3);
+  const DType wide = c.x(4).dtype();
+  const double smoothing = c.attrs().number("label_smoothing");
+  const auto ignored = static_cast<double>(c.attrs().integer("ignore_index"));
+  const Handle skip = c.emit("Equal", {labels, c.literal(ignored, labels.dtype())});
+  const Handle zero = c.literal(0.0, wide);
+  Handle weight = c.full(1.0, labels.dims(), wide), part = weight;
+  if (weights) {
+    const Handle wide_weights = c.cast(weights, wide);
+    const Handle safe = c.emit("Where", {skip, c.literal(0.0, labels.dtype()), labels});
+    weight = c.emit("Gather", {wide_weights, safe}, {{"axis", 0}});
+    const Handle all = c.emit("ReduceMean", {wide_weights}, {{"axes", Dims()}, {"keepdims", 0}});
+    part = weight * (1.0 - smoothing) + all * smoothing;
+  }
+  Handle factor = c.emit("Where", {skip, zero, part}) * c.cast(c.x(0), wide);
+  if (c.attrs().string("reduction") == "mean")
+    factor = factor / c.emit("ReduceSum", {c.emit("Where", {skip, zero, weight})},
+                             {{"axes", Dims()}, {"keepdims", 0}});
+  Dims column = labels.dims();
+  column.insert(column.begin() + 1, DimExpr(1));
+  return c.reshape(factor, column);
+}
+
 Grads loss_grad_grad(GradContext& c) {
   const Handle g = c.dy(), dloss = c.x(0), scores = c.x(1), log_sum_exp = c.x(4);
-  const auto gradient = [&](Handle of, Handle lse) {
-    return c.emit("SoftmaxCrossEntropyLossGrad", {of, scores, c.x(2), c.x(3), lse}, c.attrs());
-  };
   Grads grads(5);
   if (c.needs(0)) {
-    const Handle unit = gradient(c.full(1.0, dloss.dims(), dloss.dtype()), log_sum_exp);
+    const Handle one = c.full(1.0, dloss.dims(), dloss.dtype());
+    const Handle unit = c.emit("SoftmaxCrossEntropyLossGrad",
+                               {one, scores, c.x(2), c.x(3), log_sum_exp}, c.attrs());
     const bool each = !dloss.dims().empty();
     grads[0] = c.emit("ReduceSum", {g * unit},
                       {{"axes", each ? Dims{DimExpr(1)} : Dims()}, {"keepdims", 0}});
   }
   if (c.needs(1)) {
-    const DType wide = log_sum_exp.dtype();
-    const Handle never = c.full(kNever, log_sum_exp.dims(), wide);
-    const Handle weighted =
-        c.cast(gradient(dloss, log_sum_exp) - gradient(dloss, never), wide) * c.cast(g, wide);
-    const Handle sum =
-        c.emit("ReduceSum", {weighted}, {{"axes", Dims{DimExpr(1)}}, {"keepdims", 1}});
-    grads[1] = weighted - softmax_of(c, scores, log_sum_exp) * sum;
+    const Handle p = softmax_of(c, scores, log_sum_exp), wide = c.cast(g, p.dtype());
+    const Handle mean =
+        c.emit("ReduceSum", {wide * p}, {{"axes", Dims{DimExpr(1)}}, {"keepdims", 1}});
+    grads[1] = probability_factor(c) * p * (wide - mean);
   }
   return grads;
 }

@@ -23,7 +23,7 @@ Value* first_element(TorchCall& t, Value* x, const std::vector<int64_t>& axes) {
 }
 
 // Computes 16-bit floats in 32 bits, as torch does. The deviations sum to zero, so the variance has
-// no gradient through the mean.
+// no gradient through the mean; its gradient has one.
 Moments moments(TorchCall& t) {
   require_real(t, true);
   const DType dtype = compute_dtype(t.output().dtype);
@@ -39,7 +39,8 @@ Moments moments(TorchCall& t) {
   const DimExpr freedom = count - DimExpr(t.integer_or("correction", 1));
   Value* mean = t.emit("ReduceMean", {x}, kept);
   Value* shifted = t.emit("Sub", {x, first_element(t, x, axes)});
-  Value* shifted_mean = t.emit("Detach", {t.emit("ReduceMean", {shifted}, kept)});
+  Value* shifted_mean =
+      t.emit("Detach", {t.emit("ReduceMean", {shifted}, kept)}, {{"stationary", 1}});
   Value* deviation = t.emit("Sub", {shifted, shifted_mean});
   Value* sum = t.emit("ReduceSum", {t.emit("Mul", {deviation, deviation})}, attrs);
   const DimExpr divisor = DimExpr::max(freedom, 0);

@@ -19,7 +19,11 @@ using Twins = std::unordered_map<const Value*, Value*>;
 Value* twin_of(const Twins& twins, const Value* value) { return value ? twins.at(value) : nullptr; }
 
 Node* copy_node(Graph& to, const Node& node, Values operands, Twins& twins) {
-  Node* twin = to.add_node(node.op, std::move(operands), node.outputs().size(), node.attrs);
+  // Where the first gradient is zero, the second need not be.
+  const bool passes = node.op == "Detach" && node.attrs.integer("stationary", 0) != 0;
+  Node* twin = passes
+                   ? to.add_node("Identity", std::move(operands), 1, {})
+                   : to.add_node(node.op, std::move(operands), node.outputs().size(), node.attrs);
   twin->origin = node.origin;
   // First release the automatic names, which could be those of other results.
   for (Value* output : twin->outputs()) to.rename(output, "copied");
@@ -83,8 +87,10 @@ bool is_forward(const Value* value) {
   return value->producer() && value->producer()->region == Region::Forward;
 }
 
+using Clones = std::unordered_map<const Value*, const Value*>;
+
 /// Has `joint` recompute in backward what the plan did not save.
-void recompute_unsaved(Graph& joint, const SavedValues& saved) {
+Clones recompute_unsaved(Graph& joint, const SavedValues& saved) {
   // The caller may have let go of an output that backward does not read.
   for (size_t i = 0; i < joint.outputs().size(); ++i)
     if (joint.outputs()[i].kind == OutputKind::Output) joint.replace_output(i, nullptr);
@@ -102,15 +108,22 @@ void recompute_unsaved(Graph& joint, const SavedValues& saved) {
     else if (stashed[value])
       decisions.recompute.push_back(value->id());
   }
-  insert_recomputation(joint, decisions);
+  return insert_recomputation(joint, decisions);
+}
+
+/// What lets the gradient of a CustomGradient's result be that of its second operand.
+std::shared_ptr<const Graph> passing_body(const Value& value) {
+  auto body = std::make_shared<Graph>();
+  body->add_output(body->add_input("dy", value.dtype, value.dims, InputKind::GradOutput, false, 0));
+  return body;
 }
 
 /// Takes the backward nodes out of a joint graph.
 class Extractor {
  public:
-  Extractor(const Graph& joint, const Graph& forward, const Plan& plan, const SavedValues& saved,
-            const BackwardQuery& query)
-      : joint_(joint), plan_(plan), saved_(saved), query_(query) {
+  Extractor(const Graph& joint, Clones clones, const Graph& forward, const Plan& plan,
+            const SavedValues& saved, const BackwardQuery& query)
+      : joint_(joint), clones_(std::move(clones)), plan_(plan), saved_(saved), query_(query) {
     const Differentiated differentiated(forward);
     for (const auto& node : forward.nodes())
       for (const Value* output : node->outputs())
@@ -125,9 +138,10 @@ class Extractor {
     for (const auto& node : joint_.nodes()) {
       if (node->region != Region::Backward) continue;
       Values operands;
+      const bool clone = clones_.contains(node->output(0));
       for (const Value* input : node->inputs())
-        operands.push_back(input ? value_of(input) : nullptr);
-      copy_node(graph(), *node, std::move(operands), twins_);
+        operands.push_back(!input ? nullptr : clone ? fenced(input) : value_of(input));
+      copy_node(graph(), *node, std::move(operands), clone ? recomputed_ : twins_);
     }
     for (const GraphOutput& output : joint_.outputs())
       if (output.kind == OutputKind::Gradient && output.value) add_result(output);
@@ -145,7 +159,38 @@ class Extractor {
     return twins_[value] = added(value);
   }
 
+  /// A value that recomputation reads. No rewrite sees both sides of a Detach, so that what is
+  /// recomputed is rounded as the first time.
+  Value* fenced(const Value* value) {
+    const auto clone = recomputed_.find(value);
+    if (clone == recomputed_.end()) return value_of(value);
+    Value*& fence = fences_[value];
+    if (!fence) fence = emit(graph(), "Detach", {clone->second});
+    return fence;
+  }
+
+  /// A recomputed value with the gradient edge of the one that forward computed.
+  Value* connected(const Value* clone) {
+    const Node& node = *clone->producer();
+    if (op_def(node.op).kind == OpKind::View && node.op != "Detach") return copied_view(clone);
+    const Value* original = custom_result(clones_.at(clone));
+    if (!query_.training || !differentiable_.contains(original->name)) return fenced(clone);
+    Value* edge =
+        operand(original, {BackwardOperand::Kind::Recomputed, 0, TensorId(), original->name, true});
+    const Attrs attrs{{"outputs", 1}, {"inputs", 1}, {"body", passing_body(*edge)}};
+    return emit_node(graph(), "CustomGradient", {fenced(clone), edge}, attrs, 1)->output();
+  }
+
+  Value* copied_view(const Value* value) {
+    const Node& node = *value->producer();
+    Values operands;
+    for (const Value* input : node.inputs()) operands.push_back(input ? value_of(input) : nullptr);
+    copy_node(graph(), node, std::move(operands), twins_);
+    return twins_.at(value);
+  }
+
   Value* added(const Value* value) {
+    if (recomputed_.contains(value)) return connected(value);
     if (value->is_literal()) return graph().literal(value->literal(), value->dtype);
     if (value->is_input() && !value->producer()) {
       const GraphInput& input = joint_.inputs()[static_cast<size_t>(value->input_index())];
@@ -155,13 +200,7 @@ class Extractor {
     const Node& node = *value->producer();
     const Value* source =
         op_def(node.op).kind == OpKind::View && node.op != "Detach" ? node.input(0) : nullptr;
-    if (source && is_readable(source)) {
-      Values operands;
-      for (const Value* input : node.inputs())
-        operands.push_back(input ? value_of(input) : nullptr);
-      copy_node(graph(), node, std::move(operands), twins_);
-      return twins_.at(value);
-    }
+    if (source && is_readable(source)) return copied_view(value);
     return kept_operand(custom_result(value));
   }
 
@@ -246,11 +285,14 @@ class Extractor {
   }
 
   const Graph& joint_;
+  const Clones clones_;
   const Plan& plan_;
   const SavedValues& saved_;
   const BackwardQuery& query_;
   std::set<std::string> differentiable_;
   Twins twins_;
+  Twins recomputed_;  // by clone: what computes it
+  Twins fences_;      // by clone: the same behind a Detach
   BackwardPiece made_;
 };
 
@@ -262,13 +304,14 @@ BackwardPiece make_backward_piece(const Graph& joint, const PlanEntry& entry,
   const SavedValues saved(plan, *entry.lowered);
   const std::unique_ptr<Graph> forward = forward_region(joint, query);
   const std::unique_ptr<Graph> gradient = build_gradient(*forward);
-  recompute_unsaved(*gradient, saved);
+  Clones clones = recompute_unsaved(*gradient, saved);
   // What depends on an argument whose gradient is not wanted now is differentiated all the same.
   BackwardQuery all = query;
   all.wanted.assign(joint.inputs().size(), true);
   all.arrived.assign(query.arrived.size(), false);
   all.hidden.clear();
-  BackwardPiece made = Extractor(*gradient, *forward_region(joint, all), plan, saved, query).run();
+  const std::unique_ptr<Graph> whole = forward_region(joint, all);
+  BackwardPiece made = Extractor(*gradient, std::move(clones), *whole, plan, saved, query).run();
   std::vector<std::string> names;
   made.piece.graph->collect_symbols(names);
   for (const Dims& strides : made.piece.output_strides)

@@ -29,6 +29,7 @@ struct BackwardOperand {
     Argument,        // of forward; `index` is the graph input
     Output,          // of forward, or a view of it; `index` is GraphOutput::index
     Saved,           // a saved activation
+    Recomputed,      // what the piece recomputes; only its edge is read
     Gradient,        // of forward output `index`
     HiddenGradient,  // of BackwardQuery::hidden[index]
   };
@@ -55,8 +56,9 @@ struct BackwardPiece {
 
 /// The backward pass of `entry`, a plan of the optimized joint graph `joint`, as a function of the
 /// values that the plan saves and the output gradients. A value that the plan does not save is
-/// recomputed, directly before its first reader. Throws Error if an op on the way has no gradient,
-/// or if a value can neither be read nor recomputed.
+/// recomputed, directly before its first reader; its gradient is that of the value which forward
+/// computed, so all plans have the same gradients. Throws Error if an op on the way has no
+/// gradient, or if a value can neither be read nor recomputed.
 BackwardPiece make_backward_piece(const Graph& joint, const PlanEntry& entry,
                                   const BackwardQuery& query);
 
