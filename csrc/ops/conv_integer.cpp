@@ -140,8 +140,8 @@ REGISTER_OP(ConvIntegerToFloat, {.domain = "com.microsoft",
                                  .flops = conv_integer_flops,
                                  .body_of = to_float_body});
 
-RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }
-REGISTER_ROW_AXES(image_rows, "ConvInteger");
+RowAxes integer_image_rows(const RowQuery& query) { return rows_before(query, 1); }
+REGISTER_ROW_AXES(integer_image_rows, "ConvInteger");
 
 }  // namespace
 }  // namespace ortmodule

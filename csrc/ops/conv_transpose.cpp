@@ -49,18 +49,18 @@ void infer_conv_transpose_grad(InferContext& c) {
 }
 
 // Products per element of x: channels of y in its group times window.
-double product_flops(const Sizes& x, const Sizes& w) {
+double transposed_product_flops(const Sizes& x, const Sizes& w) {
   const double window = static_cast<double>(element_count(w)) / static_cast<double>(w.at(0));
   return 2.0 * static_cast<double>(element_count(x)) * window;
 }
 
 double conv_transpose_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  return product_flops(in.at(0), in.at(1));
+  return transposed_product_flops(in.at(0), in.at(1));
 }
 
 double conv_transpose_grad_flops(const Attrs&, const std::vector<Sizes>& in,
                                  const std::vector<Sizes>&) {
-  return 2.0 * product_flops(in.at(1), in.at(2));
+  return 2.0 * transposed_product_flops(in.at(1), in.at(2));
 }
 
 Grads conv_transpose_grad(GradContext& c) {
@@ -93,8 +93,8 @@ REGISTER_OP(ConvTransposeGrad, {.domain = "com.microsoft",
                                 .grad = conv_transpose_grad_grad,
                                 .flops = conv_transpose_grad_flops});
 
-RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }
-REGISTER_ROW_AXES(image_rows, "ConvTranspose");
+RowAxes transposed_image_rows(const RowQuery& query) { return rows_before(query, 1); }
+REGISTER_ROW_AXES(transposed_image_rows, "ConvTranspose");
 
 }  // namespace
 }  // namespace ortmodule

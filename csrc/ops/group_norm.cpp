@@ -54,7 +54,7 @@ void infer_group_norm_grad(InferContext& c) {
 
 // The gradient through the statistics, which torch returns, over the n elements of a group:
 // d mean / dx = 1 / n and d inv_std_dev / dx = -inv_std_dev^3 (x - mean) / n.
-Handle statistics_grad(GradContext& c) {
+Handle group_statistics_grad(GradContext& c) {
   const Dims& dims = c.x(0).dims();
   const DimExpr groups(c.attrs().integer("num_groups"));
   Dims grouped{dims[0], groups, DimExpr::floor_div(dims[1], groups)};
@@ -81,7 +81,7 @@ Grads group_norm_grad(GradContext& c) {
   if (c.dy(0))
     grads = c.emit_all("GroupNormalizationGrad", {c.dy(), c.x(0), c.x(1), c.y(1), c.y(2)},
                        {{"num_groups", *c.attrs().find("num_groups")}});
-  if (const Handle more = statistics_grad(c)) grads[0] = grads[0] ? grads[0] + more : more;
+  if (const Handle more = group_statistics_grad(c)) grads[0] = grads[0] ? grads[0] + more : more;
   return grads;
 }
 
@@ -132,7 +132,7 @@ Values normalized(TorchCall& t, std::string_view groups) {
 
 Values convert_group_norm(TorchCall& t) { return normalized(t, "num_groups"); }
 
-Values convert_native(TorchCall& t) { return normalized(t, "group"); }
+Values convert_native_group_norm(TorchCall& t) { return normalized(t, "group"); }
 
 // ONNX's op does not return statistics and computes in float32.
 void export_group_norm(const OnnxRuleContext& c) {
@@ -171,7 +171,7 @@ REGISTER_OP(GroupNormalization,
              .grad = group_norm_grad,
              .onnx = {export_group_norm},
              .from_torch = {{"aten.group_norm.default", convert_group_norm},
-                            {"aten.native_group_norm.default", convert_native}}});
+                            {"aten.native_group_norm.default", convert_native_group_norm}}});
 
 REGISTER_OP(GroupNormalizationGrad, {.domain = "com.microsoft",
                                      .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev"},
@@ -181,8 +181,8 @@ REGISTER_OP(GroupNormalizationGrad, {.domain = "com.microsoft",
                                      .grad = group_norm_grad_grad,
                                      .non_differentiable = {3, 4}});
 
-RowAxes norm_rows(const RowQuery& query) { return rows_before(query, 1); }
-REGISTER_ROW_AXES(norm_rows, "GroupNormalization");
+RowAxes group_norm_rows(const RowQuery& query) { return rows_before(query, 1); }
+REGISTER_ROW_AXES(group_norm_rows, "GroupNormalization");
 
 }  // namespace
 }  // namespace ortmodule

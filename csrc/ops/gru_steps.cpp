@@ -19,7 +19,7 @@ void infer_gates(InferContext& c) {
   c.set(0, c.input(kPre).dtype, with_width(c.input(kPre).dims, DimExpr(4) * c.input(kR).dims[1]));
 }
 
-void infer_grad(InferContext& c) {
+void infer_gru_grad(InferContext& c) {
   const Value &gates = c.input(0), &r = c.input(2);
   c.set(0, gates.dtype, with_width(gates.dims, r.dims[0]));
   c.set(1, gates.dtype, with_width(gates.dims, r.dims[0]));
@@ -78,7 +78,7 @@ REGISTER_OP(GRUStepsGrad, {.domain = "com.microsoft",
                            .outputs = {"dpre", "drecurrent", "dinitial_h"},
                            .attrs = {{"layout", 0}, {"reverse", 0}},
                            .kind = OpKind::MatMul,
-                           .infer = infer_grad,
+                           .infer = infer_gru_grad,
                            .flops = recurrent_grad_flops});
 
 REGISTER_ROW_AXES(recurrent_rows, "GRUSteps");

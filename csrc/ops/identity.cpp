@@ -9,7 +9,9 @@
 namespace ortmodule {
 namespace {
 
-std::optional<Layout> same_view(const Layout& in, const Attrs&, const Sizes&, size_t) { return in; }
+std::optional<Layout> view_of_all(const Layout& in, const Attrs&, const Sizes&, size_t) {
+  return in;
+}
 
 Grads identity_grad(GradContext& c) { return {c.dy()}; }
 Grads no_grad(GradContext&) { return {Handle()}; }
@@ -23,7 +25,7 @@ REGISTER_OP(Identity, {.inputs = {"x"},
                        .outputs = {"y"},
                        .kind = OpKind::View,
                        .infer = infer_same_as_input,
-                       .view = same_view,
+                       .view = view_of_all,
                        .keeps_channels_last = always,
                        .grad = identity_grad,
                        .onnx = {export_identity},
@@ -39,7 +41,7 @@ REGISTER_OP(Detach, {.domain = "com.microsoft",
                      .outputs = {"y"},
                      .kind = OpKind::View,
                      .infer = infer_same_as_input,
-                     .view = same_view,
+                     .view = view_of_all,
                      .keeps_channels_last = always,
                      .grad = no_grad,
                      .non_differentiable = {0},

@@ -13,7 +13,7 @@ namespace ortmodule {
 namespace {
 
 // Dims of the statistics: 1 in every normalized dimension.
-Dims statistics_dims(InferContext& c, const Value& x) {
+Dims row_statistics_dims(InferContext& c, const Value& x) {
   Dims dims = x.dims;
   for (size_t d = static_cast<size_t>(c.axis("axis", x.rank())); d < dims.size(); ++d) dims[d] = 1;
   return dims;
@@ -23,7 +23,7 @@ Dims normalized_dims(InferContext& c, const Value& x) {
   return Dims(x.dims.begin() + c.axis("axis", x.rank()), x.dims.end());
 }
 
-void check_affine(InferContext& c, const Value& x, size_t operand) {
+void check_row_affine(InferContext& c, const Value& x, size_t operand) {
   if (!c.has_input(operand)) return;
   const Dims expected = normalized_dims(c, x);
   if (!may_equal(c.input(operand).dims, expected) || c.input(operand).dtype != x.dtype)
@@ -33,9 +33,9 @@ void check_affine(InferContext& c, const Value& x, size_t operand) {
 
 void infer_layer_norm(InferContext& c) {
   const Value& x = c.input(0);
-  check_affine(c, x, 1);
-  check_affine(c, x, 2);
-  const Dims statistics = statistics_dims(c, x);
+  check_row_affine(c, x, 1);
+  check_row_affine(c, x, 2);
+  const Dims statistics = row_statistics_dims(c, x);
   c.set(0, x.dtype, x.dims);
   c.set(1, statistics_dtype(x.dtype), statistics);
   c.set(2, statistics_dtype(x.dtype), statistics);
@@ -52,9 +52,9 @@ void infer_skip_layer_norm(InferContext& c) {
   const Value& x = c.input(0);
   if (!may_equal(c.input(1).dims, x.dims) || c.input(1).dtype != x.dtype)
     c.fail("x and skip must have the same type and shape");
-  check_affine(c, x, 2);
-  check_affine(c, x, 3);
-  const Dims statistics = statistics_dims(c, x);
+  check_row_affine(c, x, 2);
+  check_row_affine(c, x, 3);
+  const Dims statistics = row_statistics_dims(c, x);
   c.set(0, x.dtype, x.dims);
   c.set(1, statistics_dtype(x.dtype), statistics);
   c.set(2, statistics_dtype(x.dtype), statistics);
@@ -78,7 +78,7 @@ Dims normalized_axes(const GradContext& c, size_t rank) {
 
 /// The gradient through the statistics over the n elements of a row, which gradients of gradients
 /// reach: d mean / dx = 1 / n and d inv_std_dev / dx = -inv_std_dev^3 (x - mean) / n.
-Handle statistics_grad(GradContext& c) {
+Handle row_statistics_grad(GradContext& c) {
   const Dims& dims = c.x(0).dims();
   DimExpr elements(1);
   for (const DimExpr& axis : normalized_axes(c, dims.size()))
@@ -97,7 +97,7 @@ Handle statistics_grad(GradContext& c) {
 Grads layer_norm_grad(GradContext& c) {
   Grads grads(3);
   if (c.dy(0)) grads = norm_grads(c, c.x(0), c.x(1));
-  if (const Handle more = c.cast_if(statistics_grad(c), c.x(0).dtype()))
+  if (const Handle more = c.cast_if(row_statistics_grad(c), c.x(0).dtype()))
     grads[0] = grads[0] ? grads[0] + more : more;
   return grads;
 }
@@ -202,8 +202,8 @@ REGISTER_OP(SkipLayerNormalization,
                    (sum, scale, bias)
              })"});
 
-RowAxes norm_rows(const RowQuery& query) { return rows_before(query, query.attr_axis()); }
-REGISTER_ROW_AXES(norm_rows, "LayerNormalization");
+RowAxes layer_norm_rows(const RowQuery& query) { return rows_before(query, query.attr_axis()); }
+REGISTER_ROW_AXES(layer_norm_rows, "LayerNormalization");
 
 }  // namespace
 }  // namespace ortmodule

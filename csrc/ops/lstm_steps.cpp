@@ -24,12 +24,12 @@ void infer_lstm(InferContext& c) {
   c.set(4, pre.dtype, with_width(pre.dims, hidden));
 }
 
-void infer_gates(InferContext& c) {
+void infer_lstm_gates(InferContext& c) {
   c.set(0, c.input(kPre).dtype, c.input(kPre).dims);
   c.set(1, c.input(kPre).dtype, with_width(c.input(kPre).dims, hidden_size(c, kR, 9)));
 }
 
-void infer_grad(InferContext& c) {
+void infer_lstm_grad(InferContext& c) {
   const Value &gates = c.input(0), &r = c.input(2);
   const DimExpr batch = batch_of(c, gates, 6);
   c.set(0, gates.dtype, gates.dims);
@@ -101,7 +101,7 @@ REGISTER_OP(LSTMGates, {.domain = "com.microsoft",
                         .outputs = {"gates", "cells"},
                         .attrs = {{"layout", 0}, {"reverse", 0}},
                         .kind = OpKind::MatMul,
-                        .infer = infer_gates,
+                        .infer = infer_lstm_gates,
                         .flops = recurrent_flops});
 
 REGISTER_OP(LSTMStepsGrad, {.domain = "com.microsoft",
@@ -110,7 +110,7 @@ REGISTER_OP(LSTMStepsGrad, {.domain = "com.microsoft",
                             .outputs = {"dpre", "dinitial_h", "dinitial_c", "dprojected"},
                             .attrs = {{"layout", 0}, {"reverse", 0}},
                             .kind = OpKind::MatMul,
-                            .infer = infer_grad,
+                            .infer = infer_lstm_grad,
                             .flops = recurrent_grad_flops});
 
 REGISTER_ROW_AXES(recurrent_rows, "LSTMSteps");

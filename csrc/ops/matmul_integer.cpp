@@ -15,7 +15,7 @@
 namespace ortmodule {
 namespace {
 
-bool is_byte(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
+bool is_integer_byte(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
 
 // A zero point or a scale: one number, or one for each of `count`.
 void check_each(InferContext& c, size_t operand, DType dtype, const DimExpr& count) {
@@ -29,7 +29,7 @@ void check_each(InferContext& c, size_t operand, DType dtype, const DimExpr& cou
 
 Dims product_dims(InferContext& c) {
   const Value &a = c.input(0), &b = c.input(1);
-  if (!is_byte(a.dtype) || !is_byte(b.dtype))
+  if (!is_integer_byte(a.dtype) || !is_integer_byte(b.dtype))
     c.fail(
         str("operands must be i8 or u8, but found ", name_of(a.dtype), " and ", name_of(b.dtype)));
   if (a.rank() < 2 || b.rank() < 2 || !may_equal(a.dims.back(), b.dims[b.rank() - 2]))
@@ -66,16 +66,17 @@ DType check_scaled(InferContext& c, const Dims& dims, DType b_dtype) {
   return requantized_type(c, 7);
 }
 
-void infer_to_float(InferContext& c) {
+void infer_product_to_float(InferContext& c) {
   Dims dims = product_dims(c);
   c.input(2);
   const DType dtype = check_scaled(c, dims, c.input(1).dtype);
   c.set(0, dtype, std::move(dims));
 }
 
-void infer_pack(InferContext& c) {
+void infer_packed_bytes(InferContext& c) {
   const Value& b = c.input(0);
-  if (b.rank() != 2 || !is_byte(b.dtype) || !b.dims[0].is_constant() || !b.dims[1].is_constant())
+  if (b.rank() != 2 || !is_integer_byte(b.dtype) || !b.dims[0].is_constant() ||
+      !b.dims[1].is_constant())
     c.fail(str("b must be a matrix of i8 or u8 of fixed sizes, but found ", name_of(b.dtype),
                dims_text(b.dims)));
   c.set(0, DType::Int8, {integer_panel_bytes(b.dims[0].value(), b.dims[1].value())});
@@ -84,7 +85,7 @@ void infer_pack(InferContext& c) {
 void infer_packed(InferContext& c) {
   const Value &a = c.input(0), &panels = c.input(1);
   const int64_t columns = c.attrs().integer("columns");
-  if (!is_byte(a.dtype) || a.rank() < 2)
+  if (!is_integer_byte(a.dtype) || a.rank() < 2)
     c.fail(str("a must be a matrix of i8 or u8, but found ", name_of(a.dtype), dims_text(a.dims)));
   if (a.dims.back().is_constant() &&
       panels.dims != Dims{integer_panel_bytes(a.dims.back().value(), columns)})
@@ -132,7 +133,7 @@ REGISTER_OP(MatMulInteger, {.inputs = {"a", "b", "a_zero?", "b_zero?"},
                             .body_of = matmul_integer_body,
                             .onnx = {export_directly}});
 
-std::string to_float_body(const Node& node) {
+std::string product_to_float_body(const Node& node) {
   const bool has_scale = node.inputs().size() > 3 && node.input(3);
   const std::string scale = has_scale ? "b_scale" : number_text(node.attrs.number("b_number"));
   const bool integers = node.input(6) && node.input(6)->dtype == DType::Int32;
@@ -152,15 +153,15 @@ REGISTER_OP(MatMulIntegerToFloat, {.domain = "com.microsoft",
                                    .outputs = {"y"},
                                    .attrs = {{"b_number", 1.0}, {"relu", 0}},
                                    .kind = OpKind::MatMul,
-                                   .infer = infer_to_float,
+                                   .infer = infer_product_to_float,
                                    .flops = product_flops,
-                                   .body_of = to_float_body});
+                                   .body_of = product_to_float_body});
 
 REGISTER_OP(PackIntegerMatrix, {.domain = "com.microsoft",
                                 .inputs = {"b"},
                                 .outputs = {"panels"},
                                 .kind = OpKind::Data,
-                                .infer = infer_pack});
+                                .infer = infer_packed_bytes});
 
 REGISTER_OP(PackedMatMulInteger, {.domain = "com.microsoft",
                                   .inputs = {"a", "panels", "a_scale?", "b_scale?", "a_zero?",

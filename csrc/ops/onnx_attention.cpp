@@ -10,7 +10,7 @@
 namespace ortmodule {
 namespace {
 
-using onnx_heads::join_heads, onnx_heads::kInfinity, onnx_heads::number, onnx_heads::range;
+using onnx_heads::join_heads, onnx_heads::kInfinity, onnx_heads::range;
 
 // [B, L, heads * E] as [B, heads, L, E]; rank 4 has this layout already.
 Value* split_heads(OnnxCall& c, Value* x, int64_t heads) {

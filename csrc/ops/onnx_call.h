@@ -226,6 +226,15 @@ const OnnxRow* find_onnx_row(std::string_view domain, std::string_view op, int64
 /// All rows, sorted by domain, operator and version.
 std::vector<const OnnxRow*> all_onnx_rows();
 
+/// A number of the type of `like`.
+inline Value* number(OnnxCall& c, double value, const Value* like) {
+  return c.literal(value, like->dtype);
+}
+/// The number `size`, which may depend on sizes of inputs.
+inline Value* size_number(OnnxCall& c, const DimExpr& size, DType dtype = DType::Int64) {
+  return c.graph().literal(size, dtype);
+}
+
 /// Registers rows at static initialization.
 class OnnxRegistrar {
  public:
@@ -239,4 +248,4 @@ class OnnxRegistrar {
 /// REGISTER_ONNX({{"Flatten", 1, import_flatten}, ...});
 #define REGISTER_ONNX(...)                                  \
   static const ::ortmodule::OnnxRegistrar ORTM_ONNX_CONCAT( \
-      onnx_registrar_, __LINE__)(std::vector<::ortmodule::OnnxRow> __VA_ARGS__)
+      onnx_registrar_, __COUNTER__)(std::vector<::ortmodule::OnnxRow> __VA_ARGS__)

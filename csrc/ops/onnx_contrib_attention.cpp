@@ -10,9 +10,9 @@
 namespace ortmodule {
 namespace {
 
-using onnx_heads::join_heads, onnx_heads::kInfinity, onnx_heads::number, onnx_heads::range;
+using onnx_heads::join_heads, onnx_heads::kInfinity, onnx_heads::range;
 
-Value* split_heads(OnnxCall& c, Value* x, int64_t heads) {
+Value* split_contrib_heads(OnnxCall& c, Value* x, int64_t heads) {
   if (heads <= 0) c.refuse("num_heads must be positive");
   return onnx_heads::split_heads(c, x, heads);
 }
@@ -104,7 +104,7 @@ void read_projected(OnnxCall& c, Heads& h, int64_t heads) {
   Value* q = c.in(0);
   if (q->rank() == 5 || c.rank(1) != 3) {
     if (bias) c.refuse("bias with packed operands is not supported");
-    h.q = q->rank() == 5 ? packed_part(c, q, 0) : split_heads(c, q, heads);
+    h.q = q->rank() == 5 ? packed_part(c, q, 0) : split_contrib_heads(c, q, heads);
     if (q->rank() == 5 || c.rank(1) == 5) {
       Value* packed = q->rank() == 5 ? q : c.in(1);
       const int64_t first = q->rank() == 5 ? 1 : 0;
@@ -124,7 +124,7 @@ void read_projected(OnnxCall& c, Heads& h, int64_t heads) {
       x = c.emit("Add", {x, c.slice(bias, 0, at, end)});
       at = end;
     }
-    return split_heads(c, x, heads);
+    return split_contrib_heads(c, x, heads);
   };
   h.q = part(0);
   h.k = part(1);
@@ -161,7 +161,7 @@ void project(OnnxCall& c, Heads& h, Value* projected, int64_t heads) {
   size_t i = 0;
   for (Value** part : {&h.q, &h.k, &h.v}) {
     const DimExpr end = at + (sizes.empty() ? third : DimExpr(sizes.at(i++)));
-    *part = split_heads(c, c.slice(projected, 2, at, end), heads);
+    *part = split_contrib_heads(c, c.slice(projected, 2, at, end), heads);
     at = end;
   }
 }
@@ -189,7 +189,7 @@ void refuse_unsupported(OnnxCall& c) {
   if (c.flag("past_present_share_buffer")) c.refuse("past_present_share_buffer is not supported");
 }
 
-Values import_attention(OnnxCall& c) {
+Values import_contrib_attention(OnnxCall& c) {
   refuse_unsupported(c);
   refuse_shared_buffers(c, {6});
   Value* projected = c.emit("MatMul", {c.in(0), c.in(1)});
@@ -230,7 +230,7 @@ Value* rotated(OnnxCall& c, Value* x, Value* positions, Value* cosines, Value* s
 }
 
 // input, position_ids, cos_cache, sin_cache
-Values import_rotary(OnnxCall& c) {
+Values import_contrib_rotary(OnnxCall& c) {
   Value* x = c.in(0);
   if (c.flag("is_packed_batching")) c.refuse("is_packed_batching is not supported");
   if (c.number("scale", 1.0) != 1.0) c.refuse("scale must be 1");
@@ -254,16 +254,16 @@ struct GroupedQueries {
 void read_grouped(OnnxCall& c, GroupedQueries& g, int64_t heads, int64_t kv_heads) {
   Value* q = c.in(0);
   if (c.has(1)) {
-    g.q = split_heads(c, q, heads);
-    g.k = split_heads(c, c.in(1), kv_heads);
-    g.v = split_heads(c, c.in(2), kv_heads);
+    g.q = split_contrib_heads(c, q, heads);
+    g.k = split_contrib_heads(c, c.in(1), kv_heads);
+    g.v = split_contrib_heads(c, c.in(2), kv_heads);
     return;
   }
   const DimExpr width = DimExpr::floor_div(q->dims.at(2), heads + 2 * kv_heads);
   const DimExpr first = width * DimExpr(heads), more = width * DimExpr(kv_heads);
-  g.q = split_heads(c, c.slice(q, 2, 0, first), heads);
-  g.k = split_heads(c, c.slice(q, 2, first, first + more), kv_heads);
-  g.v = split_heads(c, c.slice(q, 2, first + more, first + more + more), kv_heads);
+  g.q = split_contrib_heads(c, c.slice(q, 2, 0, first), heads);
+  g.k = split_contrib_heads(c, c.slice(q, 2, first, first + more), kv_heads);
+  g.v = split_contrib_heads(c, c.slice(q, 2, first + more, first + more + more), kv_heads);
 }
 
 // The cache of `total` keys with the new ones behind those that were there.
@@ -355,9 +355,9 @@ Values import_group_query_attention(OnnxCall& c) {
 }
 
 REGISTER_ONNX({{"MultiHeadAttention", 1, import_multi_head_attention, nullptr, "com.microsoft"},
-               {"Attention", 1, import_attention, nullptr, "com.microsoft"},
+               {"Attention", 1, import_contrib_attention, nullptr, "com.microsoft"},
                {"QAttention", 1, import_q_attention, nullptr, "com.microsoft"},
-               {"RotaryEmbedding", 1, import_rotary, nullptr, "com.microsoft"},
+               {"RotaryEmbedding", 1, import_contrib_rotary, nullptr, "com.microsoft"},
                {"GroupQueryAttention", 1, import_group_query_attention, nullptr, "com.microsoft"}});
 
 }  // namespace

@@ -10,10 +10,6 @@
 namespace ortmodule {
 namespace {
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
 // Channels from the last dimension to the second, or back.
 Value* channels_first(OnnxCall& c, Value* x) {
   std::vector<int64_t> order{0, static_cast<int64_t>(x->rank()) - 1};

@@ -10,11 +10,6 @@ namespace ortmodule::onnx_heads {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// A number of the type of `like`.
-inline Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
 /// `start`, `start + 1`, ..., `size` of them, as int64 of shape `dims`.
 inline Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& size, const Dims& dims) {
   Value* values = c.emit(

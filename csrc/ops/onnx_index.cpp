@@ -18,10 +18,6 @@ Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& limit, int64_t de
                 {{"start", start}, {"limit", limit}, {"delta", DimExpr(delta)}, {"dtype", dtype}});
 }
 
-Value* size_number(OnnxCall& c, const DimExpr& size, DType dtype = DType::Int64) {
-  return c.graph().literal(size, dtype);
-}
-
 Value* index64(OnnxCall& c, size_t i) { return c.cast(c.in(i), DType::Int64); }
 
 // Negative indices count from the end.

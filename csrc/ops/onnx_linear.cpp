@@ -10,10 +10,6 @@
 namespace ortmodule {
 namespace {
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
 // ---- Det ---------------------------------------------------------------------------------------
 
 // A minor of the first rows is the sum, over its columns j, of the element of the last row times

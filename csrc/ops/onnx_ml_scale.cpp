@@ -8,10 +8,6 @@
 namespace ortmodule {
 namespace {
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
 Value* vector_of(OnnxCall& c, const std::vector<double>& numbers, DType dtype) {
   return ml_numbers(c, numbers, {static_cast<int64_t>(numbers.size())}, dtype);
 }

@@ -25,10 +25,6 @@ Value* per_channel(OnnxCall& c, Value* value, size_t rank) {
   return c.reshape(value, dims);
 }
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
 // ---- products ----------------------------------------------------------------------------------
 
 // numpy.matmul: vectors get a dimension, which the result loses.
@@ -55,7 +51,7 @@ Values import_matmul(OnnxCall& c) {
   return {c.cast(matmul(c, c.cast(a, DType::Int64), c.cast(b, DType::Int64)), a->dtype)};
 }
 
-Values import_gemm(OnnxCall& c) {
+Values import_standard_gemm(OnnxCall& c) {
   Value* bias = c.optional(2);
   const double beta = c.number("beta", 1.0);
   if (beta == 0.0) bias = nullptr;
@@ -157,7 +153,7 @@ Values import_instance_norm(OnnxCall& c) {
 }
 
 // Before operator set 21 there was a scale and bias for each group.
-Values import_group_norm(OnnxCall& c) {
+Values import_standard_group_norm(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t groups = c.integer("num_groups");
   Values parameters = {c.in(1), c.in(2)};
@@ -322,12 +318,12 @@ Values import_softmax_cross_entropy(OnnxCall& c) {
 }
 
 REGISTER_ONNX({{"MatMul", 1, import_matmul},
-               {"Gemm", 1, import_gemm},
+               {"Gemm", 1, import_standard_gemm},
                {"BatchNormalization", 1, import_batch_norm},
                {"LayerNormalization", 17, import_layer_norm},
                {"RMSNormalization", 23, import_rms_norm},
                {"InstanceNormalization", 1, import_instance_norm},
-               {"GroupNormalization", 18, import_group_norm},
+               {"GroupNormalization", 18, import_standard_group_norm},
                {"LpNormalization", 1, import_lp_normalization},
                {"MeanVarianceNormalization", 1, import_mean_variance},
                {"LRN", 1, import_lrn},

@@ -85,7 +85,7 @@ Values import_mean(OnnxCall& c) {
   return {c.emit("Div", {sum, c.literal(static_cast<double>(c.input_count()), sum->dtype)})};
 }
 
-Values import_where(OnnxCall& c) {
+Values import_standard_where(OnnxCall& c) {
   Values values = {c.in(0), c.in(1), c.in(2)};
   for (size_t i : {1, 2})
     if (const auto number = c.constant_number(i); number && is_floating(c.dtype(i)))
@@ -118,10 +118,6 @@ Values import_clip(OnnxCall& c) {
 }
 
 // ---- activations -------------------------------------------------------------------------------
-
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
 
 Values import_alpha(OnnxCall& c) {  // LeakyRelu, Elu
   const double fallback = c.node().op == "LeakyRelu" ? 0.01 : 1.0;
@@ -292,7 +288,7 @@ REGISTER_ONNX({{"Add", 1, import_binary, known_binary},
                {"Min", 1, import_chain<"Min">, known_binary_of_two},
                {"Sum", 1, import_chain<"Add">},
                {"Mean", 1, import_mean},
-               {"Where", 9, import_where, known_where, "", nullptr, moves_texts(6)},
+               {"Where", 9, import_standard_where, known_where, "", nullptr, moves_texts(6)},
                {"Clip", 1, import_clip},
                {"Dropout", 1, import_dropout}});
 

@@ -76,7 +76,7 @@ Value* quantize_to_float(OnnxCall& c, Value* x, Value* scale, Value* zero, DType
   return onnx_cast(c, y, dtype, {c.flag("saturate", true), "up"});
 }
 
-Values import_quantize(OnnxCall& c) {
+Values import_quantize_linear(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = quantized_axis(c, x), block = c.integer("block_size", 0);
   DType dtype = c.has(2) ? c.dtype(2) : c.dtype_attr("output_dtype", DType::UInt8);
@@ -94,7 +94,7 @@ Value* dequantize(OnnxCall& c, Value* x, Value* scale, Value* zero) {
   return c.pointwise("Mul", {c.cast(wide, scale->dtype), scale});
 }
 
-Values import_dequantize(OnnxCall& c) {
+Values import_dequantize_linear(OnnxCall& c) {
   const bool real = is_narrow_float(c.dtype(0));
   Value* x = widened(c, c.in(0));
   const int64_t axis = quantized_axis(c, x), block = c.integer("block_size", 0);
@@ -197,8 +197,8 @@ Values import_qlinear_conv(OnnxCall& c) {
   return {quantize(c, real, c.in(6), c.in(7), c.dtype(7))};
 }
 
-REGISTER_ONNX({{"QuantizeLinear", 10, import_quantize},
-               {"DequantizeLinear", 10, import_dequantize},
+REGISTER_ONNX({{"QuantizeLinear", 10, import_quantize_linear},
+               {"DequantizeLinear", 10, import_dequantize_linear},
                {"DynamicQuantizeLinear", 11, import_dynamic_quantize},
                {"MatMulInteger", 10, import_matmul_integer},
                {"ConvInteger", 10, import_conv_integer},

@@ -30,7 +30,7 @@ const Cell& cell_of(OnnxCall& c) {
   return *std::find_if(cells.begin(), cells.end(), [&](const Cell& cell) { return cell.op == op; });
 }
 
-struct Activation {
+struct GateFunction {
   std::string name;
   double alpha = 0, beta = 0;
 };
@@ -50,7 +50,7 @@ struct Layer {
   bool batch_first = false;
   Value* x = nullptr;
   Value* lengths = nullptr;
-  std::vector<Activation> activations = {};  // of all directions
+  std::vector<GateFunction> activations = {};  // of all directions
   double clip = std::numeric_limits<double>::infinity();
   bool input_forget = false, reset_after = false;
 
@@ -222,11 +222,7 @@ Direction run_common(const Layer& layer, size_t d) {
 
 // ---- unrolled ----------------------------------------------------------------------------------
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
-Value* activate(OnnxCall& c, const Activation& f, Value* x) {
+Value* activate(OnnxCall& c, const GateFunction& f, Value* x) {
   auto scaled = [&](double factor, Value* value) {
     return c.emit("Mul", {value, number(c, factor, value)});
   };
@@ -325,7 +321,7 @@ class Step {
 
   const Layer& layer_;
   OnnxCall& c_;
-  std::vector<Activation> f_;
+  std::vector<GateFunction> f_;
   Value* recurrent_ = nullptr;
   Value* input_bias_ = nullptr;
   Value* recurrent_bias_ = nullptr;

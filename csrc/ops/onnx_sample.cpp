@@ -11,14 +11,6 @@
 namespace ortmodule {
 namespace {
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
-Value* size_number(OnnxCall& c, const DimExpr& size, DType dtype) {
-  return c.graph().literal(size, dtype);
-}
-
 Value* range(OnnxCall& c, const DimExpr& size, const Dims& dims) {
   Value* values = c.emit(
       "Range", {},

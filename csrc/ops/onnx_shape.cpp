@@ -13,7 +13,7 @@ namespace {
 
 using Known = std::optional<std::vector<KnownValue>>;
 
-Known one(KnownValue value) { return std::vector{std::move(value)}; }
+Known one_known(KnownValue value) { return std::vector{std::move(value)}; }
 
 // A known value of these sizes whose element at `place` is that of x at source(place).
 template <class Source>
@@ -41,10 +41,12 @@ Known known_shape(OnnxCall& c) {
     return std::clamp<int64_t>(given < 0 ? given + rank : given, 0, rank);
   };
   const int64_t start = bound("start", 0), end = std::max(start, bound("end", rank));
-  return one(OnnxCall::known_sizes(Dims(dims.begin() + start, dims.begin() + end)));
+  return one_known(OnnxCall::known_sizes(Dims(dims.begin() + start, dims.begin() + end)));
 }
 
-Known known_size(OnnxCall& c) { return one({DType::Int64, {}, {KnownNumber(product(c.dims(0)))}}); }
+Known known_size(OnnxCall& c) {
+  return one_known({DType::Int64, {}, {KnownNumber(product(c.dims(0)))}});
+}
 
 // ---- Reshape and its like ----------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ Known with_dims(OnnxCall& c, const Dims& dims) {
   const KnownValue* x = c.known(0);
   const std::optional<Sizes> sizes = c.known_size_of(dims);
   if (!x || !sizes) return std::nullopt;
-  return one({x->dtype, *sizes, x->elements});
+  return one_known({x->dtype, *sizes, x->elements});
 }
 
 Known known_reshape(OnnxCall& c) {
@@ -216,7 +218,7 @@ Known known_transpose(OnnxCall& c) {
   const std::vector<int64_t> perm = permutation_of(c);
   Sizes sizes;
   for (int64_t axis : perm) sizes.push_back(x->dims.at(static_cast<size_t>(axis)));
-  return one(rearranged(*x, sizes, [&](const Sizes& place) {
+  return one_known(rearranged(*x, sizes, [&](const Sizes& place) {
     Sizes from(place.size());
     for (size_t d = 0; d < place.size(); ++d) from[static_cast<size_t>(perm.at(d))] = place.at(d);
     return from;
@@ -225,7 +227,7 @@ Known known_transpose(OnnxCall& c) {
 
 // ---- Concat, Split, Slice, Gather --------------------------------------------------------------
 
-Values import_concat(OnnxCall& c) {
+Values import_standard_concat(OnnxCall& c) {
   const Values parts = c.ins();
   if (parts.empty()) c.refuse("there must be an operand");
   const int64_t axis = c.axis_attr("axis", 1, parts.at(0)->rank());
@@ -266,7 +268,7 @@ Known known_concat(OnnxCall& c) {
       const auto first = part->elements.begin() + row * length;
       result.elements.insert(result.elements.end(), first, first + length);
     }
-  return one(std::move(result));
+  return one_known(std::move(result));
 }
 
 Dims split_sizes(OnnxCall& c, const DimExpr& size) {
@@ -400,7 +402,7 @@ Known known_slice(OnnxCall& c) {
     starts.at(axis) = start;
     steps.at(axis) = slice.step;
   }
-  return one(rearranged(*x, sizes, [&](Sizes place) {
+  return one_known(rearranged(*x, sizes, [&](Sizes place) {
     for (size_t d = 0; d < place.size(); ++d)
       place.at(d) = starts.at(d) + place.at(d) * steps.at(d);
     return place;
@@ -437,7 +439,7 @@ Known known_gather(OnnxCall& c) {
   });
   const auto at = result.dims.begin() + static_cast<int64_t>(axis);
   result.dims.insert(result.dims.erase(at), indices->dims.begin(), indices->dims.end());
-  return one(std::move(result));
+  return one_known(std::move(result));
 }
 
 // ---- DepthToSpace and SpaceToDepth -------------------------------------------------------------
@@ -479,7 +481,7 @@ REGISTER_ONNX({{"Shape", 1, nullptr, known_shape, "", nullptr, reads_texts()},
                {"Squeeze", 1, import_squeeze, known_squeeze, "", nullptr, moves_texts()},
                {"Unsqueeze", 1, import_unsqueeze, known_unsqueeze, "", nullptr, moves_texts()},
                {"Transpose", 1, import_transpose, known_transpose, "", nullptr, moves_texts()},
-               {"Concat", 1, import_concat, known_concat, "", nullptr, moves_texts(~0u)},
+               {"Concat", 1, import_standard_concat, known_concat, "", nullptr, moves_texts(~0u)},
                {"Split", 1, import_split, known_split, "", nullptr, moves_texts()},
                {"Slice", 1, import_slice, known_slice, "", nullptr, moves_texts()},
                {"Gather", 1, import_gather, known_gather, "", nullptr, moves_texts()},

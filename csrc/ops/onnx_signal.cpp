@@ -13,10 +13,6 @@ namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-Value* number(OnnxCall& c, double value, const Value* like) {
-  return c.literal(value, like->dtype);
-}
-
 // More elements than this are not made at import.
 constexpr int64_t kMostMade = int64_t{1} << 24;
 

@@ -150,13 +150,13 @@ std::string_view file_of(const OpDef& def);
 #define ORTM_CONCAT_INNER(a, b) a##b
 #define ORTM_CONCAT(a, b) ORTM_CONCAT_INNER(a, b)
 /// REGISTER_OP(Softmax, {.inputs = {"x"}, ...});
-#define REGISTER_OP(op_name, ...)                                                                \
-  static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __LINE__)(#op_name, __VA_ARGS__, \
-                                                                          __FILE__)
+#define REGISTER_OP(op_name, ...)                                             \
+  static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __COUNTER__)( \
+      #op_name, __VA_ARGS__, __FILE__)
 /// REGISTER_OPS(table) with a std::vector<OpDef> whose rows carry their names.
 #define REGISTER_OPS(table) \
-  static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __LINE__)(table, __FILE__)
+  static const ::ortmodule::OpRegistrar ORTM_CONCAT(registrar_, __COUNTER__)(table, __FILE__)
 /// REGISTER_TORCH({{"aten.mse_loss.default", convert_mse}, ...});
 #define REGISTER_TORCH(...)                             \
   static const ::ortmodule::TorchRegistrar ORTM_CONCAT( \
-      torch_registrar_, __LINE__)(std::vector<::ortmodule::TorchRow> __VA_ARGS__)
+      torch_registrar_, __COUNTER__)(std::vector<::ortmodule::TorchRow> __VA_ARGS__)

@@ -38,7 +38,7 @@ void check_batch_sizes(InferContext& c) {
                " and ", dims_text(batch_sizes.dims)));
 }
 
-void infer_pack(InferContext& c) {
+void infer_packed_rows(InferContext& c) {
   const Value& x = c.input(0);
   check_batch_sizes(c);
   if (x.rank() < 2) c.fail(str("a padded batch must have rank 2, but found ", dims_text(x.dims)));
@@ -117,7 +117,7 @@ REGISTER_OP(PackSequence, {.domain = "com.microsoft",
                            .outputs = {"data"},
                            .attrs = {{"layout", 0}},
                            .kind = OpKind::Data,
-                           .infer = infer_pack,
+                           .infer = infer_packed_rows,
                            .grad = pack_grad,
                            .non_differentiable = {1},
                            .onnx = {export_pack},

@@ -11,7 +11,7 @@
 namespace ortmodule {
 namespace {
 
-void infer_pad(InferContext& c) {
+void infer_plain_pad(InferContext& c) {
   Dims dims = c.input(0).dims;
   const Dims& pads = c.attrs().dims("pads");
   if (pads.size() != 2 * dims.size())
@@ -22,7 +22,7 @@ void infer_pad(InferContext& c) {
 }
 
 // Slices away the padding; cropped elements get zeros.
-Grads pad_grad(GradContext& c) {
+Grads plain_pad_grad(GradContext& c) {
   const Dims& dims = c.x().dims();
   Dims pads = c.attrs().dims("pads");
   if (!std::all_of(pads.begin(), pads.end(),
@@ -41,7 +41,7 @@ Grads pad_grad(GradContext& c) {
 }
 
 // torch lists (before, after) from the last dimension backwards.
-Values convert_pad(TorchCall& t) {
+Values convert_plain_pad(TorchCall& t) {
   Value* x = t.tensor("self");
   const Dims given = t.dims("pad");
   Dims pads(2 * x->rank(), DimExpr(0));
@@ -54,7 +54,7 @@ Values convert_pad(TorchCall& t) {
   return {t.emit("Pad", {x}, {{"pads", pads}, {"value", value}})};
 }
 
-void export_pad(const OnnxRuleContext& c) {
+void export_plain_pad(const OnnxRuleContext& c) {
   const double value = c.attrs().number("value", 0.0);
   c.set(0, "Pad", {c.in(0), c.b.sizes(c.attrs().dims("pads")), c.number(value, c.dtype())},
         c.pick({"mode"}));
@@ -64,10 +64,10 @@ REGISTER_OP(Pad, {.inputs = {"x"},
                   .outputs = {"y"},
                   .attrs = {{"value", 0.0}},
                   .kind = OpKind::Data,
-                  .infer = infer_pad,
-                  .grad = pad_grad,
-                  .onnx = {export_pad},
-                  .from_torch = {{"aten.constant_pad_nd.default", convert_pad}}});
+                  .infer = infer_plain_pad,
+                  .grad = plain_pad_grad,
+                  .onnx = {export_plain_pad},
+                  .from_torch = {{"aten.constant_pad_nd.default", convert_plain_pad}}});
 
 RowAxes pad_rows(const RowQuery& query) {
   const Dims& pads = query.node.attrs.dims("pads");

@@ -119,16 +119,16 @@ Values emit_layer(TorchCall& t, const RecurrentLayer& layer, std::string_view op
   return found;
 }
 
-static double product_flops(const Sizes& sequence, const Sizes& r) {
+static double step_product_flops(const Sizes& sequence, const Sizes& r) {
   const double rows =
       static_cast<double>(element_count(sequence) / std::max<int64_t>(sequence.back(), 1));
   return 2.0 * rows * static_cast<double>(r[0] * r[1]);
 }
 double recurrent_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  return product_flops(in.at(0), in.at(1));
+  return step_product_flops(in.at(0), in.at(1));
 }
 double recurrent_grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  return product_flops(in.at(0), in.at(2));
+  return step_product_flops(in.at(0), in.at(2));
 }
 
 RowAxes recurrent_rows(const RowQuery& query) {

@@ -152,8 +152,8 @@ REGISTER_OP(ResizeGrad, {.domain = "com.microsoft",
                          .grad = resize_grad_grad});
 
 // Images and channels.
-RowAxes plane_rows(const RowQuery& query) { return rows_before(query, 2); }
-REGISTER_ROW_AXES(plane_rows, "Resize");
+RowAxes resized_plane_rows(const RowQuery& query) { return rows_before(query, 2); }
+REGISTER_ROW_AXES(resized_plane_rows, "Resize");
 
 }  // namespace
 }  // namespace ortmodule

@@ -10,7 +10,7 @@ enum Operand : size_t { kLengths = kInitialH + 1, kBatchSizes };
 
 void infer_rnn(InferContext& c) { infer_states(c, 1, kBatchSizes, c.input(kR).dims.back()); }
 
-void infer_grad(InferContext& c) {
+void infer_rnn_grad(InferContext& c) {
   const Value& y = c.input(0);
   c.set(0, y.dtype, y.dims);
   c.set(1, y.dtype, {batch_of(c, y, 6), y.dims.back()});
@@ -61,7 +61,7 @@ REGISTER_OP(RNNStepsGrad,
              .outputs = {"dpre", "dinitial_h"},
              .attrs = {{"layout", 0}, {"reverse", 0}, {"relu", 0}},
              .kind = OpKind::MatMul,
-             .infer = infer_grad,
+             .infer = infer_rnn_grad,
              .flops = recurrent_flops});
 
 REGISTER_OP(PreviousStates, {.domain = "com.microsoft",

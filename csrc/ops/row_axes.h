@@ -59,6 +59,8 @@ class RowAxesRegistrar {
 
 }  // namespace ortmodule
 
+#define ORTM_ROW_AXES_INNER(count, rule, ...) \
+  static const ::ortmodule::RowAxesRegistrar row_axes_##count({__VA_ARGS__}, rule)
+#define ORTM_ROW_AXES(count, rule, ...) ORTM_ROW_AXES_INNER(count, rule, __VA_ARGS__)
 /// REGISTER_ROW_AXES(rule, "Softmax", "LogSoftmax");
-#define REGISTER_ROW_AXES(rule, ...) \
-  static const ::ortmodule::RowAxesRegistrar row_axes_##rule({__VA_ARGS__}, rule)
+#define REGISTER_ROW_AXES(rule, ...) ORTM_ROW_AXES(__COUNTER__, rule, __VA_ARGS__)

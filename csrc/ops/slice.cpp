@@ -221,8 +221,8 @@ REGISTER_OP(SliceGrad, {.domain = "com.microsoft",
                         .infer = infer_slice_grad,
                         .grad = slice_grad_grad});
 
-RowAxes other_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
-REGISTER_ROW_AXES(other_rows, "Slice");
+RowAxes unsliced_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
+REGISTER_ROW_AXES(unsliced_rows, "Slice");
 
 }  // namespace
 }  // namespace ortmodule

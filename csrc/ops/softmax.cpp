@@ -56,7 +56,7 @@ Grads bias_softmax_grad(GradContext& c) {
 }
 
 template <OpName op>
-Values convert(TorchCall& t) {
+Values convert_softmax(TorchCall& t) {
   require_real(t, true);
   Value* x = t.operand("self", t.output().dtype);  // `dtype` and half_to_float cast first
   if (x->rank() == 0) t.refuse("a scalar has no axis");
@@ -114,14 +114,14 @@ OpDef softmax_gradient(std::string_view name, GradFn grad, std::vector<TorchRow>
 std::vector<OpDef> softmaxes() {
   return {
       softmax("Softmax", softmax_grad,
-              {{"aten.softmax.int", convert<"Softmax">},
-               {"aten._softmax.default", convert<"Softmax">},
+              {{"aten.softmax.int", convert_softmax<"Softmax">},
+               {"aten._softmax.default", convert_softmax<"Softmax">},
                {"aten._safe_softmax.default", convert_safe_softmax}}),
       softmax_gradient("SoftmaxGrad", softmax_grad_grad,
                        {{"aten._softmax_backward_data.default", convert_backward<"SoftmaxGrad">}}),
       softmax("LogSoftmax", log_softmax_grad,
-              {{"aten.log_softmax.int", convert<"LogSoftmax">},
-               {"aten._log_softmax.default", convert<"LogSoftmax">}}),
+              {{"aten.log_softmax.int", convert_softmax<"LogSoftmax">},
+               {"aten._log_softmax.default", convert_softmax<"LogSoftmax">}}),
       softmax_gradient(
           "LogSoftmaxGrad", log_softmax_grad_grad,
           {{"aten._log_softmax_backward_data.default", convert_backward<"LogSoftmaxGrad">}})};

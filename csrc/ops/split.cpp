@@ -94,8 +94,8 @@ REGISTER_OP(Split, {.inputs = {"x"},
                                    {"aten.tensor_split.indices", convert_split},
                                    {"aten.unbind.int", convert_unbind}}});
 
-RowAxes other_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
-REGISTER_ROW_AXES(other_rows, "Split");
+RowAxes unsplit_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
+REGISTER_ROW_AXES(unsplit_rows, "Split");
 
 }  // namespace
 }  // namespace ortmodule

@@ -41,7 +41,7 @@ std::vector<int64_t> pool_starts(OnnxCall& c, int64_t pool) {
   return starts;
 }
 
-Attr list(const std::vector<int64_t>& values) { return Dims(values.begin(), values.end()); }
+Attr number_list(const std::vector<int64_t>& values) { return Dims(values.begin(), values.end()); }
 
 Values import_tf_idf(OnnxCall& c) {
   Value* x = c.in(0);
@@ -75,9 +75,9 @@ Values import_tf_idf(OnnxCall& c) {
               {"min_gram_length", shortest},
               {"max_gram_length", longest},
               {"max_skip_count", skip},
-              {"ngram_counts", list({starts.begin(), starts.end() - 1})},
-              {"ngram_indexes", list(indices)},
-              {"pool_int64s", list(pool)}};
+              {"ngram_counts", number_list({starts.begin(), starts.end() - 1})},
+              {"ngram_indexes", number_list(indices)},
+              {"pool_int64s", number_list(pool)}};
   if (!weights.empty()) attrs.set("weights", weights);
   return {c.emit("TfIdfVectorizer", {c.cast(x, DType::Int64)}, std::move(attrs))};
 }

@@ -232,7 +232,7 @@ Value* TorchCall::full(double value, Dims dims, DType dtype) {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfiniteScalar = std::numeric_limits<double>::infinity();
 
 /// Algebra that computes the range of an expression.
 struct RangeOf {
@@ -244,7 +244,7 @@ struct RangeOf {
   }
   Result symbol(const std::string& name) const {
     const auto found = ranges.find(name);
-    return found == ranges.end() ? Result{1.0, kInfinity} : found->second;
+    return found == ranges.end() ? Result{1.0, kInfiniteScalar} : found->second;
   }
   static Result add(const Result& a, const Result& b) {
     return {a.least + b.least, a.greatest + b.greatest};
@@ -262,7 +262,7 @@ struct RangeOf {
         return {std::max(x.least, y.least), std::max(x.greatest, y.greatest)};
       case DimAtom::Kind::Min:
         return {std::min(x.least, y.least), std::min(x.greatest, y.greatest)};
-      default: return {x.least >= 0 && y.least > 0 ? 0.0 : -kInfinity, kInfinity};
+      default: return {x.least >= 0 && y.least > 0 ? 0.0 : -kInfiniteScalar, kInfiniteScalar};
     }
   }
 

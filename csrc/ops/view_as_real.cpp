@@ -52,28 +52,29 @@ std::optional<Layout> view_as_complex_view(const Layout& in, const Attrs&, const
 Grads view_as_complex_grad(GradContext& c) { return {c.emit("ViewAsReal", {c.dy()})}; }
 
 template <OpName op>
-Values convert(TorchCall& t) {
+Values convert_complex_view(TorchCall& t) {
   return {t.emit(op.text, {t.tensor("self")})};
 }
 
-REGISTER_OP(ViewAsReal, {.domain = "com.microsoft",
-                         .inputs = {"x"},
-                         .outputs = {"y"},
-                         .kind = OpKind::View,
-                         .infer = infer_view_as_real,
-                         .view = view_as_real_view,
-                         .grad = view_as_real_grad,
-                         .from_torch = {{"aten.view_as_real.default", convert<"ViewAsReal">}}});
-
-REGISTER_OP(ViewAsComplex,
+REGISTER_OP(ViewAsReal,
             {.domain = "com.microsoft",
              .inputs = {"x"},
              .outputs = {"y"},
              .kind = OpKind::View,
-             .infer = infer_view_as_complex,
-             .view = view_as_complex_view,
-             .grad = view_as_complex_grad,
-             .from_torch = {{"aten.view_as_complex.default", convert<"ViewAsComplex">}}});
+             .infer = infer_view_as_real,
+             .view = view_as_real_view,
+             .grad = view_as_real_grad,
+             .from_torch = {{"aten.view_as_real.default", convert_complex_view<"ViewAsReal">}}});
+
+REGISTER_OP(ViewAsComplex, {.domain = "com.microsoft",
+                            .inputs = {"x"},
+                            .outputs = {"y"},
+                            .kind = OpKind::View,
+                            .infer = infer_view_as_complex,
+                            .view = view_as_complex_view,
+                            .grad = view_as_complex_grad,
+                            .from_torch = {{"aten.view_as_complex.default",
+                                            convert_complex_view<"ViewAsComplex">}}});
 
 }  // namespace
 }  // namespace ortmodule

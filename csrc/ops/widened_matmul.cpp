@@ -48,7 +48,8 @@ void infer_widened(InferContext& c) {
   c.set(0, DType::Float32, product_dims(x, w.dims[1]));
 }
 
-double product_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>& out) {
+double widened_product_flops(const Attrs&, const std::vector<Sizes>& in,
+                             const std::vector<Sizes>& out) {
   return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).back());
 }
 
@@ -80,7 +81,7 @@ REGISTER_OP(WidenedMatMul, {.domain = "com.microsoft",
                             .attrs = {{"axis", 1}, {"number", 1.0}},
                             .kind = OpKind::MatMul,
                             .infer = infer_widened,
-                            .flops = product_flops,
+                            .flops = widened_product_flops,
                             .body_of = widened_body});
 
 // --- few bits ------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ REGISTER_OP(MatMulNBits, {.domain = "com.microsoft",
                           .attrs = {{"bits", 4}},
                           .kind = OpKind::MatMul,
                           .infer = infer_n_bits,
-                          .flops = product_flops});
+                          .flops = widened_product_flops});
 
 Values import_n_bits(OnnxCall& c) {
   const int64_t bits = c.integer("bits", 4);
