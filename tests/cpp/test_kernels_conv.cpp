@@ -131,7 +131,8 @@ const std::vector<ConvCase>& conv_cases() {
       {3, 4, 4, 4, {7, 7}, {5, 5}, {1, 1}, {2, 2, 2, 2}, {1, 1}},      // small planes
       {1, 2, 2, 2, {30, 5}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
       {1, 3, 3, 3, {41, 67}, {3, 3}, {3, 3}, {0, 1, 1, 0}, {1, 2}},
-      {1, 2, 2, 2, {9000}, {3}, {1}, {1, 1}, {1}},  // bands of a line
+      {1, 2, 2, 2, {3, 29}, {1, 17}, {1, 2}, {0, 1, 0, 1}, {1, 1}},  // no room between phases
+      {1, 2, 2, 2, {9000}, {3}, {1}, {1, 1}, {1}},                   // bands of a line
       {1, 40, 8, 1, {2, 500}, {2, 3}, {1, 1}, {0, 1, 0, 1}, {1, 1}},
       {1, 300, 20, 1, {1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}},  // one pixel
   };
@@ -159,11 +160,13 @@ double activated(const std::string& name, double x, double a, double b) {
   return x;
 }
 
-// One case for each method: windows, the image itself, few outputs, depthwise.
+// Cases for each method: windows, the image itself (in several pieces, too), few outputs,
+// depthwise.
 const std::vector<ConvCase>& fused_cases() {
   static const std::vector<ConvCase> cases = {
       {2, 3, 9, 1, {5, 7}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
       {1, 7, 18, 1, {9, 5}, {1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {1, 170, 19, 1, {9, 13}, {1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
       {1, 4, 2, 1, {7, 9}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
       {1, 3, 3, 3, {6, 11}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
   };

@@ -69,11 +69,33 @@ void lay_out_pixels(const ConvShape& s, const ImageBand& band, const T* x, C* to
   });
 }
 
-/// Lanes 0, 2, 4, ... of two vectors one after the other.
-inline FloatVec even_lanes(FloatVec a, FloatVec b) {
-  IntLanes even;
-  for (int lane = 0; lane < FloatVec::kCount; ++lane) even[lane] = 2 * lane;
-  return __builtin_shuffle(a.v, b.v, even);
+/// Lanes 0, 2, 4, ... of two vectors one after the other, or lanes 1, 3, 5, ...
+template <int kFirst>
+FloatVec every_other_lane(FloatVec a, FloatVec b) {
+  IntLanes lanes;
+  for (int lane = 0; lane < FloatVec::kCount; ++lane) lanes[lane] = 2 * lane + kFirst;
+  return __builtin_shuffle(a.v, b.v, lanes);
+}
+
+/// The first `count` lanes, zeros if that is not positive.
+inline FloatVec load_at_most(const float* from, int64_t count) {
+  if (count >= FloatVec::kCount) return FloatVec::load(from);
+  return count > 0 ? FloatVec::load(from, count) : FloatVec(0.0f);
+}
+
+/// Splits `count` elements into those at even and those at odd places. Zeros may follow up to a
+/// whole vector, but not from `even_end` and `odd_end` on.
+inline void deal_line(const float* from, int64_t count, float* even, const float* even_end,
+                      float* odd, const float* odd_end) {
+  constexpr int64_t kCount = FloatVec::kCount;
+  const auto put = [](FloatVec x, float* to, const float* end) {
+    end - to >= kCount ? x.store(to) : x.store(to, std::max<int64_t>(end - to, 0));
+  };
+  for (; count > 0; count -= 2 * kCount, from += 2 * kCount, even += kCount, odd += kCount) {
+    const FloatVec a = load_at_most(from, count), b = load_at_most(from + kCount, count - kCount);
+    put(every_other_lane<0>(a, b), even, even_end);
+    put(every_other_lane<1>(a, b), odd, odd_end);
+  }
 }
 
 /// Elements from, from + step, ...; zeros may follow up to a whole vector.
@@ -87,10 +109,6 @@ void copy_line(const T* from, int64_t step, int64_t count, C* to) {
       if (i < count) FloatVec::load(from + i, count - i).store(to + i);
       return;
     }
-    if (step == 2)  // the element behind the last one may not exist
-      for (; i + kCount < count; i += kCount)
-        even_lanes(FloatVec::load(from + 2 * i), FloatVec::load(from + 2 * i + kCount))
-            .store(to + i);
   }
   for (; i < count; ++i) to[i] = computed(from[i * step]);
 }
@@ -98,30 +116,60 @@ void copy_line(const T* from, int64_t step, int64_t count, C* to) {
 /// Elements that lay_out_lines may write behind a band.
 inline constexpr int64_t kBehindBand = 16;
 
+/// Where in a line of a band lie the positions of the image that leave the remainder `phase`.
+struct LinePhase {
+  int64_t begin = 0, end = 0;
+};
+
 /// Lays out what a band sees of each plane: of a line first the positions that are multiples of
 /// the hop, then those behind them, and so on, with zeros beside the image. `padded`: the memory
 /// holds a band of the same positions, whose zeros stay.
 template <class C, class T>
 void lay_out_lines(const ConvShape& s, const ImageBand& band, bool padded, const T* x, C* to) {
+  constexpr int64_t kKnownPhases = 4;
   const int64_t count = s.column.span(band.columns), left = s.column.origin(band.column);
   const int64_t hop = s.column.hop, step = s.column.step * hop, length = s.phase_elements;
   const auto [first, last] = s.inside(left, count);
-  for (int64_t channel = 0; channel < s.channels; ++channel) {
-    s.for_each_line(band, [&, first = first, last = last](int64_t line, int64_t at) {
-      C* target = to + line * s.line_elements;
-      if (at < 0) {
-        if (!padded) std::fill_n(target, s.line_elements, C(0));
+  const auto find = [hop, first = first, last = last](int64_t phase) {
+    const int64_t begin = ceil_div(std::max<int64_t>(first - phase, 0), hop);
+    return LinePhase{begin, std::max(begin, ceil_div(std::max<int64_t>(last - phase, 0), hop))};
+  };
+  std::array<LinePhase, kKnownPhases> known;
+  for (int64_t phase = 0; phase < std::min(hop, kKnownPhases); ++phase)
+    known[static_cast<size_t>(phase)] = find(phase);
+  const auto lay_out = [&, first = first, last = last](int64_t line, int64_t at) {
+    C* target = to + line * s.line_elements;
+    if (at < 0) {
+      if (!padded) std::fill_n(target, s.line_elements, C(0));
+      return;
+    }
+    const T* from = x + at * s.column.patch.in + left;
+    if constexpr (std::is_same_v<T, float>) {
+      if (hop == 2 && step == 2) {  // each element is read once for both phases
+        const int64_t even = first % 2, odd = 1 - even;
+        float *evens = target + even * length, *odds = target + odd * length;
+        const LinePhase of_evens = known[static_cast<size_t>(even)],
+                        of_odds = known[static_cast<size_t>(odd)];
+        deal_line(from + first, last - first, evens + of_evens.begin, evens + length,
+                  odds + of_odds.begin, odds + length);
+        if (padded) return;
+        std::fill_n(evens, of_evens.begin, 0.0f);
+        std::fill(evens + of_evens.end, evens + length, 0.0f);
+        std::fill_n(odds, of_odds.begin, 0.0f);
+        std::fill(odds + of_odds.end, odds + length, 0.0f);
         return;
       }
-      const T* from = x + at * s.column.patch.in + left;
-      for (int64_t phase = 0; phase < hop; ++phase, target += length) {
-        const int64_t begin = ceil_div(std::max<int64_t>(first - phase, 0), hop);
-        const int64_t end = std::max(begin, ceil_div(std::max<int64_t>(last - phase, 0), hop));
-        if (!padded) std::fill_n(target, begin, C(0));
-        copy_line(from + phase * s.column.step + begin * step, step, end - begin, target + begin);
-        if (!padded) std::fill(target + end, target + length, C(0));
-      }
-    });
+    }
+    for (int64_t phase = 0; phase < hop; ++phase, target += length) {
+      const auto [begin, end] =
+          phase < kKnownPhases ? known[static_cast<size_t>(phase)] : find(phase);
+      if (!padded) std::fill_n(target, begin, C(0));
+      copy_line(from + phase * s.column.step + begin * step, step, end - begin, target + begin);
+      if (!padded) std::fill(target + end, target + length, C(0));
+    }
+  };
+  for (int64_t channel = 0; channel < s.channels; ++channel) {
+    s.for_each_line(band, lay_out);
     x += s.patches.in_pixels;
     to += s.line_count() * s.line_elements;
   }

@@ -39,15 +39,31 @@ class ConvFinish {
   ConvFinish(const T* bias, const T* z, T* y, const ConvActivation& activation)
       : bias_(bias), z_(z), y_(y), activation_(activation) {
     clips_ = !z && activation.kind == ConvActivation::Kind::Clip;
+    least_ = static_cast<C>(activation.a);
+    most_ = static_cast<C>(activation.b);
     if (!clips_) return;
-    low_ = static_cast<C>(activation.a);
-    high_ = static_cast<C>(activation.b);
+    low_ = least_;
+    high_ = most_;
   }
 
   C term(int64_t output) const { return bias_ ? computed(bias_[output]) : C(0); }
   T* y() const { return y_; }
   /// Whether `clipped` is the result, which can be stored as it is.
   bool is_direct() const { return std::is_same_v<C, T> && clips_; }
+
+  /// Whether `put` writes results.
+  bool can_put() const {
+    return std::is_same_v<T, float> && activation_.kind == ConvActivation::Kind::Clip;
+  }
+  /// Writes a vector of results from sums with their terms, or the first `count` of it.
+  void put(FloatVec x, int64_t at) const {
+    if (z_) x = x + FloatVec::load(z_ + at);
+    clip(x, least_, most_).store(y_ + at);
+  }
+  void put(FloatVec x, int64_t at, int64_t count) const {
+    if (z_) x = x + FloatVec::load(z_ + at, count);
+    clip(x, least_, most_).store(y_ + at, count);
+  }
 
   VecOf<C> clipped(VecOf<C> sum, VecOf<C> term) const { return clip(sum + term, low_, high_); }
   C clipped(C sum, C term) const {
@@ -103,7 +119,12 @@ class ConvFinish {
   // Formulas that loops over single elements do not vectorize.
   template <class F>
   void map_formula(const C* sums, int64_t at, int64_t count, const F& f) const {
-    if constexpr (std::is_same_v<C, float>) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (z_)
+        map_vectors([&](auto x, auto z) { return f(x + z); }, count, y_ + at, sums, z_ + at);
+      else
+        map_vectors(f, count, y_ + at, sums);
+    } else if constexpr (std::is_same_v<C, float>) {
       float part[kRowChunk];
       for (int64_t i = 0; i < count; i += kRowChunk) {
         const int64_t some = std::min(kRowChunk, count - i);
@@ -122,6 +143,8 @@ class ConvFinish {
   T* y_ = nullptr;
   ConvActivation activation_;
   bool clips_ = true;
+  // Of the activation, and of `clipped`.
+  C least_ = -std::numeric_limits<C>::infinity(), most_ = std::numeric_limits<C>::infinity();
   C low_ = -std::numeric_limits<C>::infinity(), high_ = std::numeric_limits<C>::infinity();
 };
 

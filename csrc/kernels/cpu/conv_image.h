@@ -15,11 +15,10 @@ struct ImageTile {
   /// 12 of 16 registers hold sums, or 24 of the 32 that AVX-512 has.
   static constexpr int kRows = kVectorBytes == 64 ? 8 : 4, kVectors = 3;
 
-  /// sums [kRowCount, kVectorCount vectors] (+)= weights [inner, kRowCount] panel.
+  /// total = weights [inner, kRowCount] panel, plus `sums` if there are any.
   template <int kRowCount, int kVectorCount>
-  static void multiply(const C* weights, const C* panel, int64_t inner, C* sums, int64_t stride,
-                       bool adds) {
-    V total[kRowCount][kVectorCount];
+  static void sum(const C* weights, const C* panel, int64_t inner, const C* sums, int64_t stride,
+                  V (&total)[kRowCount][kVectorCount]) {
     ORTM_UNROLL
     for (int r = 0; r < kRowCount; ++r) {
       ORTM_UNROLL
@@ -39,13 +38,25 @@ struct ImageTile {
       weights += kPackedOutputs;
       panel += kVectorCount * V::kCount;
     }
+    if (!sums) return;
     ORTM_UNROLL
     for (int r = 0; r < kRowCount; ++r) {
       ORTM_UNROLL
-      for (int v = 0; v < kVectorCount; ++v) {
-        C* to = sums + r * stride + v * V::kCount;
-        (adds ? V::load(to) + total[r][v] : total[r][v]).store(to);
-      }
+      for (int v = 0; v < kVectorCount; ++v)
+        total[r][v] = V::load(sums + r * stride + v * V::kCount) + total[r][v];
+    }
+  }
+
+  /// sums [kRowCount, kVectorCount vectors] (+)= weights [inner, kRowCount] panel.
+  template <int kRowCount, int kVectorCount>
+  static void multiply(const C* weights, const C* panel, int64_t inner, C* sums, int64_t stride,
+                       bool adds) {
+    V total[kRowCount][kVectorCount];
+    sum<kRowCount, kVectorCount>(weights, panel, inner, adds ? sums : nullptr, stride, total);
+    ORTM_UNROLL
+    for (int r = 0; r < kRowCount; ++r) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectorCount; ++v) total[r][v].store(sums + r * stride + v * V::kCount);
     }
   }
 
@@ -56,6 +67,50 @@ struct ImageTile {
     }
     (std::make_integer_sequence<int, kRows * kVectors>());
     return kFunctions[static_cast<size_t>((rows - 1) * kVectors + vectors - 1)];
+  }
+};
+
+/// A tile of the last piece of the sum, whose results are stored as they are made.
+template <class Finish>
+struct LastImageTile {
+  using V = FloatVec;
+  using Tile = ImageTile<float>;
+
+  /// Where the tile lies: its first output, columns of them, and pixels between outputs.
+  struct Place {
+    int64_t output = 0, at = 0, columns = 0, plane = 0;
+  };
+
+  template <int kRowCount, int kVectorCount>
+  static void multiply(const float* weights, const float* panel, int64_t inner, const float* sums,
+                       int64_t stride, const Finish& shared, const Place& place) {
+    V total[kRowCount][kVectorCount];
+    Tile::sum<kRowCount, kVectorCount>(weights, panel, inner, sums, stride, total);
+    const int64_t rest = place.columns - (kVectorCount - 1) * V::kCount;  // in the last vector
+    const Finish finish = shared;  // which no result overwrites
+    ORTM_UNROLL
+    for (int r = 0; r < kRowCount; ++r) {
+      const V term(finish.term(place.output + r));
+      const int64_t at = place.at + r * place.plane;
+      ORTM_UNROLL
+      for (int v = 0; v < kVectorCount; ++v) {
+        if (v + 1 < kVectorCount || rest == V::kCount)
+          finish.put(total[r][v] + term, at + v * V::kCount);
+        else
+          finish.put(total[r][v] + term, at + v * V::kCount, rest);
+      }
+    }
+  }
+
+  using Multiply = void (*)(const float*, const float*, int64_t, const float*, int64_t,
+                            const Finish&, const Place&);
+  static Multiply function(int64_t rows, int64_t vectors) {
+    static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
+      return std::array<Multiply, sizeof...(i)>{
+          &multiply<i / Tile::kVectors + 1, i % Tile::kVectors + 1>...};
+    }
+    (std::make_integer_sequence<int, Tile::kRows * Tile::kVectors>());
+    return kFunctions[static_cast<size_t>((rows - 1) * Tile::kVectors + vectors - 1)];
   }
 };
 
@@ -93,7 +148,8 @@ class ConvImage {
   using V = VecOf<C>;
   /// A panel of so many elements of the sum stays in the first-level cache, with weights.
   static constexpr int64_t kMostInner = 160;
-  static constexpr int64_t kMostPixels = 4 * Tile::kVectors * V::kCount;
+  static constexpr int64_t kMostPanels = 4;
+  static constexpr int64_t kMostPixels = kMostPanels * Tile::kVectors * V::kCount;
   static constexpr int64_t kMostOutputs = 256;
 
   static int64_t vectors(const ConvShape& s) { return ceil_div(s.patches.pixels, V::kCount); }
@@ -113,56 +169,122 @@ class ConvImage {
     const int64_t inner = s_.channels, pieces = ceil_div(inner, kMostInner);
     const int64_t group = plane % s_.groups, stride = vectors * V::kCount;
     const C* weights = weights_ + group * packed_weight_elements(s_.outputs, inner);
+    const bool puts = std::is_same_v<T, float> && finish_.can_put() && inner > 0;
+    const int64_t y = (plane * s_.outputs + first_output) * s_.patches.pixels + column;
     if (inner == 0) std::fill_n(sums, (last_output - first_output) * stride, C(0));
     for (int64_t piece = 0; piece < pieces; ++piece) {
       const int64_t first = piece * inner / pieces, last = (piece + 1) * inner / pieces;
       pack(x_ + (plane * inner + first) * s_.patches.pixels + column, last - first, columns,
            vectors, panels);
-      for (int64_t output = first_output; output < last_output; output += kPackedOutputs)
-        multiply(weights + output * inner + first * kPackedOutputs, last - first, vectors,
-                 std::min(kPackedOutputs, last_output - output), panels,
-                 sums + (output - first_output) * stride, piece > 0);
+      for (int64_t output = first_output; output < last_output; output += kPackedOutputs) {
+        const int64_t row = output - first_output;
+        const C* w = weights + output * inner + first * kPackedOutputs;
+        const Block block{w,
+                          panels,
+                          last - first,
+                          vectors,
+                          columns,
+                          std::min(kPackedOutputs, last_output - output),
+                          sums + row * stride,
+                          piece > 0,
+                          w + kPackedOutputs * inner};
+        if (puts && piece + 1 == pieces)
+          put(block, group * s_.outputs + output, y + row * s_.patches.pixels);
+        else
+          multiply(block);
+      }
     }
+    if (puts) return;
     for (int64_t output = first_output; output < last_output; ++output)
       write_line(sums + (output - first_output) * stride,
-                 (plane * s_.outputs + output) * s_.patches.pixels + column, columns,
+                 y + (output - first_output) * s_.patches.pixels, columns,
                  finish_.term(group * s_.outputs + output));
   }
 
   static int64_t panels_of(int64_t vectors) { return ceil_div(vectors, Tile::kVectors); }
 
-  /// Panels of whole vectors, with zeros behind the last pixel.
+  /// Panels of whole vectors, with zeros behind the last pixel. Line by line, each once: they lie
+  /// in the last-level cache as a rule, and on pages of their own.
   void pack(const T* x, int64_t inner, int64_t columns, int64_t vectors, C* to) const {
-    const int64_t panels = panels_of(vectors);
-    for (int64_t panel = 0; panel < panels; ++panel) {
-      const int64_t begin = panel * vectors / panels, end = (panel + 1) * vectors / panels;
-      const int64_t column = begin * V::kCount, width = (end - begin) * V::kCount;
-      const int64_t count = std::min(width, columns - column);
-      const T* from = x + column;
-      for (int64_t k = 0; k < inner; ++k, from += s_.patches.pixels, to += width) {
-        if constexpr (std::is_same_v<T, float>) {
-          int64_t j = 0;
-          for (; j + V::kCount <= count; j += V::kCount) V::load(from + j).store(to + j);
-          if (j < count) V::load(from + j, count - j).store(to + j);
-        } else {
-          for (int64_t j = 0; j < count; ++j) to[j] = computed(from[j]);
-          for (int64_t j = count; j < width; ++j) to[j] = C(0);
-        }
+    const int64_t panels = panels_of(vectors), whole = columns / V::kCount;
+    std::array<int64_t, kMostPanels + 1> first{};  // vectors
+    for (int64_t panel = 1; panel <= panels; ++panel)
+      first[static_cast<size_t>(panel)] = panel * vectors / panels;
+    for (int64_t k = 0; k < inner; ++k, x += s_.patches.pixels) {
+      for (size_t panel = 0; panel < static_cast<size_t>(panels); ++panel) {
+        const int64_t begin = first[panel], end = first[panel + 1];
+        C* row = to + (begin * inner + k * (end - begin) - begin) * V::kCount;
+        for (int64_t v = begin; v < std::min(end, whole); ++v)
+          pack_vector(x + v * V::kCount, row + v * V::kCount);
+      }
+      if (whole < vectors) {
+        const int64_t begin = first[static_cast<size_t>(panels) - 1], width = vectors - begin;
+        pack_part(x + whole * V::kCount, columns - whole * V::kCount,
+                  to + (begin * inner + k * width + whole - begin) * V::kCount);
       }
     }
   }
 
-  /// Outputs of a block of packed weights.
-  void multiply(const C* weights, int64_t inner, int64_t vectors, int64_t outputs, const C* panels,
-                C* sums, bool adds) const {
-    const int64_t count = panels_of(vectors), stride = vectors * V::kCount;
+  static void pack_vector(const T* from, C* to) {
+    if constexpr (std::is_same_v<T, float>)
+      V::load(from).store(to);
+    else
+      pack_part(from, V::kCount, to);
+  }
+  static void pack_part(const T* from, int64_t count, C* to) {
+    if constexpr (std::is_same_v<T, float>)
+      V::load(from, count).store(to);
+    else
+      for (int64_t j = 0; j < V::kCount; ++j) to[j] = j < count ? computed(from[j]) : C(0);
+  }
+
+  /// Outputs of a block of packed weights, for a piece of the sum.
+  struct Block {
+    const C* weights;
+    const C* panels;
+    int64_t inner, vectors, columns, outputs;
+    C* sums;
+    bool adds;
+    const C* next;  // weights of the next block
+  };
+
+  /// body(first of the rows, rows, first of the vectors, vectors) for all tiles of a block.
+  template <class Body>
+  static void for_each_tile(const Block& b, const Body& body) {
+    const int64_t count = panels_of(b.vectors), rows = ceil_div(b.outputs, Tile::kRows);
+    const NextWeights<C> next(b.next, b.inner * kPackedOutputs, count * rows);
     for (int64_t panel = 0; panel < count; ++panel) {
-      const int64_t begin = panel * vectors / count, end = (panel + 1) * vectors / count;
-      for (int64_t row = 0; row < outputs; row += Tile::kRows) {
-        const int64_t rows = std::min<int64_t>(Tile::kRows, outputs - row);
-        Tile::function(rows, end - begin)(weights + row, panels + begin * V::kCount * inner, inner,
-                                          sums + row * stride + begin * V::kCount, stride, adds);
+      const int64_t begin = panel * b.vectors / count, end = (panel + 1) * b.vectors / count;
+      for (int64_t row = 0; row < rows; ++row) {
+        next.prefetch(panel * rows + row);
+        const int64_t first = row * Tile::kRows;
+        body(first, std::min<int64_t>(Tile::kRows, b.outputs - first), begin, end - begin);
       }
+    }
+  }
+
+  void multiply(const Block& b) const {
+    const int64_t stride = b.vectors * V::kCount;
+    for_each_tile(b, [&](int64_t row, int64_t rows, int64_t first, int64_t vectors) {
+      const int64_t column = first * V::kCount;
+      Tile::function(rows, vectors)(b.weights + row, b.panels + column * b.inner, b.inner,
+                                    b.sums + row * stride + column, stride, b.adds);
+    });
+  }
+
+  /// Of the last piece: results of outputs [output, ...) from y[at] on.
+  void put(const Block& b, int64_t output, int64_t at) const {
+    if constexpr (std::is_same_v<T, float>) {
+      using Last = LastImageTile<Finish>;
+      const int64_t stride = b.vectors * V::kCount, plane = s_.patches.pixels;
+      for_each_tile(b, [&](int64_t row, int64_t rows, int64_t first, int64_t vectors) {
+        const int64_t column = first * V::kCount;
+        const int64_t columns = std::min(vectors * V::kCount, b.columns - column);
+        Last::function(rows, vectors)(b.weights + row, b.panels + column * b.inner, b.inner,
+                                      b.adds ? b.sums + row * stride + column : nullptr, stride,
+                                      finish_,
+                                      {output + row, at + row * plane + column, columns, plane});
+      });
     }
   }
 

@@ -37,13 +37,14 @@ class ConvLines {
     C* weights = scratch + band_elements(s_);
     C* sums = weights + weight_elements(s_);
     int64_t packed = -1;
-    const bool padded = s_.bands() == 1;
+    const int64_t bands = s_.bands();
+    const bool padded = bands == 1;
     if (padded) std::fill_n(scratch, band_elements(s_), C(0));
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t plane = unit / s_.bands(), group = plane % s_.groups;
+      const int64_t plane = padded ? unit : unit / bands, group = plane % s_.groups;
       if (group != packed) pack(group, weights);
       packed = group;
-      const ImageBand band = s_.band(unit % s_.bands());
+      const ImageBand band = s_.band(padded ? 0 : unit % bands);
       lay_out_lines<C>(s_, band, padded, x_ + plane * s_.channels * s_.patches.in_pixels, scratch);
       const int64_t at = plane * s_.outputs * s_.patches.pixels + s_.first_pixel(band);
       s_.outputs == 1 ? run_lines(scratch, weights, group, at, band, sums)

@@ -22,38 +22,61 @@ class ProductStore {
   void run(const C* sums, int64_t stride, int64_t pixels, int64_t outputs, int64_t output,
            int64_t at, int64_t plane, C* lines, int64_t line_stride) const {
     if constexpr (std::is_same_v<T, float>) {
-      if (finish_.is_direct()) {
-        transpose(sums, stride, pixels, outputs, output, finish_.y() + at, plane);
-        return;
-      }
+      if (finish_.is_direct())
+        return write_lines(sums, stride, pixels, outputs, output, finish_.y() + at, plane);
+      if (finish_.can_put()) return put(sums, stride, pixels, outputs, output, at, plane);
     }
-    transpose(sums, stride, pixels, outputs, output, lines, line_stride);
+    write_lines(sums, stride, pixels, outputs, output, lines, line_stride);
     for (int64_t o = 0; o < outputs; ++o)
       finish_.write(lines + o * line_stride, at + o * plane, pixels);
   }
 
  private:
+  /// store(made(sums, terms) of pixels [p, p + count) of output o, o, p, count)
+  template <class Make, class Store>
   void transpose(const C* sums, int64_t stride, int64_t pixels, int64_t outputs, int64_t output,
-                 C* to, int64_t to_stride) const {
-    if constexpr (std::is_same_v<C, float>) {
-      constexpr int64_t kCount = V::kCount;
-      for (int64_t o = 0; o < outputs; o += kCount) {
-        const int64_t some = std::min(kCount, outputs - o);
-        float terms[kCount] = {};
-        for (int64_t i = 0; i < some; ++i) terms[i] = finish_.term(output + o + i);
-        const V term = V::load(terms);
-        for (int64_t p = 0; p < pixels; p += kCount) {
-          V square[kCount];
-          ORTM_UNROLL
-          for (int64_t i = 0; i < kCount; ++i)
-            square[i] = finish_.clipped(V::load(sums + (p + i) * stride + o), term);
-          transpose_square(square);
-          float* target = to + o * to_stride + p;
-          const int64_t count = std::min(kCount, pixels - p);
-          for (int64_t i = 0; i < some; ++i, target += to_stride)
-            count == kCount ? square[i].store(target) : square[i].store(target, count);
-        }
+                 const Make& made, const Store& store) const {
+    constexpr int64_t kCount = V::kCount;
+    for (int64_t o = 0; o < outputs; o += kCount) {
+      const int64_t some = std::min(kCount, outputs - o);
+      float terms[kCount] = {};
+      for (int64_t i = 0; i < some; ++i) terms[i] = finish_.term(output + o + i);
+      const V term = V::load(terms);
+      for (int64_t p = 0; p < pixels; p += kCount) {
+        V square[kCount];
+        ORTM_UNROLL
+        for (int64_t i = 0; i < kCount; ++i)
+          square[i] = made(V::load(sums + (p + i) * stride + o), term);
+        transpose_square(square);
+        const int64_t count = std::min(kCount, pixels - p);
+        for (int64_t i = 0; i < some; ++i) store(square[i], o + i, p, count);
       }
+    }
+  }
+
+  /// Results, from y[at] on.
+  void put(const C* sums, int64_t stride, int64_t pixels, int64_t outputs, int64_t output,
+           int64_t at, int64_t plane) const {
+    const Finish finish = finish_;  // which no result overwrites
+    transpose(
+        sums, stride, pixels, outputs, output, [](V sum, V term) { return sum + term; },
+        [&](V x, int64_t o, int64_t p, int64_t count) {
+          const int64_t to = at + o * plane + p;
+          count == V::kCount ? finish.put(x, to) : finish.put(x, to, count);
+        });
+  }
+
+  /// Sums with their terms, clipped if nothing is added to them.
+  void write_lines(const C* sums, int64_t stride, int64_t pixels, int64_t outputs, int64_t output,
+                   C* to, int64_t to_stride) const {
+    if constexpr (std::is_same_v<C, float>) {
+      transpose(
+          sums, stride, pixels, outputs, output,
+          [&](V sum, V term) { return finish_.clipped(sum, term); },
+          [&](V x, int64_t o, int64_t p, int64_t count) {
+            float* target = to + o * to_stride + p;
+            count == V::kCount ? x.store(target) : x.store(target, count);
+          });
     } else {
       for (int64_t o = 0; o < outputs; ++o) {
         const C term = finish_.term(output + o);
@@ -136,13 +159,16 @@ class ConvProduct {
     const int64_t tiles = ceil_div(pixels, Tile::pixels(vectors));
     bool adds = false;
     for (const SumPiece& piece : s_.pieces) {
+      const int64_t elements = piece.runs * piece.length * kPackedOutputs;
+      const NextWeights<C> next(weights + elements, elements, tiles);
       for (int64_t tile = 0; tile < tiles; ++tile) {
+        next.prefetch(tile);
         // Tiles of equal height: one of two pixels would take nearly as long as one of all.
         const int64_t first = tile * pixels / tiles, count = (tile + 1) * pixels / tiles - first;
         Tile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, weights,
                                        block_stride, sums + first * stride, adds);
       }
-      weights += piece.runs * piece.length * kPackedOutputs;
+      weights += elements;
       adds = true;
     }
   }

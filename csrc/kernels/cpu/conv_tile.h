@@ -15,6 +15,27 @@ inline namespace ORTM_ISA {
 /// Outputs in a block of packed weights, for all instruction sets and types.
 inline constexpr int64_t kPackedOutputs = 16;
 
+/// The weights that come next are asked for while tiles multiply: they are read once for all pixels
+/// of a block, and often come from memory.
+template <class C>
+class NextWeights {
+ public:
+  NextWeights(const C* weights, int64_t count, int64_t tiles)
+      : weights_(weights), lines_(count / kCacheLine), step_(ceil_div(lines_, tiles)) {}
+
+  /// The part for one of the tiles.
+  void prefetch(int64_t tile) const {
+    const int64_t first = tile * step_, last = std::min(first + step_, lines_);
+    for (int64_t line = first; line < last; ++line)
+      __builtin_prefetch(weights_ + line * kCacheLine, 0, 2);
+  }
+
+ private:
+  static constexpr int64_t kCacheLine = 64 / sizeof(C);
+  const C* weights_;
+  int64_t lines_, step_;
+};
+
 template <class C>
 struct ConvTile {
   using V = VecOf<C>;

@@ -149,6 +149,7 @@ class PhaseFinish : public ConvFinish<T> {
       : ConvFinish<T>(bias, nullptr, y, ConvActivation()), shape_(shape), phase_(phase) {}
 
   bool is_direct() const { return false; }
+  bool can_put() const { return false; }
 
   /// Outputs [at, at + count) of the phase, plane by plane; all of one plane.
   void write(const C* sums, int64_t at, int64_t count) const {
