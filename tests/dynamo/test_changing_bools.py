@@ -42,19 +42,16 @@ USES: dict[str, Callable[[Tensor, bool], Any]] = {
 
 
 def _trained(y: Any) -> Any:
-    (y[0] if isinstance(y, tuple) else y).sum().backward()
+    parts = y.values() if isinstance(y, dict) else [y]
+    sum((part[0] if isinstance(part, tuple) else part).sum() for part in parts).backward()
     return y
 
 
-QUICK = ("identity", "text", "keepdim")
-EVERY_USE = [
-    pytest.param(use, marks=() if use in QUICK else pytest.mark.slow, id=use) for use in USES
-]
-
-
-@pytest.mark.parametrize("use", EVERY_USE)
-def test_a_bool_of_a_changing_float(use: str) -> None:
-    module = Calls(lambda self, x, t: USES[use](self.fc(x), t > 0.5))
+@pytest.mark.parametrize(
+    "uses", [("identity", "text", "keepdim"), pytest.param(tuple(USES), marks=pytest.mark.slow)]
+)
+def test_bools_of_a_changing_float(uses: tuple[str, ...]) -> None:
+    module = Calls(lambda self, x, t: {use: USES[use](self.fc(x), t > 0.5) for use in uses})
     report = as_in_eager(
         module, lambda model: [_trained(model(torch.ones(3, 4), t)) for t in NUMBERS]
     )
@@ -63,9 +60,8 @@ def test_a_bool_of_a_changing_float(use: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use", USES)
-def test_a_bool_of_a_changing_size(use: str) -> None:
-    module = Calls(lambda self, x: USES[use](self.fc(x), x.shape[0] > 3))
+def test_bools_of_a_changing_size() -> None:
+    module = Calls(lambda self, x: {use: USES[use](self.fc(x), x.shape[0] > 3) for use in USES})
     report = as_in_eager(
         module, lambda model: [_trained(model(torch.ones(size, 4))) for size in (2, 5, 3, 6, 4)]
     )
@@ -86,12 +82,13 @@ COMPARISONS: dict[str, Callable[[float], Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comparison", COMPARISONS)
-def test_comparisons(comparison: str) -> None:
-    def forward(self: Any, x: Tensor, t: float) -> Tensor:
-        truth = COMPARISONS[comparison](t)
-        result: Tensor = self.fc(x) * (2 if truth is True else 1) * len(str(truth))
-        return result
+def test_comparisons() -> None:
+    def forward(self: Any, x: Tensor, t: float) -> dict[str, Tensor]:
+        y, found = self.fc(x), {}
+        for name, comparison in COMPARISONS.items():
+            truth = comparison(t)
+            found[name] = y * (2 if truth is True else 1) * len(str(truth))
+        return found
 
     as_in_eager(
         Calls(forward),

@@ -43,8 +43,24 @@ class Calls(nn.Module):
         return self.use(x, k)
 
 
-@pytest.mark.parametrize("numbers", [(-4, -5, -6, -3), (2, 3, 4, 6), (3, -4, -5, 2, 0, -1)])
-@pytest.mark.parametrize("use", USES)
+NEGATIVE, POSITIVE, EITHER = (-4, -5, -6, -3), (2, 3, 4, 6), (3, -4, -5, 2, 0, -1)
+
+
+@pytest.mark.parametrize(
+    ("use", "numbers"),
+    [
+        ("slice", NEGATIVE),
+        ("slice", POSITIVE),
+        ("slice", EITHER),
+        ("tail", EITHER),
+        ("head", NEGATIVE),
+        ("element", EITHER),
+        ("before", NEGATIVE),
+        ("narrow", EITHER),
+        ("assigned", POSITIVE),
+        ("rolled", NEGATIVE),
+    ],
+)
 def test_integers_of_either_sign(use: str, numbers: tuple[int, ...]) -> None:
     torch._dynamo.reset()
     eager = Calls(USES[use])

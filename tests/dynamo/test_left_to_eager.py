@@ -241,7 +241,7 @@ class Strict(nn.Module):
 def test_a_forward_that_raised_is_captured_when_it_is_called_well(
     make: Callable[[], nn.Module],
 ) -> None:
-    """Dynamo would leave it to eager for ever, in all modules of the class."""
+    """Dynamo would leave it to eager for ever, in all modules of the class. Captures are kept."""
     torch._dynamo.reset()
     first = ORTModule(make(), QUIET)
     for _ in range(2):
@@ -254,17 +254,11 @@ def test_a_forward_that_raised_is_captured_when_it_is_called_well(
         model(torch.randn(3, 4)).sum().backward()
         report = last_run_report(model)
         assert report["compiled"] and not report["eager_pieces"], report
-
-
-@pytest.mark.parametrize("make", [Strict, lambda: nn.Sequential(Strict(), nn.Tanh())])
-def test_calls_that_raise_keep_the_captures(make: Callable[[], nn.Module]) -> None:
-    torch._dynamo.reset()
-    model = ORTModule(make(), QUIET)
     for i in range(8):
         with pytest.raises(ValueError, match="wants rows"):
-            model(torch.randn(4))
-        model(torch.randn(3 + i % 3, 4)).sum().backward()
-    report = last_run_report(model)
+            first(torch.randn(4))
+        first(torch.randn(3 + i % 3, 4)).sum().backward()
+    report = last_run_report(first)
     assert report["compiled"] and report["captures"] <= 2, report["captures"]
 
 

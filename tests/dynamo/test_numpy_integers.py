@@ -38,6 +38,11 @@ def _split(m: Any, x: Tensor) -> tuple[Tensor, ...]:
     return y[:, : m.first] * 2, y[:, m.first : m.number].exp(), y[:, m.number :]
 
 
+def _all(uses: dict[str, Callable[..., tuple[Any, ...]]]) -> Callable[..., tuple[Any, ...]]:
+    """The results of all uses."""
+    return lambda *args: tuple(part for use in uses.values() for part in use(*args))
+
+
 ATTRIBUTES: dict[str, Callable[[Any, Tensor], tuple[Any, ...]]] = {
     "slice": lambda m, x: (m.fc(x)[:, : m.number] * 1.0,),
     "view": lambda m, x: (m.fc(x).view(-1, m.number) * 1.0,),
@@ -46,10 +51,9 @@ ATTRIBUTES: dict[str, Callable[[Any, Tensor], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("use", ATTRIBUTES)
-def test_an_attribute(use: str) -> None:
+def test_an_attribute() -> None:
     step = _steps([np.int64(n) for n in (2, 4, 2, 4)], "number")
-    report = as_in_eager(Calls(ATTRIBUTES[use], number=np.int64(2)), step)
+    report = as_in_eager(Calls(_all(ATTRIBUTES), number=np.int64(2)), step)
     assert_compiled(report, captures=2)  # where the number is the size itself, nothing is cut
 
 
@@ -69,8 +73,21 @@ ARGUMENTS: dict[str, Callable[[Any, Tensor, Any], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("values", [(3, 2, 1, 3), (-4, -3, -4), (2, -3, 1, -4)])
-@pytest.mark.parametrize("use", ARGUMENTS)
+POSITIVE, NEGATIVE, EITHER = (3, 2, 1, 3), (-4, -3, -4), (2, -3, 1, -4)
+
+
+@pytest.mark.parametrize(
+    ("use", "values"),
+    [
+        ("int", EITHER),
+        ("int", NEGATIVE),
+        ("item", POSITIVE),
+        ("tail", EITHER),
+        ("factor", POSITIVE),
+        ("root", NEGATIVE),
+        ("result", EITHER),
+    ],
+)
 def test_an_argument(use: str, values: tuple[int, ...]) -> None:
     report = as_in_eager(Calls(ARGUMENTS[use]), _steps(list(map(np.asarray, values))))
     assert not report["eager_pieces"]

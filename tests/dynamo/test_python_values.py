@@ -49,12 +49,8 @@ def test_random_numbers_of_numpy(forward: Callable[..., Tensor]) -> None:
         np.random.seed(0)
         return [_many(model), np.random.rand()]
 
-    as_in_eager(Calls(forward), step)
-
-
-def test_the_break_at_numpys_random_numbers_is_reported() -> None:
-    report = as_in_eager(Calls(_noise), lambda model: (np.random.seed(0), _many(model)))
-    assert report["graph_breaks"]
+    report = as_in_eager(Calls(forward), step)
+    assert report["graph_breaks"] or forward is not _noise
     for reason in report["graph_breaks"]:
         assert "numpy" in reason and "test_python_values.py:" in reason
 
@@ -104,20 +100,20 @@ USES: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("use", list(USES))
-def test_an_attribute_that_changes_every_step(use: str) -> None:
+def test_an_attribute_that_changes_every_step() -> None:
     """Arguments that change are tested in test_changing_floats.py."""
 
-    def forward(self: Any, x: Tensor) -> Tensor:
-        return USES[use](self.fc(x), self.number)
+    def forward(self: Any, x: Tensor) -> list[Tensor]:
+        y = self.fc(x)
+        return [use(y, self.number) for use in USES.values()]
 
     def step(model: Any) -> Any:
         found = []
-        for i in range(60):
-            model.number = 0.25 + 0.03 * i
-            y = model(torch.ones(3, 4))
-            y.sum().backward()
-            found.append(y)
+        for i in range(30):
+            model.number = 0.25 + 0.06 * i
+            results = model(torch.ones(3, 4))
+            sum(y.sum() for y in results).backward()
+            found.append(results)
         return found
 
     assert_compiled(as_in_eager(Calls(forward, number=0.5), step), captures=2)

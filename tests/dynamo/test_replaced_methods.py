@@ -59,10 +59,8 @@ def _outputs(model: Any, count: int = 4) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("cls", "name"),
     [
-        (_Model, "forward"),
         (_Model, "last"),
         (_Block, "forward"),
-        (_Block, "before"),
         (_Heir, "forward"),  # where there was none before
         (nn.ReLU, "forward"),
         (_Scale, "of"),

@@ -32,7 +32,6 @@ def _whole() -> nn.Module:
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], int, dict[str, Any]]] = {
-    "encoder": (_encoder, 1, {"mask": CAUSAL}),
     "encoder, padded": (_encoder, 1, {"mask": FLAGS, "src_key_padding_mask": PADDED}),
     "decoder": (_decoder, 2, {"tgt_mask": CAUSAL}),
     "transformer": (_whole, 2, {"tgt_mask": CAUSAL}),

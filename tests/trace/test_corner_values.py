@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -28,25 +28,40 @@ class Function(nn.Module):
         return self.function(*args)
 
 
-def _assert_as_eager(function: Callable[..., Tensor], x: Tensor) -> None:
-    """The same bits, and of a floating result the same gradient."""
-    model = ORTModule(Function(function), QUIET)
+class Functions(nn.Module):
+    """Each function on an argument of its own."""
+
+    def __init__(self, functions: Sequence[Callable[..., Tensor]]) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, *args: Tensor) -> list[Tensor]:
+        return [function(x) for function, x in zip(self.functions, args, strict=True)]
+
+
+def _assert_as_eager(functions: Sequence[Callable[..., Tensor]], *values: Tensor) -> None:
+    """Of each function of each value the same bits, and of a floating result the same gradient."""
+    calls = [function for function in functions for _ in values]
+    model = ORTModule(Functions(calls), QUIET)
     found = []
-    for run in (function, model):
-        leaf = x.clone().requires_grad_(x.is_floating_point())
-        y = run(leaf)
-        if y.requires_grad:
-            y.sum().backward()
-        found.append((y.detach(), leaf.grad))
+    for run in (Functions(calls), model):
+        leaves = [
+            x.clone().requires_grad_(x.is_floating_point()) for _ in functions for x in values
+        ]
+        results = run(*leaves)
+        if any(y.requires_grad for y in results):
+            sum(y.sum() for y in results if y.requires_grad).backward()
+        found.append([(y.detach(), x.grad) for y, x in zip(results, leaves, strict=True)])
     assert last_run_report(model)["compiled"]
-    for want, got in zip(*found, strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    for i, (want, got) in enumerate(zip(*found, strict=True)):
+        torch.testing.assert_close(
+            got, want, rtol=0, atol=0, equal_nan=True, msg=lambda text, i=i: f"call {i}: {text}"
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    "function",
-    [
+def test_a_number_is_an_element(dtype: torch.dtype) -> None:
+    functions = (
         lambda x: x == 0.3,
         lambda x: x * (x >= 0.7),
         lambda x: x % 0.3,
@@ -55,25 +70,20 @@ def _assert_as_eager(function: Callable[..., Tensor], x: Tensor) -> None:
         lambda x: F.softshrink(x, 0.3),
         lambda x: x.clamp_min(0.7),
         lambda x: x.clamp(-0.3, 0.7),
-    ],
-)
-def test_a_number_is_an_element(function: Callable[..., Tensor], dtype: torch.dtype) -> None:
-    _assert_as_eager(function, torch.tensor([0.3, 0.7, 0.1, -0.3, -0.7, 0.8], dtype=dtype))
+    )
+    _assert_as_eager(functions, torch.tensor([0.3, 0.7, 0.1, -0.3, -0.7, 0.8], dtype=dtype))
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
+def test_small_integers_wrap() -> None:
+    functions = (
         lambda u: u // -2,
         lambda u: u % -100,
         lambda u: u == -1,
         lambda u: u >= -1,
         lambda u: u.clamp(-2, 3),
         lambda u: u * -3 + 300,
-    ],
-)
-def test_small_integers_wrap(function: Callable[..., Tensor]) -> None:
-    _assert_as_eager(function, torch.tensor([0, 3, 255], dtype=torch.uint8))
+    )
+    _assert_as_eager(functions, torch.tensor([0, 3, 255], dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(("bound", "dtype"), [(300, torch.uint8), (-300, torch.int8)])
@@ -84,35 +94,34 @@ def test_a_bound_that_the_type_does_not_hold(bound: int, dtype: torch.dtype) -> 
             run(x)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
+def test_gradients_of_extrema() -> None:
+    functions = (
         lambda x: x.max(),
         lambda x: x.min() + x,
         lambda x: x.amax(1),
         lambda x: x.amin((0, 1), keepdim=True),
-    ],
-)
-def test_gradients_of_extrema(function: Callable[..., Tensor]) -> None:
-    for row in ([1.0, _NAN, 3.0], [2.0, 5.0, 5.0], [_NAN, _NAN, 0.0], [_INF, -_INF, _INF]):
-        _assert_as_eager(function, torch.tensor([row]))
+    )
+    rows = ([1.0, _NAN, 3.0], [2.0, 5.0, 5.0], [_NAN, _NAN, 0.0], [_INF, -_INF, _INF])
+    _assert_as_eager(functions, *(torch.tensor([row]) for row in rows))
 
 
-@pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.huber_loss])
-def test_gradients_of_losses_at_infinity(loss: Callable[..., Tensor]) -> None:
+def test_gradients_of_losses_at_infinity() -> None:
     target = torch.tensor([_INF, -_INF, 1.0, 9.0, _NAN])
-    x = torch.tensor([1.0, 2.0, 1.25, 1.0, 1.0])
-    _assert_as_eager(lambda x: loss(x, target, reduction="none"), x)
+    functions = (
+        lambda x: F.smooth_l1_loss(x, target, reduction="none"),
+        lambda x: F.huber_loss(x, target, reduction="none"),
+    )
+    _assert_as_eager(functions, torch.tensor([1.0, 2.0, 1.25, 1.0, 1.0]))
 
 
 def test_rows_of_one_index() -> None:
     index, rows = torch.tensor(1), torch.randn(1, 3)
-    for function in (
+    functions = (
         lambda x: torch.index_select(x, 0, index),
         lambda x: x.index_add(0, index, rows),
         lambda x: x.index_copy(0, index, rows),
-    ):
-        _assert_as_eager(function, torch.randn(4, 3))
+    )
+    _assert_as_eager(functions, torch.randn(4, 3))
 
 
 def test_padding_that_becomes_cropping() -> None:
@@ -175,12 +184,12 @@ def test_gelu_far_from_zero() -> None:
     assert leaf.grad is not None and leaf.grad.tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("target", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
 @pytest.mark.parametrize("source", [torch.float32, torch.float64])
-def test_integers_of_what_they_do_not_hold(source: torch.dtype, target: torch.dtype) -> None:
+def test_integers_of_what_they_do_not_hold(source: torch.dtype) -> None:
     numbers = [3e9, -3e9, 1e20, _INF, -_INF, _NAN, 70000.5, -300.7, 200.0]
-    x = torch.tensor(numbers * 9).to(source)
-    _assert_as_eager(lambda x: x.to(target), x)
+    targets = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    functions = [lambda x, target=target: x.to(target) for target in targets]
+    _assert_as_eager(functions, torch.tensor(numbers * 9).to(source))
 
 
 _EDGES = [0.0, -0.0, 1.0, -1.0, -2.0, 1e-40, -1e-40, 1e-30, 88.5, -88.5, 104.0, -104.0, 3e38,
@@ -188,9 +197,9 @@ _EDGES = [0.0, -0.0, 1.0, -1.0, -2.0, 1e-40, -1e-40, 1e-30, 88.5, -88.5, 104.0, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "function",
-    [
+def test_edges_of_functions(dtype: torch.dtype) -> None:
+    """Zeros with eager's signs, infinities and NaN where eager has them."""
+    functions = (
         torch.log,
         torch.log1p,
         torch.expm1,
@@ -206,35 +215,44 @@ _EDGES = [0.0, -0.0, 1.0, -1.0, -2.0, 1e-40, -1e-40, 1e-30, 88.5, -88.5, 104.0, 
         lambda x: x**-3,
         lambda x: 0.3**x,
         lambda x: (-2.0) ** x,
-    ],
-)
-def test_edges_of_functions(function: Callable[..., Tensor], dtype: torch.dtype) -> None:
-    """Zeros with eager's signs, infinities and NaN where eager has them."""
+    )
     x = torch.tensor(_EDGES * 3).to(dtype)
-    got, want = ORTModule(Function(function), QUIET)(x), function(x)
+    values = [x.clone() for _ in functions]
+    ours, eager = ORTModule(Functions(functions), QUIET)(*values), Functions(functions)(*values)
     # Results of exponentials that are below the normal numbers may be zero.
     tiny = 2 * torch.finfo(torch.float32).tiny
     rtol = 2 * torch.finfo(dtype).eps
-    torch.testing.assert_close(got, want, rtol=rtol, atol=104 * tiny, equal_nan=True)
-    zeros = (want == 0) & (x == 0)
-    assert torch.equal(got[zeros].signbit(), want[zeros].signbit())
+    for i, (got, want) in enumerate(zip(ours, eager, strict=True)):
+        torch.testing.assert_close(
+            got,
+            want,
+            rtol=rtol,
+            atol=104 * tiny,
+            equal_nan=True,
+            msg=lambda text, i=i: f"function {i}: {text}",
+        )
+        zeros = (want == 0) & (x == 0)
+        assert torch.equal(got[zeros].signbit(), want[zeros].signbit()), i
 
 
 class BehindPointwise(nn.Module):
-    """A layer on an image that is laid out by the engine, read by a row-major consumer."""
+    """Layers, each on an image that is laid out by the engine, and read by a row-major consumer."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.layer = layer
+        self.layers = nn.ModuleList(layers)
 
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        y: Tensor = self.layer(x.tanh()).flatten(0, -2)
-        return (y.sigmoid() * weight[: len(y), : y.shape[1]]).sum()
+    def forward(self, x: Tensor, volume: Tensor, weight: Tensor) -> list[Tensor]:
+        results = []
+        for i, layer in enumerate(self.layers, 1):
+            image = volume if isinstance(layer, nn.BatchNorm3d) else x
+            y: Tensor = layer((image * i).tanh()).flatten(0, -2)
+            results.append((y.sigmoid() * weight[: len(y), : y.shape[1]]).sum())
+        return results
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
+def _layers() -> list[nn.Module]:
+    return [
         nn.BatchNorm2d(3),
         nn.BatchNorm2d(3).eval(),
         nn.BatchNorm3d(3),
@@ -248,26 +266,28 @@ class BehindPointwise(nn.Module):
         nn.Upsample(scale_factor=2, mode="bilinear"),
         nn.PReLU(3),
         nn.Dropout2d(0.0),
-    ],
-    ids=lambda layer: type(layer).__name__,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "part"), [((7, 1, 6), 0), ((2, 6, 1), 1), ((3, 1, 1), 1), ((1, 1, 6), 0)]
 )
-@pytest.mark.parametrize("sizes", [(7, 1, 6), (2, 6, 1), (3, 1, 1), (1, 1, 6)])
 def test_channels_last_images_of_height_or_width_one(
-    layer: nn.Module, sizes: tuple[int, int, int]
+    sizes: tuple[int, int, int], part: int
 ) -> None:
     batch, height, width = sizes
-    is_volume = isinstance(layer, nn.BatchNorm3d)
-    shape = (batch, 3, height, width, 1) if is_volume else (batch, 3, height, width)
-    last = torch.channels_last_3d if is_volume else torch.channels_last
-    eager = BehindPointwise(copy.deepcopy(layer)).double()
+    torch.manual_seed(0)
+    eager = BehindPointwise(_layers()[part::2]).double()
     model = ORTModule(copy.deepcopy(eager), QUIET)
-    x = torch.randn(shape, dtype=torch.float64).contiguous(memory_format=last)
+    image = torch.randn(batch, 3, height, width, dtype=torch.float64)
+    x = image.contiguous(memory_format=torch.channels_last)
+    volume = image[..., None].contiguous(memory_format=torch.channels_last_3d)
     weight = torch.randn(200, 40, dtype=torch.float64)
     results = []
     for runner in (model, eager):
-        leaf = x.clone().requires_grad_()
-        y = runner(leaf, weight)
-        y.backward()
-        results.append([y, leaf.grad, *(p.grad for p in runner.parameters())])
+        leaves = [x.clone().requires_grad_(), volume.clone().requires_grad_()]
+        found = runner(*leaves, weight)
+        sum(found).backward()
+        results.append([*found, *(v.grad for v in leaves), *(p.grad for p in runner.parameters())])
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want)

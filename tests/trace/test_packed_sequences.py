@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.trace.decompositions import recurrent_layers
 
-KINDS = [nn.LSTM, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (nn.GRU, nn.RNN))]
 STEPS, BATCH, WIDTH = 9, 4, 6
 
 
@@ -80,35 +79,30 @@ def check(model: Any, module: nn.Module, calls: list[tuple[Any, ...]], captures:
     assert report["captures"] == captures
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [nn.LSTM, pytest.param(nn.RNN, marks=pytest.mark.slow)])
 def test_one_capture_for_a_stream_of_lengths(kind: type[nn.RNNBase]) -> None:
     module = Model(kind, tag, bidirectional=True, num_layers=2, batch_first=True)
     model = ORTModule(module)
-    check(model, module, [batch(batch_first=True) for _ in range(20)])
+    check(model, module, [batch(batch_first=True) for _ in range(8)])
     with torch.no_grad():
         x, lengths = batch(batch_first=True)
         torch.testing.assert_close(model(x, lengths), module(x, lengths))
 
 
-FORMS: dict[str, Callable[[Tensor], Any]] = {
-    "list": Tensor.tolist,
-    "tuple": lambda lengths: tuple(lengths.tolist()),
-    "int32": Tensor.int,
-    "mask": lambda lengths: torch.arange(STEPS) < lengths.unsqueeze(1),
-    "counts": lambda lengths: lengths - 1,
-}
+def test_forms_of_lengths() -> None:
+    """A list, a tuple, other integers, and what is computed from an argument."""
 
+    def run(model: Any, x: Tensor, given: Any, few: Any, short: Any, mask: Any, counts: Any) -> Any:
+        forms = (given, few, short, mask.sum(1).cpu(), (counts + 1).to("cpu"))
+        return [tag(model, x, form) for form in forms]
 
-@pytest.mark.parametrize("form", FORMS)
-def test_forms_of_lengths(form: str) -> None:
-    def read(lengths: Any) -> Any:
-        if form == "mask":
-            return lengths.sum(1).cpu()
-        return (lengths + 1).to("cpu") if form == "counts" else lengths
+    def call() -> tuple[Any, ...]:
+        x, lengths = batch()
+        mask = torch.arange(STEPS) < lengths.unsqueeze(1)
+        return x, lengths.tolist(), tuple(lengths.tolist()), lengths.int(), mask, lengths - 1
 
-    module = Model(nn.GRU, lambda model, x, given: tag(model, x, read(given)))
-    calls = [(x, FORMS[form](lengths)) for x, lengths in (batch() for _ in range(6))]
-    check(ORTModule(module), module, calls)
+    module = Model(nn.GRU, run)
+    check(ORTModule(module), module, [call() for _ in range(5)])
 
 
 UNREAD: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -171,7 +165,10 @@ def test_arguments_and_results() -> None:
 
 
 def test_states_passed_on() -> None:
-    """Truncated backpropagation over parts of a packed batch, with states in the batch's order."""
+    """Truncated backpropagation over parts of a packed batch, with states in the batch's order.
+
+    States of another batch are an error.
+    """
     module = Model(nn.LSTM, tag, num_layers=2)
     eager = copy.deepcopy(module)
     model = ORTModule(module)
@@ -192,6 +189,10 @@ def test_states_passed_on() -> None:
     for a, b in zip(module.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
     assert last_run_report(model)["compiled"]
+    (x, lengths), state = parts[0], (torch.randn(2, BATCH - 1, 5), torch.randn(2, BATCH - 1, 5))
+    for runner in (model, eager):
+        with pytest.raises((RuntimeError, IndexError)):
+            runner(x, lengths, state)
 
 
 WRONG: dict[str, tuple[Any, ...]] = {
@@ -225,26 +226,9 @@ def test_errors_are_those_of_torch() -> None:
     torch.testing.assert_close(model(*right, True), module(*right, True))
 
 
-def test_states_of_another_batch() -> None:
-    module = Model(nn.LSTM, tag)
-    model = ORTModule(module)
-    x, lengths = batch()
-    for rows in (BATCH, BATCH - 1):
-        state = (torch.randn(1, rows, 5), torch.randn(1, rows, 5))
-        if rows == BATCH:
-            torch.testing.assert_close(model(x, lengths, state), module(x, lengths, state))
-            continue
-        for runner in (module, model):
-            with pytest.raises((RuntimeError, IndexError)):
-                runner(x, lengths, state)
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, pytest.param(nn.GRU, marks=pytest.mark.slow)])
-def test_dropout_between_layers_draws_for_packed_rows(
-    kind: type[nn.RNNBase], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropout_between_layers_draws_for_packed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_RNG", "torch")
-    module = Model(kind, tag, num_layers=3, dropout=0.5, bidirectional=True)
+    module = Model(nn.LSTM, tag, num_layers=3, dropout=0.5, bidirectional=True)
     eager = copy.deepcopy(module)
     model = ORTModule(module)
     args = batch()
@@ -257,9 +241,8 @@ def test_dropout_between_layers_draws_for_packed_rows(
     assert last_run_report(model)["compiled"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_under_autocast(kind: type[nn.RNNBase]) -> None:
-    module = Model(kind, tag)
+def test_under_autocast() -> None:
+    module = Model(nn.LSTM, tag)
     eager = copy.deepcopy(module)
     model = ORTModule(module)
     args = batch()
@@ -284,15 +267,12 @@ def test_labels_packed_like_their_inputs() -> None:
     check(ORTModule(module), module, calls)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_projected_states(packed: bool) -> None:
-    """`proj_size` of nn.LSTM."""
+def test_projected_states() -> None:
+    """`proj_size` of nn.LSTM, packed and not."""
 
     def run(model: Any, x: Tensor, lengths: Tensor) -> Any:
-        if packed:
-            return tag(model, x, lengths)
         y, state = model.rnn(x)
-        return model.head(y), state
+        return model.head(y), state, tag(model, x, lengths)
 
     module = Model(nn.LSTM, run, proj_size=3, num_layers=2, bidirectional=True)
     x, lengths = batch()
@@ -302,7 +282,7 @@ def test_projected_states(packed: bool) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(nn.GRU, {}), (nn.LSTM, {"bidirectional": True}), (nn.LSTM, {"proj_size": 3})],
+    [(nn.GRU, {}), (nn.LSTM, {"bidirectional": True, "proj_size": 3})],
 )
 def test_recomputed_gates_have_the_same_bits(
     kind: type[nn.RNNBase], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

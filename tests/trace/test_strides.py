@@ -105,7 +105,7 @@ def _fake_result(function: Callable[..., Tensor], arguments: list[Any]) -> Tenso
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls())
 def test_strides_of_pointwise_results(call: tuple[Any, list[Any]]) -> None:
     func, arguments = call
@@ -137,7 +137,7 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_strides_of_other_results(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(OTHERS)))
