@@ -123,7 +123,9 @@ class GradientBuilder {
   void differentiate_body(const Node& node, const Values& output_grads) {
     const std::unique_ptr<Graph> body = instantiate_body(node);
     const size_t before = graph_.node_count();
-    const Values results = graph_.inline_graph(*body, node.inputs());
+    Values operands = node.inputs();
+    operands.resize(body->inputs().size());  // trailing absent operands are not listed
+    const Values results = graph_.inline_graph(*body, operands);
     std::vector<Node*> inlined = graph_.node_pointers();
     inlined.erase(inlined.begin(), inlined.begin() + static_cast<std::ptrdiff_t>(before));
     for (const Node* copy : inlined) differentiated_.propagate(*copy);

@@ -139,6 +139,11 @@ class Extractor {
       if (node->region != Region::Backward) continue;
       Values operands;
       const bool clone = clones_.contains(node->output(0));
+      if (clone && node->op == "CustomGradient") {
+        for (size_t i = 0; i < node->outputs().size(); ++i)
+          recomputed_[node->output(i)] = fenced(node->input(i));
+        continue;
+      }
       for (const Value* input : node->inputs())
         operands.push_back(!input ? nullptr : clone ? fenced(input) : value_of(input));
       copy_node(graph(), *node, std::move(operands), clone ? recomputed_ : twins_);

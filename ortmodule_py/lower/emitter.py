@@ -19,7 +19,7 @@ from ortmodule_py.lower.inputs import name_and_kind
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.tensor_meta import encode_int, tensor_meta
 from ortmodule_py.trace import record
-from ortmodule_py.trace.joint_trace import OVERWRITING_DRAWS, JointTrace
+from ortmodule_py.trace.joint_trace import OVERWRITING_DRAWS, JointTrace, source_of
 from ortmodule_py.trace.record import TracedFunction, output_values
 from ortmodule_py.trace.user_backward import GradientBody
 
@@ -256,7 +256,15 @@ class Emitter:
         found = [outputs[i] for i in joint.differentiable]
         body = self.builder.body(found)
         backward = CallWriter(self.symbols, body, self.device)
-        backward.missing = lambda n: body.body_input(writer.id_of(n))
+        results = {source_of(joint.outputs[i]): outputs[i] for i in joint.differentiable}
+
+        def saved(n: fx.Node) -> int:
+            source = source_of(n)
+            if source in backward.ids:
+                return backward.id_of(source)
+            return body.body_input(results[source] if source in results else writer.id_of(source))
+
+        backward.missing = saved
         for index, placeholder in enumerate(joint.gradient_placeholders):
             backward.ids[placeholder] = [body.grad_input(index)]
         _write_body(backward, body, joint.backward, joint.gradients, origin, tag)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ class JointTrace:
     """Its placeholders are the operands, then numbers and gradients."""
     forward: list[fx.Node]
     backward: list[fx.Node]
+    """Those that depend on a gradient, and what only they read."""
     outputs: list[Any]
     differentiable: list[int]
     """Outputs that have a gradient."""
@@ -201,6 +202,35 @@ def joint_function(
     return function
 
 
+def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that they read."""
+    found: set[fx.Node] = set()
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.all_input_nodes
+    return found
+
+
+def _is_fixed(node: fx.Node) -> bool:
+    """Whether forward makes what only backward reads: draws, and what has no gradient itself, such
+    as masks. Backward makes the rest from the operands and results, as then it can be differentiated.
+    """
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return True
+    values = [value for value in output_values(node) if isinstance(value, Tensor)]
+    return not any(may_require_gradient(value) for value in values)
+
+
+def source_of(node: fx.Node) -> fx.Node:
+    """The node whose value a chain of detached ones passes on: what autograd saves is detached."""
+    while node.target is torch.ops.aten.detach.default:
+        (node,) = node.all_input_nodes
+    return node
+
+
 def _split(
     traced: TracedFunction,
     output_count: int,
@@ -211,20 +241,26 @@ def _split(
     placeholders = traced.placeholders()
     given = [placeholders[i] for i in positions]
     late = set(given)
-    forward: list[fx.Node] = []
-    backward: list[fx.Node] = []
-    for node in traced.calls():
+    calls = traced.calls()
+    for node in calls:
         if any(operand in late for operand in node.all_input_nodes):
             late.add(node)
-            backward.append(node)
-        else:
-            forward.append(node)
     outputs = traced.outputs()
     if any(out in late for out in outputs[:output_count]):
         raise CannotLower("an output of the forward depends on a gradient")
+    needed = _ancestors(out for out in outputs[:output_count] if isinstance(out, fx.Node))
+    fixed = [node for node in calls if node not in late and _is_fixed(node)]
+    forward = needed | _ancestors(fixed)
+    backward: list[fx.Node] = []
+    for node in calls:
+        item = node.target is operator.getitem
+        if item and node.args[0] in forward and node.args[0] not in backward:
+            forward.add(node)
+        elif node in late or not (node in needed or node in fixed or source_of(node) is not node):
+            backward.append(node)
     return JointTrace(
         traced,
-        forward,
+        [node for node in calls if node in forward],
         backward,
         outputs[:output_count],
         found,
