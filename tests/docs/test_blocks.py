@@ -1,6 +1,6 @@
 """Every code block of README.md and docs/ runs, and shows what comes out of it.
 
-A page's Python blocks run in order in one fresh process, each after the page's setup below. A block
+A page's Python blocks run in order in one process, each after the page's setup below. A block
 of output begins with `$ command`, or stands behind a comment `<!-- output of: command -->`; its
 lines must be among those of the command, where any number stands for any other. What cannot run has
 a comment `<!-- not run: reason -->`.
@@ -9,14 +9,14 @@ a comment `<!-- not run: reason -->`.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.fresh_process import ROOT, environment
+from tests import forked_process
+from tests.fresh_process import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -171,13 +171,8 @@ def test_python_blocks(page: Path, tmp_path: Path) -> None:
         for block in BLOCKS
         if block.page == page and block.language == "python" and not block.reason_not_run
     ]
-    finished = subprocess.run(
-        [sys.executable, "-c", "\n".join(parts)],
-        env=environment(ORTMODULE_LOG_LEVEL="ERROR"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
+    finished = forked_process.run(
+        "-c", "\n".join(parts), cwd=tmp_path, variables={"ORTMODULE_LOG_LEVEL": "ERROR"}
     )
     assert finished.returncode == 0, finished.stderr
 
@@ -198,11 +193,11 @@ def _is_shown(line: str, printed: list[str]) -> bool:
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.command], ids=str)
 def test_output(block: Block) -> None:
     assert block.command is not None
-    command = re.sub(r"\bpython\b", sys.executable, block.command)
-    finished = subprocess.run(
-        command, shell=True, env=environment(ORTMODULE_MACHINE_RATES="estimate"), cwd=ROOT,
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    words = shlex.split(block.command)
+    start = words.index("python")
+    variables = dict(word.split("=", 1) for word in words[:start])
+    variables["ORTMODULE_MACHINE_RATES"] = "estimate"
+    finished = forked_process.run(*words[start + 1 :], variables=variables)
     assert finished.returncode == 0, finished.stderr
     printed = [_shape(line) for line in (finished.stderr + finished.stdout).splitlines()]
     missing = [

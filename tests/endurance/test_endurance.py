@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "shapes", "window"), [(500, 50, 100), (1500, 500, 500)])
+@pytest.mark.parametrize(("steps", "shapes", "window"), [(300, 50, 100), (1500, 500, 500)])
 def test_nothing_grows(steps: int, shapes: int, window: int) -> None:
     """In a process of its own, as the resident set is that of the process."""
     short = f"--steps {steps} --shapes {shapes} --window {window} --evaluate-every 50 --untimed"

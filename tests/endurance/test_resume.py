@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fresh_process import environment
+from tests import forked_process
 
 SCRIPT = """
 import hashlib, os, signal, sys
@@ -60,10 +59,7 @@ print(first, text.hexdigest())
 
 def _train(folder: Path, kill_at: int = -1, last: int = 600) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), str(kill_at), str(last)],
-        env=environment(), capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    return forked_process.run("-c", SCRIPT, str(folder), str(kill_at), str(last))
 
 
 @pytest.mark.slow

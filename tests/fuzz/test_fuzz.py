@@ -15,7 +15,7 @@ from .run_case import Difference, is_valid, run
 
 _AS_EXPECTED = ("same", "sensitive", "refused")
 QUICK = range(3)
-SLOW = [range(3, 30), range(2000, 2060), range(2060, 2120)]
+SLOW = [*range(3, 15), *range(2000, 2035)]
 
 
 def _failures(seeds: Iterable[int]) -> str:
@@ -29,9 +29,8 @@ def test_fixed_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", SLOW, ids=str)
-def test_many_seeds(seeds: range) -> None:
-    failures = _failures(seeds)
+def test_many_seeds() -> None:
+    failures = _failures(SLOW)
     assert not failures, failures
 
 

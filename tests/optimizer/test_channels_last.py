@@ -169,8 +169,10 @@ def _check_norm(norm: nn.Module, sizes: tuple[int, ...], kernel: str) -> None:
 _SIZES = [(8, 64, 16, 16), (3, 5, 7, 3), (2, 16, 3, 4, 5)]
 
 
-@pytest.mark.parametrize("sizes", _SIZES)
-@pytest.mark.parametrize("options", [{}, {"affine": False}, {"track_running_stats": False}])
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    zip(_SIZES, [{}, {"affine": False}, {"track_running_stats": False}], strict=True),
+)
 def test_batch_norms_are_as_accurate_as_row_major_ones(
     sizes: tuple[int, ...], options: dict[str, bool]
 ) -> None:
@@ -180,9 +182,15 @@ def test_batch_norms_are_as_accurate_as_row_major_ones(
     _check_norm(kind(sizes[1], momentum=0.3, **options), sizes, "batch_norm")
 
 
-@pytest.mark.parametrize("sizes", _SIZES)
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("sizes", "affine", "whole"),
+    [
+        (_SIZES[0], True, False),
+        (_SIZES[0], False, True),
+        (_SIZES[1], True, True),
+        (_SIZES[2], False, False),
+    ],
+)
 def test_group_norms_are_as_accurate_as_row_major_ones(
     sizes: tuple[int, ...], affine: bool, whole: bool
 ) -> None:
@@ -208,7 +216,7 @@ for conv, size in (
     images = torch.randn(size)
     exact = copy.deepcopy(conv).double()
     exact(images.double()).square().sum().backward()
-    for _ in range(10):
+    for _ in range(5):
         model.zero_grad()
         model(images.contiguous(memory_format=order)).square().sum().backward()
     for p, q in zip(model.module.parameters(), exact.parameters(), strict=True):
@@ -224,8 +232,9 @@ def test_strided_convolutions_of_single_pixels() -> None:
     assert finished.stdout.strip().endswith("survived"), finished.stderr[-2000:]
 
 
-@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    ("size", "memory_format"), [(1, torch.channels_last), (2, torch.contiguous_format)]
+)
 def test_adaptive_pooling_under_autocast(size: int, memory_format: torch.memory_format) -> None:
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(size), nn.Flatten()

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, explain, last_run_report, plan
+from tests import forked_process
+from tests.fresh_process import ROOT
 from tests.small_models import make
 
-ROOT = Path(__file__).parents[2]
 SEED_MODEL = ROOT / "examples" / "seed_model.py"
 
 
@@ -230,12 +230,8 @@ def test_a_script_without_a_plan_does_not_train(tmp_path: Path) -> None:
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-    )
+    ours = {k: v for k, v in os.environ.items() if k.startswith("ORTMODULE_")}
+    return forked_process.run(*command, variables=ours | environment)
 
 
 def plans(text: str) -> dict[str, bool]:
