@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession
-from tests.inference.test_data_sizes import INT64, compare, constant, make_model, node, value
+from tests.inference.test_data_sizes import INT64, constant, make_model, node, value
 from tests.inference.test_session import ONE_THREAD
 
 FLOAT = TensorProto.FLOAT
@@ -35,7 +35,9 @@ def test_a_result_that_is_an_element_of_a_value() -> None:
         [value("x", FLOAT, [3]), value("s0", FLOAT, [])],
         [value("s1", FLOAT, None)],
     )
-    compare(model, {"x": np.array([4, 5, 6], "float32"), "s0": np.array(1, "float32")})
+    feeds = {"x": np.array([4, 5, 6], "float32"), "s0": np.array(1, "float32")}
+    (last,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    assert last.shape == () and last == 4  # onnxruntime 1.32 returns memory that it never wrote
 
 
 def test_the_memory_of_a_run_whose_later_segment_reads_a_feed_with_strides() -> None:

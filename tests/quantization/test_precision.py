@@ -162,8 +162,8 @@ def test_bodies_are_converted_too(tmp_path: Path) -> None:
 
 
 def test_a_weight_of_one_branch_leaves_the_input_of_its_name_in_another(tmp_path: Path) -> None:
-    def value(name: str, kind: int) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, kind, None)
+    def value(name: str, kind: int, sizes: list[int] | None = None) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, sizes)
 
     weight = models.random(16, 16)
     product = helper.make_graph(
@@ -176,8 +176,12 @@ def test_a_weight_of_one_branch_leaves_the_input_of_its_name_in_another(tmp_path
     body = helper.make_graph(
         [node("Identity", ["go"], ["on"]), node("Add", ["w", "w"], ["more"])],
         "body",
-        [value("i", TensorProto.INT64), value("go", TensorProto.BOOL), value("w", models.FLOAT)],
-        [value("on", TensorProto.BOOL), value("more", models.FLOAT)],
+        [
+            value("i", TensorProto.INT64, []),
+            value("go", TensorProto.BOOL, []),
+            value("w", models.FLOAT),
+        ],
+        [value("on", TensorProto.BOOL, []), value("more", models.FLOAT)],
     )
     loop = helper.make_graph(
         [node("Loop", ["times", "", "x"], ["l"], body=body)], "loop", [], [value("l", models.FLOAT)]
