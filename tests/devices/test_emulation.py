@@ -203,15 +203,14 @@ _ONE_KERNEL = {
 
 
 def _cases_with_different_kernels() -> list[Any]:
-    """Of each call the cases that differ in element types or keywords; of the ops above, one."""
+    """Of each call the cases that differ in element types or keywords; of the ops above, in keywords."""
     chosen: dict[Any, Any] = {}
     for parameter in every_case.args[1]:
         case = parameter.values[0]
-        key = [case.target, case.contains, case.aten]
+        key = [case.target, case.contains, case.aten, *sorted(map(str, case.keywords.items()))]
         if parameter.id.partition("-")[0] not in _ONE_KERNEL:
             leaves = tree_leaves(list(case.build(harness.SIZE)))
             key += [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            key += sorted(map(str, case.keywords.items()))
         chosen.setdefault(tuple(key), parameter)
     return list(chosen.values())
 
