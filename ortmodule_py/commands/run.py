@@ -68,12 +68,20 @@ def _parser() -> Any:
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """An .npz file; strings get numpy's own type. numpy.savez refuses some names, such as "file"."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, given in arrays.items():
-            array = given.astype(str) if given.dtype.kind == "O" else given
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
+    """An .npz file, written at once; strings get numpy's own type.
+
+    numpy.savez refuses some names, such as "file".
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with zipfile.ZipFile(part, "w") as archive:
+            for name, given in arrays.items():
+                array = given.astype(str) if given.dtype.kind == "O" else given
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _feeds(session: InferenceSession, path: Path | None, sizes: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from ortmodule_py import _inference
 from ortmodule_py.inference import cuda
 from ortmodule_py.inference.enums import OrtMemType
-from ortmodule_py.inference.errors import InvalidArgument, NoSuchFile, translated
+from ortmodule_py.inference.errors import Fail, InvalidArgument, NoSuchFile, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
 from ortmodule_py.inference.feeds import as_feed
 from ortmodule_py.inference.io_binding import IOBinding
@@ -397,7 +397,7 @@ class InferenceSession:
             except Exception as error:
                 self._log.write(3, f"the callback of run_async failed: {error!r}", "run_async")
 
-        _async_pool().submit(task)
+        _ASYNC_POOL.submit(task)
 
     def _finish(self, run_options: RunOptions | None) -> None:
         if run_options is not None and returns_memory(run_options._config.find(SHRINKAGE)):
@@ -522,8 +522,11 @@ class InferenceSession:
         self._first_run = False
         if self._unwritten:
             path, self._unwritten = self._unwritten, ""
-            with translated():
-                self._session.save_optimized(feeds, path)
+            try:
+                with translated():
+                    self._session.save_optimized(feeds, path)
+            except Fail as error:  # the results of the run are not lost
+                self._log.write(3, f"{path} could not be written: {error}", "run")
         for dtype in ("bfloat16", "float32"):
             wide = sorted(name for name, t in self._session.wide_weights().items() if t == dtype)
             if wide:
@@ -583,13 +586,6 @@ def _path_or_bytes(model: Any) -> tuple[str | None, bytes | None]:
     return path, None
 
 
-_pool: ThreadPoolExecutor | None = None
-
-
-def _async_pool() -> ThreadPoolExecutor:
-    """The threads of run_async, shared by all sessions."""
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(os.cpu_count() or 1, "run_async")
-        atexit.register(_pool.shutdown)
-    return _pool
+# The threads of run_async, shared by all sessions; none is started before the first call.
+_ASYNC_POOL = ThreadPoolExecutor(os.cpu_count() or 1, "run_async")
+atexit.register(_ASYNC_POOL.shutdown)
