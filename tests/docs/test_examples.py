@@ -6,20 +6,25 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from examples.find_batch_size import largest
-from tests import forked_process
-from tests.fresh_process import ROOT
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """An example in a process of its own, with no setting of the memory optimizer."""
-    variables = {
-        k: v for k, v in os.environ.items() if "ORTMODULE_" in k and "ORTMODULE_MEMORY" not in k
-    }
-    return forked_process.run(str(ROOT / "examples" / name), *arguments, variables=variables)
+    environment = {k: v for k, v in os.environ.items() if "ORTMODULE_MEMORY" not in k}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *arguments],
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 11, 63, 64, 65])

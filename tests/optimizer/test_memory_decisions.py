@@ -417,7 +417,7 @@ def test_stochastic_depth_is_drawn_again(
     block: type[nn.Module], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    module, x = nn.Sequential(*(block() for _ in range(2))), torch.randn(shape)
+    module, x = nn.Sequential(*(block() for _ in range(3))), torch.randn(shape)
     found, saved = [], []
     for level in ("0", "1"):
         monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
