@@ -76,8 +76,9 @@ ctest: build
 	flock $$folder/.lock cmake --build $$folder --target ortm_core_tests --parallel $(JOBS); \
 	ctest --test-dir $$folder --output-on-failure --parallel $(JOBS)
 
+# `make test TEST_OPTIONS="--slow-share 0/3"` takes a third of the slow tests.
 test: ctest
-	$(PASSIVE) $(PY) $(PYTEST) tests
+	$(PASSIVE) $(PY) $(PYTEST) tests $(TEST_OPTIONS)
 
 # One test of each file: under three minutes on two cores.
 quick: ctest

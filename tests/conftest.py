@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="run at most N tests of each file, spread evenly over its functions",
     )
+    parser.addoption(
+        "--slow-share",
+        metavar="K/N",
+        help="of the slow tests run the part K of N; all parts together are all slow tests",
+    )
 
 
 @pytest.hookimpl(trylast=True)  # of what the marks leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    most = config.getoption("--sample")
-    if most is None:
-        return
+    most, share = config.getoption("--sample"), config.getoption("--slow-share")
+    if share is not None:
+        part, parts = map(int, share.split("/"))
+        _keep(config, items, lambda item: _part_of(item, parts) in (None, part))
+    if most is not None:
+        _keep_sample(config, items, most)
+
+
+def _keep(
+    config: pytest.Config, items: list[pytest.Item], keeps: Callable[[pytest.Item], bool]
+) -> None:
+    kept = [item for item in items if keeps(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not keeps(item)])
+    items[:] = kept
+
+
+def _part_of(item: pytest.Item, parts: int) -> int | None:
+    """The part of a slow test, which other tests do not change."""
+    if item.get_closest_marker("slow") is None:
+        return None
+    return zlib.crc32(item.nodeid.encode()) % parts
+
+
+def _keep_sample(config: pytest.Config, items: list[pytest.Item], most: int) -> None:
     functions: dict[Path, dict[str, pytest.Item]] = {}
     for item in items:
         functions.setdefault(item.path, {}).setdefault(item.nodeid.partition("[")[0], item)
@@ -35,8 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for firsts in map(list, map(dict.values, functions.values())):
         count = min(most, len(firsts))
         kept.update(firsts[i * len(firsts) // count] for i in range(count))
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    _keep(config, items, kept.__contains__)
 
 
 @pytest.fixture(scope="module", autouse=True)
