@@ -413,9 +413,13 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
   }
   auto failed = std::make_shared<Imported>();
   failed->failed = true;
-  for (size_t i = 0; i < node.outputs.size(); ++i)
-    if (!node.outputs[i].empty())
-      scope.names[node.outputs[i]] = i < outputs.size() && outputs[i] ? outputs[i] : failed;
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    const std::string& name = node.outputs[i];
+    if (name.empty()) continue;
+    const ImportedRef& value = i < outputs.size() && outputs[i] ? outputs[i] : failed;
+    if (!scope.names.emplace(name, value).second)
+      fail(node, str("its output '", name, "' must not have the name of another value"));
+  }
 }
 
 std::vector<ImportedRef> Importer::values_of(const OnnxNode& node, ImportScope& scope,

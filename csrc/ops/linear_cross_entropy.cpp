@@ -48,41 +48,6 @@ Grads head_grad(GradContext& c) {
   return grads;
 }
 
-// For gradients of gradients, which reach the units, too: forward and backward with all logits.
-std::string head_body(const Node& node) {
-  const bool trans_b = node.attrs.flag("transB");
-  const DType dtype = node.input(0)->dtype, wide = compute_dtype(dtype);
-  const DType given = node.attrs.dtype("dtype");
-  std::string nodes;
-  const auto add = [&](std::string_view name, const std::string& value) {
-    nodes += str("  ", name, " = ", value, "\n");
-  };
-  const auto widened = [&](std::string_view name) {
-    add(str("wide_", name), str("Cast<to=", name_of(wide), "> (", name, ")"));
-  };
-  const std::string loss_attrs =
-      "<ignore_index=@ignore_index, reduction=@reduction, label_smoothing=@label_smoothing>";
-  widened("x");
-  widened("w");
-  add("products", str("FusedMatMul<transB=", trans_b ? 1 : 0, "> (wide_x, wide_w)"));
-  if (node.input(2)) {
-    widened("bias");
-    add("logits", "Add (products, wide_bias)");
-  } else {
-    add("logits", "Identity (products)");
-  }
-  add("wide_loss, lse", str("SoftmaxCrossEntropyLoss", loss_attrs, " (logits, labels, weights)"));
-  add("loss", str("Cast<to=", name_of(given), "> (wide_loss)"));
-  add("one", str("ConstantOfShape<value=1.0, shape=[], dtype=", name_of(wide), "> ()"));
-  add("d", str("SoftmaxCrossEntropyLossGrad", loss_attrs, " (one, logits, labels, weights, lse)"));
-  add("unit_dx", str("FusedMatMul<transB=", trans_b ? 0 : 1, "> (d, wide_w)"));
-  add("unit_dw",
-      trans_b ? "FusedMatMul<transA=1> (d, wide_x)" : "FusedMatMul<transA=1> (wide_x, d)");
-  add("unit_dbias", "ReduceSum<axes=[0], keepdims=0> (d)");
-  return str("head (x, w, bias, labels, weights) => (loss, unit_dx, unit_dw, unit_dbias) {\n",
-             nodes, "}");
-}
-
 // The products for the logits, dx and dw.
 double head_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
   return 3 * 2.0 * static_cast<double>(in.at(0).at(0)) *
@@ -100,9 +65,7 @@ REGISTER_OP(LinearCrossEntropy, {.domain = "com.microsoft",
                                  .infer = infer_head,
                                  .grad = head_grad,
                                  .non_differentiable = {3, 4},
-                                 .flops = head_flops,
-                                 .body_of = head_body,
-                                 .indivisible = true});
+                                 .flops = head_flops});
 
 }  // namespace
 }  // namespace ortmodule

@@ -233,3 +233,13 @@ def test_weights_that_begin_at_one_place_of_a_file(tmp_path: Path) -> None:
     short, long = InferenceSession(str(path), ONE_THREAD).run(None, feeds)
     np.testing.assert_array_equal(short, numbers[:10])
     np.testing.assert_array_equal(long, numbers)
+
+
+def test_two_nodes_that_make_one_name() -> None:
+    model = make_model(
+        [node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])],
+        [value("x", FLOAT, [3])],
+        [value("y", FLOAT, [3])],
+    )
+    with pytest.raises(NotImplemented, match="'y' must not have the name of another value"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(3, "float32")})

@@ -201,7 +201,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ORTModule(mlp(nn.Tanh), QUIET)
     with pytest.raises(RuntimeError, match="computes second derivatives, but found a third one"):
         third_order(model, torch.randn(5, 6)).backward()
-    with pytest.raises(RuntimeError, match=r"must read saved values only, but found .*weight"):
+    with pytest.raises(RuntimeError, match="of every output, but that of LinearCrossEntropy"):
         slope_loss(ORTModule(Loss(1024), QUIET), torch.randn(5, 6)).backward()
     monkeypatch.delenv("ORTMODULE_DOUBLE_BACKWARD")
     x = torch.randn(5, 6, requires_grad=True)
