@@ -9,8 +9,8 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build environments train test quick bench bandwidth lint format cuda cuda_resources newest ctest sanitize docs \
-	wheel wheels wheel-check clean
+.PHONY: build environments train test quick bench bandwidth lint format cuda cuda_resources newest ctest \
+	sanitize docs wheel wheels wheel-check clean
 
 VENV      ?= .venv
 TORCH     ?= torch==2.13.0

@@ -57,8 +57,6 @@ def _run(arguments: Sequence[str]) -> None:
     kind, *rest = arguments
     if kind == "-c":
         sys.argv = ["-c", *rest[1:]]
-        names: dict[str, Any] = {"__name__": "__main__"}
-        sys.modules["__main__"].__dict__.update(names)
         exec(compile(rest[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
     elif kind == "-m":
         sys.argv = rest

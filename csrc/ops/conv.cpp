@@ -138,8 +138,7 @@ REGISTER_OP(ConvGrad, {.domain = "com.microsoft",
                        .grad = conv_grad_grad,
                        .flops = conv_grad_flops});
 
-RowAxes image_rows(const RowQuery& query) { return rows_before(query, 1); }
-REGISTER_ROW_AXES(image_rows, "Conv");
+REGISTER_ROW_AXES(rows_before<1>, "Conv");
 
 }  // namespace
 }  // namespace ortmodule

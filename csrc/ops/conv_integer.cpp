@@ -12,8 +12,6 @@
 namespace ortmodule {
 namespace {
 
-bool is_byte(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
-
 // One number, or one for each channel.
 void check_channels(InferContext& c, size_t i, DType dtype, const DimExpr& channels) {
   if (!c.has_input(i)) return;
@@ -140,8 +138,7 @@ REGISTER_OP(ConvIntegerToFloat, {.domain = "com.microsoft",
                                  .flops = conv_integer_flops,
                                  .body_of = to_float_body});
 
-RowAxes integer_image_rows(const RowQuery& query) { return rows_before(query, 1); }
-REGISTER_ROW_AXES(integer_image_rows, "ConvInteger");
+REGISTER_ROW_AXES(rows_before<1>, "ConvInteger");
 
 }  // namespace
 }  // namespace ortmodule

@@ -93,8 +93,7 @@ REGISTER_OP(ConvTransposeGrad, {.domain = "com.microsoft",
                                 .grad = conv_transpose_grad_grad,
                                 .flops = conv_transpose_grad_flops});
 
-RowAxes transposed_image_rows(const RowQuery& query) { return rows_before(query, 1); }
-REGISTER_ROW_AXES(transposed_image_rows, "ConvTranspose");
+REGISTER_ROW_AXES(rows_before<1>, "ConvTranspose");
 
 }  // namespace
 }  // namespace ortmodule

@@ -39,8 +39,7 @@ REGISTER_OP(CumSum, {.inputs = {"x"},
                      .onnx = {export_cumsum},
                      .from_torch = {{"aten.cumsum.default", convert_cumsum}}});
 
-RowAxes other_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
-REGISTER_ROW_AXES(other_rows, "CumSum");
+REGISTER_ROW_AXES(rows_beside_axis, "CumSum");
 
 }  // namespace
 }  // namespace ortmodule

@@ -20,11 +20,6 @@ void infer_gemm_fast_gelu(InferContext& c) {
   c.set(1, c.input(0).dtype, dims);
 }
 
-double gemm_fast_gelu_flops(const Attrs&, const std::vector<Sizes>& in,
-                            const std::vector<Sizes>& out) {
-  return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).at(1));
-}
-
 // As for Gemm, from the gradient of pre.
 Grads gemm_fast_gelu_grad(GradContext& c) {
   Handle dpre = c.dy(1);
@@ -50,7 +45,7 @@ REGISTER_OP(GemmFastGelu, {.domain = "com.microsoft",
                            .kind = OpKind::MatMul,
                            .infer = infer_gemm_fast_gelu,
                            .grad = gemm_fast_gelu_grad,
-                           .flops = gemm_fast_gelu_flops,
+                           .flops = row_product_flops,
                            .body = R"(gemm_fast_gelu (x, w, bias) => (y, pre) {
                              pre = Gemm<transB=@transB> (x, w, bias)
                              y = Gelu<approximate="tanh"> (pre)

@@ -8,8 +8,6 @@
 namespace ortmodule {
 namespace {
 
-std::optional<Layout> same_view(const Layout& in, const Attrs&, const Sizes&, size_t) { return in; }
-
 Grads gate_grad(GradContext& c) {
   Grads grads(c.input_count());
   grads[0] = c.dy();

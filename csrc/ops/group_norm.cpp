@@ -181,8 +181,7 @@ REGISTER_OP(GroupNormalizationGrad, {.domain = "com.microsoft",
                                      .grad = group_norm_grad_grad,
                                      .non_differentiable = {3, 4}});
 
-RowAxes group_norm_rows(const RowQuery& query) { return rows_before(query, 1); }
-REGISTER_ROW_AXES(group_norm_rows, "GroupNormalization");
+REGISTER_ROW_AXES(rows_before<1>, "GroupNormalization");
 
 }  // namespace
 }  // namespace ortmodule

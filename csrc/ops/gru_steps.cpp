@@ -8,10 +8,12 @@
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kLengths = kInitialH + 1, kBatchSizes };
+struct Gru {
+  enum Operand : size_t { kLengths = kInitialH + 1, kBatchSizes };
+};
 
 void infer_gru(InferContext& c) {
-  infer_states(c, 3, kBatchSizes, c.input(kR).dims.back());
+  infer_states(c, 3, Gru::kBatchSizes, c.input(kR).dims.back());
   c.set(2, c.input(kPre).dtype, with_width(c.input(kPre).dims, DimExpr(4) * c.input(kR).dims[1]));
 }
 
@@ -27,14 +29,15 @@ void infer_gru_grad(InferContext& c) {
 }
 
 Grads gru_grad(GradContext& c) {
-  const std::vector<Handle> back = c.emit_all(
-      "GRUStepsGrad",
-      {c.y(2), c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kInitialH), c.x(kLengths), c.x(kBatchSizes)},
-      direction_attrs(c.attrs()));
+  const std::vector<Handle> back =
+      c.emit_all("GRUStepsGrad",
+                 {c.y(2), c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kInitialH), c.x(Gru::kLengths),
+                  c.x(Gru::kBatchSizes)},
+                 direction_attrs(c.attrs()));
   Grads grads(7);
   grads[kPre] = back[0];
   grads[kInitialH] = back[2];
-  set_weight_grads(c, grads, back[0], back[1], kLengths);
+  set_weight_grads(c, grads, back[0], back[1], Gru::kLengths);
   return grads;
 }
 
@@ -52,7 +55,7 @@ REGISTER_OP(GRUSteps, {.domain = "com.microsoft",
                        .kind = OpKind::MatMul,
                        .infer = infer_gru,
                        .grad = gru_grad,
-                       .non_differentiable = {kLengths, kBatchSizes},
+                       .non_differentiable = {Gru::kLengths, Gru::kBatchSizes},
                        .flops = recurrent_flops,
                        .always_kept = {0, 1},
                        .recompute = R"(gru_gates (pre, r, input_bias, recurrent_bias, y, initial_h,

@@ -9,10 +9,6 @@
 namespace ortmodule {
 namespace {
 
-std::optional<Layout> view_of_all(const Layout& in, const Attrs&, const Sizes&, size_t) {
-  return in;
-}
-
 Grads identity_grad(GradContext& c) { return {c.dy()}; }
 Grads no_grad(GradContext&) { return {Handle()}; }
 
@@ -25,7 +21,7 @@ REGISTER_OP(Identity, {.inputs = {"x"},
                        .outputs = {"y"},
                        .kind = OpKind::View,
                        .infer = infer_same_as_input,
-                       .view = view_of_all,
+                       .view = same_view,
                        .keeps_channels_last = always,
                        .grad = identity_grad,
                        .onnx = {export_identity},
@@ -41,7 +37,7 @@ REGISTER_OP(Detach, {.domain = "com.microsoft",
                      .outputs = {"y"},
                      .kind = OpKind::View,
                      .infer = infer_same_as_input,
-                     .view = view_of_all,
+                     .view = same_view,
                      .keeps_channels_last = always,
                      .grad = no_grad,
                      .non_differentiable = {0},

@@ -102,6 +102,11 @@ void infer_reduce(InferContext& c) {
   c.set(0, x.dtype, std::move(dims));
 }
 
+double row_product_flops(const Attrs&, const std::vector<Sizes>& in,
+                         const std::vector<Sizes>& out) {
+  return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).back());
+}
+
 void infer_matmul(InferContext& c) {
   const Value& a = c.input(0);
   const Value& b = c.input(1);

@@ -23,6 +23,17 @@ void infer_like(InferContext& c) {
   c.set(0, c.input(operand).dtype, c.input(operand).dims);
 }
 
+/// The layout of a view of all of operand 0.
+inline std::optional<Layout> same_view(const Layout& in, const Attrs&, const Sizes&, size_t) {
+  return in;
+}
+
+/// Operations of a product that sums over the last axis of operand 0.
+double row_product_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>& out);
+
+/// Whether it is an integer of 8 bits.
+inline bool is_byte(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
+
 /// Broadcasts two shapes. Throws Error, naming both, if they do not match: two dims must be
 /// provably equal unless one of them is 1.
 Dims broadcast_dims(const Dims& a, const Dims& b);

@@ -68,14 +68,6 @@ std::vector<Handle> norm_grads(GradContext& c, Handle x, Handle scale) {
                     {{"axis", *c.attrs().find("axis")}});
 }
 
-/// The axes from attribute `axis` of a value of x's rank.
-Dims normalized_axes(const GradContext& c, size_t rank) {
-  const int64_t axis = c.attrs().integer("axis"), all = static_cast<int64_t>(rank);
-  Dims axes;
-  for (int64_t d = axis < 0 ? axis + all : axis; d < all; ++d) axes.emplace_back(d);
-  return axes;
-}
-
 /// The gradient through the statistics over the n elements of a row, which gradients of gradients
 /// reach: d mean / dx = 1 / n and d inv_std_dev / dx = -inv_std_dev^3 (x - mean) / n.
 Handle row_statistics_grad(GradContext& c) {
@@ -202,8 +194,7 @@ REGISTER_OP(SkipLayerNormalization,
                    (sum, scale, bias)
              })"});
 
-RowAxes layer_norm_rows(const RowQuery& query) { return rows_before(query, query.attr_axis()); }
-REGISTER_ROW_AXES(layer_norm_rows, "LayerNormalization");
+REGISTER_ROW_AXES(rows_before_axis, "LayerNormalization");
 
 }  // namespace
 }  // namespace ortmodule

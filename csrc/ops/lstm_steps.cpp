@@ -8,7 +8,9 @@
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kInitialC = kInitialH + 1, kLengths, kBatchSizes, kProjection };
+struct Lstm {
+  enum Operand : size_t { kInitialC = kInitialH + 1, kLengths, kBatchSizes, kProjection };
+};
 
 /// The width of a gate: the columns of the recurrent weights, or of the projection.
 DimExpr hidden_size(const InferContext& c, size_t weights, size_t projection) {
@@ -16,8 +18,8 @@ DimExpr hidden_size(const InferContext& c, size_t weights, size_t projection) {
 }
 
 void infer_lstm(InferContext& c) {
-  const DimExpr hidden = hidden_size(c, kR, kProjection);
-  infer_states(c, 4, kBatchSizes, hidden);
+  const DimExpr hidden = hidden_size(c, kR, Lstm::kProjection);
+  infer_states(c, 4, Lstm::kBatchSizes, hidden);
   const Value& pre = c.input(kPre);
   c.set(2, pre.dtype, {batch_of(c, pre, kInitialH), hidden});
   c.set(3, pre.dtype, pre.dims);
@@ -53,22 +55,25 @@ Handle projection_grad(GradContext& c, Handle dprojected) {
 Grads lstm_grad(GradContext& c) {
   const std::vector<Handle> back =
       c.emit_all("LSTMStepsGrad",
-                 {c.y(3), c.y(4), c.x(kR), c.dy(0), c.dy(1), c.dy(2), c.x(kInitialC), c.x(kLengths),
-                  c.x(kBatchSizes), c.x(kProjection)},
+                 {c.y(3), c.y(4), c.x(kR), c.dy(0), c.dy(1), c.dy(2), c.x(Lstm::kInitialC),
+                  c.x(Lstm::kLengths), c.x(Lstm::kBatchSizes), c.x(Lstm::kProjection)},
                  direction_attrs(c.attrs()));
   Grads grads(9);
   grads[kPre] = back[0];
   grads[kInitialH] = back[1];
-  grads[kInitialC] = back[2];
-  set_weight_grads(c, grads, back[0], back[0], kLengths);
-  if (c.x(kProjection) && c.needs(kProjection)) grads[kProjection] = projection_grad(c, back[3]);
+  grads[Lstm::kInitialC] = back[2];
+  set_weight_grads(c, grads, back[0], back[0], Lstm::kLengths);
+  if (c.x(Lstm::kProjection) && c.needs(Lstm::kProjection))
+    grads[Lstm::kProjection] = projection_grad(c, back[3]);
   return grads;
 }
 
 void export_lstm(const OnnxRuleContext& c) {
-  const bool saves = c.wanted(3) || c.wanted(4), packed = c.has(kLengths) || c.has(kBatchSizes);
-  if (c.has(kProjection))
-    return saves || packed ? export_custom(c, "com.microsoft") : export_projected(c, kProjection);
+  const bool saves = c.wanted(3) || c.wanted(4),
+             packed = c.has(Lstm::kLengths) || c.has(Lstm::kBatchSizes);
+  if (c.has(Lstm::kProjection))
+    return saves || packed ? export_custom(c, "com.microsoft")
+                           : export_projected(c, Lstm::kProjection);
   export_recurrent(c, {"LSTM", {0, 3, 1, 2}, 2});
 }
 
@@ -84,7 +89,7 @@ REGISTER_OP(
      .kind = OpKind::MatMul,
      .infer = infer_lstm,
      .grad = lstm_grad,
-     .non_differentiable = {kLengths, kBatchSizes},
+     .non_differentiable = {Lstm::kLengths, Lstm::kBatchSizes},
      .flops = recurrent_flops,
      .always_kept = {0, 1, 2},
      .recompute = R"(lstm_gates (pre, r, input_bias, recurrent_bias, y, initial_h, initial_c,

@@ -15,8 +15,6 @@
 namespace ortmodule {
 namespace {
 
-bool is_integer_byte(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
-
 // A zero point or a scale: one number, or one for each of `count`.
 void check_each(InferContext& c, size_t operand, DType dtype, const DimExpr& count) {
   if (!c.has_input(operand)) return;
@@ -29,7 +27,7 @@ void check_each(InferContext& c, size_t operand, DType dtype, const DimExpr& cou
 
 Dims product_dims(InferContext& c) {
   const Value &a = c.input(0), &b = c.input(1);
-  if (!is_integer_byte(a.dtype) || !is_integer_byte(b.dtype))
+  if (!is_byte(a.dtype) || !is_byte(b.dtype))
     c.fail(
         str("operands must be i8 or u8, but found ", name_of(a.dtype), " and ", name_of(b.dtype)));
   if (a.rank() < 2 || b.rank() < 2 || !may_equal(a.dims.back(), b.dims[b.rank() - 2]))
@@ -75,8 +73,7 @@ void infer_product_to_float(InferContext& c) {
 
 void infer_packed_bytes(InferContext& c) {
   const Value& b = c.input(0);
-  if (b.rank() != 2 || !is_integer_byte(b.dtype) || !b.dims[0].is_constant() ||
-      !b.dims[1].is_constant())
+  if (b.rank() != 2 || !is_byte(b.dtype) || !b.dims[0].is_constant() || !b.dims[1].is_constant())
     c.fail(str("b must be a matrix of i8 or u8 of fixed sizes, but found ", name_of(b.dtype),
                dims_text(b.dims)));
   c.set(0, DType::Int8, {integer_panel_bytes(b.dims[0].value(), b.dims[1].value())});
@@ -85,7 +82,7 @@ void infer_packed_bytes(InferContext& c) {
 void infer_packed(InferContext& c) {
   const Value &a = c.input(0), &panels = c.input(1);
   const int64_t columns = c.attrs().integer("columns");
-  if (!is_integer_byte(a.dtype) || a.rank() < 2)
+  if (!is_byte(a.dtype) || a.rank() < 2)
     c.fail(str("a must be a matrix of i8 or u8, but found ", name_of(a.dtype), dims_text(a.dims)));
   if (a.dims.back().is_constant() &&
       panels.dims != Dims{integer_panel_bytes(a.dims.back().value(), columns)})
@@ -98,10 +95,6 @@ void infer_packed(InferContext& c) {
   for (size_t i : {3, 6, 7})
     if (c.has_input(i) && !c.has_input(2)) c.fail(str("operand ", i, " needs a_scale"));
   c.set(0, c.has_input(2) ? dtype : DType::Int32, std::move(dims));
-}
-
-double product_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>& out) {
-  return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).back());
 }
 
 // The operand in 32 bits, less its zero point; lines of text and the name of the result.
@@ -129,7 +122,7 @@ REGISTER_OP(MatMulInteger, {.inputs = {"a", "b", "a_zero?", "b_zero?"},
                             .outputs = {"y"},
                             .kind = OpKind::MatMul,
                             .infer = infer_matmul_integer,
-                            .flops = product_flops,
+                            .flops = row_product_flops,
                             .body_of = matmul_integer_body,
                             .onnx = {export_directly}});
 
@@ -154,7 +147,7 @@ REGISTER_OP(MatMulIntegerToFloat, {.domain = "com.microsoft",
                                    .attrs = {{"b_number", 1.0}, {"relu", 0}},
                                    .kind = OpKind::MatMul,
                                    .infer = infer_product_to_float,
-                                   .flops = product_flops,
+                                   .flops = row_product_flops,
                                    .body_of = product_to_float_body});
 
 REGISTER_OP(PackIntegerMatrix, {.domain = "com.microsoft",
@@ -170,11 +163,10 @@ REGISTER_OP(PackedMatMulInteger, {.domain = "com.microsoft",
                                   .attrs = {{"unsigned_b", 0}, {"b_number", 1.0}, {"relu", 0}},
                                   .kind = OpKind::MatMul,
                                   .infer = infer_packed,
-                                  .flops = product_flops});
+                                  .flops = row_product_flops});
 
 // Products with whole weights and zero points.
-RowAxes integer_rows(const RowQuery& query) { return rows_before(query, query.rank(0) - 1); }
-REGISTER_ROW_AXES(integer_rows, "MatMulInteger");
+REGISTER_ROW_AXES(rows_before_last, "MatMulInteger");
 
 }  // namespace
 }  // namespace ortmodule

@@ -75,4 +75,11 @@ Handle in_statistics_type(GradContext& c, Handle value, size_t statistic) {
   return c.cast(value, c.x(statistic).dtype());
 }
 
+Dims normalized_axes(const GradContext& c, size_t rank) {
+  const int64_t axis = c.attrs().integer("axis"), all = static_cast<int64_t>(rank);
+  Dims axes;
+  for (int64_t d = axis < 0 ? axis + all : axis; d < all; ++d) axes.emplace_back(d);
+  return axes;
+}
+
 }  // namespace ortmodule

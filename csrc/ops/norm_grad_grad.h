@@ -28,6 +28,9 @@ struct NormStatistics {
 ///     d x     = P(v * dy - r * (u * mean(s * xh) + s * mean(u * xh))) - xh * r * mean(s * P(u))
 Grads norm_grad_grad(GradContext& c, const NormStatistics& statistics);
 
+/// The axes from attribute `axis` on, of operands of rank `rank`.
+Dims normalized_axes(const GradContext& c, size_t rank);
+
 /// Values of operands in the type of the statistics (operand `statistic`).
 Handle in_statistics_type(GradContext& c, Handle value, size_t statistic);
 

@@ -42,11 +42,6 @@ void infer_packed_matmul(InferContext& c) {
   c.set(0, x.dtype, std::move(dims));
 }
 
-double packed_matmul_flops(const Attrs&, const std::vector<Sizes>& in,
-                           const std::vector<Sizes>& out) {
-  return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).back());
-}
-
 REGISTER_OP(PackWeights, {.domain = "com.microsoft",
                           .inputs = {"w"},
                           .outputs = {"packed"},
@@ -59,7 +54,7 @@ REGISTER_OP(PackedMatMul, {.domain = "com.microsoft",
                            .attrs = {{"alpha", 1.0}},
                            .kind = OpKind::MatMul,
                            .infer = infer_packed_matmul,
-                           .flops = packed_matmul_flops});
+                           .flops = row_product_flops});
 
 }  // namespace
 }  // namespace ortmodule

@@ -220,8 +220,7 @@ REGISTER_OP(AveragePoolGrad, {.domain = "com.microsoft",
                               .grad = average_pool_grad_grad});
 
 // Images and channels.
-RowAxes plane_rows(const RowQuery& query) { return rows_before(query, 2); }
-REGISTER_ROW_AXES(plane_rows, "MaxPool", "AveragePool");
+REGISTER_ROW_AXES(rows_before<2>, "MaxPool", "AveragePool");
 
 }  // namespace
 }  // namespace ortmodule

@@ -9,7 +9,9 @@
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kPre, kR, kScale, kZero, kInputBias, kRecurrentBias, kInitialH };
+struct QuantizedLstm {
+  enum Operand : size_t { kPre, kR, kScale, kZero, kInputBias, kRecurrentBias, kInitialH };
+};
 
 void check_columns(InferContext& c, size_t i, DType dtype, const DimExpr& columns) {
   if (!c.has_input(i)) return;
@@ -21,14 +23,14 @@ void check_columns(InferContext& c, size_t i, DType dtype, const DimExpr& column
 }
 
 void infer_steps(InferContext& c) {
-  const Value &pre = c.input(kPre), &r = c.input(kR);
+  const Value &pre = c.input(QuantizedLstm::kPre), &r = c.input(QuantizedLstm::kR);
   const bool bytes = r.dtype == DType::Int8 || r.dtype == DType::UInt8;
   if (pre.rank() != 3 || pre.dtype != DType::Float32 || !bytes || r.rank() != 2 ||
       !may_equal(r.dims[1], pre.dims[2]) || !may_equal(r.dims[1], DimExpr(4) * r.dims[0]))
     c.fail(str("pre must be f32[T,B,4 H] and r [H,4 H] of 8 bits, but found ", name_of(pre.dtype),
                dims_text(pre.dims), " and ", name_of(r.dtype), dims_text(r.dims)));
-  check_columns(c, kScale, DType::Float32, r.dims[1]);
-  check_columns(c, kZero, r.dtype, r.dims[1]);
+  check_columns(c, QuantizedLstm::kScale, DType::Float32, r.dims[1]);
+  check_columns(c, QuantizedLstm::kZero, r.dtype, r.dims[1]);
   const Dims state{pre.dims[1], r.dims[0]};
   c.set(0, pre.dtype, {pre.dims[0], pre.dims[1], r.dims[0]});
   c.set(1, pre.dtype, state);
@@ -36,13 +38,14 @@ void infer_steps(InferContext& c) {
 }
 
 double steps_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
-  return 2.0 * static_cast<double>(in.at(kPre).at(0) * in.at(kPre).at(1)) *
-         static_cast<double>(element_count(in.at(kR)));
+  return 2.0 *
+         static_cast<double>(in.at(QuantizedLstm::kPre).at(0) * in.at(QuantizedLstm::kPre).at(1)) *
+         static_cast<double>(element_count(in.at(QuantizedLstm::kR)));
 }
 
 std::string steps_body(const Node& node) {
   std::string lines = "  wide = Cast<to=f32> (r)\n", name = "wide";
-  if (node.input(kZero)) {
+  if (node.input(QuantizedLstm::kZero)) {
     lines += "  point = Cast<to=f32> (r_zero)\n  centred = Sub (wide, point)\n";
     name = "centred";
   }

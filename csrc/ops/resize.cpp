@@ -152,8 +152,7 @@ REGISTER_OP(ResizeGrad, {.domain = "com.microsoft",
                          .grad = resize_grad_grad});
 
 // Images and channels.
-RowAxes resized_plane_rows(const RowQuery& query) { return rows_before(query, 2); }
-REGISTER_ROW_AXES(resized_plane_rows, "Resize");
+REGISTER_ROW_AXES(rows_before<2>, "Resize");
 
 }  // namespace
 }  // namespace ortmodule

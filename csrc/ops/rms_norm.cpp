@@ -32,18 +32,10 @@ void infer_rms_norm_grad(InferContext& c) {
   c.set(1, x.dtype, Dims(x.dims.begin() + c.axis("axis", x.rank()), x.dims.end()));
 }
 
-/// The axes from attribute `axis` of a value of x's rank.
-Dims rms_axes(const GradContext& c, size_t rank) {
-  const int64_t axis = c.attrs().integer("axis"), all = static_cast<int64_t>(rank);
-  Dims axes;
-  for (int64_t d = axis < 0 ? axis + all : axis; d < all; ++d) axes.emplace_back(d);
-  return axes;
-}
-
 /// The gradient through inv_std_dev: -inv_std_dev^3 x / n for rows of n elements.
 Handle statistic_grad(GradContext& c) {
   DimExpr elements(1);
-  for (const DimExpr& axis : rms_axes(c, c.x(0).dims().size()))
+  for (const DimExpr& axis : normalized_axes(c, c.x(0).dims().size()))
     elements = elements * c.x(0).dims()[static_cast<size_t>(axis.value())];
   const Handle inv = c.y(1), count = c.size_literal(elements, inv.dtype());
   return -(c.cast(c.x(0), inv.dtype()) * (c.dy(1) * inv * inv * inv / count));
@@ -62,7 +54,7 @@ Grads rms_norm_grad(GradContext& c) {
 }
 
 Grads rms_norm_grad_grad(GradContext& c) {
-  const Dims axes = rms_axes(c, c.x(1).dims().size());
+  const Dims axes = normalized_axes(c, c.x(1).dims().size());
   const Handle inv = c.x(3);
   return norm_grad_grad(
       c, {.normalized = in_statistics_type(c, c.x(1), 3) * inv,
@@ -118,8 +110,7 @@ REGISTER_OP(SimplifiedLayerNormalizationGrad, {.domain = "com.microsoft",
                                                .grad = rms_norm_grad_grad,
                                                .non_differentiable = {3}});
 
-RowAxes rms_norm_rows(const RowQuery& query) { return rows_before(query, query.attr_axis()); }
-REGISTER_ROW_AXES(rms_norm_rows, "SimplifiedLayerNormalization");
+REGISTER_ROW_AXES(rows_before_axis, "SimplifiedLayerNormalization");
 
 }  // namespace
 }  // namespace ortmodule

@@ -6,9 +6,11 @@
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kLengths = kInitialH + 1, kBatchSizes };
+struct Rnn {
+  enum Operand : size_t { kLengths = kInitialH + 1, kBatchSizes };
+};
 
-void infer_rnn(InferContext& c) { infer_states(c, 1, kBatchSizes, c.input(kR).dims.back()); }
+void infer_rnn(InferContext& c) { infer_states(c, 1, Rnn::kBatchSizes, c.input(kR).dims.back()); }
 
 void infer_rnn_grad(InferContext& c) {
   const Value& y = c.input(0);
@@ -21,14 +23,14 @@ Grads rnn_grad(GradContext& c) {
   attrs.set("relu", c.attrs().integer("relu"));
   const std::vector<Handle> back =
       c.emit_all("RNNStepsGrad",
-                 {c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kLengths), c.x(kBatchSizes),
+                 {c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(Rnn::kLengths), c.x(Rnn::kBatchSizes),
                   // For the size of the batch.
-                  c.x(kBatchSizes) ? c.x(kInitialH) : Handle()},
+                  c.x(Rnn::kBatchSizes) ? c.x(kInitialH) : Handle()},
                  attrs);
   Grads grads(7);
   grads[kPre] = back[0];
   grads[kInitialH] = back[1];
-  set_weight_grads(c, grads, back[0], back[0], kLengths);
+  set_weight_grads(c, grads, back[0], back[0], Rnn::kLengths);
   return grads;
 }
 
@@ -49,7 +51,7 @@ REGISTER_OP(RNNSteps, {.domain = "com.microsoft",
                        .kind = OpKind::MatMul,
                        .infer = infer_rnn,
                        .grad = rnn_grad,
-                       .non_differentiable = {kLengths, kBatchSizes},
+                       .non_differentiable = {Rnn::kLengths, Rnn::kBatchSizes},
                        .flops = recurrent_flops,
                        .always_kept = {0, 1},
                        .onnx = {export_rnn},

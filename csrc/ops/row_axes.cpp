@@ -72,4 +72,10 @@ RowAxes rows_before(const RowQuery& query, int end) {
   return query.axis(0) < end ? rows_beside(query, kWhole) : std::nullopt;
 }
 
+RowAxes rows_beside_axis(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
+
+RowAxes rows_before_axis(const RowQuery& query) { return rows_before(query, query.attr_axis()); }
+
+RowAxes rows_before_last(const RowQuery& query) { return rows_before(query, query.rank(0) - 1); }
+
 }  // namespace ortmodule

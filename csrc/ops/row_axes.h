@@ -50,6 +50,15 @@ RowAxes rows_elementwise(const RowQuery& query);
 RowAxes rows_beside(const RowQuery& query, int meets);
 /// The same for axes below `end`.
 RowAxes rows_before(const RowQuery& query, int end);
+template <int end>
+RowAxes rows_before(const RowQuery& query) {
+  return rows_before(query, end);
+}
+/// The same beside attribute `axis`, or for axes below it.
+RowAxes rows_beside_axis(const RowQuery& query);
+RowAxes rows_before_axis(const RowQuery& query);
+/// Rows of a product that sums over the last axis of operand 0.
+RowAxes rows_before_last(const RowQuery& query);
 
 /// Registers the rule of an op at static initialization.
 class RowAxesRegistrar {

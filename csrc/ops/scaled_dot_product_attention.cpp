@@ -14,10 +14,12 @@
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kQ, kK, kV, kMask };
+struct Sdpa {
+  enum Operand : size_t { kQ, kK, kV, kMask };
+};
 
 void infer_attention(InferContext& c) {
-  const Value &q = c.input(kQ), &k = c.input(kK), &v = c.input(kV);
+  const Value &q = c.input(Sdpa::kQ), &k = c.input(Sdpa::kK), &v = c.input(Sdpa::kV);
   const size_t rank = q.rank();
   if (rank < 3 || rank > 4 || k.rank() != rank || v.rank() != rank)
     c.fail(str("q, k and v must have the same rank, 3 or 4, but found ", dims_text(q.dims), ", ",
@@ -93,18 +95,19 @@ Handle softmax_grad(GradContext& c, Handle dp, Handle p) {
 /// All gradients from the whole L x S matrix, used if the mask needs a gradient, which has that
 /// size.
 Grads whole_gradient(GradContext& c) {
-  const DType wide = compute_dtype(c.x(kQ).dtype());
-  const Handle q = c.cast(c.x(kQ), wide), k = c.cast(c.x(kK), wide), v = c.cast(c.x(kV), wide);
+  const DType wide = compute_dtype(c.x(Sdpa::kQ).dtype());
+  const Handle q = c.cast(c.x(Sdpa::kQ), wide), k = c.cast(c.x(Sdpa::kK), wide),
+               v = c.cast(c.x(Sdpa::kV), wide);
   const Handle dy = c.cast(c.dy(), wide);
-  const Handle p = probabilities(c, q, k, c.x(kMask));
+  const Handle p = probabilities(c, q, k, c.x(Sdpa::kMask));
   const Handle dp = dropped(c, "DropoutGrad", product(c, dy, transposed(c, v)));
   const Handle ds = softmax_grad(c, dp, p);
   const double scale = c.attrs().number("scale");
   Grads grads(4);
-  if (c.needs(kQ)) grads[kQ] = product(c, ds, k) * scale;
-  if (c.needs(kK)) grads[kK] = product(c, transposed(c, ds), q) * scale;
-  if (c.needs(kV)) grads[kV] = product(c, transposed(c, dropped(c, "Dropout", p)), dy);
-  grads[kMask] = ds;
+  if (c.needs(Sdpa::kQ)) grads[Sdpa::kQ] = product(c, ds, k) * scale;
+  if (c.needs(Sdpa::kK)) grads[Sdpa::kK] = product(c, transposed(c, ds), q) * scale;
+  if (c.needs(Sdpa::kV)) grads[Sdpa::kV] = product(c, transposed(c, dropped(c, "Dropout", p)), dy);
+  grads[Sdpa::kMask] = ds;
   return grads;
 }
 
@@ -168,9 +171,11 @@ class AttentionGradRule {
 Grads attention_grad_grad(GradContext& c) { return AttentionGradRule(c).grads(); }
 
 Grads attention_grad(GradContext& c) {
-  if (c.needs(kMask)) return whole_gradient(c);
-  return c.emit_all("ScaledDotProductAttentionGrad",
-                    {c.dy(), c.x(kQ), c.x(kK), c.x(kV), c.y(0), c.y(1), c.x(kMask)}, c.attrs());
+  if (c.needs(Sdpa::kMask)) return whole_gradient(c);
+  return c.emit_all(
+      "ScaledDotProductAttentionGrad",
+      {c.dy(), c.x(Sdpa::kQ), c.x(Sdpa::kK), c.x(Sdpa::kV), c.y(0), c.y(1), c.x(Sdpa::kMask)},
+      c.attrs());
 }
 
 /// L S (E + V) multiply-adds per head and pass over the matrix.
@@ -224,15 +229,16 @@ std::string hidden(const OnnxRuleContext& c, const std::string& seen, const std:
 
 std::string masked(const OnnxRuleContext& c, std::string scores, DType wide) {
   if (c.attrs().flag("is_causal")) {
-    const size_t rank = c.value(kQ).rank();
+    const size_t rank = c.value(Sdpa::kQ).rank();
     const OnnxTensor yes{DType::Bool, {1}, encode_scalar(1.0, DType::Bool)};
-    const std::string sizes = c.b.sizes({c.value(kQ).dims[rank - 2], c.value(kK).dims[rank - 2]});
+    const std::string sizes =
+        c.b.sizes({c.value(Sdpa::kQ).dims[rank - 2], c.value(Sdpa::kK).dims[rank - 2]});
     const std::string ones = c.op("ConstantOfShape", {sizes}, {{"value", yes}});
     scores = hidden(c, c.op("Trilu", {ones}, {{"upper", int64_t{0}}}), scores, wide);
   }
-  if (!c.has(kMask)) return scores;
-  if (c.dtype(kMask) == DType::Bool) return hidden(c, c.in(kMask), scores, wide);
-  return c.op("Add", {scores, c.cast(c.in(kMask), wide)});
+  if (!c.has(Sdpa::kMask)) return scores;
+  if (c.dtype(Sdpa::kMask) == DType::Bool) return hidden(c, c.in(Sdpa::kMask), scores, wide);
+  return c.op("Add", {scores, c.cast(c.in(Sdpa::kMask), wide)});
 }
 
 /// Sets the output `statistics`.
@@ -249,11 +255,11 @@ void set_statistics(const OnnxRuleContext& c, const std::string& scores, const s
 
 void export_attention(const OnnxRuleContext& c) {
   const DType dtype = c.dtype(), wide = compute_dtype(dtype);
-  std::vector<int64_t> perm(c.value(kK).rank());
+  std::vector<int64_t> perm(c.value(Sdpa::kK).rank());
   std::iota(perm.begin(), perm.end(), 0);
   std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
-  const std::string keys = c.op("Transpose", {c.cast(c.in(kK), wide)}, {{"perm", perm}});
-  const std::string products = c.op("MatMul", {c.cast(c.in(kQ), wide), keys});
+  const std::string keys = c.op("Transpose", {c.cast(c.in(Sdpa::kK), wide)}, {{"perm", perm}});
+  const std::string products = c.op("MatMul", {c.cast(c.in(Sdpa::kQ), wide), keys});
   const std::string scores =
       masked(c, c.op("Mul", {products, c.number(c.attrs().number("scale"), wide)}), wide);
   // A fully masked row gives zeros, not NaN.
@@ -262,7 +268,7 @@ void export_attention(const OnnxRuleContext& c) {
   const std::string least = c.number(-std::numeric_limits<double>::infinity(), wide);
   if (c.attrs().flag("nan_if_blind") && !c.wanted(1)) {
     const std::string p = c.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
-    c.set(0, "Cast", {c.op("MatMul", {p, c.cast(c.in(kV), wide)})}, {{"to", dtype}});
+    c.set(0, "Cast", {c.op("MatMul", {p, c.cast(c.in(Sdpa::kV), wide)})}, {{"to", dtype}});
     return;
   }
   const std::string blind = c.op("Equal", {most, least});
@@ -272,7 +278,7 @@ void export_attention(const OnnxRuleContext& c) {
   std::string kept = seen;
   if (const double drop = c.attrs().number("ratio"); drop > 0)
     kept = c.op("Dropout", {seen, c.number(drop, DType::Float32), c.number(1.0, DType::Bool)});
-  const std::string y = c.op("MatMul", {kept, c.cast(c.in(kV), wide)});
+  const std::string y = c.op("MatMul", {kept, c.cast(c.in(Sdpa::kV), wide)});
   c.set(0, "Cast", {y}, {{"to", dtype}});
 }
 

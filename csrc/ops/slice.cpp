@@ -221,8 +221,7 @@ REGISTER_OP(SliceGrad, {.domain = "com.microsoft",
                         .infer = infer_slice_grad,
                         .grad = slice_grad_grad});
 
-RowAxes unsliced_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
-REGISTER_ROW_AXES(unsliced_rows, "Slice");
+REGISTER_ROW_AXES(rows_beside_axis, "Slice");
 
 }  // namespace
 }  // namespace ortmodule

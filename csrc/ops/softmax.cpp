@@ -146,8 +146,7 @@ REGISTER_OP(BiasSoftmax, {.domain = "com.microsoft",
                           })",
                           .onnx = {export_bias_softmax}});
 
-RowAxes softmax_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
-REGISTER_ROW_AXES(softmax_rows, "Softmax", "LogSoftmax");
+REGISTER_ROW_AXES(rows_beside_axis, "Softmax", "LogSoftmax");
 
 }  // namespace
 }  // namespace ortmodule

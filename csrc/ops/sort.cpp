@@ -92,8 +92,7 @@ REGISTER_OP(TopK, {.inputs = {"x"},
                    .onnx = {export_top_k},
                    .from_torch = {{"aten.topk.default", convert_top_k}}});
 
-RowAxes unsorted_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
-REGISTER_ROW_AXES(unsorted_rows, "Sort", "TopK");
+REGISTER_ROW_AXES(rows_beside_axis, "Sort", "TopK");
 
 }  // namespace
 }  // namespace ortmodule

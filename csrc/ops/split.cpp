@@ -94,8 +94,7 @@ REGISTER_OP(Split, {.inputs = {"x"},
                                    {"aten.tensor_split.indices", convert_split},
                                    {"aten.unbind.int", convert_unbind}}});
 
-RowAxes unsplit_rows(const RowQuery& query) { return rows_beside(query, query.attr_axis()); }
-REGISTER_ROW_AXES(unsplit_rows, "Split");
+REGISTER_ROW_AXES(rows_beside_axis, "Split");
 
 }  // namespace
 }  // namespace ortmodule

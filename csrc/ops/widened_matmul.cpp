@@ -48,11 +48,6 @@ void infer_widened(InferContext& c) {
   c.set(0, DType::Float32, product_dims(x, w.dims[1]));
 }
 
-double widened_product_flops(const Attrs&, const std::vector<Sizes>& in,
-                             const std::vector<Sizes>& out) {
-  return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).back());
-}
-
 std::string widened_body(const Node& node) {
   const auto operand = [&](size_t i) { return i < node.inputs().size() ? node.input(i) : nullptr; };
   const bool rows = node.attrs.integer("axis") == 0;
@@ -81,7 +76,7 @@ REGISTER_OP(WidenedMatMul, {.domain = "com.microsoft",
                             .attrs = {{"axis", 1}, {"number", 1.0}},
                             .kind = OpKind::MatMul,
                             .infer = infer_widened,
-                            .flops = widened_product_flops,
+                            .flops = row_product_flops,
                             .body_of = widened_body});
 
 // --- few bits ------------------------------------------------------------------------------------
@@ -118,7 +113,7 @@ REGISTER_OP(MatMulNBits, {.domain = "com.microsoft",
                           .attrs = {{"bits", 4}},
                           .kind = OpKind::MatMul,
                           .infer = infer_n_bits,
-                          .flops = widened_product_flops});
+                          .flops = row_product_flops});
 
 Values import_n_bits(OnnxCall& c) {
   const int64_t bits = c.integer("bits", 4);
@@ -140,8 +135,7 @@ Values import_n_bits(OnnxCall& c) {
 
 REGISTER_ONNX({{"MatMulNBits", 1, import_n_bits, nullptr, "com.microsoft"}});
 
-RowAxes widened_rows(const RowQuery& query) { return rows_before(query, query.rank(0) - 1); }
-REGISTER_ROW_AXES(widened_rows, "WidenedMatMul", "MatMulNBits");
+REGISTER_ROW_AXES(rows_before_last, "WidenedMatMul", "MatMulNBits");
 
 }  // namespace
 }  // namespace ortmodule

@@ -29,16 +29,17 @@ def run(arguments: list[str]) -> int:
         print(f"output {value.name}: {value.type} {value.shape}", file=beside)
     with stage("planning", options.quiet):
         explanation = session.explain(sizes) if sizes else _for_likely_sizes(session, beside)
-    facts = json.loads(explanation.as_json())
     if not options.json:
         print(explanation)
+    largest = {}
     if options.limit is not None:
         size, _, limit = options.limit.partition("=")
         others = {name: value for name, value in sizes.items() if name != size}
-        facts["largest"] = {size: session.largest(size, limit, others)}
-        print(f"largest {size} within {limit}: {facts['largest'][size]}", file=beside)
+        largest = {size: session.largest(size, limit, others)}
+        print(f"largest {size} within {limit}: {largest[size]}", file=beside)
     if options.json:
-        print(json.dumps(facts, indent=2))
+        facts = json.loads(explanation.as_json())
+        print(json.dumps(facts | ({"largest": largest} if largest else {}), indent=2))
     if options.picture is not None:
         explanation.save_picture(options.picture)
         print(f"wrote {options.picture}", file=sys.stderr)

@@ -249,19 +249,19 @@ def _split(
     if any(out in late for out in outputs[:output_count]):
         raise CannotLower("an output of the forward depends on a gradient")
     needed = _ancestors(out for out in outputs[:output_count] if isinstance(out, fx.Node))
-    fixed = [node for node in calls if node not in late and _is_fixed(node)]
+    fixed = {node for node in calls if node not in late and _is_fixed(node)}
     forward = needed | _ancestors(fixed)
-    backward: list[fx.Node] = []
+    backward: dict[fx.Node, None] = {}  # in the order of the calls
     for node in calls:
-        item = node.target is operator.getitem
-        if item and node.args[0] in forward and node.args[0] not in backward:
-            forward.add(node)
+        source = node.args[0] if node.target is operator.getitem else None
+        if source in forward and source not in backward:
+            forward.add(node)  # with the result that it is an element of
         elif node in late or not (node in needed or node in fixed or source_of(node) is not node):
-            backward.append(node)
+            backward[node] = None
     return JointTrace(
         traced,
         [node for node in calls if node in forward],
-        backward,
+        list(backward),
         outputs[:output_count],
         found,
         inputs,

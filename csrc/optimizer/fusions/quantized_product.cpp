@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ops/emit.h"
+#include "ops/infer_rules.h"
 #include "optimizer/dequantized.h"
 #include "optimizer/edit.h"
 #include "optimizer/rewrite.h"
@@ -14,8 +15,6 @@ namespace ortmodule {
 namespace {
 
 constexpr std::string_view kRule = "QuantizedProduct";
-
-bool is_byte(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
 
 Value* operand(const Node& node, size_t i) { return node.input(i); }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ops/emit.h"
+#include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "optimizer/dequantized.h"
 #include "optimizer/edit.h"
@@ -18,7 +19,6 @@ namespace {
 constexpr std::string_view kRule = "WidenedMatMul";
 constexpr int64_t kSmallBytes = 64 << 10;  // of wide weights, which are then computed once
 
-bool is_byte(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
 bool is_half(DType dtype) { return dtype == DType::Float16 || dtype == DType::BFloat16; }
 
 // A constant of 8 or 16 bits, or a view of one.
