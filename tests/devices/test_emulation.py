@@ -147,7 +147,7 @@ def mlp_gradients(
 
 
 @emulated
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_what_products_take_over(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
     torch.manual_seed(0)

@@ -80,17 +80,38 @@ CLOSE: dict[str, Use] = {
 }
 
 
-# Taken as constants, so that the graph breaks at them from the fourth value on: all calls that
-# `float_arguments` does not rewrite.
+# Taken as constants, so that the graph breaks at them from the fourth value on.
 CONSTANTS: dict[str, Use] = {
     "hardtanh": lambda y, t: F.hardtanh(y, -t, t),
+    "threshold": lambda y, t: F.threshold(y, t, t),
+    "softshrink": lambda y, t: F.softshrink(y, t),
+    "pad": lambda y, t: F.pad(y, (1, 0), value=t)[:, :4],
+    "nan_to_num": lambda y, t: torch.nan_to_num(y, nan=t, posinf=t),
+    "float_power": lambda y, t: torch.float_power(y * y + 1, t).to(y.dtype),
+    "elu": lambda y, t: F.elu(y * 100, t),
+    "softplus": lambda y, t: F.softplus(y * 50, t),
     "addmm": lambda y, t: torch.addmm(y, y, torch.ones(4, 4, dtype=y.dtype), beta=t, alpha=t),
+    "layer_norm": lambda y, t: F.layer_norm(y, (4,), eps=t),
+    "rms_norm": lambda y, t: F.rms_norm(y, (4,), eps=t),
+    "group_norm": lambda y, t: F.group_norm(y, 2, eps=t),
+    "batch_norm": lambda y, t: F.batch_norm(y, None, None, training=True, eps=t),
+    "cosine_similarity": lambda y, t: F.cosine_similarity(y, y.tanh(), eps=t)[:, None] * y,
+    "smooth_l1": lambda y, t: F.smooth_l1_loss(y, y.tanh(), beta=t) * y,
+    "huber": lambda y, t: F.huber_loss(y, y.tanh(), delta=t) * y,
+    "margin": lambda y, t: F.margin_ranking_loss(y, y.tanh(), torch.ones(3, 4), margin=t) * y,
+    "triplet": lambda y, t: F.triplet_margin_loss(y, y.tanh(), y * y, margin=t) * y,
     "attention_scale": lambda y, t: F.scaled_dot_product_attention(
         y[None], y[None], y[None], scale=t
     )[0],
+    "logit": lambda y, t: torch.logit(y.sigmoid(), eps=t / 10),
+    "celu": lambda y, t: F.celu(y * 100, t),
     "exp": lambda y, t: y * math.exp(t),
     "linspace": lambda y, t: y + torch.linspace(0, t, 4),
 }
+
+
+def _all_but_a_few_slow(uses: dict[str, Use], quick: list[str]) -> list[Any]:
+    return [pytest.param(use, marks=() if use in quick else pytest.mark.slow) for use in uses]
 
 
 class Uses(nn.Module):
@@ -156,7 +177,10 @@ def test_nearly_eagers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(gradient, eagers_gradient, msg=use)
 
 
-@pytest.mark.parametrize("use", list(CONSTANTS))
+@pytest.mark.parametrize(
+    "use",
+    _all_but_a_few_slow(CONSTANTS, ["hardtanh", "addmm", "attention_scale", "exp", "linspace"]),
+)
 def test_a_constant_of_a_call_is_captured_three_times(
     use: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,14 +217,24 @@ def _cut(y: Tensor, t: float) -> Tensor:
 # The integers made of the floats below are 1, 2 and 3.
 SIZES: dict[str, Use] = {
     "cut": _cut,
+    "kept": lambda y, t: y[:, : int(y.shape[1] * t)].mean(1),
+    "drawn": lambda y, t: y[:, torch.arange(4).flip(0)[: int(4 * t)]],
     "batch": lambda y, t: y[: max(1, int(4 * t))],
     "ceiling": lambda y, t: y[:, : math.ceil(4 * t - 1)] * math.ceil(4 * t),
     "rounded": lambda y, t: y.tril(round(4 * t - 0.5)),
+    "repeated": lambda y, t: y.repeat(1, int(4 * t)),
+    "rolled": lambda y, t: y.roll(int(4 * t), 1),
+    "padded": lambda y, t: F.pad(y, (0, int(4 * t))),
+    "mean": lambda y, t: y[:, : int(4 * t)].mean(1) / y[:, : int(4 * t)].shape[1],
+    "zeros": lambda y, t: y[:, :1] * y.new_zeros(2, int(4 * t)).sum(),
     "position": lambda y, t: y[:, int(4 * t)],
+    "row": lambda y, t: y * torch.eye(4)[int(4 * t)],
 }
 
 
-@pytest.mark.parametrize("use", list(SIZES))
+@pytest.mark.parametrize(
+    "use", _all_but_a_few_slow(SIZES, ["cut", "batch", "ceiling", "rounded", "position"])
+)
 def test_a_size_made_of_a_float_is_a_capture_per_size(
     use: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -50,9 +50,11 @@ def _trained(
 
 ONCE: dict[str, Callable[[int], int]] = {
     "capacity": lambda n: int(n * 1.25 / 4),
+    "thirds": lambda n: int((n * 0.75) / 3),
     "at least": lambda n: max(int(1.5 * n / 4), 4),
     "upwards": lambda n: math.ceil(n * 1.25 / 4),
     "down": lambda n: math.floor(n / 2 * 0.75),
+    "steps": lambda n: int(n * 1.25 * 0.5),
 }
 
 
@@ -65,8 +67,11 @@ def test_one_capture_for_all_sizes(use: str) -> None:
 
 EACH: dict[str, Callable[[int], int]] = {
     "tenths": lambda n: int(n * 1.1 / 4),
+    "share": lambda n: int(n / 6 * 1.25),
     "nearest": lambda n: round(n * 0.3),
+    "shifted": lambda n: int(n * 0.3 + 0.5),
     "one constant of two": lambda n: int(n * 1.25 * 0.1),
+    "below": lambda n: int(n * (1 / 49)) + 1,
 }
 
 

@@ -155,13 +155,16 @@ class NoiseLayer(nn.Module):
                 return y + self.strength * torch.randn_like(y)
             case "uniform":
                 return y * (1 + self.strength * torch.rand(y.shape, device=y.device))
+            case "gumbel":
+                u = torch.rand_like(y).clamp(1e-6, 1 - 1e-6)
+                return y + self.strength * -torch.log(-torch.log(u))
             case "exponential":
                 return y - self.strength * y.new_empty(y.shape).exponential_().log()
             case _:
                 return y + self.strength * torch.randint_like(y, -2, 3)
 
 
-@pytest.mark.parametrize("noise", ["normal", "uniform", "exponential", "integers"])
+@pytest.mark.parametrize("noise", ["normal", "uniform", "gumbel", "exponential", "integers"])
 def test_backward_draws_again(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     module = nn.Sequential(*[NoiseLayer(noise) for _ in range(3)])

@@ -40,7 +40,7 @@ def _assert_near(got: list[Tensor], want: list[Tensor]) -> None:
         assert (a.double() - b).abs().max() <= 2e-5 * b.abs().max()
 
 
-ROWS = (64, 1024, 1100)
+ROWS = (64, 1024, 1100, 2305)
 
 
 @pytest.mark.slow

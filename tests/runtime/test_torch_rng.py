@@ -247,11 +247,12 @@ def test_noise_of_the_shape_of_an_activation(
 @pytest.mark.parametrize(
     ("name", "rng"),
     [
+        *(
+            (name, "torch")
+            for name in ("uniform_", "normal_", "exponential_", "bernoulli_", "random_")
+        ),
         ("uniform_", "engine"),
-        ("normal_", "torch"),
-        ("exponential_", "torch"),
         ("bernoulli_", "engine"),
-        ("random_", "torch"),
     ],
 )
 def test_a_draw_over_a_value_with_a_gradient(
