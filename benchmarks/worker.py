@@ -35,6 +35,7 @@ class Worker:
         if config.get("core") is not None:
             os.sched_setaffinity(0, {config["core"]})
         import torch
+        import torch._dynamo  # not part of anybody's first step
 
         from ortmodule_py.testing import install_counting_allocator
 
