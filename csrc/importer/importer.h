@@ -17,6 +17,9 @@ namespace ortmodule {
 
 struct PendingNode;
 
+/// The text as the name of a symbol.
+std::string symbol_name(const std::string& text);
+
 /// What a name of the model stands for. A tensor of the graph is made when it is first asked for,
 /// so that arithmetic on sizes leaves no nodes.
 struct Imported {
@@ -63,6 +66,8 @@ class Importer {
   /// The content, or null if it is not known; see OnnxOperands::known.
   const KnownValue* known_of(Imported& value, bool required = true);
   bool is_input_content(const KnownValue& known) const;
+  /// See OnnxOperands::place.
+  DimExpr place(const DimExpr& number);
   Value* tensor_of_known(const KnownValue& known);
   Value* bind_weight(const OnnxTensor& tensor);
   int64_t text_number(const std::string& text) const;

@@ -153,7 +153,9 @@ bool Segment::Outcome::fits(const Call& call) const {
   for (const ContentSymbol& content : contents) {
     const HostTensorView& feed = feeds[content.input];
     if (!feed.data || content.element >= element_count(feed.sizes)) return false;
-    values.bind(content.symbol, saturated(integer_element(feed.data, content.element, feed.dtype)));
+    const int64_t number = integer_element(feed.data, content.element, feed.dtype);
+    if (!content.is_place && number != saturated(number)) return false;
+    values.bind(content.symbol, saturated(number));
   }
   return std::all_of(guards.begin(), guards.end(),
                      [&](const SizeGuard& guard) { return guard.holds(values); });
