@@ -122,6 +122,7 @@ class InferenceSession {
                                   std::string& why);
   std::optional<InferenceMemory> memory_of_part(const Segment::Bound& bound, const Parts& parts,
                                                 const std::vector<HostFeed>& feeds, int64_t rows);
+  static HostTargets places_of(const Segment::Bound& bound, const Parts& parts, int64_t rows);
   InferenceMemory memory_in(const Parts& parts) const;
   std::vector<HostResult> run_in_parts(const Parts& parts, const Segment::Bound& bound,
                                        const std::vector<HostFeed>& feeds,
