@@ -68,6 +68,7 @@ int64_t peak_with_targets(const Plan& plan, const HostTargets& targets) {
       lent.insert(plan.storage_of(plan.output_tensors[i]).buffer);
   for (const BufferId id : lent) {
     const PlannedBuffer& buffer = plan.buffers[id];
+    if (!buffer.owned()) continue;
     for (int s = buffer.first_step; s <= buffer.last_step; ++s)
       live.at(static_cast<size_t>(s)) -= buffer.bytes;
   }

@@ -105,8 +105,9 @@ class InferenceSession {
                                           const HostTargets& targets, const RunWatch& watch);
   InferenceMemory memory_of(const Segment::Bound& bound) const;
   InferenceMemory memory_of(const Plan& plan) const;
-  /// Waits until the run fits in the limit. Throws Error if it never will.
-  Admission::Pass admit(const InferenceMemory& memory, const std::vector<HostFeed>& feeds);
+  /// Waits until the run fits in the limit. Throws Error if it never will, or is terminated.
+  Admission::Pass admit(const InferenceMemory& memory, const std::vector<HostFeed>& feeds,
+                        const RunWatch& watch);
   /// `why_whole`: why it cannot run in parts.
   [[noreturn]] void refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds,
                            const std::string& why_whole);

@@ -208,7 +208,7 @@ std::vector<HostResult> InferenceSession::run_in_parts(const Parts& parts,
                                                        const std::vector<HostFeed>& feeds,
                                                        const HostTargets& targets,
                                                        const RunWatch& watch) {
-  const Admission::Pass pass = admit(parts.memory, feeds);
+  const Admission::Pass pass = admit(parts.memory, feeds, watch);
   const Plan& plan = *bound.entry->program.plan;
   // Outputs come to memory of their own first: a bound output may lie over a feed that a later part
   // reads.

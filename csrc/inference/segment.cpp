@@ -65,7 +65,7 @@ Segment::Call::Call(const std::vector<HostFeed>& feeds) {
 }
 
 int64_t Segment::Bound::copied_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = unmade_bytes;
   for (const Buffer& copy : copies) bytes += copy.bytes();
   return bytes;
 }
@@ -379,7 +379,7 @@ Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
   const Call& call = bound.call;
   bound.on_device = take_device_feeds(bound.call.tensors, host_.options.device.number, host_.memory,
                                       bound.copies);
-  make_readable(bound.call.tensors, host_.memory, bound.copies);
+  bound.unmade_bytes = make_readable(bound.call.tensors, host_.memory, bound.copies);
   imports_->is_used = true;
   RecentCalls::Found known;
   if (!to_show) known = imports_->recent.find(call.forms, call.tensors);

@@ -51,5 +51,25 @@ TEST(InferenceMemory, OfARunInPartsIsWhatItTakes) {
             0);
 }
 
+// The rows in reverse order, which no kernel can read where they are.
+HostFeed backwards(const std::vector<float>& x, int64_t rows) {
+  HostTensorView tensor = view(x, {rows, kWidth});
+  tensor.data = x.data() + (rows - 1) * kWidth;
+  tensor.strides = {-kWidth, 1};
+  return tensor;
+}
+
+TEST(InferenceMemory, TheLargestSizeCountsCopiesOfFeeds) {
+  constexpr int64_t kRows = 64;
+  const std::vector<float> x(kRows * kWidth, 1.0f);
+  InferenceSession session = limited_session(0);
+  const int64_t limit = session.memory({view(x, {32, kWidth})}).total;
+  EXPECT_EQ(session.largest("n", limit, {view(x, {kRows, kWidth})}), 32);
+  const int64_t most = session.largest("n", limit, {backwards(x, kRows)});
+  EXPECT_LT(most, 32);
+  EXPECT_LE(session.memory({backwards(x, most)}).total, limit);
+  EXPECT_GT(session.memory({backwards(x, most + 1)}).total, limit);
+}
+
 }  // namespace
 }  // namespace ortmodule::testing
