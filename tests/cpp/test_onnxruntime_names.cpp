@@ -3,9 +3,13 @@
 #include <ortmodule/onnxruntime/experimental_onnxruntime_cxx_api.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -63,6 +67,35 @@ TEST(OnnxruntimeNames, EmptyHandlesAreErrorsNotCrashes) {
       code_of([&] { opened.session.Run(Ort::RunOptions{nullptr}, names, &none, 1, outputs, 1); }),
       ORT_INVALID_ARGUMENT);
   EXPECT_EQ(code_of([&] { opened.session.GetInputTypeInfo(1); }), ORT_INVALID_ARGUMENT);
+}
+
+// A callback that takes its time, and then throws.
+void end_late(void* user_data, OrtValue**, size_t, OrtStatusPtr status) {
+  const Ort::Status owned(status);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  ++*static_cast<std::atomic<int>*>(user_data);
+  throw std::runtime_error("late");
+}
+
+TEST(OnnxruntimeNames, TheEndOfAnEnvironmentWaitsForAsynchronousRuns) {
+  constexpr int kRuns = 6;  // more than there are threads, perhaps
+  std::atomic<int> ended = 0;
+  std::vector<float> data = {1, 2, 3, 4};
+  std::vector<Ort::Value> results;
+  for (int i = 0; i < kRuns; ++i) results.emplace_back(nullptr);
+  ::testing::internal::CaptureStderr();
+  {
+    Opened opened(sum_model());
+    const Ort::Value x = floats(data, {2, 2});
+    const char *inputs[] = {"x"}, *outputs[] = {"sum"};
+    for (Ort::Value& result : results)
+      opened.session.RunAsync(Ort::RunOptions(), inputs, &x, 1, outputs, &result, 1, end_late,
+                              &ended);
+  }
+  EXPECT_EQ(ended, kRuns);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("must not throw, but threw: late"),
+            std::string::npos);
+  for (const Ort::Value& result : results) EXPECT_TRUE(result.IsTensor());
 }
 
 TEST(OnnxruntimeNames, CodesOfErrors) {
