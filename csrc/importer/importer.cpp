@@ -15,8 +15,6 @@ namespace ortmodule {
 
 namespace {
 
-constexpr size_t kMostNodes = 1'000'000;  // after unrolling
-
 Dims as_dims(const std::vector<int64_t>& sizes) { return {sizes.begin(), sizes.end()}; }
 
 }  // namespace
@@ -104,6 +102,7 @@ int64_t ImportScope::opset(std::string_view domain) const {
 
 Importer::Importer(const OnnxModel& model, const ImportRequest& request)
     : model_(model), request_(request), sizes_(SymbolValues()) {
+  for (const OnnxFunction& function : model.functions) functions_.emplace(function.name, &function);
   result_.piece.graph = std::make_unique<Graph>();
   graph().name = symbol_name(model.graph.name.empty() ? "graph" : model.graph.name);
 }
@@ -329,7 +328,8 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
   bool operand_failed = false;
   if (++imported_nodes_ > kMostNodes)
     throw Error(str("[import] a model must have at most ", kMostNodes,
-                    " nodes after its loops are unrolled, but found more"));
+                    " nodes after its functions ",
+                    "are expanded and its loops unrolled, but found more"));
   graph().current_origin = {node.name, title(node)};
   try {
     for (const std::string& name : node.inputs) {

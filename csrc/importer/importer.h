@@ -53,6 +53,8 @@ struct ImportScope {
 
 /// Of functions and subgraphs.
 inline constexpr int kMostDepth = 64;
+/// After functions are expanded and loops unrolled.
+inline constexpr size_t kMostNodes = 1'000'000;
 
 class Importer {
  public:
@@ -101,6 +103,9 @@ class Importer {
   std::vector<ImportedRef> convert(std::shared_ptr<PendingNode> pending);
   void convert_pending(PendingNode& pending);
   const OnnxFunction* find_function(const OnnxNode& node) const;
+  /// The fewest nodes that a call becomes; at most one more than kMostNodes. Throws Refused for a
+  /// function that calls itself.
+  size_t expanded_nodes(const OnnxFunction& function, int depth);
   // --- cuts (cut.cpp)
   void cut_at(size_t index, const DataNeeded& needed, const ModelPart& part, ImportScope& scope);
   bool helps(const DataNeeded& needed, const OnnxNode& node, const ImportScope& scope) const;
@@ -137,6 +142,8 @@ class Importer {
   std::vector<std::shared_ptr<std::vector<OnnxNode>>>
       function_bodies_;  // pending nodes are in them
   std::set<const OnnxFunction*> checked_functions_;
+  std::unordered_multimap<std::string_view, const OnnxFunction*> functions_;  // by name
+  std::unordered_map<const OnnxFunction*, size_t> expanded_nodes_;
 };
 
 /// Whether operands of the node are texts. Refuses meanings that its rule does not know.
