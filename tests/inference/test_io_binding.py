@@ -437,6 +437,9 @@ def test_runs_on_values_and_vectors(session: InferenceSession) -> None:
     feeds.push_back_batch([x], [x.ctypes.data], [np.float32], [x.shape], [cpu])
     session.run_with_ortvaluevector(None, ["x"], feeds, ["y"], fetches, [cpu])
     np.testing.assert_array_equal(OrtValue(fetches[0]).numpy(), expected(x)[0])
+    with pytest.raises(InvalidArgument, match="but found 'npu'"):
+        npu = OrtDevice.make("npu", 0)
+        feeds.push_back_batch([x], [x.ctypes.data], [np.float32], [x.shape], [npu])
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", value)
     binding.bind_output("y")
