@@ -284,6 +284,14 @@ py::dict timeline(InferenceSession& session, const py::list& values,
   return plan_timeline(*plan);
 }
 
+/// By set, then by input.
+std::vector<std::vector<Sizes>> likely(const InferenceSession& session) {
+  std::string why;
+  std::vector<std::vector<Sizes>> all = likely_sizes(session, why);
+  if (all.empty()) throw Error("[run] sizes must be given, as " + why);
+  return all;
+}
+
 std::string plan_text(InferenceSession& session, const py::list& arrays) {
   const Feeds feeds(session, arrays);
   const py::gil_scoped_release released;
@@ -417,6 +425,7 @@ void bind_plans(SessionClass& session) {
            py::arg("sizes"), py::arg("step"))
       .def("timeline", &timeline, py::arg("shapes"), py::arg("sizes"))
       .def("plan", &plan_text)
+      .def("likely_sizes", &likely, "Sizes of all inputs that may be assumed, likely ones first.")
       .def("return_kept", &InferenceSession::return_kept)
       .def_property_readonly("held", &held)
       .def("save_optimized", &save, py::arg("feeds"), py::arg("path"))
