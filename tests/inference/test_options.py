@@ -204,12 +204,6 @@ def test_an_optimized_model_is_written_after_a_run_on_values(tmp_path: Path) -> 
     assert not path.exists()
     session.run_with_ort_values(None, {"x": ort.OrtValue.ortvalue_from_numpy(x_of(2))})
     assert path.exists()
-    path.unlink()
-    binding = session_of(relu, optimized_model_filepath=str(path)).io_binding()
-    binding.bind_cpu_input("x", x_of(2))
-    binding.bind_output("y")
-    binding._session.run_with_iobinding(binding)
-    assert path.exists()
 
 
 def test_threads() -> None:
