@@ -504,7 +504,9 @@ def test_the_optimized_model_is_written_after_a_run_of_a_binding(tmp_path: Path)
     relu = helper.make_node("Relu", ["x"], ["y"])
     options = SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    session = InferenceSession(model_bytes([relu], {"x": (TensorProto.FLOAT, None)}, ["y"]), options)
+    session = InferenceSession(
+        model_bytes([relu], {"x": (TensorProto.FLOAT, None)}, ["y"]), options
+    )
     binding = session.io_binding()
     binding.bind_cpu_input("x", x_of(2))
     binding.bind_output("y")
