@@ -1,11 +1,15 @@
 // The names of onnxruntime's C++ API on the C++ interface: handles, errors, types, sequences.
 #include <gtest/gtest.h>
 #include <ortmodule/onnxruntime/experimental_onnxruntime_cxx_api.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <future>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -96,6 +100,33 @@ TEST(OnnxruntimeNames, TheEndOfAnEnvironmentWaitsForAsynchronousRuns) {
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("must not throw, but threw: late"),
             std::string::npos);
   for (const Ort::Value& result : results) EXPECT_TRUE(result.IsTensor());
+}
+
+TEST(OnnxruntimeNames, AChildOfAForkEndsWithoutTheThreadsOfAsynchronousRuns) {
+  Opened opened(sum_model());
+  std::vector<float> data = {1, 2};
+  const Ort::Value x = floats(data, {1, 2});
+  Ort::Value result{nullptr};
+  const char *inputs[] = {"x"}, *outputs[] = {"sum"};
+  std::promise<void> ended;
+  opened.session.RunAsync(
+      Ort::RunOptions(), inputs, &x, 1, outputs, &result, 1,
+      [](void* user_data, OrtValue**, size_t, OrtStatusPtr status) {
+        const Ort::Status owned(status);
+        static_cast<std::promise<void>*>(user_data)->set_value();
+      },
+      &ended);
+  ended.get_future().wait();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(10);  // in place of waiting forever
+    { const Ort::Env env; }
+    std::exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
 }
 
 TEST(OnnxruntimeNames, CodesOfErrors) {

@@ -1,6 +1,8 @@
 // The threads of RunAsync.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -19,14 +21,14 @@ namespace Ort::detail {
 class AsyncRuns {
  public:
   static AsyncRuns& of_program() {
-    static AsyncRuns runs;
-    return runs;
+    static const Owner owner;
+    return *owner.runs;
   }
 
-  /// Until all have ended; returns at once within one of them.
+  /// Until all have ended; returns at once within one of them, and in a child of a fork.
   static void wait() {
     AsyncRuns* runs = current_;
-    if (!runs || is_inside()) return;
+    if (!runs || is_inside() || runs->is_copy()) return;
     std::unique_lock lock(runs->mutex_);
     runs->changed_.wait(
         lock, [&] { return runs->waiting_.empty() && runs->idle_ == runs->threads_.size(); });
@@ -46,22 +48,32 @@ class AsyncRuns {
   AsyncRuns& operator=(const AsyncRuns&) = delete;
 
  private:
+  // Ends the threads with the program. A callback that ends it cannot wait for its own thread, and
+  // a child of a fork has none, for which a condition variable would wait: both leave all as it is.
+  struct Owner {
+    AsyncRuns* runs = new AsyncRuns;
+    ~Owner() {
+      current_ = nullptr;
+      if (!is_inside() && !runs->is_copy()) delete runs;
+    }
+  };
+
   AsyncRuns() { current_ = this; }
   ~AsyncRuns() {
-    current_ = nullptr;
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
       changed_.notify_all();
     }
-    // A callback that ends the program cannot wait for its own thread.
-    for (std::thread& thread : threads_) is_inside() ? thread.detach() : thread.join();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   static bool& is_inside() {
     static thread_local bool inside = false;
     return inside;
   }
+
+  bool is_copy() const { return getpid() != process_; }
 
   void work() {
     is_inside() = true;
@@ -84,6 +96,7 @@ class AsyncRuns {
 
   inline static std::atomic<AsyncRuns*> current_ = nullptr;  // from the first run to the end
 
+  const pid_t process_ = getpid();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
