@@ -71,12 +71,13 @@ def check_torch(running: dict[str, str] | None) -> None:
         raise ImportError(
             f"training needs torch {version}, but found none (inference does not). Install it: {install}"
         )
-    same_cuda = bool(running["cuda"]) or not built["cuda"]
-    if version == ".".join(running["torch"].split(".")[:2]) and same_cuda:
+    same_version = version == ".".join(running["torch"].split(".")[:2])
+    lacks_cuda = bool(built["cuda"]) and not running["cuda"]
+    if same_version and not lacks_cuda:
         return
-    found = (
-        f"ortmodule_py was built for torch {built['torch']}, but this is torch {running['torch']}. "
-    )
+    cuda = f" with CUDA {built['cuda']}" if lacks_cuda else ""
+    this = f"torch {running['torch']}{', which has none' * lacks_cuda}"
+    found = f"ortmodule_py was built for torch {built['torch']}{cuda}, but this is {this}. "
     if in_source_tree():
         raise ImportError(f"{found}Rebuild it in the source tree: {BUILD_COMMAND}")
     raise ImportError(

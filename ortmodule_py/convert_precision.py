@@ -17,13 +17,11 @@ from ortmodule_py.inference.errors import translated
 from ortmodule_py.quantization.model_files import (
     Feed,
     feeds_of,
-    output_errors,
     read_model,
-    session_of,
-    size_bytes,
     write_model,
+    write_with_report,
 )
-from ortmodule_py.quantization.report import QuantizationReport, node_record
+from ortmodule_py.quantization.report import QuantizationReport
 
 # Half of float16's largest number: other inputs than the samples may give larger values.
 _LARGEST_MEASURED = 65504 / 2
@@ -75,21 +73,19 @@ def convert_precision(
     options.nodes_to_keep = set(nodes_to_keep or [])
     feeds = feeds_of(samples) if samples is not None else []
     model = read_model(model_input)
-    float_bytes = size_bytes(model_input)
     if feeds and not options.weights_only:
         options.wide_values = _wide_values(model, feeds)
     with translated():
         found = model.convert_precision(options)
-    write_model(model, model_output, use_external_data_format)
-    report = QuantizationReport(
-        float_bytes,
-        size_bytes(model_output),
-        [node_record(row) for row in found.rows()],
-        list(found.notes),
+    report = write_with_report(
+        model_input,
+        model_output,
+        model,
+        found,
+        use_external_data_format,
+        feeds,
         verb=f"in {precision}:",
     )
-    if feeds:
-        report.outputs = output_errors(session_of(model_input), session_of(model_output), feeds)
     if verbose:
         report.print()
     return report

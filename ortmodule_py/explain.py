@@ -244,18 +244,7 @@ def _explanation(compiler: Compiler, request: MemoryRequest, module: nn.Module) 
         decisions=decided,
         rows=step_rows(pieces, request, last=True),
         pieces=[
-            {
-                "piece": n,
-                "runs": runs.count(piece),
-                "peak_bytes": facts[piece]["after"]["peak_bytes"],
-                "unoptimized_peak_bytes": facts[piece]["before"]["peak_bytes"],
-                "saved_bytes": facts[piece]["after"]["saved_bytes"],
-                "units": list(dict.fromkeys(_units(around, runs, piece))),
-                "gathered_bytes": max(_gathered(around, runs, piece), default=0),
-                "held_by_others_bytes": max(
-                    h for h, run in zip(held, runs, strict=True) if run is piece
-                ),
-            }
+            {"piece": n, **_piece_facts(piece, runs, facts[piece], around, held)}
             for n, piece in enumerate(pieces, start=1)
         ],
         peak_piece=turns[at] + 1,
@@ -263,6 +252,20 @@ def _explanation(compiler: Compiler, request: MemoryRequest, module: nn.Module) 
         sizes=_sizes(facts[pieces[0]]),
         timelines=timelines,
     )
+
+
+def _piece_facts(
+    piece: Any, runs: list[Any], facts: dict[str, Any], around: list[Beside], held: list[int]
+) -> dict[str, Any]:
+    return {
+        "runs": runs.count(piece),
+        "peak_bytes": facts["after"]["peak_bytes"],
+        "unoptimized_peak_bytes": facts["before"]["peak_bytes"],
+        "saved_bytes": facts["after"]["saved_bytes"],
+        "units": list(dict.fromkeys(_units(around, runs, piece))),
+        "gathered_bytes": max(_gathered(around, runs, piece), default=0),
+        "held_by_others_bytes": max(h for h, run in zip(held, runs, strict=True) if run is piece),
+    }
 
 
 def _units(around: list[Beside], runs: list[Any], piece: Any) -> Iterator[str]:

@@ -89,12 +89,18 @@ def save_onnx(
         )
         for place, name in zip(places, names, strict=True)
     ]
+    data = _data(piece, original)
+    _C.save_model(piece.graph("exported"), os.fspath(path), data, inputs, results, _PREFIX)
+
+
+def _data(piece: Any, original: nn.Module) -> dict[str, Any]:
+    """The bytes of constants and weights, by their names in the piece."""
     data = {name: row_major_bytes(tensor) for name, tensor in piece.constants().items()}
     weights = dict(original.named_parameters(remove_duplicate=False))
     weights.update(original.named_buffers(remove_duplicate=False))
     for name in piece.weight_names():
         data[name] = row_major_bytes(weights[name.removeprefix(_PREFIX)])
-    _C.save_model(piece.graph("exported"), os.fspath(path), data, inputs, results, _PREFIX)
+    return data
 
 
 def _captured(

@@ -74,7 +74,7 @@ int64_t ControlCall::fixed_integer(size_t i) const {
             "') must be a constant, a size, or an input, but it is computed from data"));
   if (value->elements.size() != 1 || !value->elements.at(0).is_integer())
     refuse(str("operand ", i, " must be one integer"));
-  return importer.sizes().fix(value->elements.at(0).numerator());
+  return importer.sizes().fix(importer.place(value->elements.at(0).numerator()));
 }
 
 std::vector<ImportedRef>& ControlCall::sequence(size_t i) const {

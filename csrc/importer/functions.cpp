@@ -1,5 +1,6 @@
 // Functions of a model, whose nodes are imported where they are called.
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "importer/importer.h"
@@ -28,11 +29,26 @@ std::shared_ptr<const OnnxNode> Importer::with_attrs(const OnnxNode& node, const
 }
 
 const OnnxFunction* Importer::find_function(const OnnxNode& node) const {
-  for (const OnnxFunction& function : model_.functions)
-    if (function.name == node.op && function.domain == node.domain &&
-        function.overload == node.overload)
-      return &function;
+  const auto [first, last] = functions_.equal_range(node.op);
+  for (auto named = first; named != last; ++named)
+    if (named->second->domain == node.domain && named->second->overload == node.overload)
+      return named->second;
   return nullptr;
+}
+
+// Of branches and bodies nothing is counted: they may never run. Nor of what is nested too deep.
+size_t Importer::expanded_nodes(const OnnxFunction& function, int depth) {
+  if (depth > kMostDepth) return 0;
+  constexpr size_t kBusy = std::numeric_limits<size_t>::max();
+  const auto [known, is_new] = expanded_nodes_.emplace(&function, kBusy);
+  if (!is_new && known->second == kBusy)
+    throw Refused(str("functions must not call themselves, but '", function.name, "' does"));
+  if (!is_new) return known->second;
+  size_t count = function.nodes.size();
+  for (const OnnxNode& node : function.nodes)
+    if (const OnnxFunction* inner = find_function(node))
+      count = std::min(count + expanded_nodes(*inner, depth + 1), kMostNodes + 1);
+  return expanded_nodes_[&function] = count;
 }
 
 namespace {
@@ -67,6 +83,9 @@ std::vector<ImportedRef> Importer::call_function(const OnnxFunction& function, c
                                                  const std::vector<ImportedRef>& operands) {
   if (scope.depth >= kMostDepth)
     throw Refused(str("functions must be nested at most ", kMostDepth, " deep"));
+  if (imported_nodes_ + expanded_nodes(function, scope.depth) > kMostNodes)
+    throw Refused(str("a model must have at most ", kMostNodes,
+                      " nodes after its functions are expanded, but its call makes it more"));
   const OnnxAttrs attrs = attrs_of_call(function, node);
   ImportScope inner;
   inner.opsets = &function.opsets;

@@ -73,6 +73,7 @@ struct ContentSymbol {
   std::string symbol;
   size_t input = 0;
   int64_t element = 0;
+  bool is_place = false;  // all far ones mean the same; else the graph is for near ones
 };
 
 /// The content of a small input that the graph was imported for.

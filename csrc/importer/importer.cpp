@@ -15,7 +15,9 @@ namespace ortmodule {
 
 namespace {
 
-constexpr size_t kMostNodes = 1'000'000;  // after unrolling
+Dims as_dims(const std::vector<int64_t>& sizes) { return {sizes.begin(), sizes.end()}; }
+
+}  // namespace
 
 std::string symbol_name(const std::string& text) {
   std::string name;
@@ -23,10 +25,6 @@ std::string symbol_name(const std::string& text) {
   if (name.empty() || std::isdigit(static_cast<unsigned char>(name.front()))) name = "d" + name;
   return name;
 }
-
-Dims as_dims(const std::vector<int64_t>& sizes) { return {sizes.begin(), sizes.end()}; }
-
-}  // namespace
 
 // A node whose outputs are known, and are made as tensors only if something reads them.
 struct PendingNode {
@@ -58,6 +56,7 @@ class NodeOperands : public OnnxOperands {
   }
   Value* constant(const KnownValue& value) override { return importer_.tensor_of_known(value); }
   Value* weight(const OnnxTensor& tensor) override { return importer_.bind_weight(tensor); }
+  DimExpr place(const DimExpr& number) override { return importer_.place(number); }
   OnnxMeaning meaning(size_t i) override { return operands_[i]->meaning; }
   int64_t text_number(const std::string& text) override { return importer_.text_number(text); }
 
@@ -103,12 +102,9 @@ int64_t ImportScope::opset(std::string_view domain) const {
 
 Importer::Importer(const OnnxModel& model, const ImportRequest& request)
     : model_(model), request_(request), sizes_(SymbolValues()) {
+  for (const OnnxFunction& function : model.functions) functions_.emplace(function.name, &function);
   result_.piece.graph = std::make_unique<Graph>();
   graph().name = symbol_name(model.graph.name.empty() ? "graph" : model.graph.name);
-}
-
-ImportedModel import_model(const OnnxModel& model, const ImportRequest& request) {
-  return Importer(model, request).run();
 }
 
 // The output as its graph declares it; without a type where that says nothing of it.
@@ -277,64 +273,6 @@ const KnownValue* Importer::known_of(Imported& value, bool required) {
   return value.known ? &*value.known : nullptr;
 }
 
-// The content of a small input: integers as symbols, so that the graph fits other contents, too;
-// real numbers as they are, if a rule must have them.
-std::optional<KnownValue> Importer::input_content(const Imported& value, bool required) {
-  const auto index = static_cast<size_t>(value.input);
-  const ImportInput& given = request_.inputs[index];
-  const int64_t count = element_count(given.sizes);
-  if (!given.data || count > kMostContent || given.sizes.size() > 1) return std::nullopt;
-  if (has_known_content(value.dtype)) {
-    KnownValue content = integer_content(index, count);
-    content.dtype = value.dtype;
-    content.dims = given.sizes;
-    return content;
-  }
-  if (!required || !is_floating(value.dtype)) return std::nullopt;
-  for (const DimExpr& dim : value.dims) sizes_.fix(dim);
-  const auto* bytes = static_cast<const char*>(given.data);
-  const std::string copy(bytes, static_cast<size_t>(count) * size_of(value.dtype));
-  std::optional<KnownValue> content = known_content({value.dtype, given.sizes, copy});
-  if (content) result_.content_guards.push_back({index, copy});
-  return content;
-}
-
-// Contents that nothing depends on are data: only the others are part of a plan's key. Where one
-// element counts, the number of elements does, too.
-void Importer::keep_used_contents() {
-  std::vector<std::string> names;
-  graph().collect_symbols(names);
-  for (const SizeGuard& guard : sizes_.guards()) guard.expression.collect_symbols(names);
-  std::erase_if(result_.contents, [&](const ContentSymbol& content) {
-    return std::find(names.begin(), names.end(), content.symbol) == names.end();
-  });
-  for (const ContentSymbol& content : result_.contents)
-    for (const DimExpr& dim : result_.input_dims[content.input]) sizes_.fix(dim);
-}
-
-KnownValue Importer::integer_content(size_t input, int64_t count) {
-  KnownValue content;
-  const ImportInput& given = request_.inputs[input];
-  for (int64_t i = 0; i < count; ++i) {
-    std::string symbol = symbol_name(str(graph().inputs()[input].value->name, "_at_", i));
-    const int64_t hint = saturated(integer_element(given.data, i, given.dtype));
-    while (!named_sizes_.emplace(symbol, hint).second) symbol += "_";
-    sizes_.add_hint(symbol, hint);
-    result_.contents.push_back({symbol, input, i});
-    content.elements.emplace_back(DimExpr::symbol(symbol));
-  }
-  return content;
-}
-
-bool Importer::is_input_content(const KnownValue& known) const {
-  std::vector<std::string> names;
-  for (const KnownNumber& number : known.elements)
-    if (!number.is_real()) number.numerator().collect_symbols(names);
-  return std::any_of(result_.contents.begin(), result_.contents.end(), [&](const auto& content) {
-    return std::find(names.begin(), names.end(), content.symbol) != names.end();
-  });
-}
-
 Value* Importer::bind_weight(const OnnxTensor& tensor) {
   if (tensor.dtype == DType::Undefined)
     throw Refused(str("it reads a constant of type ", onnx_type_name(tensor.element_type),
@@ -390,7 +328,8 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
   bool operand_failed = false;
   if (++imported_nodes_ > kMostNodes)
     throw Error(str("[import] a model must have at most ", kMostNodes,
-                    " nodes after its loops are unrolled, but found more"));
+                    " nodes after its functions ",
+                    "are expanded and its loops unrolled, but found more"));
   graph().current_origin = {node.name, title(node)};
   try {
     for (const std::string& name : node.inputs) {

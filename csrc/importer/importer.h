@@ -17,6 +17,9 @@ namespace ortmodule {
 
 struct PendingNode;
 
+/// The text as the name of a symbol.
+std::string symbol_name(const std::string& text);
+
 /// What a name of the model stands for. A tensor of the graph is made when it is first asked for,
 /// so that arithmetic on sizes leaves no nodes.
 struct Imported {
@@ -50,6 +53,8 @@ struct ImportScope {
 
 /// Of functions and subgraphs.
 inline constexpr int kMostDepth = 64;
+/// After functions are expanded and loops unrolled.
+inline constexpr size_t kMostNodes = 1'000'000;
 
 class Importer {
  public:
@@ -63,6 +68,8 @@ class Importer {
   /// The content, or null if it is not known; see OnnxOperands::known.
   const KnownValue* known_of(Imported& value, bool required = true);
   bool is_input_content(const KnownValue& known) const;
+  /// See OnnxOperands::place.
+  DimExpr place(const DimExpr& number);
   Value* tensor_of_known(const KnownValue& known);
   Value* bind_weight(const OnnxTensor& tensor);
   int64_t text_number(const std::string& text) const;
@@ -96,6 +103,9 @@ class Importer {
   std::vector<ImportedRef> convert(std::shared_ptr<PendingNode> pending);
   void convert_pending(PendingNode& pending);
   const OnnxFunction* find_function(const OnnxNode& node) const;
+  /// The fewest nodes that a call becomes; at most one more than kMostNodes. Throws Refused for a
+  /// function that calls itself.
+  size_t expanded_nodes(const OnnxFunction& function, int depth);
   // --- cuts (cut.cpp)
   void cut_at(size_t index, const DataNeeded& needed, const ModelPart& part, ImportScope& scope);
   bool helps(const DataNeeded& needed, const OnnxNode& node, const ImportScope& scope) const;
@@ -132,6 +142,8 @@ class Importer {
   std::vector<std::shared_ptr<std::vector<OnnxNode>>>
       function_bodies_;  // pending nodes are in them
   std::set<const OnnxFunction*> checked_functions_;
+  std::unordered_multimap<std::string_view, const OnnxFunction*> functions_;  // by name
+  std::unordered_map<const OnnxFunction*, size_t> expanded_nodes_;
 };
 
 /// Whether operands of the node are texts. Refuses meanings that its rule does not know.

@@ -1,10 +1,16 @@
 // Keeps the runs of a session within a limit of memory.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <utility>
+
+#include "base/error.h"
 
 namespace ortmodule {
 
@@ -31,14 +37,29 @@ class Admission {
   };
 
   /// Waits until `bytes` are left of `most_bytes`. The caller refuses a run of more than that.
-  Pass admit(int64_t bytes, int64_t most_bytes) {
+  /// Throws Error once `terminate` is true, which nobody announces.
+  Pass admit(int64_t bytes, int64_t most_bytes, const std::atomic<bool>* terminate = nullptr) {
+    constexpr std::chrono::milliseconds kLook{5};
     std::unique_lock lock(mutex_);
     const uint64_t turn = arrived_++;
-    changed_.wait(lock,
-                  [&] { return turn == admitted_ && (used_ == 0 || bytes <= most_bytes - used_); });
-    ++admitted_;
-    used_ += bytes;
+    waiting_.push_back(turn);
+    const auto is_next = [&] {
+      return waiting_.front() == turn && (used_ == 0 || bytes <= most_bytes - used_);
+    };
+    bool ended = false;
+    while (!is_next() && !ended) {
+      if (!terminate)
+        changed_.wait(lock);
+      else
+        changed_.wait_for(lock, kLook);
+      ended = terminate && *terminate;
+    }
+    waiting_.erase(std::ranges::find(waiting_, turn));
     changed_.notify_all();
+    ORTM_CHECK(!ended,
+               "[terminated] Exiting due to terminate flag being set to true, while the run ",
+               "waited for memory");
+    used_ += bytes;
     return {this, bytes};
   }
 
@@ -52,7 +73,7 @@ class Admission {
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t arrived_ = 0;
-  uint64_t admitted_ = 0;
+  std::deque<uint64_t> waiting_;  // in the order of their arrival
   int64_t used_ = 0;
 };
 

@@ -1,6 +1,10 @@
 #include "inference/bound_outputs.h"
 
+#include <algorithm>
+#include <set>
+
 #include "inference/copy_elements.h"
+#include "plan/replay.h"
 
 namespace ortmodule {
 namespace {
@@ -51,6 +55,29 @@ bool destroys_an_argument(const Plan& plan, const std::vector<const void*>& argu
 
 }  // namespace
 
+bool can_lend(const Plan& plan, size_t i, const HostTarget& target) {
+  const BufferId buffer = plan.storage_of(plan.output_tensors[i]).buffer;
+  return buffer && !plan.buffers[buffer].kernel_allocated && is_addressable(target);
+}
+
+int64_t peak_with_targets(const Plan& plan, const HostTargets& targets) {
+  std::vector<int64_t> live = live_bytes(plan, ReplayMode::Once);
+  std::set<BufferId> lent;
+  for (size_t i = 0; i < targets.size(); ++i)
+    if (targets[i] && can_lend(plan, i, *targets[i]))
+      lent.insert(plan.storage_of(plan.output_tensors[i]).buffer);
+  for (const BufferId id : lent) {
+    const PlannedBuffer& buffer = plan.buffers[id];
+    if (!buffer.owned()) continue;
+    for (int s = buffer.first_step; s <= buffer.last_step; ++s)
+      live.at(static_cast<size_t>(s)) -= buffer.bytes;
+  }
+  int64_t peak = 0;
+  for (int s = 0; s < plan.forward_steps; ++s)
+    peak = std::max(peak, live.at(static_cast<size_t>(s)) + plan.step(s).library_bytes);
+  return peak;
+}
+
 std::vector<bool> lend_targets(const Plan& plan, const std::vector<const void*>& arguments,
                                const HostTargets& targets, Frame& frame) {
   std::vector<bool> lent(targets.size(), false);
@@ -58,11 +85,9 @@ std::vector<bool> lend_targets(const Plan& plan, const std::vector<const void*>&
     if (!targets[i]) continue;
     const HostTarget& target = *targets[i];
     const StorageId storage = plan.tensors[plan.output_tensors[i]].storage;
-    const BufferId buffer = plan.storages[storage].buffer;
-    if (!buffer || plan.buffers[buffer].kernel_allocated || !is_addressable(target) ||
-        destroys_an_argument(plan, arguments, target, storage))
+    if (!can_lend(plan, i, target) || destroys_an_argument(plan, arguments, target, storage))
       continue;
-    frame.lend(buffer, target.data);
+    frame.lend(plan.storages[storage].buffer, target.data);
     lent[i] = true;
   }
   return lent;

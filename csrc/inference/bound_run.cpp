@@ -25,7 +25,7 @@ HostRun run_bound(SegmentHost& host, const Segment::Bound& bound, uint64_t seed,
 
 int64_t feed_bytes(const SegmentHost& host, const Segment::Bound& bound) {
   int64_t bytes = bound.copied_bytes();
-  if (host.device) bytes += upload_bytes(bound.entry->program, bound.call.tensors, bound.on_device);
+  if (host.device) bytes += upload_bytes(bound.plan(), bound.call.tensors, bound.on_device);
   return bytes;
 }
 

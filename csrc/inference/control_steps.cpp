@@ -202,10 +202,11 @@ class ControlStep {
   };
 
   // The scanned operands, and how many steps they have.
-  std::vector<Scanned> scanned_operands(size_t first, int64_t& count) const {
+  std::vector<Scanned> scanned_operands(const Outputs& operands, size_t first,
+                                        int64_t& count) const {
     std::vector<Scanned> scanned;
-    for (size_t k = 0; first + k < node_.inputs.size(); ++k) {
-      const PassedValue& value = operand(first + k);
+    for (size_t k = 0; first + k < operands.size(); ++k) {
+      const PassedValue& value = operands[first + k];
       ORTM_CHECK(value.kind == ValueForm::Kind::Tensor, "[run] Scan '", node_.name,
                  "' must scan tensors");
       const auto rank = static_cast<int64_t>(value.tensors.at(0).view.sizes.size());
@@ -217,22 +218,62 @@ class ControlStep {
       ORTM_CHECK(k == 0 || size == count, "[run] Scan '", node_.name,
                  "' must have operands of equal length, but found ", count, " and ", size);
       count = size;
-      scanned.push_back({value.tensors[0], axis, attr_at("scan_input_directions", k) == 1});
+      const bool backward = attr_at(is_batched() ? "directions" : "scan_input_directions", k) == 1;
+      scanned.push_back({value.tensors[0], axis, backward});
     }
     return scanned;
   }
 
+  // Of operator set 8, whose operands begin with lengths and have a batch.
+  bool is_batched() const {
+    const auto& opsets = *outcome_.bodies.at(0)->part()->opsets;
+    const auto standard = std::ranges::find(opsets, "", &OnnxOpset::domain);
+    return standard != opsets.end() && standard->version < 9;
+  }
+
   Outputs scan() {
+    if (is_batched()) return scan_batch();
+    Outputs operands;
+    for (size_t i = 0; i < node_.inputs.size(); ++i) operands.push_back(operand(i));
+    return scan_steps(operands);
+  }
+
+  // Each element of the batch by itself.
+  Outputs scan_batch() {
+    ORTM_CHECK(!has(0), "[run] Scan '", node_.name,
+               "' of operator set 8 must have no sequence_lens");
+    int64_t batch = 0;
+    for (size_t i = 1; i < node_.inputs.size(); ++i) {
+      const PassedValue& value = operand(i);
+      ORTM_CHECK(value.kind == ValueForm::Kind::Tensor && !value.tensors.at(0).view.sizes.empty(),
+                 "[run] operand ", i, " of Scan '", node_.name, "' must be a tensor with a batch");
+      const int64_t size = value.tensors[0].view.sizes[0];
+      ORTM_CHECK(i == 1 || size == batch, "[run] operands of Scan '", node_.name,
+                 "' must have one batch, but found ", batch, " and ", size);
+      batch = size;
+    }
+    std::vector<std::vector<PassedTensor>> results(body_graph().outputs.size());
+    for (int64_t b = 0; b < batch; ++b) {
+      Outputs operands;
+      for (size_t i = 1; i < node_.inputs.size(); ++i)
+        operands.push_back(slice(operand(i).tensors[0], 0, b));
+      collect(scan_steps(operands), 0, results);
+    }
+    Outputs outputs;
+    for (size_t k = 0; k < results.size(); ++k) outputs.push_back(stacked(results[k], 0, false, k));
+    return outputs;
+  }
+
+  Outputs scan_steps(const Outputs& operands) {
     const int64_t number = attr("num_scan_inputs", 0);
-    ORTM_CHECK(number >= 1 && number <= static_cast<int64_t>(node_.inputs.size()), "[run] Scan '",
+    ORTM_CHECK(number >= 1 && number <= static_cast<int64_t>(operands.size()), "[run] Scan '",
                node_.name, "' must have num_scan_inputs operands");
-    const size_t carried = node_.inputs.size() - static_cast<size_t>(number);
+    const size_t carried = operands.size() - static_cast<size_t>(number);
     ORTM_CHECK(body_graph().outputs.size() >= carried, "[run] the body of Scan '", node_.name,
                "' must return its state");
     int64_t count = 0;
-    const std::vector<Scanned> scanned = scanned_operands(carried, count);
-    Outputs state;
-    for (size_t i = 0; i < carried; ++i) state.push_back(operand(i));
+    const std::vector<Scanned> scanned = scanned_operands(operands, carried, count);
+    Outputs state(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(carried));
     std::vector<std::vector<PassedTensor>> collected(body_graph().outputs.size() - carried);
     for (int64_t i = 0; i < count; ++i) {
       run_.check_terminate(node_);

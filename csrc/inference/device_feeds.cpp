@@ -14,10 +14,13 @@ int64_t covered_bytes(const HostTensorView& tensor) {
   return extent(layout) * static_cast<int64_t>(size_of(tensor.dtype));
 }
 
-bool is_uploaded(const Program& program, const std::vector<HostTensorView>& tensors,
+// Stands for the address of a feed on a device that has no data: its run is only planned.
+const char kSomewhere = 0;
+
+// If a step reads it.
+bool is_uploaded(const std::vector<HostTensorView>& tensors,
                  const std::vector<const void*>& on_device, size_t i) {
-  return program.argument_buffer.at(i) && (on_device.empty() || !on_device[i]) &&
-         element_count(tensors[i].sizes) > 0;
+  return (on_device.empty() || !on_device[i]) && element_count(tensors[i].sizes) > 0;
 }
 
 void download(HostTensorView& tensor, int device, HostMemory& memory, std::vector<Buffer>& copies) {
@@ -42,11 +45,11 @@ std::vector<const void*> take_device_feeds(std::vector<HostTensorView>& tensors,
     on_device.resize(tensors.size(), nullptr);
     tensor.device = kOnHost;
     if (element_count(tensor.sizes) > kMostContent) {
-      on_device[i] = tensor.data;
+      on_device[i] = tensor.data ? tensor.data : &kSomewhere;
       tensor.data = nullptr;
       continue;
     }
-    download(tensor, device, memory, copies);
+    if (tensor.data) download(tensor, device, memory, copies);
   }
   return on_device;
 }
@@ -69,18 +72,28 @@ std::vector<const void*> device_arguments(const Program& program,
   std::vector<const void*> addresses(on_device);
   addresses.resize(tensors.size(), nullptr);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!is_uploaded(program, tensors, on_device, i)) continue;
+    if (!program.argument_buffer.at(i) || !is_uploaded(tensors, on_device, i)) continue;
     uploads.push_back(upload(device, tensors[i].data, covered_bytes(tensors[i])));
     addresses[i] = uploads.back().data();
   }
   return addresses;
 }
 
-int64_t upload_bytes(const Program& program, const std::vector<HostTensorView>& tensors,
+int64_t download_bytes(const std::vector<HostFeed>& feeds) {
+  int64_t bytes = 0;
+  for (const HostFeed& feed : feeds)
+    for (const HostTensorView& tensor : feed.tensors)
+      if (tensor.device != kOnHost) bytes += covered_bytes(tensor);
+  return bytes;
+}
+
+int64_t upload_bytes(const Plan& plan, const std::vector<HostTensorView>& tensors,
                      const std::vector<const void*>& on_device) {
   int64_t bytes = 0;
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (is_uploaded(program, tensors, on_device, i)) bytes += covered_bytes(tensors[i]);
+  for (const PlannedBuffer& buffer : plan.buffers)
+    if (buffer.kind == BufferKind::Argument && buffer.index < tensors.size() &&
+        is_uploaded(tensors, on_device, buffer.index))
+      bytes += covered_bytes(tensors[buffer.index]);
   return bytes;
 }
 

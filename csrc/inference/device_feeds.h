@@ -21,6 +21,9 @@ std::vector<const void*> take_device_feeds(std::vector<HostTensorView>& tensors,
 std::vector<HostFeed> feeds_on_host(std::vector<HostFeed> feeds, HostMemory& memory,
                                     std::vector<Buffer>& copies);
 
+/// The bytes of these copies.
+int64_t download_bytes(const std::vector<HostFeed>& feeds);
+
 /// The feeds' addresses on the device. Those on the host that steps read are uploaded to memory
 /// that `uploads` keeps.
 std::vector<const void*> device_arguments(const Program& program,
@@ -29,7 +32,7 @@ std::vector<const void*> device_arguments(const Program& program,
                                           RunDevice& device, std::vector<Buffer>& uploads);
 
 /// The bytes that these uploads take.
-int64_t upload_bytes(const Program& program, const std::vector<HostTensorView>& tensors,
+int64_t upload_bytes(const Plan& plan, const std::vector<HostTensorView>& tensors,
                      const std::vector<const void*>& on_device);
 
 }  // namespace ortmodule

@@ -21,6 +21,7 @@ struct HostTensorView {
   Sizes strides{};             // in elements, of any sign; empty: row-major
   int device = kOnHost;        // of the memory
   bool texts = false;          // int64 numbers of texts (RunTexts)
+  bool copied = false;         // without data: a run would copy it
 };
 
 /// Memory of the caller that an output is written to.

@@ -41,8 +41,7 @@ int64_t InferenceSession::largest(const std::string& name, int64_t limit_bytes,
     named_.set(feeds, name, n * step);
     try {
       const Segment::Bound bound = whole_.bind(feeds, true);
-      const int64_t total =
-          bound.outcome->cut ? memory(feeds).total : memory_of(*bound.shown).total;
+      const int64_t total = bound.outcome->cut ? memory(feeds).total : memory_of(bound).total;
       planned = true;
       return total <= limit_bytes;
     } catch (const Error& error) {
@@ -56,11 +55,11 @@ int64_t InferenceSession::largest(const std::string& name, int64_t limit_bytes,
 }
 
 Admission::Pass InferenceSession::admit(const InferenceMemory& memory,
-                                        const std::vector<HostFeed>& feeds) {
+                                        const std::vector<HostFeed>& feeds, const RunWatch& watch) {
   if (memory.total > host_.options.memory.limit_bytes) refuse(memory, feeds, "");
   const int64_t left = host_.options.memory.limit_bytes - memory.weights;
   host_.memory.limit_kept(left);
-  return admission_.admit(memory.peak, left);
+  return admission_.admit(memory.peak, left, watch.terminate);
 }
 
 void InferenceSession::refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds,

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "inference/bound_run.h"
 #include "inference/check_feeds.h"
+#include "inference/device_feeds.h"
 #include "inference/plan_targets.h"
 #include "inference/save_optimized.h"
 #include "inference/segmented_memory.h"
@@ -60,7 +61,7 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
     if (!parts) refuse(memory, feeds, why);
     return run_in_parts(*parts, bound, feeds, targets, watch);
   }
-  const Admission::Pass pass = limited ? admit(memory, feeds) : Admission::Pass();
+  const Admission::Pass pass = limited ? admit(memory, feeds, watch) : Admission::Pass();
   HostRun run = run_bound(host_, bound, runs_++, places, watch);
   last_peak_bytes_ = run.peak_bytes + bound.copied_bytes();
   copied_bytes_ += run.copied_bytes + bound.copied_bytes();
@@ -112,7 +113,7 @@ std::map<std::string, DType> InferenceSession::wide_weights() {
 }
 
 InferenceMemory InferenceSession::memory_of(const Segment::Bound& bound) const {
-  InferenceMemory memory = memory_of(*bound.entry->program.plan);
+  InferenceMemory memory = memory_of(bound.plan());
   const int64_t copied = feed_bytes(host_, bound);
   memory.peak += copied;
   memory.total += copied;
@@ -131,10 +132,10 @@ InferenceMemory InferenceSession::memory(const std::vector<HostFeed>& feeds) {
   }
   std::optional<int64_t> most;
   try {
-    most = most_segmented_bytes(whole_, feeds);
+    most = most_segmented_bytes(host_, whole_, feeds);
   } catch (const Error&) {  // a part needs the content of what has no data here
   }
-  memory.peak = std::max(memory.peak, most.value_or(0));
+  memory.peak = std::max(memory.peak, most.value_or(0) + download_bytes(feeds));
   memory.weights = host_.weight_bytes();
   memory.total = memory.weights + memory.peak;
   return memory;

@@ -105,8 +105,9 @@ class InferenceSession {
                                           const HostTargets& targets, const RunWatch& watch);
   InferenceMemory memory_of(const Segment::Bound& bound) const;
   InferenceMemory memory_of(const Plan& plan) const;
-  /// Waits until the run fits in the limit. Throws Error if it never will.
-  Admission::Pass admit(const InferenceMemory& memory, const std::vector<HostFeed>& feeds);
+  /// Waits until the run fits in the limit. Throws Error if it never will, or is terminated.
+  Admission::Pass admit(const InferenceMemory& memory, const std::vector<HostFeed>& feeds,
+                        const RunWatch& watch);
   /// `why_whole`: why it cannot run in parts.
   [[noreturn]] void refuse(const InferenceMemory& memory, const std::vector<HostFeed>& feeds,
                            const std::string& why_whole);
@@ -122,6 +123,7 @@ class InferenceSession {
                                   std::string& why);
   std::optional<InferenceMemory> memory_of_part(const Segment::Bound& bound, const Parts& parts,
                                                 const std::vector<HostFeed>& feeds, int64_t rows);
+  static HostTargets places_of(const Segment::Bound& bound, const Parts& parts, int64_t rows);
   InferenceMemory memory_in(const Parts& parts) const;
   std::vector<HostResult> run_in_parts(const Parts& parts, const Segment::Bound& bound,
                                        const std::vector<HostFeed>& feeds,

@@ -31,6 +31,8 @@ class IoBinding {
   /// InferenceSession::run.
   void run(const std::atomic<bool>* terminate = nullptr);
 
+  /// What is bound, by input of the model.
+  const std::vector<std::optional<SharedValue>>& inputs() const { return inputs_; }
   size_t output_count() const { return outputs_.size(); }
   /// An output of the last run, in the order of their first binding; without a value before a run.
   SharedValue output(size_t i);

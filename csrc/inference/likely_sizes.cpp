@@ -88,6 +88,19 @@ std::vector<std::vector<Sizes>> likely_sizes(const std::vector<std::vector<OnnxD
   return all;
 }
 
+std::vector<std::vector<Sizes>> likely_sizes(const InferenceSession& session, std::string& why) {
+  std::vector<std::vector<OnnxDim>> inputs;
+  for (size_t i = 0; i < session.inputs().size(); ++i) {
+    const OnnxType& type = session.inputs()[i]->type;
+    if (type.kind != OnnxType::Kind::Tensor || !type.dims) {
+      why = "the model has inputs that are no tensors of known rank";
+      return {};
+    }
+    inputs.push_back(session.input_dims(i));
+  }
+  return likely_sizes(inputs);
+}
+
 namespace {
 
 // Whether `message` begins with a place such as "[plan]".
@@ -95,27 +108,10 @@ bool comes_from(const std::string& message, std::string_view place) {
   return message.compare(0, place.size(), place) == 0;
 }
 
-// The dimensions by input; nothing, and why, if no sizes can be assumed.
-std::optional<std::vector<std::vector<OnnxDim>>> open_inputs(const InferenceSession& session,
-                                                             std::string& why) {
-  std::vector<std::vector<OnnxDim>> inputs;
-  for (size_t i = 0; i < session.inputs().size(); ++i) {
-    const OnnxType& type = session.inputs()[i]->type;
-    if (type.kind != OnnxType::Kind::Tensor || !type.dims) {
-      why = "the model has inputs that are no tensors of known rank";
-      return std::nullopt;
-    }
-    inputs.push_back(session.input_dims(i));
-  }
-  return inputs;
-}
-
 // Calls `use` with feeds of likely sizes until it returns true. What it throws is the last `why`.
 template <class Use>
 bool try_likely_sizes(const InferenceSession& session, std::string& why, const Use& use) {
-  const auto inputs = open_inputs(session, why);
-  if (!inputs) return false;
-  for (const std::vector<Sizes>& sizes : likely_sizes(*inputs)) {
+  for (const std::vector<Sizes>& sizes : likely_sizes(session, why)) {
     std::vector<HostFeed> feeds;
     for (size_t i = 0; i < sizes.size(); ++i)
       feeds.emplace_back(tensor_of_sizes(*session.inputs()[i], sizes[i]));

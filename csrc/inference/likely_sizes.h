@@ -16,6 +16,10 @@ namespace ortmodule {
 /// made for one does not assume them equal.
 std::vector<std::vector<Sizes>> likely_sizes(const std::vector<std::vector<OnnxDim>>& inputs);
 
+/// The same for a session, by its inputs. Nothing, and why, where an input is no tensor of known
+/// rank.
+std::vector<std::vector<Sizes>> likely_sizes(const InferenceSession& session, std::string& why);
+
 /// Writes the optimized model before any run, for likely sizes, which stay open in the file.
 /// Returns why this must wait for the sizes of a run; nothing if the file is written. Throws Error
 /// if it cannot be written.

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/keyed_hash.h"
 #include "base/narrow_number.h"
 
 namespace ortmodule {
@@ -116,7 +117,7 @@ std::string LoadedModel::key_of(const OnnxTensor& weight) {
   const std::string what = str(memory_bytes(weight), " ", name_of(weight.dtype));
   if (weight.element_type != 0)
     return str(static_cast<const void*>(weight.bytes.data()), " of ", what);
-  return str("computed ", std::hash<std::string_view>()(weight.bytes.view()), " of ", what);
+  return str("computed ", keyed_hash(weight.bytes.view()), " of ", what);
 }
 
 std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(

@@ -46,7 +46,7 @@ class LoadedModel {
   /// Whether kernels can read the elements where they are.
   bool is_readable(const OnnxTensor& weight) const;
   /// What stands for the elements of a weight in a key: their type and size, and where they are in
-  /// the file or the hash of those that an import computed.
+  /// the file or the keyed hash of those that an import computed: files may be made to collide.
   static std::string key_of(const OnnxTensor& weight);
   /// Tensors computed from weights, once for each key.
   std::shared_ptr<const std::vector<HostTensor>> constants(

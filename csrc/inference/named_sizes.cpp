@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "inference/readable_feeds.h"
 #include "onnx/onnx_types.h"
 
 namespace ortmodule {
@@ -99,6 +100,7 @@ void NamedSizes::set(std::vector<HostFeed>& feeds, const std::string& name, int6
   for (const Place& place : places_of(name)) {
     HostTensorView& tensor = feeds.at(place.input).tensors.at(0);
     if (tensor.sizes.at(place.dim) == size) continue;
+    tensor.copied = is_copied(tensor);
     tensor.sizes[place.dim] = size;
     tensor.data = nullptr;
   }

@@ -12,7 +12,11 @@ namespace ortmodule {
 /// Replaces tensors that cannot be read where they are by row-major copies in `copies`: those at
 /// addresses that are no multiple of the element size, those with negative strides, and small
 /// vectors with strides, whose content may decide sizes. Strides of the others become canonical.
-void make_readable(std::vector<HostTensorView>& tensors, HostMemory& memory,
-                   std::vector<Buffer>& copies);
+/// Returns the bytes of the copies that those without data would have.
+int64_t make_readable(std::vector<HostTensorView>& tensors, HostMemory& memory,
+                      std::vector<Buffer>& copies);
+
+/// Whether make_readable() copies the tensor.
+bool is_copied(const HostTensorView& tensor);
 
 }  // namespace ortmodule

@@ -121,6 +121,12 @@ double number_of(const Scalar& scalar, const SymbolValues& values) {
   return size ? static_cast<double>(size->evaluate(values)) : std::get<double>(scalar);
 }
 
+Sizes sizes_of(const Value& value, const SymbolValues& values) {
+  Sizes sizes;
+  for (const DimExpr& dim : value.dims) sizes.push_back(dim.evaluate(values));
+  return sizes;
+}
+
 }  // namespace
 
 Reason find_row_split(const Graph& graph, RowSplit& split) { return Rows(graph, split).follow(); }
@@ -149,8 +155,10 @@ bool is_same_graph(const Graph& one, const SymbolValues& one_values, const Graph
     for (size_t i = 0; i < mine->outputs().size(); ++i) same[mine->output(i)] = theirs.output(i);
   }
   return std::ranges::equal(
-      one.outputs(), other.outputs(),
-      [&](const GraphOutput& a, const GraphOutput& b) { return matches(a.value, b.value); });
+      one.outputs(), other.outputs(), [&](const GraphOutput& a, const GraphOutput& b) {
+        return matches(a.value, b.value) &&
+               sizes_of(*a.value, one_values) == sizes_of(*b.value, other_values);
+      });
 }
 
 }  // namespace ortmodule

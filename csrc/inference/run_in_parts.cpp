@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "inference/bound_outputs.h"
 #include "inference/bound_run.h"
 #include "inference/copy_elements.h"
 #include "inference/inference_session.h"
@@ -131,6 +132,19 @@ std::shared_ptr<InferenceSession::Parts> InferenceSession::split_of(
   return nullptr;
 }
 
+// Where so many rows are written, without the memory.
+HostTargets InferenceSession::places_of(const Segment::Bound& bound, const Parts& parts,
+                                        int64_t rows) {
+  const Plan& plan = *bound.entry->program.plan;
+  HostTargets places;
+  for (size_t k = 0; k < plan.output_tensors.size(); ++k) {
+    const PlannedTensor& planned = plan.tensors[plan.output_tensors[k]];
+    places.push_back(HostTarget{planned.dtype, planned.layout.sizes});
+    cut(*places.back(), parts.split.outputs[k], parts.rows, 0, rows);
+  }
+  return places;
+}
+
 std::optional<InferenceMemory> InferenceSession::memory_of_part(const Segment::Bound& bound,
                                                                 const Parts& parts,
                                                                 const std::vector<HostFeed>& feeds,
@@ -144,6 +158,13 @@ std::optional<InferenceMemory> InferenceSession::memory_of_part(const Segment::B
                         *part.outcome->imported, part.outcome->symbols_of(part.call))))
       return std::nullopt;
     InferenceMemory memory = memory_of(part);
+    if (!host_.device) {  // parts write to the outputs of all, where they can
+      const Plan& plan = *part.entry->program.plan;
+      const int64_t lent =
+          memory_of(plan).peak - peak_with_targets(plan, places_of(bound, parts, rows));
+      memory.peak -= lent;
+      memory.total -= lent;
+    }
     const int64_t outputs = memory_of(bound).outputs;  // of all parts
     memory.peak += outputs;
     memory.total += outputs;
@@ -187,7 +208,7 @@ std::vector<HostResult> InferenceSession::run_in_parts(const Parts& parts,
                                                        const std::vector<HostFeed>& feeds,
                                                        const HostTargets& targets,
                                                        const RunWatch& watch) {
-  const Admission::Pass pass = admit(parts.memory, feeds);
+  const Admission::Pass pass = admit(parts.memory, feeds, watch);
   const Plan& plan = *bound.entry->program.plan;
   // Outputs come to memory of their own first: a bound output may lie over a feed that a later part
   // reads.

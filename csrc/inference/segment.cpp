@@ -65,7 +65,7 @@ Segment::Call::Call(const std::vector<HostFeed>& feeds) {
 }
 
 int64_t Segment::Bound::copied_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = unmade_bytes;
   for (const Buffer& copy : copies) bytes += copy.bytes();
   return bytes;
 }
@@ -153,7 +153,9 @@ bool Segment::Outcome::fits(const Call& call) const {
   for (const ContentSymbol& content : contents) {
     const HostTensorView& feed = feeds[content.input];
     if (!feed.data || content.element >= element_count(feed.sizes)) return false;
-    values.bind(content.symbol, saturated(integer_element(feed.data, content.element, feed.dtype)));
+    const int64_t number = integer_element(feed.data, content.element, feed.dtype);
+    if (!content.is_place && number != saturated(number)) return false;
+    values.bind(content.symbol, saturated(number));
   }
   return std::all_of(guards.begin(), guards.end(),
                      [&](const SizeGuard& guard) { return guard.holds(values); });
@@ -377,7 +379,7 @@ Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
   const Call& call = bound.call;
   bound.on_device = take_device_feeds(bound.call.tensors, host_.options.device.number, host_.memory,
                                       bound.copies);
-  make_readable(bound.call.tensors, host_.memory, bound.copies);
+  bound.unmade_bytes = make_readable(bound.call.tensors, host_.memory, bound.copies);
   imports_->is_used = true;
   RecentCalls::Found known;
   if (!to_show) known = imports_->recent.find(call.forms, call.tensors);

@@ -62,7 +62,9 @@ class Segment {
     std::shared_ptr<Outcome> outcome{};
     std::shared_ptr<PlanEntry> entry{};
     std::shared_ptr<const Plan> shown{};  // instead, of a plan to look at
+    int64_t unmade_bytes = 0;             // of copies of feeds without data
 
+    const Plan& plan() const { return shown ? *shown : *entry->program.plan; }
     int64_t copied_bytes() const;
     /// The elements of each graph input, for a run on the host.
     std::vector<const void*> arguments() const;

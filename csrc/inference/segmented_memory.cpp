@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "inference/bound_run.h"
 #include "inference/sized/sized_op.h"
 
 namespace ortmodule {
@@ -54,13 +55,14 @@ bool add_most(const ModelCut& cut, std::map<std::string, HostFeed>& values, int6
 
 }  // namespace
 
-std::optional<int64_t> most_segmented_bytes(Segment& segment, std::vector<HostFeed> feeds) {
+std::optional<int64_t> most_segmented_bytes(const SegmentHost& host, Segment& segment,
+                                            std::vector<HostFeed> feeds) {
   int64_t peak = 0, held = 0;
   std::list<Segment::Bound> passed;  // later feeds may lie in their copies
   for (Segment* at = &segment;;) {
     const Segment::Bound& bound = passed.emplace_back(at->bind(feeds));
     const int64_t planned = bound.entry->program.plan->forward_peak_bytes;
-    peak = std::max(peak, held + planned + bound.copied_bytes());
+    peak = std::max(peak, held + planned + feed_bytes(host, bound));
     const std::optional<ModelCut>& cut = bound.outcome->cut;
     if (!cut) return peak;
     if (cut->kind != ModelCut::Kind::Sized) return std::nullopt;

@@ -227,6 +227,12 @@ PassedTensor SegmentedRun::own_copy(const PassedTensor& tensor) {
   return copy;
 }
 
+void SegmentedRun::hold(int64_t bytes) {
+  check_limit(bytes);
+  *held_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, *held_bytes_);
+}
+
 void SegmentedRun::check_limit(int64_t bytes) {
   if (limit_bytes_ <= 0) return;
   const int64_t weights = host_.weight_bytes(), all = weights + *held_bytes_ + bytes;
@@ -251,10 +257,11 @@ std::vector<HostResult> InferenceSession::run_in_segments(const Segment::Bound& 
   InferenceMemory memory = memory_of(bound);
   // How much it grows is not known before: it takes all that is left, for itself.
   if (limit > 0 && memory.total <= limit) memory.peak = limit - memory.weights;
-  const Admission::Pass pass = limit > 0 ? admit(memory, feeds) : Admission::Pass();
+  const Admission::Pass pass = limit > 0 ? admit(memory, feeds, watch) : Admission::Pass();
   std::vector<Buffer> copies;
-  const std::vector<HostFeed> on_host = feeds_on_host(feeds, host_.memory, copies);
   SegmentedRun run(host_, limit, watch, [this] { return runs_++; });
+  run.hold(download_bytes(feeds));
+  const std::vector<HostFeed> on_host = feeds_on_host(feeds, host_.memory, copies);
   std::vector<std::string> names;
   for (const OnnxValue& output : outputs()) names.push_back(output.name);
   std::vector<PassedValue> values = run.run(whole_, SegmentedRun::pass(on_host), names);

@@ -44,6 +44,8 @@ class SegmentedRun {
   static std::vector<PassedValue> pass(const std::vector<HostFeed>& feeds);
   /// The value in memory of its own.
   HostResult take_result(PassedValue value);
+  /// Counts bytes that are held until the end. Throws Error if the limit does not leave them.
+  void hold(int64_t bytes);
   /// The most that was held at once.
   int64_t peak_bytes() const { return peak_bytes_; }
 

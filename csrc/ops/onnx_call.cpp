@@ -90,9 +90,15 @@ Dims OnnxCall::content_sizes(size_t i) const {
   return sizes;
 }
 
+Dims OnnxCall::content_places(size_t i) const {
+  Dims places = content_sizes(i);
+  for (DimExpr& place : places) place = operands_.place(place);
+  return places;
+}
+
 std::vector<int64_t> OnnxCall::fixed_integers(size_t i) {
   std::vector<int64_t> integers;
-  for (const DimExpr& size : content_sizes(i)) integers.push_back(sizes_.fix(size));
+  for (const DimExpr& size : content_places(i)) integers.push_back(sizes_.fix(size));
   return integers;
 }
 

@@ -76,6 +76,9 @@ class OnnxOperands {
   virtual Value* constant(const KnownValue& value) = 0;
   /// The same for a tensor that was computed from attributes.
   virtual Value* weight(const OnnxTensor& tensor) = 0;
+  /// The number for a rule to which all far ones mean the same, the end of an axis say. Elsewhere a
+  /// far element of an input is refused or computed as data.
+  virtual DimExpr place(const DimExpr& number) = 0;
   virtual OnnxMeaning meaning(size_t i) = 0;
   /// The number of a text of the model.
   virtual int64_t text_number(const std::string& text) = 0;
@@ -113,6 +116,8 @@ class OnnxCall {
   const KnownValue& content(size_t i) const;
   /// The content of integer operand i as sizes.
   Dims content_sizes(size_t i) const;
+  /// The same as places along axes: see OnnxOperands::place.
+  Dims content_places(size_t i) const;
   /// The content of operand i, fixed to the values of the first call.
   std::vector<int64_t> fixed_integers(size_t i);
   std::vector<double> fixed_numbers(size_t i);

@@ -159,32 +159,47 @@ Values import_trilu(OnnxCall& c) {
 
 // ---- Pad ---------------------------------------------------------------------------------------
 
-// Places in x that the padded axis shows, as constants where the size is one.
-Value* padded_places(OnnxCall& c, const std::string& mode, const DimExpr& dim, int64_t before,
-                     int64_t after) {
-  const int64_t size = c.sizes().fix(dim);
+// The place in x that element i of a padded axis shows.
+int64_t padded_place(const std::string& mode, int64_t i, int64_t size) {
+  if (mode == "edge") return std::clamp<int64_t>(i, 0, size - 1);
+  if (mode == "wrap") return ((i % size) + size) % size;
+  if (size == 1) return 0;
+  const int64_t period = 2 * (size - 1);  // reflect, several times if need be
+  const int64_t at = ((i % period) + period) % period;
+  return at >= size ? period - at : at;
+}
+
+// The elements [begin, end) of the padded axis.
+Value* padded_part(OnnxCall& c, Value* x, const std::string& mode, int64_t axis, int64_t size,
+                   int64_t begin, int64_t end) {
+  std::string bytes;
+  bytes.reserve(static_cast<size_t>(end - begin) * sizeof(int64_t));
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t place = padded_place(mode, i, size);
+    bytes.append(reinterpret_cast<const char*>(&place), sizeof(place));
+  }
+  Value* places = c.weight({DType::Int64, {end - begin}, std::move(bytes)});
+  return c.emit("Gather", {x, places}, {{"axis", axis}});
+}
+
+// An axis with what it shows before and after it. Of a long one, what it is padded with alone is
+// looked up: an index for each element would take as much memory as x.
+Value* padded_axis(OnnxCall& c, Value* x, const std::string& mode, int64_t axis, int64_t before,
+                   int64_t after) {
+  const int64_t size = c.sizes().fix(x->dims.at(static_cast<size_t>(axis)));
   if (size == 0) c.refuse("an empty axis has no elements to repeat");
-  constexpr int64_t kMostPadding = 1 << 22;
+  constexpr int64_t kMostPadding = 1 << 22, kLong = 4096;
   if (std::max(before, after) > kMostPadding || before + size + after < 0)
     c.refuse(str("pads of mode ", mode, " must be at most ", kMostPadding, ", and leave no size ",
                  "below 0, but found ", before, " and ", after, " for size ", size));
-  KnownValue places{DType::Int64, {before + size + after}, {}};
-  for (int64_t i = -before; i < size + after; ++i) {
-    int64_t at = i;
-    if (mode == "edge") {
-      at = std::clamp<int64_t>(i, 0, size - 1);
-    } else if (mode == "wrap") {
-      at = ((i % size) + size) % size;
-    } else if (size == 1) {
-      at = 0;
-    } else {  // reflect, several times if need be
-      const int64_t period = 2 * (size - 1);
-      at = ((i % period) + period) % period;
-      if (at >= size) at = period - at;
-    }
-    places.elements.emplace_back(at);
-  }
-  return c.constant(places);
+  const int64_t begin = std::max<int64_t>(-before, 0), end = size + std::min<int64_t>(after, 0);
+  if (size < kLong || begin >= end)
+    return padded_part(c, x, mode, axis, size, -before, size + after);
+  Values parts;
+  if (before > 0) parts.push_back(padded_part(c, x, mode, axis, size, -before, 0));
+  parts.push_back(begin == 0 && end == size ? x : c.slice(x, axis, begin, end));
+  if (after > 0) parts.push_back(padded_part(c, x, mode, axis, size, size, size + after));
+  return c.concat(parts, axis);
 }
 
 // Pads per axis, begins then ends, from the operand or attribute and the axes they are for.
@@ -229,8 +244,7 @@ Values import_pad(OnnxCall& c) {
       const int64_t before = c.sizes().fix(pads.at(d)),
                     after = c.sizes().fix(pads.at(x->rank() + d));
       if (before == 0 && after == 0) continue;
-      Value* places = padded_places(c, mode, x->dims.at(d), before, after);
-      x = c.emit("Gather", {x, places}, {{"axis", static_cast<int64_t>(d)}});
+      x = padded_axis(c, x, mode, static_cast<int64_t>(d), before, after);
     }
     return {x};
   }

@@ -339,8 +339,8 @@ std::vector<SliceAxis> slice_axes(OnnxCall& c) {
   Dims starts, ends;
   std::vector<int64_t> axes, steps;
   if (c.opset() >= 10) {
-    starts = c.content_sizes(1);
-    ends = c.content_sizes(2);
+    starts = c.content_places(1);
+    ends = c.content_places(2);
     if (c.has(3)) axes = c.fixed_integers(3);
     if (c.has(4)) steps = c.fixed_integers(4);
   } else {

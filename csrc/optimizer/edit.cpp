@@ -127,4 +127,15 @@ bool is_number(const Scalar& scalar, double number) {
   return value && *value == number && std::signbit(*value) == std::signbit(number);
 }
 
+Node* only_reader(const Value& value, std::string_view op) {
+  if (value.uses().size() != 1 || value.is_graph_output()) return nullptr;
+  Node* reader = value.uses()[0].node;
+  return reader->op == op ? reader : nullptr;
+}
+
+bool is_plain_gemm(const Node& node) {
+  return node.op == "Gemm" && !node.attrs.flag("transA") && node.attrs.number("alpha", 1.0) == 1 &&
+         node.attrs.number("beta", 1.0) == 1;
+}
+
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -48,6 +49,12 @@ std::optional<double> number_of(const Scalar& scalar);
 /// True if a literal operand is equal to a stored constant of type `dtype`. 16-bit ops read
 /// literals as float32, so a number must be exact in 16 bits.
 bool is_stored_exactly(const Scalar& scalar, DType dtype);
+
+/// The only reader of a value, if it is such a node; null if the value has others.
+Node* only_reader(const Value& value, std::string_view op);
+
+/// Whether a Gemm is the product and its bias, without factors and with A as it is.
+bool is_plain_gemm(const Node& node);
 
 /// Equal numbers with equal signs of zero.
 bool is_number(const Scalar& scalar, double number);

@@ -21,7 +21,7 @@ constexpr size_t kFewElements = 256;        // a Cast costs more than they save
 // Weights of 16 bits behind the names that they had.
 class WeightNarrower {
  public:
-  explicit WeightNarrower(PrecisionState& state) : state_(state) {}
+  WeightNarrower(PrecisionState& state, const OnnxGraph& main) : state_(state), main_(main) {}
 
   void run(OnnxGraph& graph) {
     std::vector<OnnxNode> casts;
@@ -29,7 +29,8 @@ class WeightNarrower {
     graph.initializers.clear();
     std::set<std::string> narrowed;  // of this graph: others may have inputs of these names
     for (const OnnxInitializer& initializer : initializers)
-      if (narrow(graph, initializer.name, initializer.tensor, "", casts))
+      if (!is_fed(graph, initializer.name) &&
+          narrow(graph, initializer.name, initializer.tensor, "", casts))
         narrowed.insert(initializer.name);
       else
         graph.initializers.push_back(initializer);
@@ -48,6 +49,10 @@ class WeightNarrower {
   }
 
  private:
+  bool is_fed(const OnnxGraph& graph, const std::string& name) const {
+    return &graph == &main_ && state_.fed.count(name) > 0;
+  }
+
   bool narrow(OnnxGraph& graph, const std::string& name, const OnnxTensor& tensor,
               const std::string& origin, std::vector<OnnxNode>& casts) {
     const auto found = tensor.dtype == DType::Float32 ? weight_of(tensor) : nullptr;
@@ -76,7 +81,25 @@ class WeightNarrower {
   }
 
   PrecisionState& state_;
+  const OnnxGraph& main_;
 };
+
+// Their type is what callers feed, so they stay as they are.
+std::set<std::string> find_fed(const OnnxModel& model, QuantizationReport& report) {
+  std::set<std::string> fed;
+  if (model.ir_version < kFreeInitializersIr) return fed;  // every initializer was an input
+  for (const OnnxInitializer& initializer : model.graph.initializers) {
+    const std::string& name = initializer.name;
+    if (std::ranges::find(model.graph.inputs, name, &OnnxValue::name) == model.graph.inputs.end() ||
+        initializer.tensor.dtype != DType::Float32)
+      continue;
+    fed.insert(name);
+    NodeReport kept{name, "weight", name};
+    kept.note = "it is an input, too, which calls may feed: take it out of the model's inputs";
+    report.nodes.push_back(std::move(kept));
+  }
+  return fed;
+}
 
 }  // namespace
 
@@ -97,9 +120,10 @@ QuantizationReport convert_precision(OnnxModel& model, const PrecisionConversion
   if (options.type == DType::BFloat16 && standard_opset(model) < kBFloat16Opset)
     throw Error(str("[precision] bfloat16 needs operator set ", kBFloat16Opset, ", but found ",
                     standard_opset(model), ": use float16"));
-  PrecisionState state{options, TakenNames(model)};
+  PrecisionState state{options, TakenNames(model), {}};
+  state.fed = find_fed(model, state.report);
   if (options.weights_only || options.type == DType::BFloat16)
-    WeightNarrower(state).run(model.graph);
+    WeightNarrower(state, model.graph).run(model.graph);
   else
     PrecisionConverter(state, model.graph, nullptr).run();
   remove_unread(model, state.origins);

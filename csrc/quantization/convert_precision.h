@@ -26,7 +26,8 @@ std::vector<std::string> computed_floats(const OnnxModel& model);
 
 /// Converts in place. Nodes stay in float32 that have no form in float16, that read constants which
 /// float16 does not hold, and those behind them or behind powers until the values are small again
-/// (precision_rules.h); casts stand between. Of bodies of If, Loop and Scan, inputs and outputs
+/// (precision_rules.h); casts stand between. Initializers that are inputs as well stay float32, and
+/// are cast in each run. Of bodies of If, Loop and Scan, inputs and outputs
 /// stay float32. The report is as of quantize_dynamic: `quantized` is a node in 16 bits, or with
 /// weights of 16 bits. Throws Error.
 QuantizationReport convert_precision(OnnxModel& model, const PrecisionConversion& options);

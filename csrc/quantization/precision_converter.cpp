@@ -32,11 +32,12 @@ PrecisionConverter::PrecisionConverter(PrecisionState& state, OnnxGraph& graph,
   graph_.nodes.clear();
   const std::vector<OnnxInitializer> initializers = graph_.initializers;
   for (const OnnxInitializer& initializer : initializers)
-    add_weight(initializer.name, initializer.tensor, "");
+    if (parent || state_.fed.count(initializer.name) == 0)
+      add_weight(initializer.name, initializer.tensor, "");
   const bool changes_io = !parent && !options_.keep_io_types;
   for (OnnxValue& input : graph_.inputs) {
     if (!types_.is_float(input.name) || values_.count(input.name) > 0) continue;
-    if (changes_io) {
+    if (changes_io && state_.fed.count(input.name) == 0) {
       half_io_.insert(input.name);
       set_half(input.type);
       values_[input.name].half = input.name;

@@ -17,6 +17,7 @@ namespace ortmodule {
 struct PrecisionState {
   const PrecisionConversion& options;
   TakenNames names;
+  std::set<std::string> fed;           // initializers that calls may replace
   std::set<std::string> origins = {};  // Constant nodes that nobody may read any more
   QuantizationReport report = {};
 };

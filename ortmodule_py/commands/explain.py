@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ortmodule_py.commands.command import Command, given_sizes, parser, stage
-from ortmodule_py.commands.likely_shapes import likely_shapes
 from ortmodule_py.inference import InferenceSession, SessionOptions
-from ortmodule_py.inference.errors import Fail
+from ortmodule_py.inference.errors import Fail, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
 
 _SUMMARY = "the memory of a run of an ONNX model: predicted, nothing runs"
@@ -68,7 +67,9 @@ def _for_likely_sizes(session: InferenceSession, beside: TextIO) -> InferenceExp
     """For fixed sizes, or the first likely ones that the model takes."""
     inputs = session.get_inputs()
     refused: Fail | None = None
-    for shapes in likely_shapes(inputs):
+    with translated():
+        likely = session._session.likely_sizes()
+    for shapes in likely:
         named = {value.name: shape for value, shape in zip(inputs, shapes, strict=True)}
         try:
             explanation = session.explain(named)
@@ -79,7 +80,8 @@ def _for_likely_sizes(session: InferenceSession, beside: TextIO) -> InferenceExp
             assumed = " ".join(f"{name}={'x'.join(map(str, s))}" for name, s in named.items())
             print(f"assumed sizes: {assumed}", file=beside)
         return explanation
-    raise refused if refused is not None else ValueError("[sizes] the model has no sizes to assume")
+    assert refused is not None  # there is at least one set of sizes
+    raise refused
 
 
 COMMAND = Command(_SUMMARY, run)

@@ -63,6 +63,13 @@ class OrtMemoryInfo:
         )
 
 
+def memory_info(device: int) -> OrtMemoryInfo:
+    """Of the host, or of the GPU of that number."""
+    if device < 0:
+        return OrtMemoryInfo()
+    return OrtMemoryInfo("Cuda", device_id=device, device_vendor_id=0x10DE)
+
+
 class OrtArenaCfg:
     """Accepted: the memory of a run is planned, so that nothing grows by chunks.
 

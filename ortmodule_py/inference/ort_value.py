@@ -356,8 +356,9 @@ class OrtValueVector(list[_inference.Value]):
         for address, kind, shape, device in zip(
             data_ptrs, element_types, shapes, devices, strict=True
         ):
-            kind_of_device = "cpu" if device.device_type() == _CPU else "cuda"
-            number = device_number(kind_of_device, device.device_id())
+            kind_of_device = device.device_type()
+            names = [name for name, each in _DEVICE_TYPES.items() if each == kind_of_device]
+            number = device_number(names[0] if names else str(kind_of_device), device.device_id())
             self.append(value_at(address, kind, shape, number))
 
     def reserve(self, size: int) -> None:

@@ -63,12 +63,17 @@ class _Choice:
 @dataclass(frozen=True)
 class _Number:
     least: int
+    most: int | None = None
 
     def why_not(self, value: str) -> str | None:
+        most = "" if self.most is None else f" and at most {self.most}"
+        expected = f"an integer of at least {self.least}{most}"
         try:
-            return None if int(value) >= self.least else f"an integer of at least {self.least}"
+            number = int(value)
         except ValueError:
-            return f"an integer of at least {self.least}"
+            return expected
+        fits = number >= self.least and (self.most is None or number <= self.most)
+        return None if fits else expected
 
 
 class _Any:
@@ -86,7 +91,7 @@ _OPTIONS: dict[str, dict[str, _Choice | _Number | _Any]] = {
         "cudnn_conv1d_pad_to_nc1d": _FLAG,
         "cudnn_conv_algo_search": _Choice(("EXHAUSTIVE", "HEURISTIC", "DEFAULT")),
         "cudnn_conv_use_max_workspace": _FLAG,
-        "device_id": _Number(0),
+        "device_id": _Number(0, 2**31 - 1),
         "do_copy_in_default_stream": _FLAG,
         "enable_cuda_graph": _FLAG,
         "enable_skip_layer_norm_strict_mode": _FLAG,

@@ -15,7 +15,6 @@ import numpy as np
 
 from ortmodule_py import _inference
 from ortmodule_py.inference import cuda
-from ortmodule_py.inference.enums import OrtMemType
 from ortmodule_py.inference.errors import Fail, InvalidArgument, NoSuchFile, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
 from ortmodule_py.inference.feeds import as_feed
@@ -28,7 +27,7 @@ from ortmodule_py.inference.memory import (
     returns_memory,
     shapes_and_sizes,
 )
-from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo
+from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo, memory_info
 from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
@@ -108,7 +107,8 @@ class InferenceSession:
             self._session = self._opened(content, engine_options)
             if engine_options.device >= 0 and (why := self._session.why_not_on_device()):
                 self._run_on_cpu(why, engine_options)
-        self._on_device = engine_options.device >= 0
+        self._device = engine_options.device
+        self._on_device = self._device >= 0
         self._inputs = [self._node_arg(*facts) for facts in self._session.inputs()]
         self._overridable = [self._node_arg(*facts) for facts in self._session.overridable()]
         self._outputs = [self._node_arg(*facts) for facts in self._session.outputs()]
@@ -209,11 +209,11 @@ class InferenceSession:
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where the memory of each input is."""
-        return [OrtMemoryInfo(mem_type=OrtMemType.DEFAULT) for _ in self._inputs]
+        return [memory_info(self._device) for _ in self._inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where the memory of each output is."""
-        return [OrtMemoryInfo(mem_type=OrtMemType.DEFAULT) for _ in self._outputs]
+        return [memory_info(self._device) for _ in self._outputs]
 
     # --- providers
 
@@ -353,6 +353,8 @@ class InferenceSession:
         control = _control(run_options)
         with translated():
             iobinding._iobinding.run(control)
+        if self._first_run:
+            self._end_first_run(iobinding._iobinding.inputs())
         self._finish(run_options)
 
     def create_ortvalue_from_shape_and_type(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ortmodule_py import _inference
@@ -11,14 +11,12 @@ from ortmodule_py.inference.errors import translated
 from ortmodule_py.quantization.choose import choose_faster
 from ortmodule_py.quantization.kinds import QuantType, integer_type
 from ortmodule_py.quantization.model_files import (
+    Feed,
     feeds_of,
-    output_errors,
     read_model,
-    session_of,
-    size_bytes,
-    write_model,
+    write_with_report,
 )
-from ortmodule_py.quantization.report import QuantizationReport, node_record
+from ortmodule_py.quantization.report import QuantizationReport
 
 # extra_options of onnxruntime: the option of the engine, or None where it has no meaning here.
 _EXTRA_OPTIONS = {
@@ -86,37 +84,25 @@ def quantize_dynamic(
     options.nodes_to_exclude = set(nodes_to_exclude or [])
     _set_extra(options, extra_options or {})
     feeds = feeds_of(samples) if samples is not None else []
-    if choose not in (None, "faster"):
-        raise ValueError(f"[quantization] choose must be None or 'faster', but found {choose!r}")
-    if choose and not feeds:
-        raise ValueError("[quantization] choose='faster' needs samples to measure with")
-    if choose:
-        report = choose_faster(
-            model_input, model_output, options, feeds, max_error, use_external_data_format
-        )
+    external = use_external_data_format
+    if _chooses(choose, feeds):
+        report = choose_faster(model_input, model_output, options, feeds, max_error, external)
     else:
-        report = _quantize(model_input, model_output, options, use_external_data_format)
-        if feeds:
-            report.outputs = output_errors(session_of(model_input), session_of(model_output), feeds)
+        model = read_model(model_input)
+        with translated():
+            found = model.quantize_dynamic(options)
+        report = write_with_report(model_input, model_output, model, found, external, feeds)
     if verbose:
         report.print()
     return report
 
 
-def _quantize(
-    model_input: Any, model_output: Any, options: _inference.DynamicQuantization, external: bool
-) -> QuantizationReport:
-    model = read_model(model_input)
-    float_bytes = size_bytes(model_input)
-    with translated():
-        found = model.quantize_dynamic(options)
-    write_model(model, model_output, external)
-    return QuantizationReport(
-        float_bytes,
-        size_bytes(model_output),
-        [node_record(row) for row in found.rows()],
-        list(found.notes),
-    )
+def _chooses(choose: str | None, feeds: Sequence[Feed]) -> bool:
+    if choose not in (None, "faster"):
+        raise ValueError(f"[quantization] choose must be None or 'faster', but found {choose!r}")
+    if choose and not feeds:
+        raise ValueError("[quantization] choose='faster' needs samples to measure with")
+    return bool(choose)
 
 
 def _set_extra(options: _inference.DynamicQuantization, extra: Mapping[str, Any]) -> None:

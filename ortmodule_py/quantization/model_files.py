@@ -12,7 +12,7 @@ import numpy as np
 from ortmodule_py import _inference
 from ortmodule_py.inference import InferenceSession, NoSuchFile
 from ortmodule_py.inference.errors import translated
-from ortmodule_py.quantization.report import OutputError
+from ortmodule_py.quantization.report import OutputError, QuantizationReport, node_record
 
 Feed = Mapping[str, Any]
 
@@ -102,6 +102,28 @@ def output_errors(
                 max(error.largest, known.largest), max(error.relative, known.relative)
             )
     return worst
+
+
+def write_with_report(
+    source: Any,
+    target: Any,
+    model: _inference.Model,
+    found: _inference.QuantizationReport,
+    external: bool,
+    feeds: Sequence[Feed] = (),
+    verb: str = "quantized",
+) -> QuantizationReport:
+    """Writes what became of the model `source`; returns what was done to it, and what it cost.
+
+    The errors of the outputs are measured on `feeds`.
+    """
+    float_bytes = size_bytes(source)
+    write_model(model, target, external)
+    rows = [node_record(row) for row in found.rows()]
+    report = QuantizationReport(float_bytes, size_bytes(target), rows, list(found.notes), verb=verb)
+    if feeds:
+        report.outputs = output_errors(session_of(source), session_of(target), feeds)
+    return report
 
 
 def session_of(model: Any) -> InferenceSession:

@@ -23,13 +23,10 @@ from ortmodule_py.quantization.kinds import (
 )
 from ortmodule_py.quantization.model_files import (
     feeds_of,
-    output_errors,
     read_model,
-    session_of,
-    size_bytes,
-    write_model,
+    write_with_report,
 )
-from ortmodule_py.quantization.report import QuantizationReport, node_record
+from ortmodule_py.quantization.report import QuantizationReport
 
 _INTEGERS = (QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16, QuantType.QUInt16)
 
@@ -116,19 +113,12 @@ def quantize_static(
         raise ValueError(
             f"[quantization] quant_format must be QuantFormat.QDQ, but found {quant_format}"
         )
-    options = _inference.StaticQuantization()
+    options = _options(per_channel, reduce_range, activation_type, weight_type)
     options.op_types = set(op_types_to_quantize or [])
-    options.per_channel = bool(per_channel)
-    options.reduce_range = bool(reduce_range)
-    options.activation_type = integer_type(
-        activation_type, _INTEGERS, "activation_type"
-    ).tensor_type
-    options.weight_type = integer_type(weight_type, _INTEGERS, "weight_type").tensor_type
     options.nodes_to_quantize = set(nodes_to_quantize or [])
     options.nodes_to_exclude = set(nodes_to_exclude or [])
     calibration = _set_extra(options, extra_options or {})
     model = read_model(model_input)
-    float_bytes = size_bytes(model_input)
     with translated():
         names = model.values_to_calibrate(options)
     ranges = _ranges(
@@ -139,25 +129,28 @@ def quantize_static(
         calibration,
         calibration_cache_path,
     )
+    ends = {name: (float(each.lowest), float(each.highest)) for name, each in ranges.items()}
     with translated():
-        found = model.quantize_static(
-            options,
-            {name: (float(each.lowest), float(each.highest)) for name, each in ranges.items()},
-        )
-    write_model(model, model_output, use_external_data_format)
-    report = QuantizationReport(
-        float_bytes,
-        size_bytes(model_output),
-        [node_record(row) for row in found.rows()],
-        list(found.notes),
+        found = model.quantize_static(options, ends)
+    feeds = feeds_of(samples) if samples is not None else []
+    report = write_with_report(
+        model_input, model_output, model, found, use_external_data_format, feeds
     )
-    if samples is not None:
-        report.outputs = output_errors(
-            session_of(model_input), session_of(model_output), feeds_of(samples)
-        )
     if verbose:
         report.print()
     return report
+
+
+def _options(
+    per_channel: bool, reduce_range: bool, activation_type: Any, weight_type: Any
+) -> _inference.StaticQuantization:
+    activations = integer_type(activation_type, _INTEGERS, "activation_type")
+    options = _inference.StaticQuantization()
+    options.per_channel = bool(per_channel)
+    options.reduce_range = bool(reduce_range)
+    options.activation_type = activations.tensor_type
+    options.weight_type = integer_type(weight_type, _INTEGERS, "weight_type").tensor_type
+    return options
 
 
 def _ranges(

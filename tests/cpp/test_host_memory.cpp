@@ -159,6 +159,31 @@ TEST(Admission, AdmitsInOrderAndWithinTheLimit) {
   const Admission::Pass alone = admission.admit(200, 100);  // the caller has refused it, or not
 }
 
+TEST(Admission, ARunThatIsTerminatedLeavesTheQueue) {
+  Admission admission;
+  std::atomic<bool> terminate = false, admitted = false;
+  std::thread ended, next;
+  {
+    const Admission::Pass running = admission.admit(60, 100);
+    std::atomic<bool> refused = false;
+    ended = std::thread([&] {
+      EXPECT_THROW(admission.admit(80, 100, &terminate), Error);
+      refused = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    next = std::thread([&] {
+      const Admission::Pass pass = admission.admit(30, 100);
+      admitted = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(refused || admitted);
+    terminate = true;
+    ended.join();
+    next.join();  // the first still runs
+    EXPECT_TRUE(refused && admitted);
+  }
+}
+
 TEST(Admission, ManyThreadsNeverExceedTheLimit) {
   Admission admission;
   std::atomic<int64_t> used{0}, most{0};

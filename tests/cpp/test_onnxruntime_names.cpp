@@ -1,11 +1,19 @@
 // The names of onnxruntime's C++ API on the C++ interface: handles, errors, types, sequences.
 #include <gtest/gtest.h>
 #include <ortmodule/onnxruntime/experimental_onnxruntime_cxx_api.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <future>
 #include <limits>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -63,6 +71,62 @@ TEST(OnnxruntimeNames, EmptyHandlesAreErrorsNotCrashes) {
       code_of([&] { opened.session.Run(Ort::RunOptions{nullptr}, names, &none, 1, outputs, 1); }),
       ORT_INVALID_ARGUMENT);
   EXPECT_EQ(code_of([&] { opened.session.GetInputTypeInfo(1); }), ORT_INVALID_ARGUMENT);
+}
+
+// A callback that takes its time, and then throws.
+void end_late(void* user_data, OrtValue**, size_t, OrtStatusPtr status) {
+  const Ort::Status owned(status);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  ++*static_cast<std::atomic<int>*>(user_data);
+  throw std::runtime_error("late");
+}
+
+TEST(OnnxruntimeNames, TheEndOfAnEnvironmentWaitsForAsynchronousRuns) {
+  constexpr int kRuns = 6;  // more than there are threads, perhaps
+  std::atomic<int> ended = 0;
+  std::vector<float> data = {1, 2, 3, 4};
+  std::vector<Ort::Value> results;
+  for (int i = 0; i < kRuns; ++i) results.emplace_back(nullptr);
+  ::testing::internal::CaptureStderr();
+  {
+    Opened opened(sum_model());
+    const Ort::Value x = floats(data, {2, 2});
+    const char *inputs[] = {"x"}, *outputs[] = {"sum"};
+    for (Ort::Value& result : results)
+      opened.session.RunAsync(Ort::RunOptions(), inputs, &x, 1, outputs, &result, 1, end_late,
+                              &ended);
+  }
+  EXPECT_EQ(ended, kRuns);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("must not throw, but threw: late"),
+            std::string::npos);
+  for (const Ort::Value& result : results) EXPECT_TRUE(result.IsTensor());
+}
+
+TEST(OnnxruntimeNames, AChildOfAForkEndsWithoutTheThreadsOfAsynchronousRuns) {
+  Opened opened(sum_model());
+  std::vector<float> data = {1, 2};
+  const Ort::Value x = floats(data, {1, 2});
+  Ort::Value result{nullptr};
+  const char *inputs[] = {"x"}, *outputs[] = {"sum"};
+  std::promise<void> ended;
+  opened.session.RunAsync(
+      Ort::RunOptions(), inputs, &x, 1, outputs, &result, 1,
+      [](void* user_data, OrtValue**, size_t, OrtStatusPtr status) {
+        const Ort::Status owned(status);
+        static_cast<std::promise<void>*>(user_data)->set_value();
+      },
+      &ended);
+  ended.get_future().wait();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(10);  // in place of waiting forever
+    { const Ort::Env env; }
+    std::exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
 }
 
 TEST(OnnxruntimeNames, CodesOfErrors) {

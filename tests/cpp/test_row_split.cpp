@@ -112,5 +112,17 @@ TEST(RowSplit, ComparesImports) {
   EXPECT_FALSE(is_same_graph(*one, rows, *two, none));
 }
 
+TEST(RowSplit, ComparesTheSizesOfOutputs) {
+  const auto of = [](const std::string& rows) {
+    auto graph = parse_graph("g (x: f32[" + rows + ",4]) => (y) { y = Relu (x) }");
+    infer(*graph);
+    return graph;
+  };
+  SymbolValues rows;
+  rows.bind("n", 3);
+  EXPECT_TRUE(is_same_graph(*of("n"), rows, *of("3"), {}));
+  EXPECT_FALSE(is_same_graph(*of("n"), rows, *of("2"), {}));
+}
+
 }  // namespace
 }  // namespace ortmodule

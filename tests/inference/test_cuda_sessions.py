@@ -98,8 +98,31 @@ def test_a_model_runs_as_on_the_cpu_and_takes_what_was_predicted(half: bool) -> 
         assert all(isinstance(result, np.ndarray) for result in results)
         assert session._session.last_peak_bytes == predicted.peak_bytes
         assert predicted.weights_bytes >= (2 if half else 4) * 16 * 8
+    infos = session.get_input_memory_infos() + session.get_output_memory_infos()
+    assert {info.name for info in infos} == {"Cuda"} and infos[0].device_id == 0
+    assert {info.name for info in other.get_input_memory_infos()} == {"Cpu"}
     strided = np.asfortranarray(x_of(2, 3, 8, 10))
     close(session.run(None, {"x": strided}), other.run(None, {"x": strided}))
+
+
+def test_the_most_that_a_run_in_segments_takes_includes_uploads_and_downloads() -> None:
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["s"]),
+        helper.make_node("ReduceSum", ["s", "axes"], ["r"], keepdims=0),
+        helper.make_node("NonZero", ["r"], ["y"]),
+    ]
+    kinds = {name: (TensorProto.FLOAT, ["n", 256]) for name in ("a", "b")}
+    model = model_bytes(nodes, kinds, ["y"], {"axes": np.array([1])})
+    session = ort.InferenceSession(model, providers=PROVIDERS)
+    feed = {"a": x_of(64, 256), "b": x_of(64, 256)}
+    predicted = session.memory({name: array.shape for name, array in feed.items()})
+    (y,) = session.run(None, feed)
+    np.testing.assert_array_equal(y, [np.arange(64)])
+    uploaded = 2 * feed["a"].nbytes
+    assert uploaded < session._session.last_peak_bytes <= predicted.peak_bytes
+    on_device = {n: ort.OrtValue.ortvalue_from_numpy(a, "cuda") for n, a in feed.items()}
+    session.run_with_ort_values(None, on_device)
+    assert session._session.last_peak_bytes > uploaded + predicted.outputs_bytes
 
 
 def test_weights_of_four_bits_have_a_byte_each_on_the_device() -> None:

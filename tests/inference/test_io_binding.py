@@ -437,6 +437,9 @@ def test_runs_on_values_and_vectors(session: InferenceSession) -> None:
     feeds.push_back_batch([x], [x.ctypes.data], [np.float32], [x.shape], [cpu])
     session.run_with_ortvaluevector(None, ["x"], feeds, ["y"], fetches, [cpu])
     np.testing.assert_array_equal(OrtValue(fetches[0]).numpy(), expected(x)[0])
+    with pytest.raises(InvalidArgument, match="but found 'npu'"):
+        npu = OrtDevice.make("npu", 0)
+        feeds.push_back_batch([x], [x.ctypes.data], [np.float32], [x.shape], [npu])
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", value)
     binding.bind_output("y")
@@ -495,3 +498,18 @@ assert (numpy.from_dlpack(binding.get_outputs()[0]) == 2).all()
 assert "torch" not in sys.modules, "torch was imported"
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_optimized_model_is_written_after_a_run_of_a_binding(tmp_path: Path) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    options = SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    session = InferenceSession(
+        model_bytes([relu], {"x": (TensorProto.FLOAT, None)}, ["y"]), options
+    )
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x_of(2))
+    binding.bind_output("y")
+    assert not Path(options.optimized_model_filepath).exists()
+    session.run_with_iobinding(binding)
+    assert Path(options.optimized_model_filepath).exists()

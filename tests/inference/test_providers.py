@@ -85,6 +85,7 @@ def test_providers_of_the_options_and_of_the_session() -> None:
         ("gpu_mem_limit", "two GB", "must be an integer of at least 1, but found 'two GB'"),
         ("gpu_mem_limit", 0, "must be an integer of at least 1"),
         ("device_id", -1, "must be an integer of at least 0"),
+        ("device_id", 2**31, "at most 2147483647, but found '2147483648'"),
         ("arena_extend_strategy", "kNextPowerOf2", "kNextPowerOfTwo, kSameAsRequested"),
         ("cudnn_conv_algo_search", "FAST", "EXHAUSTIVE, HEURISTIC, DEFAULT"),
         ("do_copy_in_default_stream", "maybe", "must be one of 0, 1"),

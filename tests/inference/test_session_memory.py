@@ -19,6 +19,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from ortmodule_py import InferenceSession, SessionOptions
 from ortmodule_py.inference import InvalidArgument, RunOptions, RuntimeException
+from tests.inference.test_session import model_bytes
 
 WIDTH = 512
 MIB = 2**20
@@ -415,3 +416,35 @@ session.run(None, x)  # and the process ends while a block is kept
         str(path),
     )
     gc.collect()
+
+
+def test_other_threads_go_on_while_a_model_is_imported(tmp_path: Path) -> None:
+    length = 1500
+    nodes = [helper.make_node("Tanh", [f"v{i}"], [f"v{i + 1}"]) for i in range(length)]
+    session = InferenceSession(
+        model_bytes(nodes, {"v0": (TensorProto.FLOAT, ["n"])}, [f"v{length}"])
+    )
+    ended = threading.Event()
+    ticks = [0]
+
+    def tick() -> None:
+        while not ended.wait(0.001):
+            ticks[0] += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        for work in (
+            lambda: session.memory({"v0": (4,)}),
+            lambda: session.plan({"v0": np.zeros(5, "float32")}),
+            lambda: session._session.timeline([(6,)], {}),
+            lambda: session._session.save_optimized(
+                [np.zeros(7, "float32")], str(tmp_path / "optimized.onnx")
+            ),
+        ):
+            before = ticks[0]
+            work()
+            assert ticks[0] > before + 3
+    finally:
+        ended.set()
+        thread.join()

@@ -76,7 +76,11 @@ MAJOR, MINOR = torch.__version__.split(".")[:2]
             "",
             r"built for torch .* this is torch 2\.7\.1.*pip install",
         ),
-        ({"torch": f"{MAJOR}.{MINOR}.0+cpu", "cuda": ""}, "13.0", r"built for torch .*pip install"),
+        (
+            {"torch": f"{MAJOR}.{MINOR}.0+cpu", "cuda": ""},
+            "13.0",
+            r"built for torch .* with CUDA 13\.0, but this is .*, which has none.*pip install",
+        ),
         (
             None,
             "",

@@ -244,3 +244,22 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main([str(tmp_path / "absent.onnx"), str(target)]) == 1
     with pytest.raises(ValueError, match="'float16' or 'bfloat16', but found 'int8'"):
         convert_precision(source, target, "int8")
+
+
+@pytest.mark.parametrize("form", [{}, {"weights_only": True}, {"keep_io_types": False}])
+def test_initializers_that_are_inputs_stay_inputs(tmp_path: Path, form: dict[str, bool]) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("MatMul", ["h", "v"], ["y"])]
+    weights = {"w": models.random(16, 32), "v": models.random(32, 32)}
+    inputs = {"x": (models.FLOAT, ["n", 16]), "w": (models.FLOAT, [16, 32])}
+    model = models.build(nodes, inputs, {"y": (models.FLOAT, ["n", 32])}, weights)
+    path = tmp_path / "half.onnx"
+    report = convert_precision(model, path, verbose=False, **form)
+    assert ["input, too" in each.note for each in report.kept if each.name == "w"] == [True]
+    converted = {each.data_type for each in onnx.load(path).graph.initializer if each.name != "w"}
+    assert converted == {TensorProto.FLOAT16}
+    x, other = models.random(3, 16), models.random(16, 32)
+    if "keep_io_types" in form:
+        x = x.astype("float16")
+    for w, feeds in ((weights["w"], {"x": x}), (other, {"x": x, "w": other})):
+        for (y,) in results_of(path, feeds):
+            np.testing.assert_allclose(y, x.astype("float32") @ w @ weights["v"], rtol=0, atol=0.2)

@@ -1,6 +1,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,13 @@ namespace py = pybind11;
 
 namespace ortmodule::bindings {
 namespace {
+
+py::list inputs(IoBinding& binding) {
+  py::list values;
+  for (const std::optional<SharedValue>& value : binding.inputs())
+    values.append(value ? py::cast(*value) : py::none());
+  return values;
+}
 
 py::list outputs(IoBinding& binding) {
   py::list values;
@@ -51,6 +59,7 @@ void bind_io_binding(py::module_& m) {
             binding.run(control ? &control->terminate : nullptr);
           },
           py::arg("control") = py::none())
+      .def("inputs", &inputs, "The values that are bound, by input of the model.")
       .def("outputs", &outputs, "The values of the last run.")
       .def("arrays", &arrays, "The outputs of the last run as arrays that nothing else writes to.");
 }

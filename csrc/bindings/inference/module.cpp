@@ -247,7 +247,11 @@ struct Shapes : Feeds {
 py::dict memory(InferenceSession& session, const py::list& values,
                 const std::map<std::string, int64_t>& sizes) {
   const Shapes shapes(session, values, sizes);
-  const InferenceMemory memory = session.memory(shapes.feeds);
+  InferenceMemory memory;
+  {
+    const py::gil_scoped_release released;  // a model may be imported
+    memory = session.memory(shapes.feeds);
+  }
   py::dict report;
   report["weights_bytes"] = memory.weights;
   report["block_bytes"] = memory.block;
@@ -271,7 +275,33 @@ int64_t largest(InferenceSession& session, const std::string& name, int64_t limi
 /// Feeds with type and sizes of each input, without data.
 py::dict timeline(InferenceSession& session, const py::list& values,
                   const std::map<std::string, int64_t>& sizes) {
-  return plan_timeline(*session.plan(Shapes(session, values, sizes).feeds));
+  const Shapes shapes(session, values, sizes);
+  std::shared_ptr<const Plan> plan;
+  {
+    const py::gil_scoped_release released;
+    plan = session.plan(shapes.feeds);
+  }
+  return plan_timeline(*plan);
+}
+
+/// By set, then by input.
+std::vector<std::vector<Sizes>> likely(const InferenceSession& session) {
+  std::string why;
+  std::vector<std::vector<Sizes>> all = likely_sizes(session, why);
+  if (all.empty()) throw Error("[run] sizes must be given, as " + why);
+  return all;
+}
+
+std::string plan_text(InferenceSession& session, const py::list& arrays) {
+  const Feeds feeds(session, arrays);
+  const py::gil_scoped_release released;
+  return session.plan_text(feeds.feeds);
+}
+
+void save(InferenceSession& session, const py::list& arrays, const std::string& path) {
+  const Feeds feeds(session, arrays);
+  const py::gil_scoped_release released;
+  session.save_optimized(feeds.feeds, path);
 }
 
 py::dict held(const InferenceSession& session) {
@@ -307,19 +337,7 @@ std::set<std::string> passes() {
   return names;
 }
 
-}  // namespace
-}  // namespace ortmodule::bindings
-
-PYBIND11_MODULE(_inference, m) {
-  using namespace ortmodule;
-  using namespace ortmodule::bindings;
-  m.doc() = "Inference sessions of ortmodule_py, without torch.";
-  m.attr("__version__") = std::string(version());
-  // Local: in a process with torch, the extension of training translates Error in its own way.
-  py::register_local_exception<Error>(m, "EngineError", PyExc_RuntimeError);
-  bind_values(m);
-  m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
-  m.def("passes", &passes, "The optimizer's passes, by name.");
+void bind_options(py::module_& m) {
   py::class_<RunMemoryOptions>(m, "MemoryOptions", "See RunMemoryOptions.")
       .def(py::init<>())
       .def_readwrite("keep_block", &RunMemoryOptions::keep_block)
@@ -350,67 +368,93 @@ PYBIND11_MODULE(_inference, m) {
       .def_property(
           "terminate", [](const RunControl& control) { return control.terminate.load(); },
           [](RunControl& control, bool terminate) { control.terminate = terminate; });
-  py::class_<InferenceSession>(m, "Session", "An ONNX model that is planned and run.")
+}
+
+using SessionClass = py::class_<InferenceSession>;
+
+void bind_opening(SessionClass& session) {
+  session
       .def(py::init(&open_session), py::arg("model"), py::arg("options") = InferenceOptions(),
            py::arg("initializers") = py::dict(), py::arg("files") = py::dict(),
            py::arg("folder") = "")
       .def(
           "reopened",
-          [](const InferenceSession& session, InferenceOptions options) {
-            return std::make_unique<InferenceSession>(session.shared_model(), std::move(options));
+          [](const InferenceSession& of, InferenceOptions options) {
+            return std::make_unique<InferenceSession>(of.shared_model(), std::move(options));
           },
-          py::arg("options"), "Another session of the model, which is not read again.")
-      .def("inputs",
-           [](const InferenceSession& session) { return describe_all(session, session.inputs()); })
+          py::arg("options"), "Another session of the model, which is not read again.");
+}
+
+void bind_facts(SessionClass& session) {
+  session.def("inputs", [](const InferenceSession& of) { return describe_all(of, of.inputs()); })
       .def("overridable",
-           [](const InferenceSession& session) {
-             return describe_all(session, session.overridable());
-           })
-      .def("outputs",
-           [](const InferenceSession& session) { return describe_all(session, session.outputs()); })
+           [](const InferenceSession& of) { return describe_all(of, of.overridable()); })
+      .def("outputs", [](const InferenceSession& of) { return describe_all(of, of.outputs()); })
       .def("metadata", &metadata)
+      .def("shares_weights_with",
+           [](const InferenceSession& one, const InferenceSession& other) {
+             return &one.model() == &other.model();
+           })
+      .def("wide_weights",
+           [](InferenceSession& of) {
+             std::map<std::string, std::string> types;
+             for (const auto& [name, dtype] : of.wide_weights()) types[name] = torch_name_of(dtype);
+             return types;
+           })
+      .def_property_readonly("threads", &InferenceSession::threads);
+}
+
+void bind_runs(SessionClass& session) {
+  session
       .def("run", &run, py::arg("feeds"), py::arg("control") = py::none(),
            "Arrays by input, then by overridable input; returns arrays by output.")
       .def("run_values", &run_values, py::arg("feeds"), py::arg("control") = py::none(),
            "The same; returns values by output.")
+      .def("start_profiling", &InferenceSession::start_profiling)
+      .def("profiling_start_ns", &InferenceSession::profiling_start_ns)
+      .def("end_profiling", &InferenceSession::end_profiling, py::arg("path"))
+      .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes)
+      .def_property_readonly("copied_bytes", &InferenceSession::copied_bytes);
+}
+
+void bind_plans(SessionClass& session) {
+  session
       .def("memory", &memory, py::arg("shapes"), py::arg("sizes"),
            "By input: an array, a tuple of sizes, or None for those that `sizes` has by name.")
       .def("largest", &largest, py::arg("name"), py::arg("limit_bytes"), py::arg("shapes"),
            py::arg("sizes"), py::arg("step"))
       .def("timeline", &timeline, py::arg("shapes"), py::arg("sizes"))
-      .def("shares_weights_with",
-           [](const InferenceSession& one, const InferenceSession& other) {
-             return &one.model() == &other.model();
-           })
+      .def("plan", &plan_text)
+      .def("likely_sizes", &likely, "Sizes of all inputs that may be assumed, likely ones first.")
       .def("return_kept", &InferenceSession::return_kept)
       .def_property_readonly("held", &held)
-      .def(
-          "save_optimized",
-          [](InferenceSession& session, const py::list& feeds, const std::string& path) {
-            session.save_optimized(Feeds(session, feeds).feeds, path);
-          },
-          py::arg("feeds"), py::arg("path"))
-      .def("why_not_on_device", &why_not_on_device,
-           "Why the session's device cannot run the model, where sizes can be assumed, or None.")
+      .def("save_optimized", &save, py::arg("feeds"), py::arg("path"))
       .def("save_optimized_early", &save_optimized_early, py::arg("path"),
+           py::call_guard<py::gil_scoped_release>(),
            "Returns why the file must wait for a run, or None.")
-      .def("plan",
-           [](InferenceSession& session, const py::list& arrays) {
-             return session.plan_text(Feeds(session, arrays).feeds);
-           })
-      .def("start_profiling", &InferenceSession::start_profiling)
-      .def("profiling_start_ns", &InferenceSession::profiling_start_ns)
-      .def("end_profiling", &InferenceSession::end_profiling, py::arg("path"))
-      .def("wide_weights",
-           [](InferenceSession& session) {
-             std::map<std::string, std::string> types;
-             for (const auto& [name, dtype] : session.wide_weights())
-               types[name] = torch_name_of(dtype);
-             return types;
-           })
-      .def_property_readonly("threads", &InferenceSession::threads)
-      .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes)
-      .def_property_readonly("copied_bytes", &InferenceSession::copied_bytes);
+      .def("why_not_on_device", &why_not_on_device, py::call_guard<py::gil_scoped_release>(),
+           "Why the session's device cannot run the model, where sizes can be assumed, or None.");
+}
+
+}  // namespace
+}  // namespace ortmodule::bindings
+
+PYBIND11_MODULE(_inference, m) {
+  using namespace ortmodule;
+  using namespace ortmodule::bindings;
+  m.doc() = "Inference sessions of ortmodule_py, without torch.";
+  m.attr("__version__") = std::string(version());
+  // Local: in a process with torch, the extension of training translates Error in its own way.
+  py::register_local_exception<Error>(m, "EngineError", PyExc_RuntimeError);
+  bind_values(m);
+  m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
+  m.def("passes", &passes, "The optimizer's passes, by name.");
+  bind_options(m);
+  SessionClass session(m, "Session", "An ONNX model that is planned and run.");
+  bind_opening(session);
+  bind_facts(session);
+  bind_runs(session);
+  bind_plans(session);
   bind_io_binding(m);
   bind_quantization(m);
 }

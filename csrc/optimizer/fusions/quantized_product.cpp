@@ -58,11 +58,6 @@ std::optional<Factors> read_factors(const Node& node) {
   return Factors{*x, *w};
 }
 
-bool is_plain_gemm(const Node& node) {
-  return node.op == "Gemm" && !node.attrs.flag("transA") && node.attrs.number("alpha", 1.0) == 1 &&
-         node.attrs.number("beta", 1.0) == 1;
-}
-
 Value* emit_matmul(Graph& graph, const Node& node, const Factors& f) {
   Value* w = f.w.q;
   if (node.attrs.integer("transB", 0) != 0)
@@ -105,13 +100,6 @@ bool fuse_factors(Graph& graph, Node* node, PassContext& context) {
 }
 
 // --- ConvInteger ---------------------------------------------------------------------------------
-// The only reader of a value; null if it has others.
-Node* only_reader(const Value& value, std::string_view op) {
-  if (value.uses().size() != 1 || value.is_graph_output()) return nullptr;
-  Node* reader = value.uses()[0].node;
-  return reader->op == op ? reader : nullptr;
-}
-
 Value* other_input(const Node& node, const Value& value) {
   return node.input(0) == &value ? node.input(1) : node.input(0);
 }

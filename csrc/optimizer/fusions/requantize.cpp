@@ -14,12 +14,6 @@ bool is_product(const Node& node) {
   return node.op == "MatMulIntegerToFloat" || node.op == "ConvIntegerToFloat";
 }
 
-Node* only_reader(const Value& value, std::string_view op) {
-  if (value.uses().size() != 1 || value.is_graph_output()) return nullptr;
-  Node* reader = value.uses()[0].node;
-  return reader->op == op ? reader : nullptr;
-}
-
 struct Quantizing {
   bool relu = false;
   Value *scale = nullptr, *zero = nullptr, *result = nullptr;

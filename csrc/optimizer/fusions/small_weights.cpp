@@ -76,11 +76,6 @@ Value* emit_product(Graph& graph, Value* x, const Widened& found, int64_t axis) 
               {{"axis", axis < 0 ? int64_t{1} : axis}, {"number", found.number}});
 }
 
-bool is_plain_gemm(const Node& node) {
-  return node.op == "Gemm" && !node.attrs.flag("transA") && node.attrs.number("alpha", 1.0) == 1 &&
-         node.attrs.number("beta", 1.0) == 1;
-}
-
 bool is_plain_product(const Node& node) {
   return node.op == "MatMul" || (node.op == "FusedMatMul" && !node.attrs.flag("transA") &&
                                  node.attrs.number("alpha", 1.0) == 1);

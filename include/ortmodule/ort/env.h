@@ -1,6 +1,7 @@
 // The environment: where messages of sessions go.
 #pragma once
 
+#include <ortmodule/ort/async_runs.h>
 #include <ortmodule/ort/handle.h>
 
 #include <cstdio>
@@ -21,6 +22,13 @@ struct OrtEnv {
   OrtLoggingFunction function = nullptr;
   void* param = nullptr;
   int threads = 0;  // of its sessions; 0: one for each core
+
+  OrtEnv(OrtLoggingLevel least, std::string id, OrtLoggingFunction to, void* with, int count)
+      : level(least), name(std::move(id)), function(to), param(with), threads(count) {}
+  OrtEnv(const OrtEnv&) = delete;
+  OrtEnv& operator=(const OrtEnv&) = delete;
+  /// Asynchronous runs have ended then.
+  ~OrtEnv() { Ort::detail::AsyncRuns::wait(); }
 
   /// Passes a message on if the level asks for it; without a function of the program's, to the
   /// error stream.
@@ -61,7 +69,8 @@ class ThreadingOptions : public detail::Base<OrtThreadingOptions> {
   }
 };
 
-/// Where messages go, and the default number of threads. It must outlive the sessions made with it.
+/// Where messages go, and the default number of threads. It must outlive the sessions made with it,
+/// and its end waits for asynchronous runs.
 class Env : public detail::Base<OrtEnv> {
  public:
   explicit Env(std::nullptr_t) {}

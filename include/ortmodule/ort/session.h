@@ -5,9 +5,11 @@
 #include <ortmodule/ort/session_options.h>
 #include <ortmodule/ort/value.h>
 
+#include <cstdio>
 #include <ctime>
+#include <exception>
+#include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -164,26 +166,26 @@ class SessionImpl : public ConstSessionImpl<Holder> {
     });
   }
   void Run(const RunOptions& options, const IoBinding& binding);
-  /// The same in a thread of its own, which calls `callback` at the end: with the outputs, which
-  /// stay in `outputs`, and a null status, or with no output and a status that the callback owns.
-  /// `outputs` must live until then; inputs, options and the session need not. Throws for names
-  /// that the model has not.
+  /// The same in a thread of the program's, which calls `callback` at the end: with the outputs,
+  /// which stay in `outputs`, and a null status, or with no output and a status that the callback
+  /// owns. `outputs` must live until then; inputs, options and the session need not. What the
+  /// callback throws is written to the error stream. Throws for names that the model has not.
   void RunAsync(const RunOptions& options, const char* const* input_names, const Value* inputs,
                 size_t input_count, const char* const* output_names, Value* outputs,
                 size_t output_count, RunAsyncCallbackFn callback, void* user_data) {
     translated([&] {
-      ortmodule::inference::IoBinding bound =
-          bind(input_names, inputs, input_count, output_names, outputs, output_count);
-      std::thread([session = this->session(), set = options_of(options), outputs, output_count,
-                   callback, user_data, binding = std::move(bound)]() mutable {
-        OrtStatus* status = status_of([&] {
-          session.run(binding, set);
-          give(binding, outputs, output_count);
-        });
+      auto binding = std::make_shared<ortmodule::inference::IoBinding>(
+          bind(input_names, inputs, input_count, output_names, outputs, output_count));
+      AsyncRuns::of_program().add([session = this->session(), set = options_of(options), outputs,
+                                   output_count, callback, user_data, binding] {
         std::vector<OrtValue*> values;
-        for (size_t i = 0; i < output_count && !status; ++i) values.push_back(outputs[i]);
-        callback(user_data, values.data(), values.size(), status);
-      }).detach();
+        OrtStatus* status = status_of([&] {
+          session.run(*binding, set);
+          give(*binding, outputs, output_count);
+          for (size_t i = 0; i < output_count; ++i) values.push_back(outputs[i]);
+        });
+        call(callback, user_data, values, status);
+      });
     });
   }
   /// Writes the trace that the options asked for, and returns the name of its file.
@@ -217,6 +219,18 @@ class SessionImpl : public ConstSessionImpl<Holder> {
   static void give(const ortmodule::inference::IoBinding& binding, Value* outputs, size_t count) {
     for (size_t i = 0; i < count; ++i)
       if (!outputs[i]) outputs[i] = Value(binding.outputs()[i]);
+  }
+  // Nobody is there to catch what it throws.
+  static void call(RunAsyncCallbackFn callback, void* user_data, std::vector<OrtValue*>& values,
+                   OrtStatus* status) {
+    try {
+      callback(user_data, values.data(), values.size(), status);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "[E:ortmodule:RunAsync] the callback must not throw, but threw: %s\n",
+                   error.what());
+    } catch (...) {
+      std::fprintf(stderr, "[E:ortmodule:RunAsync] the callback must not throw, but it threw\n");
+    }
   }
   static ortmodule::inference::RunOptions options_of(const RunOptions& options) {
     const OrtRunOptions* given = options;
