@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/conv_shape.h"
+#include "kernels/cpu/lane_loads.h"
 #include "kernels/cpu/panel_product.h"
 
 namespace ortmodule {
@@ -69,20 +70,6 @@ void lay_out_pixels(const ConvShape& s, const ImageBand& band, const T* x, C* to
   });
 }
 
-/// Lanes 0, 2, 4, ... of two vectors one after the other, or lanes 1, 3, 5, ...
-template <int kFirst>
-FloatVec every_other_lane(FloatVec a, FloatVec b) {
-  IntLanes lanes;
-  for (int lane = 0; lane < FloatVec::kCount; ++lane) lanes[lane] = 2 * lane + kFirst;
-  return __builtin_shuffle(a.v, b.v, lanes);
-}
-
-/// The first `count` lanes, zeros if that is not positive.
-inline FloatVec load_at_most(const float* from, int64_t count) {
-  if (count >= FloatVec::kCount) return FloatVec::load(from);
-  return count > 0 ? FloatVec::load(from, count) : FloatVec(0.0f);
-}
-
 /// Splits `count` elements into those at even and those at odd places. Zeros may follow up to a
 /// whole vector, but not from `even_end` and `odd_end` on.
 inline void deal_line(const float* from, int64_t count, float* even, const float* even_end,
@@ -122,10 +109,10 @@ struct LinePhase {
 };
 
 /// Lays out what a band sees of each plane: of a line first the positions that are multiples of
-/// the hop, then those behind them, and so on, with zeros beside the image. `padded`: the memory
-/// holds a band of the same positions, whose zeros stay.
+/// the hop, then those behind them, and so on. Beside the image the memory keeps the zeros that it
+/// holds: of a band of the same positions, or of none.
 template <class C, class T>
-void lay_out_lines(const ConvShape& s, const ImageBand& band, bool padded, const T* x, C* to) {
+void lay_out_lines(const ConvShape& s, const ImageBand& band, const T* x, C* to) {
   constexpr int64_t kKnownPhases = 4;
   const int64_t count = s.column.span(band.columns), left = s.column.origin(band.column);
   const int64_t hop = s.column.hop, step = s.column.step * hop, length = s.phase_elements;
@@ -139,10 +126,7 @@ void lay_out_lines(const ConvShape& s, const ImageBand& band, bool padded, const
     known[static_cast<size_t>(phase)] = find(phase);
   const auto lay_out = [&, first = first, last = last](int64_t line, int64_t at) {
     C* target = to + line * s.line_elements;
-    if (at < 0) {
-      if (!padded) std::fill_n(target, s.line_elements, C(0));
-      return;
-    }
+    if (at < 0) return;
     const T* from = x + at * s.column.patch.in + left;
     if constexpr (std::is_same_v<T, float>) {
       if (hop == 2 && step == 2) {  // each element is read once for both phases
@@ -152,20 +136,13 @@ void lay_out_lines(const ConvShape& s, const ImageBand& band, bool padded, const
                         of_odds = known[static_cast<size_t>(odd)];
         deal_line(from + first, last - first, evens + of_evens.begin, evens + length,
                   odds + of_odds.begin, odds + length);
-        if (padded) return;
-        std::fill_n(evens, of_evens.begin, 0.0f);
-        std::fill(evens + of_evens.end, evens + length, 0.0f);
-        std::fill_n(odds, of_odds.begin, 0.0f);
-        std::fill(odds + of_odds.end, odds + length, 0.0f);
         return;
       }
     }
     for (int64_t phase = 0; phase < hop; ++phase, target += length) {
       const auto [begin, end] =
           phase < kKnownPhases ? known[static_cast<size_t>(phase)] : find(phase);
-      if (!padded) std::fill_n(target, begin, C(0));
       copy_line(from + phase * s.column.step + begin * step, step, end - begin, target + begin);
-      if (!padded) std::fill(target + end, target + length, C(0));
     }
   };
   for (int64_t channel = 0; channel < s.channels; ++channel) {

@@ -2,6 +2,8 @@
 // pixels: the places of a window are shifts of lines that are laid out with zeros at their ends.
 #pragma once
 
+#include <utility>
+
 #include "kernels/cpu/conv_band.h"
 #include "kernels/cpu/conv_finish.h"
 #include "kernels/cpu/conv_plan.h"
@@ -36,16 +38,23 @@ class ConvLines {
   void run(int64_t begin, int64_t end, C* scratch) const {
     C* weights = scratch + band_elements(s_);
     C* sums = weights + weight_elements(s_);
-    int64_t packed = -1;
-    const int64_t bands = s_.bands();
-    const bool padded = bands == 1;
-    if (padded) std::fill_n(scratch, band_elements(s_), C(0));
+    // All planes of a band one after the other, so that zeros beside the image are laid out once.
+    const int64_t planes = s_.images * s_.groups;
+    int64_t packed = -1, laid_out = -1;
+    ImageBand band;
+    bool is_inside = false;  // no line of the band is zeros
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t plane = padded ? unit : unit / bands, group = plane % s_.groups;
+      const int64_t plane = unit % planes, group = plane % s_.groups;
       if (group != packed) pack(group, weights);
       packed = group;
-      const ImageBand band = s_.band(padded ? 0 : unit % bands);
-      lay_out_lines<C>(s_, band, padded, x_ + plane * s_.channels * s_.patches.in_pixels, scratch);
+      if (unit / planes != laid_out) {
+        laid_out = unit / planes;
+        const ImageBand last = std::exchange(band, s_.band(laid_out));
+        const bool was_inside = std::exchange(is_inside, s_.is_inside(band));
+        const bool same_zeros = was_inside && is_inside && last.column == band.column;
+        if (!same_zeros) std::fill_n(scratch, band_elements(s_), C(0));
+      }
+      lay_out_lines<C>(s_, band, x_ + plane * s_.channels * s_.patches.in_pixels, scratch);
       const int64_t at = plane * s_.outputs * s_.patches.pixels + s_.first_pixel(band);
       s_.outputs == 1 ? run_lines(scratch, weights, group, at, band, sums)
                       : run_line_by_line(scratch, weights, group, at, band, sums);

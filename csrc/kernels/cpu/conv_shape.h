@@ -123,6 +123,13 @@ struct ConvShape {
     }
   }
 
+  /// Whether all lines of a band lie in the image.
+  bool is_inside(const ImageBand& band) const {
+    bool inside = true;
+    for_each_line(band, [&](int64_t, int64_t at) { inside = inside && at >= 0; });
+    return inside;
+  }
+
   /// Positions [first, last) of a line of `count` that lie inside the image, from `left` on.
   std::array<int64_t, 2> inside(int64_t left, int64_t count) const {
     const int64_t first = left < 0 ? ceil_div(-left, column.step) : 0;

@@ -7,7 +7,9 @@
 #include "kernels/pool.h"
 
 #include <cmath>
+#include <vector>
 
+#include "kernels/cpu/lane_loads.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
@@ -19,9 +21,50 @@ bool is_pixel_major(const Layout& layout) {
 }
 
 // --- forward -------------------------------------------------------------------------------------
-// The largest elements so far of a row of windows, and their places.
+/// The largest elements so far of a row of windows.
+template <class C>
+struct LargestValues {
+  static constexpr bool kHasPlaces = false;
+  static constexpr int64_t kBehind = 64 / sizeof(C);  // whole vectors are written
+  C values[kRowChunk + kBehind];
+
+  void clear(int64_t count) {
+    std::fill_n(values, count + kBehind, -std::numeric_limits<C>::infinity());
+  }
+  /// Elements `step` apart lie at one place of windows [0, count) from `at`.
+  template <class T>
+  void take(const T* x, int64_t step, int64_t at, int64_t count, int32_t) {
+    C* best = values + at;
+    if constexpr (std::is_same_v<T, float>) {
+      if (step <= 2) {
+        const FloatVec least(-std::numeric_limits<float>::infinity());
+        for (int64_t i = 0; i < count; i += FloatVec::kCount)
+          take(load_strided(x + i * step, step, count - i, least), best + i);
+        return;
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const C value = computed(x[i * step]);
+      best[i] = (value > best[i]) | (value != value) ? value : best[i];
+    }
+  }
+  template <class T>
+  void store_values(T* y, int64_t count) const {
+    ORTM_SIMD
+    for (int64_t i = 0; i < count; ++i) y[i] = stored<T>(values[i]);
+  }
+
+ private:
+  static void take(FloatVec value, float* best) {
+    const FloatVec so_far = FloatVec::load(best);
+    select((value > so_far) | ~(value == value), value, so_far).store(best);
+  }
+};
+
+/// The same and the places of them.
 template <class C>
 struct Largest {
+  static constexpr bool kHasPlaces = true;
   C values[kRowChunk];
   int32_t places[kRowChunk];
 
@@ -53,9 +96,27 @@ struct Largest {
   }
 };
 
+/// Outputs [first, last) of a row read an element at one column of the window: output o reads
+/// column o * stride + shift.
+struct ColumnReach {
+  int64_t shift = 0, first = 0, last = 0;
+};
+
+std::vector<ColumnReach> column_reaches(const PoolAxis& columns) {
+  std::vector<ColumnReach> reaches(static_cast<size_t>(columns.kernel));
+  int64_t shift = -columns.pad;
+  for (ColumnReach& reach : reaches) {
+    reach = {shift, shift >= 0 ? 0 : ceil_div(-shift, columns.stride),
+             ceil_div(columns.in - shift, columns.stride)};
+    shift += columns.dilation;
+  }
+  return reaches;
+}
+
 template <class T>
 struct Forward {
   const PoolShape& shape;
+  std::vector<ColumnReach> reaches;  // by column of the window
   const T* x;
   T* y;  // null, like the next two, if nobody reads it: backward may pool again for the places
   int64_t* indices;
@@ -63,25 +124,27 @@ struct Forward {
 
   explicit Forward(const KernelArgs& args)
       : shape(*static_cast<const PoolShape*>(args.prepared)),
+        reaches(column_reaches(shape.columns)),
         x(args.in[0].as<T>()),
         y(args.out[0].as<T>()),
         indices(args.out[1].as<int64_t>()),
         places(args.out[2].as<uint8_t>()) {}
 
   /// Windows [0, count) of outputs in a row, of which `index(i, place)` tells the index.
-  template <class Index>
-  void store(const Largest<ComputeOf<T>>& largest, int64_t to, int64_t count,
-             const Index& index) const {
+  template <class Elements, class Index>
+  void store(const Elements& largest, int64_t to, int64_t count, const Index& index) const {
     if (y) largest.store_values(y + to, count);
-    if (places) largest.store_places(places + to, count);
-    for (int64_t i = 0; indices && i < count; ++i)
-      indices[to + i] = index(i, static_cast<uint8_t>(largest.places[i]));
+    if constexpr (Elements::kHasPlaces) {
+      if (places) largest.store_places(places + to, count);
+      for (int64_t i = 0; indices && i < count; ++i)
+        indices[to + i] = index(i, static_cast<uint8_t>(largest.places[i]));
+    }
   }
 };
 
 /// Row `row` of the outputs of a plane.
-template <class T>
-void pool_row(const Forward<T>& f, int64_t plane, int64_t row, Largest<ComputeOf<T>>& largest) {
+template <class T, class Elements>
+void pool_row(const Forward<T>& f, int64_t plane, int64_t row, Elements& largest) {
   const PoolAxis &rows = f.shape.rows, &columns = f.shape.columns;
   const WindowPart<int64_t> part = rows.window(row);
   const int64_t to = (plane * rows.out + row) * columns.out;
@@ -89,14 +152,14 @@ void pool_row(const Forward<T>& f, int64_t plane, int64_t row, Largest<ComputeOf
     largest.clear(count);
     for (int64_t k = part.first; k < part.last; ++k) {
       const T* line = f.x + (plane * rows.in + part.start + k * rows.dilation) * columns.in;
-      for (int64_t j = 0; j < columns.kernel; ++j) {
-        // Output o reads column o * stride + shift.
-        const int64_t shift = j * columns.dilation - columns.pad;
-        const int64_t first = std::max(begin, shift >= 0 ? 0 : ceil_div(-shift, columns.stride));
-        const int64_t last = std::min(begin + count, ceil_div(columns.in - shift, columns.stride));
+      auto place = static_cast<int32_t>(k * columns.kernel);
+      for (const ColumnReach& reach : f.reaches) {
+        const int64_t first = std::max(begin, reach.first);
+        const int64_t last = std::min(begin + count, reach.last);
         if (first < last)
-          largest.take(line + first * columns.stride + shift, columns.stride, first - begin,
-                       last - first, static_cast<int32_t>(k * columns.kernel + j));
+          largest.take(line + first * columns.stride + reach.shift, columns.stride, first - begin,
+                       last - first, place);
+        ++place;
       }
     }
     f.store(largest, to + begin, count,
@@ -105,9 +168,9 @@ void pool_row(const Forward<T>& f, int64_t plane, int64_t row, Largest<ComputeOf
 }
 
 /// The channels of output pixel (row, column) of an image.
-template <class T>
+template <class T, class Elements>
 void pool_pixel(const Forward<T>& f, int64_t image, int64_t row, int64_t column,
-                Largest<ComputeOf<T>>& largest) {
+                Elements& largest) {
   const PoolAxis &rows = f.shape.rows, &columns = f.shape.columns;
   const WindowPart<int64_t> down = rows.window(row), across = columns.window(column);
   const int64_t n = f.shape.channels, to = ((image * rows.out + row) * columns.out + column) * n;
@@ -125,15 +188,14 @@ void pool_pixel(const Forward<T>& f, int64_t image, int64_t row, int64_t column,
   });
 }
 
-template <class T>
-void pool(const KernelArgs& args) {
-  const Forward<T> f(args);
+template <template <class> class Elements, class T>
+void pool_windows(const KernelArgs& args, const Forward<T>& f) {
   const PoolShape& s = f.shape;
   const int64_t window = s.rows.kernel * s.columns.kernel;
   if (is_pixel_major(args.facts.inputs[0].layout)) {
     parallel_ranges(args.context, s.images * s.rows.out * s.columns.out,
                     grain_for(s.channels * window), [&](int64_t begin, int64_t end) {
-                      Largest<ComputeOf<T>> largest;
+                      Elements<ComputeOf<T>> largest;
                       for (int64_t at = begin; at < end; ++at) {
                         const int64_t line = at / s.columns.out;
                         pool_pixel(f, line / s.rows.out, line % s.rows.out, at % s.columns.out,
@@ -143,7 +205,7 @@ void pool(const KernelArgs& args) {
   } else {
     parallel_ranges(args.context, s.images * s.channels * s.rows.out,
                     grain_for(s.columns.out * window), [&](int64_t begin, int64_t end) {
-                      Largest<ComputeOf<T>> largest;
+                      Elements<ComputeOf<T>> largest;
                       for (int64_t at = begin; at < end; ++at)
                         pool_row(f, at / s.rows.out, at % s.rows.out, largest);
                     });
@@ -151,7 +213,10 @@ void pool(const KernelArgs& args) {
 }
 
 void max_pool(const KernelArgs& args) {
-  dispatch_float(args.in[0].dtype, [&]<class T> { pool<T>(args); });
+  dispatch_float(args.in[0].dtype, [&]<class T> {
+    const Forward<T> f(args);
+    f.indices || f.places ? pool_windows<Largest>(args, f) : pool_windows<LargestValues>(args, f);
+  });
 }
 
 // --- gradient ------------------------------------------------------------------------------------
