@@ -154,7 +154,6 @@ def main() -> None:
     parser.add_argument("--level", type=int, default=0, help="of the memory optimizer")
     parser.add_argument("--width", type=int, default=64)
     options = parser.parse_args()
-    os.environ["ORTMODULE_DOUBLE_BACKWARD"] = "1"
     os.environ["ORTMODULE_MEMORY_OPT_LEVEL"] = str(options.level)
     from ortmodule_py import DebugOptions, LogLevel, ORTModule
 

@@ -8,8 +8,6 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "bindings/engine.h"
 #include "bindings/run_state.h"
@@ -20,19 +18,25 @@ namespace {
 
 using StatePtr = c10::intrusive_ptr<RunState>;
 
-/// The graph inputs whose gradients autograd asks for, over the nodes of all ranges.
-std::vector<bool> wanted_gradients(const RunState& state) {
-  const Plan& plan = state.plan();
-  std::vector<bool> wanted(state.piece.session().exported_graph().inputs().size(), false);
+/// Calls `visit(input, node, edge)` for each graph input to which the nodes of the ranges have an
+/// edge, from the current node, that of range 0, on.
+template <typename Visit>
+void visit_edges(const RunState& state, const Visit& visit) {
   const auto first = torch::autograd::get_current_node();
   const torch::autograd::Node* node = &*first;
-  for (size_t range = 0; range < plan.ranges && node; ++range) {
+  for (size_t range = 0; range < state.plan().ranges && node; ++range) {
     size_t edge = 0;
-    for (const PlannedGradient& gradient : plan.gradients)
-      if (gradient.tensor && gradient.range == range)
-        wanted.at(gradient.input) = node->task_should_compute_output(edge++);
+    for (const size_t input : state.edges(range)) visit(input, *node, edge++);
     node = edge < node->num_outputs() ? &*node->next_edge(edge).function : nullptr;
   }
+}
+
+/// The graph inputs whose gradients autograd asks for.
+std::vector<bool> wanted_gradients(const RunState& state) {
+  std::vector<bool> wanted(state.piece.session().exported_graph().inputs().size(), false);
+  visit_edges(state, [&](size_t input, const torch::autograd::Node& node, size_t edge) {
+    wanted.at(input) = node.task_should_compute_output(edge);
+  });
   return wanted;
 }
 
@@ -66,6 +70,16 @@ at::Tensor view_of_saved(const StatePtr& state, TensorId id) {
       tensor.layout.strides, [keep, lease](void*) {}, options);
 }
 
+/// An argument of forward that the plan does not save.
+at::Tensor unsaved_argument(const RunState& state, const BackwardOperand& operand) {
+  at::Tensor tensor = state.unsaved.at(operand.index).get();
+  TORCH_CHECK(tensor.defined(), "[backward] a gradient of a gradient must read argument ",
+              operand.name,
+              " of forward as it was, but it was freed or changed in place since; keep it, or set "
+              "ORTMODULE_BYPASS=1 to run the original module");
+  return tensor;
+}
+
 /// A tensor of these sizes whose values are not read.
 at::Tensor without_values(const RunState& state, const Value& value) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -77,6 +91,10 @@ at::Tensor without_values(const RunState& state, const Value& value) {
 /// Makes `tensor` the output of the current node that stands for the saved value `name`.
 void connect(RunState& state, at::Tensor& tensor, const std::string& name) {
   const auto node = torch::autograd::get_current_node();
+  for (const GraphOutput& output : state.piece.session().joint_graph().outputs())
+    if (output.kind == OutputKind::Output && output.value && output.value->name == name)
+      return torch::autograd::impl::set_gradient_edge(tensor,
+                                                      {node, static_cast<uint32_t>(output.index)});
   const size_t outputs = state.piece.session().differentiable_outputs().size();
   const auto known = std::ranges::find(state.hidden, name);
   const auto position = outputs + static_cast<size_t>(known - state.hidden.begin());
@@ -86,6 +104,14 @@ void connect(RunState& state, at::Tensor& tensor, const std::string& name) {
     ORTM_ASSERT(made == position, "a saved value became output ", made, " of its node");
   }
   torch::autograd::impl::set_gradient_edge(tensor, {node, static_cast<uint32_t>(position)});
+}
+
+/// Gives `tensor` the edge of graph input `index`, to the node that computed it.
+void connect_to_argument(const RunState& state, at::Tensor& tensor, size_t index) {
+  visit_edges(state, [&](size_t input, const torch::autograd::Node& node, size_t edge) {
+    if (input == index && node.next_edge(edge).is_valid())
+      torch::autograd::impl::set_gradient_edge(tensor, node.next_edge(edge));
+  });
 }
 
 /// `tensor`, which is tensor `whole` of the plan, or the view `id` of it.
@@ -108,6 +134,7 @@ at::Tensor operand_of(const StatePtr& state, const BackwardOperand& operand, con
     case BackwardOperand::Kind::Argument:
       return as_planned(*state, saved.at(position(plan.saved_arguments)),
                         state->entry->program.argument_tensor[operand.index], operand.tensor);
+    case BackwardOperand::Kind::Unsaved: return unsaved_argument(*state, operand);
     case BackwardOperand::Kind::Output:
       return as_planned(*state,
                         saved.at(plan.saved_arguments.size() + position(plan.saved_outputs)),
@@ -120,6 +147,11 @@ at::Tensor operand_of(const StatePtr& state, const BackwardOperand& operand, con
     case BackwardOperand::Kind::Recomputed: {
       at::Tensor tensor = without_values(*state, value);
       connect(*state, tensor, operand.name);
+      return tensor;
+    }
+    case BackwardOperand::Kind::Edge: {
+      at::Tensor tensor = without_values(*state, value);
+      connect_to_argument(*state, tensor, operand.index);
       return tensor;
     }
     case BackwardOperand::Kind::Gradient: return grads.at(operand.index);
@@ -150,22 +182,6 @@ void check_memory(const at::Tensor& grad) {
               "ORTMODULE_BYPASS=1 to run the original module");
 }
 
-// Equal bits at all levels and third derivatives are not shown yet, so it must be asked for.
-void check_allowed(const CompiledPiece& piece) {
-  const char* variable = std::getenv("ORTMODULE_DOUBLE_BACKWARD");
-  TORCH_CHECK(variable && std::string_view(variable) == "1",
-              "[backward] ortmodule_py computes first derivatives, but backward ran with "
-              "create_graph=True; set ORTMODULE_DOUBLE_BACKWARD=1 for second ones (experimental: "
-              "wrong for some "
-              "models, compare with eager), or "
-              "ORTMODULE_BYPASS=1 to run the original module");
-  TORCH_CHECK(
-      !piece.options().is_derived,
-      "[backward] ortmodule_py computes second derivatives, but found a third one "
-      "(create_graph=True in a backward pass of a backward pass); set ORTMODULE_BYPASS=1 to "
-      "run the original module");
-}
-
 }  // namespace
 
 std::shared_ptr<const DerivedPiece> DerivedPieces::find(const CompiledPiece& owner,
@@ -177,6 +193,13 @@ std::shared_ptr<const DerivedPiece> DerivedPieces::find(const CompiledPiece& own
   known.entry = entry;
   std::shared_ptr<const DerivedPiece>& slot = known.by_query[query];
   if (slot) return slot;
+  slot = make(owner, entry, query);
+  return slot;
+}
+
+std::shared_ptr<const DerivedPiece> DerivedPieces::make(const CompiledPiece& owner,
+                                                        const std::shared_ptr<PlanEntry>& entry,
+                                                        const BackwardQuery& query) try {
   BackwardPiece made = owner.session().backward_piece(*entry, query);
   const std::string text = print(*made.piece.graph, PrintOptions{true, true});
   std::shared_ptr<CompiledPiece>& compiled = by_graph_[{text, query.training}];
@@ -187,9 +210,14 @@ std::shared_ptr<const DerivedPiece> DerivedPieces::find(const CompiledPiece& own
     compiled =
         std::make_shared<CompiledPiece>(std::move(made.piece), std::vector<at::Tensor>(), options);
   }
-  slot = std::make_shared<DerivedPiece>(DerivedPiece{
+  return std::make_shared<DerivedPiece>(DerivedPiece{
       compiled, std::move(made.operands), std::move(made.results), std::move(made.symbols)});
-  return slot;
+} catch (const Error& error) {
+  const std::string text = error.what();
+  if (text.find("ORTMODULE_BYPASS") != std::string::npos) throw;
+  throw Error(str(text,
+                  ". This is a gradient of a gradient (create_graph=True): set "
+                  "ORTMODULE_BYPASS=1 to run the original module"));
 }
 
 std::vector<std::shared_ptr<CompiledPiece>> DerivedPieces::all() const {
@@ -209,7 +237,6 @@ bool needs_derived(const RunState& state, const std::vector<at::Tensor>& grads) 
 std::vector<at::Tensor> derived_gradients(const StatePtr& state,
                                           const std::vector<at::Tensor>& grads,
                                           const std::vector<at::Tensor>& saved) {
-  check_allowed(state->piece);
   TORCH_CHECK(!state->piece.runner().graph_counts(),
               "[backward] CUDA graphs replay first derivatives only, but backward ran with "
               "create_graph=True; unset ORTMODULE_CUDA_GRAPH");

@@ -40,6 +40,10 @@ class DerivedPieces {
   std::vector<std::shared_ptr<CompiledPiece>> all() const;
 
  private:
+  std::shared_ptr<const DerivedPiece> make(const CompiledPiece& owner,
+                                           const std::shared_ptr<PlanEntry>& entry,
+                                           const BackwardQuery& query);
+
   struct OfEntry {
     std::weak_ptr<PlanEntry> entry;
     std::map<BackwardQuery, std::shared_ptr<const DerivedPiece>> by_query;

@@ -181,6 +181,7 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     for (size_t argument : state->plan().saved_arguments) saved.push_back(state->tensors[argument]);
     for (size_t output : state->plan().saved_outputs) saved.push_back(state->outputs[output]);
     ctx->save_for_backward(std::move(saved));
+    for (const at::Tensor& tensor : state->tensors) state->unsaved.emplace_back(tensor);
     state->tensors.clear();
     variable_list outputs = std::move(state->outputs);
     state->outputs.clear();
@@ -283,10 +284,9 @@ variable_list record(const StatePtr& state) {
   for (size_t range = plan.ranges; range-- > 0;) {
     std::vector<int64_t> arguments;
     variable_list inputs;
-    for (const PlannedGradient& gradient : plan.gradients) {
-      if (!gradient.tensor || gradient.range != range) continue;
-      arguments.push_back(static_cast<int64_t>(gradient.input));
-      inputs.push_back(state->tensors[gradient.input]);
+    for (const size_t input : state->edges(range)) {
+      arguments.push_back(static_cast<int64_t>(input));
+      inputs.push_back(state->tensors[input]);
     }
     if (token.defined()) inputs.push_back(token);
     variable_list outputs = RangeNode::apply(state, static_cast<int64_t>(range),

@@ -28,8 +28,8 @@ at::Tensor tensor_from(Buffer buffer, DType dtype, const Layout& layout,
 struct PieceOptions {
   c10::Device device{c10::kCPU};  // of every tensor of the piece
   bool emulate_cuda = false;      // CPU tensors through CUDA kernels compiled for the host
-  bool is_derived = false;        // the backward pass of another piece
   bool cuda_graph = false;        // replay steps as CUDA graphs
+  bool is_derived = false;        // the backward pass of another piece
   /// Not set: follows torch.backends.cudnn.benchmark when a step runs.
   std::optional<ConvolutionSearch> convolution_search;
   SessionOptions session;

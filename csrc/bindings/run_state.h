@@ -21,6 +21,27 @@ struct DerivedRun {
   int64_t outside_bytes = 0;  // that this run's forward and autograd held beside it
 };
 
+/// A weak reference to an argument, which backward need not read, but gradients of gradients may.
+class UnsavedArgument {
+ public:
+  explicit UnsavedArgument(const at::Tensor& tensor)
+      : tensor_(tensor.getIntrusivePtr()), version_(version_of(tensor)) {}
+
+  /// The argument, or an undefined tensor if it was freed or changed in place since.
+  at::Tensor get() const {
+    at::Tensor tensor(tensor_.lock());
+    return tensor.defined() && version_of(tensor) == version_ ? tensor : at::Tensor();
+  }
+
+ private:
+  static int64_t version_of(const at::Tensor& tensor) {
+    return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+  }
+
+  c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl> tensor_;
+  int64_t version_;
+};
+
 /// The state of one run, shared by the autograd nodes of its ranges.
 struct RunState : torch::CustomClassHolder {
   RunState(std::shared_ptr<CompiledPiece> owner_, std::shared_ptr<PlanEntry> entry_)
@@ -32,6 +53,15 @@ struct RunState : torch::CustomClassHolder {
   /// Whether a tensor outside of the frame views what it has saved.
   bool is_viewed() const { return lease.use_count() > 1; }
   const Plan& plan() const { return *entry->program.plan; }
+  /// The graph inputs whose gradients the autograd node of `range` returns. That of a derived piece
+  /// has edges to all: gradients of what it has computed may reach more inputs than its own do.
+  std::vector<size_t> edges(size_t range) const {
+    std::vector<size_t> inputs;
+    for (const PlannedGradient& gradient : plan().gradients)
+      if (gradient.range == range && (gradient.tensor || piece.options().is_derived))
+        inputs.push_back(gradient.input);
+    return inputs;
+  }
 
   std::shared_ptr<CompiledPiece> owner;  // backward may outlive the module
   CompiledPiece& piece;
@@ -54,6 +84,7 @@ struct RunState : torch::CustomClassHolder {
   /// of forward, and the gradients by graph input that the nodes of later ranges return.
   std::vector<std::string> hidden;
   std::vector<at::Tensor> derived;
+  std::vector<UnsavedArgument> unsaved;  // by graph input
   std::vector<DerivedRun> derived_runs;
   int derived_pass = -1;       // the pass that they are of
   std::shared_ptr<int> lease;  // held by tensors that view saved activations

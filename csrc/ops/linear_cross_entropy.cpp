@@ -6,6 +6,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/spelled_out.h"
 
 namespace ortmodule {
 namespace {
@@ -48,6 +49,23 @@ Grads head_grad(GradContext& c) {
   return grads;
 }
 
+// With all logits, whose gradients have gradients.
+Value* spell_out_head(Graph& graph, const Node& node, const Values& operands) {
+  const DType wide = compute_dtype(node.input(0)->dtype);
+  const auto widened = [&](size_t i) {
+    return operands[i] ? emit_cast(graph, operands[i], wide) : nullptr;
+  };
+  Value* logits = emit(graph, "Gemm", {widened(0), widened(1), widened(2)},
+                       {{"transB", node.attrs.integer("transB", 1)}});
+  Attrs attrs;
+  for (const char* name : {"ignore_index", "reduction", "label_smoothing"})
+    attrs.set(name, *node.attrs.find(name));
+  Values loss_operands{logits, operands[3]};
+  if (operands.size() > 4) loss_operands.push_back(operands[4]);
+  Value* loss = emit_node(graph, "SoftmaxCrossEntropyLoss", loss_operands, attrs, 2)->output(0);
+  return emit_cast(graph, loss, node.attrs.dtype("dtype"));
+}
+
 // The products for the logits, dx and dw.
 double head_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&) {
   return 3 * 2.0 * static_cast<double>(in.at(0).at(0)) *
@@ -66,6 +84,9 @@ REGISTER_OP(LinearCrossEntropy, {.domain = "com.microsoft",
                                  .grad = head_grad,
                                  .non_differentiable = {3, 4},
                                  .flops = head_flops});
+
+[[maybe_unused]] const bool kHeadIsSpelledOut =
+    register_spelled_out("LinearCrossEntropy", spell_out_head);
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,6 +1,7 @@
 #include "session/backward_piece.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "gradient/build_gradient.h"
 #include "ops/differentiated.h"
 #include "ops/emit.h"
+#include "ops/spelled_out.h"
 #include "session/saved_values.h"
 
 namespace ortmodule {
@@ -37,6 +39,21 @@ Node* copy_node(Graph& to, const Node& node, Values operands, Twins& twins) {
   return twin;
 }
 
+/// Adds the parts of a node, with names that no value of the joint graph has.
+void add_parts(Graph& to, const Node& node, SpellOut spell, const Values& operands, Twins& twins) {
+  const size_t before = to.node_count();
+  Value* result = spell(to, node, operands);
+  std::vector<Node*> parts = to.node_pointers();
+  parts.erase(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(before));
+  for (Node* part : parts) {
+    part->origin = node.origin;
+    for (Value* output : part->outputs())
+      to.rename(output, str(node.output(0)->name, "_part", output->id()));
+  }
+  to.rename(result, node.output(0)->name);
+  twins[node.output(0)] = result;
+}
+
 /// The forward nodes of `joint`, with the same names and the same positions of inputs. Its outputs
 /// are those values of which `query` has gradients: forward outputs, then hidden ones.
 std::unique_ptr<Graph> forward_region(const Graph& joint, const BackwardQuery& query) {
@@ -57,9 +74,12 @@ std::unique_ptr<Graph> forward_region(const Graph& joint, const BackwardQuery& q
     if (node->region != Region::Forward) continue;
     Values operands;
     for (const Value* input : node->inputs()) operands.push_back(twin_of(twins, input));
-    for (Value* output : copy_node(*graph, *node, std::move(operands), twins)->outputs())
-      by_name[output->name] = output;
+    if (const SpellOut spell = find_spelled_out(node->op))
+      add_parts(*graph, *node, spell, operands, twins);
+    else
+      copy_node(*graph, *node, std::move(operands), twins);
   }
+  for (Value* value : graph->values()) by_name[value->name] = value;
   for (const GraphOutput& output : joint.outputs()) {
     if (output.kind != OutputKind::Output || !output.value) continue;
     const auto index = static_cast<size_t>(output.index);
@@ -130,6 +150,8 @@ class Extractor {
         if (differentiated.contains(output)) differentiable_.insert(output->name);
     for (const GraphInput& input : forward.inputs())
       if (input.requires_grad) differentiable_.insert(input.value->name);
+    for (const GraphOutput& output : forward.outputs())
+      outputs_[static_cast<size_t>(output.index)] = output.value->name;
     made_.piece.graph = std::make_unique<Graph>();
     made_.piece.graph->name = joint.name;
   }
@@ -174,16 +196,27 @@ class Extractor {
     return fence;
   }
 
-  /// A recomputed value with the gradient edge of the one that forward computed.
-  Value* connected(const Value* clone) {
-    const Node& node = *clone->producer();
-    if (op_def(node.op).kind == OpKind::View && node.op != "Detach") return copied_view(clone);
-    const Value* original = custom_result(clones_.at(clone));
-    if (!query_.training || !differentiable_.contains(original->name)) return fenced(clone);
-    Value* edge =
-        operand(original, {BackwardOperand::Kind::Recomputed, 0, TensorId(), original->name, true});
-    const Attrs attrs{{"outputs", 1}, {"inputs", 1}, {"body", passing_body(*edge)}};
-    return emit_node(graph(), "CustomGradient", {fenced(clone), edge}, attrs, 1)->output();
+  /// `value` with the gradient edge of `original`. What another piece has recomputed keeps the edge
+  /// that it had there: through that piece, its gradients would be added up in another order.
+  Value* with_edge(Value* value, const Value* original) {
+    const Value* passed = passed_edge(original);
+    Value*& edge = edges_[original];
+    if (!edge)
+      edge = passed ? operand(passed, {BackwardOperand::Kind::Edge,
+                                       static_cast<size_t>(passed->input_index()), TensorId(),
+                                       passed->name, true})
+                    : operand(original, {BackwardOperand::Kind::Recomputed, 0, TensorId(),
+                                         original->name, true});
+    const Attrs attrs{
+        {"outputs", 1}, {"inputs", 1}, {"recomputed", 1}, {"body", passing_body(*edge)}};
+    return emit_node(graph(), "CustomGradient", {value, edge}, attrs, 1)->output();
+  }
+
+  static const Value* passed_edge(const Value* value) {
+    const Node* node = value->producer();
+    const bool passes =
+        node && node->op == "CustomGradient" && node->attrs.integer("recomputed", 0) != 0;
+    return passes && node->input(1)->is_input() ? node->input(1) : nullptr;
   }
 
   Value* copied_view(const Value* value) {
@@ -194,36 +227,91 @@ class Extractor {
     return twins_.at(value);
   }
 
+  // Gradients are added up at the same values whatever the plan keeps: at those that backward
+  // reads, or at the arguments that they are views of.
   Value* added(const Value* value) {
-    if (recomputed_.contains(value)) return connected(value);
     if (value->is_literal()) return graph().literal(value->literal(), value->dtype);
     if (value->is_input() && !value->producer()) {
       const GraphInput& input = joint_.inputs()[static_cast<size_t>(value->input_index())];
       if (input.kind == InputKind::GradOutput) return gradient_operand(input);
       return kept_operand(value);
     }
-    const Node& node = *value->producer();
-    const Value* source =
-        op_def(node.op).kind == OpKind::View && node.op != "Detach" ? node.input(0) : nullptr;
-    if (source && is_readable(source)) return copied_view(value);
-    return kept_operand(custom_result(value));
+    const bool recomputed = recomputed_.contains(value);
+    const bool view = is_view(value) && (recomputed || is_readable(value->producer()->input(0)));
+    if (view && root_of(value)->is_input()) return copied_view(value);
+    const Value* original = custom_result(recomputed ? clones_.at(value) : value);
+    if (query_.training && differentiable_.contains(original->name) && (recomputed || view))
+      return with_edge(plain(value), original);
+    if (recomputed) return fenced(value);
+    return view ? copied_view(value) : kept_operand(original);
+  }
+
+  static bool is_view(const Value* value) {
+    const Node* node = value->producer();
+    return node && op_def(node->op).kind == OpKind::View && node->op != "Detach" && node->input(0);
+  }
+
+  static const Value* root_of(const Value* value) {
+    while (is_view(value)) value = value->producer()->input(0);
+    return value;
+  }
+
+  /// The value without a gradient.
+  Value* plain(const Value* value) {
+    if (recomputed_.contains(value)) return fenced(value);
+    if (const auto known = plain_.find(value); known != plain_.end()) return known->second;
+    if (is_view(value) && is_readable(value->producer()->input(0))) {
+      const Node& node = *value->producer();
+      Values operands{plain(node.input(0))};
+      for (size_t i = 1; i < node.inputs().size(); ++i)
+        operands.push_back(node.input(i) ? value_of(node.input(i)) : nullptr);
+      copy_node(graph(), node, std::move(operands), plain_);
+      return plain_.at(value);
+    }
+    BackwardOperand facts = kept(value);
+    facts.differentiable = false;
+    return plain_[value] = operand(value, std::move(facts));
+  }
+
+  /// Where the plan keeps the value.
+  BackwardOperand kept(const Value* value) const {
+    using enum BackwardOperand::Kind;
+    const bool differentiable = differentiable_.contains(value->name);
+    const TensorId tensor = saved_.find(value->name);
+    if (!tensor && is_unchanged_argument(value))
+      return {Unsaved, static_cast<size_t>(value->input_index()), TensorId(), value->name,
+              differentiable};
+    if (!tensor) refuse(value);
+    const PlannedStorage& storage = plan_.storage_of(tensor);
+    const bool is_argument = storage.role == PlannedStorage::Role::Argument;
+    const bool is_output = storage.role == PlannedStorage::Role::Output;
+    return {is_argument ? Argument
+            : is_output ? Output
+                        : Saved,
+            storage.index, tensor, value->name, differentiable};
   }
 
   Value* kept_operand(const Value* value) {
-    const TensorId tensor = saved_.find(value->name);
-    if (!tensor) refuse(value);
-    const PlannedStorage& storage = plan_.storage_of(tensor);
+    BackwardOperand facts = kept(value);
     using enum BackwardOperand::Kind;
-    const bool is_argument = storage.role == PlannedStorage::Role::Argument;
-    const bool is_output = storage.role == PlannedStorage::Role::Output;
-    BackwardOperand facts{is_argument ? Argument
-                          : is_output ? Output
-                                      : Saved,
-                          storage.index, tensor, value->name,
-                          differentiable_.contains(value->name)};
     // The edge of an argument that forward has changed leads to its new value.
-    if (value->is_input() && !is_argument && facts.differentiable) refuse(value);
+    const bool changed = facts.kind != Argument && facts.kind != Unsaved;
+    if (value->is_input() && facts.differentiable && changed) refuse(value);
+    // Where another value lies in the same memory, as in front of a CustomGradient, the edge of the
+    // argument or output is not that of this one.
+    const auto output = outputs_.find(facts.index);
+    const bool has_edge = facts.kind == Output
+                              ? output != outputs_.end() && output->second == value->name
+                          : facts.kind == Saved ? !passed_edge(value)
+                                                : value->is_input();
+    if (query_.training && facts.differentiable && !has_edge) return with_edge(plain(value), value);
     return operand(value, std::move(facts));
+  }
+
+  bool is_unchanged_argument(const Value* value) const {
+    if (!value->is_input()) return false;
+    const auto index = static_cast<size_t>(value->input_index());
+    return std::ranges::find(plan_.mutated_arguments, index) == plan_.mutated_arguments.end();
   }
 
   /// The result of a CustomGradient instead of the value that it passes on: the gradient of the op
@@ -295,9 +383,12 @@ class Extractor {
   const SavedValues& saved_;
   const BackwardQuery& query_;
   std::set<std::string> differentiable_;
+  std::map<size_t, std::string> outputs_;  // of forward: their names by index
   Twins twins_;
   Twins recomputed_;  // by clone: what computes it
   Twins fences_;      // by clone: the same behind a Detach
+  Twins edges_;       // by value of forward: its edge alone
+  Twins plain_;       // by value of forward: it without its gradient
   BackwardPiece made_;
 };
 
@@ -313,7 +404,7 @@ BackwardPiece make_backward_piece(const Graph& joint, const PlanEntry& entry,
   // What depends on an argument whose gradient is not wanted now is differentiated all the same.
   BackwardQuery all = query;
   all.wanted.assign(joint.inputs().size(), true);
-  all.arrived.assign(query.arrived.size(), false);
+  all.arrived.assign(query.arrived.size(), true);
   all.hidden.clear();
   const std::unique_ptr<Graph> whole = forward_region(joint, all);
   BackwardPiece made = Extractor(*gradient, std::move(clones), *whole, plan, saved, query).run();

@@ -27,9 +27,11 @@ struct BackwardQuery {
 struct BackwardOperand {
   enum class Kind : uint8_t {
     Argument,        // of forward; `index` is the graph input
+    Unsaved,         // an argument that the plan does not save; `index` is the graph input
     Output,          // of forward, or a view of it; `index` is GraphOutput::index
     Saved,           // a saved activation
     Recomputed,      // what the piece recomputes; only its edge is read
+    Edge,            // the edge of an argument; `index` is the graph input
     Gradient,        // of forward output `index`
     HiddenGradient,  // of BackwardQuery::hidden[index]
   };

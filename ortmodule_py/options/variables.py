@@ -153,12 +153,6 @@ VARIABLES: tuple[Variable, ...] = (
         "0",
         "run a model on the CPU through the CUDA kernels (developer builds for a CPU torch only)",
     ),
-    _new(
-        "DOUBLE_BACKWARD",
-        "0, 1",
-        "0",
-        "compute second derivatives (create_graph=True); experimental and wrong for some models: compare with eager",
-    ),
     _new("VERIFY", "0, 1", "0", "check the graph after each pass"),
     _new("DUMP", "directory", "", "write the text of the graph after each stage"),
     _new("FUEL", "n", "", "stop after n rewrites, to find a wrong one by bisection"),

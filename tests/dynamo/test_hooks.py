@@ -239,11 +239,11 @@ def test_checkpoints_are_mentioned_once(
     assert f"{words} part of the graph" in said[0].getMessage()
 
 
-def test_a_missing_second_derivative_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORTMODULE_DOUBLE_BACKWARD", "1")
-    model = ORTModule(Calls(lambda self, x: torch.special.i0(self.fc(x))), QUIET)
-    x = torch.ones(3, 4, requires_grad=True)
-    with pytest.raises(RuntimeError, match=r"\[gradient\].* has none \(.*test_hooks.py:\d+\)"):
+def test_a_missing_second_derivative_is_a_clear_error() -> None:
+    model = ORTModule(Calls(lambda self, x: self.rnn(self.fc(x))[0], rnn=nn.GRU(4, 4)), QUIET)
+    x = torch.ones(3, 2, 4, requires_grad=True)
+    words = r"\[gradient\].* has none \(.*test_hooks.py:\d+\).*set ORTMODULE_BYPASS=1"
+    with pytest.raises(RuntimeError, match=words):
         (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
         slope.sum().backward()  # the first gradient reads what forward has computed for it
     (gradient,) = torch.autograd.grad(model(x).square().sum(), x)

@@ -171,7 +171,7 @@ def _draw_use(
     calls = [
         Call(
             {BATCH: batch, LENGTH: rng.choice([1, 2, 3, 5, 6])},
-            rng.choices(["once", "retain", "accumulate"], [6, 1.5, 1.5])[0],
+            rng.choices(["once", "retain", "accumulate", "second"], [6, 1.5, 1.5, 1.5])[0],
             rng.randrange(1000),
         )
         for batch in batches[: rng.choice([2, 3, 3])]

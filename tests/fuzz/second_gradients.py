@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -16,7 +15,6 @@ def differentiate_twice(
     sources: list[Tensor], used: list[Tensor], grads: list[Tensor], between: Callable[[], None]
 ) -> None:
     """Backward from the gradients of `sources`, and from the outputs as well."""
-    os.environ["ORTMODULE_DOUBLE_BACKWARD"] = "1"
     first = torch.autograd.grad(used, sources, grads, create_graph=True, allow_unused=True)
     live = [g for g in first if g is not None and g.requires_grad]
     between()

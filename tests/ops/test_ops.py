@@ -81,8 +81,7 @@ _STEPS = {f"ortmodule_py.{kind}.default" for kind in ("gru", "lstm", "rnn")}
 
 @pytest.mark.slow
 @_first_cases()
-def test_second_gradient(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORTMODULE_DOUBLE_BACKWARD", "1")
+def test_second_gradient(case: Case) -> None:
     arguments = harness.Arguments.of(case, harness.SIZE)
     if any(t.is_floating_point() and t.dtype != torch.float64 for t in arguments.tensors):
         pytest.skip("other types have the same rules")

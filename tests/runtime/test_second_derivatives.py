@@ -1,4 +1,4 @@
-"""Gradients of gradients (ORTMODULE_DOUBLE_BACKWARD=1) against float64, and equal bits at all levels."""
+"""Gradients of gradients against float64, and equal bits at all levels."""
 
 from __future__ import annotations
 
@@ -53,6 +53,14 @@ def third_order(model: nn.Module, x: Tensor) -> Tensor:
     (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
     (bend,) = torch.autograd.grad(slope[:, 0].sum(), x, create_graph=True)
     return (bend[:, 0] - slope[:, 1]).square().sum()
+
+
+def bend_loss(model: nn.Module, x: Tensor) -> Tensor:
+    """A loss of the gradient of a loss of gradients."""
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(model(x), x, create_graph=True)
+    (bend,) = torch.autograd.grad((slope - 0.3).square().sum(), x, create_graph=True)
+    return bend.square().sum()
 
 
 def inner_steps(model: nn.Module, x: Tensor) -> Tensor:
@@ -175,6 +183,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
     "group_norm": (lambda: conv(nn.GroupNorm(2, 4)), (3, 2, 8, 8), slope_loss),
     "outer_loss": (lambda: nn.Sequential(mlp(nn.Tanh)[:-1], nn.Linear(16, 4)), (5, 6), head),
     "inner_loss": (lambda: Loss(4), (5, 6), slope_loss),
+    "loss_head": (lambda: Loss(1024), (5, 6), slope_loss),
+    "third": (lambda: mlp(nn.Tanh), (5, 6), third_order),
+    "third_inner_loss": (lambda: Loss(4), (5, 6), bend_loss),
     "lengths": (Lengths, (5, 6), slope_loss),
     "detached": (Detached, (5, 6), slope_loss),
 }
@@ -189,24 +200,6 @@ def run(model: nn.Module, step: Step, x: Tensor) -> dict[str, Tensor | None]:
         loss.backward()
     found = {name.removeprefix("_original_module."): g for name, g in gradients(model).items()}
     return found | {"loss": loss.detach()}
-
-
-@pytest.fixture(autouse=True)
-def _asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORTMODULE_DOUBLE_BACKWARD", "1")
-
-
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    model = ORTModule(mlp(nn.Tanh), QUIET)
-    with pytest.raises(RuntimeError, match="computes second derivatives, but found a third one"):
-        third_order(model, torch.randn(5, 6)).backward()
-    with pytest.raises(RuntimeError, match="of every output, but that of LinearCrossEntropy"):
-        slope_loss(ORTModule(Loss(1024), QUIET), torch.randn(5, 6)).backward()
-    monkeypatch.delenv("ORTMODULE_DOUBLE_BACKWARD")
-    x = torch.randn(5, 6, requires_grad=True)
-    with pytest.raises(RuntimeError, match="set ORTMODULE_DOUBLE_BACKWARD=1 for second ones"):
-        torch.autograd.grad(model(x).sum(), x, create_graph=True)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -272,6 +265,25 @@ def test_an_argument_that_backward_does_not_read_may_be_changed() -> None:
     (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     slope.square().sum().backward()
     assert model.module[0].weight.grad is not None and model.module[2].bias.grad is None
+
+
+def test_an_argument_that_only_the_second_pass_reads() -> None:
+    """It is read if it is still there as it was; nothing has kept it."""
+
+    class Rectified(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu() * 2
+
+    torch._dynamo.reset()
+    model = ORTModule(Rectified(), QUIET)
+    x = torch.tensor([2.0, -1.0, 3.0], requires_grad=True)
+    y = model(x)
+    (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), x)
+    assert bend.tolist() == [8.0, 0.0, 8.0]
+    y = model(x * 1.0)
+    with pytest.raises(RuntimeError, match="it was freed or changed in place since; keep it"):
+        torch.autograd.grad(y.square().sum(), x, create_graph=True)
 
 
 def test_saved_values_outlive_the_backward_pass() -> None:

@@ -8,6 +8,9 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -40,7 +43,16 @@ struct PreparedCall {
   std::vector<Argument> arguments;
   bool is_flash_attention = false;
   bool is_foreign = false;
+  // Of a gradient: the results whose gradients are given, the operands whose gradients it computes.
+  std::vector<int64_t> arrived, wanted;
 };
+
+std::vector<int64_t> numbers_of(const Attrs& attrs, const char* name) {
+  std::vector<int64_t> numbers;
+  if (attrs.has(name))
+    for (const DimExpr& number : attrs.dims(name)) numbers.push_back(number.value());
+  return numbers;
+}
 
 std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
   const size_t dot = target.find('.');
@@ -188,6 +200,8 @@ std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
   const Attrs& attrs = facts.node().attrs;
   auto call = std::make_shared<PreparedCall>(*find_operator(attrs.string("operator")));
   call->is_foreign = !is_of_torch(facts);
+  call->arrived = numbers_of(attrs, "arrived");
+  call->wanted = numbers_of(attrs, "wanted");
   call->is_flash_attention = attrs.string("operator").find("flash_attention") != std::string::npos;
   for (const c10::Argument& argument : call->handle.schema().arguments()) {
     const Attr* attr = attrs.find("arg_" + argument.name());
@@ -218,25 +232,29 @@ at::Tensor generator_state(const PreparedCall& call, const PreparedCall::Argumen
   return unsigned_state ? state.view(at::kUInt64) : state;
 }
 
+/// The tensor of operand `index`.
+using OperandOf = c10::function_ref<at::Tensor(int)>;
+
 void push(torch::jit::Stack& stack, const PreparedCall& call,
-          const PreparedCall::Argument& argument, const KernelArgs& args) {
+          const PreparedCall::Argument& argument, const KernelArgs& args,
+          const OperandOf& operand_of) {
   using Kind = PreparedCall::Argument::Kind;
   switch (argument.kind) {
     case Kind::Fixed: stack.push_back(argument.value); return;
     case Kind::EngineDevice: stack.emplace_back(engine_device()); return;
-    case Kind::Tensor: stack.emplace_back(operand_for(call, args, argument.operands[0])); return;
+    case Kind::Tensor: stack.emplace_back(operand_of(argument.operands[0])); return;
     case Kind::GeneratorState: stack.emplace_back(generator_state(call, argument, args)); return;
     case Kind::TensorList: {
       c10::List<at::Tensor> list;
       for (int index : argument.operands)
-        list.push_back(index < 0 ? at::Tensor() : operand_for(call, args, index));
+        list.push_back(index < 0 ? at::Tensor() : operand_of(index));
       stack.emplace_back(std::move(list));
       return;
     }
     case Kind::OptionalTensorList: {
       c10::List<std::optional<at::Tensor>> list;
       for (int index : argument.operands)
-        list.push_back(index < 0 ? std::optional<at::Tensor>() : operand_for(call, args, index));
+        list.push_back(index < 0 ? std::optional<at::Tensor>() : operand_of(index));
       stack.emplace_back(std::move(list));
       return;
     }
@@ -253,15 +271,38 @@ void flatten(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
   }
 }
 
-void call_operator(const KernelArgs& args) {
-  const auto& call = *static_cast<const PreparedCall*>(args.prepared);
+bool is_complex_slice_scatter(const PreparedCall& call, const torch::jit::Stack& stack) {
+  return call.handle.schema().name() == "aten::slice_scatter" && stack[0].toTensor().is_complex();
+}
+
+/// As torch defines it, since torch differentiates it for real numbers only.
+at::Tensor slice_scattered(const torch::jit::Stack& stack) {
+  at::Tensor whole = stack[0].toTensor().clone();
+  whole
+      .slice(stack[2].toInt(), stack[3].toOptional<int64_t>(), stack[4].toOptional<int64_t>(),
+             stack[5].toInt())
+      .copy_(stack[1].toTensor());
+  return whole;
+}
+
+std::vector<at::Tensor> results_of(const PreparedCall& call, const KernelArgs& args,
+                                   const OperandOf& operand_of) {
   torch::jit::Stack stack;
   stack.reserve(call.arguments.size());
-  for (const PreparedCall::Argument& argument : call.arguments) push(stack, call, argument, args);
+  for (const PreparedCall::Argument& argument : call.arguments)
+    push(stack, call, argument, args, operand_of);
+  if (at::GradMode::is_enabled() && is_complex_slice_scatter(call, stack))
+    return {slice_scattered(stack)};
   call.handle.callBoxed(&stack);
   std::vector<at::Tensor> results;
   for (const c10::IValue& value : stack) flatten(value, results);
-  stack.clear();
+  return results;
+}
+
+void call_operator(const KernelArgs& args) {
+  const auto& call = *static_cast<const PreparedCall*>(args.prepared);
+  const auto operand_at = [&](int index) { return operand_for(call, args, index); };
+  std::vector<at::Tensor> results = results_of(call, args, operand_at);
   for (size_t i = 0; i < args.out.size() && i < results.size(); ++i) {
     if (args.out[i].dtype == DType::Undefined || !results[i].defined()) continue;
     // Views such as `_conj` only set a bit, which the memory of a value cannot hold.
@@ -270,6 +311,47 @@ void call_operator(const KernelArgs& args) {
     if (results[i].scalar_type() == at::kUInt64) results[i] = results[i].view(at::kLong);
     if (call.is_foreign && !is_of_torchs_allocator(results[i])) results[i] = results[i].clone();
     args.results[i] = give(results[i], args.out[i]);
+  }
+}
+
+/// Autograd as outside of the engine, whose steps run below it.
+struct Recording {
+  static c10::impl::LocalDispatchKeySet keys() {
+    c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+    keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+    return keys;
+  }
+  c10::impl::ForceDispatchKeyGuard above{keys()};
+  at::AutoGradMode enabled{true};
+};
+
+/// The operator again, with torch's own gradient.
+void call_gradient(const KernelArgs& args) {
+  const auto& call = *static_cast<const PreparedCall*>(args.prepared);
+  torch::autograd::variable_list leaves(args.in.size()), wanted, reached, arrived;
+  for (const int64_t index : call.wanted) {
+    at::Tensor& leaf = leaves[static_cast<size_t>(index)];
+    leaf = operand_for(call, args, static_cast<int>(index)).detach().requires_grad_();
+    wanted.push_back(leaf);
+  }
+  const auto operand_at = [&](int index) {
+    const at::Tensor& leaf = leaves[static_cast<size_t>(index)];
+    return leaf.defined() ? leaf : operand_for(call, args, index);
+  };
+  const Recording recording;
+  const std::vector<at::Tensor> results = results_of(call, args, operand_at);
+  for (size_t k = 0; k < call.arrived.size(); ++k) {
+    const at::Tensor& result = results.at(static_cast<size_t>(call.arrived[k]));
+    if (!result.requires_grad()) continue;
+    reached.push_back(result);
+    arrived.push_back(operand(args, args.in.size() - call.arrived.size() + k));
+  }
+  torch::autograd::variable_list gradients(wanted.size());
+  if (!reached.empty())
+    gradients = torch::autograd::grad(reached, wanted, arrived, {}, false, true);
+  for (size_t k = 0; k < wanted.size(); ++k) {
+    at::Tensor gradient = gradients[k].defined() ? gradients[k] : at::zeros_like(wanted[k]);
+    args.results[k] = give(gradient.detach().resolve_conj().resolve_neg(), args.out[k]);
   }
 }
 
@@ -381,6 +463,17 @@ REGISTER_ATEN_KERNEL({.op = "ATen",
                       .run = call_operator,
                       .unsupported = not_contiguous,
                       .library_bytes = operator_library_bytes,
+                      .prepare = prepare_call,
+                      .layout = LayoutRule::Contiguous,
+                      .allocates_outputs = true,
+                      .inexact = true});
+
+REGISTER_ATEN_KERNEL({.op = "ATenGrad",
+                      .name = "dispatcher_gradient",
+                      .dtypes = kEveryType,
+                      .run = call_gradient,
+                      .unsupported = unknown_operator,
+                      .library_bytes = noted_library_bytes,
                       .prepare = prepare_call,
                       .layout = LayoutRule::Contiguous,
                       .allocates_outputs = true,
