@@ -21,6 +21,8 @@ encoder, in a process of its own: above the import, after loading, and idle a se
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import logging
 import statistics
@@ -178,6 +180,10 @@ def resident(who: str, path: str) -> dict[str, float]:
     """MiB that a session adds to this process."""
     small = open_session(who, one_node(Path(path).parent))
     small.run(None, feeds_of("", small, 0))
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(
+        0
+    )  # an idle session of ours does it, so the heap's rest is not counted
     before = _status("VmRSS")
     session = open_session(who, path)
     loaded = _status("VmRSS") - before
