@@ -98,9 +98,7 @@ def sessions(model: bytes) -> tuple[Any, Any]:
     with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
         file.write(model)
         file.flush()
-        stock = onnxruntime.InferenceSession(
-            file.name, options, providers=["CPUExecutionProvider"]
-        )
+        stock = onnxruntime.InferenceSession(file.name, options, providers=["CPUExecutionProvider"])
         return stock, InferenceSession(file.name, ours_options)
 
 
