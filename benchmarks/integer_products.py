@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,14 +91,21 @@ def best_seconds(calls: list[Callable[[], object]], operations: int) -> list[flo
     return best
 
 
+def sessions(model: bytes) -> tuple[Any, Any]:
+    """Of stock and of ours, of a file, as quantize_dynamic writes it."""
+    options, ours_options = onnxruntime.SessionOptions(), SessionOptions()
+    options.intra_op_num_threads = ours_options.intra_op_num_threads = 1
+    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+        file.write(model)
+        file.flush()
+        stock = onnxruntime.InferenceSession(file.name, options, providers=["CPUExecutionProvider"])
+        return stock, InferenceSession(file.name, ours_options)
+
+
 def measure(rows: int, inner: int, columns: int, unsigned: bool) -> list[float]:
     """Prints a row; returns ours over stock's speed."""
     w, scale = quantized_weights(inner, columns, unsigned)
-    model = layer(inner, w, scale)
-    options, ours_options = onnxruntime.SessionOptions(), SessionOptions()
-    options.intra_op_num_threads = ours_options.intra_op_num_threads = 1
-    stock = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    ours = InferenceSession(model, ours_options)
+    stock, ours = sessions(layer(inner, w, scale))
     x = np.random.default_rng(1).standard_normal((rows, inner)).astype(np.float32)
     calls: list[Callable[[], object]] = [
         lambda: stock.run(None, {"x": x}),

@@ -27,12 +27,26 @@ _FAMILIES = {
     "selective": ("selective checkpoint", "tab:orange", "D"),
     "compile": ("torch.compile, budgets", "tab:green", "^"),
     "levels": ("ours, levels 1 and 2", "tab:blue", "o"),
-    "budgets": ("ours, budgets", "tab:cyan", "."),
+    "budgets": ("ours, budgets", "darkcyan", "."),
 }
-_LABEL_POINTS = 9
+# A page shows the picture at about two thirds of its size; the texts are to be read there.
+_LABEL_POINTS = 11
+_TEXT_POINTS = 12
+_TITLE_POINTS = 15
+_PANEL_INCHES = (4.3, 3.9)
+_TITLES = {
+    "gpt": "GPT",
+    "gpt_fused": "GPT, fused attention",
+    "bert": "BERT",
+    "t5": "T5",
+    "vit": "ViT",
+    "resnet": "ResNet",
+    "mlp": "MLP",
+}
 # Distances of a label from its point that are tried, in points, and directions, the best first.
 _DISTANCES = (6, 11, 17, 24, 32, 41, 51)
-_DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (-1, 0), (0, -1))
+# At the height of its point a label is not taken for that of the next one.
+_DIRECTIONS = ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1))
 
 # How the table of the documents names the variants.
 _NAMES = {
@@ -81,7 +95,9 @@ def _draw_model(axes: Any, model: str, rows: list[Row]) -> list[tuple[float, flo
         if name in ("compile", "budgets", "levels"):
             for x, y, row in zip(xs, ys, points[name], strict=True):
                 labels.setdefault((x, y), ([], colour))[0].append(_label(row["variant"]))
-    axes.set_title(model)
+    axes.set_title(_TITLES.get(model, model), fontsize=_TITLE_POINTS)
+    axes.tick_params(labelsize=_TEXT_POINTS)
+    axes.locator_params(axis="x", nbins=6)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.12, y=0.12)
     axes.grid(alpha=0.3)
@@ -165,6 +181,14 @@ def _write_labels(axes: Any, labels: list[tuple[float, float, str, str]], render
             axes.plot([x1, x2], [y1, y2], color=colour, linewidth=0.6, scalex=False, scaley=False)
 
 
+def _legend(figure: Any, entries: Any, empty: list[Any], columns: int) -> None:
+    """In the first place without a panel, else below all panels."""
+    if empty:
+        empty[0].legend(*entries, loc="center left", fontsize=_TITLE_POINTS, frameon=False)
+    else:
+        figure.legend(*entries, loc="lower center", ncols=2 * columns, fontsize=_TEXT_POINTS)
+
+
 def chart(rows: list[Row]) -> Any:
     """The chart of all models as a figure; None if no model has a measured eager run."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -180,24 +204,24 @@ def chart(rows: list[Row]) -> Any:
         return None
     columns = min(len(groups), 3)
     lines = -(-len(groups) // columns)
-    figure = Figure(figsize=(5.2 * columns, 4.4 * lines), dpi=100)
+    width, height = _PANEL_INCHES
+    figure = Figure(figsize=(width * columns, height * lines), dpi=100)
     canvas = FigureCanvasAgg(figure)
     grid = figure.subplots(lines, columns, squeeze=False)
     labels = [
         (axes, _draw_model(axes, model, of_model))
         for axes, (model, of_model) in zip(grid.flat, groups, strict=False)
     ]
-    for axes in list(grid.flat)[len(groups) :]:
-        axes.axis("off")
     for axes in grid[:, 0]:
-        axes.set_ylabel("activation peak, of eager's")
+        axes.set_ylabel("activation peak, of eager's", fontsize=_TEXT_POINTS)
     for axes in list(grid.flat)[: len(groups)][-columns:]:
-        axes.set_xlabel("processor time, of eager's")
-    handles, names = grid.flat[0].get_legend_handles_labels()
-    figure.legend(
-        handles, names, loc="lower center", ncols=min(2 * columns, len(names)), fontsize=11
-    )
-    figure.tight_layout(rect=(0, 0.45 / (4.4 * lines), 1, 1))
+        axes.set_xlabel("processor time, of eager's", fontsize=_TEXT_POINTS)
+    empty = list(grid.flat)[len(groups) :]
+    for axes in empty:
+        axes.axis("off")
+    below = 0.0 if empty else 0.5 / (height * lines)
+    figure.tight_layout(rect=(0, below, 1, 1))
+    _legend(figure, grid.flat[0].get_legend_handles_labels(), empty, columns)
     for axes, of_axes in labels:
         _write_labels(axes, of_axes, canvas.get_renderer())
     return figure

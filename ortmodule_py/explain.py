@@ -11,7 +11,7 @@ import torch
 
 from ortmodule_py import _C
 from ortmodule_py.compile.step_budget import beside, engine_beside
-from ortmodule_py.inference import html
+from ortmodule_py.inference import chart, html
 from ortmodule_py.module import as_ortmodule
 from ortmodule_py.report import picture
 from ortmodule_py.report.compare.module_state import ModuleState
@@ -66,11 +66,8 @@ class Explanation:
         return json.dumps(values, indent=indent)
 
     def __str__(self) -> str:
-        change = 100 * (self.peak_bytes / max(self.unoptimized_peak_bytes, 1) - 1)
         lines = [
-            f"Predicted peak of a step: {self.peak_bytes:,} bytes ({change:+.1f}% against "
-            f"{self.unoptimized_peak_bytes:,} without the memory optimizer), step time "
-            f"{100 * self.step_time_change:+.1f}%",
+            self._headline(),
             *self._parts(),
             f"Repeated layers: {' + '.join(map(str, self.layers)) or 'none found'}",
             f"Largest tensors at the peak{self._of(self.peak_piece)} "
@@ -90,6 +87,16 @@ class Explanation:
                         f"{item['module']}  {item['reason']}"
                     )
         return "\n".join(lines)
+
+    def _headline(self) -> str:
+        peak = f"{self.peak_bytes:,} bytes ({chart.bytes_text(self.peak_bytes)})"
+        if self.peak_bytes == self.unoptimized_peak_bytes and not self.step_time_change:
+            return f"Predicted peak of a step: {peak}; nothing is recomputed"
+        change = 100 * (self.peak_bytes / max(self.unoptimized_peak_bytes, 1) - 1)
+        return (
+            f"Predicted peak of a step: {peak}, {change:+.1f}% against {self.unoptimized_peak_bytes:,} "
+            f"without the memory optimizer; step time {100 * self.step_time_change:+.1f}%"
+        )
 
     def _of(self, piece: int) -> str:
         return f", piece {piece} of {len(self.pieces)}" if len(self.pieces) > 1 else ""
@@ -115,8 +122,9 @@ class Explanation:
         return lines
 
     def save_picture(self, path: str | Path, dark: bool = False) -> None:
-        """Draw the live bytes of `peak_piece` over forward and backward, stacked by module, without and
-        with the memory optimizer. matplotlib takes the format from the ending (`.png`, `.svg`, `.pdf`).
+        """Draw the live bytes of `peak_piece` over forward and backward, stacked by module: without the
+        memory optimizer and, where that differs, as planned. matplotlib takes the format from the ending
+        (`.png`, `.svg`, `.pdf`).
 
         Args:
             path: the file to write.

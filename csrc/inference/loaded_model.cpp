@@ -21,12 +21,16 @@ bool is_packed(const OnnxTensor& weight) { return packed_bits(weight.dtype) < 8;
 
 }  // namespace
 
-bool LoadedModel::keeps_originals() const {
-  constexpr size_t kMuch = 2 << 20;
+int64_t LoadedModel::original_bytes() const {
   size_t bytes = 0;
   for (const OnnxInitializer& weight : model_.graph.initializers)
     bytes += weight.tensor.bytes.size();
-  return files_.empty() && bytes > kMuch;
+  return static_cast<int64_t>(bytes);
+}
+
+bool LoadedModel::keeps_originals() const {
+  constexpr int64_t kMuch = 2 << 20;
+  return files_.empty() && original_bytes() > kMuch;
 }
 
 const void* LoadedModel::elements(const OnnxTensor& weight) {
@@ -40,6 +44,7 @@ const void* LoadedModel::elements(const OnnxTensor& weight) {
   const void* elements = is_readable(weight) ? weight.bytes.data() : copy(weight);
   kept_.push_back(weight.bytes);
   weight_bytes_ += bytes;
+  if (elements == weight.bytes.data()) read_in_place_bytes_ += bytes;
   places_.emplace(place, elements);
   return elements;
 }
@@ -133,7 +138,8 @@ std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(
 
 int64_t LoadedModel::weight_bytes() const {
   const std::lock_guard lock(mutex_);
-  return weight_bytes_;
+  if (!keeps_originals()) return weight_bytes_;
+  return weight_bytes_ + std::max<int64_t>(0, original_bytes() - read_in_place_bytes_);
 }
 
 void LoadedModel::check_files(bool for_run) const {

@@ -51,7 +51,8 @@ class LoadedModel {
   /// Tensors computed from weights, once for each key.
   std::shared_ptr<const std::vector<HostTensor>> constants(
       const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
-  /// Bytes of weights that sessions have asked for, and of what was computed from them.
+  /// Bytes of weights that sessions have asked for, and of what was computed from them; and of the
+  /// originals beside them where they are kept.
   int64_t weight_bytes() const;
 
   /// Throws Error if a file was written to since it was opened, so that reading it again could give
@@ -63,6 +64,7 @@ class LoadedModel {
   void forget_pages() const;
 
  private:
+  int64_t original_bytes() const;
   const void* copy(const OnnxTensor& weight);
   const void* computed_elements(const OnnxTensor& weight);
   const MappedFile* file_of(const OnnxTensor& weight) const;
@@ -82,6 +84,7 @@ class LoadedModel {
   std::vector<Buffer> blocks_;  // of copies
   int64_t left_bytes_ = 0;      // at the end of the last block
   int64_t weight_bytes_ = 0;
+  int64_t read_in_place_bytes_ = 0;
   std::unordered_map<std::string, std::shared_ptr<const std::vector<HostTensor>>> constants_;
 };
 

@@ -293,7 +293,13 @@ SessionOptions Segment::session_options(Device device, bool to_save) const {
   options.optimizer.disabled = passes_beyond(level);
   options.optimizer.disabled.insert(host_.options.disabled_passes.begin(),
                                     host_.options.disabled_passes.end());
-  if (to_save || host_.model->keeps_originals()) options.optimizer.disabled.merge(packing_passes());
+  if (to_save || host_.model->keeps_originals()) {
+    std::set<std::string> packing = packing_passes();
+    // Products of integers would pack their factor in every run, which takes longer than they do
+    // with few rows.
+    if (!to_save) packing.erase("pack_integer_weights");
+    options.optimizer.disabled.merge(packing);
+  }
   return options;
 }
 

@@ -87,12 +87,16 @@ def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
 def _feeds(session: InferenceSession, path: Path | None, sizes: dict[str, Any]) -> dict[str, Any]:
     inputs = session.get_inputs()
     if path is not None:
+        if not path.is_file():
+            raise ValueError(
+                f"[run] --feeds must be a file of numpy.savez, but found none at {path}"
+            )
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
         except (zipfile.BadZipFile, EOFError) as error:
             raise ValueError(
-                f"--feeds must be a file of numpy.savez, but {path}: {error}"
+                f"[run] --feeds must be a file of numpy.savez, but {path}: {error}"
             ) from None
     shapes = {value.name: _shape(value, sizes) for value in inputs}
     random = np.random.default_rng(0)

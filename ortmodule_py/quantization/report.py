@@ -97,10 +97,10 @@ def node_record(row: Mapping[str, Any]) -> NodeRecord:
 
 
 def _lines(report: QuantizationReport) -> list[str]:
-    ratio = report.float_bytes / max(1, report.quantized_bytes)
+    before, after = report.float_bytes, report.quantized_bytes
     lines = [
         f"{report.verb} {len(report.quantized)} of {len(report.nodes)} nodes: "
-        f"{_mib(report.float_bytes)} -> {_mib(report.quantized_bytes)} MiB ({ratio:.2f}x smaller)"
+        f"{_mib(before)} -> {_mib(after)} MiB ({_change(before, after)})"
     ]
     rows: list[tuple[str, ...]] = [
         ("node", "op", "MiB", "->", "weight error", "output error", "speed", "note")
@@ -137,6 +137,14 @@ def _row(node: NodeRecord) -> tuple[str, ...]:
         "" if node.speedup is None else f"{node.speedup:.2f}x",
         note,
     )
+
+
+def _change(before: int, after: int) -> str:
+    if before == after:
+        return "the same size"
+    small, large = sorted((before, after))
+    ratio = f"{large / max(1, small):.2f}x"
+    return f"{ratio} smaller" if after < before else f"{ratio} larger"
 
 
 def _mib(size_bytes: int) -> str:

@@ -19,12 +19,20 @@ Timelines = dict[str, dict[str, Any]]
 
 def draw(timelines: Timelines, path: str | Path, dark: bool = False) -> None:
     """Draw `timelines` (`CompiledPiece.timeline` by title) below each other into the file `path`."""
-    chart.save(_drawing(timelines), _size(timelines), path, dark)
+    shown = _shown(timelines)
+    chart.save(_drawing(shown), _size(shown), path, dark)
 
 
 def svg(timelines: Timelines) -> str:
     """The same as an `<svg>` element; "" without matplotlib."""
-    return chart.svg(_drawing(timelines), _size(timelines))
+    shown = _shown(timelines)
+    return chart.svg(_drawing(shown), _size(shown))
+
+
+def _shown(timelines: Timelines) -> Timelines:
+    """Without the second of two equal panels: nothing is recomputed."""
+    before, after = timelines.get("before"), timelines.get("after")
+    return {"after": after} if after is not None and before == after else timelines
 
 
 def _size(timelines: Timelines) -> tuple[float, float]:

@@ -3,6 +3,7 @@ weights that stay as small as their file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -552,3 +553,25 @@ def test_long_sums_of_dequantized_factors_do_not_wrap_around() -> None:
     model = model_bytes(nodes, {"x": (TensorProto.FLOAT, ["n", inner])}, ["y"], weights)
     (y,) = InferenceSession(model).run(None, {"x": x})
     np.testing.assert_allclose(y, np.full((2, 8), 255.0 * 255.0 * inner), rtol=1e-5)
+
+
+@pytest.mark.parametrize("source", ["file", "bytes"])
+def test_large_weights_are_packed_once(source: str, tmp_path: Path) -> None:
+    """From a file they take its size; the originals of a model in memory stay beside them."""
+    w = bytes_of(np.int8, (1024, 3072), 1)
+    model = model_bytes(
+        [node("MatMulInteger", ["a", "w"], ["y"])],
+        {"a": (TensorProto.UINT8, ["m", 1024])},
+        ["y"],
+        {"w": w},
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model)
+    session = InferenceSession(str(path) if source == "file" else model)
+    a = bytes_of(np.uint8, (2, 1024), 2)
+    (y,) = session.run(None, {"a": a})
+    np.testing.assert_array_equal(y, a.astype(np.int64) @ w)
+    assert "[PackedMatMulInteger]" in session.plan({"a": a})
+    held = session.memory({"a": a.shape}).weights_bytes
+    expected = w.nbytes * (2 if source == "bytes" else 1)
+    assert expected <= held <= 1.05 * expected

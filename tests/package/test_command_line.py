@@ -112,7 +112,7 @@ def test_run_writes_strings(tmp_path: Path) -> None:
         (["run", "absent.onnx", "batch=1"], "the model must be a file, but found 'absent.onnx'", 1),
         (["run", "MODEL"], "add batch=N", 1),
         (["run", "MODEL", "batch"], "written as in batch=8", 1),
-        (["run", "MODEL", "--feeds", "absent.npz"], "absent.npz", 1),
+        (["run", "MODEL", "--feeds", "absent.npz"], "found none at absent.npz", 1),
         (["run", "MODEL", "--feeds", "EMPTY"], "--feeds must be a file of numpy.savez", 1),
         (["run", "MODEL", "--feeds", "CUT"], "--feeds must be a file of numpy.savez", 1),
         (["run", "MODEL", "batch=1", "--memory-limit", "8"], "[memory]", 1),

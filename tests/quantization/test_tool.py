@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortmodule_py import InferenceSession, _inference
 from ortmodule_py.inference import InvalidProtobuf, NoSuchFile
-from ortmodule_py.quantization import QuantType, quantize_dynamic
+from ortmodule_py.quantization import QuantizationReport, QuantType, quantize_dynamic
 from ortmodule_py.quantization.__main__ import main
 from ortmodule_py.quantization.model_files import output_error
 from tests.quantization import models
@@ -174,6 +174,14 @@ def test_report_says_what_it_cost(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert text == f"{report}\n"
     assert "quantized 3 of 4 nodes" in text and "its second operand is no constant" in text
     assert f"largest error {largest:.2%}" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [(400, 100, "4.00x smaller"), (100, 160, "1.60x larger"), (64, 64, "the same size")],
+)
+def test_report_says_which_file_is_larger(before: int, after: int, change: str) -> None:
+    assert f"MiB ({change})" in str(QuantizationReport(before, after, []))
 
 
 def test_choice_takes_what_is_fast_and_exact(tmp_path: Path) -> None:

@@ -64,6 +64,13 @@ def test_the_legend_has_bytes_and_share_and_the_text_the_colour_of_the_page() ->
     assert chart._TEXT_OF_PAGE not in element
 
 
+def test_equal_panels_are_drawn_once() -> None:
+    once = picture.svg({"before": BEFORE, "after": dict(BEFORE)})
+    twice = picture.svg({"before": BEFORE, "after": AFTER})
+    assert [element.count("<!-- step: forward") for element in (once, twice)] == [1, 2]
+    assert "as planned: peak" in once and "without the memory optimizer" not in once
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_file_has_a_background(dark: bool, tmp_path: Path) -> None:
     picture.draw({"before": BEFORE}, tmp_path / "a.svg", dark)
@@ -74,7 +81,8 @@ def test_a_file_has_a_background(dark: bool, tmp_path: Path) -> None:
 def test_reports_of_training_as_html() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)), torch.ones(4, 8)
     html = explain(ORTModule(model, QUIET), x)._repr_html_()
-    assert "<svg" in html and "Predicted peak of a step" in html and html.count("<details>") == 2
+    assert "Predicted peak of a step" in html and "; nothing is recomputed<" in html
+    assert html.count("<!-- step: forward") == 1 and html.count("<details>") == 2
     html = check(model, x)._repr_html_()
     assert "as in eager PyTorch" in html and "<svg" not in html and "worst gradient of 4" in html
 
