@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <random>
 
+#include "mutate_onnx.h"
 #include "onnx/onnx_file.h"
 #include "onnx/onnx_reader.h"
 #include "onnx_message.h"
@@ -187,25 +187,6 @@ class OnnxMutations : public testing::Test {
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }
 
-  size_t below(size_t bound) {
-    return std::uniform_int_distribution<size_t>(0, bound - 1)(random_);
-  }
-
-  /// Flips a bit, sets a byte, cuts the end off, inserts, removes or doubles a few bytes.
-  void mutate(std::string& bytes) {
-    if (bytes.empty()) return;
-    const size_t at = below(bytes.size());
-    const size_t count = 1 + below(std::min<size_t>(bytes.size() - at, 16));
-    switch (below(6)) {
-      case 0: bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8))); return;
-      case 1: bytes[at] = static_cast<char>(below(2) == 0 ? 0xff : below(256)); return;
-      case 2: bytes.resize(at); return;
-      case 3: bytes.insert(at, count, static_cast<char>(below(256))); return;
-      case 4: bytes.erase(at, count); return;
-      default: bytes.insert(at, bytes.substr(at, count)); return;
-    }
-  }
-
   /// Whether the bytes are a model. All that it refers to is read.
   bool is_model(const std::string& bytes) const {
     try {
@@ -219,7 +200,7 @@ class OnnxMutations : public testing::Test {
 
   fs::path folder_;
   std::vector<std::string> seeds_;
-  std::mt19937 random_{35};
+  testing::Mutator random_{35};
 };
 
 TEST_F(OnnxMutations, AnErrorOrAModel) {
@@ -230,7 +211,7 @@ TEST_F(OnnxMutations, AnErrorOrAModel) {
   constexpr size_t kMutants = 10000;
   for (size_t i = 0; i < kMutants; ++i) {
     std::string bytes = seeds_[i % seeds_.size()];
-    for (size_t changes = 1 + below(3); changes > 0; --changes) mutate(bytes);
+    for (size_t changes = 1 + random_.below(3); changes > 0; --changes) random_.change(bytes);
     models += is_model(bytes) ? 1 : 0;
   }
   EXPECT_GT(models, kMutants / 50);
