@@ -95,8 +95,11 @@ Grads training_grad(GradContext& c) {
   return grads;
 }
 
-// The new running statistics are buffers, which have no gradient.
-bool training_depends(size_t output, size_t) { return output != 1 && output != 2; }
+// The new running statistics are buffers, which have no gradient, and of which nothing else is
+// made.
+bool training_depends(size_t output, size_t operand) {
+  return output != 1 && output != 2 && operand < 3;
+}
 
 Grads training_grad_grad(GradContext& c) {
   const Channels channels(c.x(1).dims());

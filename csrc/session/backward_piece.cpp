@@ -166,8 +166,11 @@ class Extractor {
           recomputed_[node->output(i)] = fenced(node->input(i));
         continue;
       }
-      for (const Value* input : node->inputs())
-        operands.push_back(!input ? nullptr : clone ? fenced(input) : value_of(input));
+      for (size_t i = 0; i < node->inputs().size(); ++i) {
+        const Value* input = node->input(i);
+        const bool absent = !input || (clone && is_idle(*node, i));
+        operands.push_back(absent ? nullptr : clone ? fenced(input) : value_of(input));
+      }
       copy_node(graph(), *node, std::move(operands), clone ? recomputed_ : twins_);
     }
     for (const GraphOutput& output : joint_.outputs())
@@ -180,6 +183,17 @@ class Extractor {
 
  private:
   Graph& graph() { return *made_.piece.graph; }
+
+  /// Whether no result that is read depends on the operand, as running statistics, which forward
+  /// has changed since.
+  static bool is_idle(const Node& node, size_t operand) {
+    const OpDef& def = op_def(node.op);
+    if (!def.depends || operand >= def.inputs.size() || !def.inputs[operand].ends_with('?'))
+      return false;
+    for (size_t k = 0; k < node.outputs().size(); ++k)
+      if (!node.output(k)->uses().empty() && def.depends(k, operand)) return false;
+    return true;
+  }
 
   Value* value_of(const Value* value) {
     if (auto known = twins_.find(value); known != twins_.end()) return known->second;

@@ -271,12 +271,16 @@ void flatten(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
   }
 }
 
-bool is_complex_slice_scatter(const PreparedCall& call, const torch::jit::Stack& stack) {
-  return call.handle.schema().name() == "aten::slice_scatter" && stack[0].toTensor().is_complex();
-}
-
-/// As torch defines it, since torch differentiates it for real numbers only.
-at::Tensor slice_scattered(const torch::jit::Stack& stack) {
+/// What stands for a functional form that torch does not differentiate: it has no gradient of
+/// `copy`, and of `slice_scatter` for real numbers only.
+std::optional<at::Tensor> differentiable_form(const PreparedCall& call,
+                                              const torch::jit::Stack& stack) {
+  const std::string& name = call.handle.schema().name();
+  if (name == "aten::copy") {
+    const at::Tensor& self = stack[0].toTensor();
+    return stack[1].toTensor().to(self.scalar_type()).expand(self.sizes()).clone();
+  }
+  if (name != "aten::slice_scatter" || !stack[0].toTensor().is_complex()) return std::nullopt;
   at::Tensor whole = stack[0].toTensor().clone();
   whole
       .slice(stack[2].toInt(), stack[3].toOptional<int64_t>(), stack[4].toOptional<int64_t>(),
@@ -291,8 +295,8 @@ std::vector<at::Tensor> results_of(const PreparedCall& call, const KernelArgs& a
   stack.reserve(call.arguments.size());
   for (const PreparedCall::Argument& argument : call.arguments)
     push(stack, call, argument, args, operand_of);
-  if (at::GradMode::is_enabled() && is_complex_slice_scatter(call, stack))
-    return {slice_scattered(stack)};
+  if (at::GradMode::is_enabled())
+    if (const auto form = differentiable_form(call, stack)) return {*form};
   call.handle.callBoxed(&stack);
   std::vector<at::Tensor> results;
   for (const c10::IValue& value : stack) flatten(value, results);
