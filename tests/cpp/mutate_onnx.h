@@ -12,7 +12,7 @@
 
 #include "onnx/onnx_model.h"
 
-namespace ortmodule::testing {
+namespace ortmodule {
 
 class Mutator {
  public:
@@ -122,4 +122,4 @@ class Mutator {
   std::mt19937 random_;
 };
 
-}  // namespace ortmodule::testing
+}  // namespace ortmodule

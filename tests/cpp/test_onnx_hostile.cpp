@@ -200,7 +200,7 @@ class OnnxMutations : public testing::Test {
 
   fs::path folder_;
   std::vector<std::string> seeds_;
-  testing::Mutator random_{35};
+  Mutator random_{35};
 };
 
 TEST_F(OnnxMutations, AnErrorOrAModel) {
