@@ -91,7 +91,8 @@ MatMulProblem matmul_problem(const StepFacts& facts) {
   problem.y = y.matrix();
   // The innermost batch dimension goes to the library, the others are counted through.
   Sizes index(batch.empty() ? 0 : batch.size() - 1, 0);
-  for (bool more = true; more;) {
+  const bool empty = std::find(batch.begin(), batch.end(), 0) != batch.end();
+  for (bool more = !empty; more;) {
     BlasOffsets& call = problem.calls.emplace_back();
     for (size_t d = 0; d < index.size(); ++d) {
       call.a += index[d] * a.batch_strides[d];

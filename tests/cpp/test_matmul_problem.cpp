@@ -55,7 +55,7 @@ Sizes broadcast_batch(const Layout& a, const Layout& b) {
   for (const Layout* m : {&a, &b})
     for (size_t i = 0; i + 2 < m->sizes.size(); ++i) {
       int64_t& size = batch[rank - (m->sizes.size() - 2) + i];
-      size = std::max(size, m->sizes[i]);
+      if (size == 1) size = m->sizes[i];
     }
   return batch;
 }
@@ -133,6 +133,7 @@ const Case kCases[] = {
     {"broadcast_inner", dense({2, 1, 3, 4}), dense({2, 3, 4, 5}), false, false, 2, 3},
     {"batch_of_one", dense({1, 3, 4}), dense({1, 4, 5})},
     {"transposed_batch", strided({6, 3, 4}, {12, 1, 3}), dense({6, 4, 5}), false, false, 1, 6},
+    {"empty_outer_batch", dense({0, 2, 2, 4}), dense({1, 2, 4, 8}), false, false, 0, 2},
     {"gaps_between_batches", strided({2, 3, 4}, {100, 4, 1}), dense({4, 5}), false, false, 1, 2},
 };
 
