@@ -27,6 +27,14 @@ Value* times(OnnxCall& c, Value* x, double value) {
   return c.emit("Mul", {x, number(c, value, x)});
 }
 
+void require_rank(OnnxCall& c, size_t i, size_t rank) {
+  if (c.in(i)->rank() != rank)
+    c.refuse(str("operand ", i, " must have rank ", rank, ", but found rank ", c.in(i)->rank()));
+}
+
+/// Bins or samples of a region.
+constexpr int64_t kMostBins = 4096;
+
 // ---- rows of an image --------------------------------------------------------------------------
 
 enum class Outside { Zeros, Border, Reflection };
@@ -286,6 +294,11 @@ Values import_roi_align(OnnxCall& c) {
   if (samples <= 0)
     c.refuse("sampling_ratio must be positive: else the number of samples depends on data");
   const int64_t bins[2] = {c.integer("output_height", 1), c.integer("output_width", 1)};
+  if (std::min(bins[0], bins[1]) <= 0 || std::max({bins[0], bins[1], samples}) > kMostBins)
+    c.refuse(str("output sizes and sampling_ratio must be from 1 to ", kMostBins));
+  require_rank(c, 0, 4);
+  require_rank(c, 1, 2);
+  if (!c.sizes().equal(rois->dims.at(1), 4)) c.refuse("rois must have four coordinates");
   const std::string mode = c.string("mode", "avg");
   if (mode != "avg" && mode != "max") c.refuse(str("mode must be avg or max, but found ", mode));
   const bool half_pixel =
@@ -351,7 +364,12 @@ Value* bin_members(OnnxCall& c, Value* start, Value* end, int64_t bins, const Di
 Values import_max_roi_pool(OnnxCall& c) {
   Value *x = c.in(0), *rois = c.in(1);
   const std::vector<int64_t> bins = c.integers("pooled_shape");
-  if (bins.size() != 2) c.refuse("pooled_shape must have two numbers");
+  if (bins.size() != 2 || std::min(bins[0], bins[1]) <= 0 || std::max(bins[0], bins[1]) > kMostBins)
+    c.refuse(str("pooled_shape must have two numbers from 1 to ", kMostBins));
+  require_rank(c, 0, 4);
+  require_rank(c, 1, 2);
+  if (!c.sizes().equal(rois->dims.at(1), 5))
+    c.refuse("rois must have a batch and four coordinates");
   const DimExpr count = rois->dims.at(0), channels = x->dims.at(1);
   const DType wide = compute_dtype(x->dtype);
   rois = c.cast(rois, wide);
@@ -438,6 +456,11 @@ Values import_deform_conv(OnnxCall& c) {
   const DType dtype = c.dtype(0), wide = compute_dtype(dtype);
   Value *x = c.cast(c.in(0), wide), *weights = c.cast(c.in(1), wide);
   const int64_t groups = c.integer("group", 1);
+  if (x->rank() < 3) c.refuse(str("x must have rank 3 or more, but found ", x->rank()));
+  require_rank(c, 1, x->rank());
+  require_rank(c, 2, x->rank());
+  if (groups <= 0 || c.integer("offset_group", 1) <= 0)
+    c.refuse("group and offset_group must be positive");
   const Dims window = tail(weights->dims, 2), out = tail(c.dims(2), 2);
   const DimExpr outputs = product(out), filters = weights->dims.at(0);
   Value* windows = deformed_windows(c, x, window, out);
@@ -486,6 +509,7 @@ std::vector<int64_t> window_places(const std::vector<int64_t>& window,
 }
 
 Values import_col2im(OnnxCall& c) {
+  constexpr int64_t kMostPlaces = int64_t{1} << 30;
   Value* x = c.in(0);
   const std::vector<int64_t> image = c.fixed_integers(1), window = c.fixed_integers(2);
   const size_t spatial = image.size();
@@ -494,28 +518,36 @@ Values import_col2im(OnnxCall& c) {
   const std::vector<int64_t> strides = list(c, "strides", spatial, 1),
                              dilations = list(c, "dilations", spatial, 1),
                              pads = list(c, "pads", 2 * spatial, 0);
+  const int64_t given = c.sizes().fix(x->dims.at(2));
   std::vector<int64_t> padded, blocks;
   Dims dims{x->dims.at(0), 0}, crop(2 * (spatial + 2), DimExpr(0));
-  int64_t elements = 1;
+  int64_t elements = 1, all_blocks = 1;
   for (size_t d = 0; d < spatial; ++d) {
-    padded.push_back(image[d] + pads.at(d) + pads.at(spatial + d));
-    const int64_t rest = padded[d] - dilations.at(d) * (window.at(d) - 1) - 1;
-    if (rest < 0 || strides.at(d) <= 0) c.refuse("a window must be within the padded image");
-    blocks.push_back(rest / strides.at(d) + 1);
-    elements *= window.at(d);
+    const int64_t before = pads.at(d), after = pads.at(spatial + d);
+    for (const int64_t number : {image[d], window[d], strides[d], dilations[d], before, after})
+      if (number > kMostPlaces || number < -kMostPlaces)
+        c.refuse(str("sizes and pads must be at most ", kMostPlaces, ", but found ", number));
+    padded.push_back(image[d] + before + after);
+    if (window[d] <= 0 || strides[d] <= 0 || dilations[d] <= 0 ||
+        dilations[d] * (window[d] - 1) >= padded[d])
+      c.refuse("a window must be within the padded image");
+    blocks.push_back((padded[d] - dilations[d] * (window[d] - 1) - 1) / strides[d] + 1);
+    elements = std::min(elements * window[d], kMostPlaces + 1);
+    all_blocks = std::min(all_blocks * blocks[d], kMostPlaces + 1);
     dims.emplace_back(padded[d]);
-    crop[d + 2] = -pads.at(d);
-    crop[spatial + 4 + d] = -pads.at(spatial + d);
+    crop[d + 2] = -before;
+    crop[spatial + 4 + d] = -after;
   }
+  if (given != all_blocks) c.refuse(str("x must have ", all_blocks, " blocks, but found ", given));
+  if (elements > kMostPlaces || elements * all_blocks > kMostPlaces)
+    c.refuse(str("windows must have at most ", kMostPlaces, " elements together"));
   const std::vector<int64_t> places = window_places(window, blocks, strides, dilations, padded);
   const auto count = static_cast<int64_t>(places.size());
-  if (c.sizes().fix(x->dims.at(2)) * elements != count)
-    c.refuse(str("x must have ", count / elements, " blocks, but found ", x->dims.at(2)));
   dims.at(1) = DimExpr::floor_div(x->dims.at(1), elements);
-  KnownValue index{DType::Int64, {count}, {}};
-  for (int64_t place : places) index.elements.emplace_back(place);
+  std::string bytes(reinterpret_cast<const char*>(places.data()), places.size() * sizeof(int64_t));
+  Value* index = c.weight({DType::Int64, {count}, std::move(bytes)});
   const DimExpr planes = dims.at(0) * dims.at(1);
-  Value* y = c.emit("GatherGrad", {c.reshape(x, {planes, count}), c.constant(index)},
+  Value* y = c.emit("GatherGrad", {c.reshape(x, {planes, count}), index},
                     {{"axis", 1}, {"size", product(tail(dims, 2))}, {"padding_idx", -1}});
   return {c.emit("Pad", {c.reshape(y, dims)}, {{"pads", crop}, {"value", 0.0}})};
 }
