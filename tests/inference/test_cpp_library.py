@@ -140,7 +140,7 @@ def test_the_example_builds_outside_of_the_source_tree_and_runs(
     assert failed.returncode == 1 and "none.onnx" in failed.stderr
     linked = run("ldd", program, cwd=tmp_path)
     assert str(installed.resolve()) in linked and "not found" not in linked
-    assert not re.search(r"torch|python|c10", linked.replace(str(tmp_path), ""), re.IGNORECASE)
+    assert not re.search(r"torch|python|libc10", linked.replace(str(tmp_path), ""), re.IGNORECASE)
 
 
 @pytest.mark.parametrize("name", COMPILERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.inference.test_session import mlp, model_bytes, x_of
 FLOAT = TensorProto.FLOAT
 
 
-def session_of(model: bytes, **options: Any) -> ort.InferenceSession:
+def session_of(model: bytes | str, **options: Any) -> ort.InferenceSession:
     chosen = ort.SessionOptions()
     for name, value in options.items():
         setattr(chosen, name, value)
@@ -33,7 +34,7 @@ def test_weights_in_float16() -> None:
     assert reports[1].weights_bytes == reports[0].weights_bytes // 2
 
 
-def test_products_widen_weights_of_16_bits_block_by_block() -> None:
+def test_products_widen_weights_of_16_bits_block_by_block(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     weight = random.standard_normal((1024, 1024)).astype(np.float32)
     model = model_bytes(
@@ -45,7 +46,8 @@ def test_products_widen_weights_of_16_bits_block_by_block() -> None:
         ["y"],
         {"w": weight},
     )
-    session = session_of(model, enable_fp16=True)
+    (tmp_path / "m.onnx").write_bytes(model)  # of a model in memory the original weights stay
+    session = session_of(str(tmp_path / "m.onnx"), enable_fp16=True)
     x = random.standard_normal((3, 1024)).astype(np.float32)
     (y,) = session.run(None, {"x": x})
     half = weight.astype(np.float16).astype(np.float64)
