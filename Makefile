@@ -76,7 +76,7 @@ ctest: build
 	flock $$folder/.lock cmake --build $$folder --target ortm_core_tests --parallel $(JOBS); \
 	ctest --test-dir $$folder --output-on-failure --parallel $(JOBS)
 
-# `make test TEST_OPTIONS="--slow-share 0/3"` takes a third of the slow tests.
+# `make test TEST_OPTIONS="--slow-share 0/6"` takes a sixth of the slow tests.
 test: ctest
 	$(PASSIVE) $(PY) $(PYTEST) tests $(TEST_OPTIONS)
 

@@ -129,6 +129,7 @@ def _import_newer(cache: Path) -> tuple[dict[str, str], list[float], str]:
     return states, drawn, done.stderr
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_hold_in_a_newer_torch_are_turned_off(tmp_path: Path) -> None:
     generator = random.Random(3)
     eager = [generator.random() for _ in range(3)]

@@ -118,6 +118,7 @@ class Cells(nn.Module):
         return torch.stack(rows, 1)
 
 
+@pytest.mark.slow
 def test_many_steps() -> None:
     torch.manual_seed(0)
     eager = Cells()
