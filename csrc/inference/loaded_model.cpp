@@ -21,16 +21,16 @@ bool is_packed(const OnnxTensor& weight) { return packed_bits(weight.dtype) < 8;
 
 }  // namespace
 
-int64_t LoadedModel::original_bytes() const {
+int64_t LoadedModel::original_bytes(const OnnxModel& model) {
   size_t bytes = 0;
-  for (const OnnxInitializer& weight : model_.graph.initializers)
+  for (const OnnxInitializer& weight : model.graph.initializers)
     bytes += weight.tensor.bytes.size();
   return static_cast<int64_t>(bytes);
 }
 
 bool LoadedModel::keeps_originals() const {
   constexpr int64_t kMuch = 2 << 20;
-  return files_.empty() && original_bytes() > kMuch;
+  return files_.empty() && original_bytes_ > kMuch;
 }
 
 const void* LoadedModel::elements(const OnnxTensor& weight) {
@@ -139,7 +139,7 @@ std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(
 int64_t LoadedModel::weight_bytes() const {
   const std::lock_guard lock(mutex_);
   if (!keeps_originals()) return weight_bytes_;
-  return weight_bytes_ + std::max<int64_t>(0, original_bytes() - read_in_place_bytes_);
+  return weight_bytes_ + std::max<int64_t>(0, original_bytes_ - read_in_place_bytes_);
 }
 
 void LoadedModel::check_files(bool for_run) const {

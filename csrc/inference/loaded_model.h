@@ -27,7 +27,10 @@ class LoadedModel {
  public:
   /// `files`: those that the model was read from, itself first; none for a model in memory.
   explicit LoadedModel(OnnxModel model, OnnxFacts facts = {}, MappedFiles files = {})
-      : model_(std::move(model)), facts_(std::move(facts)), files_(std::move(files)) {}
+      : model_(std::move(model)),
+        facts_(std::move(facts)),
+        files_(std::move(files)),
+        original_bytes_(original_bytes(model_)) {}
 
   const OnnxModel& model() const { return model_; }
   const OnnxFacts& facts() const { return facts_; }
@@ -64,7 +67,7 @@ class LoadedModel {
   void forget_pages() const;
 
  private:
-  int64_t original_bytes() const;
+  static int64_t original_bytes(const OnnxModel& model);
   const void* copy(const OnnxTensor& weight);
   const void* computed_elements(const OnnxTensor& weight);
   const MappedFile* file_of(const OnnxTensor& weight) const;
@@ -72,6 +75,7 @@ class LoadedModel {
   const OnnxModel model_;
   const OnnxFacts facts_;
   const MappedFiles files_;
+  const int64_t original_bytes_;
   mutable std::mutex mutex_;
   /// A weight in the file. Others may begin at its first byte, with another size or type.
   using Place = std::tuple<const void*, int64_t, DType>;
