@@ -181,9 +181,8 @@ def resident(who: str, path: str) -> dict[str, float]:
     small = open_session(who, one_node(Path(path).parent))
     small.run(None, feeds_of("", small, 0))
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(
-        0
-    )  # an idle session of ours does it, so the heap's rest is not counted
+    # An idle session of ours does it, so the heap's rest is not counted.
+    ctypes.CDLL(None).malloc_trim(0)
     before = _status("VmRSS")
     session = open_session(who, path)
     loaded = _status("VmRSS") - before
