@@ -62,6 +62,12 @@ def scan_body() -> Any:
 
 X = np.ones((2, 3), "float32")
 BOXES, SCORES = np.ones((1, 5, 4), "float32"), np.ones((1, 2, 5), "float32")
+IMAGE = np.ones((1, 1, 4, 4), "float32")
+WINDOWS = {
+    "x": np.ones((1, 4, 9), "float32"),
+    "image": np.array([4, 4]),
+    "block": np.array([2, 2]),
+}
 GRAMS: dict[str, Any] = {
     "mode": "TF",
     "min_gram_length": 1,
@@ -104,6 +110,37 @@ MALFORMED = {
     ),
     "pads of 2^40": single("Pad", {"x": X[0], "pads": np.array([1 << 40, 0])}, mode="edge"),
     "pads below the size": single("Pad", {"x": X[0], "pads": np.array([-9, 0])}, mode="edge"),
+    "regions of an image of rank 2": single(
+        "RoiAlign", {"x": X, "rois": BOXES[0], "batch": np.zeros(5, "int64")}, sampling_ratio=2
+    ),
+    "regions of three numbers": single(
+        "RoiAlign",
+        {"x": IMAGE, "rois": BOXES[0, :, :3].copy(), "batch": np.zeros(5, "int64")},
+        sampling_ratio=2,
+    ),
+    "2^40 bins": single(
+        "RoiAlign",
+        {"x": IMAGE, "rois": BOXES[0], "batch": np.zeros(5, "int64")},
+        sampling_ratio=2,
+        output_height=1 << 40,
+    ),
+    "pooled regions without a batch": single(
+        "MaxRoiPool", {"x": IMAGE, "rois": BOXES[0]}, pooled_shape=[1, 1]
+    ),
+    "2^40 pooled bins": single(
+        "MaxRoiPool",
+        {"x": IMAGE, "rois": np.zeros((1, 5), "float32")},
+        pooled_shape=[1 << 40, 1],
+    ),
+    "deformed weights of rank 3": single(
+        "DeformConv", {"x": IMAGE, "w": BOXES, "offset": IMAGE}, opset=19
+    ),
+    "no groups of offsets": single(
+        "DeformConv", {"x": IMAGE, "w": IMAGE, "offset": IMAGE}, opset=19, offset_group=0
+    ),
+    "windows 2^40 apart": single("Col2Im", WINDOWS, dilations=[1, 1 << 40]),
+    "windows without a distance": single("Col2Im", WINDOWS, dilations=[0, 1]),
+    "fewer windows than blocks": single("Col2Im", WINDOWS, pads=[9, 9, 9, 9]),
     "a bit cast to another size": single("BitCast", {"x": X}, opset=26, to=TensorProto.DOUBLE),
     "a body without outputs": single(
         "Loop", {"m": np.array(3), "c": np.array(True), "s0": np.array(1)}, body=loop_body([])
