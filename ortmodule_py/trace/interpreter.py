@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dense
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ortmodule_py.base.changing_numbers import Fixed, call_name, changes, value_now
@@ -250,6 +251,10 @@ class _PieceInterpreter(fx.Interpreter):
         return result.contiguous() if by_rows else result
 
     def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target == "normal_" and self.trace.eager_draws and not is_dense(args[0]):
+            # ATen draws in another order into tensors that are not contiguous; the functional form,
+            # whose tensor is new, has no gaps.
+            raise CannotLower("normal_ with eager's numbers into a tensor with gaps", self.origin)
         rewritten = self._rewritten(target, args, kwargs)
         if rewritten is not target:
             return rewritten(*args, **kwargs)

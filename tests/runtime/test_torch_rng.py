@@ -288,3 +288,20 @@ def test_a_draw_over_a_value_with_a_gradient(
     assert torch.equal(eager.fc.weight.grad, torch.zeros(4, 4))
     if rng == "torch":
         torch.testing.assert_close(results[1], results[0])
+
+
+class NoiseInEveryOther(torch.nn.Module):
+    """Eager draws normal numbers one by one into a tensor with gaps, 16 at a time into others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x.detach().normal_()
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_normal_numbers_in_place_are_eagers(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    results = []
+    for runner in (NoiseInEveryOther(), ORTModule(NoiseInEveryOther())):
+        torch.manual_seed(3)
+        results.append(runner(torch.ones(4, 16)[:, ::step]))
+    assert torch.equal(*results)
