@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -114,12 +116,29 @@ void connect_to_argument(const RunState& state, at::Tensor& tensor, size_t index
   });
 }
 
-/// `tensor`, which is tensor `whole` of the plan, or the view `id` of it.
+/// The elements of `tensor` in this layout, whose offset counts from its first element.
+at::Tensor viewed(const at::Tensor& tensor, const Layout& layout) {
+  return tensor.as_strided(layout.sizes, layout.strides, tensor.storage_offset() + layout.offset);
+}
+
+/// The layout of the parts of complex numbers, a last dimension of 2.
+Layout layout_of_parts(Layout layout) {
+  for (int64_t& stride : layout.strides) stride *= 2;
+  layout.sizes.push_back(2);
+  layout.strides.push_back(1);
+  layout.offset *= 2;
+  return layout;
+}
+
+/// `tensor`, which is tensor `whole` of the plan, or the view `id` of it, also as complex numbers
+/// or as the parts of such.
 at::Tensor as_planned(const RunState& state, const at::Tensor& tensor, TensorId whole,
                       TensorId id) {
   if (id == whole) return tensor;
-  const Layout& layout = state.plan().tensors[id].layout;
-  return tensor.as_strided(layout.sizes, layout.strides, tensor.storage_offset() + layout.offset);
+  const PlannedTensor& view = state.plan().tensors[id];
+  if (to_scalar_type(view.dtype) == tensor.scalar_type()) return viewed(tensor, view.layout);
+  if (tensor.is_complex()) return viewed(at::view_as_real(tensor), view.layout);
+  return at::view_as_complex(viewed(tensor, layout_of_parts(view.layout)));
 }
 
 at::Tensor operand_of(const StatePtr& state, const BackwardOperand& operand, const Value& value,

@@ -347,3 +347,38 @@ def test_a_hessian() -> None:
         for m in (ours, eager)
     )
     torch.testing.assert_close(found, expected)
+
+
+class Turned(nn.Module):
+    """An output that is the parts, or the complex numbers, of what backward reads."""
+
+    def __init__(self, returns_parts: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3, bias=False)
+        self.returns_parts = returns_parts
+        self.register_buffer("turn", torch.polar(torch.ones(2), torch.tensor([0.3, 2.0])))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = x.unflatten(-1, (2, 2))
+        if self.returns_parts:
+            turned = torch.view_as_real(torch.view_as_complex(pairs) * self.turn)
+            return self.layer(turned.flatten(-2)).pow(3), turned
+        grown = pairs.exp()
+        return self.layer(grown.flatten(-2)).pow(3), torch.view_as_complex(grown)
+
+
+@pytest.mark.parametrize("returns_parts", [True, False])
+def test_outputs_that_are_complex_views(returns_parts: bool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = Turned(returns_parts)
+    ours = ORTModule(copy.deepcopy(eager), QUIET)
+    results = []
+    for model in (ours, eager):
+        x = torch.linspace(-1, 1, 24).view(3, 2, 4).requires_grad_()
+        y, turned = model(x)
+        (slope,) = torch.autograd.grad(y.sum() + turned.abs().sum(), x, create_graph=True)
+        loss = slope.square().sum() + turned.real.square().sum()
+        results.append([slope, *torch.autograd.grad(loss, [x, *model.parameters()])])
+    torch.testing.assert_close(*results)
+    assert last_run_report(ours)["compiled"]
