@@ -70,11 +70,13 @@ def restored_if_capture_fails() -> Iterator[None]:
     """Like `restored_on_failure`, around a capture by Dynamo.
 
     Its frames, and cycles that it leaves, hold context managers: freed later, they would set grad modes
-    and leave transforms in the midst of other code.
+    and leave transforms in the midst of other code. The dispatch keys are restored after each capture:
+    an error inside of a transform that Dynamo handles leaves them changed (torch 2.14).
     """
     before = _ThreadState()
     try:
-        yield
+        with _dispatch_keys_restored():
+            yield
     except BaseException as error:
         seen: set[int] = set()  # a chain of exceptions may have a cycle
         cause: BaseException | None = error
@@ -85,6 +87,14 @@ def restored_if_capture_fails() -> Iterator[None]:
         gc.collect()
         before.restore(error)
         raise
+
+
+def _dispatch_keys_restored() -> contextlib.AbstractContextManager[None]:
+    included = torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    guard: contextlib.AbstractContextManager[None]
+    guard = torch._C._ForceDispatchKeyGuard(included, excluded)
+    return guard
 
 
 @contextlib.contextmanager

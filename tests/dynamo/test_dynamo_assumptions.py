@@ -214,7 +214,8 @@ def test_a_counter_in_an_attribute_of_a_function() -> None:
         return _outputs(model, 8)
 
     report = as_in_eager(Calls(_counts_itself), step)
-    assert any("test_dynamo_assumptions.py:" in reason for reason in report["graph_breaks"])
+    # Torch 2.14 captures the assignment, for each value of the counter.
+    assert running_torch() >= (2, 14) or any("test_dynamo_assumptions.py:" in reason for reason in report["graph_breaks"])
 
 
 HIDING: dict[str, Callable[[nn.Module], dict[str, Any]]] = {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import patch
+from ortmodule_py.dynamo.patches.table import LOAD_ATTRIBUTE, patch
 
 
 def _probe(trial: Trial) -> bool:
@@ -21,7 +21,7 @@ def _probe(trial: Trial) -> bool:
 
     def scaled(x: Tensor) -> Tensor:
         y = x * 2
-        return y * (3 if "torch" in type(weight).__module__ else 1)
+        return y * (3 if "torch" in getattr(type(weight), "__module__") else 1)  # noqa: B009
 
     same = trial(lambda: scaled, (torch.ones(3),))
     return same and not trial.eager_pieces and not trial.graph_breaks
@@ -35,14 +35,43 @@ def _probe(trial: Trial) -> bool:
     needed_by=None,
 )
 def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    result = call(self, tx, args, kwargs)
+    return _known_name(call(self, tx, args, kwargs), args[0], args[1])
+
+
+def _probe_loaded(trial: Trial) -> bool:
+    weight = nn.Parameter(torch.ones(3))
+
+    def scaled(x: Tensor) -> Tensor:
+        y = x * 2
+        return y * (3 if "torch" in type(weight).__module__ else 1)
+
+    same = trial(lambda: scaled, (torch.ones(3),))
+    return same and not trial.eager_pieces and not trial.graph_breaks
+
+
+@patch(
+    "loaded_class_names",
+    "The same where the name is an attribute in the code, not an argument of `getattr`.",
+    {(2, 14): LOAD_ATTRIBUTE},
+    probe=_probe_loaded,
+    needed_by=None,
+)
+def _load(load: Callable[..., Any], self: Any, attr: Any) -> Any:
+    holder = self.stack[-1].realize()
+    load(self, attr)
+    name = torch._dynamo.variables.ConstantVariable.create(attr)
+    self.stack[-1] = _known_name(self.stack[-1], holder, name)
+
+
+def _known_name(result: Any, holder: Any, name: Any) -> Any:
+    """The string for a `__module__` that Dynamo does not know; other results as they are."""
     if not isinstance(result, torch._dynamo.variables.GetAttrVariable):
         return result
     try:
         # The name first: to ask an object for its value guards all that is in it.
-        if args[1].as_python_constant() != "__module__":
+        if name.as_python_constant() != "__module__":
             return result
-        cls = args[0].as_python_constant()
+        cls = holder.as_python_constant()
     except NotImplementedError:  # known at run time only
         return result
     if not isinstance(cls, type):

@@ -202,7 +202,12 @@ def _batch_of(tx: Any, sequence: VariableTracker) -> VariableTracker | None:
     """The first of the batch sizes; None if the sequence is not on the CPU or it cannot be read."""
     if not _is_packed(sequence):
         return None
-    data, batch_sizes = (sequence.var_getattr(tx, name) for name in ("data", "batch_sizes"))
+    data, batch_sizes = (
+        VariableTracker.build(tx, getattr).call_function(
+            tx, [sequence, ConstantVariable.create(name)], {}
+        )
+        for name in ("data", "batch_sizes")
+    )
     if not (_is_tensor_on_cpu(data) and _is_tensor_on_cpu(batch_sizes)):
         return None
     lengths = _packed_lengths(batch_sizes.as_proxy().node)

@@ -20,7 +20,7 @@ from torch._dynamo.source import AttrSource, GlobalSource, Source
 from torch._dynamo.variables.base import VariableTracker
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import calls, dynamo_output, patch
+from ortmodule_py.dynamo.patches.table import LOAD_ATTRIBUTE, calls, dynamo_output, patch
 
 _BUILTIN = "torch._dynamo.variables.builtin"
 _MODULE = "torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable"
@@ -50,13 +50,54 @@ def _probe_attributes(trial: Trial) -> bool:
     needed_by=_always,
 )
 def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    _guard_absence(args[0], args[1])
-    if isinstance(args[0], torch._dynamo.variables.FunctoolsPartialVariable):
-        name = args[1].as_python_constant()
-        own = getattr(_real(args[0]), "__dict__", {})
-        if name in own:  # Dynamo takes it for absent
-            return VariableTracker.build(tx, own[name], AttrSource(args[0].source, name))
+    name = args[1].as_python_constant() if args[1].is_python_constant() else None
+    found = _own_of_partial(tx, args[0], name)
+    if found is not None:
+        return found
+    _guard_absence(args[0], name)
     return call(self, tx, args, kwargs)
+
+
+def _probe_loaded(trial: Trial) -> bool:
+    def make() -> Callable[[Tensor], Tensor]:
+        def scaled(x: Tensor) -> Tensor:
+            y = x * 2
+            try:
+                return y * scaled.factor  # type: ignore[attr-defined, no-any-return]
+            except AttributeError:
+                return y
+
+        return scaled
+
+    x = torch.ones(3)
+    return trial(make, (x,), (x,), between=lambda scaled: setattr(scaled, "factor", 3))
+
+
+@patch(
+    "absent_loaded_attributes",
+    "The same where the name is an attribute in the code, not an argument of `getattr`.",
+    {(2, 14): LOAD_ATTRIBUTE},
+    probe=_probe_loaded,
+    needed_by=_always,
+)
+def _load(load: Callable[..., Any], self: Any, attr: Any) -> Any:
+    holder = self.stack[-1].realize()
+    found = _own_of_partial(self, holder, attr)
+    if found is not None:
+        self.stack[-1] = found
+        return
+    _guard_absence(holder, attr)
+    load(self, attr)
+
+
+def _own_of_partial(tx: Any, partial: Any, name: str | None) -> Any:
+    """An attribute that the user has set on a functools.partial, which Dynamo takes for absent, or None."""
+    if not isinstance(partial, torch._dynamo.variables.FunctoolsPartialVariable):
+        return None
+    own = getattr(_real(partial), "__dict__", {})
+    if name not in own:
+        return None
+    return VariableTracker.build(tx, own[name], AttrSource(partial.source, name))
 
 
 def _real(partial: Any) -> Any:
@@ -85,16 +126,17 @@ def _probe_hasattr(trial: Trial) -> bool:
 )
 def _has(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     if len(args) == 2:
-        _guard_absence(*(a.realize() if hasattr(a, "realize") else a for a in args))
+        holder, name = (a.realize() if hasattr(a, "realize") else a for a in args)
+        if name.is_python_constant():
+            _guard_absence(holder, name.as_python_constant())
     return call(self, tx, args, kwargs)
 
 
-def _guard_absence(obj: Any, name_variable: Any) -> None:
+def _guard_absence(obj: Any, name: str | None) -> None:
     """Guard that the object still lacks the attribute; that a function has the same ones for `__dict__`."""
     kinds = torch._dynamo.variables
-    if not name_variable.is_python_constant():
+    if name is None:
         return
-    name = name_variable.as_python_constant()
     if isinstance(obj, kinds.FunctoolsPartialVariable):
         value = _real(obj)
     elif isinstance(obj, kinds.UserFunctionVariable):

@@ -34,6 +34,8 @@ Version = tuple[int, int]
 OLDEST: Version = (2, 11)
 NEWEST: Version = (2, 14)
 """The newest torch that every row was tested with, as in `tools/torch_facts.py`."""
+LOAD_ATTRIBUTE = "torch._dynamo.symbolic_convert:InstructionTranslatorBase._load_attr"
+"""Where Dynamo reads `object.name`; before torch 2.14 it calls its `getattr` there."""
 HOLDS = "holds"
 
 rows: dict[str, Row] = {}
