@@ -21,7 +21,10 @@ def in_source_tree() -> bool:
 
 
 def built_for() -> dict[str, str]:
-    """Returns {"torch": version, "cuda": version or ""} of the build."""
+    """Returns {"torch": version, "cuda": version or "", "cuda_kernels": "ON" or ""} of the build.
+
+    A build for a torch with CUDA may have no CUDA kernels (`ORTMODULE_CUDA=OFF`).
+    """
     suffix = EXTENSION_SUFFIXES[0].removesuffix(".so")
     note = Path(__file__).with_name(f"_C{suffix}.json")
     if not note.exists():

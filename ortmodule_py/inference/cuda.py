@@ -32,7 +32,7 @@ def device_count(emulate: bool) -> int:
     """GPUs that sessions can run on; 1 for the emulation. Loads torch if this build has CUDA."""
     try:
         built_for = import_module("ortmodule_py._build_info").built_for
-        if not emulate and not built_for()["cuda"]:
+        if not emulate and not built_for()["cuda_kernels"]:
             return 0
         torch = import_module("torch")
         native = import_module("ortmodule_py")._C  # checks that it was built for this torch

@@ -116,5 +116,7 @@ if(ORTM_PROTOBUF_SONAME)
   file(COPY_FILE ${ORTM_PROTOBUF_FILE} ${PROJECT_BINARY_DIR}/package/${ORTM_PROTOBUF_SONAME}
     ONLY_IF_DIFFERENT)
 endif()
-file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/package/_C.${Python_SOABI}.json CONTENT
-  "{\"torch\": \"@TORCH_VERSION@\", \"cuda\": \"@TORCH_CUDA_VERSION@\"}\n" @ONLY)
+set(cuda_kernels "$<$<BOOL:${ORTM_HAS_CUDA}>:ON>")
+string(CONCAT facts "{\"torch\": \"${TORCH_VERSION}\", \"cuda\": \"${TORCH_CUDA_VERSION}\", "
+  "\"cuda_kernels\": \"${cuda_kernels}\"}\n")
+file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/package/_C.${Python_SOABI}.json CONTENT "${facts}")

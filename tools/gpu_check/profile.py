@@ -103,7 +103,8 @@ def beside(ours: list[list[Any]], theirs: list[list[Any]], most: int = 25) -> li
 
     mine, other = sums(ours), sums(theirs)
     lines = [f"{'kind':12} {'ours us':>10} {'launches':>9}   {'compile us':>10} {'launches':>9}"]
-    for kind in sorted(set(mine) | set(other), key=lambda k: -max(mine[k][1], other[k][1])):
+    kinds = set(mine) | set(other)
+    for kind in sorted(kinds, key=lambda k: (-max(mine[k][1], other[k][1]), k)):
         (a, b), (c, d) = mine[kind], other[kind]
         lines.append(f"{kind:12} {b:10.0f} {a:9.0f}   {d:10.0f} {c:9.0f}")
     for title, kernels in (("ours", ours), ("torch.compile", theirs)):
