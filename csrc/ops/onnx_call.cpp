@@ -145,6 +145,15 @@ std::string OnnxCall::string(std::string_view name, std::string_view fallback) c
   return attr ? attr_as<std::string>(*this, name, *attr, "a string") : std::string(fallback);
 }
 
+std::string OnnxCall::word(std::string_view name,
+                           std::initializer_list<std::string_view> words) const {
+  const std::string found = string(name, *words.begin());
+  if (std::ranges::find(words, found) != words.end()) return found;
+  std::string known;
+  for (const std::string_view word : words) known += str(known.empty() ? "" : ", ", word);
+  refuse(str(name, " must be one of ", known, ", but found '", found, "'"));
+}
+
 std::vector<int64_t> OnnxCall::integers(std::string_view name) const {
   const OnnxAttr* attr = find(name);
   if (!attr) return {};
@@ -281,6 +290,27 @@ Values OnnxCall::broadcast(Values values) {
     }
   }
   return values;
+}
+
+Value* OnnxCall::expand(Value* value, const Dims& shape) {
+  if (value->rank() > shape.size())
+    refuse(str("there must be at most ", shape.size(), " dimensions, but found ", value->rank()));
+  // What the graph does not know to be 1, or to be the wanted size, is made so.
+  Dims dims = value->dims;
+  for (size_t back = 1; back <= dims.size(); ++back) {
+    DimExpr& dim = dims.at(dims.size() - back);
+    const DimExpr& wanted = shape.at(shape.size() - back);
+    if (dim == wanted) continue;
+    if (sizes_.hint(dim) != 1 && sizes_.equal(dim, wanted)) {
+      dim = wanted;
+      continue;
+    }
+    if (sizes_.fix(dim) != 1)
+      refuse(str("a size must be 1 or ", wanted, " to be expanded, but found ", dim));
+    dim = 1;
+  }
+  value = reshape(value, dims);
+  return value->dims == shape ? value : emit("Expand", {value}, {{"shape", shape}});
 }
 
 int64_t OnnxCall::next_rng_stream() {

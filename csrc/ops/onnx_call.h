@@ -151,6 +151,8 @@ class OnnxCall {
   }
   double number(std::string_view name, double fallback) const;
   std::string string(std::string_view name, std::string_view fallback) const;
+  /// One of these words; the first if absent. Refuses others.
+  std::string word(std::string_view name, std::initializer_list<std::string_view> words) const;
   std::vector<int64_t> integers(std::string_view name) const;  // empty if absent
   std::vector<double> numbers(std::string_view name) const;
   std::vector<std::string> strings(std::string_view name) const;
@@ -189,6 +191,8 @@ class OnnxCall {
   Value* reduce(std::string_view op, Value* value, const std::vector<int64_t>& axes, bool keepdims);
   /// Broadcasts the operands: sizes that are 1 in this call are made so in the graph.
   Values broadcast(Values values);
+  /// `value` with this shape, to which it must broadcast.
+  Value* expand(Value* value, const Dims& shape);
   /// A pointwise op on broadcast operands.
   Value* pointwise(std::string_view op, Values inputs, Attrs attrs = {}) {
     return emit(op, broadcast(std::move(inputs)), std::move(attrs));

@@ -30,10 +30,7 @@ Value* wrapped(OnnxCall& c, Value* x, DType to) {
 }
 
 OnnxCastMode mode_of(OnnxCall& c) {
-  OnnxCastMode mode{c.flag("saturate", true), c.string("round_mode", "up")};
-  if (mode.round_mode != "up" && mode.round_mode != "down" && mode.round_mode != "nearest")
-    c.refuse(str("round_mode must be up, down or nearest, but found '", mode.round_mode, "'"));
-  return mode;
+  return {c.flag("saturate", true), c.word("round_mode", {"up", "down", "nearest"})};
 }
 
 Values import_cast(OnnxCall& c) {

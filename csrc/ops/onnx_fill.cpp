@@ -24,24 +24,9 @@ Dims expanded(OnnxCall& c, const Dims& x, Dims wanted) {
   return wanted;
 }
 
-Value* expand(OnnxCall& c, Value* x, const Dims& shape) {
-  // Sizes 1 of x that the graph does not know to be 1 are made so.
-  Dims dims = x->dims;
-  for (size_t back = 1; back <= dims.size(); ++back) {
-    DimExpr& dim = dims.at(dims.size() - back);
-    const DimExpr& wanted = shape.at(shape.size() - back);
-    if (dim == wanted) continue;
-    if (c.sizes().fix(dim) != 1)
-      c.refuse(str("a size must be 1 to be expanded, but found ", dim, " for ", wanted));
-    dim = 1;
-  }
-  x = c.reshape(x, dims);
-  return x->dims == shape ? x : c.emit("Expand", {x}, {{"shape", shape}});
-}
-
 Values import_expand(OnnxCall& c) {
   Value* x = c.in(0);
-  return {expand(c, x, expanded(c, x->dims, c.content_sizes(1)))};
+  return {c.expand(x, expanded(c, x->dims, c.content_sizes(1)))};
 }
 
 Known known_expand(OnnxCall& c) {

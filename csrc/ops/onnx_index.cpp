@@ -56,10 +56,14 @@ Value* scattered(OnnxCall& c, Value* x, Value* index, Value* updates, int64_t ax
   return c.emit("ScatterElements", {x, index, updates}, attrs);
 }
 
+std::string reduction_of(OnnxCall& c) {
+  return c.word("reduction", {"none", "add", "mul", "max", "min"});
+}
+
 Values import_scatter_elements(OnnxCall& c) {
   Value* x = c.in(0);
-  return {scattered(c, x, index64(c, 1), c.in(2), c.axis_attr("axis", 0, x->rank()),
-                    c.string("reduction", "none"))};
+  return {
+      scattered(c, x, index64(c, 1), c.in(2), c.axis_attr("axis", 0, x->rank()), reduction_of(c))};
 }
 
 // The indices of GatherND and ScatterND: the last dimension of `indices` names a place in the
@@ -116,8 +120,7 @@ Values import_scatter_nd(OnnxCall& c) {
   const DimExpr rows = product(flat->dims);
   Value* table = c.reshape(x, {places, width});
   Value* index = c.emit("Expand", {c.reshape(flat, {rows, 1})}, {{"shape", Dims{rows, width}}});
-  Value* y = scattered(c, table, index, c.reshape(updates, {rows, width}), 0,
-                       c.string("reduction", "none"));
+  Value* y = scattered(c, table, index, c.reshape(updates, {rows, width}), 0, reduction_of(c));
   return {c.reshape(y, x->dims)};
 }
 
@@ -237,7 +240,7 @@ Value* pad_by_tensor(OnnxCall& c, Value* x, const Dims& pads, Value* value) {
 
 Values import_pad(OnnxCall& c) {
   Value* x = c.in(0);
-  const std::string mode = c.string("mode", "constant");
+  const std::string mode = c.word("mode", {"constant", "reflect", "edge", "wrap"});
   const Dims pads = read_pads(c, x->rank());
   if (mode != "constant") {
     for (size_t d = 0; d < x->rank(); ++d) {
@@ -311,12 +314,12 @@ Values import_tensor_scatter(OnnxCall& c) {
   const DimExpr rows = update->dims.at(static_cast<size_t>(axis));
   Dims along(past->rank(), DimExpr(1)), batch(past->rank(), DimExpr(1));
   along.at(static_cast<size_t>(axis)) = rows;
-  batch.at(0) = past->dims.at(0);
+  batch.at(0) = update->dims.at(0);
   Value* place = c.reshape(range(c, 0, rows), along);
   if (c.has(2)) place = c.emit("Add", {place, c.reshape(index64(c, 2), batch)});
-  if (c.string("mode", "linear") == "circular")
+  if (c.word("mode", {"linear", "circular"}) == "circular")
     place = c.emit("Mod", {place, size_number(c, length)});
-  place = c.emit("Expand", {place}, {{"shape", update->dims}});
+  place = c.expand(place, update->dims);
   return {scattered(c, past, place, update, axis, "none")};
 }
 

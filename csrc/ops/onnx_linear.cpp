@@ -83,11 +83,9 @@ Value* at_time(OnnxCall& c, Value* x, int64_t t, int64_t heads, bool column) {
 
 // S <- e^g S; S <- S + k (b (v - k' S))'; o = scale q' S, one step of time after another.
 Values import_linear_attention(OnnxCall& c) {
-  const std::string rule = c.string("update_rule", "gated_delta");
+  const std::string rule = c.word("update_rule", {"gated_delta", "linear", "gated", "delta"});
   const bool gated = rule == "gated" || rule == "gated_delta",
              corrected = rule == "delta" || rule == "gated_delta";
-  if (!gated && !corrected && rule != "linear")
-    c.refuse(str("update_rule must be linear, gated, delta or gated_delta, but found ", rule));
   if (gated != c.has(4) || corrected != c.has(5))
     c.refuse(str("update_rule ", rule, " needs other operands decay and beta"));
   const int64_t q_heads = c.integer("q_num_heads"), heads = c.integer("kv_num_heads");

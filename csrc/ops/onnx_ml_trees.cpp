@@ -192,13 +192,11 @@ Value* with_base(OnnxCall& c, Value* scores, const std::vector<double>& base) {
 
 Values import_tree_regressor(OnnxCall& c) {
   const int64_t targets = c.integer("n_targets", 1);
-  const std::string aggregate = c.string("aggregate_function", "SUM");
+  const std::string aggregate = c.word("aggregate_function", {"SUM", "AVERAGE", "MIN", "MAX"});
   TreeAggregate kind = TreeAggregate::Sum;
   if (aggregate == "AVERAGE") kind = TreeAggregate::Average;
   if (aggregate == "MIN") kind = TreeAggregate::Min;
   if (aggregate == "MAX") kind = TreeAggregate::Max;
-  if (aggregate != "SUM" && kind == TreeAggregate::Sum)
-    c.refuse(str("aggregate_function must be SUM, AVERAGE, MIN or MAX, but found ", aggregate));
   Value* x = ml_tree_operand(c);
   Value* y = ml_tree_scores(c, x, read_trees(c, "target"), targets, kind, DType::Float32).scores;
   const std::vector<double> base = list_or_tensor(c, "base_values");

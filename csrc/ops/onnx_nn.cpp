@@ -116,8 +116,7 @@ Values import_layer_norm(OnnxCall& c) {
   Values operands = {x};
   for (size_t i : {1, 2}) {
     Value* value = c.optional(i);
-    if (value && value->dims != inner) value = c.emit("Expand", {value}, {{"shape", inner}});
-    operands.push_back(value);
+    operands.push_back(value ? c.expand(value, inner) : nullptr);
   }
   const Values y = c.emit_all("LayerNormalization", operands,
                               {{"axis", axis}, {"epsilon", c.number("epsilon", 1e-5)}});
@@ -135,7 +134,7 @@ Values import_rms_norm(OnnxCall& c) {
   const int64_t axis = c.axis_attr("axis", -1, x->rank());
   const Dims inner(x->dims.begin() + axis, x->dims.end());
   Value* scale = c.optional(1);
-  if (scale && scale->dims != inner) scale = c.emit("Expand", {scale}, {{"shape", inner}});
+  if (scale) scale = c.expand(scale, inner);
   const double epsilon = c.number("epsilon", 1e-5);
   const Values y = c.emit_all("SimplifiedLayerNormalization", {x, scale},
                               {{"axis", axis}, {"epsilon", epsilon}});
@@ -159,9 +158,12 @@ Values import_standard_group_norm(OnnxCall& c) {
   Values parameters = {c.in(1), c.in(2)};
   const DimExpr channels = x->dims.at(1);
   for (Value*& each : parameters) {
-    if (each->dims.at(0) == channels) continue;
+    if (c.sizes().equal(each->dims.at(0), channels)) {
+      each = c.reshape(each, {channels});
+      continue;
+    }
     const DimExpr size = DimExpr::floor_div(channels, groups);
-    each = c.emit("Expand", {c.reshape(each, {groups, 1})}, {{"shape", Dims{groups, size}}});
+    each = c.expand(c.reshape(c.expand(each, {groups}), {groups, 1}), {groups, size});
     each = c.reshape(each, {channels});
   }
   return {group_norm(c, x, parameters[0], parameters[1], groups)};
@@ -296,7 +298,7 @@ Value* weighted_loss(OnnxCall& c, Value* log_probability, Value* labels, Value* 
 }
 
 Value* reduced_loss(OnnxCall& c, Value* loss, Value* factors) {
-  const std::string reduction = c.string("reduction", "mean");
+  const std::string reduction = c.word("reduction", {"mean", "sum", "none"});
   if (reduction == "none") return loss;
   std::vector<int64_t> axes = axes_from(0, loss->rank());
   Value* sum = c.reduce("ReduceSum", loss, axes, false);

@@ -144,7 +144,7 @@ Values import_swish(OnnxCall& c) {
 }
 
 Values import_gelu(OnnxCall& c) {
-  return {c.emit("Gelu", {c.in(0)}, {{"approximate", c.string("approximate", "none")}})};
+  return {c.emit("Gelu", {c.in(0)}, {{"approximate", c.word("approximate", {"none", "tanh"})}})};
 }
 
 Values import_fast_gelu(OnnxCall& c) {

@@ -85,7 +85,7 @@ double default_beta(const std::string& name) {
 
 Layer read_layer(OnnxCall& c) {
   Layer layer{c, cell_of(c)};
-  const std::string direction = c.string("direction", "forward");
+  const std::string direction = c.word("direction", {"forward", "reverse", "bidirectional"});
   layer.directions = direction == "bidirectional" ? 2 : 1;
   layer.backward_only = direction == "reverse";
   layer.batch_first = c.integer("layout", 0) == 1;

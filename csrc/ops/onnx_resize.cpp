@@ -71,7 +71,8 @@ void set_sizes(OnnxCall& c, Target& target, const std::vector<int64_t>& axes) {
   const Dims wanted = c.content_sizes(3);
   if (wanted.size() != axes.size())
     c.refuse(str("there must be ", axes.size(), " sizes, but found ", wanted.size()));
-  const std::string policy = c.string("keep_aspect_ratio_policy", "stretch");
+  const std::string policy =
+      c.word("keep_aspect_ratio_policy", {"stretch", "not_larger", "not_smaller"});
   if (policy != "stretch") return keep_ratio(c, target, axes, wanted, policy == "not_smaller");
   for (size_t i = 0; i < axes.size(); ++i)
     target.sizes[static_cast<size_t>(axes.at(i))] = wanted.at(i);
@@ -114,14 +115,18 @@ bool is_untouched(const Target& target, const Value* x, size_t axis) {
 
 Attrs resize_attrs(OnnxCall& c) {
   const bool old = c.opset() < 11;
-  const std::string mode = c.string("mode", "nearest");
+  const std::string mode = c.word("mode", {"nearest", "linear", "cubic"});
   Attrs attrs{{"mode", mode}};
-  if (mode != "nearest" && mode != "linear" && mode != "cubic")
-    c.refuse(str("mode must be nearest, linear or cubic, but found ", mode));
-  attrs.set("coordinate_transformation_mode",
-            old ? "asymmetric" : c.string("coordinate_transformation_mode", "half_pixel"));
+  attrs.set(
+      "coordinate_transformation_mode",
+      old ? "asymmetric"
+          : c.word("coordinate_transformation_mode",
+                   {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
+                    "asymmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize"}));
   if (mode == "nearest")
-    attrs.set("nearest_mode", old ? "floor" : c.string("nearest_mode", "round_prefer_floor"));
+    attrs.set("nearest_mode", old ? "floor"
+                                  : c.word("nearest_mode", {"round_prefer_floor",
+                                                            "round_prefer_ceil", "floor", "ceil"}));
   if (mode == "cubic") attrs.set("cubic_coeff_a", c.number("cubic_coeff_a", -0.75));
   if (c.flag("exclude_outside")) attrs.set("exclude_outside", 1);
   if (c.flag("antialias")) attrs.set("antialias", 1);

@@ -188,12 +188,9 @@ Value* placed(OnnxCall& c, Value* at, const DimExpr& size, bool corners, bool ne
 }
 
 Outside padding_of(OnnxCall& c) {
-  const std::string mode = c.string("padding_mode", "zeros");
+  const std::string mode = c.word("padding_mode", {"zeros", "border", "reflection"});
   if (mode == "zeros") return Outside::Zeros;
-  if (mode == "border") return Outside::Border;
-  if (mode != "reflection")
-    c.refuse(str("padding_mode must be zeros, border or reflection, but found ", mode));
-  return Outside::Reflection;
+  return mode == "border" ? Outside::Border : Outside::Reflection;
 }
 
 Values import_grid_sample(OnnxCall& c) {
@@ -205,10 +202,9 @@ Values import_grid_sample(OnnxCall& c) {
     c.refuse("the grid must have a coordinate for each spatial dimension");
   if (!c.sizes().equal(grid->dims.at(0), x->dims.at(0)))
     c.refuse("x and grid must have the same batch");
-  const std::string mode = c.string("mode", "linear");
+  // Operator set 16 has the names for images.
+  const std::string mode = c.word("mode", {"linear", "bilinear", "cubic", "bicubic", "nearest"});
   const bool nearest = mode == "nearest", cubic = mode == "cubic" || mode == "bicubic";
-  if (!nearest && !cubic && mode != "linear" && mode != "bilinear")
-    c.refuse(str("mode must be nearest, linear or cubic, but found ", mode));
   const DType dtype = x->dtype;
   if (!nearest && !is_floating(dtype)) c.refuse("an interpolated x must be of real numbers");
   const bool corners = c.flag("align_corners");
@@ -299,10 +295,10 @@ Values import_roi_align(OnnxCall& c) {
   require_rank(c, 0, 4);
   require_rank(c, 1, 2);
   if (!c.sizes().equal(rois->dims.at(1), 4)) c.refuse("rois must have four coordinates");
-  const std::string mode = c.string("mode", "avg");
-  if (mode != "avg" && mode != "max") c.refuse(str("mode must be avg or max, but found ", mode));
+  const std::string mode = c.word("mode", {"avg", "max"});
   const bool half_pixel =
-      c.opset() >= 16 && c.string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
+      c.opset() >= 16 &&
+      c.word("coordinate_transformation_mode", {"half_pixel", "output_half_pixel"}) == "half_pixel";
   const DType dtype = x->dtype, wide = compute_dtype(dtype);
   const Image image(c, c.cast(x, wide), x->dims.at(0), x->dims.at(1), tail(x->dims, 2));
   const DimExpr count = rois->dims.at(0);

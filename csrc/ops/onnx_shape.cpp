@@ -450,7 +450,7 @@ Values import_depth_to_space(OnnxCall& c) {
   const DimExpr block = c.integer("blocksize");
   const Dims& d = x->dims;
   const DimExpr depth = DimExpr::floor_div(d.at(1), block * block);
-  const bool columns_first = c.string("mode", "DCR") == "CRD";
+  const bool columns_first = c.word("mode", {"DCR", "CRD"}) == "CRD";
   const Dims split = columns_first ? Dims{d.at(0), depth, block, block, d.at(2), d.at(3)}
                                    : Dims{d.at(0), block, block, depth, d.at(2), d.at(3)};
   const std::vector<int64_t> perm = columns_first ? std::vector<int64_t>{0, 1, 4, 2, 5, 3}
@@ -467,8 +467,7 @@ Values import_space_to_depth(OnnxCall& c) {
   const DimExpr height = DimExpr::floor_div(d.at(2), block),
                 width = DimExpr::floor_div(d.at(3), block);
   Value* split = c.reshape(x, {d.at(0), d.at(1), height, block, width, block});
-  const std::string mode = c.string("mode", "DCR");
-  if (mode != "DCR" && mode != "CRD") c.refuse(str("mode must be DCR or CRD, but found ", mode));
+  const std::string mode = c.word("mode", {"DCR", "CRD"});
   const std::vector<int64_t> perm = mode == "CRD" ? std::vector<int64_t>{0, 1, 3, 5, 2, 4}
                                                   : std::vector<int64_t>{0, 3, 5, 1, 2, 4};
   return {c.reshape(c.transpose(split, perm), {d.at(0), d.at(1) * block * block, height, width})};

@@ -273,11 +273,7 @@ Values import_causal_conv(OnnxCall& c) {
   Value* y = c.emit(
       "Conv", {padded, weights, c.optional(2)},
       {{"strides", Dims{1}}, {"pads", Dims{0, 0}}, {"dilations", Dims{1}}, {"group", channels}});
-  const std::string activation = c.string("activation", "none");
-  if (activation == "silu" || activation == "swish")
-    y = c.emit("Silu", {y});
-  else if (activation != "none")
-    c.refuse(str("activation must be none, silu or swish, but found ", activation));
+  if (c.word("activation", {"none", "silu", "swish"}) != "none") y = c.emit("Silu", {y});
   const DimExpr size = padded->dims.at(2);
   Value* present = c.slice(padded, 2, size - DimExpr(before), size);
   return {y, c.cast(present, c.has(3) ? c.dtype(3) : x->dtype)};

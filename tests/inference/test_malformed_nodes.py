@@ -228,6 +228,33 @@ def test_malformed_nodes_are_errors(what: str) -> None:
     assert "internal error" not in str(raised.value)
 
 
+WORDS = {
+    "approximate": single("Gelu", {"x": X}, opset=20, approximate="nonsense"),
+    "direction": single(
+        "RNN",
+        {
+            "x": BOXES,
+            "w": np.ones((1, 2, 4), "float32"),
+            "r": np.ones((1, 2, 2), "float32"),
+        },
+        opset=22,
+        hidden_size=2,
+        direction="nonsense",
+    ),
+    "mode": single("Pad", {"x": X, "pads": np.array([0, 1, 0, 1])}, mode="nonsense"),
+    "reduction": single(
+        "SoftmaxCrossEntropyLoss", {"x": X, "labels": np.array([0, 1])}, reduction="nonsense"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_an_unknown_word_is_no_default(name: str) -> None:
+    model, feeds = WORDS[name]
+    with pytest.raises(NotImplemented, match=f"{name} must be one of .* but found 'nonsense'"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
 def test_texts_behind_a_count_are_no_numbers() -> None:
     """A constant of texts stays one in the part behind the cut."""
     model = make_model(

@@ -96,3 +96,37 @@ def test_a_scan_of_a_batch() -> None:
         random = np.random.default_rng(2)
         s0, x = (random.standard_normal(s).astype("float32") for s in ((3, 2), (3, 5, 2)))
         compare(model, {"s0": s0, "x": x})
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization", "GroupNormalization", "TensorScatter"])
+def test_operands_of_unrelated_sizes(op: str) -> None:
+    """Sizes that the model leaves open agree in each call, or are 1."""
+    shapes: list[dict[str, tuple[int, ...]]] = {
+        "LayerNormalization": [{"x": (2, 3), "w": (3,)}, {"x": (4, 5), "w": (1,)}],
+        "GroupNormalization": [{"x": (2, 4, 3), "w": (4,), "b": (4,)}],
+        "TensorScatter": [{"x": (2, 6, 3), "w": (2, 2, 3), "at": (2,)}],
+    }[op]
+    attributes = {"GroupNormalization": {"num_groups": 2}, "LayerNormalization": {"axis": -1}}
+    kinds = {name: INT64 if name == "at" else FLOAT for name in shapes[0]}
+    model = make_model(
+        [node(op, list(kinds), ["y"], **attributes.get(op, {}))],
+        [
+            value(name, kinds[name], [f"{name}{d}" for d in range(len(shape))])
+            for name, shape in shapes[0].items()
+        ],
+        [value("y", FLOAT, None)],
+        opset={"TensorScatter": 24}.get(op, 21),
+    )
+    random = np.random.default_rng(2)
+    compare(
+        model,
+        *[
+            {
+                name: np.arange(shape[0])
+                if name == "at"
+                else random.standard_normal(shape).astype("float32")
+                for name, shape in feed.items()
+            }
+            for feed in shapes
+        ],
+    )
