@@ -1,7 +1,8 @@
 // ATen: any operator of torch's dispatcher. Operands are its tensors in argument order;
 // `arg_<name>` has each argument, with "tensor:k" and "tensors:k,k" as references to operands. The
 // front end adds a traced gradient as CustomGradient; the operators in it are differentiated by
-// ATenGrad, which calls torch's own formula, for gradients of gradients.
+// ATenGrad, which calls torch's own formula, for gradients of gradients. ATenGrad of `order` 2 is
+// the gradient of such a gradient, and so on.
 #include "base/error.h"
 #include "ops/op_def.h"
 
@@ -25,7 +26,7 @@ bool draws(const Attrs& attrs) {
 }
 
 // Behind the operands are the gradients of the results that `arrived`; results are the gradients of
-// the operands that are `wanted`.
+// the operands that are `wanted`. Each order has these, and all operands of the one before it.
 Grads aten_grad(GradContext& c) {
   ORTM_CHECK(!draws(c.attrs()), "[gradient] a gradient of a gradient must not draw numbers again, ",
              "but ", c.attrs().string("operator"), " does (", c.node().origin.module, ", ",
@@ -43,8 +44,10 @@ Grads aten_grad(GradContext& c) {
     arrived.emplace_back(static_cast<int64_t>(k));
   }
   Attrs attrs = c.attrs();
-  attrs.set("arrived", arrived);
-  attrs.set("wanted", wanted);
+  const int64_t order = attrs.integer("order", 0) + 1;
+  attrs.set("order", order);
+  attrs.set(str("arrived_", order), arrived);
+  attrs.set(str("wanted_", order), wanted);
   const std::vector<Handle> found = c.emit_all("ATenGrad", operands, attrs, wanted.size());
   Grads grads(c.input_count());
   for (size_t k = 0; k < found.size(); ++k)
@@ -53,7 +56,7 @@ Grads aten_grad(GradContext& c) {
 }
 
 void infer_aten_grad(InferContext& c) {
-  const Dims& wanted = c.attrs().dims("wanted");
+  const Dims& wanted = c.attrs().dims(str("wanted_", c.attrs().integer("order")));
   for (size_t k = 0; k < wanted.size(); ++k) {
     const Value& operand = c.input(static_cast<size_t>(wanted[k].value()));
     c.set(k, operand.dtype, operand.dims);
@@ -74,6 +77,7 @@ REGISTER_OP(ATenGrad, {.domain = "org.pytorch.aten",
                        .inputs = {"tensors*"},
                        .outputs = {"results*"},
                        .kind = OpKind::Opaque,
-                       .infer = infer_aten_grad});
+                       .infer = infer_aten_grad,
+                       .grad = aten_grad});
 
 }  // namespace ortmodule

@@ -4,6 +4,7 @@
 //   - n)
 // `gates` [.., 4 H] are r, z, n and the part that r multiplies; see lstm_steps.cpp.
 #include "ops/recurrent.h"
+#include "ops/spelled_out.h"
 
 namespace ortmodule {
 namespace {
@@ -85,6 +86,8 @@ REGISTER_OP(GRUStepsGrad, {.domain = "com.microsoft",
                            .flops = recurrent_grad_flops});
 
 REGISTER_ROW_AXES(recurrent_rows, "GRUSteps");
+
+[[maybe_unused]] const bool kGruIsSpelledOut = register_spelled_out("GRUSteps", spell_out_steps);
 
 }  // namespace
 }  // namespace ortmodule

@@ -50,7 +50,7 @@ Grads head_grad(GradContext& c) {
 }
 
 // With all logits, whose gradients have gradients.
-Value* spell_out_head(Graph& graph, const Node& node, const Values& operands) {
+Values spell_out_head(Graph& graph, const Node& node, const Values& operands) {
   const DType wide = compute_dtype(node.input(0)->dtype);
   const auto widened = [&](size_t i) {
     return operands[i] ? emit_cast(graph, operands[i], wide) : nullptr;
@@ -63,7 +63,7 @@ Value* spell_out_head(Graph& graph, const Node& node, const Values& operands) {
   Values loss_operands{logits, operands[3]};
   if (operands.size() > 4) loss_operands.push_back(operands[4]);
   Value* loss = emit_node(graph, "SoftmaxCrossEntropyLoss", loss_operands, attrs, 2)->output(0);
-  return emit_cast(graph, loss, node.attrs.dtype("dtype"));
+  return {emit_cast(graph, loss, node.attrs.dtype("dtype"))};
 }
 
 // The products for the logits, dx and dw.

@@ -4,6 +4,7 @@
 // `gates` and `cells` are what backward reads. They can be computed again from the states y by one
 // product (LSTMGates); y itself is always kept, since that would run the recurrence again.
 #include "ops/recurrent.h"
+#include "ops/spelled_out.h"
 
 namespace ortmodule {
 namespace {
@@ -119,6 +120,8 @@ REGISTER_OP(LSTMStepsGrad, {.domain = "com.microsoft",
                             .flops = recurrent_grad_flops});
 
 REGISTER_ROW_AXES(recurrent_rows, "LSTMSteps");
+
+[[maybe_unused]] const bool kLstmIsSpelledOut = register_spelled_out("LSTMSteps", spell_out_steps);
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,6 +1,7 @@
 #include "ops/recurrent.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace ortmodule {
 
@@ -53,6 +54,31 @@ void set_weight_grads(GradContext& c, Grads& grads, Handle dpre, Handle drecurre
   };
   if (c.needs(kInputBias)) grads[kInputBias] = sum(dpre);
   if (c.needs(kRecurrentBias)) grads[kRecurrentBias] = sum(drecurrent);
+}
+
+Values spell_out_steps(Graph& graph, const Node& node, const Values& operands) {
+  std::string cell = node.op.substr(0, node.op.find("Steps"));
+  std::ranges::transform(cell, cell.begin(), [](unsigned char c) { return std::tolower(c); });
+  Attrs attrs{{"operator", "ortmodule_py." + cell + "_steps.default"},
+              {"arg_batch_first", node.attrs.flag("layout") ? "true" : "false"},
+              {"arg_reverse", node.attrs.flag("reverse") ? "true" : "false"},
+              {"arg_relu", node.attrs.integer("relu", 0) != 0 ? "true" : "false"}};
+  Values given;
+  const std::vector<std::string_view>& names = op_def(node.op).inputs;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string name = str("arg_", names[i].substr(0, names[i].find('?')));
+    const bool present = i < operands.size() && operands[i];
+    attrs.set(name, present ? str("tensor:", given.size()) : std::string("none"));
+    if (present) given.push_back(operands[i]);
+  }
+  // All but what only the op's own gradient reads.
+  const size_t results = op_def(node.op).always_kept.size();
+  Node* steps = graph.add_node("ATen", given, results, std::move(attrs));
+  for (size_t i = 0; i < results; ++i) {
+    steps->output(i)->dtype = node.output(i)->dtype;
+    steps->output(i)->dims = node.output(i)->dims;
+  }
+  return steps->outputs();
 }
 
 RecurrentLayer recurrent_layer(TorchCall& t) {

@@ -42,6 +42,9 @@ Attrs direction_attrs(const Attrs& attrs);
 double recurrent_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&);
 double recurrent_grad_flops(const Attrs&, const std::vector<Sizes>& in, const std::vector<Sizes>&);
 
+/// The steps one by one, by torch's operators (`kernels/aten/recurrent_steps.cpp`): SpellOut.
+Values spell_out_steps(Graph& graph, const Node& node, const Values& operands);
+
 /// One captured layer: operands per direction, and what it gives.
 struct RecurrentLayer {
   Value* x = nullptr;

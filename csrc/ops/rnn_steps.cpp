@@ -2,6 +2,7 @@
 // relu. Backward reads the states alone, which are always kept. PreviousStates gives the state
 // before each step, which the gradient of the recurrent weights of every layer multiplies.
 #include "ops/recurrent.h"
+#include "ops/spelled_out.h"
 
 namespace ortmodule {
 namespace {
@@ -74,6 +75,8 @@ REGISTER_OP(PreviousStates, {.domain = "com.microsoft",
                              .infer = infer_same_as_input});
 
 REGISTER_ROW_AXES(recurrent_rows, "RNNSteps");
+
+[[maybe_unused]] const bool kRnnIsSpelledOut = register_spelled_out("RNNSteps", spell_out_steps);
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,5 +1,5 @@
-// Ops that gradients of gradients take apart: their gradients come from the forward op as results,
-// which have none themselves. Nothing but such a pass sees the parts.
+// Ops that gradients of gradients take apart, since their first gradients have none: those are
+// results of the forward op, or kernels of their own. Nothing but such a pass sees the parts.
 #pragma once
 
 #include <map>
@@ -9,9 +9,9 @@
 
 namespace ortmodule {
 
-/// Adds the parts of a node to a graph, on these operands. Returns its first result; the others,
-/// its gradients, have no reader.
-using SpellOut = Value* (*)(Graph& graph, const Node& node, const Values& operands);
+/// Adds the parts of a node to a graph, on these operands. Returns its first results; the others,
+/// which only its own gradient reads, have no reader.
+using SpellOut = Values (*)(Graph& graph, const Node& node, const Values& operands);
 
 /// By op.
 inline std::map<std::string_view, SpellOut>& spelled_out_ops() {

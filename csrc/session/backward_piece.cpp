@@ -42,7 +42,7 @@ Node* copy_node(Graph& to, const Node& node, Values operands, Twins& twins) {
 /// Adds the parts of a node, with names that no value of the joint graph has.
 void add_parts(Graph& to, const Node& node, SpellOut spell, const Values& operands, Twins& twins) {
   const size_t before = to.node_count();
-  Value* result = spell(to, node, operands);
+  const Values results = spell(to, node, operands);
   std::vector<Node*> parts = to.node_pointers();
   parts.erase(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(before));
   for (Node* part : parts) {
@@ -50,8 +50,10 @@ void add_parts(Graph& to, const Node& node, SpellOut spell, const Values& operan
     for (Value* output : part->outputs())
       to.rename(output, str(node.output(0)->name, "_part", output->id()));
   }
-  to.rename(result, node.output(0)->name);
-  twins[node.output(0)] = result;
+  for (size_t i = 0; i < results.size(); ++i) {
+    to.rename(results[i], node.output(i)->name);
+    twins[node.output(i)] = results[i];
+  }
 }
 
 /// The forward nodes of `joint`, with the same names and the same positions of inputs. Its outputs

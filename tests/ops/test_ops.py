@@ -75,20 +75,12 @@ def _first_cases() -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", list(firsts.values()))
 
 
-_STEPS = {f"ortmodule_py.{kind}.default" for kind in ("gru", "lstm", "rnn")}
-"""Layers whose gradients, one op over all steps, have no gradient themselves."""
-
-
 @pytest.mark.slow
 @_first_cases()
 def test_second_gradient(case: Case) -> None:
     arguments = harness.Arguments.of(case, harness.SIZE)
     if any(t.is_floating_point() and t.dtype != torch.float64 for t in arguments.tensors):
         pytest.skip("other types have the same rules")
-    if case.target in _STEPS:
-        with pytest.raises(RuntimeError, match="PreviousStates has none"):
-            harness.check_second(case, arguments)
-        return
     _run(lambda: harness.check_second(case, arguments))
 
 

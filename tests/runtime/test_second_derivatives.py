@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
 from tests.compare import assert_gradients_close, exact_copy, gradients, to_double
@@ -164,6 +165,60 @@ class Detached(nn.Module):
         return self.last(h.tanh() * gate + h.sin() * h.detach())
 
 
+class Recurrent(nn.Module):
+    """An LSTM with projected states in both directions, a GRU and an RNN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 5, bidirectional=True, proj_size=3)
+        self.gru, self.rnn = nn.GRU(6, 4), nn.RNN(4, 3, nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.gru(self.lstm(x)[0])
+        y, last = self.rnn(y)
+        return y.sum(-1) + last.square().sum()
+
+
+class Rows(nn.Module):
+    """Rows as steps of a batch of one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, None]
+
+
+class Packed(nn.Module):
+    """Recurrent layers on sequences of several lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTM(6, 4, bidirectional=True), nn.GRU(8, 4)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+        y, (h, _) = self.lstm(packed)
+        y, _ = self.gru(y)
+        return pad_packed_sequence(y)[0].sum(-1) + h.square().sum()
+
+
+def packed_slopes(model: nn.Module, x: Tensor) -> Tensor:
+    """As `slope_loss`, of sequences of lengths 2, 5 and 1."""
+    x = x.detach().requires_grad_()
+    y = model(x, torch.tensor([2, 5, 1]))
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    return (slope - 0.3).square().sum() + y.square().mean()
+
+
+class Bessel(nn.Module):
+    """A function of torch's that the engine has no op for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.i0(self.layer(x)).sum(-1)
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
     "tanh": (lambda: mlp(nn.Tanh), (5, 6), slope_loss),
     "silu": (lambda: mlp(nn.SiLU), (5, 6), slope_loss),
@@ -188,6 +243,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
     "third_inner_loss": (lambda: Loss(4), (5, 6), bend_loss),
     "lengths": (Lengths, (5, 6), slope_loss),
     "detached": (Detached, (5, 6), slope_loss),
+    "recurrent": (Recurrent, (5, 2, 6), slope_loss),
+    "packed": (Packed, (5, 3, 6), packed_slopes),
+    "third_recurrent": (lambda: nn.Sequential(Rows(), Recurrent()), (5, 6), third_order),
+    "third_bessel": (Bessel, (5, 6), third_order),
 }
 
 

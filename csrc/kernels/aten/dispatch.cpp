@@ -43,14 +43,16 @@ struct PreparedCall {
   std::vector<Argument> arguments;
   bool is_flash_attention = false;
   bool is_foreign = false;
-  // Of a gradient: the results whose gradients are given, the operands whose gradients it computes.
-  std::vector<int64_t> arrived, wanted;
+  /// The results whose gradients are given, and the operands whose gradients are computed.
+  struct Gradient {
+    std::vector<int64_t> arrived, wanted;
+  };
+  std::vector<Gradient> orders;
 };
 
-std::vector<int64_t> numbers_of(const Attrs& attrs, const char* name) {
+std::vector<int64_t> numbers_of(const Attrs& attrs, const std::string& name) {
   std::vector<int64_t> numbers;
-  if (attrs.has(name))
-    for (const DimExpr& number : attrs.dims(name)) numbers.push_back(number.value());
+  for (const DimExpr& number : attrs.dims(name)) numbers.push_back(number.value());
   return numbers;
 }
 
@@ -200,8 +202,9 @@ std::shared_ptr<const void> prepare_call(const StepFacts& facts) {
   const Attrs& attrs = facts.node().attrs;
   auto call = std::make_shared<PreparedCall>(*find_operator(attrs.string("operator")));
   call->is_foreign = !is_of_torch(facts);
-  call->arrived = numbers_of(attrs, "arrived");
-  call->wanted = numbers_of(attrs, "wanted");
+  for (int64_t order = 1; order <= attrs.integer("order", 0); ++order)
+    call->orders.push_back(
+        {numbers_of(attrs, str("arrived_", order)), numbers_of(attrs, str("wanted_", order))});
   call->is_flash_attention = attrs.string("operator").find("flash_attention") != std::string::npos;
   for (const c10::Argument& argument : call->handle.schema().arguments()) {
     const Attr* attr = attrs.find("arg_" + argument.name());
@@ -329,34 +332,43 @@ struct Recording {
   at::AutoGradMode enabled{true};
 };
 
-/// The operator again, with torch's own gradient.
+/// The operator again, with torch's own gradient, the gradient of that and so on.
 void call_gradient(const KernelArgs& args) {
   const auto& call = *static_cast<const PreparedCall*>(args.prepared);
-  torch::autograd::variable_list leaves(args.in.size()), wanted, reached, arrived;
-  for (const int64_t index : call.wanted) {
-    at::Tensor& leaf = leaves[static_cast<size_t>(index)];
-    leaf = operand_for(call, args, static_cast<int>(index)).detach().requires_grad_();
-    wanted.push_back(leaf);
-  }
-  const auto operand_at = [&](int index) {
-    const at::Tensor& leaf = leaves[static_cast<size_t>(index)];
-    return leaf.defined() ? leaf : operand_for(call, args, index);
-  };
+  size_t next = args.in.size();  // the first gradient of a result
+  for (const PreparedCall::Gradient& order : call.orders) next -= order.arrived.size();
+  std::vector<at::Tensor> operands(args.in.size());
+  for (size_t i = 0; i < operands.size(); ++i)
+    operands[i] = i < next ? operand_for(call, args, static_cast<int>(i)) : operand(args, i);
+  for (const PreparedCall::Gradient& order : call.orders)
+    for (const int64_t index : order.wanted) {
+      at::Tensor& leaf = operands[static_cast<size_t>(index)];
+      if (!leaf.requires_grad()) leaf = leaf.detach().requires_grad_();
+    }
   const Recording recording;
-  const std::vector<at::Tensor> results = results_of(call, args, operand_at);
-  for (size_t k = 0; k < call.arrived.size(); ++k) {
-    const at::Tensor& result = results.at(static_cast<size_t>(call.arrived[k]));
-    if (!result.requires_grad()) continue;
-    reached.push_back(result);
-    arrived.push_back(operand(args, args.in.size() - call.arrived.size() + k));
+  std::vector<at::Tensor> values =
+      results_of(call, args, [&](int index) { return operands[static_cast<size_t>(index)]; });
+  for (size_t n = 0; n < call.orders.size(); ++n) {
+    const PreparedCall::Gradient& order = call.orders[n];
+    torch::autograd::variable_list reached, arrived, wanted;
+    for (const int64_t index : order.arrived) {
+      const at::Tensor& value = values.at(static_cast<size_t>(index));
+      const at::Tensor& gradient = operands[next++];
+      if (!value.requires_grad()) continue;
+      reached.push_back(value);
+      arrived.push_back(gradient);
+    }
+    for (const int64_t index : order.wanted) wanted.push_back(operands[static_cast<size_t>(index)]);
+    const bool is_last = n + 1 == call.orders.size();
+    torch::autograd::variable_list found(wanted.size());
+    if (!reached.empty())
+      found = torch::autograd::grad(reached, wanted, arrived, !is_last, !is_last, true);
+    for (size_t k = 0; k < wanted.size(); ++k)
+      if (!found[k].defined()) found[k] = at::zeros_like(wanted[k]);
+    values = std::move(found);
   }
-  torch::autograd::variable_list gradients(wanted.size());
-  if (!reached.empty())
-    gradients = torch::autograd::grad(reached, wanted, arrived, {}, false, true);
-  for (size_t k = 0; k < wanted.size(); ++k) {
-    at::Tensor gradient = gradients[k].defined() ? gradients[k] : at::zeros_like(wanted[k]);
-    args.results[k] = give(gradient.detach().resolve_conj().resolve_neg(), args.out[k]);
-  }
+  for (size_t k = 0; k < values.size(); ++k)
+    args.results[k] = give(values[k].detach().resolve_conj().resolve_neg(), args.out[k]);
 }
 
 /// Operators that refuse strided operands: their composite callers make them contiguous, which the
