@@ -89,6 +89,14 @@ std::set<std::string> nondeterministic_kernels(const Plan& plan) {
   return names;
 }
 
+/// Whether the last plans of the piece and of its backward passes of higher order are exact.
+bool is_exact(CompiledPiece& piece) {
+  const auto entry = piece.last_plan();
+  const auto derived = piece.derived().all();
+  return (!entry || entry->program.plan->exact) &&
+         std::ranges::all_of(derived, [](const auto& each) { return is_exact(*each); });
+}
+
 py::dict facts(CompiledPiece& piece) {
   Session& session = piece.session();
   py::dict result;
@@ -124,7 +132,7 @@ py::dict facts(CompiledPiece& piece) {
   }
   if (const auto entry = piece.last_plan()) {
     result["nondeterministic_kernels"] = nondeterministic_kernels(*entry->program.plan);
-    result["exact"] = entry->program.plan->exact;
+    result["exact"] = is_exact(piece);
     result["plan_peak_bytes"] = entry->program.plan->peak_bytes;
     result["saved_bytes"] = entry->program.plan->saved_bytes;
     result["gradient_bytes"] = gradient_bytes(*entry->program.plan);
