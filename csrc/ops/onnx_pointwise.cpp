@@ -1,7 +1,7 @@
 // Import of pointwise operators: arithmetic, comparison, logic, activations and type conversion.
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <numbers>
 
 #include "base/element_value.h"
 #include "base/error.h"
@@ -124,9 +124,9 @@ Values import_alpha(OnnxCall& c) {  // LeakyRelu, Elu
   return {c.emit(c.node().op, {c.in(0)}, {{"alpha", c.number("alpha", fallback)}})};
 }
 
+// Above 40 it is x in all types; exp(x) would overflow above 88 in float32.
 Values import_softplus(OnnxCall& c) {
-  return {c.emit("Softplus", {c.in(0)},
-                 {{"beta", 1.0}, {"threshold", std::numeric_limits<double>::infinity()}})};
+  return {c.emit("Softplus", {c.in(0)}, {{"beta", 1.0}, {"threshold", 40.0}})};
 }
 
 Values import_hard_sigmoid(OnnxCall& c) {
@@ -218,23 +218,35 @@ Values import_shrink(OnnxCall& c) {
   return {c.cast(y, given->dtype)};
 }
 
+// `y`, but log(2 x) where x is so large that they are equal: its square would overflow.
+Value* log_where_large(OnnxCall& c, Value* x, Value* y) {
+  Value* large = c.emit("Greater", {x, number(c, 1e9, x)});
+  Value* log = c.emit("Add", {c.emit("Log", {x}), number(c, std::numbers::ln2, x)});
+  return c.emit("Where", {large, log, y});
+}
+
 // log(x + sqrt(x^2 + 1)), odd, without cancellation: sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1)))
 Values import_asinh(OnnxCall& c) {
-  Value* x = c.in(0);
+  const DType dtype = c.dtype(0);
+  Value* x = c.cast(c.in(0), compute_dtype(dtype));
   Value* size = c.emit("Abs", {x});
   Value* square = c.emit("Mul", {x, x});
   Value* root = c.emit("Sqrt", {c.emit("Add", {square, number(c, 1, x)})});
   Value* rest = c.emit("Div", {square, c.emit("Add", {root, number(c, 1, x)})});
   Value* y = c.emit("Log1p", {c.emit("Add", {size, rest})});
-  return {c.emit("Mul", {c.emit("Sign", {x}), y})};
+  y = c.emit("Mul", {c.emit("Sign", {x}), log_where_large(c, size, y)});
+  return {c.cast(y, dtype)};
 }
 
-// log(x + sqrt(x^2 - 1)) = log1p(t + sqrt(2 t + t^2)) with t = x - 1
+// log(x + sqrt(x^2 - 1)) = log1p(t + sqrt(t) sqrt(t + 2)) with t = x - 1; NaN below 1.
 Values import_acosh(OnnxCall& c) {
-  Value* x = c.in(0);
+  const DType dtype = c.dtype(0);
+  Value* x = c.cast(c.in(0), compute_dtype(dtype));
   Value* t = c.emit("Sub", {x, number(c, 1, x)});
-  Value* inside = c.emit("Mul", {t, c.emit("Add", {t, number(c, 2, x)})});
-  return {c.emit("Log1p", {c.emit("Add", {t, c.emit("Sqrt", {inside})})})};
+  Value* above = c.emit("Sqrt", {c.emit("Add", {t, number(c, 2, x)})});
+  Value* root = c.emit("Mul", {c.emit("Sqrt", {t}), above});
+  Value* y = c.emit("Log1p", {c.emit("Add", {t, root})});
+  return {c.cast(log_where_large(c, x, y), dtype)};
 }
 
 // log1p(2 x / (1 - x)) / 2

@@ -24,7 +24,7 @@ from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.options.memory import ConfigElement
 
 from .generator import Call, Case, generate
-from .second_gradients import NO_RULE, differentiate_twice
+from .second_gradients import REFUSALS, differentiate_twice
 
 Path = str
 Corrupt = Callable[[nn.Module], None]
@@ -559,7 +559,7 @@ def run_generated(case: Case) -> dict[str, Any]:
     except Exception:  # any error that eager does not raise
         text = traceback.format_exc().strip()
         short = text.splitlines()[-1]
-        if NO_RULE in text:
+        if any(refusal in text for refusal in REFUSALS):
             return outcome | {"status": "refused", "message": short}
         return outcome | {
             "status": "error",

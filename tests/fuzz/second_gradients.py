@@ -7,8 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-NO_RULE = "every op on a differentiated path needs a gradient rule"
-"""The error of an op without a second derivative in the engine."""
+REFUSALS = (
+    "every op on a differentiated path needs a gradient rule",
+    "a gradient of a gradient must not draw numbers again",
+)
+"""Errors of what has no second derivative in the engine."""
 
 
 def differentiate_twice(

@@ -11,6 +11,7 @@ from onnx import helper
 
 from ortmodule_py import InferenceSession, SessionOptions
 from tests.inference.test_data_sizes import FLOAT, INT64, compare, make_model, node, stock, value
+from tests.inference.test_session import ONE_THREAD
 
 # Pairs share beginnings, and one of them is a pair of equal elements.
 GRAMS: dict[str, Any] = {
@@ -129,4 +130,38 @@ def test_operands_of_unrelated_sizes(op: str) -> None:
             }
             for feed in shapes
         ],
+    )
+
+
+NUMBERS = [0.0, 1e-30, 1e-10, 1e-3, 0.5, 0.99, 1.0, 1.001, 3.0, 20.5, 89.0, 1e3, 3e4, np.inf]
+
+
+@pytest.mark.parametrize("op", ["Softplus", "Asinh", "Acosh", "Atanh", "Mish", "Sigmoid", "Tanh"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_functions_of_large_and_small_numbers(op: str, dtype: str) -> None:
+    large = [1e10, 1e20, 3e38] if dtype == "float32" else []
+    numbers = np.array(NUMBERS + large)
+    x = np.concatenate([numbers, -numbers, [np.nan]]).astype(dtype)
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    model = make_model(
+        [node(op, ["x"], ["y"])], [value("x", kind, [None])], [value("y", kind, None)], opset=22
+    )
+    (y,) = InferenceSession(model, ONE_THREAD).run(None, {"x": x})
+    wide = x.astype("float64")
+    with np.errstate(all="ignore"):
+        softplus = np.logaddexp(0, wide)
+        expected = {
+            "Softplus": softplus,
+            "Asinh": np.arcsinh(wide),
+            "Acosh": np.arccosh(wide),
+            "Atanh": np.arctanh(wide),
+            "Mish": wide * np.tanh(softplus),
+            "Sigmoid": np.exp(-np.logaddexp(0, -wide)),
+            "Tanh": np.tanh(wide),
+        }[op].astype(dtype)
+    if op == "Mish":  # -inf * 0
+        y, expected = y[np.isfinite(x)], expected[np.isfinite(x)]
+    tolerance = 2e-5 if dtype == "float32" else 2e-3
+    np.testing.assert_allclose(
+        y, expected, rtol=tolerance, atol=1e-30 if dtype == "float32" else 1e-7
     )
