@@ -22,6 +22,9 @@ PY        := $(VENV)/bin/python
 CUDA_PY   := $(CUDA_VENV)/bin/python
 NEWEST_PY := $(NEWEST_VENV)/bin/python
 JOBS      ?= $(shell nproc)
+SANITIZER ?= address,undefined
+comma     := ,
+SANITIZED := build/sanitize_$(subst $(comma),_,$(SANITIZER))
 PASSIVE   := OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
 # Test processes; their OpenMP threads must not spin for each other's core.
 # A file stays in one process: its tests share captures and fresh processes.
@@ -84,12 +87,12 @@ test: ctest
 quick: ctest
 	$(PASSIVE) $(PY) $(PYTEST) tests -m "not slow" --sample 1
 
-# The C++ tests under the address and undefined-behaviour sanitizers; needs no Python.
+# The C++ tests under the address and undefined-behaviour sanitizers, or SANITIZER=thread; needs no Python.
 sanitize: build/.system_packages
-	cmake -G Ninja -S . -B build/sanitize -DORTMODULE_TORCH=OFF -DORTMODULE_TESTS=ON \
-	  -DORTMODULE_SANITIZE=address,undefined
-	cmake --build build/sanitize --parallel $(JOBS)
-	ctest --test-dir build/sanitize --output-on-failure --parallel $(JOBS)
+	cmake -G Ninja -S . -B $(SANITIZED) -DORTMODULE_TORCH=OFF -DORTMODULE_TESTS=ON \
+	  -DORTMODULE_SANITIZE=$(SANITIZER) -DORTMODULE_ISAS=avx2
+	cmake --build $(SANITIZED) --parallel $(JOBS)
+	ctest --test-dir $(SANITIZED) --output-on-failure --parallel $(JOBS)
 
 lint: $(VENV)/.requirements
 	clang-format --dry-run -Werror $(CPP_SOURCES)

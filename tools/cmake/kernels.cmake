@@ -12,6 +12,10 @@ endif()
 
 # Flags that let loops over math functions vectorize and change no result. Not -ffast-math.
 set(kernel_options -O3 -fno-math-errno -fno-trapping-math)
+option(ORTMODULE_SANITIZE_KERNELS "Build the CPU kernels with the sanitizers, too: minutes for each file")
+if(ORTMODULE_SANITIZE AND NOT ORTMODULE_SANITIZE_KERNELS)
+  set(kernel_options -O1 -fno-math-errno -fno-trapping-math -fno-sanitize=all)
+endif()
 
 set(ORTMODULE_ISAS baseline avx2 avx512 avx512_vnni CACHE STRING
     "Instruction sets of the CPU kernels; fewer compile faster, but run only where they are known")
