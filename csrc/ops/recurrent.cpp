@@ -68,6 +68,7 @@ Values spell_out_steps(Graph& graph, const Node& node, const Values& operands) {
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string name = str("arg_", names[i].substr(0, names[i].find('?')));
     const bool present = i < operands.size() && operands[i];
+    ORTM_ASSERT(!present || names[i] != "sequence_lens?", "captured layers have packed batches");
     attrs.set(name, present ? str("tensor:", given.size()) : std::string("none"));
     if (present) given.push_back(operands[i]);
   }

@@ -29,7 +29,7 @@ def _probe(trial: Trial) -> bool:
 
 @patch(
     "class_names",
-    "Models that read the `__module__` of a class are compiled.",
+    "Models that read the `__module__` of a class by `getattr` are compiled.",
     {(2, 13): "torch._dynamo.variables.builtin:GetAttrBuiltinVariable.call_function"},
     probe=_probe,
     needed_by=None,
@@ -51,7 +51,7 @@ def _probe_loaded(trial: Trial) -> bool:
 
 @patch(
     "loaded_class_names",
-    "The same where the name is an attribute in the code, not an argument of `getattr`.",
+    "Models that write `type(value).__module__` are compiled.",
     {(2, 14): LOAD_ATTRIBUTE},
     probe=_probe_loaded,
     needed_by=None,

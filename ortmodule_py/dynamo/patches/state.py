@@ -75,7 +75,7 @@ def _probe_loaded(trial: Trial) -> bool:
 
 @patch(
     "absent_loaded_attributes",
-    "The same where the name is an attribute in the code, not an argument of `getattr`.",
+    "`function.name` notices an attribute that a function or Python module gets after the capture.",
     {(2, 14): LOAD_ATTRIBUTE},
     probe=_probe_loaded,
     needed_by=_always,
