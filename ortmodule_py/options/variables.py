@@ -10,6 +10,7 @@ import enum
 import logging
 import os
 from dataclasses import dataclass
+from functools import partial
 
 PREFIX = "ORTMODULE_"
 
@@ -30,169 +31,118 @@ class Status(enum.Enum):
 class Variable:
     """One row of the table."""
 
-    name: str
-    values: str
-    default: str
     status: Status
     meaning: str
+    values: str = "0, 1 (0)"
+    """Those that it takes, then its default in brackets."""
     only: str = ""
     """The only value that has an effect, if there is just one."""
 
 
-def _same(name: str, values: str, default: str, meaning: str) -> Variable:
-    return Variable(PREFIX + name, values, default, Status.SAME, meaning)
+_same = partial(Variable, Status.SAME)
+_changed = partial(Variable, Status.CHANGED)
+_new = partial(Variable, Status.NEW)
+_moot = partial(Variable, Status.MOOT, values="any")
+_build = partial(Variable, Status.BUILD)
 
-
-def _changed(name: str, values: str, default: str, meaning: str, only: str = "") -> Variable:
-    return Variable(PREFIX + name, values, default, Status.CHANGED, meaning, only)
-
-
-def _new(name: str, values: str, default: str, meaning: str) -> Variable:
-    return Variable(PREFIX + name, values, default, Status.NEW, meaning)
-
-
-def _moot(name: str, meaning: str) -> Variable:
-    return Variable(PREFIX + name, "any", "", Status.MOOT, meaning)
-
-
-def _build(name: str, values: str, meaning: str) -> Variable:
-    return Variable(PREFIX + name, values, "", Status.BUILD, meaning)
-
-
-VARIABLES: tuple[Variable, ...] = (
-    _changed(
-        "MEMORY_OPT_LEVEL",
-        "0, 1, 2",
-        "0",
+_ROWS = {
+    "MEMORY_OPT_LEVEL": _changed(
         "recompute by layer, in any model with repeated layers; other values are errors",
+        "0, 1, 2 (0)",
     ),
-    _changed(
-        "MEMORY_OPT_CONFIG",
-        "file or list",
-        "",
+    "MEMORY_OPT_CONFIG": _changed(
         "a JSON file, a JSON list or a comma-separated list; counts mean the first occurrences",
+        "file or list",
     ),
-    _new(
-        "MEMORY_OPT_BUDGET",
-        "20GiB, activations:60%",
-        "",
+    "MEMORY_OPT_BUDGET": _new(
         "bytes that training may take; the fastest known plan that fits is used",
+        "20GiB, activations:60%",
     ),
-    _new(
-        "MEMORY_OPT_STRICT",
-        "0, 1",
-        "0",
-        "a later, larger shape that does not fit the budget is an error instead of a warning",
+    "MEMORY_OPT_STRICT": _new(
+        "a later, larger shape that does not fit the budget is an error instead of a warning"
     ),
-    _changed(
-        "LOG_LEVEL",
-        "VERBOSE ... FATAL",
-        "WARNING",
+    "LOG_LEVEL": _changed(
         "wins over DebugOptions everywhere; works without logging set-up; a bad value is a ValueError",
+        "VERBOSE ... FATAL (WARNING)",
     ),
-    _same("SAVE_ONNX_PATH", "directory", ".", "where DebugOptions(save_onnx=True) writes"),
-    _changed(
-        "PRINT_MEMORY_STATS",
-        "0, 1",
-        "0",
-        "a line of bytes before and after forward and backward, at the default log level",
+    "SAVE_ONNX_PATH": _same("where DebugOptions(save_onnx=True) writes", "directory (.)"),
+    "PRINT_MEMORY_STATS": _changed(
+        "a line of bytes before and after forward and backward, at the default log level"
     ),
-    _changed(
-        "FALLBACK_POLICY",
-        "policy names, A|B",
-        "per piece",
-        "FALLBACK_DISABLE makes a piece that cannot be compiled an error; by default, and with all "
-        "other names, that piece alone runs in eager PyTorch, reported once",
+    "FALLBACK_POLICY": _changed(
+        "FALLBACK_DISABLE makes a piece that cannot be compiled an error; by default, and "
+        "with all other names, that piece alone runs in eager PyTorch, reported once",
+        "policy names, A|B (per piece)",
         only="FALLBACK_DISABLE",
     ),
-    _new("BYPASS", "0, 1", "0", "run the original module"),
-    _new("FULLGRAPH", "0, 1", "0", "a graph break is an error"),
-    _new("OUTPUTS", "names", "", "the outputs that training reads; the others are None"),
-    _new(
-        "RNG",
-        "philox, torch",
-        "philox",
-        "torch: dropout and noise are eager's numbers, kept for backward",
+    "BYPASS": _new("run the original module"),
+    "FULLGRAPH": _new("a graph break is an error"),
+    "OUTPUTS": _new("the outputs that training reads; the others are None", "names"),
+    "RNG": _new(
+        "torch: dropout and noise are eager's numbers, kept for backward", "philox, torch (philox)"
     ),
-    _new(
-        "VERIFY_EVERY",
-        "n",
-        "0",
-        "compare every n-th training forward with eager PyTorch; a difference is an error",
+    "VERIFY_EVERY": _new(
+        "compare every n-th training forward with eager PyTorch; a difference is an error", "n (0)"
     ),
-    _changed(
-        "CONV_ALGO_SEARCH",
-        "EXHAUSTIVE, HEURISTIC, DEFAULT",
-        "by torch",
-        "how cuDNN's algorithms are chosen, within planned scratch; by default EXHAUSTIVE where "
-        "torch.backends.cudnn.benchmark is on, otherwise HEURISTIC; a bad value is a ValueError",
+    "CONV_ALGO_SEARCH": _changed(
+        "how cuDNN's algorithms are chosen, within planned scratch; by default EXHAUSTIVE "
+        "where torch.backends.cudnn.benchmark is on, otherwise HEURISTIC; a bad value is a "
+        "ValueError",
+        "EXHAUSTIVE, HEURISTIC, DEFAULT (by torch)",
     ),
-    _new(
-        "MACHINE_RATES",
-        "measure, estimate",
-        "measure",
+    "MACHINE_RATES": _new(
         "whether the memory optimizer's times follow from rates measured on this machine",
+        "measure, estimate (measure)",
     ),
-    _changed(
-        "CACHE_DIR",
-        "directory",
-        "~/.cache/ortmodule_py",
-        "where the measured rates of the machine are kept; no model is cached, as capture takes "
-        "seconds",
+    "CACHE_DIR": _changed(
+        "where the measured rates of the machine are kept; no model is cached, as capture takes seconds",
+        "directory (~/.cache/ortmodule_py)",
     ),
-    _new(
-        "CUDA_GRAPH",
-        "0, 1",
-        "0",
-        "replay steps as CUDA graphs, for models that spend their time on kernel launches; copies inputs "
-        "and outputs",
+    "CUDA_GRAPH": _new(
+        "replay steps as CUDA graphs, for models that spend their time on kernel launches; "
+        "copies inputs and outputs"
     ),
-    _new(
-        "CUDA_EMULATION",
-        "0, 1",
-        "0",
-        "run a model on the CPU through the CUDA kernels (developer builds for a CPU torch only)",
+    "CUDA_EMULATION": _new(
+        "run a model on the CPU through the CUDA kernels (developer builds for a CPU torch only)"
     ),
-    _new("VERIFY", "0, 1", "0", "check the graph after each pass"),
-    _new("DUMP", "directory", "", "write the text of the graph after each stage"),
-    _new("FUEL", "n", "", "stop after n rewrites, to find a wrong one by bisection"),
-    _new("DISABLE_PASSES", "a,b", "", "leave out passes by name"),
-    _moot("SKIPCHECK_POLICY", "the checks are guards that cost microseconds and are never skipped"),
-    _moot("FALLBACK_RETRY", "only the piece that cannot be compiled runs in eager PyTorch"),
-    _moot("ALLOW_AUTOGRAD_CHECKPOINT", "torch.utils.checkpoint is captured like any other code"),
-    _moot(
-        "ENABLE_CUSTOM_AUTOGRAD", "torch.autograd.Function is always captured with its own backward"
+    "VERIFY": _new("check the graph after each pass"),
+    "DUMP": _new("write the text of the graph after each stage", "directory"),
+    "FUEL": _new("stop after n rewrites, to find a wrong one by bisection", "n"),
+    "DISABLE_PASSES": _new("leave out passes by name", "a,b"),
+    "SKIPCHECK_POLICY": _moot("the checks are guards that cost microseconds and are never skipped"),
+    "FALLBACK_RETRY": _moot("only the piece that cannot be compiled runs in eager PyTorch"),
+    "ALLOW_AUTOGRAD_CHECKPOINT": _moot("torch.utils.checkpoint is captured like any other code"),
+    "ENABLE_CUSTOM_AUTOGRAD": _moot(
+        "torch.autograd.Function is always captured with its own backward"
     ),
-    _moot(
-        "ENABLE_MEM_EFFICIENT_GRAD_MGMT",
-        "parameters always receive their gradients while backward runs",
+    "ENABLE_MEM_EFFICIENT_GRAD_MGMT": _moot(
+        "parameters always receive their gradients while backward runs"
     ),
-    _moot("DEEPCOPY_BEFORE_MODEL_EXPORT", "the module is neither copied nor run for capture"),
-    _moot("ONNX_OPSET_VERSION", "the opset is fixed"),
-    _moot("ENABLE_COMPUTE_OPTIMIZER", "there is no FLOP reduction to switch off"),
-    _moot("ENABLE_EMBEDDING_SPARSE_OPTIMIZER", "padding is computed like any other row"),
-    _moot("ENABLE_LABEL_SPARSE_OPTIMIZER", "ignored labels are left to the loss"),
-    _moot("ENABLE_SPARSE_OPTIMIZER", "removed from ORTModule before 1.19"),
-    _moot("PRINT_INPUT_DENSITY", "there is no optimizer that depends on density"),
-    _moot("ENABLE_ZERO_STAGE3", "DeepSpeed is not patched"),
-    _moot("JSON_CONFIG_PATH", "set variables or arguments instead of a configuration file"),
-    _moot("USE_TRITON", "generated Triton code is not used"),
-    _moot("TRITON_CONFIG_FILE", "generated Triton code is not used"),
-    _moot("TRITON_DEBUG", "generated Triton code is not used"),
-    _moot("USE_FLASH_ATTENTION", "scaled_dot_product_attention stays one operator"),
-    _moot("USE_EFFICIENT_ATTENTION", "scaled_dot_product_attention stays one operator"),
-    _moot("ATEN_SDPA_FALLBACK", "scaled_dot_product_attention stays one operator"),
-    _moot("ENABLE_TUNING", "there is no online tuning of kernels"),
-    _moot("MAX_TUNING_DURATION_MS", "there is no online tuning of kernels"),
-    _moot("TUNING_RESULTS_PATH", "there is no online tuning of kernels"),
-    _moot("MEMORY_OPT_PROBE_RECOMPUTE_LEVEL", "removed from ORTModule in 1.17; set a level"),
-    _moot("TORCH_CPP_DIR", "the extension is part of the package"),
-    _moot("DISABLE_CPU_TRAINING_TEST", "a switch of ORTModule's own tests"),
-    _build("CUDA", "ON, OFF", "require the CUDA kernels, or build without them"),
-    _build("BUILD_FOLDER", "folder", "keep the objects of an install there, for the next one"),
-)
-
-BY_NAME: dict[str, Variable] = {variable.name: variable for variable in VARIABLES}
+    "DEEPCOPY_BEFORE_MODEL_EXPORT": _moot("the module is neither copied nor run for capture"),
+    "ONNX_OPSET_VERSION": _moot("the opset is fixed"),
+    "ENABLE_COMPUTE_OPTIMIZER": _moot("there is no FLOP reduction to switch off"),
+    "ENABLE_EMBEDDING_SPARSE_OPTIMIZER": _moot("padding is computed like any other row"),
+    "ENABLE_LABEL_SPARSE_OPTIMIZER": _moot("ignored labels are left to the loss"),
+    "ENABLE_SPARSE_OPTIMIZER": _moot("removed from ORTModule before 1.19"),
+    "PRINT_INPUT_DENSITY": _moot("there is no optimizer that depends on density"),
+    "ENABLE_ZERO_STAGE3": _moot("DeepSpeed is not patched"),
+    "JSON_CONFIG_PATH": _moot("set variables or arguments instead of a configuration file"),
+    "USE_TRITON": _moot("generated Triton code is not used"),
+    "TRITON_CONFIG_FILE": _moot("generated Triton code is not used"),
+    "TRITON_DEBUG": _moot("generated Triton code is not used"),
+    "USE_FLASH_ATTENTION": _moot("scaled_dot_product_attention stays one operator"),
+    "USE_EFFICIENT_ATTENTION": _moot("scaled_dot_product_attention stays one operator"),
+    "ATEN_SDPA_FALLBACK": _moot("scaled_dot_product_attention stays one operator"),
+    "ENABLE_TUNING": _moot("there is no online tuning of kernels"),
+    "MAX_TUNING_DURATION_MS": _moot("there is no online tuning of kernels"),
+    "TUNING_RESULTS_PATH": _moot("there is no online tuning of kernels"),
+    "MEMORY_OPT_PROBE_RECOMPUTE_LEVEL": _moot("removed from ORTModule in 1.17; set a level"),
+    "TORCH_CPP_DIR": _moot("the extension is part of the package"),
+    "DISABLE_CPU_TRAINING_TEST": _moot("a switch of ORTModule's own tests"),
+    "CUDA": _build("require the CUDA kernels, or build without them", "ON, OFF"),
+    "BUILD_FOLDER": _build("keep the objects of an install there, for the next one", "folder"),
+}
+BY_NAME: dict[str, Variable] = {PREFIX + name: row for name, row in _ROWS.items()}
 
 _reported: set[str] = set()
 
@@ -214,7 +164,9 @@ def notice(name: str, value: str) -> str | None:
     """What is wrong with an ORTMODULE variable: unknown, or without effect. None if nothing is."""
     variable = BY_NAME.get(name)
     if variable is None:
-        known = [v.name for v in VARIABLES if v.status not in (Status.MOOT, Status.BUILD)]
+        known = [
+            each for each, row in BY_NAME.items() if row.status not in (Status.MOOT, Status.BUILD)
+        ]
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
         return f"[environment] a variable must have a known name, but found {name}; the nearest is {nearest}"
     if variable.status is Status.MOOT:
@@ -227,10 +179,7 @@ def notice(name: str, value: str) -> str | None:
 def markdown_table() -> str:
     """The table in docs/migrating.md."""
     lines = ["| variable | values (default) | status | meaning here |", "|---|---|---|---|"]
-    for variable in VARIABLES:
-        values = variable.values.replace("|", "\\|")
-        if variable.default:
-            values += f" ({variable.default})"
-        meaning = variable.meaning.replace("|", "\\|")
-        lines.append(f"| `{variable.name}` | {values} | {variable.status.value} | {meaning} |")
+    for name, row in BY_NAME.items():
+        values, meaning = (text.replace("|", "\\|") for text in (row.values, row.meaning))
+        lines.append(f"| `{name}` | {values} | {row.status.value} | {meaning} |")
     return "\n".join(lines)

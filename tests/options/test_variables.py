@@ -57,7 +57,7 @@ def test_every_variable_that_is_read_is_in_the_table() -> None:
             read |= set(re.findall(r'"(ORTMODULE_[A-Z0-9_]+)"', path.read_text()))
     for path in (ROOT / "csrc" / "bindings").rglob("*.cpp"):
         read |= set(re.findall(r'getenv\("(ORTMODULE_[A-Z0-9_]+)"', path.read_text()))
-    works = {v.name for v in BY_NAME.values() if v.status not in (Status.MOOT, Status.BUILD)}
+    works = {n for n, v in BY_NAME.items() if v.status not in (Status.MOOT, Status.BUILD)}
     assert read == works
 
 
