@@ -12,7 +12,7 @@ from ortmodule_py import _inference
 from ortmodule_py.inference import html
 from ortmodule_py.inference.errors import InvalidArgument
 
-_UNITS = {
+UNITS = {
     "": 1,
     "b": 1,
     "kb": 10**3,
@@ -61,7 +61,7 @@ class MemoryReport:
 def bytes_of(value: Any, what: str) -> int:
     """A number of bytes, or text such as "512MiB" or "1.5 GB". Raises InvalidArgument."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
-    unit = _UNITS.get(match[2].lower()) if match and not isinstance(value, bool) else None
+    unit = UNITS.get(match[2].lower()) if match and not isinstance(value, bool) else None
     if match is None or unit is None or float(match[1]) * unit < 1:
         raise InvalidArgument(
             f"[memory] {what} must be a number of bytes such as 536870912 or '512MiB', but found {value!r}"

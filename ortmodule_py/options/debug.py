@@ -38,6 +38,12 @@ def _level_from_environment(given: LogLevel) -> LogLevel:
         ) from None
 
 
+def _check(name: str, value: Any, fits: bool, kind: str) -> None:
+    if not fits:
+        found = type(value).__name__
+        raise TypeError(f"[DebugOptions] {name} must be {kind}, but found {found}")
+
+
 @dataclass(frozen=True)
 class SaveOnnxOptions:
     """The graphs that are saved: `DebugOptions.save_onnx_models`."""
@@ -79,18 +85,9 @@ class DebugOptions:
         save_path: str = "",
         config: Any = None,
     ) -> None:
-        if not isinstance(log_level, LogLevel):
-            raise TypeError(
-                f"[DebugOptions] log_level must be a LogLevel, but found {type(log_level).__name__}"
-            )
-        if save_onnx not in (False, True):
-            raise TypeError(
-                f"[DebugOptions] save_onnx must be a bool, but found {type(save_onnx).__name__}"
-            )
-        if not isinstance(onnx_prefix, str):
-            raise TypeError(
-                f"[DebugOptions] onnx_prefix must be a str, but found {type(onnx_prefix).__name__}"
-            )
+        _check("log_level", log_level, isinstance(log_level, LogLevel), "a LogLevel")
+        _check("save_onnx", save_onnx, save_onnx in (False, True), "a bool")
+        _check("onnx_prefix", onnx_prefix, isinstance(onnx_prefix, str), "a str")
         self.log_level = _level_from_environment(log_level)
         self.save_onnx = save_onnx
         self.onnx_prefix = onnx_prefix

@@ -50,7 +50,8 @@ def _eager_allowed() -> bool:
     return "FALLBACK_DISABLE" not in names
 
 
-_CONVOLUTION_SEARCHES = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
+def _generator() -> str:
+    return choice("ORTMODULE_RNG", ("philox", "torch"), "the generator must be philox or torch")
 
 
 @dataclass
@@ -87,19 +88,18 @@ class EngineOptions:
             verify=flag("ORTMODULE_VERIFY"),
             verify_every=_count("ORTMODULE_VERIFY_EVERY", "the number of steps", 0),
             eager_allowed=_eager_allowed(),
+            disabled_passes=_disabled_passes(),
+            dump=_dump_directory(),
             fuel=_count("ORTMODULE_FUEL", "the number of rewrites", -1),
             print_memory_stats=flag("ORTMODULE_PRINT_MEMORY_STATS"),
             emulate_cuda=flag(EMULATION),
             cuda_graph=flag(CUDA_GRAPH),
             convolution_search=choice(
                 "ORTMODULE_CONV_ALGO_SEARCH",
-                ("", *_CONVOLUTION_SEARCHES),
-                f"the search must be one of {', '.join(_CONVOLUTION_SEARCHES)}",
+                ("", "EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+                "the search must be one of EXHAUSTIVE, HEURISTIC, DEFAULT",
             ),
-            torch_rng=choice(
-                "ORTMODULE_RNG", ("philox", "torch"), "the generator must be philox or torch"
-            )
-            == "torch",
+            torch_rng=_generator() == "torch",
         )
         if options.cuda_graph and options.memory.budget is not None:
             raise ValueError(
@@ -108,8 +108,6 @@ class EngineOptions:
             )
         if options.emulate_cuda:
             check_emulation()
-        options.disabled_passes = _disabled_passes()
-        options.dump = _dump_directory()
         check_machine_rates()
         return options
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmodule_py.base.environment import choice, flag
+from ortmodule_py.inference.memory import UNITS
 
 LEVEL = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG = "ORTMODULE_MEMORY_OPT_CONFIG"
@@ -21,19 +22,6 @@ LEVEL_NAMES = (
     "TRANSFORMER_LAYERWISE_RECOMPUTE",
     "TRANSFORMER_LAYERWISE_RECOMPUTE_WITH_COMPROMISE",
 )
-
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
 
 _EXAMPLE = '["BiasGelu+:1:-1"]'
 
@@ -177,16 +165,16 @@ def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:
                 f"write 'activations:{amount}'"
             )
         return Budget(text, activation_fraction=number / 100, where=where)
-    if unit not in _UNITS:
+    if unit not in UNITS:
         raise ValueError(
             f"[{where}] {rule}, but found the unit {match[2]!r} in "
-            f"{text!r}; write one of {', '.join(filter(None, _UNITS))}"
+            f"{text!r}; write one of {', '.join(filter(None, UNITS))}"
         )
-    if number * _UNITS[unit] >= 1 << 63:
+    if number * UNITS[unit] >= 1 << 63:
         raise ValueError(
             f"[{where}] a budget must be below 2^63 bytes, but found {text!r}; leave it out for none"
         )
-    count = int(number * _UNITS[unit])
+    count = int(number * UNITS[unit])
     if count < 1:
         raise ValueError(f"[{where}] a budget is at least one byte, but found {text!r}")
     if of_step:
@@ -200,9 +188,11 @@ def parse_config(text: str) -> list[ConfigElement]:
     Raises:
         ValueError: the file is missing or not a list of strings, or an element is malformed.
     """
+    texts = [text]
     if text.startswith("["):
-        return _from_json(text, "its value")
-    if _looks_like_path(text):
+        texts = _strings(text, "its value")
+    # An element ends in `:strategy:count`, so that anything else is a path.
+    elif text.endswith(".json") or ":" not in text or os.path.isfile(text):
         try:
             content = Path(text).expanduser().read_text(encoding="utf-8-sig")
         except (OSError, RuntimeError, UnicodeDecodeError) as error:
@@ -211,23 +201,11 @@ def parse_config(text: str) -> list[ConfigElement]:
                 f"{getattr(error, 'strerror', None) or error}; write a JSON list of "
                 "'<cluster id>:<strategy>:<count>' into it"
             ) from None
-        return _from_json(content, f"the file {text!r}")
-    return _from_strings([text])
+        texts = _strings(content, f"the file {text!r}")
+    return [_element(part.strip()) for text in texts for part in text.split(",")]
 
 
-def _looks_like_path(text: str) -> bool:
-    """Whether `text` is a path, as it is not an element, which ends in `:strategy:count`."""
-    return text.endswith(".json") or ":" not in text or _is_file(text)
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:  # too long for a path
-        return False
-
-
-def _from_json(content: str, source: str) -> list[ConfigElement]:
+def _strings(content: str, source: str) -> list[str]:
     rule = f"[{CONFIG}] {source} must hold a JSON list of strings as in {_EXAMPLE}, but found"
     try:
         value: Any = json.loads(content)
@@ -238,11 +216,7 @@ def _from_json(content: str, source: str) -> list[ConfigElement]:
     for item in value:
         if not isinstance(item, str):
             raise ValueError(f"{rule} {item!r}")
-    return _from_strings(value)
-
-
-def _from_strings(texts: list[str]) -> list[ConfigElement]:
-    return [_element(part.strip()) for text in texts for part in text.split(",")]
+    return value
 
 
 def _element(text: str) -> ConfigElement:
