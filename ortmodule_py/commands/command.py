@@ -41,7 +41,7 @@ def _has(module: str) -> bool:
 def forwarded(
     summary: str, module: str, *, needs_torch: bool = False, runs_a_script: bool = False
 ) -> Command:
-    """A command that is a module of its own (`main`, or that of its `__main__` if it is a package)."""
+    """A command that is the `main` of a module."""
 
     def run(arguments: list[str]) -> int:
         if not _has(module):
@@ -52,16 +52,9 @@ def forwarded(
             from ortmodule_py import _check_torch
 
             _check_torch()
-        package = _has(f"{module}.__main__") if _is_package(module) else False
-        code = importlib.import_module(f"{module}.__main__" if package else module).main(arguments)
-        return int(code or 0)
+        return int(importlib.import_module(module).main(arguments) or 0)
 
     return Command(summary, run, module, runs_a_script)
-
-
-def _is_package(module: str) -> bool:
-    spec = importlib.util.find_spec(module)
-    return spec is not None and spec.submodule_search_locations is not None
 
 
 def parser(name: str, description: str, epilog: str = "") -> argparse.ArgumentParser:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import ortmodule_py
 from ortmodule_py import _build_info
 from ortmodule_py.commands.command import Command, parser
@@ -29,6 +31,14 @@ class Info:
     problems: list[tuple[str, str]] = field(default_factory=list)
     """What is wrong, and what to do."""
     notes: list[tuple[str, str]] = field(default_factory=list)
+
+    def problem(self, what: str, remedy: str) -> None:
+        """Adds a problem."""
+        self.problems.append((what, remedy))
+
+    def note(self, what: str, remedy: str) -> None:
+        """Adds a note."""
+        self.notes.append((what, remedy))
 
     def text(self) -> str:
         """A line for each fact, then what was found."""
@@ -66,11 +76,9 @@ def _package(info: Info) -> None:
         except importlib.metadata.PackageNotFoundError:
             info.facts[name] = None
     if info.facts["matplotlib"] is None:
-        info.notes.append(
-            (
-                "matplotlib is not installed, so nothing draws pictures",
-                "python -m pip install matplotlib",
-            )
+        info.note(
+            "matplotlib is not installed, so nothing draws pictures",
+            "python -m pip install matplotlib",
         )
 
 
@@ -79,8 +87,8 @@ def _machine(info: Info) -> None:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         text = ""
-    entries = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    entries = {name.strip(): value.strip() for name, value in entries.items()}
+    pairs = (line.partition(":") for line in text.splitlines())
+    entries = {name.strip(): value.strip() for name, _, value in pairs}
     flags = set(entries.get("flags", "").split())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     info.facts |= {
@@ -95,11 +103,9 @@ def _machine(info: Info) -> None:
     except (ValueError, OSError):
         pass
     if flags and "avx2" not in flags:
-        info.notes.append(
-            (
-                "this processor has no AVX2, so the slowest kernels run",
-                "use a processor of 2014 or later",
-            )
+        info.note(
+            "this processor has no AVX2, so the slowest kernels run",
+            "use a processor of 2014 or later",
         )
 
 
@@ -109,7 +115,7 @@ def _torch(info: Info) -> bool:
     try:
         built = _build_info.built_for()
     except ImportError as error:
-        info.problems.append(("the extension of training is missing", str(error)))
+        info.problem("the extension of training is missing", str(error))
         return False
     info.facts["built for"] = f"torch {built['torch']}, CUDA {built['cuda'] or 'none'}"
     info.facts["torch"] = None
@@ -120,26 +126,22 @@ def _torch(info: Info) -> bool:
     except ImportError as error:
         what, _, remedy = str(error).partition(". ")
         if found is None:  # a choice where only files of models are run
-            info.notes.append(("without torch there is inference only", remedy))
+            info.note("without torch there is inference only", remedy)
         else:
-            info.problems.append((what, remedy))
+            info.problem(what, remedy)
         return False
     try:
         facts = ortmodule_py.build_info()
     except Exception as error:
-        info.problems.append(
-            (f"training cannot be imported: {error}", f"install again: {_reinstall()}")
-        )
+        info.problem(f"training cannot be imported: {error}", f"install again: {_reinstall()}")
         return False
     info.facts["kernels built for"] = facts["cpu_isas"]
     info.facts["CUDA kernels"] = facts["cuda"].get("architectures") if facts["cuda"] else None
     failed = {name: state for name, state in facts["dynamo_patches"].items() if state != "holds"}
     for name, state in failed.items():
-        info.notes.append(
-            (
-                f"the Dynamo patch {name} does not apply to this torch: {state}",
-                "code that needs it runs in eager PyTorch",
-            )
+        info.note(
+            f"the Dynamo patch {name} does not apply to this torch: {state}",
+            "code that needs it runs in eager PyTorch",
         )
     return True
 
@@ -156,11 +158,9 @@ def _gpu(info: Info) -> None:
     if not torch.cuda.is_available():
         info.facts["GPU"] = None
         if Path("/dev/nvidia0").exists():
-            info.notes.append(
-                (
-                    "this machine has a GPU, but torch does not see it",
-                    "install a CUDA build of torch and the ortmodule_py of that torch",
-                )
+            info.note(
+                "this machine has a GPU, but torch does not see it",
+                "install a CUDA build of torch and the ortmodule_py of that torch",
             )
         return
     info.facts["GPU"] = [
@@ -168,11 +168,9 @@ def _gpu(info: Info) -> None:
         for i in range(torch.cuda.device_count())
     ]
     if not info.facts["CUDA kernels"]:
-        info.problems.append(
-            (
-                "torch sees a GPU, but this build has no CUDA kernels",
-                "install the wheel with .cu in its version, or build with ORTMODULE_CUDA=ON",
-            )
+        info.problem(
+            "torch sees a GPU, but this build has no CUDA kernels",
+            "install the wheel with .cu in its version, or build with ORTMODULE_CUDA=ON",
         )
 
 
@@ -186,33 +184,27 @@ def _variables(info: Info) -> None:
         info.facts[name] = value
         what = notice(name, value)
         if what is not None:
-            info.notes.append((what, f"unset {name}"))
+            info.note(what, f"unset {name}")
     try:
         bypass = EngineOptions.from_environment().bypass
     except ValueError as error:
-        info.problems.append((str(error), "correct or unset it"))
+        info.problem(str(error), "correct or unset it")
         return
     if bypass:
-        info.notes.append(("eager PyTorch runs all modules", "unset ORTMODULE_BYPASS"))
+        info.note("eager PyTorch runs all modules", "unset ORTMODULE_BYPASS")
 
 
 def _inference(info: Info) -> None:
     """Whether the engine computes: the smallest model, in memory."""
     try:
         session = ortmodule_py.InferenceSession(_RELU_MODEL)
-        (y,) = session.run(None, {"x": _array()})
+        (y,) = session.run(None, {"x": np.array([-1, 2], np.float32)})
         right = y.tolist() == [0.0, 2.0]
     except Exception as error:
-        info.problems.append((f"a session cannot run: {error}", f"install again: {_reinstall()}"))
+        info.problem(f"a session cannot run: {error}", f"install again: {_reinstall()}")
         return
     if not right:
-        info.problems.append(("a session computes wrong results", "please open an issue"))
-
-
-def _array() -> Any:
-    import numpy as np
-
-    return np.array([-1, 2], np.float32)
+        info.problem("a session computes wrong results", "please open an issue")
 
 
 # y[2] = Relu(x[2]), operator set 13.
