@@ -14,12 +14,8 @@ from ortmodule_py import _inference
 from ortmodule_py.inference import InferenceSession, RunOptions, SessionOptions
 
 if TYPE_CHECKING:
-    from ortmodule_py import _C as _C
-    from ortmodule_py import nn as nn
-    from ortmodule_py import optim as optim
-    from ortmodule_py import training as training
-    from ortmodule_py.build import ORTModuleError, build_info
-    from ortmodule_py.build import set_seed as set_seed
+    from ortmodule_py import _C as _C, nn as nn, optim as optim, training as training
+    from ortmodule_py.build import ORTModuleError, build_info, set_seed as set_seed
     from ortmodule_py.check import CheckReport, check
     from ortmodule_py.explain import Explanation, explain
     from ortmodule_py.module import ORTModule, last_run_report

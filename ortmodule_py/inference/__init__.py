@@ -6,59 +6,34 @@
 from __future__ import annotations
 
 from ortmodule_py.inference.enums import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
+    ExecutionMode as ExecutionMode,
+    ExecutionOrder as ExecutionOrder,
+    GraphOptimizationLevel as GraphOptimizationLevel,
 )
 from ortmodule_py.inference.errors import (
-    EngineError,
-    Fail,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    NoModel,
-    NoSuchFile,
-    NotImplemented,  # onnxruntime's name
-    RuntimeException,
+    EngineError as EngineError,
+    Fail as Fail,
+    InvalidArgument as InvalidArgument,
+    InvalidGraph as InvalidGraph,
+    InvalidProtobuf as InvalidProtobuf,
+    NoModel as NoModel,
+    NoSuchFile as NoSuchFile,
+    NotImplemented as NotImplemented,
+    RuntimeException as RuntimeException,
 )
-from ortmodule_py.inference.explanation import InferenceExplanation
-from ortmodule_py.inference.io_binding import IOBinding
-from ortmodule_py.inference.memory import MemoryReport
-from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg
-from ortmodule_py.inference.options import RunOptions, SessionOptions
+from ortmodule_py.inference.explanation import InferenceExplanation as InferenceExplanation
+from ortmodule_py.inference.io_binding import IOBinding as IOBinding
+from ortmodule_py.inference.memory import MemoryReport as MemoryReport
+from ortmodule_py.inference.model_facts import ModelMetadata as ModelMetadata, NodeArg as NodeArg
+from ortmodule_py.inference.options import (
+    RunOptions as RunOptions,
+    SessionOptions as SessionOptions,
+)
 from ortmodule_py.inference.ort_value import (
-    OrtDevice,
-    OrtDeviceVendorId,
-    OrtValue,
-    OrtValueVector,
-    copy_tensors,
+    OrtDevice as OrtDevice,
+    OrtDeviceVendorId as OrtDeviceVendorId,
+    OrtValue as OrtValue,
+    OrtValueVector as OrtValueVector,
+    copy_tensors as copy_tensors,
 )
-from ortmodule_py.inference.session import InferenceSession
-
-__all__ = [
-    "EngineError",
-    "ExecutionMode",
-    "ExecutionOrder",
-    "Fail",
-    "GraphOptimizationLevel",
-    "IOBinding",
-    "InferenceExplanation",
-    "InferenceSession",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "MemoryReport",
-    "ModelMetadata",
-    "NoModel",
-    "NoSuchFile",
-    "NodeArg",
-    "NotImplemented",
-    "OrtDevice",
-    "OrtDeviceVendorId",
-    "OrtValue",
-    "OrtValueVector",
-    "RunOptions",
-    "RuntimeException",
-    "SessionOptions",
-    "copy_tensors",
-]
+from ortmodule_py.inference.session import InferenceSession as InferenceSession

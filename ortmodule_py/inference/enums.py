@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+import enum
 
 
-class GraphOptimizationLevel(IntEnum):
+class GraphOptimizationLevel(enum.IntEnum):
     """How far graphs are optimized. All levels give equal results up to rounding.
 
     `ORT_DISABLE_ALL`: each node of the model runs by itself. `ORT_ENABLE_BASIC`: cleanup of the
@@ -21,14 +21,14 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(IntEnum):
+class ExecutionMode(enum.IntEnum):
     """Accepted; nodes always run one after the other, on all threads."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(IntEnum):
+class ExecutionOrder(enum.IntEnum):
     """Accepted; the planner chooses the order of nodes."""
 
     DEFAULT = 0
@@ -36,7 +36,7 @@ class ExecutionOrder(IntEnum):
     MEMORY_EFFICIENT = 2
 
 
-class OrtAllocatorType(IntEnum):
+class OrtAllocatorType(enum.IntEnum):
     """How memory is allocated."""
 
     INVALID = -1
@@ -44,7 +44,7 @@ class OrtAllocatorType(IntEnum):
     ORT_ARENA_ALLOCATOR = 1
 
 
-class OrtMemType(IntEnum):
+class OrtMemType(enum.IntEnum):
     """For what memory is allocated."""
 
     CPU_INPUT = -2
@@ -53,14 +53,14 @@ class OrtMemType(IntEnum):
     DEFAULT = 0
 
 
-class OrtDeviceMemoryType(IntEnum):
+class OrtDeviceMemoryType(enum.IntEnum):
     """Who can read memory of a device."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
 
 
-class OrtMemoryInfoDeviceType(IntEnum):
+class OrtMemoryInfoDeviceType(enum.IntEnum):
     """Kinds of devices with memory."""
 
     CPU = 0
@@ -69,7 +69,7 @@ class OrtMemoryInfoDeviceType(IntEnum):
     NPU = 3
 
 
-class OrtHardwareDeviceType(IntEnum):
+class OrtHardwareDeviceType(enum.IntEnum):
     """Kinds of devices that compute."""
 
     CPU = 0
@@ -77,7 +77,7 @@ class OrtHardwareDeviceType(IntEnum):
     NPU = 2
 
 
-class OrtExecutionProviderDevicePolicy(IntEnum):
+class OrtExecutionProviderDevicePolicy(enum.IntEnum):
     """Accepted by SessionOptions; sessions run on the CPU."""
 
     DEFAULT = 0
@@ -89,7 +89,7 @@ class OrtExecutionProviderDevicePolicy(IntEnum):
     MIN_OVERALL_POWER = 6
 
 
-class OrtSparseFormat(IntEnum):
+class OrtSparseFormat(enum.IntEnum):
     """Formats of sparse tensors."""
 
     ORT_SPARSE_UNDEFINED = 0
@@ -98,7 +98,7 @@ class OrtSparseFormat(IntEnum):
     ORT_SPARSE_BLOCK_SPARSE = 4
 
 
-class OrtCompileApiFlags(IntEnum):
+class OrtCompileApiFlags(enum.IntEnum):
     """Flags of onnxruntime's model compiler, which this package lacks."""
 
     NONE = 0

@@ -12,63 +12,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortmodule_py.inference import module_functions as _functions
-from ortmodule_py.inference.enums import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    OrtAllocatorType,
-    OrtCompileApiFlags,
-    OrtDeviceMemoryType,
-    OrtExecutionProviderDevicePolicy,
-    OrtHardwareDeviceType,
-    OrtMemoryInfoDeviceType,
-    OrtMemType,
-    OrtSparseFormat,
+from ortmodule_py.inference.enums import *  # noqa: F403
+from ortmodule_py.inference.io_binding import IOBinding as IOBinding
+from ortmodule_py.inference.model_facts import (
+    ModelMetadata as ModelMetadata,
+    NodeArg as NodeArg,
+    OrtArenaCfg as OrtArenaCfg,
+    OrtMemoryInfo as OrtMemoryInfo,
 )
-from ortmodule_py.inference.io_binding import IOBinding
-from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtArenaCfg, OrtMemoryInfo
-from ortmodule_py.inference.module_functions import (
-    create_and_register_allocator,
-    create_and_register_allocator_v2,
-    disable_telemetry_events,
-    enable_telemetry_events,
-    get_build_info,
-    get_device,
-    get_ep_devices,
-    get_version_string,
-    has_collective_ops,
-    preload_dlls,
-    print_debug_info,
-    register_execution_provider_library,
-    set_seed,
-    unregister_execution_provider_library,
-)
+from ortmodule_py.inference.module_functions import *  # noqa: F403
+from ortmodule_py.inference.module_functions import get_version_string
 from ortmodule_py.inference.notices import (
-    set_default_logger_callback,
-    set_default_logger_severity,
-    set_default_logger_verbosity,
+    set_default_logger_callback as set_default_logger_callback,
+    set_default_logger_severity as set_default_logger_severity,
+    set_default_logger_verbosity as set_default_logger_verbosity,
 )
-from ortmodule_py.inference.options import RunOptions, SessionOptions
+from ortmodule_py.inference.options import (
+    RunOptions as RunOptions,
+    SessionOptions as SessionOptions,
+)
 from ortmodule_py.inference.ort_value import (
-    OrtDevice,
-    OrtDeviceVendorId,
-    OrtValue,
-    copy_tensors,
+    OrtDevice as OrtDevice,
+    OrtDeviceVendorId as OrtDeviceVendorId,
+    OrtValue as OrtValue,
+    copy_tensors as copy_tensors,
 )
 from ortmodule_py.inference.providers import (
-    get_all_providers,
-    get_available_providers,
-    set_global_thread_pool_sizes,
+    get_all_providers as get_all_providers,
+    get_available_providers as get_available_providers,
+    set_global_thread_pool_sizes as set_global_thread_pool_sizes,
 )
-from ortmodule_py.inference.session import InferenceSession
+from ortmodule_py.inference.session import InferenceSession as InferenceSession
 
 # Programs catch `onnxruntime.capi.onnxruntime_pybind11_state.Fail` without importing the module.
-from ortmodule_py.onnxruntime import capi
+from ortmodule_py.onnxruntime import capi as capi
 from ortmodule_py.onnxruntime.capi import onnxruntime_pybind11_state as _state  # noqa: F401
 
 # The release of onnxruntime whose names these are: programs compare it.
-__version__: str = _functions.ONNXRUNTIME_VERSION
+__version__: str = get_version_string()
 version: str = __version__
 package_name: str = "onnxruntime"
 cuda_version: str = ""
@@ -117,54 +98,3 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-
-
-__all__ = [
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "IOBinding",
-    "InferenceSession",
-    "ModelMetadata",
-    "NodeArg",
-    "OrtAllocatorType",
-    "OrtArenaCfg",
-    "OrtCompileApiFlags",
-    "OrtDevice",
-    "OrtDeviceMemoryType",
-    "OrtDeviceVendorId",
-    "OrtExecutionProviderDevicePolicy",
-    "OrtHardwareDeviceType",
-    "OrtMemType",
-    "OrtMemoryInfo",
-    "OrtMemoryInfoDeviceType",
-    "OrtSparseFormat",
-    "OrtValue",
-    "RunOptions",
-    "SessionOptions",
-    "capi",
-    "copy_tensors",
-    "create_and_register_allocator",
-    "create_and_register_allocator_v2",
-    "cuda_version",
-    "disable_telemetry_events",
-    "enable_telemetry_events",
-    "get_all_providers",
-    "get_available_providers",
-    "get_build_info",
-    "get_device",
-    "get_ep_devices",
-    "get_version_string",
-    "has_collective_ops",
-    "package_name",
-    "preload_dlls",
-    "print_debug_info",
-    "register_execution_provider_library",
-    "set_default_logger_callback",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "set_global_thread_pool_sizes",
-    "set_seed",
-    "unregister_execution_provider_library",
-    "version",
-]

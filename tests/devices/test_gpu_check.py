@@ -19,8 +19,7 @@ import pytest
 import torch
 
 from ortmodule_py import _C
-from tools.gpu_check import __main__ as gpu_check
-from tools.gpu_check import operators, table, worker
+from tools.gpu_check import __main__ as gpu_check, operators, table, worker
 from tools.gpu_check.driver import MOST_TRIES, Entry, Results, Run, todo
 from tools.gpu_check.part import Context, Part
 from tools.gpu_check.parts import PARTS

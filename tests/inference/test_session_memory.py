@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from onnx import save as save_model
+from onnx import TensorProto, helper, numpy_helper, save as save_model
 from onnx.external_data_helper import convert_model_to_external_data
 
 from ortmodule_py import InferenceSession, SessionOptions

@@ -2,12 +2,5 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ortmodule_py.onnxruntime.capi import onnxruntime_pybind11_state as _state
-
-__all__ = _state.__all__
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(_state, name)
+from ortmodule_py.onnxruntime.capi.onnxruntime_pybind11_state import *  # noqa: F403
+from ortmodule_py.onnxruntime.capi.onnxruntime_pybind11_state import __getattr__ as __getattr__

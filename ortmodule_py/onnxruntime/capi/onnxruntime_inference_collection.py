@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ortmodule_py.inference.session import InferenceSession
+from ortmodule_py.inference.session import InferenceSession as InferenceSession
 
 Session = InferenceSession
-
-__all__ = ["InferenceSession", "Session"]

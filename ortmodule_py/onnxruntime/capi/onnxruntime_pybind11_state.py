@@ -5,41 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ortmodule_py.inference.errors import (
-    DeviceReset,
-    EngineError,
-    EPFail,
-    Fail,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    ModelLoadCanceled,
-    ModelLoaded,
-    ModelRequiresCompilation,
-    NoModel,
-    NoSuchFile,
-    NotFound,
-    NotImplemented,  # onnxruntime's name
-    RuntimeException,
-)
-
-__all__ = [
-    "DeviceReset",
-    "EPFail",
-    "EngineError",
-    "Fail",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "ModelLoadCanceled",
-    "ModelLoaded",
-    "ModelRequiresCompilation",
-    "NoModel",
-    "NoSuchFile",
-    "NotFound",
-    "NotImplemented",
-    "RuntimeException",
-]
+from ortmodule_py.inference.errors import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
