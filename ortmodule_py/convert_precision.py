@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ortmodule_py import _inference
-from ortmodule_py.inference import InferenceSession
 from ortmodule_py.inference.errors import translated
 from ortmodule_py.quantization.model_files import (
     Feed,
     feeds_of,
+    ranges,
     read_model,
-    write_model,
     write_with_report,
 )
 from ortmodule_py.quantization.report import QuantizationReport
@@ -71,7 +68,7 @@ def convert_precision(
     options.keep_io_types = bool(keep_io_types)
     options.op_types_to_keep = set(op_types_to_keep or [])
     options.nodes_to_keep = set(nodes_to_keep or [])
-    feeds = feeds_of(samples) if samples is not None else []
+    feeds = feeds_of(samples)
     model = read_model(model_input)
     if feeds and not options.weights_only:
         options.wide_values = _wide_values(model, feeds)
@@ -93,24 +90,14 @@ def convert_precision(
 
 def _wide_values(model: _inference.Model, feeds: Sequence[Feed]) -> set[str]:
     """The values that leave float16's range on the feeds."""
-    names = model.computed_floats()
-    ranged = model.copy()
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder, "ranged.onnx"))
-        with translated():
-            ranged.add_ranges(names)
-        write_model(ranged, path)
-        session = InferenceSession(path)
-        outputs = [node.name for node in session.get_outputs()][-2 * len(names) :]
-        wide: set[str] = set()
-        for feed in feeds if names else []:
-            ends = session.run(outputs, feed)
-            for i, name in enumerate(names):
-                sizes = (abs(float(end)) for end in ends[2 * i : 2 * i + 2])
-                # Infinity itself float16 has, too.
-                if any(np.isfinite(size) and size > _LARGEST_MEASURED for size in sizes):
-                    wide.add(name)
-    return wide
+    found = ranges(model.copy(), model.computed_floats(), feeds)
+    # Infinity itself float16 has, too.
+    return {
+        name
+        for of_feed in found
+        for name, ends in of_feed.items()
+        if any(_LARGEST_MEASURED < abs(end) < np.inf for end in ends)
+    }
 
 
 def parser() -> argparse.ArgumentParser:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ortmodule_py import _inference
-from ortmodule_py.inference import InferenceSession
-from ortmodule_py.inference.errors import translated
 from ortmodule_py.quantization.kinds import CalibrationMethod
-from ortmodule_py.quantization.model_files import read_model, write_model
+from ortmodule_py.quantization.model_files import feeds_of, ranges, read_model
 
 _VALUES_AT_ONCE = 256  # whose ranges one session computes
 
@@ -41,7 +37,7 @@ class TensorData:
         }
 
 
-class TensorsData:
+class TensorsData(Mapping[str, TensorData]):
     """Ranges by the names of values, with the method that found them."""
 
     def __init__(self, calibration_method: CalibrationMethod, data: Mapping[str, Any]) -> None:
@@ -59,15 +55,8 @@ class TensorsData:
     def __len__(self) -> int:
         return len(self.data)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.data
-
     def __getitem__(self, name: str) -> TensorData:
         return self.data[name]
-
-    def items(self) -> Any:
-        """(name, range) of each value."""
-        return self.data.items()
 
 
 class MinMaxCalibrater:
@@ -87,13 +76,11 @@ class MinMaxCalibrater:
         self._names = names
         self._symmetric = symmetric
         self._moving_average = moving_average
-        self._least: dict[str, list[float]] = {name: [] for name in names}
-        self._most: dict[str, list[float]] = {name: [] for name in names}
+        self._ends: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
 
     def collect_data(self, data_reader: Any) -> None:
         """Runs all feeds of a CalibrationDataReader. Raises ValueError if there are none."""
-        get_next = getattr(data_reader, "get_next", None)
-        feeds = list(iter(get_next, None)) if get_next else list(data_reader)
+        feeds = feeds_of(data_reader)
         if not feeds:
             raise ValueError("[quantization] calibration needs feeds, but the reader gave none")
         for at in range(0, len(self._names), _VALUES_AT_ONCE):
@@ -103,39 +90,32 @@ class MinMaxCalibrater:
         model = read_model(self._model)
         produced = {name for _, _, _, _, outputs in model.nodes() for name in outputs}
         inner = [name for name in names if name in produced]
-        with tempfile.TemporaryDirectory() as folder:
-            before = len(_output_names(model, folder))
-            with translated():
-                model.add_ranges(inner)
-            path = Path(folder) / "ranges.onnx"
-            write_model(model, path)
-            session = InferenceSession(path)
-            outputs = [each.name for each in session.get_outputs()][before:]
-            for feed in feeds:
-                for name in names:
-                    if name in feed:
-                        self._add(name, np.min(feed[name]), np.max(feed[name]))
-                ends = session.run(outputs, dict(feed)) if outputs else []
-                for i, name in enumerate(inner):
-                    self._add(name, ends[2 * i], ends[2 * i + 1])
-
-    def _add(self, name: str, least: Any, most: Any) -> None:
-        self._least[name].append(float(least))
-        self._most[name].append(float(most))
+        for feed, computed in zip(feeds, ranges(model, inner, feeds), strict=True):
+            for name in names:
+                if name in feed:
+                    ends = float(np.min(feed[name])), float(np.max(feed[name]))
+                    self._ends[name].append(ends)
+            for name, ends in computed.items():
+                self._ends[name].append(ends)
 
     def compute_data(self) -> TensorsData:
         """The ranges over all feeds so far."""
-        ranges = {}
-        for name in self._names:
-            if not self._least[name]:
+        found = {}
+        for name, ends in self._ends.items():
+            if not ends:
                 continue
-            merge = (np.nanmean, np.nanmean) if self._moving_average else (np.nanmin, np.nanmax)
-            least, most = merge[0](self._least[name]), merge[1](self._most[name])
+            least, most = np.transpose(ends)
+            mean = self._moving_average
+            low, high = (
+                (np.nanmean(least), np.nanmean(most))
+                if mean
+                else (np.nanmin(least), np.nanmax(most))
+            )
             if self._symmetric:
-                most = max(abs(least), abs(most))
-                least = -most
-            ranges[name] = (np.float32(least), np.float32(most))
-        return TensorsData(CalibrationMethod.MinMax, ranges)
+                high = max(abs(low), abs(high))
+                low = -high
+            found[name] = (np.float32(low), np.float32(high))
+        return TensorsData(CalibrationMethod.MinMax, found)
 
 
 def create_calibrator(
@@ -151,12 +131,6 @@ def create_calibrator(
             f"but found {calibrate_method}"
         )
     return MinMaxCalibrater(model, names, **(extra_options or {}))
-
-
-def _output_names(model: _inference.Model, folder: str) -> list[str]:
-    path = Path(folder) / "outputs.onnx"
-    write_model(model, path)
-    return [each.name for each in InferenceSession(path).get_outputs()]
 
 
 # ---- calibration caches ------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ from ortmodule_py.quantization.model_files import (
     output_errors,
     read_model,
     session_of,
-    size_bytes,
-    write_model,
+    write_with_report,
 )
 from ortmodule_py.quantization.report import NodeRecord, QuantizationReport, node_record
 
@@ -66,8 +64,7 @@ def choose_faster(
     trials = [_Trial(node_record(row)) for row in rows if row["quantized"]]
     exact = session_of(model_input)
     model_s = statistics.median(_seconds(lambda: exact.run(None, feeds[0])) for _ in range(3))
-    with tempfile.TemporaryDirectory() as folder:
-        _measure(model_input, trials, options, feeds, Path(folder))
+    _measure(model_input, trials, options, feeds)
     chosen = _decide(trials, max_error, model_s)
     while True:
         report = _write(model_input, model_output, options, chosen, external)
@@ -104,16 +101,13 @@ def _decide(trials: list[_Trial], max_error: float, model_s: float) -> list[_Tri
         limit_s = trial.float_s * _FASTER
         if record.op in _MOVES:
             limit_s = trial.float_s + _MOVE_SHARE * model_s
+        times = f"{trial.quantized_s * 1e6:.0f} us instead of {trial.float_s * 1e6:.0f} us"
         if record.error > max_error:
             record.note = f"error {record.error:.2%} is beyond {max_error:.2%}"
         elif trial.quantized_s > limit_s:
-            record.note = (
-                f"slower: {trial.quantized_s * 1e6:.0f} us instead of {trial.float_s * 1e6:.0f} us"
-            )
+            record.note = f"slower: {times}"
         else:
-            record.note = (
-                f"{trial.quantized_s * 1e6:.0f} us instead of {trial.float_s * 1e6:.0f} us"
-            )
+            record.note = times
             chosen.append(trial)
     return chosen
 
@@ -127,16 +121,13 @@ def _write(
 ) -> QuantizationReport:
     outputs = {trial.record.output for trial in chosen}
     model = read_model(model_input)
-    float_bytes = size_bytes(model_input)
     with translated():
         rows = model.copy().quantize_dynamic(options).rows()
         kept = {row["output"] for row in rows if row["output"] not in outputs}
         narrowed = _inference.DynamicQuantization(options)
         narrowed.outputs_to_keep = kept
         found = model.quantize_dynamic(narrowed)
-    write_model(model, model_output, external)
-    nodes = [node_record(row) for row in found.rows()]
-    return QuantizationReport(float_bytes, size_bytes(model_output), nodes, list(found.notes))
+    return write_with_report(model_input, model_output, model, found, external)
 
 
 def _explain(report: QuantizationReport, trials: list[_Trial]) -> None:
@@ -159,7 +150,6 @@ def _measure(
     trials: list[_Trial],
     options: _inference.DynamicQuantization,
     feeds: Sequence[Feed],
-    folder: Path,
 ) -> None:
     model = read_model(model_input)
     outputs = {name for _, _, _, _, names in model.nodes() for name in names[:1]}
@@ -170,26 +160,25 @@ def _measure(
             trial.record.note = "in a subgraph, where it is not measured"
     for at in range(0, len(inner), _NODES_AT_ONCE):
         part = inner[at : at + _NODES_AT_ONCE]
-        values = _values(model, part, feeds[:_MEASURED_FEEDS], folder)
+        values = _values(model, part, feeds[:_MEASURED_FEEDS])
         for trial in part:
             try:
-                _measure_node(model, trial, options, values, times, folder)
+                _measure_node(model, trial, options, values, times)
             except (NotImplemented, InvalidGraph) as error:
                 trial.record.note = f"cannot be run alone: {error}"
 
 
 def _values(
-    model: _inference.Model, trials: list[_Trial], feeds: Sequence[Feed], folder: Path
+    model: _inference.Model, trials: list[_Trial], feeds: Sequence[Feed]
 ) -> list[dict[str, Any]]:
     """The computed inputs of the nodes, for each feed."""
     names = sorted({name for t in trials for name in model.computed_inputs(t.record.output)})
     exposed = model.copy()
     produced = {name for _, _, _, _, outputs in model.nodes() for name in outputs}
-    with translated():
-        exposed.expose([name for name in names if name in produced])
-    write_model(exposed, folder / "exposed.onnx")
-    session = InferenceSession(folder / "exposed.onnx")
     have = [name for name in names if name in produced]
+    with translated():
+        exposed.expose(have)
+    session = session_of(exposed)
     result = []
     for feed in feeds:
         values = {name: np.asarray(feed[name]) for name in names if name in feed}
@@ -204,7 +193,6 @@ def _measure_node(
     options: _inference.DynamicQuantization,
     values: list[dict[str, Any]],
     times: dict[Any, tuple[float, float]],
-    folder: Path,
 ) -> None:
     record = trial.record
     names = model.computed_inputs(record.output)
@@ -214,49 +202,46 @@ def _measure_node(
         for name, array in arrays[0].items()
     }
     cut = model.cut(record.output, types)
-    pair = []
-    for quantized in (False, True):
-        if quantized:
-            alone = _inference.DynamicQuantization(options)
-            alone.nodes_to_quantize = set()
-            alone.op_types = set()
-            alone.force_direct = True
-            with translated():
-                cut.quantize_dynamic(alone)
-        path = folder / f"node{int(quantized)}.onnx"
-        write_model(cut, path)
-        pair.append(InferenceSession(path))
+    exact = session_of(cut)
+    alone = _inference.DynamicQuantization(options)
+    alone.nodes_to_quantize = set()
+    alone.op_types = set()
+    alone.force_direct = True
+    with translated():
+        cut.quantize_dynamic(alone)
+    found = session_of(cut)
     fits = [each for each in arrays if all(list(each[n].shape) == types[n][1] for n in names)]
     errors = [
         output_error(one, other).largest
         for feed in fits
-        for one, other in zip(pair[0].run(None, feed), pair[1].run(None, feed), strict=True)
+        for one, other in zip(exact.run(None, feed), found.run(None, feed), strict=True)
     ]
     record.error = max(errors, default=0.0)
     weights = tuple((weight.float_bytes, weight.origin) for weight in record.weights)
     key = (record.op, weights, tuple(str(kind) for kind in types.values()))
     if key not in times:
-        times[key] = _times(*(_runner(session, fits[0]) for session in pair))
+        times[key] = _times(partial(exact.run, None, fits[0]), partial(found.run, None, fits[0]))
     trial.float_s, trial.quantized_s = times[key]
-
-
-def _runner(session: InferenceSession, feed: Feed) -> Callable[[], Any]:
-    return lambda: session.run(None, feed)
 
 
 def _times(one: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float]:
     """Median seconds of both, interleaved."""
     one(), other()
-    pairs = [(_seconds(one), _seconds(other))]
-    if pairs[0][1] > _HOPELESS * pairs[0][0]:
-        return pairs[0]
-    end = time.perf_counter() + _PAIR_SECONDS
-    while len(pairs) < 5 or (time.perf_counter() < end and len(pairs) < 200):
+    pairs = _interleaved(one, other, 0.0, 1, 1)
+    if pairs[0][1] <= _HOPELESS * pairs[0][0]:
+        pairs += _interleaved(one, other, _PAIR_SECONDS, 4, 199)
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def _interleaved(
+    one: Callable[[], Any], other: Callable[[], Any], seconds: float, least: int, most: int
+) -> list[tuple[float, float]]:
+    """Seconds of both, which take turns: `least` to `most` times, within `seconds`."""
+    pairs: list[tuple[float, float]] = []
+    end = time.perf_counter() + seconds
+    while len(pairs) < least or (time.perf_counter() < end and len(pairs) < most):
         pairs.append((_seconds(one), _seconds(other)))
-    return (
-        statistics.median(pair[0] for pair in pairs),
-        statistics.median(pair[1] for pair in pairs),
-    )
+    return pairs
 
 
 def _seconds(run: Callable[[], Any]) -> float:
@@ -267,10 +252,6 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 def _speedup(exact: InferenceSession, found: InferenceSession, feed: Feed) -> float:
     """Median of the ratios of neighbouring runs."""
-    one, other = _runner(exact, feed), _runner(found, feed)
+    one, other = partial(exact.run, None, feed), partial(found.run, None, feed)
     one(), other()
-    ratios: list[float] = []
-    end = time.perf_counter() + 1.0
-    while len(ratios) < 7 or (time.perf_counter() < end and len(ratios) < 101):
-        ratios.append(_seconds(one) / _seconds(other))
-    return statistics.median(ratios)
+    return statistics.median(a / b for a, b in _interleaved(one, other, 1.0, 7, 101))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ortmodule_py import _inference
 from ortmodule_py.inference.errors import translated
 from ortmodule_py.quantization.choose import choose_faster
-from ortmodule_py.quantization.kinds import QuantType, integer_type
+from ortmodule_py.quantization.kinds import QuantType, integer_type, unknown_option
 from ortmodule_py.quantization.model_files import (
     Feed,
     feeds_of,
@@ -83,7 +82,7 @@ def quantize_dynamic(
     options.nodes_to_quantize = set(nodes_to_quantize or [])
     options.nodes_to_exclude = set(nodes_to_exclude or [])
     _set_extra(options, extra_options or {})
-    feeds = feeds_of(samples) if samples is not None else []
+    feeds = feeds_of(samples)
     external = use_external_data_format
     if _chooses(choose, feeds):
         report = choose_faster(model_input, model_output, options, feeds, max_error, external)
@@ -108,12 +107,7 @@ def _chooses(choose: str | None, feeds: Sequence[Feed]) -> bool:
 def _set_extra(options: _inference.DynamicQuantization, extra: Mapping[str, Any]) -> None:
     for name, value in extra.items():
         if name not in _EXTRA_OPTIONS:
-            near = difflib.get_close_matches(name, _EXTRA_OPTIONS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(
-                f"[quantization] extra_options of dynamic quantization must be among "
-                f"{sorted(_EXTRA_OPTIONS)}, but found {name!r}{hint}"
-            )
+            raise unknown_option("dynamic", name, sorted(_EXTRA_OPTIONS))
         target = _EXTRA_OPTIONS[name]
         if target:
             setattr(options, target, value)

@@ -6,8 +6,15 @@ import abc
 from enum import Enum
 from typing import Any
 
+from ortmodule_py.inference.notices import did_you_mean
 
-class QuantType(Enum):
+
+class _Named(Enum):
+    def __str__(self) -> str:
+        return self.name
+
+
+class QuantType(_Named):
     """Types of quantized weights and activations."""
 
     QInt8 = 0
@@ -17,9 +24,6 @@ class QuantType(Enum):
     QUInt16 = 4
     QInt4 = 5
     QUInt4 = 6
-
-    def __str__(self) -> str:
-        return self.name
 
     @staticmethod
     def from_string(t: str) -> QuantType:
@@ -43,14 +47,11 @@ _TENSOR_TYPES = {
 }
 
 
-class QuantFormat(Enum):
+class QuantFormat(_Named):
     """How a statically quantized model is written. QDQ is QuantizeLinear and DequantizeLinear."""
 
     QOperator = 0
     QDQ = 1
-
-    def __str__(self) -> str:
-        return self.name
 
     @staticmethod
     def from_string(format: str) -> QuantFormat:  # onnxruntime's name
@@ -58,14 +59,11 @@ class QuantFormat(Enum):
         return _by_name(QuantFormat, format)
 
 
-class QuantizationMode(Enum):
+class QuantizationMode(_Named):
     """Integer operators (dynamic) or operators of quantized values (static)."""
 
     IntegerOps = 0
     QLinearOps = 1
-
-    def __str__(self) -> str:
-        return self.name
 
     @staticmethod
     def from_string(mode: str) -> QuantizationMode:
@@ -121,6 +119,14 @@ def _by_name(kind: Any, name: str) -> Any:
             f"but found {name!r}"
         )
     return kind[name]
+
+
+def unknown_option(kind: str, name: str, known: list[str]) -> ValueError:
+    """The error of a name in `extra_options`."""
+    return ValueError(
+        f"[quantization] extra_options of {kind} quantization must be among {known}, but found "
+        f"{name!r}{did_you_mean(name, known)}"
+    )
 
 
 def integer_type(given: Any, allowed: tuple[QuantType, ...], what: str) -> QuantType:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,19 @@ _LARGEST_FILE_BYTES = 2**31 - 2**26
 _TINY = float(np.finfo(np.float32).tiny)  # instead of a scale of zero
 
 
-def read_model(model: Any) -> _inference.Model:
-    """A model from a path, its bytes, or a ModelProto. Raises NoSuchFile or InvalidProtobuf."""
+def _path_or_bytes(model: Any) -> str | bytes:
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
+    return bytes(model) if isinstance(model, (bytearray, memoryview)) else os.fspath(model)
+
+
+def read_model(model: Any) -> _inference.Model:
+    """A model from a path, its bytes, or a ModelProto. Raises NoSuchFile or InvalidProtobuf."""
+    given = _path_or_bytes(model)
+    if isinstance(given, str) and not os.path.isfile(given):
+        raise NoSuchFile(f"[quantization] the model must be a file, but found {given!r}")
     with translated():
-        if isinstance(model, (bytes, bytearray, memoryview)):
-            return _inference.Model(bytes(model))
-        path = os.fspath(model)
-        if not os.path.isfile(path):
-            raise NoSuchFile(f"[quantization] the model must be a file, but found {path!r}")
-        return _inference.Model(path)
+        return _inference.Model(given)
 
 
 def write_model(model: _inference.Model, path: Any, external: bool = False) -> None:
@@ -54,7 +57,9 @@ def size_bytes(model: Any) -> int:
 
 
 def feeds_of(samples: Any) -> list[Feed]:
-    """A list of feeds from a list, one feed, or a CalibrationDataReader."""
+    """A list of feeds from a list, one feed, a CalibrationDataReader, or None."""
+    if samples is None:
+        return []
     if isinstance(samples, Mapping):
         return [samples]
     if hasattr(samples, "get_next"):
@@ -127,7 +132,26 @@ def write_with_report(
 
 
 def session_of(model: Any) -> InferenceSession:
-    """A session of a path, bytes or a ModelProto."""
-    if hasattr(model, "SerializeToString"):
-        model = model.SerializeToString()
-    return InferenceSession(model if isinstance(model, bytes) else str(Path(model)))
+    """A session of a path, bytes, a ModelProto, or a model that was read and changed."""
+    if not isinstance(model, _inference.Model):
+        return InferenceSession(_path_or_bytes(model))
+    with tempfile.TemporaryDirectory() as folder:  # the session has mapped the files
+        path = Path(folder, "model.onnx")
+        write_model(model, path)
+        return InferenceSession(path)
+
+
+def ranges(
+    model: _inference.Model, names: list[str], feeds: Iterable[Feed]
+) -> Iterator[dict[str, tuple[float, float]]]:
+    """The least and largest element of the computed values `names`, for each feed.
+
+    The ends become outputs of `model`.
+    """
+    with translated():
+        model.add_ranges(names)
+    session = session_of(model)
+    outputs = [node.name for node in session.get_outputs()][-2 * len(names) :]
+    for feed in feeds:
+        ends = map(float, session.run(outputs, dict(feed)) if names else [])
+        yield dict(zip(names, zip(ends, ends, strict=True), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ortmodule_py.quantization.kinds import (
     QuantFormat,
     QuantType,
     integer_type,
+    unknown_option,
 )
 from ortmodule_py.quantization.model_files import (
     feeds_of,
@@ -132,7 +132,7 @@ def quantize_static(
     ends = {name: (float(each.lowest), float(each.highest)) for name, each in ranges.items()}
     with translated():
         found = model.quantize_static(options, ends)
-    feeds = feeds_of(samples) if samples is not None else []
+    feeds = feeds_of(samples)
     report = write_with_report(
         model_input, model_output, model, found, use_external_data_format, feeds
     )
@@ -193,10 +193,5 @@ def _set_extra(options: _inference.StaticQuantization, extra: Mapping[str, Any])
                 raise ValueError(f"[quantization] extra option {name!r} is not offered here")
         elif name not in _WITHOUT_EFFECT:
             known = [*_EXTRA_OPTIONS, *_CALIBRATION, *_WITHOUT_EFFECT]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(
-                f"[quantization] extra_options of static quantization must be among "
-                f"{sorted(known)}, but found {name!r}{hint}"
-            )
+            raise unknown_option("static", name, sorted(known))
     return calibration
