@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
@@ -78,10 +79,9 @@ class Log:
             try:
                 _logger.callback(severity, "onnxruntime", self._logid, where, message)
                 return
-            except Exception as error:
-                sys.unraisablehook(
-                    _Unraisable(type(error), error, error.__traceback__, None, _logger.callback)
-                )
+            except Exception:
+                with contextlib.suppress(OSError, ValueError):
+                    traceback.print_exc()
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with contextlib.suppress(OSError, ValueError):
             print(
@@ -98,14 +98,6 @@ class Log:
                 return
             _logger.given.add(key)
         self.write(WARNING, message, where)
-
-
-class _Unraisable:
-    """The arguments of sys.unraisablehook."""
-
-    def __init__(self, exc_type: Any, exc_value: Any, traceback: Any, err_msg: Any, obj: Any):
-        self.exc_type, self.exc_value, self.exc_traceback = exc_type, exc_value, traceback
-        self.err_msg, self.object = err_msg, obj
 
 
 def forget_notices() -> None:

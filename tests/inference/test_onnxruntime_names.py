@@ -14,6 +14,7 @@ import onnxruntime as stock
 import pytest
 
 import ortmodule_py.onnxruntime as ours
+from tests.inference.test_session import mlp
 
 CLASSES = [
     "InferenceSession",
@@ -144,6 +145,22 @@ def test_functions_of_the_module() -> None:
     assert not ours.has_collective_ops() and ours.get_ep_devices() == []
     with pytest.raises(NotImplementedError, match="plug-ins cannot be loaded"):
         ours.register_execution_provider_library("mine", "lib.so")
+
+
+def test_a_logger_callback_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its error and the message are on stderr, and the session goes on."""
+
+    def fails(*_: object) -> None:
+        raise KeyError("of the callback")
+
+    ours.set_default_logger_callback(fails, 1)
+    try:
+        assert ours.InferenceSession(mlp()).get_providers()
+    finally:
+        ours.set_default_logger_callback(None)
+        ours.set_default_logger_severity(2)
+    err = capsys.readouterr().err
+    assert "KeyError: 'of the callback'" in err and "opened a model in memory" in err
 
 
 def test_quantization_has_its_names() -> None:
