@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Generic, TypeVar, overload
 
 from ortmodule_py.inference.errors import InvalidArgument
-from ortmodule_py.inference.notices import did_you_mean
+from ortmodule_py.inference.notices import Log, checked_severity, did_you_mean
 
 T = TypeVar("T")
 
@@ -73,8 +73,18 @@ def as_text(value: Any) -> str:
     return os.fspath(value) if not isinstance(value, bytes) else value.decode()
 
 
+def as_severity(value: Any) -> int:
+    """The severity of messages, -1 for that of the default logger."""
+    return -1 if as_int(value) == -1 else checked_severity(as_int(value))
+
+
 class CheckedOptions:
     """Options whose unknown names are errors; subclasses of users may add attributes."""
+
+    log_severity_level = Option(-1, as_severity)
+    log_verbosity_level = Option(0, as_int, "there is one level of verbose messages")
+    logid = Option("", as_text)
+    _config: ConfigEntries
 
     def __setattr__(self, name: str, value: Any) -> None:
         cls = type(self)
@@ -96,41 +106,49 @@ class CheckedOptions:
     def _option_names(cls) -> list[str]:
         return [name for name in dir(cls) if isinstance(getattr(cls, name), (Option, property))]
 
-    def _notices(self) -> dict[str, str]:
-        """What options that are set do not do here, by name."""
-        found = {}
+    def _log(self) -> Log:
+        return Log(self.log_severity_level, self.logid)
+
+    def _give_notices(self) -> None:
+        """Says once what the options that are set do not do."""
+        log, config = self._log(), self._config
         for name in self._option_names():
             option = getattr(type(self), name)
             if isinstance(option, Option) and option.notice and not option.is_default(self):
-                found[name] = option.notice
-        return found
+                log.once(f"{config.where}.{name}", f"{name} is accepted, but {option.notice}")
+        for key in config.without_effect():
+            text = f"{config.word} '{key}' is accepted, but changes nothing"
+            log.once(f"{config.where}[{key}]", text)
 
 
 class ConfigEntries:
-    """Configuration entries. Raises InvalidArgument for keys that are nearly known ones."""
+    """Configuration entries. Raises InvalidArgument for keys that are nearly known ones.
 
-    def __init__(self, where: str, known: list[str]) -> None:
-        self._where = where
+    `known` has what a key changes, by key, and "" for keys that change nothing.
+    """
+
+    def __init__(self, where: str, word: str, known: dict[str, str]) -> None:
+        self.where, self.word = where, word
         self._known = known
         self._entries: dict[str, str] = {}
 
     def add(self, key: str, value: str) -> None:
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(
-                f"[{self._where}] key and value of an entry must be strings, but found "
+                f"[{self.where}] key and value of an entry must be strings, but found "
                 f"{key!r}: {value!r}"
             )
-        near = did_you_mean(key, self._known, 0.87)
+        near = did_you_mean(key, list(self._known), 0.87)
         if key not in self._known and near:
             raise InvalidArgument(
-                f"[{self._where}] the key of an entry must be known, but found '{key}'{near}"
+                f"[{self.where}] the key of an entry must be known, but found '{key}'{near}"
             )
         self._entries[key] = value
 
     def get(self, key: str) -> str:
         if key not in self._entries:
             raise InvalidArgument(
-                f"[{self._where}] there must be an entry '{key}', but found {list(self._entries)}"
+                f"[{self.where}] there must be an entry '{key}', but found {list(self._entries)}"
                 f"{did_you_mean(key, list(self._entries))}"
             )
         return self._entries[key]
@@ -138,6 +156,6 @@ class ConfigEntries:
     def find(self, key: str, default: str = "") -> str:
         return self._entries.get(key, default)
 
-    def unlike(self, effective: Mapping[str, str]) -> list[str]:
+    def without_effect(self) -> list[str]:
         """The keys that change nothing here."""
-        return [key for key in self._entries if key not in effective]
+        return [key for key in self._entries if not self._known.get(key)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from ortmodule_py import _inference
 
 
@@ -89,12 +87,7 @@ class _Translation:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, _inference.EngineError):
             text = str(error)
             raise _KINDS.get(text.partition(" ")[0], RuntimeException)(text) from None

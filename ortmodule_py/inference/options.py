@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ortmodule_py import _inference
-from ortmodule_py.inference import config_keys
 from ortmodule_py.inference.checked_options import (
     CheckedOptions,
     ConfigEntries,
@@ -17,6 +16,7 @@ from ortmodule_py.inference.checked_options import (
     as_int,
     as_text,
 )
+from ortmodule_py.inference.config_keys import RUN_KEYS, SESSION_KEYS
 from ortmodule_py.inference.enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -24,13 +24,9 @@ from ortmodule_py.inference.enums import (
     OrtExecutionProviderDevicePolicy,
 )
 from ortmodule_py.inference.errors import InvalidArgument
-from ortmodule_py.inference.notices import Log, checked_severity, did_you_mean
+from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.providers import checked_provider, global_thread_count
 from ortmodule_py.inference.seeds import current_seed
-
-
-def _severity(value: Any) -> int:
-    return -1 if as_int(value) == -1 else checked_severity(as_int(value))
 
 
 def _thread_count(value: Any) -> int:
@@ -70,9 +66,6 @@ class SessionOptions(CheckedOptions):
         0, _thread_count, "steps run one after the other; set intra_op_num_threads"
     )
     intra_op_num_threads = Option(0, _thread_count)
-    log_severity_level = Option(-1, _severity)
-    log_verbosity_level = Option(0, as_int, "there is one level of verbose messages")
-    logid = Option("", as_text)
     optimized_model_filepath = Option("", as_text)
     profile_file_prefix = Option("onnxruntime_profile_", as_text)
     use_deterministic_compute = Option(False, as_bool)  # results never depend on threads
@@ -81,7 +74,7 @@ class SessionOptions(CheckedOptions):
     def __init__(self) -> None:
         self._fixed_sizes: dict[str, int] = {}
         self._fixed_denotations: dict[str, int] = {}
-        self._config = ConfigEntries("SessionOptions", config_keys.SESSION_KEYS)
+        self._config = ConfigEntries("SessionOptions", "entry", SESSION_KEYS)
         self._initializers: dict[str, Any] = {}
         self._external_files: dict[str, Any] = {}
         self._providers: list[tuple[str, dict[str, str]]] = []
@@ -165,17 +158,6 @@ class SessionOptions(CheckedOptions):
             f"{library_path!r} is for onnxruntime's binary interface"
         )
 
-    def _log(self) -> Log:
-        return Log(self.log_severity_level, self.logid)
-
-    def _give_notices(self) -> None:
-        """Says once what the options that are set do not do."""
-        log = self._log()
-        for name, notice in self._notices().items():
-            log.once(f"SessionOptions.{name}", f"{name} is accepted, but {notice}")
-        for key in self._config.unlike(config_keys.EFFECTIVE_SESSION_KEYS):
-            log.once(f"SessionOptions[{key}]", f"entry '{key}' is accepted, but changes nothing")
-
     def _engine_options(self) -> _inference.Options:
         """The same for the engine."""
         options = _inference.Options()
@@ -215,14 +197,11 @@ class RunOptions(CheckedOptions):
     `terminate`: once it is True, runs with these options end before their next step, with an error.
     """
 
-    log_severity_level = Option(-1, _severity)
-    log_verbosity_level = Option(0, as_int, "there is one level of verbose messages")
-    logid = Option("", as_text)
     only_execute_path_to_fetches = Option(False, as_bool, "all outputs are computed")
 
     def __init__(self) -> None:
         self._control = _inference.RunControl()
-        self._config = ConfigEntries("RunOptions", config_keys.RUN_KEYS)
+        self._config = ConfigEntries("RunOptions", "run entry", RUN_KEYS)
 
     @property
     def terminate(self) -> bool:
@@ -247,13 +226,6 @@ class RunOptions(CheckedOptions):
             f"[RunOptions] adapters are not supported, but found {adapter!r}; merge them into the "
             "model, or give the merged weights with SessionOptions.add_initializer"
         )
-
-    def _give_notices(self) -> None:
-        log = Log(self.log_severity_level, self.logid)
-        for name, notice in self._notices().items():
-            log.once(f"RunOptions.{name}", f"{name} is accepted, but {notice}")
-        for key in self._config.unlike(config_keys.EFFECTIVE_RUN_KEYS):
-            log.once(f"RunOptions[{key}]", f"run entry '{key}' is accepted, but changes nothing")
 
 
 def _size(value: int) -> int:
