@@ -12,7 +12,6 @@ from ortmodule_py.inference.notices import Log
 
 CUDA = "CUDAExecutionProvider"
 
-_FALSE = ("0", "false", "False")
 # What an option asks for that sessions do not do.
 _NOTICES = {
     "enable_cuda_graph": "runs launch each kernel",
@@ -20,6 +19,11 @@ _NOTICES = {
     "prefer_nhwc": "cuDNN gets the layout that the plan has chosen",
     "tunable_op_enable": "cuBLASLt's own choice of algorithms is used",
 }
+
+
+def is_on(text: str) -> bool:
+    """The value of an option that is one of "0", "1", "true" ..."""
+    return text not in ("0", "false", "False")
 
 
 def emulated() -> bool:
@@ -54,7 +58,7 @@ def configure(options: _inference.Options, given: Mapping[str, str], log: Log) -
     """Has the session run on a GPU, as the provider's options say."""
     options.device = int(given.get("device_id", 0))
     options.convolution_search = given.get("cudnn_conv_algo_search", "")
-    options.allow_tf32 = given.get("use_tf32", "1") not in _FALSE
+    options.allow_tf32 = is_on(given.get("use_tf32", "1"))
     for name, what in _NOTICES.items():
-        if given.get(name, "0") not in _FALSE:
+        if is_on(given.get(name, "0")):
             log.write(2, f"{CUDA}: {name} has no effect: {what}", "providers")

@@ -6,11 +6,15 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmodule_py import _inference
 from ortmodule_py.inference import html
+from ortmodule_py.inference.cuda import is_on
 from ortmodule_py.inference.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ortmodule_py.inference.options import SessionOptions
 
 UNITS = {
     "": 1,
@@ -24,7 +28,6 @@ UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_STRATEGIES = ("kSameAsRequested", "kNextPowerOfTwo")
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
@@ -71,23 +74,16 @@ def bytes_of(value: Any, what: str) -> int:
 
 
 def memory_options(
-    *,
-    arena: bool,
-    pattern: bool,
-    reuse: bool,
-    strategy: str = _STRATEGIES[0],
-    limit: Any = None,
+    session: SessionOptions, provider: Mapping[str, str], limit: Any
 ) -> _inference.MemoryOptions:
-    """onnxruntime's options of memory in the engine's terms."""
-    if strategy not in _STRATEGIES:
-        raise InvalidArgument(
-            f"[providers] arena_extend_strategy must be one of {list(_STRATEGIES)}, but found {strategy!r}"
-        )
+    """The options of a session and of its provider in the engine's terms; `limit` goes before theirs."""
     options = _inference.MemoryOptions()
-    options.keep_block = bool(arena)
-    options.one_block = bool(pattern)
-    options.reuse = bool(reuse)
-    options.power_of_two_block = strategy == _STRATEGIES[1]
+    options.keep_block = session.enable_cpu_mem_arena and is_on(provider.get("use_arena", "1"))
+    options.one_block = session.enable_mem_pattern
+    options.reuse = session.enable_mem_reuse
+    options.power_of_two_block = provider.get("arena_extend_strategy") == "kNextPowerOfTwo"
+    if limit is None:
+        limit = session._config.find("session.memory_limit") or provider.get("gpu_mem_limit")
     if limit is not None:
         options.limit_bytes = bytes_of(limit, "memory_limit")
     return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from ortmodule_py.inference import cuda
@@ -52,64 +52,51 @@ def get_available_providers() -> list[str]:
 # ---- options -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Choice:
-    values: tuple[str, ...]
-
-    def why_not(self, value: str) -> str | None:
-        return None if value in self.values else f"one of {', '.join(self.values)}"
-
-
-@dataclass(frozen=True)
-class _Number:
-    least: int
-    most: int | None = None
-
-    def why_not(self, value: str) -> str | None:
-        most = "" if self.most is None else f" and at most {self.most}"
-        expected = f"an integer of at least {self.least}{most}"
-        try:
-            number = int(value)
-        except ValueError:
-            return expected
-        fits = number >= self.least and (self.most is None or number <= self.most)
-        return None if fits else expected
+def _expected(allowed: tuple[Any, ...], value: str) -> str:
+    """What the value of an option must be, "" if it is: one of these words, between these numbers, or anything."""
+    if not allowed or value in allowed:
+        return ""
+    if isinstance(allowed[0], str):
+        return f"one of {', '.join(allowed)}"
+    least, most = allowed
+    try:
+        if least <= int(value) <= most:
+            return ""
+    except ValueError:
+        pass
+    return f"an integer of at least {least}" + (f" and at most {most}" if most < inf else "")
 
 
-class _Any:
-    def why_not(self, value: str) -> str | None:
-        return None
+_FLAG = ("0", "1", "true", "false", "True", "False")
+_ARENA = ("kNextPowerOfTwo", "kSameAsRequested")
+_COUNT = (0, inf)
 
-
-_FLAG = _Choice(("0", "1", "true", "false", "True", "False"))
-_ARENA = _Choice(("kNextPowerOfTwo", "kSameAsRequested"))
-
-_OPTIONS: dict[str, dict[str, _Choice | _Number | _Any]] = {
+_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     CPU: {"arena_extend_strategy": _ARENA, "use_arena": _FLAG},
     cuda.CUDA: {
         "arena_extend_strategy": _ARENA,
         "cudnn_conv1d_pad_to_nc1d": _FLAG,
-        "cudnn_conv_algo_search": _Choice(("EXHAUSTIVE", "HEURISTIC", "DEFAULT")),
+        "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
         "cudnn_conv_use_max_workspace": _FLAG,
-        "device_id": _Number(0, 2**31 - 1),
+        "device_id": (0, 2**31 - 1),
         "do_copy_in_default_stream": _FLAG,
         "enable_cuda_graph": _FLAG,
         "enable_skip_layer_norm_strict_mode": _FLAG,
-        "external_stream_handle": _Any(),
+        "external_stream_handle": (),
         "fuse_conv_bias": _FLAG,
-        "gpu_external_alloc": _Number(0),
-        "gpu_external_empty_cache": _Number(0),
-        "gpu_external_free": _Number(0),
-        "gpu_mem_limit": _Number(1),
+        "gpu_external_alloc": _COUNT,
+        "gpu_external_empty_cache": _COUNT,
+        "gpu_external_free": _COUNT,
+        "gpu_mem_limit": (1, inf),
         "has_user_compute_stream": _FLAG,
         "prefer_nhwc": _FLAG,
-        "sdpa_kernel": _Number(0),
+        "sdpa_kernel": _COUNT,
         "tunable_op_enable": _FLAG,
-        "tunable_op_max_tuning_duration_ms": _Number(0),
+        "tunable_op_max_tuning_duration_ms": _COUNT,
         "tunable_op_tuning_enable": _FLAG,
         "use_ep_level_unified_stream": _FLAG,
         "use_tf32": _FLAG,
-        "user_compute_stream": _Number(0),
+        "user_compute_stream": _COUNT,
     },
 }
 
@@ -136,7 +123,7 @@ def checked_provider(name: str, options: Mapping[str, Any]) -> tuple[str, dict[s
                 f"[providers] an option of {name} must be one of {', '.join(known)}, but found "
                 f"'{key}'{did_you_mean(key, list(known))}"
             )
-        if expected := known[key].why_not(value):
+        if expected := _expected(known[key], value):
             raise InvalidArgument(
                 f"[providers] option '{key}' of {name} must be {expected}, but found '{value}'"
             )

@@ -33,7 +33,6 @@ from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
 from ortmodule_py.inference.providers import CPU, chosen, normalized
 
-_FALSE = ("0", "false", "False")
 _KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model", "memory_limit"]
 
 AsyncCallback = Callable[[list[Any], Any, str], Any]
@@ -101,12 +100,12 @@ class InferenceSession:
         engine_options.memory = self._memory_options()
         if next(iter(self._provider_options)) == cuda.CUDA:
             cuda.configure(engine_options, self._provider_options[cuda.CUDA], self._log)
-        self._limit_bytes = engine_options.memory.limit_bytes
         begin = time.perf_counter()
         with translated():
             self._session = self._opened(content, engine_options)
             if engine_options.device >= 0 and (why := self._session.why_not_on_device()):
                 self._run_on_cpu(why, engine_options)
+        self._limit_bytes = engine_options.memory.limit_bytes
         self._device = engine_options.device
         self._on_device = self._device >= 0
         self._inputs = [self._node_arg(*facts) for facts in self._session.inputs()]
@@ -147,17 +146,8 @@ class InferenceSession:
         )
 
     def _memory_options(self) -> _inference.MemoryOptions:
-        options, limit = self._sess_options, self._memory_limit
-        given = next(iter(self._provider_options.values()))
-        if limit is None:
-            limit = options._config.find("session.memory_limit") or given.get("gpu_mem_limit")
-        return memory_options(
-            arena=options.enable_cpu_mem_arena and given.get("use_arena", "1") not in _FALSE,
-            pattern=options.enable_mem_pattern,
-            reuse=options.enable_mem_reuse,
-            strategy=given.get("arena_extend_strategy", "kSameAsRequested"),
-            limit=limit,
-        )
+        provider = next(iter(self._provider_options.values()))
+        return memory_options(self._sess_options, provider, self._memory_limit)
 
     def _node_arg(
         self, name: str, kind: str, shape: list[int | str | None], denotations: dict[int, str]
@@ -182,7 +172,6 @@ class InferenceSession:
         del self._provider_options[cuda.CUDA]
         engine_options.device = -1
         engine_options.memory = self._memory_options()
-        self._limit_bytes = engine_options.memory.limit_bytes
         self._session = self._session.reopened(engine_options)
 
     # --- facts
@@ -327,11 +316,8 @@ class InferenceSession:
 
         The devices of results must be the CPU.
         """
-        for device in fetch_devices:
-            if device.device_type() != 0:
-                raise InvalidArgument(
-                    "[run] results must be on device 'cpu', but found another one"
-                )
+        if any(device.device_type() for device in fetch_devices):
+            raise InvalidArgument("[run] results must be on device 'cpu', but found another one")
         named = dict(zip(feed_names, map(OrtValue, feeds), strict=True))
         results = self.run_with_ort_values(fetch_names, named, run_options)
         fetches[:] = [value._ortvalue for value in results]
@@ -505,12 +491,10 @@ class InferenceSession:
     def _unusual_feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
         """With optional inputs left out, or with initializers replaced."""
         self._check_names(input_feed)
-        feeds = [as_feed(input_feed.get(i.name), i, self._on_device) for i in self._inputs]
-        feeds += [
-            as_feed(input_feed[o.name], o, self._on_device) if o.name in input_feed else None
-            for o in self._overridable
+        return [
+            as_feed(input_feed[i.name], i, self._on_device) if i.name in input_feed else None
+            for i in self._inputs + self._overridable
         ]
-        return feeds
 
     def _write_optimized(self, path: str) -> None:
         with translated():
@@ -549,7 +533,7 @@ class InferenceSession:
         self._profile_path = f"{prefix}_{stamp}_{int(now * 1000) % 1000:03d}.json"
         self._profile_start_ns = self._session.profiling_start_ns()
         self._profile_file = os.path.abspath(self._profile_path)
-        self._profile_ends = weakref.finalize(self, _end_profile, self._session, self._profile_file)
+        self._profile_ends = weakref.finalize(self, self._session.end_profiling, self._profile_file)
 
     def end_profiling(self) -> str:
         """Writes the trace of the runs so far and ends it. Returns the path, "" without a trace."""
@@ -571,10 +555,6 @@ def _control(run_options: RunOptions | None) -> _inference.RunControl | None:
         return None
     run_options._give_notices()
     return run_options._control
-
-
-def _end_profile(session: _inference.Session, path: str) -> None:
-    session.end_profiling(path)
 
 
 def _path_or_bytes(model: Any) -> tuple[str | None, bytes | None]:
