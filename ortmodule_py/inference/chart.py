@@ -77,13 +77,9 @@ def _write(
     names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     settings: Any = dict.fromkeys(names, ink)
     settings |= {"font.size": 11, "axes.titlesize": 12, "legend.fontsize": 10}
-    settings |= {"axes.facecolor": "none", "legend.frameon": False}
+    settings |= dict.fromkeys(("legend.frameon", "axes.spines.top", "axes.spines.right"), False)
     # Equal pictures have equal names inside, so that a page may hold several.
-    settings |= {
-        "svg.hashsalt": "ortmodule_py",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
+    settings |= {"axes.facecolor": "none", "svg.hashsalt": "ortmodule_py"}
     with rc_context(settings):
         figure = Figure(figsize=size, facecolor=paper)
         FigureCanvasAgg(figure)

@@ -77,14 +77,6 @@ class OrtArenaCfg:
     `initial_chunk_size_bytes`, `max_dead_bytes_per_chunk`.
     """
 
-    _KEYS = (
-        "max_mem",
-        "arena_extend_strategy",
-        "initial_chunk_size_bytes",
-        "max_dead_bytes_per_chunk",
-        "initial_growth_chunk_size_bytes",
-        "max_power_of_two_extend_bytes",
-    )
     max_mem: int
     arena_extend_strategy: int
     initial_chunk_size_bytes: int
@@ -93,14 +85,15 @@ class OrtArenaCfg:
     max_power_of_two_extend_bytes: int
 
     def __init__(self, *args: object) -> None:
-        values = dict.fromkeys(self._KEYS, -1) | {"max_mem": 0}
+        keys = tuple(OrtArenaCfg.__annotations__)
+        values = dict.fromkeys(keys, -1) | {"max_mem": 0}
         if len(args) == 1 and isinstance(args[0], dict):
-            unknown = [key for key in args[0] if key not in self._KEYS]
+            unknown = [key for key in args[0] if key not in keys]
             if unknown:
-                raise ValueError(f"[OrtArenaCfg] keys must be {self._KEYS}, but found {unknown}")
+                raise ValueError(f"[OrtArenaCfg] keys must be {keys}, but found {unknown}")
             values |= args[0]
         elif len(args) == 4:
-            values |= zip(self._KEYS, args, strict=False)  # type: ignore[arg-type]
+            values |= zip(keys, args, strict=False)  # type: ignore[arg-type]
         else:
             raise TypeError(f"[OrtArenaCfg] takes a dict or four numbers, but found {args}")
         for key, value in values.items():
