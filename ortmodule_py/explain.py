@@ -12,6 +12,7 @@ import torch
 from ortmodule_py import _C
 from ortmodule_py.compile.step_budget import beside, engine_beside
 from ortmodule_py.inference import chart, html
+from ortmodule_py.inference.explanation import LARGEST, alive_at_peak
 from ortmodule_py.module import as_ortmodule
 from ortmodule_py.report import picture
 from ortmodule_py.report.compare.module_state import ModuleState
@@ -19,8 +20,6 @@ from ortmodule_py.report.compare.observation import Generators
 from ortmodule_py.report.plan_table import step_rows, step_runs, symbol_names, training_piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import nn
 
     from ortmodule_py.base.sharding import Beside
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from ortmodule_py.module import ORTModule
     from ortmodule_py.options.memory import MemoryRequest
 
-_LARGEST = 10
+_SHOWN = ("name", "op", "module", "source", "bytes", "kind", "recomputed")
+"""What is said of a tensor at the peak."""
 
 
 @dataclass
@@ -140,19 +140,14 @@ class Explanation:
         lines = str(self).splitlines()
         end = next(i for i, line in enumerate(lines) if line.startswith("Largest tensors"))
         names = ("bytes", "kind", "op", "module", "source")
+        title = f"The {len(self.largest_at_peak)} largest tensors at the peak"
         reasons = ("bytes", "decision", "op", "module", "reason")
         return html.block(
             html.paragraph(lines[0], strong=True),
             *[html.paragraph(line) for line in lines[1:end]],
             picture.svg(self.timelines),
-            html.folded(
-                f"The {len(self.largest_at_peak)} largest tensors at the peak",
-                html.table(names, ([item[n] for n in names] for item in self.largest_at_peak)),
-            ),
-            html.folded(
-                "What backward needs: kept or recomputed",
-                html.table(reasons, ([item[n] for n in reasons] for item in self.decisions)),
-            ),
+            html.folded_table(title, names, self.largest_at_peak),
+            html.folded_table("What backward needs: kept or recomputed", reasons, self.decisions),
         )
 
 
@@ -248,7 +243,10 @@ def _explanation(compiler: Compiler, request: MemoryRequest, module: nn.Module) 
         unoptimized_peak_bytes=_C.step_peak(costs("before"), turns, engine),
         step_time_change=step_us("after") / time - 1 if time else 0.0,
         layers=[group["count"] for one in facts.values() for group in one["layers"]],
-        largest_at_peak=_largest(timelines["after"]),
+        largest_at_peak=[
+            {key: storage[key] for key in _SHOWN}
+            for storage in alive_at_peak(timelines["after"])[:LARGEST]
+        ],
         decisions=decided,
         rows=step_rows(pieces, request, last=True),
         pieces=[
@@ -265,28 +263,17 @@ def _explanation(compiler: Compiler, request: MemoryRequest, module: nn.Module) 
 def _piece_facts(
     piece: Any, runs: list[Any], facts: dict[str, Any], around: list[Beside], held: list[int]
 ) -> dict[str, Any]:
+    own = [one for run, one in zip(runs, around, strict=False) if run is piece]
     return {
         "runs": runs.count(piece),
         "peak_bytes": facts["after"]["peak_bytes"],
         "unoptimized_peak_bytes": facts["before"]["peak_bytes"],
         "saved_bytes": facts["after"]["saved_bytes"],
-        "units": list(dict.fromkeys(_units(around, runs, piece))),
-        "gathered_bytes": max(_gathered(around, runs, piece), default=0),
+        # The units of `fully_shard` whose parameters the piece takes.
+        "units": list(dict.fromkeys(name or "the root" for one in own for name in one.units)),
+        "gathered_bytes": max((one.around_bytes for one in own), default=0),
         "held_by_others_bytes": max(h for h, run in zip(held, runs, strict=True) if run is piece),
     }
-
-
-def _units(around: list[Beside], runs: list[Any], piece: Any) -> Iterator[str]:
-    """The units of `fully_shard` whose parameters a piece takes."""
-    for run, one in zip(runs, around, strict=False):
-        if run is piece:
-            yield from (name or "the root" for name in one.units)
-
-
-def _gathered(around: list[Beside], runs: list[Any], piece: Any) -> Iterator[int]:
-    for run, one in zip(runs, around, strict=False):
-        if run is piece:
-            yield one.around_bytes
 
 
 def _sizes(facts: dict[str, Any]) -> dict[str, int]:
@@ -297,43 +284,21 @@ def _sizes(facts: dict[str, Any]) -> dict[str, int]:
     return sizes
 
 
-def _largest(timeline: dict[str, Any]) -> list[dict[str, Any]]:
-    alive = [
-        storage
-        for storage in timeline["storages"]
-        if storage["first_step"] <= timeline["peak_step"] <= storage["last_step"]
-    ]
-    alive.sort(key=lambda storage: -storage["bytes"])
-    return [_shown(storage) for storage in alive[:_LARGEST]]
-
-
-def _shown(storage: dict[str, Any]) -> dict[str, Any]:
-    keys = ("name", "op", "module", "source", "bytes", "kind", "recomputed")
-    return {key: storage[key] for key in keys}
-
-
 def _decision(stash: dict[str, Any], facts: dict[str, Any], asked: bool) -> dict[str, Any]:
     boundaries = {name for group in facts["layers"] for name in group["boundaries"]}
+    decision = "keep"
     if stash["chosen"]:
         decision = "recompute" if stash["chosen"] == 1 else "compromise"
         subgraph = next(p for p in stash["plans"] if p["strategy"] == stash["chosen"])
         reason = f"by {subgraph['cluster_id']}"
     elif stash["refusal"]:
-        decision, reason = "keep", stash["refusal"]
+        reason = stash["refusal"]
     elif boundaries & set(stash["values"]) and asked:
-        decision, reason = "keep", "a layer begins with it"
+        reason = "a layer begins with it"
     else:
         rows = {(r["cluster_id"], r["strategy"]): r["reason"] for r in facts["rows"]}
         reasons = [rows.get((p["cluster_id"], p["strategy"]), "") for p in stash["plans"]]
-        decision = "keep"
         without = "the plan does not need it" if asked else "the memory optimizer is off"
         reason = next(filter(None, reasons), without)
-    return {
-        "values": stash["values"],
-        "op": stash["op"],
-        "module": stash["module"],
-        "source": stash["source"],
-        "bytes": stash["bytes"],
-        "decision": decision,
-        "reason": reason,
-    }
+    known = {key: stash[key] for key in ("values", "op", "module", "source", "bytes")}
+    return {**known, "decision": decision, "reason": reason}

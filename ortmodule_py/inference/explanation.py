@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ortmodule_py.inference import chart, html
 from ortmodule_py.inference.memory import MemoryReport
 
-_LARGEST = 10
+LARGEST = 10
 _LABELS = 24
 _LABEL_POINTS = 9
 _SIZE = (11.0, 4.6)
+
+
+def alive_at_peak(timeline: dict[str, Any]) -> list[dict[str, Any]]:
+    """The storages that are alive at the step of the peak, the largest first."""
+    peak = timeline["peak_step"]
+    alive = [s for s in timeline["storages"] if s["first_step"] <= peak <= s["last_step"]]
+    return sorted(alive, key=lambda storage: -storage["bytes"])
 
 
 @dataclass(frozen=True)
@@ -35,11 +43,9 @@ class InferenceExplanation:
     @staticmethod
     def of(memory: MemoryReport, timeline: dict[str, Any]) -> InferenceExplanation:
         """The explanation of a plan's timeline."""
-        peak = timeline["peak_step"]
-        alive = [s for s in timeline["storages"] if s["first_step"] <= peak <= s["last_step"]]
-        alive.sort(key=lambda storage: -storage["bytes"])
+        alive, steps = alive_at_peak(timeline), timeline["steps"]
         return InferenceExplanation(
-            memory, timeline["steps"], peak, len(alive), alive[:_LARGEST], timeline
+            memory, steps, timeline["peak_step"], len(alive), alive[:LARGEST], timeline
         )
 
     def as_json(self, indent: int | None = 2) -> str:
@@ -76,26 +82,21 @@ class InferenceExplanation:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        chart.save(self._draw, _SIZE, path, dark)
+        chart.save(partial(_draw, self.timeline), _SIZE, path, dark)
 
     def _repr_html_(self) -> str:
         """For notebooks: the figures, the picture, and a table to unfold."""
         names = ("bytes", "kind", "op", "name", "first_step", "last_step")
+        title = f"The {len(self.largest_at_peak)} largest tensors at the peak"
         return html.block(
             html.paragraph(str(self).splitlines()[0], strong=True),
-            chart.svg(self._draw, _SIZE),
-            html.folded(
-                f"The {len(self.largest_at_peak)} largest tensors at the peak",
-                html.table(names, ([item[n] for n in names] for item in self.largest_at_peak)),
-            ),
+            chart.svg(partial(_draw, self.timeline), _SIZE),
+            html.folded_table(title, names, self.largest_at_peak),
         )
-
-    def _draw(self, figure: Any) -> None:
-        _draw(self.timeline, figure)
 
 
 def _draw(timeline: dict[str, Any], figure: Any) -> None:
-    from matplotlib.patches import Patch
+    from matplotlib.patches import Patch, Rectangle
 
     axis = figure.subplots()
     ink = axis.xaxis.label.get_color()
@@ -107,7 +108,11 @@ def _draw(timeline: dict[str, Any], figure: Any) -> None:
     axis.set_xlim(0, max(timeline["steps"], 1))
     axis.set_ylim(0, 1.05 * max([top, *live]))
     for storage in largest:
-        _draw_tensor(axis, storage, colors.get(storage["op"], chart.OTHERS))
+        corner = (storage["first_step"], storage["bottom"] / chart.MIB)
+        width = storage["last_step"] - storage["first_step"] + 1
+        color = colors.get(storage["op"], chart.OTHERS)
+        height = storage["bytes"] / chart.MIB
+        axis.add_patch(Rectangle(corner, width, height, fc=color, ec="black", linewidth=0.4))
     (line,) = axis.step(
         range(len(live)), live, where="post", color=ink, linewidth=1.5, label="allocated"
     )
@@ -121,17 +126,6 @@ def _draw(timeline: dict[str, Any], figure: Any) -> None:
     figure.tight_layout()
     for storage in largest[:_LABELS]:
         _label(axis, storage)
-
-
-def _draw_tensor(axis: Any, storage: dict[str, Any], color: str) -> None:
-    from matplotlib.patches import Rectangle
-
-    width = storage["last_step"] - storage["first_step"] + 1
-    corner = (storage["first_step"], storage["bottom"] / chart.MIB)
-    height = storage["bytes"] / chart.MIB
-    axis.add_patch(
-        Rectangle(corner, width, height, facecolor=color, edgecolor="black", linewidth=0.4)
-    )
 
 
 def _legend(op: str, storages: list[dict[str, Any]]) -> str:

@@ -33,6 +33,11 @@ def folded(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
+def folded_table(title: str, names: Sequence[str], items: Iterable[dict[str, Any]]) -> str:
+    """A table of some values of each item, which a click shows."""
+    return folded(title, table(names, ([item[name] for name in names] for item in items)))
+
+
 def block(*parts: str) -> str:
     """The parts as one output of a cell."""
     return f"<div>{''.join(parts)}</div>"

@@ -20,12 +20,9 @@ def insight_lines(piece: Any, request: MemoryRequest) -> list[str]:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for stash in facts["stashes"]:
         groups[_group_key(stash)].append(stash)
-    rows: list[list[str]] = []
-    counts: list[int] = []
-    for key in sorted(groups, key=lambda key: (-len(groups[key]), str(key))):
-        counts.append(len(groups[key]))
-        rows.append(_row(groups[key], request, names))
-    width = max((len(line) for row in rows for line in row), default=0)
+    keys = sorted(groups, key=lambda key: (-len(groups[key]), str(key)))
+    rows = [(len(groups[key]), _row(groups[key], request, names)) for key in keys]
+    width = max((len(line) for _, row in rows for line in row), default=0)
     width = max(width, 80) + width % 2
     source = request.config_source or "not provided"
     rule = "=" * (_FIRST + width + 3)
@@ -33,9 +30,8 @@ def insight_lines(piece: Any, request: MemoryRequest) -> list[str]:
     title = " Memory Optimization Opportunities (Clustered by node-level activation patterns)"
     lines = ["", f"MemoryInsight Summary - User config file path: {source}", rule]
     lines += [f"|{'Freq':<{_FIRST}}|{title:<{width}}|", blank]
-    for count, row in zip(counts, rows, strict=True):
-        for number, text in enumerate(row):
-            first = str(count) if number == 0 else ""
+    for count, row in rows:
+        for first, text in zip((count, *[""] * len(row)), row, strict=False):
             lines.append(f"|{first:<{_FIRST}}|{text:<{width}}|")
         lines.append(blank)
     return [*lines, rule, "Note: use comma as a separator for enabling more than one subgraphs."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,13 +120,10 @@ class RunReport:
         turns = list(map(id, runs))
         planned = [f["planned_peak_bytes"] or f.get("plan_peak_bytes", 0) for f in last]
         measured = [f["measured_peak_bytes"] for f in last]
-        stages: dict[str, float] = {}
+        stages: dict[str, float] = defaultdict(float)
         for piece, fact in zip(compiler.pieces, facts, strict=True):
-            for stage, seconds in piece.seconds.items():
-                if stage != _COMPILE:
-                    stages[stage] = stages.get(stage, 0.0) + seconds * 1e3
-            for stage, milliseconds in fact["stages_ms"].items():
-                stages[stage] = stages.get(stage, 0.0) + milliseconds
+            for stage, ms in (*_export_ms(piece), *fact["stages_ms"].items()):
+                stages[stage] += ms
         around = (
             beside(module, compiler.last) if compiler.last and runs == compiler.last.runs else []
         )
@@ -149,7 +147,7 @@ class RunReport:
             saved_bytes=sum(fact.get("saved_bytes", 0) for fact in last),
             pieces_run=len(last),
             traced_gradients=sorted({op for p in compiler.pieces for op in p.traced_gradients}),
-            stages_ms=stages,
+            stages_ms=dict(stages),
             devices=devices,
             device_peak_bytes=sum(map(_device_peak_bytes, devices)),
             cuda_graphs=_graphs(facts, compiler.moving),
@@ -158,6 +156,10 @@ class RunReport:
                 {name for fact in facts for name in fact.get("nondeterministic_kernels", ())}
             ),
         )
+
+
+def _export_ms(piece: Any) -> list[tuple[str, float]]:
+    return [(stage, seconds * 1e3) for stage, seconds in piece.seconds.items() if stage != _COMPILE]
 
 
 def _parameter_share(compiler: Compiler, module: nn.Module, record: ForwardRecord) -> float:
@@ -257,16 +259,9 @@ def banner(compiler: Compiler, module: nn.Module, mode: str, seconds: float) -> 
     facts = [piece.facts() for piece in ran]
     nodes, dispatched = (sum(fact[name] for fact in facts) for name in ("nodes", "nodes_aten"))
     times = report.stages_ms
-    export = sum(
-        seconds
-        for piece in compiler.pieces
-        for stage, seconds in piece.seconds.items()
-        if stage != _COMPILE
-    )
-    build = sum(
-        times.get(stage, 0.0)
-        for stage in ("optimize_forward", "gradient", "optimize_joint", "lower")
-    )
+    export_ms = sum(ms for piece in compiler.pieces for _, ms in _export_ms(piece))
+    built = ("optimize_forward", "gradient", "optimize_joint", "lower")
+    build_ms = sum(times.get(stage, 0.0) for stage in built)
     part = "" if of_mode.compiled else "a part of "
     shown = "training" if mode == TRAINING else "inference"
     lines = [
@@ -279,8 +274,8 @@ def banner(compiler: Compiler, module: nn.Module, mode: str, seconds: float) -> 
     lines += [
         f"Planned peak     : {_size(report.planned_peak_bytes)}{exact}, "
         f"of it kept for backward {_size(report.saved_bytes)}",
-        f"First step takes {seconds:.2f}s where export takes {export:.2f}s, "
-        f"graph building takes {build / 1e3:.2f}s, planning takes {times.get('plan', 0.0) / 1e3:.2f}s",
+        f"First step takes {seconds:.2f}s where export takes {export_ms / 1e3:.2f}s, "
+        f"graph building takes {build_ms / 1e3:.2f}s, planning takes {times.get('plan', 0.0) / 1e3:.2f}s",
         f"Versions: ortmodule_py - {_C.__version__}, torch - {torch.__version__}",
     ]
     return lines

@@ -85,14 +85,8 @@ class MemoryStatsPrinter:
 
 def _cpu_counts() -> dict[str, int]:
     stats = cpu_memory_stats()
-    return {
-        "allocated": stats.current_bytes,
-        "max allocated": stats.peak_bytes,
-        "cached": 0,
-        "max cached": 0,
-        "inactive": 0,
-        "max inactive": 0,
-    }
+    none = dict.fromkeys(("cached", "max cached", "inactive", "max inactive"), 0)
+    return {"allocated": stats.current_bytes, "max allocated": stats.peak_bytes, **none}
 
 
 def _cuda_counts(device: torch.device) -> dict[str, int]:

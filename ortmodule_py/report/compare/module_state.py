@@ -6,12 +6,13 @@ import random
 import types
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Restore = Callable[[], None]
+Restore = Callable[[], Any]
 
 _NOT_FIELDS = (Tensor, nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType)
 _MOST_VALUES = 100_000
@@ -35,15 +36,14 @@ def restores(attributes: Iterable[Any]) -> list[Restore]:
         if isinstance(value, dict):
             found.append(_items_of(value))
             left += [(item, with_fields) for item in value.values()]
-        elif isinstance(value, (list, deque, set)):
-            found.append(_elements_of(value))
-            left += [(item, with_fields) for item in value]
-        elif isinstance(value, tuple):
+        elif isinstance(value, (list, deque, set, tuple)):
+            if not isinstance(value, tuple):
+                found.append(_elements_of(value))
             left += [(item, with_fields) for item in value]
         elif isinstance(value, random.Random):
-            found.append(_call(value.setstate, value.getstate()))
+            found.append(partial(value.setstate, value.getstate()))
         elif isinstance(value, torch.Generator):
-            found.append(_call(value.set_state, value.get_state()))
+            found.append(partial(value.set_state, value.get_state()))
         elif with_fields and not isinstance(value, _NOT_FIELDS):
             fields = getattr(value, "__dict__", None)
             if not isinstance(fields, dict):
@@ -51,10 +51,6 @@ def restores(attributes: Iterable[Any]) -> list[Restore]:
             found.append(_items_of(fields))
             left += [(item, False) for item in fields.values()]
     return found
-
-
-def _call(setter: Callable[[Any], Any], state: Any) -> Restore:
-    return lambda: setter(state)
 
 
 def _items_of(container: dict[Any, Any]) -> Restore:
