@@ -7,16 +7,17 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ortmodule_py.base.cpu_memory import install_counting_allocator
 from ortmodule_py.base.sharding import units_of
+from ortmodule_py.base.tree import tensors
 from ortmodule_py.inference import html
 from ortmodule_py.module import ORTModule, quiet_twin
 from ortmodule_py.report.compare.comparison import Comparison, Eager, compare
@@ -83,18 +84,20 @@ class CheckReport:
         """All fields as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
+    def _pairs(self) -> tuple[list[str], list[str], list[str]]:
+        """Losses, peaks in MiB and milliseconds of a step: ours and eager's."""
+        losses = ["-" if v is None else f"{v:.6g}" for v in (self.loss, self.eager_loss)]
+        peaks = [f"{v / 2**20:.1f}" for v in (self.peak_bytes, self.eager_peak_bytes)]
+        return losses, peaks, [f"{v:.1f}" for v in (self.step_ms, self.eager_step_ms)]
+
     def __str__(self) -> str:
         verdict = "as in eager PyTorch" if self.ok else "NOT as in eager PyTorch"
-        losses = ["-" if v is None else f"{v:.6g}" for v in (self.loss, self.eager_loss)]
+        losses, peaks, times = self._pairs()
         rows = [
             ("", "ORTModule", "eager"),
             ("loss", *losses),
-            (
-                "peak of a step, MiB",
-                f"{self.peak_bytes / 2**20:.1f}",
-                f"{self.eager_peak_bytes / 2**20:.1f}",
-            ),
-            (f"step, ms (of {self.repeats})", f"{self.step_ms:.1f}", f"{self.eager_step_ms:.1f}"),
+            ("peak of a step, MiB", *peaks),
+            (f"step, ms (of {self.repeats})", *times),
         ]
         lines = [f"This step is {verdict}."]
         lines += [f"{name:<22}{ours:>14}{eager:>14}" for name, ours, eager in rows]
@@ -119,13 +122,15 @@ class CheckReport:
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, a table, and the rest of the text."""
         verdict, *lines = str(self).splitlines()
-        losses = ["-" if v is None else f"{v:.6g}" for v in (self.loss, self.eager_loss)]
-        peaks = [f"{v / 2**20:.1f} MiB" for v in (self.peak_bytes, self.eager_peak_bytes)]
-        times = [f"{v:.1f} ms" for v in (self.step_ms, self.eager_step_ms)]
+        losses, peaks, times = self._pairs()
         gradient = "no gradient was compared"
         if self.worst_gradient is not None:
             gradient = next(line for line in lines if line.startswith("worst gradient"))
-        rows = [("loss", *losses), ("peak of a step", *peaks), ("step", *times)]
+        rows = [
+            ("loss", *losses),
+            ("peak of a step", *(f"{peak} MiB" for peak in peaks)),
+            ("step", *(f"{time} ms" for time in times)),
+        ]
         return html.block(
             html.paragraph(("\u2713 " if self.ok else "\u2717 ") + verdict, strong=True),
             html.table(("", "ORTModule", "eager PyTorch"), rows),
@@ -163,7 +168,7 @@ def check(model: nn.Module, *args: Any, **kwargs: Any) -> CheckReport:
     install_counting_allocator()
     generators = Generators()
     try:
-        return _Check(model, args, kwargs, generators).report()
+        return _compared(model, args, kwargs, generators)
     finally:
         generators.restore()
 
@@ -185,95 +190,73 @@ def _copied(module: nn.Module) -> nn.Module:
     return twin
 
 
-@dataclass
-class _Cost:
-    """Medians over the repeats of a step."""
+def _compared(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], generators: Generators
+) -> CheckReport:
+    """Compares, then measures. The user's own module is only copied."""
+    source = model.module if isinstance(model, ORTModule) else model
 
-    step_ms: float
-    peak_bytes: int
-    repeats: int
-
-
-@dataclass
-class _Check:
-    """One call of `check`."""
-
-    model: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    generators: Generators
-
-    @property
-    def source(self) -> nn.Module:
-        """The user's own module, which is only copied."""
-        return self.model.module if isinstance(self.model, ORTModule) else self.model
-
-    def target(self, module: nn.Module) -> Callable[..., Any]:
+    def target(module: nn.Module) -> Callable[..., Any]:
         """What eager PyTorch runs: the module, or a function that selects the outputs of the model."""
-        return quiet_twin(self.model, module)._target()
+        return quiet_twin(model, module)._target()
 
-    def report(self) -> CheckReport:
-        """Compares, then measures."""
-        eager = Eager(_copied(self.source), self.target, self.args, self.kwargs, self.generators)
-        plain = eager.observe()
-        draws = self.generators.torch_has_drawn()
-        eager.module = _copied(self.source)  # with the buffers from before the step
-        module = _copied(self.source)
-        compared = quiet_twin(self.model, module, torch_rng=True if draws else None)
-        self.generators.restore()
-        start = time.perf_counter()
-        ours = observe(compared, module, Batch(self.args, self.kwargs))
-        first_step_s = time.perf_counter() - start
-        comparison = compare(ours, plain, eager)
-        measured = quiet_twin(self.model, module) if draws else compared
-        cost, eager_cost = self._costs(
-            [(measured, module), (self.target(eager.module), eager.module)]
-        )
-        run = RunReport.of(measured._compiler, measured.module)
-        return CheckReport(
-            loss=ours.loss,
-            eager_loss=plain.loss,
-            absent_gradients=[n for n, gradient in plain.gradients.items() if gradient is None],
-            eager_draws=draws,
-            peak_bytes=cost.peak_bytes,
-            eager_peak_bytes=eager_cost.peak_bytes,
-            step_ms=cost.step_ms,
-            eager_step_ms=eager_cost.step_ms,
-            repeats=cost.repeats,
-            first_step_s=first_step_s,
-            compiled=run.compiled,
-            graph_breaks=run.graph_breaks,
-            eager_pieces=run.eager_pieces,
-            nodes_total=run.nodes_total,
-            nodes_aten_fallback=run.nodes_aten_fallback,
-            aten_share=run.nodes_aten_fallback / max(run.nodes_total, 1),
-            aten_operators=_aten_operators(measured),
-            **_verdict(comparison),
-        )
+    eager = Eager(_copied(source), target, args, kwargs, generators)
+    plain = eager.observe()
+    draws = generators.torch_has_drawn()
+    eager.module = _copied(source)  # with the buffers from before the step
+    module = _copied(source)
+    compared = quiet_twin(model, module, torch_rng=True if draws else None)
+    generators.restore()
+    start = time.perf_counter()
+    ours = observe(compared, module, Batch(args, kwargs))
+    first_step_s = time.perf_counter() - start
+    comparison = compare(ours, plain, eager)
+    measured = quiet_twin(model, module) if draws else compared
+    runners = ((measured, module), (target(eager.module), eager.module))
+    costs, eager_costs = _costs(runners, args, kwargs)
+    run = RunReport.of(measured._compiler, measured.module)
+    return CheckReport(
+        loss=ours.loss,
+        eager_loss=plain.loss,
+        absent_gradients=[n for n, gradient in plain.gradients.items() if gradient is None],
+        eager_draws=draws,
+        peak_bytes=int(statistics.median(peak for _, peak in costs)),
+        eager_peak_bytes=int(statistics.median(peak for _, peak in eager_costs)),
+        step_ms=statistics.median(seconds for seconds, _ in costs) * 1e3,
+        eager_step_ms=statistics.median(seconds for seconds, _ in eager_costs) * 1e3,
+        repeats=len(costs),
+        first_step_s=first_step_s,
+        compiled=run.compiled,
+        graph_breaks=run.graph_breaks,
+        eager_pieces=run.eager_pieces,
+        nodes_total=run.nodes_total,
+        nodes_aten_fallback=run.nodes_aten_fallback,
+        aten_share=run.nodes_aten_fallback / max(run.nodes_total, 1),
+        aten_operators=_aten_operators(measured),
+        **_verdict(comparison),
+    )
 
-    def _costs(self, runners: list[tuple[Callable[..., Any], nn.Module]]) -> list[_Cost]:
-        """Time and peak of each runner, interleaved so that noise of the machine affects all alike.
 
-        The first step of each is a warm-up.
-        """
-        seen: list[list[tuple[float, int]]] = [[] for _ in runners]
-        begin = time.perf_counter()
-        for repeat in range(_REPEATS + 1):
-            if repeat > 1 and time.perf_counter() - begin > _SECONDS:
-                break
-            for (run, module), measured in zip(runners, seen, strict=True):
-                module.zero_grad(set_to_none=True)
-                cost = _timed_step(run, Batch(self.args, self.kwargs))
-                if repeat:
-                    measured.append(cost)
-        return [
-            _Cost(
-                statistics.median(seconds for seconds, _ in measured) * 1e3,
-                int(statistics.median(peak for _, peak in measured)),
-                len(measured),
-            )
-            for measured in seen
-        ]
+def _costs(
+    runners: Sequence[tuple[Callable[..., Any], nn.Module]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> list[list[tuple[float, int]]]:
+    """Seconds and peaks of each runner, interleaved so that noise of the machine affects all alike.
+
+    The first step of each is a warm-up.
+    """
+    seen: list[list[tuple[float, int]]] = [[] for _ in runners]
+    begin = time.perf_counter()
+    for repeat in range(_REPEATS + 1):
+        if repeat > 1 and time.perf_counter() - begin > _SECONDS:
+            break
+        for (run, module), measured in zip(runners, seen, strict=True):
+            module.zero_grad(set_to_none=True)
+            cost = _timed_step(run, Batch(args, kwargs))
+            if repeat:
+                measured.append(cost)
+    return seen
 
 
 def _verdict(comparison: Comparison) -> dict[str, Any]:
@@ -304,10 +287,7 @@ def _aten_operators(model: ORTModule) -> dict[str, int]:
 
 def _timed_step(run: Callable[..., Any], batch: Batch) -> tuple[float, int]:
     """Seconds, and peak bytes above the start, of a forward and backward."""
-    on_cuda = any(
-        isinstance(value, Tensor) and value.is_cuda
-        for value in (*batch.args, *batch.kwargs.values())
-    )
+    on_cuda = any(tensor.is_cuda for tensor in tensors((batch.args, batch.kwargs)))
     if on_cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -253,17 +253,18 @@ def _is_low_precision(seen: Observation) -> bool:
 
 def _largest(values: Any) -> float:
     floats = [t for t in values if isinstance(t, Tensor) and is_inexact(t) and t.numel()]
-    dense = (t if t.layout == torch.strided else t.to_dense() for t in floats)
-    finite = (
-        real_numbers(t.detach()).double().nan_to_num(0.0, 0.0, 0.0).abs().max() for t in dense
-    )
-    return max(map(float, finite), default=0.0)
+    finite = (_numbers(t.detach()).nan_to_num(0.0, 0.0, 0.0) for t in floats)
+    return max((float(t.abs().max()) for t in finite), default=0.0)
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return real_numbers(dense).double()
 
 
 def _error(a: Tensor, b: Tensor) -> float:
     """The largest absolute difference; infinite if only one of two elements is finite."""
-    a, b = (t.to_dense() if t.layout != torch.strided else t for t in (a, b))
-    a, b = real_numbers(a).double(), real_numbers(b).double()
+    a, b = _numbers(a), _numbers(b)
     known = a.isfinite()
     if not torch.equal(known, b.isfinite()):
         return math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -14,6 +15,7 @@ from ortmodule_py.report.compare.module_state import ModuleState
 from ortmodule_py.report.compare.observation import Batch, Generators, observe
 
 
+@dataclass
 class Verifier:
     """Compares every n-th training forward of one ORTModule with eager PyTorch.
 
@@ -21,22 +23,14 @@ class Verifier:
     numbers is compiled a second time for this, with eager's random numbers.
     """
 
-    def __init__(
-        self,
-        every: int,
-        run: Callable[..., Any],
-        target: Callable[[nn.Module], Callable[..., Any]],
-        module: nn.Module,
-        make_twin: Callable[[], Callable[..., Any]],
-    ) -> None:
-        self._every = every
-        self._run = run
-        self._target = target
-        self._module = module
-        self._make_twin = make_twin
-        self._twin: Callable[..., Any] | None = None
-        """Runs the module with eager's random numbers."""
-        self._forwards = 0
+    every: int
+    run: Callable[..., Any]
+    target: Callable[[nn.Module], Callable[..., Any]]
+    module: nn.Module
+    make_twin: Callable[[], Callable[..., Any]]
+    _twin: Callable[..., Any] | None = None
+    """Runs the module with eager's random numbers."""
+    _forwards: int = 0
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count a training forward, and compare every n-th.
@@ -45,15 +39,15 @@ class Verifier:
             ORTModuleError: a result differs (the message has the worst gradient), or the module is sharded.
         """
         self._forwards += 1
-        if self._forwards % self._every:
+        if self._forwards % self.every:
             return
-        if units_of(self._module):
+        if units_of(self.module):
             raise _C.ORTModuleError(
                 "[ORTMODULE_VERIFY_EVERY] the module must compute with the parameters that it has, but "
                 "found that fully_shard has sharded it; unset it, or verify the model before you shard it"
             )
         generators = Generators()
-        state = ModuleState(self._module)
+        state = ModuleState(self.module)
         try:
             self._compare(args, kwargs, generators, state)
         finally:
@@ -67,16 +61,16 @@ class Verifier:
         generators: Generators,
         state: ModuleState,
     ) -> None:
-        eager = Eager(self._module, self._target, args, kwargs, generators)
+        eager = Eager(self.module, self.target, args, kwargs, generators)
         plain = eager.observe()
-        run = self._run
+        run = self.run
         if generators.torch_has_drawn():
             if self._twin is None:
-                self._twin = self._make_twin()
+                self._twin = self.make_twin()
             run = self._twin
         state.restore()
         generators.restore()
-        ours = observe(run, self._module, Batch(args, kwargs))
+        ours = observe(run, self.module, Batch(args, kwargs))
         state.restore()
         result = compare(ours, plain, eager)
         if result.ok:
