@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-from ortmodule_py.optim.fp16_optimizer import FP16_Optimizer
-from ortmodule_py.optim.fused_adam import AdamWMode, FusedAdam
-
-__all__ = ["AdamWMode", "FP16_Optimizer", "FusedAdam"]
+from ortmodule_py.optim.fp16_optimizer import FP16_Optimizer as FP16_Optimizer
+from ortmodule_py.optim.fused_adam import AdamWMode as AdamWMode, FusedAdam as FusedAdam

@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-from ortmodule_py.optim.fp16_optimizer import FP16_Optimizer
-
-__all__ = ["FP16_Optimizer"]
+from ortmodule_py.optim.fp16_optimizer import FP16_Optimizer as FP16_Optimizer

@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-from ortmodule_py.optim.fused_adam import AdamWMode, FusedAdam
-
-__all__ = ["AdamWMode", "FusedAdam"]
+from ortmodule_py.optim.fused_adam import AdamWMode as AdamWMode, FusedAdam as FusedAdam

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from ortmodule_py import ORTModuleError
-from ortmodule_py.module import ORTModule
-from ortmodule_py.options.debug import DebugOptions, LogLevel
+from ortmodule_py.module import ORTModule as ORTModule
+from ortmodule_py.options.debug import DebugOptions as DebugOptions, LogLevel as LogLevel
 
 ORTModuleFallbackException = ORTModuleError
 """What a piece that cannot be compiled raises under `ORTMODULE_FALLBACK_POLICY=FALLBACK_DISABLE`."""
@@ -27,13 +27,3 @@ def register_graph_optimizer(
         "[register_graph_optimizer] rewrites must be C++ passes of the engine, but found a Python "
         f"function to register for {asked}; see CONTRIBUTING.md, 'a fusion'"
     )
-
-
-__all__ = [
-    "DebugOptions",
-    "LogLevel",
-    "ORTModule",
-    "ORTModuleFallbackException",
-    "ORTModuleInitException",
-    "register_graph_optimizer",
-]
