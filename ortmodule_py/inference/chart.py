@@ -56,15 +56,9 @@ def svg(draw: Callable[[Any], None], size: tuple[float, float]) -> str:
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = text.replace(_TEXT_OF_PAGE, "currentColor")
-    return re.sub(
-        r'(<svg [^>]*?)width="[^"]*"([^>]*?)height="[^"]*"|(<svg [^>]*?)height="[^"]*"([^>]*?)width="[^"]*"',
-        lambda m: (
-            f'{m[1] or m[3]}style="width:100%;max-width:{size[0]:.1f}in;height:auto"{m[2] or m[4]}'
-        ),
-        text,
-        count=1,
-    )
+    tag, _, content = text.replace(_TEXT_OF_PAGE, "currentColor").partition(">")
+    tag = re.sub(r' (width|height)="[^"]*"', "", tag)
+    return f'{tag} style="width:100%;max-width:{size[0]:.1f}in;height:auto">{content}'
 
 
 def _write(

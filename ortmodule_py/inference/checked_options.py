@@ -18,7 +18,7 @@ class Option(Generic[T]):
     """An attribute whose values are converted or refused by `kind`."""
 
     def __init__(self, default: T, kind: Callable[[Any], T], notice: str = "") -> None:
-        self._default = default
+        self.default = default
         self._kind = kind
         self.notice = notice  # what another value than the default does not do
 
@@ -32,7 +32,7 @@ class Option(Generic[T]):
     def __get__(self, instance: object | None, owner: type) -> Option[T] | T:
         if instance is None:
             return self
-        value: T = instance.__dict__.get(self.name, self._default)
+        value: T = instance.__dict__.get(self.name, self.default)
         return value
 
     def __set__(self, instance: object, value: T) -> None:
@@ -44,11 +44,8 @@ class Option(Generic[T]):
                 f"[{where}] {self.name} must be {self._expected()}, but found {value!r}"
             ) from error
 
-    def is_default(self, instance: object) -> bool:
-        return bool(instance.__dict__.get(self.name, self._default) == self._default)
-
     def _expected(self) -> str:
-        kind = type(self._default)
+        kind = type(self.default)
         if issubclass(kind, IntEnum):
             return f"one of {kind.__name__}'s values"
         return {bool: "a bool", int: "an integer", str: "a string"}.get(kind, kind.__name__)
@@ -114,7 +111,9 @@ class CheckedOptions:
         log, config = self._log(), self._config
         for name in self._option_names():
             option = getattr(type(self), name)
-            if isinstance(option, Option) and option.notice and not option.is_default(self):
+            if not isinstance(option, Option) or not option.notice:
+                continue
+            if getattr(self, name) != option.default:
                 log.once(f"{config.where}.{name}", f"{name} is accepted, but {option.notice}")
         for key in config.without_effect():
             text = f"{config.word} '{key}' is accepted, but changes nothing"

@@ -16,18 +16,9 @@ from ortmodule_py.inference.errors import InvalidArgument
 if TYPE_CHECKING:
     from ortmodule_py.inference.options import SessionOptions
 
-UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+UNITS = {"": 1, "b": 1}
+UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)}
+UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)}
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 

@@ -23,6 +23,17 @@ LEVEL_NAMES = (
     "TRANSFORMER_LAYERWISE_RECOMPUTE_WITH_COMPROMISE",
 )
 
+_PARTS = (
+    (
+        r"(?:[A-Za-z_][A-Za-z0-9_.]*\+)+",
+        "a cluster id is op types each followed by '+'",
+        "; copy an id from the table of plans",
+    ),
+    ("[0-2]", "the strategy must be 0 (none), 1 (recompute) or 2 (compromise)", ""),
+    ("-1|[0-9]{1,9}", "the count must be -1 (all) or a number of occurrences", ""),
+)
+"""The form of each part of an element, what it must be, and what to do."""
+
 _EXAMPLE = '["BiasGelu+:1:-1"]'
 
 
@@ -224,20 +235,9 @@ def _element(text: str) -> ConfigElement:
     parts = text.split(":")
     if len(parts) != 3:
         raise ValueError(f"[{CONFIG}] {rule}, but found {text!r} with {len(parts)} parts")
-    cluster, strategy, count = (part.strip() for part in parts)
-    if re.fullmatch(r"(?:[A-Za-z_][A-Za-z0-9_.]*\+)+", cluster) is None:
-        raise ValueError(
-            f"[{CONFIG}] a cluster id is op types each followed by '+', but found {cluster!r} in "
-            f"{text!r}; copy an id from the table of plans"
-        )
-    if strategy not in ("0", "1", "2"):
-        raise ValueError(
-            f"[{CONFIG}] the strategy must be 0 (none), 1 (recompute) or 2 (compromise), but found "
-            f"{strategy!r} in {text!r}"
-        )
-    if re.fullmatch(r"-1|[0-9]{1,9}", count) is None:
-        raise ValueError(
-            f"[{CONFIG}] the count must be -1 (all) or a number of occurrences, but found "
-            f"{count!r} in {text!r}"
-        )
+    parts = [part.strip() for part in parts]
+    for part, (pattern, rule, remedy) in zip(parts, _PARTS, strict=True):
+        if re.fullmatch(pattern, part) is None:
+            raise ValueError(f"[{CONFIG}] {rule}, but found {part!r} in {text!r}{remedy}")
+    cluster, strategy, count = parts
     return ConfigElement(cluster, int(strategy), int(count))

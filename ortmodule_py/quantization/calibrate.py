@@ -106,11 +106,8 @@ class MinMaxCalibrater:
                 continue
             least, most = np.transpose(ends)
             mean = self._moving_average
-            low, high = (
-                (np.nanmean(least), np.nanmean(most))
-                if mean
-                else (np.nanmin(least), np.nanmax(most))
-            )
+            low = np.nanmean(least) if mean else np.nanmin(least)
+            high = np.nanmean(most) if mean else np.nanmax(most)
             if self._symmetric:
                 high = max(abs(low), abs(high))
                 low = -high
