@@ -9,12 +9,7 @@ from ortmodule_py import _inference
 from ortmodule_py.inference.errors import translated
 from ortmodule_py.quantization.choose import choose_faster
 from ortmodule_py.quantization.kinds import QuantType, integer_type, unknown_option
-from ortmodule_py.quantization.model_files import (
-    Feed,
-    feeds_of,
-    read_model,
-    write_with_report,
-)
+from ortmodule_py.quantization.model_files import Feed, feeds_of, read_model, write_with_report
 from ortmodule_py.quantization.report import QuantizationReport
 
 # extra_options of onnxruntime: the option of the engine, or None where it has no meaning here.

@@ -21,11 +21,7 @@ from ortmodule_py.quantization.kinds import (
     integer_type,
     unknown_option,
 )
-from ortmodule_py.quantization.model_files import (
-    feeds_of,
-    read_model,
-    write_with_report,
-)
+from ortmodule_py.quantization.model_files import feeds_of, read_model, write_with_report
 from ortmodule_py.quantization.report import QuantizationReport
 
 _INTEGERS = (QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16, QuantType.QUInt16)

@@ -11,13 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ortmodule_py import _C
-from ortmodule_py.base.sharding import (
-    Beside,
-    computed_with,
-    held_parameters,
-    local_bytes,
-    units_of,
-)
+from ortmodule_py.base.sharding import Beside, computed_with, held_parameters, local_bytes, units_of
 from ortmodule_py.compile.forward_record import MODES, TRAINING
 from ortmodule_py.compile.step_budget import beside, engine_beside
 
