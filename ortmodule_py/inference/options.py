@@ -109,8 +109,7 @@ class SessionOptions(CheckedOptions):
                 f"[SessionOptions] there must be a value for each name, but found {len(names)} "
                 f"names and {len(values)} values"
             )
-        for name, value in zip(names, values, strict=True):
-            self.add_initializer(name, value)
+        self._initializers |= zip(names, values, strict=True)
 
     def add_external_initializers_from_files_in_memory(
         self, file_names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]

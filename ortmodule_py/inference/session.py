@@ -70,7 +70,6 @@ class InferenceSession:
                     f"[InferenceSession] a keyword must be one of {_KEYWORDS}, but found '{name}'"
                     f"{did_you_mean(name, _KEYWORDS)}"
                 )
-        self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
         self._disabled_passes = set(kwargs.get("disabled_optimizers") or ())
         self._sess_options = sess_options if sess_options is not None else SessionOptions()
         self._memory_limit = kwargs.get("memory_limit")
@@ -120,14 +119,13 @@ class InferenceSession:
         self._profile_ends: weakref.finalize[..., InferenceSession] | None = None
         if options.enable_profiling:
             self._begin_profile()
-        if self._log.wants(1):
-            self._log.write(
-                1,
-                f"opened {self._model_path or 'a model in memory'} in "
-                f"{(time.perf_counter() - begin) * 1e3:.1f} ms: {len(self._inputs)} inputs, "
-                f"{len(self._outputs)} outputs, {self._session.threads} threads, "
-                f"{options.graph_optimization_level.name}",
-            )
+        self._log.write(
+            1,
+            f"opened {self._model_path or 'a model in memory'} in "
+            f"{(time.perf_counter() - begin) * 1e3:.1f} ms: {len(self._inputs)} inputs, "
+            f"{len(self._outputs)} outputs, {self._session.threads} threads, "
+            f"{options.graph_optimization_level.name}",
+        )
 
     def _opened(
         self, content: bytes | None, engine_options: _inference.Options
@@ -229,11 +227,9 @@ class InferenceSession:
 
     def disable_fallback(self) -> None:
         """Accepted: runs never go to another provider, so that none must be kept from it."""
-        self._enable_fallback = False
 
     def enable_fallback(self) -> None:
         """Accepted; see disable_fallback."""
-        self._enable_fallback = True
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Raises InvalidArgument: no provider here has options that change between runs."""

@@ -175,18 +175,13 @@ def _step_peak(
 ) -> int:
     """The peak over all `runs` of pieces, each with its own peak and facts."""
     pieces = {run: (peak, fact) for run, peak, fact in zip(runs, peaks, facts, strict=True)}
+    kinds = ("saved_bytes", "output_bytes", "gradient_bytes")
     costs = [
-        _C.PieceCost(
-            peak_bytes=peak,
-            saved_bytes=fact.get("saved_bytes", 0),
-            output_bytes=fact.get("output_bytes", 0),
-            gradient_bytes=fact.get("gradient_bytes", 0),
-        )
+        _C.PieceCost(peak_bytes=peak, **{kind: fact.get(kind, 0) for kind in kinds})
         for peak, fact in pieces.values()
     ]
     numbers = {piece: n for n, piece in enumerate(pieces)}
-    result: int = _C.step_peak(costs, [numbers[run] for run in runs], beside)
-    return result
+    return _C.step_peak(costs, [numbers[run] for run in runs], beside)
 
 
 def _sharding(module: nn.Module, around: list[Beside], step_bytes: int) -> dict[str, Any]:
