@@ -74,18 +74,10 @@ def convert_precision(
         options.wide_values = _wide_values(model, feeds)
     with translated():
         found = model.convert_precision(options)
-    report = write_with_report(
-        model_input,
-        model_output,
-        model,
-        found,
-        use_external_data_format,
-        feeds,
-        verb=f"in {precision}:",
+    external, verb = use_external_data_format, f"in {precision}:"
+    return write_with_report(
+        model_input, model_output, model, found, external, feeds, verb, verbose
     )
-    if verbose:
-        report.print()
-    return report
 
 
 def _wide_values(model: _inference.Model, feeds: Sequence[Feed]) -> set[str]:

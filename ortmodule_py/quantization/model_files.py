@@ -117,10 +117,11 @@ def write_with_report(
     external: bool,
     feeds: Sequence[Feed] = (),
     verb: str = "quantized",
+    verbose: bool = False,
 ) -> QuantizationReport:
     """Writes what became of the model `source`; returns what was done to it, and what it cost.
 
-    The errors of the outputs are measured on `feeds`.
+    The errors of the outputs are measured on `feeds`. `verbose` prints the report.
     """
     float_bytes = size_bytes(source)
     write_model(model, target, external)
@@ -128,6 +129,8 @@ def write_with_report(
     report = QuantizationReport(float_bytes, size_bytes(target), rows, list(found.notes), verb=verb)
     if feeds:
         report.outputs = output_errors(session_of(source), session_of(target), feeds)
+    if verbose:
+        report.print()
     return report
 
 

@@ -128,13 +128,10 @@ def quantize_static(
     ends = {name: (float(each.lowest), float(each.highest)) for name, each in ranges.items()}
     with translated():
         found = model.quantize_static(options, ends)
-    feeds = feeds_of(samples)
-    report = write_with_report(
-        model_input, model_output, model, found, use_external_data_format, feeds
+    feeds, external = feeds_of(samples), use_external_data_format
+    return write_with_report(
+        model_input, model_output, model, found, external, feeds, verbose=verbose
     )
-    if verbose:
-        report.print()
-    return report
 
 
 def _options(
