@@ -15,11 +15,14 @@ T = TypeVar("T")
 
 
 class Option(Generic[T]):
-    """An attribute whose values are converted or refused by `kind`."""
+    """An attribute whose values are converted or refused by `kind`, or by the type of its default."""
 
-    def __init__(self, default: T, kind: Callable[[Any], T], notice: str = "") -> None:
+    def __init__(
+        self, default: T, notice: str = "", kind: Callable[[Any], Any] | None = None
+    ) -> None:
+        kinds: dict[type, Callable[[Any], Any]] = {bool: as_bool, int: as_int, str: as_text}
         self.default = default
-        self._kind = kind
+        self._kind = kind or kinds.get(type(default), type(default))
         self.notice = notice  # what another value than the default does not do
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -78,9 +81,9 @@ def as_severity(value: Any) -> int:
 class CheckedOptions:
     """Options whose unknown names are errors; subclasses of users may add attributes."""
 
-    log_severity_level = Option(-1, as_severity)
-    log_verbosity_level = Option(0, as_int, "there is one level of verbose messages")
-    logid = Option("", as_text)
+    log_severity_level = Option(-1, kind=as_severity)
+    log_verbosity_level = Option(0, "there is one level of verbose messages")
+    logid = Option("")
     _config: ConfigEntries
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -14,7 +14,6 @@ from ortmodule_py.inference.checked_options import (
     Option,
     as_bool,
     as_int,
-    as_text,
 )
 from ortmodule_py.inference.config_keys import RUN_KEYS, SESSION_KEYS
 from ortmodule_py.inference.enums import (
@@ -48,28 +47,24 @@ class SessionOptions(CheckedOptions):
     accepted with a notice; names that do not exist are errors.
     """
 
-    enable_cpu_mem_arena = Option(True, as_bool)
-    enable_mem_pattern = Option(True, as_bool)
-    enable_mem_reuse = Option(True, as_bool)
-    enable_profiling = Option(False, as_bool)
-    enable_fp16 = Option(False, as_bool)
+    enable_cpu_mem_arena = Option(True)
+    enable_mem_pattern = Option(True)
+    enable_mem_reuse = Option(True)
+    enable_profiling = Option(False)
+    enable_fp16 = Option(False)
     execution_mode = Option(
-        ExecutionMode.ORT_SEQUENTIAL,
-        ExecutionMode,
-        "steps run one after the other, each on all threads",
+        ExecutionMode.ORT_SEQUENTIAL, "steps run one after the other, each on all threads"
     )
-    execution_order = Option(
-        ExecutionOrder.DEFAULT, ExecutionOrder, "the planner chooses the order of steps"
-    )
-    graph_optimization_level = Option(GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel)
+    execution_order = Option(ExecutionOrder.DEFAULT, "the planner chooses the order of steps")
+    graph_optimization_level = Option(GraphOptimizationLevel.ORT_ENABLE_ALL)
     inter_op_num_threads = Option(
-        0, _thread_count, "steps run one after the other; set intra_op_num_threads"
+        0, "steps run one after the other; set intra_op_num_threads", _thread_count
     )
-    intra_op_num_threads = Option(0, _thread_count)
-    optimized_model_filepath = Option("", as_text)
-    profile_file_prefix = Option("onnxruntime_profile_", as_text)
-    use_deterministic_compute = Option(False, as_bool)  # results never depend on threads
-    use_per_session_threads = Option(True, as_bool)
+    intra_op_num_threads = Option(0, kind=_thread_count)
+    optimized_model_filepath = Option("")
+    profile_file_prefix = Option("onnxruntime_profile_")
+    use_deterministic_compute = Option(False)  # results never depend on threads
+    use_per_session_threads = Option(True)
 
     def __init__(self) -> None:
         self._fixed_sizes: dict[str, int] = {}
@@ -196,7 +191,7 @@ class RunOptions(CheckedOptions):
     `terminate`: once it is True, runs with these options end before their next step, with an error.
     """
 
-    only_execute_path_to_fetches = Option(False, as_bool, "all outputs are computed")
+    only_execute_path_to_fetches = Option(False, "all outputs are computed")
 
     def __init__(self) -> None:
         self._control = _inference.RunControl()
