@@ -6,6 +6,7 @@ import operator
 import os
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cache
 from typing import Any, Generic, TypeVar, overload
 
 from ortmodule_py.inference.errors import InvalidArgument
@@ -103,6 +104,7 @@ class CheckedOptions:
         )
 
     @classmethod
+    @cache
     def _option_names(cls) -> list[str]:
         return [name for name in dir(cls) if isinstance(getattr(cls, name), (Option, property))]
 
