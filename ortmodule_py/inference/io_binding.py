@@ -90,16 +90,15 @@ class IOBinding:
         output has another type or shape raises InvalidArgument and writes nothing.
         """
         device = device_number(device_type, device_id)
-        if buffer_ptr is None:
-            with translated():
-                self._iobinding.bind_output(name, None, device)
-            return
-        if element_type is None or shape is None:
-            raise ValueError(
-                "`element_type` and `shape` are to be provided if pre-allocated memory is provided"
-            )
+        place = None
+        if buffer_ptr is not None:
+            if element_type is None or shape is None:
+                raise ValueError(
+                    "`element_type` and `shape` are to be provided if pre-allocated memory is provided"
+                )
+            place = value_at(buffer_ptr, element_type, shape, device)
         with translated():
-            self._iobinding.bind_output(name, value_at(buffer_ptr, element_type, shape, device))
+            self._iobinding.bind_output(name, place, device)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an output to the memory of a value of the output's type and shape."""
