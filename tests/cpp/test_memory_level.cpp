@@ -104,5 +104,50 @@ TEST(Level, KeepsWhatLowersThePeakByNextToNothing) {
             (Names{"tanh"}));
 }
 
+// Three blocks of which no two have the same nodes.
+constexpr std::string_view kBlocks = R"(blocks (x: f32[8,4], w: param grad f32[4,4],
+    v: param grad f32[4,4], u: param grad f32[4,4], dy: dy 0 f32[8,4]) => (y) {
+  a = MatMul (x, w)
+  b = Tanh (a)
+  c = Exp (b)
+  d = Add (c, a)
+  e = Sigmoid (d)
+  f = MatMul (e, v)
+  g = Mul (f, e)
+  h = Add (g, d)
+  i = MatMul (h, u)
+  j = Relu (i)
+  k = Softplus (j)
+  l = Sub (k, h)
+  y = Abs (l)
+})";
+
+std::vector<std::string> boundaries(const std::vector<std::pair<char, std::string>>& modules) {
+  const std::unique_ptr<Graph> graph = parse_graph(kBlocks);
+  infer(*graph);
+  for (const auto& node : graph->nodes())
+    for (const auto& [last, module] : modules)
+      if (node->output()->name[0] >= last) node->origin.module = module;
+  std::vector<std::string> names;
+  for (const LayerGroup& group : find_layers(*graph, {}).groups) {
+    EXPECT_EQ(group.starts.size(), group.count);
+    for (const Value* value : group.boundaries) names.push_back(value->name);
+  }
+  return names;
+}
+
+TEST(Layers, AreModulesOfANumberedListWhereNothingRepeats) {
+  using List = std::vector<std::string>;
+  EXPECT_EQ(boundaries({{'a', "blocks.0"}, {'e', "blocks.1.part"}, {'i', "blocks.2"}, {'y', ""}}),
+            (List{"d", "h", "l"}));
+  // The list that cuts the graph into more even parts, and lists beside each other.
+  EXPECT_EQ(boundaries({{'a', "0.at.0"}, {'e', "0.at.1"}, {'i', "0.at.2"}, {'y', "1"}}),
+            (List{"d", "h", "l"}));
+  EXPECT_EQ(boundaries({{'a', "one"}, {'e', "two"}, {'i', "three.0"}, {'y', ""}}), List());
+  // Modules of a few nodes are steps of one layer.
+  EXPECT_EQ(boundaries({{'a', "0"}, {'b', "1"}, {'e', "2"}, {'f', "3"}, {'i', "4"}, {'y', "5"}}),
+            List());
+}
+
 }  // namespace
 }  // namespace ortmodule

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
+#include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "lower/recompute.h"
 #include "ops/differentiated.h"
@@ -40,17 +43,20 @@ class Sequence {
   const Node* node(size_t at) const { return nodes_[at]; }
   bool same(size_t a, size_t b) const { return signatures_[a] == signatures_[b]; }
 
-  /// Live ranges that cross the cut before position `at`. Those that also cross the cut a `period`
-  /// earlier or later are shared by layers and left out.
-  std::vector<const Span*> crossing(size_t at, size_t period) const {
+  /// Live ranges that cross the cut before position `at`. Those that also cross the cut at `before`
+  /// or `after`, its neighbours, are shared by layers and left out.
+  std::vector<const Span*> crossing(size_t at, size_t before, size_t after) const {
     std::vector<const Span*> result;
     for (const Span& span : spans_) {
       if (span.made >= at || span.last_read < at) continue;
-      const bool shared =
-          span.last_read >= at + period || (at >= period && span.made + period < at);
+      const bool shared = span.last_read >= after || span.made < before;
       if (!shared) result.push_back(&span);
     }
     return without_derived(std::move(result));
+  }
+  /// As above, with a cut in each `period`.
+  std::vector<const Span*> crossing(size_t at, size_t period) const {
+    return crossing(at, at - std::min(at, period), at + period);
   }
 
  private:
@@ -216,6 +222,92 @@ class LayerFinder {
   std::vector<Repeat> found_;
 };
 
+/// Nodes [begin, end) of one module of a numbered list.
+struct ModuleRun {
+  std::string number;
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+/// Finds layers by the names of their modules: `blocks.0`, `blocks.1`, ... of a list `blocks`.
+class NumberedModules {
+ public:
+  explicit NumberedModules(const Sequence& sequence) : sequence_(sequence) {
+    for (size_t at = 0; at < sequence.size(); ++at) add(at, sequence.node(at)->origin.module);
+  }
+
+  std::vector<LayerGroup> run() const {
+    std::vector<std::pair<std::string, size_t>> lists;
+    for (const auto& [list, runs] : runs_)
+      if (runs.size() >= 2 && length(runs) >= kLeastNodes * runs.size())
+        lists.emplace_back(list, length(runs) - longest(runs));
+    // The best list leaves the fewest nodes in its longest layer and outside of it.
+    std::ranges::stable_sort(lists, std::greater<>(), &std::pair<std::string, size_t>::second);
+    std::map<size_t, LayerGroup> groups;  // by first position
+    std::vector<std::string> taken;
+    for (const auto& [list, score] : lists) {
+      const auto nested = [&list = list](const std::string& other) {
+        return list.starts_with(other + ".") || other.starts_with(list + ".");
+      };
+      if (list.empty() ? !taken.empty() : std::ranges::any_of(taken, nested)) continue;
+      taken.push_back(list);
+      groups[runs_.at(list).front().begin] = group_of(runs_.at(list));
+      if (list.empty()) break;  // every other list is nested in this one
+    }
+    std::vector<LayerGroup> result;
+    for (auto& [begin, group] : groups) result.push_back(std::move(group));
+    return result;
+  }
+
+ private:
+  /// On average, per layer: smaller modules are steps of one layer.
+  static constexpr size_t kLeastNodes = 4;
+
+  void add(size_t at, const std::string& path) {
+    for (size_t begin = 0; begin < path.size();) {
+      const size_t end = std::min(path.find('.', begin), path.size());
+      const std::string part = path.substr(begin, end - begin);
+      if (part.find_first_not_of("0123456789") == std::string::npos) {
+        std::vector<ModuleRun>& runs = runs_[path.substr(0, begin - std::min<size_t>(begin, 1))];
+        if (runs.empty() || runs.back().number != part) runs.push_back({part, at, at});
+        runs.back().end = at + 1;
+      }
+      begin = end + 1;
+    }
+  }
+
+  static size_t length(const std::vector<ModuleRun>& runs) {
+    size_t total = 0;
+    for (const ModuleRun& run : runs) total += run.end - run.begin;
+    return total;
+  }
+
+  static size_t longest(const std::vector<ModuleRun>& runs) {
+    size_t most = 0;
+    for (const ModuleRun& run : runs) most = std::max(most, run.end - run.begin);
+    return most;
+  }
+
+  LayerGroup group_of(const std::vector<ModuleRun>& runs) const {
+    LayerGroup group;
+    group.count = runs.size();
+    for (const ModuleRun& run : runs) group.starts.push_back(sequence_.node(run.begin));
+    for (size_t i = 0; i <= runs.size(); ++i) {
+      const size_t at = i < runs.size() ? runs[i].begin : runs.back().end;
+      const size_t before = i > 0 ? runs[i - 1].begin : 0;
+      const size_t after = i + 1 < runs.size()    ? runs[i + 1].begin
+                           : i + 1 == runs.size() ? runs.back().end
+                                                  : sequence_.size();
+      for (const Span* span : sequence_.crossing(at, before, after))
+        group.boundaries.push_back(span->value);
+    }
+    return group;
+  }
+
+  const Sequence& sequence_;
+  std::map<std::string, std::vector<ModuleRun>> runs_;  // by the path of the list
+};
+
 }  // namespace
 
 size_t Layers::count() const {
@@ -226,7 +318,10 @@ size_t Layers::count() const {
 
 Layers find_layers(const Graph& joint, const SymbolValues& sizes) {
   const Sequence sequence(joint, sizes);
-  return {LayerFinder(sequence).run()};
+  std::vector<LayerGroup> groups = LayerFinder(sequence).run();
+  // Few layers, or layers that differ, do not repeat enough.
+  if (groups.empty()) groups = NumberedModules(sequence).run();
+  return {std::move(groups)};
 }
 
 }  // namespace ortmodule

@@ -1,4 +1,5 @@
-// Finds layers as repeated node sequences of the forward region, cut where the fewest bytes cross.
+// Finds layers as repeated node sequences of the forward region, cut where the fewest bytes cross,
+// or, where nothing repeats, as the modules of a numbered list (nn.ModuleList, nn.Sequential).
 // The values that cross (in a transformer, the residual stream) are what per-layer recomputation
 // keeps.
 #pragma once
@@ -24,7 +25,7 @@ struct Layers {
   size_t count() const;            // of layers in all groups
 };
 
-/// Finds repeated layers in the forward region, for the sizes of one signature. A value counts as
+/// Finds the layers in the forward region, for the sizes of one signature. A value counts as
 /// crossing if a gradient flows through it and it depends on the module's arguments, except for
 /// values that all layers share (masks, encoder states, position biases).
 Layers find_layers(const Graph& joint, const SymbolValues& sizes);
