@@ -76,6 +76,8 @@ void remove_identities(Lowered& made) {
     const bool same =
         node->op == "CustomGradient" || node->op == "Identity" || node->op == "Detach";
     if (!same) continue;
+    if (node->attrs.integer("recomputed", 0) != 0)
+      made.edges.emplace_back(node->input(1)->name, node->input(0)->name);
     for (size_t i = 0; i < node->outputs().size(); ++i)
       replace(made, node->output(i), node->input(i));
     graph.erase(node);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -28,6 +29,9 @@ struct Lowered {
   /// Values of the graph that was lowered, by name, whose place another value has taken: bodies and
   /// identities.
   std::unordered_map<std::string, std::string> replaced;
+  /// Graph inputs that are gradient edges alone, and the recomputed values that they stand for, by
+  /// name in the graph that was lowered.
+  std::vector<std::pair<std::string, std::string>> edges;
 };
 
 /// Lowers a copy of `graph` in which backward recomputes the values that `decisions` names.

@@ -53,12 +53,15 @@ StepBuilder::StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& 
   plan_.graph = lowered.graph;
   plan_.symbols = request.symbols;
   bind_arguments();
+  edges_.emplace(lowered, tensor_of_value_);
 }
 
 StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
                          const PlanRequest& request)
     : StepBuilder(plan, lowered, request) {
   // Argument tensors come first in both plans, so the tensor ids agree.
+  for (TensorId tensor : plan_.tensors.ids())  // an edge has the layout that forward gave it
+    plan_.tensors[tensor].layout = base.tensors[tensor].layout;
   for (TensorId tensor : base.tensors.ids() | std::views::drop(plan_.tensors.size()))
     plan_.tensors.add(base.tensors[tensor]);
   plan_.storages = base.storages;
@@ -190,7 +193,12 @@ void StepBuilder::add_step(const StepNodes& nodes, Region region) {
   } else {
     add_kernel_step(nodes, region);
   }
-  for (const Node* node : nodes.nodes) claim_results(*node);
+  for (const Node* node : nodes.nodes) {
+    for (const Value* output : node->outputs())
+      if (const TensorId tensor = tensor_of_value_[output])
+        edges_->found(output, plan_.tensors[tensor].layout, plan_);
+    claim_results(*node);
+  }
 }
 
 void StepBuilder::add_view(const Node& node, Region region) {
@@ -318,6 +326,7 @@ void StepBuilder::choose_output_layouts(const StepNodes& nodes, PlannedStep& ste
     }
     if (node.outputs[0] >= 0)
       step.facts.outputs[static_cast<size_t>(node.outputs[0])].layout.strides = result.strides;
+    edges_->found(nodes.nodes[results.size()]->output(), result, plan_);
     results.push_back(std::move(result));
   }
 }
