@@ -181,8 +181,9 @@ at::Tensor operand_of(const StatePtr& state, const BackwardOperand& operand, con
     if (grads.at(next).defined() && left-- == 0) return grads[next];
 }
 
-/// Records the peak of the passes so far: each ran beside what forward had saved.
-void record_peaks(RunState& state) {
+/// Records the peak of the passes so far: each ran beside what forward had saved. After the last
+/// one (`ends`), forward's plans count them.
+void record_peaks(RunState& state, bool ends) {
   int64_t planned = std::max(state.plan().forward_peak_bytes, state.planned_peak_bytes);
   int64_t measured = state.frame.peak_bytes();
   for (const DerivedRun& run : state.derived_runs) {
@@ -191,6 +192,9 @@ void record_peaks(RunState& state) {
     measured = std::max(measured, run.outside_bytes + statistics.measured_peak_bytes);
   }
   state.piece.finished_derived(planned, measured);
+  if (ends)
+    state.piece.session().memory()->assume_derived(state.plan().symbols,
+                                                   planned - state.plan().saved_bytes);
 }
 
 /// Refuses a batch of gradients, which has no memory that steps could read.
@@ -203,7 +207,7 @@ void check_memory(const at::Tensor& grad) {
 
 }  // namespace
 
-std::shared_ptr<const DerivedPiece> DerivedPieces::find(const CompiledPiece& owner,
+std::shared_ptr<const DerivedPiece> DerivedPieces::find(CompiledPiece& owner,
                                                         const std::shared_ptr<PlanEntry>& entry,
                                                         const BackwardQuery& query) {
   const std::lock_guard lock(mutex_);
@@ -216,7 +220,7 @@ std::shared_ptr<const DerivedPiece> DerivedPieces::find(const CompiledPiece& own
   return slot;
 }
 
-std::shared_ptr<const DerivedPiece> DerivedPieces::make(const CompiledPiece& owner,
+std::shared_ptr<const DerivedPiece> DerivedPieces::make(CompiledPiece& owner,
                                                         const std::shared_ptr<PlanEntry>& entry,
                                                         const BackwardQuery& query) try {
   BackwardPiece made = owner.session().backward_piece(*entry, query);
@@ -226,8 +230,14 @@ std::shared_ptr<const DerivedPiece> DerivedPieces::make(const CompiledPiece& own
     PieceOptions options = owner.options();
     options.session.optimizer.training = query.training;
     options.is_derived = true;
+    // If the two do not fit a budget together, forward says so, once it counts this piece.
+    options.session.memory.strict = false;
+    options.session.memory.mid_training = true;
     compiled =
         std::make_shared<CompiledPiece>(std::move(made.piece), std::vector<at::Tensor>(), options);
+    const int64_t others = owner.session().memory()->budget_share().others_bytes;
+    compiled->session().memory()->set_budget_share(
+        {others + entry->program.plan->saved_bytes, 1.0, true});
   }
   return std::make_shared<DerivedPiece>(DerivedPiece{
       compiled, std::move(made.operands), std::move(made.results), std::move(made.symbols)});
@@ -283,7 +293,7 @@ std::vector<at::Tensor> derived_gradients(const StatePtr& state,
   for (size_t i = state->piece.session().differentiable_outputs().size(); i < given.size(); ++i)
     if (given[i].defined()) outside_bytes += static_cast<int64_t>(given[i].nbytes());
   state->derived_runs.push_back({derived->compiled, outside_bytes});
-  record_peaks(*state);
+  record_peaks(*state, !query.training);
   for (const BackwardResult& result : derived->results)
     gradients[result.input] = result.output >= 0 ? results[static_cast<size_t>(result.output)]
                                                  : operands[static_cast<size_t>(result.operand)];

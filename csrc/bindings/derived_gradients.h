@@ -33,14 +33,14 @@ struct DerivedPiece {
 class DerivedPieces {
  public:
   /// That of `entry`; compiles it for the first such query. Plans with the same graph share it.
-  std::shared_ptr<const DerivedPiece> find(const CompiledPiece& owner,
+  std::shared_ptr<const DerivedPiece> find(CompiledPiece& owner,
                                            const std::shared_ptr<PlanEntry>& entry,
                                            const BackwardQuery& query);
   /// All compiled pieces.
   std::vector<std::shared_ptr<CompiledPiece>> all() const;
 
  private:
-  std::shared_ptr<const DerivedPiece> make(const CompiledPiece& owner,
+  std::shared_ptr<const DerivedPiece> make(CompiledPiece& owner,
                                            const std::shared_ptr<PlanEntry>& entry,
                                            const BackwardQuery& query);
 

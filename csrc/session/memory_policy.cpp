@@ -42,7 +42,7 @@ MemoryDecisions MemoryPolicy::decide(const Signature& asked) {
     return fit_to_budget(asked, static_cast<int64_t>(grown));
   }
   if (choice_->fits) return choice_->decisions;
-  const bool mid_training = options.mid_training || accumulates_;
+  const bool mid_training = options.mid_training || accumulates_ || derived_;
   const bool first = corrections_ == 0 && share_.others_bytes == 0 && !mid_training;
   return lowest_peak_of(*choice_, *budget, first || options.strict);
 }
@@ -110,6 +110,23 @@ void MemoryPolicy::assume_accumulation() {
   choose_again();
 }
 
+void MemoryPolicy::assume_derived(const SymbolValues& sizes, int64_t bytes) {
+  if (derived_ || !options_.memory.asked()) return;
+  derived_ = {sizes, bytes};
+  planner_.forget_all();
+  choose_again();
+}
+
+int64_t MemoryPolicy::derived_bytes(const SymbolValues& sizes) const {
+  if (!derived_) return 0;
+  const auto& [known, bytes] = *derived_;
+  if (!choice_ || same_sizes(sizes, known)) return bytes;
+  // They grow like the activations that forward may save.
+  const auto base = static_cast<double>(std::max<int64_t>(stash_bytes(known), 1));
+  return static_cast<int64_t>(static_cast<double>(bytes) *
+                              static_cast<double>(stash_bytes(sizes)) / base);
+}
+
 bool MemoryPolicy::exceeds_plan(int64_t planned_bytes, int64_t measured_bytes) {
   constexpr double kBand = 1.005;
   return static_cast<double>(measured_bytes) > kBand * static_cast<double>(planned_bytes);
@@ -154,6 +171,10 @@ PlanFigures MemoryPolicy::figures_with(const MemoryDecisions& decisions, const S
       gradients += buffer.bytes;
   PlanFigures figures{plan.peak_bytes, replay(plan, ReplayMode::Accumulate).peak_bytes,
                       plan.saved_bytes, gradients, estimated_us(plan, options_.memory.rates)};
+  if (const int64_t derived = derived_bytes(asked.request.symbols)) {
+    figures.peak_bytes = std::max(plan.forward_peak_bytes, plan.saved_bytes + derived);
+    figures.accumulating_peak_bytes = figures.peak_bytes;
+  }
   const int64_t beside = gradient_bytes(plan);
   if (accumulates_ && figures.accumulating_peak_bytes + beside > figures.peak_bytes) {
     figures.peak_bytes = figures.accumulating_peak_bytes + beside;

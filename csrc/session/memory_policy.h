@@ -22,9 +22,13 @@ class MemoryPolicy {
   MemoryDecisions decide(const Signature& asked);
   /// Sets how much of a budget in bytes other pieces use. A change discards all plans.
   void set_budget_share(const BudgetShare& share);
+  const BudgetShare& budget_share() const { return share_; }
   /// From now on figures and budgets include the gradients of earlier steps, which are accumulated
   /// into.
   void assume_accumulation();
+  /// From now on figures and budgets include gradients of gradients, whose passes take `bytes` at
+  /// these sizes beside what forward has saved. Only the first call counts: each changes all plans.
+  void assume_derived(const SymbolValues& sizes, int64_t bytes);
 
   /// Whether a run exceeded its planned peak by enough to call observe_peak().
   static bool exceeds_plan(int64_t planned_bytes, int64_t measured_bytes);
@@ -63,6 +67,8 @@ class MemoryPolicy {
   /// Bytes of all activations that forward may save.
   int64_t stash_bytes(const SymbolValues& sizes) const;
   const Signature& shapes_or_first(const Signature* shapes) const;
+  /// Bytes that gradients of gradients take beside what forward has saved; 0 if there are none.
+  int64_t derived_bytes(const SymbolValues& sizes) const;
 
   const Graph& joint_;
   const SessionOptions& options_;
@@ -72,6 +78,8 @@ class MemoryPolicy {
   std::optional<Signature> first_;              // or later ones that have outgrown them
   BudgetShare share_;
   bool accumulates_ = false;
+  /// Of the gradients of gradients that ran: the sizes and the bytes.
+  std::optional<std::pair<SymbolValues, int64_t>> derived_;
   int corrections_ = 0;  // outdated plans: libraries allocated more than they declare
   std::vector<std::string> warnings_;
   std::optional<BudgetShortfall> shortfall_;

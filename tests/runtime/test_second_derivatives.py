@@ -289,6 +289,49 @@ def test_against_float64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert gradient is None or again is None or torch.equal(gradient, again), key
 
 
+class Residual(nn.Module):
+    """Three blocks, of which one differs, so that only their names say that they are layers."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(width, 64), act(), nn.Linear(64, 64), act(), nn.Linear(64, width)
+            )
+            for act in (nn.Tanh, nn.SiLU, nn.SiLU)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x).sin()
+        return x
+
+
+def test_levels_and_budgets_count_the_second_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second step on: the first one shows what the passes take."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module, x = Residual(), torch.randn(1024, 32)
+
+    def step() -> tuple[dict[str, Tensor | None], int]:
+        model = ORTModule(copy.deepcopy(module), QUIET)
+        found = run(model, slope_loss, x)
+        return found, last_run_report(model)["measured_peak_bytes"]
+
+    plain, peak = step()
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    level, least = step()
+    assert least < 0.7 * peak, (least, peak)
+    monkeypatch.delenv("ORTMODULE_MEMORY_OPT_LEVEL")
+    budget = (peak + least) // 2
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_BUDGET", f"activations:{budget}")
+    fitted, used = step()
+    assert used <= budget, (used, budget)
+    for key, gradient in plain.items():
+        for other in (level[key], fitted[key]):
+            assert gradient is None or (other is not None and torch.equal(gradient, other)), key
+
+
 def test_random_numbers_are_drawn_again() -> None:
     """Dropout in the second pass drops what forward has dropped."""
     torch._dynamo.reset()
