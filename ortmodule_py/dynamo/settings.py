@@ -40,6 +40,9 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
     if hasattr(torch._dynamo.config, "enable_dynamo_decompositions"):
         # Into operators of inductor, which take `value` of addcdiv_ as a constant.
         settings["enable_dynamo_decompositions"] = False
+    if hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        # The graph breaks at `torch.autograd.grad`, which differentiates the piece in front of it.
+        settings["trace_autograd_ops"] = False
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True
     if not CONFIG_IS_THREAD_LOCAL:

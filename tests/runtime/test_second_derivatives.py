@@ -424,9 +424,11 @@ class Forces(nn.Module):
         return energy, -slope
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_gradients_inside_of_forward(training: bool) -> None:
+@pytest.mark.parametrize(("training", "flag"), [(True, False), (True, True), (False, False)])
+def test_gradients_inside_of_forward(training: bool, flag: bool) -> None:
+    """Also with Dynamo's flag for it, which is for others."""
     torch._dynamo.reset()
+    torch._dynamo.config.trace_autograd_ops = flag
     torch.manual_seed(0)
     eager = Forces().double().train(training)
     ours = ORTModule(copy.deepcopy(eager), QUIET)
@@ -437,6 +439,7 @@ def test_gradients_inside_of_forward(training: bool) -> None:
         if training:
             (energy + forces.square().sum()).backward()
         results.append([energy, forces, *(p.grad for p in model.parameters() if training)])
+    torch._dynamo.config.trace_autograd_ops = False
     torch.testing.assert_close(results[0], results[1])
     assert last_run_report(ours)["compiled"]
 
