@@ -48,13 +48,10 @@ def _where_a_number_changes(function: Rewrite) -> Rewrite:
     return rewrite
 
 
-def number(value: Any, like: Tensor) -> Any:
+def _number(value: Any, like: Tensor) -> Any:
     """A changing number as a scalar tensor of the dtype of `like`; other values as they are."""
-    return as_tensor(value, like) if changes(value) else value
-
-
-def as_tensor(value: Any, like: Tensor) -> Tensor:
-    """A number as a scalar tensor of the dtype of `like`."""
+    if not changes(value):
+        return value
     return torch.scalar_tensor(value, dtype=like.dtype, device=like.device)
 
 
@@ -204,7 +201,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod"):
 
 @rewrites(aten.masked_fill.Scalar)
 def _masked_fill(self: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return torch.where(mask, number(value, self), self)
+    return torch.where(mask, _number(value, self), self)
 
 
 @rewrites(aten.where.Scalar, aten.where.ScalarSelf, aten.where.ScalarOther)
@@ -214,29 +211,6 @@ def _where(condition: Tensor, self: Any, other: Any) -> Tensor:
     else:
         dtype = torch.get_default_dtype()
     return torch.where(condition, *_in_type(dtype, condition.device, self, other))
-
-
-@rewrites(aten.clamp.default)
-def _clamp(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    self = self.to(_result_type(self, *(bound for bound in (min, max) if bound is not None)))
-    limited, inside = aten.detach.default(self), self == self
-    if min is not None:
-        low = as_tensor(min, self)
-        limited, inside = torch.where(limited < low, low, limited), inside & (self >= low)
-    if max is not None:
-        high = as_tensor(max, self)
-        limited, inside = torch.where(limited > high, high, limited), inside & (self <= high)
-    return torch.where(inside, self, limited)
-
-
-@rewrites(aten.clamp_min.default)
-def _clamp_min(self: Tensor, min: Any) -> Tensor:
-    return _clamp(self, min=min)
-
-
-@rewrites(aten.clamp_max.default)
-def _clamp_max(self: Tensor, max: Any) -> Tensor:
-    return _clamp(self, max=max)
 
 
 @rewrites(aten.lerp.Scalar)
@@ -264,7 +238,7 @@ def _register_full(operator: Any) -> None:
             options["dtype"] = torch.int64 if _is_integer(value) else torch.get_default_dtype()
         # 1 * number is exact, also for a negative zero.
         ones = operator(*rest, 1, **options)
-        return ones * number(value, ones)
+        return ones * _number(value, ones)
 
 
 for _operator in (aten.full.default, aten.full_like.default, aten.new_full.default):
@@ -273,11 +247,11 @@ for _operator in (aten.full.default, aten.full_like.default, aten.new_full.defau
 
 @rewrites(aten.fill.Scalar)
 def _fill(self: Tensor, value: Any) -> Tensor:
-    filled: Tensor = aten.fill.Tensor(self, number(value, self))
+    filled: Tensor = aten.fill.Tensor(self, _number(value, self))
     return filled
 
 
 @rewrites(aten.index_fill.int_Scalar)
 def _index_fill(self: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    filled: Tensor = aten.index_fill.int_Tensor(self, dim, index, number(value, self))
+    filled: Tensor = aten.index_fill.int_Tensor(self, dim, index, _number(value, self))
     return filled
