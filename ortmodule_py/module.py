@@ -25,7 +25,7 @@ from ortmodule_py.compile import backend  # noqa: F401  (installs the patches of
 from ortmodule_py.compile.compiler import Compiler
 from ortmodule_py.compile.forward_record import EVALUATION, MODES, TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
-from ortmodule_py.dynamo.cache import drop_with, forget, try_again
+from ortmodule_py.dynamo.cache import drop_with, forget
 from ortmodule_py.dynamo.errors import (
     BackendCompilerFailed,
     CannotTrace,
@@ -314,21 +314,16 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
             self._frames.failed()
             untraced = isinstance(error, CannotTrace) and failed_before_running(error)
             if not untraced or self._engine_options.fullgraph:
-                if not self._frames.watched and record.skipped_frame():
-                    try_again(error)
                 raise
             # If the module itself is wrong, eager raises the clearer error.
             result = self._target()(*args, **kwargs)
             self._compiler.log.report_eager(self._frames.reason(error))
-            record.mark_untraced()
+            record.untraced = True
             return result
 
     def _report_left_to_eager(self, record: ForwardRecord, result: Any, given: Any) -> None:
         """Report what Dynamo did not capture of a forward with these arguments."""
         left = self._frames.succeeded()
-        if not self._frames.watched and record.skipped_frame():
-            left = True
-            self._compiler.log.report_skipped_frame()
         if record.piece_runs == 0 and not record.untraced:
             if left:
                 self._compiler.uncaptured_is_reported()

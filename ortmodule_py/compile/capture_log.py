@@ -122,10 +122,6 @@ class CaptureLog:
         what = f"{'is' if count == 1 else 'are'} part of the graph; {what}"
         self.logger.warning("ortmodule_py: %s of torch.utils.checkpoint %s", found, what)
 
-    def report_skipped_frame(self) -> None:
-        """Dynamo skipped a function silently, and this torch does not tell which one."""
-        self.report_eager(CannotLower("a function that Dynamo skips, as its graph breaks"))
-
     def report_uncaptured(self, ran_before: bool, line: str) -> None:
         """A forward ran no piece; `line` is that of the module's forward."""
         if self.options.fullgraph:

@@ -38,11 +38,7 @@ from ortmodule_py.dynamo.loops import Outlined, outline
 from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
-from ortmodule_py.dynamo.settings import (
-    CONFIG_IS_THREAD_LOCAL,
-    silence_limit_warnings,
-    skip_counters,
-)
+from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL, silence_limit_warnings
 from ortmodule_py.dynamo.transforms import Transforms
 
 _dynamo_errors: Any = torch._dynamo.exc
@@ -52,6 +48,9 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = (os.path.dirname(torch.__file__), _PACKAGE)
 _LAYERS = os.path.join(os.path.dirname(torch.__file__), "nn", "modules", "")
 _LOOPS_PER_FUNCTION = 4
+_UNKNOWN = (
+    "functions that this torch skips, which are not named, as it converts them in another way"
+)
 _NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _NOT_OF_THE_FRAME = (
     BackendCompilerFailed,
@@ -78,9 +77,6 @@ class PieceCompiler(Protocol):
     @property
     def log(self) -> Events:
         """The log of the module's captures."""
-
-    def record(self) -> Any:
-        """The record of this thread's current forward."""
 
 
 class _Entry(torch._dynamo.convert_frame.CatchErrorsWrapper):
@@ -228,7 +224,7 @@ class Frames:
 
         `target` is or calls `module`.
 
-        Does nothing if this torch has another structure: Dynamo then skips frames for good.
+        If this torch has another structure, Dynamo skips frames for good and names none of them.
         """
         _silence_advice()
         for layer in module.modules():
@@ -249,6 +245,8 @@ class Frames:
             if type(callback) is torch._dynamo.convert_frame.CatchErrorsWrapper:
                 callback.__class__ = _Entry
                 self._conversion_has_settings = CONFIG_IS_THREAD_LOCAL
+        elif convert is not None and not self._fullgraph:
+            self._compiler.log.report_eager(CannotLower(_UNKNOWN))
 
     def around_call(self) -> contextlib.AbstractContextManager[Any]:
         """A context around a call of the compiled module: the settings, unless conversions enter them.
@@ -262,11 +260,6 @@ class Frames:
         stance = torch._dynamo.eval_frame._stance
         plain = stance.stance == "default" and stance.backend is None
         return _NOTHING if plain else self.settings
-
-    @property
-    def watched(self) -> bool:
-        """Whether skipped code is kept here, so that Dynamo's own marks need no reset."""
-        return self._convert is not None
 
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
         """Convert a frame for Dynamo."""
@@ -333,7 +326,7 @@ class Frames:
 
     def _converted(self, frame: Any, *args: Any, skip: int, **kwargs: Any) -> Any:
         """Dynamo's conversion; a loop that breaks the graph becomes a function that runs in Python."""
-        log, before = self._compiler.log, skip_counters()
+        log = self._compiler.log
         given = frame
         for _ in range(_LOOPS_PER_FUNCTION):
             log.loop_break = None
@@ -350,9 +343,6 @@ class Frames:
             given = _WithCode(frame, outlined.code)
         if given is not frame and result.guarded_code is not None:
             add_captured(frame.f_code)
-            record = self._compiler.record()
-            if record is not None:
-                record.forgive(before)
         return result
 
     def ran_whole(self, runs: Sequence[Any], module: nn.Module) -> bool:
