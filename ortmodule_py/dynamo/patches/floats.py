@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from ortmodule_py.base.changing_numbers import SIZE, call_name, changes, value_now, values_in
 from ortmodule_py.base.errors import origin_of
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
+from ortmodule_py.dynamo.patches.table import break_graph, capturing_compiler, patch
 from ortmodule_py.lower.number_writer import ARITHMETIC
 from ortmodule_py.trace.decompositions.float_arguments import rewrite_for
 
@@ -80,11 +80,10 @@ def _break_where_exhausted(node: fx.Node, given: list[Any], compiler: Any) -> No
     call = call_name(node.target), origin_of(node)[1]
     exhausted = values and compiler.log.fixed_floats.is_exhausted(call, values)
     if exhausted and not compiler.options.fullgraph:
-        torch._dynamo.exc.unimplemented(
-            gb_type=f"three values of a float were captured as constants of {call[0]}",
-            context=call[0],
-            explanation="Each further value would be one more capture.",
-            hints=["Give the float as a tensor where the function takes one."],
+        break_graph(
+            f"three values of a float were captured as constants of {call[0]}",
+            "Each further value would be one more capture.",
+            "Give the float as a tensor where the function takes one.",
         )
 
 

@@ -218,6 +218,11 @@ def dynamo_output() -> Any | None:
         return None
 
 
+def break_graph(what: str, why: str, *hints: str) -> None:
+    """Break the graph at the call that Dynamo traces: `what` is in the report, the rest in Dynamo's log."""
+    torch._dynamo.exc.unimplemented(gb_type=what, context=what, explanation=why, hints=list(hints))
+
+
 def used_objects() -> Sequence[Any]:
     """The Python objects that Dynamo's current capture uses."""
     output = dynamo_output()
