@@ -105,9 +105,7 @@ class _Flow:
         self.code = code
         self.all = bytecode.cleaned_instructions(code)
         self._index = {inst: i for i, inst in enumerate(self.all)}
-        self.jumps = {
-            i: self._index[inst.target] for i, inst in enumerate(self.all) if inst.target
-        }
+        self.jumps = {i: self._index[inst.target] for i, inst in enumerate(self.all) if inst.target}
         """Targets by position."""
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 4) + bool(code.co_flags & 8)  # *args, **kwargs
