@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import types
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 from ortmodule_py import _C
 from ortmodule_py.base.errors import CannotLower, Origin, first_line, place
 from ortmodule_py.compile.forward_record import ForwardRecord
-from ortmodule_py.dynamo.fixed_floats import FixedFloats
 from ortmodule_py.dynamo.graph_breaks import UNIT
 from ortmodule_py.dynamo.transforms import Transforms
 from ortmodule_py.options.engine import EngineOptions
@@ -51,7 +51,12 @@ class CaptureLog:
     eager_pieces: list[EagerPiece] = field(default_factory=list)
     specialized: dict[tuple[str, str, str], set[Values]] = field(default_factory=dict)
     """The values that were captured of a number or size, by call, line and symbol."""
-    fixed_floats: FixedFloats = field(default_factory=FixedFloats)
+    fixed_floats: set[tuple[str, str]] = field(default_factory=set)
+    """Calls that specialize floats, by function and line."""
+    float_values: defaultdict[tuple[str, str], set[Values]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+    """The values of floats that change, by call. The first is not known to change."""
     captured_lines: set[str] | None = field(default_factory=set)
     """Source lines with captured calls of this module; None: unknown."""
     transforms: Transforms = field(default_factory=Transforms)

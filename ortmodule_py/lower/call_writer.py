@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from ortmodule_py import _C
-from ortmodule_py.base.changing_numbers import SIZE, Fixed, any_changes, changes, values_in
+from ortmodule_py.base.changing_numbers import SIZE, Fixed, changes, values_in
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.number_writer import ArgumentTypes, NumberWriter, UnknownNumber
 from ortmodule_py.lower.tensor_meta import dtype_name, encode_int, tensor_meta
@@ -125,8 +125,8 @@ class CallWriter:
                 value = node.kwargs[argument.name]
             else:
                 value = argument.default_value
-            if any_changes(value):
-                self.fixed_numbers.append((_taker(node, value), origin, values_in(value)))
+            if changing := values_in(value):
+                self.fixed_numbers.append((_taker(node, value), origin, changing))
             values.append((argument.name, self.encode(value)))
         return values
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from ortmodule_py import _C
-from ortmodule_py.base.changing_numbers import any_changes, values_in
+from ortmodule_py.base.changing_numbers import values_in
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.call_writer import CallWriter, is_size_arithmetic
 from ortmodule_py.lower.inputs import name_and_kind
@@ -345,8 +345,7 @@ class Emitter:
         for index, (value, strides) in enumerate(zip(values, eager, strict=False)):
             if isinstance(value, fx.Node) and strides is not None:
                 self._note_strides(index, value.meta["val"], strides)
-        if any_changes(values[:output_count]):
-            fixed = values_in(values[:output_count])
+        if fixed := values_in(values[:output_count]):
             self.writer.fixed_numbers.append(("the outputs", ("", ""), fixed))
         outputs = [self.writer.encode(value) for value in values[:output_count]]
         if any(isinstance(value, (float, str)) for value in outputs):

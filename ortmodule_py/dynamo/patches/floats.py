@@ -23,6 +23,8 @@ from ortmodule_py.dynamo.patches.table import break_graph, capturing_compiler, p
 from ortmodule_py.lower.number_writer import ARITHMETIC
 from ortmodule_py.trace.decompositions.float_arguments import rewrite_for
 
+_CAPTURED_VALUES = 3
+"""Captured values of a float before the graph breaks at the call."""
 _INDEXES = {operator.getitem, operator.setitem}
 
 
@@ -78,8 +80,10 @@ def _break_where_exhausted(node: fx.Node, given: list[Any], compiler: Any) -> No
     """Break the graph at the call if it has captured three values of a float."""
     values = tuple(_now(value) for value in given if isinstance(value, torch.SymFloat))
     call = call_name(node.target), origin_of(node)[1]
-    exhausted = values and compiler.log.fixed_floats.is_exhausted(call, values)
-    if exhausted and not compiler.options.fullgraph:
+    seen = compiler.log.float_values[call]
+    seen.update([values] if values else [])
+    exhausted = call in compiler.log.fixed_floats and len(seen) >= _CAPTURED_VALUES
+    if values and exhausted and not compiler.options.fullgraph:
         break_graph(
             f"three values of a float were captured as constants of {call[0]}",
             "Each further value would be one more capture.",

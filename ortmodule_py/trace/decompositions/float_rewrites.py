@@ -106,9 +106,17 @@ def _computed(
 # ---- arithmetic ---------------------------------------------------------------------------------
 
 
-@rewrites(aten.mul.Tensor, aten.mul.Scalar)
-def _mul(self: Any, other: Any) -> Tensor:
-    return _computed(torch.mul, _result_type(self, other), self, other)
+def _register_computed(
+    function: Callable[..., Tensor], *targets: Any, rounds: bool = False
+) -> None:
+    @rewrites(*targets)
+    def computed(self: Any, other: Any) -> Tensor:
+        return _computed(function, _result_type(self, other), self, other, rounds=rounds)
+
+
+_register_computed(torch.mul, aten.mul.Tensor, aten.mul.Scalar)
+_register_computed(torch.floor_divide, aten.floor_divide.default, aten.floor_divide.Scalar)
+_register_computed(torch.pow, aten.pow.Tensor_Scalar, aten.pow.Scalar, rounds=True)
 
 
 @rewrites(aten.div.Tensor, aten.div.Scalar)
@@ -155,21 +163,6 @@ def _addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
 def _addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     dtype = _result_type(self, tensor1, tensor2)
     return _computed(lambda s, a, b, v: s + v * a / b, dtype, self, tensor1, tensor2, value)
-
-
-@rewrites(aten.pow.Tensor_Scalar)
-def _pow(self: Tensor, exponent: Any) -> Tensor:
-    return _computed(torch.pow, _result_type(self, exponent), self, exponent, rounds=True)
-
-
-@rewrites(aten.pow.Scalar)
-def _pow_of_number(self: Any, exponent: Tensor) -> Tensor:
-    return _computed(torch.pow, _result_type(exponent, self), self, exponent, rounds=True)
-
-
-@rewrites(aten.floor_divide.default, aten.floor_divide.Scalar)
-def _floor_divide(self: Any, other: Any) -> Tensor:
-    return _computed(torch.floor_divide, _result_type(self, other), self, other)
 
 
 @rewrites(aten.div.Tensor_mode, aten.div.Scalar_mode)
