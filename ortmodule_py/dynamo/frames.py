@@ -34,7 +34,7 @@ from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.torch_state import restored_if_capture_fails
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
-from ortmodule_py.dynamo.loops import Outlined, outline
+from ortmodule_py.dynamo.loops import outline
 from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
@@ -47,7 +47,6 @@ _RESUMES = "torch_dynamo_resume_in_"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = (os.path.dirname(torch.__file__), _PACKAGE)
 _LAYERS = os.path.join(os.path.dirname(torch.__file__), "nn", "modules", "")
-_LOOPS_PER_FUNCTION = 4
 _UNKNOWN = (
     "functions that this torch skips, which are not named, as it converts them in another way"
 )
@@ -202,8 +201,6 @@ class Frames:
         self._compiler = compiler
         self._fullgraph = fullgraph
         self._skipped = _SkippedFrames()
-        self._outlined: dict[tuple[types.CodeType, int], Outlined | None] = {}
-        """By function, and offset of the instruction at which the graph breaks in a loop."""
         self._loops: set[types.CodeType] = set()
         self._in_python: list[CannotLower] = []
         """Why functions of the current forward ran in Python."""
@@ -327,21 +324,17 @@ class Frames:
     def _converted(self, frame: Any, *args: Any, skip: int, **kwargs: Any) -> Any:
         """Dynamo's conversion; a loop that breaks the graph becomes a function that runs in Python."""
         log = self._compiler.log
-        given = frame
-        for _ in range(_LOOPS_PER_FUNCTION):
-            log.loop_break = None
-            result = self._convert(given, *args, skip=skip + 1, **kwargs)
-            broken = log.loop_break
-            if result.guarded_code is not None or broken is None or broken[0] is not given.f_code:
-                break
-            if broken not in self._outlined:
-                self._outlined[broken] = outline(*broken)
-            outlined = self._outlined[broken]
-            if outlined is None:
-                break
-            self._loops.add(outlined.loop)
-            given = _WithCode(frame, outlined.code)
-        if given is not frame and result.guarded_code is not None:
+        log.loop_break = None
+        result = self._convert(frame, *args, skip=skip + 1, **kwargs)
+        broken = log.loop_break
+        if result.guarded_code is not None or broken is None or broken[0] is not frame.f_code:
+            return result
+        outlined = outline(*broken)
+        if outlined is None:
+            return result
+        self._loops.add(outlined.loop)
+        result = self._convert(_WithCode(frame, outlined.code), *args, skip=skip + 1, **kwargs)
+        if result.guarded_code is not None:
             add_captured(frame.f_code)
         return result
 

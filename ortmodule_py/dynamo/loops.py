@@ -9,6 +9,7 @@ captured one by one. Works on bytecode, as a function may have no source.
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ import torch._dynamo.bytecode_transformation as bytecode
 
 _VERSIONS = ((3, 11), (3, 12))
 """Versions of Python whose bytecode is known here; elsewhere Dynamo skips the function."""
+_STEPS_BACK = 64
+"""Instructions before the loop that may compute what it iterates over."""
 
 _new: Callable[..., Any] = bytecode.create_instruction
 
@@ -49,6 +52,7 @@ class _NoCut(Exception):
     """The loop cannot be a function of its own."""
 
 
+@functools.lru_cache(maxsize=256)
 def outline(code: types.CodeType, offset: int) -> Outlined | None:
     """Outline the outermost loop around the instruction at `offset`, or None if that is not possible."""
     if sys.version_info[:2] not in _VERSIONS:
@@ -80,17 +84,11 @@ def _cuts(flow: _Flow, offset: int) -> tuple[_Cut, _Cut | None]:
     if head is None:
         raise _NoCut
     # Without exceptions, as their handlers stand at the end of a function.
-    last = max(i for i in flow.reachable(head) if flow.jumps.get(i) == head)
+    last = max((i for i in flow.reachable(head) if flow.jumps.get(i) == head), default=head)
     loop = range(head, last + 1)
     first = next(i for i, inst in enumerate(flow.all) if inst.opname == "RESUME") + 1
-    start = next(
-        (
-            i
-            for i in range(head, first - 1, -1)
-            if flow.depth(i) == 0 and flow.reachable(0, i).isdisjoint(loop)
-        ),
-        None,
-    )
+    starts = (i for i in range(head, max(first, head - _STEPS_BACK) - 1, -1) if flow.depth(i) == 0)
+    start = next((i for i in starts if flow.reachable(0, i).isdisjoint(loop)), None)
     if start is None:
         raise _NoCut
     behind = [i for i in sorted(flow.reachable(start)) if i > last]
@@ -241,8 +239,7 @@ def _function(
     keys = bytecode.get_code_keys()
     options = {key: getattr(code, key) for key in keys} | changed
     _, made = bytecode.clean_and_assemble_instructions(live, keys, options)
-    result: types.CodeType = made
-    return result
+    return made
 
 
 def _call(cut: _Cut, rest: types.CodeType | None) -> list[Any]:
