@@ -74,10 +74,7 @@ def _rrelu(
     if not training:
         return torch.nn.functional.leaky_relu(input, (lower + upper) / 2)
     noise = torch.empty_like(input)
-    result: Tensor = torch.ops.aten.rrelu_with_noise(
-        input, noise, lower, upper, training, generator
-    )
-    return result
+    return torch.ops.aten.rrelu_with_noise(input, noise, lower, upper, training, generator)
 
 
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:

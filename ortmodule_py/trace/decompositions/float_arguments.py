@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,26 +20,16 @@ from ortmodule_py.base.changing_numbers import changes
 Function = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Rewrite:
-    """A function in terms of others, for arguments that change."""
-
-    function: Function
-    """Has the parameters of the rewritten function."""
-    names: Sequence[str]
-    """The arguments that may change."""
-    when: Callable[..., bool]
-    """Whether the rewrite applies; takes all arguments by name. Comparisons of symbolic ones add guards."""
-
-
-_rewrites: dict[Any, Rewrite] = {}
+_rewrites: dict[Any, tuple[Function, Sequence[str], Callable[..., bool]]] = {}
+"""A function in terms of others, with the parameters of the rewritten one; the arguments that may change; and
+whether the rewrite applies, given all arguments by name. Comparisons of symbolic ones add guards."""
 
 
 def _rewrites_function(
     target: Any, *names: str, when: Callable[..., bool] = lambda **_: True
 ) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
-        _rewrites[target] = Rewrite(function, names, when)
+        _rewrites[target] = function, names, when
         return function
 
     return register
@@ -55,17 +44,16 @@ def rewrite_for(
     """
     if not any(map(changes, args)) and not any(map(changes, kwargs.values())):
         return None
-    rewrite = _rewrites.get(target)
-    if rewrite is None or (eager_draws and rewrite.function is _dropout):
+    if target not in _rewrites or (eager_draws and target is F.dropout):
         return None
+    function, names, when = _rewrites[target]
     try:
-        bound = inspect.signature(rewrite.function).bind(*args, **kwargs)
+        bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
         return None  # another overload
     bound.apply_defaults()
     changing = {name for name, value in bound.arguments.items() if changes(value)}
-    fits = changing.issubset(rewrite.names) and rewrite.when(**bound.arguments)
-    return rewrite.function if fits else None
+    return function if changing.issubset(names) and when(**bound.arguments) else None
 
 
 @_rewrites_function(F.dropout, "p", when=lambda p, training, **_: training and 0 < p < 1)

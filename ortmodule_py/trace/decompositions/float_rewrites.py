@@ -127,30 +127,23 @@ def _div(self: Any, other: Any) -> Tensor:
     return _computed(torch.div, dtype, self, other)
 
 
-@rewrites(aten.add.Tensor, aten.add.Scalar)
-def _add(self: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _sum(self, other, alpha, torch.add)
+def _register_sum(join: Callable[..., Tensor], *targets: Any, turned: bool = False) -> None:
+    @rewrites(*targets)
+    def total(self: Any, other: Any, alpha: Any = 1) -> Tensor:
+        first, second = (other, self) if turned else (self, other)
+        dtype = _result_type(first, second)
+        if not changes(alpha) and alpha == 1:
+            return _computed(join, dtype, first, second, rounds=True)
+
+        def scaled(a: Tensor, b: Tensor, factor: Tensor) -> Tensor:
+            return join(a, b * factor)
+
+        return _computed(scaled, dtype, first, second, alpha, rounds=True)
 
 
-@rewrites(aten.sub.Tensor, aten.sub.Scalar)
-def _sub(self: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _sum(self, other, alpha, torch.sub)
-
-
-@rewrites(aten.rsub.Tensor, aten.rsub.Scalar)
-def _rsub(self: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _sum(other, self, alpha, torch.sub)
-
-
-def _sum(self: Any, other: Any, alpha: Any, join: Callable[..., Tensor]) -> Tensor:
-    dtype = _result_type(self, other)
-    if not changes(alpha) and alpha == 1:
-        return _computed(join, dtype, self, other, rounds=True)
-
-    def scaled(a: Tensor, b: Tensor, factor: Tensor) -> Tensor:
-        return join(a, b * factor)
-
-    return _computed(scaled, dtype, self, other, alpha, rounds=True)
+_register_sum(torch.add, aten.add.Tensor, aten.add.Scalar)
+_register_sum(torch.sub, aten.sub.Tensor, aten.sub.Scalar)
+_register_sum(torch.sub, aten.rsub.Tensor, aten.rsub.Scalar, turned=True)
 
 
 @rewrites(aten.addcmul.default)
@@ -184,8 +177,7 @@ def _register_in_result_type(name: str) -> None:
     def computed(self: Any, other: Any) -> Tensor:
         dtype = _result_type(self, other)
         device = (self if isinstance(self, Tensor) else other).device
-        result: Tensor = function(*_in_type(dtype, device, self, other))
-        return result
+        return function(*_in_type(dtype, device, self, other))
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod"):
@@ -240,11 +232,9 @@ for _operator in (aten.full.default, aten.full_like.default, aten.new_full.defau
 
 @rewrites(aten.fill.Scalar)
 def _fill(self: Tensor, value: Any) -> Tensor:
-    filled: Tensor = aten.fill.Tensor(self, _number(value, self))
-    return filled
+    return aten.fill.Tensor(self, _number(value, self))
 
 
 @rewrites(aten.index_fill.int_Scalar)
 def _index_fill(self: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    filled: Tensor = aten.index_fill.int_Tensor(self, dim, index, _number(value, self))
-    return filled
+    return aten.index_fill.int_Tensor(self, dim, index, _number(value, self))
