@@ -98,15 +98,8 @@ _DELEGATED = (
 )
 # Attributes that a module around the wrapper reads to load state, and `torch.func` to swap parameters.
 # The wrapper has no copies of them, as the original may replace them.
-_SHARED = (
-    "_parameters",
-    "_buffers",
-    "_modules",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
+_STATE_HOOKS = tuple(name for name in vars(nn.Module()) if "state_dict" in name)
+_SHARED = ("_parameters", "_buffers", "_modules", *_STATE_HOOKS)
 
 
 class ORTModule(OriginalFace, ShardedFace, nn.Module):
@@ -379,8 +372,7 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
             return None
 
         def twin() -> Callable[..., Any]:
-            run: Callable[..., Any] = quiet_twin(self, self._original, torch_rng=True)._run
-            return run
+            return quiet_twin(self, self._original, torch_rng=True)._run
 
         return Verifier(every, self._run, self._target, self._original, twin)
 
@@ -414,8 +406,7 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
     @property
     def module(self) -> nn.Module:
         """The original module."""
-        original: nn.Module = self._original
-        return original
+        return self._original
 
     def train(self, mode: bool = True) -> ORTModule:
         """Set the mode of the original."""
