@@ -59,7 +59,7 @@ def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Ca
     with Progress(compiler.logger) as progress:
         progress.begin()
         run = compiler(gm, example_inputs)
-    compiler.budget.forget_earlier()
+    compiler.budget.earlier = ()
     _pieces_of[function].update(piece.compiled for piece in compiler.pieces)
     _reported[0].checkpoints_reported |= compiler.log.checkpoints_reported
     return run

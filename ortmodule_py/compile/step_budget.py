@@ -161,10 +161,6 @@ class StepBudget:
                 found.text(self._options),
             )
 
-    def forget_earlier(self) -> None:
-        """Drop the references to the earlier pieces."""
-        self.earlier = ()
-
     def release(self) -> None:
         """Drop the reference to the module."""
         self.module = None

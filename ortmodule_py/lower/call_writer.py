@@ -67,7 +67,8 @@ class CallWriter:
                 raise CannotLower(f"{node.target} {reason}", origin)
         if node.target is operator.getitem:
             source, index = node.args
-            ids = [self._item(node, source, index)]
+            absent = self.missing is not None and source not in self.ids
+            ids = [self.id_of(node)] if absent else [self.ids[source][index]]
         elif node.target is _MAKES_SCALAR and changes(node.args[0]):
             scalar = self._changing_scalar(node, origin, tag)
             ids = self._call(node, origin, tag, gradient) if scalar is None else [scalar]
@@ -107,11 +108,6 @@ class CallWriter:
         if value.dtype is torch.uint64 and "attention" in str(node.target):
             meta["dtype"] = "int64"  # a generator's state, which only its backward reads
         return meta
-
-    def _item(self, node: fx.Node, source: Any, index: Any) -> int:
-        if source not in self.ids and self.missing is not None:
-            return self.missing(node)
-        return self.ids[source][index]
 
     def arguments(self, node: fx.Node, origin: tuple[str, str]) -> list[tuple[str, Any]]:
         """All arguments of the schema by name, in schema order, defaults filled in."""

@@ -94,11 +94,6 @@ class Emitter:
     def __post_init__(self) -> None:
         self.writer = CallWriter(self.symbols, self.builder, self.device)
 
-    @property
-    def call_count(self) -> int:
-        """Calls written outside backward bodies."""
-        return self.writer.count
-
     def inputs(self, given: Sequence[fx.Node], reals: Sequence[Any], fakes: Sequence[Any]) -> None:
         """Write the flat inputs, in order: those of Dynamo's graph, with their real and fake values."""
         placeholders = self.graph.find_nodes(op="placeholder")

@@ -110,7 +110,7 @@ def lower(
     clock.seconds["gradients"] = emitter.gradient_seconds
     return LoweredPiece(
         grad_enabled=trace.grad_enabled,
-        calls=emitter.call_count,
+        calls=emitter.writer.count,
         mutated_inputs=list(trace.mutated),
         fixed_inputs=list(map(is_fixed, inputs)),
         drawn_inputs=drawn_inputs(gm, inputs),
