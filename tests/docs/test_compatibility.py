@@ -450,6 +450,11 @@ CASES["layer drop (BART, Wav2Vec2), routers, a `print` in a loop"] = lambda: _wi
 )
 
 
+@_case("`Tensor.random_`")
+def _() -> Report:
+    return _calls(lambda self, x: self.fc(x * torch.empty_like(x).random_(1, 2)).tanh())
+
+
 @_case("`torch.utils.checkpoint` in such a loop")
 def _() -> Report:
     def forward(self: Any, x: Tensor) -> Tensor:
