@@ -42,6 +42,8 @@ from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL, silence_limit_w
 from ortmodule_py.dynamo.transforms import Transforms
 
 _dynamo_errors: Any = torch._dynamo.exc
+_eval_frame: Any = torch._C._dynamo.eval_frame
+_Action = _eval_frame._FrameAction
 _TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
 _RESUMES = "torch_dynamo_resume_in_"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -294,7 +296,8 @@ class Frames:
             and len(self._compiler.log.graph_breaks) == breaks
         ):
             self._compiler.pieces[-1].whole = True
-        if result.guarded_code is not None or not result.apply_to_code or not _skips(result):
+        skips = result.frame_exec_strategy.cur_action == _Action.SKIP
+        if result.guarded_code is not None or not result.apply_to_code or not skips:
             return result
         if counted["ok"] == converted or _holds_module(frame):
             self.found_nothing |= counted["ok"] > converted
@@ -383,9 +386,8 @@ def _unmark(forward: Any) -> None:
         return
     path = code.co_filename
     if path.startswith(_LAYERS) or not path.startswith(_LIBRARIES):
-        action = torch._C._dynamo.eval_frame._FrameAction.DEFAULT
-        strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(action, action)
-        torch._C._dynamo.eval_frame.set_code_exec_strategy(code, strategy)
+        strategy = _eval_frame._FrameExecStrategy(_Action.DEFAULT, _Action.DEFAULT)
+        _eval_frame.set_code_exec_strategy(code, strategy)
 
 
 def _skip_once(recursive: bool = False) -> Any:
@@ -393,14 +395,9 @@ def _skip_once(recursive: bool = False) -> Any:
     result: Any = torch._dynamo.types.ConvertFrameReturn()
     result.apply_to_code = False
     if recursive:
-        skip = torch._C._dynamo.eval_frame._FrameAction.SKIP
-        result.frame_exec_strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(skip, skip)
+        strategy = _eval_frame._FrameExecStrategy(_Action.SKIP, _Action.SKIP)
+        result.frame_exec_strategy = strategy
     return result
-
-
-def _skips(result: Any) -> bool:
-    action: Any = torch._C._dynamo.eval_frame._FrameAction.SKIP
-    return bool(result.frame_exec_strategy.cur_action == action)
 
 
 def _holds_module(frame: Any) -> bool:
