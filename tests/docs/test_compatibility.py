@@ -450,11 +450,6 @@ CASES["layer drop (BART, Wav2Vec2), routers, a `print` in a loop"] = lambda: _wi
 )
 
 
-@_case("`Tensor.random_`")
-def _() -> Report:
-    return _calls(lambda self, x: self.fc(x * torch.empty_like(x).random_(1, 2)).tanh())
-
-
 @_case("`torch.utils.checkpoint` in such a loop")
 def _() -> Report:
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -490,6 +485,11 @@ def _() -> Report:
 @_case("`random.random()`, `random.uniform(...)`")
 def _() -> Report:
     return _calls(lambda self, x: self.fc(x) * random.uniform(1, 2))
+
+
+@_case("`Tensor.random_`")
+def _() -> Report:
+    return _calls(lambda self, x: self.fc(x * torch.empty_like(x).random_(1, 2)).tanh())
 
 
 @_case("batches and lengths that change")
