@@ -102,12 +102,12 @@ CONSTANTS: dict[str, Use] = {
     "clamp_min": lambda y, t: y.clamp_min(t),
     "clamp_max": lambda y, t: y.clamp(max=t),
     "normalize": lambda y, t: F.normalize(y, eps=t),
-    "vector_norm": lambda y, t: torch.linalg.vector_norm(F.relu(y), t, -1),
+    "vector_norm": lambda y, t: torch.linalg.vector_norm(F.relu(y), 1 + t, -1),
     "norm": lambda y, t: y.norm(p=1 + t) * y,
-    "torch_norm": lambda y, t: torch.norm(y, t, -1, True) * y,
-    "linalg_norm": lambda y, t: torch.linalg.norm(y, t, dim=0) * y,
-    "normalize_p": lambda y, t: F.normalize(y, p=t),
-    "pairwise_distance": lambda y, t: F.pairwise_distance(y, y.tanh(), p=t)[:, None] * y,
+    "torch_norm": lambda y, t: torch.norm(y, 1 + t, -1, True) * y,
+    "linalg_norm": lambda y, t: torch.linalg.norm(y, 1 + t, dim=0) * y,
+    "normalize_p": lambda y, t: F.normalize(y, p=1 + t),
+    "pairwise_distance": lambda y, t: F.pairwise_distance(y, y.tanh() + 1, p=1 + t)[:, None] * y,
     "linspace": lambda y, t: y + torch.linspace(0, t, 4),
 }
 
