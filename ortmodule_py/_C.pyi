@@ -43,12 +43,19 @@ class Graph:
     def verify(self) -> str | None: ...
 
 class GraphBuilder:
+    """Records one functional ATen graph in program order, or the body of a `custom_gradient`.
+
+    It only records: the meaning of a graph is decided before it (in `lower`) or after it (in C++).
+    """
+
     DType: type[DType]
     Dim: type[Dim]
     Opaque: type[Opaque]
     Val: type[Val]
     def __init__(self, torch_random: bool = False, kernels: str = "cpu") -> None: ...
-    def has_rule(self, target: str, /) -> bool: ...
+    def has_rule(self, target: str, /) -> bool:
+        """Whether the builder knows this operator; composites with a rule are not decomposed."""
+
     def input(
         self,
         name: str,
@@ -58,9 +65,19 @@ class GraphBuilder:
         strides: list[Any],
         requires_grad: bool,
         /,
-    ) -> int: ...
-    def symint_input(self, symbol: str, least: float, greatest: float, /) -> int: ...
-    def constant(self, tensor: Tensor, /) -> int: ...
+    ) -> int:
+        """Record the next flat input, a tensor; kind is "parameter", "buffer" or "tensor"."""
+
+    def symint_input(self, symbol: str, least: float, greatest: float, /) -> int:
+        """Record the next flat input, a Python int between `least` and `greatest` that binds `symbol`.
+
+        If Dynamo has specialized it or expresses it by other symbols, `symbol` is a number or an
+        expression and binds nothing.
+        """
+
+    def constant(self, tensor: Tensor, /) -> int:
+        """Record a small constant tensor of the program."""
+
     def call(
         self,
         target: str,
@@ -69,20 +86,43 @@ class GraphBuilder:
         origin: tuple[str, str],
         tag: str = "",
         gradient: bool = False,
-    ) -> Any: ...
-    def body(self, outputs: Sequence[int], /) -> GraphBuilder: ...
+    ) -> list[int] | None:
+        """Record `target(**args)`; returns one id per output, -1 for an absent one.
+
+        With `gradient` the call must be differentiable. If the builder has no gradient rule for it,
+        it records nothing and returns None; the call is then written with its traced gradient.
+        """
+
+    def body(self, outputs: Sequence[int], /) -> GraphBuilder:
+        """An empty backward graph for the gradients of these values."""
+
     def custom_gradient(
-        self, outputs: Sequence[int], inputs: Sequence[int], body: Any, /
-    ) -> list[int]: ...
-    def mutate(self, argument: int, value: int, /) -> None: ...
-    def alias_output(self, output: int, argument: int, /) -> None: ...
-    def output_strides(self, output: int, strides: list[Any], /) -> None: ...
-    def outputs(self, values: list[Any], /) -> None: ...
+        self, outputs: Sequence[int], inputs: Sequence[int], body: GraphBuilder, /
+    ) -> list[int]:
+        """New ids for `outputs`, whose gradients with respect to `inputs` are computed by `body`."""
+
+    def mutate(self, argument: int, value: int, /) -> None:
+        """Write this value to the flat input at the end of forward."""
+
+    def alias_output(self, output: int, argument: int, /) -> None:
+        """This output is this input itself."""
+
+    def output_strides(self, output: int, strides: list[Any], /) -> None:
+        """Set eager's strides of this output, if its value has others."""
+
+    def outputs(self, values: list[Any], /) -> None:
+        """Record the flat outputs; called once, last."""
+
     def print(self) -> str: ...
     def finish(self, options: PieceOptions, /) -> CompiledPiece: ...
-    def body_input(self, id: int, /) -> int: ...
-    def grad_input(self, index: int, /) -> int: ...
-    def output(self, values: Sequence[int], /) -> None: ...
+    def body_input(self, id: int, /) -> int:
+        """Of a body: save a value of the forward graph; returns its id in the body."""
+
+    def grad_input(self, index: int, /) -> int:
+        """Of a body: id of the gradient of the output with this index; never undefined."""
+
+    def output(self, values: Sequence[int], /) -> None:
+        """Of a body: record the gradients of the inputs, in order; -1 for an input without one."""
 
 class MemoryOptions:
     def __init__(self) -> None: ...

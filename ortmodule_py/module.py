@@ -25,7 +25,7 @@ from ortmodule_py.compile import backend  # noqa: F401  (installs the patches of
 from ortmodule_py.compile.compiler import Compiler
 from ortmodule_py.compile.forward_record import EVALUATION, MODES, TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
-from ortmodule_py.dynamo.cache import drop_with, forget, try_again
+from ortmodule_py.dynamo.cache import drop_with, forget
 from ortmodule_py.dynamo.errors import (
     BackendCompilerFailed,
     CannotTrace,
@@ -98,15 +98,8 @@ _DELEGATED = (
 )
 # Attributes that a module around the wrapper reads to load state, and `torch.func` to swap parameters.
 # The wrapper has no copies of them, as the original may replace them.
-_SHARED = (
-    "_parameters",
-    "_buffers",
-    "_modules",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
+_STATE_HOOKS = tuple(name for name in vars(nn.Module()) if "state_dict" in name)
+_SHARED = ("_parameters", "_buffers", "_modules", *_STATE_HOOKS)
 
 
 class ORTModule(OriginalFace, ShardedFace, nn.Module):
@@ -314,21 +307,16 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
             self._frames.failed()
             untraced = isinstance(error, CannotTrace) and failed_before_running(error)
             if not untraced or self._engine_options.fullgraph:
-                if not self._frames.watched and record.skipped_frame():
-                    try_again(error)
                 raise
             # If the module itself is wrong, eager raises the clearer error.
             result = self._target()(*args, **kwargs)
             self._compiler.log.report_eager(self._frames.reason(error))
-            record.mark_untraced()
+            record.untraced = True
             return result
 
     def _report_left_to_eager(self, record: ForwardRecord, result: Any, given: Any) -> None:
         """Report what Dynamo did not capture of a forward with these arguments."""
         left = self._frames.succeeded()
-        if not self._frames.watched and record.skipped_frame():
-            left = True
-            self._compiler.log.report_skipped_frame()
         if record.piece_runs == 0 and not record.untraced:
             if left:
                 self._compiler.uncaptured_is_reported()
@@ -384,8 +372,7 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
             return None
 
         def twin() -> Callable[..., Any]:
-            run: Callable[..., Any] = quiet_twin(self, self._original, torch_rng=True)._run
-            return run
+            return quiet_twin(self, self._original, torch_rng=True)._run
 
         return Verifier(every, self._run, self._target, self._original, twin)
 
@@ -419,8 +406,7 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
     @property
     def module(self) -> nn.Module:
         """The original module."""
-        original: nn.Module = self._original
-        return original
+        return self._original
 
     def train(self, mode: bool = True) -> ORTModule:
         """Set the mode of the original."""

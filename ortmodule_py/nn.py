@@ -78,7 +78,9 @@ class LinearCrossEntropy(nn.Module):
         rows = input.reshape(-1, input.shape[-1])
         labels = target.reshape(-1)
         operands = (rows, self.weight, self.bias, labels, self.class_weights)
-        loss: Tensor = self._rows(*operands) if _is_traced() else self._engine()(*operands)
+        loss: Tensor = (
+            self._rows(*operands) if torch.compiler.is_compiling() else self._engine()(*operands)
+        )
         return loss.reshape(target.shape) if self.reduction == "none" else loss
 
     def scores(self, input: Tensor) -> Tensor:
@@ -94,7 +96,7 @@ class LinearCrossEntropy(nn.Module):
 
     def _rows(self, *operands: Any) -> Tensor:
         rows, weight, bias, labels, class_weights = operands
-        loss: Tensor = F.cross_entropy(
+        return F.cross_entropy(
             F.linear(rows, weight, bias),
             labels,
             class_weights,
@@ -102,7 +104,6 @@ class LinearCrossEntropy(nn.Module):
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )
-        return loss
 
     def _engine(self) -> nn.Module:
         """The layer's own ORTModule, made at the first call and not part of its state."""
@@ -114,8 +115,7 @@ class LinearCrossEntropy(nn.Module):
             engine.__dict__["_outputs"] = None
             self.__dict__["_runner"] = engine
         engine.train(self.training)
-        runner: nn.Module = engine
-        return runner
+        return engine
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_runner"}
@@ -131,7 +131,3 @@ class _Rows(nn.Module):
     def forward(self, *operands: Tensor | None) -> Tensor:
         layer: LinearCrossEntropy = self.__dict__["layer"]
         return layer._rows(*operands)
-
-
-def _is_traced() -> bool:
-    return bool(torch.compiler.is_compiling())

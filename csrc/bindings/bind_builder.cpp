@@ -220,7 +220,7 @@ void init_builder(py::module_& m) {
   py::class_<PyOpaque>(m, "Opaque", "A device, layout, memory format or complex number.")
       .def(py::init<std::string>());
   py::class_<PyGraphBuilder> cls(m, "GraphBuilder",
-                                 "Receives a captured program; see ortmodule_py/lower/builder.py.");
+                                 "Receives a captured program; see ortmodule_py/_C.pyi.");
   cls.def(py::init([](bool torch_random, const std::string& kernels) {
             return std::make_unique<PyGraphBuilder>(
                 BuilderOptions{kernels_for(kernels), torch_random,

@@ -47,11 +47,6 @@ def has_float(expr: sympy.Expr) -> bool:
     return any(symbol_is_type(symbol, SymT.FLOAT) for symbol in expr.free_symbols)
 
 
-def any_changes(value: Any) -> bool:
-    """Whether `value`, or an item of it, is such a number."""
-    return any(map(any_changes, value)) if isinstance(value, (list, tuple)) else changes(value)
-
-
 def call_name(target: Any) -> str:
     """What messages call a function or method of a graph of Dynamo's."""
     if isinstance(target, torch._ops.OpOverload):

@@ -92,9 +92,7 @@ def restored_if_capture_fails() -> Iterator[None]:
 def _dispatch_keys_restored() -> contextlib.AbstractContextManager[None]:
     included = torch._C._dispatch_tls_local_include_set()
     excluded = torch._C._dispatch_tls_local_exclude_set()
-    guard: contextlib.AbstractContextManager[None]
-    guard = torch._C._ForceDispatchKeyGuard(included, excluded)
-    return guard
+    return torch._C._ForceDispatchKeyGuard(included, excluded)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from ortmodule_py.compile.compiler import Compiler
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches
 from ortmodule_py.dynamo.cache import innermost_backend
-from ortmodule_py.dynamo.progress import Progress, watch_backend
+from ortmodule_py.dynamo.progress import Progress
 from ortmodule_py.options.debug import DebugOptions
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.logger import module_logger
@@ -56,9 +56,10 @@ def ortmodule(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Ca
     capture = CompileContext.current_compile_id()
     function = -1 if capture is None or capture.frame_id is None else capture.frame_id
     compiler = _new_compiler(list(_pieces_of[function]))
-    with watch_backend(Progress(compiler.logger)):
+    with Progress(compiler.logger) as progress:
+        progress.begin()
         run = compiler(gm, example_inputs)
-    compiler.budget.forget_earlier()
+    compiler.budget.earlier = ()
     _pieces_of[function].update(piece.compiled for piece in compiler.pieces)
     _reported[0].checkpoints_reported |= compiler.log.checkpoints_reported
     return run

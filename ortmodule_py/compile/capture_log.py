@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import types
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 from ortmodule_py import _C
 from ortmodule_py.base.errors import CannotLower, Origin, first_line, place
 from ortmodule_py.compile.forward_record import ForwardRecord
-from ortmodule_py.dynamo.fixed_floats import FixedFloats
 from ortmodule_py.dynamo.graph_breaks import UNIT
 from ortmodule_py.dynamo.transforms import Transforms
 from ortmodule_py.options.engine import EngineOptions
@@ -51,7 +51,12 @@ class CaptureLog:
     eager_pieces: list[EagerPiece] = field(default_factory=list)
     specialized: dict[tuple[str, str, str], set[Values]] = field(default_factory=dict)
     """The values that were captured of a number or size, by call, line and symbol."""
-    fixed_floats: FixedFloats = field(default_factory=FixedFloats)
+    fixed_floats: set[tuple[str, str]] = field(default_factory=set)
+    """Calls that specialize floats, by function and line."""
+    float_values: defaultdict[tuple[str, str], set[Values]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+    """The values of floats that change, by call. The first is not known to change."""
     captured_lines: set[str] | None = field(default_factory=set)
     """Source lines with captured calls of this module; None: unknown."""
     transforms: Transforms = field(default_factory=Transforms)
@@ -121,10 +126,6 @@ class CaptureLog:
         found = "1 region" if count == 1 else f"{count} regions"
         what = f"{'is' if count == 1 else 'are'} part of the graph; {what}"
         self.logger.warning("ortmodule_py: %s of torch.utils.checkpoint %s", found, what)
-
-    def report_skipped_frame(self) -> None:
-        """Dynamo skipped a function silently, and this torch does not tell which one."""
-        self.report_eager(CannotLower("a function that Dynamo skips, as its graph breaks"))
 
     def report_uncaptured(self, ran_before: bool, line: str) -> None:
         """A forward ran no piece; `line` is that of the module's forward."""

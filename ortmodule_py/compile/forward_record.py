@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ortmodule_py import _C
-from ortmodule_py.dynamo.settings import skip_counters
 
 TRAINING, EVALUATION = MODES = ("training", "evaluation")
 """A forward in training mode with gradients, and all others."""
@@ -39,19 +37,3 @@ class ForwardRecord:
     """Of the whole forward; None until it has ended."""
     engine_seconds: float = 0.0
     """Of them in compiled pieces."""
-    _skips: tuple[int, int] = field(default_factory=skip_counters)
-
-    def mark_untraced(self) -> None:
-        """Dynamo failed on this forward, and eager PyTorch ran it."""
-        self.untraced = True
-        self._skips = skip_counters()
-
-    def forgive(self, before: tuple[int, int]) -> None:
-        """What Dynamo skipped since the counters were `before` was captured after all."""
-        new = map(operator.sub, skip_counters(), before)
-        frames, constructs = map(operator.add, self._skips, new)
-        self._skips = frames, constructs
-
-    def skipped_frame(self) -> bool:
-        """Whether Dynamo skipped a function that it cannot trace."""
-        return all(map(operator.gt, skip_counters(), self._skips))

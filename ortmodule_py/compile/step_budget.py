@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from ortmodule_py.options.memory import MemoryRequest
 _BUDGET = "budget"
 
 
+@dataclass(eq=False)
 class StepBudget:
     """Makes the memory options of each piece from the user's request.
 
@@ -32,33 +34,25 @@ class StepBudget:
     warnings that were given; compilers may share it.
     """
 
-    def __init__(
-        self,
-        request: MemoryRequest,
-        logger: logging.Logger,
-        module: nn.Module | None = None,
-        earlier: Sequence[Any] = (),
-        warned: set[str] | None = None,
-    ) -> None:
-        self.bytes: int | None = None
-        """The budget of all pieces of a forward together, if there is one in bytes."""
-        self._request = request
-        self._logger = logger
-        self._module = module
-        self._earlier = earlier
-        self._reserved: dict[torch.device, int] = {}
-        self._accumulates = False
-        self._options: Any = None
-        """`_C.MemoryOptions` of the last piece."""
-        self._warned = set() if warned is None else warned
-        self._shortfall: Any = None
-        """`_C.BudgetShortfall` of a piece in the current forward."""
+    request: MemoryRequest
+    logger: logging.Logger
+    module: nn.Module | None = None
+    earlier: Sequence[Any] = ()
+    warned: set[str] = field(default_factory=set)
+    bytes: int | None = field(default=None, init=False)
+    """The budget of all pieces of a forward together, if there is one in bytes."""
+    _reserved: dict[torch.device, int] = field(default_factory=dict, init=False)
+    _accumulates: bool = field(default=False, init=False)
+    _options: Any = field(default=None, init=False)
+    """`_C.MemoryOptions` of the last piece."""
+    _shortfall: Any = field(default=None, init=False)
+    """`_C.BudgetShortfall` of a piece in the current forward."""
 
     def begin_forward(self, pieces: Sequence[Any]) -> None:
         """Call before the module runs, with its pieces."""
         self._reserved.clear()
         self._shortfall = None
-        budget = self._request.budget
+        budget = self.request.budget
         if self._accumulates or not pieces or budget is None or budget.total_bytes is None:
             return
         # Gradients of an earlier step take memory beside this one.
@@ -75,12 +69,12 @@ class StepBudget:
         `is_part`: the graph has breaks. A share of the peak is then one of each piece, and may be less than
         a small piece can reach, which is no error.
         """
-        request = self._request
+        request = self.request
         options = _C.MemoryOptions()
         options.level = request.level
         options.strict = request.strict
         relative = request.budget is not None and request.budget.activation_fraction is not None
-        trained = _trained_before([*self._earlier, *pieces], first_run)
+        trained = _trained_before([*self.earlier, *pieces], first_run)
         options.mid_training = trained or (is_part and relative)
         for element in request.config:
             options.add_config(element.cluster_id, element.strategy, element.count)
@@ -94,7 +88,7 @@ class StepBudget:
         return options
 
     def _set_budget(self, options: Any, device: torch.device) -> None:
-        budget = self._request.budget
+        budget = self.request.budget
         assert budget is not None
         if budget.activation_fraction is not None:
             options.budget_fraction = budget.activation_fraction
@@ -102,10 +96,10 @@ class StepBudget:
             options.budget_bytes = budget.activation_bytes
         else:
             assert budget.total_bytes is not None
-            warn_beyond_device(budget.total_bytes, device, self._logger)
+            warn_beyond_device(budget.total_bytes, device, self.logger)
             # Once per forward, as the activations saved by its earlier pieces are temporary.
-            if device not in self._reserved and self._module is not None:
-                self._reserved[device] = reserved_bytes(self._module, device)
+            if device not in self._reserved and self.module is not None:
+                self._reserved[device] = reserved_bytes(self.module, device)
             options.reserved_bytes = self._reserved.get(device, 0)
             options.budget_bytes = max(budget.total_bytes - options.reserved_bytes, 0)
         if options.budget_bytes is not None and self.bytes is None:
@@ -129,7 +123,7 @@ class StepBudget:
         peak = _C.divide_budget(record.runs, self.bytes, self._beside(record))
         if peak is not None:
             found = self._of_pieces(peak)
-            if self._request.strict:
+            if self.request.strict:
                 raise _C.ORTModuleError(found.text(self._options))
             self._warn(found)
 
@@ -140,7 +134,7 @@ class StepBudget:
     def end_forward(self, record: ForwardRecord) -> None:
         """After a forward: warn, once, if the step does not fit the budget."""
         found, self._shortfall = self._shortfall, None
-        if found is None or _BUDGET in self._warned:
+        if found is None or _BUDGET in self.warned:
             return
         if self.bytes is not None and len(set(record.runs)) > 1:
             # Together the pieces may fit, although one of them exceeds its share.
@@ -150,9 +144,9 @@ class StepBudget:
 
     def _beside(self, record: ForwardRecord) -> list[Any]:
         """`_C.BesideRun` of each run: a budget for the whole device also covers what FSDP2 holds."""
-        budget = self._request.budget
+        budget = self.request.budget
         whole = budget is not None and budget.total_bytes is not None
-        found = beside(self._module, record)
+        found = beside(self.module, record)
         return engine_beside(found, with_gathered=whole)
 
     def _of_pieces(self, peak_bytes: int) -> Any:
@@ -160,23 +154,19 @@ class StepBudget:
         return _C.BudgetShortfall(budget_bytes=self.bytes, step_bytes=peak_bytes, has_pieces=True)
 
     def _warn(self, found: Any) -> None:
-        if _BUDGET not in self._warned:
-            self._warned.add(_BUDGET)
-            self._logger.warning(
+        if _BUDGET not in self.warned:
+            self.warned.add(_BUDGET)
+            self.logger.warning(
                 "ortmodule_py: %s. It runs above the budget, with the least memory that was found; said once",
                 found.text(self._options),
             )
 
-    def forget_earlier(self) -> None:
-        """Drop the references to the earlier pieces."""
-        self._earlier = ()
-
     def release(self) -> None:
         """Drop the reference to the module."""
-        self._module = None
+        self.module = None
 
     def _has_gradients(self) -> bool:
-        module = self._module
+        module = self.module
         return module is not None and any(p.grad is not None for p in module.parameters())
 
 

@@ -7,7 +7,6 @@ by all instances, for ever, and up to a limit.
 from __future__ import annotations
 
 import contextlib
-import traceback
 import types
 import weakref
 from typing import Any
@@ -21,10 +20,6 @@ class Captures:
 
     def __init__(self) -> None:
         self.codes: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
-
-
-# Modules of torch whose functions Dynamo captures: layers, and the wrappers around their forward.
-_CAPTURED = ("torch.nn.", "torch._dynamo.external_utils")
 
 
 class _Unused:
@@ -56,17 +51,6 @@ def forget(captures: Captures, backend: Any) -> None:
             for entry in eval_frame._debug_get_cache_entry_list(code):
                 if innermost_backend(entry.backend) is backend:
                     _invalidate(entry.guard_manager)
-
-
-def try_again(error: BaseException) -> None:
-    """Reset the functions in the traceback of `error`: Dynamo skips for good what raised in a capture."""
-    with contextlib.suppress(AttributeError, TypeError):
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            module = str(frame.f_globals.get("__name__"))
-            ours = module.partition(".")[0] == "ortmodule_py"
-            internal = module.startswith("torch.") and not module.startswith(_CAPTURED)
-            if not (ours or internal or module == torch.nn.Module.__module__):
-                eval_frame.reset_code(frame.f_code)
 
 
 def innermost_backend(backend: Any) -> Any:

@@ -31,47 +31,12 @@ Read = Callable[[Tensor], int]
 """From a tensor to a size."""
 
 _PURE = {
-    *(
-        "bool",
-        "clamp",
-        "clip",
-        "contiguous",
-        "count_nonzero",
-        "cpu",
-        "cumsum",
-        "detach",
-        "eq",
-        "flatten",
-    ),
-    *(
-        "ge",
-        "gt",
-        "int",
-        "le",
-        "logical_and",
-        "logical_not",
-        "logical_or",
-        "long",
-        "lt",
-        "max",
-        "min",
-    ),
-    *(
-        "ne",
-        "reshape",
-        "select",
-        "size",
-        "sort",
-        "squeeze",
-        "sub",
-        "sum",
-        "to",
-        "type",
-        "unsqueeze",
-        "view",
-    ),
-    *("add", "clone", "any", "all", "mul", "floordiv", "div", "getitem", "invert", "and_", "or_"),
-    *("argsort", "gather", "index_select", "maximum", "minimum"),
+    *("add", "all", "and_", "any", "argsort", "bool", "clamp", "clip", "clone", "contiguous"),
+    *("count_nonzero", "cpu", "cumsum", "detach", "div", "eq", "flatten", "floordiv", "gather"),
+    *("ge", "getitem", "gt", "index_select", "int", "invert", "le", "logical_and", "logical_not"),
+    *("logical_or", "long", "lt", "max", "maximum", "min", "minimum", "mul", "ne", "or_"),
+    *("reshape", "select", "size", "sort", "squeeze", "sub", "sum", "to", "type", "unsqueeze"),
+    "view",
 }
 """Functions and methods that may stand between an argument and lengths: cheap, and without side effects."""
 

@@ -34,24 +34,24 @@ from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.torch_state import restored_if_capture_fails
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
-from ortmodule_py.dynamo.loops import Outlined, outline
+from ortmodule_py.dynamo.loops import outline
 from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
-from ortmodule_py.dynamo.settings import (
-    CONFIG_IS_THREAD_LOCAL,
-    silence_limit_warnings,
-    skip_counters,
-)
+from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL, silence_limit_warnings
 from ortmodule_py.dynamo.transforms import Transforms
 
 _dynamo_errors: Any = torch._dynamo.exc
+_eval_frame: Any = torch._C._dynamo.eval_frame
+_Action = _eval_frame._FrameAction
 _TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
 _RESUMES = "torch_dynamo_resume_in_"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = (os.path.dirname(torch.__file__), _PACKAGE)
 _LAYERS = os.path.join(os.path.dirname(torch.__file__), "nn", "modules", "")
-_LOOPS_PER_FUNCTION = 4
+_UNKNOWN = (
+    "functions that this torch skips, which are not named, as it converts them in another way"
+)
 _NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _NOT_OF_THE_FRAME = (
     BackendCompilerFailed,
@@ -78,9 +78,6 @@ class PieceCompiler(Protocol):
     @property
     def log(self) -> Events:
         """The log of the module's captures."""
-
-    def record(self) -> Any:
-        """The record of this thread's current forward."""
 
 
 class _Entry(torch._dynamo.convert_frame.CatchErrorsWrapper):
@@ -206,8 +203,6 @@ class Frames:
         self._compiler = compiler
         self._fullgraph = fullgraph
         self._skipped = _SkippedFrames()
-        self._outlined: dict[tuple[types.CodeType, int], Outlined | None] = {}
-        """By function, and offset of the instruction at which the graph breaks in a loop."""
         self._loops: set[types.CodeType] = set()
         self._in_python: list[CannotLower] = []
         """Why functions of the current forward ran in Python."""
@@ -228,7 +223,7 @@ class Frames:
 
         `target` is or calls `module`.
 
-        Does nothing if this torch has another structure: Dynamo then skips frames for good.
+        If this torch has another structure, Dynamo skips frames for good and names none of them.
         """
         _silence_advice()
         for layer in module.modules():
@@ -249,6 +244,8 @@ class Frames:
             if type(callback) is torch._dynamo.convert_frame.CatchErrorsWrapper:
                 callback.__class__ = _Entry
                 self._conversion_has_settings = CONFIG_IS_THREAD_LOCAL
+        elif convert is not None and not self._fullgraph:
+            self._compiler.log.report_eager(CannotLower(_UNKNOWN))
 
     def around_call(self) -> contextlib.AbstractContextManager[Any]:
         """A context around a call of the compiled module: the settings, unless conversions enter them.
@@ -262,11 +259,6 @@ class Frames:
         stance = torch._dynamo.eval_frame._stance
         plain = stance.stance == "default" and stance.backend is None
         return _NOTHING if plain else self.settings
-
-    @property
-    def watched(self) -> bool:
-        """Whether skipped code is kept here, so that Dynamo's own marks need no reset."""
-        return self._convert is not None
 
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
         """Convert a frame for Dynamo."""
@@ -304,7 +296,8 @@ class Frames:
             and len(self._compiler.log.graph_breaks) == breaks
         ):
             self._compiler.pieces[-1].whole = True
-        if result.guarded_code is not None or not result.apply_to_code or not _skips(result):
+        skips = result.frame_exec_strategy.cur_action == _Action.SKIP
+        if result.guarded_code is not None or not result.apply_to_code or not skips:
             return result
         if counted["ok"] == converted or _holds_module(frame):
             self.found_nothing |= counted["ok"] > converted
@@ -333,26 +326,19 @@ class Frames:
 
     def _converted(self, frame: Any, *args: Any, skip: int, **kwargs: Any) -> Any:
         """Dynamo's conversion; a loop that breaks the graph becomes a function that runs in Python."""
-        log, before = self._compiler.log, skip_counters()
-        given = frame
-        for _ in range(_LOOPS_PER_FUNCTION):
-            log.loop_break = None
-            result = self._convert(given, *args, skip=skip + 1, **kwargs)
-            broken = log.loop_break
-            if result.guarded_code is not None or broken is None or broken[0] is not given.f_code:
-                break
-            if broken not in self._outlined:
-                self._outlined[broken] = outline(*broken)
-            outlined = self._outlined[broken]
-            if outlined is None:
-                break
-            self._loops.add(outlined.loop)
-            given = _WithCode(frame, outlined.code)
-        if given is not frame and result.guarded_code is not None:
+        log = self._compiler.log
+        log.loop_break = None
+        result = self._convert(frame, *args, skip=skip + 1, **kwargs)
+        broken = log.loop_break
+        if result.guarded_code is not None or broken is None or broken[0] is not frame.f_code:
+            return result
+        outlined = outline(*broken)
+        if outlined is None:
+            return result
+        self._loops.add(outlined.loop)
+        result = self._convert(_WithCode(frame, outlined.code), *args, skip=skip + 1, **kwargs)
+        if result.guarded_code is not None:
             add_captured(frame.f_code)
-            record = self._compiler.record()
-            if record is not None:
-                record.forgive(before)
         return result
 
     def ran_whole(self, runs: Sequence[Any], module: nn.Module) -> bool:
@@ -400,9 +386,8 @@ def _unmark(forward: Any) -> None:
         return
     path = code.co_filename
     if path.startswith(_LAYERS) or not path.startswith(_LIBRARIES):
-        action = torch._C._dynamo.eval_frame._FrameAction.DEFAULT
-        strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(action, action)
-        torch._C._dynamo.eval_frame.set_code_exec_strategy(code, strategy)
+        strategy = _eval_frame._FrameExecStrategy(_Action.DEFAULT, _Action.DEFAULT)
+        _eval_frame.set_code_exec_strategy(code, strategy)
 
 
 def _skip_once(recursive: bool = False) -> Any:
@@ -410,14 +395,9 @@ def _skip_once(recursive: bool = False) -> Any:
     result: Any = torch._dynamo.types.ConvertFrameReturn()
     result.apply_to_code = False
     if recursive:
-        skip = torch._C._dynamo.eval_frame._FrameAction.SKIP
-        result.frame_exec_strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(skip, skip)
+        strategy = _eval_frame._FrameExecStrategy(_Action.SKIP, _Action.SKIP)
+        result.frame_exec_strategy = strategy
     return result
-
-
-def _skips(result: Any) -> bool:
-    action: Any = torch._C._dynamo.eval_frame._FrameAction.SKIP
-    return bool(result.frame_exec_strategy.cur_action == action)
 
 
 def _holds_module(frame: Any) -> bool:

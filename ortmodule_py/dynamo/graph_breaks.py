@@ -42,8 +42,8 @@ def changing_sizes(gm: fx.GraphModule) -> list[tuple[int, list[int]]]:
         known = value.meta.get("example_value") if isinstance(value, fx.Node) else None
         if isinstance(known, torch.Tensor):
             dims = [d for d, size in enumerate(known.shape) if isinstance(size, torch.SymInt)]
-            found.append((position, dims))
-    return [(position, dims) for position, dims in found if dims]
+            found += [(position, dims)] if dims else []
+    return found
 
 
 def mark_changing_sizes(

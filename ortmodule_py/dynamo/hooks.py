@@ -17,12 +17,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def hooks_of_all_modules() -> bool:
     """Whether hooks of all modules are registered."""
-    return bool(
-        of_all_modules._global_forward_hooks
-        or of_all_modules._global_forward_pre_hooks
-        or of_all_modules._global_backward_hooks
-        or of_all_modules._global_backward_pre_hooks
-    )
+    return any(getattr(of_all_modules, f"_global{name}") for name in _HOOKS)
 
 
 def observer_of_calls() -> str | None:

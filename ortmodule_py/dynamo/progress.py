@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 import types
-from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -28,99 +25,68 @@ class Progress:
 
     def __init__(self, logger: logging.Logger) -> None:
         self.stage = ""
+        """Of the current capture; "" outside of captures."""
         self.captures = Captures()
         self._logger = logger
         self._lines = 0
-        self._seconds = 0.0
-        self._started = 0.0
         self._timer: threading.Timer | None = None
         self._outer: Progress | None = None
 
-    def __enter__(self) -> None:
-        self._outer = getattr(_thread, "active", None)
+    def __enter__(self) -> Progress:
+        self._outer = _active()
         _thread.active = self
         _listen()
-        self._seconds = 0.0
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end()
+    def __exit__(self, *_: object) -> None:
+        self.stage = ""
         _thread.active = self._outer
-
-    def begin(self, started: float | None = None) -> None:
-        """A capture begins, or began at `started`. The captures of one call, split by graph breaks, add up."""
-        self.end()
-        self.stage = "tracing"
-        now = time.perf_counter()
-        self._started = now if started is None else started
-        left = AFTER_SECONDS - self._seconds
-        if left < 0 or self._lines >= _LINES_PER_MODULE:
-            return
-        self._timer = threading.Timer(max(left - (now - self._started), 0.0), self._log)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def end(self) -> None:
-        """The capture ended, successfully or not."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._seconds += time.perf_counter() - self._started
 
-    def _log(self) -> None:
-        self._lines += 1
-        seconds = self._seconds + time.perf_counter() - self._started
-        self._logger.warning(
-            "ortmodule_py: capturing the model takes a while: %s, %.0f s so far",
-            self.stage,
-            seconds,
-        )
+    def begin(self) -> None:
+        """A capture begins. The captures of one call, split by graph breaks, have one line."""
+        self.stage = "tracing"
+        if self._timer is None and self._lines < _LINES_PER_MODULE:
+            self._timer = threading.Timer(AFTER_SECONDS, self._log, [time.perf_counter()])
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _log(self, started: float) -> None:
+        if self.stage:
+            self._lines += 1
+            self._logger.warning(
+                "ortmodule_py: capturing the model takes a while: %s, %.0f s so far",
+                self.stage,
+                time.perf_counter() - started,
+            )
 
 
-@contextlib.contextmanager
-def watch_backend(progress: Progress) -> Iterator[None]:
-    """Watch a capture outside of any ORTModule.
-
-    Only the call of the backend shows that the capture is ours; Dynamo's time before it counts, too.
-    """
-    if getattr(_thread, "active", None) is not None:
-        yield
-        return
-    started = getattr(_thread, "unclaimed_start", None)
-    with progress:
-        progress.begin(started)
-        yield
+def _active() -> Progress | None:
+    return getattr(_thread, "active", None)
 
 
 def stage(name: str) -> None:
-    """Name the stage that this thread's capture is in."""
-    active: Progress | None = getattr(_thread, "active", None)
+    """Name the stage that this thread's capture is in; "" at its end."""
+    active = _active()
     if active is not None:
         active.stage = name
 
 
 def _on_start(_: Any) -> None:
-    active: Progress | None = getattr(_thread, "active", None)
+    active = _active()
     if active is not None:
         active.begin()
-    else:
-        _thread.unclaimed_start = time.perf_counter()
 
 
 def _on_end(_: Any) -> None:
-    _thread.unclaimed_start = None
-    active: Progress | None = getattr(_thread, "active", None)
-    if active is not None:
-        active.end()
+    stage("")
 
 
 def add_captured(code: types.CodeType) -> None:
     """The module that runs in this thread has a capture of this code."""
-    active: Progress | None = getattr(_thread, "active", None)
+    active = _active()
     if active is not None:
         active.captures.codes.add(code)
 

@@ -54,17 +54,6 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
     return torch._dynamo.config.patch(**settings)
 
 
-def skip_counters() -> tuple[int, int]:
-    """Dynamo's counts of functions that it did not capture, and of constructs that it cannot trace.
-
-    If both grow, it has silently skipped a whole function: the graph break would be inside a loop, a
-    `with` or a `try`.
-    """
-    frames = torch._dynamo.utils.counters["frames"]
-    unknown = torch._dynamo.utils.counters["unimplemented"]
-    return frames["total"] - frames["ok"], sum(unknown.values())
-
-
 @functools.cache
 def silence_limit_warnings() -> None:
     """Drop Dynamo's warning about its capture limit, which it repeats with every call."""

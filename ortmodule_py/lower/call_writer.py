@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ortmodule_py.base.changing_numbers import SIZE, Fixed, any_changes, changes, values_in
+from ortmodule_py import _C
+from ortmodule_py.base.changing_numbers import SIZE, Fixed, changes, values_in
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.lower.builder import ArgumentTypes, OpSink
-from ortmodule_py.lower.number_writer import NumberWriter, UnknownNumber
+from ortmodule_py.lower.number_writer import ArgumentTypes, NumberWriter, UnknownNumber
 from ortmodule_py.lower.tensor_meta import dtype_name, encode_int, tensor_meta
 from ortmodule_py.trace.record import output_values
 
@@ -26,22 +27,22 @@ _LEFT_TO_EAGER = {
 }
 
 
+@dataclass
 class CallWriter:
     """Writes the nodes of one traced graph into one sink (the builder, or a backward body)."""
 
-    def __init__(self, types: ArgumentTypes, sink: OpSink, device: torch.device) -> None:
-        self.types = types
-        self.sink = sink
-        self.device = device
-        self.ids: dict[fx.Node, list[int]] = {}
-        self.numbers: dict[fx.Node, int] = {}
-        """Ids of numbers that are float64 scalars in the graph."""
-        self.fixed_numbers: list[Fixed] = []
-        """Calls that specialize a number which may change with each call."""
-        self.missing: Callable[[fx.Node], int] | None = None
-        """Makes the id of a node that was not written here."""
-        self.count = 0
-        """Calls written."""
+    types: ArgumentTypes
+    sink: _C.GraphBuilder
+    device: torch.device
+    ids: dict[fx.Node, list[int]] = field(default_factory=dict)
+    numbers: dict[fx.Node, int] = field(default_factory=dict)
+    """Ids of numbers that are float64 scalars in the graph."""
+    fixed_numbers: list[Fixed] = field(default_factory=list)
+    """Calls that specialize a number which may change with each call."""
+    missing: Callable[[fx.Node], int] | None = None
+    """Makes the id of a node that was not written here."""
+    count: int = 0
+    """Calls written."""
 
     def id_of(self, node: fx.Node) -> int:
         """The id of a node with one tensor output."""
@@ -66,7 +67,8 @@ class CallWriter:
                 raise CannotLower(f"{node.target} {reason}", origin)
         if node.target is operator.getitem:
             source, index = node.args
-            ids = [self._item(node, source, index)]
+            absent = self.missing is not None and source not in self.ids
+            ids = [self.id_of(node)] if absent else [self.ids[source][index]]
         elif node.target is _MAKES_SCALAR and changes(node.args[0]):
             scalar = self._changing_scalar(node, origin, tag)
             ids = self._call(node, origin, tag, gradient) if scalar is None else [scalar]
@@ -107,11 +109,6 @@ class CallWriter:
             meta["dtype"] = "int64"  # a generator's state, which only its backward reads
         return meta
 
-    def _item(self, node: fx.Node, source: Any, index: Any) -> int:
-        if source not in self.ids and self.missing is not None:
-            return self.missing(node)
-        return self.ids[source][index]
-
     def arguments(self, node: fx.Node, origin: tuple[str, str]) -> list[tuple[str, Any]]:
         """All arguments of the schema by name, in schema order, defaults filled in."""
         if not isinstance(node.target, torch._ops.OpOverload):
@@ -124,8 +121,8 @@ class CallWriter:
                 value = node.kwargs[argument.name]
             else:
                 value = argument.default_value
-            if any_changes(value):
-                self.fixed_numbers.append((_taker(node, value), origin, values_in(value)))
+            if changing := values_in(value):
+                self.fixed_numbers.append((_taker(node, value), origin, changing))
             values.append((argument.name, self.encode(value)))
         return values
 

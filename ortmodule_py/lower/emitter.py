@@ -5,15 +5,15 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from ortmodule_py import _C
-from ortmodule_py.base.changing_numbers import any_changes, values_in
+from ortmodule_py.base.changing_numbers import values_in
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.lower.builder import BodyBuilder, GraphBuilder
 from ortmodule_py.lower.call_writer import CallWriter, is_size_arithmetic
 from ortmodule_py.lower.inputs import name_and_kind
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
@@ -70,42 +70,29 @@ def _differ_in_size(a: fx.Node, b: fx.Node) -> bool:
     return left != right
 
 
+@dataclass
 class Emitter:
     """Writes a piece: inputs, calls with their gradients, results."""
 
-    def __init__(
-        self,
-        builder: GraphBuilder,
-        graph: fx.Graph,
-        *,
-        symbols: BoundSymbols,
-        bodies: list[GradientBody],
-        trace: Trace,
-        grad_enabled: bool,
-        device: torch.device,
-    ) -> None:
-        self.builder = builder
-        self.symbols = symbols
-        self.graph = graph
-        self.bodies = bodies
-        self.trace = trace
-        self.grad_enabled = grad_enabled
-        self.device = device
-        self.writer = CallWriter(symbols, builder, device)
-        self.traced_gradients: list[str] = []
-        self.checks: list[tuple[int, Callable[[Tensor], object]]] = []
-        """Values that eager asserts on, and the operator that raises the error."""
-        self.gradient_seconds = 0.0
-        self._differentiable: set[int] = set()
-        """Values that require a gradient in eager."""
-        self._reached: set[int] = set()
-        """Those of them whose gradient reaches an input; a user's backward may return none."""
-        self._joint_traces: dict[str, JointTrace] = {}
+    builder: _C.GraphBuilder
+    graph: fx.Graph
+    symbols: BoundSymbols
+    bodies: list[GradientBody]
+    trace: Trace
+    grad_enabled: bool
+    device: torch.device
+    traced_gradients: list[str] = field(default_factory=list)
+    checks: list[tuple[int, Callable[[Tensor], object]]] = field(default_factory=list)
+    """Values that eager asserts on, and the operator that raises the error."""
+    gradient_seconds: float = 0.0
+    _differentiable: set[int] = field(default_factory=set)
+    """Values that require a gradient in eager."""
+    _reached: set[int] = field(default_factory=set)
+    """Those of them whose gradient reaches an input; a user's backward may return none."""
+    _joint_traces: dict[str, JointTrace] = field(default_factory=dict)
 
-    @property
-    def call_count(self) -> int:
-        """Calls written outside backward bodies."""
-        return self.writer.count
+    def __post_init__(self) -> None:
+        self.writer = CallWriter(self.symbols, self.builder, self.device)
 
     def inputs(self, given: Sequence[fx.Node], reals: Sequence[Any], fakes: Sequence[Any]) -> None:
         """Write the flat inputs, in order: those of Dynamo's graph, with their real and fake values."""
@@ -353,8 +340,7 @@ class Emitter:
         for index, (value, strides) in enumerate(zip(values, eager, strict=False)):
             if isinstance(value, fx.Node) and strides is not None:
                 self._note_strides(index, value.meta["val"], strides)
-        if any_changes(values[:output_count]):
-            fixed = values_in(values[:output_count])
+        if fixed := values_in(values[:output_count]):
             self.writer.fixed_numbers.append(("the outputs", ("", ""), fixed))
         outputs = [self.writer.encode(value) for value in values[:output_count]]
         if any(isinstance(value, (float, str)) for value in outputs):
@@ -397,7 +383,7 @@ class Emitter:
 
 def _write_body(
     writer: CallWriter,
-    body: BodyBuilder,
+    body: _C.GraphBuilder,
     calls: Iterable[fx.Node],
     gradients: Iterable[Any],
     origin: tuple[str, str],

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import sympy
 import torch
 from torch import fx
 
+from ortmodule_py import _C
 from ortmodule_py.base.changing_numbers import has_float
-from ortmodule_py.lower.builder import ArgumentTypes, OpSink
 from ortmodule_py.lower.sizes.scaled import ROUNDINGS
 from ortmodule_py.lower.sizes.symbolic import dim_text
 
@@ -27,17 +28,22 @@ _UNARY: dict[Any, str] = {
     math.trunc: "aten.trunc.default",
     math.floor: "aten.floor.default",
     math.ceil: "aten.ceil.default",
-    torch._sym_sqrt: "aten.sqrt.default",
-    torch._sym_log2: "aten.log2.default",
-    torch._sym_cos: "aten.cos.default",
-    torch._sym_sin: "aten.sin.default",
-    torch._sym_tan: "aten.tan.default",
-    torch._sym_acos: "aten.acos.default",
-    torch._sym_asin: "aten.asin.default",
-    torch._sym_atan: "aten.atan.default",
-    torch._sym_cosh: "aten.cosh.default",
-    torch._sym_sinh: "aten.sinh.default",
-    torch._sym_tanh: "aten.tanh.default",
+    **{
+        getattr(torch, f"_sym_{name}"): f"aten.{name}.default"
+        for name in (
+            "sqrt",
+            "log2",
+            "cos",
+            "sin",
+            "tan",
+            "acos",
+            "asin",
+            "atan",
+            "cosh",
+            "sinh",
+            "tanh",
+        )
+    },
 }
 _BINARY: dict[Any, str] = {
     operator.add: "aten.add.Tensor",
@@ -80,31 +86,32 @@ def size_of(value: torch.SymInt) -> sympy.Expr:
     return sympy.Integer(int(value)) if has_float(fixed) else fixed
 
 
+class ArgumentTypes(Protocol):
+    """Types of arguments beside plain Python values: those of the builder, or `BoundSymbols`."""
+
+    Val: Any
+    DType: Any
+    Opaque: Any
+
+    def Dim(self, text: str) -> Any:
+        """A size, in the grammar of `sizes.symbolic`."""
+
+
+@dataclass
 class NumberWriter:
-    """Writes numbers of a traced graph into a sink, as scalars on `device`.
+    """Writes numbers of a traced graph into a sink, as scalars on `device`."""
 
-    `id_of` returns the id of a tensor; `given` has the ids of numbers that are float64 scalars already.
-    """
-
-    def __init__(
-        self,
-        types: ArgumentTypes,
-        sink: OpSink,
-        id_of: Callable[[fx.Node], int],
-        given: dict[fx.Node, int],
-        device: str,
-        origin: tuple[str, str],
-        tag: str,
-    ) -> None:
-        self.count = 0
-        """Calls written."""
-        self._types = types
-        self._sink = sink
-        self._id_of = id_of
-        self._given = given
-        self._device = device
-        self._origin = origin
-        self._tag = tag
+    types: ArgumentTypes
+    sink: _C.GraphBuilder
+    id_of: Callable[[fx.Node], int]
+    """The id of a tensor."""
+    given: dict[fx.Node, int]
+    """Ids of numbers that are float64 scalars already."""
+    device: str
+    origin: tuple[str, str]
+    tag: str
+    count: int = 0
+    """Calls written."""
 
     def write_as(self, value: Any, dtype: str) -> int:
         """Write `value` as a scalar of this dtype; returns its id.
@@ -124,25 +131,25 @@ class NumberWriter:
         for argument in getattr(getattr(torch.ops.aten, packet), overload)._schema.arguments:
             value = given.get(argument.name, argument.default_value)
             if argument.name in given and isinstance(argument.type, torch.TensorType):
-                value = self._types.Val(value)
+                value = self.types.Val(value)
             elif argument.name == "dtype":
-                value = self._types.DType(dtype)
+                value = self.types.DType(dtype)
             elif argument.name == "device":
-                value = self._types.Opaque(self._device)
+                value = self.types.Opaque(self.device)
             arguments.append((argument.name, value))
-        meta = {"dtype": dtype, "device": self._device, "sizes": [], "strides": []}
+        meta = {"dtype": dtype, "device": self.device, "sizes": [], "strides": []}
         self.count += 1
-        ids = self._sink.call(target, arguments, [meta], self._origin, self._tag)
+        ids = self.sink.call(target, arguments, [meta], self.origin, self.tag)
         assert ids is not None
         return ids[0]
 
     def _known(self, node: fx.Node) -> int | None:
         """The id of a number that is in the graph already: given, or read from a tensor."""
         if node.target not in READS_NUMBER:
-            return self._given.get(node)
+            return self.given.get(node)
         (source,) = node.args
         assert isinstance(source, fx.Node)
-        read = self._id_of(source)
+        read = self.id_of(source)
         if source.meta["val"].dtype == torch.float64:
             return read
         return self._call("aten._to_copy.default", {"self": read})
@@ -159,7 +166,7 @@ class NumberWriter:
         reads = isinstance(value, fx.Node) and value.target in READS_NUMBER
         if isinstance(known, torch.SymInt) and not reads and not has_float(known.node.expr):
             return self._call(
-                "aten.scalar_tensor.default", {"s": self._types.Dim(dim_text(known.node.expr))}
+                "aten.scalar_tensor.default", {"s": self.types.Dim(dim_text(known.node.expr))}
             )
         if not isinstance(value, fx.Node):
             raise UnknownNumber(str(value))

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ortmodule_py import _C
 from ortmodule_py.base.changing_numbers import Fixed
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.base.torch_state import restored_on_failure, without_saved_tensors_hooks
-from ortmodule_py.lower.builder import GraphBuilder
 from ortmodule_py.lower.emitter import Emitter, Trace
 from ortmodule_py.lower.inputs import drawn_inputs, is_fixed
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
@@ -68,7 +68,7 @@ class LoweredPiece:
 def lower(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    builder: GraphBuilder,
+    builder: _C.GraphBuilder,
     device: torch.device = _CPU,
     eager_draws: bool = False,
 ) -> LoweredPiece:
@@ -83,9 +83,7 @@ def lower(
     fixed_sizes = fix_rounded_sizes(gm)
     fake_mode, inputs = record.fake_inputs(example_inputs, gm.graph.find_nodes(op="placeholder"))
     clock.lap("inputs")
-    trace = PieceTrace(
-        gm, fake_mode, tensor_grad_mode=torch.is_grad_enabled(), eager_draws=eager_draws
-    )
+    trace = PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
     whole = [] if has_tangents(gm) else preserved_composites(builder.has_rule)
     symbols = BoundSymbols(builder, inputs)
     has_rule = builder.has_rule if whole else lambda _: False
@@ -112,7 +110,7 @@ def lower(
     clock.seconds["gradients"] = emitter.gradient_seconds
     return LoweredPiece(
         grad_enabled=trace.grad_enabled,
-        calls=emitter.call_count,
+        calls=emitter.writer.count,
         mutated_inputs=list(trace.mutated),
         fixed_inputs=list(map(is_fixed, inputs)),
         drawn_inputs=drawn_inputs(gm, inputs),

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ortmodule_py.base.changing_numbers import changes
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.lower.builder import ArgumentTypes
-from ortmodule_py.lower.number_writer import size_of
+from ortmodule_py.lower.number_writer import ArgumentTypes, size_of
 from ortmodule_py.lower.sizes.symbolic import dim_text
 
 

@@ -109,8 +109,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The optimizer's groups, which contain masters."""
-        groups: list[dict[str, Any]] = self.optimizer.param_groups
-        return groups
+        return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:
@@ -120,8 +119,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
     @property
     def defaults(self) -> dict[str, Any]:
         """The optimizer's defaults."""
-        defaults: dict[str, Any] = self.optimizer.defaults
-        return defaults
+        return self.optimizer.defaults
 
     @property
     def loss_scale(self) -> float:

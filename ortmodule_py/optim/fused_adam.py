@@ -158,23 +158,12 @@ class FusedAdam(torch.optim.Optimizer):
 
     def _tensors_of(self, group: dict[str, Any]) -> _Lists:
         """Parameters with gradients, their gradients, moments and step counts."""
-        params: list[Tensor] = []
-        grads: list[Tensor] = []
-        exp_avgs: list[Tensor] = []
-        exp_avg_sqs: list[Tensor] = []
-        steps: list[Tensor] = []
-        states = self.state
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None:
-                continue
-            state = states[param] or self._new_state(param)
-            params.append(param)
-            grads.append(grad)
-            exp_avgs.append(state["exp_avg"])
-            exp_avg_sqs.append(state["exp_avg_sq"])
-            steps.append(state["step"])
-        return params, grads, exp_avgs, exp_avg_sqs, steps
+        params = [param for param in group["params"] if param.grad is not None]
+        states = [self.state[param] or self._new_state(param) for param in params]
+        exp_avgs, exp_avg_sqs, steps = (
+            [state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")
+        )
+        return params, [param.grad for param in params], exp_avgs, exp_avg_sqs, steps
 
     def _new_state(self, param: Tensor) -> dict[str, Any]:
         dtype = self._moment_dtype(param)

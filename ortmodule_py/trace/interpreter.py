@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,35 +32,31 @@ from ortmodule_py.trace.user_backward import GradientBody
 # ---- the trace ----------------------------------------------------------------------------------
 
 
+@dataclass
 class PieceTrace:
     """Runs Dynamo's graph once on functional fake tensors; keeps the facts that the ATen graph lacks."""
 
-    def __init__(
-        self,
-        gm: fx.GraphModule,
-        fake_mode: Any,
-        *,
-        tensor_grad_mode: bool,
-        eager_draws: bool,
-    ) -> None:
-        self.gm = gm
-        self.eager_draws = eager_draws
-        self.fake_mode = fake_mode
-        self.initial_grad_mode = tensor_grad_mode
-        self.grad_enabled = tensor_grad_mode or gradient_effects.turns_gradients_on(gm)
-        self.bodies: list[GradientBody] = []
-        self.checkpoints = 0
-        self.fixed_numbers: list[Fixed] = []
-        self.mutated: dict[int, Origin] = {}
-        """Mutated inputs -> where."""
-        self.changes: dict[int, Origin] = {}
-        """Storage key -> where it was mutated last."""
-        self.reshapes: dict[int, Origin] = {}
-        """Id of a tensor -> where its sizes, strides or storage were changed first."""
-        self.output_count = 0
-        self.output_strides: list[Any] = []
-        """Of the outputs as the user's program made them: functional operators may choose others."""
-        self.identical_outputs: list[tuple[int, int]] = []
+    gm: fx.GraphModule
+    fake_mode: Any
+    initial_grad_mode: bool
+    eager_draws: bool
+    bodies: list[GradientBody] = field(default_factory=list)
+    checkpoints: int = 0
+    fixed_numbers: list[Fixed] = field(default_factory=list)
+    mutated: dict[int, Origin] = field(default_factory=dict)
+    """Mutated inputs -> where."""
+    changes: dict[int, Origin] = field(default_factory=dict)
+    """Storage key -> where it was mutated last."""
+    reshapes: dict[int, Origin] = field(default_factory=dict)
+    """Id of a tensor -> where its sizes, strides or storage were changed first."""
+    output_count: int = 0
+    output_strides: list[Any] = field(default_factory=list)
+    """Of the outputs as the user's program made them: functional operators may choose others."""
+    identical_outputs: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        turned_on = gradient_effects.turns_gradients_on(self.gm)
+        self.grad_enabled = self.initial_grad_mode or turned_on
 
     def run(self, inputs: Sequence[Any], preserved: Sequence[Any]) -> fx.Graph:
         """The functional graph; its outputs are those of the piece, then the new values of mutated inputs.

@@ -182,8 +182,7 @@ def _dropout(operand: Tensor, p: float, train: bool) -> Tensor:
     """Dropout that returns its operand if it draws nothing; torch's Python kernel makes a copy."""
     if p == 0 or not train:
         return operand
-    result: Tensor = torch.ops.aten.native_dropout.default(operand, p, train)[0]
-    return result
+    return torch.ops.aten.native_dropout.default(operand, p, train)[0]
 
 
 def _in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:

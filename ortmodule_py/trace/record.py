@@ -216,21 +216,10 @@ def record(
         _Functionalization(),
     ):
         with _without_onednn():
-            table = float_rewrites.table() | {_RANDOM_BETWEEN: _random_between}
-            traced = make_fx(functional, decomposition_table=table)(*inputs)
+            traced = make_fx(functional, decomposition_table=float_rewrites.table())(*inputs)
         _correct_facts(traced.graph)
     traced.graph.eliminate_dead_code(_draws_or_acts if keep_draws else None)
     return traced
-
-
-_RANDOM_BETWEEN = getattr(torch.ops.aten.random, "from")
-
-
-def _random_between(operand: Tensor, low: Any, high: Any, generator: Any = None) -> Tensor:
-    """The same draws by the overload without `from`, a word that the code of a graph cannot hold."""
-    if high is None or generator is not None:
-        raise CannotLower("random_ without an upper bound or with a generator")
-    return torch.ops.aten.random.to(operand, high - low) + low
 
 
 _CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -250,12 +239,16 @@ def _draws_or_acts(node: fx.Node) -> bool:
     return is_kept or torch.Tag.nondeterministic_seeded in tags
 
 
-def recorded_graph() -> fx.Graph:
-    """The graph of the current recording."""
+def _tracer() -> Any:
+    """The tracer of the current recording."""
     mode = get_proxy_mode()
     assert mode is not None
-    graph: fx.Graph = mode.tracer.graph
-    return graph
+    return mode.tracer
+
+
+def recorded_graph() -> fx.Graph:
+    """The graph of the current recording."""
+    return _tracer().graph
 
 
 def last_recorded() -> fx.Node | None:
@@ -265,31 +258,25 @@ def last_recorded() -> fx.Node | None:
 
 def node_of(value: FunctionalTensor) -> fx.Node:
     """The recorded node that computes this traced tensor."""
-    mode = get_proxy_mode()
-    assert mode is not None
-    node: fx.Node = get_proxy_slot(plain(value), mode.tracer).proxy.node
-    return node
+    return get_proxy_slot(plain(value), _tracer()).proxy.node
+
+
+def _computed_by(node: fx.Node, fake: Tensor, fake_mode: FakeTensorMode) -> Tensor:
+    """A new fake tensor with the metadata of `fake`, of which the recording knows that `node` computes it."""
+    with _disable_current_modes():
+        fresh: Tensor = fake_like(fake, fake_mode)
+    track_tensor_tree(fresh, _tracer().proxy(node), constant=None, tracer=_tracer())
+    return fresh
 
 
 def traced_like(fake: Tensor, node: fx.Node, fake_mode: FakeTensorMode) -> FunctionalTensor:
     """A new traced tensor that `node` computes, with the metadata of `fake`."""
-    mode = get_proxy_mode()
-    assert mode is not None
-    with _disable_current_modes():
-        fresh = fake_like(fake, fake_mode)
-    track_tensor_tree(fresh, mode.tracer.proxy(node), constant=None, tracer=mode.tracer)
-    traced: FunctionalTensor = FunctionalTensor.to_functional(fresh)
-    return traced
+    return FunctionalTensor.to_functional(_computed_by(node, fake, fake_mode))
 
 
 def overwrite(value: FunctionalTensor, node: fx.Node, fake_mode: FakeTensorMode) -> None:
     """Change the data of a traced tensor in place to what `node` computes, of the same metadata."""
-    mode = get_proxy_mode()
-    assert mode is not None
-    with _disable_current_modes():
-        fresh = fake_like(plain(value), fake_mode)
-    track_tensor_tree(fresh, mode.tracer.proxy(node), constant=None, tracer=mode.tracer)
-    value.replace_(fresh)
+    value.replace_(_computed_by(node, plain(value), fake_mode))
     value.commit_update()
     value.sync()
 

@@ -87,7 +87,8 @@ class RegionReuse:
         last, checkpoints = record.last_recorded(), trace.checkpoints
         facts = len(trace.fixed_numbers), len(trace.reshapes)
         yield traced
-        recorded = list(itertools.takewhile(lambda n: n is not last, _backwards()))[::-1]
+        backwards = reversed(record.recorded_graph().nodes)
+        recorded = list(itertools.takewhile(lambda n: n is not last, backwards))[::-1]
         # Sizes are equal in a repeat, so that it may read those of its source.
         traced.recorded = [known for known in recorded if not _is_number(known)]
         traced.checkpoints = trace.checkpoints - checkpoints
@@ -259,10 +260,6 @@ def _described(value: Any) -> Any:
 def _node_of(value: Any) -> fx.Node | None:
     """The ATen node that computes a traced tensor; None for other values."""
     return record.node_of(value) if record.is_traced(value) else None
-
-
-def _backwards() -> Iterator[fx.Node]:
-    return reversed(record.recorded_graph().nodes)
 
 
 def _is_number(node: fx.Node) -> bool:

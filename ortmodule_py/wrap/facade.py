@@ -35,16 +35,7 @@ _RETURN_SELF = (
     "share_memory",
 )
 # Hooks registered on the wrapper do not go to the original.
-_OWN_HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_is_full_backward_hook",
-)
+_OWN_HOOKS = tuple(name for name in vars(nn.Module()) if "forward_" in name or "backward_" in name)
 
 SHARDING = "torch.distributed.fsdp"
 """The package of `fully_shard` and `replicate`."""
@@ -104,7 +95,7 @@ def assign_class(model: Any, given: type[Any]) -> None:
         put_class(model)
         return
     *added, last = given.__bases__
-    if last is not own or any(not _is_sharded_class(cls) for cls in added):
+    if last is not own or any(not cls.__module__.startswith(SHARDING) for cls in added):
         raise TypeError(
             f"[ORTModule] the class must stay {own.__name__}, but found that it is set to "
             f"{given.__name__}; do this to the original module, before it is wrapped"
@@ -123,10 +114,6 @@ def assign_class(model: Any, given: type[Any]) -> None:
         members.setdefault("__deepcopy__", _plain_copy)
     original.__class__ = type(name, (type(original),), members)
     _set_type(model, _showing_the_original(class_like(model._base, type(original))))
-
-
-def _is_sharded_class(cls: type[Any]) -> bool:
-    return cls.__module__.startswith(SHARDING)
 
 
 def _showing_the_original(cls: type[Any]) -> type[Any]:
@@ -191,8 +178,7 @@ class OriginalFace:
         return f"ORTModule({self._original!r})"
 
     def __prepare_scriptable__(self) -> nn.Module:
-        module: nn.Module = self._original  # `torch.jit.script` compiles it instead
-        return module
+        return self._original  # `torch.jit.script` compiles it instead
 
     def __getitem__(self, key: Any) -> Any:
         return self._original[key]

@@ -101,11 +101,10 @@ def _in_closure(self: Any, x: Tensor) -> Tensor:
     def blocks(y: Tensor) -> Tensor:
         nonlocal scale
         for block in self.blocks:
-            last = block(y)
-            y = last * scale
+            y = block(y) * scale
             scale += 0.1
             torch._dynamo.graph_break()
-        return y + last
+        return y.cos()
 
     return blocks(x.cos()) * scale
 
@@ -165,6 +164,29 @@ def test_a_loop_over_layers(kind: str) -> None:
         assert "test_loops.py:" in place
         captures.append(report["captures"])
     assert captures[0] == captures[-1]
+
+
+def _sets_what_is_read_behind_it(self: Any, x: Tensor) -> Tensor:
+    for block in self.blocks:
+        last = block(x)
+        x = x + last
+        print(end="")
+    return x * last
+
+
+def test_a_loop_that_sets_what_is_read_behind_it() -> None:
+    """Its function runs in Python, and its layers are captured."""
+
+    def step(model: Any) -> list[Tensor]:
+        losses = [model(torch.randn(2, 3, 4)) for _ in range(3)]
+        sum(losses).backward()  # type: ignore[union-attr]
+        return losses
+
+    blocks = nn.ModuleList(Block() for _ in range(3))
+    report = as_in_eager(Stack(_sets_what_is_read_behind_it, blocks), step)
+    (reason,) = report["eager_pieces"]
+    assert "as its graph breaks inside of a loop" in reason and "test_loops.py:" in reason
+    assert report["captures"] <= 5
 
 
 def test_a_sequence_of_layers_that_breaks_the_graph() -> None:
@@ -324,13 +346,6 @@ def _in_context(xs: list[int], n: int) -> Any:
     return n
 
 
-def _left_unset(xs: list[int], n: int) -> Any:
-    for x in xs:
-        _mark()
-        y = x
-    return y, n
-
-
 def _optional(xs: list[int], n: int) -> Any:
     history: tuple[int, ...] | None = () if n else None
     for i, x in enumerate(xs):
@@ -376,7 +391,6 @@ OUTLINED: list[Callable[..., Any]] = [
     _with_cells,
     _with_handlers,
     _in_context,
-    _left_unset,
     _optional,
     _without_end,
     _method,
@@ -422,11 +436,18 @@ def _maybe_unset(xs: list[int], n: int) -> Any:
     return y
 
 
+def _left_unset(xs: list[int], n: int) -> Any:
+    for x in xs:
+        _mark()
+        y = x
+    return y, n
+
+
 def _no_loop(xs: list[int], n: int) -> Any:
     _mark()
     return n
 
 
-@pytest.mark.parametrize("function", [_maybe_unset, _no_loop])
+@pytest.mark.parametrize("function", [_maybe_unset, _left_unset, _no_loop])
 def test_what_stays_in_its_function(function: Any) -> None:
     assert outline(function.__code__, _marked(function.__code__)) is None

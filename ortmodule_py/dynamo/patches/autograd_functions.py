@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import calls_named, patch
+from ortmodule_py.dynamo.patches.table import break_graph, calls_named, patch
 
 _traced: Any = getattr(
     torch._functorch.autograd_function, "DynamoAutogradFunctionTraceHelper", None
@@ -77,11 +77,9 @@ def _checked(
     wrong = _mistake(bwd_out, orig_fwd_args)
     if wrong is None:
         return rewire(self, fwd_freevars, bwd_out, bwd_graph, bwd_freevars, orig_fwd_args)
-    torch._dynamo.exc.unimplemented(
-        gb_type=f"the backward of an autograd.Function returns {wrong}",
-        context=f"{self.bwd_fn}",
-        explanation="Eager PyTorch raises an error when this backward runs.",
-        hints=[],
+    break_graph(
+        f"the backward of an autograd.Function returns {wrong}",
+        "Eager PyTorch raises an error when this backward runs.",
     )
 
 
@@ -114,12 +112,7 @@ def _watched(trace: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) ->
     finally:
         _traced.fwd_trace_helper = plain
     # Raised again, so that it has the user's line instead of the one above.
-    torch._dynamo.exc.unimplemented(
-        gb_type=_NO_TUPLE,
-        context=f"{self.fwd_fn}",
-        explanation="Eager PyTorch returns it without gradients.",
-        hints=[],
-    )
+    break_graph(_NO_TUPLE, "Eager PyTorch returns it without gradients.")
 
 
 def _mistake(given: Any, arguments: Sequence[Any]) -> str | None:

@@ -21,7 +21,8 @@ def _probe(trial: Trial) -> bool:
 
     def scaled(x: Tensor) -> Tensor:
         y = x * 2
-        return y * (3 if "torch" in getattr(type(weight), "__module__") else 1)  # noqa: B009
+        asked = getattr(type(weight), "__module__")  # noqa: B009
+        return y * (3 if "torch" in asked and "torch" in type(weight).__module__ else 1)
 
     same = trial(lambda: scaled, (torch.ones(3),))
     return same and not trial.eager_pieces and not trial.graph_breaks
@@ -38,22 +39,11 @@ def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -
     return _known_name(call(self, tx, args, kwargs), args[0], args[1])
 
 
-def _probe_loaded(trial: Trial) -> bool:
-    weight = nn.Parameter(torch.ones(3))
-
-    def scaled(x: Tensor) -> Tensor:
-        y = x * 2
-        return y * (3 if "torch" in type(weight).__module__ else 1)
-
-    same = trial(lambda: scaled, (torch.ones(3),))
-    return same and not trial.eager_pieces and not trial.graph_breaks
-
-
 @patch(
     "loaded_class_names",
     "Models that write `type(value).__module__` are compiled.",
     {(2, 14): LOAD_ATTRIBUTE},
-    probe=_probe_loaded,
+    probe=_probe,
     needed_by=None,
 )
 def _load(load: Callable[..., Any], self: Any, attr: Any) -> Any:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, fx
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import calls, patch
+from ortmodule_py.dynamo.patches.table import break_graph, calls, patch
 
 _BREAK = "collective of torch.distributed"
 _FUNCTIONAL = ("_c10d_functional.", "c10d_functional.", "_dtensor.")
@@ -49,9 +49,4 @@ def _has_functional_ones(gm: fx.GraphModule) -> bool:
     needed_by=_has_functional_ones,
 )
 def _refused(call_function: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    torch._dynamo.exc.unimplemented(
-        gb_type=_BREAK,
-        context=f"{self.fn}",
-        explanation="Eager PyTorch runs collectives, between the compiled pieces.",
-        hints=[],
-    )
+    break_graph(_BREAK, "Eager PyTorch runs collectives, between the compiled pieces.")

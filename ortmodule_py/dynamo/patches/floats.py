@@ -19,10 +19,12 @@ from torch.utils import _pytree as pytree
 from ortmodule_py.base.changing_numbers import SIZE, call_name, changes, value_now, values_in
 from ortmodule_py.base.errors import origin_of
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
+from ortmodule_py.dynamo.patches.table import break_graph, capturing_compiler, patch
 from ortmodule_py.lower.number_writer import ARITHMETIC
 from ortmodule_py.trace.decompositions.float_arguments import rewrite_for
 
+_CAPTURED_VALUES = 3
+"""Captured values of a float before the graph breaks at the call."""
 _INDEXES = {operator.getitem, operator.setitem}
 
 
@@ -78,13 +80,14 @@ def _break_where_exhausted(node: fx.Node, given: list[Any], compiler: Any) -> No
     """Break the graph at the call if it has captured three values of a float."""
     values = tuple(_now(value) for value in given if isinstance(value, torch.SymFloat))
     call = call_name(node.target), origin_of(node)[1]
-    exhausted = values and compiler.log.fixed_floats.is_exhausted(call, values)
-    if exhausted and not compiler.options.fullgraph:
-        torch._dynamo.exc.unimplemented(
-            gb_type=f"three values of a float were captured as constants of {call[0]}",
-            context=call[0],
-            explanation="Each further value would be one more capture.",
-            hints=["Give the float as a tensor where the function takes one."],
+    seen = compiler.log.float_values[call]
+    seen.update([values] if values else [])
+    exhausted = call in compiler.log.fixed_floats and len(seen) >= _CAPTURED_VALUES
+    if values and exhausted and not compiler.options.fullgraph:
+        break_graph(
+            f"three values of a float were captured as constants of {call[0]}",
+            "Each further value would be one more capture.",
+            "Give the float as a tensor where the function takes one.",
         )
 
 

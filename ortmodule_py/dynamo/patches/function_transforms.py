@@ -18,7 +18,7 @@ from torch._dynamo.variables.ctx_manager import GradModeVariable
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.dynamo.graph_breaks import user_line
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import calls_named, capturing_compiler, patch
+from ortmodule_py.dynamo.patches.table import break_graph, calls_named, capturing_compiler, patch
 
 _ENTERED = {"_grad_increment_nesting", "_jvp_increment_nesting", "_vmap_increment_nesting"}
 
@@ -68,11 +68,10 @@ def _apply(
     reason = f"an autograd.Function, {self.fn_cls.__name__}, under a transform of torch.func"
     compiler: Any = capturing_compiler()
     compiler.log.transforms.refuse(tx, CannotLower(reason, ("", user_line())))
-    torch._dynamo.exc.unimplemented(
-        gb_type=reason,
-        context=f"{self.fn_cls}",
-        explanation="It would lose its own backward, jvp and vmap. The transform runs in eager PyTorch.",
-        hints=["Call the transform outside of the module."],
+    break_graph(
+        reason,
+        "It would lose its own backward, jvp and vmap. The transform runs in eager PyTorch.",
+        "Call the transform outside of the module.",
     )
 
 

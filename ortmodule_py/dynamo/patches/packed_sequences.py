@@ -281,29 +281,30 @@ def _probe(trial: Trial) -> bool:
     return same and trial.captures <= 2 and not trial.graph_breaks
 
 
-@patch(
+def _redirects(name: str, purpose: str, variable: str, attribute: str) -> None:
+    """Add the row for calls of functions that Dynamo keeps in this attribute of this kind of variable."""
+
+    @patch(
+        name,
+        purpose,
+        f"torch._dynamo.variables.functions:{variable}.call_function",
+        probe=_probe,
+        needed_by=None,
+    )
+    def _call(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        made = _redirected(tx, getattr(self, attribute), args, kwargs)
+        return call(self, tx, args, kwargs) if made is None else made
+
+
+_redirects(
     "packed_sequences",
     "pack_padded_sequence and pad_packed_sequence are captured, once for all lengths.",
-    "torch._dynamo.variables.functions:SkipFunctionVariable.call_function",
-    probe=_probe,
-    needed_by=None,
+    "SkipFunctionVariable",
+    "value",
 )
-def _call_skipped(
-    call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
-    made = _redirected(tx, self.value, args, kwargs)
-    return call(self, tx, args, kwargs) if made is None else made
-
-
-@patch(
+_redirects(
     "packed_layers",
     "Recurrent layers on a PackedSequence are captured, once for all lengths.",
-    "torch._dynamo.variables.functions:UserFunctionVariable.call_function",
-    probe=_probe,
-    needed_by=None,
+    "UserFunctionVariable",
+    "fn",
 )
-def _call_function(
-    call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
-    made = _redirected(tx, self.fn, args, kwargs)
-    return call(self, tx, args, kwargs) if made is None else made

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import patch, used_objects
+from ortmodule_py.dynamo.patches.table import break_graph, patch, used_objects
 
 
 def _probe(trial: Trial) -> bool:
@@ -41,9 +41,8 @@ def _call(
 ) -> Any:
     if getattr(self, "source", None) is None:  # made by forward itself
         return call_method(self, tx, name, *args, **kwargs)
-    torch._dynamo.exc.unimplemented(
-        gb_type="method of a random.Random",
-        context=name,
-        explanation="its state at the capture would be a constant of the graph",
-        hints=["`random.random()` and the other functions of `random` stay in the graph."],
+    break_graph(
+        "method of a random.Random",
+        "its state at the capture would be a constant of the graph",
+        "`random.random()` and the other functions of `random` stay in the graph.",
     )

@@ -20,7 +20,14 @@ from torch._dynamo.source import AttrSource, GlobalSource, Source
 from torch._dynamo.variables.base import VariableTracker
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import LOAD_ATTRIBUTE, calls, dynamo_output, patch
+from ortmodule_py.dynamo.patches.table import (
+    LOAD_ATTRIBUTE,
+    Probe,
+    break_graph,
+    calls,
+    dynamo_output,
+    patch,
+)
 
 _BUILTIN = "torch._dynamo.variables.builtin"
 _MODULE = "torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable"
@@ -30,23 +37,34 @@ def _always(gm: fx.GraphModule) -> bool:
     return True  # the graph does not show what was read
 
 
-def _with_factor() -> Callable[[Tensor], Tensor]:
-    def scaled(x: Tensor) -> Tensor:
-        return x * getattr(scaled, "factor", 1)
+def _later_attribute(read: Callable[[Any], float]) -> Probe:
+    """Whether `read` of a function notices an attribute that the function gets between two calls."""
 
-    return scaled
+    def make() -> Callable[[Tensor], Tensor]:
+        def scaled(x: Tensor) -> Tensor:
+            return x * 2 * read(scaled)
+
+        return scaled
+
+    def probe(trial: Trial) -> bool:
+        x = torch.ones(3)
+        return trial(make, (x,), (x,), between=lambda scaled: setattr(scaled, "factor", 3))
+
+    return probe
 
 
-def _probe_attributes(trial: Trial) -> bool:
-    x = torch.ones(3)
-    return trial(_with_factor, (x,), (x,), between=lambda scaled: setattr(scaled, "factor", 3))
+def _loaded(function: Any) -> Any:
+    try:
+        return function.factor
+    except AttributeError:
+        return 1
 
 
 @patch(
     "absent_attributes",
     "An attribute that a function or Python module gets after the capture takes effect.",
     {(2, 13): f"{_BUILTIN}:GetAttrBuiltinVariable._call_getattr"},
-    probe=_probe_attributes,
+    probe=_later_attribute(lambda function: getattr(function, "factor", 1)),
     needed_by=_always,
 )
 def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -58,26 +76,11 @@ def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -
     return call(self, tx, args, kwargs)
 
 
-def _probe_loaded(trial: Trial) -> bool:
-    def make() -> Callable[[Tensor], Tensor]:
-        def scaled(x: Tensor) -> Tensor:
-            y = x * 2
-            try:
-                return y * scaled.factor  # type: ignore[attr-defined]
-            except AttributeError:
-                return y
-
-        return scaled
-
-    x = torch.ones(3)
-    return trial(make, (x,), (x,), between=lambda scaled: setattr(scaled, "factor", 3))
-
-
 @patch(
     "absent_loaded_attributes",
     "`function.name` notices an attribute that a function or Python module gets after the capture.",
     {(2, 14): LOAD_ATTRIBUTE},
-    probe=_probe_loaded,
+    probe=_later_attribute(_loaded),
     needed_by=_always,
 )
 def _load(load: Callable[..., Any], self: Any, attr: Any) -> Any:
@@ -106,22 +109,11 @@ def _real(partial: Any) -> Any:
     return None if partial.source is None else output.resolve_source_value(partial.source)
 
 
-def _probe_hasattr(trial: Trial) -> bool:
-    def make() -> Callable[[Tensor], Tensor]:
-        def scaled(x: Tensor) -> Tensor:
-            return x * (3 if hasattr(scaled, "factor") else 2)
-
-        return scaled
-
-    x = torch.ones(3)
-    return trial(make, (x,), (x,), between=lambda scaled: setattr(scaled, "factor", 3))
-
-
 @patch(
     "hasattr",
     "`hasattr` notices an attribute that a function or Python module gets after the capture.",
     {(2, 13): f"{_BUILTIN}:HasAttrBuiltinVariable.call_function"},
-    probe=_probe_hasattr,
+    probe=_later_attribute(lambda function: 3 if hasattr(function, "factor") else 1),
     needed_by=_always,
 )
 def _has(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -256,9 +248,7 @@ def _probe_version(trial: Trial) -> bool:
     needed_by=lambda gm: any("_tensor_version" in str(target) for target in calls(gm)),
 )
 def _version(read: Callable[..., Any], self: Any, tx: Any) -> Any:
-    torch._dynamo.exc.unimplemented(
-        gb_type="the version counter of a tensor, `_version`",
-        context=f"{self}",
-        explanation="A captured graph does not count the changes of its tensors.",
-        hints=[],
+    break_graph(
+        "the version counter of a tensor, `_version`",
+        "A captured graph does not count the changes of its tensors.",
     )

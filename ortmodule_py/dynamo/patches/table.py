@@ -79,7 +79,8 @@ class Patch(Row):
     replacement: Callable[..., Any] = lambda original: None
     """Takes the original function, then its arguments."""
     traced: bool = False
-    """Whether Dynamo traces the function instead of calling it: it is then replaced while ORTModules run."""
+    """Whether Dynamo traces the function, one of a module, instead of calling it: it is then replaced while
+    ORTModules run."""
     put: Callable[[], None] = lambda: None
     take_back: Callable[[], None] = lambda: None
     _active: bool = False
@@ -100,22 +101,15 @@ class Patch(Row):
         if self.state != HOLDS:
             return
         made = self._around(original)
-        own = name in vars(owner)
-        before = vars(owner).get(name)
-        static = isinstance(inspect.getattr_static(owner, name), (staticmethod, classmethod))
-        put = functools.partial(setattr, owner, name, staticmethod(made) if static else made)
         if self.traced:
-            self.put = put
-            self.take_back = (
-                functools.partial(setattr, owner, name, before)
-                if own
-                else functools.partial(delattr, owner, name)
-            )
+            self.put = functools.partial(setattr, owner, name, made)
+            self.take_back = functools.partial(setattr, owner, name, original)
             _traced.append(self)
             return
         # Several rows may replace one function, one around the other: a row that is turned off stays
         # in its place and calls the original.
-        put()
+        static = isinstance(inspect.getattr_static(owner, name), (staticmethod, classmethod))
+        setattr(owner, name, staticmethod(made) if static else made)
         self.put = functools.partial(setattr, self, "_active", True)
         self.take_back = functools.partial(setattr, self, "_active", False)
         self._active = True
@@ -216,6 +210,11 @@ def dynamo_output() -> Any | None:
         return torch._dynamo.symbolic_convert.InstructionTranslator.current_tx().output
     except AttributeError:  # no capture
         return None
+
+
+def break_graph(what: str, why: str, *hints: str) -> None:
+    """Break the graph at the call that Dynamo traces: `what` is in the report, the rest in Dynamo's log."""
+    torch._dynamo.exc.unimplemented(gb_type=what, context=what, explanation=why, hints=list(hints))
 
 
 def used_objects() -> Sequence[Any]:

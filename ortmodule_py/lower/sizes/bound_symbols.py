@@ -11,8 +11,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ortmodule_py import _C
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.lower.builder import GraphBuilder
 from ortmodule_py.lower.tensor_meta import encode_int
 from ortmodule_py.trace import record
 
@@ -27,7 +27,7 @@ class BoundSymbols:
     flat inputs.
     """
 
-    def __init__(self, builder: GraphBuilder, fakes: Sequence[Any]) -> None:
+    def __init__(self, builder: _C.GraphBuilder, fakes: Sequence[Any]) -> None:
         self.Val, self.DType, self.Opaque = builder.Val, builder.DType, builder.Opaque
         self.reads: list[int] = []
         """The flat inputs that the further arguments are read of, in their order."""

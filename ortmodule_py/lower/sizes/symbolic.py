@@ -20,12 +20,12 @@ def dim_text(expr: sympy.Expr) -> str:
         return str(int(expr))
     if isinstance(expr, sympy.Symbol):
         return _symbol_text(expr)
-    writer = _WRITERS.get(type(expr).__name__)
-    if writer is None:
-        raise CannotLower(
-            f"size expression {expr} uses {type(expr).__name__}, which has no integer form"
-        )
-    return writer(expr)
+    kind = type(expr).__name__
+    if kind in _TEMPLATES:
+        return _TEMPLATES[kind].format(*map(dim_text, expr.args))
+    if kind not in _WRITERS:
+        raise CannotLower(f"size expression {expr} uses {kind}, which has no integer form")
+    return _WRITERS[kind](expr)
 
 
 def _symbol_text(symbol: sympy.Symbol) -> str:
@@ -77,10 +77,6 @@ def _power(expr: sympy.Expr) -> str:
     return _joined("*", [dim_text(base)] * int(exponent))
 
 
-def _binary(operator: str) -> Callable[[sympy.Expr], str]:
-    return lambda expr: _joined(operator, [dim_text(arg) for arg in expr.args])
-
-
 def _nary_call(name: str) -> Callable[[sympy.Expr], str]:
     def write(expr: sympy.Expr) -> str:
         # Max and Min keep their arguments as a set; sorted, equal expressions have equal texts.
@@ -106,42 +102,29 @@ def _rounded(expr: sympy.Expr) -> str:
         a, b = size * fraction.numerator, sympy.Integer(fraction.denominator)
     if kind == "TruncToInt" and not (a.is_nonnegative and b.is_positive):
         raise CannotLower(f"size expression {expr} truncates a value that may be negative")
-    if kind == "CeilToInt":
-        return f"(0 - ((0 - {dim_text(a)}) // {dim_text(b)}))"
-    return f"({dim_text(a)} // {dim_text(b)})"
+    division = "CeilDiv" if kind == "CeilToInt" else "FloorDiv"
+    return _TEMPLATES[division].format(dim_text(a), dim_text(b))
 
 
-def _ceil_div(expr: sympy.Expr) -> str:
-    a, b = expr.args
-    return f"(0 - ((0 - {dim_text(a)}) // {dim_text(b)}))"
-
-
-def _modular_indexing(expr: sympy.Expr) -> str:
-    base, divisor, modulus = expr.args
-    return f"(({dim_text(base)} // {dim_text(divisor)}) % {dim_text(modulus)})"
-
-
-def _absolute(expr: sympy.Expr) -> str:
-    text = dim_text(expr.args[0])
-    return f"max({text}, (0 - {text}))"
-
-
+_TEMPLATES = {
+    "FloorDiv": "({0} // {1})",
+    "CleanDiv": "({0} // {1})",
+    "CeilDiv": "(0 - ((0 - {0}) // {1}))",
+    "Mod": "({0} % {1})",
+    "PythonMod": "({0} % {1})",
+    "ModularIndexing": "(({0} // {1}) % {2})",
+    "Abs": "max({0}, (0 - {0}))",
+    "Identity": "{0}",
+}
+"""Texts made of those of the arguments."""
 _WRITERS: dict[str, Callable[[sympy.Expr], str]] = {
     "Add": _add,
     "Mul": _mul,
     "Pow": _power,
     "PowByNatural": _power,
-    "FloorDiv": _binary("//"),
-    "CleanDiv": _binary("//"),
-    "CeilDiv": _ceil_div,
-    "Abs": _absolute,
-    "Mod": _binary("%"),
-    "PythonMod": _binary("%"),
     "Max": _nary_call("max"),
     "Min": _nary_call("min"),
     "TruncToInt": _rounded,
     "FloorToInt": _rounded,
     "CeilToInt": _rounded,
-    "ModularIndexing": _modular_indexing,
-    "Identity": lambda expr: dim_text(expr.args[0]),
 }

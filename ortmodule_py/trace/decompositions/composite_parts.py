@@ -44,7 +44,7 @@ def _parts(*, channels: bool = False, alpha: bool = False) -> Callable[..., Tens
 
 
 def _in_place(parts: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda input, p, train: input.copy_(parts(input, p, train))
+    return lambda input, *rest: input.copy_(parts(input, *rest))
 
 
 def _fill_diagonal(input: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
@@ -74,10 +74,7 @@ def _rrelu(
     if not training:
         return torch.nn.functional.leaky_relu(input, (lower + upper) / 2)
     noise = torch.empty_like(input)
-    result: Tensor = torch.ops.aten.rrelu_with_noise(
-        input, noise, lower, upper, training, generator
-    )
-    return result
+    return torch.ops.aten.rrelu_with_noise(input, noise, lower, upper, training, generator)
 
 
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
@@ -92,20 +89,17 @@ def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) 
     return (unit[0] * unit[1]).sum(dim)
 
 
-_FEATURE = _parts(channels=True)
-_ALPHA_PARTS = _parts(alpha=True)
-_FEATURE_ALPHA = _parts(channels=True, alpha=True)
-
 PARTS: dict[Any, Callable[..., Tensor]] = {
     torch.ops.aten.cosine_similarity.default: _cosine_similarity,
-    torch.ops.aten.feature_dropout.default: _FEATURE,
-    torch.ops.aten.feature_dropout_.default: _in_place(_FEATURE),
-    torch.ops.aten.alpha_dropout.default: _ALPHA_PARTS,
-    torch.ops.aten.alpha_dropout_.default: _in_place(_ALPHA_PARTS),
-    torch.ops.aten.feature_alpha_dropout.default: _FEATURE_ALPHA,
-    torch.ops.aten.feature_alpha_dropout_.default: _in_place(_FEATURE_ALPHA),
     torch.ops.aten.fill_diagonal_.default: _fill_diagonal,
-    torch.ops.aten.rrelu.default: _rrelu,
-    torch.ops.aten.rrelu_.default: lambda input, *rest: input.copy_(_rrelu(input, *rest)),
 }
 """Decomposition by operator."""
+
+for _name, _function in (
+    ("feature_dropout", _parts(channels=True)),
+    ("alpha_dropout", _parts(alpha=True)),
+    ("feature_alpha_dropout", _parts(channels=True, alpha=True)),
+    ("rrelu", _rrelu),
+):
+    PARTS[getattr(torch.ops.aten, _name).default] = _function
+    PARTS[getattr(torch.ops.aten, f"{_name}_").default] = _in_place(_function)

@@ -48,13 +48,10 @@ def _where_a_number_changes(function: Rewrite) -> Rewrite:
     return rewrite
 
 
-def number(value: Any, like: Tensor) -> Any:
+def _number(value: Any, like: Tensor) -> Any:
     """A changing number as a scalar tensor of the dtype of `like`; other values as they are."""
-    return as_tensor(value, like) if changes(value) else value
-
-
-def as_tensor(value: Any, like: Tensor) -> Tensor:
-    """A number as a scalar tensor of the dtype of `like`."""
+    if not changes(value):
+        return value
     return torch.scalar_tensor(value, dtype=like.dtype, device=like.device)
 
 
@@ -109,9 +106,17 @@ def _computed(
 # ---- arithmetic ---------------------------------------------------------------------------------
 
 
-@rewrites(aten.mul.Tensor, aten.mul.Scalar)
-def _mul(self: Any, other: Any) -> Tensor:
-    return _computed(torch.mul, _result_type(self, other), self, other)
+def _register_computed(
+    function: Callable[..., Tensor], *targets: Any, rounds: bool = False
+) -> None:
+    @rewrites(*targets)
+    def computed(self: Any, other: Any) -> Tensor:
+        return _computed(function, _result_type(self, other), self, other, rounds=rounds)
+
+
+_register_computed(torch.mul, aten.mul.Tensor, aten.mul.Scalar)
+_register_computed(torch.floor_divide, aten.floor_divide.default, aten.floor_divide.Scalar)
+_register_computed(torch.pow, aten.pow.Tensor_Scalar, aten.pow.Scalar, rounds=True)
 
 
 @rewrites(aten.div.Tensor, aten.div.Scalar)
@@ -122,30 +127,23 @@ def _div(self: Any, other: Any) -> Tensor:
     return _computed(torch.div, dtype, self, other)
 
 
-@rewrites(aten.add.Tensor, aten.add.Scalar)
-def _add(self: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _sum(self, other, alpha, torch.add)
+def _register_sum(join: Callable[..., Tensor], *targets: Any, turned: bool = False) -> None:
+    @rewrites(*targets)
+    def total(self: Any, other: Any, alpha: Any = 1) -> Tensor:
+        first, second = (other, self) if turned else (self, other)
+        dtype = _result_type(first, second)
+        if not changes(alpha) and alpha == 1:
+            return _computed(join, dtype, first, second, rounds=True)
+
+        def scaled(a: Tensor, b: Tensor, factor: Tensor) -> Tensor:
+            return join(a, b * factor)
+
+        return _computed(scaled, dtype, first, second, alpha, rounds=True)
 
 
-@rewrites(aten.sub.Tensor, aten.sub.Scalar)
-def _sub(self: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _sum(self, other, alpha, torch.sub)
-
-
-@rewrites(aten.rsub.Tensor, aten.rsub.Scalar)
-def _rsub(self: Any, other: Any, alpha: Any = 1) -> Tensor:
-    return _sum(other, self, alpha, torch.sub)
-
-
-def _sum(self: Any, other: Any, alpha: Any, join: Callable[..., Tensor]) -> Tensor:
-    dtype = _result_type(self, other)
-    if not changes(alpha) and alpha == 1:
-        return _computed(join, dtype, self, other, rounds=True)
-
-    def scaled(a: Tensor, b: Tensor, factor: Tensor) -> Tensor:
-        return join(a, b * factor)
-
-    return _computed(scaled, dtype, self, other, alpha, rounds=True)
+_register_sum(torch.add, aten.add.Tensor, aten.add.Scalar)
+_register_sum(torch.sub, aten.sub.Tensor, aten.sub.Scalar)
+_register_sum(torch.sub, aten.rsub.Tensor, aten.rsub.Scalar, turned=True)
 
 
 @rewrites(aten.addcmul.default)
@@ -158,21 +156,6 @@ def _addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
 def _addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     dtype = _result_type(self, tensor1, tensor2)
     return _computed(lambda s, a, b, v: s + v * a / b, dtype, self, tensor1, tensor2, value)
-
-
-@rewrites(aten.pow.Tensor_Scalar)
-def _pow(self: Tensor, exponent: Any) -> Tensor:
-    return _computed(torch.pow, _result_type(self, exponent), self, exponent, rounds=True)
-
-
-@rewrites(aten.pow.Scalar)
-def _pow_of_number(self: Any, exponent: Tensor) -> Tensor:
-    return _computed(torch.pow, _result_type(exponent, self), self, exponent, rounds=True)
-
-
-@rewrites(aten.floor_divide.default, aten.floor_divide.Scalar)
-def _floor_divide(self: Any, other: Any) -> Tensor:
-    return _computed(torch.floor_divide, _result_type(self, other), self, other)
 
 
 @rewrites(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -194,8 +177,7 @@ def _register_in_result_type(name: str) -> None:
     def computed(self: Any, other: Any) -> Tensor:
         dtype = _result_type(self, other)
         device = (self if isinstance(self, Tensor) else other).device
-        result: Tensor = function(*_in_type(dtype, device, self, other))
-        return result
+        return function(*_in_type(dtype, device, self, other))
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod"):
@@ -204,7 +186,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod"):
 
 @rewrites(aten.masked_fill.Scalar)
 def _masked_fill(self: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return torch.where(mask, number(value, self), self)
+    return torch.where(mask, _number(value, self), self)
 
 
 @rewrites(aten.where.Scalar, aten.where.ScalarSelf, aten.where.ScalarOther)
@@ -214,29 +196,6 @@ def _where(condition: Tensor, self: Any, other: Any) -> Tensor:
     else:
         dtype = torch.get_default_dtype()
     return torch.where(condition, *_in_type(dtype, condition.device, self, other))
-
-
-@rewrites(aten.clamp.default)
-def _clamp(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    self = self.to(_result_type(self, *(bound for bound in (min, max) if bound is not None)))
-    limited, inside = aten.detach.default(self), self == self
-    if min is not None:
-        low = as_tensor(min, self)
-        limited, inside = torch.where(limited < low, low, limited), inside & (self >= low)
-    if max is not None:
-        high = as_tensor(max, self)
-        limited, inside = torch.where(limited > high, high, limited), inside & (self <= high)
-    return torch.where(inside, self, limited)
-
-
-@rewrites(aten.clamp_min.default)
-def _clamp_min(self: Tensor, min: Any) -> Tensor:
-    return _clamp(self, min=min)
-
-
-@rewrites(aten.clamp_max.default)
-def _clamp_max(self: Tensor, max: Any) -> Tensor:
-    return _clamp(self, max=max)
 
 
 @rewrites(aten.lerp.Scalar)
@@ -264,7 +223,7 @@ def _register_full(operator: Any) -> None:
             options["dtype"] = torch.int64 if _is_integer(value) else torch.get_default_dtype()
         # 1 * number is exact, also for a negative zero.
         ones = operator(*rest, 1, **options)
-        return ones * number(value, ones)
+        return ones * _number(value, ones)
 
 
 for _operator in (aten.full.default, aten.full_like.default, aten.new_full.default):
@@ -273,11 +232,9 @@ for _operator in (aten.full.default, aten.full_like.default, aten.new_full.defau
 
 @rewrites(aten.fill.Scalar)
 def _fill(self: Tensor, value: Any) -> Tensor:
-    filled: Tensor = aten.fill.Tensor(self, number(value, self))
-    return filled
+    return aten.fill.Tensor(self, _number(value, self))
 
 
 @rewrites(aten.index_fill.int_Scalar)
 def _index_fill(self: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    filled: Tensor = aten.index_fill.int_Tensor(self, dim, index, number(value, self))
-    return filled
+    return aten.index_fill.int_Tensor(self, dim, index, _number(value, self))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from ortmodule_py.base.changing_numbers import call_name
 from ortmodule_py.trace.strides.eager import is_row_major
 
 
@@ -20,37 +20,16 @@ def is_restrided_dropout(node: fx.Node) -> bool:
     return isinstance(operand, Tensor) and operand.stride() != result.stride()
 
 
-_MAX_POOLS_1D = (torch.max_pool1d, torch.nn.functional.max_pool1d)
 _DOUBTFUL = {
-    *_MAX_POOLS_1D,
-    torch.pow,
-    torch.roll,
-    operator.pow,
-    torch.batch_norm,
-    torch.nn.functional.batch_norm,
-    torch.nn.functional.instance_norm,
-    torch.nn.functional.interpolate,
-    torch.nn.functional.logsigmoid,
-    torch.copysign,
-    torch.logical_and,
-    torch.logical_or,
-    torch.logical_xor,
-    torch.xlogy,
-    torch.special.xlogy,
-    "copysign",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
+    *("__rpow__", "batch_norm", "copysign", "instance_norm", "interpolate", "log_sigmoid"),
+    *("logical_and", "logical_or", "logical_xor", "max_pool1d", "pow", "roll", "special_xlogy"),
     "xlogy",
-    "pow",
-    "roll",
-    "__rpow__",
 }
 
 
 def is_doubtful(node: fx.Node) -> bool:
     """Whether fake tensors may say other strides than eager, as they do for some operators."""
-    return node.target in _DOUBTFUL and not all(
+    return call_name(node.target) in _DOUBTFUL and not all(
         is_row_major(n.meta.get("example_value")) for n in node.all_input_nodes
     )
 
@@ -58,7 +37,7 @@ def is_doubtful(node: fx.Node) -> bool:
 def is_pooled_by_rows(node: fx.Node, result: Any) -> bool:
     """Whether eager takes the kernel of `max_pool1d` that has no gradient, on the CPU: its result is
     row-major (ATen/native/Pooling.cpp), where one of fake tensors follows the operand."""
-    if node.target not in _MAX_POOLS_1D or not isinstance(result, Tensor):
+    if call_name(node.target) != "max_pool1d" or not isinstance(result, Tensor):
         return False
     has_gradient = node.meta["example_value"].requires_grad
     return not has_gradient and result.device.type == "cpu" and not is_row_major(result)

@@ -17,16 +17,7 @@ from torch._prims_common import compute_elementwise_output_strides, suggest_memo
 aten = torch.ops.aten
 
 _ROW_MAJOR = (aten.pow.Scalar, aten.log_sigmoid_forward.default)
-_LIKE_A_SUM = (
-    aten.copysign.Tensor,
-    aten.copysign.Scalar,
-    aten.logical_and.default,
-    aten.logical_or.default,
-    aten.logical_xor.default,
-    aten.xlogy.Tensor,
-    aten.xlogy.Scalar_Other,
-    aten.xlogy.Scalar_Self,
-)
+_LIKE_A_SUM = (aten.copysign, aten.logical_and, aten.logical_or, aten.logical_xor, aten.xlogy)
 """Pointwise operators whose fake results are row-major, where ATen's TensorIterator follows the operands."""
 _BATCH_NORMS = (
     aten.native_batch_norm,
@@ -121,7 +112,7 @@ def with_eager_strides(func: Any, args: Sequence[Any], result: Any) -> Any:
             if isinstance(result, Tensor)
             else tuple(x.contiguous() for x in result)
         )
-    if func in _LIKE_A_SUM:
+    if func.overloadpacket in _LIKE_A_SUM:
         return _like_sum(result, args)
     if func is aten.threshold_backward.default:  # ATen takes the gradient for the second operand
         return _like_sum(result, (args[1], args[0]))
