@@ -123,8 +123,8 @@ int64_t MemoryPolicy::derived_bytes(const SymbolValues& sizes) const {
   if (!choice_ || same_sizes(sizes, known)) return bytes;
   // They grow like the activations that forward may save.
   const auto base = static_cast<double>(std::max<int64_t>(stash_bytes(known), 1));
-  return static_cast<int64_t>(static_cast<double>(bytes) *
-                              static_cast<double>(stash_bytes(sizes)) / base);
+  return static_cast<int64_t>(static_cast<double>(bytes) * static_cast<double>(stash_bytes(sizes)) /
+                              base);
 }
 
 bool MemoryPolicy::exceeds_plan(int64_t planned_bytes, int64_t measured_bytes) {
