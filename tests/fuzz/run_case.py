@@ -303,6 +303,7 @@ _LEFT_TO_EAGER = (
     "an input that requires a gradient is changed in place",
     "is changed in place where gradients are off",
     "an expanded tensor is changed in place",
+    "with eager's numbers into a tensor with gaps",
 )
 """What the engine leaves to eager PyTorch, with a reason, by decision."""
 
