@@ -285,7 +285,7 @@ class SizeNumbers(nn.Module):
         n, k = x.shape[0], x.shape[1]
         y = x * self.w
         total = y.sum() * (1.0 / n)
-        return y * n**-0.5 / math.sqrt(n + 1), y.sum() / (n * k), total, y * (y < n / 2)
+        return y * n**-0.5 / math.sqrt(n + 1), y.sum() / (n * k), total, y.clamp(max=n / 2)
 
 
 def test_numbers_that_follow_from_sizes() -> None:

@@ -8,6 +8,7 @@ patch `floats` makes it run these functions on fake tensors with the current val
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -118,6 +119,89 @@ def _cross_entropy(
     given = (input, target, weight, size_average, ignore_index, reduce, reduction)
     sharp, smooth = (F.cross_entropy(*given, smoothing) for smoothing in (0.0, 1.0))
     return sharp * (1 - label_smoothing) + smooth * label_smoothing
+
+
+@_rewrites_function(torch.linalg.vector_norm, "ord", when=lambda ord, out, **_: _is_power(ord, out))
+def _vector_norm(
+    x: Tensor,
+    ord: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    result = dtype or x.dtype
+    size = x.to(result).abs()
+    size = size.float() if result in (torch.bfloat16, torch.float16) else size
+    dims = list(range(x.dim())) if dim is None else dim
+    total = _power_or_zero(size, ord).sum(dims, keepdim=keepdim)
+    return _power_or_zero(total, 1 / ord).to(size.dtype if result.is_complex else result)
+
+
+def _power_or_zero(x: Tensor, exponent: float) -> Tensor:
+    """x ** exponent, with 0 and a gradient of 0 for 0, as the gradients of torch's norms have it."""
+    zero = x == 0
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, x) ** exponent)
+
+
+def _is_power(p: float, out: Tensor | None = None, **_: Any) -> bool:
+    """Whether a norm is the root of a sum of powers."""
+    return out is None and 0 < p < math.inf
+
+
+@_rewrites_function("norm", "p", when=_is_power)
+def _norm(
+    self: Tensor,
+    p: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    return _vector_norm(self, p, dim, keepdim, dtype=dtype)
+
+
+@_rewrites_function(torch.norm, "p", when=_is_power)
+def _norm_function(
+    input: Tensor,
+    p: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    out: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    return _vector_norm(input, p, dim, keepdim, dtype=dtype)
+
+
+def _is_vector_norm(A: Tensor, ord: float, dim: Any, out: Tensor | None, **_: Any) -> bool:
+    return _is_power(ord, out) and (isinstance(dim, int) or (dim is None and A.dim() == 1))
+
+
+@_rewrites_function(torch.linalg.norm, "ord", when=_is_vector_norm)
+def _linalg_norm(
+    A: Tensor,
+    ord: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    out: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    return _vector_norm(A, ord, dim, keepdim, dtype=dtype)
+
+
+@_rewrites_function(F.normalize, "p", when=_is_power)
+def _normalize(
+    input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
+) -> Tensor:
+    return input / _vector_norm(input, p, dim, True).clamp_min(eps).expand_as(input)
+
+
+@_rewrites_function(F.pairwise_distance, "p", when=_is_power)
+def _pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    return _vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
 @_rewrites_function(torch.as_tensor, "data")

@@ -50,8 +50,11 @@ def _where_a_number_changes(function: Rewrite) -> Rewrite:
 
 def _number(value: Any, like: Tensor) -> Any:
     """A changing number as a scalar tensor of the dtype of `like`; other values as they are."""
-    if not changes(value):
-        return value
+    return _as_tensor(value, like) if changes(value) else value
+
+
+def _as_tensor(value: Any, like: Tensor) -> Tensor:
+    """A number as a scalar tensor of the dtype of `like`."""
     return torch.scalar_tensor(value, dtype=like.dtype, device=like.device)
 
 
@@ -196,6 +199,29 @@ def _where(condition: Tensor, self: Any, other: Any) -> Tensor:
     else:
         dtype = torch.get_default_dtype()
     return torch.where(condition, *_in_type(dtype, condition.device, self, other))
+
+
+@rewrites(aten.clamp.default)
+def _clamp(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    self = self.to(_result_type(self, *(bound for bound in (min, max) if bound is not None)))
+    limited, inside = aten.detach.default(self), self == self
+    if min is not None:
+        low = _as_tensor(min, self)
+        limited, inside = torch.where(limited < low, low, limited), inside & (self >= low)
+    if max is not None:
+        high = _as_tensor(max, self)
+        limited, inside = torch.where(limited > high, high, limited), inside & (self <= high)
+    return torch.where(inside, self, limited)
+
+
+@rewrites(aten.clamp_min.default)
+def _clamp_min(self: Tensor, min: Any) -> Tensor:
+    return _clamp(self, min=min)
+
+
+@rewrites(aten.clamp_max.default)
+def _clamp_max(self: Tensor, max: Any) -> Tensor:
+    return _clamp(self, max=max)
 
 
 @rewrites(aten.lerp.Scalar)
