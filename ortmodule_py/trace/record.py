@@ -216,10 +216,21 @@ def record(
         _Functionalization(),
     ):
         with _without_onednn():
-            traced = make_fx(functional, decomposition_table=float_rewrites.table())(*inputs)
+            table = float_rewrites.table() | {_RANDOM_BETWEEN: _random_between}
+            traced = make_fx(functional, decomposition_table=table)(*inputs)
         _correct_facts(traced.graph)
     traced.graph.eliminate_dead_code(_draws_or_acts if keep_draws else None)
     return traced
+
+
+_RANDOM_BETWEEN = getattr(torch.ops.aten.random, "from")
+
+
+def _random_between(operand: Tensor, low: Any, high: Any, generator: Any = None) -> Tensor:
+    """The same draws by the overload without `from`, a word that the code of a graph cannot hold."""
+    if high is None or generator is not None:
+        raise CannotLower("random_ without an upper bound or with a generator")
+    return torch.ops.aten.random.to(operand, high - low) + low
 
 
 _CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

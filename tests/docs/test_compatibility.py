@@ -487,11 +487,6 @@ def _() -> Report:
     return _calls(lambda self, x: self.fc(x) * random.uniform(1, 2))
 
 
-@_case("`Tensor.random_`")
-def _() -> Report:
-    return _calls(lambda self, x: self.fc(x * torch.empty_like(x).random_(1, 2)).tanh())
-
-
 @_case("batches and lengths that change")
 def _() -> Report:
     return _trained(Calls(lambda self, x: self.fc(x).softmax(0)), _rows_of(4), steps=4)

@@ -15,6 +15,7 @@ _NOISE = [
     "{x} * (torch.rand({x}.shape, device={x}.device) < 0.7).to({x}.dtype)",
     "{x} * torch.randint_like({x}, 0, 3)",
     "{x} + torch.randint(0, 5, {x}.shape, device={x}.device)",
+    "{x} * {x}.new_ones({x}.shape).random_(1, 4)",
     "{x} + {x}.detach().normal_() * 0.0",
     "{x} * torch.bernoulli(torch.full_like({x}, 0.6))",
     "{x} + torch.empty_like({x}).log_normal_(0.0, 0.3)",

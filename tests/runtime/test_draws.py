@@ -111,7 +111,9 @@ def test_bounds_are_torchs(dtype: torch.dtype) -> None:
 INTEGERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
     "randint_like": (lambda x: torch.randint_like(x, -3, 5), -3, 5),
     "randint": (lambda x: torch.randint(7, x.shape).to(x.dtype), 0, 7),
+    "random": (lambda x: torch.zeros_like(x).random_(2, 6), 2, 6),
     "size": (lambda x: torch.randint(0, x.shape[0], x.shape).to(x.dtype), 0, 4),
+    "bits": (lambda x: torch.zeros_like(x, dtype=torch.bool).random_().to(x.dtype), 0, 2),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from ortmodule_py import ORTModule, last_run_report
 from tests.difficult_model import DifficultModel, batch
-from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled
+from tests.semantics import QUIET
 
 
 @pytest.mark.slow
@@ -192,6 +191,7 @@ NOISE = {
     "normal": lambda x: x + x.new_zeros(x.shape).normal_(0.5, 2.0),
     "exponential": lambda x: x - torch.empty_like(x).exponential_().log(),
     "bernoulli of a tensor": lambda x: x * torch.bernoulli(x.new_full(x.shape, 0.7)),
+    "integers": lambda x: x * _new(x).random_(1, 5) + _new(x).random_(3),
     "log normal": lambda x: x * _new(x).log_normal_(0.0, 0.5) + _new(x).cauchy_(),
     "geometric": lambda x: x * _new(x).geometric_(0.4),
     "mask": lambda x: x * (torch.zeros_like(x).bernoulli_(0.3) == 0),
@@ -242,22 +242,6 @@ def test_noise_of_the_shape_of_an_activation(
     if rng == "torch":
         torch.testing.assert_close(results[1], results[0])
         torch.testing.assert_close(ours.module.fc.weight.grad, eager.fc.weight.grad)
-
-
-def test_integers_that_are_drawn_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo breaks the graph at `random_`, whatever its bounds."""
-    monkeypatch.setenv("ORTMODULE_RNG", "torch")
-
-    def step(model: Any) -> list[Tensor]:
-        results = [model(torch.ones(3, 4), high) for high in (3, 5, 7, 6, 4)]
-        sum(y.sum() for y in results).backward()  # type: ignore[union-attr]
-        return results
-
-    module = Calls(lambda self, x, high: (y := self.fc(x)) * _new(y).random_(1, high).cos())
-    report = as_in_eager(module, step)
-    assert_compiled(report, captures=3)
-    (reason,) = set(report["graph_breaks"])
-    assert "random_" in reason and "test_torch_rng.py:" in reason
 
 
 @pytest.mark.parametrize(
