@@ -154,6 +154,12 @@ at::Tensor operand_of(const StatePtr& state, const BackwardOperand& operand, con
       return as_planned(*state, saved.at(position(plan.saved_arguments)),
                         state->entry->program.argument_tensor[operand.index], operand.tensor);
     case BackwardOperand::Kind::Unsaved: return unsaved_argument(*state, operand);
+    case BackwardOperand::Kind::Changed: {
+      // A copy, since the next forward may change it again while this run has passes to come.
+      at::Tensor& copy = state->changed[operand.index];
+      if (!copy.defined()) copy = unsaved_argument(*state, operand).detach().clone();
+      return copy;
+    }
     case BackwardOperand::Kind::Output:
       return as_planned(*state,
                         saved.at(plan.saved_arguments.size() + position(plan.saved_outputs)),

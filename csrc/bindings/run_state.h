@@ -3,6 +3,7 @@
 
 #include <torch/custom_class.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -85,6 +86,7 @@ struct RunState : torch::CustomClassHolder {
   std::vector<std::string> hidden;
   std::vector<at::Tensor> derived;
   std::vector<UnsavedArgument> unsaved;  // by graph input
+  std::map<size_t, at::Tensor> changed;  // by graph input: copies of what forward has changed
   std::vector<DerivedRun> derived_runs;
   int derived_pass = -1;       // the pass that they are of
   std::shared_ptr<int> lease;  // held by tensors that view saved activations

@@ -109,10 +109,24 @@ bool is_forward(const Value* value) {
   return value->producer() && value->producer()->region == Region::Forward;
 }
 
+/// Arguments that forward has changed, by the name of their new value, where the plan does not save
+/// the old one: the new one cannot be recomputed, but is still there.
+using ChangedArguments = std::map<std::string, size_t>;
+
+ChangedArguments changed_arguments(const Graph& joint, const SavedValues& saved) {
+  ChangedArguments changed;
+  for (const GraphOutput& output : joint.outputs()) {
+    if (output.kind != OutputKind::Mutation || !output.value) continue;
+    const auto index = static_cast<size_t>(output.index);
+    if (!saved.find(joint.inputs()[index].value->name)) changed[output.value->name] = index;
+  }
+  return changed;
+}
+
 using Clones = std::unordered_map<const Value*, const Value*>;
 
 /// Has `joint` recompute in backward what the plan did not save.
-Clones recompute_unsaved(Graph& joint, const SavedValues& saved) {
+Clones recompute_unsaved(Graph& joint, const SavedValues& saved, const ChangedArguments& changed) {
   // The caller may have let go of an output that backward does not read.
   for (size_t i = 0; i < joint.outputs().size(); ++i)
     if (joint.outputs()[i].kind == OutputKind::Output) joint.replace_output(i, nullptr);
@@ -120,7 +134,8 @@ Clones recompute_unsaved(Graph& joint, const SavedValues& saved) {
   sort_backward(joint);
   PerValue<bool> kept(joint, false);
   for (const Value* value : joint.values())
-    if (is_forward(value) && saved.find(value->name)) kept[storage_root(value)] = true;
+    if (is_forward(value) && (saved.find(value->name) || changed.contains(value->name)))
+      kept[storage_root(value)] = true;
   const PerValue<bool> stashed = stashed_values(joint);
   MemoryDecisions decisions;
   for (const Value* value : joint.values()) {
@@ -144,8 +159,13 @@ std::shared_ptr<const Graph> passing_body(const Value& value) {
 class Extractor {
  public:
   Extractor(const Graph& joint, Clones clones, const Graph& forward, const Plan& plan,
-            const SavedValues& saved, const BackwardQuery& query)
-      : joint_(joint), clones_(std::move(clones)), plan_(plan), saved_(saved), query_(query) {
+            const SavedValues& saved, const ChangedArguments& changed, const BackwardQuery& query)
+      : joint_(joint),
+        clones_(std::move(clones)),
+        plan_(plan),
+        saved_(saved),
+        changed_(changed),
+        query_(query) {
     const Differentiated differentiated(forward);
     for (const auto& node : forward.nodes())
       for (const Value* output : node->outputs())
@@ -297,6 +317,9 @@ class Extractor {
     if (!tensor && is_unchanged_argument(value))
       return {Unsaved, static_cast<size_t>(value->input_index()), TensorId(), value->name,
               differentiable};
+    if (const auto changed = changed_.find(value->name);
+        !tensor && changed != changed_.end() && !differentiable)
+      return {Changed, changed->second, TensorId(), value->name, false};
     if (!tensor) refuse(value);
     const PlannedStorage& storage = plan_.storage_of(tensor);
     const bool is_argument = storage.role == PlannedStorage::Role::Argument;
@@ -356,7 +379,8 @@ class Extractor {
   }
 
   bool is_readable(const Value* value) const {
-    if (twins_.contains(value) || saved_.find(value->name)) return true;
+    if (twins_.contains(value) || saved_.find(value->name) || changed_.contains(value->name))
+      return true;
     const Node* node = value->producer();
     return node && op_def(node->op).kind == OpKind::View && node->input(0) &&
            is_readable(node->input(0));
@@ -397,6 +421,7 @@ class Extractor {
   const Clones clones_;
   const Plan& plan_;
   const SavedValues& saved_;
+  const ChangedArguments& changed_;
   const BackwardQuery& query_;
   std::set<std::string> differentiable_;
   std::map<size_t, std::string> outputs_;  // of forward: their names by index
@@ -416,14 +441,16 @@ BackwardPiece make_backward_piece(const Graph& joint, const PlanEntry& entry,
   const SavedValues saved(plan, *entry.lowered);
   const std::unique_ptr<Graph> forward = forward_region(joint, query);
   const std::unique_ptr<Graph> gradient = build_gradient(*forward);
-  Clones clones = recompute_unsaved(*gradient, saved);
+  const ChangedArguments changed = changed_arguments(joint, saved);
+  Clones clones = recompute_unsaved(*gradient, saved, changed);
   // What depends on an argument whose gradient is not wanted now is differentiated all the same.
   BackwardQuery all = query;
   all.wanted.assign(joint.inputs().size(), true);
   all.arrived.assign(query.arrived.size(), true);
   all.hidden.clear();
   const std::unique_ptr<Graph> whole = forward_region(joint, all);
-  BackwardPiece made = Extractor(*gradient, std::move(clones), *whole, plan, saved, query).run();
+  BackwardPiece made =
+      Extractor(*gradient, std::move(clones), *whole, plan, saved, changed, query).run();
   std::vector<std::string> names;
   made.piece.graph->collect_symbols(names);
   for (const Dims& strides : made.piece.output_strides)

@@ -28,6 +28,7 @@ struct BackwardOperand {
   enum class Kind : uint8_t {
     Argument,        // of forward; `index` is the graph input
     Unsaved,         // an argument that the plan does not save; `index` is the graph input
+    Changed,         // the new value of an argument that forward has changed; `index` as above
     Output,          // of forward, or a view of it; `index` is GraphOutput::index
     Saved,           // a saved activation
     Recomputed,      // what the piece recomputes; only its edge is read

@@ -138,6 +138,19 @@ class Loss(nn.Module):
         return F.cross_entropy(self.layers(x), torch.arange(x.shape[0]) % 4)
 
 
+class Running(nn.Module):
+    """Reads a buffer that it has changed, and whose old value nothing keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.rand(6) + 0.5)
+        self.scale = nn.Parameter(torch.rand([]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean += x.mean(0).detach()
+        return (self.scale + x - 0.1 * self.mean).relu().cummax(0).values
+
+
 class Lengths(nn.Module):
     """Operators of torch, whose gradients are traced: what they read of forward has a gradient."""
 
@@ -241,6 +254,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
     "loss_head": (lambda: Loss(1024), (5, 6), slope_loss),
     "third": (lambda: mlp(nn.Tanh), (5, 6), third_order),
     "third_inner_loss": (lambda: Loss(4), (5, 6), bend_loss),
+    "running": (Running, (5, 6), penalty),
     "lengths": (Lengths, (5, 6), slope_loss),
     "detached": (Detached, (5, 6), slope_loss),
     "recurrent": (Recurrent, (5, 2, 6), slope_loss),
