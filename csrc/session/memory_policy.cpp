@@ -172,8 +172,10 @@ PlanFigures MemoryPolicy::figures_with(const MemoryDecisions& decisions, const S
   PlanFigures figures{plan.peak_bytes, replay(plan, ReplayMode::Accumulate).peak_bytes,
                       plan.saved_bytes, gradients, estimated_us(plan, options_.memory.rates)};
   if (const int64_t derived = derived_bytes(asked.request.symbols)) {
-    figures.peak_bytes = std::max(plan.forward_peak_bytes, plan.saved_bytes + derived);
-    figures.accumulating_peak_bytes = figures.peak_bytes;
+    // Steps without them may come, too, as with a penalty that is computed now and then.
+    const int64_t peak = plan.saved_bytes + derived;
+    figures.peak_bytes = std::max(figures.peak_bytes, peak);
+    figures.accumulating_peak_bytes = std::max(figures.accumulating_peak_bytes, peak);
   }
   const int64_t beside = gradient_bytes(plan);
   if (accumulates_ && figures.accumulating_peak_bytes + beside > figures.peak_bytes) {

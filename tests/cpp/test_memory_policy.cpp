@@ -119,6 +119,35 @@ TEST_F(MemoryPolicyTest, GradientsOfEarlierStepsAreCounted) {
   EXPECT_NE(session.plan_for(RowsCall(1)), plain);
 }
 
+TEST_F(MemoryPolicyTest, GradientsOfGradientsAreCountedBesideWhatForwardSaves) {
+  Session session(rows_piece(), with_budget(peaks_.most));
+  const auto first = session.plan_for(RowsCall(kRows));
+  const SymbolValues sizes = first->signature.request.symbols;
+  const int64_t saved = first->program.plan->saved_bytes;
+  const int64_t passes = peaks_.most - saved + 1;
+  session.memory()->assume_derived(sizes, passes);
+  const auto next = session.plan_for(RowsCall(kRows));
+  EXPECT_LE(next->program.plan->saved_bytes + passes, peaks_.most);
+  session.memory()->assume_derived(sizes, 2 * passes);
+  EXPECT_EQ(session.plan_for(RowsCall(kRows)), next) << "the first call counts";
+}
+
+TEST_F(MemoryPolicyTest, StepsWithoutGradientsOfGradientsStillCount) {
+  ExportedPiece piece = rows_piece();
+  piece.graph = parse_graph(R"(sums (x: grad f32[b,16], w: param grad f32[16]) => (y) {
+    t = Mul (x, w)
+    y = ReduceSum<axes=[1], keepdims=1> (t)
+  })");
+  infer(*piece.graph);
+  piece.output_strides = {{1, 1}};
+  Session session(std::move(piece), with_budget(int64_t{1} << 40));
+  const auto first = session.plan_for(RowsCall(kRows));
+  const Plan& plan = *first->program.plan;
+  ASSERT_GT(plan.peak_bytes, plan.forward_peak_bytes) << "the gradient of x is larger than y";
+  session.memory()->assume_derived(first->signature.request.symbols, 1);
+  EXPECT_EQ(session.memory()->figures_of({}).peak_bytes, plan.peak_bytes);
+}
+
 TEST_F(MemoryPolicyTest, OnlyAPeakOutsideTheBandIsObserved) {
   EXPECT_FALSE(MemoryPolicy::exceeds_plan(1000, 1000));
   EXPECT_FALSE(MemoryPolicy::exceeds_plan(1000, 1004));
