@@ -319,7 +319,8 @@ class Extractor {
               differentiable};
     if (const auto changed = changed_.find(value->name);
         !tensor && changed != changed_.end() && !differentiable)
-      return {Changed, changed->second, TensorId(), value->name, false};
+      return {Changed, changed->second, TensorId(), joint_.inputs()[changed->second].value->name,
+              false};
     if (!tensor) refuse(value);
     const PlannedStorage& storage = plan_.storage_of(tensor);
     const bool is_argument = storage.role == PlannedStorage::Role::Argument;

@@ -405,6 +405,17 @@ def test_an_argument_that_only_the_second_pass_reads() -> None:
         torch.autograd.grad(y.square().sum(), x, create_graph=True)
 
 
+def test_a_buffer_that_was_changed_again() -> None:
+    """Before the second pass reads it: nothing has kept it as it was."""
+    torch._dynamo.reset()
+    model = ORTModule(Running(), QUIET)
+    x = torch.randn(5, 6, requires_grad=True)
+    y = model(x)
+    model(x)
+    with pytest.raises(RuntimeError, match=r"argument mean of forward .* changed in place since"):
+        torch.autograd.grad(y.square().sum(), x, create_graph=True)
+
+
 def test_saved_values_outlive_the_backward_pass() -> None:
     """A pass that frees the graph of forward leaves that of its gradients."""
     torch._dynamo.reset()
