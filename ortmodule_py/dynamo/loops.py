@@ -62,8 +62,7 @@ def outline(code: types.CodeType, offset: int) -> Outlined | None:
         rest = _function(code, end, None, None) if end else None
         loop = _function(code, start, end, rest)
         caller = _function(code, None, start, loop)
-    # The last three are of torch's tools for bytecode, where they meet what they do not know.
-    except (_NoCut, AssertionError, NotImplementedError, KeyError):
+    except _NoCut:
         return None  # the report names the graph break, as without outlining
     variables = ("co_varnames", "co_cellvars", "co_freevars")
     same = all(getattr(caller, kind) == getattr(code, kind) for kind in variables)
@@ -210,7 +209,11 @@ class _Flow:
 def _function(
     code: types.CodeType, begin: _Cut | None, end: _Cut | None, rest: types.CodeType | None
 ) -> types.CodeType:
-    """The part of a function from `begin` to `end`, where it calls `rest`; None: from its start, to its end."""
+    """The part of a function from `begin` to `end`, where it calls `rest`; None: from its start, to its end.
+
+    Raises:
+        _NoCut: torch's assembler does not take the instructions.
+    """
     body = bytecode.cleaned_instructions(code)
     enter: list[Any] = []
     changed: dict[str, Any] = {}
@@ -235,10 +238,13 @@ def _function(
         for inst in body:
             inst.target = call[0] if inst.target is goal else inst.target
         body[end.at : end.at] = call
-    live = analysis.remove_dead_code(enter + body)
     keys = bytecode.get_code_keys()
     options = {key: getattr(code, key) for key in keys} | changed
-    _, made = bytecode.clean_and_assemble_instructions(live, keys, options)
+    try:
+        live = analysis.remove_dead_code(enter + body)
+        _, made = bytecode.clean_and_assemble_instructions(live, keys, options)
+    except (AssertionError, KeyError) as error:  # how torch's assembler refuses instructions
+        raise _NoCut from error
     return made
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import bytecode_transformation
 from torch._dynamo.bytecode_transformation import cleaned_instructions
 from torch.nn import functional as F
 
@@ -451,3 +452,24 @@ def _no_loop(xs: list[int], n: int) -> Any:
 @pytest.mark.parametrize("function", [_maybe_unset, _left_unset, _no_loop])
 def test_what_stays_in_its_function(function: Any) -> None:
     assert outline(function.__code__, _marked(function.__code__)) is None
+
+
+@pytest.mark.parametrize("error", [AssertionError, KeyError])
+def test_what_the_assembler_refuses(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function stays as it is; the loop runs in Python with the rest of it."""
+
+    def refuse(*_: Any) -> Any:
+        raise error("refused")
+
+    monkeypatch.setattr(bytecode_transformation, "clean_and_assemble_instructions", refuse)
+
+    def run(xs: list[int], n: int) -> int:
+        for x in xs:
+            _mark()
+            n += x
+        return n
+
+    code = run.__code__.replace(co_name=error.__name__)  # one that no other test has outlined
+    assert outline(code, _marked(code)) is None
