@@ -97,9 +97,12 @@ class GraphBuilder:
         """An empty backward graph for the gradients of these values."""
 
     def custom_gradient(
-        self, outputs: Sequence[int], inputs: Sequence[int], body: GraphBuilder, /
+        self, outputs: Sequence[int], inputs: Sequence[int], body: GraphBuilder, traced: bool, /
     ) -> list[int]:
-        """New ids for `outputs`, whose gradients with respect to `inputs` are computed by `body`."""
+        """New ids for `outputs`, whose gradients with respect to `inputs` are computed by `body`.
+
+        `traced`: it is torch's own gradient of the operator that computed `outputs`.
+        """
 
     def mutate(self, argument: int, value: int, /) -> None:
         """Write this value to the flat input at the end of forward."""

@@ -145,9 +145,9 @@ class PyGraphBuilder {
   }
 
   std::vector<int> custom_gradient(const std::vector<int>& outputs, const std::vector<int>& inputs,
-                                   PyGraphBuilder& body) {
+                                   PyGraphBuilder& body, bool traced) {
     ExportedPiece piece = body.builder_.take();
-    return builder_.custom_gradient(outputs, inputs, body.saved_, std::move(piece.graph));
+    return builder_.custom_gradient(outputs, inputs, body.saved_, std::move(piece.graph), traced);
   }
 
   std::unique_ptr<PyGraphBuilder> body(std::vector<int> outputs) {

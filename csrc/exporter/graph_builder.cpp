@@ -243,7 +243,7 @@ std::vector<int> GraphBuilder::aten_call(const TracedCall& call) {
 std::vector<int> GraphBuilder::custom_gradient(const std::vector<int>& outputs,
                                                const std::vector<int>& inputs,
                                                const std::vector<int>& saved,
-                                               std::shared_ptr<const Graph> body) {
+                                               std::shared_ptr<const Graph> body, bool traced) {
   Values operands;
   for (int id : outputs) operands.push_back(value(id));
   for (int id : inputs) operands.push_back(value(id));
@@ -252,6 +252,7 @@ std::vector<int> GraphBuilder::custom_gradient(const std::vector<int>& outputs,
   attrs.set("outputs", DimExpr(static_cast<int64_t>(outputs.size())));
   attrs.set("inputs", DimExpr(static_cast<int64_t>(inputs.size())));
   attrs.set("body", std::move(body));
+  if (traced) attrs.set("traced", DimExpr(1));
   Node* node = graph().add_node("CustomGradient", operands, outputs.size(), std::move(attrs));
   infer(*node);
   std::vector<int> ids;

@@ -66,9 +66,10 @@ class GraphBuilder {
   /// Gives `outputs` a custom gradient and returns the values that replace them. `body` is a graph
   /// whose User inputs are the `saved` values in order, whose GradOutput inputs are the gradients
   /// of `outputs` by index, and whose outputs are the gradients of `inputs` (null: no gradient).
+  /// `traced`: it is torch's own gradient of the operator that computed `outputs`.
   std::vector<int> custom_gradient(const std::vector<int>& outputs, const std::vector<int>& inputs,
-                                   const std::vector<int>& saved,
-                                   std::shared_ptr<const Graph> body);
+                                   const std::vector<int>& saved, std::shared_ptr<const Graph> body,
+                                   bool traced);
 
   /// Records that `value` is written to argument `argument`.
   void mutate(int argument, int value);

@@ -39,6 +39,14 @@ Node* copy_node(Graph& to, const Node& node, Values operands, Twins& twins) {
   return twin;
 }
 
+/// What a value is the same as, behind identities and detached.
+const Value* computed_by(const Value* value) {
+  while (value->producer() &&
+         (value->producer()->op == "Detach" || value->producer()->op == "Identity"))
+    value = value->producer()->input(0);
+  return value;
+}
+
 /// Adds the parts of a node, with names that no value of the joint graph has.
 void add_parts(Graph& to, const Node& node, SpellOut spell, const Values& operands, Twins& twins) {
   const size_t before = to.node_count();
@@ -53,6 +61,29 @@ void add_parts(Graph& to, const Node& node, SpellOut spell, const Values& operan
   for (size_t i = 0; i < results.size(); ++i) {
     to.rename(results[i], node.output(i)->name);
     twins[node.output(i)] = results[i];
+  }
+}
+
+/// The torch operator of which `node` is the traced gradient, if it can run again; else null.
+const Node* traced_operator(const Node& node) {
+  if (node.op != "CustomGradient" || node.attrs.integer("traced", 0) == 0) return nullptr;
+  const Node* found = nullptr;
+  for (size_t i = 0; i < node.outputs().size(); ++i) {
+    const Node* producer = computed_by(node.input(i))->producer();
+    if (!producer || producer->op != "ATen" || (found && producer != found)) return nullptr;
+    found = producer;
+  }
+  return found && !found->attrs.has("random") ? found : nullptr;
+}
+
+/// Gives a traced gradient up for that of the operator: torch's formula may hold for first
+/// gradients only (cumprod of zeros), and torch takes another one where it is differentiated.
+void copy_operator_result(Graph& to, const Node& node, Twins& twins) {
+  for (size_t i = 0; i < node.outputs().size(); ++i) {
+    Value* result = emit(to, "Identity", {twins.at(computed_by(node.input(i)))});
+    result->producer()->origin = node.origin;
+    to.rename(result, node.output(i)->name);
+    twins[node.output(i)] = result;
   }
 }
 
@@ -78,6 +109,8 @@ std::unique_ptr<Graph> forward_region(const Graph& joint, const BackwardQuery& q
     for (const Value* input : node->inputs()) operands.push_back(twin_of(twins, input));
     if (const SpellOut spell = find_spelled_out(node->op))
       add_parts(*graph, *node, spell, operands, twins);
+    else if (traced_operator(*node))
+      copy_operator_result(*graph, *node, twins);
     else
       copy_node(*graph, *node, std::move(operands), twins);
   }
@@ -380,7 +413,8 @@ class Extractor {
   }
 
   bool is_readable(const Value* value) const {
-    if (twins_.contains(value) || saved_.find(value->name) || changed_.contains(value->name))
+    if (twins_.contains(value) || saved_.find(value->name) || changed_.contains(value->name) ||
+        is_unchanged_argument(value))
       return true;
     const Node* node = value->producer();
     return node && op_def(node->op).kind == OpKind::View && node->input(0) &&

@@ -219,7 +219,7 @@ class Emitter:
         for position, n in zip(body.saved_numbers, numbers, strict=True):
             writer.numbers[placeholders[position]] = sink.body_input(self.writer.id_of(n))
         _write_body(writer, sink, traced.calls(), traced.outputs(), origin, tag)
-        ids = self.builder.custom_gradient(values, given, sink)
+        ids = self.builder.custom_gradient(values, given, sink, False)
         self.writer.ids[node] = ids
         self._mark_outputs(ids, given, traced.outputs())
 
@@ -256,7 +256,7 @@ class Emitter:
             backward.ids[placeholder] = [body.grad_input(index)]
         _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
         inputs = [operands[i] for i in joint.inputs]
-        fresh = self.builder.custom_gradient(found, inputs, body)
+        fresh = self.builder.custom_gradient(found, inputs, body, True)
         for position, value in zip(joint.differentiable, fresh, strict=True):
             outputs[position] = value
         self._mark_outputs(fresh, inputs, joint.gradients)

@@ -151,6 +151,17 @@ class Running(nn.Module):
         return (self.scale + x - 0.1 * self.mean).relu().cummax(0).values
 
 
+class Products(nn.Module):
+    """Torch's formula for the gradient of cumprod divides, where it is not differentiated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand([]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.scale * x.round()).cumprod(1)
+
+
 class Lengths(nn.Module):
     """Operators of torch, whose gradients are traced: what they read of forward has a gradient."""
 
@@ -254,6 +265,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
     "loss_head": (lambda: Loss(1024), (5, 6), slope_loss),
     "third": (lambda: mlp(nn.Tanh), (5, 6), third_order),
     "third_inner_loss": (lambda: Loss(4), (5, 6), bend_loss),
+    "products": (Products, (5, 6), slope_loss),
     "running": (Running, (5, 6), penalty),
     "lengths": (Lengths, (5, 6), slope_loss),
     "detached": (Detached, (5, 6), slope_loss),
