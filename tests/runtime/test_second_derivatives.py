@@ -138,6 +138,32 @@ class Loss(nn.Module):
         return F.cross_entropy(self.layers(x), torch.arange(x.shape[0]) % 4)
 
 
+class ProductOfItsOwn(torch.autograd.Function):
+    """An operator without a rule, and a gradient that is not that of the operator."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.cumprod(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return grad * x.sin()
+
+
+class OwnProducts(nn.Module):
+    """Keeps the gradient of a user's function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand([]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = ProductOfItsOwn.apply(self.scale * x)
+        return y
+
+
 class Running(nn.Module):
     """Reads a buffer that it has changed, and whose old value nothing keeps."""
 
@@ -266,6 +292,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
     "third": (lambda: mlp(nn.Tanh), (5, 6), third_order),
     "third_inner_loss": (lambda: Loss(4), (5, 6), bend_loss),
     "products": (Products, (5, 6), slope_loss),
+    "own_products": (OwnProducts, (5, 6), slope_loss),
     "running": (Running, (5, 6), penalty),
     "lengths": (Lengths, (5, 6), slope_loss),
     "detached": (Detached, (5, 6), slope_loss),

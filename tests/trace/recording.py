@@ -49,6 +49,7 @@ class Gradient:
     outputs: list[int]
     inputs: list[int]
     body: Body
+    traced: bool
     ids: list[int]
 
 
@@ -161,9 +162,11 @@ class RecordingBuilder(Ops):
     def body(self, outputs: list[int]) -> Body:
         return Body(self._ids)
 
-    def custom_gradient(self, outputs: list[int], inputs: list[int], body: Body) -> list[int]:
+    def custom_gradient(
+        self, outputs: list[int], inputs: list[int], body: Body, traced: bool
+    ) -> list[int]:
         assert len(body.result) == len(inputs)
-        self.steps.append(Gradient(outputs, inputs, body, [self.new() for _ in outputs]))
+        self.steps.append(Gradient(outputs, inputs, body, traced, [self.new() for _ in outputs]))
         return self.steps[-1].ids
 
     def mutate(self, input_index: int, value: int) -> None:

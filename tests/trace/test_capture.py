@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.piece import lower
 
-from .recording import Backend, RecordingBuilder, Replay, Val
+from .recording import Backend, Gradient, RecordingBuilder, Replay, Val
 
 
 @pytest.fixture(autouse=True)
@@ -342,7 +342,9 @@ class UsesFunction(nn.Module):
 
 
 def test_autograd_function_keeps_its_backward() -> None:
-    check(UsesFunction(), torch.randn(3, 4, requires_grad=True))
+    backend = Backend()
+    check(UsesFunction(), torch.randn(3, 4, requires_grad=True), backend=backend)
+    assert {g.traced for g in backend.builders[0].steps if isinstance(g, Gradient)} == {False}
 
 
 class Hooked(MLP):
@@ -421,6 +423,7 @@ def test_gradient_without_rule_is_traced() -> None:
     check(Unruled(list(functions)), x, backend=backend)
     # Each is traced once, used twice.
     assert sorted(backend.pieces[0].traced_gradients) == sorted(targets)
+    assert {g.traced for g in backend.builders[0].steps if isinstance(g, Gradient)} == {True}
 
 
 def test_a_gradient_is_traced_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
