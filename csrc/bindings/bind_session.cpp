@@ -85,7 +85,7 @@ std::set<std::string> nondeterministic_kernels(const Plan& plan) {
   if (flags.deterministicAlgorithms() && !flags.deterministicAlgorithmsWarnOnly()) return names;
   for (const PlannedStep& step : plan.steps)
     if (!step.kernel->deterministic)
-      names.insert(step.facts.node().attrs.string("operator", std::string(step.kernel->name)));
+      names.insert(step.facts->node().attrs.string("operator", std::string(step.kernel->name)));
   return names;
 }
 

@@ -61,7 +61,7 @@ int64_t bytes_of(const std::vector<OperandFacts>& operands) {
 // The operators of a step, and where in the model they come from.
 std::string ops_of(const PlannedStep& step) {
   std::string ops;
-  for (const NodeFacts& node : step.facts.nodes) ops += (ops.empty() ? "" : "+") + node.op;
+  for (const NodeFacts& node : step.facts->nodes) ops += (ops.empty() ? "" : "+") + node.op;
   return ops;
 }
 
@@ -91,9 +91,9 @@ void Profile::add_step(const PlannedStep& step, Clock::time_point begin, Clock::
   const std::string args = str(
       "{\"op_name\":", quoted(ops_of(step)), ",\"kernel\":", quoted(std::string(step.kernel->name)),
       ",\"provider\":", quoted(provider_), ",\"nodes\":[", nodes,
-      "],\"input_type_shape\":", types(step.facts.inputs),
-      ",\"output_type_shape\":", types(step.facts.outputs), ",\"output_size\":\"",
-      bytes_of(step.facts.outputs), "\",\"live_bytes\":", live_bytes, "}");
+      "],\"input_type_shape\":", types(step.facts->inputs),
+      ",\"output_type_shape\":", types(step.facts->outputs), ",\"output_size\":\"",
+      bytes_of(step.facts->outputs), "\",\"live_bytes\":", live_bytes, "}");
   add("Node", name_of(step) + "_kernel_time", begin, end, args);
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/typed_id.h"
 #include "lower/lower_ungrouped.h"
+#include "lower/step_forms.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -136,6 +137,7 @@ Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived) {
   for (Node* node : pruned.graph->node_pointers())
     if (node->region == Region::Backward) backward.push_back(node);
   pruned.steps = group_pointwise(order_backward(backward), pruned.device);
+  pruned.forms = find_forms(pruned.steps);
   return pruned;
 }
 
@@ -275,6 +277,7 @@ Lowered lowered(const Graph& graph, Device device, const MemoryDecisions& decisi
   made.forward_steps = made.steps.size();
   for (StepNodes& step : steps_of(order_backward(backward), device, group))
     made.steps.push_back(std::move(step));
+  made.forms = find_forms(made.steps);
   return made;
 }
 

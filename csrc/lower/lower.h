@@ -19,6 +19,7 @@ namespace ortmodule {
 struct StepNodes {
   std::vector<Node*> nodes;
   bool pointwise = false;
+  size_t form = 0;  // of find_forms(); equal for steps that differ only in their tensors
 };
 
 struct Lowered {
@@ -26,6 +27,7 @@ struct Lowered {
   std::shared_ptr<Graph> graph;
   std::vector<StepNodes> steps;  // forward steps first
   size_t forward_steps = 0;
+  size_t forms = 0;  // of steps
   /// Values of the graph that was lowered, by name, whose place another value has taken: bodies and
   /// identities.
   std::unordered_map<std::string, std::string> replaced;

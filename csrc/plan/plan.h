@@ -70,8 +70,8 @@ struct PlannedStep {
   std::string kernel_op;  // the op that select_kernel was called with
   const KernelDef* kernel = nullptr;
   std::shared_ptr<const void> prepared;
-  StepFacts facts;
-  std::vector<TensorId> in;  // none for an absent operand
+  std::shared_ptr<const StepFacts> facts;  // one for steps that are alike, as in repeated layers
+  std::vector<TensorId> in;                // none for an absent operand
   std::vector<TensorId> out;
   StorageId workspace_storage;
   int64_t library_bytes = 0;       // allocated by the kernel's library while it runs

@@ -9,10 +9,6 @@
 namespace ortmodule {
 namespace {
 
-int64_t storage_bytes(const Layout& layout, DType dtype) {
-  return extent(layout) * static_cast<int64_t>(size_of(dtype));
-}
-
 // Strides matter only where a dimension has more than one element.
 bool same_strides(const Layout& layout, const Sizes& wanted) {
   if (element_count(layout.sizes) == 0) return true;
@@ -20,8 +16,6 @@ bool same_strides(const Layout& layout, const Sizes& wanted) {
     if (layout.sizes[i] > 1 && layout.strides[i] != wanted[i]) return false;
   return true;
 }
-
-Layout contiguous_layout(const Sizes& sizes) { return {sizes, contiguous_strides(sizes), 0}; }
 
 /// The forward output, or the graph input of a gradient or mutation.
 size_t position(const GraphOutput& output) { return static_cast<size_t>(output.index); }
@@ -49,7 +43,8 @@ StepBuilder::StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& 
       lowered_(lowered),
       request_(request),
       tensor_of_value_(*lowered.graph, {}),
-      sizes_(*lowered.graph, std::nullopt) {
+      sizes_(*lowered.graph, std::nullopt),
+      of_form_(lowered.forms) {
   plan_.graph = lowered.graph;
   plan_.symbols = request.symbols;
   bind_arguments();
@@ -144,6 +139,12 @@ StorageId StepBuilder::new_storage(PlannedStorage::Role role, int64_t bytes,
   return plan_.storages.add(std::move(storage));
 }
 
+StorageId StepBuilder::new_temporary(Region region, int64_t bytes, const std::string& name) {
+  const bool forward = region == Region::Forward;
+  return new_storage(forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
+                     bytes, name);
+}
+
 TensorId StepBuilder::new_tensor(const Value* value, DType dtype, Layout layout,
                                  StorageId storage) {
   return plan_.tensors.add({value, dtype, std::move(layout), storage});
@@ -230,197 +231,14 @@ TensorId StepBuilder::copy_for_view(TensorId source, const Node& node, Region re
   return copy_to(source, copied(tensor.layout.sizes), region);
 }
 
-void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<TensorId>& in,
-                                Region region) {
-  for (const Node* node : nodes.nodes) {
-    NodeFacts& n = facts.nodes.emplace_back();
-    n.op = node->op;
-    n.attrs = node->attrs.resolve(request_.symbols);
-    for (const Value* input : node->inputs()) {
-      OperandRef& ref = n.inputs.emplace_back();
-      n.input_dtypes.push_back(input ? input->dtype : DType::Undefined);
-      if (input && input->is_literal()) {
-        ref.kind = OperandRef::Kind::Literal;
-        const Scalar& scalar = input->literal();
-        ref.literal =
-            std::holds_alternative<double>(scalar)
-                ? std::get<double>(scalar)
-                : static_cast<double>(std::get<DimExpr>(scalar).evaluate(request_.symbols));
-      } else if (input) {
-        const auto member = std::find(nodes.nodes.begin(), nodes.nodes.end(), input->producer());
-        if (member != nodes.nodes.end() && *member != node) {
-          ref.kind = OperandRef::Kind::Register;
-          ref.index = static_cast<int>(member - nodes.nodes.begin());
-          continue;
-        }
-        const TensorId tensor = tensor_of(input, region);
-        const auto known = std::find(in.begin(), in.end(), tensor);
-        ref.kind = OperandRef::Kind::Input;
-        if (nodes.pointwise && known != in.end()) {
-          ref.index = static_cast<int>(known - in.begin());
-          continue;
-        }
-        ref.index = static_cast<int>(in.size());
-        in.push_back(tensor);
-        continue;
-      }
-      if (!nodes.pointwise) in.emplace_back();  // operands of single nodes keep their positions
-    }
-  }
-}
-
-StepFacts StepBuilder::make_facts(const StepNodes& nodes, std::vector<TensorId>& in,
-                                  Region region) {
-  StepFacts facts;
-  facts.threads = request_.threads;
-  fill_operands(nodes, facts, in, region);
-  for (TensorId tensor : in) {
-    if (!tensor) {
-      facts.inputs.emplace_back();
-    } else {
-      const PlannedTensor& t = plan_.tensors[tensor];
-      facts.inputs.push_back({t.dtype, t.layout});
-    }
-  }
-  for (size_t n = 0; n < nodes.nodes.size(); ++n) {
-    const Node& node = *nodes.nodes[n];
-    for (const Value* output : node.outputs()) {
-      const bool inside =
-          nodes.pointwise && !output->is_graph_output() &&
-          std::all_of(output->uses().begin(), output->uses().end(), [&](Use use) {
-            return std::find(nodes.nodes.begin(), nodes.nodes.end(), use.node) != nodes.nodes.end();
-          });
-      const Sizes& sizes = sizes_of(output);
-      facts.nodes[n].output_dtypes.push_back(output->dtype);
-      facts.nodes[n].output_sizes.push_back(sizes);
-      facts.nodes[n].output_used.push_back(!output->uses().empty() || output->is_graph_output());
-      facts.nodes[n].outputs.push_back(inside ? -1 : static_cast<int>(facts.outputs.size()));
-      if (!inside) facts.outputs.push_back({output->dtype, contiguous_layout(sizes)});
-    }
-  }
-  return facts;
-}
-
-void StepBuilder::choose_output_layouts(const StepNodes& nodes, PlannedStep& step) {
-  if (!nodes.pointwise) {
-    if (!step.kernel->output_strides) return;
-    const std::vector<Sizes> strides = step.kernel->output_strides(step.facts);
-    for (size_t i = 0; i < strides.size() && i < step.facts.outputs.size(); ++i)
-      step.facts.outputs[i].layout.strides = strides[i];
-    return;
-  }
-  // Like TensorIterator: a result has the dimension order of its first operand of full size. Each
-  // node of a group is treated alone, so that a recomputed value has its original layout in any
-  // group.
-  std::vector<Layout> results;
-  for (const NodeFacts& node : step.facts.nodes) {
-    Layout result = contiguous_layout(node.output_sizes[0]);
-    for (const OperandRef& ref : node.inputs) {
-      if (ref.kind != OperandRef::Kind::Input && ref.kind != OperandRef::Kind::Register) continue;
-      const auto at = static_cast<size_t>(ref.index);
-      const Layout& operand =
-          ref.kind == OperandRef::Kind::Input ? step.facts.inputs[at].layout : results[at];
-      if (operand.sizes != result.sizes || !is_dense(operand)) continue;
-      result.strides = strides_like(result.sizes, operand);
-      break;
-    }
-    if (node.outputs[0] >= 0)
-      step.facts.outputs[static_cast<size_t>(node.outputs[0])].layout.strides = result.strides;
-    edges_->found(nodes.nodes[results.size()]->output(), result, plan_);
-    results.push_back(std::move(result));
-  }
-}
-
-void StepBuilder::choose_kernel(PlannedStep& step, const StepNodes& nodes) {
-  std::string why;
-  step.kernel_op = nodes.pointwise ? "PointwiseGroup" : nodes.nodes.front()->op;
-  step.kernel = select_kernel(step.kernel_op, lowered_.device, step.facts, &why);
-  if (step.kernel) return;
-  const Node& node = *nodes.nodes.front();
-  throw Error(str("[plan] ", node.op, " needs a kernel, but found none that takes it (",
-                  node.origin.module, ", ", node.origin.source, "): ", why));
-}
-
-namespace {
-
-bool fits(const Layout& layout, LayoutRule rule) {
-  switch (rule) {
-    case LayoutRule::Any: return true;
-    case LayoutRule::InnerContiguous: return is_inner_contiguous(layout) || is_contiguous(layout);
-    case LayoutRule::Matrix: return is_matrix(layout) || is_contiguous(layout);
-    case LayoutRule::MemoryFormat: return is_contiguous(layout) || is_channels_last(layout);
-    case LayoutRule::Contiguous: return is_contiguous(layout);
-  }
-  return false;
-}
-
-}  // namespace
-
-bool StepBuilder::conform_operands(PlannedStep& step, Region region) {
-  bool changed = false;
-  for (size_t i = 0; i < step.in.size(); ++i) {
-    if (!step.in[i]) continue;
-    const Layout layout = plan_.tensors[step.in[i]].layout;
-    const auto& rules = step.kernel->input_rules;
-    const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
-    if (fits(layout, rule)) continue;
-    step.in[i] = contiguous_copy(step.in[i], region,
-                                 str(step.kernel->name, " wants operand ", i, " contiguous"));
-    step.facts.inputs[i].layout = plan_.tensors[step.in[i]].layout;
-    changed = true;
-  }
-  return changed;
-}
-
-void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
-  PlannedStep step;
-  step.nodes.assign(nodes.nodes.begin(), nodes.nodes.end());
-  step.region = region;
-  step.facts = make_facts(nodes, step.in, region);
-  choose_kernel(step, nodes);
-  // Copies are steps of their own, before this one.
-  if (conform_operands(step, region)) choose_kernel(step, nodes);
-  choose_output_layouts(nodes, step);
-  size_t next = 0;
-  for (size_t n = 0; n < nodes.nodes.size(); ++n)
-    for (size_t o = 0; o < nodes.nodes[n]->outputs().size(); ++o) {
-      if (step.facts.nodes[n].outputs[o] < 0) continue;
-      const Value* output = nodes.nodes[n]->output(o);
-      const OperandFacts& facts = step.facts.outputs[next++];
-      // An unused output takes no memory if the kernel allocates its outputs or can skip it.
-      const bool left_out = (step.kernel->allocates_outputs || step.kernel->leaves_out_unused) &&
-                            !step.facts.nodes[n].output_used[o];
-      const StorageId storage =
-          new_storage(region == Region::Forward ? PlannedStorage::Role::Forward
-                                                : PlannedStorage::Role::Backward,
-                      left_out ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
-      const TensorId tensor = new_tensor(output, output->dtype, facts.layout, storage);
-      tensor_of_value_[output] = tensor;
-      plan_.storages[storage].kernel_allocated = step.kernel->allocates_outputs;
-      step.out.push_back(tensor);
-    }
-  if (step.kernel->workspace_bytes) {
-    const auto bytes = static_cast<int64_t>(step.kernel->workspace_bytes(step.facts));
-    if (bytes > 0)
-      step.workspace_storage =
-          new_storage(region == Region::Forward ? PlannedStorage::Role::Forward
-                                                : PlannedStorage::Role::Backward,
-                      bytes, "workspace of " + nodes.nodes.front()->op);
-  }
-  if (step.kernel->library_bytes)
-    step.library_bytes = static_cast<int64_t>(step.kernel->library_bytes(step.facts));
-  if (step.kernel->inexact) plan_.exact = false;
-  if (step.kernel->prepare) step.prepared = step.kernel->prepare(step.facts);
-  plan_.steps.push_back(std::move(step));
-}
-
 TensorId StepBuilder::copy_to(TensorId tensor, const Layout& layout, Region region,
                               StorageId storage) {
   const PlannedTensor source = plan_.tensors[tensor];
   PlannedStep step;
   step.region = region;
   step.kernel_op = "Contiguous";
-  NodeFacts& node = step.facts.nodes.emplace_back();
+  StepFacts facts;
+  NodeFacts& node = facts.nodes.emplace_back();
   node.op = "Contiguous";
   node.inputs.push_back({OperandRef::Kind::Input, 0, 0.0});
   node.input_dtypes.push_back(source.dtype);
@@ -428,16 +246,16 @@ TensorId StepBuilder::copy_to(TensorId tensor, const Layout& layout, Region regi
   node.output_dtypes.push_back(source.dtype);
   node.output_sizes.push_back(layout.sizes);
   node.output_used.push_back(true);
-  step.facts.inputs.push_back({source.dtype, source.layout});
-  step.facts.outputs.push_back({source.dtype, layout});
+  facts.inputs.push_back({source.dtype, source.layout});
+  facts.outputs.push_back({source.dtype, layout});
   std::string why;
-  step.kernel = select_kernel("Contiguous", lowered_.device, step.facts, &why);
+  step.kernel = select_kernel("Contiguous", lowered_.device, facts, &why);
   ORTM_ASSERT(step.kernel, "no copy kernel for ", name_of(source.dtype), ": ", why);
-  if (step.kernel->prepare) step.prepared = step.kernel->prepare(step.facts);
+  if (step.kernel->prepare) step.prepared = step.kernel->prepare(facts);
+  step.facts = std::make_shared<const StepFacts>(std::move(facts));
   if (!storage)
-    storage = new_storage(
-        region == Region::Forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
-        storage_bytes(layout, source.dtype), plan_.storages[source.storage].name + " copied");
+    storage = new_temporary(region, storage_bytes(layout, source.dtype),
+                            plan_.storages[source.storage].name + " copied");
   step.in.push_back(tensor);
   const TensorId result = new_tensor(nullptr, source.dtype, layout, storage);
   step.out.push_back(result);

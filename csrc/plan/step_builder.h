@@ -12,6 +12,14 @@
 
 namespace ortmodule {
 
+inline int64_t storage_bytes(const Layout& layout, DType dtype) {
+  return extent(layout) * static_cast<int64_t>(size_of(dtype));
+}
+
+inline Layout contiguous_layout(const Sizes& sizes) {
+  return {sizes, contiguous_strides(sizes), 0};
+}
+
 class StepBuilder {
  public:
   /// Fills an empty plan with the arguments.
@@ -27,12 +35,22 @@ class StepBuilder {
   void add_step(const StepNodes& nodes, Region region);
   void add_view(const Node& node, Region region);
   void add_kernel_step(const StepNodes& nodes, Region region);
-  StepFacts make_facts(const StepNodes& nodes, std::vector<TensorId>& in, Region region);
-  void fill_operands(const StepNodes& nodes, StepFacts& facts, std::vector<TensorId>& in,
+  /// The operands of a step: by position, of a group each once.
+  std::vector<TensorId> operands_of(const StepNodes& nodes, Region region);
+  /// Takes kernel and facts of an earlier step of the same form whose operands have the same
+  /// layouts. Returns the bytes of its workspace, or nothing if there is no such step.
+  std::optional<int64_t> plan_as_before(const StepNodes& nodes, PlannedStep& step);
+  bool is_alike(const PlannedStep& earlier, const StepNodes& nodes, const PlannedStep& step);
+  /// Returns the bytes of the workspace.
+  int64_t plan_alone(const StepNodes& nodes, PlannedStep& step);
+  StepFacts make_facts(const StepNodes& nodes, const std::vector<TensorId>& in, Region region);
+  void fill_operands(const StepNodes& nodes, StepFacts& facts, const std::vector<TensorId>& in,
                      Region region);
-  void choose_output_layouts(const StepNodes& nodes, PlannedStep& step);
-  bool conform_operands(PlannedStep& step, Region region);
-  void choose_kernel(PlannedStep& step, const StepNodes& nodes);
+  void choose_output_layouts(const StepNodes& nodes, const KernelDef& kernel, StepFacts& facts);
+  bool conform_operands(PlannedStep& step, StepFacts& facts);
+  void choose_kernel(PlannedStep& step, const StepFacts& facts, const StepNodes& nodes);
+  void add_results(const StepNodes& nodes, PlannedStep& step);
+  StorageId new_temporary(Region region, int64_t bytes, const std::string& name);
 
   TensorId tensor_of(const Value* value, Region region);
   StorageId new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name);
@@ -63,6 +81,7 @@ class StepBuilder {
   const PlanRequest& request_;
   PerValue<TensorId> tensor_of_value_;  // none: not computed yet
   PerValue<std::optional<Sizes>> sizes_;
+  std::vector<std::vector<size_t>> of_form_;                   // by form: steps that were planned
   std::optional<EdgeLayouts> edges_;                           // once the arguments are bound
   std::unordered_map<TensorId, TensorId> in_old_content_;      // tensor -> its value before the run
   std::unordered_map<TensorId, TensorId> contiguous_copy_[2];  // per region: tensor -> its copy

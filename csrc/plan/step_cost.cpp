@@ -19,18 +19,18 @@ double moved_bytes(const OperandFacts& operand) {
 
 double estimated_us(const PlannedStep& step, const MachineRates& rates) {
   double bytes = 0, flops = 0;
-  for (const OperandFacts& operand : step.facts.inputs) bytes += moved_bytes(operand);
-  for (const OperandFacts& operand : step.facts.outputs) bytes += moved_bytes(operand);
+  for (const OperandFacts& operand : step.facts->inputs) bytes += moved_bytes(operand);
+  for (const OperandFacts& operand : step.facts->outputs) bytes += moved_bytes(operand);
   std::vector<Sizes> in, out;
-  for (const OperandFacts& operand : step.facts.inputs) in.push_back(operand.layout.sizes);
-  for (const OperandFacts& operand : step.facts.outputs) out.push_back(operand.layout.sizes);
+  for (const OperandFacts& operand : step.facts->inputs) in.push_back(operand.layout.sizes);
+  for (const OperandFacts& operand : step.facts->outputs) out.push_back(operand.layout.sizes);
   for (const Node* node : step.nodes) {
     const OpDef& def = op_def(node->op);
     if (def.flops && step.nodes.size() == 1) {
-      flops += def.flops(step.facts.node().attrs, in, out);
-    } else if (!step.facts.outputs.empty()) {
+      flops += def.flops(step.facts->node().attrs, in, out);
+    } else if (!step.facts->outputs.empty()) {
       // Pointwise ops and row-wise norms take a few operations per element.
-      flops += 4.0 * static_cast<double>(element_count(step.facts.outputs[0].layout.sizes));
+      flops += 4.0 * static_cast<double>(element_count(step.facts->outputs[0].layout.sizes));
     }
   }
   return flops / rates.flops_per_us + bytes / rates.bytes_per_us + rates.step_us;

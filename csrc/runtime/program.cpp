@@ -36,7 +36,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     step.library_bytes = planned.library_bytes;
     step.inexact = planned.kernel->inexact;
     step.allocates_outputs = planned.kernel->allocates_outputs;
-    step.facts = &planned.facts;
+    step.facts = planned.facts.get();
     step.prepared = planned.prepared.get();
     for (TensorId tensor : planned.in) step.in.push_back(operand_of(*plan, tensor));
     for (TensorId tensor : planned.out) step.out.push_back(operand_of(*plan, tensor));
@@ -49,7 +49,7 @@ Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
     step.release = &planned.release;
     most_operands = std::max(most_operands, step.in.size() + step.out.size());
     if (step.allocates_outputs) most_results = std::max(most_results, step.out.size());
-    for (const NodeFacts& node : planned.facts.nodes) random = random || node.attrs.has("rng");
+    for (const NodeFacts& node : planned.facts->nodes) random = random || node.attrs.has("rng");
   }
   const auto& inputs = plan->graph->inputs();
   argument_buffer.resize(inputs.size());

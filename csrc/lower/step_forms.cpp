@@ -1,0 +1,115 @@
+#include "lower/step_forms.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <ranges>
+#include <unordered_map>
+
+namespace ortmodule {
+namespace {
+
+// 0.0 and -0.0 are not the same, and a NaN is.
+bool same_number(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
+
+bool same_attr(const Attr& a, const Attr& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* number = std::get_if<double>(&a))
+    return same_number(*number, std::get<double>(b));
+  if (const auto* numbers = std::get_if<std::vector<double>>(&a))
+    return std::ranges::equal(*numbers, std::get<std::vector<double>>(b), same_number);
+  return a == b;
+}
+
+bool same_attrs(const Attrs& a, const Attrs& b) {
+  return std::ranges::equal(a.entries(), b.entries(), [](const auto& x, const auto& y) {
+    return x.first == y.first && same_attr(x.second, y.second);
+  });
+}
+
+bool same_scalar(const Scalar& a, const Scalar& b) {
+  if (a.index() != b.index()) return false;
+  const auto* number = std::get_if<double>(&a);
+  return number ? same_number(*number, std::get<double>(b)) : a == b;
+}
+
+/// Position of the node of the step that computes `value`, or -1.
+ptrdiff_t member_of(const Value& value, const StepNodes& step) {
+  const auto member = std::ranges::find(step.nodes, value.producer());
+  return member == step.nodes.end() ? -1 : member - step.nodes.begin();
+}
+
+bool is_used(const Value& output) { return !output.uses().empty() || output.is_graph_output(); }
+
+bool same_operand(const Value* a, const StepNodes& of_a, const Value* b, const StepNodes& of_b) {
+  if (!a || !b) return a == b;
+  if (a->dtype != b->dtype || a->is_literal() != b->is_literal()) return false;
+  return a->is_literal() ? same_scalar(a->literal(), b->literal())
+                         : member_of(*a, of_a) == member_of(*b, of_b);
+}
+
+bool same_result(const Value& a, const StepNodes& of_a, const Value& b, const StepNodes& of_b) {
+  return a.dtype == b.dtype && a.dims == b.dims && is_used(a) == is_used(b) &&
+         (!of_a.pointwise || stays_inside(a, of_a) == stays_inside(b, of_b));
+}
+
+bool same_form(const StepNodes& a, const StepNodes& b) {
+  if (a.pointwise != b.pointwise || a.nodes.size() != b.nodes.size()) return false;
+  for (size_t n = 0; n < a.nodes.size(); ++n) {
+    const Node &x = *a.nodes[n], &y = *b.nodes[n];
+    if (x.op != y.op || x.inputs().size() != y.inputs().size() ||
+        x.outputs().size() != y.outputs().size() || !same_attrs(x.attrs, y.attrs))
+      return false;
+    for (size_t i = 0; i < x.inputs().size(); ++i)
+      if (!same_operand(x.input(i), a, y.input(i), b)) return false;
+    for (size_t o = 0; o < x.outputs().size(); ++o)
+      if (!same_result(*x.output(o), a, *y.output(o), b)) return false;
+  }
+  return true;
+}
+
+/// Equal for steps of one form; of others it differs mostly.
+size_t hash_of(const StepNodes& step) {
+  size_t hash = step.nodes.size();
+  const auto mix = [&](size_t with) { hash = (hash ^ with) * 0x9E3779B97F4A7C15u; };
+  for (const Node* node : step.nodes) {
+    mix(std::hash<std::string>()(node->op));
+    mix(node->inputs().size());
+    for (const auto& [name, attr] : node->attrs.entries())
+      if (const auto* size = std::get_if<DimExpr>(&attr); size && size->is_constant())
+        mix(static_cast<size_t>(size->value()));
+    for (const Value* output : node->outputs())
+      for (const DimExpr& dim : output->dims)
+        mix(dim.is_constant() ? static_cast<size_t>(dim.value()) : 1);
+  }
+  return hash;
+}
+
+}  // namespace
+
+bool stays_inside(const Value& output, const StepNodes& nodes) {
+  return !output.is_graph_output() && std::ranges::all_of(output.uses(), [&](const Use& use) {
+    return std::ranges::find(nodes.nodes, use.node) != nodes.nodes.end();
+  });
+}
+
+size_t find_forms(std::vector<StepNodes>& steps) {
+  size_t forms = 0;
+  std::unordered_map<size_t, std::vector<const StepNodes*>> known;  // one step of each form
+  for (StepNodes& step : steps) {
+    std::vector<const StepNodes*>& alike = known[hash_of(step)];
+    const auto found = std::ranges::find_if(
+        alike, [&](const StepNodes* other) { return same_form(step, *other); });
+    if (found != alike.end()) {
+      step.form = (*found)->form;
+    } else {
+      step.form = forms++;
+      alike.push_back(&step);
+    }
+  }
+  return forms;
+}
+
+}  // namespace ortmodule

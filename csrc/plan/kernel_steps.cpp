@@ -1,0 +1,251 @@
+// The kernel steps of StepBuilder: facts, kernels, and the layouts of results.
+#include <algorithm>
+#include <utility>
+
+#include "lower/step_forms.h"
+#include "ops/op_def.h"
+#include "plan/step_builder.h"
+
+namespace ortmodule {
+namespace {
+
+/// Whether `node` finds the operand in a register of the group, where another node left it.
+bool is_register(const Value& operand, const Node& node, const StepNodes& nodes) {
+  return operand.producer() && operand.producer() != &node &&
+         std::ranges::find(nodes.nodes, operand.producer()) != nodes.nodes.end();
+}
+
+}  // namespace
+
+std::vector<TensorId> StepBuilder::operands_of(const StepNodes& nodes, Region region) {
+  std::vector<TensorId> in;
+  for (const Node* node : nodes.nodes)
+    for (const Value* input : node->inputs()) {
+      const bool read = input && !input->is_literal() && !is_register(*input, *node, nodes);
+      const TensorId tensor = read ? tensor_of(input, region) : TensorId();
+      if (!nodes.pointwise || (read && std::ranges::find(in, tensor) == in.end()))
+        in.push_back(tensor);
+    }
+  return in;
+}
+
+void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts,
+                                const std::vector<TensorId>& in, Region region) {
+  for (const Node* node : nodes.nodes) {
+    NodeFacts& n = facts.nodes.emplace_back();
+    n.op = node->op;
+    n.attrs = node->attrs.resolve(request_.symbols);
+    for (const Value* input : node->inputs()) {
+      const size_t place = n.inputs.size();
+      OperandRef& ref = n.inputs.emplace_back();
+      n.input_dtypes.push_back(input ? input->dtype : DType::Undefined);
+      if (!input) continue;
+      if (input->is_literal()) {
+        ref.kind = OperandRef::Kind::Literal;
+        const Scalar& scalar = input->literal();
+        ref.literal =
+            std::holds_alternative<double>(scalar)
+                ? std::get<double>(scalar)
+                : static_cast<double>(std::get<DimExpr>(scalar).evaluate(request_.symbols));
+      } else if (is_register(*input, *node, nodes)) {
+        ref.kind = OperandRef::Kind::Register;
+        const auto member = std::ranges::find(nodes.nodes, input->producer());
+        ref.index = static_cast<int>(member - nodes.nodes.begin());
+      } else {
+        ref.kind = OperandRef::Kind::Input;
+        const auto known = nodes.pointwise ? std::ranges::find(in, tensor_of(input, region))
+                                           : in.begin() + static_cast<ptrdiff_t>(place);
+        ref.index = static_cast<int>(known - in.begin());
+      }
+    }
+  }
+}
+
+StepFacts StepBuilder::make_facts(const StepNodes& nodes, const std::vector<TensorId>& in,
+                                  Region region) {
+  StepFacts facts;
+  facts.threads = request_.threads;
+  fill_operands(nodes, facts, in, region);
+  for (TensorId tensor : in) {
+    if (!tensor) {
+      facts.inputs.emplace_back();
+    } else {
+      const PlannedTensor& t = plan_.tensors[tensor];
+      facts.inputs.push_back({t.dtype, t.layout});
+    }
+  }
+  for (size_t n = 0; n < nodes.nodes.size(); ++n) {
+    const Node& node = *nodes.nodes[n];
+    for (const Value* output : node.outputs()) {
+      const bool inside = nodes.pointwise && stays_inside(*output, nodes);
+      const Sizes& sizes = sizes_of(output);
+      facts.nodes[n].output_dtypes.push_back(output->dtype);
+      facts.nodes[n].output_sizes.push_back(sizes);
+      facts.nodes[n].output_used.push_back(!output->uses().empty() || output->is_graph_output());
+      facts.nodes[n].outputs.push_back(inside ? -1 : static_cast<int>(facts.outputs.size()));
+      if (!inside) facts.outputs.push_back({output->dtype, contiguous_layout(sizes)});
+    }
+  }
+  return facts;
+}
+
+void StepBuilder::choose_output_layouts(const StepNodes& nodes, const KernelDef& kernel,
+                                        StepFacts& facts) {
+  if (!nodes.pointwise) {
+    if (!kernel.output_strides) return;
+    const std::vector<Sizes> strides = kernel.output_strides(facts);
+    for (size_t i = 0; i < strides.size() && i < facts.outputs.size(); ++i)
+      facts.outputs[i].layout.strides = strides[i];
+    return;
+  }
+  // Like TensorIterator: a result has the dimension order of its first operand of full size. Each
+  // node of a group is treated alone, so that a recomputed value has its original layout in any
+  // group.
+  std::vector<Layout> results;
+  for (const NodeFacts& node : facts.nodes) {
+    Layout result = contiguous_layout(node.output_sizes[0]);
+    for (const OperandRef& ref : node.inputs) {
+      if (ref.kind != OperandRef::Kind::Input && ref.kind != OperandRef::Kind::Register) continue;
+      const auto at = static_cast<size_t>(ref.index);
+      const Layout& operand =
+          ref.kind == OperandRef::Kind::Input ? facts.inputs[at].layout : results[at];
+      if (operand.sizes != result.sizes || !is_dense(operand)) continue;
+      result.strides = strides_like(result.sizes, operand);
+      break;
+    }
+    if (node.outputs[0] >= 0)
+      facts.outputs[static_cast<size_t>(node.outputs[0])].layout.strides = result.strides;
+    edges_->found(nodes.nodes[results.size()]->output(), result, plan_);
+    results.push_back(std::move(result));
+  }
+}
+
+void StepBuilder::choose_kernel(PlannedStep& step, const StepFacts& facts, const StepNodes& nodes) {
+  std::string why;
+  step.kernel_op = nodes.pointwise ? "PointwiseGroup" : nodes.nodes.front()->op;
+  step.kernel = select_kernel(step.kernel_op, lowered_.device, facts, &why);
+  if (step.kernel) return;
+  const Node& node = *nodes.nodes.front();
+  throw Error(str("[plan] ", node.op, " needs a kernel, but found none that takes it (",
+                  node.origin.module, ", ", node.origin.source, "): ", why));
+}
+
+namespace {
+
+bool fits(const Layout& layout, LayoutRule rule) {
+  switch (rule) {
+    case LayoutRule::Any: return true;
+    case LayoutRule::InnerContiguous: return is_inner_contiguous(layout) || is_contiguous(layout);
+    case LayoutRule::Matrix: return is_matrix(layout) || is_contiguous(layout);
+    case LayoutRule::MemoryFormat: return is_contiguous(layout) || is_channels_last(layout);
+    case LayoutRule::Contiguous: return is_contiguous(layout);
+  }
+  return false;
+}
+
+}  // namespace
+
+bool StepBuilder::conform_operands(PlannedStep& step, StepFacts& facts) {
+  bool changed = false;
+  for (size_t i = 0; i < step.in.size(); ++i) {
+    if (!step.in[i]) continue;
+    const Layout layout = plan_.tensors[step.in[i]].layout;
+    const auto& rules = step.kernel->input_rules;
+    const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
+    if (fits(layout, rule)) continue;
+    step.in[i] = contiguous_copy(step.in[i], step.region,
+                                 str(step.kernel->name, " wants operand ", i, " contiguous"));
+    facts.inputs[i].layout = plan_.tensors[step.in[i]].layout;
+    changed = true;
+  }
+  return changed;
+}
+
+void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
+  PlannedStep step;
+  step.nodes.assign(nodes.nodes.begin(), nodes.nodes.end());
+  step.region = region;
+  step.in = operands_of(nodes, region);
+  std::optional<int64_t> workspace_bytes = plan_as_before(nodes, step);
+  if (!workspace_bytes) workspace_bytes = plan_alone(nodes, step);
+  add_results(nodes, step);
+  if (*workspace_bytes > 0)
+    step.workspace_storage =
+        new_temporary(region, *workspace_bytes, "workspace of " + nodes.nodes.front()->op);
+  plan_.steps.push_back(std::move(step));
+}
+
+std::optional<int64_t> StepBuilder::plan_as_before(const StepNodes& nodes, PlannedStep& step) {
+  for (size_t at : of_form_[nodes.form]) {
+    const PlannedStep& earlier = plan_.steps[at];
+    if (!is_alike(earlier, nodes, step)) continue;
+    step.kernel_op = earlier.kernel_op;
+    step.kernel = earlier.kernel;
+    step.facts = earlier.facts;
+    step.prepared = earlier.prepared;
+    step.library_bytes = earlier.library_bytes;
+    const StorageId workspace = earlier.workspace_storage;
+    return workspace ? plan_.storages[workspace].bytes : 0;
+  }
+  return std::nullopt;
+}
+
+bool StepBuilder::is_alike(const PlannedStep& earlier, const StepNodes& nodes,
+                           const PlannedStep& step) {
+  const StepFacts& facts = *earlier.facts;
+  if (facts.inputs.size() != step.in.size()) return false;
+  for (size_t i = 0; i < step.in.size(); ++i) {
+    if (!step.in[i]) continue;  // by their form, in both
+    if (!(plan_.tensors[step.in[i]].layout == facts.inputs[i].layout)) return false;
+  }
+  // The operands of a group are in the same places.
+  for (size_t n = 0; n < nodes.nodes.size(); ++n)
+    for (size_t i = 0; i < facts.nodes[n].inputs.size(); ++i) {
+      const OperandRef& ref = facts.nodes[n].inputs[i];
+      if (ref.kind == OperandRef::Kind::Input &&
+          step.in[static_cast<size_t>(ref.index)] !=
+              tensor_of(nodes.nodes[n]->input(i), step.region))
+        return false;
+    }
+  return true;
+}
+
+int64_t StepBuilder::plan_alone(const StepNodes& nodes, PlannedStep& step) {
+  StepFacts facts = make_facts(nodes, step.in, step.region);
+  choose_kernel(step, facts, nodes);
+  // Copies are steps of their own, before this one.
+  const bool copied = conform_operands(step, facts);
+  if (copied) choose_kernel(step, facts, nodes);
+  choose_output_layouts(nodes, *step.kernel, facts);
+  if (step.kernel->library_bytes)
+    step.library_bytes = static_cast<int64_t>(step.kernel->library_bytes(facts));
+  if (step.kernel->inexact) plan_.exact = false;
+  if (step.kernel->prepare) step.prepared = step.kernel->prepare(facts);
+  const auto workspace = step.kernel->workspace_bytes;
+  const int64_t workspace_bytes = workspace ? static_cast<int64_t>(workspace(facts)) : 0;
+  step.facts = std::make_shared<const StepFacts>(std::move(facts));
+  // Gradient edges take the layouts of the values inside of each group.
+  if (!copied && lowered_.edges.empty()) of_form_[nodes.form].push_back(plan_.steps.size());
+  return workspace_bytes;
+}
+
+void StepBuilder::add_results(const StepNodes& nodes, PlannedStep& step) {
+  size_t next = 0;
+  for (size_t n = 0; n < nodes.nodes.size(); ++n)
+    for (size_t o = 0; o < nodes.nodes[n]->outputs().size(); ++o) {
+      if (step.facts->nodes[n].outputs[o] < 0) continue;
+      const Value* output = nodes.nodes[n]->output(o);
+      const OperandFacts& facts = step.facts->outputs[next++];
+      // An unused output takes no memory if the kernel allocates its outputs or can skip it.
+      const bool left_out = (step.kernel->allocates_outputs || step.kernel->leaves_out_unused) &&
+                            !step.facts->nodes[n].output_used[o];
+      const StorageId storage = new_temporary(
+          step.region, left_out ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
+      const TensorId tensor = new_tensor(output, output->dtype, facts.layout, storage);
+      tensor_of_value_[output] = tensor;
+      plan_.storages[storage].kernel_allocated = step.kernel->allocates_outputs;
+      step.out.push_back(tensor);
+    }
+}
+
+}  // namespace ortmodule
