@@ -54,19 +54,23 @@ MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budg
       figures_with(choice_->decisions, asked).peak_bytes <= budget_bytes)
     return choice_->decisions;
   const auto& frontier = choice_->frontier;
-  // Assumes that everything but gradients grows like the saved activations. The estimate only has
-  // to lead to the one or two plans that are then made.
+  // Assumes that everything but gradients grows like the saved activations, and that the error is
+  // that of the last shapes. The estimate only has to lead to the one or two plans that are then
+  // made.
   const double growth = static_cast<double>(stash_bytes(asked.request.symbols)) /
                         static_cast<double>(std::max<int64_t>(stash_bytes(choice_->sizes), 1));
   const auto expected = [&](size_t i) {
     const PlanFigures& known = frontier[i].figures;
     const auto changing = static_cast<double>(known.peak_bytes - known.gradients_at_peak_bytes);
-    return known.gradients_at_peak_bytes + static_cast<int64_t>(changing * growth);
+    const auto gradients = static_cast<double>(known.gradients_at_peak_bytes);
+    return static_cast<int64_t>(estimate_error_ * (gradients + changing * growth));
   };
   const auto peak = [&](size_t i) { return figures_with(frontier[i].decisions, asked).peak_bytes; };
   const auto time = [&](size_t i) { return frontier[i].figures.time_us; };
   const size_t taken =
       fastest_that_fits({frontier.size(), expected, peak, time, true}, budget_bytes);
+  estimate_error_ *=
+      static_cast<double>(peak(taken)) / static_cast<double>(std::max<int64_t>(expected(taken), 1));
   if (peak(taken) <= budget_bytes) return frontier[taken].decisions;
   // No plan of the first choice fits: optimize for these shapes.
   const std::shared_ptr<const MemoryChoice> own = chosen_for(asked);
@@ -158,6 +162,7 @@ std::optional<BudgetShortfall> MemoryPolicy::take_shortfall() {
 
 std::shared_ptr<const MemoryChoice> MemoryPolicy::chosen_for(const Signature& asked) {
   StageTimer timer(times_.optimize_memory_ms);
+  estimate_error_ = 1.0;
   return std::make_shared<MemoryChoice>(choose_memory_plan(
       joint_, options_.memory, share_, asked.request.symbols,
       [&](const MemoryDecisions& decisions) { return figures_with(decisions, asked); }));

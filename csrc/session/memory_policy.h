@@ -77,6 +77,7 @@ class MemoryPolicy {
   std::shared_ptr<const MemoryChoice> choice_;  // immutable; replaced by a new choice
   std::optional<Signature> first_;              // or later ones that have outgrown them
   BudgetShare share_;
+  double estimate_error_ = 1.0;  // of the peaks that fit_to_budget() expects: true over expected
   bool accumulates_ = false;
   /// Of the gradients of gradients that ran: the sizes and the bytes.
   std::optional<std::pair<SymbolValues, int64_t>> derived_;

@@ -234,7 +234,7 @@ class FastestSearch {
 
   size_t run() {
     size_t taken = last_expected_to_fit();
-    if (fits(taken)) return faster_than(taken);
+    if (fits(taken)) return candidates_.rough ? corrected(taken) : faster_than(taken);
     while (taken > 0) {
       --taken;
       while (taken > 0 && !may_fit(taken)) --taken;
@@ -248,7 +248,7 @@ class FastestSearch {
     size_t first = 0, end = candidates_.count;  // [0, first) is expected to fit
     while (first < end) {
       const size_t middle = (first + end) / 2;
-      const bool yes = candidates_.expected_bytes(middle) <= budget_bytes_;
+      const bool yes = may_fit(middle);
       (yes ? first : end) = yes ? middle + 1 : middle;
     }
     return first > 0 ? first - 1 : 0;
@@ -266,20 +266,36 @@ class FastestSearch {
   }
 
   bool may_fit(size_t i) const {
-    if (!candidates_.rough) return true;
     const auto expected = static_cast<double>(candidates_.expected_bytes(i));
-    return correction_ * expected <= static_cast<double>(budget_bytes_);
+    const double correction = candidates_.rough ? correction_ : 1.0;
+    return correction * expected <= static_cast<double>(budget_bytes_);
   }
 
-  /// An expected peak may be too high: slightly larger ones are tried where they save time.
+  /// What is expected to fit by the peaks that plans showed, as long as it saves time enough for
+  /// another plan.
+  size_t corrected(size_t taken) {
+    constexpr int kTries = 3;
+    constexpr double kLeastGain = 0.01;
+    size_t most = candidates_.count - 1;
+    for (int tries = 0; tries < kTries; ++tries) {
+      const size_t next = std::min(last_expected_to_fit(), most);
+      const double now_us = candidates_.time_us(taken);
+      const double saved_us = next > taken ? now_us - candidates_.time_us(next) : 0;
+      if (saved_us < kLeastGain * now_us || next <= taken) break;
+      if (fits(next)) {
+        taken = next;
+      } else {
+        most = next - 1;
+      }
+    }
+    return taken;
+  }
+
+  /// An expected peak may be too high: slightly larger ones are tried.
   size_t faster_than(size_t taken) {
     constexpr size_t kTries = 3;
-    constexpr double kLeastGain = 0.002, kTolerance = 0.98;
     for (size_t tries = 0; tries < kTries && taken + 1 < candidates_.count; ++tries) {
-      const double now_us = candidates_.time_us(taken), next_us = candidates_.time_us(taken + 1);
-      correction_ *= kTolerance;
-      const bool gains = !candidates_.rough || now_us - next_us >= kLeastGain * now_us;
-      if (!gains || !may_fit(taken + 1) || !fits(taken + 1)) break;
+      if (!fits(taken + 1)) break;
       ++taken;
     }
     return taken;
