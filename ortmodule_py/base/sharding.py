@@ -152,17 +152,22 @@ class Beside:
     """Held by FSDP2 while it runs."""
     behind_bytes: int = 0
     """Held by FSDP2 while gradients are reduced behind its backward, those included."""
+    passing_bytes: int = 0
+    """Of the gradients that later runs have passed on to this one and to runs before it."""
     units: tuple[str, ...] = ()
     """The names of the units whose parameters it takes."""
 
 
 def beside_runs(
-    units: Sequence[Unit], runs: Sequence[frozenset[int]], gradient_bytes: Sequence[int]
+    units: Sequence[Unit],
+    runs: Sequence[frozenset[int]],
+    gradient_bytes: Sequence[int],
+    passed: Sequence[dict[int, int]],
 ) -> list[Beside]:
     """What FSDP2 holds around each run of a forward; empty if nothing is sharded.
 
-    `runs` are the ids of the parameters of each run, `gradient_bytes` those of its piece. Figures are for
-    backward, where the peak is: the gathered parameters of the run and those that stay gathered, the buffer
+    `runs` are the ids of the parameters of each run, `gradient_bytes` those of its piece. `passed` are those
+    of them, by the run that they are passed on to, which autograd frees behind it. Figures are for backward, where the peak is: the gathered parameters of the run and those that stay gathered, the buffer
     of the unit that is gathered ahead, and the last one that was reduced. A unit is reduced behind its
     first run, which is the last one of backward.
     """
@@ -173,6 +178,7 @@ def beside_runs(
         for u in units
     }
     later: set[int] = set()
+    passing = [0] * len(runs)
     found: list[Beside] = []
     for n in reversed(range(len(runs))):
         mine = [u for u in units if runs[n] & u.shards.keys()]
@@ -188,11 +194,16 @@ def beside_runs(
         left = gradient_bytes[n] - sum(
             u.gradients[i] for u in mine for i in u.gradients.keys() & runs[n] & later
         )
+        for maker, size in passed[n].items():
+            left -= size
+            for run in range(maker, n):
+                passing[run] += size
         ends = [u for u in mine if first[u] == n]
         reducing = (
             around + left - sum(u.gathered_bytes - u.reduce_bytes for u in ends) if ends else 0
         )
         left += sum(u.shard_gradient_bytes - sum(u.gradients.values()) for u in ends)
-        found.append(Beside(left, around + reduced, reducing, tuple(u.name for u in mine)))
+        names = tuple(u.name for u in mine)
+        found.append(Beside(left, around + reduced, reducing, passing[n], names))
         later |= runs[n]
     return found[::-1]

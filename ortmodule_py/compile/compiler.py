@@ -185,9 +185,12 @@ class Compiler:
                 return run(*args)
             record.runs.append(piece.compiled)
             record.parameters.append(frozenset(given) if sharded else frozenset())
+            record.passed.append(record.passed_by(args) if sharded else {})
             start = time.perf_counter()
             result = run(*args)
             record.engine_seconds += time.perf_counter() - start
+            if sharded:
+                record.made(result)
             return result
 
         return recorded

@@ -198,7 +198,7 @@ def beside(module: nn.Module | None, record: ForwardRecord) -> list[Beside]:
     if module is None or not any(record.parameters):
         return []
     gradients = [run.facts().get("gradient_bytes", 0) for run in record.runs]
-    return beside_runs(units_of(module), record.parameters, gradients)
+    return beside_runs(units_of(module), record.parameters, gradients, record.passed)
 
 
 def engine_beside(found: Sequence[Beside], *, with_gathered: bool) -> list[Any]:
@@ -206,7 +206,7 @@ def engine_beside(found: Sequence[Beside], *, with_gathered: bool) -> list[Any]:
     return [
         _C.BesideRun(
             gradient_bytes=one.gradient_bytes,
-            around_bytes=one.around_bytes if with_gathered else 0,
+            around_bytes=one.passing_bytes + (one.around_bytes if with_gathered else 0),
             behind_bytes=one.behind_bytes if with_gathered else 0,
         )
         for one in found

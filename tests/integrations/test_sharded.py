@@ -40,10 +40,19 @@ def test_what_fsdp_holds_around_each_run() -> None:
     runs = [frozenset([1]), frozenset([3]), frozenset([4]), frozenset([2])]
     for unit in units:
         unit.shards.update(dict.fromkeys(unit.gradients))
-    found = beside_runs(units, runs, [100] * 4)
+    found = beside_runs(units, runs, [100] * 4, [{}] * 4)
     assert [f.units for f in found] == [("",), ("a",), ("b",), ("",)]
     # The root's gradients are reduced behind its first run, and both are whole until then.
     assert [f.gradient_bytes for f in found] == [0, 50, 50, 100]
     assert [f.around_bytes for f in found] == [200 + 100, 200 + 100 + 100, 200 + 100 + 100, 300]
     assert [f.behind_bytes for f in found] == [100 + 200, 200 + 100 + 100, 200 + 200 + 100, 0]
-    assert beside_runs([], runs, [100] * 4) == []
+    assert beside_runs([], runs, [100] * 4, [{}] * 4) == []
+
+
+def test_gradients_that_are_passed_on_are_freed_behind_their_reader() -> None:
+    """The third run reads a result of the first one, and the fourth those of the second and third."""
+    units = [_unit("a", [3])]
+    passed: list[dict[int, int]] = [{}, {}, {0: 10}, {1: 20, 2: 30}]
+    found = beside_runs(units, [frozenset()] * 4, [100] * 4, passed)
+    assert [f.gradient_bytes for f in found] == [100, 100, 90, 50]
+    assert [f.passing_bytes for f in found] == [10, 10 + 20, 20 + 30, 0]
