@@ -18,3 +18,6 @@ ortm_precompile(ortm_cuda_emulation <algorithm> <cmath> <functional> <memory> <s
 target_include_directories(ortm_cuda_emulation PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda_emulation)
 target_compile_definitions(ortm_cuda_emulation PRIVATE ORTM_CUDA_EMULATION ORTM_ISA=cuda_emulation)
 target_compile_options(ortm_cuda_emulation PRIVATE -Wno-unknown-pragmas)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/cuda_emulation/host_library.cpp PROPERTIES
+  COMPILE_DEFINITIONS "ORTM_CXX=\"${CMAKE_CXX_COMPILER}\";ORTM_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
+target_link_libraries(ortm_cuda_emulation PRIVATE ${CMAKE_DL_LIBS})
