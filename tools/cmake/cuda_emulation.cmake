@@ -12,7 +12,8 @@ foreach(source ${cu_sources})
 endforeach()
 file(GLOB host_sources CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/tests/cuda_emulation/*.cpp)
-add_library(ortm_cuda_emulation OBJECT ${wrappers} ${host_sources})
+include(rtc_headers) # ORTM_RTC_SOURCE
+add_library(ortm_cuda_emulation OBJECT ${wrappers} ${host_sources} ${ORTM_RTC_SOURCE})
 ortm_target(ortm_cuda_emulation)
 ortm_precompile(ortm_cuda_emulation <algorithm> <cmath> <functional> <memory> <string> <vector>)
 target_include_directories(ortm_cuda_emulation PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda_emulation)
