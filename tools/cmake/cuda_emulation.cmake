@@ -21,4 +21,3 @@ target_compile_definitions(ortm_cuda_emulation PRIVATE ORTM_CUDA_EMULATION ORTM_
 target_compile_options(ortm_cuda_emulation PRIVATE -Wno-unknown-pragmas)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/cuda_emulation/host_library.cpp PROPERTIES
   COMPILE_DEFINITIONS "ORTM_CXX=\"${CMAKE_CXX_COMPILER}\";ORTM_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
-target_link_libraries(ortm_cuda_emulation PRIVATE ${CMAKE_DL_LIBS})
