@@ -2,6 +2,7 @@
 // where CUDA's wheels are not installed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -76,6 +77,18 @@ TEST(RtcCompiler, CompilesEveryFormula) {
   EXPECT_EQ(compiler.compile(text, 90).substr(0, 4),
             "\x7f"
             "ELF");
+}
+
+TEST(RtcCompiler, NamesWhatCodeDependsOn) {
+  ORTM_NEED_RTC(folder);
+  const cuda::RtcCompiler compiler(folder);
+  const std::vector<int>& known = compiler.architectures();
+  EXPECT_TRUE(std::is_sorted(known.begin(), known.end()));
+  EXPECT_EQ(std::count(known.begin(), known.end(), 90), 1);
+  const std::string environment = compiler.environment();
+  EXPECT_EQ(environment.find(str("nvrtc ", compiler.version(), " ")), 0u);
+  EXPECT_NE(environment.find("--fmad=false"), std::string::npos);
+  EXPECT_NE(environment.find("struct GeluGrad"), std::string::npos);
 }
 
 TEST(RtcCompiler, RepeatsTheCompilersMessages) {
