@@ -49,6 +49,21 @@ class HostFolder {
   std::string path_;
 };
 
+class HostCode : public LoadedCode {
+ public:
+  HostCode(const std::string& bytes, std::string name)
+      : name_(std::move(name)), kernel_(HostLibrary(bytes).kernel(name_)) {}
+
+  void launch(const PointwiseLaunch& launch, int64_t blocks, const KernelContext&) const override {
+    emulation::launch(name_.c_str(), Dim3(static_cast<unsigned>(blocks)), Dim3(kPointwiseThreads),
+                      0, [&] { kernel_(launch); });
+  }
+
+ private:
+  std::string name_;
+  HostLibrary::Kernel kernel_;
+};
+
 std::string contents_of(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -89,6 +104,19 @@ HostLibrary::Kernel HostLibrary::kernel(const std::string& name) const {
   const auto kernel = reinterpret_cast<Kernel>(dlsym(library_, name.c_str()));
   ORTM_CHECK(kernel, "[cuda_emulation] generated code must hold ", name);
   return kernel;
+}
+
+std::string HostCodeMaker::environment(int device) const {
+  return str(ORTM_CXX " " __VERSION__ " device ", device, "\n");
+}
+
+std::string HostCodeMaker::compile(const PointwiseSource& source, int) const {
+  return compile_for_host(source.text);
+}
+
+std::unique_ptr<LoadedCode> HostCodeMaker::load(const std::string& code,
+                                                const PointwiseSource& source, int) const {
+  return std::make_unique<HostCode>(code, source.name);
 }
 
 }  // namespace ortmodule::cuda::emulation

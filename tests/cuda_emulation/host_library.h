@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "kernels/cuda/pointwise_launch.h"
+#include "kernels/cuda/generated_group.h"
 
 namespace ortmodule::cuda::emulation {
 
@@ -21,6 +21,16 @@ class HostLibrary {
 
  private:
   void* library_ = nullptr;
+};
+
+/// Compiles generated code for the emulation as it is compiled for a GPU elsewhere.
+class HostCodeMaker : public CodeMaker {
+ public:
+  std::string environment(int device) const override;
+  std::string compile(const PointwiseSource& source, int device) const override;
+  std::unique_ptr<LoadedCode> load(const std::string& code, const PointwiseSource& source,
+                                   int device) const override;
+  bool may_load(const KernelContext&) const override { return true; }
 };
 
 }  // namespace ortmodule::cuda::emulation

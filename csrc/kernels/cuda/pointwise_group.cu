@@ -9,6 +9,7 @@
 // rounds to its own type, and formulas and random words are the CPU's, so that results are those of
 // the CPU kernel bit for bit but for functions of the standard library. Bytes moved: each operand
 // and each output once.
+#include "kernels/cuda/generated_group.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pointwise_program.h"
 #include "kernels/cuda/vector_access.cuh"
@@ -409,10 +410,19 @@ __global__ __launch_bounds__(kPointwiseThreads) void pointwise_group_cuda(
 }
 
 // --- launches ------------------------------------------------------------------------------------
+/// What a plan keeps for a step.
+struct PointwiseStep {
+  std::shared_ptr<const PointwiseProgram> program;
+  std::shared_ptr<GeneratedGroup> generated;  // null: interpreted only
+};
+
 class Launcher {
  public:
   explicit Launcher(const KernelArgs& args)
-      : program_(*static_cast<const PointwiseProgram*>(args.prepared)), args_(args) {}
+      : step_(*static_cast<const PointwiseStep*>(args.prepared)),
+        program_(*step_.program),
+        args_(args),
+        code_(step_.generated ? step_.generated->code(args.context) : nullptr) {}
 
   void run() {
     for_each_part(program_.space, [&](const Coords& sizes, const std::vector<int64_t>& offsets,
@@ -421,6 +431,28 @@ class Launcher {
 
  private:
   void launch(const Coords& sizes, const std::vector<int64_t>& offsets, int64_t total) {
+    if (code_ && launch_code(sizes, offsets, total)) return;
+    const PointwiseLaunch launch = pointed(sizes, offsets, kEach);
+    if (program_.wide) {
+      start<uint64_t>(launch, total);
+    } else {
+      start<uint32_t>(launch, total);
+    }
+  }
+
+  // False if the code is not for this launch.
+  bool launch_code(const Coords& sizes, const std::vector<int64_t>& offsets, int64_t total) const {
+    const PointwiseSource& source = step_.generated->source();
+    const PointwiseLaunch launch = pointed(sizes, offsets, source.each);
+    if (!source.fits(launch)) return false;
+    const int64_t block = int64_t{kPointwiseThreads} * source.each * source.vectors;
+    code_->launch(launch, blocks_for(total, block), args_.context);
+    step_.generated->note_launch();
+    return true;
+  }
+
+  PointwiseLaunch pointed(const Coords& sizes, const std::vector<int64_t>& offsets,
+                          int each) const {
     PointwiseLaunch launch = program_.launch;
     for (size_t i = 0; i < program_.outputs; ++i) launch.tensors[i].data = args_.out[i].data;
     for (size_t i = 0; i < program_.inputs; ++i)
@@ -428,12 +460,8 @@ class Launcher {
     if (launch.index_tensor >= 0)
       launch.first_index = offsets[static_cast<size_t>(launch.index_tensor)];
     launch.seed = args_.context.seed;
-    point_launch(launch, program_.space, sizes, offsets);
-    if (program_.wide) {
-      start<uint64_t>(launch, total);
-    } else {
-      start<uint32_t>(launch, total);
-    }
+    point_launch(launch, program_.space, sizes, offsets, each);
+    return launch;
   }
 
   template <class Word>
@@ -445,8 +473,10 @@ class Launcher {
                 threads, slot_bytes * static_cast<size_t>(threads), args_.context, launch);
   }
 
+  const PointwiseStep& step_;
   const PointwiseProgram& program_;
   const KernelArgs& args_;
+  const LoadedCode* code_;
 };
 
 REGISTER_KERNEL({
@@ -457,7 +487,10 @@ REGISTER_KERNEL({
     .run = [](const KernelArgs& args) { Launcher(args).run(); },
     .unsupported = pointwise_unsupported,
     .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
-      return compile_pointwise(facts);
+      auto step = std::make_shared<PointwiseStep>();
+      step->program = compile_pointwise(facts);
+      if (GeneratedCode* code = generated_code()) step->generated = code->group(*step->program);
+      return step;
     },
     .layout = LayoutRule::Any,
     .inplace = true,
