@@ -143,6 +143,10 @@ struct KernelContext {
   bool allow_float16_reduction = false;
   bool allow_bfloat16_reduction = false;
   bool deterministic = false;  // torch.use_deterministic_algorithms
+  /// The newest code compiled at run time that may be used (kernels/cuda/generated_group.h); 0:
+  /// none. It stays the same from a forward to the end of its backward pass, so that a value that
+  /// is computed again is computed by the same code.
+  uint64_t generated_code = 0;
   LibraryMeter* meter = nullptr;
   CallLog* log = nullptr;
 };

@@ -48,7 +48,7 @@ struct GeluTanh {
 };
 
 struct LeakyRelu {
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     p.number[0] = node.attrs.number("alpha", 0.01);
   }
   ORTM_HD explicit LeakyRelu(const MicroParams& p) : alpha(p.number[0]) {}
@@ -60,7 +60,7 @@ struct LeakyRelu {
   double alpha;
 };
 struct Elu {
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     p.number[0] = node.attrs.number("alpha", 1.0);
   }
   ORTM_HD explicit Elu(const MicroParams& p) : alpha(p.number[0]) {}
@@ -72,7 +72,7 @@ struct Elu {
 };
 // log(1 + exp(beta x)) / beta, linear where beta x exceeds the threshold.
 struct Softplus {
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     p.number[0] = node.attrs.number("beta", 1.0);
     p.number[1] = node.attrs.number("threshold", 20.0);
   }

@@ -82,7 +82,7 @@ struct Min {
 };
 // Bounds of the computation type; an absent one is the type's own limit, which bounds nothing.
 struct Clip {
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     p.number[0] = node.attrs.number("min", -std::numeric_limits<double>::infinity());
     p.number[1] = node.attrs.number("max", std::numeric_limits<double>::infinity());
   }

@@ -2,7 +2,7 @@
 // pointwise groups.
 #pragma once
 
-#include "kernels/dtype_dispatch.h"
+#include "kernels/stored_element.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {

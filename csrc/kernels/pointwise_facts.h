@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kernels/kernel.h"
+#include "kernels/micro_params.h"
 
 namespace ortmodule {
 
@@ -31,12 +32,6 @@ inline constexpr Compute kComputeOf<bool> = Compute::Bool;
 
 template <>
 inline constexpr Compute kComputeOf<uint64_t> = Compute::U64;
-
-/// Attributes of a node in the form that its functor wants.
-struct MicroParams {
-  double number[2] = {0, 0};
-  uint64_t word[2] = {0, 0};
-};
 
 /// One op at one computation type.
 struct PointwiseRow {

@@ -49,7 +49,7 @@ struct SiluGrad {
   }
 };
 struct SoftplusGrad {
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     p.number[0] = node.attrs.number("beta", 1.0);
     p.number[1] = node.attrs.number("threshold", 20.0);
   }
@@ -63,7 +63,7 @@ struct SoftplusGrad {
   double beta, threshold;
 };
 struct LeakyReluGrad {
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     p.number[0] = node.attrs.number("alpha", 0.01);
   }
   ORTM_HD explicit LeakyReluGrad(const MicroParams& p) : alpha(p.number[0]) {}
@@ -75,7 +75,7 @@ struct LeakyReluGrad {
   double alpha;
 };
 struct EluGrad {
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     p.number[0] = node.attrs.number("alpha", 1.0);
   }
   ORTM_HD explicit EluGrad(const MicroParams& p) : alpha(p.number[0]) {}
@@ -88,7 +88,7 @@ struct EluGrad {
 };
 // The bounds belong to the inside, as in torch.clamp.
 struct ClipGrad {
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     p.number[0] = node.attrs.number("min", -std::numeric_limits<double>::infinity());
     p.number[1] = node.attrs.number("max", std::numeric_limits<double>::infinity());
   }

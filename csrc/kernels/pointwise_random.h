@@ -14,14 +14,14 @@ namespace formulas {
 
 struct Dropout {
   static constexpr bool kIsRandom = true;
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     const double ratio = node.attrs.number("ratio");
     p.number[0] = dropout_scale(ratio);
-    p.word[0] = dropout_threshold(ratio);
-    p.word[1] = static_cast<uint64_t>(node.attrs.integer("rng"));
+    p.word[0] = static_cast<uint64_t>(node.attrs.integer("rng"));
+    p.word[1] = dropout_threshold(ratio);
   }
   ORTM_HD explicit Dropout(const MicroParams& p)
-      : scale(p.number[0]), threshold(p.word[0]), rng(p.word[1]) {}
+      : scale(p.number[0]), threshold(p.word[1]), rng(p.word[0]) {}
   /// `word` is the element's random word.
   template <class T>
   ORTM_HD T operator()(T x, uint32_t word) const {
@@ -36,7 +36,7 @@ struct Dropout {
 /// from two words: element i's are words 2 i and 2 i + 1 of the stream.
 struct RandomUniform {
   static constexpr bool kIsRandom = true;
-  static void configure(const NodeFacts& node, MicroParams& p) {
+  static void configure(const auto& node, MicroParams& p) {
     const DType dtype = node.output_dtypes.at(0);
     const int bits = dtype == DType::Float32 ? 24 : dtype == DType::Float16 ? 11 : 8;
     p.word[0] = static_cast<uint64_t>(node.attrs.integer("rng")) +

@@ -3,8 +3,12 @@
 // its own table: an op is added there and nowhere else.
 #pragma once
 
-#include "kernels/pointwise_facts.h"
+#include "kernels/micro_params.h"
 #include "kernels/scalar_math.h"
+// What is compiled at run time (cuda/pointwise_source.h) needs the functors alone.
+#if !defined(__CUDACC_RTC__)
+#include "kernels/pointwise_facts.h"
+#endif
 
 namespace ortmodule {
 
@@ -49,15 +53,17 @@ enum class PointwiseLoop : uint8_t {
 namespace ortmodule {
 inline namespace ORTM_ISA {
 
+#if !defined(__CUDACC_RTC__)
 /// F::configure for functors with attributes, else null.
 template <class F>
 constexpr auto configure_of() -> void (*)(const NodeFacts&, MicroParams&) {
-  if constexpr (requires { &F::configure; }) {
-    return &F::configure;
+  if constexpr (requires(const NodeFacts& node, MicroParams& p) { F::configure(node, p); }) {
+    return &F::template configure<NodeFacts>;
   } else {
     return nullptr;
   }
 }
+#endif
 
 /// Whether F draws random numbers.
 template <class F>

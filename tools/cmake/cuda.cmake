@@ -76,6 +76,8 @@ endforeach()
 # Host code of kernels in .cpp files is left to the C++ compiler.
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/csrc/kernels/cuda/*.cpp)
+include(rtc_headers)
+list(APPEND cuda_sources ${ORTM_RTC_SOURCE})
 if(TORCH_CUDA_VERSION OR ORTMODULE_CUDA STREQUAL "ON")
   add_library(ortm_kernels_cuda OBJECT ${cuda_sources})
 else()

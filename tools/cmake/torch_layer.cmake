@@ -71,7 +71,7 @@ target_compile_definitions(_C PRIVATE
 # another version.
 target_link_libraries(_C PRIVATE ortmodule_core
   -Wl,--push-state,--no-as-needed protobuf::libprotobuf-lite -Wl,--pop-state
-  torch::torch_python torch::torch torch::torch_cpu torch::c10)
+  torch::torch_python torch::torch torch::torch_cpu torch::c10 ${CMAKE_DL_LIBS})
 if(ORTM_HAS_CUDA)
   target_sources(_C PRIVATE $<TARGET_OBJECTS:ortm_kernels_cuda>)
   string(JOIN " " targets ${CMAKE_CUDA_ARCHITECTURES})

@@ -3,6 +3,7 @@
 #include "kernels/axis.h"
 #include "kernels/cuda/held_row.cuh"
 #include "kernels/cuda/index_source.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/indices.h"

@@ -8,6 +8,7 @@
 #include "kernels/axis.h"
 #include "kernels/cuda/fast_divisor.h"
 #include "kernels/cuda/index_source.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/stable_sort.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/dtype_dispatch.h"

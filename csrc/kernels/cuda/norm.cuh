@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/cuda/held_row.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/dtype_dispatch.h"

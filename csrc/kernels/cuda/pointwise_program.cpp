@@ -110,6 +110,7 @@ class Compiler {
     const int id = new_value(type);
     value(id).constant = static_cast<int>(constants_.size());
     constants_.push_back(word);
+    program_->constant_types.push_back(type);
     return id;
   }
 
@@ -367,7 +368,7 @@ std::shared_ptr<const PointwiseProgram> compile_pointwise(const StepFacts& facts
 }
 
 void point_launch(PointwiseLaunch& launch, const IterationSpace& space, const Coords& sizes,
-                  const std::vector<int64_t>& offsets) {
+                  const std::vector<int64_t>& offsets, int each) {
   launch.rank = space.rank;
   uint64_t total = 1;
   for (int d = 0; d < space.rank; ++d) {
@@ -376,7 +377,7 @@ void point_launch(PointwiseLaunch& launch, const IterationSpace& space, const Co
   }
   launch.total = static_cast<uint32_t>(total);
   const int last = space.rank - 1;
-  const bool rows = sizes[last] % kPointwisePerThread == 0;
+  const bool rows = sizes[last] % each == 0;
   for (size_t i = 0; i < space.strides.size(); ++i) {
     PointwiseTensor& tensor = launch.tensors[i];
     const int64_t element_bytes = static_cast<int64_t>(size_of(tensor.dtype));
@@ -389,7 +390,7 @@ void point_launch(PointwiseLaunch& launch, const IterationSpace& space, const Co
       tensor.strides[d] = stride;
       uniform = uniform && stride == 0;
       linear = linear && (sizes[d] == 1 || stride == expected);
-      if (d < last) whole_vectors = whole_vectors && stride % kPointwisePerThread == 0;
+      if (d < last) whole_vectors = whole_vectors && stride % each == 0;
       expected *= sizes[d];
     }
     const bool row_vectors = rows && tensor.strides[last] == 1 && whole_vectors;
@@ -397,7 +398,7 @@ void point_launch(PointwiseLaunch& launch, const IterationSpace& space, const Co
                     : linear ? PointwiseAccess::Linear
                     : rows   ? PointwiseAccess::Row
                              : PointwiseAccess::General;
-    const auto bytes = static_cast<uintptr_t>(kPointwisePerThread * element_bytes);
+    const auto bytes = static_cast<uintptr_t>(each * element_bytes);
     const bool aligned =
         bytes > 0 && reinterpret_cast<uintptr_t>(tensor.data) % std::min<uintptr_t>(bytes, 16) == 0;
     tensor.vectors = aligned && (linear || row_vectors);

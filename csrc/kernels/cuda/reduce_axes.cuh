@@ -12,6 +12,7 @@
 
 #include "kernels/axis.h"
 #include "kernels/cuda/fast_divisor.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/dtype_dispatch.h"

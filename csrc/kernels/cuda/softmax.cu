@@ -14,6 +14,7 @@
 
 #include "kernels/bias_softmax.h"
 #include "kernels/cuda/fast_divisor.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/dtype_dispatch.h"

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "kernels/cuda/device_check.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/dtype_dispatch.h"

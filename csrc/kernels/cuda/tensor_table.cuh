@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector_access.cuh"
 
 namespace ortmodule::cuda {

@@ -2,9 +2,10 @@
 // allows it, else element by element. Nothing is assumed about divisibility.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/scalar_math.h"
 
 namespace ortmodule::cuda {
