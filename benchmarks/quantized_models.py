@@ -181,7 +181,8 @@ def resident(who: str, path: str) -> dict[str, float]:
     small = open_session(who, one_node(Path(path).parent))
     small.run(None, feeds_of("", small, 0))
     gc.collect()
-    # An idle session of ours does it, so the heap's rest is not counted.
+    # Idle sessions of ours give the heap's rest back, and pages of code, which are not counted.
+    time.sleep(1)
     ctypes.CDLL(None).malloc_trim(0)
     before = _status("VmRSS")
     session = open_session(who, path)

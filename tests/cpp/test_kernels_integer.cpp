@@ -1,24 +1,33 @@
 // Products of integers of 8 bits against sums in 64 bits: every copy of the kernels, and the step
 // of four products at once with its instruction written out, which not every machine has.
 #include "base/integer_panels.h"
-#include "kernels/cpu/integer_product.h"
+#include "kernels/cpu/integer_rests.h"
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
 namespace {
 
-enum class Content { Random, Extreme };
+enum class Content { Random, Extreme, RarelyExtreme };
 
 /// Integers of the type; extreme ones are its two ends, with runs of equal signs, as those make
-/// instructions of 16 bits saturate.
+/// instructions of 16 bits saturate. Rarely extreme ones lie around the middle, but for a pair of
+/// neighbours in five hundred or the column beside it.
 Tensor bytes(DType dtype, Sizes sizes, unsigned seed, Content content, Sizes strides = {}) {
   const int low = dtype == DType::Int8 ? -128 : 0, high = low + 255;
   Tensor t(dtype, std::move(sizes), std::move(strides));
   std::mt19937 draw(seed);
+  const int64_t row = t.sizes().empty() ? 1 : t.sizes().back();
   for (int64_t i = 0; i < t.count(); ++i)
-    t.set(i, content == Content::Random ? low + static_cast<int>(draw() % 256)
-             : draw() % 8 == 0          ? low
-                                        : high);
+    t.set(i, content == Content::RarelyExtreme ? low + 96 + static_cast<int>(draw() % 64)
+             : content == Content::Random      ? low + static_cast<int>(draw() % 256)
+             : draw() % 8 == 0                 ? low
+                                               : high);
+  if (content == Content::RarelyExtreme)
+    for (int64_t i = 0; i + row < t.count(); ++i)
+      if (draw() % 1000 == 0) {
+        t.set(i, draw() % 2 ? low : high);
+        t.set(i + row, t.get(i));
+      }
   return t;
 }
 
@@ -37,7 +46,8 @@ struct Case {
 struct Operands {
   Tensor a, b, a_zero, b_zero;
   explicit Operands(const Case& c)
-      : a(bytes(c.a, {c.rows, c.inner}, 1, c.content)),
+      : a(bytes(c.a, {c.rows, c.inner}, 1,
+                c.content == Content::Random ? Content::Random : Content::Extreme)),
         b(bytes(c.b, {c.inner, c.columns}, 2, c.content,
                 c.turned ? Sizes{1, std::max<int64_t>(c.inner, 1)} : Sizes{})),
         a_zero(bytes(c.a, c.a_zeros > 1 ? Sizes{c.rows} : Sizes{}, 3, Content::Random)),
@@ -72,6 +82,11 @@ std::vector<Case> cases() {
           all.push_back({rows, columns, inner, a, b, content, 1, 0, false});
           all.push_back({rows, columns, inner, a, b, content, 2, 2, true});
         }
+  // Several pieces of the inner dimension and several panels, the last one not whole.
+  for (auto [rows, columns, inner] : std::vector<std::array<int64_t, 3>>{
+           {1, 64, 260}, {5, 48, 401}, {13, 79, 2102}, {127, 527, 300}})
+    for (DType b : {DType::Int8, DType::UInt8})
+      all.push_back({rows, columns, inner, DType::UInt8, b, Content::RarelyExtreme, 1, 1, false});
   all.push_back({4, 5, 0, DType::UInt8, DType::Int8, Content::Random, 1, 1});
   all.push_back({0, 5, 3, DType::UInt8, DType::Int8, Content::Random, 1, 1});
   all.push_back({4, 24, 6, DType::UInt8, DType::UInt8, Content::Random, 0, 0});
@@ -81,7 +96,10 @@ std::vector<Case> cases() {
 
 std::string text(const Case& c) {
   return str(c.rows, " x ", c.inner, " x ", c.columns, " ", name_of(c.a), " ", name_of(c.b), " ",
-             c.content == Content::Extreme ? "extreme " : "", c.a_zeros, c.b_zeros, c.turned);
+             c.content == Content::Extreme         ? "extreme "
+             : c.content == Content::RarelyExtreme ? "rarely extreme "
+                                                   : "",
+             c.a_zeros, c.b_zeros, c.turned);
 }
 
 TEST(IntegerProducts, MatrixIsExact) {
@@ -160,7 +178,7 @@ TEST(IntegerProducts, ScalesAndBiasRoundAsTheirNodes) {
                    });
 }
 
-// --- four products at once, with the instruction written out -------------------------------------
+// --- four products at once, with the instructions written out ------------------------------------
 struct SixteenLanes {
   int32_t lane[16];
   friend SixteenLanes operator-(int32_t value, const SixteenLanes& zeros) {
@@ -174,53 +192,147 @@ struct SixteenLanes {
   }
 };
 
+// So many pairs are summed in 16 bits; 0: in 32.
+template <int64_t kSums>
 struct WrittenOut {
   using Lanes = SixteenLanes;
-  static Lanes multiply_add(const Lanes& a, const Lanes& b, Lanes sum) {
-    uint8_t left[64];
-    int8_t right[64];
-    std::memcpy(left, &a, 64);
-    std::memcpy(right, &b, 64);
-    for (int i = 0; i < 64; ++i) sum.lane[i / 4] += left[i] * right[i];
+  static constexpr int64_t kTogether = std::max<int64_t>(kSums, 1);
+  static Lanes multiply_add(const Lanes (&a)[kTogether], const Lanes (&b)[kTogether], Lanes sum) {
+    uint8_t left[kTogether][64];
+    int8_t right[kTogether][64];
+    std::memcpy(left, &a, sizeof(left));
+    std::memcpy(right, &b, sizeof(right));
+    for (int i = 0; i < 64; i += 2) {
+      int sums = 0;
+      for (int64_t t = 0; t < kTogether; ++t) {
+        const int pair = left[t][i] * right[t][i] + left[t][i + 1] * right[t][i + 1];
+        sums += kSums ? std::clamp(pair, -32768, 32767) : pair;
+      }
+      sum.lane[i / 4] += kSums ? static_cast<int16_t>(sums) : sums;
+    }
     return sum;
   }
 };
 
-TEST(IntegerProducts, FourAtOnceAreExact) {
-  using Dot = QuadDot<WrittenOut>;
-  for (const Case& c : cases()) {
+// The sums of a product whose panels and list are in `packed`.
+template <class Dot>
+void multiply_packed(const Case& c, Tensor& a, const std::vector<int8_t>& packed, bool has_rests,
+                     Tensor& y) {
+  const int64_t padded = padded_inner(c.inner);
+  const IntegerProduct<Dot> product(c.rows, c.columns, c.inner);
+  const WeightRests list(packed.data(), c.inner, c.columns, product.piece_of(c.inner));
+  product.run(
+      0, product.units(),
+      [&](int64_t row, int64_t rows, int64_t first, int64_t inner, uint8_t* to) {
+        pack_integer_rows<Dot>({static_cast<const uint8_t*>(a.data()) + row * c.inner + first, rows,
+                                inner, c.inner, 1},
+                               0, to);
+      },
+      [&](int64_t first, int64_t, int64_t column, int64_t) {
+        return std::pair(packed.data() + column * padded + first * kIntegerPanel,
+                         padded * kIntegerPanel);
+      },
+      [&](int64_t row, int64_t rows, int64_t column, int64_t columns, const int32_t* sums,
+          int64_t stride) {
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t j = 0; j < columns; ++j)
+            y.set((row + r) * c.columns + column + j, sums[r * stride + j]);
+      },
+      [&](const auto&... part) {
+        if (has_rests) list.template add<Dot>(part...);
+      });
+}
+
+template <class Dot>
+std::vector<int8_t> packed_panels(const Case& c, Tensor& b) {
+  std::vector<int8_t> packed(static_cast<size_t>(integer_panel_bytes(c.inner, c.columns)),
+                             int8_t{0x5a});
+  pack_integer_panels<Dot>({static_cast<const int8_t*>(b.data()), c.inner, c.columns,
+                            b.layout().strides[0], b.layout().strides[1]},
+                           0, padded_inner(c.inner), packed.data());
+  return packed;
+}
+
+// Of unsigned and signed bytes.
+std::vector<Case> plain_cases() {
+  std::vector<Case> plain;
+  for (Case c : cases()) {
     if (c.a != DType::UInt8 || c.b != DType::Int8 || c.rows * c.columns == 0) continue;
-    SCOPED_TRACE(text(c));
-    Case plain = c;
-    plain.a_zeros = plain.b_zeros = 0;
-    Operands x(plain);
-    Tensor y(DType::Int32, {c.rows, c.columns});
-    const int64_t padded = padded_inner(c.inner);
-    std::vector<int8_t> panels(static_cast<size_t>(padded_columns(c.columns) * padded));
-    const Layout& b = x.b.layout();
-    pack_integer_panels<Dot>(
-        {static_cast<const int8_t*>(x.b.data()), c.inner, c.columns, b.strides[0], b.strides[1]}, 0,
-        padded, panels.data());
-    const IntegerProduct<Dot> product(c.rows, c.columns, c.inner);
-    product.run(
-        0, product.units(),
-        [&](int64_t row, int64_t rows, int64_t first, int64_t inner, uint8_t* to) {
-          pack_integer_rows<Dot>({static_cast<const uint8_t*>(x.a.data()) + row * c.inner + first,
-                                  rows, inner, c.inner, 1},
-                                 0, to);
-        },
-        [&](int64_t first, int64_t, int64_t column, int64_t) {
-          return std::pair(panels.data() + column * padded + first * kIntegerPanel,
-                           padded * kIntegerPanel);
-        },
-        [&](int64_t row, int64_t rows, int64_t column, int64_t columns, const int32_t* sums,
-            int64_t stride) {
-          for (int64_t r = 0; r < rows; ++r)
-            for (int64_t j = 0; j < columns; ++j)
-              y.set((row + r) * c.columns + column + j, sums[r * stride + j]);
-        });
-    expect_products(plain, x, y);
+    c.a_zeros = c.b_zeros = 0;
+    plain.push_back(c);
   }
+  return plain;
+}
+
+TEST(IntegerProducts, FourAtOnceAreExact) {
+  using Dot = QuadDot<WrittenOut<0>>;
+  for (const Case& c : plain_cases()) {
+    SCOPED_TRACE(text(c));
+    Operands x(c);
+    Tensor y(DType::Int32, {c.rows, c.columns});
+    multiply_packed<Dot>(c, x.a, packed_panels<Dot>(c, x.b), false, y);
+    expect_products(c, x, y);
+  }
+}
+
+template <int64_t kSums>
+void expect_exact_with_rests() {
+  using Dot = QuadDot<WrittenOut<kSums>>;
+  int lists = 0;
+  for (const Case& c : plain_cases()) {
+    SCOPED_TRACE(text(c));
+    Operands x(c);
+    Tensor y(DType::Int32, {c.rows, c.columns});
+    std::vector<int8_t> packed = packed_panels<Dot>(c, x.b);
+    const std::vector<int8_t> panels(packed.begin(),
+                                     packed.begin() + integer_sums_end(c.inner, c.columns));
+    const int64_t piece = IntegerProduct<Dot>::piece_of(c.inner);
+    const bool took =
+        take_rests<kSums>({.parallel_for = two_threads}, packed.data(), c.inner, c.columns, piece);
+    EXPECT_EQ(took, c.content == Content::RarelyExtreme);
+    EXPECT_EQ(WeightRests(packed.data(), c.inner, c.columns, piece).together(), took ? kSums : 0);
+    EXPECT_EQ(took, !std::equal(panels.begin(), panels.end(), packed.begin()));
+    if (!took) continue;
+    multiply_packed<Dot>(c, x.a, packed, true, y);
+    expect_products(c, x, y);
+    ++lists;
+  }
+  EXPECT_GT(lists, 3);
+}
+
+TEST(IntegerProducts, SaturatingPairsAreExactWithRests) { expect_exact_with_rests<1>(); }
+TEST(IntegerProducts, SaturatingFoursAreExactWithRests) { expect_exact_with_rests<2>(); }
+
+template <int64_t kTogether>
+void expect_safe(int8_t (&groups)[kTogether * kQuadBytes]) {
+  int8_t before[kTogether * kQuadBytes];
+  std::memcpy(before, groups, sizeof(before));
+  bool any = false;
+  for_each_rest_of<kTogether>(groups, [&](int64_t which, int rest) {
+    int8_t& weight = groups[which / 2 * kQuadBytes + which % 2];
+    ASSERT_TRUE(rest != 0 && rest >= -128 && rest < 128 && rest * weight > 0);
+    weight = static_cast<int8_t>(weight - rest);
+    any = true;
+  });
+  EXPECT_EQ(any, have_rests<kTogether>(before));
+  int most = 0, least = 0;
+  for (int64_t i = 0; i < kTogether * 2; ++i) {
+    const int weight = groups[i / 2 * kQuadBytes + i % 2];
+    (weight > 0 ? most : least) += 255 * weight;
+  }
+  ASSERT_TRUE(least >= -32768 && most <= 32767) << least << ", " << most;
+}
+
+TEST(IntegerProducts, WhatStaysInPanelsIsSafe) {
+  for (int first = -128; first < 128; ++first)
+    for (int second = -128; second < 128; ++second) {
+      int8_t pair[kQuadBytes] = {static_cast<int8_t>(first), static_cast<int8_t>(second)};
+      expect_safe<1>(pair);
+      int8_t four[2 * kQuadBytes] = {static_cast<int8_t>(first), static_cast<int8_t>(second)};
+      four[kQuadBytes] = static_cast<int8_t>(second);
+      four[kQuadBytes + 1] = static_cast<int8_t>(first / 2);
+      expect_safe<2>(four);
+    }
 }
 
 // --- DynamicQuantizeLinear -----------------------------------------------------------------------

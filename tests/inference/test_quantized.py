@@ -575,3 +575,15 @@ def test_large_weights_are_packed_once(source: str, tmp_path: Path) -> None:
     held = session.memory({"a": a.shape}).weights_bytes
     expected = w.nbytes * (2 if source == "bytes" else 1)
     assert expected <= held <= 1.05 * expected
+
+
+@pytest.mark.parametrize("spread", [25, 33, 60, 1000])
+def test_products_that_could_saturate_are_exact(spread: int) -> None:
+    """Weights with few, more and too many large neighbours for sums of 16 bits, and the ends alone."""
+    random = np.random.default_rng(spread)
+    w = np.clip(random.standard_normal((1100, 80)) * spread, -128, 127).astype(np.int8)
+    a = random.choice(np.array([0, 254, 255], np.uint8), (9, 1100), p=[0.1, 0.1, 0.8])
+    inputs = {"a": (TensorProto.UINT8, ["m", 1100])}
+    model = model_bytes([node("MatMulInteger", ["a", "w"], ["y"])], inputs, ["y"], {"w": w})
+    (y,) = InferenceSession(model).run(None, {"a": a})
+    np.testing.assert_array_equal(y, a.astype(np.int64) @ w)

@@ -14,13 +14,28 @@ struct Range {
   float least = 0.0f, most = 0.0f;  // 0 is always within
 };
 
+// In lanes, which the compiler may not do, as it cannot know that no order matters: NaN is passed
+// over, and the result is never -0.
 Range range_of(const float* x, int64_t count) {
-  float least = 0.0f, most = 0.0f;
-  for (int64_t i = 0; i < count; ++i) {
-    least = x[i] < least ? x[i] : least;
-    most = x[i] > most ? x[i] : most;
+  constexpr int64_t kLanes = FloatVec::kCount;
+  FloatVec lows(0.0f), highs(0.0f);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const FloatVec here = FloatVec::load(x + i);
+    lows = select(here < lows, here, lows);
+    highs = select(here > highs, here, highs);
   }
-  return {least, most};
+  Range range;
+  const auto widen = [&](float value) {
+    range.least = value < range.least ? value : range.least;
+    range.most = value > range.most ? value : range.most;
+  };
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    widen(lows.v[lane]);
+    widen(highs.v[lane]);
+  }
+  for (; i < count; ++i) widen(x[i]);
+  return range;
 }
 
 void quantize(const float* x, int64_t count, float scale, float zero, uint8_t* y) {

@@ -20,8 +20,8 @@ inline namespace ORTM_ISA {
 /// 16 bits, so both factors are widened to 16 bits and pairs of products are summed in 32.
 struct PairDot {
   using Left = int16_t;
-  /// Places of the inner dimension that are summed at once.
-  static constexpr int64_t kGroup = 2;
+  /// Places of the inner dimension that are summed at once; so many such groups in one step.
+  static constexpr int64_t kGroup = 2, kTogether = 1;
   /// One lane for each column.
   using Lanes = IntLanes;
   static constexpr int64_t kLanes = kVectorBytes / 4;
@@ -40,22 +40,23 @@ struct PairDot {
 #endif
   }
 
-  static Lanes multiply_add(Lanes a, Lanes b, Lanes sum) {
+  static Lanes multiply_add(const Lanes (&a)[1], const Lanes (&b)[1], Lanes sum) {
 #if defined(__AVX512BW__)
-    return sum + Lanes(_mm512_madd_epi16(__m512i(a), __m512i(b)));
+    return sum + Lanes(_mm512_madd_epi16(__m512i(a[0]), __m512i(b[0])));
 #elif defined(__AVX2__)
-    return sum + Lanes(_mm256_madd_epi16(__m256i(a), __m256i(b)));
+    return sum + Lanes(_mm256_madd_epi16(__m256i(a[0]), __m256i(b[0])));
 #else
-    return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+    return sum + (a[0] << 16 >> 16) * (b[0] << 16 >> 16) + (a[0] >> 16) * (b[0] >> 16);
 #endif
   }
 };
 
-/// Four products of 8 bits at once: `Instruction` sums them without saturation (vpdpbusd).
+/// Four products of 8 bits at once by `Instruction`: one that sums them without saturation
+/// (vpdpbusd), or one that weights are prepared for (integer_rests.h).
 template <class Instruction>
 struct QuadDot {
   using Left = uint8_t;
-  static constexpr int64_t kGroup = 4;
+  static constexpr int64_t kGroup = 4, kTogether = Instruction::kTogether;
   using Lanes = typename Instruction::Lanes;
   static constexpr int64_t kLanes = sizeof(Lanes) / 4;
 
@@ -64,7 +65,7 @@ struct QuadDot {
     std::memcpy(&lanes, from, sizeof(lanes));
     return lanes;
   }
-  static Lanes multiply_add(Lanes a, Lanes b, Lanes sum) {
+  static Lanes multiply_add(const Lanes (&a)[kTogether], const Lanes (&b)[kTogether], Lanes sum) {
     return Instruction::multiply_add(a, b, sum);
   }
 };
@@ -72,8 +73,9 @@ struct QuadDot {
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
 struct VnniInstruction {
   using Lanes = IntLanes;
-  static Lanes multiply_add(Lanes a, Lanes b, Lanes sum) {
-    return Lanes(_mm512_dpbusd_epi32(__m512i(sum), __m512i(a), __m512i(b)));
+  static constexpr int64_t kTogether = 1;
+  static Lanes multiply_add(const Lanes (&a)[1], const Lanes (&b)[1], Lanes sum) {
+    return Lanes(_mm512_dpbusd_epi32(__m512i(sum), __m512i(a[0]), __m512i(b[0])));
   }
 };
 using IntegerDot = QuadDot<VnniInstruction>;
@@ -87,6 +89,7 @@ struct IntegerTile {
   using Lanes = typename Dot::Lanes;
   using Left = typename Dot::Left;
   static constexpr int64_t kLanes = Dot::kLanes;
+  static constexpr int64_t kTogether = Dot::kTogether;
   /// With two vectors of sums for each row, two of the right factor and one of the left.
   static constexpr int kMostRows = sizeof(Lanes) == 64 ? 12 : 6;
   /// Whole tiles of columns: rows of sums are a multiple of it.
@@ -102,6 +105,7 @@ struct IntegerTile {
   static void multiply(const Left* left, int64_t rows, const int8_t* panels, int64_t panel_stride,
                        int64_t inner, int64_t width, int32_t* sums, int64_t sums_stride,
                        bool adds) {
+    static_assert(kIntegerInner % (Dot::kGroup * kTogether) == 0);
     const int64_t groups = ceil_div(inner, Dot::kGroup);
     const Functions& functions = of_rows(rows);
     const auto multiply_tiles = [&](Multiply function, int64_t vectors) {
@@ -144,16 +148,23 @@ struct IntegerTile {
       ORTM_UNROLL
       for (int v = 0; v < kVectors; ++v) sums[i][v] = Lanes{};
     }
-    for (int64_t g = 0; g < groups; ++g) {
-      Lanes b[kVectors];
+    for (int64_t g = 0; g < groups; g += kTogether) {
+      Lanes b[kVectors][kTogether];
       ORTM_UNROLL
-      for (int v = 0; v < kVectors; ++v)
-        b[v] = Dot::load(from[v] + g * kIntegerPanel * Dot::kGroup);
+      for (int v = 0; v < kVectors; ++v) {
+        ORTM_UNROLL
+        for (int64_t t = 0; t < kTogether; ++t)
+          b[v][t] = Dot::load(from[v] + (g + t) * kIntegerPanel * Dot::kGroup);
+      }
       ORTM_UNROLL
       for (int i = 0; i < kRows; ++i) {
-        int32_t group;
-        std::memcpy(&group, left + i * kLeftStride + g * Dot::kGroup, sizeof(group));
-        const Lanes a = group - Lanes{};
+        Lanes a[kTogether];
+        ORTM_UNROLL
+        for (int64_t t = 0; t < kTogether; ++t) {
+          int32_t group;
+          std::memcpy(&group, left + i * kLeftStride + (g + t) * Dot::kGroup, sizeof(group));
+          a[t] = group - Lanes{};
+        }
         ORTM_UNROLL
         for (int v = 0; v < kVectors; ++v) sums[i][v] = Dot::multiply_add(a, b[v], sums[i][v]);
       }
@@ -273,22 +284,25 @@ class IntegerProduct {
 
   IntegerProduct(int64_t rows, int64_t columns, int64_t inner)
       : rows_(rows), columns_(columns), inner_(inner), tiles_(ceil_div(rows, Tile::kMostRows)) {
-    piece_ = equal_part(inner, kMostInner, kIntegerInner);
+    piece_ = piece_of(inner);
     block_ = equal_part(columns, kMostColumns, Tile::kColumns);
     blocks_ = ceil_div(columns, block_);
     groups_ = ceil_div(tiles_, kMostTiles);
   }
 
   int64_t units() const { return groups_ * blocks_; }
+  /// The inner dimension is multiplied in such pieces.
+  static int64_t piece_of(int64_t inner) { return equal_part(inner, kMostInner, kIntegerInner); }
 
   /// Units [begin, end).
   ///   left(row, rows, first, inner, to) packs rows of the left factor (pack_integer_rows),
   ///   right(first, inner, column, columns) returns panels of that part, and the bytes between
   ///   them, store(row, rows, column, columns, sums, stride) takes sums, whose rows are `stride`
-  ///   apart.
-  template <class LeftPart, class RightPart, class Store>
+  ///   apart, rests(left, rows, first, column, columns, sums, stride) adds products that are not in
+  ///   the panels.
+  template <class LeftPart, class RightPart, class Store, class Rests>
   void run(int64_t begin, int64_t end, const LeftPart& left, const RightPart& right,
-           const Store& store) const {
+           const Store& store, const Rests& rests) const {
     alignas(64) int32_t sums[kMostTiles * Tile::kMostRows * kMostColumns];
     alignas(64) Left packed[Tile::kMostRows * Tile::kLeftStride];
     for (int64_t unit = begin; unit < end; ++unit) {
@@ -304,12 +318,19 @@ class IntegerProduct {
         for (int64_t tile = first_tile; tile < last_tile; ++tile) {
           const int64_t row = row_of(tile), count = row_of(tile + 1) - row;
           left(row, count, first, inner, packed);
-          Tile::multiply(packed, count, panels, panel_stride, inner, width,
-                         sums + (row - top) * block_, block_, first > 0);
+          int32_t* to = sums + (row - top) * block_;
+          Tile::multiply(packed, count, panels, panel_stride, inner, width, to, block_, first > 0);
+          rests(packed, count, first, column, width, to, block_);
         }
       }
       store(top, rows, column, width, sums, block_);
     }
+  }
+
+  template <class LeftPart, class RightPart, class Store>
+  void run(int64_t begin, int64_t end, const LeftPart& left, const RightPart& right,
+           const Store& store) const {
+    run(begin, end, left, right, store, [](auto&&...) {});
   }
 
  private:

@@ -4,7 +4,7 @@
 // where column and row are the sums of b's columns and of a's rows.
 #include "kernels/cpu/integer_copies.h"
 #include "kernels/cpu/integer_finish.h"
-#include "kernels/cpu/integer_product.h"
+#include "kernels/cpu/integer_rests.h"
 #include "kernels/matmul_problem.h"
 
 namespace ortmodule {
@@ -95,7 +95,19 @@ class Run {
                     [&](int64_t begin, int64_t end) {
                       for (int64_t i = begin; i < end; ++i) make_terms(i);
                     });
-    const Product product(m.rows, m.columns, m.inner);
+#if defined(ORTM_INTEGER_RESTS)
+    const int64_t together = p_.packed ? rests().together() : 0;
+    if (together == 2) return multiply<FoursDot>();
+    if (together == 1) return multiply<PairsDot>();
+#endif
+    multiply<IntegerDot>();
+  }
+
+ private:
+  template <class Dot>
+  void multiply() const {
+    const MatMulProblem& m = p_.product;
+    const IntegerProduct<Dot> product(m.rows, m.columns, m.inner);
     const int64_t units = product.units();
     const int64_t each = std::max<int64_t>(1, ceil_div(m.rows * m.columns * m.inner, units));
     parallel_ranges(args_.context, p_.matrices() * units, ceil_div(kGrain, each),
@@ -103,14 +115,12 @@ class Run {
                       while (begin < end) {
                         const int64_t i = begin / units, first = begin % units;
                         const int64_t count = std::min(units - first, end - begin);
-                        p_.packed ? run_packed(product, first, first + count)
-                                  : run_matrix(product, i, first, first + count);
+                        run_units(product, i, first, first + count);
                         begin += count;
                       }
                     });
   }
 
- private:
   template <class T>
   static StridedMatrix<const T> matrix(const void* data, int64_t offset, const BlasMatrix& m,
                                        int64_t rows, int64_t columns) {
@@ -135,6 +145,11 @@ class Run {
     return static_cast<int32_t*>(args_.workspace) + i * p_.scratch();
   }
   int32_t* row_sums(int64_t i) const { return column_terms(i) + p_.product.columns; }
+
+  WeightRests rests() const {
+    const MatMulProblem& m = p_.product;
+    return {args_.in[1].as<int8_t>(), m.inner, m.columns, Product::piece_of(m.inner)};
+  }
 
   int32_t a_point(int64_t row) const {
     return a_zero_.point(row) + (p_.flip_a ? int32_t{kSignBit} : 0);
@@ -165,12 +180,13 @@ class Run {
           integer_row_sum(a.data + row * a.row_stride, a.column_stride, m.inner, p_.flip_a);
   }
 
+  template <class Dot>
   auto left_part(int64_t i) const {
     return [a = left(i), flip = p_.flip_a](int64_t row, int64_t rows, int64_t first, int64_t inner,
-                                           Product::Left* to) {
-      pack_integer_rows<IntegerDot>({a.data + row * a.row_stride + first * a.column_stride, rows,
-                                     inner, a.row_stride, a.column_stride},
-                                    flip, to);
+                                           typename Dot::Left* to) {
+      pack_integer_rows<Dot>({a.data + row * a.row_stride + first * a.column_stride, rows, inner,
+                              a.row_stride, a.column_stride},
+                             flip, to);
     };
   }
 
@@ -238,13 +254,25 @@ class Run {
     }
   }
 
-  void run_packed(const Product& product, int64_t begin, int64_t end) const {
+  template <class Dot>
+  void run_units(const IntegerProduct<Dot>& product, int64_t i, int64_t begin, int64_t end) const {
+    if constexpr (std::is_same_v<Dot, IntegerDot>)
+      if (!p_.packed) return run_matrix(product, i, begin, end);
+    run_packed(product, begin, end);
+  }
+
+  template <class Dot>
+  void run_packed(const IntegerProduct<Dot>& product, int64_t begin, int64_t end) const {
     const auto* panels = args_.in[1].as<int8_t>();
     const int64_t inner = padded_inner(p_.product.inner);
     const auto right_part = [&](int64_t first, int64_t, int64_t column, int64_t) {
       return std::pair(panels + column * inner + first * kIntegerPanel, inner * kIntegerPanel);
     };
-    product.run(begin, end, left_part(0), right_part, store_part(0));
+    if constexpr (std::is_same_v<Dot, IntegerDot>)
+      product.run(begin, end, left_part<Dot>(0), right_part, store_part(0));
+    else
+      product.run(begin, end, left_part<Dot>(0), right_part, store_part(0),
+                  [list = rests()](const auto&... part) { list.template add<Dot>(part...); });
   }
 
   void run_matrix(const Product& product, int64_t i, int64_t begin, int64_t end) const {
@@ -257,7 +285,7 @@ class Run {
                                       static_cast<int8_t>(p_.flip_b), padded, panels);
       return std::pair(static_cast<const int8_t*>(panels), padded * kIntegerPanel);
     };
-    product.run(begin, end, left_part(i), right_part, store_part(i));
+    product.run(begin, end, left_part<IntegerDot>(i), right_part, store_part(i));
   }
 
   const KernelArgs& args_;
@@ -271,7 +299,8 @@ void run(const KernelArgs& args) {
   Run(args, *static_cast<const IntegerProblem*>(args.prepared)).run();
 }
 
-void pack(const KernelArgs& args) {
+template <class Dot>
+void pack_panels(const KernelArgs& args) {
   const TensorView& b = args.in[0];
   const int64_t inner = b.sizes[0], columns = b.sizes[1];
   const auto flip = static_cast<int8_t>(b.dtype == DType::UInt8 ? kSignBit : 0);
@@ -288,9 +317,22 @@ void pack(const KernelArgs& args) {
         const StridedMatrix<const int8_t> part{from.data + column * from.column_stride, inner,
                                                std::min(columns, end * kIntegerPanel) - column,
                                                from.row_stride, from.column_stride};
-        pack_integer_panels<IntegerDot>(part, flip, padded, to + column * padded);
+        pack_integer_panels<Dot>(part, flip, padded, to + column * padded);
         add_integer_columns(part, flip, sums + column);
       });
+}
+
+void pack(const KernelArgs& args) {
+#if defined(ORTM_INTEGER_RESTS)
+  const int64_t inner = args.in[0].sizes[0], columns = args.in[0].sizes[1];
+  auto* packed = args.out[0].as<int8_t>();
+  const int64_t piece = Product::piece_of(inner);
+  pack_panels<PairsDot>(args);
+  if (take_rests<2>(args.context, packed, inner, columns, piece) ||
+      take_rests<1>(args.context, packed, inner, columns, piece))
+    return;
+#endif
+  pack_panels<IntegerDot>(args);
 }
 
 KernelDef product_kernel(std::string_view op, std::string_view name, LayoutRule layout) {
