@@ -38,15 +38,6 @@ std::shared_ptr<const Lowered> lowered(const Graph& joint, const SessionOptions&
                                          : lower_ungrouped(joint, options.device()));
 }
 
-std::unique_ptr<Graph> inputs_of(const Graph& graph) {
-  auto inputs = std::make_unique<Graph>();
-  inputs->name = graph.name;
-  for (const GraphInput& input : graph.inputs())
-    inputs->add_input(input.value->name, input.value->dtype, input.value->dims, input.kind,
-                      input.requires_grad, input.index);
-  return inputs;
-}
-
 std::vector<bool> outputs_with_gradient(const ExportedPiece& piece, const Graph& joint) {
   std::vector<bool> result(piece.output_strides.size(), false);
   for (const GraphInput& input : joint.inputs())
@@ -69,7 +60,6 @@ Session::Session(ExportedPiece piece, SessionOptions options)
   if (options_.keep_graphs || options_.training()) return;
   forward_.reset();
   joint_.reset();
-  piece_.graph = inputs_of(*piece_.graph);
 }
 
 std::shared_ptr<PlanEntry> Session::plan_for(const CallShapes& call) {

@@ -46,7 +46,6 @@ class Session {
   /// Whether forward output k can receive a gradient.
   const std::vector<bool>& differentiable_outputs() const { return differentiable_outputs_; }
 
-  /// Without keep_graphs and training: its inputs only.
   const Graph& exported_graph() const { return *piece_.graph; }
   const Graph& forward_graph() const { return *forward_; }
   const Graph& joint_graph() const { return *joint_; }
@@ -64,7 +63,7 @@ class Session {
   PassReport forward_report_;
   PassReport joint_report_;
 
-  ExportedPiece piece_;
+  const ExportedPiece piece_;
   std::unique_ptr<const Graph> forward_;  // null without keep_graphs, as is the next one
   std::unique_ptr<const Graph> joint_;
   const std::vector<bool> differentiable_outputs_;

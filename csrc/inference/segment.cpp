@@ -78,7 +78,8 @@ std::vector<const void*> Segment::Bound::arguments() const {
 }
 
 int64_t Segment::Outcome::graph_bytes() const {
-  return approximate_bytes(*session->lowered().graph);
+  return approximate_bytes(session->exported_graph()) +
+         approximate_bytes(*session->lowered().graph);
 }
 
 // The outcomes, and their plans. The idle clock may see them for a moment longer than the session.
@@ -430,7 +431,7 @@ void Segment::check_once(Outcome& outcome, const CallShapes& call) {
     const std::lock_guard lock(imports_->mutex);
     if (outcome.checked.count(numbers)) return;
   }
-  check_sizes(*outcome.session->lowered().graph, values);
+  check_sizes(outcome.session->exported_graph(), values);
   note_freed_heap(kPlanBytes);
   imports_->watch();
   constexpr size_t kMostKnown = 4096;

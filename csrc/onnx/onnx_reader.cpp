@@ -310,9 +310,6 @@ void read_graph(Context& c, std::string_view message, OnnxGraph& to) {
       default: append_field(rest, field); return;
     }
   });
-  to.nodes.shrink_to_fit();  // as long as the session lives
-  to.values.shrink_to_fit();
-  to.initializers.shrink_to_fit();
   to.rest = c.rest(std::move(rest));
 }
 

@@ -29,7 +29,6 @@ std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& reque
   StepBuilder builder(*plan, lowered, request);
   builder.build_forward();
   builder.build_backward();
-  plan->steps.shrink_to_fit();  // plans are kept
   finish(*plan, nullptr, false, request.placement);
   return plan;
 }
