@@ -24,21 +24,6 @@ TEST(Session, StagesFollowEachOther) {
   EXPECT_EQ(session.times().plans, 0u);
 }
 
-TEST(Session, InferenceKeepsOnlyInputsOfTheGraph) {
-  SessionOptions options;
-  options.optimizer.training = false;
-  options.keep_graphs = false;
-  const Session session(rows_piece(), options);
-  const Session kept(rows_piece(), {});
-  EXPECT_EQ(session.exported_graph().node_count(), 0u);
-  const auto &inputs = session.exported_graph().inputs(), &all = kept.exported_graph().inputs();
-  ASSERT_EQ(inputs.size(), all.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    EXPECT_EQ(inputs[i].value->name, all[i].value->name);
-    EXPECT_EQ(inputs[i].value->dims, all[i].value->dims);
-  }
-}
-
 TEST(Session, InferenceHasNoBackward) {
   SessionOptions options;
   options.optimizer.training = false;

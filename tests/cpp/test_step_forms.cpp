@@ -1,0 +1,101 @@
+// Which steps are alike, what a plan shares among them, and the order of backward steps.
+#include <gtest/gtest.h>
+
+#include "ir/text.h"
+#include "lower/lower.h"
+#include "ops/emit.h"
+#include "plan/make_plan.h"
+
+namespace ortmodule {
+namespace {
+
+std::unique_ptr<Graph> parsed(std::string_view text) {
+  std::unique_ptr<Graph> graph = parse_graph(text);
+  infer(*graph);
+  return graph;
+}
+
+std::shared_ptr<Plan> plan_of(const Graph& graph, std::vector<Layout> arguments = {}) {
+  PlanRequest request;
+  request.symbols.bind("n", 8);
+  request.arguments = std::move(arguments);
+  return make_plan(lower(graph, Device::CPU), request);
+}
+
+/// By step that computes a value: the name of that value and the facts of the step.
+std::vector<std::pair<std::string, const StepFacts*>> facts_of(const Plan& plan) {
+  std::vector<std::pair<std::string, const StepFacts*>> facts;
+  for (const PlannedStep& step : plan.steps)
+    if (!step.nodes.empty())
+      facts.emplace_back(step.nodes.back()->output()->name, step.facts.get());
+  return facts;
+}
+
+const StepFacts* of(const Plan& plan, std::string_view name) {
+  for (const auto& [computed, facts] : facts_of(plan))
+    if (computed == name) return facts;
+  ADD_FAILURE() << "no step computes " << name;
+  return nullptr;
+}
+
+TEST(StepForms, RepeatedLayersShareTheirFacts) {
+  const auto plan = plan_of(*parsed(R"(g (x: f32[n,4], w: f32[4,4], v: f32[4,4]) => (d) {
+    a = MatMul (x, w); b = Softmax<axis=-1> (a)
+    c = MatMul (b, v); d = Softmax<axis=-1> (c)
+  })"));
+  EXPECT_EQ(of(*plan, "a"), of(*plan, "c"));
+  EXPECT_EQ(of(*plan, "b"), of(*plan, "d"));
+  EXPECT_NE(of(*plan, "a"), of(*plan, "b"));
+}
+
+TEST(StepForms, OtherSizesAttributesAndLiteralsAreNotAlike) {
+  const auto plan = plan_of(*parsed(R"(g (x: f32[n,4], w: f32[4,4], v: f32[4,5]) => (c, d, e, f) {
+    a = MatMul (x, w); c = MatMul (x, v)
+    b = Softmax<axis=-1> (a); d = Softmax<axis=0> (a)
+    g = ReduceSum<axes=[0], keepdims=0> (b); e = Mul (g, 0.0)
+    h = ReduceSum<axes=[0], keepdims=0> (d); f = Mul (h, -0.0)
+  })"));
+  EXPECT_NE(of(*plan, "a"), of(*plan, "c"));
+  EXPECT_NE(of(*plan, "b"), of(*plan, "d"));
+  EXPECT_EQ(of(*plan, "g"), of(*plan, "h"));
+  EXPECT_NE(of(*plan, "e"), of(*plan, "f")) << "-0.0 is not 0.0";
+}
+
+TEST(StepForms, OperandsOfOtherLayoutsAndPlacesAreNotAlike) {
+  const auto graph = parsed(R"(g (x: f32[n,4], y: f32[n,4], z: f32[n,4]) => (p, q, r, s) {
+    p = Softmax<axis=-1> (x); q = Softmax<axis=-1> (y)
+    r = Sub (x, z); s = Sub (z, z)
+  })");
+  const Layout dense{{8, 4}, {4, 1}, 0}, wide{{8, 4}, {6, 1}, 0};
+  const auto plan = plan_of(*graph, {dense, wide, dense});
+  EXPECT_NE(of(*plan, "p"), of(*plan, "q"));
+  EXPECT_NE(of(*plan, "r"), of(*plan, "s")) << "a group reads each operand once";
+}
+
+// The flattened gradient `flat` exists as soon as `dy`; the activation `b` is then free for `db`.
+TEST(BackwardOrder, WeightGradientsRunBeforeTheGradientOfTheirOperand) {
+  const auto graph = parsed(R"(chain (x: f32[2,4,4], w: param grad f32[4,4],
+      v: param grad f32[4,4], dy: dy 0 f32[2,4,4]) => (y, grad 1: dw, grad 2: dv) {
+    a = MatMul (x, w)
+    b = Tanh (a)
+    y = MatMul (b, v)
+    backward: db = FusedMatMul<transB=1> (dy, v)
+    backward: seen = Reshape<shape=[8,4]> (b)
+    backward: flat = Reshape<shape=[8,4]> (dy)
+    backward: dv = FusedMatMul<transA=1> (seen, flat)
+    backward: da = TanhGrad (db, b)
+    backward: rows = Reshape<shape=[8,4]> (x)
+    backward: dflat = Reshape<shape=[8,4]> (da)
+    backward: dw = FusedMatMul<transA=1> (rows, dflat)
+  })");
+  sort_backward(*graph);
+  std::vector<std::string> order;
+  for (const auto& node : graph->nodes())
+    if (node->region == Region::Backward) order.push_back(node->output()->name);
+  // Views of what forward computed stay where they are read: with them it would be recomputed.
+  const std::vector<std::string> wanted = {"seen", "flat", "dv", "db", "da", "rows", "dflat", "dw"};
+  EXPECT_EQ(order, wanted);
+}
+
+}  // namespace
+}  // namespace ortmodule
