@@ -167,9 +167,10 @@ def beside_runs(
     """What FSDP2 holds around each run of a forward; empty if nothing is sharded.
 
     `runs` are the ids of the parameters of each run, `gradient_bytes` those of its piece. `passed` are those
-    of them, by the run that they are passed on to, which autograd frees behind it. Figures are for backward, where the peak is: the gathered parameters of the run and those that stay gathered, the buffer
-    of the unit that is gathered ahead, and the last one that was reduced. A unit is reduced behind its
-    first run, which is the last one of backward.
+    of them, by the run that they are passed on to, which autograd frees behind it. Figures are for backward,
+    where the peak is: the gathered parameters of the run and those that stay gathered, the buffer of the unit
+    that is gathered ahead, and the last one that was reduced. A unit is reduced behind its first run, which
+    is the last one of backward.
     """
     if not units:
         return []

@@ -186,6 +186,7 @@ TEST(GeneratedPointwise, LeavesWhatItCannotPromiseToTheInterpreter) {
   EXPECT_EQ(interpreted("Neg", DType::Float64), "it computes in float64");
   EXPECT_EQ(interpreted("Tan", DType::BFloat16), "Tan is a function of CUDA's library");
   EXPECT_EQ(interpreted("Neg", DType::Float32, {1}), "it computes one element");
+  EXPECT_EQ(interpreted("Neg", DType::Float32, {4, 0}), "it computes no element");
 }
 
 TEST(GeneratedPointwise, RefusesLaunchesOfAnotherKind) {

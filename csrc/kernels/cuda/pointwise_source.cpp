@@ -416,6 +416,7 @@ bool PointwiseSource::fits(const PointwiseLaunch& launch) const {
 
 Reason pointwise_source_unsupported(const PointwiseProgram& program) {
   const PointwiseLaunch& launch = program.launch;
+  if (program.space.count() == 0) return "it computes no element";
   for (size_t i = 0; i < tensor_count(program); ++i)
     if (launch.tensors[i].dtype == DType::Float64) return "it computes in float64";
   for (int i = 0; i < launch.instruction_count; ++i) {
