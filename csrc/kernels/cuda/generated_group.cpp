@@ -153,7 +153,8 @@ void GeneratedCode::note_failure(const std::string& failure) {
 
 // --- the process ---------------------------------------------------------------------------------
 void enable_generated_code(std::unique_ptr<CodeMaker> maker, const std::string& folder) {
-  static GeneratedCode code(std::move(maker), folder);
+  // Never destroyed: a child after fork() has no thread that could be joined when it ends.
+  static GeneratedCode& code = *new GeneratedCode(std::move(maker), folder);
   process_code = &code;
 }
 
