@@ -45,13 +45,8 @@ class BackwardOrder {
     }
     // A final node follows the last producer of its operands, or comes first if it has none in
     // backward.
-    for (Node* node : nodes_) {
-      if (!final_nodes.contains(node)) continue;
-      size_t last = 0;
-      for (const Value* input : node->inputs())
-        if (input) last = std::max(last, ready_at(*input));
-      move(node, last);
-    }
+    for (Node* node : nodes_)
+      if (final_nodes.contains(node)) move(node, ready_for(*node));
     std::vector<Node*> ordered = after_[0];
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (!moved_.contains(nodes_[i])) ordered.push_back(nodes_[i]);
@@ -67,7 +62,14 @@ class BackwardOrder {
   size_t ready_at(const Value& value) const {
     const auto at = value.producer() ? place_.find(value.producer()) : place_.end();
     if (at == place_.end()) return 0;
-    return is_view(*at->first) ? ready_at(*at->first->input(0)) : at->second;
+    return is_view(*at->first) ? ready_for(*at->first) : at->second;
+  }
+  /// The same for all operands of `node`.
+  size_t ready_for(const Node& node) const {
+    size_t last = 0;
+    for (const Value* input : node.inputs())
+      if (input) last = std::max(last, ready_at(*input));
+    return last;
   }
 
   /// Puts `node` behind place `last`, and views that it reads in front of it. Views do not move
