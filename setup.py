@@ -79,9 +79,11 @@ class CMakeBuild(build_ext):
         self.copy_package(folder / "package")
 
     def configure(self, command: list[str], folder: Path) -> None:
-        """Runs CMake when the command changed; Ninja itself reruns it when a CMake file changed."""
+        """Runs CMake when the command or the wanted architectures changed; Ninja itself reruns it when
+        a CMake file changed."""
         stamp = folder / "configured_with.txt"
-        text = shlex.join(command)
+        # The variable is read by tools/cmake/cuda_architectures.cmake.
+        text = f"{shlex.join(command)} {os.environ.get('TORCH_CUDA_ARCH_LIST', '')}".rstrip()
         if stamp.exists() and stamp.read_text() == text and (folder / "build.ninja").exists():
             return
         stamp.unlink(missing_ok=True)
