@@ -1,10 +1,13 @@
 // Facts about this build.
+#include <pybind11/stl.h>
+
 #include <string>
 #include <vector>
 
 #include "base/version.h"
 #include "bindings/device_runtime.h"
 #include "bindings/topics.h"
+#include "kernels/step_compiler.h"
 #ifdef ORTM_WITH_CUDA
 #include "kernels/cuda/device_info.h"
 #endif
@@ -39,10 +42,40 @@ static py::dict build_info() {
   return info;
 }
 
+static py::object generated_code_counts() {
+  StepCompiler* compiler = step_compiler();
+  if (!compiler) return py::none();
+  const StepCompilerCounts counts = compiler->counts();
+  py::dict all;
+  all["compiled"] = counts.compiled;
+  all["from_disk"] = counts.from_disk;
+  all["failed"] = counts.failed;
+  all["loaded"] = counts.loaded;
+  all["launches"] = counts.launches;
+  all["failure"] = counts.failure;
+  return all;
+}
+
+static void init_generated_code(py::module_& m) {
+  m.def("enable_generated_code", &enable_step_compiler, py::arg("folders"),
+        py::arg("cache_folder"),
+        "Compiles pointwise groups of later plans, with the NVRTC of one of the folders.");
+  m.def("generated_code_counts", &generated_code_counts,
+        "What this process has compiled and launched; None while it is off.");
+  m.def(
+      "finish_generated_code",
+      [] {
+        if (StepCompiler* compiler = step_compiler()) compiler->finish();
+      },
+      py::call_guard<py::gil_scoped_release>(),
+      "Waits until everything that was asked for is compiled; later runs use it.");
+}
+
 void init_build(py::module_& m) {
   m.attr("torch_version") = ORTM_TORCH_VERSION;
   m.attr("__version__") = std::string(version());
   m.def("build_info", &build_info, "Facts about this build; asks the CUDA driver for devices.");
+  init_generated_code(m);
 }
 
 }  // namespace ortmodule::bindings

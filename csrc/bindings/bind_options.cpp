@@ -105,6 +105,7 @@ void init_options(py::module_& m) {
           "Where the tensors are: 'cpu' or 'cuda:<index>'.")
       .def_readwrite("emulate_cuda", &PieceOptions::emulate_cuda)
       .def_readwrite("cuda_graph", &PieceOptions::cuda_graph)
+      .def_readwrite("generated_code", &PieceOptions::generated_code)
       .def_property(
           "convolution_search", [](const PieceOptions&) { return py::none(); },
           [](PieceOptions& options, const std::string& name) {

@@ -8,6 +8,7 @@
 #include "bindings/device_runtime.h"
 #include "bindings/emulated_memory.h"
 #include "bindings/topics.h"
+#include "kernels/step_compiler.h"
 #include "runtime/run_device.h"
 
 namespace py = pybind11;
@@ -25,6 +26,7 @@ class TorchRunDevice : public RunDevice {
     const DeviceScope scope(runtime_);
     KernelContext context;
     runtime_.fill(context);
+    if (kernels() == Device::CUDA) context.generated_code = newest_generated_code(context);
     body(context);
   }
   void upload(void* to, const void* from, int64_t bytes) override {

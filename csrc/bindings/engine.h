@@ -29,6 +29,7 @@ struct PieceOptions {
   c10::Device device{c10::kCPU};  // of every tensor of the piece
   bool emulate_cuda = false;      // CPU tensors through CUDA kernels compiled for the host
   bool cuda_graph = false;        // replay steps as CUDA graphs
+  bool generated_code = true;     // use code compiled at run time, where the process has it
   bool is_derived = false;        // the backward pass of another piece
   /// Not set: follows torch.backends.cudnn.benchmark when a step runs.
   std::optional<ConvolutionSearch> convolution_search;

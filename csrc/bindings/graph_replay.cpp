@@ -8,6 +8,7 @@
 
 #include "bindings/run_state.h"
 #include "bindings/tensor_layout.h"
+#include "kernels/step_compiler.h"
 
 namespace ortmodule::bindings {
 namespace {
@@ -217,6 +218,9 @@ void GraphReplay::record_forward(RunState& state, Recording& recording) {
     recording.addresses[b] = read.const_data_ptr();
     state.frame.bind(b, read.mutable_data_ptr());
   }
+  // A graph keeps the kernels that it is recorded with, and loading is not allowed while it is.
+  if (StepCompiler* compiler = step_compiler()) compiler->finish();
+  choose_code(state);
   try {
     recording.forward = recorder_->record([&] { launch_forward(state); });
   } catch (const std::exception& error) {

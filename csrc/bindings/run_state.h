@@ -74,6 +74,7 @@ struct RunState : torch::CustomClassHolder {
   std::vector<std::pair<BufferId, at::Tensor>> arrived;  // gradients of outputs
   const Program* backward = nullptr;                     // chosen when the first range runs
   DrawnSeed seed;
+  uint64_t generated_code = 0;          // as in KernelContext, for forward and backward
   bool seed_is_given = false;           // that of the forward pass whose backward this run is
   std::unique_ptr<RunnerState> runner;  // what the runner keeps for this run
   bool records_gradients = false;

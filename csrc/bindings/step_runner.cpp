@@ -4,6 +4,7 @@
 
 #include "bindings/run_state.h"
 #include "kernels/aten/allocation_counter.h"
+#include "kernels/step_compiler.h"
 
 namespace ortmodule::bindings {
 namespace {
@@ -14,10 +15,20 @@ KernelContext make_context(const RunState& state, LibraryMeter& meter) {
   state.piece.runtime().fill(context);
   if (const auto search = state.piece.convolution_search()) context.convolution_search = *search;
   context.seed = state.seed.seed;
+  context.generated_code = state.generated_code;
   return context;
 }
 
 }  // namespace
+
+void choose_code(RunState& state) {
+  DeviceRuntime& runtime = state.piece.runtime();
+  if (runtime.kernels() != Device::CUDA || !step_compiler()) return;
+  if (!state.piece.options().generated_code) return;
+  KernelContext context;
+  runtime.fill(context);
+  state.generated_code = newest_generated_code(context);
+}
 
 void launch_forward(RunState& state) {
   const Program& program = state.entry->program;
@@ -40,6 +51,7 @@ void StepByStep::forward(RunState& state) {
   for (BufferId b : plan.buffers.ids())
     if (plan.buffers[b].kind == BufferKind::Argument)
       state.frame.bind(b, state.tensors[plan.buffers[b].index].mutable_data_ptr());
+  choose_code(state);
   launch_forward(state);
   for (TensorId output : plan.output_tensors) {
     const PlannedTensor& tensor = plan.tensors[output];

@@ -62,6 +62,10 @@ class StepByStep : public StepRunner {
   void finished(RunState&) override {}
 };
 
+/// Chooses the code compiled at run time for a run and its backward. Not while steps are recorded,
+/// when none may be loaded.
+void choose_code(RunState& state);
+
 /// Draws the seed and executes the steps of forward; arguments must be bound.
 void launch_forward(RunState& state);
 

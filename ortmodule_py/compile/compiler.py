@@ -17,6 +17,7 @@ from ortmodule_py import _C
 from ortmodule_py.base.changing_numbers import SIZE
 from ortmodule_py.base.devices import piece_device
 from ortmodule_py.base.errors import CannotLower, origin_of
+from ortmodule_py.base.generated_code import enable_generated_code
 from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
@@ -321,6 +322,10 @@ class Compiler:
         options.device = str(device)
         options.emulate_cuda = self.options.emulate_cuda
         options.cuda_graph = self.options.cuda_graph and not sharded
+        if self.options.generated_code != "0":
+            kernels = "cuda" if self.options.emulate_cuda else device.type
+            enable_generated_code(kernels, self.options.generated_code, self.logger)
+        options.generated_code = self.options.generated_code != "0"
         if self.options.cuda_graph and sharded and not self.moving:
             self.moving = MOVING
             self.logger.warning("ortmodule_py: ORTMODULE_CUDA_GRAPH: %s", MOVING)

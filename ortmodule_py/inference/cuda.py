@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -46,6 +47,9 @@ def device_count(emulate: bool) -> int:
     count = int(emulation) if emulate else int(torch.cuda.device_count())
     if count:
         native.provide_run_devices(emulate)
+        generated = import_module("ortmodule_py.base.generated_code")
+        setting, log = generated.generated_code_setting(), logging.getLogger("ortmodule_py")
+        generated.enable_generated_code("cuda", setting, log)
     return count
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ortmodule_py import _C
 from ortmodule_py.base.devices import EMULATION, check_emulation
 from ortmodule_py.base.environment import choice, flag
+from ortmodule_py.base.generated_code import generated_code_setting
 from ortmodule_py.base.machine_rates import check_machine_rates
 from ortmodule_py.options.memory import MemoryRequest
 
@@ -77,6 +78,8 @@ class EngineOptions:
     """Runs CPU tensors through the CUDA kernels compiled for the host (developer builds)."""
     cuda_graph: bool = False
     """Records steps on a GPU as CUDA graphs and replays them."""
+    generated_code: str = "auto"
+    """Whether pointwise groups on a GPU become code of their own."""
 
     @classmethod
     def from_environment(cls, memory_budget: str | int | float | None = None) -> EngineOptions:
@@ -94,6 +97,7 @@ class EngineOptions:
             print_memory_stats=flag("ORTMODULE_PRINT_MEMORY_STATS"),
             emulate_cuda=flag(EMULATION),
             cuda_graph=flag(CUDA_GRAPH),
+            generated_code=generated_code_setting(),
             convolution_search=choice(
                 "ORTMODULE_CONV_ALGO_SEARCH",
                 ("", "EXHAUSTIVE", "HEURISTIC", "DEFAULT"),

@@ -102,6 +102,11 @@ _ROWS = {
         "replay steps as CUDA graphs, for models that spend their time on kernel launches; "
         "copies inputs and outputs"
     ),
+    "GENERATED_CODE": _new(
+        "pointwise groups on a GPU become code of their own, compiled in the background; auto: where "
+        "`tools.gpu_check` has passed",
+        "auto, 0, 1 (auto)",
+    ),
     "CUDA_EMULATION": _new(
         "run a model on the CPU through the CUDA kernels (developer builds for a CPU torch only)"
     ),

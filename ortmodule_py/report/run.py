@@ -96,6 +96,9 @@ class RunReport:
     cuda_graphs: dict[str, Any]
     """With ORTMODULE_CUDA_GRAPH=1: plans `recorded` as graphs, runs `replayed`, runs that were launched
     step by step because another one was `in_flight`, and why plans were `refused`. Otherwise empty."""
+    generated_code: dict[str, Any]
+    """Where pointwise groups become code of their own, counts of this process: groups `compiled`, taken
+    `from_disk`, `failed` (with the first `failure`) and `loaded`, and `launches` of them. Otherwise empty."""
     sharding: dict[str, Any]
     """With FSDP2: the `units` of `fully_shard` with their bytes, how many `runs` of pieces take their
     parameters, and what this rank holds: `shard_bytes`, `optimizer_bytes` (two values per trained one, as in
@@ -145,6 +148,7 @@ class RunReport:
             devices=devices,
             device_peak_bytes=sum(map(_device_peak_bytes, devices)),
             cuda_graphs=_graphs(facts, compiler.moving),
+            generated_code=_C.generated_code_counts() or {},
             sharding=_sharding(module, around, _step_peak(planned, last, turns, with_gathered)),
             nondeterministic_kernels=sorted(
                 {name for fact in facts for name in fact.get("nondeterministic_kernels", ())}

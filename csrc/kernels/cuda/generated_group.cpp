@@ -61,9 +61,9 @@ void GeneratedCode::finish() {
   changed_.wait(lock, [this] { return waiting_.empty() && !busy_; });
 }
 
-GeneratedCodeCounts GeneratedCode::counts() {
+StepCompilerCounts GeneratedCode::counts() {
   const std::lock_guard lock(mutex_);
-  GeneratedCodeCounts counts = counts_;
+  StepCompilerCounts counts = counts_;
   counts.launches = launches_;
   return counts;
 }
@@ -156,6 +156,7 @@ void enable_generated_code(std::unique_ptr<CodeMaker> maker, const std::string& 
   // Never destroyed: a child after fork() has no thread that could be joined when it ends.
   static GeneratedCode& code = *new GeneratedCode(std::move(maker), folder);
   process_code = &code;
+  set_step_compiler(&code);
 }
 
 GeneratedCode* generated_code() { return process_code; }

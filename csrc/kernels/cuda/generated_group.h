@@ -16,6 +16,7 @@
 #include "kernels/cuda/code_cache.h"
 #include "kernels/cuda/pointwise_source.h"
 #include "kernels/kernel.h"
+#include "kernels/step_compiler.h"
 
 namespace ortmodule::cuda {
 
@@ -71,29 +72,20 @@ class GeneratedGroup : public std::enable_shared_from_this<GeneratedGroup> {
   Slot slots_[kMostDevices];
 };
 
-struct GeneratedCodeCounts {
-  int64_t compiled = 0, from_disk = 0, failed = 0, loaded = 0, launches = 0;
-  std::string failure;  // the first one
-};
-
 /// All groups, the thread that compiles them and the cache on disk.
-class GeneratedCode {
+class GeneratedCode : public StepCompiler {
  public:
   /// `folder` is that of the cache; empty: none. Throws Error if it may not be used.
   GeneratedCode(std::unique_ptr<CodeMaker> maker, const std::string& folder);
-  ~GeneratedCode();
+  ~GeneratedCode() override;
   GeneratedCode(const GeneratedCode&) = delete;
   GeneratedCode& operator=(const GeneratedCode&) = delete;
 
   /// The shared code of a program, or null if it stays interpreted.
   std::shared_ptr<GeneratedGroup> group(const PointwiseProgram& program);
-  /// For the context of a run that begins: loads what has been compiled for its device since and
-  /// returns the number of the newest code, at least 1.
-  uint64_t newest(const KernelContext& context);
-  /// Waits until everything that was asked for is compiled: before steps are captured, which keep
-  /// the kernels that they are captured with.
-  void finish();
-  GeneratedCodeCounts counts();
+  uint64_t newest(const KernelContext& context) override;
+  void finish() override;
+  StepCompilerCounts counts() override;
 
  private:
   friend class GeneratedGroup;
@@ -124,7 +116,7 @@ class GeneratedCode {
   std::deque<Request> waiting_;
   std::vector<Request> compiled_;
   bool busy_ = false, ending_ = false;
-  GeneratedCodeCounts counts_;
+  StepCompilerCounts counts_;
   std::thread thread_;
 };
 
