@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .convolutions import CONVOLUTIONS
+from .generated import GENERATED
 from .kernels import KERNELS, PRODUCTS
 from .memory import BUDGETS
 from .operators import OPERATORS
@@ -16,6 +17,7 @@ from .training import EXACTNESS, GRAPHS, OWN_GRAPHS, PARITY, PRECISION
 
 PARTS: tuple[Part, ...] = (
     SMOKE,
+    GENERATED,
     *FIRST_SPEED,
     KERNELS,
     PRODUCTS,
