@@ -14,17 +14,22 @@ inline namespace ORTM_ISA {
 
 struct LossShape {
   int64_t batch = 1, classes = 1, inner = 1;
+  int64_t batch_stride = 1;
 
   LossShape() = default;
   explicit LossShape(const Sizes& scores) : batch(scores[0]), classes(scores[1]) {
     for (size_t d = 2; d < scores.size(); ++d) inner *= scores[d];
+    batch_stride = classes * inner;
   }
-  /// Of the view, not of the facts: the loss head's last tile has fewer rows than they say.
+  /// Of the view, not of the facts: the loss head's last tile has fewer rows than they say, and its
+  /// rows may lie apart.
   explicit LossShape(const TensorView& scores)
-      : LossShape(Sizes(scores.sizes, scores.sizes + scores.rank)) {}
+      : LossShape(Sizes(scores.sizes, scores.sizes + scores.rank)) {
+    if (scores.rank == 2) batch_stride = scores.strides[0];
+  }
   ORTM_HD int64_t rows() const { return batch * inner; }
   /// Offset of class 0 of a row; classes are `inner` elements apart.
-  ORTM_HD int64_t offset(int64_t row) const { return row / inner * classes * inner + row % inner; }
+  ORTM_HD int64_t offset(int64_t row) const { return row / inner * batch_stride + row % inner; }
 };
 
 struct LossAttrs {

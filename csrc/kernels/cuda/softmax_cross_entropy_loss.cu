@@ -140,7 +140,8 @@ struct RunningSum {
 template <class T>
 __global__ __launch_bounds__(kRowThreads) void loss_rows_cuda(ORTM_GRID_CONSTANT(LossRows<T>) r,
                                                               ComputeOf<T>* log_sum_exp,
-                                                              double* losses, T* out) {
+                                                              double* losses, T* out,
+                                                              ComputeOf<T>* wide_out) {
   using C = ComputeOf<T>;
   ORTM_DYNAMIC_SHARED(C, scratch);
   const int lane = static_cast<int>(threadIdx.x) % r.lanes;
@@ -174,6 +175,8 @@ __global__ __launch_bounds__(kRowThreads) void loss_rows_cuda(ORTM_GRID_CONSTANT
   }
   if (out)
     out[row] = stored<T>(loss);
+  else if (wide_out)
+    wide_out[row] = static_cast<C>(loss);
   else
     losses[row] = loss;
 }
@@ -298,9 +301,11 @@ void forward(const KernelArgs& args) {
   T* out = args.out[0].as<T>();
   C* log_sum_exp = args.out.size() > 1 ? args.out[1].as<C>() : nullptr;
   const int64_t rows = r.shape.rows();
+  // The loss head wants losses of rows in the computation type.
+  C* wide_out = attrs.none && args.out[0].dtype != args.in[0].dtype ? args.out[0].as<C>() : nullptr;
   ORTM_LAUNCH(loss_rows_cuda<T>, grid_of(blocks_for(rows, groups.rows())),
               static_cast<unsigned>(groups.threads), sizeof(C) * kWarp, args.context, r,
-              log_sum_exp, workspace.losses, attrs.none ? out : nullptr);
+              log_sum_exp, workspace.losses, attrs.none && !wide_out ? out : nullptr, wide_out);
   if (!attrs.none)
     add_rows<T>(args, workspace, workspace.losses, r.targets, rows, attrs.mean, out, nullptr);
 }
