@@ -198,18 +198,25 @@ std::vector<int> GraphBuilder::finish_call(const TracedCall& call, const Values&
   return ids;
 }
 
-/// An operand of an ATen node in its traced layout if that is row-major. For random calls in any
-/// traced layout, since random numbers are drawn in memory order.
+/// Whether an operator draws its random numbers in the order of its operands' memory. Attention does
+/// not: it draws them by row and column of the scores.
+static bool draws_in_memory_order(const TracedCall& call) {
+  return call.random && call.target.find("scaled_dot_product_") == std::string::npos;
+}
+
+/// An operand of an ATen node in its traced layout if that is row-major. In any traced layout where
+/// random numbers depend on it.
 Value* GraphBuilder::as_traced(Value* value, const TracedCall& call) {
   // Inputs of the piece have their traced layout: Dynamo guards it.
   if (value->rank() < 2 || !(value->producer() || is_body_)) return value;
+  const bool any_order = draws_in_memory_order(call);
   std::vector<int64_t> order;
   for (int id : call.operands) {
     if (captured(id).value != value) continue;
     std::vector<int64_t> found = dense_order(value->dims, strides(id));
-    if (found.empty() && call.random) found = order_in_likeness(value->dims, strides(id));
+    if (found.empty() && any_order) found = order_in_likeness(value->dims, strides(id));
     const bool row_major = std::is_sorted(found.begin(), found.end());
-    if (!found.empty() && (row_major || call.random)) order = std::move(found);
+    if (!found.empty() && (row_major || any_order)) order = std::move(found);
   }
   if (order.empty()) return value;
   if (std::is_sorted(order.begin(), order.end())) return emit(graph(), "Contiguous", {value});

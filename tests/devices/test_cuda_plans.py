@@ -95,6 +95,21 @@ def test_benchmark_models(planned: Planned, name: str) -> None:
     assert ("conv_transpose_grad_aten" if name == "unet" else "cublaslt") in text
 
 
+def test_attention_reads_its_heads_where_they_are(planned: Planned) -> None:
+    """Its random numbers do not follow the order of its operands in memory."""
+
+    class Attention(nn.Module):
+        def forward(self, qkv: Tensor) -> Tensor:
+            q, k, v = (t.unflatten(2, (4, 16)).transpose(1, 2) for t in qkv.chunk(3, dim=-1))
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    mode = FakeTensorMode()
+    with mode, torch.no_grad():
+        text = planned.plan(Attention(), torch.empty(2, 32, 192, device="cuda"))
+    assert "scaled_dot_product" in planned.pieces[0].text("lowered")
+    assert "contiguous_cuda" not in text
+
+
 class Mixed(nn.Module):
     """Numbers and ranges of the CPU among values on a GPU."""
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ortmodule_py import _C, ORTModule, ORTModuleError, last_run_report
+from ortmodule_py.report.plan_table import training_piece
 from tests.ops import harness
 from tests.ops.case import Case
 from tests.ops.test_ops import every_case
@@ -49,6 +50,47 @@ def gradients(model: nn.Module, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     torch.manual_seed(7)
     model(ids).backward()
     return {name: p.grad for name, p in model.named_parameters()}
+
+
+class Head(nn.Module):
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(40, 1031, bias=bias)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.layer(x), labels, label_smoothing=0.1)
+
+
+def head_step(
+    head: nn.Module, x: torch.Tensor, labels: torch.Tensor
+) -> tuple[float, list[torch.Tensor]]:
+    x = x.clone().requires_grad_()
+    loss = head(x, labels)
+    loss.backward()
+    return loss.item(), [x.grad, *(p.grad for p in head.parameters())]
+
+
+@emulated
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3), (torch.float16, 1e-3)]
+)
+def test_a_loss_head_in_tiles_of_padded_rows(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, bound: float, bias: bool
+) -> None:
+    """Three tiles, the last of them shorter, with an odd number of classes."""
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    eager = Head(bias).to(dtype)
+    x, labels = torch.randn(600, 40).to(dtype), torch.randint(0, 1031, (600,))
+    labels[::7] = -100
+    loss, exact = head_step(copy.deepcopy(eager).double(), x.double(), labels)
+    model = ORTModule(eager)
+    found_loss, found = head_step(model, x, labels)
+    assert "linear_cross_entropy" in training_piece(model._compiler).text("plan")
+    assert abs(found_loss - loss) < 100 * bound
+    for ours, wanted in zip(found, exact, strict=True):
+        assert (ours.double() - wanted).norm() < bound * wanted.norm()
 
 
 @emulated

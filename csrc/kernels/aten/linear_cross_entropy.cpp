@@ -3,13 +3,13 @@
 // share of unit_dx and unit_dw. One tile of
 // scores exists at a time. Its size follows from the shape alone, so the sums have one order.
 // Scores of 16 bits are widened first, as torch does under autocast, on a GPU within the kernels of
-// the loss if they are bfloat16; the gradient of a row is not divided by the mean's divisor until it
-// is wide, since 16 bits would lose it. On CUDA the divisor stays on the device, where nothing waits
-// for it: the results are scaled once at the end. There rows of scores begin 128 bytes apart or a
-// multiple of it: without it cuBLAS takes kernels of a third of the rate where the number of classes
-// is odd, as in GPT-2 (50,257; H100: 25 of 100 ms of a step).
+// the loss; the gradient of a row is not divided by the mean's divisor until it is wide, since 16
+// bits would lose it. On CUDA the divisor stays on the device, where nothing waits for it: the
+// results are scaled once at the end. There rows of scores lie a multiple of 128 bytes apart: where
+// the number of classes is odd, as GPT-2's 50,257, cuBLAS would take kernels of a third of the rate.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/addmv.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ne.h>
@@ -37,6 +37,8 @@ struct HeadShape {
   DType dtype = DType::Undefined;  // of x and w
   DType wide = DType::Undefined;   // in which losses and unit gradients are computed
   DType scored = DType::Undefined;  // what the kernels of the loss read
+  // What gradients of scores are scaled by: the range of float16 is too small for probabilities.
+  double unit = 1;
 
   HeadShape(const StepFacts& facts, Device device)
       : rows(facts.inputs[kX].layout.sizes[0]),
@@ -54,7 +56,8 @@ struct HeadShape {
     }
     // A GPU has more to fill, and each tile reads and writes all of unit_dw.
     tile_rows = rows_of_tile(8, 256, 1024);
-    if (dtype == DType::BFloat16) scored = dtype;
+    scored = dtype;
+    if (dtype == DType::Float16) unit = 64;
     const auto aligned = static_cast<int64_t>(128 / size_of(dtype));
     row_stride = (classes + aligned - 1) / aligned * aligned;
   }
@@ -80,7 +83,7 @@ struct Workspace {
     const size_t thin = size_of(s.dtype), thick = size_of(s.wide);
     narrow = add(s.copies() ? scores_count * thin : 0);
     scores = add(scores_count * size_of(s.scored));
-    narrow_dx = add(s.widens() ? x_count * thin : 0);
+    narrow_dx = add(s.copies() ? x_count * thin : 0);
     wide_x = add(s.copies() ? x_count * thick : 0);
     losses = add(tile * thick);
     log_sum_exp = add(tile * thick);
@@ -299,7 +302,7 @@ class Head {
 
   void run() {
     ones().fill_(1);
-    number(p_.workspace.dloss).fill_(1);
+    number(p_.workspace.dloss).fill_(s_.unit);
     if (s_.rows == 0) clear();
     if (p_.device == Device::CPU) {
       run_on_host();
@@ -337,6 +340,7 @@ class Head {
   }
 
   void run_on_device() {
+    scale_ = 1 / s_.unit;
     at::Tensor total = at::zeros({}, engine_options(s_.wide));
     for_each_tile([&](int64_t begin, int64_t count) {
       TileViews v;
@@ -493,10 +497,9 @@ class Head {
     at::Tensor dbias = result(kUnitDbias);
     if (dscores.scalar_type() == dbias.scalar_type()) {
       at::addmv_out(dbias, dbias, dscores.t(), ones().narrow(0, 0, dscores.size(0)), beta, scale_);
-    } else if (beta == 0.0) {
-      at::sum_out(dbias, dscores, 0, false, dbias.scalar_type());
     } else {
-      dbias.add_(at::sum(dscores, 0, false, dbias.scalar_type()));
+      if (beta == 0.0) dbias.zero_();
+      dbias.add_(at::sum(dscores, 0, false, dbias.scalar_type()), scale_);
     }
   }
 
@@ -510,15 +513,19 @@ class Head {
       at::addmm_out(dx, dx, narrow(count), w_.t(), 0, scale_);
       return;
     }
+    if (dx.is_cuda()) {
+      at::addmm_out(dx, dx, narrow(count), w_.t(), dx.scalar_type(), 0, scale_);
+      return;
+    }
     at::Tensor product =
-        matrix(p_.workspace.narrow_dx, s_.dtype, count, s_.channels, s_.channels);
+        s_.copies() ? matrix(p_.workspace.narrow_dx, s_.dtype, count, s_.channels, s_.channels)
+                    : at::empty({count, s_.channels}, engine_options(s_.dtype));
     at::mm_out(product, narrow(count), w_.t());
     dx.copy_(product);
     if (scale_ != 1.0) dx.mul_(scale_);
   }
 
-  /// On a GPU products of bfloat16 are many times faster than those of float32 and give float32 as
-  /// well. The range of float16 is too small for probabilities that were not scaled.
+  /// On a GPU products of 16 bits are many times faster than those of float32 and give float32 too.
   void add_dw(int64_t begin, int64_t count, double beta) {
     at::Tensor dw = result(kUnitDw);
     if (const TileProducts* own = products(count)) {
@@ -530,7 +537,7 @@ class Head {
         run_product(own->more_dw, {left, right, to}, to);
       return;
     }
-    const bool mixed = s_.dtype == DType::BFloat16 && dw.is_cuda();
+    const bool mixed = s_.widens() && dw.is_cuda();
     const at::Tensor x = mixed ? x_rows(begin, count) : wide_x(begin, count);
     // The copies in the wide type are made under the emulation only.
     const at::Tensor dscores = mixed ? narrow(count) : scores(count).to(dw.scalar_type());
