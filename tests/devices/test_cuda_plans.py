@@ -110,6 +110,28 @@ def test_attention_reads_its_heads_where_they_are(planned: Planned) -> None:
     assert "contiguous_cuda" not in text
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_epilogue_of_a_product_adds_its_bias(planned: Planned, grouped: bool) -> None:
+    """Unless a pointwise group reads the sum."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.up(x)
+            return self.down(torch.tanh(y) if grouped else y)
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        module = fake_module(mode, Layers())
+        text = planned.plan(module, torch.empty(2, 8, 16, device="cuda"))
+    forward = text.split("steps (")[1]
+    assert forward.count(" F gemm_cublaslt") == (1 if grouped else 2)
+    assert forward.count(" F pointwise_group_cuda") == (1 if grouped else 0)
+
+
 class Mixed(nn.Module):
     """Numbers and ranges of the CPU among values on a GPU."""
 
