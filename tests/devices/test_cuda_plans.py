@@ -221,6 +221,32 @@ def test_parts_take_what_cublaslt_is_not_given(planned: Planned) -> None:
     assert "gemm_fast_gelu_parts" in text and "weight_bias_grad_parts" in text
 
 
+@pytest.mark.parametrize("sizes", [(16, 1, 16), (1, 16, 8), (12, 16, 8), (16, 9, 16)])
+def test_parts_take_what_epilogues_are_not_made_for(
+    planned: Planned, sizes: tuple[int, int, int]
+) -> None:
+    first, middle, last = sizes
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    layers = (nn.Linear(first, middle), nn.GELU(approximate="tanh"), nn.Linear(middle, last))
+    module = fake_module(mode, nn.Sequential(*layers).bfloat16())
+    with mode:
+        x = torch.ones(64, first, dtype=torch.bfloat16, device="cuda")
+        text = planned.plan(module, x)
+    assert "weight_bias_grad_parts" in text and "gemm_fast_gelu_cublaslt" not in text
+    # A product alone may have any sizes, and a bias any but 1.
+    assert " gemm_cublaslt" in text
+    assert (" gemm_aten" in text) == (middle == 1)
+
+
+def test_a_single_row_has_no_second_result(planned: Planned) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    layers = (nn.Linear(16, 64), nn.GELU(approximate="tanh"), nn.Linear(64, 16))
+    module = fake_module(mode, nn.Sequential(*layers).bfloat16())
+    with mode:
+        text = planned.plan(module, torch.ones(1, 16, dtype=torch.bfloat16, device="cuda"))
+    assert "weight_bias_grad_cublaslt" not in text and "gemm_fast_gelu_cublaslt" not in text
+
+
 def plan_convolution(planned: Planned, layer: nn.Module, image: Tensor) -> str:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     image = on_cuda(mode, image)

@@ -181,6 +181,9 @@ class Compiled:
     piece: Any
     targets: list[str]
     symbolic: bool
+    fixed_by_torch: bool = False
+    """Whether torch needs to know the symbol to make fake outputs, so that Dynamo captures the call
+    again for another size."""
     fake_outputs: list[Any] = field(default_factory=list)
     """What torch's fake tensors say about the outputs: their strides, and types of statistics, are
     not always eager's."""
@@ -263,6 +266,8 @@ def _symbolic_tensor(here: Tensor, there: Tensor, symbol: Any, mode: FakeTensorM
 def _compile(call: _Call, fakes: list[Any], mode: FakeTensorMode) -> Compiled:
     with mode, enable_python_dispatcher():
         fake_outputs = call(*fakes)
+    # Asked here: what is fixed later, while the call is lowered, is a mistake.
+    fixed = call.takes_symbol and fakes[0].node.maybe_as_int() is not None
     module = _graph_module(call, len(fakes), fake_outputs)
     builder = _Recorder()
     with tracing(TracingContext(mode)):
@@ -273,7 +278,7 @@ def _compile(call: _Call, fakes: list[Any], mode: FakeTensorMode) -> Compiled:
     options.training = lowered.grad_enabled
     options.verify = not builder.has_bodies
     piece = builder.finish(options)
-    return Compiled(piece, builder.targets, call.takes_symbol, fake_outputs)
+    return Compiled(piece, builder.targets, call.takes_symbol, fixed, fake_outputs)
 
 
 # ---- checks -------------------------------------------------------------------------------------
@@ -286,6 +291,8 @@ def check_symbolic(case: Case) -> None:
         compiled = compile_symbolic(case, here, there)
         check_graph(case, compiled, here)
         check_run(case, compiled, here, SIZE)
+        if compiled.fixed_by_torch:
+            compiled = compile_fixed(case, there)
         check_run(case, compiled, there, OTHER_SIZE)
     else:
         check_fixed(case, Arguments.of(case, SIZE))

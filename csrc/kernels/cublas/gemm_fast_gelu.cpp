@@ -47,6 +47,9 @@ Reason gemm_fast_gelu_unsupported(const StepFacts& facts) {
   const Sizes& y = facts.outputs[0].layout.sizes;
   if (!y.empty() && y[1] % kRowMultiple != 0)
     return str("rows of ", y[1], " elements are no multiple of ", kRowMultiple);
+  if (!y.empty())
+    if (Reason reason = second_result_unsupported(matmul_problem(facts), facts.outputs[0].dtype))
+      return reason;
   if (has_bias(facts) && !is_contiguous(facts.inputs[2].layout)) return "the bias is strided";
   return {};
 }

@@ -69,7 +69,7 @@ Reason gemm_unsupported(const StepFacts& facts) {
     return "the addend is neither a row nor of the result's size";
   if (c.sizes.back() != 1 && c.strides.back() != 1) return "the addend is strided";
   if (facts.node().attrs.number("beta", 1.0) != 1.0) return "a bias is not scaled";
-  return {};
+  return bias_unsupported(matmul_problem(facts));
 }
 
 KernelDef product(std::string_view op, std::string_view name) {

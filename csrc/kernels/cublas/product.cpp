@@ -14,7 +14,7 @@ namespace {
 /// where a plan puts it.
 constexpr uint32_t kAlignment = kPlannedAlignment;
 /// What epilogues demand of a vector and of the auxiliary matrix.
-constexpr uint32_t kEpilogueAlignment = 16;
+constexpr int64_t kEpilogueAlignment = 16;
 /// Kernels of the library count the batch in a dimension of the grid that ends here.
 constexpr int64_t kMostBatch = 65535;
 
@@ -277,6 +277,23 @@ Reason product_unsupported(const StepFacts& facts) {
   }
   if (!facts.outputs[0].layout.sizes.empty() && matmul_problem(facts).batch > kMostBatch)
     return "the batch is too large";
+  return {};
+}
+
+Reason bias_unsupported(const MatMulProblem& shape) {
+  if (shape.columns == 1) return "the bias has one element";
+  if (shape.inner == 1) return "the operands have one column and one row";
+  return {};
+}
+
+Reason second_result_unsupported(const MatMulProblem& shape, DType dtype) {
+  if (shape.rows == 1 || shape.columns == 1 || shape.inner == 1)
+    return "a matrix has a single row or column";
+  const auto element = static_cast<int64_t>(size_of(dtype));
+  for (const BlasMatrix* matrix : {&shape.a, &shape.b, &shape.y})
+    if (matrix->leading * element % kEpilogueAlignment != 0)
+      return str("rows of ", matrix->leading * element, " bytes are no multiple of ",
+                 kEpilogueAlignment);
   return {};
 }
 

@@ -58,4 +58,11 @@ bool run_product(const Problem& problem, double alpha, double beta, const Operan
 /// Why the library takes no product of these operands; nothing while sizes are not known.
 Reason product_unsupported(const StepFacts& facts);
 
+/// Why the library is not asked to add a bias to this product, as torch does not ask it.
+Reason bias_unsupported(const MatMulProblem& shape);
+/// Why it is not asked to write a second result beside the product: a bias's gradient, or the
+/// auxiliary matrix. For single rows and columns it has kernels that do not know these epilogues,
+/// and rows that start between 16-byte addresses are outside of what they are used for elsewhere.
+Reason second_result_unsupported(const MatMulProblem& shape, DType dtype);
+
 }  // namespace ortmodule::cublas

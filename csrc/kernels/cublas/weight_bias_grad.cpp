@@ -46,13 +46,19 @@ void weight_bias_grad(const KernelArgs& args) {
   if (!run_product(prepared.problem, 1.0, 0.0, operands, args)) prepared.fallback.run(args);
 }
 
+Reason weight_bias_grad_unsupported(const StepFacts& facts) {
+  if (Reason reason = product_unsupported(facts)) return reason;
+  if (facts.inputs[0].layout.sizes.empty()) return {};
+  return second_result_unsupported(matmul_problem(product_facts(facts)), facts.outputs[0].dtype);
+}
+
 KernelDef kernel_of(std::string_view op, std::string_view name) {
   return with_product<Prepared>({
       .op = op,
       .name = name,
       .dtypes = {DType::Float16, DType::BFloat16, DType::Float32},
       .run = weight_bias_grad,
-      .unsupported = product_unsupported,
+      .unsupported = weight_bias_grad_unsupported,
       .layout = LayoutRule::Matrix,
       .input_rules = {LayoutRule::Contiguous},  // as the sum among the parts wants it
   });
