@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from ortmodule_py import _C
-from tools.gpu_check import __main__ as gpu_check, operators, table, worker
+from ortmodule_py import _C, ORTModule, last_run_report
+from tools.gpu_check import __main__ as gpu_check, kernels, operators, table, worker
 from tools.gpu_check.driver import MOST_TRIES, Entry, Results, Run, todo
 from tools.gpu_check.part import Context, Part
 from tools.gpu_check.parts import PARTS
-from tools.gpu_check.profile import beside, by_kernel, kind_of, short_name
+from tools.gpu_check.profile import apart, beside, by_kernel, kind_of, short_name
 from tools.gpu_check.speed import compared
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -318,6 +318,26 @@ def test_kernels_are_named_counted_and_sorted() -> None:
     assert (first.name, first.us, second.us, second.launches) == ("gemm_1", 15.0, 5.0, 1.0)
     lines = beside([["gemm_1", 1.0, 15.0]], [["triton_poi_0", 2.0, 7.0]])
     assert [line.split()[0] for line in lines[1:4]] == ["all", "product", "pointwise"]
+
+
+def test_passes_of_one_record_are_apart() -> None:
+    mark = "void at::cuda::(anonymous namespace)::spin_kernel(long)"
+    events = [("a", 1.0), ("b", 2.0), (mark, 0.5), ("c", 3.0)]
+    assert apart(events) == [[("a", 1.0), ("b", 2.0)], [("c", 3.0)]]
+
+
+@pytest.mark.parametrize("name", kernels.CASES)
+def test_modules_that_are_timed_are_compiled_whole(name: str) -> None:
+    case = kernels.CASES[name]
+    module, args = case.make("cpu", 256)
+    for tensor in args:
+        tensor.requires_grad_(tensor.is_floating_point() and case.backward_bytes > 0)
+    model = ORTModule(module)
+    y = model(*args)
+    if y.requires_grad:
+        y.backward(torch.ones_like(y))
+    report = last_run_report(model)
+    assert report["compiled"], report["eager_pieces"]
 
 
 def test_a_table_shows_lines_below_and_counts_what_is_missing(
