@@ -334,6 +334,8 @@ KERNELS = Part(
     lambda: ["copy", *CASES],
     _bandwidth,
     limit_s=300,
+    row_s=1.5,
+    timed=True,
 )
 PRODUCTS = Part(
     "products",
@@ -341,4 +343,6 @@ PRODUCTS = Part(
     lambda: list(_PRODUCTS),
     lambda name, context: _PRODUCTS[name](context),
     limit_s=180,
+    row_s=2.0,
+    timed=True,
 )

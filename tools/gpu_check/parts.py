@@ -6,7 +6,7 @@ from .convolutions import CONVOLUTIONS
 from .kernels import KERNELS, PRODUCTS
 from .memory import BUDGETS
 from .operators import OPERATORS
-from .optimizers import OPTIMIZERS
+from .optimizers import OPTIMIZER_SPEED, OPTIMIZERS
 from .part import Part
 from .sanitizer import SANITIZER
 from .sessions import SESSIONS
@@ -19,6 +19,7 @@ PARTS: tuple[Part, ...] = (
     *FIRST_SPEED,
     KERNELS,
     PRODUCTS,
+    OPTIMIZER_SPEED,
     PRECISION,
     PARITY,
     GRAPHS,

@@ -210,4 +210,5 @@ SESSIONS = Part(
     _run,
     on_host=True,
     limit_s=240,
+    row_s=2.0,
 )
