@@ -44,7 +44,7 @@ std::vector<const void*> take_device_feeds(std::vector<HostTensorView>& tensors,
                "or feed a copy on the host");
     on_device.resize(tensors.size(), nullptr);
     tensor.device = kOnHost;
-    if (element_count(tensor.sizes) > kMostContent) {
+    if (!may_decide_sizes(tensor)) {
       on_device[i] = tensor.data ? tensor.data : &kSomewhere;
       tensor.data = nullptr;
       continue;

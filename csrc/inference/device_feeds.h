@@ -10,7 +10,7 @@
 
 namespace ortmodule {
 
-/// Replaces feeds in memory of `device` by what can be planned on the host: small ones, whose
+/// Replaces feeds in memory of `device` by what can be planned on the host: small vectors, whose
 /// content may decide sizes, by copies, which `copies` keeps; others lose their address. Returns by
 /// tensor where it is on the device, null for those on the host; nothing if all are. Throws Error
 /// for a feed on another device.

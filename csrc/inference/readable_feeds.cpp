@@ -7,13 +7,17 @@
 
 namespace ortmodule {
 
+bool may_decide_sizes(const HostTensorView& tensor) {
+  return tensor.sizes.size() <= 1 && element_count(tensor.sizes) <= kMostContent;
+}
+
 bool is_copied(const HostTensorView& tensor) {
   if (tensor.dtype == DType::Undefined) return false;  // nothing reads it
   if (tensor.copied) return true;
   if (is_narrow_integer(tensor.dtype)) return true;  // its bytes may have other bits, too
   if (reinterpret_cast<uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) return true;
   if (tensor.strides.empty()) return false;
-  if (tensor.sizes.size() <= 1 && element_count(tensor.sizes) <= kMostContent) return true;
+  if (may_decide_sizes(tensor)) return true;
   return std::ranges::any_of(tensor.strides, [](int64_t stride) { return stride < 0; });
 }
 

@@ -19,4 +19,7 @@ int64_t make_readable(std::vector<HostTensorView>& tensors, HostMemory& memory,
 /// Whether make_readable() copies the tensor.
 bool is_copied(const HostTensorView& tensor);
 
+/// Whether the import may read the tensor's content, which then decides sizes.
+bool may_decide_sizes(const HostTensorView& tensor);
+
 }  // namespace ortmodule

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from ortmodule_py import _C
-from tools.gpu_check import __main__ as gpu_check, operators, table, worker
+from ortmodule_py import _C, ORTModule, last_run_report
+from tools.gpu_check import __main__ as gpu_check, kernels, operators, table, worker
 from tools.gpu_check.driver import MOST_TRIES, Entry, Results, Run, todo
 from tools.gpu_check.part import Context, Part
 from tools.gpu_check.parts import PARTS
-from tools.gpu_check.profile import beside, by_kernel, kind_of, short_name
+from tools.gpu_check.profile import apart, beside, by_kernel, kind_of, short_name
 from tools.gpu_check.speed import compared
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -31,9 +31,10 @@ without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine
 _SCRIPT = """
 import json, os, subprocess, sys, time
 out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-request = json.load(sys.stdin)
-for name in request["rows"]:
-    out.write(json.dumps({"begins": name}) + "\\n")
+for line in sys.stdin:
+    request = json.loads(line)
+    name = request["row"]
+    begin = time.time()
     if name == "crashes":
         print("something broke", flush=True)
         os.kill(os.getpid(), 11)
@@ -41,22 +42,29 @@ for name in request["rows"]:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         open(os.environ["CHILD"], "w").write(str(child.pid))
         time.sleep(600)
-    facts = {"ok": name != "wrong", "why": "", "seconds": 0.0, "known": sorted(request["known"])}
-    out.write(json.dumps({"row": name, "facts": facts}) + "\\n")
+    if name.startswith("waits"):
+        time.sleep(0.5)
+    facts = {"ok": name != "wrong", "why": "", "seconds": 101.0 if name == "long" else 0.0}
+    facts |= {"known": sorted(request["known"]), "process": os.getpid(), "from": begin, "to": time.time()}
+    facts["threads"] = os.environ.get("OMP_NUM_THREADS")
+    out.write(json.dumps({"row": name, "facts": facts, "last": name == "lost"}) + "\\n")
+    if name == "lost":
+        sys.exit(3)
 """
 
 
-def _entry(*rows: str, name: str = "numbers", limit_s: float = 60.0) -> Entry:
-    return Entry(name, rows, limit_s, (sys.executable, "-c", _SCRIPT))
+def _entry(*rows: str, name: str = "numbers", limit_s: float = 60.0, alone: bool = False) -> Entry:
+    return Entry(name, rows, limit_s, (sys.executable, "-c", _SCRIPT), alone=alone)
 
 
-def _run(path: Path, *entries: Entry, seconds: float = 60.0) -> tuple[list[str], dict[str, Any]]:
+def _run(
+    path: Path, *entries: Entry, seconds: float = 60.0, jobs: int = 1
+) -> tuple[list[str], dict[str, Any]]:
     """The rows in the order in which they ended, and the file."""
     shown: list[str] = []
     results = Results.load(path, {"device": "A"})
     run = Run(results, seconds, lambda part, name, row: shown.append(f"{part}/{name}"))
-    for entry in entries:
-        run.part(entry)
+    run.all(entries, jobs)
     return shown, json.loads(path.read_text())["parts"] if path.exists() else {}
 
 
@@ -76,6 +84,7 @@ def test_parts_run_in_order_and_go_on_where_they_stopped(tmp_path: Path) -> None
     shown, parts = _run(path, _entry("a", "wrong", "b", "new"), two)
     assert shown == ["numbers/new", "numbers/wrong"]
     assert parts["numbers"]["new"]["known"] == ["a", "b", "wrong"]
+    assert parts["numbers"]["wrong"]["process"] == parts["numbers"]["new"]["process"]
     assert Results.load(path, {"device": "B"}).parts == {}
 
 
@@ -88,6 +97,35 @@ def test_a_crash_costs_its_row(tmp_path: Path) -> None:
     for _ in range(3):  # it gets one more try, not one more in every run
         _, parts = _run(path, _entry("a", "crashes", "b"))
     assert parts["numbers"]["crashes"]["tries"] == MOST_TRIES
+
+
+def test_a_lost_gpu_costs_no_other_row(tmp_path: Path) -> None:
+    shown, parts = _run(tmp_path / "results.json", _entry("lost", "b"))
+    assert shown == ["numbers/lost", "numbers/b"] and parts["numbers"]["b"]["ok"]
+    assert parts["numbers"]["lost"]["process"] != parts["numbers"]["b"]["process"]
+
+
+def test_processes_side_by_side_and_what_must_be_alone(tmp_path: Path) -> None:
+    timed = _entry("waits 4", name="timed", alone=True)
+    one = _entry("waits 1", "waits 2", "crashes", "waits 3")
+    two = _entry("a", name="second")
+    shown, parts = _run(tmp_path / "results.json", timed, one, two, jobs=3)
+    assert len(shown) == 6 and shown[-1] == "timed/waits 4"
+    numbers = parts["numbers"]
+    assert numbers["crashes"]["tries"] == 1 and "signal 11" in numbers["crashes"]["why"]
+    waiting = [numbers[f"waits {i}"] for i in (1, 2, 3)]
+    assert len({row["process"] for row in waiting}) > 1
+    last = parts["timed"]["waits 4"]
+    assert all(row["to"] <= last["from"] for row in [*waiting, parts["second"]["a"]])
+    assert last["threads"] == os.environ.get("OMP_NUM_THREADS")
+    assert waiting[0]["threads"] == str(max((os.cpu_count() or 1) // 3, 1))
+
+
+def test_no_row_begins_that_may_not_end(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    assert _run(path, _entry("long", "b", limit_s=100.0))[0] == ["numbers/long"]
+    # One at least, or nothing would ever be done.
+    assert _run(path, _entry("long", "b", "c", limit_s=100.0))[0] == ["numbers/b"]
 
 
 def test_a_hang_costs_its_part_and_leaves_no_process(
@@ -168,38 +206,29 @@ def _context() -> Context:
 
 
 def _part(calls: list[str]) -> Part:
-    def run(name: str, _: Context) -> dict[str, object]:
+    def run(name: str, context: Context) -> dict[str, object]:
         calls.append(name)
         if name == "breaks":
             raise RuntimeError("it broke\nsecond line")
-        return {"ok": True, "why": "", "figure": 1.5}
+        return {"ok": True, "why": "", "figure": 1.5, "known": list(context.known)}
 
     return Part("numbers", "numbers", lambda: ["one", "breaks", "three"], run)
 
 
-def _work(calls: list[str], **request: Any) -> tuple[int, list[dict[str, Any]]]:
+def _work(calls: list[str]) -> tuple[int, list[dict[str, Any]]]:
     events: list[dict[str, Any]] = []
-    request = {"rows": ["one", "breaks", "three"], "known": {}, "seconds": 60.0} | request
-    return worker.work(_part(calls), _context(), request, events.append), events
+    requests = [json.dumps({"row": n, "known": {"zero": {}}}) for n in ("one", "breaks", "three")]
+    return worker.work(_part(calls), _context(), requests, events.append), events
 
 
-def test_a_worker_says_what_it_begins_and_what_came_of_it() -> None:
+def test_a_worker_says_what_came_of_each_row() -> None:
     status, events = _work([])
     assert status == 0
-    assert [event.get("begins", event.get("row")) for event in events] == [
-        name for name in ("one", "breaks", "three") for _ in range(2)
-    ]
-    assert events[1]["facts"]["figure"] == 1.5 and events[1]["facts"]["ok"]
-    assert events[3]["facts"]["why"] == "RuntimeError: it broke"
-
-
-def test_no_row_begins_that_may_not_end() -> None:
-    calls: list[str] = []
-    known = {"earlier": {"ok": True, "why": "", "seconds": 101.0}}
-    _work(calls, known=known, seconds=100.0)
-    assert calls == ["one"]  # one at least, or nothing would ever be done
-    _work(calls, seconds=0.0)
-    assert calls == ["one"]
+    assert [event["row"] for event in events] == ["one", "breaks", "three"]
+    assert events[0]["facts"]["figure"] == 1.5 and events[0]["facts"]["ok"]
+    assert events[0]["facts"]["known"] == ["zero"]
+    assert events[1]["facts"]["why"] == "RuntimeError: it broke"
+    assert not any(event["last"] for event in events)
 
 
 def test_a_lost_gpu_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +237,7 @@ def test_a_lost_gpu_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     status, events = _work(calls)
     assert status == worker.LOST and calls == ["one", "breaks"]
     why = events[-1]["facts"]["why"]
-    assert why == "RuntimeError: it broke; the GPU was lost to the process"
+    assert why == "RuntimeError: it broke; the GPU was lost to the process" and events[-1]["last"]
 
 
 def test_results_are_those_of_a_module() -> None:
@@ -227,6 +256,8 @@ def test_a_dry_run_lists_parts_and_limits(capsys: pytest.CaptureFixture[str]) ->
     assert names.index("ops 8/8") < names.index("budgets")
     assert all(0 < part.limit_s <= 480 and part.rows() for part in PARTS)
     assert len(set(names)) == len(names)
+    timed = {part.name.split()[0] for part in PARTS if part.timed}
+    assert timed == {"speed", "kernels", "products", "optimizer"}
 
 
 @without_gpu
@@ -318,6 +349,26 @@ def test_kernels_are_named_counted_and_sorted() -> None:
     assert (first.name, first.us, second.us, second.launches) == ("gemm_1", 15.0, 5.0, 1.0)
     lines = beside([["gemm_1", 1.0, 15.0]], [["triton_poi_0", 2.0, 7.0]])
     assert [line.split()[0] for line in lines[1:4]] == ["all", "product", "pointwise"]
+
+
+def test_passes_of_one_record_are_apart() -> None:
+    mark = "void at::cuda::(anonymous namespace)::spin_kernel(long)"
+    events = [("a", 1.0), ("b", 2.0), (mark, 0.5), ("c", 3.0)]
+    assert apart(events) == [[("a", 1.0), ("b", 2.0)], [("c", 3.0)]]
+
+
+@pytest.mark.parametrize("name", kernels.CASES)
+def test_modules_that_are_timed_are_compiled_whole(name: str) -> None:
+    case = kernels.CASES[name]
+    module, args = case.make("cpu", 256)
+    for tensor in args:
+        tensor.requires_grad_(tensor.is_floating_point() and case.backward_bytes > 0)
+    model = ORTModule(module)
+    y = model(*args)
+    if y.requires_grad:
+        y.backward(torch.ones_like(y))
+    report = last_run_report(model)
+    assert report["compiled"], report["eager_pieces"]
 
 
 def test_a_table_shows_lines_below_and_counts_what_is_missing(

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession
 from ortmodule_py.inference import OrtValue
-from tests.inference.test_session import model_bytes, package_file
+from tests.inference.models import model_bytes
+from tests.inference.test_session import package_file
 
 ZERO_COPY = """
 import numpy as np

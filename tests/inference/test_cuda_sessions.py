@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 import ortmodule_py.onnxruntime as ort
 from ortmodule_py import _C
 from ortmodule_py.inference import InvalidArgument, RuntimeException
-from tests.inference.test_session import model_bytes
+from tests.inference.models import classifier, model_bytes, step, weights, x_of
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 PROVIDERS = [CUDA, CPU]
@@ -34,48 +34,6 @@ pytestmark = pytest.mark.skipif(
 def _emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
     yield
-
-
-def weights(**shapes: tuple[int, ...]) -> dict[str, Array]:
-    random = np.random.default_rng(0)
-    return {k: random.standard_normal(v).astype("float32") * 0.3 for k, v in shapes.items()}
-
-
-def classifier() -> bytes:
-    """Convolution, pooling, product, layer norm, Gelu by its parts, softmax, arg max."""
-    nodes = [
-        helper.make_node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
-        helper.make_node("Flatten", ["g"], ["f"]),
-        helper.make_node("Gemm", ["f", "w", "b"], ["h"]),
-        helper.make_node("LayerNormalization", ["h", "s", "t"], ["n"]),
-        helper.make_node("Tanh", ["n"], ["e"]),
-        helper.make_node("Softmax", ["e"], ["y"]),
-        helper.make_node("ArgMax", ["y"], ["best"], axis=1, keepdims=0),
-    ]
-    return model_bytes(
-        nodes,
-        {"x": (TensorProto.FLOAT, ["n", 3, "height", "width"])},
-        ["y", "best"],
-        weights(k=(8, 3, 3, 3), w=(8, 16), b=(16,), s=(16,), t=(16,)),
-    )
-
-
-def step() -> bytes:
-    """state, x -> next = tanh(state @ w + x), and their sum: a model that is run in a loop."""
-    nodes = [
-        helper.make_node("MatMul", ["state", "w"], ["m"]),
-        helper.make_node("Add", ["m", "x"], ["a"]),
-        helper.make_node("Tanh", ["a"], ["next"]),
-        helper.make_node("ReduceSum", ["next"], ["sum"], keepdims=0),
-    ]
-    kinds = {name: (TensorProto.FLOAT, ["n", 32]) for name in ("state", "x")}
-    return model_bytes(nodes, kinds, ["next", "sum"], weights(w=(32, 32)))
-
-
-def x_of(*shape: int) -> Array:
-    return np.random.default_rng(7).standard_normal(shape).astype("float32")
 
 
 def close(ours: list[Any], other: list[Any]) -> None:
@@ -221,6 +179,23 @@ def test_bound_values_stay_on_the_device() -> None:
     binding.bind_output("next", "cpu", 0, np.float32, [4, 32], host.ctypes.data)
     session.run_with_iobinding(binding)
     np.testing.assert_array_equal(host, place.numpy())
+
+
+@pytest.mark.parametrize("length", [5, 200])
+def test_ids_on_the_device_stay_there(length: int) -> None:
+    """Few as they are: only the content of vectors can decide sizes."""
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["y"])]
+    kinds = {"ids": (TensorProto.INT64, ["batch", "length"])}
+    model = model_bytes(nodes, kinds, ["y"], weights(table=(10, 8)))
+    session = ort.InferenceSession(model, providers=PROVIDERS)
+    other = ort.InferenceSession(model, providers=[CPU])
+    ids = np.random.default_rng(0).integers(0, 10, (1, length))
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("ids", ort.OrtValue.ortvalue_from_numpy(ids, "cuda", 0))
+    binding.bind_output("y", "cuda")
+    session.run_with_iobinding(binding)
+    assert session._session.copied_bytes == 0
+    close(binding.copy_outputs_to_cpu(), other.run(None, {"ids": ids}))
 
 
 def test_the_host_cannot_touch_memory_of_the_device() -> None:

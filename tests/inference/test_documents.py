@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortmodule_py.onnxruntime as ort
-from tests.inference.test_session import model_bytes
+from tests.inference.models import model_bytes
 
 
 @dataclass

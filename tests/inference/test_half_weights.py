@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 import ortmodule_py.onnxruntime as ort
 from ortmodule_py.inference.notices import forget_notices
-from tests.inference.test_session import mlp, model_bytes, x_of
+from tests.inference.models import model_bytes
+from tests.inference.test_session import mlp, x_of
 
 FLOAT = TensorProto.FLOAT
 

@@ -24,7 +24,7 @@ from ortmodule_py.inference import (
     OrtValue,
     OrtValueVector,
 )
-from tests.inference.test_session import model_bytes
+from tests.inference.models import model_bytes
 
 Array = np.ndarray[Any, Any]
 

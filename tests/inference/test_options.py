@@ -21,7 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ortmodule_py.onnxruntime as ort
 from ortmodule_py.inference import Fail, InvalidArgument, InvalidProtobuf
 from ortmodule_py.inference.notices import forget_notices
-from tests.inference.test_session import assert_close, mlp, model_bytes, package_file, x_of
+from tests.inference.models import model_bytes
+from tests.inference.test_session import assert_close, mlp, package_file, x_of
 
 FLOAT = TensorProto.FLOAT
 LEVELS = list(ort.GraphOptimizationLevel)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortmodule_py import InferenceSession
 
-from .test_session import model_bytes
+from .models import model_bytes
 
 Array = np.ndarray[Any, Any]
 RANGES = {np.uint8: (0, 256), np.int8: (-128, 128)}

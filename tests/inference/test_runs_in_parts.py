@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession, SessionOptions
 from ortmodule_py.inference import OrtValue, RuntimeException
-from tests.inference.test_session import model_bytes
+from tests.inference.models import model_bytes
 
 Array = np.ndarray[Any, Any]
 Model = tuple[bytes, Callable[[int], dict[str, Array]]]

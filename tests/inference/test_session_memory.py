@@ -18,7 +18,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from ortmodule_py import InferenceSession, SessionOptions
 from ortmodule_py.inference import InvalidArgument, RunOptions, RuntimeException
-from tests.inference.test_session import model_bytes
+from tests.inference.models import model_bytes
 
 WIDTH = 512
 MIB = 2**20

@@ -1,7 +1,8 @@
 """`python -m tools.gpu_check`: does the CUDA build compute what it should, and how fast?
 
 It builds nothing. Parts run in an order in which the first minutes say most, each in processes of its
-own with a time limit: a hang or a crash costs the row that was under way. Rows are written to a JSON
+own with a time limit: a hang or a crash costs the row that was under way. With `--jobs` correctness is
+checked in so many processes, and then times are taken. Rows are written to a JSON
 file as they come, and the next run goes on where the last one stopped, with what failed at the end. It
 ends with a table. Without a GPU it says what it would run, and runs the parts that need none if this
 build has the CUDA kernels compiled for the host; with `--require-gpu` that is an error.
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import select
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,17 @@ _WORKER = (sys.executable, "-m", "tools.gpu_check.worker")
 
 def entry_of(part: Part) -> Entry:
     """A part with the process that does it."""
-    return Entry(part.name, tuple(part.rows()), part.limit_s, (*_WORKER, part.name))
+    command = (*_WORKER, part.name)
+    return Entry(part.name, tuple(part.rows()), part.limit_s, command, part.row_s, part.timed)
 
 
 def _machine(folder: Path) -> dict[str, Any]:
     """Asked of a process, so that this one holds no context on the GPU."""
     log = folder / "machine.log"
-    worker = Worker(Entry("machine", ("machine",), 120.0, (*_WORKER, "machine")), {}, log)
-    events = worker.events(time.monotonic() + 120)
-    if not events or worker.end(10.0) != 0:
+    worker = Worker((*_WORKER, "machine"), log)
+    said, _, _ = select.select([worker.read], [], [], 120.0)
+    events = worker.events() if said else None
+    if worker.end(10.0 if said else 0.0) != 0 or not events:
         raise SystemExit(f"the GPU's name must be readable, but found: {worker.last_line()}")
     facts = events[0]["facts"]
     return {k: v for k, v in facts.items() if k not in ("ok", "why", "seconds")}
@@ -63,6 +66,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--results", type=Path, default=Path("build/gpu_check.json"))
     parser.add_argument("--seconds", type=float, default=math.inf, help="for all parts together")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes side by side; parts that time run alone"
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the parts and run nothing")
     parser.add_argument("--again", action="store_true", help="forget what ran before")
     parser.add_argument("--require-gpu", action="store_true", help="fail where there is no GPU")
@@ -105,8 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = Run(results, options.seconds, lambda *row: print(table.line(*row), flush=True))
     entries = [entry_of(part) for part in chosen]
     try:
-        for entry in entries:
-            run.part(entry)
+        run.all(entries, options.jobs)
     except KeyboardInterrupt:
         print("interrupted: run this again for the rest")
     return 1 if table.table(results, entries) else 0

@@ -1,4 +1,4 @@
-"""Runs parts one after the other, each in a process of its own, and keeps what they found.
+"""Runs parts in processes of their own, and keeps what they found.
 
 A process that hangs or crashes costs the row that it was at: it is killed with all that it started,
 the row says so, and a fresh process does the rest of the part. Rows are written as they come, so the
@@ -35,8 +35,13 @@ class Entry:
     rows: tuple[str, ...]
     limit_s: float
     command: tuple[str, ...]
-    """Starts a worker. It reads a request (`Request`) from its input and writes events, one JSON
-    object a line, to the file descriptor whose number follows the command."""
+    """Starts a worker. It reads requests from its input, one JSON object a line: `row` and what is
+    `known` of the part. For each it writes an event, `row` and `facts`, to the file descriptor whose
+    number follows the command; `last` says that it ends then."""
+    row_s: float = 1.0
+    """About what a row takes, to share out processes."""
+    alone: bool = False
+    """Nothing may run beside it."""
 
 
 @dataclass
@@ -87,36 +92,39 @@ def todo(rows: Sequence[str], known: dict[str, Row]) -> list[str]:
 class Worker:
     """A process that does rows of a part."""
 
-    def __init__(self, entry: Entry, request: dict[str, Any], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, threads: int | None = None) -> None:
         self.log = log
-        read, write = os.pipe()
-        self._read = read
+        self.read, write = os.pipe()
         self._buffer = b""
+        several = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*entry.command, str(write)],
+                [*command, str(write)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(write,),
+                env=os.environ | several,
                 start_new_session=True,  # so that it is killed with all that it started
             )
         os.close(write)
-        assert self._process.stdin
-        try:
-            self._process.stdin.write(json.dumps(request).encode())
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it ended at once, and its status says so
 
-    def events(self, deadline: float) -> Any:
-        """The next events, an empty list if there are none before the deadline (of
-        `time.monotonic`), or None when the process has closed its side."""
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(self._read, selectors.EVENT_READ)
-            if not waiting.select(max(deadline - time.monotonic(), 0)):
-                return []
-        chunk = os.read(self._read, 1 << 16)
+    def ask(self, request: dict[str, Any]) -> None:
+        """Sends a request. Where the process has ended, its status says so later."""
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def ask_no_more(self) -> None:
+        """Lets the process end."""
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def events(self) -> list[dict[str, Any]] | None:
+        """Waits for the next events; None when the process has closed its side."""
+        chunk = os.read(self.read, 1 << 16)
         if not chunk:
             return None
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
@@ -124,6 +132,7 @@ class Worker:
 
     def end(self, wait_s: float) -> int:
         """The exit status; killed, with its children, if it does not end by itself."""
+        self.ask_no_more()
         try:
             status = self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -131,7 +140,7 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        os.close(self._read)
+        os.close(self.read)
         return status
 
     def last_line(self) -> str:
@@ -145,6 +154,69 @@ def _ended(row: Row | None, why: str, seconds: float) -> Row:
     return {"ok": False, "why": why, "tries": tries, "seconds": round(seconds, 1)}
 
 
+@dataclass
+class _Part:
+    """A part under way."""
+
+    entry: Entry
+    known: dict[str, Row]
+    left: list[str]
+    """Rows that no process has been asked for."""
+    latest: float
+    """When the run ends."""
+    processes: int = 0
+    started: int = 0
+    deadline: float | None = None
+
+    def may_start(self) -> bool:
+        """Whether a process is of use."""
+        least = min(_LEAST_SECONDS, self.entry.limit_s / 2)
+        end = self.latest if self.deadline is None else self.deadline
+        return bool(self.left) and end - time.monotonic() >= least
+
+    def need_s(self) -> float:
+        """The time that is left to each of its processes if it had one more."""
+        return len(self.left) * self.entry.row_s / (self.processes + 1)
+
+    def start(self) -> float:
+        """The time of a part begins with its first process. Returns its end."""
+        if self.deadline is None:
+            self.deadline = min(time.monotonic() + self.entry.limit_s, self.latest)
+        self.processes += 1
+        self.started += 1
+        return self.deadline
+
+
+class _Process:
+    """A process of a part, and the row that it is at."""
+
+    def __init__(self, part: _Part, folder: Path, threads: int | None) -> None:
+        self.part = part
+        self.deadline = part.start()
+        folder.mkdir(parents=True, exist_ok=True)
+        number = f".{part.started}" if part.started > 1 else ""
+        log = folder / f"{part.entry.name.replace(' ', '_').replace('/', '_')}{number}.log"
+        self.worker = Worker(part.entry.command, log, threads)
+        self.at: str | None = None
+        self.since = time.monotonic()
+        self._ask()
+
+    def _ask(self) -> None:
+        self.at, self.since = self.part.left.pop(0), time.monotonic()
+        self.worker.ask({"row": self.at, "known": self.part.known})
+
+    def go_on(self, last: bool) -> None:
+        """After a row: the next one. None begins that may not end, going by the longest so far."""
+        self.at = None
+        longest = max(row["seconds"] for row in self.part.known.values())
+        if self.part.left and self.deadline - time.monotonic() < longest:
+            self.part.left.clear()  # of this run
+        if self.part.left and not last:
+            self._ask()
+        else:
+            self.worker.ask_no_more()
+
+
 class Run:
     """One run over the parts."""
 
@@ -155,63 +227,74 @@ class Run:
         self.deadline = time.monotonic() + seconds
         self._show = show
 
-    def part(self, entry: Entry) -> None:
-        """Does what is left of a part, as far as its time and that of the run go."""
-        known = self.results.parts.setdefault(entry.name, {})
-        deadline = min(time.monotonic() + entry.limit_s, self.deadline)
-        left = todo(entry.rows, known)
-        while left and deadline - time.monotonic() >= min(_LEAST_SECONDS, entry.limit_s / 2):
-            before = len(left)
-            if not self._process(entry, left, deadline):
-                return
-            left = [name for name in left if name in self._undone]
-            if len(left) == before:
-                return  # it did nothing: there is no time for the next row
-        if not known:
-            del self.results.parts[entry.name]
+    def all(self, entries: Sequence[Entry], jobs: int = 1) -> None:
+        """Does what is left of the parts: one after the other, or in so many processes, and then
+        those that must be alone."""
+        beside = [entry for entry in entries if not entry.alone] if jobs > 1 else []
+        self._together(beside, jobs)
+        for entry in entries:
+            if entry not in beside:
+                self._together([entry], 1)
 
-    def _process(self, entry: Entry, rows: list[str], deadline: float) -> bool:
-        """One process over these rows. False if the time of the part is over."""
-        known = self.results.parts[entry.name]
-        self._undone = list(rows)
-        request = {"rows": rows, "known": known, "seconds": deadline - time.monotonic()}
-        log = self.results.path.with_suffix("") / f"{entry.name.replace(' ', '_')}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        worker = Worker(entry, request, log)
-        at, start, late = None, time.monotonic(), False
+    def _together(self, entries: Sequence[Entry], jobs: int) -> None:
+        """As far as the time of each part and that of the run go."""
+        threads = max((os.cpu_count() or 1) // jobs, 1) if jobs > 1 else None
+        parts = []
+        for entry in entries:
+            known = self.results.parts.get(entry.name, {})
+            parts.append(_Part(entry, known, todo(entry.rows, known), self.deadline))
+        running: list[_Process] = []
         try:
-            while (events := worker.events(deadline)) is not None:
-                late = not events and time.monotonic() >= deadline
-                if late:
-                    break
-                for event in events:
-                    at, start = self._take(entry, event), time.monotonic()
-            status = worker.end(0.0 if late else 10.0)
-        except BaseException:
-            worker.end(0.0)
-            raise
-        spent = time.monotonic() - start
+            while True:
+                while len(running) < jobs and (open_ := [p for p in parts if p.may_start()]):
+                    part = max(open_, key=_Part.need_s)
+                    running.append(_Process(part, self.results.path.with_suffix(""), threads))
+                if not running:
+                    return
+                for process, late in self._ready(running):
+                    if not self._read(process, late):
+                        running.remove(process)
+                        process.part.processes -= 1
+        finally:
+            for process in running:
+                process.worker.end(0.0)
+
+    def _ready(self, running: Sequence[_Process]) -> list[tuple[_Process, bool]]:
+        """Those that have something to say, and those whose time is over (True)."""
+        with selectors.DefaultSelector() as waiting:
+            for process in running:
+                waiting.register(process.worker.read, selectors.EVENT_READ, process)
+            first = min(process.deadline for process in running)
+            ready = [key.data for key, _ in waiting.select(max(first - time.monotonic(), 0))]
+        now = time.monotonic()
+        late = [p for p in running if p not in ready and now >= p.deadline]
+        return [(process, False) for process in ready] + [(process, True) for process in late]
+
+    def _read(self, process: _Process, late: bool) -> bool:
+        """Takes what the process says. False if it has ended."""
+        known = process.part.known
+        events = None if late else process.worker.events()
+        for event in events or []:
+            self._note(process, event["row"], event["facts"])
+            process.go_on(event.get("last", False))
+        if events is not None:
+            return True
+        status = process.worker.end(0.0 if late else 10.0)
+        spent = time.monotonic() - process.since
+        at = process.at
         if late:
-            if at and deadline < self.deadline:
-                self._note(entry.name, at, _ended(known.get(at), "it did not end in time", spent))
-            return False
-        if at or status != 0:
-            at = at or self._undone[0]
+            process.part.left.clear()
+            if at and process.deadline < self.deadline:
+                self._note(process, at, _ended(known.get(at), "it did not end in time", spent))
+        elif at:
             how = f"signal {-status}" if status < 0 else f"status {status}"
-            why = f"the process ended with {how}: {worker.last_line()}"
-            self._note(entry.name, at, _ended(known.get(at), why, spent))
-        return True
+            why = f"the process ended with {how}: {process.worker.last_line()}"
+            self._note(process, at, _ended(known.get(at), why, spent))
+        return False
 
-    def _take(self, entry: Entry, event: dict[str, Any]) -> str | None:
-        """Notes an event; returns the row that is under way after it."""
-        if "begins" in event:
-            return str(event["begins"])
-        self._note(entry.name, event["row"], event["facts"])
-        return None
-
-    def _note(self, part: str, name: str, row: Row) -> None:
-        if name in self._undone:
-            self._undone.remove(name)
-        self.results.parts[part][name] = row
+    def _note(self, process: _Process, name: str, row: Row) -> None:
+        part = process.part.entry.name
+        process.part.known[name] = row
+        self.results.parts[part] = process.part.known
         self.results.save()
         self._show(part, name, row)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ortmodule_py import ORTModule, last_run_report
 
 from .part import EVEN, Context, Part, Row
-from .profile import KernelTime, as_json, profiled
+from .profile import KernelTime, as_json, profiled, profiled_apart
 from .smoke import BACKENDS, operators_of, pinned
 from .training import variables, wrapped
 
@@ -34,15 +34,18 @@ _TOLERATED = 0.8
 
 
 class _Of(nn.Module):
-    """A function of tensors as a module; parameters come before the arguments."""
+    """A function of tensors as a module; its parameters come before the arguments."""
 
     def __init__(self, function: Callable[..., Tensor], *parameters: Tensor) -> None:
         super().__init__()
         self.function = function
-        self.parameters_ = nn.ParameterList(parameters)
+        # By name: Dynamo of torch 2.11 does not unpack a ParameterList.
+        named = [nn.Parameter(p) for p in parameters] + [None, None]
+        self.weight, self.bias, *_ = named
 
     def forward(self, *args: Tensor) -> Tensor:
-        return self.function(*self.parameters_, *args)
+        given = [p for p in (self.weight, self.bias) if p is not None]
+        return self.function(*given, *args)
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Case:
     """A function with the bytes that an element of its largest operand costs in each pass, and the
     part of the memory's rate that is expected of our kernels on an H100 (None: not known)."""
 
-    make: Callable[[str], tuple[_Of, list[Tensor]]]
+    make: Callable[..., tuple[_Of, list[Tensor]]]
+    """Takes the device, and a number by which the first size of each operand is divided."""
     forward_bytes: float
     backward_bytes: float = 0.0
     forward_share: float | None = None
@@ -61,11 +65,14 @@ def _of(
     function: Callable[..., Tensor],
     *dtypes: torch.dtype,
     shape: tuple[int, ...] = (_ROWS, _WIDTH),
-    parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...] = (),
-) -> Callable[[str], tuple[_Of, list[Tensor]]]:
-    def make(device: str) -> tuple[_Of, list[Tensor]]:
-        given = [torch.randn(s, device=device, dtype=d) for s, d in parameters]
-        args = [torch.randn(shape, device=device, dtype=d) for d in dtypes]
+    parameters: tuple[torch.dtype, ...] = (),
+) -> Callable[..., tuple[_Of, list[Tensor]]]:
+    """Of tensors of these types, after parameters as long as a row."""
+
+    def make(device: str, divisor: int = 1) -> tuple[_Of, list[Tensor]]:
+        sizes = (max(shape[0] // divisor, 1), *shape[1:])
+        given = [torch.randn(_WIDTH, device=device, dtype=d) for d in parameters]
+        args = [torch.randn(sizes, device=device, dtype=d) for d in dtypes]
         return _Of(function, *given), args
 
     return make
@@ -73,16 +80,17 @@ def _of(
 
 def _with_numbers(
     function: Callable[..., Tensor],
-    shape: tuple[int, ...],
-    most: int,
+    shape: tuple[int, int],
+    dim: int,
     count: int,
     dtype: torch.dtype,
-) -> Callable[[str], tuple[_Of, list[Tensor]]]:
-    """A floating point tensor, then `count` integers below `most`."""
+) -> Callable[..., tuple[_Of, list[Tensor]]]:
+    """Of a floating point tensor and `count` positions in a dimension of it."""
 
-    def make(device: str) -> tuple[_Of, list[Tensor]]:
-        numbers = torch.randint(0, most, (count,), device=device)
-        return _Of(function), [torch.randn(shape, device=device, dtype=dtype), numbers]
+    def make(device: str, divisor: int = 1) -> tuple[_Of, list[Tensor]]:
+        sizes = (shape[0] // divisor, shape[1])
+        numbers = torch.randint(0, sizes[dim], (count // divisor,), device=device)
+        return _Of(function), [torch.randn(sizes, device=device, dtype=dtype), numbers]
 
     return make
 
@@ -92,13 +100,10 @@ def _rms(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _heads(x: Tensor) -> Tensor:
-    return x.view(64, 1024, 16, 64).transpose(1, 2).contiguous()
+    return x.view(64, -1, 16, 64).transpose(1, 2).contiguous()
 
 
 _F32, _BF16 = torch.float32, torch.bfloat16
-_ROW = (((_WIDTH,), _F32),)
-_ROW16 = (((_WIDTH,), _BF16),)
-_NORM = (((_WIDTH,), _F32), ((_WIDTH,), _F32))
 
 CASES: dict[str, Case] = {
     "add bf16": Case(_of(lambda a, b: a + b, _BF16, _BF16), 6, 0, 0.45),
@@ -107,27 +112,27 @@ CASES: dict[str, Case] = {
     ),
     "silu * up bf16": Case(_of(lambda g, u: F.silu(g) * u, _BF16, _BF16), 6, 10, 0.25, 0.25),
     "bias gelu bf16": Case(
-        _of(lambda b, x: F.gelu(x + b), _BF16, parameters=_ROW16), 4, 6, 0.20, 0.15
+        _of(lambda b, x: F.gelu(x + b), _BF16, parameters=(_BF16,)), 4, 6, 0.20, 0.15
     ),
     "cast to bf16": Case(_of(lambda x: x.bfloat16(), _F32), 6, 6, 0.70),
     "softmax f32": Case(_of(lambda x: x.softmax(-1), _F32), 8, 12, 0.60),
     "softmax bf16": Case(_of(lambda x: x.softmax(-1), _BF16), 4, 6, 0.35),
     "layer norm f32": Case(
-        _of(lambda w, b, x: F.layer_norm(x, (_WIDTH,), w, b), _F32, parameters=_NORM),
+        _of(lambda w, b, x: F.layer_norm(x, (_WIDTH,), w, b), _F32, parameters=(_F32, _F32)),
         8,
         12,
         0.80,
         0.45,
     ),
-    "rms norm f32": Case(_of(_rms, _F32, parameters=_ROW), 8, 12, 0.80, 0.45),
+    "rms norm f32": Case(_of(_rms, _F32, parameters=(_F32,)), 8, 12, 0.80, 0.45),
     "cross entropy f32": Case(
-        _with_numbers(F.cross_entropy, (4096, _CLASSES), _CLASSES, 4096, _F32), 4, 8, 0.75
+        _with_numbers(F.cross_entropy, (2048, _CLASSES), 1, 2048, _F32), 4, 8, 0.75
     ),
     "cross entropy bf16": Case(
-        _with_numbers(F.cross_entropy, (4096, _CLASSES), _CLASSES, 4096, _BF16), 2, 4, 0.45
+        _with_numbers(F.cross_entropy, (2048, _CLASSES), 1, 2048, _BF16), 2, 4, 0.45
     ),
     "embedding": Case(
-        _with_numbers(lambda t, i: F.embedding(i, t), (_CLASSES, _WIDTH), _CLASSES, _ROWS, _F32),
+        _with_numbers(lambda t, i: F.embedding(i, t), (_CLASSES, _WIDTH), 0, _ROWS, _F32),
         10.4,  # 65,536 rows are read and written, for each of 50,257
         9.2,  # and read in backward, which writes all rows
         0.75,
@@ -166,19 +171,21 @@ def _passes(
     model: Any, sets: list[list[Tensor]], wants_gradient: bool
 ) -> tuple[list[KernelTime], list[KernelTime]]:
     """The kernels of forward and those of backward, each a mean over the sets."""
-    forward = profiled(lambda: [model(*args) for args in sets], 1)
-    if not wants_gradient:
-        return _mean(forward), []
-    results = [[model(*args) for args in sets] for _ in range(2)]
-    wanted = [[t for t in args if t.requires_grad] for args in sets]
-    grads = [torch.ones_like(y) for y in results[0]]
-    parameters = list(model.parameters())
+    results: list[list[Tensor]] = []
+
+    def forward() -> None:
+        results.append([model(*args) for args in sets])
 
     def backward() -> None:
-        for y, dy, inputs in zip(results.pop(), grads, wanted, strict=True):
-            torch.autograd.grad(y, [*inputs, *parameters], dy)
+        for y, args in zip(results.pop(), sets, strict=True):
+            wanted = [t for t in (*args, *model.parameters()) if t.requires_grad]
+            torch.autograd.grad(y, wanted, ones)
 
-    return _mean(forward), _mean(profiled(backward, 1))
+    if not wants_gradient:
+        return _mean(profiled(forward, 1)), []
+    ones = torch.ones_like(model(*sets[0]))
+    first, second = profiled_apart([forward, backward])
+    return _mean(first), _mean(second)
 
 
 def _mean(kernels: list[KernelTime]) -> list[KernelTime]:
@@ -186,7 +193,8 @@ def _mean(kernels: list[KernelTime]) -> list[KernelTime]:
 
 
 def _bandwidth(name: str, context: Context) -> Row:
-    copy = _copy_rate(context.device)
+    known = context.known.get("copy", {}).get("GB/s")
+    copy = _copy_rate(context.device) if name == "copy" or known is None else known
     if name == "copy":
         return {"GB/s": copy, "ok": True, "why": ""}
     torch.manual_seed(0)
@@ -326,6 +334,8 @@ KERNELS = Part(
     lambda: ["copy", *CASES],
     _bandwidth,
     limit_s=300,
+    row_s=1.5,
+    timed=True,
 )
 PRODUCTS = Part(
     "products",
@@ -333,4 +343,6 @@ PRODUCTS = Part(
     lambda: list(_PRODUCTS),
     lambda name, context: _PRODUCTS[name](context),
     limit_s=180,
+    row_s=2.0,
+    timed=True,
 )

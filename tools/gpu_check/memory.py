@@ -85,4 +85,5 @@ BUDGETS = Part(
     lambda: list(_MODELS),
     _run,
     limit_s=300,
+    row_s=40.0,
 )

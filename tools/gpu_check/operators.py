@@ -100,6 +100,7 @@ def _shard(number: int) -> Part:
         run_file,
         on_host=True,
         limit_s=150,
+        row_s=4.0,
     )
 
 

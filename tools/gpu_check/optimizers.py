@@ -1,4 +1,5 @@
-"""Part `optimizers`: FusedAdam and FP16_Optimizer on the GPU, against the CPU and torch."""
+"""Parts `optimizers` and `optimizer speed`: FusedAdam and FP16_Optimizer on the GPU, against the CPU's
+kernels and torch."""
 
 from __future__ import annotations
 
@@ -178,13 +179,20 @@ _ROWS: dict[str, Callable[[Context], Row]] = {
     "grad scaler": _scaler,
     "captured step": _captured,
     "fp16 optimizer": _fp16,
-    "speed": _speed,
 }
 
 OPTIMIZERS = Part(
     "optimizers",
-    "FusedAdam and FP16_Optimizer against the CPU's kernels and torch.optim.AdamW, and their speed",
+    "FusedAdam and FP16_Optimizer against the CPU's kernels and torch.optim.AdamW",
     lambda: list(_ROWS),
     lambda name, context: _ROWS[name](context),
     limit_s=90,
+)
+OPTIMIZER_SPEED = Part(
+    "optimizer speed",
+    "a step of FusedAdam against torch's fused AdamW on a GPT's parameters",
+    lambda: ["gpt"],
+    lambda _, context: _speed(context),
+    limit_s=30,
+    timed=True,
 )

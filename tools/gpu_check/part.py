@@ -56,3 +56,7 @@ class Part:
     """Whether it is of use under the emulation, too."""
     limit_s: float = PART_SECONDS
     """Seconds that a run of it may take on a fresh H100; it is killed after them."""
+    row_s: float = 1.0
+    """About what a row took on one, to share out processes."""
+    timed: bool = False
+    """Its rows are times of kernels or steps: nothing may run beside it."""

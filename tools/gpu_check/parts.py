@@ -7,7 +7,7 @@ from .generated import GENERATED
 from .kernels import KERNELS, PRODUCTS
 from .memory import BUDGETS
 from .operators import OPERATORS
-from .optimizers import OPTIMIZERS
+from .optimizers import OPTIMIZER_SPEED, OPTIMIZERS
 from .part import Part
 from .sanitizer import SANITIZER
 from .sessions import SESSIONS
@@ -21,6 +21,7 @@ PARTS: tuple[Part, ...] = (
     *FIRST_SPEED,
     KERNELS,
     PRODUCTS,
+    OPTIMIZER_SPEED,
     PRECISION,
     PARITY,
     GRAPHS,

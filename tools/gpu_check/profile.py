@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,20 +59,57 @@ def by_kernel(events: Iterable[tuple[str, float]], steps: int) -> list[KernelTim
     return sorted(kernels, key=lambda kernel: -kernel.us)
 
 
-def profiled(step: Callable[[], Any], steps: int) -> list[KernelTime]:
-    """The kernels of a step on the GPU, a mean over `steps` of them."""
+def _recorded(run: Callable[[], Any]) -> list[tuple[str, float]]:
+    """(kernel, microseconds) of what the GPU did meanwhile, in its order."""
     from torch.profiler import ProfilerActivity, profile
 
-    step()
+    # CUPTI stays: to set it up again takes a second, and is not safe beside CUDA graphs.
+    os.environ["TEARDOWN_CUPTI"] = "0"
     torch.cuda.synchronize()
     # With the host's activities the profiler costs launches so much that the GPU waits.
     with profile(activities=[ProfilerActivity.CUDA]) as record:
-        for _ in range(steps):
-            step()
+        run()
         torch.cuda.synchronize()
-    events = record.events() or []
-    on_gpu = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
-    return by_kernel(((e.name, e.time_range.elapsed_us()) for e in on_gpu), steps)
+    on_gpu = [e for e in record.events() or [] if e.device_type == torch.autograd.DeviceType.CUDA]
+    on_gpu.sort(key=lambda e: e.time_range.start)
+    return [(e.name, e.time_range.elapsed_us()) for e in on_gpu]
+
+
+def profiled(step: Callable[[], Any], steps: int) -> list[KernelTime]:
+    """The kernels of a step on the GPU, a mean over `steps` of them."""
+    step()
+    return by_kernel(_recorded(lambda: [step() for _ in range(steps)]), steps)
+
+
+_MARK = "spin_kernel"
+"""The kernel of `torch.cuda._sleep`."""
+
+
+def apart(events: Iterable[tuple[str, float]]) -> list[list[tuple[str, float]]]:
+    """The events between marks."""
+    parts: list[list[tuple[str, float]]] = [[]]
+    for name, us in events:
+        if _MARK in name:
+            parts.append([])
+        else:
+            parts[-1].append((name, us))
+    return parts
+
+
+def profiled_apart(passes: Sequence[Callable[[], Any]]) -> list[list[KernelTime]]:
+    """The kernels of each pass, from one record of all of them: to start one takes long."""
+
+    def marked() -> None:
+        for number, run in enumerate(passes):
+            if number > 0:
+                torch.cuda._sleep(1)
+            run()
+
+    marked()
+    found = [by_kernel(events, 1) for events in apart(_recorded(marked))]
+    if len(found) != len(passes):
+        raise RuntimeError(f"[profile] {len(passes)} passes must be apart, but found {len(found)}")
+    return found
 
 
 def block_ms(step: Callable[[], None], steps: int) -> float:

@@ -43,6 +43,7 @@ def _run(name: str, context: Context) -> Row:
     found = subprocess.run(
         [path, *options, sys.executable, "-c", _PROGRAM, stem],
         cwd=_ROOT,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )

@@ -127,18 +127,18 @@ def _checked(model: str | bytes, feeds: list[dict[str, Array]], allowed: float) 
 
 
 def _classifier(context: Context) -> Row:
-    from tests.inference import test_cuda_sessions as cases
+    from tests.inference import models
 
-    feeds = [{"x": cases.x_of(n, 3, height, 10)} for n, height in ((2, 8), (3, 12), (64, 40))]
-    return _checked(cases.classifier(), feeds, 1e-3)
+    feeds = [{"x": models.x_of(n, 3, height, 10)} for n, height in ((2, 8), (3, 12), (64, 40))]
+    return _checked(models.classifier(), feeds, 1e-3)
 
 
 def _loop(context: Context) -> Row:
     """A model whose result is the next run's input, for 50 runs on the device."""
-    from tests.inference import test_cuda_sessions as cases
+    from tests.inference import models
 
-    session, other = _sessions(cases.step())
-    x, state = cases.x_of(4, 32), np.zeros((4, 32), "float32")
+    session, other = _sessions(models.step())
+    x, state = models.x_of(4, 32), np.zeros((4, 32), "float32")
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0))
     binding.bind_ortvalue_input("state", ort.OrtValue.ortvalue_from_numpy(state, "cuda", 0))
@@ -157,10 +157,10 @@ def _torch_memory(context: Context) -> Row:
     """Tensors of torch on the device, by their addresses, on torch's current stream."""
     import torch
 
-    from tests.inference import test_cuda_sessions as cases
+    from tests.inference import models
 
-    session, other = _sessions(cases.step())
-    arrays = {"x": cases.x_of(4, 32), "state": cases.x_of(4, 32)}
+    session, other = _sessions(models.step())
+    arrays = {"x": models.x_of(4, 32), "state": models.x_of(4, 32)}
     given = {name: torch.from_numpy(array).to(context.device) for name, array in arrays.items()}
     result = torch.empty(4, 32, device=context.device)
     binding = session.io_binding()
@@ -210,4 +210,5 @@ SESSIONS = Part(
     _run,
     on_host=True,
     limit_s=240,
+    row_s=2.0,
 )

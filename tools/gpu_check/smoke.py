@@ -191,7 +191,11 @@ def _plan_tests(context: Context) -> Row:
     """tests/devices/test_cuda_plans.py: some of its tests are skipped without a GPU."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     found = subprocess.run(
-        [*command, "tests/devices/test_cuda_plans.py"], cwd=_ROOT, capture_output=True, text=True
+        [*command, "tests/devices/test_cuda_plans.py"],
+        cwd=_ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
     lines = found.stdout.strip().splitlines() or [found.stderr.strip()[-200:]]
     failed = [line[:160] for line in lines if line.startswith(("FAILED", "ERROR"))]
@@ -220,4 +224,5 @@ SMOKE = Part(
     lambda: list(_ROWS),
     lambda name, context: _ROWS[name](context),
     limit_s=240,
+    row_s=2.0,
 )

@@ -226,6 +226,7 @@ def _part(model: str) -> Part:
         "steps in bfloat16 autocast against eager and torch.compile: time, peak, kernels",
         lambda: [*_VARIANTS, _COMPARED],
         partial(_run, model),
+        timed=True,
     )
 
 

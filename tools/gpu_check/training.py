@@ -232,6 +232,7 @@ PARITY = Part(
     _parity,
     on_host=True,
     limit_s=180,
+    row_s=2.5,
 )
 PRECISION = Part(
     "precision",
@@ -239,6 +240,7 @@ PRECISION = Part(
     lambda: list(_PRECISIONS),
     _precision,
     limit_s=180,
+    row_s=3.0,
 )
 EXACTNESS = Part(
     "exactness",
@@ -247,6 +249,7 @@ EXACTNESS = Part(
     _exactness,
     on_host=True,
     limit_s=180,
+    row_s=15.0,
 )
 GRAPHS = Part(
     "graphs",
@@ -254,6 +257,7 @@ GRAPHS = Part(
     lambda: ["mlp", "gpt", "gpt dropout", "vit"],
     _graphs,
     limit_s=60,
+    row_s=2.5,
 )
 OWN_GRAPHS = Part(
     "own graphs",
@@ -262,4 +266,5 @@ OWN_GRAPHS = Part(
     _own_graphs,
     on_host=True,
     limit_s=120,
+    row_s=4.5,
 )

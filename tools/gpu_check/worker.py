@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,27 +54,17 @@ def make_row(part: Part, name: str, context: Context) -> Row:
     return row | {"seconds": round(time.monotonic() - start, 1)}
 
 
-def work(part: Part, context: Context, request: dict[str, Any], send: Any) -> int:
-    """Does the rows of the request; none begins that may not end, going by the longest so far.
-
-    `send` takes events: `{"begins": row}`, then `{"row": row, "facts": ...}`.
-    """
-    deadline = time.monotonic() + request["seconds"]
-    context.known = request["known"]
-    longest = max((row["seconds"] for row in context.known.values()), default=0.0)
-    for turn, name in enumerate(request["rows"]):
-        left = deadline - time.monotonic()
-        if left <= 0 or (turn > 0 and left < longest):
-            return 0
-        send({"begins": name})
+def work(part: Part, context: Context, requests: Iterable[str], send: Any) -> int:
+    """Does the row of each request and sends what came of it; see `Entry.command`."""
+    for line in requests:
+        request = json.loads(line)
+        name, context.known = request["row"], request["known"]
         row = make_row(part, name, context)
         lost = context.lost()
         if lost:
             why = f"{row['why']}; the GPU was lost to the process".lstrip("; ")
             row |= {"ok": False, "why": why}
-        longest = max(longest, row["seconds"])
-        context.known[name] = row
-        send({"row": name, "facts": row})
+        send({"row": name, "facts": row, "last": lost})
         if lost:
             return LOST
     return 0
@@ -94,7 +85,7 @@ def main() -> int:
         emulated = not torch.cuda.is_available()
         context = Context(torch.device("cpu" if emulated else "cuda:0"), emulated)
         part = next(part for part in PARTS if part.name == name)
-        return work(part, context, json.load(sys.stdin), send)
+        return work(part, context, sys.stdin, send)
 
 
 if __name__ == "__main__":
