@@ -112,4 +112,6 @@ GENERATED = Part(
     _rows,
     _run,
     limit_s=180,
+    row_s=3.0,
+    timed=True,
 )
