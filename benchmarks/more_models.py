@@ -72,8 +72,9 @@ class Llama(nn.Module):
         angles = torch.arange(idx.shape[1], device=idx.device)[:, None] * rates
         angles = torch.cat((angles, angles), dim=-1)
         x = self.embedding(idx)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         for block in self.blocks:
-            x = block(x, angles.cos(), angles.sin())
+            x = block(x, cos, sin)
         scores = self.head(self.norm(x))
         return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 

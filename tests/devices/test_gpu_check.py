@@ -19,6 +19,8 @@ import pytest
 import torch
 
 from ortmodule_py import _C, ORTModule, last_run_report
+from tests.ops import harness
+from tests.ops.case import case, normal
 from tools.gpu_check import __main__ as gpu_check, kernels, operators, table, worker
 from tools.gpu_check.driver import MOST_TRIES, Entry, Results, Run, todo
 from tools.gpu_check.part import Context, Part
@@ -310,6 +312,28 @@ def test_operators_are_compared_without_tf32(monkeypatch: pytest.MonkeyPatch) ->
     operators.OPERATORS[0].run("relu", _context())
     assert seen == [False, False]
     assert [place.allow_tf32 for place in places] == before
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_eager_refuses_on_the_device_is_no_failure(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[object] = []
+
+    def fails(*_: object) -> list[object]:
+        failed.append(None)
+        raise RuntimeError("a kernel failed")
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        if failed and refused:
+            raise RuntimeError("not implemented here")
+        return torch.relu(x)
+
+    monkeypatch.setattr(harness.Compiled, "run", fails)
+    one = case("aten.relu.default", lambda n: (normal(n, 3),), function=eager)
+    with pytest.raises(harness.EagerRefuses if refused else RuntimeError) as raised:
+        harness.check_fixed(one, harness.Arguments.of(one, 5))
+    assert ("not implemented here" if refused else "a kernel failed") in str(raised.value)
 
 
 def test_every_operator_is_in_one_shard() -> None:

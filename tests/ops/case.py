@@ -54,6 +54,10 @@ class Case:
     """Widens the tolerance by this factor; say why where you set it."""
     check: Check | None = None
     """Instead of the comparison with eager."""
+    check_on_gpu: Check | None = None
+    """The same where operands are on a GPU: torch leaves open there what it says on the CPU."""
+    on_host: tuple[int, ...] = ()
+    """Positions of tensor arguments that torch takes on the CPU only."""
     label: str = ""
 
     @property

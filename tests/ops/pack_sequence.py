@@ -39,7 +39,9 @@ def _padded_batch_first(data: Tensor, batch_sizes: Tensor, batch: int) -> Tensor
 def cases() -> list[Case]:
     def one(target: str, function: Any, build: Any, label: str = "", **options: Any) -> Case:
         target = f"ortmodule_py.{target}.default"
-        return case(target, build, function=function, sizes=(1,), label=label, **options)
+        return case(
+            target, build, function=function, sizes=(1,), label=label, on_host=(1,), **options
+        )
 
     def of_words(n: int) -> list[Any]:
         return [integers(9, 5, n), _lengths(n), 2 * n + 2]

@@ -12,7 +12,7 @@ from ortmodule_py import ORTModule
 from ortmodule_py.report.plan_table import training_piece
 
 from .part import Context, Part, Row
-from .training import wrapped
+from .training import budget_range, wrapped
 
 _MODELS = ("gpt", "bert", "t5", "vit", "llama", "resnet")
 _BUDGETS = 8
@@ -51,10 +51,7 @@ def _run(name: str, context: Context) -> Row:
     base = models.make(name)
     module = base.module.to(context.device)
     batch = {k: v.to(context.device) for k, v in base.batch(base.batch_size).items()}
-    first = wrapped(module, context, memory_budget="activations:100%")
-    _step(first, batch)
-    facts = _facts(first)
-    peak, least = facts["before"]["peak_bytes"], facts["minimum_bytes"]
+    peak, least = budget_range(module, batch, context)
     rows: list[dict[str, int]] = []
     overruns: list[str] = []
     for i in range(_BUDGETS):

@@ -63,16 +63,21 @@ def _steps(dtype: torch.dtype, mode: int, allowed: float) -> Callable[[Context],
 
 
 def _torch(context: Context) -> Row:
-    ours, theirs = _params(torch.float32, context.device), _params(torch.float32, context.device)
+    """Torch's fused AdamW and ours, both against float64: we may be twice as far off, or by half a
+    unit in the last place of the largest parameter a step."""
+    types = (torch.float32, torch.float32, torch.float64)
+    ours, theirs, exact = (_params(dtype, context.device) for dtype in types)
     optimizers = [
         FusedAdam(ours, adam_w_mode=2, **_HYPER),
         torch.optim.AdamW(theirs, fused=True, **_HYPER),
+        torch.optim.AdamW(exact, fused=True, **_HYPER),
     ]
     for step in range(_STEPS):
-        _set_grads(step, ours, theirs)
+        _set_grads(step, ours, theirs, exact)
         for optimizer in optimizers:
             optimizer.step()
-    return _row(_difference(ours, theirs), 1e-6)
+    torchs = _difference(theirs, exact)
+    return _row(_difference(ours, exact), max(2 * torchs, _STEPS * 2.0**-24), torchs=torchs)
 
 
 def _scaler(context: Context) -> Row:

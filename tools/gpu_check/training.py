@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmarks import models
 from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+from ortmodule_py.report.plan_table import training_piece
 
 from .part import Context, Part, Row
 
@@ -136,6 +137,14 @@ def _precision(row_name: str, context: Context) -> Row:
     return row | ({"ok": False, "why": missing} if missing else {})
 
 
+def budget_range(module: nn.Module, batch: models.Batch, context: Context) -> tuple[int, int]:
+    """The bytes of activations of a step as it is, and the least that it reaches."""
+    model = wrapped(module, context, memory_budget="activations:100%")
+    gradients(model, model, batch)
+    facts = training_piece(model._compiler).memory()
+    return facts["before"]["peak_bytes"], facts["minimum_bytes"]
+
+
 def _exactness(name: str, context: Context) -> Row:
     """Gradients at levels 1 and 2, and under a tight budget, bit by bit those of level 0."""
     module, batch = _prepared(name, context)
@@ -145,7 +154,8 @@ def _exactness(name: str, context: Context) -> Row:
     settings: list[tuple[str, dict[str, str], dict[str, Any]]] = [
         (f"level {level}", {"ORTMODULE_MEMORY_OPT_LEVEL": str(level)}, {}) for level in range(3)
     ]
-    settings.append(("budget", {}, {"memory_budget": "activations:75%"}))
+    peak, least = budget_range(module, batch, context)
+    settings.append(("budget", {}, {"memory_budget": f"activations:{max(least, peak * 3 // 4)}"}))
     for label, environment, options in settings:
         with variables(**environment):
             model = wrapped(module, context, **options)
