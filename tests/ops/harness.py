@@ -189,8 +189,6 @@ class Compiled:
     fake_outputs: list[Any] = field(default_factory=list)
     """What torch's fake tensors say about the outputs: their strides, and types of statistics, are
     not always eager's."""
-    fixed: bool = False
-    """Torch's own rules for sizes gave the symbol its number: another size is another capture."""
 
     def run(self, arguments: Arguments, size: int) -> list[Any]:
         """Flat results."""
@@ -290,10 +288,7 @@ def _compile(call: _Call, fakes: list[Any], mode: FakeTensorMode) -> Compiled:
         piece_device(fakes)  # refuses what a module would leave to eager
     with mode, enable_python_dispatcher():
         fake_outputs = call(*fakes)
-<<<<<<< HEAD
     # Asked here: what is fixed later, while the call is lowered, is a mistake.
-=======
->>>>>>> h2
     fixed = call.takes_symbol and fakes[0].node.maybe_as_int() is not None
     module = _graph_module(call, len(fakes), fake_outputs)
     builder = _Recorder()
@@ -305,11 +300,7 @@ def _compile(call: _Call, fakes: list[Any], mode: FakeTensorMode) -> Compiled:
     options.training = lowered.grad_enabled
     options.verify = not builder.has_bodies
     piece = builder.finish(options)
-<<<<<<< HEAD
     return Compiled(piece, builder.targets, call.takes_symbol, fixed, fake_outputs)
-=======
-    return Compiled(piece, builder.targets, call.takes_symbol, fake_outputs, fixed)
->>>>>>> h2
 
 
 # ---- checks -------------------------------------------------------------------------------------
@@ -322,16 +313,9 @@ def check_symbolic(case: Case) -> None:
         compiled = compile_symbolic(case, here, there)
         check_graph(case, compiled, here)
         check_run(case, compiled, here, SIZE)
-<<<<<<< HEAD
         if compiled.fixed_by_torch:
             compiled = compile_fixed(case, there)
         check_run(case, compiled, there, OTHER_SIZE)
-=======
-        if compiled.fixed:
-            check_fixed(case, Arguments.of(case, OTHER_SIZE))
-        else:
-            check_run(case, compiled, there, OTHER_SIZE)
->>>>>>> h2
     else:
         check_fixed(case, Arguments.of(case, SIZE))
 
