@@ -100,6 +100,7 @@ class Chooser {
       case ConvolutionSearch::Heuristic: return first_fitting(estimated());
       case ConvolutionSearch::Default: break;
     }
+    static_assert(can_be_captured(Direction::kDefault));
     const Choice<Direction> usual{Direction::kDefault, wanted()};
     return fits(usual) ? Found(usual) : first_fitting(estimated());
   }
@@ -151,7 +152,7 @@ class Chooser {
     return std::nullopt;
   }
 
-  static bool can_be_captured(typename Direction::Algorithm algorithm) {
+  static constexpr bool can_be_captured(typename Direction::Algorithm algorithm) {
     const auto& others = Direction::kNotCaptured;
     return std::find(others.begin(), others.end(), algorithm) == others.end();
   }
