@@ -292,6 +292,9 @@ def test_convolutions_that_cudnn_is_not_given(
 ) -> None:
     text = plan_convolution(planned, layer, image)
     assert "_aten" in text and "cudnn" not in text
+    (piece,) = planned.pieces
+    # torch chooses their algorithms, but among those without atomics.
+    assert not piece.facts()["nondeterministic_kernels"]
 
 
 _VARYING: list[tuple[str, Callable[[Tensor, Tensor], Any], set[str]]] = [

@@ -19,7 +19,7 @@ import torch
 from ortmodule_py import _C
 
 from . import harness
-from .case import Case
+from .case import Case, normal
 
 _FOLDER = Path(__file__).parent
 _SOURCES = _FOLDER.parents[1] / "csrc" / "ops"
@@ -166,3 +166,13 @@ def test_cases_stand_in_the_file_of_their_op() -> None:
         if owners.get(case.target) != stem
     ]
     assert misplaced == []
+
+
+def test_a_size_that_torch_fixes_is_captured_again() -> None:
+    """As soft labels of cross_entropy_loss in torch 2.11."""
+
+    def fixing(x: torch.Tensor) -> torch.Tensor:
+        rows = int(x.shape[0])
+        return torch.relu(x) * rows
+
+    harness.check_symbolic(Case("aten.relu.default", lambda n: (normal(n, 3),), function=fixing))

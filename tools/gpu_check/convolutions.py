@@ -75,6 +75,7 @@ def _run(row_name: str, context: Context) -> Row:
     report = last_run_report(model)
     row = compare(eager, ours, exact, 2e-2 if kind == "bfloat16" else 1e-4)
     row |= {"planned": report["planned_peak_bytes"], "measured": report["measured_peak_bytes"]}
+    row |= {"nondeterministic": report["nondeterministic_kernels"]}
     why = row["why"] or bits or ("" if report["compiled"] else str(report["eager_pieces"]))
     return row | {"ok": not why, "why": why}
 

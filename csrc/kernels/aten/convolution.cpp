@@ -1,17 +1,59 @@
 // Conv, ConvTranspose and their gradients through torch's convolution (oneDNN on the CPU, cuDNN on
 // CUDA, as torch.backends says), which allocates the results itself: they are taken over. cuDNN's
-// plans are chosen anew by every thread and may sum with atomics.
+// plans are chosen anew by every thread, so by rules alone and among those that do not sum with
+// atomics.
+#include <ATen/Context.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/slice.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "kernels/aten/aten_views.h"
 #include "kernels/aten/library_probe.h"
 
 namespace ortmodule {
 namespace {
+
+/// While one lives, torch chooses cuDNN's algorithms as torch.backends.cudnn.deterministic = True
+/// and benchmark = False say. Both flags are the process's, so the first of several threads sets
+/// them and the last sets them back.
+class SameBits {
+ public:
+  explicit SameBits(bool on_cuda) : on_cuda_(on_cuda) {
+    if (!on_cuda_) return;
+    const std::lock_guard lock(flags().mutex);
+    if (flags().users++ > 0) return;
+    at::Context& torch = at::globalContext();
+    flags().deterministic = torch.deterministicCuDNN();
+    flags().benchmark = torch.benchmarkCuDNN();
+    torch.setDeterministicCuDNN(true);
+    torch.setBenchmarkCuDNN(false);
+  }
+  SameBits(const SameBits&) = delete;
+  SameBits& operator=(const SameBits&) = delete;
+  ~SameBits() {
+    if (!on_cuda_) return;
+    const std::lock_guard lock(flags().mutex);
+    if (--flags().users > 0) return;
+    at::globalContext().setDeterministicCuDNN(flags().deterministic);
+    at::globalContext().setBenchmarkCuDNN(flags().benchmark);
+  }
+
+ private:
+  struct Flags {
+    std::mutex mutex;
+    int users = 0;
+    bool deterministic = false, benchmark = false;
+  };
+  static Flags& flags() {
+    static Flags all;
+    return all;
+  }
+
+  const bool on_cuda_;
+};
 
 struct Window {
   std::vector<int64_t> strides, padding, dilations, output_padding;
@@ -63,6 +105,7 @@ std::vector<Sizes> conv_grad_strides(const StepFacts& facts) {
 
 void conv(const KernelArgs& args) {
   const Window& w = *static_cast<const Window*>(args.prepared);
+  const SameBits same_bits(engine_device().is_cuda());
   std::optional<at::Tensor> bias;
   if (args.in.size() > 2 && args.in[2].data) bias = as_tensor(args.in[2]);
   const at::Tensor y =
@@ -114,6 +157,7 @@ ConvGradients conv_gradients(const Window& w, const at::Tensor& dy, const at::Te
 
 void conv_grad(const KernelArgs& args) {
   const Window& w = *static_cast<const Window*>(args.prepared);
+  const SameBits same_bits(engine_device().is_cuda());
   const std::vector<bool>& used = args.facts.node().output_used;
   const at::Tensor weight = as_tensor(args.in[2]);
   const std::vector<int64_t> bias_sizes{args.facts.outputs[2].layout.sizes[0]};
@@ -143,7 +187,7 @@ KernelDef convolution(std::string_view op, std::string_view name) {
   return def;
 }
 
-constexpr OnCuda kOnCuda{.deterministic = false, .inexact = true};
+constexpr OnCuda kOnCuda{.inexact = true};
 const AtenKernelRegistrar conv_aten(convolution("Conv", "conv_aten"), kOnCuda);
 const AtenKernelRegistrar conv_grad_aten(convolution("ConvGrad", "conv_grad_aten"), kOnCuda);
 const AtenKernelRegistrar conv_transpose_aten(convolution("ConvTranspose", "conv_transpose_aten"),

@@ -1,10 +1,12 @@
 // Which algorithm computes a convolution: chosen once per problem, device, flags and search, among
 // those that give the same bits in every run and that the planned scratch is enough for, so that
-// what is recomputed has the bits of the original.
+// what is recomputed has the bits of the original. What cannot be captured is never chosen: a
+// replayed step would take another algorithm than a step that is launched.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -50,8 +52,10 @@ class Chooser {
     return note(search());
   }
 
-  /// From now on there is none: it was named, but does not run.
+  /// From now on there is none: it was named, but does not run. What is refused while a CUDA graph
+  /// is captured may run elsewhere.
   void forget() const {
+    if (is_captured()) return;
     const std::lock_guard lock(known().mutex);
     known().choices[key()] = std::nullopt;
   }
@@ -96,6 +100,7 @@ class Chooser {
       case ConvolutionSearch::Heuristic: return first_fitting(estimated());
       case ConvolutionSearch::Default: break;
     }
+    static_assert(can_be_captured(Direction::kDefault));
     const Choice<Direction> usual{Direction::kDefault, wanted()};
     return fits(usual) ? Found(usual) : first_fitting(estimated());
   }
@@ -138,12 +143,18 @@ class Chooser {
     // What cuDNN says of the math of a candidate may allow TF32 again.
     const bool keeps_math = wanted() == CUDNN_FMA_MATH;
     for (const Candidate& candidate : candidates) {
-      if (candidate.status != CUDNN_STATUS_SUCCESS || candidate.determinism != CUDNN_DETERMINISTIC)
+      if (candidate.status != CUDNN_STATUS_SUCCESS ||
+          candidate.determinism != CUDNN_DETERMINISTIC || !can_be_captured(candidate.algo))
         continue;
       const Choice<Direction> choice{candidate.algo, keeps_math ? wanted() : candidate.mathType};
       if (fits(choice)) return choice;
     }
     return std::nullopt;
+  }
+
+  static constexpr bool can_be_captured(typename Direction::Algorithm algorithm) {
+    const auto& others = Direction::kNotCaptured;
+    return std::find(others.begin(), others.end(), algorithm) == others.end();
   }
 
   bool fits(const Choice<Direction>& choice) const {

@@ -1,6 +1,9 @@
 // The three computations of a convolution, each with cuDNN's own names for the same steps: estimate
-// or measure all algorithms, ask for the scratch of one, run it.
+// or measure all algorithms, ask for the scratch of one, run it. kNotCaptured are those that cuDNN
+// excludes from CUDA graphs.
 #pragma once
+
+#include <array>
 
 #include "kernels/cudnn/descriptors.h"
 
@@ -19,6 +22,9 @@ struct Forward {
   using Candidate = cudnnConvolutionFwdAlgoPerf_t;
   static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
   static constexpr const char* kName = "cudnnConvolutionForward";
+  static constexpr std::array kNotCaptured = {
+      CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING,
+      CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED};
 
   static cudnnStatus_t count(cudnnHandle_t handle, int* count) {
     return cudnnGetConvolutionForwardAlgorithmMaxCount(handle, count);
@@ -54,6 +60,9 @@ struct BackwardData {
   using Candidate = cudnnConvolutionBwdDataAlgoPerf_t;
   static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
   static constexpr const char* kName = "cudnnConvolutionBackwardData";
+  static constexpr std::array kNotCaptured = {
+      CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING,
+      CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED};
 
   static cudnnStatus_t count(cudnnHandle_t handle, int* count) {
     return cudnnGetConvolutionBackwardDataAlgorithmMaxCount(handle, count);
@@ -90,6 +99,10 @@ struct BackwardFilter {
   using Candidate = cudnnConvolutionBwdFilterAlgoPerf_t;
   static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
   static constexpr const char* kName = "cudnnConvolutionBackwardFilter";
+  static constexpr std::array kNotCaptured = {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT,
+                                              CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING,
+                                              CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD,
+                                              CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED};
 
   static cudnnStatus_t count(cudnnHandle_t handle, int* count) {
     return cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(handle, count);
