@@ -57,8 +57,7 @@ static py::object generated_code_counts() {
 }
 
 static void init_generated_code(py::module_& m) {
-  m.def("enable_generated_code", &enable_step_compiler, py::arg("folders"),
-        py::arg("cache_folder"),
+  m.def("enable_generated_code", &enable_step_compiler, py::arg("folders"), py::arg("cache_folder"),
         "Compiles pointwise groups of later plans, with the NVRTC of one of the folders.");
   m.def("generated_code_counts", &generated_code_counts,
         "What this process has compiled and launched; None while it is off.");

@@ -198,8 +198,8 @@ std::vector<int> GraphBuilder::finish_call(const TracedCall& call, const Values&
   return ids;
 }
 
-/// Whether an operator draws its random numbers in the order of its operands' memory. Attention does
-/// not: it draws them by row and column of the scores.
+/// Whether an operator draws its random numbers in the order of its operands' memory. Attention
+/// does not: it draws them by row and column of the scores.
 static bool draws_in_memory_order(const TracedCall& call) {
   return call.random && call.target.find("scaled_dot_product_") == std::string::npos;
 }

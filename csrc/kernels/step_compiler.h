@@ -30,9 +30,9 @@ class StepCompiler {
 
 /// That of this process; null while it is off.
 StepCompiler* step_compiler();
-/// From now on the steps of new plans are compiled. A second call changes nothing. The compiler is in
-/// one of `folders`; its results are kept in `cache_folder` (empty: not at all). Throws Error if the
-/// build has no such compiler, none of the folders has it, or the cache may not be used.
+/// From now on the steps of new plans are compiled. A second call changes nothing. The compiler is
+/// in one of `folders`; its results are kept in `cache_folder` (empty: not at all). Throws Error if
+/// the build has no such compiler, none of the folders has it, or the cache may not be used.
 void enable_step_compiler(const std::vector<std::string>& folders, const std::string& cache_folder);
 
 /// KernelContext::generated_code of a run that begins, on CUDA's kernels; 0 while it is off.

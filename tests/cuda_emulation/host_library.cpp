@@ -119,9 +119,9 @@ std::unique_ptr<LoadedCode> HostCodeMaker::load(const std::string& code,
   return std::make_unique<HostCode>(code, source.name);
 }
 
-static const RegisterStepCompiler host_compiler_of_build(
-    [](const std::vector<std::string>&, const std::string& cache_folder) {
-      enable_generated_code(std::make_unique<HostCodeMaker>(), cache_folder);
-    });
+static const RegisterStepCompiler host_compiler_of_build([](const std::vector<std::string>&,
+                                                            const std::string& cache_folder) {
+  enable_generated_code(std::make_unique<HostCodeMaker>(), cache_folder);
+});
 
 }  // namespace ortmodule::cuda::emulation

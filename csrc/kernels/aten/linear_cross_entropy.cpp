@@ -6,7 +6,8 @@
 // the loss; the gradient of a row is not divided by the mean's divisor until it is wide, since 16
 // bits would lose it. On CUDA the divisor stays on the device, where nothing waits for it: the
 // results are scaled once at the end. There rows of scores lie a multiple of 128 bytes apart: where
-// the number of classes is odd, as GPT-2's 50,257, cuBLAS would take kernels of a third of the rate.
+// the number of classes is odd, as GPT-2's 50,257, cuBLAS would take kernels of a third of the
+// rate.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/addmv.h>
 #include <ATen/ops/empty.h>
@@ -21,220 +22,14 @@
 #include <array>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/loss_head_tiles.h"
 #include "kernels/dtype_dispatch.h"
 #include "kernels/scalar_math.h"
 
 namespace ortmodule {
 namespace {
 
-enum Operand : size_t { kX, kW, kBias, kLabels, kWeights };
-enum Result : size_t { kLoss, kUnitDx, kUnitDw, kUnitDbias };
-
-struct HeadShape {
-  int64_t rows = 0, channels = 0, classes = 0, tile_rows = 0;
-  int64_t row_stride = 0;  // of scores, in elements
-  bool trans_b = true;
-  DType dtype = DType::Undefined;  // of x and w
-  DType wide = DType::Undefined;   // in which losses and unit gradients are computed
-  DType scored = DType::Undefined;  // what the kernels of the loss read
-  // What gradients of scores are scaled by: the range of float16 is too small for probabilities.
-  double unit = 1;
-
-  HeadShape(const StepFacts& facts, Device device)
-      : rows(facts.inputs[kX].layout.sizes[0]),
-        channels(facts.inputs[kX].layout.sizes[1]),
-        trans_b(facts.node().attrs.flag("transB")),
-        dtype(facts.inputs[kX].dtype),
-        wide(compute_dtype(dtype)) {
-    classes = facts.inputs[kW].layout.sizes[trans_b ? 0 : 1];
-    row_stride = classes;
-    scored = wide;
-    if (device == Device::CPU) {
-      // A 32nd of the scores, but enough rows for the products to pay.
-      tile_rows = rows_of_tile(32, 128, 512);
-      return;
-    }
-    // A GPU has more to fill, and each tile reads and writes all of unit_dw.
-    tile_rows = rows_of_tile(8, 256, 1024);
-    scored = dtype;
-    if (dtype == DType::Float16) unit = 64;
-    const auto aligned = static_cast<int64_t>(128 / size_of(dtype));
-    row_stride = (classes + aligned - 1) / aligned * aligned;
-  }
-  bool widens() const { return dtype != wide; }
-  /// Whether scores are also kept in the wide type.
-  bool copies() const { return dtype != scored; }
-
- private:
-  int64_t rows_of_tile(int64_t share, int64_t least, int64_t most) const {
-    return std::min(rows, std::clamp((rows + share - 1) / share, least, most));
-  }
-};
-
-/// The pieces of the workspace, each aligned to 64 bytes.
-struct Workspace {
-  size_t bytes = 0;
-  size_t narrow, scores, narrow_dx, wide_x, losses, log_sum_exp, ones, dloss, row_scratch;
-
-  Workspace(const HeadShape& s, size_t scratch_bytes) {
-    const auto tile = static_cast<size_t>(s.tile_rows);
-    const size_t scores_count = tile * static_cast<size_t>(s.row_stride);
-    const size_t x_count = tile * static_cast<size_t>(s.channels);
-    const size_t thin = size_of(s.dtype), thick = size_of(s.wide);
-    narrow = add(s.copies() ? scores_count * thin : 0);
-    scores = add(scores_count * size_of(s.scored));
-    narrow_dx = add(s.copies() ? x_count * thin : 0);
-    wide_x = add(s.copies() ? x_count * thick : 0);
-    losses = add(tile * thick);
-    log_sum_exp = add(tile * thick);
-    ones = add(tile * thick);
-    dloss = add(thick);
-    row_scratch = add(scratch_bytes);
-  }
-
- private:
-  size_t add(size_t count) {
-    const size_t at = bytes;
-    bytes += (count + 63) / 64 * 64;
-    return at;
-  }
-};
-
-/// A step of one kernel on a tile.
-struct TileKernel {
-  StepFacts facts;
-  const KernelDef* kernel = nullptr;
-  std::shared_ptr<const void> prepared;
-  size_t workspace_bytes() const {
-    return kernel->workspace_bytes ? kernel->workspace_bytes(facts) : 0;
-  }
-};
-
-OperandFacts scores_of(const HeadShape& s) {
-  return {s.scored, {{s.tile_rows, s.classes}, {s.row_stride, 1}, 0}};
-}
-
-OperandFacts dense(DType dtype, Sizes sizes) {
-  Sizes strides = contiguous_strides(sizes);
-  return {dtype, {std::move(sizes), std::move(strides), 0}};
-}
-
-TileKernel tile_kernel(Device device, const std::string& op, const Attrs& attrs,
-                       std::vector<OperandFacts> inputs, std::vector<OperandFacts> outputs) {
-  TileKernel tile;
-  NodeFacts& node = tile.facts.nodes.emplace_back();
-  node.op = op;
-  node.attrs = attrs;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool present = inputs[i].dtype != DType::Undefined;
-    node.inputs.push_back(
-        {present ? OperandRef::Kind::Input : OperandRef::Kind::Absent, static_cast<int>(i), 0.0});
-    node.input_dtypes.push_back(inputs[i].dtype);
-  }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    node.outputs.push_back(static_cast<int>(i));
-    node.output_dtypes.push_back(outputs[i].dtype);
-    node.output_sizes.push_back(outputs[i].layout.sizes);
-    node.output_used.push_back(true);
-  }
-  tile.facts.inputs = std::move(inputs);
-  tile.facts.outputs = std::move(outputs);
-  std::string why;
-  tile.kernel = select_kernel(op, device, tile.facts, &why);
-  ORTM_ASSERT(tile.kernel, "no kernel of ", op, " for a tile: ", why);
-  if (tile.kernel->prepare) tile.prepared = tile.kernel->prepare(tile.facts);
-  return tile;
-}
-
-OperandFacts operand_or_absent(const StepFacts& facts, size_t i) {
-  return i < facts.inputs.size() ? facts.inputs[i] : OperandFacts{};
-}
-
-/// The products on tiles of one number of rows, of float32 or float64 on a CPU.
-struct TileProducts {
-  TileKernel scores, dx, dw, more_dw;  // more_dw adds to what is there
-
-  TileProducts(const StepFacts& facts, const HeadShape& s, int64_t rows) {
-    OperandFacts x = facts.inputs[kX];
-    x.layout.sizes[0] = rows;
-    const OperandFacts w = facts.inputs[kW], tile = dense(s.dtype, {rows, s.classes});
-    const OperandFacts bias = operand_or_absent(facts, kBias);
-    const OperandFacts whole = dense(s.dtype, w.layout.sizes);
-    const bool adds = bias.dtype != DType::Undefined;
-    const auto product = [](bool sum, const Attrs& attrs, std::vector<OperandFacts> in,
-                            const OperandFacts& out) {
-      return tile_kernel(Device::CPU, sum ? "Gemm" : "FusedMatMul", attrs, std::move(in), {out});
-    };
-    const Attrs flipped{{"transB", int64_t{s.trans_b}}}, back{{"transB", int64_t{!s.trans_b}}};
-    scores =
-        adds ? product(true, flipped, {x, w, bias}, tile) : product(false, flipped, {x, w}, tile);
-    dx = product(false, back, {tile, w}, dense(s.dtype, {rows, s.channels}));
-    const OperandFacts &left = s.trans_b ? tile : x, &right = s.trans_b ? x : tile;
-    const Attrs transposed{{"transA", int64_t{1}}};
-    dw = product(false, transposed, {left, right}, whole);
-    more_dw = product(true, transposed, {left, right, whole}, whole);
-  }
-  size_t workspace_bytes() const {
-    return std::max({scores.workspace_bytes(), dx.workspace_bytes(), dw.workspace_bytes(),
-                     more_dw.workspace_bytes()});
-  }
-};
-
-struct Prepared {
-  Device device;
-  HeadShape shape;
-  bool mean;
-  int64_t ignore_index;
-  TileKernel loss, gradient;
-  std::vector<TileProducts> products;  // on whole tiles, and on the last one; or none: torch's
-  Workspace workspace;
-
-  Prepared(const StepFacts& facts, Device device_)
-      : device(device_),
-        shape(facts, device_),
-        mean(facts.node().attrs.string("reduction") == "mean"),
-        ignore_index(facts.node().attrs.integer("ignore_index")),
-        loss(of_loss(device, facts, shape)),
-        gradient(of_gradient(device, facts, shape)),
-        products(of_products(device, facts, shape)),
-        workspace(shape, scratch_bytes()) {}
-
- private:
-  size_t scratch_bytes() const {
-    size_t bytes = std::max(loss.workspace_bytes(), gradient.workspace_bytes());
-    for (const TileProducts& each : products) bytes = std::max(bytes, each.workspace_bytes());
-    return bytes;
-  }
-  static std::vector<TileProducts> of_products(Device device, const StepFacts& facts,
-                                               const HeadShape& s) {
-    if (device != Device::CPU || s.widens() || s.rows == 0) return {};
-    std::vector<TileProducts> products{{facts, s, s.tile_rows}};
-    if (const int64_t last = s.rows % s.tile_rows) products.emplace_back(facts, s, last);
-    return products;
-  }
-  static Attrs tile_attrs(const StepFacts& facts, const char* reduction) {
-    const Attrs& given = facts.node().attrs;
-    return {{"ignore_index", given.integer("ignore_index")},
-            {"label_smoothing", given.number("label_smoothing")},
-            {"reduction", reduction}};
-  }
-  static TileKernel of_loss(Device device, const StepFacts& facts, const HeadShape& s) {
-    const OperandFacts rows = dense(s.wide, {s.tile_rows});
-    return tile_kernel(
-        device, "SoftmaxCrossEntropyLoss", tile_attrs(facts, "none"),
-        {scores_of(s), dense(facts.inputs[kLabels].dtype, {s.tile_rows}),
-         operand_or_absent(facts, kWeights)},
-        {rows, rows});
-  }
-  static TileKernel of_gradient(Device device, const StepFacts& facts, const HeadShape& s) {
-    const OperandFacts scores = scores_of(s);
-    return tile_kernel(
-        device, "SoftmaxCrossEntropyLossGrad", tile_attrs(facts, "sum"),
-        {dense(s.wide, {}), scores, dense(facts.inputs[kLabels].dtype, {s.tile_rows}),
-         operand_or_absent(facts, kWeights), dense(s.wide, {s.tile_rows})},
-        {scores});
-  }
-};
+using namespace loss_head;
 
 template <Device device>
 std::shared_ptr<const void> prepare_head(const StepFacts& facts) {

@@ -96,16 +96,17 @@ class NvrtcCodeMaker : public CodeMaker {
   RtcCompiler compiler_;
 };
 
-const RegisterStepCompiler nvrtc_of_build(
-    [](const std::vector<std::string>& folders, const std::string& cache_folder) {
-      const std::string folder = folder_with_rtc(folders);
-      std::string searched;
-      for (const std::string& each : folders) searched += str(" ", each);
-      ORTM_CHECK(!folder.empty(),
-                 "[generated code] NVRTC, a part of torch's wheels and of the CUDA Toolkit, must be "
-                 "installed, but found it in none of", searched);
-      enable_generated_code(nvrtc_code_maker(folder), cache_folder);
-    });
+const RegisterStepCompiler nvrtc_of_build([](const std::vector<std::string>& folders,
+                                             const std::string& cache_folder) {
+  const std::string folder = folder_with_rtc(folders);
+  std::string searched;
+  for (const std::string& each : folders) searched += str(" ", each);
+  ORTM_CHECK(!folder.empty(),
+             "[generated code] NVRTC, a part of torch's wheels and of the CUDA Toolkit, must be "
+             "installed, but found it in none of",
+             searched);
+  enable_generated_code(nvrtc_code_maker(folder), cache_folder);
+});
 
 }  // namespace
 
