@@ -61,8 +61,8 @@ Reason product_unsupported(const StepFacts& facts);
 /// Why the library is not asked to add a bias to this product, as torch does not ask it.
 Reason bias_unsupported(const MatMulProblem& shape);
 /// Why it is not asked to write a second result beside the product: a bias's gradient, or the
-/// auxiliary matrix. For single rows and columns it has kernels that do not know these epilogues,
-/// and rows that start between 16-byte addresses are outside of what they are used for elsewhere.
+/// auxiliary matrix. Gradients were wrong on an H100 where layers had 7, 9, 1 and 33 features, so
+/// matrices must have several rows and columns, and rows that start at multiples of 16 bytes.
 Reason second_result_unsupported(const MatMulProblem& shape, DType dtype);
 
 }  // namespace ortmodule::cublas

@@ -1,7 +1,7 @@
 // Which algorithm computes a convolution: chosen once per problem, device, flags and search, among
 // those that give the same bits in every run and that the planned scratch is enough for, so that
-// what is recomputed has the bits of the original. What cannot be captured is never chosen: a
-// replayed step would take another algorithm than a step that is launched.
+// what is recomputed has the bits of the original. FFT and Winograd are never chosen: what is
+// refused while a CUDA graph is captured would give a replayed step other bits than a launched one.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
 // The three computations of a convolution, each with cuDNN's own names for the same steps: estimate
-// or measure all algorithms, ask for the scratch of one, run it. kNotCaptured are those that cuDNN
-// excludes from CUDA graphs.
+// or measure all algorithms, ask for the scratch of one, run it. kNotCaptured are those that are
+// not counted on while a CUDA graph is captured.
 #pragma once
 
 #include <array>
