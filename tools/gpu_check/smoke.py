@@ -63,7 +63,7 @@ def pinned(backend: str) -> AbstractContextManager[Any]:
 
 def operators_of(model: ORTModule) -> list[str]:
     """The fused attention operators of torch in the plan of its only piece."""
-    text = training_piece(model._compiler).text("plan")
+    text = training_piece(model._compiler).text("lowered")
     return sorted(set(re.findall(r"_scaled_dot_product_\w+", text)))
 
 
