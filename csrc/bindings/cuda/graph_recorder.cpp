@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <memory>
 #include <optional>
 
 #include "bindings/device_runtime.h"
@@ -19,9 +20,15 @@ struct LastUse {
   std::optional<c10::cuda::CUDAStream> stream;
 };
 
+/// A pool of torch's allocator, shared by graphs that never run at the same time.
+struct GraphPool {
+  c10::MempoolId_t id = at::cuda::graph_pool_handle();
+};
+
 class CudaGraph : public RecordedSteps {
  public:
-  explicit CudaGraph(std::shared_ptr<LastUse> last_use) : last_use_(std::move(last_use)) {}
+  CudaGraph(std::shared_ptr<LastUse> last_use, std::shared_ptr<GraphPool> pool)
+      : last_use_(std::move(last_use)), pool_(std::move(pool)) {}
   // Its memory may go to others at once. Happens where a plan is given up, not within a step.
   ~CudaGraph() override {
     if (last_use_->stream) last_use_->event.synchronize();
@@ -32,18 +39,18 @@ class CudaGraph : public RecordedSteps {
 
  private:
   std::shared_ptr<LastUse> last_use_;
+  std::shared_ptr<GraphPool> pool_;
   at::cuda::CUDAGraph graph_;
 };
 
 class CudaGraphRecorder : public StepRecorder {
  public:
   explicit CudaGraphRecorder(const DeviceRuntime& runtime)
-      : runtime_(runtime),
-        stream_(c10::cuda::getStreamFromPool(false, runtime.device().index())),
-        pool_(at::cuda::graph_pool_handle()) {}
+      : runtime_(runtime), stream_(c10::cuda::getStreamFromPool(false, runtime.device().index())) {}
 
   std::unique_ptr<RecordedSteps> record(const std::function<void()>& launch) override {
-    auto recorded = std::make_unique<CudaGraph>(last_use_);
+    const std::shared_ptr<GraphPool> pool = living_pool();
+    auto recorded = std::make_unique<CudaGraph>(last_use_, pool);
     {
       const c10::cuda::CUDAStreamGuard on(stream_);
       // Library handles allocate their workspace for this stream now, outside of the graph's pool.
@@ -51,14 +58,14 @@ class CudaGraphRecorder : public StepRecorder {
       runtime_.fill(context);
       // Thread-local mode: other threads (a data loader) may make calls that are illegal during a
       // capture.
-      recorded->graph().capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+      recorded->graph().capture_begin(pool->id, cudaStreamCaptureModeThreadLocal);
       try {
         launch();
       } catch (...) {
-        abandon(recorded->graph());
+        abandon(recorded->graph(), pool->id);
         throw;
       }
-      end(recorded->graph());
+      end(recorded->graph(), pool->id);
     }
     recorded->replay();
     return recorded;
@@ -75,19 +82,27 @@ class CudaGraphRecorder : public StepRecorder {
   }
 
  private:
+  /// The pool of the graphs there are. torch gives up a pool with its last graph and takes no other
+  /// for it, so the next graph has a new one.
+  std::shared_ptr<GraphPool> living_pool() {
+    std::shared_ptr<GraphPool> pool = pool_.lock();
+    if (!pool) pool_ = pool = std::make_shared<GraphPool>();
+    return pool;
+  }
+
   c10::cuda::CUDAStream current_stream() const {
     return c10::cuda::getCurrentCUDAStream(runtime_.device().index());
   }
 
   /// A capture that steps made invalid ends with an error, after which torch's allocator would
   /// still look for it.
-  void end(at::cuda::CUDAGraph& graph) {
+  void end(at::cuda::CUDAGraph& graph, c10::MempoolId_t pool) {
     try {
       graph.capture_end();
     } catch (const c10::Error&) {
       cudaGetLastError();  // reported by the exception
       try {
-        c10::cuda::CUDACachingAllocator::endAllocateToPool(runtime_.device().index(), pool_);
+        c10::cuda::CUDACachingAllocator::endAllocateToPool(runtime_.device().index(), pool);
       } catch (const c10::Error&) {
         // torch has already ended it.
       }
@@ -95,9 +110,9 @@ class CudaGraphRecorder : public StepRecorder {
     }
   }
 
-  void abandon(at::cuda::CUDAGraph& graph) {
+  void abandon(at::cuda::CUDAGraph& graph, c10::MempoolId_t pool) {
     try {
-      end(graph);
+      end(graph, pool);
     } catch (const c10::Error&) {
       // The exception of `launch` is more useful.
     }
@@ -105,7 +120,7 @@ class CudaGraphRecorder : public StepRecorder {
 
   const DeviceRuntime& runtime_;
   c10::cuda::CUDAStream stream_;  // a capture may not be on the default stream
-  c10::MempoolId_t pool_;
+  std::weak_ptr<GraphPool> pool_;
   std::shared_ptr<LastUse> last_use_ = std::make_shared<LastUse>();
 };
 

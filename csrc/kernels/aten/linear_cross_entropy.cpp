@@ -1,13 +1,13 @@
 // LinearCrossEntropy in tiles of rows: scores by the kernels of Gemm (by torch's GEMM on CUDA and
 // in 16 bits), losses and their gradient by the kernels of SoftmaxCrossEntropyLoss, then the tile's
-// share of unit_dx and unit_dw. One tile of
-// scores exists at a time. Its size follows from the shape alone, so the sums have one order.
-// Scores of 16 bits are widened first, as torch does under autocast, on a GPU within the kernels of
-// the loss; the gradient of a row is not divided by the mean's divisor until it is wide, since 16
-// bits would lose it. On CUDA the divisor stays on the device, where nothing waits for it: the
-// results are scaled once at the end. There rows of scores lie a multiple of 128 bytes apart: where
-// the number of classes is odd, as GPT-2's 50,257, cuBLAS would take kernels of a third of the
-// rate.
+// share of unit_dx and unit_dw. One tile of scores exists at a time. Its size follows from the
+// shape alone, so the sums have one order. Scores of 16 bits are widened first, as torch does under
+// autocast, on a GPU within the kernels of the loss; the gradient of a row is not divided by the
+// mean's divisor until it is wide, since 16 bits would lose it. On CUDA the divisor stays on the
+// device, where nothing waits for it: the results are scaled once at the end.
+// The number of classes may be odd, as GPT-2's 50,257. For 16 bits cuBLAS then has kernels of a
+// third of the rate, so rows of scores lie a multiple of 128 bytes apart, and the last classes,
+// which fill no vector of 16 bytes, have products of their own.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/addmv.h>
 #include <ATen/ops/empty.h>
@@ -195,13 +195,24 @@ class Head {
         run_product(own->scores, {x, w}, to);
       return;
     }
-    at::Tensor out = narrow(count);
-    if (operand(kBias).data) {
-      at::addmm_out(out, as_tensor(args_.in[kBias]), x_rows(begin, count), w_);
-    } else {
-      at::mm_out(out, x_rows(begin, count), w_);
-    }
-    if (s_.copies()) scores(count).copy_(out);
+    for_each_class_part([&](int64_t first, int64_t classes) {
+      at::Tensor out = narrow(count).narrow(1, first, classes);
+      const at::Tensor w = w_.narrow(1, first, classes);
+      if (operand(kBias).data) {
+        const at::Tensor bias = as_tensor(args_.in[kBias]).narrow(0, first, classes);
+        at::addmm_out(out, bias, x_rows(begin, count), w);
+      } else {
+        at::mm_out(out, x_rows(begin, count), w);
+      }
+    });
+    if (s_.copies()) scores(count).copy_(narrow(count));
+  }
+
+  /// body(first, count) for the classes in whole vectors, then for the rest.
+  template <class Body>
+  void for_each_class_part(const Body& body) const {
+    if (s_.whole_classes > 0) body(int64_t{0}, s_.whole_classes);
+    if (s_.whole_classes < s_.classes) body(s_.whole_classes, s_.classes - s_.whole_classes);
   }
 
   /// Runs a kernel on the first `count` rows of the tile; views in the order of its operands.
@@ -309,7 +320,11 @@ class Head {
       return;
     }
     if (dx.is_cuda()) {
-      at::addmm_out(dx, dx, narrow(count), w_.t(), dx.scalar_type(), 0, scale_);
+      for_each_class_part([&](int64_t first, int64_t classes) {
+        const at::Tensor dscores = narrow(count).narrow(1, first, classes);
+        const at::Tensor w = w_.narrow(1, first, classes).t();
+        at::addmm_out(dx, dx, dscores, w, dx.scalar_type(), first == 0 ? 0 : 1, scale_);
+      });
       return;
     }
     at::Tensor product =

@@ -80,7 +80,7 @@ HeadShape::HeadShape(const StepFacts& facts, Device device)
       dtype(facts.inputs[kX].dtype),
       wide(compute_dtype(dtype)) {
   classes = facts.inputs[kW].layout.sizes[trans_b ? 0 : 1];
-  row_stride = classes;
+  row_stride = whole_classes = classes;
   scored = wide;
   if (device == Device::CPU) {
     // A 32nd of the scores, but enough rows for the products to pay.
@@ -93,6 +93,7 @@ HeadShape::HeadShape(const StepFacts& facts, Device device)
   if (dtype == DType::Float16) unit = 64;
   const auto aligned = static_cast<int64_t>(128 / size_of(dtype));
   row_stride = (classes + aligned - 1) / aligned * aligned;
+  if (widens()) whole_classes = classes / 8 * 8;
 }
 
 Workspace::Workspace(const HeadShape& s, size_t scratch_bytes) {

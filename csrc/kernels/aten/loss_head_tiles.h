@@ -18,7 +18,8 @@ enum Result : size_t { kLoss, kUnitDx, kUnitDw, kUnitDbias };
 /// Sizes and types of a loss head, and of its tiles of rows.
 struct HeadShape {
   int64_t rows = 0, channels = 0, classes = 0, tile_rows = 0;
-  int64_t row_stride = 0;  // of scores, in elements
+  int64_t row_stride = 0;     // of scores, in elements
+  int64_t whole_classes = 0;  // in vectors of 16 bytes; the rest has products of its own
   bool trans_b = true;
   DType dtype = DType::Undefined;   // of x and w
   DType wide = DType::Undefined;    // in which losses and unit gradients are computed
