@@ -24,7 +24,8 @@ void enable_step_compiler(const std::vector<std::string>& folders,
                           const std::string& cache_folder) {
   if (step_compiler()) return;
   ORTM_CHECK(start_of_build,
-             "[generated code] the build must hold CUDA kernels, but found none in it");
+             "[generated code] the build must hold CUDA kernels, but found none in it; set "
+             "ORTMODULE_GENERATED_CODE=0, or build with ORTMODULE_CUDA=ON");
   start_of_build(folders, cache_folder);
 }
 

@@ -7,6 +7,7 @@ Until a group's code is there its steps are interpreted, with the same bits. A G
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import os
 import sys
@@ -19,8 +20,6 @@ from ortmodule_py.base.cache_files import cache_path, file_name, read_json, writ
 from ortmodule_py.base.environment import choice
 
 VARIABLE = "ORTMODULE_GENERATED_CODE"
-CHECKED = {(9, 0)}
-"""Compute capabilities on which part `generated` of tools/gpu_check has passed for this version."""
 
 
 def generated_code_setting() -> str:
@@ -65,17 +64,18 @@ def note_check(passed: bool) -> None:
 
 @functools.cache
 def _is_checked() -> bool:
-    if not torch.cuda.is_available():
-        return False
-    kept = read_json(_check_file())
-    if isinstance(kept, dict) and isinstance(kept.get("passed"), bool):
-        return bool(kept["passed"])
-    return torch.cuda.get_device_capability() in CHECKED
+    kept = read_json(_check_file()) if torch.cuda.is_available() else None
+    return isinstance(kept, dict) and kept.get("passed") is True
+
+
+def build_hash() -> str:
+    """Of the extension module, which holds the CUDA kernels."""
+    return hashlib.sha256(Path(_C.__file__).read_bytes()).hexdigest()[:16]
 
 
 def _check_file() -> Path:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "emulated"
-    return cache_path(f"checked-{file_name(f'{_C.__version__}-{torch.__version__}-{device}')}.json")
+    return cache_path(f"checked-{build_hash()}-{file_name(f'{torch.__version__}-{device}')}.json")
 
 
 def _folders() -> list[str]:

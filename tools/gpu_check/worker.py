@@ -4,18 +4,17 @@ is the number of a file descriptor; see driver.py. With `machine` for PART it sa
 from __future__ import annotations
 
 import faulthandler
-import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import ortmodule_py
+from ortmodule_py.base.generated_code import build_hash
 
 from .part import Context, Part, Row
 from .parts import PARTS
@@ -32,12 +31,11 @@ def machine() -> dict[str, Any]:
         name = torch.cuda.get_device_name()
     elif info["cuda_emulation"]:
         name = "host, emulated"
-    module = Path(ortmodule_py._C.__file__).read_bytes()
     return {
         "device": name,
         "torch": torch.__version__,
         "version": info["version"],
-        "module": hashlib.sha256(module).hexdigest()[:16],
+        "module": build_hash(),
         "targets": info["cuda"].get("targets", []),
     }
 
