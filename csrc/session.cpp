@@ -82,6 +82,7 @@ std::shared_ptr<PlanEntry> Session::plan_for(const CallShapes& call) {
 Signature Session::signature_of(const CallShapes& call) const {
   Signature signature = symbols_.signature_of(call);
   if (!options_.training()) signature.request.placement = options_.placement;
+  signature.request.rates = options_.memory.rates;
   if (options_.threads) signature.request.threads = std::max<int64_t>(1, options_.threads());
   return signature;
 }

@@ -101,6 +101,7 @@ class ParallelFor {
 
 struct StepFacts;
 struct KernelArgs;
+class HostCopies;  // kernels/host_copies.h
 
 /// Sees every call of a kernel, while steps are recorded where no device does that.
 class CallLog {
@@ -149,6 +150,7 @@ struct KernelContext {
   uint64_t generated_code = 0;
   LibraryMeter* meter = nullptr;
   CallLog* log = nullptr;
+  HostCopies* host_copies = nullptr;  // of a run whose plan keeps values on the host
 };
 
 /// Where an operand of a node inside a step comes from.
@@ -228,6 +230,8 @@ struct KernelDef {
   std::vector<LayoutRule> input_rules = {};
   /// The library allocates the results itself: they are taken over instead of copied.
   bool allocates_outputs = false;
+  /// The results are in memory of the host, which the device can copy from and to.
+  bool host_outputs = false;
   /// Outputs that nobody reads are left out: they have no memory, `out` no address for them.
   bool leaves_out_unused = false;
   /// An output may take the storage of a dying operand of the same layout and element size.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/typed_id.h"
+#include "lower/host_copies.h"
 #include "lower/lower_ungrouped.h"
 #include "lower/step_forms.h"
 #include "ops/op_def.h"
@@ -108,6 +109,7 @@ std::unique_ptr<Graph> clone_with(const Graph& graph, const MemoryDecisions& dec
   MemoryDecisions here;
   for (int id : decisions.recompute) here.recompute.push_back(id_in_copy.at(id));
   for (int id : decisions.keep) here.keep.push_back(id_in_copy.at(id));
+  for (int id : decisions.offload) here.offload.push_back(id_in_copy.at(id));
   insert_recomputation(*copy, here);
   return copy;
 }
@@ -136,7 +138,9 @@ Lowered prune_lowered(const Lowered& base, const std::vector<bool>& arrived) {
   std::vector<Node*> backward;
   for (Node* node : pruned.graph->node_pointers())
     if (node->region == Region::Backward) backward.push_back(node);
+  const std::vector<Node*> copies = take_host_copies(backward);
   pruned.steps = group_pointwise(order_backward(backward), pruned.device);
+  place_host_copies(pruned.steps, copies);
   pruned.forms = find_forms(pruned.steps);
   return pruned;
 }
@@ -273,10 +277,14 @@ Lowered lowered(const Graph& graph, Device device, const MemoryDecisions& decisi
   std::vector<Node*> forward, backward;
   for (Node* node : made.graph->node_pointers())
     (node->region == Region::Forward ? forward : backward).push_back(node);
+  const std::vector<Node*> to_host = take_host_copies(forward);
+  const std::vector<Node*> to_device = take_host_copies(backward);
   made.steps = steps_of(forward, device, group);
+  place_host_copies(made.steps, to_host);
   made.forward_steps = made.steps.size();
-  for (StepNodes& step : steps_of(order_backward(backward), device, group))
-    made.steps.push_back(std::move(step));
+  std::vector<StepNodes> backward_steps = steps_of(order_backward(backward), device, group);
+  place_host_copies(backward_steps, to_device);
+  for (StepNodes& step : backward_steps) made.steps.push_back(std::move(step));
   made.forms = find_forms(made.steps);
   return made;
 }

@@ -78,6 +78,7 @@ MemoryDecisions with_values_of_parameters(const Graph& joint, MemoryDecisions de
     }
   }
   for (int id : decisions.recompute) found.erase(id);
+  for (int id : decisions.offload) found.erase(id);
   std::vector<int> added(found.begin(), found.end());
   std::ranges::sort(added);
   decisions.recompute.insert(decisions.recompute.end(), added.begin(), added.end());
@@ -95,6 +96,7 @@ class Recomputer {
       : graph_(joint), saved_(stashed_values(joint)), returned_(returned_values(joint)) {
     for (int id : decisions.keep) saved_.at(id) = true;
     for (int id : decisions.recompute) saved_.at(id) = false;
+    offloaded_.insert(decisions.offload.begin(), decisions.offload.end());
   }
 
   std::unordered_map<const Value*, const Value*> run() {
@@ -102,6 +104,7 @@ class Recomputer {
     std::vector<Node*> backward;
     for (Node* node : graph_.node_pointers())
       if (node->region == Region::Backward) backward.push_back(node);
+    if (!backward.empty()) copy_to_host(backward.front());
     for (Node* node : backward) {
       before_ = node;
       for (size_t i = 0; i < node->inputs().size(); ++i) {
@@ -118,8 +121,16 @@ class Recomputer {
   bool is_kept(const Value* value) const {
     const Value* source = storage_root(value);
     if (!source->producer() || source->producer()->region == Region::Backward) return true;
+    if (is_offloaded(*source)) return false;
     const bool exists = saved_.contains(source) && (saved_[source] || returned_[source]);
     return exists || is_always_kept(*source);
+  }
+
+  bool is_offloaded(const Value& value) const { return offloaded_.contains(value.id()); }
+
+  /// Whether backward has the value without computing it.
+  bool is_available(const Value* value) const {
+    return is_kept(value) || is_offloaded(*storage_root(value));
   }
 
   // A fused node of which only some results are kept is expanded to its body, so that a missing
@@ -134,9 +145,9 @@ class Recomputer {
       if (!has_way && (!has_body(def) || def.indivisible || is_alias(*node))) continue;
       const auto& outputs = node->outputs();
       const bool all = std::all_of(outputs.begin(), outputs.end(),
-                                   [&](const Value* value) { return is_kept(value); });
+                                   [&](const Value* value) { return is_available(value); });
       const bool none = std::none_of(outputs.begin(), outputs.end(),
-                                     [&](const Value* value) { return is_kept(value); });
+                                     [&](const Value* value) { return is_available(value); });
       if (all || none) continue;
       // After the node, since the body's nodes read its kept results.
       Graph::Inserting here(graph_, n + 1 < nodes.size() ? nodes[n + 1] : nullptr);
@@ -144,7 +155,7 @@ class Recomputer {
       const Values results = has_way ? emit_recompute(graph_, *node) : emit_body(*node);
       for (size_t i = 0; i < results.size() && i < outputs.size(); ++i) {
         if (!results[i]) continue;
-        if (is_kept(outputs[i])) {
+        if (is_available(outputs[i])) {
           graph_.replace_all_uses(results[i], outputs[i]);
         } else {
           same_as_[outputs[i]] = results[i];
@@ -163,12 +174,45 @@ class Recomputer {
   /// The value that a backward node reads in place of forward value `value`: itself or a clone.
   Value* in_backward(Value* value) {
     if (value->is_literal() || is_kept(value)) return value;
+    if (is_offloaded(*value)) return fetched(value);
     if (auto same = same_as_.find(value); same != same_as_.end()) {
       Value* clone = cloned(same->second);
       originals_[clone] = value;
       return clone;
     }
     return cloned(value);
+  }
+
+  /// Copies all values to offload in front of `first_backward`, so that the nodes of forward stay
+  /// together; nobody reads those that backward does not need.
+  void copy_to_host(Node* first_backward) {
+    for (Node* node : graph_.node_pointers())
+      for (Value* value : node->outputs()) {
+        if (!is_offloaded(*value)) continue;
+        Value* copy = copied("CopyToHost", value, Region::Forward, first_backward);
+        graph_.rename(copy, value->name + "_on_host");
+        on_host_[value] = copy;
+      }
+  }
+
+  /// The copy of an offloaded value that comes back from the host.
+  Value* fetched(Value* value) {
+    Value*& known = clone_[value];
+    if (known) return known;
+    known = copied("CopyToDevice", on_host_.at(value), Region::Backward, before_);
+    graph_.rename(known, value->name + "_fetched");
+    originals_[known] = value;
+    return known;
+  }
+
+  Value* copied(const char* op, Value* value, Region region, Node* before) {
+    Graph::Inserting here(graph_, before);
+    Node* copy = graph_.add_node(op, {value}, 1, {});
+    copy->region = region;
+    copy->origin = storage_root(value)->producer()->origin;
+    copy->output()->dtype = value->dtype;
+    copy->output()->dims = value->dims;
+    return copy->output();
   }
 
   Value* cloned(Value* value) {
@@ -196,7 +240,9 @@ class Recomputer {
   std::unordered_map<const Value*, const Value*> originals_;  // clone -> forward value
   PerValue<bool> saved_;                                      // by forward for backward
   PerValue<bool> returned_;                                   // as an output
+  std::unordered_set<int> offloaded_;                         // ids
   Node* before_ = nullptr;
+  std::unordered_map<const Value*, Value*> on_host_;  // offloaded value -> its copy
   std::unordered_map<const Value*, Value*> clone_;
   std::unordered_map<const Value*, Value*>
       same_as_;  // result of an expanded node -> that of its body

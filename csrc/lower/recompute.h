@@ -1,5 +1,5 @@
-// Recomputation: which values backward computes again instead of reading saved activations.
-// Decisions are data; the nodes are inserted when the joint graph is lowered.
+// Which values backward computes again, or fetches from the host, instead of reading saved
+// activations. Decisions are data; the nodes are inserted when the joint graph is lowered.
 #pragma once
 
 #include <unordered_map>
@@ -16,7 +16,9 @@ struct MemoryDecisions {
   std::vector<int> recompute;
   /// Values to save although backward does not read them: recomputation starts from them.
   std::vector<int> keep;
-  bool empty() const { return recompute.empty() && keep.empty(); }
+  /// Values to save in memory of the host.
+  std::vector<int> offload = {};
+  bool empty() const { return recompute.empty() && keep.empty() && offload.empty(); }
   friend bool operator==(const MemoryDecisions&, const MemoryDecisions&) = default;
 };
 
@@ -39,7 +41,9 @@ MemoryDecisions with_values_of_parameters(const Graph& joint, MemoryDecisions de
 /// `joint`, whose backward nodes must be in the order in which they will run. A clone is placed
 /// directly before its first reader and shared by all readers; operands that are not saved are
 /// recomputed too. Nodes with effects or unrecorded random numbers are never cloned; their results
-/// are saved. Returns the forward value that each clone stands for.
+/// are saved. A value of `offload` that backward reads is copied to the host and back
+/// (CopyToHost, CopyToDevice), and the copy stands for it like a clone. Returns the forward value
+/// that each clone stands for.
 std::unordered_map<const Value*, const Value*> insert_recomputation(
     Graph& joint, const MemoryDecisions& decisions);
 

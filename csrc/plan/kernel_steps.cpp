@@ -244,6 +244,7 @@ void StepBuilder::add_results(const StepNodes& nodes, PlannedStep& step) {
       const TensorId tensor = new_tensor(output, output->dtype, facts.layout, storage);
       tensor_of_value_[output] = tensor;
       plan_.storages[storage].kernel_allocated = step.kernel->allocates_outputs;
+      if (step.kernel->host_outputs) plan_.storages[storage].role = PlannedStorage::Role::Host;
       step.out.push_back(tensor);
     }
 }

@@ -1,6 +1,7 @@
 #include "plan/make_plan.h"
 
 #include "plan/cut_ranges.h"
+#include "plan/host_copies.h"
 #include "plan/lifetimes.h"
 #include "plan/place_storages.h"
 #include "plan/replay.h"
@@ -10,7 +11,9 @@
 namespace ortmodule {
 namespace {
 
-void finish(Plan& plan, const Plan* base, bool keep_saved, const PlacementOptions& placement = {}) {
+void finish(Plan& plan, const Plan* base, bool keep_saved, const MachineRates& rates,
+            const PlacementOptions& placement = {}) {
+  schedule_host_copies(plan, rates, base != nullptr);
   find_lifetimes(plan);
   if (placement.reuse) reuse_in_place(plan, !keep_saved, base != nullptr);
   place_storages(plan, base, placement);
@@ -20,6 +23,7 @@ void finish(Plan& plan, const Plan* base, bool keep_saved, const PlacementOption
   plan.peak_step = figures.peak_step;
   plan.forward_peak_bytes = figures.forward_peak_bytes;
   plan.saved_bytes = saved_bytes(plan);
+  plan.host_bytes = host_bytes(plan);
 }
 
 }  // namespace
@@ -29,7 +33,7 @@ std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& reque
   StepBuilder builder(*plan, lowered, request);
   builder.build_forward();
   builder.build_backward();
-  finish(*plan, nullptr, false, request.placement);
+  finish(*plan, nullptr, false, request.rates, request.placement);
   return plan;
 }
 
@@ -38,7 +42,7 @@ std::shared_ptr<Plan> make_backward_plan(const Plan& base, const Lowered& lowere
   auto plan = std::make_shared<Plan>();
   StepBuilder builder(*plan, base, lowered, request);
   builder.build_backward();
-  finish(*plan, &base, keep_saved);
+  finish(*plan, &base, keep_saved, request.rates);
   return plan;
 }
 

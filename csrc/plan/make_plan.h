@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/machine_rates.h"
 #include "lower/lower.h"
 #include "plan/placement.h"
 #include "plan/plan.h"
@@ -16,6 +17,7 @@ struct PlanRequest {
   std::vector<Layout> arguments;      // by graph input; GradOutput inputs are ignored
   std::vector<Sizes> output_strides;  // those of eager, by GraphOutput::index; empty: as computed
   int64_t threads = 1;                // of the pool that runs the steps
+  MachineRates rates;                 // by which copies to the host are scheduled
   PlacementOptions placement;         // of a plan without backward
 };
 

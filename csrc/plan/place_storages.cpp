@@ -24,6 +24,7 @@ class Placer {
       place_arguments();
       place_outputs();
       place_saved();
+      place_on_host();
       place_gradients(Region::Forward);
       place_transients(Role::Forward, 0, plan_.forward_steps);
     }
@@ -54,13 +55,14 @@ class Placer {
     }
     for (PlannedBuffer& buffer : plan_.buffers) {
       // Backward has no step where no gradient depends on the output gradients that arrived.
-      if (buffer.kind == BufferKind::Saved)
+      if (buffer.kind == BufferKind::Saved || buffer.kind == BufferKind::Host)
         buffer.last_step = std::min(plan_.forward_steps, last_step());
       if (buffer.kind == BufferKind::Output) buffer.last_step = last_step();
     }
     for (const PlannedStorage& storage : plan_.storages) {
       const bool handed_over = storage.becomes_gradient && storage.role == Role::Gradient;
-      if ((storage.role != Role::Saved && !handed_over) || !storage.buffer) continue;
+      const bool kept = storage.role == Role::Saved || storage.role == Role::Host;
+      if ((!kept && !handed_over) || !storage.buffer) continue;
       PlannedBuffer& buffer = plan_.buffers[storage.buffer];
       buffer.last_step = handed_over ? last_step() : std::max(buffer.last_step, storage.last_step);
       if (!handed_over) continue;
@@ -105,6 +107,14 @@ class Placer {
     storage.buffer = add_buffer(kind, 0, storage.bytes, storage.first_step, storage.last_step);
     storage.offset_bytes = 0;
     plan_.buffers.back().kernel_allocated = true;
+  }
+
+  // One block: it is registered with the device as a whole, and kept for the next run.
+  void place_on_host() {
+    std::vector<StorageId> members;
+    for (StorageId id : plan_.storages.ids())
+      if (plan_.storages[id].role == Role::Host) members.push_back(id);
+    if (!members.empty()) pack_together(members, BufferKind::Host);
   }
 
   // Values with nearby last uses share a segment, so that backward frees memory as it proceeds.
@@ -198,21 +208,23 @@ class Placer {
       storage.buffer =
           add_buffer(kind, 0, align_up(storage.bytes), storage.first_step, storage.last_step);
     }
-    for (const auto& [phase, group] : inside) {
-      std::vector<Block> blocks;
-      int first = end, last = begin;
-      for (StorageId id : group) {
-        const PlannedStorage& storage = plan_.storages[id];
-        blocks.push_back({storage.first_step, storage.last_step, storage.bytes});
-        first = std::min(first, storage.first_step);
-        last = std::max(last, storage.last_step);
-      }
-      const Packing packing = pack(blocks);
-      const BufferId arena = add_buffer(kind, 0, packing.bytes, first, last);
-      for (size_t k = 0; k < group.size(); ++k) {
-        plan_.storages[group[k]].buffer = arena;
-        plan_.storages[group[k]].offset_bytes = packing.offsets[k];
-      }
+    for (const auto& [phase, group] : inside) pack_together(group, kind);
+  }
+
+  /// Packs storages into one new buffer by their lifetimes.
+  void pack_together(const std::vector<StorageId>& group, BufferKind kind) {
+    std::vector<Block> blocks;
+    for (StorageId id : group) {
+      const PlannedStorage& storage = plan_.storages[id];
+      blocks.push_back({storage.first_step, storage.last_step, storage.bytes});
+    }
+    const Packing packing = pack(blocks);
+    const int first = std::ranges::min(blocks, {}, &Block::first).first;
+    const int last = std::ranges::max(blocks, {}, &Block::last).last;
+    const BufferId arena = add_buffer(kind, 0, packing.bytes, first, last);
+    for (size_t k = 0; k < group.size(); ++k) {
+      plan_.storages[group[k]].buffer = arena;
+      plan_.storages[group[k]].offset_bytes = packing.offsets[k];
     }
   }
 

@@ -23,6 +23,7 @@ enum class BufferKind : uint8_t {
   Output,        // returned to the caller; `index` is GraphOutput::index
   Gradient,      // returned to the caller; `index` is the graph input it belongs to
   Saved,         // a segment of saved activations
+  Host,          // saved activations in memory of the host, which counts in no peak
   ForwardArena,  // temporaries and workspaces of a phase of forward
   BackwardArena,
 };
@@ -41,7 +42,7 @@ struct PlannedBuffer {
 
 /// Memory that one or more tensors view.
 struct PlannedStorage {
-  enum class Role : uint8_t { Argument, Output, Gradient, Saved, Forward, Backward };
+  enum class Role : uint8_t { Argument, Output, Gradient, Saved, Forward, Backward, Host };
   Role role = Role::Forward;
   size_t index = 0;  // Argument: graph input; Output, Gradient: as in PlannedBuffer
   int64_t bytes = 0;
@@ -65,7 +66,7 @@ struct PlannedTensor {
 };
 
 struct PlannedStep {
-  std::vector<const Node*> nodes;  // empty for a copy that the plan inserted
+  std::vector<const Node*> nodes;  // empty for a copy or a wait that the plan inserted
   Region region = Region::Forward;
   std::string kernel_op;  // the op that select_kernel was called with
   const KernelDef* kernel = nullptr;
@@ -109,6 +110,7 @@ struct Plan {
   int64_t peak_bytes = 0;          // over forward and backward
   int peak_step = 0;
   int64_t saved_bytes = 0;  // allocated between forward and backward
+  int64_t host_bytes = 0;   // of the host, beside all others
 
   SymbolValues symbols;
 

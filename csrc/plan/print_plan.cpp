@@ -14,6 +14,7 @@ const char* name_of(BufferKind kind) {
     case BufferKind::Output: return "output";
     case BufferKind::Gradient: return "gradient";
     case BufferKind::Saved: return "saved";
+    case BufferKind::Host: return "host";
     case BufferKind::ForwardArena: return "forward arena";
     case BufferKind::BackwardArena: return "backward arena";
   }

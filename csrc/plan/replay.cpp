@@ -28,7 +28,7 @@ std::vector<int64_t> live_bytes(const Plan& plan, ReplayMode mode) {
   if (mode == ReplayMode::Accumulate) range_ends = ends_of_ranges(plan);
   for (BufferId b : plan.buffers.ids()) {
     const PlannedBuffer& buffer = plan.buffers[b];
-    if (!buffer.owned()) continue;
+    if (!buffer.owned() || buffer.kind == BufferKind::Host) continue;
     if (buffer.kind == BufferKind::Gradient && mode == ReplayMode::NoGradients) continue;
     int last = buffer.last_step;
     if (buffer.kind == BufferKind::Saved && mode == ReplayMode::RetainGraph)
@@ -68,6 +68,13 @@ int64_t gradient_bytes(const Plan& plan) {
   int64_t bytes = 0;
   for (const PlannedBuffer& buffer : plan.buffers)
     if (buffer.kind == BufferKind::Gradient) bytes += buffer.bytes;
+  return bytes;
+}
+
+int64_t host_bytes(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const PlannedBuffer& buffer : plan.buffers)
+    if (buffer.kind == BufferKind::Host) bytes += buffer.bytes;
   return bytes;
 }
 

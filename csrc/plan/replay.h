@@ -34,7 +34,10 @@ int64_t gradient_bytes(const Plan& plan);
 /// Bytes of the outputs that forward returns.
 int64_t output_bytes(const Plan& plan);
 
-/// Bytes that stay allocated between forward and backward.
+/// Bytes of saved activations in memory of the host.
+int64_t host_bytes(const Plan& plan);
+
+/// Bytes of the device that stay allocated between forward and backward.
 int64_t saved_bytes(const Plan& plan);
 
 }  // namespace ortmodule

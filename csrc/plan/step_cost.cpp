@@ -1,6 +1,9 @@
 #include "plan/step_cost.h"
 
+#include <algorithm>
+
 #include "ops/op_def.h"
+#include "plan/host_copies.h"
 
 namespace ortmodule {
 namespace {
@@ -18,6 +21,7 @@ double moved_bytes(const OperandFacts& operand) {
 }  // namespace
 
 double estimated_us(const PlannedStep& step, const MachineRates& rates) {
+  if (is_host_copy(step) || is_await(step)) return rates.step_us;  // the rest runs beside the steps
   double bytes = 0, flops = 0;
   for (const OperandFacts& operand : step.facts->inputs) bytes += moved_bytes(operand);
   for (const OperandFacts& operand : step.facts->outputs) bytes += moved_bytes(operand);
@@ -33,13 +37,21 @@ double estimated_us(const PlannedStep& step, const MachineRates& rates) {
       flops += 4.0 * static_cast<double>(element_count(step.facts->outputs[0].layout.sizes));
     }
   }
-  return flops / rates.flops_per_us + bytes / rates.bytes_per_us + rates.step_us;
+  const bool narrow = !step.facts->inputs.empty() && size_of(step.facts->inputs[0].dtype) == 2;
+  const double rate =
+      narrow && rates.flops16_per_us > 0 ? rates.flops16_per_us : rates.flops_per_us;
+  return flops / rate + bytes / rates.bytes_per_us + rates.step_us;
 }
 
 double estimated_us(const Plan& plan, const MachineRates& rates) {
-  double total = 0;
-  for (const PlannedStep& step : plan.steps) total += estimated_us(step, rates);
-  return total;
+  double clock_us = 0;
+  HostLink link(plan, rates);
+  for (const PlannedStep& step : plan.steps) {
+    clock_us += estimated_us(step, rates);
+    if (is_host_copy(step)) link.begin(step, clock_us);
+    if (is_await(step)) clock_us = std::max(clock_us, link.end_of(step));
+  }
+  return clock_us;
 }
 
 }  // namespace ortmodule

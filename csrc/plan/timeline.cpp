@@ -14,7 +14,8 @@ std::vector<TimelineItem> timeline_of(const Plan& plan) {
   std::vector<TimelineItem> items;
   for (StorageId id : plan.storages.ids()) {
     const PlannedStorage& storage = plan.storages[id];
-    if (storage.role == Role::Argument || storage.bytes == 0) continue;
+    const bool elsewhere = storage.role == Role::Argument || storage.role == Role::Host;
+    if (elsewhere || storage.bytes == 0) continue;
     const bool handed_over = storage.role == Role::Output || storage.role == Role::Gradient;
     items.push_back({id, first_values[id] ? first_values[id]->producer() : nullptr, storage.bytes,
                      std::max(storage.first_step, 0),
@@ -31,6 +32,7 @@ const char* role_name(PlannedStorage::Role role) {
     case PlannedStorage::Role::Saved: return "saved";
     case PlannedStorage::Role::Forward: return "forward";
     case PlannedStorage::Role::Backward: return "backward";
+    case PlannedStorage::Role::Host: return "host";
   }
   return "?";
 }

@@ -16,10 +16,10 @@ struct TimelineItem {
   int last_step = 0;  // outputs and gradients stay to the end
 };
 
-/// All of them but arguments, in the order of the plan's storages.
+/// All of them but arguments and what is on the host, in the order of the plan's storages.
 std::vector<TimelineItem> timeline_of(const Plan& plan);
 
-/// "output", "gradient", "saved", "forward", "backward" or "argument".
+/// "output", "gradient", "saved", "forward", "backward", "host" or "argument".
 const char* role_name(PlannedStorage::Role role);
 
 }  // namespace ortmodule

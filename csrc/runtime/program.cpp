@@ -27,6 +27,10 @@ ProgramOperand operand_of(const Plan& plan, TensorId tensor) {
 
 void keep_lent_memory(void*) {}
 
+bool is_kept_for_backward(const PlannedBuffer& buffer) {
+  return buffer.kind == BufferKind::Saved || buffer.kind == BufferKind::Host;
+}
+
 }  // namespace
 
 Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
@@ -86,8 +90,13 @@ Frame::Frame(const Program& program, Allocator& allocator)
 void Frame::begin(BufferId buffer) {
   const PlannedBuffer& planned = program_->plan->buffers[buffer];
   if (planned.kernel_allocated || owned_[buffer].deleter() == &keep_lent_memory) return;
-  if (!owned_[buffer]) owned_[buffer] = allocator_.allocate(planned.bytes);
+  const bool on_host = planned.kind == BufferKind::Host;
+  if (!owned_[buffer]) {
+    ORTM_ASSERT(!on_host || host_allocator_, "a plan with values on the host runs without it");
+    owned_[buffer] = (on_host ? *host_allocator_ : allocator_).allocate(planned.bytes);
+  }
   base_[buffer] = owned_[buffer].data();
+  if (on_host) return;
   live_bytes_ += planned.bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
 }
@@ -106,7 +115,8 @@ void Frame::adopt(BufferId buffer, Buffer result) {
 
 void Frame::end(BufferId buffer) {
   if (!owned_[buffer]) return;
-  live_bytes_ -= owned_[buffer].bytes();
+  if (program_->plan->buffers[buffer].kind != BufferKind::Host)
+    live_bytes_ -= owned_[buffer].bytes();
   owned_[buffer] = Buffer();
   base_[buffer] = nullptr;
 }
@@ -125,9 +135,8 @@ void Frame::switch_to(const Program& program) {
   const Plan& plan = *program_->plan;
   for (BufferId id : plan.buffers.ids()) {
     const PlannedBuffer& buffer = plan.buffers[id];
-    const bool of_forward =
-        buffer.first_step < plan.forward_steps &&
-        (buffer.kind == BufferKind::Saved || buffer.kind == BufferKind::Gradient);
+    const bool of_forward = buffer.first_step < plan.forward_steps &&
+                            (is_kept_for_backward(buffer) || buffer.kind == BufferKind::Gradient);
     if (buffer.owned() && !of_forward) end(id);
   }
   program_ = &program;
@@ -204,7 +213,7 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
           frame.adopt(step.out[i].buffer, std::move(results[i]));
     frame.count_library(library_bytes);
     for (BufferId buffer : *step.release)
-      if (!keep_saved || buffers[buffer].kind != BufferKind::Saved) frame.end(buffer);
+      if (!keep_saved || !is_kept_for_backward(buffers[buffer])) frame.end(buffer);
   }
 }
 

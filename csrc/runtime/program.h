@@ -66,6 +66,9 @@ class Frame {
  public:
   Frame(const Program& program, Allocator& allocator);
 
+  /// Where the buffer of values on the host comes from, for plans that have one. Its bytes count as
+  /// none of the frame.
+  void keep_on_host(Allocator& allocator) { host_allocator_ = &allocator; }
   /// Sets the address of an argument or output gradient.
   void bind(BufferId buffer, void* data) { base_[buffer] = data; }
   /// Has an output written to memory of the caller, which counts as no byte of the frame. Not for
@@ -110,6 +113,7 @@ class Frame {
 
   const Program* program_;
   Allocator& allocator_;
+  Allocator* host_allocator_ = nullptr;
   IdVector<BufferId, Buffer> owned_;
   IdVector<BufferId, void*> base_;
   int64_t live_bytes_ = 0;

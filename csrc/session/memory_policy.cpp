@@ -1,6 +1,7 @@
 #include "session/memory_policy.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -36,7 +37,10 @@ MemoryDecisions MemoryPolicy::decide(const Signature& asked) {
   const int64_t without =
       known_shape || !relative ? choice_->before.peak_bytes : figures_with({}, asked).peak_bytes;
   const std::optional<int64_t> budget = budget_of(options, share_, without);
-  if (!budget) return choice_->decisions;
+  if (!budget) {
+    if (fits_host(choice_->decisions, asked)) return choice_->decisions;
+    return chosen_for(asked)->decisions;
+  }
   if (!known_shape) {
     const double grown = share_.growth * static_cast<double>(*budget);
     return fit_to_budget(asked, static_cast<int64_t>(grown));
@@ -65,12 +69,17 @@ MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budg
     const auto gradients = static_cast<double>(known.gradients_at_peak_bytes);
     return static_cast<int64_t>(estimate_error_ * (gradients + changing * growth));
   };
-  const auto peak = [&](size_t i) { return figures_with(frontier[i].decisions, asked).peak_bytes; };
+  const auto peak = [&](size_t i) {
+    const MemoryDecisions& decisions = frontier[i].decisions;
+    constexpr int64_t kTooMuch = std::numeric_limits<int64_t>::max() / 2;
+    return fits_host(decisions, asked) ? figures_with(decisions, asked).peak_bytes : kTooMuch;
+  };
   const auto time = [&](size_t i) { return frontier[i].figures.time_us; };
   const size_t taken =
       fastest_that_fits({frontier.size(), expected, peak, time, true}, budget_bytes);
-  estimate_error_ *=
-      static_cast<double>(peak(taken)) / static_cast<double>(std::max<int64_t>(expected(taken), 1));
+  if (fits_host(frontier[taken].decisions, asked))
+    estimate_error_ *= static_cast<double>(peak(taken)) /
+                       static_cast<double>(std::max<int64_t>(expected(taken), 1));
   if (peak(taken) <= budget_bytes) return frontier[taken].decisions;
   // No plan of the first choice fits: optimize for these shapes.
   const std::shared_ptr<const MemoryChoice> own = chosen_for(asked);
@@ -87,6 +96,11 @@ MemoryDecisions MemoryPolicy::lowest_peak_of(const MemoryChoice& choice, int64_t
   if (fatal) throw Error(over_budget_text(options, found));
   if (!share_.lenient) shortfall_ = found;
   return choice.frontier.front().decisions;
+}
+
+bool MemoryPolicy::fits_host(const MemoryDecisions& decisions, const Signature& asked) {
+  const std::optional<int64_t> limit = options_.memory.host_budget_bytes;
+  return decisions.offload.empty() || !limit || figures_with(decisions, asked).host_bytes <= *limit;
 }
 
 bool MemoryPolicy::is_outgrown_by(const Signature& asked) const {
@@ -174,8 +188,9 @@ PlanFigures MemoryPolicy::figures_with(const MemoryDecisions& decisions, const S
   for (const PlannedBuffer& buffer : plan.buffers)
     if (buffer.kind == BufferKind::Gradient && buffer.first_step <= plan.peak_step)
       gradients += buffer.bytes;
-  PlanFigures figures{plan.peak_bytes, replay(plan, ReplayMode::Accumulate).peak_bytes,
-                      plan.saved_bytes, gradients, estimated_us(plan, options_.memory.rates)};
+  PlanFigures figures{
+      plan.peak_bytes, replay(plan, ReplayMode::Accumulate).peak_bytes, plan.saved_bytes,
+      gradients,       estimated_us(plan, options_.memory.rates),       plan.host_bytes};
   if (const int64_t derived = derived_bytes(asked.request.symbols)) {
     // Steps without them may come, too, as with a penalty that is computed now and then.
     const int64_t peak = plan.saved_bytes + derived;

@@ -56,6 +56,8 @@ class MemoryPolicy {
  private:
   std::shared_ptr<const MemoryChoice> chosen_for(const Signature& asked);
   PlanFigures figures_with(const MemoryDecisions& decisions, const Signature& asked);
+  /// Whether the plan with these decisions keeps no more on the host than it may.
+  bool fits_host(const MemoryDecisions& decisions, const Signature& asked);
   /// The fastest decisions within `budget_bytes`, for shapes other than the first.
   MemoryDecisions fit_to_budget(const Signature& asked, int64_t budget_bytes);
   /// The decisions where no plan fits the budget: those of the lowest peak, or, if `fatal`, an

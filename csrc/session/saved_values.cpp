@@ -9,8 +9,10 @@ SavedValues::SavedValues(const Plan& plan, const Lowered& lowered)
   for (TensorId id : plan.tensors.ids())
     if (plan.tensors[id].value) by_name_.emplace(plan.tensors[id].value->name, id);
   // Storages are written over when their last reader is done, so only what backward reads counts.
-  for (int s = plan.forward_steps; s < plan.step_count(); ++s)
+  for (int s = plan.forward_steps; s < plan.step_count(); ++s) {
     for (TensorId operand : plan.step(s).in) add(operand);
+    if (plan.step(s).kernel_op == "CopyToDevice") add_from_host(plan.step(s).in[0]);
+  }
   for (const PlannedGradient& gradient : plan.gradients) add(gradient.tensor);
   for (const auto& [argument, copy] : plan.old_contents) {
     kept_.erase(plan.tensors[argument].value->name);
@@ -31,6 +33,11 @@ void SavedValues::add(TensorId tensor) {
     if (found == by_name_.end() || storage(found->second) != storage(tensor)) return;
     tensor = found->second;
   }
+}
+
+void SavedValues::add_from_host(TensorId copy) {
+  const Value* value = plan_.tensors[copy].value->producer()->input(0);
+  kept_[value->name] = copy;
 }
 
 bool SavedValues::is_kept(TensorId tensor) const {

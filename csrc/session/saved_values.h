@@ -16,11 +16,13 @@ class SavedValues {
   /// `lowered` is what `plan` was made of.
   SavedValues(const Plan& plan, const Lowered& lowered);
 
-  /// The tensor that holds the value after forward, or none.
+  /// The tensor that holds the value after forward, maybe on the host, or none.
   TensorId find(const std::string& name) const;
 
  private:
   void add(TensorId tensor);
+  /// The value whose copy on the host is `copy`.
+  void add_from_host(TensorId copy);
   bool is_kept(TensorId tensor) const;
 
   const Plan& plan_;
