@@ -18,6 +18,7 @@ py::dict figures(const PlanFigures& figures) {
   result["accumulating_peak_bytes"] = figures.accumulating_peak_bytes;
   result["saved_bytes"] = figures.saved_bytes;
   result["time_us"] = figures.time_us;
+  result["host_bytes"] = figures.host_bytes;
   return result;
 }
 
@@ -97,10 +98,13 @@ py::dict choice_facts(const MemoryChoice& choice) {
   result["layers"] = layers;
   result["before"] = figures(choice.before);
   result["after"] = figures(choice.after);
+  result["on_device"] = py::none();
+  if (choice.on_device) result["on_device"] = figures(*choice.on_device);
   result["warnings"] = choice.warnings;
   result["minimum_bytes"] = choice.minimum_bytes;
   result["fits"] = choice.fits;
   result["recomputed_values"] = choice.decisions.recompute.size();
+  result["offloaded_values"] = choice.decisions.offload.size();
   py::dict values;
   for (const auto& [symbol, value] : sizes.entries()) values[py::str(symbol)] = value;
   result["sizes"] = values;

@@ -33,16 +33,30 @@ void init_memory_options(py::module_& m) {
       .def_readwrite("mid_training", &MemoryOptions::mid_training)
       .def(
           "set_rates",
-          [](MemoryOptions& options, double flops_per_us, double bytes_per_us) {
+          [](MemoryOptions& options, double flops_per_us, double bytes_per_us,
+             double flops16_per_us) {
             options.rates.flops_per_us = flops_per_us;
             options.rates.bytes_per_us = bytes_per_us;
+            options.rates.flops16_per_us = flops16_per_us;
           },
-          py::arg("flops_per_us"), py::arg("bytes_per_us"))
+          py::arg("flops_per_us"), py::arg("bytes_per_us"), py::arg("flops16_per_us") = 0.0)
+      .def(
+          "set_link",
+          [](MemoryOptions& options, double to_host_bytes_per_us, double to_device_bytes_per_us,
+             double host_copy_us) {
+            options.rates.to_host_bytes_per_us = to_host_bytes_per_us;
+            options.rates.to_device_bytes_per_us = to_device_bytes_per_us;
+            options.rates.host_copy_us = host_copy_us;
+          },
+          py::arg("to_host_bytes_per_us"), py::arg("to_device_bytes_per_us"),
+          py::arg("host_copy_us") = MachineRates().host_copy_us)
+      .def_readwrite("offload", &MemoryOptions::offload)
+      .def_readwrite("host_budget_bytes", &MemoryOptions::host_budget_bytes)
       .def(
           "add_config",
           [](MemoryOptions& options, std::string id, int strategy, int64_t count) {
-            ORTM_CHECK(strategy >= 0 && strategy <= 2,
-                       "[memory] the strategy must be 0, 1 or 2, but found ", strategy);
+            ORTM_CHECK(strategy >= 0 && strategy <= 3,
+                       "[memory] the strategy must be 0, 1, 2 or 3, but found ", strategy);
             options.config.push_back({std::move(id), static_cast<Strategy>(strategy), count});
           },
           py::arg("cluster_id"), py::arg("strategy"), py::arg("count"),

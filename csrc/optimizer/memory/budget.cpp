@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <tuple>
 #include <unordered_set>
 
 #include "ops/op_def.h"
+#include "optimizer/memory/offload.h"
 
 namespace ortmodule {
 namespace {
@@ -34,28 +36,50 @@ class BudgetChooser {
   std::vector<Candidate> frontier() {
     if (!add_everything()) {
       rank_units();
-      add_chain();
+      add_chain(Chosen(choice_.stashes.size()));
       add(level_candidates(choice_, 1));
       add(level_candidates(choice_, 2));
       add_sparser_boundaries();
+      for (const Chosen& offloaded : offload_candidates(choice_, prices())) add_chain(offloaded);
     }
-    std::stable_sort(candidates_.begin(), candidates_.end(),
+    if (choice_.host_budget_bytes)
+      std::erase_if(candidates_, [&](const Candidate& candidate) {
+        return candidate.figures.host_bytes > *choice_.host_budget_bytes;
+      });
+    return pareto(candidates_);
+  }
+
+  /// The fastest of the candidates of frontier() that keeps nothing on the host and fits, or else
+  /// the one with the lowest peak. Figures may be interpolated.
+  PlanFigures fastest_on_device(int64_t budget_bytes) const {
+    std::vector<Candidate> on_device;
+    for (const Candidate& candidate : candidates_)
+      if (candidate.figures.host_bytes == 0) on_device.push_back(candidate);
+    PlanFigures fastest;
+    for (const Candidate& candidate : pareto(std::move(on_device)))
+      if (fastest.peak_bytes == 0 || candidate.figures.peak_bytes <= budget_bytes)
+        fastest = candidate.figures;
+    return fastest;
+  }
+
+ private:
+  static std::vector<Candidate> pareto(std::vector<Candidate> candidates) {
+    std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) {
                        return std::tie(a.figures.peak_bytes, a.figures.time_us) <
                               std::tie(b.figures.peak_bytes, b.figures.time_us);
                      });
     // The lowest peak is reported as reachable, so it must not be interpolated.
-    const auto first = std::find_if(candidates_.begin(), candidates_.end(),
+    const auto first = std::find_if(candidates.begin(), candidates.end(),
                                     [](const Candidate& c) { return c.exact; });
     std::vector<Candidate> best;
-    for (auto at = first; at != candidates_.end(); ++at) {
+    for (auto at = first; at != candidates.end(); ++at) {
       if (!best.empty() && at->figures.time_us >= best.back().figures.time_us) continue;
       best.push_back(std::move(*at));
     }
     return best;
   }
 
- private:
   Candidate evaluated(Chosen chosen) const {
     const PlanFigures figures = evaluate_(decisions_of(choice_, chosen));
     return {std::move(chosen), figures, true};
@@ -91,6 +115,7 @@ class BudgetChooser {
     const std::vector<bool> boundary = boundary_stashes(choice_);
     for (size_t r = 0; r < choice_.rows.size(); ++r) {
       const ClusterRow& row = choice_.rows[r];
+      if (row.strategy == Strategy::Offload) continue;  // offload_candidates() chooses among them
       Chosen alone(choice_.stashes.size());
       std::vector<size_t> members;
       for (size_t s : row.stashes) {
@@ -118,10 +143,19 @@ class BudgetChooser {
     return false;
   }
 
-  // Adds the units one by one in order of rank. Only the end of each row is evaluated: its units
-  // are the same cluster in successive layers, so the candidates between are interpolated.
-  void add_chain() {
-    Chosen chosen(choice_.stashes.size());
+  /// By stash: the time that recomputing it costs per byte freed; infinite where that is not
+  /// possible or not considered.
+  std::vector<double> prices() const {
+    std::vector<double> prices(choice_.stashes.size(), std::numeric_limits<double>::infinity());
+    for (const Unit& unit : units_)
+      prices[unit.stash] = std::min(prices[unit.stash], unit.cost_per_byte);
+    return prices;
+  }
+
+  // Adds the units one by one in order of rank to what is `chosen`. Only the end of each row is
+  // evaluated: its units are the same cluster in successive layers, so the candidates between are
+  // interpolated.
+  void add_chain(Chosen chosen) {
     std::vector<Candidate> row{evaluated(chosen)};
     for (size_t i = 0; i < units_.size(); ++i) {
       if (!chosen[units_[i].stash]) chosen[units_[i].stash] = strategy_of(units_[i]);
@@ -170,7 +204,8 @@ class BudgetChooser {
             bytes(a.accumulating_peak_bytes, b.accumulating_peak_bytes),
             bytes(a.saved_bytes, b.saved_bytes),
             bytes(a.gradients_at_peak_bytes, b.gradients_at_peak_bytes),
-            a.time_us + part * (b.time_us - a.time_us)};
+            a.time_us + part * (b.time_us - a.time_us),
+            bytes(a.host_bytes, b.host_bytes)};
   }
 
   Strategy strategy_of(const Unit& unit) const { return choice_.rows[unit.row].strategy; }
@@ -316,7 +351,8 @@ size_t fastest_that_fits(const BudgetCandidates& candidates, int64_t budget_byte
 }
 
 void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluate& evaluate) {
-  std::vector<Candidate> frontier = BudgetChooser(choice, evaluate).frontier();
+  BudgetChooser chooser(choice, evaluate);
+  std::vector<Candidate> frontier = chooser.frontier();
   const auto peak_of = [&](size_t i) {
     Candidate& candidate = frontier[i];
     if (!candidate.exact) {
@@ -333,6 +369,8 @@ void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluat
                                     [&](size_t i) { return frontier[i].figures.time_us; }};
   const size_t taken = choice.fits ? fastest_that_fits(candidates, budget_bytes) : 0;
   choice.chosen = frontier[taken].chosen;
+  if (frontier[taken].figures.host_bytes > 0)
+    choice.on_device = chooser.fastest_on_device(budget_bytes);
   choice.frontier.clear();
   for (const Candidate& candidate : frontier)
     choice.frontier.push_back({decisions_of(choice, candidate.chosen), candidate.figures});

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "optimizer/memory/budget.h"
+#include "optimizer/memory/offload.h"
 
 namespace ortmodule {
 namespace {
@@ -280,16 +281,16 @@ Chosen level_candidates(const MemoryChoice& choice, int level) {
 MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
   MemoryDecisions decisions;
   std::unordered_set<const Value*> dropped;
-  auto drop = [&](const Value* value) {
-    dropped.insert(value);
-    decisions.recompute.push_back(value->id());
-  };
   std::vector<const Value*> keep;
   for (size_t s = 0; s < chosen.size(); ++s) {
     if (!chosen[s]) continue;
     const RecomputeSubgraph* subgraph = subgraph_of(choice.stashes[s], *chosen[s]);
     ORTM_ASSERT(subgraph, "a stash is recomputed without a subgraph");
-    for (const Value* value : choice.stashes[s].values) drop(value);
+    const bool offloads = *chosen[s] == Strategy::Offload;
+    for (const Value* value : choice.stashes[s].values) {
+      dropped.insert(value);
+      (offloads ? decisions.offload : decisions.recompute).push_back(value->id());
+    }
     keep.insert(keep.end(), subgraph->keep.begin(), subgraph->keep.end());
   }
   if (decisions.recompute.empty()) return decisions;
@@ -313,6 +314,7 @@ void apply_decisions(MemoryChoice& choice, const MemoryDecisions& decisions) {
   for (size_t s = 0; s < choice.stashes.size(); ++s) {
     const Stash& stash = choice.stashes[s];
     choice.chosen[s].reset();
+    if (in(decisions.offload, stash.values.front())) choice.chosen[s] = Strategy::Offload;
     if (!in(decisions.recompute, stash.values.front())) continue;
     // Strategy 2 is recognized by the narrow operand that it keeps.
     const RecomputeSubgraph* narrow = subgraph_of(stash, Strategy::Compromise);
@@ -339,6 +341,10 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
   choice.layers = find_layers(joint, sizes);
   if (options.level > 0 || budget) split_at_boundaries(choice);
   drop_useless_subgraphs(choice, sizes);
+  if (options.offload && options.level == 0) {
+    choice.host_budget_bytes = options.host_budget_bytes;
+    offer_offload(choice, options.rates, sizes);
+  }
   list_rows(choice, sizes);
   choice.chosen.assign(choice.stashes.size(), std::nullopt);
   if (!options.asked()) return choice;
@@ -359,6 +365,7 @@ MemoryChoice choose_memory_plan(const Graph& joint, const MemoryOptions& options
     choose_for_budget(choice, *budget_of(options, share, choice.before.peak_bytes), evaluate);
   } else {
     apply_config(choice, options.config);
+    keep_within_host_budget(choice, sizes);
   }
   finish(choice, options, evaluate);
   return choice;

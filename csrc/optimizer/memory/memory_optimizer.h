@@ -1,5 +1,5 @@
-// Chooses which saved activations (stashes) backward recomputes: by configuration, by level, or by
-// a budget in bytes.
+// Chooses which saved activations (stashes) backward recomputes or fetches from the host: by
+// configuration, by level, or by a budget in bytes.
 #pragma once
 
 #include <functional>
@@ -30,6 +30,10 @@ struct MemoryOptions {
   /// Bytes of the user's budget that `budget_bytes` leaves out, for messages: parameters, buffers
   /// and optimizer state.
   int64_t reserved_bytes = 0;
+  /// Values may be kept in memory of the host, at most so many bytes of them; not set: no limit.
+  /// Only configurations and budgets do this.
+  bool offload = false;
+  std::optional<int64_t> host_budget_bytes;
   MachineRates rates;
   bool strict =
       false;  // exceeding the budget with a later, larger shape is an error, not a warning
@@ -62,6 +66,7 @@ struct PlanFigures {
   int64_t saved_bytes = 0;              // of saved activations
   int64_t gradients_at_peak_bytes = 0;  // gradients alive at the peak: independent of shapes
   double time_us = 0;                   // estimated time of a step
+  int64_t host_bytes = 0;               // of saved activations in memory of the host
 };
 /// Makes the execution plan of the module with these decisions and returns its cost.
 using Evaluate = std::function<PlanFigures(const MemoryDecisions&)>;
@@ -91,14 +96,16 @@ struct MemoryChoice {
   Layers layers;
   MemoryDecisions decisions;
   PlanFigures before, after;
-  std::vector<FrontierPoint> frontier;  // with a budget: peak ascends, time descends
+  std::optional<PlanFigures> on_device;  // with a budget: what it would take without the host
+  std::vector<FrontierPoint> frontier;   // with a budget: peak ascends, time descends
   std::vector<std::string> warnings;
-  bool keep_boundaries = false;  // keep the values that cross layer boundaries
-  int64_t minimum_bytes = 0;     // with a budget: the lowest reachable peak
-  bool fits = true;              // `minimum_bytes` is within the budget
+  bool keep_boundaries = false;              // keep the values that cross layer boundaries
+  std::optional<int64_t> host_budget_bytes;  // as in MemoryOptions
+  int64_t minimum_bytes = 0;                 // with a budget: the lowest reachable peak
+  bool fits = true;                          // `minimum_bytes` is within the budget
 };
 
-/// The decisions that recompute exactly the stashes in `chosen` (by stash; nullopt: kept).
+/// The decisions that treat exactly the stashes in `chosen` so (by stash; nullopt: kept).
 MemoryDecisions decisions_of(const MemoryChoice& choice,
                              const std::vector<std::optional<Strategy>>& chosen);
 

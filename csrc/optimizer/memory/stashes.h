@@ -9,13 +9,15 @@
 namespace ortmodule {
 
 /// What happens to a stash. The numbers are those of a configuration element: 0 keeps it, 1
-/// recomputes it, 2 recomputes it from the narrow operand of a widening cast, which is kept.
-enum class Strategy : uint8_t { None = 0, Recompute = 1, Compromise = 2 };
+/// recomputes it, 2 recomputes it from the narrow operand of a widening cast, which is kept, 3
+/// keeps it in memory of the host.
+enum class Strategy : uint8_t { None = 0, Recompute = 1, Compromise = 2, Offload = 3 };
 
-/// A subgraph that recomputes the results of its last node in backward.
+/// A subgraph that recomputes the results of its last node in backward; with `Offload` nothing is
+/// recomputed.
 struct RecomputeSubgraph {
   Strategy strategy = Strategy::Recompute;
-  std::vector<const Node*> nodes;  // in program order
+  std::vector<const Node*> nodes;  // in program order; none with Offload
   /// Op types, each followed by "+". Nodes without a gradient (masks, positions) are left out, so
   /// that the id of a layer does not depend on how its mask is computed.
   std::string cluster_id;
@@ -33,7 +35,7 @@ struct Stash {
   std::vector<const Value*> values;  // outputs of `node`
   DimExpr bytes;
   std::vector<RecomputeSubgraph> subgraphs;  // empty: `refusal` says why
-  std::string refusal;
+  std::string refusal;                       // of recomputation
 };
 
 /// The stash's subgraph of that strategy, or null.

@@ -1,0 +1,93 @@
+#include "optimizer/memory/offload.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "plan/pack.h"
+
+namespace ortmodule {
+namespace {
+
+using Chosen = std::vector<std::optional<Strategy>>;
+
+/// Bytes that the stash takes on the host.
+int64_t host_bytes_of(const Stash& stash, const SymbolValues& sizes) {
+  int64_t bytes = 0;
+  for (const Value* value : stash.values) bytes += align_up(bytes_of(*value).evaluate(sizes));
+  return bytes;
+}
+
+/// The stashes that may be offloaded, dearest first, those of equal prices in program order.
+std::vector<size_t> by_price(const MemoryChoice& choice, const std::vector<double>& prices) {
+  // As 1/n of the stashes: backward reads the last ones before a copy could come back.
+  constexpr size_t kLastStashes = 12;
+  const size_t end = choice.stashes.size() - choice.stashes.size() / kLastStashes;
+  std::vector<size_t> order;
+  for (size_t s = 0; s < end; ++s)
+    if (subgraph_of(choice.stashes[s], Strategy::Offload)) order.push_back(s);
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return prices[a] > prices[b]; });
+  return order;
+}
+
+}  // namespace
+
+void offer_offload(MemoryChoice& choice, const MachineRates& rates, const SymbolValues& sizes) {
+  const auto least_bytes = static_cast<int64_t>(rates.host_copy_us * rates.to_host_bytes_per_us);
+  for (Stash& stash : choice.stashes) {
+    if (stash.bytes.evaluate(sizes) < std::max<int64_t>(least_bytes, 1)) continue;
+    RecomputeSubgraph offloaded;
+    offloaded.strategy = Strategy::Offload;
+    offloaded.cluster_id = stash.node->op + "+";
+    offloaded.saving_bytes = stash.bytes;
+    stash.subgraphs.push_back(std::move(offloaded));
+  }
+}
+
+std::vector<Chosen> offload_candidates(const MemoryChoice& choice,
+                                       const std::vector<double>& prices) {
+  const std::vector<size_t> order = by_price(choice, prices);
+  std::vector<int64_t> bytes;
+  for (size_t s : order) bytes.push_back(host_bytes_of(choice.stashes[s], choice.sizes));
+  const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  const int64_t most = std::min(all, choice.host_budget_bytes.value_or(all));
+  // By parts of what can be offloaded: the plans of the sets tell where the link is too slow.
+  constexpr std::array kParts = {0.2, 0.4, 0.7, 1.0};
+  std::vector<Chosen> sets;
+  for (double part : kParts) {
+    const auto limit = static_cast<int64_t>(part * static_cast<double>(most));
+    Chosen chosen(choice.stashes.size());
+    int64_t sum = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (sum + bytes[i] > limit) continue;
+      sum += bytes[i];
+      chosen[order[i]] = Strategy::Offload;
+    }
+    if (sum > 0 && (sets.empty() || chosen != sets.back())) sets.push_back(std::move(chosen));
+  }
+  return sets;
+}
+
+void keep_within_host_budget(MemoryChoice& choice, const SymbolValues& sizes) {
+  if (!choice.host_budget_bytes) return;
+  int64_t sum = 0, kept = 0;
+  for (size_t s = 0; s < choice.stashes.size(); ++s) {
+    if (choice.chosen[s] != Strategy::Offload) continue;
+    const int64_t bytes = host_bytes_of(choice.stashes[s], sizes);
+    if (sum + bytes <= *choice.host_budget_bytes) {
+      sum += bytes;
+      continue;
+    }
+    choice.chosen[s].reset();
+    kept += bytes;
+  }
+  if (kept > 0)
+    choice.warnings.push_back(str("the configuration keeps ", sum + kept,
+                                  " bytes on the host, where ORTMODULE_OFFLOAD_BUDGET allows ",
+                                  *choice.host_budget_bytes, "; ", kept,
+                                  " of them stay on the GPU"));
+}
+
+}  // namespace ortmodule
