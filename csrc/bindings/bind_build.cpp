@@ -6,6 +6,7 @@
 
 #include "base/version.h"
 #include "bindings/device_runtime.h"
+#include "bindings/emulated_copies.h"
 #include "bindings/topics.h"
 #include "kernels/step_compiler.h"
 #ifdef ORTM_WITH_CUDA
@@ -70,10 +71,20 @@ static void init_generated_code(py::module_& m) {
       "Waits until everything that was asked for is compiled; later runs use it.");
 }
 
+static void set_emulated_copies(const std::string& time) {
+  ORTM_CHECK(time == "late" || time == "early", "[emulation] copies are late or early, but found ",
+             time);
+  emulate_copies(time == "late" ? CopyTime::Late : CopyTime::Early);
+}
+
 void init_build(py::module_& m) {
   m.attr("torch_version") = ORTM_TORCH_VERSION;
   m.attr("__version__") = std::string(version());
   m.def("build_info", &build_info, "Facts about this build; asks the CUDA driver for devices.");
+  m.def(
+      "emulate_copies", &set_emulated_copies, py::arg("time"),
+      "When emulated copies between device and host happen, from the next one on: 'late', where a "
+      "step waits for them, with poison in their place until then, or 'early', where they begin.");
   init_generated_code(m);
 }
 

@@ -135,6 +135,7 @@ py::dict facts(CompiledPiece& piece) {
     result["exact"] = is_exact(piece);
     result["plan_peak_bytes"] = entry->program.plan->peak_bytes;
     result["saved_bytes"] = entry->program.plan->saved_bytes;
+    result["host_bytes"] = entry->program.plan->host_bytes;
     result["gradient_bytes"] = gradient_bytes(*entry->program.plan);
     result["steps"] = entry->program.plan->steps.size();
     std::vector<int64_t> buffers;

@@ -56,10 +56,22 @@ BackwardQuery query_of(const RunState& state, const std::vector<at::Tensor>& gra
   return query;
 }
 
+/// A copy on the device of a value that the run keeps on the host.
+at::Tensor fetched(RunState& state, const PlannedTensor& tensor, const PlannedStorage& storage) {
+  const DeviceRuntime& runtime = state.piece.runtime();
+  const int64_t bytes = extent(tensor.layout) * static_cast<int64_t>(size_of(tensor.dtype));
+  Buffer memory = runtime.allocate(bytes);
+  const char* host = static_cast<char*>(state.frame.address(storage.buffer));
+  state.host_copies->to_device(memory.data(), host + storage.offset_bytes, bytes);
+  state.host_copies->await(memory.data());
+  return tensor_from(std::move(memory), tensor.dtype, tensor.layout, runtime);
+}
+
 /// A saved activation as a tensor that keeps the run alive.
 at::Tensor view_of_saved(const StatePtr& state, TensorId id) {
   const PlannedTensor& tensor = state->plan().tensors[id];
   const PlannedStorage& storage = state->plan().storages[tensor.storage];
+  if (storage.role == PlannedStorage::Role::Host) return fetched(*state, tensor, storage);
   const auto options = at::TensorOptions()
                            .dtype(to_scalar_type(tensor.dtype))
                            .device(state->piece.runtime().device());

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "bindings/emulated_copies.h"
 #include "bindings/host_recorder.h"
 
 namespace ortmodule::bindings {
@@ -105,6 +106,11 @@ class CpuRuntime : public DeviceRuntime {
     recorder->draw_into(key, random64);
     drawn.seed.pointer = key;
     return drawn;
+  }
+
+  std::unique_ptr<HostCopies> host_copies() const override {
+    if (kernels() == Device::CPU) return nullptr;
+    return std::make_unique<EmulatedCopies>();
   }
 
   std::unique_ptr<StepRecorder> step_recorder() const override {

@@ -9,6 +9,7 @@
 
 #include "bindings/step_recorder.h"
 #include "kernels/aten/engine_device.h"
+#include "kernels/host_copies.h"
 #include "kernels/kernel.h"
 
 namespace ortmodule::bindings {
@@ -59,6 +60,10 @@ class DeviceRuntime {
   virtual void synchronize() const {}
   /// Returns memory that torch's allocator keeps to the system.
   virtual void return_kept() const {}
+  /// What copies the values of a run to the host and back; null if the device has no such copies.
+  virtual std::unique_ptr<HostCopies> host_copies() const { return nullptr; }
+  /// Host memory of exactly `bytes` bytes that those copies can use. Error if there is none.
+  virtual Buffer allocate_pinned(int64_t bytes) const { return allocate(bytes); }
   /// A recorder for the steps of a piece; null if the device cannot record and replay steps.
   virtual std::unique_ptr<StepRecorder> step_recorder() const { return nullptr; }
 

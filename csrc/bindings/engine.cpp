@@ -47,6 +47,9 @@ void move_numbers(std::vector<at::Tensor>& tensors, c10::Device device) {
 
 void run_forward(RunState& state) {
   const EngineGuards guards(state.piece.runtime());
+  ORTM_CHECK(!state.host_copies || !state.piece.runtime().capturing(),
+             "[CUDA graph] a captured step must keep its values on the GPU, but found a plan that "
+             "keeps some on the host; set ORTMODULE_OFFLOAD=0");
   move_numbers(state.tensors, state.piece.runtime().device());
   state.piece.runner().forward(state);
   for (size_t argument : state.plan().mutated_arguments)
@@ -77,6 +80,7 @@ void begin_backward(RunState& state, const variable_list& grads, variable_list s
   for (size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && grads[k].defined();
   state.backward = &session.backward_program(*state.entry, arrived, keep);
   state.piece.runner().begin_backward(state, saved);
+  if (state.host_copies) state.host_copies->finish();
   state.frame.switch_to(*state.backward);
   const Plan& plan = *state.backward->plan;
   state.held.clear();

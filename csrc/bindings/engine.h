@@ -11,6 +11,7 @@
 
 #include "bindings/derived_gradients.h"
 #include "bindings/device_runtime.h"
+#include "bindings/pinned_blocks.h"
 #include "bindings/step_runner.h"
 #include "session.h"
 
@@ -82,6 +83,8 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   DeviceRuntime& runtime() { return runtime_; }
   /// Launches the steps of runs.
   StepRunner& runner() { return *runner_; }
+  /// Where runs keep values on the host.
+  PinnedBlocks& pinned_blocks() { return pinned_blocks_; }
   std::optional<ConvolutionSearch> convolution_search() const { return convolution_search_; }
 
  private:
@@ -96,6 +99,7 @@ class CompiledPiece : public std::enable_shared_from_this<CompiledPiece> {
   std::shared_ptr<PlanEntry> last_plan_;
   std::unique_ptr<StepRunner> runner_ = std::make_unique<StepByStep>();
   std::optional<ConvolutionSearch> convolution_search_;
+  PinnedBlocks pinned_blocks_{runtime_};
   DerivedPieces derived_;
 };
 

@@ -206,6 +206,8 @@ void GraphReplay::record_forward(RunState& state, Recording& recording) {
   for (size_t argument : plan.mutated_arguments)
     if (!is_read_in_place(plan, argument))
       return refuse(recording, "an argument of the module is changed in place");
+  if (plan.host_bytes > 0)
+    return refuse(recording, "some values are kept on the host (ORTMODULE_OFFLOAD)");
   recording.restart(plan);
   for (BufferId b : plan.buffers.ids()) {
     const PlannedBuffer& buffer = plan.buffers[b];

@@ -49,7 +49,11 @@ struct RunState : torch::CustomClassHolder {
       : owner(std::move(owner_)),
         piece(*owner),
         entry(std::move(entry_)),
-        frame(entry->program, piece.runtime().allocator()) {}
+        frame(entry->program, piece.runtime().allocator()) {
+    if (plan().host_bytes == 0) return;
+    frame.keep_on_host(piece.pinned_blocks());
+    host_copies = piece.runtime().host_copies();
+  }
 
   /// Whether a tensor outside of the frame views what it has saved.
   bool is_viewed() const { return lease.use_count() > 1; }
@@ -68,9 +72,10 @@ struct RunState : torch::CustomClassHolder {
   CompiledPiece& piece;
   std::shared_ptr<PlanEntry> entry;
   Frame frame;
-  std::vector<at::Tensor> tensors;  // arguments by graph input
-  std::vector<at::Tensor> outputs;  // filled by forward
-  std::vector<at::Tensor> held;     // saved arguments and outputs during backward
+  std::unique_ptr<HostCopies> host_copies;  // behind the frame, since it ends copies of its memory
+  std::vector<at::Tensor> tensors;          // arguments by graph input
+  std::vector<at::Tensor> outputs;          // filled by forward
+  std::vector<at::Tensor> held;             // saved arguments and outputs during backward
   std::vector<std::pair<BufferId, at::Tensor>> arrived;  // gradients of outputs
   const Program* backward = nullptr;                     // chosen when the first range runs
   DrawnSeed seed;

@@ -16,6 +16,7 @@ KernelContext make_context(const RunState& state, LibraryMeter& meter) {
   if (const auto search = state.piece.convolution_search()) context.convolution_search = *search;
   context.seed = state.seed.seed;
   context.generated_code = state.generated_code;
+  context.host_copies = state.host_copies.get();
   return context;
 }
 

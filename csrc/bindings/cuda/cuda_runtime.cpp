@@ -15,6 +15,7 @@
 #include <mutex>
 
 #include "bindings/cuda/graph_recorder.h"
+#include "bindings/cuda/stream_copies.h"
 #include "bindings/device_runtime.h"
 #include "kernels/aten/engine_device.h"
 #include "kernels/cuda/run_seed.h"
@@ -119,6 +120,12 @@ class CudaRuntime : public DeviceRuntime {
   void synchronize() const override { at::cuda::getCurrentCUDAStream().synchronize(); }
 
   void return_kept() const override { c10::cuda::CUDACachingAllocator::emptyCache(); }
+
+  std::unique_ptr<HostCopies> host_copies() const override {
+    return stream_copies(device().index());
+  }
+
+  Buffer allocate_pinned(int64_t bytes) const override { return allocate_registered(bytes); }
 
   std::unique_ptr<StepRecorder> step_recorder() const override {
     return cuda_graph_recorder(*this);
