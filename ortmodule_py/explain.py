@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ortmodule_py.module import ORTModule
     from ortmodule_py.options.memory import MemoryRequest
 
+_DECISIONS = {1: "recompute", 2: "compromise", 3: "offload"}
 _SHOWN = ("name", "op", "module", "source", "bytes", "kind", "recomputed")
 """What is said of a tensor at the peak."""
 
@@ -53,6 +54,11 @@ class Explanation:
     """The pieces between graph breaks, in the order in which they run, with their own figures."""
     peak_piece: int = 1
     """The number of the piece that has the peak of the step."""
+    host_bytes: int = 0
+    """Bytes that are kept in memory of the host."""
+    on_device: dict[str, Any] | None = None
+    """With a budget, where the plan keeps values on the host: `peak_bytes` and `step_time_change` of the
+    fastest plan that does not."""
     eager_pieces: list[str] = field(default_factory=list)
     """The pieces that run in eager PyTorch; no figure includes their bytes."""
     sizes: dict[str, int] = field(default_factory=dict)
@@ -68,6 +74,7 @@ class Explanation:
     def __str__(self) -> str:
         lines = [
             self._headline(),
+            *self._host(),
             *self._parts(),
             f"Repeated layers: {' + '.join(map(str, self.layers)) or 'none found'}",
             f"Largest tensors at the peak{self._of(self.peak_piece)} "
@@ -97,6 +104,20 @@ class Explanation:
             f"Predicted peak of a step: {peak}, {change:+.1f}% against {self.unoptimized_peak_bytes:,} "
             f"without the memory optimizer; step time {100 * self.step_time_change:+.1f}%"
         )
+
+    def _host(self) -> list[str]:
+        if not self.host_bytes:
+            return []
+        lines = [
+            f"Beside it {self.host_bytes:,} bytes ({chart.bytes_text(self.host_bytes)}) of the host, copied "
+            "while the steps run"
+        ]
+        if self.on_device is not None:
+            lines.append(
+                f"Without the host: {self.on_device['peak_bytes']:,} bytes, step time "
+                f"{100 * self.on_device['step_time_change']:+.1f}%"
+            )
+        return lines
 
     def _of(self, piece: int) -> str:
         return f", piece {piece} of {len(self.pieces)}" if len(self.pieces) > 1 else ""
@@ -254,10 +275,21 @@ def _explanation(compiler: Compiler, request: MemoryRequest, module: nn.Module) 
             for n, piece in enumerate(pieces, start=1)
         ],
         peak_piece=turns[at] + 1,
+        host_bytes=sum(facts[run]["after"]["host_bytes"] for run in runs),
+        on_device=_on_device(facts[pieces[0]]),
         eager_pieces=list(map(str, compiler.log.eager_pieces)),
         sizes=_sizes(facts[pieces[0]]),
         timelines=timelines,
     )
+
+
+def _on_device(facts: dict[str, Any]) -> dict[str, Any] | None:
+    """Only a module of one piece keeps values on the host."""
+    found, time = facts["on_device"], facts["before"]["time_us"]
+    if found is None or not time:
+        return None
+    change = found["time_us"] / time - 1
+    return {"peak_bytes": found["peak_bytes"], "step_time_change": change}
 
 
 def _piece_facts(
@@ -288,9 +320,11 @@ def _decision(stash: dict[str, Any], facts: dict[str, Any], asked: bool) -> dict
     boundaries = {name for group in facts["layers"] for name in group["boundaries"]}
     decision = "keep"
     if stash["chosen"]:
-        decision = "recompute" if stash["chosen"] == 1 else "compromise"
+        decision = _DECISIONS[stash["chosen"]]
         subgraph = next(p for p in stash["plans"] if p["strategy"] == stash["chosen"])
         reason = f"by {subgraph['cluster_id']}"
+        if decision == "offload":
+            reason = "copied to the host and back"
     elif stash["refusal"]:
         reason = stash["refusal"]
     elif boundaries & set(stash["values"]) and asked:

@@ -6,8 +6,6 @@ Until a group's code is there its steps are interpreted, with the same bits. A G
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import logging
 import os
 import sys
@@ -16,10 +14,13 @@ from pathlib import Path
 import torch
 
 from ortmodule_py import _C
-from ortmodule_py.base.cache_files import cache_path, file_name, read_json, write_json
+from ortmodule_py.base.cache_files import cache_path
 from ortmodule_py.base.environment import choice
+from ortmodule_py.base.gpu_checks import is_checked
 
 VARIABLE = "ORTMODULE_GENERATED_CODE"
+FEATURE = "generated code"
+"""Its name in `gpu_checks`."""
 
 
 def generated_code_setting() -> str:
@@ -36,7 +37,7 @@ def enable_generated_code(kernels: str, setting: str, logger: logging.Logger) ->
     setting, or with `auto` a check on this GPU, says so. What is missing for it is a warning."""
     if kernels != "cuda" or setting == "0" or _C.generated_code_counts() is not None:
         return
-    if setting == "auto" and not _is_checked():
+    if setting == "auto" and not is_checked(FEATURE):
         return
     try:
         _enable(logger)
@@ -55,27 +56,6 @@ def _enable(logger: logging.Logger) -> None:
             raise
         logger.warning("ortmodule_py: generated code is not kept between processes: %s", error)
         _C.enable_generated_code(folders, "")
-
-
-def note_check(passed: bool) -> None:
-    """Keeps whether a check on this GPU and build has passed, for the processes after this one."""
-    write_json(_check_file(), {"passed": passed})
-
-
-@functools.cache
-def _is_checked() -> bool:
-    kept = read_json(_check_file()) if torch.cuda.is_available() else None
-    return isinstance(kept, dict) and kept.get("passed") is True
-
-
-def build_hash() -> str:
-    """Of the extension module, which holds the CUDA kernels."""
-    return hashlib.sha256(Path(_C.__file__).read_bytes()).hexdigest()[:16]
-
-
-def _check_file() -> Path:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "emulated"
-    return cache_path(f"checked-{build_hash()}-{file_name(f'{torch.__version__}-{device}')}.json")
 
 
 def _folders() -> list[str]:

@@ -33,6 +33,12 @@ class Rates:
     """Floating point operations of a float32 matrix product."""
     bytes_per_us: float
     """Bytes read and written by a copy that does not fit into the caches."""
+    flops16_per_us: float = 0.0
+    """Of a product in bfloat16 on a GPU; 0 for a CPU, where it counts as one of float32."""
+    to_host_bytes_per_us: float = 0.0
+    """Of a copy from a GPU to registered memory of the host; 0 for a CPU."""
+    to_device_bytes_per_us: float = 0.0
+    """Of a copy the other way."""
 
 
 def machine_rates(device: torch.device = _CPU) -> Rates | None:
@@ -46,7 +52,7 @@ def machine_rates(device: torch.device = _CPU) -> Rates | None:
     if check_machine_rates() == "estimate":
         return None
     path = cache_file(device)
-    known = _read(path)
+    known = _read(path, has_link=device.type == "cuda")
     if known is None:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
@@ -84,7 +90,20 @@ def measure(device: torch.device = _CPU) -> Rates:
     with torch.no_grad():
         product_us = _best_us(lambda: torch.mm(a, b, out=product), on_gpu)
         copy_us = _best_us(lambda: target.copy_(source), on_gpu)
-    return Rates(2 * size**3 / product_us, 2 * source.nbytes / copy_us)
+    flops, bytes_ = 2 * size**3 / product_us, 2 * source.nbytes / copy_us
+    if not on_gpu:
+        return Rates(flops, bytes_)
+    narrow = a.bfloat16()
+    narrow_us = _best_us(lambda: torch.mm(narrow, narrow), on_gpu)
+    return Rates(flops, bytes_, 2 * size**3 / narrow_us, *_link_rates(source))
+
+
+def _link_rates(source: torch.Tensor) -> tuple[float, float]:
+    """Bytes per microsecond from a GPU to the host and back."""
+    pinned = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    to_host_us = _best_us(lambda: pinned.copy_(source, non_blocking=True), on_gpu=True)
+    to_device_us = _best_us(lambda: source.copy_(pinned, non_blocking=True), on_gpu=True)
+    return source.nbytes / to_host_us, source.nbytes / to_device_us
 
 
 def _best_us(run: Callable[[], object], on_gpu: bool) -> float:
@@ -117,12 +136,14 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _read(path: Path) -> Rates | None:
+def _read(path: Path, *, has_link: bool) -> Rates | None:
     """The rates in the file; None if it is missing or damaged, or its values are implausible."""
     values = read_json(path)
     try:
-        rates = Rates(float(values["flops_per_us"]), float(values["bytes_per_us"]))
-    except (ValueError, KeyError, TypeError):
+        rates = Rates(**{name: float(value) for name, value in values.items()})
+    except (ValueError, TypeError, AttributeError):
         return None
     sound = 1e2 < rates.flops_per_us < 1e9 and 1e1 < rates.bytes_per_us < 1e8
-    return rates if sound else None
+    links = (rates.to_host_bytes_per_us, rates.to_device_bytes_per_us)
+    linked = not has_link or all(1e1 < link < 1e7 for link in links)
+    return rates if sound and linked else None

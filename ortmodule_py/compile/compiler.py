@@ -18,6 +18,7 @@ from ortmodule_py.base.changing_numbers import SIZE
 from ortmodule_py.base.devices import piece_device
 from ortmodule_py.base.errors import CannotLower, origin_of
 from ortmodule_py.base.generated_code import enable_generated_code
+from ortmodule_py.base.offload import why_not
 from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
@@ -322,8 +323,8 @@ class Compiler:
         options.device = str(device)
         options.emulate_cuda = self.options.emulate_cuda
         options.cuda_graph = self.options.cuda_graph and not sharded
+        kernels = "cuda" if self.options.emulate_cuda else device.type
         if self.options.generated_code != "0":
-            kernels = "cuda" if self.options.emulate_cuda else device.type
             enable_generated_code(kernels, self.options.generated_code, self.logger)
         options.generated_code = self.options.generated_code != "0"
         if self.options.cuda_graph and sharded and not self.moving:
@@ -340,6 +341,12 @@ class Compiler:
             [piece.compiled for piece in self.pieces],
             _C.engine_runs() if record is None else record.first_run,
             is_part=bool(self.log.graph_breaks),
+            why_no_offload=why_not(
+                kernels,
+                self.options.memory.offload,
+                in_parts=bool(self.log.graph_breaks),
+                cuda_graph=options.cuda_graph,
+            ),
         )
         if sharded:
             memory.gathered_parameters = True

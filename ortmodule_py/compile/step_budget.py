@@ -12,6 +12,7 @@ from torch import nn
 
 from ortmodule_py import _C
 from ortmodule_py.base.machine_rates import machine_rates
+from ortmodule_py.base.offload import default_budget_bytes
 from ortmodule_py.base.sharding import (
     Beside,
     beside_runs,
@@ -20,9 +21,11 @@ from ortmodule_py.base.sharding import (
     units_of,
 )
 from ortmodule_py.compile.forward_record import ForwardRecord
-from ortmodule_py.options.memory import MemoryRequest
+from ortmodule_py.options.memory import CONFIG, OFFLOADED, MemoryRequest
 
 _BUDGET = "budget"
+_EMULATED_LINK = 24e3
+"""Bytes per microsecond."""
 
 
 @dataclass(eq=False)
@@ -62,9 +65,16 @@ class StepBudget:
                 piece.compiled.assume_accumulation()
 
     def memory_options(
-        self, device: torch.device, pieces: Sequence[Any], first_run: int, is_part: bool
+        self,
+        device: torch.device,
+        pieces: Sequence[Any],
+        first_run: int,
+        is_part: bool,
+        why_no_offload: str,
     ) -> Any:
         """`_C.MemoryOptions` of a new piece beside `pieces`; `first_run`: see `ForwardRecord`.
+
+        `why_no_offload`: see `offload.why_not`.
 
         `is_part`: the graph has breaks. A share of the peak is then one of each piece, and may be less than
         a small piece can reach, which is no error.
@@ -78,14 +88,31 @@ class StepBudget:
         options.mid_training = trained or (is_part and relative)
         for element in request.config:
             options.add_config(element.cluster_id, element.strategy, element.count)
-        if request.level > 0 or request.budget is not None:
+        self._set_offload(options, device, why_no_offload)
+        if request.level > 0 or request.budget is not None or options.offload:
             rates = machine_rates(device)
             if rates is not None:
-                options.set_rates(rates.flops_per_us, rates.bytes_per_us)
+                options.set_rates(rates.flops_per_us, rates.bytes_per_us, rates.flops16_per_us)
+                if rates.to_host_bytes_per_us > 0:
+                    options.set_link(rates.to_host_bytes_per_us, rates.to_device_bytes_per_us)
         if request.budget is not None:
             self._set_budget(options, device)
         self._options = options
         return options
+
+    def _set_offload(self, options: Any, device: torch.device, why_not: str) -> None:
+        request = self.request
+        limit = request.offload_bytes
+        options.offload = request.asked and not why_not
+        options.host_budget_bytes = default_budget_bytes() if limit is None else limit
+        if options.offload and device.type == "cpu":  # emulated: nothing is too small to copy
+            options.set_link(_EMULATED_LINK, _EMULATED_LINK, host_copy_us=0.0)
+        asked = [element for element in request.config if element.strategy == OFFLOADED]
+        if asked and why_not and why_not not in self.warned:
+            self.warned.add(why_not)
+            self.logger.warning(
+                "ortmodule_py: [%s] '%s' keeps nothing on the host: %s", CONFIG, asked[0], why_not
+            )
 
     def _set_budget(self, options: Any, device: torch.device) -> None:
         budget = self.request.budget

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmodule_py.base.environment import choice, flag
+from ortmodule_py.base.offload import BUDGET_VARIABLE as OFFLOAD_BUDGET, offload_setting
 from ortmodule_py.inference.memory import UNITS
 
 LEVEL = "ORTMODULE_MEMORY_OPT_LEVEL"
@@ -23,13 +24,20 @@ LEVEL_NAMES = (
     "TRANSFORMER_LAYERWISE_RECOMPUTE_WITH_COMPROMISE",
 )
 
+OFFLOADED = 3
+"""The strategy that keeps values on the host."""
+
 _PARTS = (
     (
         r"(?:[A-Za-z_][A-Za-z0-9_.]*\+)+",
         "a cluster id is op types each followed by '+'",
         "; copy an id from the table of plans",
     ),
-    ("[0-2]", "the strategy must be 0 (none), 1 (recompute) or 2 (compromise)", ""),
+    (
+        "[0-3]",
+        "the strategy must be 0 (none), 1 (recompute), 2 (compromise) or 3 (offload)",
+        "",
+    ),
     ("-1|[0-9]{1,9}", "the count must be -1 (all) or a number of occurrences", ""),
 )
 """The form of each part of an element, what it must be, and what to do."""
@@ -43,7 +51,7 @@ class ConfigElement:
 
     cluster_id: str
     strategy: int
-    """0 to keep (forbids recomputation), 1 to recompute, 2 to recompute with compromise."""
+    """0 to keep (forbids the others), 1 to recompute, 2 to recompute with compromise, 3 to keep on the host."""
     count: int
     """The first `count` occurrences in program order; -1 for all."""
 
@@ -79,6 +87,10 @@ class MemoryRequest:
     warnings: list[str] = field(default_factory=list)
     level_is_given: bool = False
     """The level was set, possibly to 0."""
+    offload: str = "auto"
+    """Whether values may be kept on the host: the value of its variable."""
+    offload_bytes: int | None = None
+    """The most bytes of them; None for a quarter of the machine's memory."""
 
     def count_of(self, cluster_id: str, strategy: int) -> int:
         """The count of an element of the configuration, the last one if there are several; else -1."""
@@ -114,7 +126,13 @@ class MemoryRequest:
             ValueError: an invalid value; the text names the variable, the element and the remedy.
         """
         given_level = bool(os.environ.get(LEVEL, "").strip())
-        request = cls(level=_level(), strict=flag(STRICT), level_is_given=given_level)
+        request = cls(
+            level=_level(),
+            strict=flag(STRICT),
+            level_is_given=given_level,
+            offload=offload_setting(),
+            offload_bytes=_offload_bytes(),
+        )
         where = "memory_budget" if memory_budget is not None else BUDGET
         given = memory_budget if memory_budget is not None else os.environ.get(BUDGET)
         if given is not None and str(given).strip():
@@ -151,6 +169,20 @@ class MemoryRequest:
 def _level() -> int:
     remedy = f"; 0 applies {CONFIG}, 1 recomputes by layer, 2 keeps narrower tensors as well"
     return int(choice(LEVEL, ("0", "1", "2"), "the level must be 0, 1 or 2", remedy))
+
+
+def _offload_bytes() -> int | None:
+    text = os.environ.get(OFFLOAD_BUDGET, "").strip()
+    if not text:
+        return None
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)", text)
+    unit = match[2].lower() if match else ""
+    if match is None or unit not in UNITS or float(match[1]) * UNITS[unit] >= 1 << 63:
+        raise ValueError(
+            f"[{OFFLOAD_BUDGET}] bytes of the host are written as '64GiB' and below 2^63, but found "
+            f"{text!r}"
+        )
+    return int(float(match[1]) * UNITS[unit])
 
 
 def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:

@@ -107,6 +107,14 @@ _ROWS = {
         "`tools.gpu_check` has passed",
         "auto, 0, 1 (auto)",
     ),
+    "OFFLOAD": _new(
+        "budgets and configurations may keep saved activations of a GPU in memory of the host; auto: where "
+        "`tools.gpu_check` has passed",
+        "auto, 0, 1 (auto)",
+    ),
+    "OFFLOAD_BUDGET": _new(
+        "the most bytes of the host that they take", "64GiB (a quarter of its memory)"
+    ),
     "CUDA_EMULATION": _new(
         "run a model on the CPU through the CUDA kernels (developer builds for a CPU torch only)"
     ),

@@ -8,7 +8,7 @@ from typing import Any
 from ortmodule_py.options.memory import MemoryRequest
 from ortmodule_py.report.plan_table import renamed, symbol_names
 
-_NAMES = {1: "Recompute", 2: "RecomputeWithCompromise"}
+_NAMES = {1: "Recompute", 2: "RecomputeWithCompromise", 3: "Offload"}
 _FIRST = 7
 _TITLE = 15
 

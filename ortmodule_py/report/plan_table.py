@@ -241,14 +241,16 @@ def _state(facts: dict[str, Any], request: MemoryRequest) -> str:
     before, after = facts["before"], facts["after"]
     layers = " + ".join(str(group["count"]) for group in facts["layers"]) or "none found"
     parts.append(_bytes_change("peak", before["peak_bytes"], after["peak_bytes"]))
-    if before["peak_bytes"] == after["peak_bytes"] and facts["recomputed_values"]:
+    if before["peak_bytes"] == after["peak_bytes"] and (
+        facts["recomputed_values"] or facts["offloaded_values"]
+    ):
         # New gradients hide the saving at the peak; a step that accumulates gradients shows it.
         was, now = before["accumulating_peak_bytes"], after["accumulating_peak_bytes"]
         parts.append(_bytes_change("adding to gradients", was, now))
     parts.append(
         f"step time {_change(after['time_us'], before['time_us'])} (estimate), layers: {layers}"
     )
-    state = "ON " if facts["recomputed_values"] else "OFF"
+    state = "ON " if facts["recomputed_values"] or facts["offloaded_values"] else "OFF"
     return f"{state}  :  " + ", ".join(parts)
 
 

@@ -83,6 +83,8 @@ class RunReport:
     """False if a node that runs through torch's dispatcher may allocate memory that is not planned."""
     saved_bytes: int
     """Bytes that all pieces of the last forward save for backward."""
+    host_bytes: int
+    """Bytes that they save in memory of the host instead of a GPU's."""
     pieces_run: int
     """Runs of compiled pieces in the last forward."""
     traced_gradients: list[str]
@@ -142,6 +144,7 @@ class RunReport:
             measured_peak_bytes=_step_peak(measured, last, turns, engine) if all(measured) else 0,
             prediction_exact=all(fact.get("exact", True) for fact in facts),
             saved_bytes=sum(fact.get("saved_bytes", 0) for fact in last),
+            host_bytes=sum(fact.get("host_bytes", 0) for fact in last),
             pieces_run=len(last),
             traced_gradients=sorted({op for p in compiler.pieces for op in p.traced_gradients}),
             stages_ms=dict(stages),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ortmodule_py import _C, ORTModule, build_info
-from ortmodule_py.base import generated_code
+from ortmodule_py.base import generated_code, gpu_checks
 from tests import fresh_process
 
 emulated = pytest.mark.skipif(
@@ -109,20 +109,20 @@ def test_auto_follows_the_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "GPU 5")
 
     def asked(setting: str) -> int:
-        generated_code._is_checked.cache_clear()
+        gpu_checks.is_checked.cache_clear()
         before = len(enabled)
         generated_code.enable_generated_code("cuda", setting, generated_code.logging.getLogger())
         return len(enabled) - before
 
     assert asked("auto") == 0 and asked("1") == 1 and asked("0") == 0
-    generated_code.note_check(True)
+    gpu_checks.note_check(generated_code.FEATURE, True)
     assert asked("auto") == 1 and asked("0") == 0
     with monkeypatch.context() as other:
-        other.setattr(generated_code, "build_hash", lambda: "another")
+        other.setattr(gpu_checks, "build_hash", lambda: "another")
         assert asked("auto") == 0, "the check was of another build"
-    generated_code.note_check(False)
+    gpu_checks.note_check(generated_code.FEATURE, False)
     assert asked("auto") == 0 and asked("1") == 1
-    generated_code._is_checked.cache_clear()
+    gpu_checks.is_checked.cache_clear()
 
 
 def test_other_values_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
