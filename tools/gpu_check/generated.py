@@ -16,7 +16,8 @@ from torch import nn
 
 from benchmarks import models
 from ortmodule_py import _C, ORTModule, last_run_report
-from ortmodule_py.base.generated_code import note_check
+from ortmodule_py.base.generated_code import FEATURE
+from ortmodule_py.base.gpu_checks import note_check
 
 from .kernels import CASES
 from .part import EVEN, Context, Part, Row
@@ -88,7 +89,7 @@ def _speed(name: str, context: Context) -> Row:
 def _outcome(context: Context) -> Row:
     expected = set(_rows()) - {_OUTCOME}
     wrong = [n for n in expected if not context.known.get(n, {"ok": False})["ok"]]
-    note_check(not wrong)
+    note_check(FEATURE, not wrong)
     return {"turned_on": not wrong, "ok": not wrong, "why": ", ".join(sorted(wrong))}
 
 

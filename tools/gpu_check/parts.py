@@ -6,6 +6,7 @@ from .convolutions import CONVOLUTIONS
 from .generated import GENERATED
 from .kernels import KERNELS, PRODUCTS
 from .memory import BUDGETS
+from .offload import OFFLOAD
 from .operators import OPERATORS
 from .optimizers import OPTIMIZER_SPEED, OPTIMIZERS
 from .part import Part
@@ -18,6 +19,7 @@ from .training import EXACTNESS, GRAPHS, OWN_GRAPHS, PARITY, PRECISION
 PARTS: tuple[Part, ...] = (
     SMOKE,
     GENERATED,
+    OFFLOAD,
     *FIRST_SPEED,
     KERNELS,
     PRODUCTS,

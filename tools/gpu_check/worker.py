@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import ortmodule_py
-from ortmodule_py.base.generated_code import build_hash
+from ortmodule_py.base.gpu_checks import build_hash
 
 from .part import Context, Part, Row
 from .parts import PARTS
