@@ -93,8 +93,9 @@ TEST(HostCopies, StandForTheValueInBackward) {
   insert_recomputation(*graph, offloading(*graph, {"a1"}));
   EXPECT_EQ(verify(*graph).value_or(""), "");
   const std::string text = print(*graph);
-  EXPECT_NE(text.find("a1_on_host = CopyToHost (a1)"), std::string::npos) << text;
-  EXPECT_NE(text.find("a1_fetched = CopyToDevice (a1_on_host)"), std::string::npos) << text;
+  EXPECT_NE(text.find("a1_on_host: f32[64,64] = CopyToHost (a1)"), std::string::npos) << text;
+  EXPECT_NE(text.find("a1_fetched: f32[64,64] = CopyToDevice (a1_on_host)"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("TanhGrad (d2, a1_fetched)"), std::string::npos) << text;
   EXPECT_NE(text.find("(a1_fetched, g2)"), std::string::npos) << text;
 }
@@ -165,7 +166,7 @@ TEST(HostCopies, AKeptGraphKeepsTheBlockOfTheHost) {
     EXPECT_EQ(again->buffers[id].kind, BufferKind::Host);
     EXPECT_EQ(again->buffers[id].bytes, base->buffers[id].bytes);
   }
-  EXPECT_EQ(step_reading(*again, "a2_fetched"), step_of(*again, "AwaitCopy", "a2_fetched") + 1);
+  EXPECT_GT(step_reading(*again, "a2_fetched"), step_of(*again, "AwaitCopy", "a2_fetched"));
 }
 
 TEST(HostCopies, AreNotMadeForGradientsThatDoNotArrive) {

@@ -27,7 +27,7 @@ BAD = [
     (CONFIG, "BiasGelu+", "'BiasGelu+'"),
     (CONFIG, "BiasGelu+:1", "2 parts"),
     (CONFIG, "BiasGelu+:1:1:1", "4 parts"),
-    (CONFIG, "BiasGelu+:3:-1", "'3'"),
+    (CONFIG, "BiasGelu+:4:-1", "'4'"),
     (CONFIG, "BiasGelu+:x:-1", "'x'"),
     (CONFIG, "BiasGelu+:-1:-1", "'-1'"),
     (CONFIG, "BiasGelu+:1:-2", "'-2'"),
