@@ -2,8 +2,9 @@
 
     python -m tools.offload_plans [gpt2-medium llama-1b ...] [--links 12 25 50] [--layers 24]
 
-A build for a CUDA torch plans the models for fake CUDA tensors, other builds for the emulated kernels. Times
-are the memory optimizer's estimates, by rates of an H100 SXM under autocast to bfloat16.
+It needs a developer build with the emulated CUDA kernels, for which it plans fake tensors (on CUDA tensors
+torch cannot trace attention's gradient without a GPU). Times are the memory optimizer's estimates, by rates of
+an H100 SXM under autocast to bfloat16.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ Model = tuple[nn.Module, dict[str, Tensor]]
 _BUDGETS = (0.8, 0.6, 0.45, 0.3, 0.2)
 """Of the peak without the optimizer."""
 _FLOPS_PER_US, _FLOPS16_PER_US, _BYTES_PER_US = 5e7, 6e8, 2.7e6
-_CUDA = torch.version.cuda is not None
 
 
 def _tokens(vocab: int, batch: int, length: int, *keys: str) -> dict[str, Tensor]:
@@ -66,12 +66,10 @@ class Planned:
         self.pieces: list[Any] = []
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        device = torch.device("cuda", 0) if _CUDA else torch.device("cpu")
         builder = _C.GraphBuilder(False, "cuda")
-        lowered = lower(gm, inputs, builder, device)
+        lowered = lower(gm, inputs, builder, torch.device("cpu"))
         options = _C.PieceOptions()
-        options.device = str(device)
-        options.emulate_cuda = not _CUDA
+        options.emulate_cuda = True
         options.training = lowered.grad_enabled
         memory = _C.MemoryOptions()
         memory.set_rates(_FLOPS_PER_US, _BYTES_PER_US, _FLOPS16_PER_US)
@@ -90,14 +88,11 @@ class Planned:
 def memory_of(make: Callable[[], Model], link_bytes_per_us: float | None) -> dict[str, Any]:
     """The memory optimizer's facts for a model; `link_bytes_per_us`: of each direction, None for no offload."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    device = "cuda" if _CUDA else "cpu"
     with mode:
         module, batch = make()
-        module.to(device)
-        batch = {key: value.to(device) for key, value in batch.items()}
         torch._dynamo.reset()
         backend = Planned(link_bytes_per_us)
-        with torch.autocast(device, torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16):
             torch.compile(module, backend=backend, dynamic=False)(**batch)
     (piece,) = backend.pieces
     facts: dict[str, Any] = piece.memory()
@@ -148,6 +143,8 @@ def main() -> None:
     )
     parser.add_argument("--layers", type=int, help="instead of the model's own number")
     options = parser.parse_args()
+    if not _C.build_info()["cuda_emulation"]:
+        parser.error("this build lacks the CUDA kernels compiled for the host")
     for name in options.models:
         _report(name, options.layers, options.links)
 
