@@ -1,5 +1,7 @@
 #include "inference/compute_constants.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -10,58 +12,136 @@
 namespace ortmodule {
 namespace {
 
-// The steps that read a graph input.
-struct Readers {
-  int first = -1;
-  int last = -1;
-};
-
-std::vector<Readers> readers_of(const Plan& plan, size_t inputs) {
-  std::vector<Readers> readers(inputs);
-  for (const PlannedStorage& storage : plan.storages)
-    if (storage.role == PlannedStorage::Role::Argument)
-      readers.at(storage.index) = {storage.first_step, storage.last_step};
-  return readers;
+// Whether a step would write to most huge pages of its result before it has read half of its
+// operand: to panels of a matrix that lies column by column, or of whose rows a piece fills such
+// pages, or to elements of fewer bits.
+bool writes_far_ahead(const PlannedStep& step) {
+  constexpr int64_t kManyColumns = 2048;
+  const OperandFacts &from = step.facts->inputs[0], &to = step.facts->outputs[0];
+  if (step.kernel_op != "PackWeights") return size_of(to.dtype) < size_of(from.dtype);
+  return from.layout.strides[1] != 1 || from.layout.sizes[1] > kManyColumns;
 }
 
-std::vector<HostTensor> run_plan(const PlanEntry& entry, const LoadedModel& model,
-                                 const std::vector<OnnxTensor>& weights, WorkerPool& pool) {
-  const Program& program = entry.program;
-  const Plan& plan = *program.plan;
-  HostMemory memory;
-  Frame frame(program, memory);
-  KernelContext context;
-  context.parallel_for = pool.parallel_for();
-  const std::vector<Readers> readers = readers_of(plan, weights.size());
-  std::vector<Buffer> copies(weights.size());
-  const auto bind = [&](size_t input, void* data) {
-    if (const BufferId buffer = program.argument_buffer.at(input)) frame.bind(buffer, data);
-  };
-  for (size_t i = 0; i < weights.size(); ++i)
-    if (model.is_readable(weights[i]))
-      bind(i, const_cast<char*>(weights[i].bytes.data()));  // NOLINT: never written
-  for (int step = 0; step < plan.forward_steps; ++step) {
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (readers[i].first != step || model.is_readable(weights[i])) continue;
-      copies[i] = memory.allocate(LoadedModel::memory_bytes(weights[i]));
-      model.copy_weight(weights[i], copies[i].data());
-      bind(i, copies[i].data());
-    }
-    execute(program, frame, context, step, step + 1, false);
-    for (size_t i = 0; i < weights.size(); ++i)
-      if (readers[i].last == step) copies[i] = Buffer();
+// One run of a plan for constants. A weight that is in a file is copied for the steps that read it,
+// and goes page by page while the last of them runs: a weight and what is made of it are never
+// there as a whole.
+class ConstantRun : public ReadProgress {
+ public:
+  ConstantRun(const Program& program, const LoadedModel& model,
+              const std::vector<OnnxTensor>& weights, WorkerPool& pool)
+      : program_(program),
+        plan_(*program.plan),
+        model_(model),
+        weights_(weights),
+        frame_(program, memory_),
+        copies_(weights.size()) {
+    context_.parallel_for = pool.parallel_for();
+    context_.progress = this;
+    for (StorageId storage : plan_.storages.ids())
+      if (plan_.storages[storage].role == PlannedStorage::Role::Argument &&
+          plan_.storages[storage].buffer)
+        arguments_.push_back(storage);
   }
-  std::vector<HostTensor> results;
-  for (TensorId output : plan.output_tensors) {
-    const PlannedTensor& tensor = plan.tensors[output];
-    HostTensor& result = results.emplace_back();
+
+  std::vector<HostTensor> run() {
+    for (StorageId argument : arguments_) {
+      const PlannedStorage& storage = plan_.storages[argument];
+      if (!model_.is_in_file(weight_of(storage)) && model_.is_readable(weight_of(storage)))
+        bind(storage, const_cast<char*>(weight_of(storage).bytes.data()));  // NOLINT: only read
+    }
+    for (int step = 0; step < plan_.forward_steps; ++step) run_step(step);
+    std::vector<HostTensor> results;
+    for (TensorId output : plan_.output_tensors) results.push_back(take(plan_.tensors[output]));
+    for (const HostTensor& result : results)
+      if (result.memory) HostMemory::use_huge_pages(result.memory);
+    return results;
+  }
+
+  void has_read(const void* first, size_t bytes) override {
+    const auto begin = reinterpret_cast<uintptr_t>(first);
+    for (const Range& range : last_read_)
+      if (begin >= range.begin && begin + bytes <= range.end) HostMemory::discard(first, bytes);
+  }
+
+ private:
+  struct Range {
+    uintptr_t begin, end;
+  };
+
+  void run_step(int step) {
+    for (StorageId argument : arguments_) {
+      const PlannedStorage& storage = plan_.storages[argument];
+      if (storage.first_step == step && !frame_.address(storage.buffer)) copy_weight(storage);
+    }
+    note_last_reads(step);
+    provide_small_pages(plan_.step(step));
+    execute(program_, frame_, context_, step, step + 1, false);
+    for (StorageId argument : arguments_)
+      if (const PlannedStorage& storage = plan_.storages[argument]; storage.last_step == step)
+        copy_of(storage) = Buffer();
+  }
+
+  // Huge pages of such a result would be resident beside what is not yet read.
+  void provide_small_pages(const PlannedStep& step) {
+    if (step.in.empty() || !step.in[0] || !step.out[0] || !writes_far_ahead(step)) return;
+    const PlannedStorage& storage = plan_.storages[plan_.tensors[step.out[0]].storage];
+    if (storage.role == PlannedStorage::Role::Output)
+      frame_.provide(storage.buffer, small_pages_.allocate(storage.bytes));
+  }
+
+  void note_last_reads(int step) {
+    std::vector<StorageId> read;
+    for (TensorId input : plan_.step(step).in)
+      if (input) read.push_back(plan_.tensors[input].storage);
+    last_read_.clear();
+    for (StorageId id : read) {
+      const PlannedStorage& storage = plan_.storages[id];
+      const bool is_ours = storage.role == PlannedStorage::Role::Forward ||
+                           (storage.role == PlannedStorage::Role::Argument && copy_of(storage));
+      // Of two operands in one storage, one does not know what the other reads.
+      const bool is_one = std::count(read.begin(), read.end(), id) == 1;
+      if (!storage.buffer || storage.last_step != step || !is_ours || !is_one) continue;
+      const auto begin =
+          reinterpret_cast<uintptr_t>(frame_.address(storage.buffer)) + storage.offset_bytes;
+      last_read_.push_back({begin, begin + static_cast<uintptr_t>(storage.bytes)});
+    }
+  }
+
+  void copy_weight(const PlannedStorage& storage) {
+    const OnnxTensor& weight = weight_of(storage);
+    Buffer& copy = copy_of(storage);
+    copy = memory_.allocate(LoadedModel::memory_bytes(weight));
+    model_.copy_weight(weight, copy.data());
+    bind(storage, copy.data());
+  }
+
+  const OnnxTensor& weight_of(const PlannedStorage& storage) const {
+    return weights_.at(storage.index);
+  }
+  Buffer& copy_of(const PlannedStorage& storage) { return copies_.at(storage.index); }
+  void bind(const PlannedStorage& storage, void* data) { frame_.bind(storage.buffer, data); }
+
+  HostTensor take(const PlannedTensor& tensor) {
+    HostTensor result;
     result.dtype = tensor.dtype;
     result.sizes = tensor.layout.sizes;
-    if (const BufferId buffer = plan.storages[tensor.storage].buffer)
-      result.memory = frame.take(buffer);
+    if (const BufferId buffer = plan_.storages[tensor.storage].buffer)
+      result.memory = frame_.take(buffer);
+    return result;
   }
-  return results;
-}
+
+  const Program& program_;
+  const Plan& plan_;
+  const LoadedModel& model_;
+  const std::vector<OnnxTensor>& weights_;
+  HostMemory memory_;
+  HostMemory small_pages_{HostMemory::Keep::Nothing, HostMemory::Pages::Small};
+  Frame frame_;
+  KernelContext context_;
+  std::vector<Buffer> copies_;  // by weight
+  std::vector<StorageId> arguments_;
+  std::vector<Range> last_read_;  // by no step after the current one
+};
 
 std::vector<HostTensor> run_graph(std::unique_ptr<Graph> graph, const ConstantPart& part,
                                   const SessionOptions& options, const LoadedModel& model,
@@ -78,7 +158,8 @@ std::vector<HostTensor> run_graph(std::unique_ptr<Graph> graph, const ConstantPa
     strides.push_back(contiguous_strides(weight.dims));
     layouts.push_back({weight.dims, strides.back()});
   }
-  return run_plan(*session.plan_for({layouts, {}}), model, weights, pool);
+  const auto entry = session.plan_for({layouts, {}});
+  return ConstantRun(entry->program, model, weights, pool).run();
 }
 
 // The first try, by output.

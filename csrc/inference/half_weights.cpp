@@ -22,10 +22,16 @@ std::optional<DType> half_for(float largest) {
   return largest > kLargest || (largest > 0 && largest < kLeast) ? DType::BFloat16 : DType::Float16;
 }
 
-float element_at(const void* data, size_t i) {
-  float element = 0;
-  std::memcpy(&element, static_cast<const char*>(data) + 4 * i, 4);
-  return element;
+// visit(elements, first, count) for part after part.
+template <class Visit>
+void visit_parts(const ReadElements& read, int64_t count, const Visit& visit) {
+  constexpr int64_t kPart = 1 << 16;
+  std::vector<float> part(static_cast<size_t>(std::min(kPart, count)));
+  for (int64_t first = 0; first < count; first += kPart) {
+    const int64_t elements = std::min(kPart, count - first);
+    read(first, elements, part.data());
+    visit(part.data(), first, elements);
+  }
 }
 
 }  // namespace
@@ -34,20 +40,23 @@ bool is_halvable(DType dtype, const Sizes& sizes) {
   return dtype == DType::Float32 && element_count(sizes) > kFewElements;
 }
 
-std::optional<HostTensor> to_half(const void* data, const Sizes& sizes, HostMemory& memory) {
-  const auto count = static_cast<size_t>(element_count(sizes));
+std::optional<HostTensor> to_half(const ReadElements& read, const Sizes& sizes,
+                                  HostMemory& memory) {
+  const int64_t count = element_count(sizes);
   float largest = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const float size = std::fabs(element_at(data, i));
-    if (!(size <= largest)) largest = size;
-    if (std::isnan(size)) return std::nullopt;
-  }
+  visit_parts(read, count, [&](const float* elements, int64_t, int64_t size) {
+    for (int64_t i = 0; i < size; ++i)  // a NaN stays
+      if (const float e = std::fabs(elements[i]); !(e <= largest) && !std::isnan(largest))
+        largest = e;
+  });
   const std::optional<DType> type = half_for(largest);
   if (!type) return std::nullopt;
-  HostTensor half{*type, sizes, memory.allocate(static_cast<int64_t>(2 * count))};
+  HostTensor half{*type, sizes, memory.allocate(2 * count)};
   auto* to = static_cast<uint16_t*>(half.memory.data());
   const auto round = *type == DType::Float16 ? float16_bits : bfloat16_bits;
-  for (size_t i = 0; i < count; ++i) to[i] = round(element_at(data, i));
+  visit_parts(read, count, [&](const float* elements, int64_t first, int64_t size) {
+    for (int64_t i = 0; i < size; ++i) to[first + i] = round(elements[i]);
+  });
   return half;
 }
 

@@ -1,6 +1,8 @@
 // Weights kept in 16 bits: half the memory. They are widened where a step reads them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,10 +16,13 @@ namespace ortmodule {
 /// Whether a tensor is worth it: float32, and not small.
 bool is_halvable(DType dtype, const Sizes& sizes);
 
-/// The elements at `data` (float32, at any address) rounded to float16; to bfloat16 if one is
+/// Copies `count` elements from element `first` on.
+using ReadElements = std::function<void(int64_t first, int64_t count, float* to)>;
+
+/// Elements of float32, read twice in small parts, rounded to float16; to bfloat16 if one is
 /// beyond float16's range of 65504, or all are so small that float16 would keep fewer bits of them.
 /// Nothing if one is NaN, infinite, or beyond the range of both.
-std::optional<HostTensor> to_half(const void* data, const Sizes& sizes, HostMemory& memory);
+std::optional<HostTensor> to_half(const ReadElements& read, const Sizes& sizes, HostMemory& memory);
 
 /// Makes `input` a tensor of 16 bits, with a Cast to float32 in front of the first node that reads
 /// it.

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kBlockBytes = 1 << 20;  // small copies share blocks of this size
-constexpr size_t kChunkBytes = 1 << 20;   // of a file, resident while it is copied
 
 // Whether several elements share a byte, which in memory have one each.
 bool is_packed(const OnnxTensor& weight) { return packed_bits(weight.dtype) < 8; }
@@ -88,21 +87,19 @@ const void* LoadedModel::copy(const OnnxTensor& weight) {
 }
 
 void LoadedModel::copy_weight(const OnnxTensor& weight, void* to) const {
-  const MappedFile* file = file_of(weight);
-  if (is_packed(weight)) {
-    unpack_elements(weight.bytes.data(), element_count(weight.dims), weight.dtype,
-                    static_cast<char*>(to));
-    if (file) file->forget(weight.bytes.view());
-    return;
-  }
-  std::string_view left = weight.bytes.view();
-  for (auto* at = static_cast<char*>(to); !left.empty();) {
-    const std::string_view chunk = left.substr(0, kChunkBytes);
-    std::memcpy(at, chunk.data(), chunk.size());
-    if (file && weight.bytes.size() >= kChunkBytes) file->forget(chunk);
-    left.remove_prefix(chunk.size());
-    at += chunk.size();
-  }
+  if (!is_packed(weight)) return copy_part(weight, 0, weight.bytes.size(), to);
+  unpack_elements(weight.bytes.data(), element_count(weight.dims), weight.dtype,
+                  static_cast<char*>(to));
+  if (const MappedFile* file = file_of(weight)) file->forget(weight.bytes.view());
+}
+
+void LoadedModel::copy_part(const OnnxTensor& weight, size_t first, size_t bytes, void* to) const {
+  const std::string_view part = weight.bytes.view().substr(first, bytes);
+  if (part.empty()) return;
+  if (const MappedFile* file = file_of(weight))
+    file->read(part, to);
+  else
+    std::memcpy(to, part.data(), part.size());
 }
 
 bool LoadedModel::is_readable(const OnnxTensor& weight) const {

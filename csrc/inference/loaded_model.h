@@ -46,8 +46,12 @@ class LoadedModel {
   static int64_t memory_bytes(const OnnxTensor& weight);
   /// Copies the elements of a weight, without leaving its file resident.
   void copy_weight(const OnnxTensor& weight, void* to) const;
+  /// Copies bytes of a weight whose elements have bytes of their own.
+  void copy_part(const OnnxTensor& weight, size_t first, size_t bytes, void* to) const;
   /// Whether kernels can read the elements where they are.
   bool is_readable(const OnnxTensor& weight) const;
+  /// Whether the elements are in a file, so that they are resident only where they are copied.
+  bool is_in_file(const OnnxTensor& weight) const { return file_of(weight) != nullptr; }
   /// What stands for the elements of a weight in a key: their type and size, and where they are in
   /// the file or the keyed hash of those that an import computed: files may be made to collide.
   static std::string key_of(const OnnxTensor& weight);

@@ -18,6 +18,7 @@
 #include "optimizer/pipeline.h"
 #include "plan/plan_bytes.h"
 #include "runtime/idle_clock.h"
+#include "runtime/idle_pages.h"
 
 namespace ortmodule {
 namespace {
@@ -269,6 +270,8 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
     optimize_forward(*imported.piece.graph, session_options(device, to_save).optimizer);
     constant = take_constant_part(imported.piece, device == Device::Host && !to_save);
   }
+  host_.model->forget_pages();  // neither they nor the code so far are there beside the weights
+  forget_code_pages();
   add_weights(*outcome, imported);
   if (constant) add_constants(*outcome, imported, *constant);
   SessionOptions options = session_options(device, to_save);
@@ -338,8 +341,11 @@ const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
   if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
   auto halves = constants_of(outcome, "half " + LoadedModel::key_of(weight), [&] {
     std::vector<HostTensor> made;
-    if (auto half = to_half(weight.bytes.data(), weight.dims, host_.memory))
-      made.push_back(std::move(*half));
+    const auto read = [&](int64_t first, int64_t count, float* to) {
+      host_.model->copy_part(weight, static_cast<size_t>(first) * sizeof(float),
+                             static_cast<size_t>(count) * sizeof(float), to);
+    };
+    if (auto half = to_half(read, weight.dims, host_.memory)) made.push_back(std::move(*half));
     return made;
   });
   const DType type = halves->empty() ? DType::Float32 : halves->front().dtype;
@@ -418,6 +424,8 @@ Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
     return bound;
   }
   bound.entry = outcome.session->plan_for({arguments, symbols});
+  // Importing reads megabytes of code that runs do not: they would add up with the run's memory.
+  if (bound.outcome->is_new.exchange(false)) forget_code_pages();
   imports_->recent.add(
       {call.forms, call.tensors, outcome.contents_of(call), bound.outcome, bound.entry});
   return bound;

@@ -2,6 +2,7 @@
 // control flow. Imports by outcome, plans by shape.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -121,6 +122,7 @@ struct Segment::Outcome {
   std::vector<ContentSymbol> contents;
   std::vector<ContentGuard> content_guards;
   std::vector<SizeGuard> guards;
+  std::atomic<bool> is_new = true;   // no plan was made yet
   bool on_device = false;            // weights and constants, else on the host
   std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
   std::vector<Sizes> weight_sizes, weight_strides;

@@ -37,7 +37,9 @@ std::shared_ptr<LoadedModel> load_model(const std::string& path, const OnnxSubst
   MappedFiles files;
   OnnxFacts facts;
   OnnxModel model = read_onnx_model(path, given, &facts, &files);
-  return std::make_shared<LoadedModel>(std::move(model), std::move(facts), std::move(files));
+  auto loaded = std::make_shared<LoadedModel>(std::move(model), std::move(facts), std::move(files));
+  loaded->forget_pages();
+  return loaded;
 }
 
 std::shared_ptr<LoadedModel> load_shared_model(const std::string& path) {

@@ -122,6 +122,15 @@ class LibraryMeter {
                        int64_t declared_bytes) = 0;
 };
 
+/// Hears what kernels have read, where pages of an operand may go while the step that reads it last
+/// still runs.
+class ReadProgress {
+ public:
+  virtual ~ReadProgress() = default;
+  /// The kernel does not read these bytes of an operand again. Called by any of its threads.
+  virtual void has_read(const void* first, size_t bytes) = 0;
+};
+
 /// How a convolution finds its algorithm: by trying all of them, by the library's estimate, or
 /// without a search.
 enum class ConvolutionSearch : uint8_t { Exhaustive, Heuristic, Default };
@@ -151,6 +160,7 @@ struct KernelContext {
   LibraryMeter* meter = nullptr;
   CallLog* log = nullptr;
   HostCopies* host_copies = nullptr;  // of a run whose plan keeps values on the host
+  ReadProgress* progress = nullptr;
 };
 
 /// Where an operand of a node inside a step comes from.

@@ -81,6 +81,20 @@ bool MappedFile::is_unchanged() const {
   return fstat(descriptor_, &facts) == 0 && identity_of(facts) == identity_;
 }
 
+void MappedFile::read(std::string_view part, void* to) const {
+  const auto first = static_cast<off_t>(part.data() - static_cast<const char*>(address_));
+  for (size_t done = 0; done < part.size();) {
+    const ssize_t count = pread(descriptor_, static_cast<char*>(to) + done, part.size() - done,
+                                first + static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    ORTM_CHECK(count >= 0, "[file] ", path_,
+               " must be readable, but found: ", std::strerror(errno));
+    ORTM_CHECK(count > 0, "[file] ", path_, " must stay as it is while sessions use it, but was ",
+               "shortened: make a new session, and replace files by renaming others");
+    done += static_cast<size_t>(count);
+  }
+}
+
 void MappedFile::forget(std::string_view part) const {
 #ifdef __linux__
   if (part.empty() || !contains(part.data())) return;

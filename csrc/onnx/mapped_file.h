@@ -39,6 +39,8 @@ class MappedFile {
   /// Whether nobody has written to the mapped file since it was opened. Another file at its path
   /// does not matter.
   bool is_unchanged() const;
+  /// Copies `part` without mapping its pages. Throws Error.
+  void read(std::string_view part, void* to) const;
   /// Takes the pages of `part` out of the resident set until they are used again; they stay in the
   /// system's cache of files.
   void forget(std::string_view part) const;

@@ -35,13 +35,14 @@ int64_t in_pages(int64_t bytes) {
 }
 
 /// Null if the system has no memory; errno says why.
-void* map(int64_t bytes) {
+void* map(int64_t bytes, HostMemory::Pages pages) {
   void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return nullptr;
 #ifdef __linux__
   // Large blocks are written as a whole: fewer page faults. Only advice, so errors do not matter.
-  if (bytes >= kHugePageBytes) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  if (pages == HostMemory::Pages::Huge && bytes >= kHugePageBytes)
+    madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
 #endif
   return data;
 }
@@ -76,7 +77,7 @@ class RecentPeak {
 // Shared by the allocator and its blocks, which may outlive it.
 class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_this<Blocks> {
  public:
-  explicit Blocks(Keep keep) : keeps_(keep == Keep::WhileUsed) {}
+  Blocks(Keep keep, Pages pages) : pages_(pages), keeps_(keep == Keep::WhileUsed) {}
   ~Blocks() override {
     for (const auto& [bytes, data] : kept_) munmap(data, static_cast<size_t>(bytes));
   }
@@ -185,10 +186,10 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
     }
     // Returned before the new block is mapped, so that the two never add up.
     unmap(gone);
-    if (!block->mapping.data) block->mapping.data = map(wanted);
+    if (!block->mapping.data) block->mapping.data = map(wanted, pages_);
     if (!block->mapping.data) {
       return_kept();
-      block->mapping.data = map(wanted);
+      block->mapping.data = map(wanted, pages_);
     }
     if (!block->mapping.data) {
       const std::string why = std::strerror(errno);
@@ -256,6 +257,7 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
   }
 
   mutable std::mutex mutex_;
+  const Pages pages_;
   bool keeps_;
   bool watched_ = false;                // the clock calls tick()
   std::multimap<int64_t, void*> kept_;  // free blocks by size
@@ -268,11 +270,31 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
   RecentPeak recent_;  // of asked_bytes_
 };
 
-HostMemory::HostMemory(Keep keep) : blocks_(std::make_shared<Blocks>(keep)) {}
+HostMemory::HostMemory(Keep keep, Pages pages) : blocks_(std::make_shared<Blocks>(keep, pages)) {}
 HostMemory::~HostMemory() { blocks_->keep_nothing(); }
 
 Buffer HostMemory::allocate(int64_t bytes) { return blocks_->allocate(bytes, false); }
 Buffer HostMemory::allocate_block(int64_t bytes) { return blocks_->allocate(bytes, true); }
+
+void HostMemory::discard(const void* part, size_t bytes) {
+  const auto page = static_cast<uintptr_t>(page_bytes());
+  const uintptr_t first = reinterpret_cast<uintptr_t>(part), last = first + bytes;
+  const uintptr_t begin = (first + page - 1) / page * page, end = last / page * page;
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void HostMemory::use_huge_pages(const Buffer& block) {
+#ifdef __linux__
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
+  if (block.bytes() < kHugePageBytes) return;
+  const auto bytes = static_cast<size_t>(in_pages(block.bytes()));
+  madvise(block.data(), bytes, MADV_HUGEPAGE);
+  madvise(block.data(), bytes, kCollapse);
+#else
+  (void)block;
+#endif
+}
+
 void HostMemory::return_kept() { blocks_->return_kept(); }
 void HostMemory::limit_kept(int64_t bytes) { blocks_->limit_kept(bytes); }
 int64_t HostMemory::held_bytes() const { return blocks_->held_bytes(); }

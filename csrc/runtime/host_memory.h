@@ -18,7 +18,10 @@ class HostMemory : public Allocator {
  public:
   enum class Keep : uint8_t { Nothing, WhileUsed };
 
-  explicit HostMemory(Keep keep = Keep::Nothing);
+  /// Small: a block becomes resident as it is written, not two megabytes at a time.
+  enum class Pages : uint8_t { Huge, Small };
+
+  explicit HostMemory(Keep keep = Keep::Nothing, Pages pages = Pages::Huge);
   ~HostMemory() override;
 
   /// Aligned to 64 bytes; the content is undefined. Throws Error if the system has no memory. A
@@ -26,6 +29,10 @@ class HostMemory : public Allocator {
   Buffer allocate(int64_t bytes) override;
   /// The same for the block of a run, which any larger kept block may serve.
   Buffer allocate_block(int64_t bytes);
+  /// Returns the whole pages inside of a part of a block, whose content is lost.
+  static void discard(const void* part, size_t bytes);
+  /// Gives a large block of small pages huge ones now, if the system can.
+  static void use_huge_pages(const Buffer& block);
   /// Returns all kept blocks to the system now.
   void return_kept();
   /// Keeps nothing while more than `bytes` would be held and kept.

@@ -1,15 +1,15 @@
 #include "runtime/idle_pages.h"
 
 #ifdef __linux__
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cinttypes>
+#include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <memory>
+#include <vector>
 #endif
 
 namespace ortmodule {
@@ -17,50 +17,54 @@ namespace ortmodule {
 #ifdef __linux__
 namespace {
 
-// Replaces an address by the begin of the segment of code that contains it.
+struct Pages {
+  uintptr_t begin = 0, end = 0;  // whole pages
+};
+
+struct Search {
+  uintptr_t address = 0;
+  Pages found;
+};
+
+// Finds the segment of code that contains an address.
 int find_segment(dl_phdr_info* object, size_t, void* data) {
-  auto* address = static_cast<uintptr_t*>(data);
+  auto* search = static_cast<Search*>(data);
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
-    const uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
-    const uintptr_t end = begin + segment.p_memsz;
+    const uintptr_t begin = object->dlpi_addr + segment.p_vaddr, end = begin + segment.p_filesz;
     const bool is_code = segment.p_type == PT_LOAD && (segment.p_flags & PF_X) != 0;
-    if (!is_code || *address < begin || *address >= end) continue;
-    *address = begin;
+    if (!is_code || search->address < begin || search->address >= end) continue;
+    search->found = {(begin + page - 1) / page * page, end / page * page};
     return 1;
   }
   return 0;
 }
 
-// The end of the mapping that begins there, if all its pages are those of its file; else 0.
-uintptr_t end_of_unwritten(uintptr_t begin) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/smaps", "re"),
-                                                             &std::fclose);
-  if (!maps) return 0;
-  uintptr_t end = 0;
-  char line[512];
-  while (std::fgets(line, sizeof line, maps.get())) {
-    uintptr_t from = 0, to = 0;
-    unsigned long inode = 0;
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*x %*s %lu", &from, &to, &inode) == 3) {
-      if (end != 0) return 0;
-      if (from == begin && inode != 0) end = to;
-    }
-    unsigned long kib = 0;
-    if (end != 0 && std::sscanf(line, "Anonymous: %lu", &kib) == 1) return kib == 0 ? end : 0;
-  }
-  return 0;
+// Whether all resident pages are those of the file. Linux' pagemap has 64 bits for each page.
+bool are_unwritten(Pages pages) {
+  constexpr uint64_t kPresent = uint64_t{1} << 63, kSwapped = uint64_t{1} << 62,
+                     kOfFile = uint64_t{1} << 61;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (map < 0) return false;
+  std::vector<uint64_t> entries((pages.end - pages.begin) / page);
+  const size_t bytes = entries.size() * sizeof(uint64_t);
+  const auto at = static_cast<off_t>(pages.begin / page * sizeof(uint64_t));
+  const bool known = pread(map, entries.data(), bytes, at) == static_cast<ssize_t>(bytes);
+  close(map);
+  return known && std::none_of(entries.begin(), entries.end(), [](uint64_t entry) {
+           return (entry & kSwapped) != 0 || ((entry & kPresent) != 0 && (entry & kOfFile) == 0);
+         });
 }
 
 }  // namespace
 
 void forget_code_pages() {
-  auto code = reinterpret_cast<uintptr_t>(&forget_code_pages);
-  if (dl_iterate_phdr(&find_segment, &code) == 0) return;
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = code / page * page;
-  const uintptr_t end = end_of_unwritten(begin);
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  Search search{reinterpret_cast<uintptr_t>(&forget_code_pages), {}};
+  if (dl_iterate_phdr(&find_segment, &search) == 0 || !are_unwritten(search.found)) return;
+  madvise(reinterpret_cast<void*>(search.found.begin), search.found.end - search.found.begin,
+          MADV_DONTNEED);
 }
 
 void return_unused_stack() {

@@ -55,6 +55,28 @@ TEST(HostMemory, KeepsBlocksWhileTheyAreUsed) {
   EXPECT_TRUE(eventually([&] { return memory.mapped_bytes() == 0; }));
 }
 
+TEST(HostMemory, DiscardsWholePagesOnly) {
+  HostMemory memory;
+  const Buffer block = memory.allocate(4 * kMiB);
+  auto* bytes = static_cast<char*>(block.data());
+  std::memset(bytes, 7, 4 * kMiB);
+  HostMemory::discard(bytes + 100, kMiB);
+  EXPECT_EQ(bytes[100], 7);
+  EXPECT_EQ(bytes[kMiB / 2], 0);
+  EXPECT_EQ(bytes[kMiB + 99], 7);
+  HostMemory::discard(bytes + 2 * kMiB + 1, 10);
+  EXPECT_EQ(bytes[2 * kMiB + 1], 7);
+}
+
+TEST(HostMemory, ReplacesSmallPagesByHugeOnes) {
+  HostMemory memory(HostMemory::Keep::Nothing, HostMemory::Pages::Small);
+  const Buffer block = memory.allocate(5 * kMiB + 100);
+  auto* bytes = static_cast<char*>(block.data());
+  for (int64_t i = 0; i < block.bytes(); ++i) bytes[i] = static_cast<char>(i / 1000);
+  HostMemory::use_huge_pages(block);
+  for (int64_t i = 0; i < block.bytes(); ++i) ASSERT_EQ(bytes[i], static_cast<char>(i / 1000));
+}
+
 TEST(HostMemory, HoldsAndKeepsNoMoreThanWasHeldAtOnce) {
   HostMemory memory(HostMemory::Keep::WhileUsed);
   for (int64_t mib : {1, 8, 2, 8, 5, 16, 3}) {

@@ -5,6 +5,7 @@
 // and FusedConv, which adds z and applies an activation. Methods: conv_plan.h chooses. Weights that
 // a product reads are packed into workspace first, unless they come packed (PackConvWeights).
 #include "kernels/cpu/conv_run.h"
+#include "kernels/cpu/read_range.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -181,12 +182,17 @@ void pack_conv_weights(const KernelArgs& args) {
   const int64_t blocks = packed.sizes[0], outputs = w.sizes[0] / groups;
   const int64_t block_elements = channels * places * kPackedOutputs;
   const auto pack = [&]<class T> {
-    parallel_ranges(
-        args.context, blocks, grain_for(block_elements), [&](int64_t begin, int64_t end) {
+    followed_ranges(
+        args.context, blocks, grain_for(block_elements),
+        block_elements * static_cast<int64_t>(sizeof(T)), [&](int64_t begin, int64_t end) {
+          ReadRange read(args.context);
           for (int64_t i = begin; i < end; ++i) {
             const int64_t group = i / (blocks / groups), block = i % (blocks / groups);
-            pack_weight_block<T>(w.as<T>() + group * outputs * channels * places, outputs, channels,
-                                 places, block, packed.as<T>() + i * block_elements);
+            const T* from = w.as<T>() + group * outputs * channels * places;
+            pack_weight_block<T>(from, outputs, channels, places, block,
+                                 packed.as<T>() + i * block_elements);
+            const int64_t last = std::min(outputs, (block + 1) * kPackedOutputs);
+            read.has_read(from + block * block_elements, from + last * channels * places);
           }
         });
   };

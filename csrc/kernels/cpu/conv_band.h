@@ -93,7 +93,11 @@ void copy_line(const T* from, int64_t step, int64_t count, C* to) {
     constexpr int64_t kCount = FloatVec::kCount;
     if (step == 1) {
       for (; i + kCount <= count; i += kCount) FloatVec::load(from + i).store(to + i);
-      if (i < count) FloatVec::load(from + i, count - i).store(to + i);
+      if (i == count) return;
+      if (count > kCount)
+        FloatVec::load(from + count - kCount).store(to + count - kCount);
+      else
+        FloatVec::load(from + i, count - i).store(to + i);
       return;
     }
   }
@@ -108,6 +112,19 @@ struct LinePhase {
   int64_t begin = 0, end = 0;
 };
 
+/// Lays out lines whose positions stay neighbours: `count` elements of each, from x on in the first
+/// line of the image, to position `first`.
+template <class C>
+void copy_lines(const ConvShape& s, const ImageBand& band, const C* x, int64_t first, int64_t count,
+                C* to) {
+  const int64_t top = s.row.origin(band.row), step = s.row.step;
+  for (int64_t r = 0; r < s.row.span(band.rows); ++r) {
+    const int64_t at = top + r * step;
+    if (at < 0 || at >= s.row.patch.in) continue;
+    copy_line(x + at * s.column.patch.in, 1, count, to + r * s.line_elements + first);
+  }
+}
+
 /// Lays out what a band sees of each plane: of a line first the positions that are multiples of
 /// the hop, then those behind them, and so on. Beside the image the memory keeps the zeros that it
 /// holds: of a band of the same positions, or of none.
@@ -117,6 +134,13 @@ void lay_out_lines(const ConvShape& s, const ImageBand& band, const T* x, C* to)
   const int64_t count = s.column.span(band.columns), left = s.column.origin(band.column);
   const int64_t hop = s.column.hop, step = s.column.step * hop, length = s.phase_elements;
   const auto [first, last] = s.inside(left, count);
+  if constexpr (std::is_same_v<C, T>)
+    if (hop == 1 && s.column.step == 1 && s.outer.empty()) {
+      for (int64_t channel = 0; channel < s.channels; ++channel)
+        copy_lines(s, band, x + channel * s.patches.in_pixels + left + first, first, last - first,
+                   to + channel * s.line_count() * s.line_elements);
+      return;
+    }
   const auto find = [hop, first = first, last = last](int64_t phase) {
     const int64_t begin = ceil_div(std::max<int64_t>(first - phase, 0), hop);
     return LinePhase{begin, std::max(begin, ceil_div(std::max<int64_t>(last - phase, 0), hop))};

@@ -40,15 +40,15 @@ class ConvLines {
     C* sums = weights + weight_elements(s_);
     // All planes of a band one after the other, so that zeros beside the image are laid out once.
     const int64_t planes = s_.images * s_.groups;
+    int64_t index = begin / planes, plane = begin % planes, group = plane % s_.groups;
     int64_t packed = -1, laid_out = -1;
     ImageBand band;
     bool is_inside = false;  // no line of the band is zeros
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t plane = unit % planes, group = plane % s_.groups;
       if (group != packed) pack(group, weights);
       packed = group;
-      if (unit / planes != laid_out) {
-        laid_out = unit / planes;
+      if (index != laid_out) {
+        laid_out = index;
         const ImageBand last = std::exchange(band, s_.band(laid_out));
         const bool was_inside = std::exchange(is_inside, s_.is_inside(band));
         const bool same_zeros = was_inside && is_inside && last.column == band.column;
@@ -58,6 +58,10 @@ class ConvLines {
       const int64_t at = plane * s_.outputs * s_.patches.pixels + s_.first_pixel(band);
       s_.outputs == 1 ? run_lines(scratch, weights, group, at, band, sums)
                       : run_line_by_line(scratch, weights, group, at, band, sums);
+      if (++group == s_.groups) group = 0;
+      if (++plane < planes) continue;
+      plane = 0;
+      ++index;
     }
   }
 
@@ -96,6 +100,7 @@ class ConvLines {
 
   void run_lines(const C* x, const C* weights, int64_t group, int64_t at, const ImageBand& band,
                  C* sums) const {
+    if (has_nine_places()) return run_nine_places(x, weights, group, at, band, sums);
     const int64_t vectors = ceil_div(band.columns, V::kCount);
     const int64_t parts = ceil_div(vectors, kMostVectors);
     const int64_t rows = ceil_div(vectors, parts) == 1   ? kMostRows
@@ -185,6 +190,112 @@ class ConvLines {
       C lanes[V::kCount];
       x.store(lanes);
       std::copy_n(lanes, count, to);
+    }
+  }
+
+  // --- one output, a window of 3 x 3, whose weights stay in registers ---------------------------
+  bool has_nine_places() const {
+    return s_.channels == 1 && s_.outer.empty() && s_.row.places() == 3 && s_.column.places() == 3;
+  }
+
+  void run_nine_places(const C* x, const C* weights, int64_t group, int64_t at,
+                       const ImageBand& band, C* sums) const {
+    const bool shares_lines = s_.row.hop == 1 && s_.row.place(2) == 2;
+    const C term = finish_.term(group);
+    Target to = target(at, sums);
+    const bool is_direct = to.data != sums;
+    to.output_stride = is_direct ? s_.column.patch.out : line(s_);
+    const int64_t some_rows = is_direct ? band.rows : kMostRows;
+    for (int64_t row = 0; row < band.rows; row += some_rows) {
+      const int64_t rows = std::min(some_rows, band.rows - row);
+      const C* from = x + row * s_.row.hop * s_.line_elements;
+      // The last vector of a line overlaps the one before it.
+      for (int64_t v = 0; v < ceil_div(band.columns, V::kCount); ++v) {
+        const int64_t column =
+            std::max<int64_t>(std::min(v * V::kCount, band.columns - V::kCount), 0);
+        const Lines lines = lines_of(rows, band.columns, {to.data + column, to.output_stride});
+        shares_lines ? slide_window(from + column, weights, term, lines)
+                     : place_window(from + column, weights, term, lines);
+      }
+      if (is_direct) continue;
+      for (int64_t r = 0; r < rows; ++r)
+        finish_.write(sums + r * line(s_), at + (row + r) * s_.column.patch.out, band.columns);
+    }
+  }
+
+  /// A vector of columns of several lines. What the first `whole` of them write behind a line is
+  /// written again with the next ones.
+  struct Lines {
+    int64_t rows = 0, whole = 0, columns = 0;
+    Target to;
+
+    void put(V x, int64_t row) const {
+      C* at = to.data + row * to.output_stride;
+      row < whole ? x.store(at) : store_part(x, at, columns);
+    }
+  };
+
+  Lines lines_of(int64_t rows, int64_t columns, const Target& to) const {
+    const bool is_alone = s_.column_bands == 1 || to.output_stride != s_.column.patch.out;
+    const int64_t narrow = is_alone ? rows + 1 - ceil_div(V::kCount, to.output_stride) : 0;
+    return {rows, columns >= V::kCount ? rows : std::max<int64_t>(narrow, 0),
+            std::min(columns, V::kCount), to};
+  }
+
+  /// Three places of a line of the window.
+  struct Triple {
+    V weights[3];
+
+    explicit Triple(const C* from) {
+      for (int k = 0; k < 3; ++k) weights[k] = V(from[k]);
+    }
+    V add(const V (&pixels)[3], V sum) const {
+      ORTM_UNROLL
+      for (int k = 0; k < 3; ++k) sum = multiply_add(weights[k], pixels[k], sum);
+      return sum;
+    }
+  };
+
+  void load_places(const C* line, int64_t first, V (&pixels)[3]) const {
+    ORTM_UNROLL
+    for (int k = 0; k < 3; ++k)
+      pixels[k] = V::load(line + s_.places[static_cast<size_t>(first + k)]);
+  }
+
+  /// Outputs that see three neighbouring lines: a line is read once and added to three sums, whose
+  /// order is that of the places.
+  void slide_window(const C* x, const C* weights, C term, const Lines& lines) const {
+    const Triple above(weights), middle(weights + 3), below(weights + 6);
+    V pixels[3];
+    load_places(x, 0, pixels);
+    V oldest = above.add(pixels, V(C(0)));
+    x += s_.line_elements;
+    load_places(x, 0, pixels);
+    oldest = middle.add(pixels, oldest);
+    V newest = above.add(pixels, V(C(0)));
+    const V terms(term);
+    for (int64_t r = 0; r < lines.rows; ++r) {
+      x += s_.line_elements;
+      load_places(x, 0, pixels);
+      const V sum = below.add(pixels, oldest);
+      oldest = middle.add(pixels, newest);
+      newest = above.add(pixels, V(C(0)));
+      lines.put(finish_.clipped(sum, terms), r);
+    }
+  }
+
+  void place_window(const C* x, const C* weights, C term, const Lines& lines) const {
+    const Triple above(weights), middle(weights + 3), below(weights + 6);
+    const V terms(term);
+    V pixels[3];
+    for (int64_t r = 0; r < lines.rows; ++r) {
+      load_places(x, 0, pixels);
+      V sum = above.add(pixels, V(C(0)));
+      load_places(x, 3, pixels);
+      sum = middle.add(pixels, sum);
+      load_places(x, 6, pixels);
+      lines.put(finish_.clipped(below.add(pixels, sum), terms), r);
+      x += s_.row.hop * s_.line_elements;
     }
   }
 

@@ -6,6 +6,7 @@
 #include "kernels/cpu/blocked_product.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/half_rows.h"
+#include "kernels/cpu/read_range.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
@@ -15,28 +16,67 @@ namespace {
 constexpr int64_t kPiece = kInnerPiece;  // of the inner dimension
 
 // --- PackWeights ---------------------------------------------------------------------------------
-/// 16-bit floats are packed as they are, in panels as wide as those of float32.
+/// 16-bit floats are packed as they are, in panels as wide as those of float32. A weight is read
+/// from front to back, so that its pages may go meanwhile: block by block of about a megabyte where
+/// it lies column by column, else piece by piece.
 template <class T>
-void pack_weights(const KernelArgs& args) {
-  const TensorView& w = args.in[0];
-  const StridedMatrix<const T> matrix{w.as<T>(), w.sizes[0], w.sizes[1], w.strides[0],
-                                      w.strides[1]};
-  T* to = args.out[0].as<T>();
-  for (int64_t first = 0; first < matrix.rows; first += kPiece) {
-    const int64_t count = std::min(kPiece, matrix.rows - first);
-    pack_panels<T>(matrix.row_range(first, count), to);
-    to += panel_elements<T>(count, matrix.columns);
+class WeightPacking {
+ public:
+  explicit WeightPacking(const KernelArgs& args)
+      : w_{args.in[0].as<T>(), args.in[0].sizes[0], args.in[0].sizes[1], args.in[0].strides[0],
+           args.in[0].strides[1]},
+        to_(args.out[0].as<T>()),
+        end_(to_ + args.out[0].element_count()),
+        read_(args.context) {}
+
+  void run() {
+    const bool by_columns = w_.row_stride == 1 && w_.column_stride != 1;
+    const int64_t block = by_columns ? columns_of(w_.rows) : w_.columns;
+    for (int64_t column = 0; column < w_.columns; column += block) {
+      const int64_t width = std::min(block, w_.columns - column);
+      for (int64_t row = 0; row < w_.rows; row += kPiece)
+        pack_piece(row, std::min(kPiece, w_.rows - row), column, width);
+      if (by_columns && w_.column_stride == w_.rows)
+        read_.has_read(w_.data + column * w_.rows, w_.data + (column + width) * w_.rows);
+    }
+    // The op has room for the longest vectors of all machines.
+    std::fill(to_ + panel_elements<T>(w_.rows, w_.columns), end_, T(0));
   }
-  // The op has room for the longest vectors of all machines.
-  T* end = args.out[0].as<T>() + args.out[0].element_count();
-  std::fill(to, end, T(0));
-}
+
+ private:
+  /// Whole panels of so many rows that have about a megabyte.
+  static int64_t columns_of(int64_t rows) {
+    constexpr int64_t kElements = (1 << 20) / sizeof(T);
+    return ceil_div(kElements, std::max<int64_t>(rows, 1) * kPanelWidth<T>) * kPanelWidth<T>;
+  }
+
+  void pack_piece(int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    const bool by_rows = w_.column_stride == 1 && w_.row_stride == columns;
+    T* piece = to_ + panel_elements<T>(row, w_.columns);
+    const int64_t block = columns_of(rows);
+    for (int64_t first = column; first < column + columns; first += block) {
+      const int64_t width = std::min(block, column + columns - first);
+      const StridedMatrix<const T> part{w_.data + row * w_.row_stride + first * w_.column_stride,
+                                        rows, width, w_.row_stride, w_.column_stride};
+      pack_panels<T>(part, piece + first * rows);
+      if (by_rows && width < columns)  // rows of a part are not neighbours
+        for (int64_t r = 0; r < rows; ++r)
+          read_.has_read_now(part.data + r * columns, part.data + r * columns + width);
+    }
+    if (by_rows) read_.has_read(w_.data + row * columns, w_.data + (row + rows) * columns);
+  }
+
+  StridedMatrix<const T> w_;
+  T* to_;
+  T* end_;
+  ReadRange read_;
+};
 
 void run_pack_weights(const KernelArgs& args) {
   switch (args.in[0].dtype) {
-    case DType::Float64: return pack_weights<double>(args);
-    case DType::Float32: return pack_weights<float>(args);
-    default: return pack_weights<uint16_t>(args);
+    case DType::Float64: return WeightPacking<double>(args).run();
+    case DType::Float32: return WeightPacking<float>(args).run();
+    default: return WeightPacking<uint16_t>(args).run();
   }
 }
 

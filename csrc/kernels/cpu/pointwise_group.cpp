@@ -5,6 +5,7 @@
 // its own type, so a group gives the bits that its nodes would give one by one. Bytes moved: each
 // operand and each output once.
 #include "kernels/cpu/pointwise_program.h"
+#include "kernels/cpu/read_range.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -64,7 +65,7 @@ void store_tile(const IterationSpace& space, const TensorAccess& a, void* tensor
 class TileRunner {
  public:
   TileRunner(const PointwiseProgram& program, const KernelArgs& args, std::byte* arena)
-      : p_(program), args_(args) {
+      : p_(program), args_(args), read_(args.context) {
     random_.seed = args.context.seed.value;
     for (size_t i = 0; i < p_.slots.size(); ++i) {
       const Slot& slot = p_.slots[i];
@@ -74,6 +75,7 @@ class TileRunner {
     }
     const int64_t count = std::min(p_.tile, p_.total);
     for (const TensorAccess& a : p_.invariant_loads) load(a, 0, count);
+    if (args.context.progress) find_followed();
   }
 
   void run(int64_t tile_index) {
@@ -104,9 +106,23 @@ class TileRunner {
                  bytes_of(compute_of(args_.out[static_cast<size_t>(a.tensor)].dtype)), start,
                  count);
     }
+    if (followed_) note_read(start, count);
   }
 
  private:
+  /// One operand that is read from front to back: a weight that is scaled or cast.
+  void find_followed() {
+    for (const auto* accesses : {&p_.direct_inputs, &p_.loads})
+      for (const TensorAccess& a : *accesses)
+        if (a.linear && !followed_) followed_ = &a;
+  }
+
+  void note_read(int64_t start, int64_t count) {
+    const auto* first = args_.in[static_cast<size_t>(followed_->tensor)].as<const std::byte>() +
+                        start * followed_->element_bytes;
+    read_.has_read(first, first + count * followed_->element_bytes);
+  }
+
   void load(const TensorAccess& a, int64_t start, int64_t count) {
     const TensorView& view = args_.in[static_cast<size_t>(a.tensor)];
     load_tile(p_.space, a, view.data, static_cast<std::byte*>(slots_[a.slot]),
@@ -137,14 +153,17 @@ class TileRunner {
 
   const PointwiseProgram& p_;
   const KernelArgs& args_;
+  ReadRange read_;
+  const TensorAccess* followed_ = nullptr;
   RandomState random_;
   void* slots_[kMaxSlots];
 };
 
 void run_pointwise_group(const KernelArgs& args) {
   const PointwiseProgram& program = *static_cast<const PointwiseProgram*>(args.prepared);
-  parallel_ranges(args.context, program.tile_count, program.grain_tiles,
-                  [&](int64_t begin, int64_t end) {
+  constexpr auto kElementBytes = static_cast<int64_t>(sizeof(float));
+  followed_ranges(args.context, program.tile_count, program.grain_tiles,
+                  program.tile * kElementBytes, [&](int64_t begin, int64_t end) {
                     alignas(64) std::byte arena[kArenaBytes];
                     TileRunner runner(program, args, arena);
                     for (int64_t tile = begin; tile < end; ++tile) runner.run(tile);
