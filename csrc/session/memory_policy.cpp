@@ -48,7 +48,8 @@ MemoryDecisions MemoryPolicy::decide(const Signature& asked) {
   if (choice_->fits) return choice_->decisions;
   const bool mid_training = options.mid_training || accumulates_ || derived_;
   const bool first = corrections_ == 0 && share_.others_bytes == 0 && !mid_training;
-  return lowest_peak_of(*choice_, *budget, first || options.strict);
+  return lowest_peak_of(choice_->frontier.front().decisions, choice_->minimum_bytes, *budget,
+                        first || options.strict);
 }
 
 MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budget_bytes) {
@@ -81,21 +82,29 @@ MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budg
     estimate_error_ *= static_cast<double>(peak(taken)) /
                        static_cast<double>(std::max<int64_t>(expected(taken), 1));
   if (peak(taken) <= budget_bytes) return frontier[taken].decisions;
-  // No plan of the first choice fits: optimize for these shapes.
+  // No plan of the first choice fits: optimize for these shapes, which takes as long as the first
+  // time. Where that hardly lowered the peak of other shapes, it is not tried again.
+  const int64_t least = peak(0);
+  if (search_gain_ * static_cast<double>(least) > static_cast<double>(budget_bytes))
+    return lowest_peak_of(frontier.front().decisions, least, budget_bytes, options_.memory.strict);
   const std::shared_ptr<const MemoryChoice> own = chosen_for(asked);
-  return own->fits ? own->decisions : lowest_peak_of(*own, budget_bytes, options_.memory.strict);
+  if (own->fits) return own->decisions;
+  search_gain_ = std::min(1.0, static_cast<double>(own->minimum_bytes) /
+                                   static_cast<double>(std::max<int64_t>(least, 1)));
+  return lowest_peak_of(own->frontier.front().decisions, own->minimum_bytes, budget_bytes,
+                        options_.memory.strict);
 }
 
-MemoryDecisions MemoryPolicy::lowest_peak_of(const MemoryChoice& choice, int64_t budget_bytes,
-                                             bool fatal) {
+MemoryDecisions MemoryPolicy::lowest_peak_of(const MemoryDecisions& decisions, int64_t least_bytes,
+                                             int64_t budget_bytes, bool fatal) {
   const MemoryOptions& options = options_.memory;
   const int64_t whole = options.budget_bytes.value_or(budget_bytes);
   // Other pieces hold the rest of the budget while this one runs.
   const int64_t others = std::max<int64_t>(whole - budget_bytes, 0);
-  const BudgetShortfall found{whole, choice.minimum_bytes + others, others > 0};
+  const BudgetShortfall found{whole, least_bytes + others, others > 0};
   if (fatal) throw Error(over_budget_text(options, found));
   if (!share_.lenient) shortfall_ = found;
-  return choice.frontier.front().decisions;
+  return decisions;
 }
 
 bool MemoryPolicy::fits_host(const MemoryDecisions& decisions, const Signature& asked) {
@@ -164,6 +173,7 @@ void MemoryPolicy::observe_peak(PlanEntry& entry, int64_t planned_bytes, int64_t
 
 void MemoryPolicy::choose_again() {
   planner_.forget_compared();
+  search_gain_ = 0.0;
   // Without training there is no first shape, and nothing is chosen.
   if (first_ && options_.memory.asked()) choice_ = chosen_for(*first_);
 }
@@ -177,6 +187,7 @@ std::optional<BudgetShortfall> MemoryPolicy::take_shortfall() {
 std::shared_ptr<const MemoryChoice> MemoryPolicy::chosen_for(const Signature& asked) {
   StageTimer timer(times_.optimize_memory_ms);
   estimate_error_ = 1.0;
+  ++searches_;
   return std::make_shared<MemoryChoice>(choose_memory_plan(
       joint_, options_.memory, share_, asked.request.symbols,
       [&](const MemoryDecisions& decisions) { return figures_with(decisions, asked); }));

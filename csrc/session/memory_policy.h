@@ -45,6 +45,8 @@ class MemoryPolicy {
   /// on demand if no memory optimization was asked for. The object never changes; a later choice is
   /// a new one.
   std::shared_ptr<const MemoryChoice> choice();
+  /// How often a choice was searched for, which takes as long as many plans.
+  int searches() const { return searches_; }
   /// The same for the shapes of `entry`: what it recomputes, with figures for its shapes.
   MemoryChoice choice_in(const PlanEntry& entry);
   /// Peak and time with these decisions, for `shapes` or the first ones.
@@ -60,9 +62,10 @@ class MemoryPolicy {
   bool fits_host(const MemoryDecisions& decisions, const Signature& asked);
   /// The fastest decisions within `budget_bytes`, for shapes other than the first.
   MemoryDecisions fit_to_budget(const Signature& asked, int64_t budget_bytes);
-  /// The decisions where no plan fits the budget: those of the lowest peak, or, if `fatal`, an
+  /// Where no plan fits the budget: `decisions`, which have the lowest peak, or, if `fatal`, an
   /// error.
-  MemoryDecisions lowest_peak_of(const MemoryChoice& choice, int64_t budget_bytes, bool fatal);
+  MemoryDecisions lowest_peak_of(const MemoryDecisions& decisions, int64_t least_bytes,
+                                 int64_t budget_bytes, bool fatal);
   /// Whether the shapes are so much larger than the first that a level must optimize again for
   /// them.
   bool is_outgrown_by(const Signature& asked) const;
@@ -80,6 +83,10 @@ class MemoryPolicy {
   std::optional<Signature> first_;              // or later ones that have outgrown them
   BudgetShare share_;
   double estimate_error_ = 1.0;  // of the peaks that fit_to_budget() expects: true over expected
+  /// What optimizing for other shapes than the first last did to their lowest peak, where that did
+  /// not fit the budget: new over old.
+  double search_gain_ = 0.0;
+  int searches_ = 0;  // of choices, over all shapes
   bool accumulates_ = false;
   /// Of the gradients of gradients that ran: the sizes and the bytes.
   std::optional<std::pair<SymbolValues, int64_t>> derived_;

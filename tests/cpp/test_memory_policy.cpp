@@ -57,6 +57,20 @@ TEST_F(MemoryPolicyTest, AFirstShapeThatDoesNotFitIsAnErrorAndALaterOneAWarning)
   EXPECT_THROW(peak(strict, 2 * kRows), Error);
 }
 
+TEST_F(MemoryPolicyTest, ShapesThatNothingFitsAreSearchedOnceForAll) {
+  Session session(rows_piece(), with_budget(peaks_.least));
+  peak(session, kRows);
+  peak(session, 2 * kRows);
+  const int searches = session.memory()->searches();
+  const int64_t first = peak(session, 3 * kRows);
+  EXPECT_EQ(session.memory()->searches(), searches);
+  EXPECT_EQ(session.memory()->take_shortfall()->step_bytes, first);
+  Session other(rows_piece(), with_budget(peaks_.least));
+  peak(other, kRows);
+  EXPECT_EQ(peak(other, 3 * kRows), first) << "the plan that a search finds";
+  EXPECT_EQ(other.memory()->searches(), searches);
+}
+
 TEST_F(MemoryPolicyTest, AShareLeavesLessOfTheBudgetAndPlansAnew) {
   const SessionOptions options = with_budget(peaks_.most);
   Session session(rows_piece(), options);
