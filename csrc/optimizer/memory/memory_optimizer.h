@@ -101,6 +101,7 @@ struct MemoryChoice {
   std::vector<std::string> warnings;
   bool keep_boundaries = false;              // keep the values that cross layer boundaries
   std::optional<int64_t> host_budget_bytes;  // as in MemoryOptions
+  int64_t link_bytes = 0;                    // that can be copied to the host while forward runs
   int64_t minimum_bytes = 0;                 // with a budget: the lowest reachable peak
   bool fits = true;                          // `minimum_bytes` is within the budget
 };

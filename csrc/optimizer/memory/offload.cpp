@@ -35,6 +35,8 @@ std::vector<size_t> by_price(const MemoryChoice& choice, const std::vector<doubl
 }  // namespace
 
 void offer_offload(MemoryChoice& choice, const MachineRates& rates, const SymbolValues& sizes) {
+  // Backward takes about twice as long as forward, so its copies have time enough.
+  choice.link_bytes = static_cast<int64_t>(choice.before.time_us / 3 * rates.to_host_bytes_per_us);
   const auto least_bytes = static_cast<int64_t>(rates.host_copy_us * rates.to_host_bytes_per_us);
   for (Stash& stash : choice.stashes) {
     if (stash.bytes.evaluate(sizes) < std::max<int64_t>(least_bytes, 1)) continue;
@@ -53,11 +55,16 @@ std::vector<Chosen> offload_candidates(const MemoryChoice& choice,
   for (size_t s : order) bytes.push_back(host_bytes_of(choice.stashes[s], choice.sizes));
   const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
   const int64_t most = std::min(all, choice.host_budget_bytes.value_or(all));
-  // By parts of what can be offloaded: the plans of the sets tell where the link is too slow.
-  constexpr std::array kParts = {0.2, 0.4, 0.7, 1.0};
+  // By parts of what can be copied beside the steps. Recomputation makes more time for copies, and
+  // the plans tell whether it is enough. All of it, however slow, may have the lowest peak.
+  constexpr std::array kParts = {0.25, 0.5, 0.75, 1.0, 1.3};
+  std::vector<int64_t> limits;
+  for (double part : kParts)
+    limits.push_back(
+        std::min(most, static_cast<int64_t>(part * static_cast<double>(choice.link_bytes))));
+  limits.push_back(most);
   std::vector<Chosen> sets;
-  for (double part : kParts) {
-    const auto limit = static_cast<int64_t>(part * static_cast<double>(most));
+  for (int64_t limit : limits) {
     Chosen chosen(choice.stashes.size());
     int64_t sum = 0;
     for (size_t i = 0; i < order.size(); ++i) {
