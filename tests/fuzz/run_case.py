@@ -462,8 +462,7 @@ def run(case: Case, corrupt: Corrupt | None = None) -> dict[str, Any]:
     eager, exact = case.module(case.dtype), case.module(torch.float64)
     model = ORTModule(copy.deepcopy(eager))
     model._compiler.options.torch_rng = case.torch_rng
-    # Lists what could be on the host, if ORTMODULE_OFFLOAD is set.
-    model._compiler.options.memory.config_source = "none"
+    model._compiler.options.memory.config_source = "none"  # lists what could be on the host
     philox = bool(case.features & {"dropout", "noise"}) and not case.torch_rng
     for index in range(len(case.calls)):
         ours = observe(case, model, index, case.dtype)
@@ -527,10 +526,8 @@ def _config(case: Case, compiled: Any) -> list[ConfigElement]:
         [(r["cluster_id"], r["strategy"], r["frequency"]) for r in facts["rows"]] if facts else []
     )
     if case.seed % 2 == 0:
-        wanted = max((strategy for _, strategy, _ in rows if strategy != 2), default=1)
-        return [
-            ConfigElement(name, wanted, -1) for name, strategy, _ in sorted(rows) if strategy == wanted
-        ]
+        wanted = 3 if any(way == 3 for _, way, _ in rows) else 1
+        return [ConfigElement(name, wanted, -1) for name, way, _ in sorted(rows) if way == wanted]
     rng = random.Random(case.seed)
     return [
         ConfigElement(name, strategy, rng.choice((-1, rng.randint(1, frequency))))
