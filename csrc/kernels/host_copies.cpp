@@ -33,44 +33,27 @@ std::vector<Sizes> strides_of_input(const StepFacts& facts) {
   return {facts.inputs[0].layout.strides};
 }
 
-KernelDef to_host_on(Device device, std::string_view name) {
-  return {.op = "CopyToHost",
+/// The results of both copies are laid out like their operands; a wait has none.
+KernelDef copies_on(Device device, std::string_view op, std::string_view name,
+                    void (*run)(const KernelArgs&)) {
+  return {.op = op,
           .name = name,
           .device = device,
           .dtypes = kEveryType,
-          .run = copy_to_host,
-          .output_strides = strides_of_input,
+          .run = run,
+          .output_strides = run == await_copy ? nullptr : strides_of_input,
           .layout = LayoutRule::Any,
-          .host_outputs = true};
-}
-
-KernelDef to_device_on(Device device, std::string_view name) {
-  return {.op = "CopyToDevice",
-          .name = name,
-          .device = device,
-          .dtypes = kEveryType,
-          .run = copy_to_device,
-          .output_strides = strides_of_input,
-          .layout = LayoutRule::Any};
-}
-
-KernelDef await_on(Device device, std::string_view name) {
-  return {.op = "AwaitCopy",
-          .name = name,
-          .device = device,
-          .dtypes = kEveryType,
-          .run = await_copy,
-          .layout = LayoutRule::Any};
+          .host_outputs = run == copy_to_host};
 }
 
 // Those of the CPU are for plans alone: a host has no other memory to copy to.
 const KernelRegistrar kKernels[] = {
-    KernelRegistrar(to_host_on(Device::CUDA, "copy_to_host_cuda")),
-    KernelRegistrar(to_device_on(Device::CUDA, "copy_to_device_cuda")),
-    KernelRegistrar(await_on(Device::CUDA, "await_copy_cuda")),
-    KernelRegistrar(to_host_on(Device::CPU, "copy_to_host_cpu")),
-    KernelRegistrar(to_device_on(Device::CPU, "copy_to_device_cpu")),
-    KernelRegistrar(await_on(Device::CPU, "await_copy_cpu"))};
+    KernelRegistrar(copies_on(Device::CUDA, "CopyToHost", "copy_to_host_cuda", copy_to_host)),
+    KernelRegistrar(copies_on(Device::CUDA, "CopyToDevice", "copy_to_device_cuda", copy_to_device)),
+    KernelRegistrar(copies_on(Device::CUDA, "AwaitCopy", "await_copy_cuda", await_copy)),
+    KernelRegistrar(copies_on(Device::CPU, "CopyToHost", "copy_to_host_cpu", copy_to_host)),
+    KernelRegistrar(copies_on(Device::CPU, "CopyToDevice", "copy_to_device_cpu", copy_to_device)),
+    KernelRegistrar(copies_on(Device::CPU, "AwaitCopy", "await_copy_cpu", await_copy))};
 
 }  // namespace
 }  // namespace ortmodule

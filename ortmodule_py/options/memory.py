@@ -24,6 +24,9 @@ LEVEL_NAMES = (
     "TRANSFORMER_LAYERWISE_RECOMPUTE_WITH_COMPROMISE",
 )
 
+_AMOUNT = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z%]*)"
+"""A number and its unit."""
+
 OFFLOADED = 3
 """The strategy that keeps values on the host."""
 
@@ -175,7 +178,7 @@ def _offload_bytes() -> int | None:
     text = os.environ.get(OFFLOAD_BUDGET, "").strip()
     if not text:
         return None
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)", text)
+    match = re.fullmatch(_AMOUNT, text)
     unit = match[2].lower() if match else ""
     if match is None or unit not in UNITS or float(match[1]) * UNITS[unit] >= 1 << 63:
         raise ValueError(
@@ -195,7 +198,7 @@ def parse_budget(given: str | int | float, where: str = BUDGET) -> Budget:
     rule = "a budget is written as '20GiB', 'activations:900MB' or 'activations:60%'"
     of_step = text.lower().startswith("activations:")
     amount = text.split(":", 1)[1].strip() if of_step else text
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z%]*)", amount)
+    match = re.fullmatch(_AMOUNT, amount)
     if match is None or isinstance(given, bool):
         raise ValueError(f"[{where}] {rule}, but found {text!r}")
     number, unit = float(match[1]), match[2].lower()

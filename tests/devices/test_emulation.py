@@ -12,14 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 from ortmodule_py import _C, ORTModule, ORTModuleError, last_run_report
 from ortmodule_py.report.plan_table import training_piece
+from tests.devices.emulated import EMULATED, emulated
 from tests.ops import harness
 from tests.ops.case import Case
 from tests.ops.test_ops import every_case
-
-EMULATED = _C.build_info()["cuda_emulation"]
-emulated = pytest.mark.skipif(
-    not EMULATED, reason="this build lacks the CUDA kernels compiled for the host"
-)
 
 
 @pytest.mark.skipif(EMULATED, reason="this build has the CUDA kernels compiled for the host")

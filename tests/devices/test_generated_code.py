@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from ortmodule_py import _C, ORTModule, build_info
+from ortmodule_py import _C, ORTModule
 from ortmodule_py.base import generated_code, gpu_checks
 from tests import fresh_process
-
-emulated = pytest.mark.skipif(
-    not build_info()["cuda_emulation"],
-    reason="this build lacks the CUDA kernels compiled for the host",
-)
+from tests.devices.emulated import emulated
 
 SCRIPT = """
 import json, os, sys

@@ -15,11 +15,8 @@ from ortmodule_py import _C, ORTModule, explain, last_run_report
 from ortmodule_py.base import gpu_checks, offload
 from ortmodule_py.report.plan_table import training_piece
 from tests import small_models
+from tests.devices.emulated import EMULATED, emulated
 
-EMULATED = _C.build_info()["cuda_emulation"]
-emulated = pytest.mark.skipif(
-    not EMULATED, reason="this build lacks the CUDA kernels compiled for the host"
-)
 MODELS = ("gpt", "gpt_fused", "bert", "llama", "t5", "vit", "resnet", "mlp")
 Step = dict[str, torch.Tensor]
 

@@ -17,9 +17,9 @@ from torch import nn
 from benchmarks import models
 from ortmodule_py import _C, ORTModule, last_run_report
 from ortmodule_py.base.generated_code import FEATURE
-from ortmodule_py.base.gpu_checks import note_check
 
 from .kernels import CASES
+from .outcome import outcome
 from .part import EVEN, Context, Part, Row
 from .profile import profiled
 from .training import Gradients, gradients, variables, wrapped
@@ -86,13 +86,6 @@ def _speed(name: str, context: Context) -> Row:
     return {"us": us["1"], "GB/s": rate, "against_interpreted": ratio, "ok": not why, "why": why}
 
 
-def _outcome(context: Context) -> Row:
-    expected = set(_rows()) - {_OUTCOME}
-    wrong = [n for n in expected if not context.known.get(n, {"ok": False})["ok"]]
-    note_check(FEATURE, not wrong)
-    return {"turned_on": not wrong, "ok": not wrong, "why": ", ".join(sorted(wrong))}
-
-
 def _rows() -> list[str]:
     kinds = [f"{name} {kind}" for name in _MODELS for kind in ("float32", "autocast")]
     return [*kinds, *_GROUPS, _OUTCOME]
@@ -100,7 +93,7 @@ def _rows() -> list[str]:
 
 def _run(row: str, context: Context) -> Row:
     if row == _OUTCOME:
-        return _outcome(context)
+        return outcome(FEATURE, set(_rows()) - {_OUTCOME}, context)
     if row in _GROUPS:
         return _speed(row, context)
     name, _, kind = row.partition(" ")

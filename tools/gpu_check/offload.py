@@ -17,26 +17,20 @@ from torch import nn
 
 from benchmarks import models
 from ortmodule_py import ORTModule, last_run_report
-from ortmodule_py.base.gpu_checks import note_check
 from ortmodule_py.base.machine_rates import measure
 from ortmodule_py.base.offload import FEATURE
 from ortmodule_py.report.plan_table import training_piece
 
+from .outcome import outcome
 from .part import Context, Part, Row
-from .training import Gradients, budget_range, gradients, variables, wrapped
+from .training import Gradients, budget_range, gradients, prepared, variables, wrapped
 
 _MODELS = ("mlp", "gpt", "bert", "llama", "t5", "vit", "resnet")
 _OUTCOME = "outcome"
 _LINK = "link"
 _MOST_BESIDE = 1.25
-"""The time of a step with a fifth of its bytes on the host, against none; a copy that the steps waited for
-would make it far more."""
-
-
-def _prepared(name: str, context: Context) -> tuple[nn.Module, models.Batch]:
-    base = models.make(name)
-    batch = {key: value.to(context.device) for key, value in base.batch(base.batch_size).items()}
-    return base.module.to(context.device), batch
+"""Of the time of recomputing, or of so many times the step without a budget if that is less: these models are
+small, so that launches decide, but a copy that the steps waited for would take far more."""
 
 
 def _offloading(
@@ -69,7 +63,7 @@ def _step_of(kind: str) -> Callable[..., Gradients]:
 
 
 def _same_bits(name: str, kind: str, context: Context) -> Row:
-    module, batch = _prepared(name, context)
+    module, batch = prepared(name, context)
     step = _step_of(kind)
     kept, moved = wrapped(copy.deepcopy(module), context), _offloading(module, batch, step, context)
     why = ""
@@ -91,7 +85,7 @@ def _same_bits(name: str, kind: str, context: Context) -> Row:
 
 def _in_flight(context: Context) -> Row:
     """Two forwards before the first backward, of which one runs twice."""
-    module, batch = _prepared("gpt", context)
+    module, batch = prepared("gpt", context)
     step = _step_of("float32")
     kept, moved = wrapped(copy.deepcopy(module), context), _offloading(module, batch, step, context)
     found = []
@@ -125,7 +119,7 @@ def _times(models_: list[ORTModule], batch: models.Batch) -> Iterator[float]:
 
 def _beside(name: str, context: Context) -> Row:
     """A budget at the middle of the reachable peaks: fetching from the host against recomputing."""
-    module, batch = _prepared(name, context)
+    module, batch = prepared(name, context)
     with variables(ORTMODULE_OFFLOAD="0"):
         peak, least = budget_range(module, batch, context)
     budget = f"activations:{(peak + least) // 2}"
@@ -137,7 +131,11 @@ def _beside(name: str, context: Context) -> Row:
     ms = list(_times([plain, recomputing, moved], batch))
     report = last_run_report(moved)
     ratio = ms[2] / min(ms[1], ms[0] * _MOST_BESIDE)
-    why = "" if ratio <= _MOST_BESIDE else "slower than recomputing"
+    why = (
+        ""
+        if ratio <= _MOST_BESIDE
+        else f"{ratio:.2f} of the allowed time: the steps wait for copies"
+    )
     return {
         "ms": ms[2],
         "recomputing": ms[1],
@@ -158,13 +156,6 @@ def _link(context: Context) -> Row:
     return {**found, "ok": not slow, "why": "slower than 1 GB/s" if slow else ""}
 
 
-def _outcome(context: Context) -> Row:
-    expected = set(_rows()) - {_OUTCOME}
-    wrong = [n for n in expected if not context.known.get(n, {"ok": False})["ok"]]
-    note_check(FEATURE, not wrong)
-    return {"turned_on": not wrong, "ok": not wrong, "why": ", ".join(sorted(wrong))}
-
-
 _SPEED = ("gpt beside", "bert beside")
 _FLIGHT = "in flight"
 
@@ -176,7 +167,7 @@ def _rows() -> list[str]:
 
 def _run(row: str, context: Context) -> Row:
     if row == _OUTCOME:
-        return _outcome(context)
+        return outcome(FEATURE, set(_rows()) - {_OUTCOME}, context)
     if row == _LINK:
         return _link(context)
     if row == _FLIGHT:

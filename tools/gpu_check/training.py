@@ -61,7 +61,8 @@ def _error(found: Gradients, exact: Gradients) -> float:
     return float((square / whole) ** 0.5)
 
 
-def _prepared(name: str, context: Context, **options: Any) -> tuple[nn.Module, models.Batch]:
+def prepared(name: str, context: Context, **options: Any) -> tuple[nn.Module, models.Batch]:
+    """A model of the benchmarks and a batch for it, on the device."""
     base = models.make(name, **options)
     batch = {key: value.to(context.device) for key, value in base.batch(base.batch_size).items()}
     return base.module.to(context.device), batch
@@ -82,7 +83,7 @@ def compare(eager: Gradients, ours: Gradients, exact: Gradients, least: float) -
 
 def _parity(name: str, context: Context) -> Row:
     """Gradients in float32 against float64, at most twice as far off as eager's own."""
-    module, batch = _prepared(name, context, dropout=0.0)
+    module, batch = prepared(name, context, dropout=0.0)
     wide = copy.deepcopy(module).double()
     wide_batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
     exact = gradients(wide, wide, wide_batch)[1]
@@ -104,7 +105,7 @@ _PRECISIONS = [
 def _precision(row_name: str, context: Context) -> Row:
     """Autocast with a scaled loss, and a module in bfloat16, against eager in float64."""
     name, _, kind = row_name.partition(" ")
-    module, batch = _prepared(name, context, dropout=0.0)
+    module, batch = prepared(name, context, dropout=0.0)
     wide = copy.deepcopy(module).double()
     wide_batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
     exact = gradients(wide, wide, wide_batch)[1]
@@ -147,7 +148,7 @@ def budget_range(module: nn.Module, batch: models.Batch, context: Context) -> tu
 
 def _exactness(name: str, context: Context) -> Row:
     """Gradients at levels 1 and 2, and under a tight budget, bit by bit those of level 0."""
-    module, batch = _prepared(name, context)
+    module, batch = prepared(name, context)
     reference: Gradients | None = None
     differing: list[str] = []
     nondeterministic: list[str] = []
@@ -173,7 +174,7 @@ def _exactness(name: str, context: Context) -> Row:
 def _graphs(name: str, context: Context) -> Row:
     """A step captured by `torch.cuda.graph`: replays equal plain steps, and dropout goes on."""
     random = name.endswith("dropout")
-    module, batch = _prepared(name.split()[0], context, dropout=0.1 if random else 0.0)
+    module, batch = prepared(name.split()[0], context, dropout=0.1 if random else 0.0)
     model = wrapped(module, context)
 
     def step() -> torch.Tensor:
@@ -207,7 +208,7 @@ def _graphs(name: str, context: Context) -> Row:
 def _own_graphs(name: str, context: Context) -> Row:
     """ORTMODULE_CUDA_GRAPH=1: replayed steps give the bits of steps that are launched one by one."""
     random = name.endswith("dropout")
-    module, batch = _prepared(name.split()[0], context, dropout=0.1 if random else 0.0)
+    module, batch = prepared(name.split()[0], context, dropout=0.1 if random else 0.0)
     found: list[Gradients] = []
     for switch in ("0", "1"):
         with variables(ORTMODULE_CUDA_GRAPH=switch):

@@ -13,8 +13,8 @@
 namespace ortmodule::bindings {
 namespace {
 
-/// One stream for each direction: a GPU has a copy engine for each. What is copied and when is in
-/// the order of the steps, so runs on other streams share them.
+/// One stream of torch's pool for each direction, as a GPU has a copy engine for each. The copies
+/// of a run begin behind its steps, and thereby behind those of earlier runs on the same stream.
 class StreamCopies : public HostCopies {
  public:
   explicit StreamCopies(c10::DeviceIndex device)

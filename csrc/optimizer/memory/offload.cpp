@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -94,7 +93,7 @@ void keep_within_host_budget(MemoryChoice& choice, const SymbolValues& sizes) {
     choice.warnings.push_back(str("the configuration keeps ", sum + kept,
                                   " bytes on the host, where ORTMODULE_OFFLOAD_BUDGET allows ",
                                   *choice.host_budget_bytes, "; ", kept,
-                                  " of them stay on the GPU"));
+                                  " of them stay on the GPU; set a larger one to move them"));
 }
 
 }  // namespace ortmodule
