@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <numeric>
+#include <set>
+#include <string>
+#include <utility>
 
 namespace ortmodule {
 namespace {
@@ -66,6 +70,17 @@ Sizes strides_for(const Sizes& sizes, bool channels_last) {
   return {strides.begin(), strides.end()};
 }
 
+/// Problems without an algorithm, by op.
+struct Refused {
+  std::mutex mutex;
+  std::set<std::pair<std::string, ConvolutionProblem>> problems;
+};
+
+Refused& refused() {
+  static Refused all;
+  return all;
+}
+
 }  // namespace
 
 ConvolutionProblem convolution_problem(const StepFacts& facts) {
@@ -102,7 +117,15 @@ Reason convolution_unsupported(const StepFacts& facts) {
     if (!result && !lies_so(tensor->layout, channels_last))
       return "some operands are channels-last, others row-major";
   }
+  const std::lock_guard lock(refused().mutex);
+  if (refused().problems.contains({facts.node().op, convolution_problem(facts)}))
+    return "no algorithm gives the same bits in every run within the planned scratch";
   return {};
+}
+
+void refuse_convolution(const StepFacts& facts) {
+  const std::lock_guard lock(refused().mutex);
+  refused().problems.emplace(facts.node().op, convolution_problem(facts));
 }
 
 std::vector<int> dense_strides(const std::vector<int>& sizes, bool channels_last) {

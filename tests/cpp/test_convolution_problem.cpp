@@ -53,6 +53,16 @@ TEST(ConvolutionProblem, ResultsLieAsTheOperands) {
   EXPECT_FALSE(convolution_unsupported(one));
 }
 
+TEST(ConvolutionProblem, IsRefusedOnceItHasNoAlgorithm) {
+  const Sizes x = {2, 3, 11, 13}, w = {4, 3, 3, 3}, y = {2, 4, 4, 5};
+  const StepFacts facts = conv(row_major(x), row_major(w), y);
+  ASSERT_FALSE(convolution_unsupported(facts));
+  refuse_convolution(facts);
+  EXPECT_NE(convolution_unsupported(facts).value_or("").find("no algorithm"), std::string::npos);
+  EXPECT_FALSE(convolution_unsupported(conv(channels_last(x), channels_last(w), y)));
+  EXPECT_FALSE(convolution_unsupported(conv(row_major({3, 3, 11, 13}), row_major(w), {3, 4, 4, 5})));
+}
+
 TEST(ConvolutionProblem, RefusesWithAReason) {
   const Sizes x = {2, 3, 9, 8}, w = {4, 3, 3, 3}, y = {2, 4, 3, 2};
   const auto reason = [](const StepFacts& facts) {

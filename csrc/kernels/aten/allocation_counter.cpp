@@ -47,7 +47,8 @@ int64_t AtenLibraryMeter::stop(const StepFacts& facts, std::span<const Buffer> r
   counting_.reset();
   const int64_t bytes = counter_->peak_beyond(results);
   // A note looks the step up by all its facts under a lock, so most runs make none.
-  if (bytes > declared_bytes) note_library_bytes(facts, static_cast<size_t>(bytes));
+  const bool gives = std::ranges::any_of(results, [](const Buffer& given) { return !!given; });
+  if (bytes > declared_bytes) note_library_bytes(facts, gives, static_cast<size_t>(bytes));
   return bytes;
 }
 

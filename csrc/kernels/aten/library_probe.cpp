@@ -32,9 +32,10 @@ void add_layout(std::string& key, const OperandFacts& operand) {
   key += ";";
 }
 
-std::string signature(const StepFacts& facts) {
+std::string signature(const StepFacts& facts, bool allocates_outputs) {
   const NodeFacts& node = facts.node();
-  std::string key = str(engine_device().str(), " ", at::get_num_threads(), " ", node.op, " ");
+  std::string key = str(engine_device().str(), " ", at::get_num_threads(), " ", node.op,
+                        allocates_outputs ? " " : " in place ");
   for (const auto& [name, attr] : node.attrs.entries()) key += str(name, "=", attr_text(attr), ";");
   for (const OperandFacts& operand : facts.inputs) add_layout(key, operand);
   for (size_t i = 0; i < facts.outputs.size(); ++i) {
@@ -113,13 +114,20 @@ KnownBytes& known_bytes() {
   return known;
 }
 
+size_t noted(const std::string& signature) {
+  KnownBytes& known = known_bytes();
+  const std::lock_guard lock(known.mutex);
+  const auto found = known.by_signature.find(signature);
+  return found == known.by_signature.end() ? 0 : found->second.value_or(0);
+}
+
 }  // namespace
 
 std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(const KernelArgs&),
                                            const std::shared_ptr<const void>& prepared,
                                            bool allocates_outputs) {
   KnownBytes& known = known_bytes();
-  const std::string key = signature(facts);
+  const std::string key = signature(facts, allocates_outputs);
   {
     const std::lock_guard lock(known.mutex);
     if (const auto found = known.by_signature.find(key); found != known.by_signature.end())
@@ -138,17 +146,16 @@ size_t bytes_taken_by(const std::function<void()>& call) {
   return static_cast<size_t>(counter->peak_beyond({}));
 }
 
-size_t noted_library_bytes(const StepFacts& facts) {
-  KnownBytes& known = known_bytes();
-  const std::lock_guard lock(known.mutex);
-  const auto found = known.by_signature.find(signature(facts));
-  return found == known.by_signature.end() ? 0 : found->second.value_or(0);
+size_t noted_library_bytes(const StepFacts& facts) { return noted(signature(facts, true)); }
+
+size_t noted_library_bytes_in_place(const StepFacts& facts) {
+  return noted(signature(facts, false));
 }
 
-void note_library_bytes(const StepFacts& facts, size_t bytes) {
+void note_library_bytes(const StepFacts& facts, bool allocates_outputs, size_t bytes) {
   KnownBytes& known = known_bytes();
   const std::lock_guard lock(known.mutex);
-  std::optional<size_t>& most = known.by_signature[signature(facts)];
+  std::optional<size_t>& most = known.by_signature[signature(facts, allocates_outputs)];
   most = std::max(most.value_or(0), bytes);
 }
 

@@ -19,11 +19,13 @@ std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(c
 /// Bytes that `call` takes from torch's allocator on engine_device() at its peak.
 size_t bytes_taken_by(const std::function<void()>& call);
 
-/// The most that runs of such a step were seen to take, or 0: for operators that zeros are no
-/// operands of.
+/// The most that runs of such a step were seen to take beyond the results that they gave, or 0: for
+/// operators that zeros are no operands of.
 size_t noted_library_bytes(const StepFacts& facts);
+/// The same of runs that wrote their results into planned memory.
+size_t noted_library_bytes_in_place(const StepFacts& facts);
 /// Notes what a run of such a step took; later plans reckon with the most.
-void note_library_bytes(const StepFacts& facts, size_t bytes);
+void note_library_bytes(const StepFacts& facts, bool allocates_outputs, size_t bytes);
 
 /// KernelDef::library_bytes of a kernel that calls a library: what a probe finds, or 0.
 template <void (*run)(const KernelArgs&), bool allocates_outputs = false>
