@@ -10,6 +10,7 @@
 #include "lower/lower.h"
 #include "lower/recompute.h"
 #include "ops/emit.h"
+#include "optimizer/memory/memory_optimizer.h"
 #include "plan/host_copies.h"
 #include "plan/make_plan.h"
 #include "plan/replay.h"
@@ -195,6 +196,34 @@ TEST(HostCopies, DoNotPartPointwiseGroups) {
   const Lowered kept = lower(*graph, Device::CPU);
   const Lowered moved = lower(*graph, Device::CPU, offloading(*graph, {"a", "b"}));
   EXPECT_EQ(moved.steps.size(), kept.steps.size() + 4);
+}
+
+// An operator of torch may return a scalar that lies in memory of the host already.
+TEST(HostCopies, SmallResultsOfAMovedNodeStay) {
+  constexpr std::string_view kText = R"(rows (x: grad f32[64,64], scale: f32[64], bias: f32[64],
+      dy: dy 0 f32[64,64]) => (y, grad 0: dx) {
+    n, mean, factor = LayerNormalization (x, scale, bias)
+    y = Tanh (n)
+    backward: g = TanhGrad (dy, y)
+    backward: m = Mul (g, n)
+    backward: s = Mul (m, mean)
+    backward: dx = Mul (s, factor)
+  })";
+  const std::unique_ptr<Graph> graph = parse_graph(kText);
+  infer(*graph);
+  MemoryOptions options;
+  options.offload = true;
+  options.rates = request_with(1).rates;
+  options.rates.to_host_bytes_per_us = 1000;
+  options.config = {{"LayerNormalization+", Strategy::Offload, -1}};
+  const MemoryChoice choice = choose_memory_plan(
+      *graph, options, {}, {}, [](const MemoryDecisions&) { return PlanFigures(); });
+  ASSERT_EQ(choice.decisions.offload.size(), 1u);
+  for (const Value* value : graph->values()) {
+    if (value->id() == choice.decisions.offload[0]) {
+      EXPECT_EQ(value->name, "n");
+    }
+  }
 }
 
 }  // namespace

@@ -287,7 +287,7 @@ MemoryDecisions decisions_of(const MemoryChoice& choice, const Chosen& chosen) {
     const RecomputeSubgraph* subgraph = subgraph_of(choice.stashes[s], *chosen[s]);
     ORTM_ASSERT(subgraph, "a stash is recomputed without a subgraph");
     const bool offloads = *chosen[s] == Strategy::Offload;
-    for (const Value* value : choice.stashes[s].values) {
+    for (const Value* value : offloads ? subgraph->moved : choice.stashes[s].values) {
       dropped.insert(value);
       (offloads ? decisions.offload : decisions.recompute).push_back(value->id());
     }
@@ -314,7 +314,8 @@ void apply_decisions(MemoryChoice& choice, const MemoryDecisions& decisions) {
   for (size_t s = 0; s < choice.stashes.size(); ++s) {
     const Stash& stash = choice.stashes[s];
     choice.chosen[s].reset();
-    if (in(decisions.offload, stash.values.front())) choice.chosen[s] = Strategy::Offload;
+    const RecomputeSubgraph* moved = subgraph_of(stash, Strategy::Offload);
+    if (moved && in(decisions.offload, moved->moved.front())) choice.chosen[s] = Strategy::Offload;
     if (!in(decisions.recompute, stash.values.front())) continue;
     // Strategy 2 is recognized by the narrow operand that it keeps.
     const RecomputeSubgraph* narrow = subgraph_of(stash, Strategy::Compromise);

@@ -12,10 +12,11 @@ namespace {
 
 using Chosen = std::vector<std::optional<Strategy>>;
 
-/// Bytes that the stash takes on the host.
+/// Bytes that the stash, which may be offloaded, takes on the host.
 int64_t host_bytes_of(const Stash& stash, const SymbolValues& sizes) {
   int64_t bytes = 0;
-  for (const Value* value : stash.values) bytes += align_up(bytes_of(*value).evaluate(sizes));
+  for (const Value* value : subgraph_of(stash, Strategy::Offload)->moved)
+    bytes += align_up(bytes_of(*value).evaluate(sizes));
   return bytes;
 }
 
@@ -36,14 +37,18 @@ std::vector<size_t> by_price(const MemoryChoice& choice, const std::vector<doubl
 void offer_offload(MemoryChoice& choice, const MachineRates& rates, const SymbolValues& sizes) {
   // Backward takes about twice as long as forward, so its copies have time enough.
   choice.link_bytes = static_cast<int64_t>(choice.before.time_us / 3 * rates.to_host_bytes_per_us);
-  const auto least_bytes = static_cast<int64_t>(rates.host_copy_us * rates.to_host_bytes_per_us);
+  const auto least_bytes = std::max<int64_t>(
+      static_cast<int64_t>(rates.host_copy_us * rates.to_host_bytes_per_us), 1);
   for (Stash& stash : choice.stashes) {
-    if (stash.bytes.evaluate(sizes) < std::max<int64_t>(least_bytes, 1)) continue;
     RecomputeSubgraph offloaded;
     offloaded.strategy = Strategy::Offload;
     offloaded.cluster_id = stash.node->op + "+";
-    offloaded.saving_bytes = stash.bytes;
-    stash.subgraphs.push_back(std::move(offloaded));
+    for (const Value* value : stash.values) {
+      if (bytes_of(*value).evaluate(sizes) < least_bytes) continue;
+      offloaded.moved.push_back(value);
+      offloaded.saving_bytes = offloaded.saving_bytes + bytes_of(*value);
+    }
+    if (!offloaded.moved.empty()) stash.subgraphs.push_back(std::move(offloaded));
   }
 }
 
