@@ -122,12 +122,14 @@ HostLink::HostLink(const Plan& plan, const MachineRates& rates)
     : plan_(plan), rates_(rates), ends_(plan.storages.size(), 0.0) {}
 
 double HostLink::duration_us(const PlannedStep& step) const {
+  // A schedule that needs all of the link waits wherever a step is faster than was estimated.
+  constexpr double kCountedOn = 0.9;
   const PlannedTensor& copied = plan_.tensors[step.in[0]];
   const auto bytes =
       static_cast<double>(extent(copied.layout) * static_cast<int64_t>(size_of(copied.dtype)));
   const double rate =
       is_to_host(step) ? rates_.to_host_bytes_per_us : rates_.to_device_bytes_per_us;
-  return rates_.host_copy_us + bytes / rate;
+  return rates_.host_copy_us + bytes / (kCountedOn * rate);
 }
 
 double HostLink::begin(const PlannedStep& step, double at_us) {

@@ -69,5 +69,5 @@ def test_rates_are_kept_per_kind_of_gpu(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     path = cache_file(GPU)
     assert path.parent == tmp_path
-    assert path.name.startswith("rates-NVIDIA-H200-")
+    assert path.name.startswith("gpu-rates-NVIDIA-H200-")
     assert path != cache_file()

@@ -25,7 +25,8 @@ from .outcome import outcome
 from .part import Context, Part, Row
 from .training import Gradients, budget_range, gradients, prepared, variables, wrapped
 
-_MODELS = ("mlp", "gpt", "bert", "llama", "t5", "vit", "resnet")
+_MODELS = ("gpt", "gpt_fused", "bert", "llama", "t5", "vit", "resnet")
+"""Each has values that are large enough for a copy."""
 _OUTCOME = "outcome"
 _LINK = "link"
 _MOST_BESIDE = 1.25
