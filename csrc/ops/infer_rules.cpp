@@ -134,4 +134,13 @@ void infer_matmul(InferContext& c) {
   c.set(0, a.dtype, std::move(*dims));
 }
 
+void set_rounded(InferContext& c) {
+  const Value& y = *c.node().output(0);
+  const DType to = c.attrs().dtype("to");
+  if (y.dtype != DType::Float32 || (to != DType::Float16 && to != DType::BFloat16))
+    c.fail(str("x must be f32 and `to` f16 or bf16, but found ", name_of(y.dtype), " and ",
+               name_of(to)));
+  c.set(0, to, Dims(y.dims));
+}
+
 }  // namespace ortmodule

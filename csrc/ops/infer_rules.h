@@ -51,4 +51,7 @@ inline DType statistics_dtype(DType dtype) {
   return dtype == DType::Float64 ? DType::Float64 : DType::Float32;
 }
 
+/// Gives output 0, inferred as float32, the 16-bit float of attribute `to`.
+void set_rounded(InferContext& c);
+
 }  // namespace ortmodule

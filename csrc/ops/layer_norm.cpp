@@ -1,6 +1,7 @@
 // y = (x - mean) * inv_std_dev * scale + bias over the dimensions from `axis`, with inv_std_dev =
 // 1 / sqrt(var + epsilon); SkipLayerNormalization normalizes x + skip and also returns that sum. Ba
-// et al. 2016, arXiv:1607.06450
+// et al. 2016, arXiv:1607.06450. Those with Cast in the name, made by fuse_norm_cast, round y to 16
+// bits, or take dy in them.
 
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
@@ -59,6 +60,16 @@ void infer_skip_layer_norm(InferContext& c) {
   c.set(1, statistics_dtype(x.dtype), statistics);
   c.set(2, statistics_dtype(x.dtype), statistics);
   c.set(3, x.dtype, x.dims);
+}
+
+void infer_layer_norm_cast(InferContext& c) {
+  infer_layer_norm(c);
+  set_rounded(c);
+}
+
+void infer_skip_layer_norm_cast(InferContext& c) {
+  infer_skip_layer_norm(c);
+  set_rounded(c);
 }
 
 // --- gradients --------------------------------------------------------------------------------
@@ -194,7 +205,47 @@ REGISTER_OP(SkipLayerNormalization,
                    (sum, scale, bias)
              })"});
 
-REGISTER_ROW_AXES(rows_before_axis, "LayerNormalization");
+REGISTER_OP(LayerNormalizationCast,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "scale?", "bias?"},
+             .outputs = {"y", "mean", "inv_std_dev"},
+             .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_layer_norm_cast,
+             .body = R"(layer_norm_cast (x, scale, bias) => (y, mean, inv_std_dev) {
+               n, mean, inv_std_dev = LayerNormalization<axis=@axis, epsilon=@epsilon>
+                   (x, scale, bias)
+               y = Cast<to=@to> (n)
+             })"});
+
+REGISTER_OP(SkipLayerNormalizationCast, {.domain = "com.microsoft",
+                                         .inputs = {"x", "skip", "scale?", "bias?"},
+                                         .outputs = {"y", "mean", "inv_std_dev", "sum"},
+                                         .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+                                         .kind = OpKind::Norm,
+                                         .infer = infer_skip_layer_norm_cast,
+                                         .body = R"(skip_layer_norm_cast (x, skip, scale, bias) =>
+                   (y, mean, inv_std_dev, sum) {
+               sum = Add (x, skip)
+               y, mean, inv_std_dev =
+                   LayerNormalizationCast<axis=@axis, epsilon=@epsilon, to=@to> (sum, scale, bias)
+             })"});
+
+REGISTER_OP(CastLayerNormalizationGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev"},
+             .outputs = {"dx", "dscale", "dbias"},
+             .attrs = {{"axis", -1}},
+             .kind = OpKind::Norm,
+             .infer = infer_layer_norm_grad,
+             .body = R"(cast_layer_norm_grad (dy, x, scale, mean, inv_std_dev) =>
+                   (dx, dscale, dbias) {
+               wide = Cast<to=@to> (dy)
+               dx, dscale, dbias = LayerNormalizationGrad<axis=@axis>
+                   (wide, x, scale, mean, inv_std_dev)
+             })"});
+
+REGISTER_ROW_AXES(rows_before_axis, "LayerNormalization", "LayerNormalizationCast");
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,5 +1,6 @@
 // y = x * inv_std_dev * scale over the dimensions from `axis`, with inv_std_dev = 1 /
-// sqrt(mean(x^2) + epsilon). Zhang & Sennrich 2019, arXiv:1910.07467
+// sqrt(mean(x^2) + epsilon). Zhang & Sennrich 2019, arXiv:1910.07467. Those with Cast in the name,
+// made by fuse_norm_cast, round y to 16 bits, or take dy in them.
 
 #include <limits>
 
@@ -110,7 +111,39 @@ REGISTER_OP(SimplifiedLayerNormalizationGrad, {.domain = "com.microsoft",
                                                .grad = rms_norm_grad_grad,
                                                .non_differentiable = {3}});
 
-REGISTER_ROW_AXES(rows_before_axis, "SimplifiedLayerNormalization");
+void infer_rms_norm_cast(InferContext& c) {
+  infer_rms_norm(c);
+  set_rounded(c);
+}
+
+REGISTER_OP(SimplifiedLayerNormalizationCast,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "scale?"},
+             .outputs = {"y", "inv_std_dev"},
+             .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_rms_norm_cast,
+             .body = R"(rms_norm_cast (x, scale) => (y, inv_std_dev) {
+               n, inv_std_dev = SimplifiedLayerNormalization<axis=@axis, epsilon=@epsilon>
+                   (x, scale)
+               y = Cast<to=@to> (n)
+             })"});
+
+REGISTER_OP(CastSimplifiedLayerNormalizationGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "inv_std_dev"},
+             .outputs = {"dx", "dscale"},
+             .attrs = {{"axis", -1}},
+             .kind = OpKind::Norm,
+             .infer = infer_rms_norm_grad,
+             .body = R"(cast_rms_norm_grad (dy, x, scale, inv_std_dev) => (dx, dscale) {
+               wide = Cast<to=@to> (dy)
+               dx, dscale = SimplifiedLayerNormalizationGrad<axis=@axis>
+                   (wide, x, scale, inv_std_dev)
+             })"});
+
+REGISTER_ROW_AXES(rows_before_axis, "SimplifiedLayerNormalization",
+                  "SimplifiedLayerNormalizationCast");
 
 }  // namespace
 }  // namespace ortmodule

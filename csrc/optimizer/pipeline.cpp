@@ -102,6 +102,7 @@ std::vector<Pass> joint_passes() {
   passes.push_back(pass_of(fusion_named("fuse_matmul")));
   // Matches the products with transposed dy that fuse_matmul makes.
   passes.push_back(pass_of(fusion_named("fuse_weight_bias_grad")));
+  passes.push_back(pass_of(fusion_named("fuse_norm_cast")));
   // After common subexpressions are merged, which would undo it.
   passes.push_back({"copy_channels_last_again", copy_channels_last_again});
   return passes;

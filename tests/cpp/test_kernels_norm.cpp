@@ -205,5 +205,51 @@ TEST(RmsNorm, MatchesDouble) {
   }
 }
 
+// The same kernels with y or dy in 16 bits, of rows that are held, summed by their block, or
+// neither.
+TEST(NormCast, MatchesDouble) {
+  for (auto [rows, n] :
+       {std::pair<int64_t, int64_t>{3, 7}, {300, 33}, {70, 96}, {35, 19}, {2, 8200}})
+    for (DType narrow : {DType::Float16, DType::BFloat16})
+      for (bool centered : {true, false}) {
+        Case c(rows, n, DType::Float32, true, centered);
+        c.y = Tensor(narrow, {rows, n});
+        c.dy = Tensor::random(narrow, {rows, n}, 2);
+        const Attrs attrs{{"axis", -1}, {"epsilon", kEpsilon}, {"to", narrow}};
+        if (centered) {
+          run_op("LayerNormalizationCast", attrs, {&c.x, &c.scale, &c.bias},
+                 {&c.y, &c.mean, &c.inv}, [&] { c.check_forward("LayerNormalizationCast"); });
+        } else {
+          run_op("SimplifiedLayerNormalizationCast", attrs, {&c.x, &c.scale}, {&c.y, &c.inv},
+                 [&] { c.check_forward("SimplifiedLayerNormalizationCast"); });
+        }
+        c.set_statistics();
+        const Attrs wide{{"axis", -1}, {"to", DType::Float32}};
+        if (centered) {
+          run_op("CastLayerNormalizationGrad", wide, {&c.dy, &c.x, &c.scale, &c.mean, &c.inv},
+                 {&c.dx, &c.dscale, &c.dbias}, [&] { c.check_backward(); });
+        } else {
+          run_op("CastSimplifiedLayerNormalizationGrad", wide, {&c.dy, &c.x, &c.scale, &c.inv},
+                 {&c.dx, &c.dscale}, [&] { c.check_backward(); });
+        }
+      }
+}
+
+TEST(NormCast, AddsSkip) {
+  for (const Sizes& sizes : {Sizes{9, 132}, Sizes{3, 37}, Sizes{1, 8704}}) {
+    Case c(sizes[0], sizes[1], DType::Float32, true, true);
+    c.y = Tensor(DType::BFloat16, sizes);
+    Tensor left = Tensor::random(DType::Float32, sizes, 5),
+           skip = Tensor::random(DType::Float32, sizes, 6), sum(DType::Float32, sizes);
+    for (int64_t i = 0; i < c.x.count(); ++i) c.x.set(i, left.get(i) + skip.get(i));
+    run_op("SkipLayerNormalizationCast",
+           {{"axis", -1}, {"epsilon", kEpsilon}, {"to", DType::BFloat16}},
+           {&left, &skip, &c.scale, &c.bias}, {&c.y, &c.mean, &c.inv, &sum}, [&] {
+             EXPECT_TRUE(sum.same_bits(c.x));
+             c.check_forward("SkipLayerNormalizationCast");
+           });
+  }
+}
+
 }  // namespace
 }  // namespace ortmodule::testing

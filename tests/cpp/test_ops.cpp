@@ -81,8 +81,11 @@ Node* sample(Graph& graph, const OpDef& def) {
     const Dims dims = per_feature.contains(operand) ? Dims{8} : sizes({"n", "8"});
     operands.push_back(graph.add_input(operand, DType::Float32, dims));
   }
-  const Attrs attrs{
-      {"ratio", 0.5}, {"rng", 3}, {"shape", sizes({"n", "8"})}, {"dtype", DType::Float32}};
+  const Attrs attrs{{"ratio", 0.5},
+                    {"rng", 3},
+                    {"shape", sizes({"n", "8"})},
+                    {"dtype", DType::Float32},
+                    {"to", DType::BFloat16}};
   return emit_node(graph, def.name, operands, attrs);
 }
 

@@ -1,52 +1,76 @@
-// LayerNormalization, SkipLayerNormalization and LayerNormalizationGrad as in cpu/layer_norm.cpp;
-// method and bytes moved: norm.cuh.
+// LayerNormalization, SkipLayerNormalization and LayerNormalizationGrad as in cpu/layer_norm.cpp,
+// also with y rounded to 16 bits, or dy in them; method and bytes moved: norm.cuh.
+#include "base/error.h"
 #include "kernels/cuda/norm.cuh"
 
 namespace ortmodule::cuda {
 namespace {
 
 // scale, bias and the outputs follow x or, with a skip, x and skip.
-template <class T>
-NormForward<T> forward_of(const KernelArgs& args, size_t scale) {
+template <class T, class Y = T>
+NormForward<T, Y> forward_of(const KernelArgs& args, size_t scale) {
   using C = ComputeOf<T>;
-  NormForward<T> f;
+  NormForward<T, Y> f;
   f.x = args.in[0].as<T>();
   f.scale = data_or_null<T>(args.in, scale);
   f.bias = data_or_null<T>(args.in, scale + 1);
-  f.y = args.out[0].as<T>();
+  f.y = args.out[0].as<Y>();
   f.mean = data_or_null<C>(args.out, 1);
   f.inv_std_dev = data_or_null<C>(args.out, 2);
   return f;
 }
 
+template <class T, class Y = T>
+NormForward<T, Y> skip_forward_of(const KernelArgs& args) {
+  NormForward<T, Y> f = forward_of<T, Y>(args, 2);
+  f.skip = args.in[1].as<T>();
+  f.sum = data_or_null<T>(args.out, 3);
+  return f;
+}
+
+template <class T, class D>
+void run_gradient(const KernelArgs& args) {
+  using C = ComputeOf<T>;
+  NormBackward<T, D> b;
+  b.dy = args.in[0].as<D>();
+  b.x = args.in[1].as<T>();
+  b.scale = args.in[2].as<T>();
+  b.mean = args.in[3].as<C>();
+  b.inv_std_dev = args.in[4].as<C>();
+  b.dx = args.out[0].as<T>();
+  b.dscale = data_or_null<T>(args.out, 1);
+  b.dbias = data_or_null<T>(args.out, 2);
+  run_norm_backward<true>(args, b);
+}
+
 void run_layer_norm(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype,
-                 [&]<class T> { run_norm_forward<T, true>(args, forward_of<T>(args, 1)); });
+                 [&]<class T> { run_norm_forward<true>(args, forward_of<T>(args, 1)); });
+}
+
+void run_layer_norm_cast(const KernelArgs& args) {
+  dispatch_rounded(args.out[0].dtype,
+                   [&]<class Y> { run_norm_forward<true>(args, forward_of<float, Y>(args, 1)); });
 }
 
 void run_skip_layer_norm(const KernelArgs& args) {
-  dispatch_float(args.in[0].dtype, [&]<class T> {
-    NormForward<T> f = forward_of<T>(args, 2);
-    f.skip = args.in[1].as<T>();
-    f.sum = data_or_null<T>(args.out, 3);
-    run_norm_forward<T, true>(args, f);
-  });
+  dispatch_float(args.in[0].dtype,
+                 [&]<class T> { run_norm_forward<true>(args, skip_forward_of<T>(args)); });
+}
+
+void run_skip_layer_norm_cast(const KernelArgs& args) {
+  // Nothing else keeps the sum of a row that is too long for registers.
+  ORTM_ASSERT(args.out.size() > 3 && args.out[3].data, "the sum of a norm has no memory");
+  dispatch_rounded(args.out[0].dtype,
+                   [&]<class Y> { run_norm_forward<true>(args, skip_forward_of<float, Y>(args)); });
 }
 
 void run_layer_norm_grad(const KernelArgs& args) {
-  dispatch_float(args.in[1].dtype, [&]<class T> {
-    using C = ComputeOf<T>;
-    NormBackward<T> b;
-    b.dy = args.in[0].as<T>();
-    b.x = args.in[1].as<T>();
-    b.scale = args.in[2].as<T>();
-    b.mean = args.in[3].as<C>();
-    b.inv_std_dev = args.in[4].as<C>();
-    b.dx = args.out[0].as<T>();
-    b.dscale = data_or_null<T>(args.out, 1);
-    b.dbias = data_or_null<T>(args.out, 2);
-    run_norm_backward<T, true>(args, b);
-  });
+  dispatch_float(args.in[1].dtype, [&]<class T> { run_gradient<T, T>(args); });
+}
+
+void run_cast_layer_norm_grad(const KernelArgs& args) {
+  dispatch_rounded(args.in[0].dtype, [&]<class D> { run_gradient<float, D>(args); });
 }
 
 REGISTER_KERNEL({.op = "LayerNormalization",
@@ -61,11 +85,29 @@ REGISTER_KERNEL({.op = "SkipLayerNormalization",
                  .dtypes = kAllFloats,
                  .run = run_skip_layer_norm,
                  .inplace = true});
+REGISTER_KERNEL({.op = "LayerNormalizationCast",
+                 .name = "layer_norm_cast_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_layer_norm_cast});
+REGISTER_KERNEL({.op = "SkipLayerNormalizationCast",
+                 .name = "skip_layer_norm_cast_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_skip_layer_norm_cast,
+                 .inplace = true});
 REGISTER_KERNEL({.op = "LayerNormalizationGrad",
                  .name = "layer_norm_grad_cuda",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_layer_norm_grad,
+                 .workspace_bytes = norm_grad_workspace<true>,
+                 .inplace = true});
+REGISTER_KERNEL({.op = "CastLayerNormalizationGrad",
+                 .name = "cast_layer_norm_grad_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_cast_layer_norm_grad,
                  .workspace_bytes = norm_grad_workspace<true>,
                  .inplace = true});
 
