@@ -1,11 +1,13 @@
 // MaxPool and MaxPoolGrad as in cpu/pool.cpp. Method: a thread per output element; in the
 // gradient a thread per element of dx, which looks into the windows around it, so that nothing is
-// added by atomics. Bytes moved: x as often as windows overlap, mostly from cache; the rest once.
+// added by atomics. Common windows have kernels of their own (pool_halving.cuh). Bytes moved: x as
+// often as windows overlap, mostly from cache; the rest once.
 #include <algorithm>
 #include <limits>
 
 #include "kernels/cuda/fast_divisor.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pool_halving.cuh"
 #include "kernels/dtype_dispatch.h"
 #include "kernels/pool.h"
 
@@ -152,6 +154,7 @@ void run_max_pool(const KernelArgs& args) {
   const int64_t count = y.element_count();
   if (count == 0) return;
   dispatch_float(x.dtype, [&]<class T> {
+    if (halving_pool<T>(args, s)) return;
     with_windows(s, true, y, [&]<class W>(const W& windows) {
       ORTM_LAUNCH((max_pool_cuda<T, W>), grid_of(blocks_for(count, kThreads)), kThreads, 0,
                   args.context, windows, Strides(x), results, x.as<T>(), y.as<T>(), count);
@@ -197,6 +200,7 @@ void run_max_pool_grad(const KernelArgs& args) {
   const int64_t count = dx.element_count();
   if (count == 0) return;
   dispatch_float(dy.dtype, [&]<class T> {
+    if (halving_pool_grad<T>(args, s)) return;
     with_windows(s, false, dx, [&]<class W>(const W& windows) {
       ORTM_LAUNCH((max_pool_grad_cuda<T, W>), grid_of(blocks_for(count, kThreads)), kThreads, 0,
                   args.context, windows, from, dy.as<T>(), places.as<uint8_t>(), dx.as<T>(), count);
