@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
+#include "kernels/cuda/vector_access.cuh"
 #include "kernels/stored_element.h"
 
 namespace ortmodule::cuda {
@@ -49,25 +49,29 @@ __device__ __forceinline__ double widened(double x) { return x; }
 
 /// narrowed() of kCount values. Two bfloat16 are one instruction if none is NaN.
 template <class T, class C, int kCount>
-__device__ __forceinline__ void narrow(T (&to)[kCount], const C (&from)[kCount]) {
+__device__ __forceinline__ Words<T, kCount> narrow(const C (&from)[kCount]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   if constexpr (std::is_same_v<T, BFloat16> && kCount % 2 == 0) {
     bool has_nan = false;
 #pragma unroll
-    for (int k = 0; k < kCount; k += 2) has_nan |= from[k] != from[k] || from[k + 1] != from[k + 1];
+    for (int k = 0; k < kCount; k += 2)
+      has_nan |= from[k] != from[k] || from[k + 1] != from[k + 1];
     if (!has_nan) {
+      Words<T, kCount> words;
 #pragma unroll
       for (int k = 0; k < kCount; k += 2) {
         uint32_t pair;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(from[k + 1]), "f"(from[k]));
-        memcpy(&to[k], &pair, sizeof(pair));
+        words.set_word(k / 2, pair);
       }
-      return;
+      return words;
     }
   }
 #endif
+  T elements[kCount];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) to[k] = narrowed(from[k], T{});
+  for (int k = 0; k < kCount; ++k) elements[k] = narrowed(from[k], T{});
+  return Words<T, kCount>::of(elements);
 }
 
 }  // namespace ortmodule::cuda

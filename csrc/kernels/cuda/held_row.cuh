@@ -95,9 +95,8 @@ class VectorsOfRow {
   __device__ __forceinline__ void store(T* to, int slot,
                                         const ComputeOf<T> (&values)[kCount]) const {
     const int i = begin_ + slot * stride_;
-    T elements[kCount];
-    narrow(elements, values);
-    if (i < count_) store_vector(to + i, elements);
+    const Words<T, kCount> elements = narrow<T>(values);
+    if (i < count_) elements.store(to + i);
   }
 
  private:

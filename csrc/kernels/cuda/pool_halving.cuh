@@ -77,16 +77,19 @@ template <class T, int kCount>
 __device__ __forceinline__ void store_largest(const LargestOfWindow<ComputeOf<T>> (&of)[kCount],
                                               T* y, uint8_t* places) {
   ComputeOf<T> computed[kCount];
-  T values[kCount];
   uint8_t at[kCount];
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
+    int32_t place = of[k].place;
+#if defined(__CUDA_ARCH__)
+    // Worked out here: below, where nobody may want it, every comparison would be kept for it.
+    asm volatile("" : "+r"(place));
+#endif
     computed[k] = of[k].value;
-    at[k] = static_cast<uint8_t>(of[k].place);
+    at[k] = static_cast<uint8_t>(place);
   }
-  narrow(values, computed);
-  if (y) store_vector(y, values);
-  if (places) store_vector(places, at);
+  if (y) narrow<T>(computed).store(y);
+  if (places) Words<uint8_t, kCount>::of(at).store(places);
 }
 
 // --- planes --------------------------------------------------------------------------------------
@@ -111,16 +114,18 @@ __global__ __launch_bounds__(kHalvingThreads) void max_pool_planes_cuda(
   }
   LargestOfWindow<ComputeOf<T>> largest[kOut];
 #pragma unroll
-  for (int k = 0; k < kOut; ++k) {
+  for (int k = 0; k < kOut; ++k)
     largest[k].place = (row < 0 ? -row * kSize : 0) + (k == 0 && vector == 0 ? kPad : 0);
+    // Row by row, so that few comparisons of an element are needed again later.
 #pragma unroll
-    for (int i = 0; i < kSize; ++i)
+  for (int i = 0; i < kSize; ++i)
+#pragma unroll
+    for (int k = 0; k < kOut; ++k)
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const int at = 2 * k + j - kPad;
         largest[k].take(widened(at < 0 ? before[i] : elements[i][at < 0 ? 0 : at]), i * kSize + j);
       }
-  }
   store_largest(largest, y ? y + thread * kOut : nullptr,
                 places ? places + thread * kOut : nullptr);
 }
@@ -168,9 +173,8 @@ __global__ __launch_bounds__(kHalvingThreads) void max_pool_grad_planes_cuda(
   T* to = dx + (plane * s.rows_in + 2 * pair) * s.columns_in + vector * kIn;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    T out[kIn];
-    narrow(out, sums[row]);
-    if (2 * pair + row < s.rows_in) store_vector(to + row * s.columns_in, out);
+    const Words<T, kIn> out = narrow<T>(sums[row]);
+    if (2 * pair + row < s.rows_in) out.store(to + row * s.columns_in);
   }
 }
 
@@ -244,10 +248,9 @@ __global__ __launch_bounds__(kHalvingThreads) void max_pool_grad_pixels_cuda(
       for (int k = 0; k < kEach; ++k)
         if (at[w][k] == down * kSize + across) sums[k] += widened(values[w][k]);
     }
-    T out[kEach];
-    narrow(out, sums);
+    const Words<T, kEach> out = narrow<T>(sums);
     if (2 * row + pixel / 2 < s.rows_in && 2 * column + pixel % 2 < s.columns_in)
-      store_vector(to + (pixel / 2 * s.columns_in + pixel % 2) * s.channels, out);
+      out.store(to + (pixel / 2 * s.columns_in + pixel % 2) * s.channels);
   }
 }
 

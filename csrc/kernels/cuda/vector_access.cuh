@@ -55,19 +55,37 @@ class Words {
       const Vector<T, kCount> v = *reinterpret_cast<const Vector<T, kCount>*>(from);
       memcpy(words.at_, v.at, kBytes);
     } else {
-      memcpy(words.at_, __builtin_assume_aligned(from, alignof(Vector<T, kCount>)), kBytes);
+      const InMemory v = *reinterpret_cast<const InMemory*>(from);
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words.at_[i] = v.at[i];
     }
+    return words;
+  }
+  __device__ static __forceinline__ Words of(const T (&elements)[kCount]) {
+    Words words;
+    memcpy(words.at_, elements, kBytes);
     return words;
   }
   /// kCount times x.
   __device__ static __forceinline__ Words filled(T x) {
-    Words words;
     T elements[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) elements[k] = x;
-    memcpy(words.at_, elements, kBytes);
-    return words;
+    return of(elements);
   }
+  __device__ __forceinline__ void store(T* to) const {
+    if constexpr (kBytes < 4) {
+      Vector<T, kCount> v;
+      memcpy(v.at, at_, kBytes);
+      *reinterpret_cast<Vector<T, kCount>*>(to) = v;
+    } else {
+      InMemory v;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) v.at[i] = at_[i];
+      *reinterpret_cast<InMemory*>(to) = v;
+    }
+  }
+  __device__ __forceinline__ void set_word(int i, uint32_t word) { at_[i] = word; }
   __device__ __forceinline__ T operator[](int k) const {
     T x;
     if constexpr (sizeof(T) < 4) {
@@ -82,7 +100,11 @@ class Words {
 
  private:
   static constexpr size_t kBytes = sizeof(T) * kCount;
-  uint32_t at_[(kBytes + 3) / 4] = {};
+  static constexpr int kWords = static_cast<int>((kBytes + 3) / 4);
+  struct alignas(Vector<T, kCount>) [[gnu::may_alias]] InMemory {
+    uint32_t at[kWords];
+  };
+  uint32_t at_[kWords] = {};
 };
 
 /// The first `count` of kCount consecutive elements; the others become `rest`. `vectors`: whether
