@@ -54,8 +54,7 @@ __device__ __forceinline__ Words<T, kCount> narrow(const C (&from)[kCount]) {
   if constexpr (std::is_same_v<T, BFloat16> && kCount % 2 == 0) {
     bool has_nan = false;
 #pragma unroll
-    for (int k = 0; k < kCount; k += 2)
-      has_nan |= from[k] != from[k] || from[k + 1] != from[k + 1];
+    for (int k = 0; k < kCount; k += 2) has_nan |= from[k] != from[k] || from[k + 1] != from[k + 1];
     if (!has_nan) {
       Words<T, kCount> words;
 #pragma unroll
