@@ -54,7 +54,7 @@ struct Plain {
         elements[e] = e < count ? x[base + (at + e) * shape.stride] : T{};
     }
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) to[e] = computed(elements[e]);
+    for (int e = 0; e < kEach; ++e) to[e] = widened(elements[e]);
   }
 };
 
@@ -86,7 +86,7 @@ struct Biased {
     const int64_t first = rows.offset(row) + at * rows.stride;
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
-      if (e < count) to[e] = computed(stored<T>(to[e] + computed(bias[first + e * rows.stride])));
+      if (e < count) to[e] = widened(narrowed(to[e] + widened(bias[first + e * rows.stride]), T{}));
   }
 };
 
@@ -131,7 +131,7 @@ class Row {
                                         int count) const {
     T elements[kEach];
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) elements[e] = stored<T>(values[e]);
+    for (int e = 0; e < kEach; ++e) elements[e] = narrowed(values[e], T{});
     if (shape_.stride == 1) {
       store_some(y + base_ + at, elements, count, shape_.vectors);
     } else {
@@ -170,7 +170,7 @@ __global__ __launch_bounds__(kMostThreads) void softmax_cuda(ORTM_GRID_CONSTANT(
   row.pass(false, [&](const C(&values)[kEach], int64_t, int count) {
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
-      if (e < count) part.add(fast_exp(values[e] - max));
+      if (e < count) part.add(exp_in_row<T>(values[e] - max));
     part.tick(kEach);
   });
   const double sum = row_reduce(part.result(), AddOp(), shape.lanes, scratch);
@@ -178,7 +178,7 @@ __global__ __launch_bounds__(kMostThreads) void softmax_cuda(ORTM_GRID_CONSTANT(
   row.pass(false, [&](C(&values)[kEach], int64_t at, int count) {
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
-      values[e] = log ? values[e] - max - factor : fast_exp(values[e] - max) * factor;
+      values[e] = log ? values[e] - max - factor : exp_in_row<T>(values[e] - max) * factor;
     row.store(y, values, at, count);
   });
 }
