@@ -2,9 +2,9 @@
 // Method: dimensions collapse to alternating kept and reduced ones. If the innermost is reduced, a
 // group of lanes or a block folds each output; if it is kept, each thread folds a few neighbouring
 // columns, so that reads of a warp follow one another. Long reductions to few outputs are split
-// over blocks; their partial results lie in the workspace and are combined in order by a second
-// kernel. Splits depend on the shape only and nothing is atomic, so every run gives the same bits.
-// Float sums continue in double after kRun additions. Bytes moved: x once.
+// over blocks; their partial results lie in the workspace and are combined, in an order of their
+// number only, by a second kernel. Splits depend on the shape only and nothing is atomic, so every
+// run gives the same bits. Float sums continue in double after kRun additions. Bytes moved: x once.
 #pragma once
 
 #include <algorithm>
@@ -303,16 +303,36 @@ __global__ __launch_bounds__(kReduceThreads) void reduce_columns_cuda(
 }
 
 // --- the whole -----------------------------------------------------------------------------------
+// A warp of outputs by kCombineRuns runs of parts, which are loaded several at a time: there are
+// few outputs, so that waiting would be all of the time.
+inline constexpr int kCombineRuns = 8, kCombineAhead = 8;
+
 template <class Op>
-__global__ __launch_bounds__(kReduceThreads) void combine_parts_cuda(
+__global__ __launch_bounds__(kWarp* kCombineRuns) void combine_parts_cuda(
     ORTM_GRID_CONSTANT(ReduceTarget<typename Op::Partial>) target, int64_t outputs,
     int64_t splits) {
-  const int64_t output = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x;
-  if (output >= outputs) return;
-  typename Op::Partial result = Op::start();
-#pragma unroll 8
-  for (int64_t s = 0; s < splits; ++s)
-    result = Op::combine(result, target.partials[s * outputs + output]);
+  using Partial = typename Op::Partial;
+  ORTM_DYNAMIC_SHARED(Partial, scratch);  // [kCombineRuns, kWarp]
+  const int x = static_cast<int>(threadIdx.x), run = static_cast<int>(threadIdx.y);
+  const int64_t output = int64_t{blockIdx.x} * kWarp + x;
+  const int64_t of_run = (splits + kCombineRuns - 1) / kCombineRuns;
+  const int64_t end = (run + 1) * of_run < splits ? (run + 1) * of_run : splits;
+  const Partial* from = target.partials + (output < outputs ? output : 0);
+  Partial result = Op::start();
+  int64_t s = run * of_run;
+  for (; s + kCombineAhead <= end; s += kCombineAhead) {
+    Partial parts[kCombineAhead];
+#pragma unroll
+    for (int k = 0; k < kCombineAhead; ++k) parts[k] = from[(s + k) * outputs];
+#pragma unroll
+    for (int k = 0; k < kCombineAhead; ++k) result = Op::combine(result, parts[k]);
+  }
+  for (; s < end; ++s) result = Op::combine(result, from[s * outputs]);
+  scratch[run * kWarp + x] = result;
+  __syncthreads();
+  if (run > 0 || output >= outputs) return;
+  for (int other = 1; other < kCombineRuns; ++other)
+    result = Op::combine(result, scratch[other * kWarp + x]);
   store_result(target, output, result);
 }
 
@@ -373,9 +393,9 @@ void reduce_as(const KernelArgs& args, const ReducePlan& plan) {
     }
   }
   if (plan.splits > 1 || plan.per_output == 0)
-    ORTM_LAUNCH(combine_parts_cuda<Op>, grid_of(blocks_for(plan.outputs, kReduceThreads)),
-                kReduceThreads, 0, args.context, target, plan.outputs,
-                plan.per_output == 0 ? int64_t{0} : plan.splits);
+    ORTM_LAUNCH(combine_parts_cuda<Op>, grid_of(blocks_for(plan.outputs, kWarp)),
+                dim3(kWarp, kCombineRuns), sizeof(Partial) * kWarp * kCombineRuns, args.context,
+                target, plan.outputs, plan.per_output == 0 ? int64_t{0} : plan.splits);
 }
 
 /// KernelDef::run of a reduction. Op<T> is asked for floats and AnyInteger.
