@@ -44,6 +44,15 @@ class Tensor {
     return t;
   }
 
+  /// The same elements, the first one `elements` behind a multiple of 64 bytes.
+  Tensor misaligned(int64_t elements) const {
+    Tensor t = *this;
+    t.begin_ = static_cast<size_t>(elements) * size_of(dtype_);
+    t.storage_.resize(storage_.size() + t.begin_ / 64 + 1);
+    std::memmove(t.bytes(), bytes(), (storage_.size() - begin_ / 64) * 64 - begin_ % 64);
+    return t;
+  }
+
   DType dtype() const { return dtype_; }
   const Layout& layout() const { return layout_; }
   const Sizes& sizes() const { return layout_.sizes; }
@@ -125,12 +134,13 @@ class Tensor {
   struct alignas(64) CacheLine {
     std::byte bytes[64];
   };
-  const std::byte* bytes() const { return storage_.data()->bytes; }
-  std::byte* bytes() { return storage_.data()->bytes; }
+  const std::byte* bytes() const { return storage_.data()->bytes + begin_; }
+  std::byte* bytes() { return storage_.data()->bytes + begin_; }
 
   DType dtype_ = DType::Undefined;
   Layout layout_;
   std::vector<CacheLine> storage_ = std::vector<CacheLine>(1);
+  size_t begin_ = 0;  // of the elements, in bytes
 };
 
 /// A node whose operands are the step's inputs 0, 1, ... and whose outputs are the step's outputs.

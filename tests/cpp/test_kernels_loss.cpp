@@ -86,8 +86,9 @@ void check(const LossCase& c, DType dtype) {
 }
 
 TEST(SoftmaxCrossEntropyLoss, MatchesItsDefinition) {
-  for (const Sizes& scores : {Sizes{1, 1}, Sizes{9, 13}, Sizes{6, 2100}, Sizes{5, 2101},
-                              Sizes{3, 5, 2, 3}, Sizes{2, 5, 7, 5}, Sizes{2, 3, 130}})
+  for (const Sizes& scores :
+       {Sizes{1, 1}, Sizes{9, 13}, Sizes{6, 2100}, Sizes{5, 2101}, Sizes{3, 5, 2, 3},
+        Sizes{2, 5, 7, 5}, Sizes{2, 3, 130}, Sizes{3, 16501}})  // several vectors a thread
     for (const char* reduction : {"mean", "sum", "none"})
       for (double smoothing : {0.0, 0.1})
         for (bool weighted : {false, true})

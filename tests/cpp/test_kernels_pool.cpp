@@ -57,8 +57,8 @@ void check_pool(const PoolCase& c, DType dtype, bool special) {
   // Few different values: most windows hold the largest one several times.
   Tensor x = Tensor::random(DType::Int64, in, 7, -4, 4), values(dtype, in, strides_of(c, in));
   for (int64_t i = 0; i < x.count(); ++i) values.set(i, x.get(i));
-  for (int64_t i = 0; special && i < x.count(); i += 3)
-    values.set(i, i % 2 ? std::nan("") : -std::numeric_limits<double>::infinity());
+  for (int64_t i = 0; special && i < x.count(); i += i < 40 ? 1 : 3)
+    values.set(i, i % 2 && i >= 40 ? std::nan("") : -std::numeric_limits<double>::infinity());
   Expected expected;
   for (int64_t plane = 0; plane < c.images * c.channels; ++plane)
     for (int64_t row = 0; row < out[2]; ++row)
@@ -73,6 +73,14 @@ void check_pool(const PoolCase& c, DType dtype, bool special) {
   });
   run_op("MaxPool", attrs_of(c), {&values}, {&y, nullptr, nullptr},
          [&] { expect_close(y, expected.y, 0, 0, "y alone"); });
+  // Without indices vectors may be used, unless addresses forbid it.
+  for (int64_t offset : {0, 1}) {
+    Tensor moved = values.misaligned(offset);
+    run_op("MaxPool", attrs_of(c), {&moved}, {&y, nullptr, &places}, [&] {
+      expect_close(y, expected.y, 0, 0, "y without indices");
+      expect_close(places, expected.places, 0, 0, "places without indices");
+    });
+  }
   // Gradients in the other layout as well.
   for (bool same_layout : {true, false}) {
     PoolCase other = c;
@@ -96,7 +104,13 @@ TEST(MaxPool, FollowsItsDefinition) {
                             PoolCase{3, 1, 5, 5, 5, 5, 0, 1}, PoolCase{1, 1, 15, 15, 15, 1, 7, 1},
                             PoolCase{1, 2, 6, 7, 2, 3, 0, 1}, PoolCase{1, 1, 3, 2500, 3, 2, 1, 1},
                             PoolCase{1, 1100, 4, 5, 3, 1, 1, 1}, PoolCase{1, 2, 2, 2, 2, 1, 1, 3},
-                            PoolCase{0, 2, 4, 4, 2, 2, 0, 1}, PoolCase{1, 1, 2, 9000, 2, 2, 0, 1}})
+                            PoolCase{0, 2, 4, 4, 2, 2, 0, 1}, PoolCase{1, 1, 2, 9000, 2, 2, 0, 1},
+                            // Windows known to the compiler: whole vectors of rows or channels,
+                            // rows and columns of odd number, and more elements than 32 bits take.
+                            PoolCase{2, 3, 9, 16, 3, 2, 1, 1}, PoolCase{2, 16, 10, 8, 3, 2, 1, 1},
+                            PoolCase{2, 8, 9, 11, 3, 2, 1, 1}, PoolCase{1, 3, 7, 24, 2, 2, 0, 1},
+                            PoolCase{1, 16, 5, 7, 2, 2, 0, 1}, PoolCase{2, 8, 1, 1, 3, 2, 1, 1},
+                            PoolCase{1, 8, 64, 136, 3, 2, 1, 1}})
     for (bool channels_last : {false, true})
       for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})
         for (bool special : {false, true}) {

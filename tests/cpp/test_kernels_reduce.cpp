@@ -65,7 +65,10 @@ const std::vector<Shape> kShapes = {{{}, {}},
                                     {{35, 16}, {1}},
                                     {{19, 63}, {1}},
                                     {{300, 64}, {1}},
-                                    {{21, 65}, {1}}};
+                                    {{21, 65}, {1}},
+                                    {{9, 1024}, {1}},
+                                    {{6, 700, 40}, {1}},
+                                    {{30, 2, 20, 16}, {0, 2}}};
 
 Tensor result_of(DType dtype, const std::vector<double>& expected) {
   return Tensor(dtype, {static_cast<int64_t>(expected.size())});

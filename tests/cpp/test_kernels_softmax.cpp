@@ -49,7 +49,8 @@ const std::vector<std::pair<Sizes, int64_t>> kShapes = {
     {{3, 2, 300}, 1}, {{2, 1100, 50}, 1}, {{40, 16}, 0},        {{3, 0, 20}, 1},
     {{35, 2}, 1},     {{37, 3}, 1},       {{18, 8}, 1},         {{19, 15}, 1},
     {{33, 16}, 1},    {{17, 17}, 1},      {{16, 31}, 1},        {{21, 63}, 1},
-    {{17, 64}, 1},    {{3, 65}, 1}};
+    {{17, 64}, 1},    {{3, 65}, 1},       {{5, 1000}, 1},       {{6, 1024}, 1},
+    {{2, 2048}, 1},   {{2, 17000}, 1}};
 
 TEST(Softmax, MatchesDouble) {
   for (const auto& [sizes, axis] : kShapes) {
@@ -134,6 +135,26 @@ TEST(Softmax, TreatsMasksOfColumnsAsEagerDoes) {
     run_op("Softmax", {{"axis", 0}}, {&x}, {&y},
            [&] { expect_close(y, expected, ulps_of(dtype), 0, "masked columns"); });
   }
+}
+
+// Rows of whole vectors, which a lane, a warp or a block keeps, and the same at addresses that
+// forbid vectors.
+TEST(Softmax, TreatsMasksOfVectorsAsEagerDoes) {
+  const double inf = INFINITY, nan = std::nan("");
+  for (DType dtype : kTypes)
+    for (int64_t n : {16, 1000, 2048})
+      for (int64_t offset : {0, 1}) {
+        Tensor x = Tensor::random(dtype, {5, n}, 1).misaligned(offset), y(dtype, {5, n});
+        for (int64_t i = 0; i < n; ++i) x.set(n + i, -inf);
+        for (int64_t row : {0, 2, 3})
+          x.set(row * n + n - 2, row == 0 ? -inf : row == 2 ? inf : nan);
+        for (bool log : {false, true})
+          run_op(log ? "LogSoftmax" : "Softmax", {{"axis", -1}}, {&x}, {&y}, [&] {
+            std::vector<double> expected = softmax(x.values(), {5, n}, 1, log);
+            std::fill_n(expected.begin() + n, 3 * n, nan);
+            expect_close(y, expected, ulps_of(dtype), 1e-2, "masked vectors");
+          });
+      }
 }
 
 TEST(Softmax, TakesABias) {

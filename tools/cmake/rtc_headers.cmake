@@ -1,7 +1,8 @@
 # The headers that generated code includes (csrc/kernels/cuda/pointwise_source.h), as text within the
 # program: NVRTC reads no files. Gives ORTM_RTC_SOURCE, to be compiled with the CUDA kernels.
-set(rtc_headers base/dtype.h kernels/cuda/fast_divisor.h kernels/cuda/pointwise_launch.h
-  kernels/cuda/pointwise_thread.cuh kernels/cuda/vector_access.cuh kernels/integer_division.h
+set(rtc_headers base/dtype.h kernels/cuda/fast_divisor.h kernels/cuda/half_conversion.cuh
+  kernels/cuda/pointwise_launch.h kernels/cuda/pointwise_thread.cuh
+  kernels/cuda/vector_access.cuh kernels/integer_division.h
   kernels/micro_params.h kernels/philox.h kernels/pointwise_activation.h
   kernels/pointwise_arithmetic.h kernels/pointwise_comparison.h kernels/pointwise_convert.h
   kernels/pointwise_elementary.h kernels/pointwise_gradient.h kernels/pointwise_random.h

@@ -2,7 +2,9 @@
 // in its registers as far as they reach, so that most rows are read from memory once.
 #pragma once
 
+#include "kernels/cuda/half_conversion.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/vector_access.cuh"
 
 namespace ortmodule::cuda {
 
@@ -61,6 +63,44 @@ class HeldRow {
 
   Values held_[kHeld];
   int64_t count_, begin_, stride_;
+};
+
+/// A row that registers hold as it was loaded: `count` elements of T, whole vectors, of which a
+/// thread has those at lane, lane + lanes, ... Slots behind the row hold `rest`, so that only
+/// loads and stores ask whether an element exists.
+template <class T, int kSlots>
+class VectorsOfRow {
+ public:
+  static constexpr int kCount = kVectorCount<T>;
+
+  __device__ VectorsOfRow(int count, int lane, int lanes)
+      : count_(count), begin_(lane * kCount), stride_(lanes * kCount) {}
+
+  /// What a thread has of `from`, all loads at once.
+  __device__ __forceinline__ void load(Words<T, kCount> (&to)[kSlots], const T* from,
+                                       T rest) const {
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) {
+      const int i = begin_ + k * stride_;
+      to[k] = i < count_ ? Words<T, kCount>::load(from + i) : Words<T, kCount>::filled(rest);
+    }
+  }
+  /// body(slot) for the slots of which some thread of the row has elements.
+  template <class Body>
+  __device__ __forceinline__ void each_slot(int count, const Body& body) const {
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k)
+      if (k * stride_ < count) body(k);
+  }
+  __device__ __forceinline__ void store(T* to, int slot,
+                                        const ComputeOf<T> (&values)[kCount]) const {
+    const int i = begin_ + slot * stride_;
+    const Words<T, kCount> elements = narrow<T>(values);
+    if (i < count_) elements.store(to + i);
+  }
+
+ private:
+  int count_, begin_, stride_;
 };
 
 /// The thread's row and lane in a launch of RowGroups. Threads without a row take part in

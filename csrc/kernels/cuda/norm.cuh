@@ -11,6 +11,7 @@
 // registers, dy and x once more (gradient).
 #pragma once
 
+#include "kernels/cuda/half_conversion.cuh"
 #include "kernels/cuda/held_row.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -40,14 +41,14 @@ __device__ __forceinline__ void load_computed(ComputeOf<T>* to, const T* from) {
   T elements[kCount];
   load_vector(elements, from);
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) to[k] = computed(elements[k]);
+  for (int k = 0; k < kCount; ++k) to[k] = widened(elements[k]);
 }
 template <class T, int kCount>
 __device__ __forceinline__ void store_computed(T* to, const ComputeOf<T>* from) {
-  T elements[kCount];
+  ComputeOf<T> values[kCount];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) elements[k] = stored<T>(from[k]);
-  store_vector(to, elements);
+  for (int k = 0; k < kCount; ++k) values[k] = from[k];
+  narrow<T>(values).store(to);
 }
 
 /// Whether rows of `columns` elements at these addresses (null: absent) consist of whole vectors of
@@ -100,7 +101,7 @@ __global__ __launch_bounds__(kMostRowThreads) void norm_forward_cuda(ORTM_GRID_C
     Values skip;
     load_computed<T, kCount>(skip, f.skip + base + i);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) v[k] = computed(stored<T>(v[k] + skip[k]));
+    for (int k = 0; k < kCount; ++k) v[k] = widened(narrowed(v[k] + skip[k], T{}));
     // Without an output for the sum, y keeps what does not fit into registers.
     if (f.sum || row.is_beyond(i)) store_computed<T, kCount>(sum_row + i, v);
   };

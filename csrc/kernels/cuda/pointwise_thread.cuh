@@ -8,6 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/cuda/half_conversion.cuh"
 #include "kernels/cuda/pointwise_launch.h"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/philox.h"
@@ -22,39 +23,6 @@
 namespace ortmodule::cuda {
 
 // --- conversions ---------------------------------------------------------------------------------
-// The bits of to_float16() and the others, by the processor's own instructions. Those make one
-// pattern of every NaN; ours keep its sign.
-__device__ __forceinline__ BFloat16 narrowed(float x, BFloat16) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  uint16_t bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-  return {x != x ? static_cast<uint16_t>(0x7fc0) : bits};
-#else
-  return to_bfloat16(x);
-#endif
-}
-__device__ __forceinline__ Float16 narrowed(float x, Float16) {
-#if defined(__CUDA_ARCH__)
-  uint16_t bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-  const uint32_t nan = 0x7e00u | ((bits_of(x) >> 16) & 0x8000u);
-  return {x != x ? static_cast<uint16_t>(nan) : bits};
-#else
-  return to_float16(x);
-#endif
-}
-__device__ __forceinline__ float widened(Float16 x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  const uint32_t nan = 0x7f800000u | (uint32_t{x.bits} & 0x3ffu) << 13;
-  return y != y ? float_of(nan | (uint32_t{x.bits} & 0x8000u) << 16) : y;
-#else
-  return to_float(x);
-#endif
-}
-__device__ __forceinline__ float widened(BFloat16 x) { return to_float(x); }
-
 /// An element of memory in its computation type.
 template <class T>
 __device__ __forceinline__ auto read(T x) {

@@ -1,11 +1,15 @@
 // MaxPool and MaxPoolGrad as in cpu/pool.cpp. Method: a thread per output element; in the
 // gradient a thread per element of dx, which looks into the windows around it, so that nothing is
-// added by atomics. Bytes moved: x as often as windows overlap, mostly from cache; the rest once.
+// added by atomics. Common windows have kernels of their own (pool_halving.cuh). Bytes moved: x as
+// often as windows overlap, mostly from cache; the rest once.
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 
 #include "kernels/cuda/fast_divisor.h"
+#include "kernels/cuda/half_conversion.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pool_halving.cuh"
 #include "kernels/dtype_dispatch.h"
 #include "kernels/pool.h"
 
@@ -47,9 +51,18 @@ struct Windows {
 using Windows32 = Windows<int32_t, FastDivisor>;
 using Windows64 = Windows<int64_t, int64_t>;
 
-/// Whether 32 bits hold all positions, also those of windows that reach beyond the image.
-bool fits_32_bits(const PoolShape& s, int64_t count) {
-  if (count > kLaunchElements || s.channels > kLaunchElements) return false;
+/// From the first element to the last.
+int64_t reach(const TensorView& t) {
+  int64_t last = 0;
+  for (int d = 0; d < t.rank; ++d) last += (t.sizes[d] - 1) * t.strides[d];
+  return last;
+}
+
+/// Whether 32 bits hold all positions, also those of windows that reach beyond the image, and all
+/// offsets.
+bool fits_32_bits(const PoolShape& s, std::initializer_list<const TensorView*> tensors) {
+  for (const TensorView* t : tensors)
+    if (std::max(t->element_count(), reach(*t)) > kLaunchElements) return false;
   const auto fits = [](const PoolAxis& a) {
     return std::max({a.in, a.out, a.stride, a.dilation, a.pad}) <= kLaunchElements / 8 &&
            a.kernel <= kLaunchElements / 8 / std::max<int64_t>(a.dilation, 1) &&
@@ -58,15 +71,17 @@ bool fits_32_bits(const PoolShape& s, int64_t count) {
   return fits(s.rows) && fits(s.columns);
 }
 
+template <class N>
 struct Strides {
-  int64_t image, channel, row, column;
+  N image, channel, row, column;
 
   explicit Strides(const TensorView& t)
-      : image(t.strides[0]), channel(t.strides[1]), row(t.strides[2]), column(t.strides[3]) {}
-  __device__ __forceinline__ int64_t plane(int64_t n, int64_t c) const {
-    return n * image + c * channel;
-  }
-  __device__ __forceinline__ int64_t at(int64_t i, int64_t j) const { return i * row + j * column; }
+      : image(static_cast<N>(t.strides[0])),
+        channel(static_cast<N>(t.strides[1])),
+        row(static_cast<N>(t.strides[2])),
+        column(static_cast<N>(t.strides[3])) {}
+  __device__ __forceinline__ N plane(N n, N c) const { return n * image + c * channel; }
+  __device__ __forceinline__ N at(N i, N j) const { return i * row + j * column; }
 };
 
 // Neighbouring threads take neighbouring elements: channels where those are innermost.
@@ -94,17 +109,17 @@ struct Element {
 };
 
 // Null, like y, if nobody reads them: backward may pool again for the places.
+template <class N>
 struct Results {
   int64_t* indices;
   uint8_t* places;
-  Strides strides;  // of all results
+  Strides<N> strides;  // of all results
 };
 
 template <class T, class W>
-__global__ __launch_bounds__(kThreads) void max_pool_cuda(ORTM_GRID_CONSTANT(W) w,
-                                                          ORTM_GRID_CONSTANT(Strides) x_strides,
-                                                          ORTM_GRID_CONSTANT(Results) results,
-                                                          const T* x, T* y, int64_t count) {
+__global__ __launch_bounds__(kThreads) void max_pool_cuda(
+    ORTM_GRID_CONSTANT(W) w, ORTM_GRID_CONSTANT(Strides<typename W::Position>) x_strides,
+    ORTM_GRID_CONSTANT(Results<typename W::Position>) results, const T* x, T* y, int64_t count) {
   using C = ComputeOf<T>;
   using N = typename W::Position;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -119,7 +134,7 @@ __global__ __launch_bounds__(kThreads) void max_pool_cuda(ORTM_GRID_CONSTANT(W) 
     const N row = down.start + k * value_of(w.rows.dilation);
     for (N j = across.first; j < across.last; ++j) {
       const N column = across.start + j * value_of(w.columns.dilation);
-      const C value = computed(plane[x_strides.at(row, column)]);
+      const C value = widened(plane[x_strides.at(row, column)]);
       if (value > largest || value != value || place == kNoPlace) {
         largest = value;
         place = static_cast<uint8_t>(k * w.columns.kernel + j);
@@ -127,9 +142,8 @@ __global__ __launch_bounds__(kThreads) void max_pool_cuda(ORTM_GRID_CONSTANT(W) 
       }
     }
   }
-  const int64_t to =
-      results.strides.plane(e.image, e.channel) + results.strides.at(e.row, e.column);
-  if (y) y[to] = stored<T>(largest);
+  const N to = results.strides.plane(e.image, e.channel) + results.strides.at(e.row, e.column);
+  if (y) y[to] = narrowed(largest, T{});
   if (results.places) results.places[to] = place;
   if (results.indices) results.indices[to] = index;
 }
@@ -138,8 +152,9 @@ bool is_pixel_major(const TensorView& t) { return t.strides[1] == 1 && t.sizes[1
 
 /// body(windows): with 32-bit positions where they fit.
 template <class Body>
-void with_windows(const PoolShape& s, bool by_result, const TensorView& counted, const Body& body) {
-  if (fits_32_bits(s, counted.element_count()))
+void with_windows(const PoolShape& s, bool by_result, const TensorView& counted,
+                  std::initializer_list<const TensorView*> tensors, const Body& body) {
+  if (fits_32_bits(s, tensors))
     body(Windows32(s, by_result, is_pixel_major(counted)));
   else
     body(Windows64(s, by_result, is_pixel_major(counted)));
@@ -148,27 +163,29 @@ void with_windows(const PoolShape& s, bool by_result, const TensorView& counted,
 void run_max_pool(const KernelArgs& args) {
   const TensorView &x = args.in[0], &y = args.out[0];
   const PoolShape& s = *static_cast<const PoolShape*>(args.prepared);
-  const Results results{args.out[1].as<int64_t>(), args.out[2].as<uint8_t>(), Strides(y)};
   const int64_t count = y.element_count();
   if (count == 0) return;
   dispatch_float(x.dtype, [&]<class T> {
-    with_windows(s, true, y, [&]<class W>(const W& windows) {
+    if (halving_pool<T>(args, s)) return;
+    with_windows(s, true, y, {&x, &y}, [&]<class W>(const W& windows) {
+      using N = typename W::Position;
+      const Results<N> results{args.out[1].as<int64_t>(), args.out[2].as<uint8_t>(), Strides<N>(y)};
       ORTM_LAUNCH((max_pool_cuda<T, W>), grid_of(blocks_for(count, kThreads)), kThreads, 0,
-                  args.context, windows, Strides(x), results, x.as<T>(), y.as<T>(), count);
+                  args.context, windows, Strides<N>(x), results, x.as<T>(), y.as<T>(), count);
     });
   });
 }
 
 // --- gradient ------------------------------------------------------------------------------------
+template <class N>
 struct Sources {
-  Strides dy, places, dx;
+  Strides<N> dy, places, dx;
 };
 
 template <class T, class W>
-__global__ __launch_bounds__(kThreads) void max_pool_grad_cuda(ORTM_GRID_CONSTANT(W) w,
-                                                               ORTM_GRID_CONSTANT(Sources) from,
-                                                               const T* dy, const uint8_t* places,
-                                                               T* dx, int64_t count) {
+__global__ __launch_bounds__(kThreads) void max_pool_grad_cuda(
+    ORTM_GRID_CONSTANT(W) w, ORTM_GRID_CONSTANT(Sources<typename W::Position>) from, const T* dy,
+    const uint8_t* places, T* dx, int64_t count) {
   using N = typename W::Position;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (thread >= count) return;
@@ -184,20 +201,22 @@ __global__ __launch_bounds__(kThreads) void max_pool_grad_cuda(ORTM_GRID_CONSTAN
       const N across = w.columns.place(j, e.column);
       if (across < 0) continue;
       if (place_plane[from.places.at(i, j)] == down * w.columns.kernel + across)
-        sum += computed(dy_plane[from.dy.at(i, j)]);
+        sum += widened(dy_plane[from.dy.at(i, j)]);
     }
   }
-  dx[from.dx.plane(e.image, e.channel) + from.dx.at(e.row, e.column)] = stored<T>(sum);
+  dx[from.dx.plane(e.image, e.channel) + from.dx.at(e.row, e.column)] = narrowed(sum, T{});
 }
 
 void run_max_pool_grad(const KernelArgs& args) {
   const TensorView &dy = args.in[0], &places = args.in[1], &dx = args.out[0];
   const PoolShape& s = *static_cast<const PoolShape*>(args.prepared);
-  const Sources from{Strides(dy), Strides(places), Strides(dx)};
   const int64_t count = dx.element_count();
   if (count == 0) return;
   dispatch_float(dy.dtype, [&]<class T> {
-    with_windows(s, false, dx, [&]<class W>(const W& windows) {
+    if (halving_pool_grad<T>(args, s)) return;
+    with_windows(s, false, dx, {&dy, &places, &dx}, [&]<class W>(const W& windows) {
+      using N = typename W::Position;
+      const Sources<N> from{Strides<N>(dy), Strides<N>(places), Strides<N>(dx)};
       ORTM_LAUNCH((max_pool_grad_cuda<T, W>), grid_of(blocks_for(count, kThreads)), kThreads, 0,
                   args.context, windows, from, dy.as<T>(), places.as<uint8_t>(), dx.as<T>(), count);
     });

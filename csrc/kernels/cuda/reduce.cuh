@@ -42,17 +42,18 @@ class Accumulator {
     count_ += count;
     if (count_ == kRun) carry();
   }
+  /// Ends a run, for who counts the additions of several accumulators at once.
+  __device__ __forceinline__ void carry() {
+    total_ = Op::combine(total_, static_cast<typename Op::Partial>(recent_));
+    recent_ = static_cast<typename Op::C>(Op::start());
+    count_ = 0;
+  }
   __device__ __forceinline__ typename Op::Partial result() {
     carry();
     return total_;
   }
 
  private:
-  __device__ __forceinline__ void carry() {
-    total_ = Op::combine(total_, static_cast<typename Op::Partial>(recent_));
-    recent_ = static_cast<typename Op::C>(Op::start());
-    count_ = 0;
-  }
   typename Op::C recent_ = static_cast<typename Op::C>(Op::start());
   typename Op::Partial total_ = Op::start();
   int count_ = 0;

@@ -9,7 +9,6 @@ constexpr int64_t kLeastRowPart = 8192;
 constexpr int64_t kLeastColumnPart = 256;
 constexpr int64_t kMostParts = 1024;   // over all outputs: a few per multiprocessor
 constexpr int64_t kPartMultiple = 16;  // so that parts begin at whole vectors
-constexpr int64_t kBlockColumns = 128;
 
 // Neighbouring dimensions of one kind are one, since x is contiguous: (size, reduced).
 std::vector<std::pair<int64_t, bool>> collapsed(const StepFacts& facts) {

@@ -2,9 +2,9 @@
 // Method: dimensions collapse to alternating kept and reduced ones. If the innermost is reduced, a
 // group of lanes or a block folds each output; if it is kept, each thread folds a few neighbouring
 // columns, so that reads of a warp follow one another. Long reductions to few outputs are split
-// over blocks; their partial results lie in the workspace and are combined in order by a second
-// kernel. Splits depend on the shape only and nothing is atomic, so every run gives the same bits.
-// Float sums continue in double after kRun additions. Bytes moved: x once.
+// over blocks; their partial results lie in the workspace and are combined, in an order of their
+// number only, by a second kernel. Splits depend on the shape only and nothing is atomic, so every
+// run gives the same bits. Float sums continue in double after kRun additions. Bytes moved: x once.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 #include "kernels/axis.h"
 #include "kernels/cuda/fast_divisor.h"
+#include "kernels/cuda/half_conversion.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
@@ -20,6 +21,7 @@
 namespace ortmodule::cuda {
 
 inline constexpr int kReduceThreads = 256;
+inline constexpr int64_t kBlockColumns = 128;
 
 /// Element offsets of positions in row-major order of some of x's dimensions.
 struct ReduceSpace {
@@ -153,6 +155,32 @@ struct CombinePartials {
 };
 
 // --- innermost dimension reduced -----------------------------------------------------------------
+/// Vectors that a thread loads before it adds any.
+inline constexpr int kReduceAhead = 4;
+
+/// Adds a lane's part of `count` consecutive elements, whole vectors.
+template <class Op, class T>
+__device__ __forceinline__ void add_vectors(Accumulator<Op>& sum, const T* from, int64_t count,
+                                            int lane, int lanes) {
+  constexpr int kCount = kVectorCount<T>;
+  using Vectors = Words<T, kCount>;
+  const auto add = [&](const Vectors& elements) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) sum.add(static_cast<typename Op::C>(widened(elements[k])));
+    sum.tick(kCount);
+  };
+  const int64_t step = int64_t{lanes} * kCount;
+  int64_t i = int64_t{lane} * kCount;
+  for (; i + (kReduceAhead - 1) * step < count; i += kReduceAhead * step) {
+    Vectors elements[kReduceAhead];
+#pragma unroll
+    for (int k = 0; k < kReduceAhead; ++k) elements[k] = Vectors::load(from + i + k * step);
+#pragma unroll
+    for (int k = 0; k < kReduceAhead; ++k) add(elements[k]);
+  }
+  for (; i < count; i += step) add(Vectors::load(from + i));
+}
+
 template <class Op, class T>
 __global__ __launch_bounds__(512) void reduce_rows_cuda(
     ORTM_GRID_CONSTANT(ReducePlan) plan, ReduceSource<T> x,
@@ -162,7 +190,8 @@ __global__ __launch_bounds__(512) void reduce_rows_cuda(
   const int rows = static_cast<int>(blockDim.x) / lanes;
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int64_t item = int64_t{blockIdx.x} * rows + static_cast<int>(threadIdx.x) / lanes;
-  const int64_t split = item / plan.outputs, output = item - split * plan.outputs;
+  const int64_t split = plan.splits == 1 ? item >= plan.outputs : item / plan.outputs;
+  const int64_t output = item - split * plan.outputs;
   const bool exists = split < plan.splits;  // all lanes take part in what follows
   const int64_t begin = split * plan.part;
   const int64_t end = !exists                               ? begin
@@ -172,15 +201,7 @@ __global__ __launch_bounds__(512) void reduce_rows_cuda(
   Accumulator<Op> sum;
   if constexpr (!std::is_same_v<T, AnyInteger>) {
     if (vectors) {
-      constexpr int kCount = kVectorCount<T>;
-      for (int64_t i = begin + lane * kCount; i < end; i += int64_t{lanes} * kCount) {
-        T elements[kCount];
-        load_vector(elements, x.data + base + i);
-#pragma unroll
-        for (int k = 0; k < kCount; ++k)
-          sum.add(static_cast<typename Op::C>(computed(elements[k])));
-        sum.tick(kCount);
-      }
+      add_vectors(sum, x.data + base + begin, end - begin, lane, lanes);
     }
   }
   if (!vectors) {
@@ -195,6 +216,37 @@ __global__ __launch_bounds__(512) void reduce_rows_cuda(
 }
 
 // --- innermost dimension kept --------------------------------------------------------------------
+/// Adds rows begin, begin + step, ... of kColumns neighbouring columns, row r at offset(r), kAhead
+/// of them loaded at once.
+template <int kAhead, int kColumns, class Op, class T, class Offset>
+__device__ __forceinline__ void add_column_vectors(Accumulator<Op> (&sums)[kColumns], const T* from,
+                                                   int64_t begin, int64_t end, int step,
+                                                   const Offset& offset) {
+  static_assert(kRun % kAhead == 0);
+  using Vectors = Words<T, kColumns>;
+  const auto add = [&](const Vectors& elements) {
+#pragma unroll
+    for (int k = 0; k < kColumns; ++k)
+      sums[k].add(static_cast<typename Op::C>(widened(elements[k])));
+  };
+  int64_t row = begin;
+  int added = 0;
+  for (; row + (kAhead - 1) * step < end; row += kAhead * step) {
+    Vectors elements[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) elements[k] = Vectors::load(from + offset(row + k * step));
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) add(elements[k]);
+    added += kAhead;
+    if (added < kRun) continue;
+    added = 0;
+#pragma unroll
+    for (int k = 0; k < kColumns; ++k) sums[k].carry();
+  }
+  // Fewer than kAhead, so that the run stays within its limit.
+  for (; row < end; row += step) add(Vectors::load(from + offset(row)));
+}
+
 // A block: blockDim.x groups of kColumns columns, blockDim.y rows at a time.
 template <class Op, class T, int kColumns>
 __global__ __launch_bounds__(kReduceThreads) void reduce_columns_cuda(
@@ -211,19 +263,21 @@ __global__ __launch_bounds__(kReduceThreads) void reduce_columns_cuda(
   const bool exists = column < plan.inner;
   Accumulator<Op> sums[kColumns];
   if (exists) {
-    for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
-      const int64_t at = base + plan.reduced.offset(row);
-      if constexpr (kColumns == 1) {
-        sums[0].add(static_cast<typename Op::C>(x.at(at)));
-      } else {
-        T elements[kColumns];
-        load_vector(elements, x.data + at);
-#pragma unroll
-        for (int k = 0; k < kColumns; ++k)
-          sums[k].add(static_cast<typename Op::C>(computed(elements[k])));
+    if constexpr (kColumns == 1) {
+      for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+        sums[0].add(static_cast<typename Op::C>(x.at(base + plan.reduced.offset(row))));
+        sums[0].tick(1);
       }
-#pragma unroll
-      for (int k = 0; k < kColumns; ++k) sums[k].tick(1);
+    } else {
+      const int64_t first = begin + threadIdx.y;
+      const int step = static_cast<int>(blockDim.y);
+      if (plan.reduced.rank == 1)
+        add_column_vectors<kReduceAhead>(sums, x.data + base, first, end, step, [&](int64_t row) {
+          return row * plan.reduced.strides[0];
+        });
+      else
+        add_column_vectors<1>(sums, x.data + base, first, end, step,
+                              [&](int64_t row) { return plan.reduced.offset(row); });
     }
   }
   const int width = static_cast<int>(blockDim.x) * kColumns;
@@ -249,15 +303,36 @@ __global__ __launch_bounds__(kReduceThreads) void reduce_columns_cuda(
 }
 
 // --- the whole -----------------------------------------------------------------------------------
+// A warp of outputs by kCombineRuns runs of parts, which are loaded several at a time: there are
+// few outputs, so that waiting would be all of the time.
+inline constexpr int kCombineRuns = 8, kCombineAhead = 8;
+
 template <class Op>
-__global__ __launch_bounds__(kReduceThreads) void combine_parts_cuda(
+__global__ __launch_bounds__(kWarp* kCombineRuns) void combine_parts_cuda(
     ORTM_GRID_CONSTANT(ReduceTarget<typename Op::Partial>) target, int64_t outputs,
     int64_t splits) {
-  const int64_t output = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x;
-  if (output >= outputs) return;
-  typename Op::Partial result = Op::start();
-  for (int64_t s = 0; s < splits; ++s)
-    result = Op::combine(result, target.partials[s * outputs + output]);
+  using Partial = typename Op::Partial;
+  ORTM_DYNAMIC_SHARED(Partial, scratch);  // [kCombineRuns, kWarp]
+  const int x = static_cast<int>(threadIdx.x), run = static_cast<int>(threadIdx.y);
+  const int64_t output = int64_t{blockIdx.x} * kWarp + x;
+  const int64_t of_run = (splits + kCombineRuns - 1) / kCombineRuns;
+  const int64_t end = (run + 1) * of_run < splits ? (run + 1) * of_run : splits;
+  const Partial* from = target.partials + (output < outputs ? output : 0);
+  Partial result = Op::start();
+  int64_t s = run * of_run;
+  for (; s + kCombineAhead <= end; s += kCombineAhead) {
+    Partial parts[kCombineAhead];
+#pragma unroll
+    for (int k = 0; k < kCombineAhead; ++k) parts[k] = from[(s + k) * outputs];
+#pragma unroll
+    for (int k = 0; k < kCombineAhead; ++k) result = Op::combine(result, parts[k]);
+  }
+  for (; s < end; ++s) result = Op::combine(result, from[s * outputs]);
+  scratch[run * kWarp + x] = result;
+  __syncthreads();
+  if (run > 0 || output >= outputs) return;
+  for (int other = 1; other < kCombineRuns; ++other)
+    result = Op::combine(result, scratch[other * kWarp + x]);
   store_result(target, output, result);
 }
 
@@ -273,7 +348,11 @@ void launch_rows(const KernelArgs& args, const ReducePlan& plan, const ReduceSou
               is_aligned<T, kVectorCount<T>>(x.data);
     if (vectors) each = kVectorCount<T>;
   }
-  const RowGroups groups = row_groups(std::min(plan.part, plan.per_output), each);
+  const int64_t count = std::min(plan.part, plan.per_output);
+  RowGroups groups = row_groups(count, each);
+  // Of vectors a warp takes as many as its lanes load ahead: a block would wait for itself.
+  if (vectors && groups.lanes > kWarp)
+    groups = row_groups(std::max(count, int64_t{kWarp} * each * kReduceAhead), each * kReduceAhead);
   ORTM_LAUNCH((reduce_rows_cuda<Op, T>),
               grid_of(blocks_for(plan.outputs * plan.splits, groups.rows())),
               static_cast<unsigned>(groups.threads), sizeof(typename Op::Partial) * kWarp,
@@ -283,8 +362,9 @@ void launch_rows(const KernelArgs& args, const ReducePlan& plan, const ReduceSou
 template <class Op, class T, int kColumns>
 void launch_columns(const KernelArgs& args, const ReducePlan& plan, const ReduceSource<T>& x,
                     const ReduceTarget<typename Op::Partial>& target) {
+  // No wider than what the plan counts blocks by.
   unsigned width = 1;
-  while (width < kWarp && width * kColumns < plan.inner) width *= 2;
+  while (width < kWarp && width * kColumns < std::min(plan.inner, kBlockColumns)) width *= 2;
   const int64_t tiles = blocks_for(plan.inner, int64_t{width} * kColumns);
   ORTM_LAUNCH((reduce_columns_cuda<Op, T, kColumns>),
               grid_of(plan.kept.count * plan.splits * tiles), dim3(width, kReduceThreads / width),
@@ -305,7 +385,7 @@ void reduce_as(const KernelArgs& args, const ReducePlan& plan) {
     } else {
       bool vectors = false;
       if constexpr (!std::is_same_v<T, AnyInteger>) {
-        constexpr int kCount = 16 / sizeof(T) < 4 ? 16 / sizeof(T) : 4;
+        constexpr int kCount = kVectorCount<T>;
         vectors = plan.inner % kCount == 0 && is_aligned<T, kCount>(x.data);
         if (vectors) launch_columns<Op, T, kCount>(args, plan, x, target);
       }
@@ -313,9 +393,9 @@ void reduce_as(const KernelArgs& args, const ReducePlan& plan) {
     }
   }
   if (plan.splits > 1 || plan.per_output == 0)
-    ORTM_LAUNCH(combine_parts_cuda<Op>, grid_of(blocks_for(plan.outputs, kReduceThreads)),
-                kReduceThreads, 0, args.context, target, plan.outputs,
-                plan.per_output == 0 ? int64_t{0} : plan.splits);
+    ORTM_LAUNCH(combine_parts_cuda<Op>, grid_of(blocks_for(plan.outputs, kWarp)),
+                dim3(kWarp, kCombineRuns), sizeof(Partial) * kWarp * kCombineRuns, args.context,
+                target, plan.outputs, plan.per_output == 0 ? int64_t{0} : plan.splits);
 }
 
 /// KernelDef::run of a reduction. Op<T> is asked for floats and AnyInteger.

@@ -2,8 +2,9 @@
 //   y = exp(x - max) / sum exp(x - max)       SoftmaxGrad:    dx = y (dy - sum dy y)
 //   y = x - max - log sum exp(x - max)        LogSoftmaxGrad: dx = dy - exp(y) sum dy
 //   BiasSoftmax: y = softmax(x + bias), the sum rounded to the type of x as Add would.
-// Method: a group of lanes or a block per row. Rows that fit are kept in shared memory, in the
-// computation type, so that global memory is read once; longer ones are read again. Along an axis
+// Method: a group of lanes or a block per row. Rows of whole vectors lie in registers
+// (softmax_held.cuh). Others that fit are kept in shared memory, in the computation type, so that
+// global memory is read once; longer ones are read again. Along an axis
 // that is not the last one with many columns behind it, each thread takes a column, so that reads
 // of a warp follow one another. A lane's sums continue in double after kRun additions, and so do
 // those of lanes. Rows of only -infinity give NaN, as in PyTorch. Bytes moved: each operand and the
@@ -16,6 +17,7 @@
 #include "kernels/cuda/fast_divisor.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/softmax_held.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/dtype_dispatch.h"
 
@@ -52,7 +54,7 @@ struct Plain {
         elements[e] = e < count ? x[base + (at + e) * shape.stride] : T{};
     }
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) to[e] = computed(elements[e]);
+    for (int e = 0; e < kEach; ++e) to[e] = widened(elements[e]);
   }
 };
 
@@ -84,7 +86,7 @@ struct Biased {
     const int64_t first = rows.offset(row) + at * rows.stride;
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
-      if (e < count) to[e] = computed(stored<T>(to[e] + computed(bias[first + e * rows.stride])));
+      if (e < count) to[e] = widened(narrowed(to[e] + widened(bias[first + e * rows.stride]), T{}));
   }
 };
 
@@ -129,7 +131,7 @@ class Row {
                                         int count) const {
     T elements[kEach];
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) elements[e] = stored<T>(values[e]);
+    for (int e = 0; e < kEach; ++e) elements[e] = narrowed(values[e], T{});
     if (shape_.stride == 1) {
       store_some(y + base_ + at, elements, count, shape_.vectors);
     } else {
@@ -151,16 +153,6 @@ class Row {
   int64_t row_, count_, base_;
 };
 
-// Of an Accumulator, which a lane needs that has a whole column to add up.
-template <class Computed>
-struct LaneSum {
-  using C = Computed;
-  using Partial = double;
-  __device__ __forceinline__ static double start() { return 0; }
-  __device__ __forceinline__ static C add(C a, C b) { return a + b; }
-  __device__ __forceinline__ static double combine(double a, double b) { return a + b; }
-};
-
 template <class T, class Source, bool log>
 __global__ __launch_bounds__(kMostThreads) void softmax_cuda(ORTM_GRID_CONSTANT(RowShape) shape,
                                                              ORTM_GRID_CONSTANT(Source) x, T* y) {
@@ -178,7 +170,7 @@ __global__ __launch_bounds__(kMostThreads) void softmax_cuda(ORTM_GRID_CONSTANT(
   row.pass(false, [&](const C(&values)[kEach], int64_t, int count) {
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
-      if (e < count) part.add(fast_exp(values[e] - max));
+      if (e < count) part.add(exp_in_row<T>(values[e] - max));
     part.tick(kEach);
   });
   const double sum = row_reduce(part.result(), AddOp(), shape.lanes, scratch);
@@ -186,7 +178,7 @@ __global__ __launch_bounds__(kMostThreads) void softmax_cuda(ORTM_GRID_CONSTANT(
   row.pass(false, [&](C(&values)[kEach], int64_t at, int count) {
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
-      values[e] = log ? values[e] - max - factor : fast_exp(values[e] - max) * factor;
+      values[e] = log ? values[e] - max - factor : exp_in_row<T>(values[e] - max) * factor;
     row.store(y, values, at, count);
   });
 }
@@ -254,22 +246,59 @@ RowLaunch row_launch(const KernelArgs& args) {
   return launch;
 }
 
+/// The launch of rows that registers hold (softmax_held.cuh), if these do.
+template <class T>
+bool held_launch(const KernelArgs& args, HeldRows& rows, RowGroups& groups) {
+  constexpr int kCount = kVectorCount<T>;
+  const AxisSplit split =
+      split_at(args.facts.outputs[0].layout.sizes, args.facts.node().attrs.integer("axis", -1));
+  const int64_t most = int64_t{kHeldInRow<T>} * kHeldThreads;
+  bool fits = split.inner == 1 && split.axis > 0 && split.axis % kCount == 0 && split.axis <= most;
+  for (const TensorView& view : args.in) fits &= is_aligned<T, kCount>(view.data);
+  fits &= is_aligned<T, kCount>(args.out[0].data);
+  if (!fits) return false;
+  rows = {split.outer, static_cast<int>(split.axis), 1};
+  groups = split.axis <= kWarp * kHeldInRow<T>
+               ? row_groups(split.axis, kCount, kWarp)
+               : row_groups(split.axis, kHeldInRow<T>, kHeldThreads);
+  rows.lanes = groups.lanes;
+  return true;
+}
+
 template <bool log>
 void run_softmax(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> {
+    const T* x = args.in[0].as<T>();
+    T* y = args.out[0].as<T>();
+    HeldRows rows;
+    RowGroups groups;
+    if (held_launch<T>(args, rows, groups)) {
+      ORTM_LAUNCH((softmax_held_cuda<T, log>), grid_of(blocks_for(rows.rows, groups.rows())),
+                  static_cast<unsigned>(groups.threads), kScratchBytes, args.context, rows, x, y);
+      return;
+    }
     const RowLaunch launch = row_launch<T>(args);
     ORTM_LAUNCH((softmax_cuda<T, Plain<T>, log>), launch.grid, launch.block, launch.shared_bytes,
-                args.context, launch.shape, Plain<T>{args.in[0].as<T>()}, args.out[0].as<T>());
+                args.context, launch.shape, Plain<T>{x}, y);
   });
 }
 
 template <bool log>
 void run_softmax_grad(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> {
+    const T *dy = args.in[0].as<T>(), *y = args.in[1].as<T>();
+    T* dx = args.out[0].as<T>();
+    HeldRows rows;
+    RowGroups groups;
+    if (held_launch<T>(args, rows, groups)) {
+      ORTM_LAUNCH((softmax_grad_held_cuda<T, log>), grid_of(blocks_for(rows.rows, groups.rows())),
+                  static_cast<unsigned>(groups.threads), kScratchBytes, args.context, rows, dy, y,
+                  dx);
+      return;
+    }
     const RowLaunch launch = row_launch<T>(args);
     ORTM_LAUNCH((softmax_grad_cuda<T, log>), launch.grid, launch.block, launch.shared_bytes,
-                args.context, launch.shape, Plain<T>{args.in[0].as<T>()}, args.in[1].as<T>(),
-                args.out[0].as<T>());
+                args.context, launch.shape, Plain<T>{dy}, y, dx);
   });
 }
 

@@ -5,12 +5,15 @@
 // its own, so that neighbours read neighbouring elements. Vectors begin at the row's first aligned
 // element, since rows of an odd number of classes begin anywhere. Row losses and labels' weights
 // are added up in double in two stages in a fixed order (losses of rows lie in the workspace);
-// nothing is atomic. Sums of exponentials are kept in the computation type, and the gradient does
-// not rescale probabilities by their sum: results agree with the CPU's to rounding.
+// nothing is atomic. Sums of exponentials are kept in the computation type, exp is that of
+// exp_in_row(), and the gradient does not rescale probabilities by their sum: results agree with
+// the CPU's to rounding.
 // Bytes moved: scores once (forward); scores and dscores once (gradient).
 #include <limits>
 
 #include "kernels/cuda/device_check.cuh"
+#include "kernels/cuda/exp_of_difference.cuh"
+#include "kernels/cuda/half_conversion.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
@@ -25,6 +28,10 @@ constexpr int kSumThreads = 256;
 constexpr int64_t kMostParts = 256;     // of the sum over rows
 constexpr int64_t kRowsPerPart = 4096;  // at least
 constexpr int64_t kApartRows = 32;      // `inner` from which a thread has its own row
+/// Vectors that a thread loads before it looks at them. Weights of all classes are looked up by as
+/// much code as that of several vectors.
+template <class T, bool kSmooth>
+constexpr int kLoadsAhead = kSmooth || sizeof(T) == 8 ? 1 : 4;
 
 /// An element of a tensor of any float type.
 template <class C>
@@ -74,14 +81,14 @@ struct LossRows {
 };
 
 /// body(i, values) over a thread's part of a row, values one or kVectorCount<T> classes from i on.
-template <class T, class Body>
+template <int kAhead, class T, class Body>
 __device__ __forceinline__ void for_each_class(const LossRows<T>& r, const T* row, int lane,
                                                const Body& body) {
   using C = ComputeOf<T>;
   constexpr int kCount = kVectorCount<T>;
   const int64_t classes = r.targets.classes;
   const auto one = [&](int64_t i) {
-    const C value[1] = {computed(row[i * r.shape.inner])};
+    const C value[1] = {widened(row[i * r.shape.inner])};
     body(i, value);
   };
   if (!r.vectors) {
@@ -94,22 +101,30 @@ __device__ __forceinline__ void for_each_class(const LossRows<T>& r, const T* ro
   if (head > classes) head = classes;
   const int64_t vectors_end = head + (classes - head) / kCount * kCount;
   for (int64_t i = lane; i < head; i += r.lanes) one(i);
-#pragma unroll 2
-  for (int64_t i = head + int64_t{lane} * kCount; i < vectors_end; i += int64_t{r.lanes} * kCount) {
-    T elements[kCount];
-    load_vector(elements, row + i);
+  const auto vector = [&](int64_t i, const Words<T, kCount>& elements) {
     C values[kCount];
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = computed(elements[k]);
+    for (int k = 0; k < kCount; ++k) values[k] = widened(elements[k]);
     body(i, values);
+  };
+  const int64_t step = int64_t{r.lanes} * kCount;
+  int64_t i = head + int64_t{lane} * kCount;
+  for (; i + (kAhead - 1) * step < vectors_end; i += kAhead * step) {
+    Words<T, kCount> elements[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) elements[k] = Words<T, kCount>::load(row + i + k * step);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) vector(i + k * step, elements[k]);
   }
-  for (int64_t i = vectors_end + lane; i < classes; i += r.lanes) one(i);
+  for (; i < vectors_end; i += step) vector(i, Words<T, kCount>::load(row + i));
+  for (int64_t k = vectors_end + lane; k < classes; k += r.lanes) one(k);
 }
 
 /// sum of exp(x - max) over the elements seen so far. NaN is left out of the maximum and shows in
 /// the sum.
-template <class C>
+template <class T>
 struct RunningSum {
+  using C = ComputeOf<T>;
   static constexpr C kLeast = -std::numeric_limits<C>::infinity();
   C max = kLeast, sum = 0;
 
@@ -117,27 +132,27 @@ struct RunningSum {
   __device__ __forceinline__ void add(const C (&x)[kCount]) {
     C most = max;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) most = x[k] > most ? x[k] : most;
+    for (int k = 0; k < kCount; ++k) most = larger_number(most, x[k]);
     if (most == kLeast) {  // nothing but -infinity so far, or NaN
 #pragma unroll
       for (int k = 0; k < kCount; ++k) sum += x[k] != x[k] ? x[k] : C(0);
       return;
     }
-    if (most != max) sum *= fast_exp(max - most);
+    if (most != max) sum *= exp_in_row<T>(max - most);
     max = most;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) sum += fast_exp(x[k] - most);
+    for (int k = 0; k < kCount; ++k) sum += exp_in_row<T>(x[k] - most);
   }
   /// Of the whole row, in every thread of it.
   __device__ __forceinline__ double log_sum_exp(int lanes, C* scratch) const {
     const C most = row_reduce(max, MaxOp(), lanes, scratch);
-    const C part = max == most ? sum : sum * fast_exp(max - most);
+    const C part = max == most ? sum : sum * exp_in_row<T>(max - most);
     const C total = row_reduce(part, AddOp(), lanes, scratch);
     return static_cast<double>(most) + std::log(static_cast<double>(total));
   }
 };
 
-template <class T>
+template <class T, bool kSmooth>
 __global__ __launch_bounds__(kRowThreads) void loss_rows_cuda(ORTM_GRID_CONSTANT(LossRows<T>) r,
                                                               ComputeOf<T>* log_sum_exp,
                                                               double* losses, T* out,
@@ -149,26 +164,27 @@ __global__ __launch_bounds__(kRowThreads) void loss_rows_cuda(ORTM_GRID_CONSTANT
                       static_cast<int>(threadIdx.x) / r.lanes;
   const bool exists = row < r.shape.rows();
   const T* scores = r.scores + (exists ? r.shape.offset(row) : 0);
-  const bool smooth = r.smoothing > 0;
-  RunningSum<C> running;
+  // Early, so that the two loads one after the other are over when the row is.
+  const int64_t label = lane == 0 && exists ? r.targets.label(row) : -1;
+  const double score =
+      label >= 0 ? static_cast<double>(widened(scores[label * r.shape.inner])) : 0.0;
+  RunningSum<T> running;
   C weighted = 0;  // sum of w[c] scores[c]
   if (exists)
-    for_each_class(r, scores, lane, [&](int64_t i, const auto& x) {
+    for_each_class<kLoadsAhead<T, kSmooth>>(r, scores, lane, [&](int64_t i, const auto& x) {
       running.add(x);
-      if (!smooth) return;
-      for (const C& value : x)
-        weighted += r.targets.template weight<C>(i + (&value - &x[0])) * value;
+      if constexpr (kSmooth)
+        for (const C& value : x)
+          weighted += r.targets.template weight<C>(i + (&value - &x[0])) * value;
     });
   const double lse = running.log_sum_exp(r.lanes, scratch);
-  if (smooth) weighted = row_reduce(weighted, AddOp(), r.lanes, scratch);
+  if (kSmooth) weighted = row_reduce(weighted, AddOp(), r.lanes, scratch);
   if (lane > 0 || !exists) return;
   if (log_sum_exp) log_sum_exp[row] = static_cast<C>(lse);
   double loss = 0;
-  const int64_t label = r.targets.label(row);
   if (label >= 0) {
-    const double score = static_cast<double>(computed(scores[label * r.shape.inner]));
     loss = label_loss(r.smoothing, r.targets.template weight<double>(label), lse, score);
-    if (smooth)
+    if (kSmooth)
       loss += smoothing_loss(r.smoothing, r.targets.classes,
                              r.weight_sum ? *r.weight_sum : static_cast<double>(r.targets.classes),
                              lse, static_cast<double>(weighted));
@@ -303,9 +319,15 @@ void forward(const KernelArgs& args) {
   const int64_t rows = r.shape.rows();
   // The loss head wants losses of rows in the computation type.
   C* wide_out = attrs.none && args.out[0].dtype != args.in[0].dtype ? args.out[0].as<C>() : nullptr;
-  ORTM_LAUNCH(loss_rows_cuda<T>, grid_of(blocks_for(rows, groups.rows())),
-              static_cast<unsigned>(groups.threads), sizeof(C) * kWarp, args.context, r,
-              log_sum_exp, workspace.losses, attrs.none && !wide_out ? out : nullptr, wide_out);
+  const auto launch = [&]<bool kSmooth>() {
+    ORTM_LAUNCH((loss_rows_cuda<T, kSmooth>), grid_of(blocks_for(rows, groups.rows())),
+                static_cast<unsigned>(groups.threads), sizeof(C) * kWarp, args.context, r,
+                log_sum_exp, workspace.losses, attrs.none && !wide_out ? out : nullptr, wide_out);
+  };
+  if (r.smoothing > 0)
+    launch.template operator()<true>();
+  else
+    launch.template operator()<false>();
   if (!attrs.none)
     add_rows<T>(args, workspace, workspace.losses, r.targets, rows, attrs.mean, out, nullptr);
 }
@@ -322,7 +344,7 @@ struct LossGradient {
   T* dscores = nullptr;
 };
 
-template <class T>
+template <class T, bool kSmooth>
 __global__ __launch_bounds__(kRowThreads) void loss_gradient_cuda(
     ORTM_GRID_CONSTANT(LossGradient<T>) g) {
   using C = ComputeOf<T>;
@@ -343,22 +365,31 @@ __global__ __launch_bounds__(kRowThreads) void loss_gradient_cuda(
   }
   const C log_sum_exp = g.log_sum_exp[row];
   T* dscores = g.dscores + offset;
-  for_each_class(r, r.scores + offset, lane, [&](int64_t i, const auto& x) {
-    constexpr int kCount = static_cast<int>(std::extent_v<std::remove_reference_t<decltype(x)>>);
-    T out[kCount];
+  for_each_class<kLoadsAhead<T, kSmooth>>(
+      r, r.scores + offset, lane, [&](int64_t i, const auto& x) {
+        constexpr int kCount =
+            static_cast<int>(std::extent_v<std::remove_reference_t<decltype(x)>>);
+        C values[kCount] = {};
+        if (label >= 0) {
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      C value = fast_exp(x[k] - log_sum_exp) * factor;
-      if (share != C(0)) value -= share * r.targets.template weight<C>(i + k);
-      if (i + k == label) value -= label_part;
-      out[k] = stored<T>(label < 0 ? C(0) : value);
-    }
-    if constexpr (kCount == 1) {
-      dscores[i * r.shape.inner] = out[0];
-    } else {
-      store_vector(dscores + i, out);
-    }
-  });
+          for (int k = 0; k < kCount; ++k) values[k] = exp_in_row<T>(x[k] - log_sum_exp) * factor;
+          if constexpr (kSmooth) {
+#pragma unroll
+            for (int k = 0; k < kCount; ++k)
+              values[k] -= share * r.targets.template weight<C>(i + k);
+          }
+          if (static_cast<uint64_t>(label - i) < uint64_t{kCount}) {
+#pragma unroll
+            for (int k = 0; k < kCount; ++k)
+              if (i + k == label) values[k] -= label_part;
+          }
+        }
+        if constexpr (kCount == 1) {
+          dscores[i * r.shape.inner] = narrowed(values[0], T{});
+        } else {
+          narrow<T>(values).store(dscores + i);
+        }
+      });
 }
 
 template <class T>
@@ -381,8 +412,14 @@ void backward(const KernelArgs& args) {
     g.divisor = workspace.divisor;
     add_rows<T>(args, workspace, nullptr, g.rows.targets, rows, true, nullptr, workspace.divisor);
   }
-  ORTM_LAUNCH(loss_gradient_cuda<T>, grid_of(blocks_for(rows, groups.rows())),
-              static_cast<unsigned>(groups.threads), 0, args.context, g);
+  const auto launch = [&]<bool kSmooth>() {
+    ORTM_LAUNCH((loss_gradient_cuda<T, kSmooth>), grid_of(blocks_for(rows, groups.rows())),
+                static_cast<unsigned>(groups.threads), 0, args.context, g);
+  };
+  if (g.rows.smoothing > 0)
+    launch.template operator()<true>();
+  else
+    launch.template operator()<false>();
 }
 
 REGISTER_KERNEL({.op = "SoftmaxCrossEntropyLoss",
