@@ -25,8 +25,11 @@ DimExpr range_length(InferContext& c) {
     const int64_t pace = std::abs(delta);
     return DimExpr::floor_div(ahead + DimExpr(pace - 1), pace);
   }
-  const double length =
-      std::ceil((attrs.number("limit") - attrs.number("start")) / attrs.number("delta"));
+  const double delta = attrs.number("delta");
+  if (delta == 0) c.fail("delta must not be 0");
+  const double length = std::ceil((attrs.number("limit") - attrs.number("start")) / delta);
+  // Also if it is not a number. Plans refuse what memory cannot hold.
+  if (!(length <= 0x1p53)) c.fail(str("a range must have at most 2^53 elements, but found ", length));
   return DimExpr(static_cast<int64_t>(std::max(length, 0.0)));
 }
 

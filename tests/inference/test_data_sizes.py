@@ -482,6 +482,19 @@ def test_a_loop_that_nothing_ends_is_refused() -> None:
         session.run(None, feeds)
 
 
+@pytest.mark.parametrize("limit, delta, why", [(1e30, 1, "at most 2.53 elements"), (9, 0, "not be 0")])
+def test_a_range_of_floats_without_an_end_is_refused(limit: float, delta: float, why: str) -> None:
+    bounds = [value(name, FLOAT, []) for name in ("start", "limit", "delta")]
+    graph = helper.make_graph(
+        [node("Range", ["start", "limit", "delta"], ["y"])], "g", bounds, [value("y", FLOAT, ["n"])]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    session = InferenceSession(model.SerializeToString(), ONE_THREAD)
+    feeds = {"start": np.float32(0), "limit": np.float32(limit), "delta": np.float32(delta)}
+    with pytest.raises(RuntimeError, match=why):
+        session.run(None, feeds)
+
+
 def test_a_long_scan() -> None:
     body = helper.make_graph(
         [
