@@ -1,5 +1,7 @@
 #include "plan/replay.h"
 
+#include <algorithm>
+
 namespace ortmodule {
 namespace {
 
@@ -55,6 +57,22 @@ ReplayFigures replay(const Plan& plan, ReplayMode mode) {
     if (static_cast<int>(s) < plan.forward_steps) figures.forward_peak_bytes = figures.peak_bytes;
   }
   return figures;
+}
+
+std::vector<int64_t> grown_peaks(const Plan& plan, ReplayMode mode,
+                                 std::span<const double> growths) {
+  const std::vector<int64_t> all = live_bytes(plan, mode);
+  const std::vector<int64_t> others = live_bytes(plan, ReplayMode::NoGradients);
+  std::vector<int64_t> peaks;
+  for (double growth : growths) {
+    int64_t peak = 0;
+    for (size_t s = 0; s < all.size(); ++s) {
+      const auto changing = static_cast<double>(others[s] + plan.steps[s].library_bytes);
+      peak = std::max(peak, all[s] - others[s] + static_cast<int64_t>(growth * changing));
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
 }
 
 int64_t output_bytes(const Plan& plan) {

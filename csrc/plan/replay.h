@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plan/plan.h"
@@ -27,6 +28,11 @@ std::vector<int64_t> live_bytes(const Plan& plan, ReplayMode mode);
 
 /// The peak of those bytes plus the scratch memory that libraries allocate in a step.
 ReplayFigures replay(const Plan& plan, ReplayMode mode);
+
+/// By growth: the peak if everything but gradients took so many times its bytes, as in larger
+/// shapes.
+std::vector<int64_t> grown_peaks(const Plan& plan, ReplayMode mode,
+                                 std::span<const double> growths);
 
 /// Bytes of the gradients that one backward pass returns.
 int64_t gradient_bytes(const Plan& plan);

@@ -157,6 +157,7 @@ TensorId StepBuilder::tensor_of(const Value* value, Region region) {
 }
 
 TensorId StepBuilder::with_old_content(TensorId tensor) {
+  if (plan_.old_contents.empty()) return tensor;
   const PlannedTensor changed = plan_.tensors[tensor];
   for (const auto& [argument, copy] : plan_.old_contents) {
     if (plan_.tensors[argument].storage != changed.storage) continue;
@@ -180,8 +181,10 @@ void StepBuilder::build_forward() {
 
 void StepBuilder::build_backward() {
   for (const GraphOutput& output : lowered_.graph->outputs())
-    if (output.kind == OutputKind::Gradient)
+    if (output.kind == OutputKind::Gradient) {
+      gradients_of_[output.value].push_back(plan_.gradients.size());
       plan_.gradients.push_back({.input = position(output), .tensor = {}, .range = 0});
+    }
   for (size_t i = lowered_.forward_steps; i < lowered_.steps.size(); ++i)
     add_step(lowered_.steps[i], Region::Backward);
   claim_rest(Region::Backward);
@@ -303,25 +306,26 @@ TensorId StepBuilder::claim(TensorId tensor, PlannedStorage::Role role, size_t i
 }
 
 void StepBuilder::claim_results(const Node& node) {
+  if (node.region == Region::Forward) return;  // claim_rest copies them in backward
   for (const Value* value : node.outputs()) {
-    if (!value->is_graph_output()) continue;
+    const auto found = value->is_graph_output() ? gradients_of_.find(value) : gradients_of_.end();
+    if (found == gradients_of_.end()) continue;
     const TensorId tensor = tensor_of_value_[value];
-    for (const GraphOutput& output : lowered_.graph->outputs()) {
-      if (output.value != value || output.kind != OutputKind::Gradient) continue;
-      if (node.region == Region::Forward) continue;  // claim_rest copies it in backward
-      const Value* argument = lowered_.graph->inputs()[position(output)].value;
+    for (size_t g : found->second) {
+      const size_t input = plan_.gradients[g].input;
+      const Value* argument = lowered_.graph->inputs()[input].value;
       const Layout& like = plan_.tensors[tensor_of_value_[argument]].layout;
       const Sizes strides = is_dense(like) ? like.strides : contiguous_strides(sizes_of(value));
-      for (PlannedGradient& gradient : plan_.gradients)
-        if (gradient.input == position(output))
-          gradient.tensor = claim(tensor, PlannedStorage::Role::Gradient, gradient.input, strides,
-                                  Region::Backward);
+      plan_.gradients[g].tensor =
+          claim(tensor, PlannedStorage::Role::Gradient, input, strides, Region::Backward);
     }
   }
 }
 
 void StepBuilder::claim_rest(Region region) {
+  size_t next = 0;  // gradient
   for (const GraphOutput& output : lowered_.graph->outputs()) {
+    const size_t g = output.kind == OutputKind::Gradient ? next++ : 0;
     if (!output.value) continue;
     if (region == Region::Forward && output.kind == OutputKind::Output) {
       const size_t index = position(output);
@@ -334,12 +338,10 @@ void StepBuilder::claim_rest(Region region) {
           claim(tensor, PlannedStorage::Role::Output, index, strides, region);
     }
     if (region == Region::Backward && output.kind == OutputKind::Gradient) {
-      for (PlannedGradient& gradient : plan_.gradients) {
-        if (gradient.input != position(output) || gradient.tensor) continue;
-        const TensorId tensor = tensor_of(output.value, region);
-        gradient.tensor = claim(tensor, PlannedStorage::Role::Gradient, gradient.input,
-                                contiguous_strides(sizes_of(output.value)), region);
-      }
+      if (plan_.gradients[g].tensor) continue;
+      const TensorId tensor = tensor_of(output.value, region);
+      plan_.gradients[g].tensor = claim(tensor, PlannedStorage::Role::Gradient, position(output),
+                                        contiguous_strides(sizes_of(output.value)), region);
     }
   }
 }

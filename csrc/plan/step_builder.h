@@ -81,7 +81,8 @@ class StepBuilder {
   const PlanRequest& request_;
   PerValue<TensorId> tensor_of_value_;  // none: not computed yet
   PerValue<std::optional<Sizes>> sizes_;
-  std::vector<std::vector<size_t>> of_form_;                   // by form: steps that were planned
+  std::vector<std::vector<size_t>> of_form_;  // by form: steps that were planned
+  std::unordered_map<const Value*, std::vector<size_t>> gradients_of_;  // of the plan
   std::optional<EdgeLayouts> edges_;                           // once the arguments are bound
   std::unordered_map<TensorId, TensorId> in_old_content_;      // tensor -> its value before the run
   std::unordered_map<TensorId, TensorId> contiguous_copy_[2];  // per region: tensor -> its copy

@@ -1,11 +1,12 @@
 #include "session/memory_policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "base/error.h"
-#include "optimizer/memory/budget.h"
+#include "optimizer/memory/grown_candidates.h"
 #include "plan/replay.h"
 #include "plan/step_cost.h"
 
@@ -25,17 +26,17 @@ MemoryDecisions MemoryPolicy::decide(const Signature& asked) {
   if (!options_.training()) return {};
   if (!first_) {
     first_ = asked;
-    if (options.asked()) choice_ = chosen_for(asked);
+    if (options.asked()) choose(asked);
   }
   if (!choice_) return {};
   if (options.level > 0 && is_outgrown_by(asked)) {
     first_ = asked;
-    choice_ = chosen_for(asked);
+    choose(asked);
   }
   const bool known_shape = same_sizes(asked.request.symbols, choice_->sizes);
   const bool relative = options.budget_fraction.has_value();
   const int64_t without =
-      known_shape || !relative ? choice_->before.peak_bytes : figures_with({}, asked).peak_bytes;
+      known_shape || !relative ? choice_->before.peak_bytes : bytes_with({}, asked).peak_bytes;
   const std::optional<int64_t> budget = budget_of(options, share_, without);
   if (!budget) {
     if (fits_host(choice_->decisions, asked)) return choice_->decisions;
@@ -55,44 +56,52 @@ MemoryDecisions MemoryPolicy::decide(const Signature& asked) {
 MemoryDecisions MemoryPolicy::fit_to_budget(const Signature& asked, int64_t budget_bytes) {
   // The budget was divided for the plans that the pieces have now: a faster plan of this one would
   // use bytes that others need.
-  if (share_.others_bytes != 0 &&
-      figures_with(choice_->decisions, asked).peak_bytes <= budget_bytes)
+  if (share_.others_bytes != 0 && bytes_with(choice_->decisions, asked).peak_bytes <= budget_bytes)
     return choice_->decisions;
-  const auto& frontier = choice_->frontier;
-  // Assumes that everything but gradients grows like the saved activations, and that the error is
-  // that of the last shapes. The estimate only has to lead to the one or two plans that are then
-  // made.
-  const double growth = static_cast<double>(stash_bytes(asked.request.symbols)) /
-                        static_cast<double>(std::max<int64_t>(stash_bytes(choice_->sizes), 1));
-  const auto expected = [&](size_t i) {
-    const PlanFigures& known = frontier[i].figures;
-    const auto changing = static_cast<double>(known.peak_bytes - known.gradients_at_peak_bytes);
-    const auto gradients = static_cast<double>(known.gradients_at_peak_bytes);
-    return static_cast<int64_t>(estimate_error_ * (gradients + changing * growth));
-  };
-  const auto peak = [&](size_t i) {
-    const MemoryDecisions& decisions = frontier[i].decisions;
-    constexpr int64_t kTooMuch = std::numeric_limits<int64_t>::max() / 2;
-    return fits_host(decisions, asked) ? figures_with(decisions, asked).peak_bytes : kTooMuch;
-  };
-  const auto time = [&](size_t i) { return frontier[i].figures.time_us; };
-  const size_t taken =
-      fastest_that_fits({frontier.size(), expected, peak, time, true}, budget_bytes);
-  if (fits_host(frontier[taken].decisions, asked))
-    estimate_error_ *= static_cast<double>(peak(taken)) /
-                       static_cast<double>(std::max<int64_t>(expected(taken), 1));
-  if (peak(taken) <= budget_bytes) return frontier[taken].decisions;
-  // No plan of the first choice fits: optimize for these shapes, which takes as long as the first
-  // time. Where that hardly lowered the peak of other shapes, it is not tried again.
-  const int64_t least = peak(0);
-  if (search_gain_ * static_cast<double>(least) > static_cast<double>(budget_bytes))
-    return lowest_peak_of(frontier.front().decisions, least, budget_bytes, options_.memory.strict);
+  // The closest shape comes first, since its expectations are the best.
+  std::ranges::sort(searched_, {}, [&](const Searched& searched) {
+    return std::abs(std::log(growth_from(*searched.choice, asked)));
+  });
+  Fit least;
+  for (Searched& searched : searched_) {
+    const Fit fit = fit_with(searched, asked, budget_bytes);
+    if (fit.peak_bytes <= budget_bytes) return *fit.decisions;
+    if (!least.decisions || fit.peak_bytes < least.peak_bytes) least = fit;
+  }
+  // No known plan fits: optimize for these shapes, which takes as long as the first time. Where
+  // that hardly lowered the peak of other shapes, it is not tried again.
+  const auto least_bytes = static_cast<double>(std::max<int64_t>(least.peak_bytes, 1));
+  if (search_gain_ * least_bytes > static_cast<double>(budget_bytes))
+    return lowest_peak_of(*least.decisions, least.peak_bytes, budget_bytes, options_.memory.strict);
   const std::shared_ptr<const MemoryChoice> own = chosen_for(asked);
+  std::erase_if(searched_, [&](const Searched& searched) { return searched.choice != choice_; });
+  searched_.push_back({own});
   if (own->fits) return own->decisions;
-  search_gain_ = std::min(1.0, static_cast<double>(own->minimum_bytes) /
-                                   static_cast<double>(std::max<int64_t>(least, 1)));
+  search_gain_ = std::min(1.0, static_cast<double>(own->minimum_bytes) / least_bytes);
   return lowest_peak_of(own->frontier.front().decisions, own->minimum_bytes, budget_bytes,
                         options_.memory.strict);
+}
+
+MemoryPolicy::Fit MemoryPolicy::fit_with(Searched& searched, const Signature& asked,
+                                         int64_t budget_bytes) {
+  OtherShapes shapes{growth_from(*searched.choice, asked), searched.error, budget_bytes, {}, {}};
+  shapes.is_ready = [&](const MemoryDecisions& decisions) {
+    return planner_.is_lowered(decisions);
+  };
+  shapes.peak_bytes = [&](const MemoryDecisions& decisions) {
+    constexpr int64_t kTooMuch = std::numeric_limits<int64_t>::max() / 2;
+    return fits_host(decisions, asked) ? bytes_with(decisions, asked).peak_bytes : kTooMuch;
+  };
+  const GrownCandidate taken = fastest_grown(*searched.choice, shapes);
+  if (fits_host(taken.point->decisions, asked))
+    searched.error *= static_cast<double>(taken.peak_bytes) /
+                      static_cast<double>(std::max<int64_t>(taken.expected_bytes, 1));
+  return {&taken.point->decisions, taken.peak_bytes};
+}
+
+double MemoryPolicy::growth_from(const MemoryChoice& choice, const Signature& asked) const {
+  const auto own = static_cast<double>(std::max<int64_t>(stash_bytes(choice.sizes), 1));
+  return std::max(static_cast<double>(stash_bytes(asked.request.symbols)) / own, 1e-6);
 }
 
 MemoryDecisions MemoryPolicy::lowest_peak_of(const MemoryDecisions& decisions, int64_t least_bytes,
@@ -109,7 +118,7 @@ MemoryDecisions MemoryPolicy::lowest_peak_of(const MemoryDecisions& decisions, i
 
 bool MemoryPolicy::fits_host(const MemoryDecisions& decisions, const Signature& asked) {
   const std::optional<int64_t> limit = options_.memory.host_budget_bytes;
-  return decisions.offload.empty() || !limit || figures_with(decisions, asked).host_bytes <= *limit;
+  return decisions.offload.empty() || !limit || bytes_with(decisions, asked).host_bytes <= *limit;
 }
 
 bool MemoryPolicy::is_outgrown_by(const Signature& asked) const {
@@ -175,7 +184,7 @@ void MemoryPolicy::choose_again() {
   planner_.forget_compared();
   search_gain_ = 0.0;
   // Without training there is no first shape, and nothing is chosen.
-  if (first_ && options_.memory.asked()) choice_ = chosen_for(*first_);
+  if (first_ && options_.memory.asked()) choose(*first_);
 }
 
 std::vector<std::string> MemoryPolicy::take_warnings() { return std::exchange(warnings_, {}); }
@@ -184,40 +193,54 @@ std::optional<BudgetShortfall> MemoryPolicy::take_shortfall() {
   return std::exchange(shortfall_, std::nullopt);
 }
 
+void MemoryPolicy::choose(const Signature& asked) {
+  choice_ = chosen_for(asked);
+  searched_ = {{choice_}};
+}
+
 std::shared_ptr<const MemoryChoice> MemoryPolicy::chosen_for(const Signature& asked) {
   StageTimer timer(times_.optimize_memory_ms);
-  estimate_error_ = 1.0;
   ++searches_;
   return std::make_shared<MemoryChoice>(choose_memory_plan(
       joint_, options_.memory, share_, asked.request.symbols,
       [&](const MemoryDecisions& decisions) { return figures_with(decisions, asked); }));
 }
 
-PlanFigures MemoryPolicy::figures_with(const MemoryDecisions& decisions, const Signature& asked) {
+PlanFigures MemoryPolicy::bytes_with(const MemoryDecisions& decisions, const Signature& asked) {
   const Plan& plan = *planner_.compared(decisions, asked);
-  int64_t gradients = 0;
-  for (const PlannedBuffer& buffer : plan.buffers)
-    if (buffer.kind == BufferKind::Gradient && buffer.first_step <= plan.peak_step)
-      gradients += buffer.bytes;
-  PlanFigures figures{
-      plan.peak_bytes, replay(plan, ReplayMode::Accumulate).peak_bytes, plan.saved_bytes,
-      gradients,       estimated_us(plan, options_.memory.rates),       plan.host_bytes};
+  PlanFigures figures{plan.peak_bytes, replay(plan, ReplayMode::Accumulate).peak_bytes,
+                      plan.saved_bytes, 0.0, plan.host_bytes};
   if (const int64_t derived = derived_bytes(asked.request.symbols)) {
     // Steps without them may come, too, as with a penalty that is computed now and then.
     const int64_t peak = plan.saved_bytes + derived;
     figures.peak_bytes = std::max(figures.peak_bytes, peak);
     figures.accumulating_peak_bytes = std::max(figures.accumulating_peak_bytes, peak);
   }
+  if (accumulates_)
+    figures.peak_bytes =
+        std::max(figures.peak_bytes, figures.accumulating_peak_bytes + gradient_bytes(plan));
+  return figures;
+}
+
+PlanFigures MemoryPolicy::figures_with(const MemoryDecisions& decisions, const Signature& asked) {
+  PlanFigures figures = bytes_with(decisions, asked);
+  const Plan& plan = *planner_.compared(decisions, asked);
+  figures.time_us = estimated_us(plan, options_.memory.rates);
+  const auto derived = static_cast<double>(plan.saved_bytes + derived_bytes(asked.request.symbols));
+  const std::vector<int64_t> once = grown_peaks(plan, ReplayMode::Once, kGrowths);
+  const std::vector<int64_t> again = grown_peaks(plan, ReplayMode::Accumulate, kGrowths);
   const int64_t beside = gradient_bytes(plan);
-  if (accumulates_ && figures.accumulating_peak_bytes + beside > figures.peak_bytes) {
-    figures.peak_bytes = figures.accumulating_peak_bytes + beside;
-    figures.gradients_at_peak_bytes = beside;
+  for (size_t g = 0; g < kGrowths.size(); ++g) {
+    int64_t& peak = figures.grown_peak_bytes[g];
+    peak = once[g];
+    if (derived_) peak = std::max(peak, static_cast<int64_t>(kGrowths[g] * derived));
+    if (accumulates_) peak = std::max(peak, again[g] + beside);
   }
   return figures;
 }
 
 std::shared_ptr<const MemoryChoice> MemoryPolicy::choice() {
-  if (!choice_ && first_) choice_ = chosen_for(*first_);
+  if (!choice_ && first_) choose(*first_);
   return choice_;
 }
 

@@ -56,12 +56,29 @@ class MemoryPolicy {
                                         const Signature* shapes = nullptr);
 
  private:
+  /// Sets `choice_` to the one for `asked`.
+  void choose(const Signature& asked);
   std::shared_ptr<const MemoryChoice> chosen_for(const Signature& asked);
   PlanFigures figures_with(const MemoryDecisions& decisions, const Signature& asked);
+  /// The same without what only a search needs: the time and the peaks of other shapes.
+  PlanFigures bytes_with(const MemoryDecisions& decisions, const Signature& asked);
   /// Whether the plan with these decisions keeps no more on the host than it may.
   bool fits_host(const MemoryDecisions& decisions, const Signature& asked);
   /// The fastest decisions within `budget_bytes`, for shapes other than the first.
   MemoryDecisions fit_to_budget(const Signature& asked, int64_t budget_bytes);
+  /// What a search found for other shapes than its own: the fastest decisions that fit, or those
+  /// with the lowest peak.
+  struct Fit {
+    const MemoryDecisions* decisions = nullptr;
+    int64_t peak_bytes = 0;
+  };
+  struct Searched {
+    std::shared_ptr<const MemoryChoice> choice;
+    double error = 1.0;  // of the peaks that it expects for other shapes: true over expected
+  };
+  Fit fit_with(Searched& searched, const Signature& asked, int64_t budget_bytes);
+  /// How many times the bytes of the choice's own shapes `asked` takes, but for gradients.
+  double growth_from(const MemoryChoice& choice, const Signature& asked) const;
   /// Where no plan fits the budget: `decisions`, which have the lowest peak, or, if `fatal`, an
   /// error.
   MemoryDecisions lowest_peak_of(const MemoryDecisions& decisions, int64_t least_bytes,
@@ -82,7 +99,8 @@ class MemoryPolicy {
   std::shared_ptr<const MemoryChoice> choice_;  // immutable; replaced by a new choice
   std::optional<Signature> first_;              // or later ones that have outgrown them
   BudgetShare share_;
-  double estimate_error_ = 1.0;  // of the peaks that fit_to_budget() expects: true over expected
+  /// What later shapes choose from: `choice_`, and what was last searched for another shape.
+  std::vector<Searched> searched_;
   /// What optimizing for other shapes than the first last did to their lowest peak, where that did
   /// not fit the budget: new over old.
   double search_gain_ = 0.0;

@@ -1,5 +1,7 @@
 #include "session/planner.h"
 
+#include <algorithm>
+
 #include "lower/lower_ungrouped.h"
 #include "optimizer/pipeline.h"
 #include "plan/plan_bytes.h"
@@ -13,8 +15,12 @@ Planner::Planner(const Graph& joint, std::shared_ptr<const Lowered> lowered,
 std::shared_ptr<const Lowered> Planner::lowered_for(const MemoryDecisions& decisions) {
   const bool freed = options_.memory.gathered_parameters;
   if (decisions.empty() && !freed) return lowered_;
-  for (const auto& [known, lowered] : recomputing_)
-    if (known == decisions) return lowered;
+  const auto known =
+      std::ranges::find(recomputing_, decisions, &decltype(recomputing_)::value_type::first);
+  if (known != recomputing_.end()) {
+    std::rotate(known, known + 1, recomputing_.end());
+    return recomputing_.back().second;
+  }
   constexpr size_t kMostLowered = 96;
   if (recomputing_.size() >= kMostLowered) recomputing_.erase(recomputing_.begin());
   const bool group = !options_.optimizer.disabled.contains(std::string(kGroupPointwise));
@@ -23,6 +29,12 @@ std::shared_ptr<const Lowered> Planner::lowered_for(const MemoryDecisions& decis
                                                  : lower_ungrouped(joint_, options_.device(), all));
   recomputing_.emplace_back(decisions, lowered);
   return lowered;
+}
+
+bool Planner::is_lowered(const MemoryDecisions& decisions) const {
+  if (decisions.empty() && !options_.memory.gathered_parameters) return true;
+  return std::ranges::any_of(recomputing_,
+                             [&](const auto& known) { return known.first == decisions; });
 }
 
 std::shared_ptr<PlanEntry> Planner::make(const MemoryDecisions& decisions, Signature signature) {

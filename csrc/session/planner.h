@@ -61,6 +61,8 @@ class Planner {
   const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived, bool all,
                                   bool keep_saved);
 
+  /// Whether the lowered graph of these decisions is cached; otherwise it takes longer than a plan.
+  bool is_lowered(const MemoryDecisions& decisions) const;
   /// A plan to compare with others. The last few are cached, since one of them will be used.
   std::shared_ptr<const Plan> compared(const MemoryDecisions& decisions,
                                        const Signature& signature);
@@ -87,6 +89,7 @@ class Planner {
   const SessionOptions& options_;
   StageTimes& times_;
   std::shared_ptr<const Lowered> lowered_;
+  /// The most recently used one comes last.
   std::vector<std::pair<MemoryDecisions, std::shared_ptr<const Lowered>>> recomputing_;
   std::vector<Compared> compared_;
   PlanCache<PlanKey, PlanEntry> plans_;

@@ -60,7 +60,7 @@ struct Module {
   PlanFigures figures(const MemoryDecisions& decisions) const {
     const auto plan = make_plan(lower(*joint, Device::CPU, decisions), request);
     return {plan->peak_bytes, replay(*plan, ReplayMode::Accumulate).peak_bytes, plan->saved_bytes,
-            0, estimated_us(*plan)};
+            estimated_us(*plan)};
   }
   MemoryChoice choose(const MemoryOptions& options) const {
     return choose_memory_plan(*joint, options, {}, {},
@@ -142,6 +142,34 @@ TEST(Budget, LooksAtFewPlansAndNeverPastASmallerBudget) {
       }
     }
   }
+}
+
+TEST(Budget, CandidatesForLargerShapesAreKeptWhereGradientsDominate) {
+  std::mt19937 rng(7);
+  int with_gain = 0;
+  for (int number = 0; number < 100; ++number) {
+    const Module module(rng);
+    MemoryOptions options;
+    options.budget_fraction = 1.0;
+    int64_t least = std::numeric_limits<int64_t>::max();  // saved by any combination
+    const MemoryChoice choice =
+        choose_memory_plan(*module.joint, options, {}, {}, [&](const MemoryDecisions& decisions) {
+          PlanFigures figures = module.figures(decisions);
+          least = std::min(least, figures.saved_bytes);
+          figures.peak_bytes = 1 << 30;  // gradients; no activation exceeds them
+          figures.grown_peak_bytes.fill(figures.peak_bytes);
+          figures.grown_peak_bytes.back() += figures.saved_bytes;
+          return figures;
+        });
+    ASSERT_EQ(choice.frontier.size(), 1);
+    const int64_t saved = choice.frontier[0].figures.saved_bytes;
+    int64_t least_kept = saved;
+    for (const FrontierPoint& point : choice.grown)
+      least_kept = std::min(least_kept, point.figures.saved_bytes);
+    ASSERT_EQ(least_kept, least) << "module " << number;
+    with_gain += least < saved;
+  }
+  EXPECT_GE(with_gain, 10);
 }
 
 TEST(Budget, SaysWhatTheWholeStepNeeds) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
-#include <tuple>
+#include <numeric>
 #include <unordered_set>
 
 #include "ops/op_def.h"
@@ -49,6 +49,23 @@ class BudgetChooser {
     return pareto(candidates_);
   }
 
+  /// The candidates of frontier() that are not on it, but on that of smaller or larger shapes:
+  /// where gradients take most of the peak, it does not tell which candidate saves least.
+  std::vector<Candidate> grown_frontier() const {
+    std::vector<Candidate> candidates = candidates_;
+    std::vector<bool> on_any(candidates.size(), false);
+    mark_pareto(
+        candidates, [](const PlanFigures& f) { return f.peak_bytes; }, on_any);
+    const std::vector<bool> known = on_any;
+    for (size_t g = 0; g < kGrowths.size(); ++g)
+      mark_pareto(
+          candidates, [g](const PlanFigures& f) { return f.grown_peak_bytes[g]; }, on_any);
+    std::vector<Candidate> grown;
+    for (size_t c = 0; c < candidates.size(); ++c)
+      if (on_any[c] && !known[c]) grown.push_back(std::move(candidates[c]));
+    return grown;
+  }
+
   /// The fastest of the candidates of frontier() that keeps nothing on the host and fits, or else
   /// the one with the lowest peak. Figures may be interpolated.
   PlanFigures fastest_on_device(int64_t budget_bytes) const {
@@ -63,20 +80,35 @@ class BudgetChooser {
   }
 
  private:
-  static std::vector<Candidate> pareto(std::vector<Candidate> candidates) {
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const Candidate& a, const Candidate& b) {
-                       return std::tie(a.figures.peak_bytes, a.figures.time_us) <
-                              std::tie(b.figures.peak_bytes, b.figures.time_us);
-                     });
+  /// Marks the Pareto frontier of `peak_of(figures)` and time, and returns it: peak ascends.
+  template <class PeakOf>
+  static std::vector<size_t> mark_pareto(const std::vector<Candidate>& candidates,
+                                         const PeakOf& peak_of, std::vector<bool>& marked) {
+    std::vector<size_t> order(candidates.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto key = [&](size_t c) {
+      return std::pair(peak_of(candidates[c].figures), candidates[c].figures.time_us);
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return key(a) < key(b); });
     // The lowest peak is reported as reachable, so it must not be interpolated.
-    const auto first = std::find_if(candidates.begin(), candidates.end(),
-                                    [](const Candidate& c) { return c.exact; });
-    std::vector<Candidate> best;
-    for (auto at = first; at != candidates.end(); ++at) {
-      if (!best.empty() && at->figures.time_us >= best.back().figures.time_us) continue;
-      best.push_back(std::move(*at));
+    const auto first =
+        std::find_if(order.begin(), order.end(), [&](size_t c) { return candidates[c].exact; });
+    std::vector<size_t> best;
+    for (auto at = first; at != order.end(); ++at) {
+      if (!best.empty() && key(*at).second >= key(best.back()).second) continue;
+      best.push_back(*at);
+      marked[*at] = true;
     }
+    return best;
+  }
+
+  static std::vector<Candidate> pareto(std::vector<Candidate> candidates) {
+    std::vector<bool> marked(candidates.size(), false);
+    std::vector<Candidate> best;
+    for (size_t c : mark_pareto(
+             candidates, [](const PlanFigures& f) { return f.peak_bytes; }, marked))
+      best.push_back(std::move(candidates[c]));
     return best;
   }
 
@@ -200,12 +232,14 @@ class BudgetChooser {
     const auto bytes = [&](int64_t x, int64_t y) {
       return x + static_cast<int64_t>(part * static_cast<double>(y - x));
     };
-    return {bytes(a.peak_bytes, b.peak_bytes),
-            bytes(a.accumulating_peak_bytes, b.accumulating_peak_bytes),
-            bytes(a.saved_bytes, b.saved_bytes),
-            bytes(a.gradients_at_peak_bytes, b.gradients_at_peak_bytes),
-            a.time_us + part * (b.time_us - a.time_us),
-            bytes(a.host_bytes, b.host_bytes)};
+    PlanFigures figures{bytes(a.peak_bytes, b.peak_bytes),
+                        bytes(a.accumulating_peak_bytes, b.accumulating_peak_bytes),
+                        bytes(a.saved_bytes, b.saved_bytes),
+                        a.time_us + part * (b.time_us - a.time_us),
+                        bytes(a.host_bytes, b.host_bytes)};
+    for (size_t g = 0; g < kGrowths.size(); ++g)
+      figures.grown_peak_bytes[g] = bytes(a.grown_peak_bytes[g], b.grown_peak_bytes[g]);
+    return figures;
   }
 
   Strategy strategy_of(const Unit& unit) const { return choice_.rows[unit.row].strategy; }
@@ -310,13 +344,12 @@ class FastestSearch {
   /// another plan.
   size_t corrected(size_t taken) {
     constexpr int kTries = 3;
-    constexpr double kLeastGain = 0.01;
     size_t most = candidates_.count - 1;
     for (int tries = 0; tries < kTries; ++tries) {
       const size_t next = std::min(last_expected_to_fit(), most);
       const double now_us = candidates_.time_us(taken);
       const double saved_us = next > taken ? now_us - candidates_.time_us(next) : 0;
-      if (saved_us < kLeastGain * now_us || next <= taken) break;
+      if (saved_us < kLeastSaving * now_us || next <= taken) break;
       if (fits(next)) {
         taken = next;
       } else {
@@ -374,6 +407,9 @@ void choose_for_budget(MemoryChoice& choice, int64_t budget_bytes, const Evaluat
   choice.frontier.clear();
   for (const Candidate& candidate : frontier)
     choice.frontier.push_back({decisions_of(choice, candidate.chosen), candidate.figures});
+  choice.grown.clear();
+  for (const Candidate& candidate : chooser.grown_frontier())
+    choice.grown.push_back({decisions_of(choice, candidate.chosen), candidate.figures});
 }
 
 }  // namespace ortmodule

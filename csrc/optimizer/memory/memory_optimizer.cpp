@@ -264,6 +264,14 @@ void finish(MemoryChoice& choice, const MemoryOptions& options, const Evaluate& 
 
 }  // namespace
 
+double grown_peak(const PlanFigures& figures, double growth) {
+  size_t next = 1;
+  while (next + 1 < kGrowths.size() && kGrowths[next] < growth) ++next;
+  const auto from = static_cast<double>(figures.grown_peak_bytes[next - 1]);
+  const auto to = static_cast<double>(figures.grown_peak_bytes[next]);
+  return from + (to - from) * (growth - kGrowths[next - 1]) / (kGrowths[next] - kGrowths[next - 1]);
+}
+
 Chosen level_candidates(const MemoryChoice& choice, int level) {
   Chosen chosen(choice.stashes.size());
   const std::vector<bool> kept = boundary_stashes(choice);

@@ -2,6 +2,7 @@
 // configuration, by level, or by a budget in bytes.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -59,15 +60,23 @@ struct BudgetShare {
   bool lenient = false;
 };
 
+/// The growths of a shape at which the peaks of candidates are compared.
+inline constexpr std::array<double, 8> kGrowths = {0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0};
+
 /// Cost of a set of decisions, measured on the execution plan that they lead to.
 struct PlanFigures {
   int64_t peak_bytes = 0;
   int64_t accumulating_peak_bytes = 0;  // of a step that accumulates into existing gradients
   int64_t saved_bytes = 0;              // of saved activations
-  int64_t gradients_at_peak_bytes = 0;  // gradients alive at the peak: independent of shapes
   double time_us = 0;                   // estimated time of a step
   int64_t host_bytes = 0;               // of saved activations in memory of the host
+  /// The expected peaks where everything but gradients takes kGrowths times as many bytes.
+  std::array<int64_t, kGrowths.size()> grown_peak_bytes = {};
 };
+
+/// The expected peak where everything but gradients takes `growth` times as many bytes.
+double grown_peak(const PlanFigures& figures, double growth);
+
 /// Makes the execution plan of the module with these decisions and returns its cost.
 using Evaluate = std::function<PlanFigures(const MemoryDecisions&)>;
 
@@ -98,6 +107,7 @@ struct MemoryChoice {
   PlanFigures before, after;
   std::optional<PlanFigures> on_device;  // with a budget: what it would take without the host
   std::vector<FrontierPoint> frontier;   // with a budget: peak ascends, time descends
+  std::vector<FrontierPoint> grown;      // on the frontier of smaller or larger shapes alone
   std::vector<std::string> warnings;
   bool keep_boundaries = false;              // keep the values that cross layer boundaries
   std::optional<int64_t> host_budget_bytes;  // as in MemoryOptions
