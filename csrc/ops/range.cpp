@@ -29,7 +29,8 @@ DimExpr range_length(InferContext& c) {
   if (delta == 0) c.fail("delta must not be 0");
   const double length = std::ceil((attrs.number("limit") - attrs.number("start")) / delta);
   // Also if it is not a number. Plans refuse what memory cannot hold.
-  if (!(length <= 0x1p53)) c.fail(str("a range must have at most 2^53 elements, but found ", length));
+  if (!(length <= 0x1p53))
+    c.fail(str("a range must have at most 2^53 elements, but found ", length));
   return DimExpr(static_cast<int64_t>(std::max(length, 0.0)));
 }
 

@@ -60,7 +60,8 @@ TEST(ConvolutionProblem, IsRefusedOnceItHasNoAlgorithm) {
   refuse_convolution(facts);
   EXPECT_NE(convolution_unsupported(facts).value_or("").find("no algorithm"), std::string::npos);
   EXPECT_FALSE(convolution_unsupported(conv(channels_last(x), channels_last(w), y)));
-  EXPECT_FALSE(convolution_unsupported(conv(row_major({3, 3, 11, 13}), row_major(w), {3, 4, 4, 5})));
+  EXPECT_FALSE(
+      convolution_unsupported(conv(row_major({3, 3, 11, 13}), row_major(w), {3, 4, 4, 5})));
 }
 
 TEST(ConvolutionProblem, RefusesWithAReason) {

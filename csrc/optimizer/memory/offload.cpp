@@ -37,8 +37,8 @@ std::vector<size_t> by_price(const MemoryChoice& choice, const std::vector<doubl
 void offer_offload(MemoryChoice& choice, const MachineRates& rates, const SymbolValues& sizes) {
   // Backward takes about twice as long as forward, so its copies have time enough.
   choice.link_bytes = static_cast<int64_t>(choice.before.time_us / 3 * rates.to_host_bytes_per_us);
-  const auto least_bytes = std::max<int64_t>(
-      static_cast<int64_t>(rates.host_copy_us * rates.to_host_bytes_per_us), 1);
+  const auto least_bytes =
+      std::max<int64_t>(static_cast<int64_t>(rates.host_copy_us * rates.to_host_bytes_per_us), 1);
   for (Stash& stash : choice.stashes) {
     RecomputeSubgraph offloaded;
     offloaded.strategy = Strategy::Offload;

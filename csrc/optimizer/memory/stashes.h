@@ -23,8 +23,8 @@ struct RecomputeSubgraph {
   std::string cluster_id;
   /// Operands that must be kept for the recomputation although backward does not read them.
   std::vector<const Value*> keep;
-  /// With `Offload`: the values that go to the host. What is too small for a copy stays, and with it
-  /// the scalars that an operator of torch may return in memory of the host.
+  /// With `Offload`: the values that go to the host. What is too small for a copy stays, and with
+  /// it the scalars that an operator of torch may return in memory of the host.
   std::vector<const Value*> moved;
   /// Bytes of the stash less the bytes of `keep`.
   DimExpr saving_bytes;
