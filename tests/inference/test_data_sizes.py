@@ -482,7 +482,9 @@ def test_a_loop_that_nothing_ends_is_refused() -> None:
         session.run(None, feeds)
 
 
-@pytest.mark.parametrize("limit, delta, why", [(1e30, 1, "at most 2.53 elements"), (9, 0, "not be 0")])
+@pytest.mark.parametrize(
+    "limit, delta, why", [(1e30, 1, "at most 2.53 elements"), (9, 0, "not be 0")]
+)
 def test_a_range_of_floats_without_an_end_is_refused(limit: float, delta: float, why: str) -> None:
     bounds = [value(name, FLOAT, []) for name in ("start", "limit", "delta")]
     graph = helper.make_graph(
