@@ -28,8 +28,8 @@ ConvolutionProblem convolution_problem(const StepFacts& facts);
 Reason convolution_unsupported(const StepFacts& facts);
 
 /// From now on convolution_unsupported() refuses steps like this one, for which the library turned
-/// out to have no algorithm that gives the same bits in every run within the planned scratch.
-/// Thread-safe.
+/// out to have no algorithm that gives the same bits in every run within the planned scratch, or is
+/// switched off. Thread-safe.
 void refuse_convolution(const StepFacts& facts);
 
 /// Dense strides of a tensor of these sizes in the layout of the problem.

@@ -148,10 +148,6 @@ size_t bytes_taken_by(const std::function<void()>& call) {
 
 size_t noted_library_bytes(const StepFacts& facts) { return noted(signature(facts, true)); }
 
-size_t noted_library_bytes_in_place(const StepFacts& facts) {
-  return noted(signature(facts, false));
-}
-
 void note_library_bytes(const StepFacts& facts, bool allocates_outputs, size_t bytes) {
   KnownBytes& known = known_bytes();
   const std::lock_guard lock(known.mutex);

@@ -22,9 +22,8 @@ size_t bytes_taken_by(const std::function<void()>& call);
 /// The most that runs of such a step were seen to take beyond the results that they gave, or 0: for
 /// operators that zeros are no operands of.
 size_t noted_library_bytes(const StepFacts& facts);
-/// The same of runs that wrote their results into planned memory.
-size_t noted_library_bytes_in_place(const StepFacts& facts);
-/// Notes what a run of such a step took; later plans reckon with the most.
+/// Notes what a run of such a step took; later plans reckon with the most. Apart from others those
+/// that wrote their results into planned memory.
 void note_library_bytes(const StepFacts& facts, bool allocates_outputs, size_t bytes);
 
 /// KernelDef::library_bytes of a kernel that calls a library: what a probe finds, or 0.

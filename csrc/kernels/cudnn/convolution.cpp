@@ -2,14 +2,12 @@
 // spatial dimensions, groups, dilation. Scratch is planned and bounded (convolution_problem.h), the
 // algorithm is deterministic and chosen within the bound (algorithm_choice.h). The bias and its
 // gradient are steps of our own kernels. What is refused here is ATen's, and so is what turns out
-// to have no algorithm: copied into planned memory by plans that did not know, which is why runs
-// are measured (`inexact`), and by ATen's own kernel in later plans. With cuDNN switched off it is
-// copied.
+// to have no algorithm, or has cuDNN switched off: copied into planned memory by plans that did not
+// know, which is why runs are measured (`inexact`), and by ATen's own kernel in later plans.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 
-#include "kernels/aten/library_probe.h"
 #include "kernels/cudnn/algorithm_choice.h"
 #include "kernels/library_workspace.h"
 #include "kernels/step_part.h"
@@ -115,16 +113,18 @@ Call call_of(const Prepared& prepared, const Descriptors& descriptors, const Ker
           .handle = static_cast<cudnnHandle_t>(args.context.dnn())};
 }
 
+void fall_back(const KernelArgs& args) {
+  refuse_convolution(args.facts);
+  static_cast<const Prepared*>(args.prepared)->fallback.run(args);
+}
+
 void conv(const KernelArgs& args) {
   const auto& prepared = *static_cast<const Prepared*>(args.prepared);
-  if (!args.context.dnn) return prepared.fallback.run(args);
+  if (!args.context.dnn) return fall_back(args);
   const Descriptors descriptors(prepared.problem);
   const Call call =
       call_of(prepared, descriptors, args, {args.in[0].data, args.in[1].data, args.out[0].data});
-  if (!compute<Forward>(call)) {
-    refuse_convolution(args.facts);
-    return prepared.fallback.run(args);
-  }
+  if (!compute<Forward>(call)) return fall_back(args);
   if (!prepared.bias) return;
   // As bias_part described it.
   Sizes sizes(static_cast<size_t>(args.out[0].rank) - 1, 1), strides(sizes.size(), 0);
@@ -156,9 +156,7 @@ bool compute_gradients(const Prepared& prepared, const KernelArgs& args) {
 
 void conv_grad(const KernelArgs& args) {
   const auto& prepared = *static_cast<const Prepared*>(args.prepared);
-  if (args.context.dnn && compute_gradients(prepared, args)) return;
-  if (args.context.dnn) refuse_convolution(args.facts);
-  prepared.fallback.run(args);
+  if (!args.context.dnn || !compute_gradients(prepared, args)) fall_back(args);
 }
 
 KernelDef convolution(std::string_view op, std::string_view name, void (*run)(const KernelArgs&)) {
@@ -170,7 +168,6 @@ KernelDef convolution(std::string_view op, std::string_view name, void (*run)(co
       .run = run,
       .unsupported = convolution_unsupported,
       .workspace_bytes = [](const StepFacts& facts) { return Prepared(facts).declared_bytes(); },
-      .library_bytes = noted_library_bytes_in_place,
       .output_strides = convolution_strides,
       .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
         return std::make_shared<Prepared>(facts);
