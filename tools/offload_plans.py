@@ -136,7 +136,7 @@ def main() -> None:
     """Print a table for each model."""
     parser = argparse.ArgumentParser(prog="python -m tools.offload_plans", description=__doc__)
     parser.add_argument(
-        "models", nargs="*", choices=[*MODELS, []], default=["gpt2-medium", "llama-1b"]
+        "models", nargs="*", choices=[*MODELS, []], default=[], help="gpt2-medium, llama-1b if none"
     )
     parser.add_argument(
         "--links", nargs="*", type=float, default=[12, 25, 50], help="GB/s each way"
@@ -145,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     if not _C.build_info()["cuda_emulation"]:
         parser.error("this build lacks the CUDA kernels compiled for the host")
-    for name in options.models:
+    for name in options.models or ("gpt2-medium", "llama-1b"):
         _report(name, options.layers, options.links)
 
 

@@ -16,6 +16,7 @@ from ortmodule_py.base import gpu_checks, offload
 from ortmodule_py.report.plan_table import training_piece
 from tests import small_models
 from tests.devices.emulated import EMULATED, emulated
+from tools import offload_plans
 
 MODELS = ("gpt", "gpt_fused", "bert", "llama", "t5", "vit", "resnet", "mlp")
 Step = dict[str, torch.Tensor]
@@ -238,3 +239,12 @@ def test_other_values_are_errors(
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
         ORTModule(nn.Linear(2, 2))
+
+
+@emulated
+def test_the_table_of_plans_takes_two_models_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[str] = []
+    monkeypatch.setattr(offload_plans, "_report", lambda name, *_: named.append(name))
+    monkeypatch.setattr("sys.argv", ["offload_plans"])
+    offload_plans.main()
+    assert named == ["gpt2-medium", "llama-1b"]
