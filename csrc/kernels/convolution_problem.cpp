@@ -118,8 +118,9 @@ Reason convolution_unsupported(const StepFacts& facts) {
       return "some operands are channels-last, others row-major";
   }
   const std::lock_guard lock(refused().mutex);
-  if (refused().problems.contains({facts.node().op, convolution_problem(facts)}))
-    return "no algorithm gives the same bits in every run within the planned scratch";
+  const auto& problems = refused().problems;
+  if (!problems.empty() && problems.contains({facts.node().op, convolution_problem(facts)}))
+    return "the library had no algorithm for it in a run, or was switched off";
   return {};
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -265,3 +266,45 @@ def test_ops(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         harness.check_fixed(case, harness.Arguments.of(case, harness.SIZE))
     except harness.EagerRefuses as refusal:
         pytest.skip(f"eager refuses: {str(refusal)[:80]}")
+
+
+class Norms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.root = nn.LayerNorm(16), nn.RMSNorm(16)
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.first(self.layer(x))
+        return x + self.second(self.root(x))
+
+
+def norms_of(model: ORTModule, x: torch.Tensor) -> tuple[set[str], list[torch.Tensor]]:
+    """The kernels of norms, and the result with the gradients if there are any."""
+    with torch.autocast("cpu", torch.bfloat16):
+        y = model(x)
+    found = [y]
+    if y.requires_grad:
+        model.zero_grad(set_to_none=True)
+        y.square().sum().backward()
+        found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    (piece,) = model._compiler.pieces
+    return set(re.findall(r"\w*norm\w*_cuda", piece.compiled.text("plan"))), found
+
+
+@emulated
+@pytest.mark.parametrize("training", [True, False])
+def test_norms_take_in_the_casts_of_autocast(
+    monkeypatch: pytest.MonkeyPatch, training: bool
+) -> None:
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    module, x = Norms(), torch.randn(3, 7, 16)
+    with torch.set_grad_enabled(training):
+        fused, found = norms_of(ORTModule(copy.deepcopy(module)), x)
+        monkeypatch.setenv("ORTMODULE_DISABLE_PASSES", "fuse_norm_cast")
+        apart, expected = norms_of(ORTModule(copy.deepcopy(module)), x)
+    assert all("cast" in name for name in fused) and len(fused) == (4 if training else 2), fused
+    assert not any("cast" in name for name in apart) and len(apart) == len(fused), apart
+    assert len(found) == len(expected) == (8 if training else 1)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
