@@ -91,6 +91,14 @@ int64_t extent(const Layout& layout) {
   return last + 1;
 }
 
+bool is_channels_last_slice(const Layout& layout) {
+  const Sizes &sizes = layout.sizes, &strides = layout.strides;
+  if (sizes.size() != 4) return false;
+  if (is_channels_last(layout)) return true;
+  return sizes[1] > 1 && strides[1] == 1 && strides[3] >= sizes[1] &&
+         strides[2] >= sizes[3] * strides[3] && strides[0] >= sizes[2] * strides[2];
+}
+
 Sizes strides_like(const Sizes& sizes, const Layout& like) {
   Sizes strides = contiguous_strides(sizes);
   if (is_contiguous(like)) return strides;

@@ -36,6 +36,10 @@ bool is_matrix(const Layout& layout);
 /// innermost and the others in their order.
 bool is_channels_last(const Layout& layout);
 
+/// An image of rank 4 in channels-last, or a slice of one: the channels are neighbours, the other
+/// dimensions in their order.
+bool is_channels_last_slice(const Layout& layout);
+
 /// Span in elements from the first to one past the last element; 0 for empty tensors.
 int64_t extent(const Layout& layout);
 

@@ -287,6 +287,7 @@ SessionOptions Segment::session_options(Device device, bool to_save) const {
   SessionOptions options;
   options.optimizer.device = device;
   options.optimizer.training = false;
+  options.optimizer.channels_last = device == Device::Host && !to_save;
   options.placement = host_.options.memory.placement();
   options.keep_graphs = to_save;
   options.plan_cache_bytes = kBusyPlanBytes;

@@ -15,8 +15,9 @@ CopyGeometry contiguous_geometry(const StepFacts& facts) {
 std::vector<Sizes> concat_strides(const StepFacts& facts) {
   const Layout& y = facts.outputs[0].layout;
   const bool channels_last =
-      std::all_of(facts.inputs.begin(), facts.inputs.end(),
-                  [](const OperandFacts& x) { return is_channels_last(x.layout); });
+      std::all_of(facts.inputs.begin(), facts.inputs.end(), [](const OperandFacts& x) {
+        return is_channels_last(x.layout) || is_channels_last_slice(x.layout);
+      });
   return {channels_last ? strides_like(y.sizes, facts.inputs[0].layout) : y.strides};
 }
 

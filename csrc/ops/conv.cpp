@@ -36,7 +36,9 @@ void infer_pack(InferContext& c) {
     c.fail(str("w must have a known number of outputs in ", groups, " groups, but found ",
                dims_text(w.dims)));
   const int64_t outputs = w.dims[0].value() / groups;
-  Dims dims = {groups * ((outputs + kBlock - 1) / kBlock)};
+  const auto blocks = [](int64_t count) { return (count + kBlock - 1) / kBlock; };
+  const bool by_channel = groups > 1 && outputs == 1 && w.dims[1] == DimExpr(1);
+  Dims dims = {by_channel ? blocks(groups) : groups * blocks(outputs)};
   dims.insert(dims.end(), w.dims.begin() + 2, w.dims.end());
   dims.push_back(w.dims[1]);
   dims.push_back(kBlock);
@@ -119,8 +121,9 @@ REGISTER_OP(Conv, {.inputs = {"x", "w", "bias?"},
                                   {"aten.convolution.default", convert_convolution}}});
 
 // The weights of a convolution as our kernel on the host reads them: blocks of the outputs of a
-// group, [groups x blocks, places, channels, outputs of a block]. Conv takes them with their number
-// as `packed_outputs`. (pack_conv_weights makes these nodes, for weights that do not change.)
+// group, [groups x blocks, places, channels, outputs of a block]; of groups of one channel and
+// output, blocks of the groups. Conv takes them with their number as `packed_outputs`.
+// (pack_conv_weights makes these nodes, for weights that do not change.)
 REGISTER_OP(PackConvWeights, {.domain = "com.microsoft",
                               .inputs = {"w"},
                               .outputs = {"packed"},

@@ -109,7 +109,8 @@ void StepBuilder::choose_output_layouts(const StepNodes& nodes, const KernelDef&
       const auto at = static_cast<size_t>(ref.index);
       const Layout& operand =
           ref.kind == OperandRef::Kind::Input ? facts.inputs[at].layout : results[at];
-      if (operand.sizes != result.sizes || !is_dense(operand)) continue;
+      if (operand.sizes != result.sizes) continue;
+      if (!is_dense(operand) && !is_channels_last_slice(operand)) continue;
       result.strides = strides_like(result.sizes, operand);
       break;
     }

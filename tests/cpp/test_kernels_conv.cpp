@@ -86,24 +86,34 @@ Sizes joined(Sizes sizes, const Sizes& more) {
   return sizes;
 }
 
-void check_conv(const ConvCase& c, DType dtype, bool with_bias) {
-  const bool transposed = !c.more.empty();
-  Tensor x = Tensor::random(dtype, joined({c.images, c.channels}, c.in), 1);
+Sizes pixel_strides(const Sizes& sizes) {
+  return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+}
+
+/// `suffix` is that of the kernel's name: "_pixels_cpu" is of channels-last images.
+void check_conv(const ConvCase& c, DType dtype, bool with_bias,
+                const std::string& suffix = "_cpu") {
+  const bool transposed = !c.more.empty(), pixels = suffix != "_cpu";
+  const Sizes x_sizes = joined({c.images, c.channels}, c.in),
+              y_sizes = joined({c.images, c.outputs}, out_sizes(c));
+  Tensor x = Tensor::random(dtype, x_sizes, 1, -2, 2, pixels ? pixel_strides(x_sizes) : Sizes());
   Tensor w = Tensor::random(dtype,
                             joined(transposed ? Sizes{c.channels, c.outputs / c.groups}
                                               : Sizes{c.outputs, c.channels / c.groups},
                                    c.kernel),
                             2);
   Tensor bias = Tensor::random(dtype, {c.outputs}, 3);
-  Tensor y(dtype, joined({c.images, c.outputs}, out_sizes(c)));
+  Tensor y(dtype, y_sizes, pixels ? pixel_strides(y_sizes) : Sizes());
   const std::vector<double> expected = convolved(c, x, w, with_bias ? &bias : nullptr);
+  Attrs attrs = attrs_of(c);
+  if (pixels) attrs.set("channels_last", 1);
   const double ulps = 8.0 + 2.0 * static_cast<double>(c.channels / c.groups * product(c.kernel));
   std::vector<Tensor*> in{&x, &w};
   if (with_bias) in.push_back(&bias);
   SCOPED_TRACE(str(name_of(dtype), " ", ::testing::PrintToString(x.sizes()), " ",
                    ::testing::PrintToString(w.sizes()), " in ", c.groups, " groups"));
-  run_kernel_named(transposed ? "conv_transpose_cpu" : "conv_cpu",
-                   transposed ? "ConvTranspose" : "Conv", attrs_of(c), in, {&y},
+  run_kernel_named((transposed ? "conv_transpose" : "conv") + suffix,
+                   transposed ? "ConvTranspose" : "Conv", attrs, in, {&y},
                    [&] { expect_close(y, expected, ulps, 1, "y"); });
 }
 
@@ -203,6 +213,19 @@ TEST(FusedConv, AddsAndActivates) {
         for (bool adds : {false, true}) check_fused(c, activation, dtype, adds);
 }
 
+/// Weights as PackConvWeights gives them.
+Tensor packed_weights(const ConvCase& c, Tensor& w) {
+  const bool by_channel = c.groups > 1 && c.channels == c.groups && c.outputs == c.groups;
+  Sizes sizes = {by_channel ? (c.groups + 15) / 16 : c.groups * ((c.outputs / c.groups + 15) / 16)};
+  sizes.insert(sizes.end(), c.kernel.begin(), c.kernel.end());
+  sizes.push_back(c.channels / c.groups);
+  sizes.push_back(16);
+  Tensor packed(w.dtype(), sizes);
+  run_kernel_named("pack_conv_weights_cpu", "PackConvWeights", {{"group", c.groups}}, {&w},
+                   {&packed}, [] {});
+  return packed;
+}
+
 TEST(Conv, TakesPackedWeights) {
   std::vector<ConvCase> cases = fused_cases();
   cases.push_back({1, 6, 38, 2, {4, 5}, {3, 2}, {1, 1}, {1, 1, 1, 1}, {1, 1}});
@@ -210,13 +233,8 @@ TEST(Conv, TakesPackedWeights) {
     for (DType dtype : {DType::Float32, DType::Float64}) {
       Tensor x = Tensor::random(dtype, joined({c.images, c.channels}, c.in), 1);
       Tensor w = Tensor::random(dtype, joined({c.outputs, c.channels / c.groups}, c.kernel), 2);
-      Sizes packed_sizes = {c.groups * ((c.outputs / c.groups + 15) / 16)};
-      for (int64_t size : c.kernel) packed_sizes.push_back(size);
-      packed_sizes.push_back(c.channels / c.groups);
-      packed_sizes.push_back(16);
-      Tensor packed(dtype, packed_sizes), y(dtype, joined({c.images, c.outputs}, out_sizes(c)));
-      run_kernel_named("pack_conv_weights_cpu", "PackConvWeights", {{"group", c.groups}}, {&w},
-                       {&packed}, [] {});
+      Tensor packed = packed_weights(c, w);
+      Tensor y(dtype, joined({c.images, c.outputs}, out_sizes(c)));
       const std::vector<double> expected = convolved(c, x, w, nullptr);
       Attrs attrs = attrs_of(c);
       attrs.set("packed_outputs", c.outputs);
@@ -240,6 +258,83 @@ TEST(ConvTranspose, FollowsItsDefinition) {
   for (const ConvCase& c : cases)
     for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
       check_conv(c, dtype, dtype != DType::Float64);
+}
+
+TEST(ConvTranspose, OfPixelsFollowsItsDefinition) {
+  const std::vector<ConvCase> cases = {
+      {2, 5, 7, 1, {4, 6}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
+      {1, 20, 9, 1, {5, 7}, {4, 4}, {2, 2}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
+      {2, 300, 20, 1, {5, 3}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}, {0, 0}},
+      {1, 6, 9, 3, {5, 4}, {3, 3}, {3, 1}, {1, 0, 1, 0}, {1, 2}, {0, 0}},  // groups
+      {1, 4, 6, 1, {5, 1}, {2, 1}, {2, 1}, {0, 0, 0, 0}, {1, 1}, {0, 0}},  // a column
+      {1, 4, 6, 1, {1, 5}, {1, 2}, {1, 2}, {0, 0, 0, 0}, {1, 1}, {0, 0}},
+  };
+  for (const ConvCase& c : cases)
+    for (bool with_bias : {false, true}) check_conv(c, DType::Float32, with_bias, "_pixels_cpu");
+}
+
+// --- channels-last -------------------------------------------------------------------------------
+/// `apart`: elements between the channels of neighbouring pixels of x, a slice.
+void check_pixels(const ConvCase& c, const std::string& activation, bool packs, bool adds,
+                  int64_t apart = 0) {
+  const Sizes x_sizes = joined({c.images, c.channels}, c.in),
+              y_sizes = joined({c.images, c.outputs}, out_sizes(c));
+  Sizes wider = x_sizes;
+  wider[1] += apart;
+  Tensor x = Tensor::random(DType::Float32, x_sizes, 1, -1, 1, pixel_strides(wider));
+  Tensor w = Tensor::random(DType::Float32, joined({c.outputs, c.channels / c.groups}, c.kernel), 2,
+                            -0.5, 0.5);
+  Tensor bias = Tensor::random(DType::Float32, {c.outputs}, 3);
+  Tensor z = Tensor::random(DType::Float32, y_sizes, 4, -1, 1, pixel_strides(y_sizes));
+  Tensor y(DType::Float32, y_sizes, pixel_strides(y_sizes));
+  std::vector<double> expected = convolved(c, x, w, &bias);
+  for (size_t i = 0; i < expected.size(); ++i)
+    expected[i] = activated(activation, expected[i] + (adds ? z.get(static_cast<int64_t>(i)) : 0.0),
+                            -0.25, 0.75);
+  Attrs attrs = attrs_of(c);
+  attrs.set("channels_last", 1);
+  attrs.set("activation", activation);
+  attrs.set("alpha", -0.25);
+  attrs.set("beta", 0.75);
+  Tensor packed;
+  if (packs) {
+    packed = packed_weights(c, w);
+    attrs.set("packed_outputs", c.outputs);
+  }
+  SCOPED_TRACE(str(activation, " ", ::testing::PrintToString(x_sizes), " ",
+                   ::testing::PrintToString(w.sizes()), packs ? " packed" : ""));
+  std::vector<Tensor*> in{&x, packs ? &packed : &w, &bias};
+  if (adds) in.push_back(&z);
+  run_kernel_named("fused_conv_pixels_cpu", "FusedConv", attrs, in, {&y},
+                   [&] { expect_close(y, expected, 400, 1, "y"); });
+}
+
+TEST(Conv, OfPixelsFollowsItsDefinition) {
+  std::vector<ConvCase> cases = conv_cases();
+  const std::vector<ConvCase> more = {
+      {1, 1024, 20, 1, {9, 9}, {1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}},  // pixels of a page
+      {1, 6, 20, 1, {9, 20}, {3, 3}, {1, 1}, {0, 0, 0, 0}, {1, 1}},    // no padding
+      {2, 37, 37, 37, {9, 23}, {7, 7}, {1, 1}, {3, 3, 3, 3}, {1, 1}},  // blocks of channels
+      {1, 20, 20, 20, {6, 19}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
+      {1, 18, 18, 18, {6, 19}, {5, 5}, {2, 2}, {2, 2, 2, 2}, {1, 1}},
+      {1, 33, 33, 33, {9, 40}, {3, 5}, {1, 1}, {1, 2, 1, 2}, {1, 1}},
+      {1, 24, 24, 24, {9, 8}, {3, 3}, {1, 1}, {2, 2, 2, 2}, {2, 2}},
+  };
+  cases.insert(cases.end(), more.begin(), more.end());
+  for (const ConvCase& c : cases) {
+    if (c.in.size() != 2) continue;
+    for (bool packs : {false, true}) check_pixels(c, "", packs, false);
+    check_pixels(c, "Relu", true, false, 5);
+  }
+}
+
+TEST(FusedConv, OfPixelsAddsAndActivates) {
+  std::vector<ConvCase> cases = fused_cases();
+  cases.push_back({1, 21, 21, 21, {6, 11}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}});
+  for (const ConvCase& c : cases)
+    for (const std::string activation : {"", "Relu", "Clip", "LeakyRelu", "Elu", "HardSigmoid",
+                                         "HardSwish", "Sigmoid", "Silu", "Tanh", "Mish"})
+      for (bool adds : {false, true}) check_pixels(c, activation, false, adds);
 }
 
 // A window that does not see a NaN is a number, and one that sees zeros beside the image gets no

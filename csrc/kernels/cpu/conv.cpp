@@ -5,63 +5,17 @@
 // and FusedConv, which adds z and applies an activation. Methods: conv_plan.h chooses. Weights that
 // a product reads are packed into workspace first, unless they come packed (PackConvWeights).
 #include "kernels/cpu/conv_run.h"
+#include "kernels/cpu/conv_step.h"
 #include "kernels/cpu/read_range.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-struct ConvStep {
-  ConvShape shape;
-  ConvActivation activation;
-  bool packed = false;  // w
-};
-
-ConvActivation activation_of(const Attrs& attrs) {
-  using Kind = ConvActivation::Kind;
-  const std::string name = attrs.has("activation") ? attrs.string("activation") : "";
-  const double infinity = std::numeric_limits<double>::infinity();
-  if (name.empty()) return {Kind::Clip, -infinity, infinity};
-  if (name == "Relu") return {Kind::Clip, 0, infinity};
-  const double alpha = attrs.number("alpha", 0), beta = attrs.number("beta", 0);
-  if (name == "Clip") return {Kind::Clip, alpha, beta};
-  if (name == "LeakyRelu") return {Kind::LeakyRelu, alpha, 0};
-  if (name == "Elu") return {Kind::Elu, alpha, 0};
-  if (name == "HardSigmoid") return {Kind::HardSigmoid, 0, 0};
-  if (name == "HardSwish") return {Kind::HardSwish, 0, 0};
-  if (name == "Sigmoid") return {Kind::Sigmoid, 0, 0};
-  if (name == "Silu") return {Kind::Silu, 0, 0};
-  if (name == "Tanh") return {Kind::Tanh, 0, 0};
-  if (name == "Mish") return {Kind::Mish, 0, 0};
-  throw InternalError(str("no convolution applies ", name));
-}
-
 ConvStep step_of(const StepFacts& facts) {
-  const Layout &x = facts.inputs[0].layout, &w = facts.inputs[1].layout,
-               &y = facts.outputs[0].layout;
-  const Attrs& attrs = facts.node().attrs;
-  const size_t spatial = x.sizes.size() - 2;
-  const std::vector<int64_t> strides = attrs.integers("strides"), pads = attrs.integers("pads"),
-                             dilations = attrs.integers("dilations");
-  ConvStep step;
-  // Packed weights: [groups x blocks, places..., channels, outputs of a block].
-  step.packed = attrs.has("packed_outputs") && attrs.integer("packed_outputs") > 0;
-  const size_t first_place = step.packed ? 1 : 2;
-  std::vector<PatchAxis> axes(spatial);
-  for (size_t d = 0; d < spatial; ++d) {
-    axes[d] = {x.sizes[d + 2], y.sizes[d + 2], strides[d], {}};
-    for (int64_t k = 0; k < w.sizes[d + first_place]; ++k)
-      axes[d].offsets.push_back(k * dilations[d] - pads[d]);
-  }
-  ConvShape& shape = step.shape;
-  shape.images = x.sizes[0];
-  shape.groups = attrs.integer("group");
-  shape.channels = step.packed ? w.sizes[spatial + 1] : w.sizes[1];
-  shape.outputs = shape.groups == 0 ? 0 : y.sizes[1] / shape.groups;
-  shape.patches = PatchShape(std::move(axes));
+  ConvStep step = conv_step(facts);
   dispatch_float(facts.inputs[0].dtype,
-                 [&]<class T> { plan_convolution<ComputeOf<T>>(shape, slots(facts)); });
-  step.activation = activation_of(attrs);
+                 [&]<class T> { plan_convolution<ComputeOf<T>>(step.shape, slots(facts)); });
   return step;
 }
 
@@ -138,7 +92,9 @@ class Convolution {
   void sum_lines() const {
     const int64_t places = s_.patches.places, inner = s_.inner();
     typename ConvLines<T>::Weights weights{w(), group_weights(), inner, places, 1};
-    if (step_.packed)
+    if (step_.packed && is_by_channel(s_))
+      weights = {w(), places * kPackedOutputs, 0, 0, kPackedOutputs, kPackedOutputs};
+    else if (step_.packed)
       weights = {w(), group_weights(), 1, kPackedOutputs, s_.channels * kPackedOutputs};
     run_units(ConvLines<T>(s_, x(), weights, finish_));
   }
@@ -187,6 +143,13 @@ void pack_conv_weights(const KernelArgs& args) {
         block_elements * static_cast<int64_t>(sizeof(T)), [&](int64_t begin, int64_t end) {
           ReadRange read(args.context);
           for (int64_t i = begin; i < end; ++i) {
+            if (outputs == 1 && channels == 1) {
+              const int64_t first = i * kPackedOutputs * places;
+              pack_channel_block(w.as<T>(), groups, places, i, packed.as<T>() + first);
+              const int64_t last = std::min(groups, (i + 1) * kPackedOutputs) * places;
+              read.has_read(w.as<T>() + first, w.as<T>() + last);
+              continue;
+            }
             const int64_t group = i / (blocks / groups), block = i % (blocks / groups);
             const T* from = w.as<T>() + group * outputs * channels * places;
             pack_weight_block<T>(from, outputs, channels, places, block,

@@ -51,6 +51,10 @@ class ConvFinish {
   /// Whether `clipped` is the result, which can be stored as it is.
   bool is_direct() const { return std::is_same_v<C, T> && clips_; }
 
+  /// The bounds of `clipped`.
+  C low() const { return low_; }
+  C high() const { return high_; }
+
   /// Whether `put` writes results.
   bool can_put() const {
     return std::is_same_v<T, float> && activation_.kind == ConvActivation::Kind::Clip;
@@ -63,6 +67,40 @@ class ConvFinish {
   void put(FloatVec x, int64_t at, int64_t count) const {
     if (z_) x = x + FloatVec::load(z_ + at, count);
     clip(x, least_, most_).store(y_ + at, count);
+  }
+
+  /// The terms of `count` outputs from `output` on, at most a vector.
+  FloatVec terms(int64_t output, int64_t count) const {
+    if (!bias_) return FloatVec(0.0f);
+    return count >= FloatVec::kCount ? FloatVec::load(bias_ + output)
+                                     : FloatVec::load(bias_ + output, count);
+  }
+  /// Writes results of pixels, whose sums lie `stride` apart: outputs [output, output + count) of
+  /// pixel p to y[at[p] + output] and what follows.
+  void write_pixels(const C* sums, int64_t stride, int64_t pixels, int64_t output, int64_t count,
+                    const int64_t* at) const {
+    using Kind = ConvActivation::Kind;
+    const FloatVec a(activation_.a), six(6.0f);
+    const auto relu6_shifted = [](FloatVec x) {
+      return at_most(larger(FloatVec(0.0f), x + FloatVec(3.0f)), 6.0f);
+    };
+    const auto write = [&](const auto& f) {
+      map_pixels(f, sums, stride, pixels, output, count, at);
+    };
+    switch (activation_.kind) {
+      case Kind::Clip:
+        return write([low = least_, high = most_](FloatVec x) { return clip(x, low, high); });
+      case Kind::LeakyRelu:
+        return write([a](FloatVec x) { return select(x > FloatVec(0.0f), x, x * a); });
+      case Kind::Elu:
+        return write([a](FloatVec x) { return select(x > FloatVec(0.0f), x, a * fast_expm1(x)); });
+      case Kind::HardSigmoid: return write([=](FloatVec x) { return relu6_shifted(x) / six; });
+      case Kind::HardSwish: return write([=](FloatVec x) { return x * relu6_shifted(x) / six; });
+      case Kind::Mish: return write(formulas::Mish());
+      case Kind::Sigmoid: return write(formulas::Sigmoid());
+      case Kind::Silu: return write(formulas::Silu());
+      case Kind::Tanh: return write(formulas::Tanh());
+    }
   }
 
   VecOf<C> clipped(VecOf<C> sum, VecOf<C> term) const { return clip(sum + term, low_, high_); }
@@ -101,6 +139,28 @@ class ConvFinish {
   static DoubleVec clip(DoubleVec x, double low, double high) {
     const DoubleVec raised = select(x < DoubleVec(low), DoubleVec(low), x);
     return select(raised > DoubleVec(high), DoubleVec(high), raised);
+  }
+
+  template <class F>
+  void map_pixels(const F& f, const float* sums, int64_t stride, int64_t pixels, int64_t output,
+                  int64_t count, const int64_t* at) const {
+    constexpr int64_t kCount = FloatVec::kCount;
+    const auto load = [](const T* from, int64_t some) {
+      return some == kCount ? FloatVec::load(from) : FloatVec::load(from, some);
+    };
+    const F formula = f;  // which, like the next two, no result overwrites
+    const T* z = z_;
+    T* y = y_;
+    for (int64_t o = 0; o < count; o += kCount) {
+      const int64_t some = std::min(kCount, count - o);
+      const FloatVec term = terms(output + o, some);
+      for (int64_t p = 0; p < pixels; ++p) {
+        const int64_t to = at[p] + output + o;
+        FloatVec x = FloatVec::load(sums + p * stride + o) + term;
+        if (z) x = x + load(z + to, some);
+        some == kCount ? formula(x).store(y + to) : formula(x).store(y + to, some);
+      }
+    }
   }
 
   template <class F>

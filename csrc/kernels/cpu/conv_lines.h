@@ -18,10 +18,11 @@ class ConvLines {
   using C = ComputeOf<T>;
   using V = VecOf<C>;
 
-  /// Element (output, channel, place) of a group's weights lies at the sum of its strides.
+  /// Element (output, channel, place) of a group's weights lies at the sum of its strides. Weights
+  /// of `lanes` groups are neighbours.
   struct Weights {
     const W* data = nullptr;
-    int64_t group = 0, output = 0, channel = 0, place = 0;
+    int64_t group = 0, output = 0, channel = 0, place = 0, lanes = 1;
   };
 
   ConvLines(const ConvShape& s, const T* x, const Weights& weights, const Finish& finish)
@@ -76,7 +77,8 @@ class ConvLines {
 
   /// [channels, places, outputs].
   void pack(int64_t group, C* to) const {
-    const W* from = weights_.data + group * weights_.group;
+    const int64_t lanes = weights_.lanes;
+    const W* from = weights_.data + group / lanes * weights_.group + group % lanes;
     for (int64_t channel = 0; channel < s_.channels; ++channel)
       for (int64_t place = 0; place < s_.patches.places; ++place)
         for (int64_t o = 0; o < s_.outputs; ++o)

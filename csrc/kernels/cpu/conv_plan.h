@@ -13,13 +13,15 @@ inline constexpr int64_t kMostLineOutputs = 4;
 
 namespace conv_plan {
 
+/// Whether all that the dimension has is one position.
+inline bool is_trivial(const PatchAxis& axis) {
+  return axis.in == 1 && axis.out == 1 && axis.places() == 1 && axis.offsets.front() == 0;
+}
+
 inline void split_axes(ConvShape& s) {
   std::vector<BandAxis> axes;
-  for (const PatchAxis& axis : s.patches.axes) {
-    const bool trivial =
-        axis.in == 1 && axis.out == 1 && axis.places() == 1 && axis.offsets.front() == 0;
-    if (!trivial) axes.emplace_back(axis);
-  }
+  for (const PatchAxis& axis : s.patches.axes)
+    if (!is_trivial(axis)) axes.emplace_back(axis);
   if (!axes.empty()) {
     s.column = axes.back();
     axes.pop_back();
@@ -56,11 +58,17 @@ int64_t line_elements(const ConvShape& s, int64_t columns) {
   return s.column.hop * whole_vectors<C>(whole_vectors<C>(columns) + reach);
 }
 
-/// Bands whose memory stays in the second-level cache, and enough of them for all threads.
+/// Bytes of a band that stays in the second-level cache. In smaller ones a product reads the
+/// weights from further away, again and again.
+inline int64_t band_bytes(const ConvShape& s) {
+  if (s.method != ConvMethod::Lines) return 384 << 10;
+  return (s.channels == 1 ? 40 : 160) << 10;
+}
+
+/// Bands of at most so much memory, and enough of them for all threads.
 template <class C>
-void cut_bands(ConvShape& s, int64_t threads) {
+void cut_bands(ConvShape& s, int64_t most_bytes, int64_t threads) {
   const bool lines = s.method == ConvMethod::Lines;
-  const int64_t most_bytes = (lines && s.channels == 1 ? 40 : 160) << 10;
   const int64_t channels = lines ? s.channels : 1;
   const int64_t rows = s.row.patch.out, columns = s.column.patch.out;
   const auto elements = [&](int64_t some_rows, int64_t some_columns) {
@@ -80,14 +88,16 @@ void cut_bands(ConvShape& s, int64_t threads) {
   const auto units = [&] {
     s.row_bands = ceil_div(rows, s.band_rows);
     s.column_bands = ceil_div(columns, s.band_columns);
-    return s.images * s.groups * s.bands();
+    return s.planes() * s.bands();
   };
   constexpr int64_t kFewPixels = 48;
   while (units() < wanted && s.band_rows > 1 && s.band_rows * columns > kFewPixels)
     s.band_rows = half(s.band_rows);
+  const bool shares_groups = s.is_pixel_major && s.groups > 1;
   if (!lines)
-    s.parts = std::clamp<int64_t>(ceil_div(wanted, std::max<int64_t>(1, units())), 1,
-                                  ceil_div(s.outputs, ConvTile<C>::kOutputs));
+    s.parts =
+        std::clamp<int64_t>(ceil_div(wanted, std::max<int64_t>(1, units())), 1,
+                            shares_groups ? s.groups : ceil_div(s.outputs, ConvTile<C>::kOutputs));
   s.row_span = s.row.span(s.band_rows);
   s.line_elements = line_elements<C>(s, s.band_columns);
   s.band_elements = elements(s.band_rows, s.band_columns);
@@ -135,6 +145,27 @@ inline void find_places(ConvShape& s) {
       }
 }
 
+/// The axes of images of pixels, x of this layout, and the distances along them in x and y.
+inline void split_pixels(ConvShape& s, const Layout& x) {
+  s.is_pixel_major = true;
+  split_axes(s);
+  const bool is_column = is_trivial(s.patches.axes[1]);  // of rows alone
+  s.x_image = x.strides[0];
+  s.x_row = x.strides[2];
+  s.x_pixel = x.strides[is_column ? 2 : 3];
+  if (s.y_pixels == 0) {
+    s.y_pixels = s.patches.pixels;
+    s.y_row_step = s.column.patch.out;
+  } else if (is_column) {
+    s.y_column_step = s.y_row_step;
+  }
+}
+
+/// Whether every window along the dimension lies in the image.
+inline bool stays_inside(const PatchAxis& axis) {
+  return axis.offsets.front() >= 0 && (axis.out - 1) * axis.stride + axis.offsets.back() < axis.in;
+}
+
 }  // namespace conv_plan
 
 /// Fills in what follows from sizes and `patches`. C is the type of the sums.
@@ -146,12 +177,57 @@ void plan_convolution(ConvShape& s, int64_t threads) {
   s.method = method_of<C>(s);
   // Pixels of a tile that lie a multiple of 1 KiB apart would share sets of cache lines.
   s.pixel_stride = s.channels + (s.channels * s.column.hop % 256 == 0 ? 16 : 0);
-  cut_bands<C>(s, threads);
+  cut_bands<C>(s, band_bytes(s), threads);
   if (s.method == ConvMethod::Product) cut_sum(s);
   if (s.method == ConvMethod::Lines) {
     s.phase_elements = s.line_elements / s.column.hop;
     find_places(s);
   }
+}
+
+/// The same of images of pixels, x of this layout. Results follow one another in y, unless the
+/// shape says where.
+inline void plan_pixels(ConvShape& s, const Layout& x, int64_t threads) {
+  using namespace conv_plan;
+  if (s.patches.pixels == 0 || s.patches.places == 0 || s.images == 0) return;
+  split_pixels(s, x);
+  const int64_t channels = s.groups * s.channels;
+  // Pixels of a tile that lie a multiple of a page apart would share sets of cache lines.
+  constexpr int64_t kPage = 1024;
+  s.in_place = stays_inside(s.row.patch) && stays_inside(s.column.patch) &&
+               s.x_pixel * s.column.patch.stride % kPage != 0;
+  if (s.in_place)
+    for (BandAxis* axis : {&s.row, &s.column}) {
+      axis->step = 1;
+      axis->hop = axis->patch.stride;
+    }
+  s.pixel_stride = s.in_place ? s.x_pixel : channels;
+  if (!s.in_place && channels * s.column.hop % 256 == 0) s.pixel_stride += 16;
+  cut_bands<float>(s, band_bytes(s), threads);
+  if (s.in_place) {
+    // Nothing is laid out again where bands meet, so that results may stay in that cache, too.
+    const int64_t pixel_bytes = (channels + s.groups * s.outputs) * int64_t{sizeof(float)};
+    constexpr int64_t kMostBytes = 512 << 10;
+    while (s.band_rows > 1 && s.band_rows * s.band_columns * pixel_bytes > kMostBytes)
+      s.band_rows = ceil_div(s.band_rows, 2);
+    s.row_bands = ceil_div(s.row.patch.out, s.band_rows);
+    s.line_elements = s.x_row;
+    s.band_elements = 0;
+  }
+  cut_sum(s);
+}
+
+/// The same of windows of one channel each.
+inline void plan_channels(ConvShape& s, const Layout& x, int64_t threads) {
+  using namespace conv_plan;
+  if (s.patches.pixels == 0 || s.patches.places == 0 || s.images == 0) return;
+  split_pixels(s, x);
+  s.pixel_stride = kPackedOutputs;
+  constexpr int64_t kMostBytes = 128 << 10;  // of the channels that are worked on together
+  cut_bands<float>(s, kMostBytes, threads);
+  for (int64_t r = 0; r < s.row.places(); ++r) s.runs.push_back(s.row.place(r) * s.line_elements);
+  for (int64_t c = 0; c < s.column.places(); ++c)
+    s.places.push_back(s.column.place(c) * s.pixel_stride);
 }
 
 }  // namespace ORTM_ISA

@@ -156,15 +156,16 @@ class ConvProduct {
                 int64_t block_stride, int64_t vectors, C* sums) const {
     const int64_t stride = vectors * VecOf<C>::kCount;
     if (s_.pieces.empty()) std::fill_n(sums, pixels * stride, C(0));
+    // Tiles of equal height: one of two pixels would take nearly as long as one of all.
     const int64_t tiles = ceil_div(pixels, Tile::pixels(vectors));
+    const int64_t height = pixels / tiles, higher = pixels % tiles;
     bool adds = false;
     for (const SumPiece& piece : s_.pieces) {
       const int64_t elements = piece.runs * piece.length * kPackedOutputs;
       const NextWeights<C> next(weights + elements, elements, tiles);
-      for (int64_t tile = 0; tile < tiles; ++tile) {
+      for (int64_t tile = 0, first = 0, count = 0; tile < tiles; ++tile, first += count) {
         next.prefetch(tile);
-        // Tiles of equal height: one of two pixels would take nearly as long as one of all.
-        const int64_t first = tile * pixels / tiles, count = (tile + 1) * pixels / tiles - first;
+        count = height + (tile < higher ? 1 : 0);
         Tile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, weights,
                                        block_stride, sums + first * stride, adds);
       }

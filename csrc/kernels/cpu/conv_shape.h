@@ -67,6 +67,14 @@ struct ConvShape {
   // Outputs are divided among so many units of a band.
   int64_t parts = 1;
 
+  // Whether images are pixels of channels (conv_pixels.h), all groups side by side, and x is read
+  // as it lies, since no window reaches beyond it.
+  bool is_pixel_major = false, in_place = false;
+  // Then the distances of neighbours in x, in elements: it may be a slice of another image.
+  int64_t x_image = 0, x_row = 0, x_pixel = 0;
+  // Where results lie, in pixels of an image of y: the first, and steps between neighbours.
+  int64_t y_first = 0, y_row_step = 0, y_column_step = 1, y_pixels = 0;
+
   // Of a Product: distance of neighbouring pixels; where in the band lie the elements that are
   // neighbours in the order of the sum; pieces of the sum.
   int64_t pixel_stride = 0, run_length = 0;
@@ -80,6 +88,8 @@ struct ConvShape {
 
   /// Elements of an output's sum.
   int64_t inner() const { return channels * patches.places; }
+  /// Parts of x that are cut into bands.
+  int64_t planes() const { return is_pixel_major ? images : images * groups; }
   int64_t bands() const { return outer_outputs * row_bands * column_bands; }
   int64_t line_count() const { return outer_places * row_span; }
 
@@ -139,11 +149,36 @@ struct ConvShape {
   }
 };
 
+/// Whether each output is a sum over one channel of its own.
+inline bool is_by_channel(const ConvShape& s) {
+  return s.groups > 1 && s.channels == 1 && s.outputs == 1;
+}
+
 inline Reason convolution_dimensions_unsupported(const StepFacts& facts) {
   // Without sizes while a graph is lowered.
   if (facts.inputs[0].layout.sizes.size() > kMostSpatial + 2)
     return str("it takes at most ", kMostSpatial, " spatial dimensions");
   return {};
+}
+
+// --- steps on channels-last images ---------------------------------------------------------------
+/// The channels of a pixel are neighbours: a channels-last image or a slice of one.
+inline bool has_pixels(const Layout& layout) {
+  return layout.sizes.size() == 4 && (layout.strides[1] == 1 || layout.sizes[1] == 1);
+}
+
+/// Why a step does not take and give channels-last images, or nothing.
+inline Reason pixels_unsupported(const StepFacts& facts) {
+  const Attrs& attrs = facts.node().attrs;
+  if (!attrs.has("channels_last") || attrs.integer("channels_last") == 0)
+    return "the convolution is not marked as channels-last";
+  if (!has_pixels(facts.inputs[0].layout)) return "the channels of a pixel of x are no neighbours";
+  return {};
+}
+
+inline std::vector<Sizes> pixel_strides(const StepFacts& facts) {
+  const Sizes& y = facts.outputs[0].layout.sizes;
+  return {{y[1] * y[2] * y[3], 1, y[1] * y[3], y[1]}};
 }
 
 }  // namespace ORTM_ISA

@@ -58,14 +58,13 @@ struct ConvTile {
     return left <= kMostVectors ? left : kVectors;
   }
 
-  /// sums [kPixelCount, kVectorCount vectors] (+)= the windows at x + offsets times weights, over a
-  /// piece. `w` points at the piece's first row in the first block; blocks are `block_stride`
-  /// apart.
+  /// total = the windows at x + offsets times weights over a piece, plus `sums` [kPixelCount,
+  /// kVectorCount vectors] if there are any. `w` points at the piece's first row in the first
+  /// block; blocks are `block_stride` apart.
   template <int kPixelCount, int kVectorCount>
-  static void multiply(const C* x, const int64_t* offsets, const int64_t* runs,
-                       const SumPiece& piece, const C* w, int64_t block_stride, C* sums,
-                       bool adds) {
-    V total[kPixelCount][kVectorCount];
+  static void sum(const C* x, const int64_t* offsets, const int64_t* runs, const SumPiece& piece,
+                  const C* w, int64_t block_stride, const C* sums,
+                  V (&total)[kPixelCount][kVectorCount]) {
     const C* pixels[kPixelCount];
     ORTM_UNROLL
     for (int p = 0; p < kPixelCount; ++p) {
@@ -92,13 +91,28 @@ struct ConvTile {
         }
       }
     }
+    if (!sums) return;
     ORTM_UNROLL
     for (int p = 0; p < kPixelCount; ++p) {
       ORTM_UNROLL
-      for (int v = 0; v < kVectorCount; ++v) {
-        C* to = sums + (p * kVectorCount + v) * V::kCount;
-        (adds ? V::load(to) + total[p][v] : total[p][v]).store(to);
-      }
+      for (int v = 0; v < kVectorCount; ++v)
+        total[p][v] = V::load(sums + (p * kVectorCount + v) * V::kCount) + total[p][v];
+    }
+  }
+
+  /// sums (+)= the windows at x + offsets times weights over a piece.
+  template <int kPixelCount, int kVectorCount>
+  static void multiply(const C* x, const int64_t* offsets, const int64_t* runs,
+                       const SumPiece& piece, const C* w, int64_t block_stride, C* sums,
+                       bool adds) {
+    V total[kPixelCount][kVectorCount];
+    sum<kPixelCount, kVectorCount>(x, offsets, runs, piece, w, block_stride, adds ? sums : nullptr,
+                                   total);
+    ORTM_UNROLL
+    for (int p = 0; p < kPixelCount; ++p) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectorCount; ++v)
+        total[p][v].store(sums + (p * kVectorCount + v) * V::kCount);
     }
   }
 
@@ -134,6 +148,16 @@ void pack_weight_block(const T* w, int64_t outputs, int64_t channels, int64_t pl
       for (int64_t o = 0; o < count; ++o) row[o] = computed(from[o * inner]);
       for (int64_t o = count; o < kPackedOutputs; ++o) row[o] = C(0);
     }
+}
+
+/// Packs block `block` of windows of one channel each, w [channels, places]: [places,
+/// kPackedOutputs], with zeros for channels that do not exist.
+template <class T>
+void pack_channel_block(const T* w, int64_t channels, int64_t places, int64_t block, T* to) {
+  const int64_t first = block * kPackedOutputs;
+  for (int64_t place = 0; place < places; ++place)
+    for (int64_t c = first; c < first + kPackedOutputs; ++c)
+      *to++ = c < channels ? w[c * places + place] : T(0);
 }
 
 }  // namespace ORTM_ISA

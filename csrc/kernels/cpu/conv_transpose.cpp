@@ -3,7 +3,9 @@
 // q = stride p + dilation k - pad.
 // Method: outputs whose q leaves the same remainder modulo the strides (a phase) see the same
 // places k of w, and neighbours among them neighbouring p. So each phase is a convolution of stride
-// 1 with some of the places, and nothing is multiplied by zeros in between.
+// 1 with some of the places, and nothing is multiplied by zeros in between. Images that
+// prefer_channels_last marked have theirs channels-last in memory, and so has y.
+#include "kernels/cpu/conv_pixels.h"
 #include "kernels/cpu/conv_run.h"
 
 namespace ortmodule {
@@ -81,7 +83,8 @@ std::vector<Phase> combine(const std::vector<std::vector<PhaseAxis>>& along, con
   return phases;
 }
 
-TransposedShape shape_of(const StepFacts& facts) {
+/// The shape, whose phases are still to be planned.
+TransposedShape unplanned_shape(const StepFacts& facts) {
   const Layout &x = facts.inputs[0].layout, &w = facts.inputs[1].layout,
                &y = facts.outputs[0].layout;
   const Attrs& attrs = facts.node().attrs;
@@ -106,9 +109,15 @@ TransposedShape shape_of(const StepFacts& facts) {
     phase.conv.groups = shape.groups;
     phase.conv.channels = shape.channels;
     phase.conv.outputs = shape.outputs;
+  }
+  return shape;
+}
+
+TransposedShape shape_of(const StepFacts& facts) {
+  TransposedShape shape = unplanned_shape(facts);
+  for (Phase& phase : shape.phases)
     dispatch_float(facts.inputs[0].dtype,
                    [&]<class T> { plan_convolution<ComputeOf<T>>(phase.conv, slots(facts)); });
-  }
   return shape;
 }
 
@@ -172,6 +181,44 @@ class PhaseFinish : public ConvFinish<T> {
   const Phase& phase_;
 };
 
+/// Packs the weights of a phase in blocks of outputs.
+template <class T>
+class PhaseWeights {
+ public:
+  using C = ComputeOf<T>;
+
+  PhaseWeights(const KernelArgs& args, const TransposedShape& shape, const Phase& phase)
+      : args_(args), shape_(shape), phase_(phase), s_(phase.conv) {}
+
+  void pack(C* packed) const {
+    const int64_t blocks = ceil_div(s_.outputs, kPackedOutputs);
+    const int64_t block_elements = s_.inner() * kPackedOutputs;
+    parallel_ranges(args_.context, s_.groups * blocks, grain_for(block_elements),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i)
+                        pack_block(i / blocks, i % blocks * kPackedOutputs,
+                                   packed + i * block_elements);
+                    });
+  }
+
+ private:
+  void pack_block(int64_t group, int64_t first, C* to) const {
+    const T* w = args_.in[1].as<T>();
+    for (const int64_t place : phase_.places)
+      for (int64_t channel = 0; channel < s_.channels; ++channel) {
+        const T* from =
+            w + ((group * s_.channels + channel) * s_.outputs + first) * shape_.places + place;
+        for (int64_t o = 0; o < kPackedOutputs; ++o)
+          *to++ = first + o < s_.outputs ? computed(from[o * shape_.places]) : C(0);
+      }
+  }
+
+  const KernelArgs& args_;
+  const TransposedShape& shape_;
+  const Phase& phase_;
+  const ConvShape& s_;
+};
+
 template <class T>
 class PhaseConvolution {
  public:
@@ -192,7 +239,7 @@ class PhaseConvolution {
     const int64_t scratch = most_scratch<T>(shape_);
     C* memory = static_cast<C*>(args_.workspace);
     C* packed = memory + slots(args_.facts) * scratch;
-    pack(packed);
+    PhaseWeights<T>(args_, shape_, phase_).pack(packed);
     switch (s_.method) {
       case ConvMethod::Image:
         return run_units(args_, s_, ConvImage<T, Finish>(s_, x(), packed, finish_), memory);
@@ -210,28 +257,6 @@ class PhaseConvolution {
 
  private:
   const T* x() const { return args_.in[0].as<T>(); }
-
-  void pack(C* packed) const {
-    const int64_t blocks = ceil_div(s_.outputs, kPackedOutputs);
-    const int64_t block_elements = s_.inner() * kPackedOutputs;
-    parallel_ranges(args_.context, s_.groups * blocks, grain_for(block_elements),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i)
-                        pack_block(i / blocks, i % blocks * kPackedOutputs,
-                                   packed + i * block_elements);
-                    });
-  }
-
-  void pack_block(int64_t group, int64_t first, C* to) const {
-    const T* w = args_.in[1].as<T>();
-    for (const int64_t place : phase_.places)
-      for (int64_t channel = 0; channel < s_.channels; ++channel) {
-        const T* from =
-            w + ((group * s_.channels + channel) * s_.outputs + first) * shape_.places + place;
-        for (int64_t o = 0; o < kPackedOutputs; ++o)
-          *to++ = first + o < s_.outputs ? computed(from[o * shape_.places]) : C(0);
-      }
-  }
 
   /// Of outputs that see no place of w.
   void write_terms() const {
@@ -268,6 +293,73 @@ REGISTER_CPU_KERNEL({.op = "ConvTranspose",
                      .workspace_bytes = transposed_workspace,
                      .prepare = prepare_transposed,
                      .priority = -1});
+
+// --- channels-last -------------------------------------------------------------------------------
+TransposedShape pixel_shape_of(const StepFacts& facts) {
+  TransposedShape shape = unplanned_shape(facts);
+  for (Phase& phase : shape.phases) {
+    ConvShape& s = phase.conv;
+    const int64_t width = shape.out[1], down = shape.strides[0] * width, right = shape.strides[1];
+    s.y_first = phase.first[0] * width + phase.first[1];
+    s.y_row_step = down;
+    s.y_column_step = right;
+    s.y_pixels = shape.pixels;
+    plan_pixels(s, facts.inputs[0].layout, slots(facts));
+  }
+  return shape;
+}
+
+std::shared_ptr<const void> prepare_transposed_pixels(const StepFacts& facts) {
+  return std::make_shared<const TransposedShape>(pixel_shape_of(facts));
+}
+
+int64_t most_pixel_scratch(const TransposedShape& shape) {
+  int64_t most = 0;
+  for (const Phase& phase : shape.phases)
+    most = std::max(most, ConvPixels::scratch_elements(phase.conv));
+  return most;
+}
+
+size_t transposed_pixel_workspace(const StepFacts& facts) {
+  const TransposedShape shape = pixel_shape_of(facts);
+  int64_t packed = 0;
+  for (const Phase& phase : shape.phases) packed = std::max(packed, packed_elements(phase.conv));
+  return static_cast<size_t>(slots(facts) * most_pixel_scratch(shape) + packed) * sizeof(float);
+}
+
+void conv_transpose_pixels(const KernelArgs& args) {
+  if (args.out[0].element_count() == 0) return;
+  const auto& shape = *static_cast<const TransposedShape*>(args.prepared);
+  const ConvFinish<float> finish(args.in.size() > 2 ? args.in[2].as<float>() : nullptr, nullptr,
+                                 args.out[0].as<float>(), ConvActivation());
+  auto* memory = static_cast<float*>(args.workspace);
+  float* packed = memory + slots(args.facts) * most_pixel_scratch(shape);
+  for (const Phase& phase : shape.phases) {
+    if (phase.conv.patches.pixels == 0) continue;
+    PhaseWeights<float>(args, shape, phase).pack(packed);
+    run_units(args, phase.conv, ConvPixels(phase.conv, args.in[0].as<float>(), packed, finish),
+              memory);
+  }
+}
+
+Reason not_transposed_pixels(const StepFacts& facts) {
+  if (const Reason reason = pixels_unsupported(facts)) return reason;
+  const TransposedShape shape = unplanned_shape(facts);
+  for (const Phase& phase : shape.phases)
+    if (phase.conv.inner() == 0) return "some outputs see no place of the window";
+  return {};
+}
+
+REGISTER_CPU_KERNEL({.op = "ConvTranspose",
+                     .name = "conv_transpose_pixels_cpu",
+                     .dtypes = {DType::Float32},
+                     .run = conv_transpose_pixels,
+                     .unsupported = not_transposed_pixels,
+                     .workspace_bytes = transposed_pixel_workspace,
+                     .output_strides = pixel_strides,
+                     .prepare = prepare_transposed_pixels,
+                     .input_rules = {LayoutRule::Any},
+                     .priority = 1});
 
 }  // namespace
 }  // namespace ORTM_ISA

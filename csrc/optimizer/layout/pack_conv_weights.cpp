@@ -27,7 +27,10 @@ bool can_pack(const Node& node, const WeightValues& weights) {
   if (w.dtype != DType::Float32 && w.dtype != DType::Float64) return false;
   if (!w.dims[0].is_constant() || !node.attrs.dim("group").is_constant()) return false;
   const int64_t group = node.attrs.integer("group");
-  return group > 0 && w.dims[0].value() % group == 0 && w.dims[0].value() / group > kFewOutputs &&
+  const bool by_channel =
+      group > 1 && w.dims[0].value() == group && w.dims[1] == DimExpr(1);  // blocks of channels
+  return group > 0 && w.dims[0].value() % group == 0 &&
+         (by_channel || w.dims[0].value() / group > kFewOutputs) &&
          only_convolutions_read(w, group) && weights.contains(&w);
 }
 

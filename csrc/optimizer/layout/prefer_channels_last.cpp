@@ -1,4 +1,5 @@
-// Convolutions of oneDNN, and batch norms and pools of torch, are faster in channels-last layout.
+// Convolutions of oneDNN, batch norms and pools of torch, and our own convolutions where nothing
+// trains (conv_pixels.cpp), are faster in channels-last layout.
 // The layout propagates from operands to results, so one ChannelsLast copy is enough for a whole
 // ConvNet up to an op that requires row-major operands. The pass weighs the number of such copies
 // against the number of convolutions, since one convolution gains less than a copy costs.
@@ -14,8 +15,9 @@
 namespace ortmodule {
 namespace {
 
-/// Each copy must serve at least this many convolutions.
-constexpr size_t kConvolutionsPerCopy = 4;
+/// Each copy must serve at least this many convolutions: of oneDNN, which copies row-major operands
+/// itself, and of ours.
+constexpr size_t kConvolutionsPerCopy = 4, kOwnConvolutionsPerCopy = 2;
 /// Copies of images with at most this many channels are not counted: they are cheap.
 constexpr int64_t kFewChannels = 4;
 
@@ -28,16 +30,25 @@ bool is_one_pixel(const Value& value) {
   return is_constant(value.dims[2], 1) && is_constant(value.dims[3], 1);
 }
 
-/// Whether oneDNN can run it: 2-D and not in float64.
-bool is_convolution(const Node& node) {
-  const bool convolves = node.op == "Conv" || node.op == "ConvTranspose";
-  return convolves && node.input(0)->rank() == 4 && node.input(0)->dtype != DType::Float64;
+/// Our kernel of channels-last images takes float32, oneDNN's all types but float64.
+bool is_convolution(const Node& node, bool training) {
+  const bool convolves = node.op == "Conv" || node.op == "ConvTranspose" || node.op == "FusedConv";
+  const DType dtype = convolves ? node.input(0)->dtype : DType::Undefined;
+  return convolves && node.input(0)->rank() == 4 &&
+         (training ? dtype != DType::Float64 : dtype == DType::Float32);
+}
+
+/// Operands of a convolution that are images: x, and what a FusedConv adds.
+std::vector<size_t> image_operands(const Node& node) {
+  std::vector<size_t> operands = {0};
+  if (node.op == "FusedConv" && node.input(3)) operands.push_back(3);
+  return operands;
 }
 
 /// Propagates the channels-last layout from the convolutions and counts the copies between layouts.
 class LayoutFlow {
  public:
-  explicit LayoutFlow(const Graph& graph) {
+  LayoutFlow(const Graph& graph, bool training) : training_(training) {
     for (const auto& node : graph.nodes()) visit(*node);
     for (const GraphOutput& output : graph.outputs())
       if (output.value && differs(*output.value)) copied_.insert(output.value);
@@ -52,17 +63,26 @@ class LayoutFlow {
   size_t copies() const { return copied_.size(); }
 
  private:
-  /// Channels-last and not also row-major.
-  bool differs(const Value& value) const { return last_.contains(&value) && !is_one_pixel(value); }
+  /// Channels-last and not also row-major, and not cheap to copy.
+  bool differs(const Value& value) const {
+    return last_.contains(&value) && !is_one_pixel(value) &&
+           !is_constant(value.dims[1], kFewChannels);
+  }
 
   void visit(Node& node) {
-    if (is_convolution(node)) {
+    if (is_convolution(node, training_)) {
       convolutions_.push_back(&node);
-      const Value& x = *node.input(0);
-      if (!is_channels_last(x) && !is_constant(x.dims[1], kFewChannels)) copied_.insert(&x);
+      for (size_t i : image_operands(node)) {
+        const Value& x = *node.input(i);
+        if (!is_channels_last(x) && !is_constant(x.dims[1], kFewChannels)) copied_.insert(&x);
+      }
       last_.insert(node.output());
       return;
     }
+    // Our convolutions read slices as they lie.
+    const bool is_slice =
+        (node.op == "Slice" || node.op == "Split") && !training_ && last_.contains(node.input(0));
+    if (node.op == "ChannelsLast" || is_slice) return add_results(node);
     const OpDef& def = op_def(node.op);
     const bool keeps =
         def.kind == OpKind::Pointwise || (def.keeps_channels_last && def.keeps_channels_last(node));
@@ -98,6 +118,7 @@ class LayoutFlow {
       if (result->rank() == 4) last_.insert(result);
   }
 
+  const bool training_;
   std::set<const Value*> last_, copied_;
   std::vector<Node*> convolutions_;
 };
@@ -106,10 +127,12 @@ class LayoutFlow {
 
 bool prefer_channels_last(Graph& graph, PassContext& context) {
   if (!context.channels_last()) return false;
-  const LayoutFlow flow(graph);
+  const bool training = context.training();
+  const LayoutFlow flow(graph, training);
   const auto& convolutions = flow.convolutions();
   if (convolutions.empty()) return false;
-  if (flow.copies() * kConvolutionsPerCopy > convolutions.size()) {
+  const size_t per_copy = training ? kConvolutionsPerCopy : kOwnConvolutionsPerCopy;
+  if (flow.copies() * per_copy > convolutions.size()) {
     context.reject("prefer_channels_last",
                    str("too many copies between layouts: ", flow.copies(), " for ",
                        convolutions.size(), " convolutions"),
@@ -118,16 +141,24 @@ bool prefer_channels_last(Graph& graph, PassContext& context) {
   }
   std::map<Value*, Value*> made;
   bool changed = false;
-  for (Node* node : convolutions) {
-    Value* x = node->input(0);
-    if (flow.is_channels_last(*x)) continue;
+  const auto lay_out = [&](Node* node, size_t operand) {
+    Value* x = node->input(operand);
+    if (flow.is_channels_last(*x)) return true;
     Value*& there = made[x];
     if (!there) {
-      if (!context.take()) break;
+      if (!context.take()) return false;
       Graph::Inserting here(graph, node);
       there = emit(graph, "ChannelsLast", {x});
     }
-    graph.set_input(node, 0, there);
+    graph.set_input(node, operand, there);
+    changed = true;
+    return true;
+  };
+  for (Node* node : convolutions) {
+    for (size_t operand : image_operands(*node))
+      if (!lay_out(node, operand)) return changed;
+    if (training || node->attrs.has("channels_last")) continue;
+    node->attrs.set("channels_last", 1);  // chooses the kernel
     changed = true;
   }
   return changed;

@@ -1,0 +1,233 @@
+// A convolution of images whose channels lie side by side (channels-last), as an implicit product
+// (conv_shape.h): windows are runs of the image as it lies, or of a band with zeros beside it.
+#pragma once
+
+#include "kernels/cpu/conv_finish.h"
+#include "kernels/cpu/conv_tile.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// A tile of the last piece of the sum, whose results are stored as they are made.
+struct LastPixelTile {
+  using V = FloatVec;
+  using Tile = ConvTile<float>;
+
+  /// The first output of the tile, how many are left, and where in y each pixel begins.
+  struct Place {
+    int64_t output = 0, outputs = 0;
+    const int64_t* at = nullptr;
+  };
+
+  template <int kPixelCount, int kVectorCount>
+  static void multiply(const float* x, const int64_t* offsets, const int64_t* runs,
+                       const SumPiece& piece, const float* w, int64_t block_stride,
+                       const float* sums, const ConvFinish<float>& shared, const Place& place) {
+    V total[kPixelCount][kVectorCount];
+    Tile::sum<kPixelCount, kVectorCount>(x, offsets, runs, piece, w, block_stride, sums, total);
+    const ConvFinish<float> finish = shared;  // which no result overwrites
+    const int64_t rest = place.outputs - (kVectorCount - 1) * V::kCount;  // in the last vector
+    V terms[kVectorCount];
+    ORTM_UNROLL
+    for (int v = 0; v < kVectorCount; ++v)
+      terms[v] =
+          finish.terms(place.output + v * V::kCount, v + 1 < kVectorCount ? V::kCount : rest);
+    ORTM_UNROLL
+    for (int p = 0; p < kPixelCount; ++p) {
+      const int64_t at = place.at[p] + place.output;
+      ORTM_UNROLL
+      for (int v = 0; v < kVectorCount; ++v) {
+        if (v + 1 < kVectorCount || rest >= V::kCount)
+          finish.put(total[p][v] + terms[v], at + v * V::kCount);
+        else
+          finish.put(total[p][v] + terms[v], at + v * V::kCount, rest);
+      }
+    }
+  }
+
+  using Multiply = void (*)(const float*, const int64_t*, const int64_t*, const SumPiece&,
+                            const float*, int64_t, const float*, const ConvFinish<float>&,
+                            const Place&);
+  static Multiply function(int64_t pixels, int64_t vectors) {
+    static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
+      return std::array<Multiply, sizeof...(i)>{
+          &multiply<i / Tile::kMostVectors + 1, i % Tile::kMostVectors + 1>...};
+    }
+    (std::make_integer_sequence<int, Tile::kMostPixels * Tile::kMostVectors>());
+    return kFunctions[static_cast<size_t>((pixels - 1) * Tile::kMostVectors + vectors - 1)];
+  }
+};
+
+class ConvPixels {
+ public:
+  using Tile = ConvTile<float>;
+
+  /// `weights` are packed, group by group.
+  ConvPixels(const ConvShape& s, const float* x, const float* weights,
+             const ConvFinish<float>& finish)
+      : s_(s), x_(x), weights_(weights), finish_(finish) {}
+
+  static int64_t units(const ConvShape& s) { return s.images * s.bands() * s.parts; }
+  /// Elements of scratch of a thread.
+  static int64_t scratch_elements(const ConvShape& s) {
+    return kSums + ceil_div(s.band_elements, 16) * 16;
+  }
+
+  /// Units [begin, end).
+  void run(int64_t begin, int64_t end, float* scratch) const {
+    int64_t seen = -1;
+    View view;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t part = unit % s_.parts, index = unit / s_.parts;
+      if (index != seen)
+        view = view_of(index / s_.bands(), s_.band(index % s_.bands()), scratch + kSums);
+      seen = index;
+      if (s_.groups > 1) {
+        const int64_t last = (part + 1) * s_.groups / s_.parts;
+        for (int64_t group = part * s_.groups / s_.parts; group < last; ++group)
+          run_outputs(view, group, 0, s_.outputs, scratch);
+      } else {
+        const int64_t tiles = ceil_div(s_.outputs, Tile::kOutputs);
+        const int64_t last = (part + 1) * tiles / s_.parts * Tile::kOutputs;
+        run_outputs(view, 0, part * tiles / s_.parts * Tile::kOutputs, std::min(last, s_.outputs),
+                    scratch);
+      }
+    }
+  }
+
+ private:
+  /// Pixels whose sums wait for the next piece. Their sums in memory.
+  static constexpr int64_t kChunk = kVectorBytes == 64 ? 96 : 192;
+  static constexpr int64_t kSums = kChunk * Tile::kMostVectors * FloatVec::kCount;
+
+  /// What a band sees, in the image or in memory of the thread.
+  struct View {
+    int64_t image = 0;
+    ImageBand band;
+    const float* x = nullptr;
+  };
+
+  View view_of(int64_t image, const ImageBand& band, float* memory) const {
+    const float* x = x_ + image * s_.x_image;
+    if (s_.in_place) {
+      const int64_t row = s_.row.origin(band.row), column = s_.column.origin(band.column);
+      return {image, band, x + row * s_.x_row + column * s_.x_pixel};
+    }
+    lay_out(band, x, memory);
+    return {image, band, memory};
+  }
+
+  /// Lines of the band, with zeros beside the image.
+  void lay_out(const ImageBand& band, const float* x, float* to) const {
+    const int64_t count = s_.column.span(band.columns), left = s_.column.origin(band.column);
+    const int64_t channels = s_.groups * s_.channels, pixel = s_.pixel_stride;
+    const int64_t step = s_.column.step * s_.x_pixel;
+    const auto [first, last] = s_.inside(left, count);
+    s_.for_each_line(band, [&, first = first, last = last](int64_t line, int64_t at) {
+      float* target = to + line * s_.line_elements;
+      if (at < 0) {
+        std::fill_n(target, count * pixel, 0.0f);
+        return;
+      }
+      const float* from = x + at * s_.x_row + left * s_.x_pixel + first * step;
+      std::fill_n(target, first * pixel, 0.0f);
+      copy_pixels(from, step, last - first, channels, target + first * pixel, pixel);
+      std::fill_n(target + last * pixel, (count - last) * pixel, 0.0f);
+    });
+  }
+
+  static void copy_pixels(const float* from, int64_t step, int64_t count, int64_t channels,
+                          float* to, int64_t pixel) {
+    if (step == channels && pixel == channels) {
+      std::copy_n(from, count * channels, to);
+      return;
+    }
+    for (; count > 0; --count, from += step, to += pixel) std::copy_n(from, channels, to);
+  }
+
+  /// Outputs [output, last) of a group.
+  void run_outputs(const View& view, int64_t group, int64_t output, int64_t last,
+                   float* sums) const {
+    while (output < last) {
+      const int64_t vectors = Tile::vectors(last - output);
+      run_tiles(view, group, output, last - output, vectors, sums);
+      output += vectors * FloatVec::kCount;
+    }
+  }
+
+  void run_tiles(const View& view, int64_t group, int64_t output, int64_t outputs, int64_t vectors,
+                 float* sums) const {
+    const int64_t block_stride = s_.inner() * kPackedOutputs, stride = vectors * FloatVec::kCount;
+    const float* weights = weights_ + group * packed_weight_elements(s_.outputs, s_.inner()) +
+                           output / kPackedOutputs * block_stride + output % kPackedOutputs;
+    const int64_t first_output = group * s_.outputs + output, some = std::min(stride, outputs);
+    const int64_t pixels = view.band.pixels(), chunks = ceil_div(pixels, kChunk);
+    int64_t offsets[kChunk], at[kChunk];
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * pixels / chunks, count = (chunk + 1) * pixels / chunks - first;
+      find_pixels(view, first, count, offsets, at);
+      const bool is_written = multiply(view.x + group * s_.channels, offsets, count, weights,
+                                       block_stride, vectors, {first_output, some, at}, sums);
+      if (!is_written) finish_.write_pixels(sums, stride, count, first_output, some, at);
+    }
+  }
+
+  /// Sums of pixels [pixels, outputs]; whether their results are written already.
+  bool multiply(const float* x, const int64_t* offsets, int64_t pixels, const float* weights,
+                int64_t block_stride, int64_t vectors, const LastPixelTile::Place& place,
+                float* sums) const {
+    const int64_t stride = vectors * FloatVec::kCount;
+    if (s_.pieces.empty()) std::fill_n(sums, pixels * stride, 0.0f);
+    // Tiles of equal height: one of two pixels would take nearly as long as one of all.
+    const int64_t tiles = ceil_div(pixels, Tile::pixels(vectors));
+    const int64_t height = pixels / tiles, higher = pixels % tiles;
+    const bool puts = finish_.can_put();
+    bool adds = false;
+    for (const SumPiece& piece : s_.pieces) {
+      const int64_t elements = piece.runs * piece.length * kPackedOutputs;
+      const NextWeights<float> next(weights + elements, elements, tiles);
+      const bool is_last = puts && &piece == &s_.pieces.back();
+      for (int64_t tile = 0, first = 0, count = 0; tile < tiles; ++tile, first += count) {
+        if (tiles > 1) next.prefetch(tile);  // all at once would be too many
+        count = height + (tile < higher ? 1 : 0);
+        float* to = sums + first * stride;
+        if (is_last)
+          LastPixelTile::function(count, vectors)(
+              x, offsets + first, s_.runs.data(), piece, weights, block_stride, adds ? to : nullptr,
+              finish_, {place.output, place.outputs, place.at + first});
+        else
+          Tile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, weights,
+                                         block_stride, to, adds);
+      }
+      weights += elements;
+      adds = true;
+    }
+    return puts && adds;
+  }
+
+  /// Where the windows of pixels [first, first + count) of a band begin, and the pixels in y.
+  void find_pixels(const View& view, int64_t first, int64_t count, int64_t* offsets,
+                   int64_t* at) const {
+    const ImageBand& band = view.band;
+    const int64_t down = s_.row.hop * s_.line_elements, right = s_.column.hop * s_.pixel_stride;
+    const int64_t outputs = s_.groups * s_.outputs;
+    const int64_t begin = view.image * s_.y_pixels + s_.y_first + band.row * s_.y_row_step +
+                          band.column * s_.y_column_step;
+    int64_t row = first / band.columns, column = first % band.columns;
+    for (int64_t i = 0; i < count; ++i) {
+      offsets[i] = row * down + column * right;
+      at[i] = (begin + row * s_.y_row_step + column * s_.y_column_step) * outputs;
+      if (++column < band.columns) continue;
+      column = 0;
+      ++row;
+    }
+  }
+
+  const ConvShape& s_;
+  const float* x_;
+  const float* weights_;
+  const ConvFinish<float>& finish_;
+};
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
