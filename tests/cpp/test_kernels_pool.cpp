@@ -21,8 +21,7 @@ int64_t windows(const PoolCase& c, int64_t size) {
 }
 
 Sizes strides_of(const PoolCase& c, const Sizes& sizes) {
-  if (!c.channels_last) return contiguous_strides(sizes);
-  return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+  return c.channels_last ? channels_last_strides(sizes) : contiguous_strides(sizes);
 }
 
 /// The window of output (row, column), as torch's loops find its largest element.
@@ -191,6 +190,10 @@ const std::vector<WindowsCase>& windows_cases() {
       {{2, 2, 5, 6, 4}, {2, 3, 2}, {1, 2, 2}, {0, 1, 1, 1, 0, 0}, {1, 1, 2}},
       {{1, 1, 2, 3, 4, 3}, {2, 2, 1, 3}, {1, 1, 1, 1}, {0, 1, 0, 1, 0, 0, 0, 1}, {1, 1, 1, 1}},
       {{0, 2, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}},
+      {{2, 37, 7, 9}, {3, 3}, {2, 2}, {1, 1, 0, 1}, {1, 1}, true},
+      {{1, 75, 6, 5}, {2, 3}, {1, 2}, {0, 1, 1, 0}, {2, 1}},
+      {{1, 3, 4, 5}, {2, 2}, {2, 1}, {0, 0, 3, 9}, {1, 1}},  // some windows hold padding alone
+      {{1, 9, 3, 5, 4}, {2, 2, 3}, {1, 2, 1}, {1, 0, 1, 0, 1, 1}, {1, 1, 1}},
   };
   return cases;
 }
@@ -262,6 +265,12 @@ TEST(AveragePool, FollowsItsDefinition) {
         const double ulps = 4.0 + static_cast<double>(element_count(c.kernel));
         run_kernel_named("average_pool_cpu", "AveragePool", attrs, {&x}, {&y},
                          [&] { expect_close(y, expected, ulps, 1, "y"); });
+        if (c.in.size() < 4 || c.in.size() > 5) continue;
+        Tensor last(dtype, c.in, channels_last_strides(c.in));
+        for (int64_t i = 0; i < x.count(); ++i) last.set(i, x.get(i));
+        Tensor means(dtype, y.sizes(), channels_last_strides(y.sizes()));
+        run_kernel_named("average_pool_cpu", "AveragePool", attrs, {&last}, {&means},
+                         [&] { EXPECT_TRUE(means.same_bits(y)) << "channels-last"; });
       }
 }
 

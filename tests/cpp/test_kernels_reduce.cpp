@@ -107,13 +107,6 @@ TEST(Reduce, MatchesDouble) {
 }
 
 // --- channels-last -------------------------------------------------------------------------------
-Sizes channels_last_strides(const Sizes& sizes) {
-  Sizes strides = contiguous_strides(sizes);
-  for (size_t d = 2; d < sizes.size(); ++d) strides[d] *= sizes[1];
-  strides[1] = 1;
-  return strides;
-}
-
 const Shape kImages[] = {{{3, 5, 7, 9}, {2, 3}},       {{2, 67, 14, 14}, {2, 3}},
                          {{1, 33, 60, 61}, {2, 3}},    {{2, 2100, 3, 5}, {2, 3}},
                          {{2, 3, 40, 50}, {}},         {{2, 19, 6, 7}, {1}},
