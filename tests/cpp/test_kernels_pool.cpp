@@ -97,6 +97,36 @@ void check_pool(const PoolCase& c, DType dtype, bool special) {
   }
 }
 
+// Values alone are found by vectors of windows or channels, values with places one place at a time.
+TEST(MaxPool, HasTheSameBitsWithoutPlaces) {
+  for (const PoolCase& c : {PoolCase{2, 3, 37, 41, 3, 2, 1, 1}, PoolCase{1, 2, 70, 61, 5, 1, 2, 1},
+                            PoolCase{1, 2, 70, 61, 3, 1, 2, 2}, PoolCase{1, 13, 33, 40, 3, 3, 0, 1},
+                            PoolCase{1, 3, 20, 30, 2, 3, 1, 1}, PoolCase{1, 2, 9, 400, 4, 2, 0, 1},
+                            PoolCase{1, 70, 8, 9, 3, 2, 1, 2}, PoolCase{1, 45, 6, 7, 2, 2, 0, 1},
+                            PoolCase{1, 26, 7, 3, 3, 1, 1, 1}, PoolCase{1, 2, 3, 4, 9, 1, 4, 1}})
+    for (bool channels_last : {false, true}) {
+      SCOPED_TRACE(str(c.kernel, "/", c.stride, " of ", c.height, " x ", c.width,
+                       channels_last ? " channels-last" : ""));
+      PoolCase in_layout = c;
+      in_layout.channels_last = channels_last;
+      const Sizes in{c.images, c.channels, c.height, c.width};
+      const Sizes out{c.images, c.channels, windows(c, c.height), windows(c, c.width)};
+      Tensor x(DType::Float32, in, strides_of(in_layout, in));
+      const double few[] = {-0.0, 0.0, -1.0, -2.0, 0.0, -0.0, -3.0, std::nan(""), -std::nan("")};
+      std::mt19937 generator(11);
+      for (int64_t i = 0; i < x.count(); ++i) {
+        const unsigned drawn = generator() % 100;
+        x.set(i, few[drawn < 9 ? drawn : drawn % 7]);
+      }
+      Tensor y(DType::Float32, out, strides_of(in_layout, out));
+      Tensor places(DType::UInt8, out, strides_of(in_layout, out)), with_places;
+      run_kernel_named("max_pool_cpu", "MaxPool", attrs_of(c), {&x}, {&y, nullptr, &places},
+                       [&] { with_places = y; });
+      run_kernel_named("max_pool_cpu", "MaxPool", attrs_of(c), {&x}, {&y, nullptr, nullptr},
+                       [&] { EXPECT_TRUE(y.same_bits(with_places)); });
+    }
+}
+
 TEST(MaxPool, FollowsItsDefinition) {
   for (const PoolCase& c : {PoolCase{2, 3, 10, 10, 2, 2, 0, 1}, PoolCase{2, 3, 9, 11, 3, 2, 1, 1},
                             PoolCase{1, 5, 7, 7, 3, 1, 1, 1}, PoolCase{1, 2, 12, 9, 3, 2, 1, 2},
@@ -237,6 +267,9 @@ TEST(MaxPool, TakesAnyDimensionsWindowsAndTypes) {
                          expect_close(indices, expected.indices, 0, 0, "indices");
                          expect_close(places, expected.places, 0, 0, "places");
                        });
+      if (c.kernel.size() != 2 || large || !is_floating(dtype)) continue;
+      run_op("MaxPool", attrs_of(c), {&x}, {&y, nullptr, nullptr},
+             [&] { expect_close(y, expected.y, 0, 0, "y alone"); });
     }
 }
 
