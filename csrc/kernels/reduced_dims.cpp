@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/axis.h"
+#include "kernels/memory_format.h"
 
 namespace ortmodule {
 namespace {
@@ -19,8 +20,7 @@ std::vector<bool> find_reduced(const StepFacts& facts) {
 std::vector<size_t> memory_order(const Layout& x) {
   std::vector<size_t> order(x.sizes.size());
   for (size_t d = 0; d < order.size(); ++d) order[d] = d;
-  if (is_channels_last(x) && !is_contiguous(x))
-    std::rotate(order.begin() + 1, order.begin() + 2, order.end());
+  if (is_pixel_major(x)) std::rotate(order.begin() + 1, order.begin() + 2, order.end());
   return order;
 }
 

@@ -19,10 +19,6 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-bool is_pixel_major(const Layout& layout) {
-  return is_channels_last(layout) && !is_contiguous(layout);
-}
-
 // --- forward -------------------------------------------------------------------------------------
 struct MaxPooling {
   PoolShape shape;

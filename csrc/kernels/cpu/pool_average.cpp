@@ -115,8 +115,7 @@ void average_pixels(const KernelArgs& args, const Average& average) {
 void average_pool(const KernelArgs& args) {
   const auto& average = *static_cast<const Average*>(args.prepared);
   const PatchShape& s = average.windows;
-  const Layout& x = args.facts.inputs[0].layout;
-  const bool pixels = is_channels_last(x) && !is_contiguous(x);
+  const bool pixels = is_pixel_major(args.facts.inputs[0].layout);
   dispatch_float(args.in[0].dtype, [&]<class T> {
     if (pixels) return average_pixels<T>(args, average);
     for_each_plane_chunk(args, s, [&](int64_t plane, int64_t begin, int64_t count) {
