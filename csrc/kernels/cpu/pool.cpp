@@ -3,15 +3,15 @@
 // elements the first is taken. MaxPoolGrad: dx = sum of dy over the windows whose place it is.
 // Method: row-major, a row of outputs at a time, place by place; channels-last, pixels are rows of
 // channels, and the gradient gathers from the windows around a pixel. Values alone, of float32,
-// stay in registers until they are found (max_pool_bands.h, pixel_windows.h). Bytes moved: x, y and
+// stay in registers until they are found (pool_bands.h, pixel_windows.h). Bytes moved: x, y and
 // places once (forward); dy, places and dx once (gradient).
 #include "kernels/pool.h"
 
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu/max_pool_bands.h"
 #include "kernels/cpu/pixel_windows.h"
+#include "kernels/cpu/pool_bands.h"
 #include "kernels/cpu/pool_windows.h"
 #include "kernels/cpu/row_math.h"
 
@@ -20,15 +20,25 @@ inline namespace ORTM_ISA {
 namespace {
 
 // --- forward -------------------------------------------------------------------------------------
+/// The larger of two elements, the first if they are equal, NaN if one is: the last of two.
+struct LargestFold {
+  static constexpr bool by_lines = true;
+  static FloatVec start() { return FloatVec(-std::numeric_limits<float>::infinity()); }
+  static FloatVec add(FloatVec so_far, FloatVec value) {
+    return select(value == value, larger(value, so_far), value);
+  }
+  static FloatVec finish(FloatVec found) { return found; }
+};
+
 struct MaxPooling {
   PoolShape shape;
   PatchShape windows;
-  BandPlan bands;
+  BandPlan<LargestFold> bands;
 
   explicit MaxPooling(const StepFacts& facts)
       : shape(facts.inputs[0].layout.sizes, facts.outputs[0].layout.sizes, facts.node().attrs),
         windows(pool_windows(facts)),
-        bands(shape) {}
+        bands(shape.rows, shape.columns) {}
 };
 
 std::shared_ptr<const void> prepare_pooling(const StepFacts& facts) {
@@ -209,31 +219,7 @@ void pool_elements(const KernelArgs& args, const Forward<T>& f) {
   }
 }
 
-/// float32 without indices and places, row-major.
-void pool_bands(const KernelArgs& args, const MaxPooling& pooling) {
-  const PoolShape& s = pooling.shape;
-  const BandPlan& plan = pooling.bands;
-  const int64_t work = s.rows.kernel * s.columns.kernel * s.columns.out / FloatVec::kCount;
-  parallel_ranges(args.context, s.images * s.channels * plan.bands,
-                  grain_for(plan.rows_of_band * work), [&](int64_t begin, int64_t end) {
-                    BandPool pool(plan);
-                    for (int64_t at = begin; at < end; ++at) {
-                      const int64_t plane = at / plan.bands;
-                      const int64_t row = at % plan.bands * plan.rows_of_band;
-                      pool.run(args.in[0].as<float>() + plane * s.rows.in * s.columns.in, row,
-                               std::min(row + plan.rows_of_band, s.rows.out),
-                               args.out[0].as<float>() + plane * s.rows.out * s.columns.out);
-                    }
-                  });
-}
-
-struct LargestFold {
-  static FloatVec start() { return FloatVec(-std::numeric_limits<float>::infinity()); }
-  static FloatVec add(FloatVec so_far, FloatVec value) { return largest(so_far, value); }
-  static FloatVec finish(FloatVec found) { return found; }
-};
-
-/// The same, channels-last.
+/// float32 without indices and places, channels-last.
 void pool_pixels(const KernelArgs& args, const MaxPooling& pooling) {
   const PatchShape& windows = pooling.windows;
   const int64_t n = pooling.shape.channels;
@@ -252,7 +238,8 @@ template <class T>
 void pool_values(const KernelArgs& args, const MaxPooling& pooling, const Forward<T>& f) {
   if constexpr (std::is_same_v<T, float>) {
     const bool pixels = is_pixel_major(args.facts.inputs[0].layout);
-    return pixels ? pool_pixels(args, pooling) : pool_bands(args, pooling);
+    return pixels ? pool_pixels(args, pooling)
+                  : pool_bands(args, pooling.bands, [](int64_t, int64_t, float*) {});
   }
   pool_elements<LargestValues>(args, f);
 }

@@ -4,15 +4,25 @@
 // Method: place by place, lines of outputs add shifted lines of x; channels-last, the pixels of a
 // window, in the same order. Bytes moved: x as often as the caches lose it, y once.
 #include "kernels/cpu/pixel_windows.h"
+#include "kernels/cpu/pool_bands.h"
 #include "kernels/cpu/pool_windows.h"
-#include "kernels/pool.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
+struct MeanFold {
+  static constexpr bool by_lines = false;  // in the order of the other types
+  FloatVec count;
+
+  static FloatVec start() { return FloatVec(0.0f); }
+  static FloatVec add(FloatVec sum, FloatVec value) { return sum + value; }
+  FloatVec finish(FloatVec sum) const { return sum / count; }
+};
+
 struct Average {
   PatchShape windows;
+  BandPlan<MeanFold> bands;                  // of images of two dimensions
   std::vector<std::vector<int64_t>> counts;  // places that count, of each output along a dimension
 
   /// The product of these along all dimensions but the last.
@@ -23,6 +33,12 @@ struct Average {
     return count;
   }
 };
+
+PoolAxis pool_axis(const PatchAxis& axis) {
+  const int64_t pad = -axis.offsets[0];
+  const int64_t dilation = axis.places() > 1 ? axis.offsets[1] + pad : 1;
+  return {axis.in, axis.out, axis.places(), axis.stride, pad, dilation};
+}
 
 std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
   const Attrs& attrs = facts.node().attrs;
@@ -42,6 +58,7 @@ std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
             return at >= least && at < end;
           }));
   }
+  if (axes.size() == 2) average->bands = {pool_axis(axes[0]), pool_axis(axes[1])};
   return average;
 }
 
@@ -67,14 +84,6 @@ void average_chunk(const Average& average, const T* image, int64_t begin, int64_
     }
   });
 }
-
-struct MeanFold {
-  FloatVec count;
-
-  static FloatVec start() { return FloatVec(0.0f); }
-  static FloatVec add(FloatVec sum, FloatVec value) { return sum + value; }
-  FloatVec finish(FloatVec sum) const { return sum / count; }
-};
 
 /// The channels of a pixel.
 template <class T>
@@ -112,12 +121,29 @@ void average_pixels(const KernelArgs& args, const Average& average) {
   });
 }
 
+/// Row-major images of float32.
+void average_bands(const KernelArgs& args, const Average& average) {
+  const std::vector<int64_t>&down = average.counts[0], &across = average.counts[1];
+  const std::vector<float> along(across.begin(), across.end());
+  const auto columns = static_cast<int64_t>(along.size());
+  pool_bands(args, average.bands, [&](int64_t row, int64_t count, float* y) {
+    for (int64_t i = 0; i < count; ++i, y += columns) {
+      const auto outer = static_cast<float>(down[static_cast<size_t>(row + i)]);
+      ORTM_SIMD
+      for (int64_t o = 0; o < columns; ++o)
+        y[o] /= std::max(outer * along[static_cast<size_t>(o)], 1.0f);  // 0 of an empty window
+    }
+  });
+}
+
 void average_pool(const KernelArgs& args) {
   const auto& average = *static_cast<const Average*>(args.prepared);
   const PatchShape& s = average.windows;
   const bool pixels = is_pixel_major(args.facts.inputs[0].layout);
   dispatch_float(args.in[0].dtype, [&]<class T> {
     if (pixels) return average_pixels<T>(args, average);
+    if constexpr (std::is_same_v<T, float>)
+      if (s.axes.size() == 2) return average_bands(args, average);
     for_each_plane_chunk(args, s, [&](int64_t plane, int64_t begin, int64_t count) {
       average_chunk(average, args.in[0].as<T>() + plane * s.in_pixels, begin, count,
                     args.out[0].as<T>() + plane * s.pixels + begin);
