@@ -10,6 +10,7 @@
 #include "ir/attr.h"
 #include "kernels/integer_division.h"
 #include "kernels/kernel.h"
+#include "kernels/memory_format.h"
 #include "kernels/scalar_math.h"
 
 namespace ortmodule {
@@ -115,7 +116,7 @@ inline std::shared_ptr<const void> prepare_max_pool_grad(const StepFacts& facts)
 inline std::vector<Sizes> pooled_strides(const StepFacts& facts) {
   std::vector<Sizes> strides;
   for (const OperandFacts& output : facts.outputs)
-    strides.push_back(strides_like(output.layout.sizes, facts.inputs[0].layout));
+    strides.push_back(strides_in_format(facts.inputs[0].layout, output.layout.sizes));
   return strides;
 }
 

@@ -94,6 +94,14 @@ void export_reduce(const OnnxRuleContext& c) {
   c.set(0, "Cast", {c.op(c.node.op, inputs, attrs)}, {{"to", c.node.output()->dtype}});
 }
 
+// One pixel or one channel is left of each channels-last image, which its kernels read as it is.
+bool reduces_pixels_or_channels(const Node& node) {
+  const size_t rank = node.input(0)->rank();
+  const std::vector<int64_t> axes = reduced_axes(node.attrs, rank);
+  const auto pixels = std::ranges::count_if(axes, [](int64_t axis) { return axis >= 2; });
+  return std::ranges::binary_search(axes, 1) || static_cast<size_t>(pixels) + 2 == rank;
+}
+
 OpDef reduction(std::string_view name, GradFn grad, std::vector<TorchRow> rows) {
   return {.name = name,
           .inputs = {"x"},
@@ -101,6 +109,7 @@ OpDef reduction(std::string_view name, GradFn grad, std::vector<TorchRow> rows) 
           .attrs = {{"axes", Dims()}, {"keepdims", 1}},
           .kind = OpKind::Reduction,
           .infer = infer_reduce,
+          .keeps_channels_last = reduces_pixels_or_channels,
           .grad = grad,
           .onnx = {export_reduce},
           .from_torch = std::move(rows)};

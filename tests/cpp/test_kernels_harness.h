@@ -19,6 +19,14 @@
 
 namespace ortmodule::testing {
 
+/// Strides of images [N, C, ...] whose channels are innermost.
+inline Sizes channels_last_strides(const Sizes& sizes) {
+  Sizes strides = contiguous_strides(sizes);
+  for (size_t d = 2; d < sizes.size(); ++d) strides[d] *= sizes[1];
+  strides[1] = 1;
+  return strides;
+}
+
 /// A tensor with its storage. Elements are read and written as doubles by logical position.
 class Tensor {
  public:

@@ -21,8 +21,7 @@ int64_t windows(const PoolCase& c, int64_t size) {
 }
 
 Sizes strides_of(const PoolCase& c, const Sizes& sizes) {
-  if (!c.channels_last) return contiguous_strides(sizes);
-  return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+  return c.channels_last ? channels_last_strides(sizes) : contiguous_strides(sizes);
 }
 
 /// The window of output (row, column), as torch's loops find its largest element.
@@ -96,6 +95,36 @@ void check_pool(const PoolCase& c, DType dtype, bool special) {
     run_op("MaxPoolGrad", attrs_of(c), {&dy, &places}, {&dx},
            [&] { expect_close(dx, gradient, 8, 8, "dx"); });
   }
+}
+
+// Values alone are found by vectors of windows or channels, values with places one place at a time.
+TEST(MaxPool, HasTheSameBitsWithoutPlaces) {
+  for (const PoolCase& c : {PoolCase{2, 3, 37, 41, 3, 2, 1, 1}, PoolCase{1, 2, 70, 61, 5, 1, 2, 1},
+                            PoolCase{1, 2, 70, 61, 3, 1, 2, 2}, PoolCase{1, 13, 33, 40, 3, 3, 0, 1},
+                            PoolCase{1, 3, 20, 30, 2, 3, 1, 1}, PoolCase{1, 2, 9, 400, 4, 2, 0, 1},
+                            PoolCase{1, 70, 8, 9, 3, 2, 1, 2}, PoolCase{1, 45, 6, 7, 2, 2, 0, 1},
+                            PoolCase{1, 26, 7, 3, 3, 1, 1, 1}, PoolCase{1, 2, 3, 4, 9, 1, 4, 1}})
+    for (bool channels_last : {false, true}) {
+      SCOPED_TRACE(str(c.kernel, "/", c.stride, " of ", c.height, " x ", c.width,
+                       channels_last ? " channels-last" : ""));
+      PoolCase in_layout = c;
+      in_layout.channels_last = channels_last;
+      const Sizes in{c.images, c.channels, c.height, c.width};
+      const Sizes out{c.images, c.channels, windows(c, c.height), windows(c, c.width)};
+      Tensor x(DType::Float32, in, strides_of(in_layout, in));
+      const double few[] = {-0.0, 0.0, -1.0, -2.0, 0.0, -0.0, -3.0, std::nan(""), -std::nan("")};
+      std::mt19937 generator(11);
+      for (int64_t i = 0; i < x.count(); ++i) {
+        const unsigned drawn = generator() % 100;
+        x.set(i, few[drawn < 9 ? drawn : drawn % 7]);
+      }
+      Tensor y(DType::Float32, out, strides_of(in_layout, out));
+      Tensor places(DType::UInt8, out, strides_of(in_layout, out)), with_places;
+      run_kernel_named("max_pool_cpu", "MaxPool", attrs_of(c), {&x}, {&y, nullptr, &places},
+                       [&] { with_places = y; });
+      run_kernel_named("max_pool_cpu", "MaxPool", attrs_of(c), {&x}, {&y, nullptr, nullptr},
+                       [&] { EXPECT_TRUE(y.same_bits(with_places)); });
+    }
 }
 
 TEST(MaxPool, FollowsItsDefinition) {
@@ -191,6 +220,10 @@ const std::vector<WindowsCase>& windows_cases() {
       {{2, 2, 5, 6, 4}, {2, 3, 2}, {1, 2, 2}, {0, 1, 1, 1, 0, 0}, {1, 1, 2}},
       {{1, 1, 2, 3, 4, 3}, {2, 2, 1, 3}, {1, 1, 1, 1}, {0, 1, 0, 1, 0, 0, 0, 1}, {1, 1, 1, 1}},
       {{0, 2, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}},
+      {{2, 37, 7, 9}, {3, 3}, {2, 2}, {1, 1, 0, 1}, {1, 1}, true},
+      {{1, 75, 6, 5}, {2, 3}, {1, 2}, {0, 1, 1, 0}, {2, 1}},
+      {{1, 3, 4, 5}, {2, 2}, {2, 1}, {0, 0, 3, 9}, {1, 1}},  // some windows hold padding alone
+      {{1, 9, 3, 5, 4}, {2, 2, 3}, {1, 2, 1}, {1, 0, 1, 0, 1, 1}, {1, 1, 1}},
   };
   return cases;
 }
@@ -234,6 +267,9 @@ TEST(MaxPool, TakesAnyDimensionsWindowsAndTypes) {
                          expect_close(indices, expected.indices, 0, 0, "indices");
                          expect_close(places, expected.places, 0, 0, "places");
                        });
+      if (c.kernel.size() != 2 || large || !is_floating(dtype)) continue;
+      run_op("MaxPool", attrs_of(c), {&x}, {&y, nullptr, nullptr},
+             [&] { expect_close(y, expected.y, 0, 0, "y alone"); });
     }
 }
 
@@ -262,6 +298,12 @@ TEST(AveragePool, FollowsItsDefinition) {
         const double ulps = 4.0 + static_cast<double>(element_count(c.kernel));
         run_kernel_named("average_pool_cpu", "AveragePool", attrs, {&x}, {&y},
                          [&] { expect_close(y, expected, ulps, 1, "y"); });
+        if (c.in.size() < 4 || c.in.size() > 5) continue;
+        Tensor last(dtype, c.in, channels_last_strides(c.in));
+        for (int64_t i = 0; i < x.count(); ++i) last.set(i, x.get(i));
+        Tensor means(dtype, y.sizes(), channels_last_strides(y.sizes()));
+        run_kernel_named("average_pool_cpu", "AveragePool", attrs, {&last}, {&means},
+                         [&] { EXPECT_TRUE(means.same_bits(y)) << "channels-last"; });
       }
 }
 

@@ -106,6 +106,83 @@ TEST(Reduce, MatchesDouble) {
   }
 }
 
+// --- channels-last -------------------------------------------------------------------------------
+const Shape kImages[] = {{{3, 5, 7, 9}, {2, 3}},       {{2, 67, 14, 14}, {2, 3}},
+                         {{1, 33, 60, 61}, {2, 3}},    {{2, 2100, 3, 5}, {2, 3}},
+                         {{2, 3, 40, 50}, {}},         {{2, 19, 6, 7}, {1}},
+                         {{3, 40, 5, 4}, {0}},         {{4, 6, 1, 8}, {0, 2, 3}},
+                         {{2, 7, 3, 5, 4}, {2, 3, 4}}, {{2, 9, 3, 5}, {1, 2}}};
+
+/// Whether kept elements lie in memory as they do in a row-major result.
+bool keeps_order(const Shape& shape) {
+  const auto kept = [&](int64_t axis) {
+    return shape.sizes[static_cast<size_t>(axis)] > 1 && !shape.axes.empty() &&
+           std::ranges::find(shape.axes, axis) == shape.axes.end();
+  };
+  bool pixels = false;
+  for (int64_t axis = 2; axis < static_cast<int64_t>(shape.sizes.size()); ++axis)
+    pixels = pixels || kept(axis);
+  return !(pixels && kept(1));
+}
+
+TEST(Reduce, ReadsChannelsLastImagesInPlace) {
+  for (const Shape& shape : kImages) {
+    if (!keeps_order(shape)) continue;
+    SCOPED_TRACE(
+        str(::testing::PrintToString(shape.sizes), " over ", ::testing::PrintToString(shape.axes)));
+    for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Int32}) {
+      Tensor x = Tensor::random(dtype, shape.sizes, 1, -1, 2, channels_last_strides(shape.sizes));
+      const Attrs attrs{{"axes", dims_of(shape.axes)}, {"keepdims", 0}};
+      double count = 0;
+      std::vector<double> sums = fold(x, shape.axes, 0, std::plus<double>(), &count);
+      Tensor y = result_of(dtype, sums);
+      const double ulps = dtype == DType::Float64 ? 2 + count : 6;
+      const auto sum_is_close = [&] { expect_close(y, sums, ulps, std::sqrt(count), "sum"); };
+      run_op("ReduceSum", attrs, {&x}, {&y}, sum_is_close);
+      run_kernel_named("reduce_sum_row_major_cpu", "ReduceSum", attrs, {&x}, {&y}, sum_is_close);
+      auto max = [](double a, double b) { return std::max(a, b); };
+      const std::vector<double> most = fold(x, shape.axes, -INFINITY, max, &count);
+      run_op("ReduceMax", attrs, {&x}, {&y}, [&] { expect_close(y, most, 0, 0, "max"); });
+      if (!is_floating(dtype)) continue;
+      for (double& sum : sums) sum /= count;
+      run_op("ReduceMean", attrs, {&x}, {&y},
+             [&] { expect_close(y, sums, ulps, 1 / std::sqrt(count), "mean"); });
+    }
+  }
+}
+
+TEST(Reduce, CopiesImagesWhoseChannelsAndPixelsStay) {
+  for (Device device : {Device::CPU, Device::CUDA})
+    for (const Shape& shape : kImages)
+      for (bool channels_last : {true, false}) {
+        Tensor x(DType::Float32, shape.sizes,
+                 channels_last ? channels_last_strides(shape.sizes) : Sizes());
+        double count = 0;
+        Tensor y = result_of(DType::Float32, fold(x, shape.axes, 0, std::plus<double>(), &count));
+        const Attrs attrs{{"axes", dims_of(shape.axes)}, {"keepdims", 0}};
+        const StepFacts facts = facts_of({node_of("ReduceSum", attrs, {&x}, {&y})}, {&x}, {&y});
+        const KernelDef* def = select_kernel("ReduceSum", device, facts, nullptr);
+        ASSERT_NE(def, nullptr);
+        const bool in_place = keeps_order(shape) || !channels_last;
+        EXPECT_EQ(def->layout, in_place ? LayoutRule::MemoryFormat : LayoutRule::Contiguous)
+            << ::testing::PrintToString(shape.sizes) << ::testing::PrintToString(shape.axes);
+      }
+}
+
+TEST(Reduce, PropagatesNaNOfChannels) {
+  const Sizes sizes{2, 13, 9, 11};
+  Tensor x = Tensor::random(DType::Float32, sizes, 4, -2, 2, channels_last_strides(sizes));
+  for (int64_t plane : {0, 5, 17, 25}) x.set(plane * 99 + plane * 3, std::nan(""));
+  Tensor y(DType::Float32, {2, 13, 1, 1});
+  for (const char* op : {"ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd"})
+    run_op(op, {{"axes", Dims{-1, -2}}, {"keepdims", 1}}, {&x}, {&y}, [&] {
+      for (int64_t plane = 0; plane < 26; ++plane)
+        EXPECT_EQ(std::isnan(y.get(plane)), plane == 0 || plane == 5 || plane == 17 || plane == 25)
+            << op << plane;
+    });
+}
+
+// -------------------------------------------------------------------------------------------------
 TEST(Reduce, AddsIntegersAndBools) {
   for (DType dtype :
        {DType::Int64, DType::Int32, DType::Int16, DType::Int8, DType::UInt8, DType::Bool}) {

@@ -136,6 +136,12 @@ void check_resize(const ResizeCase& c, DType dtype) {
   const double ulps = c.mode == "nearest" ? 0 : dtype == DType::Float64 ? 0x1p36 : 100;
   run_kernel_named("resize_cpu", "Resize", attrs, {&x}, {&y},
                    [&] { expect_close(y, expected, ulps, 2, "y"); });
+  if (c.in.size() == 1) return;
+  Tensor last(dtype, x.sizes(), channels_last_strides(x.sizes()));
+  for (int64_t i = 0; i < x.count(); ++i) last.set(i, x.get(i));
+  Tensor resized_last(dtype, y.sizes(), channels_last_strides(y.sizes()));
+  run_kernel_named("resize_cpu", "Resize", attrs, {&last}, {&resized_last},
+                   [&] { EXPECT_TRUE(resized_last.same_bits(y)) << "channels-last"; });
 }
 
 TEST(Resize, FollowsONNXsFormulas) {

@@ -22,14 +22,26 @@ inline FloatVec load_at_most(const float* from, int64_t count) {
   return count > 0 ? FloatVec::load(from, count) : FloatVec(0.0f);
 }
 
-/// Elements from, from + step, ... for a `step` of 1 or 2; `otherwise` in lanes from `count` on.
-/// Nothing behind the last element is touched.
-inline FloatVec load_strided(const float* from, int64_t step, int64_t count, FloatVec otherwise) {
+/// Elements from, from + step, ..., where kStep is `step` or, for any, 0. Nothing behind the last
+/// of them is touched.
+template <int64_t kStep>
+FloatVec load_every(const float* from, int64_t step) {
   constexpr int64_t kCount = FloatVec::kCount;
-  const int64_t elements = step * (std::min(count, kCount) - 1) + 1;
-  FloatVec x = load_at_most(from, elements);
-  if (step == 2) x = every_other_lane<0>(x, load_at_most(from + kCount, elements - kCount));
-  return count < kCount ? select(first_lanes(count), x, otherwise) : x;
+  if constexpr (kStep == 1) return FloatVec::load(from);
+  if constexpr (kStep == 2) {
+    const FloatVec a = FloatVec::load(from), b = FloatVec::load(from + kCount - 1);
+#if defined(__AVX2__) && !defined(__AVX512F__)  // GCC 12 takes five instructions
+    const __m256 halves = _mm256_shuffle_ps(__m256(a.v), __m256(b.v), _MM_SHUFFLE(3, 1, 2, 0));
+    return FloatLanes(_mm256_permute4x64_epi64(__m256i(halves), _MM_SHUFFLE(3, 1, 2, 0)));
+#else
+    IntLanes lanes;
+    for (int lane = 0; lane < kCount; ++lane) lanes[lane] = 2 * lane + (2 * lane >= kCount);
+    return __builtin_shuffle(a.v, b.v, lanes);
+#endif
+  }
+  FloatVec x;
+  for (int64_t lane = 0; lane < kCount; ++lane) x.v[lane] = from[lane * step];
+  return x;
 }
 
 }  // namespace ORTM_ISA

@@ -2,47 +2,60 @@
 // (kernels/pool.h) and, if asked for, its index in the plane. NaN counts as largest; of equal
 // elements the first is taken. MaxPoolGrad: dx = sum of dy over the windows whose place it is.
 // Method: row-major, a row of outputs at a time, place by place; channels-last, pixels are rows of
-// channels, and the gradient gathers from the windows around a pixel. Bytes moved: x, y and places
-// once (forward); dy, places and dx once (gradient).
+// channels, and the gradient gathers from the windows around a pixel. Values alone, of float32,
+// stay in registers until they are found (pool_bands.h, pixel_windows.h). Bytes moved: x, y and
+// places once (forward); dy, places and dx once (gradient).
 #include "kernels/pool.h"
 
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu/lane_loads.h"
+#include "kernels/cpu/pixel_windows.h"
+#include "kernels/cpu/pool_bands.h"
+#include "kernels/cpu/pool_windows.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-bool is_pixel_major(const Layout& layout) {
-  return is_channels_last(layout) && !is_contiguous(layout);
+// --- forward -------------------------------------------------------------------------------------
+/// The larger of two elements, the first if they are equal, NaN if one is: the last of two.
+struct LargestFold {
+  static constexpr bool by_lines = true;
+  static FloatVec start() { return FloatVec(-std::numeric_limits<float>::infinity()); }
+  static FloatVec add(FloatVec so_far, FloatVec value) {
+    return select(value == value, larger(value, so_far), value);
+  }
+  static FloatVec finish(FloatVec found) { return found; }
+};
+
+struct MaxPooling {
+  PoolShape shape;
+  PatchShape windows;
+  BandPlan<LargestFold> bands;
+
+  explicit MaxPooling(const StepFacts& facts)
+      : shape(facts.inputs[0].layout.sizes, facts.outputs[0].layout.sizes, facts.node().attrs),
+        windows(pool_windows(facts)),
+        bands(shape.rows, shape.columns) {}
+};
+
+std::shared_ptr<const void> prepare_pooling(const StepFacts& facts) {
+  return std::make_shared<const MaxPooling>(facts);
 }
 
-// --- forward -------------------------------------------------------------------------------------
 /// The largest elements so far of a row of windows.
 template <class C>
 struct LargestValues {
   static constexpr bool kHasPlaces = false;
-  static constexpr int64_t kBehind = 64 / sizeof(C);  // whole vectors are written
-  C values[kRowChunk + kBehind];
+  C values[kRowChunk];
 
-  void clear(int64_t count) {
-    std::fill_n(values, count + kBehind, -std::numeric_limits<C>::infinity());
-  }
+  void clear(int64_t count) { std::fill_n(values, count, -std::numeric_limits<C>::infinity()); }
   /// Elements `step` apart lie at one place of windows [0, count) from `at`.
   template <class T>
   void take(const T* x, int64_t step, int64_t at, int64_t count, int32_t) {
     C* best = values + at;
-    if constexpr (std::is_same_v<T, float>) {
-      if (step <= 2) {
-        const FloatVec least(-std::numeric_limits<float>::infinity());
-        for (int64_t i = 0; i < count; i += FloatVec::kCount)
-          take(load_strided(x + i * step, step, count - i, least), best + i);
-        return;
-      }
-    }
     for (int64_t i = 0; i < count; ++i) {
       const C value = computed(x[i * step]);
       best[i] = (value > best[i]) | (value != value) ? value : best[i];
@@ -52,12 +65,6 @@ struct LargestValues {
   void store_values(T* y, int64_t count) const {
     ORTM_SIMD
     for (int64_t i = 0; i < count; ++i) y[i] = stored<T>(values[i]);
-  }
-
- private:
-  static void take(FloatVec value, float* best) {
-    const FloatVec so_far = FloatVec::load(best);
-    select((value > so_far) | ~(value == value), value, so_far).store(best);
   }
 };
 
@@ -122,8 +129,8 @@ struct Forward {
   int64_t* indices;
   uint8_t* places;
 
-  explicit Forward(const KernelArgs& args)
-      : shape(*static_cast<const PoolShape*>(args.prepared)),
+  Forward(const KernelArgs& args, const MaxPooling& pooling)
+      : shape(pooling.shape),
         reaches(column_reaches(shape.columns)),
         x(args.in[0].as<T>()),
         y(args.out[0].as<T>()),
@@ -189,7 +196,7 @@ void pool_pixel(const Forward<T>& f, int64_t image, int64_t row, int64_t column,
 }
 
 template <template <class> class Elements, class T>
-void pool_windows(const KernelArgs& args, const Forward<T>& f) {
+void pool_elements(const KernelArgs& args, const Forward<T>& f) {
   const PoolShape& s = f.shape;
   const int64_t window = s.rows.kernel * s.columns.kernel;
   if (is_pixel_major(args.facts.inputs[0].layout)) {
@@ -212,10 +219,36 @@ void pool_windows(const KernelArgs& args, const Forward<T>& f) {
   }
 }
 
+/// float32 without indices and places, channels-last.
+void pool_pixels(const KernelArgs& args, const MaxPooling& pooling) {
+  const PatchShape& windows = pooling.windows;
+  const int64_t n = pooling.shape.channels;
+  for_each_image_part(args, windows, [&](int64_t image, int64_t begin, int64_t end) {
+    const float* x = args.in[0].as<float>() + image * windows.in_pixels * n;
+    float* y = args.out[0].as<float>() + (image * windows.pixels + begin) * n;
+    for_each_window(windows, n, begin, end,
+                    [&](int64_t from, Places places, const PatchSegment&, int64_t) {
+                      fold_pixel(x + from, places, LargestFold(), n, y);
+                      y += n;
+                    });
+  });
+}
+
+template <class T>
+void pool_values(const KernelArgs& args, const MaxPooling& pooling, const Forward<T>& f) {
+  if constexpr (std::is_same_v<T, float>) {
+    const bool pixels = is_pixel_major(args.facts.inputs[0].layout);
+    return pixels ? pool_pixels(args, pooling)
+                  : pool_bands(args, pooling.bands, [](int64_t, int64_t, float*) {});
+  }
+  pool_elements<LargestValues>(args, f);
+}
+
 void max_pool(const KernelArgs& args) {
+  const auto& pooling = *static_cast<const MaxPooling*>(args.prepared);
   dispatch_float(args.in[0].dtype, [&]<class T> {
-    const Forward<T> f(args);
-    f.indices || f.places ? pool_windows<Largest>(args, f) : pool_windows<LargestValues>(args, f);
+    const Forward<T> f(args, pooling);
+    f.indices || f.places ? pool_elements<Largest>(args, f) : pool_values(args, pooling, f);
   });
 }
 
@@ -325,7 +358,7 @@ REGISTER_CPU_KERNEL({.op = "MaxPool",
                      .run = max_pool,
                      .unsupported = image_pool_unsupported,
                      .output_strides = pooled_strides,
-                     .prepare = prepare_max_pool,
+                     .prepare = prepare_pooling,
                      .layout = LayoutRule::MemoryFormat,
                      .leaves_out_unused = true});
 REGISTER_CPU_KERNEL({.op = "MaxPoolGrad",

@@ -1,18 +1,44 @@
 // AveragePool of x [N, C, ...] of any number of dimensions: y = the sum of each window over the
 // number of its places, those in the padding included if count_include_pad says so; places beyond
 // the padding, where ceil_mode lets a window reach, never count.
-// Method: place by place, lines of outputs add shifted lines of x. Bytes moved: x as often as the
-// caches lose it, y once.
+// Method: place by place, lines of outputs add shifted lines of x; channels-last, the pixels of a
+// window, in the same order. Bytes moved: x as often as the caches lose it, y once.
+#include "kernels/cpu/pixel_windows.h"
+#include "kernels/cpu/pool_bands.h"
 #include "kernels/cpu/pool_windows.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
+struct MeanFold {
+  static constexpr bool by_lines = false;  // in the order of the other types
+  FloatVec count;
+
+  static FloatVec start() { return FloatVec(0.0f); }
+  static FloatVec add(FloatVec sum, FloatVec value) { return sum + value; }
+  FloatVec finish(FloatVec sum) const { return sum / count; }
+};
+
 struct Average {
   PatchShape windows;
+  BandPlan<MeanFold> bands;                  // of images of two dimensions
   std::vector<std::vector<int64_t>> counts;  // places that count, of each output along a dimension
+
+  /// The product of these along all dimensions but the last.
+  int64_t outer(const PatchSegment& segment) const {
+    int64_t count = 1;
+    for (size_t d = 0; d + 1 < counts.size(); ++d)
+      count *= counts[d][static_cast<size_t>(segment.outer[d])];
+    return count;
+  }
 };
+
+PoolAxis pool_axis(const PatchAxis& axis) {
+  const int64_t pad = -axis.offsets[0];
+  const int64_t dilation = axis.places() > 1 ? axis.offsets[1] + pad : 1;
+  return {axis.in, axis.out, axis.places(), axis.stride, pad, dilation};
+}
 
 std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
   const Attrs& attrs = facts.node().attrs;
@@ -32,6 +58,7 @@ std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
             return at >= least && at < end;
           }));
   }
+  if (axes.size() == 2) average->bands = {pool_axis(axes[0]), pool_axis(axes[1])};
   return average;
 }
 
@@ -49,9 +76,7 @@ void average_chunk(const Average& average, const T* image, int64_t begin, int64_
     for (int64_t i = 0; i < n; ++i) to[i] += computed(from[i * stride]);
   });
   s.for_each_segment(begin, count, [&](const PatchSegment& segment) {
-    int64_t outer = 1;
-    for (size_t d = 0; d + 1 < s.axes.size(); ++d)
-      outer *= average.counts[d][static_cast<size_t>(segment.outer[d])];
+    const int64_t outer = average.outer(segment);
     const int64_t* along = average.counts.back().data() + segment.first;
     for (int64_t i = 0; i < segment.count; ++i) {
       const int64_t places = std::max<int64_t>(outer * along[i], 1);  // 0 of an empty window
@@ -60,10 +85,65 @@ void average_chunk(const Average& average, const T* image, int64_t begin, int64_
   });
 }
 
+/// The channels of a pixel.
+template <class T>
+void average_pixel(const T* x, Places places, int64_t count, int64_t channels, T* y) {
+  using C = ComputeOf<T>;
+  if constexpr (std::is_same_v<T, float>)
+    return fold_pixel(x, places, MeanFold{FloatVec(count)}, channels, y);
+  for_each_chunk(channels, [&](int64_t begin, int64_t n) {
+    C sums[kRowChunk];
+    std::fill_n(sums, n, C(0));
+    for (int64_t place : places) {
+      const T* from = x + place + begin;
+      ORTM_SIMD
+      for (int64_t c = 0; c < n; ++c) sums[c] += computed(from[c]);
+    }
+    ORTM_SIMD
+    for (int64_t c = 0; c < n; ++c) y[begin + c] = stored<T>(sums[c] / static_cast<C>(count));
+  });
+}
+
+template <class T>
+void average_pixels(const KernelArgs& args, const Average& average) {
+  const PatchShape& s = average.windows;
+  const int64_t n = args.facts.inputs[0].layout.sizes[1];
+  for_each_image_part(args, s, [&](int64_t image, int64_t begin, int64_t end) {
+    const T* x = args.in[0].as<T>() + image * s.in_pixels * n;
+    T* y = args.out[0].as<T>() + (image * s.pixels + begin) * n;
+    for_each_window(
+        s, n, begin, end, [&](int64_t from, Places places, const PatchSegment& segment, int64_t i) {
+          const int64_t along = average.counts.back()[static_cast<size_t>(segment.first + i)];
+          const int64_t count = average.outer(segment) * along;
+          average_pixel(x + from, places, std::max<int64_t>(count, 1), n, y);
+          y += n;
+        });
+  });
+}
+
+/// Row-major images of float32.
+void average_bands(const KernelArgs& args, const Average& average) {
+  const std::vector<int64_t>&down = average.counts[0], &across = average.counts[1];
+  const std::vector<float> along(across.begin(), across.end());
+  const auto columns = static_cast<int64_t>(along.size());
+  pool_bands(args, average.bands, [&](int64_t row, int64_t count, float* y) {
+    for (int64_t i = 0; i < count; ++i, y += columns) {
+      const auto outer = static_cast<float>(down[static_cast<size_t>(row + i)]);
+      ORTM_SIMD
+      for (int64_t o = 0; o < columns; ++o)
+        y[o] /= std::max(outer * along[static_cast<size_t>(o)], 1.0f);  // 0 of an empty window
+    }
+  });
+}
+
 void average_pool(const KernelArgs& args) {
   const auto& average = *static_cast<const Average*>(args.prepared);
   const PatchShape& s = average.windows;
+  const bool pixels = is_pixel_major(args.facts.inputs[0].layout);
   dispatch_float(args.in[0].dtype, [&]<class T> {
+    if (pixels) return average_pixels<T>(args, average);
+    if constexpr (std::is_same_v<T, float>)
+      if (s.axes.size() == 2) return average_bands(args, average);
     for_each_plane_chunk(args, s, [&](int64_t plane, int64_t begin, int64_t count) {
       average_chunk(average, args.in[0].as<T>() + plane * s.in_pixels, begin, count,
                     args.out[0].as<T>() + plane * s.pixels + begin);
@@ -76,7 +156,9 @@ REGISTER_CPU_KERNEL({.op = "AveragePool",
                      .dtypes = kAllFloats,
                      .run = average_pool,
                      .unsupported = pool_dimensions_unsupported,
+                     .output_strides = pooled_strides,
                      .prepare = prepare_average,
+                     .layout = LayoutRule::MemoryFormat,
                      .priority = -1});
 
 }  // namespace

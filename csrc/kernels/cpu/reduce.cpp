@@ -1,17 +1,19 @@
 // ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd over any axes.
-// Method: dimensions collapse to alternating kept and reduced ones. If the innermost is reduced,
-// rows are folded by 32 (floats) or 8 partial results, short ones several at a time (short_rows.h);
-// if it is kept, whole rows are added to a strip of column accumulators. Long reductions to few
-// outputs are split; partial results lie in the workspace and are combined in order. Splits depend
-// on the shape only, so the number of threads changes no bit. Float sums continue in double after
-// at most kRowChunk (rows) or 32 (columns) additions. Integers add up in int64. Bytes moved: x
-// once.
+// Method: dimensions, in the order of x's memory, collapse to alternating kept and reduced ones
+// (kernels/reduced_dims.h), so that channels-last images are not copied. If the innermost is
+// reduced, rows are folded by 32 (floats) or 8 partial results, short ones several at a time
+// (short_rows.h); if it is kept, whole rows are added to a strip of column accumulators. Long
+// reductions to few outputs are split; partial results lie in the workspace and are combined in
+// order. Splits depend on the shape only, so the number of threads changes no bit. Float sums
+// continue in double after at most kRowChunk (rows) or 32 (columns) additions. Integers add up in
+// int64. Bytes moved: x once.
 #include <cmath>
 #include <limits>
 
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/short_rows.h"
 #include "kernels/iteration.h"
+#include "kernels/reduced_dims.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -56,33 +58,19 @@ void push_dim(IterationSpace& space, int64_t size, int64_t stride) {
   space.strides[0][space.rank++] = stride;
 }
 
-// x is contiguous, so neighbouring dimensions of one kind are one.
 ReducePlan make_plan(const StepFacts& facts) {
-  const Sizes& sizes = facts.inputs[0].layout.sizes;
-  std::vector<bool> is_reduced(sizes.size(), false);
-  const std::vector<int64_t> axes = facts.node().attrs.integers("axes");
-  for (int64_t axis : axes)
-    is_reduced[static_cast<size_t>(normalized_axis(axis, sizes.size()))] = true;
-  if (axes.empty()) is_reduced.assign(sizes.size(), true);
-  std::vector<std::pair<int64_t, bool>> groups;
+  const std::vector<DimGroup> groups = reduced_dims(facts);
   ReducePlan plan;
   dispatch_real(facts.inputs[0].dtype,
                 [&]<class T> { plan.is_floats = std::is_same_v<ComputeOf<T>, float>; });
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    (is_reduced[d] ? plan.per_output : plan.outputs) *= sizes[d];
-    if (sizes[d] == 1) continue;
-    if (!groups.empty() && groups.back().second == is_reduced[d])
-      groups.back().first *= sizes[d];
-    else
-      groups.emplace_back(sizes[d], is_reduced[d]);
-  }
-  if (groups.empty()) groups.emplace_back(1, true);
-  plan.inner = groups.back().first;
-  plan.inner_reduced = groups.back().second;
-  int64_t stride = element_count(sizes);
+  for (const DimGroup& group : groups)
+    (group.reduced ? plan.per_output : plan.outputs) *= group.size;
+  plan.inner = groups.back().size;
+  plan.inner_reduced = groups.back().reduced;
+  int64_t stride = plan.outputs * plan.per_output;
   for (size_t g = 0; g + 1 < groups.size(); ++g) {
-    stride /= std::max<int64_t>(groups[g].first, 1);
-    push_dim(groups[g].second ? plan.reduced : plan.kept, groups[g].first, stride);
+    stride /= std::max<int64_t>(groups[g].size, 1);
+    push_dim(groups[g].reduced ? plan.reduced : plan.kept, groups[g].size, stride);
   }
   for (IterationSpace* space : {&plan.kept, &plan.reduced})
     if (space->rank == 0) push_dim(*space, 1, 0);
@@ -453,22 +441,42 @@ Reason reduce_unsupported(const StepFacts& facts) {
   return {};
 }
 
-#define ORTM_REGISTER_REDUCTION(op_name, kernel_name, Op)   \
-  REGISTER_CPU_KERNEL({.op = op_name,                       \
-                       .name = kernel_name,                 \
-                       .dtypes = kRealTypes,                \
-                       .run = run_reduce<Op>,               \
-                       .unsupported = reduce_unsupported,   \
-                       .workspace_bytes = reduce_workspace, \
-                       .prepare = prepare_reduce})
+Reason in_order_unsupported(const StepFacts& facts) {
+  const Reason out_of_order = results_out_of_order(facts);
+  return out_of_order ? out_of_order : reduce_unsupported(facts);
+}
 
-ORTM_REGISTER_REDUCTION("ReduceSum", "reduce_sum_cpu", Sum);
-ORTM_REGISTER_REDUCTION("ReduceMean", "reduce_mean_cpu", Sum);
-ORTM_REGISTER_REDUCTION("ReduceMax", "reduce_max_cpu", Max);
-ORTM_REGISTER_REDUCTION("ReduceMin", "reduce_min_cpu", Min);
-ORTM_REGISTER_REDUCTION("ReduceProd", "reduce_prod_cpu", Prod);
+#define ORTM_REGISTER_REDUCTION(op_name, kernel_name, Op, why_not, ...) \
+  REGISTER_CPU_KERNEL({.op = op_name,                                   \
+                       .name = kernel_name,                             \
+                       .dtypes = kRealTypes,                            \
+                       .run = run_reduce<Op>,                           \
+                       .unsupported = why_not,                          \
+                       .workspace_bytes = reduce_workspace,             \
+                       .prepare = prepare_reduce,                       \
+                       __VA_ARGS__})
+#define ORTM_REGISTER_IN_ORDER(op_name, kernel_name, Op)                         \
+  ORTM_REGISTER_REDUCTION(op_name, kernel_name "_cpu", Op, in_order_unsupported, \
+                          .layout = LayoutRule::MemoryFormat)
+// Channels-last x is copied.
+#define ORTM_REGISTER_ROW_MAJOR(op_name, kernel_name, Op)                                \
+  ORTM_REGISTER_REDUCTION(op_name, kernel_name "_row_major_cpu", Op, reduce_unsupported, \
+                          .layout = LayoutRule::Contiguous, .priority = -1)
+
+ORTM_REGISTER_IN_ORDER("ReduceSum", "reduce_sum", Sum);
+ORTM_REGISTER_IN_ORDER("ReduceMean", "reduce_mean", Sum);
+ORTM_REGISTER_IN_ORDER("ReduceMax", "reduce_max", Max);
+ORTM_REGISTER_IN_ORDER("ReduceMin", "reduce_min", Min);
+ORTM_REGISTER_IN_ORDER("ReduceProd", "reduce_prod", Prod);
+ORTM_REGISTER_ROW_MAJOR("ReduceSum", "reduce_sum", Sum);
+ORTM_REGISTER_ROW_MAJOR("ReduceMean", "reduce_mean", Sum);
+ORTM_REGISTER_ROW_MAJOR("ReduceMax", "reduce_max", Max);
+ORTM_REGISTER_ROW_MAJOR("ReduceMin", "reduce_min", Min);
+ORTM_REGISTER_ROW_MAJOR("ReduceProd", "reduce_prod", Prod);
 
 #undef ORTM_REGISTER_REDUCTION
+#undef ORTM_REGISTER_IN_ORDER
+#undef ORTM_REGISTER_ROW_MAJOR
 
 }  // namespace
 }  // namespace ORTM_ISA

@@ -1,4 +1,5 @@
 #include "kernels/cuda/reduce_axes.cuh"
+#include "kernels/reduced_dims.h"
 
 namespace ortmodule::cuda {
 
@@ -10,37 +11,17 @@ constexpr int64_t kLeastColumnPart = 256;
 constexpr int64_t kMostParts = 1024;   // over all outputs: a few per multiprocessor
 constexpr int64_t kPartMultiple = 16;  // so that parts begin at whole vectors
 
-// Neighbouring dimensions of one kind are one, since x is contiguous: (size, reduced).
-std::vector<std::pair<int64_t, bool>> collapsed(const StepFacts& facts) {
-  const Sizes& sizes = facts.inputs[0].layout.sizes;
-  const std::vector<int64_t> axes = facts.node().attrs.integers("axes");
-  std::vector<bool> is_reduced(sizes.size(), axes.empty());
-  for (int64_t axis : axes)
-    is_reduced[static_cast<size_t>(normalized_axis(axis, sizes.size()))] = true;
-  std::vector<std::pair<int64_t, bool>> groups;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == 1) continue;
-    if (!groups.empty() && groups.back().second == is_reduced[d]) {
-      groups.back().first *= sizes[d];
-    } else {
-      groups.emplace_back(sizes[d], is_reduced[d]);
-    }
-  }
-  if (groups.empty()) groups.emplace_back(1, true);
-  return groups;
-}
-
 }  // namespace
 
 ReducePlan make_reduce_plan(const StepFacts& facts) {
-  const std::vector<std::pair<int64_t, bool>> groups = collapsed(facts);
+  const std::vector<DimGroup> groups = reduced_dims(facts);
   ReducePlan plan;
-  plan.inner_reduced = groups.back().second;
+  plan.inner_reduced = groups.back().reduced;
   int64_t stride = element_count(facts.inputs[0].layout.sizes);
   for (const auto& [size, reduced] : groups) {
     stride /= std::max<int64_t>(size, 1);
     (reduced ? plan.per_output : plan.outputs) *= size;
-    const bool is_inner = &size == &groups.back().first;
+    const bool is_inner = &size == &groups.back().size;
     if (is_inner && !reduced) {
       plan.inner = size;
     } else {
@@ -75,6 +56,11 @@ Reason reduce_unsupported(const StepFacts& facts) {
     return "a mean of integers is not a float here";
   if (!kRealTypes.contains(facts.outputs[0].dtype)) return "the result is not of a real type";
   return {};
+}
+
+Reason in_order_unsupported(const StepFacts& facts) {
+  const Reason out_of_order = results_out_of_order(facts);
+  return out_of_order ? out_of_order : reduce_unsupported(facts);
 }
 
 }  // namespace ortmodule::cuda

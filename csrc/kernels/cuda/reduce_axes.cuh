@@ -1,10 +1,12 @@
-// Reductions over any axes of a contiguous tensor, for one combination of elements (Op).
-// Method: dimensions collapse to alternating kept and reduced ones. If the innermost is reduced, a
-// group of lanes or a block folds each output; if it is kept, each thread folds a few neighbouring
-// columns, so that reads of a warp follow one another. Long reductions to few outputs are split
-// over blocks; their partial results lie in the workspace and are combined, in an order of their
-// number only, by a second kernel. Splits depend on the shape only and nothing is atomic, so every
-// run gives the same bits. Float sums continue in double after kRun additions. Bytes moved: x once.
+// Reductions over any axes of a row-major or channels-last tensor, for one combination of elements
+// (Op).
+// Method: dimensions, in the order of memory, collapse to alternating kept and reduced ones. If the
+// innermost is reduced, a group of lanes or a block folds each output; if it is kept, each thread
+// folds a few neighbouring columns, so that reads of a warp follow one another. Long reductions to
+// few outputs are split over blocks; their partial results lie in the workspace and are combined,
+// in an order of their number only, by a second kernel. Splits depend on the shape only and nothing
+// is atomic, so every run gives the same bits. Float sums continue in double after kRun additions.
+// Bytes moved: x once.
 #pragma once
 
 #include <algorithm>
@@ -410,6 +412,7 @@ void run_reduce(const KernelArgs& args) {
 std::shared_ptr<const void> prepare_reduce(const StepFacts& facts);
 size_t reduce_workspace(const StepFacts& facts);
 Reason reduce_unsupported(const StepFacts& facts);
+Reason in_order_unsupported(const StepFacts& facts);
 
 /// How elements stored as T are computed: integers as int64.
 template <class T>
@@ -423,12 +426,20 @@ struct ReduceCompute<AnyInteger> {
 
 }  // namespace ortmodule::cuda
 
-#define ORTM_REGISTER_REDUCTION(op_name, kernel_name, Op) \
-  REGISTER_KERNEL({.op = op_name,                         \
-                   .name = kernel_name,                   \
-                   .device = Device::CUDA,                \
-                   .dtypes = kRealTypes,                  \
-                   .run = run_reduce<Op>,                 \
-                   .unsupported = reduce_unsupported,     \
-                   .workspace_bytes = reduce_workspace,   \
-                   .prepare = prepare_reduce})
+#define ORTM_REGISTER_REDUCTION(op_name, kernel_name, Op, why_not, ...) \
+  REGISTER_KERNEL({.op = op_name,                                       \
+                   .name = kernel_name,                                 \
+                   .device = Device::CUDA,                              \
+                   .dtypes = kRealTypes,                                \
+                   .run = run_reduce<Op>,                               \
+                   .unsupported = why_not,                              \
+                   .workspace_bytes = reduce_workspace,                 \
+                   .prepare = prepare_reduce,                           \
+                   __VA_ARGS__})
+#define ORTM_REGISTER_IN_ORDER(op_name, kernel_name, Op)                          \
+  ORTM_REGISTER_REDUCTION(op_name, kernel_name "_cuda", Op, in_order_unsupported, \
+                          .layout = LayoutRule::MemoryFormat)
+// Channels-last x is copied.
+#define ORTM_REGISTER_ROW_MAJOR(op_name, kernel_name, Op)                                 \
+  ORTM_REGISTER_REDUCTION(op_name, kernel_name "_row_major_cuda", Op, reduce_unsupported, \
+                          .layout = LayoutRule::Contiguous, .priority = -1)

@@ -29,8 +29,10 @@ using Max = Extremum<T, true>;
 template <class T>
 using Min = Extremum<T, false>;
 
-ORTM_REGISTER_REDUCTION("ReduceMax", "reduce_max_cuda", Max);
-ORTM_REGISTER_REDUCTION("ReduceMin", "reduce_min_cuda", Min);
+ORTM_REGISTER_IN_ORDER("ReduceMax", "reduce_max", Max);
+ORTM_REGISTER_IN_ORDER("ReduceMin", "reduce_min", Min);
+ORTM_REGISTER_ROW_MAJOR("ReduceMax", "reduce_max", Max);
+ORTM_REGISTER_ROW_MAJOR("ReduceMin", "reduce_min", Min);
 
 }  // namespace
 }  // namespace ortmodule::cuda

@@ -20,7 +20,8 @@ struct Prod {
   static ORTM_HD C add(C a, C b) { return combine(a, b); }
 };
 
-ORTM_REGISTER_REDUCTION("ReduceProd", "reduce_prod_cuda", Prod);
+ORTM_REGISTER_IN_ORDER("ReduceProd", "reduce_prod", Prod);
+ORTM_REGISTER_ROW_MAJOR("ReduceProd", "reduce_prod", Prod);
 
 }  // namespace
 }  // namespace ortmodule::cuda

@@ -21,8 +21,10 @@ struct Sum {
   static ORTM_HD Partial combine(Partial a, Partial b) { return sum(a, b); }
 };
 
-ORTM_REGISTER_REDUCTION("ReduceSum", "reduce_sum_cuda", Sum);
-ORTM_REGISTER_REDUCTION("ReduceMean", "reduce_mean_cuda", Sum);
+ORTM_REGISTER_IN_ORDER("ReduceSum", "reduce_sum", Sum);
+ORTM_REGISTER_IN_ORDER("ReduceMean", "reduce_mean", Sum);
+ORTM_REGISTER_ROW_MAJOR("ReduceSum", "reduce_sum", Sum);
+ORTM_REGISTER_ROW_MAJOR("ReduceMean", "reduce_mean", Sum);
 
 }  // namespace
 }  // namespace ortmodule::cuda
