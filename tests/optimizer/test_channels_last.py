@@ -62,6 +62,37 @@ def test_images_keep_their_memory_format(memory_format: torch.memory_format) -> 
     assert abs(counted - last_run_report(model)["planned_peak_bytes"]) <= 1024
 
 
+class SqueezeAndExcitation(nn.Module):
+    """Means and maxima over all pixels, and over channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 16, 3, padding=1)
+        self.excite = nn.Conv2d(16, 16, 1)
+        self.last = nn.Conv2d(16, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        squeezed = nn.functional.adaptive_avg_pool2d(y, 1) + y.amax((-1, -2), keepdim=True)
+        y = y * torch.sigmoid(self.excite(squeezed)) * torch.sigmoid(y.mean(1, keepdim=True))
+        return self.last(y).mean((2, 3))
+
+
+def test_reductions_of_pixels_or_channels_read_images_as_they_are() -> None:
+    torch.manual_seed(0)
+    module = SqueezeAndExcitation().to(memory_format=torch.channels_last)
+    x = torch.randn(3, 8, 9, 7).to(memory_format=torch.channels_last)
+    model = ORTModule(copy.deepcopy(module))
+    model(x).square().sum().backward()
+    wide = copy.deepcopy(module).double()
+    wide(x.double()).square().sum().backward()
+    torch.testing.assert_close(model(x).double(), wide(x.double()), rtol=1e-4, atol=1e-5)
+    for ours, exact in zip(model.parameters(), wide.parameters(), strict=True):
+        assert ours.grad is not None and exact.grad is not None
+        torch.testing.assert_close(ours.grad.double(), exact.grad, rtol=1e-3, atol=1e-4)
+    assert _copies(model) == []
+
+
 class RowMajorOutside(nn.Module):
     """What is given, returned and trained is row-major; an interior value is kept by a buffer."""
 

@@ -87,11 +87,13 @@ inline void fold_vectors(const float* x, Places places, const Fold& fold, int64_
   FloatVec results[kVectors];
   ORTM_UNROLL
   for (FloatVec& result : results) result = fold.start();
-  for (int64_t place : places) ORTM_UNROLL
-  for (int64_t v = 0; v < kVectors; ++v) {
-    const float* from = x + place + v * FloatVec::kCount;
-    const bool whole = kVectors > 1 || count == FloatVec::kCount;
-    results[v] = fold.add(results[v], whole ? FloatVec::load(from) : FloatVec::load(from, count));
+  for (int64_t place : places) {
+    ORTM_UNROLL
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const float* from = x + place + v * FloatVec::kCount;
+      const bool whole = kVectors > 1 || count == FloatVec::kCount;
+      results[v] = fold.add(results[v], whole ? FloatVec::load(from) : FloatVec::load(from, count));
+    }
   }
   if (kVectors == 1 && count < FloatVec::kCount) return fold.finish(results[0]).store(y, count);
   ORTM_UNROLL

@@ -237,9 +237,9 @@ void pool_pixels(const KernelArgs& args, const MaxPooling& pooling) {
 template <class T>
 void pool_values(const KernelArgs& args, const MaxPooling& pooling, const Forward<T>& f) {
   if constexpr (std::is_same_v<T, float>) {
-    const bool pixels = is_pixel_major(args.facts.inputs[0].layout);
-    return pixels ? pool_pixels(args, pooling)
-                  : pool_bands(args, pooling.bands, [](int64_t, int64_t, float*) {});
+    if (is_pixel_major(args.facts.inputs[0].layout)) return pool_pixels(args, pooling);
+    if (pooling.bands.is_usable())
+      return pool_bands(args, pooling.bands, [](int64_t, int64_t, float*) {});
   }
   pool_elements<LargestValues>(args, f);
 }
@@ -352,11 +352,24 @@ void max_pool_grad(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> { pool_gradient<T>(args); });
 }
 
+bool is_wanted(const StepFacts& facts, size_t output) {
+  const std::vector<bool>& used = facts.node().output_used;
+  return output < used.size() ? used[output] : facts.outputs[output].dtype != DType::Undefined;
+}
+
+size_t max_pool_workspace(const StepFacts& facts) {
+  const OperandFacts& x = facts.inputs[0];
+  if (x.dtype != DType::Float32 || is_pixel_major(x.layout)) return 0;
+  if (is_wanted(facts, 1) || is_wanted(facts, 2)) return 0;
+  return MaxPooling(facts).bands.workspace_bytes(facts);
+}
+
 REGISTER_CPU_KERNEL({.op = "MaxPool",
                      .name = "max_pool_cpu",
                      .dtypes = kAllFloats,
                      .run = max_pool,
                      .unsupported = image_pool_unsupported,
+                     .workspace_bytes = max_pool_workspace,
                      .output_strides = pooled_strides,
                      .prepare = prepare_pooling,
                      .layout = LayoutRule::MemoryFormat,

@@ -22,8 +22,9 @@ struct MeanFold {
 
 struct Average {
   PatchShape windows;
-  BandPlan<MeanFold> bands;                  // of images of two dimensions
+  BandPlan<MeanFold> bands;
   std::vector<std::vector<int64_t>> counts;  // places that count, of each output along a dimension
+  std::vector<float> last_counts;            // the same along the last dimension
 
   /// The product of these along all dimensions but the last.
   int64_t outer(const PatchSegment& segment) const {
@@ -38,6 +39,18 @@ PoolAxis pool_axis(const PatchAxis& axis) {
   const int64_t pad = -axis.offsets[0];
   const int64_t dilation = axis.places() > 1 ? axis.offsets[1] + pad : 1;
   return {axis.in, axis.out, axis.places(), axis.stride, pad, dilation};
+}
+
+/// Of images of two dimensions.
+BandPlan<MeanFold> band_plan(const PatchShape& windows) {
+  return {pool_axis(windows.axes[0]), pool_axis(windows.axes[1])};
+}
+
+size_t workspace_bytes(const StepFacts& facts) {
+  const OperandFacts& x = facts.inputs[0];
+  if (x.dtype != DType::Float32 || is_pixel_major(x.layout)) return 0;
+  const PatchShape windows = pool_windows(facts);
+  return windows.axes.size() == 2 ? band_plan(windows).workspace_bytes(facts) : 0;
 }
 
 std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
@@ -58,7 +71,8 @@ std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
             return at >= least && at < end;
           }));
   }
-  if (axes.size() == 2) average->bands = {pool_axis(axes[0]), pool_axis(axes[1])};
+  average->last_counts.assign(average->counts.back().begin(), average->counts.back().end());
+  if (axes.size() == 2) average->bands = band_plan(average->windows);
   return average;
 }
 
@@ -123,15 +137,15 @@ void average_pixels(const KernelArgs& args, const Average& average) {
 
 /// Row-major images of float32.
 void average_bands(const KernelArgs& args, const Average& average) {
-  const std::vector<int64_t>&down = average.counts[0], &across = average.counts[1];
-  const std::vector<float> along(across.begin(), across.end());
-  const auto columns = static_cast<int64_t>(along.size());
+  const std::vector<int64_t>& down = average.counts[0];
+  const float* along = average.last_counts.data();
+  const auto columns = static_cast<int64_t>(average.last_counts.size());
   pool_bands(args, average.bands, [&](int64_t row, int64_t count, float* y) {
     for (int64_t i = 0; i < count; ++i, y += columns) {
       const auto outer = static_cast<float>(down[static_cast<size_t>(row + i)]);
       ORTM_SIMD
       for (int64_t o = 0; o < columns; ++o)
-        y[o] /= std::max(outer * along[static_cast<size_t>(o)], 1.0f);  // 0 of an empty window
+        y[o] /= std::max(outer * along[o], 1.0f);  // 0 of an empty window
     }
   });
 }
@@ -143,7 +157,7 @@ void average_pool(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> {
     if (pixels) return average_pixels<T>(args, average);
     if constexpr (std::is_same_v<T, float>)
-      if (s.axes.size() == 2) return average_bands(args, average);
+      if (s.axes.size() == 2 && average.bands.is_usable()) return average_bands(args, average);
     for_each_plane_chunk(args, s, [&](int64_t plane, int64_t begin, int64_t count) {
       average_chunk(average, args.in[0].as<T>() + plane * s.in_pixels, begin, count,
                     args.out[0].as<T>() + plane * s.pixels + begin);
@@ -156,6 +170,7 @@ REGISTER_CPU_KERNEL({.op = "AveragePool",
                      .dtypes = kAllFloats,
                      .run = average_pool,
                      .unsupported = pool_dimensions_unsupported,
+                     .workspace_bytes = workspace_bytes,
                      .output_strides = pooled_strides,
                      .prepare = prepare_average,
                      .layout = LayoutRule::MemoryFormat,

@@ -6,13 +6,16 @@
 // line of a window may be folded first, once for all windows that share the line.
 #pragma once
 
-#include <vector>
-
 #include "kernels/cpu/lane_loads.h"
 #include "kernels/pool.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
+
+/// Tasks with buffers of their own: two for each thread, so that one which starts late takes less.
+inline int64_t band_tasks(const StepFacts& facts) {
+  return 2 * std::max<int64_t>(facts.threads, 1);
+}
 
 /// Windows of `lines` lines, `apart` elements from each other.
 struct LineWindows {
@@ -103,17 +106,26 @@ struct BandPlan {
     return std::min((rows_of_band - 1) * rows.stride + (rows.kernel - 1) * rows.dilation + 1,
                     rows.in);
   }
+  int64_t copied_floats() const { return copies ? most_lines() * width : 0; }
+  int64_t buffer_floats() const {
+    return copied_floats() + (by_lines ? most_lines() * results : 0);
+  }
+  /// Dilation and padding may make copies many times as long as x.
+  bool is_usable() const { return buffer_floats() <= int64_t{1} << 20; }
+  size_t workspace_bytes(const StepFacts& facts) const {
+    if (!is_usable()) return 0;
+    return static_cast<size_t>(band_tasks(facts) * buffer_floats()) * sizeof(float);
+  }
 };
 
-/// What pools bands; each thread has its own.
+/// What pools bands of a task.
 template <class Fold>
 class BandPool {
  public:
-  explicit BandPool(const BandPlan<Fold>& plan)
-      : plan_(plan),
-        copied_(plan.copies ? static_cast<size_t>(plan.most_lines() * plan.width) : 0,
-                Fold::start().v[0]),
-        found_(plan.by_lines ? static_cast<size_t>(plan.most_lines() * plan.results) : 0) {}
+  BandPool(const BandPlan<Fold>& plan, float* buffer)
+      : plan_(plan), copied_(buffer), found_(buffer + plan.copied_floats()) {
+    std::fill_n(copied_, plan.copied_floats(), Fold::start().v[0]);
+  }
 
   /// Output rows [begin, end) of a plane.
   void run(const float* plane, int64_t begin, int64_t end, float* y) {
@@ -125,15 +137,15 @@ class BandPool {
     const float* lines = plane + first * columns.in;
     if (plan_.copies) {
       for (int64_t i = 0; i < last - first; ++i) copy_line(lines + i * columns.in, i);
-      lines = copied_.data();
+      lines = copied_;
     }
     LineWindows w{1, rows.dilation * plan_.width, columns.kernel, columns.dilation, columns.stride};
     PoolLine fold = plan_.along;
     int64_t width = plan_.width;
     if (plan_.by_lines) {
       for (int64_t i = 0; i < last - first; ++i)
-        fold(lines + i * width, w, plan_.results, found_.data() + i * plan_.results);
-      lines = found_.data();
+        fold(lines + i * width, w, plan_.results, found_ + i * plan_.results);
+      lines = found_;
       width = plan_.results;
       w = {1, rows.dilation * width, 1, 1, 1};
       fold = pool_line<Fold, 1, 1>;
@@ -153,7 +165,7 @@ class BandPool {
     constexpr int64_t kCount = FloatVec::kCount;
     const PoolAxis& columns = plan_.columns;
     const int64_t count = std::min(columns.in, plan_.width - columns.pad);
-    float* to = copied_.data() + i * plan_.width + columns.pad;
+    float* to = copied_ + i * plan_.width + columns.pad;
     int64_t at = 0;
     for (; at + kCount <= count; at += kCount) FloatVec::load(line + at).store(to + at);
     if (at == count) return;
@@ -170,7 +182,7 @@ class BandPool {
   }
 
   const BandPlan<Fold>& plan_;
-  std::vector<float> copied_, found_;  // lines of x, and what windows of a line have found
+  float *copied_, *found_;  // lines of x, and what windows of a line have found
 };
 
 /// Pools all planes of x; finish(row, count, y) sees each band's rows of y, from `row` on.
@@ -178,19 +190,23 @@ template <class Fold, class Finish>
 void pool_bands(const KernelArgs& args, const BandPlan<Fold>& plan, const Finish& finish) {
   const Sizes& sizes = args.facts.inputs[0].layout.sizes;
   const PoolAxis &rows = plan.rows, &columns = plan.columns;
+  const int64_t units = sizes[0] * sizes[1] * plan.bands, floats = plan.buffer_floats();
+  const int64_t tasks = floats > 0 ? std::min(band_tasks(args.facts), units) : units;
+  if (tasks == 0) return;
   const int64_t work = rows.kernel * columns.kernel * columns.out / FloatVec::kCount;
-  parallel_ranges(args.context, sizes[0] * sizes[1] * plan.bands,
-                  grain_for(plan.rows_of_band * work), [&](int64_t begin, int64_t end) {
-                    BandPool<Fold> pool(plan);
-                    for (int64_t at = begin; at < end; ++at) {
-                      const int64_t plane = at / plan.bands,
-                                    row = at % plan.bands * plan.rows_of_band;
-                      const int64_t last = std::min(row + plan.rows_of_band, rows.out);
-                      float* y = args.out[0].as<float>() + plane * rows.out * columns.out;
-                      pool.run(args.in[0].as<float>() + plane * rows.in * columns.in, row, last, y);
-                      finish(row, last - row, y + row * columns.out);
-                    }
-                  });
+  const int64_t per_task = ceil_div(units, tasks) * plan.rows_of_band * work;
+  parallel_ranges(args.context, tasks, grain_for(per_task), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      BandPool<Fold> pool(plan, static_cast<float*>(args.workspace) + task * floats);
+      for (int64_t at = units * task / tasks; at < units * (task + 1) / tasks; ++at) {
+        const int64_t plane = at / plan.bands, row = at % plan.bands * plan.rows_of_band;
+        const int64_t last = std::min(row + plan.rows_of_band, rows.out);
+        float* y = args.out[0].as<float>() + plane * rows.out * columns.out;
+        pool.run(args.in[0].as<float>() + plane * rows.in * columns.in, row, last, y);
+        finish(row, last - row, y + row * columns.out);
+      }
+    }
+  });
 }
 
 }  // namespace ORTM_ISA
