@@ -25,9 +25,10 @@ bool is_constant(const DimExpr& dim, int64_t most) {
   return dim.is_constant() && dim.value() <= most;
 }
 
-/// One pixel per channel: both row-major and channels-last.
-bool is_one_pixel(const Value& value) {
-  return is_constant(value.dims[2], 1) && is_constant(value.dims[3], 1);
+/// Both row-major and channels-last: one pixel, or one channel.
+bool lies_both_ways(const Value& value) {
+  const bool one_pixel = is_constant(value.dims[2], 1) && is_constant(value.dims[3], 1);
+  return one_pixel || is_constant(value.dims[1], 1);
 }
 
 /// Our kernel of channels-last images takes float32, oneDNN's all types but float64.
@@ -56,8 +57,11 @@ class LayoutFlow {
 
   const std::vector<Node*>& convolutions() const { return convolutions_; }
   /// Whether a convolution can read this operand as channels-last without a copy.
-  bool is_channels_last(const Value& value) const {
-    return last_.contains(&value) || is_one_pixel(value);
+  bool reads(const Node& convolution, size_t operand) const {
+    const Value& value = *convolution.input(operand);
+    // What a result is added to has to be dense.
+    if (operand > 0 && slices_.contains(&value)) return false;
+    return last_.contains(&value) || lies_both_ways(value);
   }
   /// Number of tensors copied between the layouts, without images of few channels.
   size_t copies() const { return copied_.size(); }
@@ -65,7 +69,7 @@ class LayoutFlow {
  private:
   /// Channels-last and not also row-major, and not cheap to copy.
   bool differs(const Value& value) const {
-    return last_.contains(&value) && !is_one_pixel(value) &&
+    return last_.contains(&value) && !lies_both_ways(value) &&
            !is_constant(value.dims[1], kFewChannels);
   }
 
@@ -74,7 +78,7 @@ class LayoutFlow {
       convolutions_.push_back(&node);
       for (size_t i : image_operands(node)) {
         const Value& x = *node.input(i);
-        if (!is_channels_last(x) && !is_constant(x.dims[1], kFewChannels)) copied_.insert(&x);
+        if (!reads(node, i) && !is_constant(x.dims[1], kFewChannels)) copied_.insert(&x);
       }
       last_.insert(node.output());
       return;
@@ -82,6 +86,7 @@ class LayoutFlow {
     // Our convolutions read slices as they lie.
     const bool is_slice =
         (node.op == "Slice" || node.op == "Split") && !training_ && last_.contains(node.input(0));
+    if (is_slice) slices_.insert(node.outputs().begin(), node.outputs().end());
     if (node.op == "ChannelsLast" || is_slice) return add_results(node);
     const OpDef& def = op_def(node.op);
     const bool keeps =
@@ -119,7 +124,7 @@ class LayoutFlow {
   }
 
   const bool training_;
-  std::set<const Value*> last_, copied_;
+  std::set<const Value*> last_, slices_, copied_;
   std::vector<Node*> convolutions_;
 };
 
@@ -143,7 +148,7 @@ bool prefer_channels_last(Graph& graph, PassContext& context) {
   bool changed = false;
   const auto lay_out = [&](Node* node, size_t operand) {
     Value* x = node->input(operand);
-    if (flow.is_channels_last(*x)) return true;
+    if (flow.reads(*node, operand)) return true;
     Value*& there = made[x];
     if (!there) {
       if (!context.take()) return false;

@@ -1,0 +1,176 @@
+"""Convolutional networks run channels-last inside, without copies between layouts on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_graph
+from onnx.reference import ReferenceEvaluator
+
+from ortmodule_py import InferenceSession, SessionOptions
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A graph in onnx's text notation that makes y of x, and its weights by size."""
+
+    nodes: str
+    weights: dict[str, tuple[int, ...]]
+    convolutions: int
+    copies: int = 1  # of row-major tensors: x at the start
+
+
+SIZES = (2, 3, 20, 28)
+STEM = "a = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, stem)"
+
+NETWORKS = {
+    "depthwise with squeeze and excitation": Network(
+        f"""
+        {STEM}
+        e = Conv (a, expand, expand_b)
+        es = Sigmoid (e)
+        f = Mul (e, es)
+        g = Conv <group = 36, pads = [2, 2, 2, 2]> (f, depthwise, depthwise_b)
+        h = Relu (g)
+        mean = GlobalAveragePool (h)
+        s = Conv (mean, squeeze)
+        r = Relu (s)
+        t = Conv (r, excite)
+        gate = HardSigmoid <alpha = 0.16666667> (t)
+        i = Mul (h, gate)
+        p = Conv (i, project)
+        q = Add (p, a)
+        k = Conv <group = 16, strides = [2, 2], pads = [1, 1, 1, 1]> (q, shrink)
+        y = GlobalAveragePool (k)
+        """,
+        {
+            "stem": (16, 3, 3, 3),
+            "expand": (36, 16, 1, 1),
+            "expand_b": (36,),
+            "depthwise": (36, 1, 5, 5),
+            "depthwise_b": (36,),
+            "squeeze": (8, 36, 1, 1),
+            "excite": (36, 8, 1, 1),
+            "project": (16, 36, 1, 1),
+            "shrink": (16, 1, 3, 3),
+        },
+        convolutions=7,
+    ),
+    "parts of the channels, pools and upsampling": Network(
+        f"""
+        {STEM}
+        u, v = Split <axis = 1, num_outputs = 2> (a)
+        b = Conv <pads = [1, 1, 1, 1]> (v, left)
+        c = Conv <pads = [1, 1, 1, 1]> (b, right)
+        d = Add (c, v)
+        e = Concat <axis = 1> (u, v, d)
+        f = Conv (e, join)
+        m = MaxPool <kernel_shape = [5, 5], pads = [2, 2, 2, 2]> (f)
+        g = Concat <axis = 1> (f, m)
+        h = Conv <pads = [0, 0, 1, 1], strides = [2, 2]> (g, down)
+        r = Resize <mode = "nearest"> (h, , scales)
+        t = ConvTranspose <strides = [2, 2]> (h, up)
+        o = Concat <axis = 1> (r, t, f)
+        y = Conv <auto_pad = "SAME_UPPER"> (o, last, last_b)
+        """,
+        {
+            "stem": (12, 3, 3, 3),
+            "left": (6, 6, 3, 3),
+            "right": (6, 6, 3, 3),
+            "join": (10, 18, 1, 1),
+            "down": (20, 20, 2, 2),
+            "up": (20, 5, 2, 2),
+            "last": (3, 35, 3, 3),
+            "last_b": (3,),
+        },
+        convolutions=7,
+        copies=3,  # and the half that is added, and y at the end
+    ),
+    "dense, in groups": Network(
+        f"""
+        {STEM}
+        n = BatchNormalization (a, scale, offset, mean, variance)
+        l = LeakyRelu <alpha = 0.2> (n)
+        b = Conv <pads = [1, 1, 1, 1], group = 2> (l, first)
+        c = Concat <axis = 1> (a, b)
+        d = Conv <pads = [2, 2, 2, 2], dilations = [2, 2], group = 4> (c, second)
+        e = Clip (d, zero, six)
+        g = AveragePool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (e)
+        y = Conv (g, third)
+        """,
+        {
+            "stem": (12, 3, 3, 3),
+            "scale": (12,),
+            "offset": (12,),
+            "mean": (12,),
+            "variance": (12,),
+            "first": (8, 6, 3, 3),
+            "second": (24, 5, 3, 3),
+            "third": (9, 24, 1, 1),
+        },
+        convolutions=4,
+        copies=2,
+    ),
+}
+
+
+def model_of(network: Network, dtype: str) -> onnx.ModelProto:
+    random = np.random.default_rng(5)
+    kind = {"float32": "float", "float64": "double"}[dtype]
+    sizes = ", ".join(map(str, SIZES[1:]))
+    graph = parse_graph(f"g ({kind}[n, {sizes}] x) => ({kind}[n, c, h, w] y) {{{network.nodes}}}")
+    for name, shape in network.weights.items():
+        value = 0.4 * random.standard_normal(shape)
+        if name == "variance":
+            value = np.abs(value) + 0.5
+        value = value.astype("float32").astype(dtype)  # the same numbers in both
+        graph.initializer.append(numpy_helper.from_array(value, name))
+    for name, number in {"zero": 0.0, "six": 6.0}.items():
+        graph.initializer.append(numpy_helper.from_array(np.array(number, dtype), name))
+    scales = np.array([1, 1, 2, 2], "float32")
+    graph.initializer.append(numpy_helper.from_array(scales, "scales"))
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+
+
+def session_of(network: Network, level: int = 99, **options: Any) -> InferenceSession:
+    settings = SessionOptions()
+    settings.graph_optimization_level = level
+    settings.intra_op_num_threads = 1
+    return InferenceSession(model_of(network, "float32").SerializeToString(), settings, **options)
+
+
+def feeds_of(batch: int) -> dict[str, Array]:
+    x = np.random.default_rng(batch).standard_normal((batch, *SIZES[1:]))
+    return {"x": x.astype("float32")}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_results_are_those_of_float64(name: str) -> None:
+    network = NETWORKS[name]
+    session = session_of(network)
+    for batch in (2, 1):
+        feeds = feeds_of(batch)
+        reference = ReferenceEvaluator(model_of(network, "float64"))
+        (wanted,) = reference.run(None, {"x": feeds["x"].astype("float64")})
+        (found,) = session.run(None, feeds)
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_nothing_is_copied_between_layouts(name: str) -> None:
+    network = NETWORKS[name]
+    plan = str(session_of(network).plan(feeds_of(2)))
+    assert plan.count("conv_pixels_cpu") + plan.count("conv_transpose_pixels_cpu") == (
+        network.convolutions
+    )
+    copies = [line for line in plan.splitlines() if "contiguous_cpu" in line]
+    assert len(copies) == network.copies, "\n".join(copies)
+    row_major = str(session_of(network, level=2).plan(feeds_of(2)))
+    assert "pixels" not in row_major
