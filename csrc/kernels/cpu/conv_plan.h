@@ -65,6 +65,41 @@ inline int64_t band_bytes(const ConvShape& s) {
   return (s.channels == 1 ? 40 : 160) << 10;
 }
 
+constexpr int64_t kFewPixels = 48;  // of a band that is not cut for more threads
+
+/// More bands for all threads, or units of some outputs of a band.
+template <class C>
+void share_bands(ConvShape& s, int64_t threads) {
+  const int64_t wanted = threads == 1 ? 1 : 2 * threads;
+  const auto units = [&] { return s.planes() * s.bands(); };
+  while (units() < wanted && s.band_rows > 1 && s.band_rows * s.column.patch.out > kFewPixels) {
+    s.band_rows = ceil_div(s.band_rows, 2);
+    s.row_bands = ceil_div(s.row.patch.out, s.band_rows);
+  }
+  if (s.method != ConvMethod::Lines)
+    s.parts = std::clamp<int64_t>(ceil_div(wanted, std::max<int64_t>(1, units())), 1,
+                                  ceil_div(s.outputs, ConvTile<C>::kOutputs));
+}
+
+/// A unit of some outputs of a band for each thread, and more bands where the outputs do not divide
+/// well: each thread then has whole bands, and at most one that it shares.
+template <class C>
+void share_parts(ConvShape& s, int64_t threads) {
+  const int64_t items = is_by_channel(s) ? ceil_div(s.groups, kPackedOutputs)
+                        : s.groups > 1   ? s.groups
+                                         : ceil_div(s.outputs, ConvTile<C>::kOutputs);
+  const int64_t rows = s.row.patch.out;
+  const auto pixels = [&] { return ceil_div(rows, s.row_bands) * s.band_columns; };
+  s.parts = std::min(threads, items);
+  while (s.planes() * s.bands() * s.parts < threads && s.row_bands < rows && pixels() > kFewPixels)
+    s.row_bands = std::min(rows, 2 * s.row_bands);
+  constexpr int64_t kManyItems = 8;  // for each thread
+  const bool divides = items % threads == 0 || items >= kManyItems * threads;
+  if (divides || s.planes() * s.bands() % threads == 0) return;
+  const int64_t more = ceil_div(s.row_bands, threads) * threads;
+  if (more <= rows) s.row_bands = more;
+}
+
 /// Bands of at most so much memory, and enough of them for all threads.
 template <class C>
 void cut_bands(ConvShape& s, int64_t most_bytes, int64_t threads) {
@@ -84,20 +119,10 @@ void cut_bands(ConvShape& s, int64_t most_bytes, int64_t threads) {
   while (s.band_rows > 1 && !fits(s.band_rows, columns)) s.band_rows = half(s.band_rows);
   while (s.band_rows == 1 && s.band_columns > few_columns && !fits(1, s.band_columns))
     s.band_columns = half(s.band_columns);
-  const int64_t wanted = threads == 1 ? 1 : 2 * threads;
-  const auto units = [&] {
-    s.row_bands = ceil_div(rows, s.band_rows);
-    s.column_bands = ceil_div(columns, s.band_columns);
-    return s.planes() * s.bands();
-  };
-  constexpr int64_t kFewPixels = 48;
-  while (units() < wanted && s.band_rows > 1 && s.band_rows * columns > kFewPixels)
-    s.band_rows = half(s.band_rows);
-  const bool shares_groups = s.is_pixel_major && s.groups > 1;
-  if (!lines)
-    s.parts =
-        std::clamp<int64_t>(ceil_div(wanted, std::max<int64_t>(1, units())), 1,
-                            shares_groups ? s.groups : ceil_div(s.outputs, ConvTile<C>::kOutputs));
+  s.row_bands = ceil_div(rows, s.band_rows);
+  s.column_bands = ceil_div(columns, s.band_columns);
+  s.is_pixel_major ? share_parts<C>(s, threads) : share_bands<C>(s, threads);
+  s.band_rows = ceil_div(rows, s.row_bands);
   s.row_span = s.row.span(s.band_rows);
   s.line_elements = line_elements<C>(s, s.band_columns);
   s.band_elements = elements(s.band_rows, s.band_columns);
@@ -208,9 +233,10 @@ inline void plan_pixels(ConvShape& s, const Layout& x, int64_t threads) {
     // Nothing is laid out again where bands meet, so that results may stay in that cache, too.
     const int64_t pixel_bytes = (channels + s.groups * s.outputs) * int64_t{sizeof(float)};
     constexpr int64_t kMostBytes = 512 << 10;
-    while (s.band_rows > 1 && s.band_rows * s.band_columns * pixel_bytes > kMostBytes)
-      s.band_rows = ceil_div(s.band_rows, 2);
-    s.row_bands = ceil_div(s.row.patch.out, s.band_rows);
+    while (s.band_rows > 1 && s.band_rows * s.band_columns * pixel_bytes > kMostBytes) {
+      s.row_bands = std::min(s.row.patch.out, 2 * s.row_bands);
+      s.band_rows = ceil_div(s.row.patch.out, s.row_bands);
+    }
     s.line_elements = s.x_row;
     s.band_elements = 0;
   }

@@ -98,8 +98,10 @@ struct ConvShape {
     band.column = index % column_bands * band_columns;
     band.columns = std::min(band_columns, column.patch.out - band.column);
     index /= column_bands;
-    band.row = index % row_bands * band_rows;
-    band.rows = std::min(band_rows, row.patch.out - band.row);
+    // Of nearly equal height.
+    const int64_t at = index % row_bands;
+    band.row = at * row.patch.out / row_bands;
+    band.rows = (at + 1) * row.patch.out / row_bands - band.row;
     band.outer = index / row_bands;
     return band;
   }
