@@ -62,6 +62,17 @@ def test_images_keep_their_memory_format(memory_format: torch.memory_format) -> 
     assert abs(counted - last_run_report(model)["planned_peak_bytes"]) <= 1024
 
 
+def test_evaluation_keeps_the_convolutions_of_torch() -> None:
+    torch.manual_seed(0)
+    module = Images().eval()
+    model = ORTModule(copy.deepcopy(module)).eval()
+    x = torch.randn(2, 8, 12, 10)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), module(x), rtol=1e-4, atol=1e-4)
+    plan = model._compiler.pieces[0].compiled.text("plan")
+    assert "conv_aten" in plan and "pixels" not in plan, plan
+
+
 class SqueezeAndExcitation(nn.Module):
     """Means and maxima over all pixels, and over channels."""
 

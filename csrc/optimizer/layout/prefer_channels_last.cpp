@@ -1,8 +1,8 @@
-// Convolutions of oneDNN, batch norms and pools of torch, and our own convolutions where nothing
-// trains (conv_pixels.cpp), are faster in channels-last layout.
-// The layout propagates from operands to results, so one ChannelsLast copy is enough for a whole
-// ConvNet up to an op that requires row-major operands. The pass weighs the number of such copies
-// against the number of convolutions, since one convolution gains less than a copy costs.
+// Convolutions of oneDNN, batch norms and pools of torch, and the convolutions that programs
+// without torch have (conv_pixels.cpp), are faster in channels-last layout. The layout propagates
+// from operands to results, so one ChannelsLast copy is enough for a whole ConvNet up to an op that
+// requires row-major operands. The pass weighs the number of such copies against the number of
+// convolutions, since one convolution gains less than a copy costs.
 #include "optimizer/layout/prefer_channels_last.h"
 
 #include <algorithm>
@@ -32,11 +32,11 @@ bool lies_both_ways(const Value& value) {
 }
 
 /// Our kernel of channels-last images takes float32, oneDNN's all types but float64.
-bool is_convolution(const Node& node, bool training) {
+bool is_convolution(const Node& node, bool ours) {
   const bool convolves = node.op == "Conv" || node.op == "ConvTranspose" || node.op == "FusedConv";
   const DType dtype = convolves ? node.input(0)->dtype : DType::Undefined;
   return convolves && node.input(0)->rank() == 4 &&
-         (training ? dtype != DType::Float64 : dtype == DType::Float32);
+         (ours ? dtype == DType::Float32 : dtype != DType::Float64);
 }
 
 /// Operands of a convolution that are images: x, and what a FusedConv adds.
@@ -49,7 +49,8 @@ std::vector<size_t> image_operands(const Node& node) {
 /// Propagates the channels-last layout from the convolutions and counts the copies between layouts.
 class LayoutFlow {
  public:
-  LayoutFlow(const Graph& graph, bool training) : training_(training) {
+  /// `ours`: the convolutions are by kernels of our own.
+  LayoutFlow(const Graph& graph, bool ours) : ours_(ours) {
     for (const auto& node : graph.nodes()) visit(*node);
     for (const GraphOutput& output : graph.outputs())
       if (output.value && differs(*output.value)) copied_.insert(output.value);
@@ -74,7 +75,7 @@ class LayoutFlow {
   }
 
   void visit(Node& node) {
-    if (is_convolution(node, training_)) {
+    if (is_convolution(node, ours_)) {
       convolutions_.push_back(&node);
       for (size_t i : image_operands(node)) {
         const Value& x = *node.input(i);
@@ -85,7 +86,7 @@ class LayoutFlow {
     }
     // Our convolutions read slices as they lie.
     const bool is_slice =
-        (node.op == "Slice" || node.op == "Split") && !training_ && last_.contains(node.input(0));
+        (node.op == "Slice" || node.op == "Split") && ours_ && last_.contains(node.input(0));
     if (is_slice) slices_.insert(node.outputs().begin(), node.outputs().end());
     if (node.op == "ChannelsLast" || is_slice) return add_results(node);
     const OpDef& def = op_def(node.op);
@@ -123,7 +124,7 @@ class LayoutFlow {
       if (result->rank() == 4) last_.insert(result);
   }
 
-  const bool training_;
+  const bool ours_;
   std::set<const Value*> last_, slices_, copied_;
   std::vector<Node*> convolutions_;
 };
@@ -132,11 +133,11 @@ class LayoutFlow {
 
 bool prefer_channels_last(Graph& graph, PassContext& context) {
   if (!context.channels_last()) return false;
-  const bool training = context.training();
-  const LayoutFlow flow(graph, training);
+  const bool ours = context.device() == Device::Host;
+  const LayoutFlow flow(graph, ours);
   const auto& convolutions = flow.convolutions();
   if (convolutions.empty()) return false;
-  const size_t per_copy = training ? kConvolutionsPerCopy : kOwnConvolutionsPerCopy;
+  const size_t per_copy = ours ? kOwnConvolutionsPerCopy : kConvolutionsPerCopy;
   if (flow.copies() * per_copy > convolutions.size()) {
     context.reject("prefer_channels_last",
                    str("too many copies between layouts: ", flow.copies(), " for ",
@@ -162,7 +163,7 @@ bool prefer_channels_last(Graph& graph, PassContext& context) {
   for (Node* node : convolutions) {
     for (size_t operand : image_operands(*node))
       if (!lay_out(node, operand)) return changed;
-    if (training || node->attrs.has("channels_last")) continue;
+    if (!ours || node->attrs.has("channels_last")) continue;
     node->attrs.set("channels_last", 1);  // chooses the kernel
     changed = true;
   }
