@@ -126,9 +126,9 @@ class ConvByChannel {
 
   /// Bands of all channels, whose blocks are divided into parts.
   static int64_t units(const ConvShape& s) { return s.images * s.bands() * s.parts; }
-  /// Elements of scratch of a thread: a band, the sums of a line, and where its pixels lie in y.
+  /// Elements of scratch of a thread: a band and the sums of a line.
   static int64_t scratch_elements(const ConvShape& s) {
-    return s.band_elements + s.band_columns * (Tile::kPixel + 2);
+    return s.band_elements + s.band_columns * Tile::kPixel;
   }
 
   /// Units [begin, end).
@@ -165,13 +165,22 @@ class ConvByChannel {
       return run_tiles(x, window, {band.rows, x_line, x_pixel, out * s_.groups, s_.groups}, clip,
                        band.columns, finish_.y() + first * s_.groups + channel);
     }
-    auto* at = reinterpret_cast<int64_t*>(sums + s_.band_columns * Tile::kPixel);
     for (int64_t row = 0; row < band.rows; ++row) {
       run_tiles(x + row * x_line, window, {1, x_line, x_pixel, 0, Tile::kPixel}, Tile::Clip(),
                 band.columns, sums);
-      for (int64_t column = 0; column < band.columns; ++column)
-        at[column] = (first + row * out + column) * s_.groups;
-      finish_.write_pixels(sums, Tile::kPixel, band.columns, channel, lanes, at);
+      write_line(sums, band.columns, first + row * out, channel, lanes);
+    }
+  }
+
+  /// Results of a line of sums, from pixel `first` of y on.
+  void write_line(const float* sums, int64_t columns, int64_t first, int64_t channel,
+                  int64_t lanes) const {
+    constexpr int64_t kChunk = 64;
+    int64_t at[kChunk];
+    for (int64_t column = 0; column < columns; column += kChunk) {
+      const int64_t count = std::min(kChunk, columns - column);
+      for (int64_t i = 0; i < count; ++i) at[i] = (first + column + i) * s_.groups;
+      finish_.write_pixels(sums + column * Tile::kPixel, Tile::kPixel, count, channel, lanes, at);
     }
   }
 
