@@ -267,7 +267,7 @@ double places_of(const OnnxWindow& w) {
   return places;
 }
 
-// The mean where padding is unequal or the last window partial: sums of x, over sums of ones.
+// The mean where padding is unequal: sums of x, over sums of ones.
 Values average_of_padded(OnnxCall& c, Value* x, const OnnxWindow& given, bool counts_padding) {
   fix_sizes(c, x, given);
   OnnxWindow w = given;
@@ -290,9 +290,11 @@ Values import_average_pool(OnnxCall& c) {
   Value* x = c.in(0);
   OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
   const bool counts_padding = c.flag("count_include_pad");
-  if (w.begins != w.ends || w.ceil_mode) return average_of_padded(c, x, w, counts_padding);
+  if (w.begins != w.ends) return average_of_padded(c, x, w, counts_padding);
+  fix_sizes(c, x, w);
   Attrs attrs = window_attrs(w, true);
   attrs.set("dilations", list(w.dilations));
+  attrs.set("ceil_mode", w.ceil_mode ? 1 : 0);
   attrs.set("count_include_pad", counts_padding ? 1 : 0);
   return {c.emit("AveragePool", {x}, std::move(attrs))};
 }

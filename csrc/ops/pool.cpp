@@ -96,25 +96,25 @@ Value* pooled_input(TorchCall& t) {
   return x;
 }
 
-Attrs window_attrs(TorchCall& t) {
+Attrs window_attrs(TorchCall& t, const Value& x) {
+  const bool ceil_mode = t.flag("ceil_mode");
+  if (ceil_mode && (!x.dims[2].is_constant() || !x.dims[3].is_constant()))
+    t.refuse("ceil_mode requires sizes known at capture");
   const Dims kernel = window_list(t, "kernel_size", 2, {});
   const Dims padding = window_list(t, "padding", 2, {0, 0});
   return {{"kernel_shape", kernel},
           {"strides", window_list(t, "stride", 2, kernel)},
-          {"pads", symmetric_pads(padding)}};
+          {"pads", symmetric_pads(padding)},
+          {"ceil_mode", ceil_mode ? 1 : 0}};
 }
 
 Values convert_max_pool(TorchCall& t) {
   Value* x = pooled_input(t);
-  const bool ceil_mode = t.flag("ceil_mode");
-  if (ceil_mode && (!x->dims[2].is_constant() || !x->dims[3].is_constant()))
-    t.refuse("ceil_mode requires sizes known at capture");
-  Attrs attrs = window_attrs(t);
+  Attrs attrs = window_attrs(t, *x);
   const DimExpr places = product(attrs.dims("kernel_shape"));
   if (!places.is_constant() || places.value() > kMostPlaces)
     t.refuse("the window size must be known at capture, and its indices fit one byte");
   attrs.set("dilations", window_list(t, "dilation", 2, {1, 1}));
-  attrs.set("ceil_mode", ceil_mode ? 1 : 0);
   Values y = t.emit_all("MaxPool", {x}, std::move(attrs));
   y.resize(t.outputs().size());
   return y;
@@ -123,8 +123,7 @@ Values convert_max_pool(TorchCall& t) {
 Values convert_avg_pool(TorchCall& t) {
   Value* x = pooled_input(t);
   if (!t.is_none("divisor_override")) t.refuse("divisor_override has no op");
-  if (t.flag("ceil_mode")) t.refuse("ceil_mode of an average has no op");
-  Attrs attrs = window_attrs(t);
+  Attrs attrs = window_attrs(t, *x);
   attrs.set("count_include_pad", t.flag("count_include_pad", true) ? 1 : 0);
   return {t.emit("AveragePool", {x}, std::move(attrs))};
 }
@@ -199,7 +198,7 @@ REGISTER_OP(MaxPoolGrad, {.domain = "com.microsoft",
 REGISTER_OP(AveragePool,
             {.inputs = {"x"},
              .outputs = {"y"},
-             .attrs = {{"count_include_pad", 1}},
+             .attrs = {{"ceil_mode", 0}, {"count_include_pad", 1}},
              .kind = OpKind::Data,
              .infer = infer_average_pool,
              .keeps_channels_last = always,
@@ -214,7 +213,7 @@ REGISTER_OP(AveragePool,
 REGISTER_OP(AveragePoolGrad, {.domain = "com.microsoft",
                               .inputs = {"dy"},
                               .outputs = {"dx"},
-                              .attrs = {{"count_include_pad", 1}},
+                              .attrs = {{"ceil_mode", 0}, {"count_include_pad", 1}},
                               .kind = OpKind::Data,
                               .infer = infer_pool_grad,
                               .grad = average_pool_grad_grad});

@@ -176,6 +176,22 @@ def test_sizes_by_name() -> None:
         session.memory({"x": ("batch", WIDTH)})
 
 
+@pytest.mark.parametrize("kernel", [3, 1000])
+def test_a_window_beyond_the_image_takes_no_memory(kernel: int) -> None:
+    """Networks end in a mean over more places than the image has, and `ceil_mode` gives it a result."""
+    sides = [kernel, kernel]
+    mean = helper.make_node(
+        "AveragePool", ["x"], ["y"], kernel_shape=sides, strides=sides, ceil_mode=1
+    )
+    image = (TensorProto.FLOAT, ["b", 8, 2, 2])
+    session = InferenceSession(model_bytes([mean], {"x": image}, ["y"]), options())
+    x = np.random.default_rng(0).standard_normal((2, 8, 2, 2)).astype("float32")
+    np.testing.assert_allclose(
+        session.run(None, {"x": x})[0], x.mean((2, 3), keepdims=True), rtol=1e-6
+    )
+    assert session.memory({"b": 2}).total_bytes < MIB
+
+
 def test_the_largest_batch_within_a_limit() -> None:
     session = InferenceSession(content(), options())
     most = session.largest("batch", "24MiB")

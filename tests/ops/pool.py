@@ -24,6 +24,8 @@ def cases() -> list[Case]:
         case(_AVERAGE, lambda n: (normal(n, 3, 10, 10), [2, 2])),
         case(_AVERAGE, lambda n: (normal(n, 3, 10, 10), [3, 3], [2, 2], [1, 1], False, False),
              label="-uncounted"),
+        case(_AVERAGE, lambda n: (normal(2, 3, 10, 9), [3, 3], [2, 2], [1, 1], True), label="-ceil",
+             aten="ceil"),
         case(_AVERAGE, lambda n: (normal(n, 3, 10, 10), [3], [2], [1]), label="-padded"),
         case(_ADAPTIVE, lambda n: (normal(n, 3, 10, 10), [1, 1])),
         case(_ADAPTIVE, lambda n: (normal(n, 3, 10, 10), [5, 5]), label="-divides"),
