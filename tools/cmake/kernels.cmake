@@ -36,7 +36,8 @@ endfunction()
 set(ORTM_ISAS)
 if(cpu_sources)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-    ortm_cpu_kernels(baseline -march=x86-64-v2)
+    # Of processors that are over ten years old: small and quickly compiled before fast.
+    ortm_cpu_kernels(baseline -march=x86-64-v2 -O2)
     ortm_cpu_kernels(avx2 -march=x86-64-v3)
     ortm_cpu_kernels(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
     # Products of integers have an instruction of their own; the other kernels would not gain.
