@@ -80,6 +80,7 @@ def test_steps_have_the_interpreters_bits_and_the_next_process_compiles_nothing(
 
 
 @emulated
+@pytest.mark.slow
 def test_recorded_steps_launch_it(tmp_path: Path) -> None:
     """Groups are compiled before they are recorded, since a recording keeps its kernels."""
     same, launches, _, graphs = steps(tmp_path, ORTMODULE_CUDA_GRAPH="1")
@@ -87,6 +88,7 @@ def test_recorded_steps_launch_it(tmp_path: Path) -> None:
 
 
 @emulated
+@pytest.mark.slow
 def test_a_cache_of_others_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "generated_code"
     folder.mkdir(mode=0o777)

@@ -18,7 +18,8 @@ from tests import small_models
 from tests.devices.emulated import EMULATED, emulated
 from tools import offload_plans
 
-MODELS = ("gpt", "gpt_fused", "bert", "llama", "t5", "vit", "resnet", "mlp")
+# The first two run with every change.
+MODELS = ("gpt", "mlp", "gpt_fused", "bert", "llama", "t5", "vit", "resnet")
 Step = dict[str, torch.Tensor]
 
 
@@ -63,7 +64,12 @@ def offloading(module: nn.Module, batch: Any, monkeypatch: pytest.MonkeyPatch) -
 
 @emulated
 @pytest.mark.parametrize(
-    ("name", "time"), [*((name, "late") for name in MODELS), ("gpt", "early"), ("resnet", "early")]
+    ("name", "time"),
+    [
+        *((name, "late") for name in MODELS[:2]),
+        *(pytest.param(name, "late", marks=pytest.mark.slow) for name in MODELS[2:]),
+        *(pytest.param(name, "early", marks=pytest.mark.slow) for name in ("gpt", "resnet")),
+    ],
 )
 def test_all_bits_are_those_of_the_device(
     name: str, time: str, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +136,7 @@ def peaks_of(module: nn.Module, batch: Any) -> tuple[int, int]:
 
 
 @emulated
+@pytest.mark.slow
 def test_budgets_use_the_host_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     module, batch = small_models.make("gpt", layers=6, length=64)
     exact = gradients(ORTModule(copy.deepcopy(module)), batch)
@@ -154,6 +161,7 @@ def test_budgets_use_the_host_where_that_is_faster(monkeypatch: pytest.MonkeyPat
 
 
 @emulated
+@pytest.mark.slow
 def test_the_budget_of_the_host_is_kept(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

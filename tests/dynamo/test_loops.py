@@ -233,6 +233,7 @@ def test_equal_layers_share_a_capture_but_not_its_guards() -> None:
     assert_compiled(report, captures=9 + len(CHANGES))
 
 
+@pytest.mark.slow
 def test_memory_options_reach_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a share of the peak that not every piece can reach."""
     x = torch.randn(8, 32, 4)

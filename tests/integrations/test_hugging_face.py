@@ -128,6 +128,7 @@ def test_trainer_saves_what_from_pretrained_loads(tmp_path: Path) -> None:
         assert torch.equal(loaded.state_dict()[name], value), name
 
 
+@pytest.mark.slow
 def test_a_wrapper_of_a_pretrained_model_is_one() -> None:
     """For `isinstance`, by which libraries choose what they do; copies of it, too."""
     model = ORTModule(_bert(), QUIET)

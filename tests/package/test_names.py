@@ -49,6 +49,7 @@ def test_old_optimizers(script: str) -> None:
         assert name not in names or names[name] is getattr(ortmodule_py.optim, name)
 
 
+@pytest.mark.slow
 def test_modules_are_reached_by_attributes() -> None:
     """In a new process, where no other import has put them there."""
     script = (
