@@ -1,4 +1,5 @@
 // Import of operators that repeat elements or make them: Expand, Tile, ConstantOfShape, Range.
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -24,6 +25,12 @@ Dims expanded(OnnxCall& c, const Dims& x, Dims wanted) {
   return wanted;
 }
 
+// Whether a tensor is rather data, whose sizes are not fixed so that its content is known, than one
+// that sizes are read from.
+bool is_data(const Dims& dims) {
+  return dims.size() > 1 && !std::ranges::all_of(dims, &DimExpr::is_constant);
+}
+
 Values import_expand(OnnxCall& c) {
   Value* x = c.in(0);
   return {c.expand(x, expanded(c, x->dims, c.content_sizes(1)))};
@@ -32,7 +39,9 @@ Values import_expand(OnnxCall& c) {
 Known known_expand(OnnxCall& c) {
   const KnownValue *x = c.known(0), *shape = c.known(1);
   if (!x || !shape || x->elements.size() != 1) return std::nullopt;
-  const auto sizes = c.known_size_of(expanded(c, c.dims(0), c.content_sizes(1)));
+  const Dims wanted = expanded(c, c.dims(0), c.content_sizes(1));
+  if (is_data(wanted)) return std::nullopt;
+  const auto sizes = c.known_size_of(wanted);
   if (!sizes) return std::nullopt;
   return one({x->dtype, *sizes,
               std::vector(static_cast<size_t>(element_count(*sizes)), x->elements.at(0))});
@@ -85,9 +94,7 @@ Known known_constant_of_shape(OnnxCall& c) {
   if (!c.known(0)) return std::nullopt;
   const double value = filler(c, dtype);
   const Dims shape = c.content_sizes(0);
-  for (const DimExpr& size : shape)  // not fixed for the sake of a large tensor
-    if (shape.size() > 1 && !size.is_constant()) return std::nullopt;
-  if (is_floating(dtype) || shape.size() > 1) return std::nullopt;
+  if (is_data(shape) || is_floating(dtype) || shape.size() > 1) return std::nullopt;
   const auto sizes = c.known_size_of(shape);
   if (!sizes) return std::nullopt;
   return one({dtype, *sizes,

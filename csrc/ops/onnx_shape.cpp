@@ -393,8 +393,12 @@ Known known_slice(OnnxCall& c) {
   if (!x || x->dims.empty()) return std::nullopt;
   for (size_t i = 1; c.opset() >= 10 && i < c.input_count(); ++i)
     if (c.has(i) && !c.known(i)) return std::nullopt;
+  constexpr size_t kMostSizes = 16;  // more are data, as a table of positions
   Sizes sizes = x->dims, starts(sizes.size(), 0), steps(sizes.size(), 1);
   for (const SliceAxis& slice : slice_axes(c)) {
+    // Not fixed for the sake of data, so that one import serves all sizes.
+    const bool is_fixed = slice.start.is_constant() && slice.end.is_constant();
+    if (!is_fixed && x->elements.size() > kMostSizes) return std::nullopt;
     const auto axis = static_cast<size_t>(slice.axis);
     const int64_t start = c.sizes().fix(slice.start), end = c.sizes().fix(slice.end);
     const int64_t way = slice.step > 0 ? end - start : start - end, pace = std::abs(slice.step);
