@@ -12,12 +12,6 @@ Buffer upload(RunDevice& device, const void* data, int64_t bytes) {
   return memory;
 }
 
-Buffer DeviceWeights::uploaded(const void* data, int64_t bytes) {
-  Buffer memory = upload(device_, data, bytes);
-  bytes_ += bytes;
-  return memory;
-}
-
 const void* DeviceWeights::elements(const OnnxTensor& weight, const LoadedModel& model) {
   const std::lock_guard lock(mutex_);
   const std::string key = LoadedModel::key_of(weight);
@@ -29,24 +23,26 @@ const void* DeviceWeights::elements(const OnnxTensor& weight, const LoadedModel&
   const Buffer copy = memory.allocate(bytes);
   model.copy_weight(weight, copy.data());
   kept_.push_back(weight.bytes);
-  return weights_.emplace(key, uploaded(copy.data(), bytes)).first->second.data();
+  bytes_ += bytes;
+  return weights_.emplace(key, upload(device_, copy.data(), bytes)).first->second.data();
 }
 
-DeviceWeights::Tensors DeviceWeights::constants(
-    const std::string& key, const std::function<std::vector<HostTensor>()>& compute) {
+std::vector<ConstantStore::Tensors> DeviceWeights::constants(
+    const std::vector<std::string>& keys, const ConstantStore::Compute& compute) {
   const std::lock_guard lock(mutex_);
-  Tensors& tensors = constants_[key];
-  if (tensors) return tensors;
-  std::vector<HostTensor> made = compute();
-  for (HostTensor& tensor : made)
-    if (tensor.memory) tensor.memory = uploaded(tensor.memory.data(), tensor.byte_count());
-  tensors = std::make_shared<const std::vector<HostTensor>>(std::move(made));
-  return tensors;
+  return constants_.find(keys, [&](const std::vector<size_t>& places) {
+    auto made = compute(places);
+    for (std::vector<HostTensor>& tensors : made)
+      for (HostTensor& tensor : tensors)
+        if (tensor.memory)
+          tensor.memory = upload(device_, tensor.memory.data(), tensor.byte_count());
+    return made;
+  });
 }
 
 int64_t DeviceWeights::bytes() const {
   const std::lock_guard lock(mutex_);
-  return bytes_;
+  return bytes_ + constants_.bytes();
 }
 
 }  // namespace ortmodule

@@ -122,21 +122,17 @@ std::string LoadedModel::key_of(const OnnxTensor& weight) {
   return str("computed ", keyed_hash(weight.bytes.view()), " of ", what);
 }
 
-std::shared_ptr<const std::vector<HostTensor>> LoadedModel::constants(
-    const std::string& key, const std::function<std::vector<HostTensor>()>& compute) {
+std::vector<ConstantStore::Tensors> LoadedModel::constants(const std::vector<std::string>& keys,
+                                                           const ConstantStore::Compute& compute) {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<const std::vector<HostTensor>>& known = constants_[key];
-  if (!known) {
-    known = std::make_shared<const std::vector<HostTensor>>(compute());
-    for (const HostTensor& tensor : *known) weight_bytes_ += tensor.byte_count();
-  }
-  return known;
+  return constants_.find(keys, compute);
 }
 
 int64_t LoadedModel::weight_bytes() const {
   const std::lock_guard lock(mutex_);
-  if (!keeps_originals()) return weight_bytes_;
-  return weight_bytes_ + std::max<int64_t>(0, original_bytes_ - read_in_place_bytes_);
+  const int64_t bytes = weight_bytes_ + constants_.bytes();
+  if (!keeps_originals()) return bytes;
+  return bytes + std::max<int64_t>(0, original_bytes_ - read_in_place_bytes_);
 }
 
 void LoadedModel::check_files(bool for_run) const {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "inference/host_tensor.h"
+#include "inference/constant_store.h"
 #include "onnx/mapped_file.h"
 #include "onnx/onnx_model.h"
 #include "onnx/onnx_reader.h"
@@ -55,9 +55,9 @@ class LoadedModel {
   /// What stands for the elements of a weight in a key: their type and size, and where they are in
   /// the file or the keyed hash of those that an import computed: files may be made to collide.
   static std::string key_of(const OnnxTensor& weight);
-  /// Tensors computed from weights, once for each key.
-  std::shared_ptr<const std::vector<HostTensor>> constants(
-      const std::string& key, const std::function<std::vector<HostTensor>()>& compute);
+  /// Tensors computed from weights (ConstantStore::find).
+  std::vector<ConstantStore::Tensors> constants(const std::vector<std::string>& keys,
+                                                const ConstantStore::Compute& compute);
   /// Bytes of weights that sessions have asked for, and of what was computed from them; and of the
   /// originals beside them where they are kept.
   int64_t weight_bytes() const;
@@ -93,7 +93,7 @@ class LoadedModel {
   int64_t left_bytes_ = 0;      // at the end of the last block
   int64_t weight_bytes_ = 0;
   int64_t read_in_place_bytes_ = 0;
-  std::unordered_map<std::string, std::shared_ptr<const std::vector<HostTensor>>> constants_;
+  ConstantStore constants_;
 };
 
 }  // namespace ortmodule

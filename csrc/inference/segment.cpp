@@ -264,16 +264,16 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
     outcome->imported = imported.piece.graph->clone();
   outcome->on_device = host_.device && !to_save;
   const Device device = outcome->on_device ? host_.device->kernels() : Device::Host;
-  std::optional<ConstantPart> constant;
+  std::vector<ConstantPart> constants;
   if (host_.options.optimization_level >= InferenceOptions::kAllOptimizations) {
-    // Before the constant part is taken: passes make more of the model depend on weights alone.
+    // Before the constant parts are taken: passes make more of the model depend on weights alone.
     optimize_forward(*imported.piece.graph, session_options(device, to_save).optimizer);
-    constant = take_constant_part(imported.piece, device == Device::Host && !to_save);
+    constants = take_constant_parts(imported.piece, device == Device::Host && !to_save);
   }
   host_.model->forget_pages();  // neither they nor the code so far are there beside the weights
   forget_code_pages();
   add_weights(*outcome, imported);
-  if (constant) add_constants(*outcome, imported, *constant);
+  add_constants(*outcome, imported, constants);
   SessionOptions options = session_options(device, to_save);
   // What can be packed once is; more would be packed in every run.
   options.optimizer.disabled.merge(packing_passes());
@@ -312,11 +312,11 @@ const void* Segment::elements_of(const Outcome& outcome, const OnnxTensor& weigh
                            : host_.model->elements(weight);
 }
 
-std::shared_ptr<const std::vector<HostTensor>> Segment::constants_of(
-    const Outcome& outcome, const std::string& key,
-    const std::function<std::vector<HostTensor>()>& compute) {
-  return outcome.on_device ? host_.device_weights->constants(key, compute)
-                           : host_.model->constants(key, compute);
+std::vector<ConstantStore::Tensors> Segment::constants_of(const Outcome& outcome,
+                                                          const std::vector<std::string>& keys,
+                                                          const ConstantStore::Compute& compute) {
+  return outcome.on_device ? host_.device_weights->constants(keys, compute)
+                           : host_.model->constants(keys, compute);
 }
 
 void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
@@ -340,15 +340,17 @@ void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
 const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
                             const OnnxTensor& weight) {
   if (!is_halvable(value->dtype, weight.dims) || value->is_graph_output()) return nullptr;
-  auto halves = constants_of(outcome, "half " + LoadedModel::key_of(weight), [&] {
-    std::vector<HostTensor> made;
+  const std::string key = "half " + LoadedModel::key_of(weight);
+  const auto make = [&](const std::vector<size_t>&) {
+    std::vector<std::vector<HostTensor>> made(1);
     const auto read = [&](int64_t first, int64_t count, float* to) {
       host_.model->copy_part(weight, static_cast<size_t>(first) * sizeof(float),
                              static_cast<size_t>(count) * sizeof(float), to);
     };
-    if (auto half = to_half(read, weight.dims, host_.memory)) made.push_back(std::move(*half));
+    if (auto half = to_half(read, weight.dims, host_.memory)) made[0].push_back(std::move(*half));
     return made;
-  });
+  };
+  const ConstantStore::Tensors halves = constants_of(outcome, {key}, make).front();
   const DType type = halves->empty() ? DType::Float32 : halves->front().dtype;
   if (type != DType::Float16) {
     std::string name = value->name;
@@ -363,28 +365,45 @@ const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
   return halves->front().memory.data();
 }
 
-// Computes the constant part, unless another import has, and binds its results.
+// Computes the constant parts that no other import has, and binds their results.
 void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
-                            const ConstantPart& part) {
-  std::vector<OnnxTensor> weights;
-  std::string key = print(*part.piece.graph);
-  for (size_t input : part.inputs) {
-    weights.push_back(imported.weights.at(input - outcome.ranks.size()));
-    key += " " + LoadedModel::key_of(weights.back());
+                            const std::vector<ConstantPart>& parts) {
+  const size_t first = outcome.ranks.size();  // graph input that is a weight
+  std::vector<std::string> keys;
+  for (const ConstantPart& part : parts) {
+    std::string& key = keys.emplace_back(print(*part.piece.graph));
+    for (size_t input : part.inputs)
+      key += " " + LoadedModel::key_of(imported.weights.at(input - first));
+    if (host_.options.half_weights) key += " half";
   }
-  if (host_.options.half_weights) key += " half";
-  outcome.constants = constants_of(outcome, key, [&] {
+  outcome.constants = constants_of(outcome, keys, [&](const std::vector<size_t>& places) {
+    std::vector<const ConstantPart*> missing;
+    for (size_t place : places) missing.push_back(&parts[place]);
+    const ConstantPart whole = joined(missing);
+    std::vector<OnnxTensor> weights;
+    for (size_t input : whole.inputs) weights.push_back(imported.weights.at(input - first));
     const auto compute = host_.options.half_weights ? compute_halves : compute_constants;
-    return compute(part, session_options(Device::Host), *host_.model, weights, host_.pool);
+    auto made = compute(whole, session_options(Device::Host), *host_.model, weights, host_.pool);
+    std::vector<std::vector<HostTensor>> by_part;
+    auto next = std::make_move_iterator(made.begin());
+    for (const ConstantPart* part : missing) {
+      const auto end = next + static_cast<ptrdiff_t>(part->piece.graph->outputs().size());
+      by_part.emplace_back(next, end);
+      next = end;
+    }
+    return by_part;
   });
-  Graph& graph = *imported.piece.graph;
-  for (const HostTensor& constant : *outcome.constants) {
-    Value* value = graph.inputs()[outcome.ranks.size() + outcome.weights.size()].value;
-    if (constant.dtype != value->dtype) widen_at_reader(graph, value, constant.dtype);
-    outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
-    outcome.weight_sizes.push_back(constant.sizes);
-    outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
-  }
+  for (const ConstantStore::Tensors& constants : outcome.constants)
+    for (const HostTensor& constant : *constants)
+      add_constant(outcome, *imported.piece.graph, constant);
+}
+
+void Segment::add_constant(Outcome& outcome, Graph& graph, const HostTensor& constant) {
+  Value* value = graph.inputs()[outcome.ranks.size() + outcome.weights.size()].value;
+  if (constant.dtype != value->dtype) widen_at_reader(graph, value, constant.dtype);
+  outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
+  outcome.weight_sizes.push_back(constant.sizes);
+  outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
 }
 
 Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {

@@ -98,12 +98,14 @@ class Segment {
   SessionOptions session_options(Device device, bool to_save = false) const;
   /// Weights or constants where the steps read them.
   const void* elements_of(const Outcome& outcome, const OnnxTensor& weight);
-  std::shared_ptr<const std::vector<HostTensor>> constants_of(
-      const Outcome& outcome, const std::string& key,
-      const std::function<std::vector<HostTensor>()>& compute);
+  std::vector<ConstantStore::Tensors> constants_of(const Outcome& outcome,
+                                                   const std::vector<std::string>& keys,
+                                                   const ConstantStore::Compute& compute);
   void add_weights(Outcome& outcome, const ImportedModel& imported);
   const void* halved(Outcome& outcome, Graph& graph, Value* value, const OnnxTensor& weight);
-  void add_constants(Outcome& outcome, const ImportedModel& imported, const ConstantPart& part);
+  void add_constants(Outcome& outcome, const ImportedModel& imported,
+                     const std::vector<ConstantPart>& parts);
+  static void add_constant(Outcome& outcome, Graph& graph, const HostTensor& constant);
   void check_once(Outcome& outcome, const CallShapes& call);
 
   SegmentHost& host_;
@@ -126,8 +128,8 @@ struct Segment::Outcome {
   bool on_device = false;            // weights and constants, else on the host
   std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
   std::vector<Sizes> weight_sizes, weight_strides;
-  std::shared_ptr<const std::vector<HostTensor>> constants;            // the last of the weights
-  std::vector<std::shared_ptr<const std::vector<HostTensor>>> halves;  // weights in float16
+  std::vector<ConstantStore::Tensors> constants;  // the last of the weights
+  std::vector<ConstantStore::Tensors> halves;     // weights in float16
   std::unique_ptr<Session> session;
   std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
   std::unique_ptr<const Graph> imported;   // before any pass, where a limit may cut runs in parts

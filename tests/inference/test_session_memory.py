@@ -192,6 +192,34 @@ def test_a_window_beyond_the_image_takes_no_memory(kernel: int) -> None:
     assert session.memory({"b": 2}).total_bytes < MIB
 
 
+@pytest.mark.parametrize("places", [16, 100])
+def test_other_lengths_take_no_more_weights(places: int) -> None:
+    """Rows at the first places of a table: of a short one they are computed for each length."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.standard_normal((64, 4096)).astype("float32"),
+        "table": random.standard_normal((100, 64)).astype("float32"),
+        "places": np.arange(places),
+        "zero": np.asarray([0]),
+    }
+    nodes = [
+        helper.make_node("Shape", ["x"], ["length"], start=1, end=2),
+        helper.make_node("Slice", ["places", "zero", "length", "zero"], ["first"]),
+        helper.make_node("Gather", ["table", "first"], ["rows"]),
+        helper.make_node("Add", ["x", "rows"], ["placed"]),
+        helper.make_node("MatMul", ["placed", "w"], ["y"]),
+    ]
+    shape = (TensorProto.FLOAT, ["b", "s", 64])
+    session = InferenceSession(model_bytes(nodes, {"x": shape}, ["y"], weights), options())
+    taken = []
+    for length in range(5, 13):
+        x = random.standard_normal((2, length, 64)).astype("float32")
+        expected = (x + weights["table"][:length]) @ weights["w"]
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, atol=1e-3)
+        taken.append(session.memory({"x": x.shape}).weights_bytes)
+    assert taken[-1] - taken[0] < 0.1 * weights["w"].nbytes
+
+
 def test_the_largest_batch_within_a_limit() -> None:
     session = InferenceSession(content(), options())
     most = session.largest("batch", "24MiB")
