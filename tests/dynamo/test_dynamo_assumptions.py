@@ -70,6 +70,18 @@ def test_a_generator_that_forward_makes_stays_in_the_graph() -> None:
     assert_compiled(as_in_eager(Calls(forward), _outputs))
 
 
+def test_numbers_of_random_stay_in_the_graph() -> None:
+    draw = random.random  # as by `from random import random`
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.fc(x * draw()) * random.random() + random.uniform(1, 2)
+        return result
+
+    report = as_in_eager(Calls(forward), _outputs)
+    assert_compiled(report)
+    assert report["graph_breaks"] == []
+
+
 def _of_last(self: Any, x: Tensor) -> Tensor:
     self.seen.append(len(self.seen) + 1.0)
     result: Tensor = self.fc(x) * sum(self.seen)
