@@ -82,6 +82,20 @@ def test_numbers_of_random_stay_in_the_graph() -> None:
     assert report["graph_breaks"] == []
 
 
+def test_a_number_of_random_is_not_rounded_to_16_bits() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.fc(x) * random.uniform(1, 2)
+        return result
+
+    module = Calls(forward)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        report = as_in_eager(module, lambda model: model(torch.ones(3, 4, dtype=torch.float32)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert any("number of random" in reason for reason in report["graph_breaks"]), report
+
+
 def _of_last(self: Any, x: Tensor) -> Tensor:
     self.seen.append(len(self.seen) + 1.0)
     result: Tensor = self.fc(x) * sum(self.seen)

@@ -7,8 +7,9 @@ a generator that forward itself makes.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -70,3 +71,40 @@ def _call_function(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwar
     if constant and self.value == random.random:
         return call_random_fn(tx, random.random, list(args), kwargs)
     return call(self, tx, args, kwargs)
+
+
+def _probe_precision(trial: Trial) -> bool:
+    def make() -> Callable[[Tensor], Tensor]:
+        return lambda x: x.sin() + 0 * random.random()
+
+    with _default_dtype(torch.bfloat16):
+        return trial(make, (torch.ones(3),)) and bool(trial.graph_breaks)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@patch(
+    "precision of random numbers",
+    "Numbers of random are not rounded to a default dtype of 16 bits.",
+    "torch._dynamo.variables.builder:VariableBuilder.wrap_unspecialized_primitive",
+    probe=_probe_precision,
+    needed_by=None,
+)
+def _wrap(wrap: Callable[..., Any], self: Any, value: Any) -> Any:
+    # Dynamo makes the number a tensor of the default dtype.
+    dtype = torch.get_default_dtype()
+    if isinstance(value, float) and dtype.itemsize < 4:
+        break_graph(
+            "number of random",
+            f"it would be rounded to the default dtype, {dtype}",
+            "Set the default dtype to torch.float32 before forward, or draw the number outside of the module.",
+        )
+    return wrap(self, value)
