@@ -484,7 +484,7 @@ def _() -> Report:
 
 @_case("`random.random()`, `random.uniform(...)`")
 def _() -> Report:
-    return _calls(lambda self, x: self.fc(x) * random.uniform(1, 2))
+    return _calls(lambda self, x: self.fc(x) * random.uniform(1, 2) * random.random())
 
 
 @_case("batches and lengths that change")

@@ -70,6 +70,32 @@ def test_a_generator_that_forward_makes_stays_in_the_graph() -> None:
     assert_compiled(as_in_eager(Calls(forward), _outputs))
 
 
+def test_numbers_of_random_stay_in_the_graph() -> None:
+    draw = random.random  # as by `from random import random`
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.fc(x * draw()) * random.random() + random.uniform(1, 2)
+        return result
+
+    report = as_in_eager(Calls(forward), _outputs)
+    assert_compiled(report)
+    assert report["graph_breaks"] == []
+
+
+def test_a_number_of_random_is_not_rounded_to_16_bits() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = self.fc(x) * random.uniform(1, 2)
+        return result
+
+    module = Calls(forward)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        report = as_in_eager(module, lambda model: model(torch.ones(3, 4, dtype=torch.float32)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert any("number of random" in reason for reason in report["graph_breaks"]), report
+
+
 def _of_last(self: Any, x: Tensor) -> Tensor:
     self.seen.append(len(self.seen) + 1.0)
     result: Tensor = self.fc(x) * sum(self.seen)
