@@ -102,20 +102,24 @@ Known known_constant_of_shape(OnnxCall& c) {
                           KnownNumber(static_cast<int64_t>(value)))});
 }
 
-Attr range_bound(const KnownNumber& number) {
-  if (number.is_real()) return number.real();
-  return number.numerator();
+// The integer that a bound is, also one of a range of floats, which may then be symbolic.
+std::optional<DimExpr> integer_bound(const KnownNumber& number) {
+  constexpr double kExact = 1 << 24;  // of float32
+  if (number.is_integer()) return number.numerator();
+  if (!number.is_real() || std::trunc(number.real()) != number.real()) return std::nullopt;
+  if (std::abs(number.real()) > kExact) return std::nullopt;
+  return DimExpr(static_cast<int64_t>(number.real()));
 }
 
 Values import_range(OnnxCall& c) {
-  std::vector<KnownNumber> bounds;
+  std::vector<std::optional<DimExpr>> bounds;
   const DType dtype = c.dtype(0);
   for (size_t i = 0; i < 3; ++i) {
     const KnownValue& content = c.content(i);
     if (content.elements.size() != 1) c.refuse("start, limit and delta must be scalars");
-    bounds.push_back(content.elements.at(0));
+    bounds.push_back(integer_bound(content.elements.at(0)));
   }
-  if (is_floating(dtype)) {
+  if (!std::ranges::all_of(bounds, &std::optional<DimExpr>::has_value)) {
     std::vector<double> numbers;
     for (size_t i = 0; i < 3; ++i) numbers.push_back(c.fixed_numbers(i).at(0));
     return {c.emit("Range", {},
@@ -124,16 +128,14 @@ Values import_range(OnnxCall& c) {
                     {"delta", numbers.at(2)},
                     {"dtype", dtype}})};
   }
-  const int64_t delta = c.sizes().fix(bounds[2].numerator());
-  const DimExpr start = bounds[0].numerator();
-  DimExpr limit = bounds[1].numerator();
+  const int64_t delta = c.sizes().fix(*bounds[2]);
+  const DimExpr start = *bounds[0];
+  DimExpr limit = *bounds[1];
   const bool empty = delta > 0 ? c.sizes().less(limit, start) : c.sizes().less(start, limit);
   if (empty) limit = start;
-  return {c.emit("Range", {},
-                 {{"start", range_bound(bounds[0])},
-                  {"limit", limit},
-                  {"delta", DimExpr(delta)},
-                  {"dtype", dtype}})};
+  return {
+      c.emit("Range", {},
+             {{"start", start}, {"limit", limit}, {"delta", DimExpr(delta)}, {"dtype", dtype}})};
 }
 
 // Only short ranges of constants: axes, for example.

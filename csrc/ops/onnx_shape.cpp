@@ -388,17 +388,22 @@ Values import_slice(OnnxCall& c) {
   return {x};
 }
 
+// Whether a tensor is rather data, as a table of positions, than sizes. Nothing is fixed so that
+// the content of data is known: one import serves all sizes.
+bool is_data(const KnownValue& x) {
+  constexpr size_t kMostSizes = 16;
+  return x.elements.size() > kMostSizes;
+}
+
 Known known_slice(OnnxCall& c) {
   const KnownValue* x = c.known(0);
   if (!x || x->dims.empty()) return std::nullopt;
   for (size_t i = 1; c.opset() >= 10 && i < c.input_count(); ++i)
     if (c.has(i) && !c.known(i)) return std::nullopt;
-  constexpr size_t kMostSizes = 16;  // more are data, as a table of positions
   Sizes sizes = x->dims, starts(sizes.size(), 0), steps(sizes.size(), 1);
   for (const SliceAxis& slice : slice_axes(c)) {
-    // Not fixed for the sake of data, so that one import serves all sizes.
     const bool is_fixed = slice.start.is_constant() && slice.end.is_constant();
-    if (!is_fixed && x->elements.size() > kMostSizes) return std::nullopt;
+    if (!is_fixed && is_data(*x)) return std::nullopt;
     const auto axis = static_cast<size_t>(slice.axis);
     const int64_t start = c.sizes().fix(slice.start), end = c.sizes().fix(slice.end);
     const int64_t way = slice.step > 0 ? end - start : start - end, pace = std::abs(slice.step);
@@ -425,6 +430,7 @@ Known known_gather(OnnxCall& c) {
   const KnownValue *x = c.known(0), *indices = c.known(1);
   if (!x || !indices || x->dims.empty()) return std::nullopt;
   if (c.is_input_content(*indices) && indices->elements.size() > 1) return std::nullopt;
+  if (!indices->is_constant() && is_data(*x)) return std::nullopt;
   const auto axis = static_cast<size_t>(c.axis_attr("axis", 0, x->dims.size()));
   Sizes picked;
   for (const KnownNumber& number : indices->elements) {
