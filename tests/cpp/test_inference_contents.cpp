@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "base/error.h"
+#include "importer/import_model.h"
 #include "inference/inference_session.h"
 #include "onnx/onnx_types.h"
 #include "test_inference_models.h"
@@ -88,6 +90,33 @@ TEST(Contents, AFarEndOfASliceIsTheEndOfTheAxis) {
                   session.run({view(x, {4}), integers(start, {1}), integers(end, {1})}).at(0)),
               expected)
         << from << " " << to;
+  }
+}
+
+// Sizes are fixed for shapes that a tensor's content decides, not for data.
+TEST(Contents, OneImportServesAllSizes) {
+  std::vector<int64_t> places(100);
+  std::iota(places.begin(), places.end(), 0);
+  const std::vector<OnnxInitializer> constants = {
+      {"table", constant<int64_t>(DType::Int64, {100}, places)},
+      {"zero", constant<float>(DType::Float32, {}, {0})},
+      {"one", constant<float>(DType::Float32, {}, {1})},
+      {"first", constant<int64_t>(DType::Int64, {1}, {0})},
+      {"number", constant<int64_t>(DType::Int64, {1, 1}, {7})}};
+  const std::vector<OnnxNode> uses = {
+      node("Slice", {"table", "first", "n", "first"}, {"y"}), node("Gather", {"table", "n"}, {"y"}),
+      node("Expand", {"number", "n"}, {"y"}), node("Range", {"zero", "limit", "one"}, {"y"})};
+  for (const OnnxNode& use : uses) {
+    const OnnxModel model = model_of(
+        {{"x", tensor_type(DType::Float32, {std::string("n")})}}, {"y"},
+        {node("Shape", {"x"}, {"n"}), node("Squeeze", {"n"}, {"scalar"}),
+         node("Cast", {"scalar"}, {"limit"}, {{"to", int64_t{onnx_number(DType::Float32)}}}), use},
+        constants);
+    ImportRequest request;
+    request.inputs = {{DType::Float32, {5}}};
+    request.forms = {{}};
+    for (const SizeGuard& guard : import_model(model, request).guards)
+      EXPECT_NE(guard.least, guard.most) << use.op << " fixes " << guard.expression;
   }
 }
 

@@ -115,7 +115,9 @@ def _least_squares() -> nn.Module:
     return _Solving(lambda x: torch.linalg.lstsq(_symmetric(x), x)[0])
 
 
-@pytest.mark.parametrize("make", [pytest.param(_SolvingAll, marks=pytest.mark.slow), _least_squares])
+@pytest.mark.parametrize(
+    "make", [pytest.param(_SolvingAll, marks=pytest.mark.slow), _least_squares]
+)
 def test_linear_algebra_is_compiled(make: Callable[[], nn.Module]) -> None:
     module = make()
     model = ORTModule(copy.deepcopy(module))
