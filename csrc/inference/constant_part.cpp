@@ -87,11 +87,10 @@ class Components {
   std::vector<Component> found_;
 };
 
-// Copies nodes into a part.
+// Copies nodes into a new part.
 class Copy {
  public:
-  explicit Copy(ConstantPart& part, std::string name) : part_(part) {
-    if (part.piece.graph) return;
+  Copy(ConstantPart& part, std::string name) : part_(part) {
     part.piece.graph = std::make_unique<Graph>();
     part.piece.graph->name = std::move(name);
   }

@@ -351,6 +351,7 @@ const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
     return made;
   };
   const ConstantStore::Tensors halves = constants_of(outcome, {key}, make).front();
+  outcome.halves.push_back(halves);  // also that there are none
   const DType type = halves->empty() ? DType::Float32 : halves->front().dtype;
   if (type != DType::Float16) {
     std::string name = value->name;
@@ -361,7 +362,6 @@ const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
   }
   if (halves->empty()) return nullptr;
   widen_at_reader(graph, value, type);
-  outcome.halves.push_back(halves);
   return halves->front().memory.data();
 }
 
