@@ -1,5 +1,6 @@
 #include "inference/constant_store.h"
 
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
