@@ -300,17 +300,24 @@ DimExpr DimExpr::operation(DimAtom::Kind kind, const DimExpr& a, const DimExpr& 
 DimExpr DimExpr::floor_div(const DimExpr& a, const DimExpr& b) {
   if (b == DimExpr(1)) return a;
   if (a == b) return DimExpr(1);
-  if (b.is_constant() && b.value_ > 0) {
-    // Exact if n divides all coefficients: (n*k*x)//n is k*x.
-    std::vector<Term> divided = a.terms();
-    const bool exact = std::all_of(divided.begin(), divided.end(),
-                                   [&](const Term& t) { return t.coefficient % b.value_ == 0; });
-    if (exact) {
-      for (Term& t : divided) t.coefficient /= b.value_;
-      return from_terms(std::move(divided));
-    }
-  }
-  return operation(DimAtom::Kind::FloorDiv, a, b);
+  const std::vector<Term> divisor = b.terms();
+  if (divisor.size() != 1 || divisor[0].coefficient <= 0)
+    return operation(DimAtom::Kind::FloorDiv, a, b);
+  // Exact if it divides each term: (n*k*x*y)//(n*x) is k*y.
+  const auto divides = [&](Term& term) {
+    if (term.coefficient % divisor[0].coefficient != 0) return false;
+    term.coefficient /= divisor[0].coefficient;
+    return std::ranges::all_of(divisor[0].atoms, [&](const auto& factor) {
+      const auto same = [&](const auto& atom) { return atom->text == factor->text; };
+      const auto found = std::ranges::find_if(term.atoms, same);
+      if (found == term.atoms.end()) return false;
+      term.atoms.erase(found);
+      return true;
+    });
+  };
+  std::vector<Term> terms = a.terms();
+  if (!std::ranges::all_of(terms, divides)) return operation(DimAtom::Kind::FloorDiv, a, b);
+  return from_terms(std::move(terms));
 }
 
 DimExpr DimExpr::mod(const DimExpr& a, const DimExpr& b) {

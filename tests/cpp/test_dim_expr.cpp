@@ -32,9 +32,12 @@ TEST(DimExpr, TextReadsBack) {
 }
 
 TEST(DimExpr, Simplifies) {
-  const DimExpr n = DimExpr::symbol("n");
+  const DimExpr n = DimExpr::symbol("n"), k = DimExpr::symbol("k");
   EXPECT_EQ(DimExpr::floor_div(6 * n + 4, 2), 3 * n + 2);
   EXPECT_EQ(DimExpr::floor_div(n, n), DimExpr(1));
+  EXPECT_EQ(DimExpr::floor_div(6 * n * n * k + 4 * n, 2 * n), 3 * n * k + 2);
+  EXPECT_EQ(DimExpr::floor_div(6 * n + 4, 2 * n).text(), "((6*n + 4)//(2*n))");
+  EXPECT_EQ(DimExpr::floor_div(n * n, n * n * k).text(), "((n*n)//(k*n*n))");
   EXPECT_EQ(DimExpr::mod(n, 1), DimExpr(0));
   EXPECT_EQ(DimExpr::max(n, n), n);
   EXPECT_EQ(DimExpr::floor_div(-7, 2).value(), -4);
