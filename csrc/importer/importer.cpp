@@ -56,6 +56,9 @@ class NodeOperands : public OnnxOperands {
   }
   Value* constant(const KnownValue& value) override { return importer_.tensor_of_known(value); }
   Value* weight(const OnnxTensor& tensor) override { return importer_.bind_weight(tensor); }
+  const OnnxTensor* weight_of(const Value& tensor) const override {
+    return importer_.weight_of(tensor);
+  }
   DimExpr place(const DimExpr& number) override { return importer_.place(number); }
   OnnxMeaning meaning(size_t i) override { return operands_[i]->meaning; }
   int64_t text_number(const std::string& text) override { return importer_.text_number(text); }
@@ -285,6 +288,16 @@ Value* Importer::bind_weight(const OnnxTensor& tensor) {
                             as_dims(tensor.dims), InputKind::Constant);
   result_.weights.push_back(tensor);
   return known;
+}
+
+const OnnxTensor* Importer::weight_of(const Value& tensor) const {
+  size_t weight = 0;
+  for (const GraphInput& input : result_.piece.graph->inputs()) {
+    if (input.kind != InputKind::Constant) continue;
+    if (input.value == &tensor) return &result_.weights.at(weight);
+    ++weight;
+  }
+  return nullptr;
 }
 
 Value* Importer::tensor_of_known(const KnownValue& known) {

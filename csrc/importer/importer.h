@@ -72,6 +72,7 @@ class Importer {
   DimExpr place(const DimExpr& number);
   Value* tensor_of_known(const KnownValue& known);
   Value* bind_weight(const OnnxTensor& tensor);
+  const OnnxTensor* weight_of(const Value& tensor) const;
   int64_t text_number(const std::string& text) const;
   /// A constant, with texts as their numbers.
   ImportedRef of_constant(const OnnxTensor& tensor) const;

@@ -78,4 +78,17 @@ std::optional<KnownValue> known_content(const OnnxTensor& tensor) {
   return value;
 }
 
+std::optional<std::pair<int64_t, int64_t>> integer_bounds(const OnnxTensor& tensor) {
+  const int64_t count = element_count(tensor.dims);
+  if (!is_integral(tensor.dtype) || !has_known_content(tensor.dtype) || tensor.source ||
+      count == 0 || count > KnownValue::kMostElements)
+    return std::nullopt;
+  std::pair<int64_t, int64_t> bounds{INT64_MAX, INT64_MIN};
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t element = integer_element(tensor.bytes.data(), i, tensor.dtype);
+    bounds = {std::min(bounds.first, element), std::max(bounds.second, element)};
+  }
+  return bounds;
+}
+
 }  // namespace ortmodule

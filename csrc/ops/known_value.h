@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/dim_expr.h"
@@ -67,6 +68,9 @@ struct KnownValue {
 
 /// The content of a constant, or nullopt if it has too many elements or another type.
 std::optional<KnownValue> known_content(const OnnxTensor& tensor);
+
+/// The least and the largest element of a constant of integers with a known content, else nullopt.
+std::optional<std::pair<int64_t, int64_t>> integer_bounds(const OnnxTensor& tensor);
 
 /// A size or bound within numbers on which arithmetic cannot overflow; all larger ones mean the
 /// same: the end of an axis, or more than there is memory for.

@@ -76,6 +76,8 @@ class OnnxOperands {
   virtual Value* constant(const KnownValue& value) = 0;
   /// The same for a tensor that was computed from attributes.
   virtual Value* weight(const OnnxTensor& tensor) = 0;
+  /// The constant that a tensor of the graph has as its content, or null.
+  virtual const OnnxTensor* weight_of(const Value& tensor) const = 0;
   /// The number for a rule to which all far ones mean the same, the end of an axis say. Elsewhere a
   /// far element of an input is refused or computed as data.
   virtual DimExpr place(const DimExpr& number) = 0;
@@ -182,6 +184,8 @@ class OnnxCall {
   Value* literal(double value, DType dtype) { return graph_.literal(value, dtype); }
   Value* constant(const KnownValue& value) { return operands_.constant(value); }
   Value* weight(const OnnxTensor& tensor) { return operands_.weight(tensor); }
+  /// The constant that a tensor of the graph has as its content, or null.
+  const OnnxTensor* weight_of(const Value& tensor) const { return operands_.weight_of(tensor); }
   Value* reshape(Value* value, const Dims& dims);
   Value* transpose(Value* value, const std::vector<int64_t>& permutation);
   Value* slice(Value* value, int64_t axis, const DimExpr& start, const DimExpr& end,

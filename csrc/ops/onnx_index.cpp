@@ -1,5 +1,6 @@
 // Import of operators that read and write elements by index, and of padding.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -20,8 +21,42 @@ Value* range(OnnxCall& c, const DimExpr& start, const DimExpr& limit, int64_t de
 
 Value* index64(OnnxCall& c, size_t i) { return c.cast(c.in(i), DType::Int64); }
 
+constexpr std::array<std::string_view, 8> kRearranging = {
+    "Reshape", "Squeeze", "Unsqueeze", "Expand", "Slice", "Transpose", "Identity", "Contiguous"};
+
+// Whether an index follows from ranges, sizes and places without a sign. Looks at `nodes` nodes at
+// most.
+bool is_never_negative(OnnxCall& c, const Value* index, int& nodes) {
+  if (index->is_literal()) {
+    const auto* number = std::get_if<DimExpr>(&index->literal());
+    return number && (number->is_symbol() || (number->is_constant() && number->value() >= 0));
+  }
+  if (--nodes < 0) return false;
+  const Node* node = index->producer();
+  if (!node) {
+    const OnnxTensor* weight = c.weight_of(*index);
+    const auto bounds = weight ? integer_bounds(*weight) : std::nullopt;
+    return bounds && bounds->first >= 0;
+  }
+  if (node->op == "ArgMax" || node->op == "ArgMin") return true;
+  if (node->op == "Range") {
+    const auto* start = std::get_if<DimExpr>(node->attrs.find("start"));
+    const auto* delta = std::get_if<DimExpr>(node->attrs.find("delta"));
+    return start && delta && start->is_constant() && delta->is_constant() && start->value() >= 0 &&
+           delta->value() > 0;
+  }
+  if (node->op == "Add" || node->op == "Mul")
+    return is_never_negative(c, node->input(0), nodes) &&
+           is_never_negative(c, node->input(1), nodes);
+  const bool same = std::ranges::find(kRearranging, node->op) != kRearranging.end() ||
+                    (node->op == "Cast" && index->dtype == DType::Int64);
+  return same && is_never_negative(c, node->input(0), nodes);
+}
+
 // Negative indices count from the end.
 Value* from_front(OnnxCall& c, Value* index, const DimExpr& size) {
+  int nodes = 64;
+  if (is_never_negative(c, index, nodes)) return index;
   Value* negative = c.emit("Less", {index, c.literal(0, index->dtype)});
   return c.emit("Where",
                 {negative, c.emit("Add", {index, size_number(c, size, index->dtype)}), index});
@@ -66,16 +101,25 @@ Values import_scatter_elements(OnnxCall& c) {
       scattered(c, x, index64(c, 1), c.in(2), c.axis_attr("axis", 0, x->rank()), reduction_of(c))};
 }
 
+// Element `i` of the last dimension. Exporters put such indices together from one operand for each.
+Value* index_column(OnnxCall& c, Value* indices, size_t i, const Dims& outer) {
+  const auto last = static_cast<int64_t>(indices->rank()) - 1;
+  const auto at = static_cast<int64_t>(i);
+  const Node* concat = indices->producer();
+  const auto is_column = [](const Value* value) { return value->dims.back() == DimExpr(1); };
+  if (concat && concat->op == "Concat" && concat->attrs.integer("axis") == last &&
+      std::ranges::all_of(concat->inputs(), is_column))
+    return c.reshape(concat->input(i), outer);
+  return c.reshape(c.slice(indices, last, at, at + 1), outer);
+}
+
 // The indices of GatherND and ScatterND: the last dimension of `indices` names a place in the
 // first `count` dimensions of x behind the batch. Returns the flat place, without that dimension.
 Value* flat_index(OnnxCall& c, Value* indices, const Dims& dims, size_t batch, size_t count) {
-  const auto last = static_cast<int64_t>(indices->rank()) - 1;
-  Dims outer(indices->dims.begin(), indices->dims.end() - 1);
+  const Dims outer(indices->dims.begin(), indices->dims.end() - 1);
   Value* flat = nullptr;
   for (size_t i = 0; i < count; ++i) {
-    const auto at = static_cast<int64_t>(i);
-    Value* part = c.reshape(c.slice(indices, last, at, at + 1), outer);
-    part = from_front(c, part, dims.at(batch + i));
+    Value* part = from_front(c, index_column(c, indices, i, outer), dims.at(batch + i));
     if (flat)
       part = c.emit("Add", {c.emit("Mul", {flat, size_number(c, dims.at(batch + i))}), part});
     flat = part;

@@ -18,6 +18,9 @@ class NestedOperands : public OnnxOperands {
   bool is_input_content(const KnownValue&) override { return false; }
   Value* constant(const KnownValue& value) override { return outer_.constant(value); }
   Value* weight(const OnnxTensor& tensor) override { return outer_.weight(tensor); }
+  const OnnxTensor* weight_of(const Value& tensor) const override {
+    return outer_.weight_of(tensor);
+  }
   DimExpr place(const DimExpr& number) override { return number; }
   OnnxMeaning meaning(size_t) override { return OnnxMeaning::Numbers; }
   int64_t text_number(const std::string& text) override { return outer_.text_number(text); }
