@@ -2,33 +2,76 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
+#include "ops/known_value.h"
 #include "ops/op_def.h"
 #include "ops/row_axes.h"
 
 namespace ortmodule {
 namespace {
 
-// Ops whose attribute `shape` is the sizes of the output.
-constexpr std::array<std::string_view, 3> kShapedByAttrs = {"Reshape", "Expand", "ConstantOfShape"};
+// Attributes from which the sizes of the output follow.
+using OpAttr = std::pair<std::string_view, std::string_view>;
+constexpr std::array<OpAttr, 4> kSizes = {OpAttr{"Reshape", "shape"}, OpAttr{"Expand", "shape"},
+                                          OpAttr{"ConstantOfShape", "shape"},
+                                          OpAttr{"Range", "limit"}};
+
+SymbolValues sizes_of_one_row(const SymbolValues& sizes, const std::vector<std::string>& rows) {
+  SymbolValues one_row;
+  for (const auto& [symbol, value] : sizes.entries())
+    one_row.bind(symbol, std::ranges::find(rows, symbol) == rows.end() ? value : 1);
+  return one_row;
+}
+
+// Nodes that an output depends on: importing leaves others behind.
+std::unordered_set<const Node*> live_nodes(const Graph& graph) {
+  std::unordered_set<const Node*> live;
+  std::vector<const Node*> reached;
+  const auto reach = [&](const Value* value) {
+    const Node* node = value ? value->producer() : nullptr;
+    if (node && live.insert(node).second) reached.push_back(node);
+  };
+  for (const GraphOutput& output : graph.outputs()) reach(output.value);
+  while (!reached.empty()) {
+    const Node* node = reached.back();
+    reached.pop_back();
+    for (const Value* operand : node->inputs()) reach(operand);
+  }
+  return live;
+}
+
+double number_of(const Scalar& scalar, const SymbolValues& values) {
+  const auto* size = std::get_if<DimExpr>(&scalar);
+  return size ? static_cast<double>(size->evaluate(values)) : std::get<double>(scalar);
+}
 
 class Rows {
  public:
-  Rows(const Graph& graph, RowSplit& split) : graph_(graph), split_(split) {}
+  Rows(const ImportedRows& model, const SymbolValues& sizes, RowSplit& split)
+      : graph_(*model.graph),
+        split_(split),
+        one_row_(sizes_of_one_row(sizes, split.symbols)),
+        numbers_(model.numbers) {}
 
   Reason follow() {
     for (const GraphInput& input : graph_.inputs()) {
       if (Reason reason = set(input.value, axis_of(*input.value))) return reason;
       split_.inputs.push_back(axes_.at(input.value));
     }
+    const auto live = live_nodes(graph_);
     for (const auto& node : graph_.nodes())
-      if (Reason reason = follow(*node)) return reason;
+      if (live.contains(node.get()))
+        if (Reason reason = follow(*node)) return reason;
     for (const GraphOutput& output : graph_.outputs()) {
       split_.outputs.push_back(axes_.at(output.value));
       if (split_.outputs.back() == kWhole) return str("output '", output.value->name, "' has none");
+      if (numbers_of(output.value).name_rows())
+        return str("output '", output.value->name, "' has the numbers of the rows");
     }
     return {};
   }
@@ -58,10 +101,10 @@ class Rows {
   }
   // Apart from the sizes of the output.
   bool mentions_otherwise(const Node& node) const {
-    const bool shaped = std::ranges::find(kShapedByAttrs, node.op) != kShapedByAttrs.end();
     const auto& attrs = node.attrs.entries();
     return std::any_of(attrs.begin(), attrs.end(), [&](const auto& attr) {
-      return !(shaped && attr.first == "shape") && mentions(attr.second);
+      return std::ranges::find(kSizes, OpAttr{node.op, attr.first}) == kSizes.end() &&
+             mentions(attr.second);
     });
   }
 
@@ -81,16 +124,28 @@ class Rows {
     return found == axes_.end() ? kWhole : found->second;
   }
 
+  RowNumbers numbers_of(const Value* value) const {
+    const auto found = value ? numbers_.find(value) : numbers_.end();
+    if (found != numbers_.end()) return found->second;
+    if (!value || !value->is_literal() || !is_integral(value->dtype)) return {};
+    constexpr double kExact = 0x1p53;
+    const double number = number_of(value->literal(), one_row_);
+    if (!(std::abs(number) < kExact)) return {};
+    return RowNumbers::between(static_cast<int64_t>(number), static_cast<int64_t>(number));
+  }
+
   Reason follow(const Node& node) {
     std::vector<int> axes;
+    std::vector<RowNumbers> numbers;
     for (const Value* operand : node.inputs()) {
       axes.push_back(known_axis(operand));
       const auto* number =
           operand && operand->is_literal() ? std::get_if<DimExpr>(&operand->literal()) : nullptr;
       if (number && mentions(*number)) return str(named(node), " computes with the number of rows");
+      numbers.push_back(numbers_of(operand));
     }
     if (mentions_otherwise(node)) return str(named(node), " depends on the number of rows");
-    const RowQuery query{node, axes, split_.symbols};
+    const RowQuery query{node, axes, numbers, split_.symbols, one_row_};
     const auto& outputs = node.outputs();
     const bool whole = query.all_whole() &&
                        std::all_of(outputs.begin(), outputs.end(),
@@ -100,6 +155,9 @@ class Rows {
     if (!found) return str("rows meet in ", named(node));
     for (size_t i = 0; i < outputs.size(); ++i)
       if (Reason reason = set(outputs[i], found->at(i))) return reason;
+    const std::optional<RowNumbers> result = row_numbers(query);
+    if (!result) return str(named(node), " computes with the numbers of the rows");
+    if (result->are_bounded()) numbers_[node.output()] = *result;
     return {};
   }
 
@@ -113,13 +171,10 @@ class Rows {
 
   const Graph& graph_;
   RowSplit& split_;
+  SymbolValues one_row_;
   std::unordered_map<const Value*, int> axes_;
+  std::unordered_map<const Value*, RowNumbers> numbers_;  // where they are known
 };
-
-double number_of(const Scalar& scalar, const SymbolValues& values) {
-  const auto* size = std::get_if<DimExpr>(&scalar);
-  return size ? static_cast<double>(size->evaluate(values)) : std::get<double>(scalar);
-}
 
 Sizes sizes_of(const Value& value, const SymbolValues& values) {
   Sizes sizes;
@@ -129,7 +184,20 @@ Sizes sizes_of(const Value& value, const SymbolValues& values) {
 
 }  // namespace
 
-Reason find_row_split(const Graph& graph, RowSplit& split) { return Rows(graph, split).follow(); }
+ImportedRows imported_rows(const Graph& graph, const std::vector<OnnxTensor>& weights) {
+  ImportedRows rows{graph.clone(), {}};
+  size_t weight = 0;
+  for (const GraphInput& input : rows.graph->inputs()) {
+    if (input.kind != InputKind::Constant) continue;
+    if (const auto bounds = integer_bounds(weights.at(weight++)))
+      rows.numbers[input.value] = RowNumbers::between(bounds->first, bounds->second);
+  }
+  return rows;
+}
+
+Reason find_row_split(const ImportedRows& model, const SymbolValues& sizes, RowSplit& split) {
+  return Rows(model, sizes, split).follow();
+}
 
 bool is_same_graph(const Graph& one, const SymbolValues& one_values, const Graph& other,
                    const SymbolValues& other_values) {

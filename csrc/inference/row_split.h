@@ -1,12 +1,16 @@
 // Whether the rows of a batch can run apart, and where they are in the inputs and outputs.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/dim_expr.h"
 #include "base/error.h"
 #include "ir/graph.h"
+#include "onnx/onnx_model.h"
+#include "ops/row_axes.h"
 
 namespace ortmodule {
 
@@ -16,9 +20,18 @@ struct RowSplit {
   std::vector<int> outputs;          // by graph output; none is whole
 };
 
-/// Follows the rows through the graph of a model, as it is imported. Returns why they cannot run
-/// apart: rows that meet in a node, or a number of rows that the model computes with.
-Reason find_row_split(const Graph& graph, RowSplit& split);
+/// A model as it is imported, and what is known of the integers among its weights.
+struct ImportedRows {
+  std::unique_ptr<const Graph> graph;
+  std::unordered_map<const Value*, RowNumbers> numbers;
+};
+
+/// A copy of `graph`, whose constant inputs are `weights`, in order.
+ImportedRows imported_rows(const Graph& graph, const std::vector<OnnxTensor>& weights);
+
+/// Follows the rows through a model at the sizes of a run. Returns why they cannot run apart: rows
+/// that meet in a node, or a number of rows that the model computes with.
+Reason find_row_split(const ImportedRows& model, const SymbolValues& sizes, RowSplit& split);
 
 /// Whether two imports of a model do the same at these sizes: a model may be imported anew for
 /// another number of rows.

@@ -106,7 +106,8 @@ std::shared_ptr<InferenceSession::Parts> InferenceSession::split_along(const std
     why = str("'", name, "' is less than 2");
     return nullptr;
   }
-  if (Reason reason = find_row_split(*outcome.imported, parts->split)) {
+  if (Reason reason =
+          find_row_split(outcome.imported, outcome.symbols_of(bound.call), parts->split)) {
     why = *reason;
     return nullptr;
   }
@@ -119,7 +120,7 @@ std::shared_ptr<InferenceSession::Parts> InferenceSession::split_of(
     return form.kind == ValueForm::Kind::Tensor;
   });
   const auto batch = named_.batch_of(feeds);
-  if (!tensors || !bound.outcome->imported || !batch) {
+  if (!tensors || !bound.outcome->imported.graph || !batch) {
     why = tensors ? "no input has a first dimension that may change" : "an output is no tensor";
     return nullptr;
   }
@@ -153,9 +154,9 @@ std::optional<InferenceMemory> InferenceSession::memory_of_part(const Segment::B
     const Segment::Bound part =
         whole_.bind(rows_of(feeds, parts.split.inputs, parts.rows, 0, rows));
     if (part.outcome != bound.outcome &&
-        (!part.outcome->imported ||
-         !is_same_graph(*bound.outcome->imported, bound.outcome->symbols_of(part.call),
-                        *part.outcome->imported, part.outcome->symbols_of(part.call))))
+        (!part.outcome->imported.graph ||
+         !is_same_graph(*bound.outcome->imported.graph, bound.outcome->symbols_of(part.call),
+                        *part.outcome->imported.graph, part.outcome->symbols_of(part.call))))
       return std::nullopt;
     InferenceMemory memory = memory_of(part);
     if (!host_.device) {  // parts write to the outputs of all, where they can

@@ -261,7 +261,7 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
       outcome->bodies.push_back(std::make_unique<Segment>(host_, Check(), std::move(body)));
   }
   if (host_.options.memory.limit_bytes > 0 && !part_ && !outcome->cut)
-    outcome->imported = imported.piece.graph->clone();
+    outcome->imported = imported_rows(*imported.piece.graph, imported.weights);
   outcome->on_device = host_.device && !to_save;
   const Device device = outcome->on_device ? host_.device->kernels() : Device::Host;
   std::vector<ConstantPart> constants;

@@ -19,6 +19,7 @@
 #include "inference/inference_options.h"
 #include "inference/loaded_model.h"
 #include "inference/recent_calls.h"
+#include "inference/row_split.h"
 #include "runtime/worker_pool.h"
 #include "session.h"
 
@@ -132,7 +133,7 @@ struct Segment::Outcome {
   std::vector<ConstantStore::Tensors> halves;     // weights in float16
   std::unique_ptr<Session> session;
   std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
-  std::unique_ptr<const Graph> imported;   // before any pass, where a limit may cut runs in parts
+  ImportedRows imported;                   // before any pass, where a limit may cut runs in parts
   /// Where the segment ends before the model does; then what follows.
   std::optional<ModelCut> cut;
   std::vector<std::unique_ptr<Segment>> bodies;  // of the node there

@@ -73,7 +73,12 @@ RowAxes arg_rows(const RowQuery& query) {
   if (axis == kWhole || axis == reduced) return std::nullopt;
   return std::vector<int>{axis - (!query.node.attrs.flag("keepdims") && reduced < axis ? 1 : 0)};
 }
+std::optional<RowNumbers> arg_numbers(const RowQuery& query) {
+  if (query.numbers[0].name_rows()) return std::nullopt;
+  return RowNumbers{0, 0, query.each(query.dims(0)[static_cast<size_t>(query.attr_axis())])};
+}
 REGISTER_ROW_AXES(arg_rows, "ArgMax", "ArgMin");
+REGISTER_ROW_NUMBERS(arg_numbers, "ArgMax", "ArgMin");
 
 }  // namespace
 }  // namespace ortmodule

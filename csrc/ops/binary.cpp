@@ -1,11 +1,13 @@
 // y = f(a, b) elementwise with broadcasting: Add Sub Mul Div Pow Max Min Mod FloorDiv TruncDiv
 // Atan2
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/element_value.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -348,6 +350,58 @@ std::vector<OpDef> binary_ops() {
 }
 
 REGISTER_OPS(binary_ops());
+
+// Sums of numbers of rows and places within them, and their multiples.
+
+bool name_no_rows(const RowQuery& query) {
+  return !query.numbers[0].name_rows() && !query.numbers[1].name_rows();
+}
+
+std::optional<RowNumbers> unknown_without_rows(const RowQuery& query) {
+  return name_no_rows(query) ? std::optional(RowNumbers{}) : std::nullopt;
+}
+
+std::optional<RowNumbers> sum_numbers(const RowQuery& query) {
+  const RowNumbers &a = query.numbers[0], &b = query.numbers[1];
+  RowNumbers sum;
+  if (!a.are_bounded() || !b.are_bounded() ||
+      __builtin_add_overflow(a.stride, b.stride, &sum.stride) ||
+      __builtin_add_overflow(a.begin, b.begin, &sum.begin) ||
+      __builtin_add_overflow(a.end, b.end - 1, &sum.end))
+    return unknown_without_rows(query);
+  return sum;
+}
+
+std::optional<RowNumbers> multiple_numbers(const RowQuery& query) {
+  for (size_t i : {0, 1}) {
+    const RowNumbers &factor = query.numbers[i], &of = query.numbers[1 - i];
+    if (!factor.are_one_number() || factor.begin < 0 || !of.are_bounded()) continue;
+    RowNumbers result;
+    if (__builtin_mul_overflow(of.stride, factor.begin, &result.stride) ||
+        __builtin_mul_overflow(of.begin, factor.begin, &result.begin) ||
+        __builtin_mul_overflow(of.end - 1, factor.begin, &result.end) ||
+        __builtin_add_overflow(result.end, 1, &result.end))
+      continue;
+    return result;
+  }
+  return unknown_without_rows(query);
+}
+
+std::optional<RowNumbers> least_numbers(const RowQuery& query) {
+  const RowNumbers &a = query.numbers[0], &b = query.numbers[1];
+  if (!name_no_rows(query)) return std::nullopt;
+  return RowNumbers{0, std::min(a.begin, b.begin), std::min(a.end, b.end)};
+}
+std::optional<RowNumbers> largest_numbers(const RowQuery& query) {
+  const RowNumbers &a = query.numbers[0], &b = query.numbers[1];
+  if (!name_no_rows(query)) return std::nullopt;
+  return RowNumbers{0, std::max(a.begin, b.begin), std::max(a.end, b.end)};
+}
+
+REGISTER_ROW_NUMBERS(sum_numbers, "Add");
+REGISTER_ROW_NUMBERS(multiple_numbers, "Mul");
+REGISTER_ROW_NUMBERS(least_numbers, "Min");
+REGISTER_ROW_NUMBERS(largest_numbers, "Max");
 
 }  // namespace
 }  // namespace ortmodule

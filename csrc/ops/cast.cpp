@@ -1,6 +1,7 @@
 // y = x in element type `to`
 
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -34,6 +35,15 @@ REGISTER_OP(Cast, {.inputs = {"x"},
                                   {"aten.to.dtype_layout", convert_to},
                                   {"aten.to.other", convert_to},
                                   {"aten.type_as.default", convert_to}}});
+
+std::optional<RowNumbers> cast_numbers(const RowQuery& query) {
+  const auto is_index = [](const Value* value) {
+    return value->dtype == DType::Int64 || value->dtype == DType::Int32;
+  };
+  if (is_index(query.node.input(0)) && is_index(query.node.output())) return query.numbers[0];
+  return query.numbers[0].name_rows() ? std::nullopt : std::optional(RowNumbers{});
+}
+REGISTER_ROW_NUMBERS(cast_numbers, "Cast");
 
 }  // namespace
 }  // namespace ortmodule

@@ -69,7 +69,12 @@ RowAxes fill_rows(const RowQuery& query) {
     if (query.scales(to[d])) return std::vector<int>{static_cast<int>(d)};
   return std::nullopt;
 }
+std::optional<RowNumbers> fill_numbers(const RowQuery& query) {
+  const auto* size = std::get_if<DimExpr>(query.node.attrs.find("value"));
+  return size ? RowNumbers::between(query.each(*size), query.each(*size)) : RowNumbers{};
+}
 REGISTER_ROW_AXES(fill_rows, "ConstantOfShape");
+REGISTER_ROW_NUMBERS(fill_numbers, "ConstantOfShape");
 
 }  // namespace
 }  // namespace ortmodule

@@ -24,6 +24,7 @@ REGISTER_OP(Contiguous, {.domain = "com.microsoft",
                          .onnx = {export_identity}});
 
 REGISTER_ROW_AXES(rows_elementwise, "Contiguous");
+REGISTER_ROW_NUMBERS(numbers_of_operand, "Contiguous");
 
 }  // namespace
 }  // namespace ortmodule

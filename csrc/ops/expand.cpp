@@ -95,6 +95,7 @@ RowAxes expand_rows(const RowQuery& query) {
   return std::nullopt;
 }
 REGISTER_ROW_AXES(expand_rows, "Expand");
+REGISTER_ROW_NUMBERS(numbers_of_operand, "Expand");
 
 }  // namespace
 }  // namespace ortmodule

@@ -218,11 +218,23 @@ REGISTER_OP(GatherGrad, {.domain = "com.microsoft",
 // data[.., indices, ..]: the dimensions of the indices take the place of the axis.
 RowAxes gather_rows(const RowQuery& query) {
   const int at = query.attr_axis(), data = query.axis(0), indices = query.axis(1);
+  const RowNumbers& named = query.numbers[1];
+  if (named.name_rows()) {  // each row reads its own part of that axis
+    const int64_t each = data == at ? query.each(query.dims(0)[static_cast<size_t>(at)]) : 0;
+    if (named.stride != each || named.begin < 0 || named.end > each) return std::nullopt;
+    return std::vector<int>{at + indices};
+  }
   if (data == kWhole && indices != kWhole) return std::vector<int>{at + indices};
   if (data == kWhole || indices != kWhole || data == at) return std::nullopt;
   return std::vector<int>{data < at ? data : data + query.rank(1) - 1};
 }
+// Elements of data that names rows would be those of other rows.
+std::optional<RowNumbers> gathered_numbers(const RowQuery& query) {
+  if (query.axis(1) != kWhole && query.numbers[0].name_rows()) return std::nullopt;
+  return query.numbers[0];
+}
 REGISTER_ROW_AXES(gather_rows, "Gather");
+REGISTER_ROW_NUMBERS(gathered_numbers, "Gather");
 
 }  // namespace
 }  // namespace ortmodule

@@ -46,6 +46,7 @@ REGISTER_OP(Detach, {.domain = "com.microsoft",
                                     {"aten.detach_.default", convert<"Detach">}}});
 
 REGISTER_ROW_AXES(rows_elementwise, "Identity", "Detach");
+REGISTER_ROW_NUMBERS(numbers_of_operand, "Identity", "Detach");
 
 }  // namespace
 }  // namespace ortmodule

@@ -4,6 +4,7 @@
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
+#include "ops/row_axes.h"
 #include "ops/torch_rules.h"
 
 namespace ortmodule {
@@ -84,6 +85,25 @@ REGISTER_OP(Range, {.inputs = {},
                     .from_torch = {{"aten.arange.default", convert_arange},
                                    {"aten.arange.start", convert_arange},
                                    {"aten.arange.start_step", convert_arange}}});
+
+bool counts_from_zero(const RowQuery& query) {
+  const auto* start = std::get_if<DimExpr>(query.node.attrs.find("start"));
+  const auto* delta = std::get_if<DimExpr>(query.node.attrs.find("delta"));
+  return start && *start == DimExpr(0) && delta && *delta == DimExpr(1);
+}
+
+// 0, 1, .. up to a multiple of the number of rows: each row has as many.
+RowAxes range_rows(const RowQuery& query) {
+  if (!counts_from_zero(query) || !query.scales(query.node.output()->dims[0])) return std::nullopt;
+  return std::vector<int>{0};
+}
+std::optional<RowNumbers> range_numbers(const RowQuery& query) {
+  if (!counts_from_zero(query)) return RowNumbers{};
+  const DimExpr& length = query.node.output()->dims[0];
+  return RowNumbers{query.scales(length) ? query.each(length) : 0, 0, query.each(length)};
+}
+REGISTER_ROW_AXES(range_rows, "Range");
+REGISTER_ROW_NUMBERS(range_numbers, "Range");
 
 }  // namespace
 }  // namespace ortmodule

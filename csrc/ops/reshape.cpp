@@ -213,6 +213,7 @@ RowAxes reshape_rows(const RowQuery& query) {
   return std::nullopt;
 }
 REGISTER_ROW_AXES(reshape_rows, "Reshape", "Squeeze", "Unsqueeze");
+REGISTER_ROW_NUMBERS(numbers_of_operand, "Reshape", "Squeeze", "Unsqueeze");
 
 }  // namespace
 }  // namespace ortmodule

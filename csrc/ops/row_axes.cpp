@@ -15,6 +15,11 @@ std::unordered_map<std::string_view, RowAxesFn>& rules() {
   return all;
 }
 
+std::unordered_map<std::string_view, RowNumbersFn>& number_rules() {
+  static std::unordered_map<std::string_view, RowNumbersFn> all;
+  return all;
+}
+
 // The axis in a tensor of `rank` that is broadcast with axis `axis` of one of rank `from`.
 int aligned(int axis, int from, int rank) { return axis + rank - from; }
 
@@ -22,6 +27,11 @@ int aligned(int axis, int from, int rank) { return axis + rank - from; }
 
 RowAxesRegistrar::RowAxesRegistrar(std::initializer_list<std::string_view> ops, RowAxesFn rule) {
   for (std::string_view op : ops) rules().emplace(op, rule);
+}
+
+RowNumbersRegistrar::RowNumbersRegistrar(std::initializer_list<std::string_view> ops,
+                                         RowNumbersFn rule) {
+  for (std::string_view op : ops) number_rules().emplace(op, rule);
 }
 
 int RowQuery::attr_axis(std::string_view name) const {
@@ -48,6 +58,16 @@ RowAxes row_axes(const RowQuery& query) {
     return std::nullopt;
   return rows_elementwise(query);
 }
+
+std::optional<RowNumbers> row_numbers(const RowQuery& query) {
+  const auto rule = number_rules().find(query.node.op);
+  if (rule != number_rules().end()) return rule->second(query);
+  const bool named = std::any_of(query.numbers.begin(), query.numbers.end(),
+                                 [](const RowNumbers& numbers) { return numbers.name_rows(); });
+  return named ? std::nullopt : std::optional(RowNumbers{});
+}
+
+std::optional<RowNumbers> numbers_of_operand(const RowQuery& query) { return query.numbers.at(0); }
 
 RowAxes rows_elementwise(const RowQuery& query) {
   const auto rank = static_cast<int>(query.node.output()->rank());

@@ -1,9 +1,12 @@
 // Which axes of an op's operands and outputs hold the rows of a batch, where rows do not meet: each
 // row of the outputs depends on the same row of the operands. Such a graph can run some rows at a
-// time.
+// time. Indices that a model computes from the numbers of its rows, as `mask[row, key]` on a mask
+// without dimensions apart, are followed as well: those of a part name the rows of the part.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,11 +22,29 @@ inline constexpr int kWhole = -1;
 /// Whether a size is a multiple of the number of rows, whatever that is.
 bool scales_with(const DimExpr& size, const std::vector<std::string>& symbols);
 
+/// The integers of a tensor in terms of the rows: in row r each is r * stride + rest, with
+/// begin <= rest < end. Tensors without rows have stride 0.
+struct RowNumbers {
+  static constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  int64_t stride = 0;
+  int64_t begin = std::numeric_limits<int64_t>::min();  // no bound
+  int64_t end = kAny;
+
+  static RowNumbers between(int64_t least, int64_t most) {
+    return most == kAny ? RowNumbers{} : RowNumbers{0, least, most + 1};
+  }
+  bool name_rows() const { return stride != 0; }
+  bool are_bounded() const { return end != kAny; }
+  bool are_one_number() const { return !name_rows() && are_bounded() && end - begin == 1; }
+};
+
 /// A node whose operands' rows are known.
 struct RowQuery {
   const Node& node;
   const std::vector<int>& axes;             // by operand; absent ones are whole
+  const std::vector<RowNumbers>& numbers;   // by operand
   const std::vector<std::string>& symbols;  // each is the number of rows
+  const SymbolValues& one_row;              // the sizes of a run of one row
 
   int axis(size_t operand) const { return operand < axes.size() ? axes[operand] : kWhole; }
   int rank(size_t operand) const { return static_cast<int>(node.input(operand)->rank()); }
@@ -32,6 +53,8 @@ struct RowQuery {
   int attr_axis(std::string_view name = "axis") const;
   bool all_whole() const;
   bool scales(const DimExpr& size) const { return scales_with(size, symbols); }
+  /// A size for each row, or one that does not depend on the rows.
+  int64_t each(const DimExpr& size) const { return size.evaluate(one_row); }
 };
 
 /// The axis of each output; nullopt where rows meet or the op cannot tell.
@@ -40,6 +63,12 @@ using RowAxesFn = RowAxes (*)(const RowQuery&);
 
 /// What the op's own file has registered; for pointwise ops rows_elementwise().
 RowAxes row_axes(const RowQuery& query);
+
+/// The elements of output 0; nullopt if the op computes with numbers of rows in another way.
+using RowNumbersFn = std::optional<RowNumbers> (*)(const RowQuery&);
+
+/// What the op's own file has registered; for other ops nullopt where an operand names rows.
+std::optional<RowNumbers> row_numbers(const RowQuery& query);
 
 // Rules of several ops.
 
@@ -60,10 +89,17 @@ RowAxes rows_before_axis(const RowQuery& query);
 /// Rows of a product that sums over the last axis of operand 0.
 RowAxes rows_before_last(const RowQuery& query);
 
+/// Elements of operand 0 in another arrangement, or some of them.
+std::optional<RowNumbers> numbers_of_operand(const RowQuery& query);
+
 /// Registers the rule of an op at static initialization.
 class RowAxesRegistrar {
  public:
   RowAxesRegistrar(std::initializer_list<std::string_view> ops, RowAxesFn rule);
+};
+class RowNumbersRegistrar {
+ public:
+  RowNumbersRegistrar(std::initializer_list<std::string_view> ops, RowNumbersFn rule);
 };
 
 }  // namespace ortmodule
@@ -73,3 +109,9 @@ class RowAxesRegistrar {
 #define ORTM_ROW_AXES(count, rule, ...) ORTM_ROW_AXES_INNER(count, rule, __VA_ARGS__)
 /// REGISTER_ROW_AXES(rule, "Softmax", "LogSoftmax");
 #define REGISTER_ROW_AXES(rule, ...) ORTM_ROW_AXES(__COUNTER__, rule, __VA_ARGS__)
+
+#define ORTM_ROW_NUMBERS_INNER(count, rule, ...) \
+  static const ::ortmodule::RowNumbersRegistrar row_numbers_##count({__VA_ARGS__}, rule)
+#define ORTM_ROW_NUMBERS(count, rule, ...) ORTM_ROW_NUMBERS_INNER(count, rule, __VA_ARGS__)
+/// REGISTER_ROW_NUMBERS(numbers_of_operand, "Reshape", "Squeeze");
+#define REGISTER_ROW_NUMBERS(rule, ...) ORTM_ROW_NUMBERS(__COUNTER__, rule, __VA_ARGS__)

@@ -222,6 +222,7 @@ REGISTER_OP(SliceGrad, {.domain = "com.microsoft",
                         .grad = slice_grad_grad});
 
 REGISTER_ROW_AXES(rows_beside_axis, "Slice");
+REGISTER_ROW_NUMBERS(numbers_of_operand, "Slice");
 
 }  // namespace
 }  // namespace ortmodule

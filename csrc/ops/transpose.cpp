@@ -129,6 +129,7 @@ RowAxes transpose_rows(const RowQuery& query) {
   return std::vector<int>{static_cast<int>(found - perm.begin())};
 }
 REGISTER_ROW_AXES(transpose_rows, "Transpose");
+REGISTER_ROW_NUMBERS(numbers_of_operand, "Transpose");
 
 }  // namespace
 }  // namespace ortmodule

@@ -21,7 +21,10 @@ Found split_of(const std::string& text, std::vector<std::string> symbols = {"n"}
   auto graph = parse_graph(text);
   infer(*graph);
   Found found{{}, {std::move(symbols), {}, {}}};
-  found.why = find_row_split(*graph, found.split);
+  SymbolValues sizes;
+  for (const std::string& symbol : found.split.symbols) sizes.bind(symbol, 6);
+  sizes.bind("t", 5);
+  found.why = find_row_split(imported_rows(*graph, {}), sizes, found.split);
   return found;
 }
 
@@ -91,9 +94,63 @@ TEST(RowSplit, SaysWhereRowsMeet) {
   EXPECT_EQ(why("s = Slice<axis=0, start=0, end=1> (x); y = Add (x, s)"), "rows meet in a Slice");
   EXPECT_EQ(why("r = Range<start=0, limit=n, delta=1, dtype=f32> (); "
                 "c = Unsqueeze<axes=[1]> (r); y = Add (x, c)"),
-            "a Range depends on the number of rows");
+            "a Add computes with the numbers of the rows");
   EXPECT_EQ(why("c = ConstantOfShape<value=n, shape=[1], dtype=f32> (); y = Add (x, c)"),
             "a ConstantOfShape depends on the number of rows");
+}
+
+// mask[row, key] of a mask that was flattened, as torch's exporters write it.
+std::string indexed_mask(const std::string& row_step, const std::string& keys) {
+  return "net (m: f32[n,t]) => (y) {"
+         "flat = Reshape<shape=[n*t]> (m);"
+         "rows = Range<start=0, limit=n, delta=1, dtype=i64> ();"
+         "keys = Range<start=0, limit=" +
+         keys +
+         ", delta=1, dtype=i64> ();"
+         "r = Unsqueeze<axes=[1,2,3]> (rows); k = Unsqueeze<axes=[0,1,2]> (keys);"
+         "starts = Mul (r, " +
+         row_step +
+         "); i = Add (k, starts);"
+         "g = Gather<axis=0> (flat, i); y = Expand<shape=[n,1,t," +
+         keys + "]> (g) }";
+}
+
+TEST(RowSplit, FollowsIndicesThatNameTheirOwnRow) {
+  expect_split(indexed_mask("{t}", "t"), {0}, {0});
+  expect_split(indexed_mask("{5}", "5"), {0}, {0});  // t is 5
+  expect_split(R"(
+    strided (x: f32[n,6]) => (y) {
+      flat = Reshape<shape=[6*n]> (x)
+      all = Range<start=0, limit=2*n, delta=1, dtype=i64> ()
+      pairs = Reshape<shape=[n,2]> (all)
+      starts = Mul (pairs, {3})
+      wide = Cast<to=i32> (starts)
+      i = Transpose<perm=[1,0]> (wide)
+      y = Gather<axis=0> (flat, i)
+    })",
+               {0}, {1});
+}
+
+TEST(RowSplit, RefusesIndicesThatNameOtherRows) {
+  const auto why = [](const std::string& text) { return split_of(text).why.value_or(""); };
+  EXPECT_EQ(why(indexed_mask("{t}", "t+1")), "rows meet in a Gather");  // the next row's first
+  EXPECT_EQ(why(indexed_mask("{2*t}", "t")), "rows meet in a Gather");  // every other row
+  EXPECT_EQ(why(indexed_mask("{4}", "4")), "rows meet in a Gather");
+  EXPECT_EQ(why("net (x: f32[n,4], w: f32[9,4]) => (y) {"
+                "r = Range<start=0, limit=n, delta=1, dtype=i64> ();"
+                "g = Gather<axis=0> (w, r); y = Add (x, g) }"),
+            "rows meet in a Gather");  // a weight for each place in the batch
+  EXPECT_EQ(
+      why("net (x: f32[n,4]) => (y) {"
+          "r = Range<start=1, limit=n+1, delta=1, dtype=i64> (); y = Gather<axis=0> (x, r) }"),
+      "rows meet in a Range");
+  EXPECT_EQ(why("net (x: f32[n,4]) => (x, r) {"
+                "r = Range<start=0, limit=n, delta=1, dtype=i64> () }"),
+            "output 'r' has the numbers of the rows");
+}
+
+TEST(RowSplit, LooksOnlyAtWhatOutputsNeed) {
+  expect_split("net (x: f32[n,4]) => (y) { s = Softmax<axis=0> (x); y = Relu (x) }", {0}, {0});
 }
 
 TEST(RowSplit, ComparesImports) {
