@@ -176,12 +176,6 @@ class Rows {
   std::unordered_map<const Value*, RowNumbers> numbers_;  // where they are known
 };
 
-Sizes sizes_of(const Value& value, const SymbolValues& values) {
-  Sizes sizes;
-  for (const DimExpr& dim : value.dims) sizes.push_back(dim.evaluate(values));
-  return sizes;
-}
-
 }  // namespace
 
 ImportedRows imported_rows(const Graph& graph, const std::vector<OnnxTensor>& weights) {
@@ -197,36 +191,6 @@ ImportedRows imported_rows(const Graph& graph, const std::vector<OnnxTensor>& we
 
 Reason find_row_split(const ImportedRows& model, const SymbolValues& sizes, RowSplit& split) {
   return Rows(model, sizes, split).follow();
-}
-
-bool is_same_graph(const Graph& one, const SymbolValues& one_values, const Graph& other,
-                   const SymbolValues& other_values) {
-  if (one.nodes().size() != other.nodes().size() || one.inputs().size() != other.inputs().size())
-    return false;
-  std::unordered_map<const Value*, const Value*> same;
-  for (size_t i = 0; i < one.inputs().size(); ++i)
-    same[one.inputs()[i].value] = other.inputs()[i].value;
-  const auto matches = [&](const Value* a, const Value* b) {
-    if (!a || !b) return a == b;
-    if (a->is_literal() && b->is_literal())
-      return number_of(a->literal(), one_values) == number_of(b->literal(), other_values);
-    const auto found = same.find(a);
-    return found != same.end() && found->second == b;
-  };
-  auto node = other.nodes().begin();
-  for (const auto& mine : one.nodes()) {
-    const Node& theirs = **node++;
-    if (mine->op != theirs.op || mine->outputs().size() != theirs.outputs().size() ||
-        !std::ranges::equal(mine->inputs(), theirs.inputs(), matches) ||
-        !(mine->attrs.resolve(one_values) == theirs.attrs.resolve(other_values)))
-      return false;
-    for (size_t i = 0; i < mine->outputs().size(); ++i) same[mine->output(i)] = theirs.output(i);
-  }
-  return std::ranges::equal(
-      one.outputs(), other.outputs(), [&](const GraphOutput& a, const GraphOutput& b) {
-        return matches(a.value, b.value) &&
-               sizes_of(*a.value, one_values) == sizes_of(*b.value, other_values);
-      });
 }
 
 }  // namespace ortmodule

@@ -33,9 +33,4 @@ ImportedRows imported_rows(const Graph& graph, const std::vector<OnnxTensor>& we
 /// that meet in a node, or a number of rows that the model computes with.
 Reason find_row_split(const ImportedRows& model, const SymbolValues& sizes, RowSplit& split);
 
-/// Whether two imports of a model do the same at these sizes: a model may be imported anew for
-/// another number of rows.
-bool is_same_graph(const Graph& one, const SymbolValues& one_values, const Graph& other,
-                   const SymbolValues& other_values);
-
 }  // namespace ortmodule

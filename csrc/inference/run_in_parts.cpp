@@ -68,6 +68,15 @@ std::vector<int64_t> key_of(const Segment::Bound& bound) {
   return key;
 }
 
+// Whether a content on which the graph depends lies in rows: in a part it would be another one.
+bool decides_by_rows(const Segment::Outcome& outcome, const RowSplit& split) {
+  const auto in_rows = [&](const auto& content) {
+    return split.inputs.at(content.input) != kWhole;
+  };
+  return std::ranges::any_of(outcome.contents, in_rows) ||
+         std::ranges::any_of(outcome.content_guards, in_rows);
+}
+
 }  // namespace
 
 struct InferenceSession::Parts {
@@ -111,6 +120,10 @@ std::shared_ptr<InferenceSession::Parts> InferenceSession::split_along(const std
     why = *reason;
     return nullptr;
   }
+  if (decides_by_rows(outcome, parts->split)) {
+    why = "the contents of rows decide sizes";
+    return nullptr;
+  }
   return parts;
 }
 
@@ -152,12 +165,7 @@ std::optional<InferenceMemory> InferenceSession::memory_of_part(const Segment::B
                                                                 int64_t rows) {
   try {
     const Segment::Bound part =
-        whole_.bind(rows_of(feeds, parts.split.inputs, parts.rows, 0, rows));
-    if (part.outcome != bound.outcome &&
-        (!part.outcome->imported.graph ||
-         !is_same_graph(*bound.outcome->imported.graph, bound.outcome->symbols_of(part.call),
-                        *part.outcome->imported.graph, part.outcome->symbols_of(part.call))))
-      return std::nullopt;
+        whole_.bind_part(rows_of(feeds, parts.split.inputs, parts.rows, 0, rows), bound.outcome);
     InferenceMemory memory = memory_of(part);
     if (!host_.device) {  // parts write to the outputs of all, where they can
       const Plan& plan = *part.entry->program.plan;
@@ -230,7 +238,7 @@ std::vector<HostResult> InferenceSession::run_in_parts(const Parts& parts,
   for (int64_t i = 0; i < parts.count; ++i) {
     const int64_t begin = parts.begin(i), end = parts.begin(i + 1);
     const Segment::Bound part =
-        whole_.bind(rows_of(feeds, parts.split.inputs, parts.rows, begin, end));
+        whole_.bind_part(rows_of(feeds, parts.split.inputs, parts.rows, begin, end), bound.outcome);
     const Plan& part_plan = *part.entry->program.plan;
     HostTargets part_places = places;
     for (size_t k = 0; k < part_places.size(); ++k) {

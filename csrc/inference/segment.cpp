@@ -406,13 +406,18 @@ void Segment::add_constant(Outcome& outcome, Graph& graph, const HostTensor& con
   outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
 }
 
-Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
+Segment::Bound Segment::readable(const std::vector<HostFeed>& feeds) {
   Bound bound{Call(feeds)};
-  const Call& call = bound.call;
   bound.on_device = take_device_feeds(bound.call.tensors, host_.options.device.number, host_.memory,
                                       bound.copies);
   bound.unmade_bytes = make_readable(bound.call.tensors, host_.memory, bound.copies);
   imports_->is_used = true;
+  return bound;
+}
+
+Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
+  Bound bound = readable(feeds);
+  const Call& call = bound.call;
   RecentCalls::Found known;
   if (!to_show) known = imports_->recent.find(call.forms, call.tensors);
   if (known.entry) {
@@ -422,8 +427,26 @@ Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
   }
   if (check_) check_(feeds);
   bound.outcome = outcome_for(call);
+  plan(bound, to_show);
+  if (to_show) return bound;
+  // Importing reads megabytes of code that runs do not: they would add up with the run's memory.
+  if (bound.outcome->is_new.exchange(false)) forget_code_pages();
+  imports_->recent.add(
+      {call.forms, call.tensors, bound.outcome->contents_of(call), bound.outcome, bound.entry});
+  return bound;
+}
+
+Segment::Bound Segment::bind_part(const std::vector<HostFeed>& feeds,
+                                  std::shared_ptr<Outcome> outcome) {
+  Bound bound = readable(feeds);
+  bound.outcome = std::move(outcome);
+  plan(bound, false);
+  return bound;
+}
+
+void Segment::plan(Bound& bound, bool to_show) {
   const Outcome& outcome = *bound.outcome;
-  const std::vector<HostTensorView>& tensors = call.tensors;
+  const std::vector<HostTensorView>& tensors = bound.call.tensors;
   std::vector<LayoutView> arguments;
   std::vector<Sizes> strides;
   strides.reserve(tensors.size());
@@ -439,16 +462,10 @@ Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
     symbols.push_back(saturated(integer_element(tensors[content.input].data, content.element,
                                                 tensors[content.input].dtype)));
   check_once(*bound.outcome, {arguments, symbols});
-  if (to_show) {
+  if (to_show)
     bound.shown = outcome.session->plan_to_show({arguments, symbols});
-    return bound;
-  }
-  bound.entry = outcome.session->plan_for({arguments, symbols});
-  // Importing reads megabytes of code that runs do not: they would add up with the run's memory.
-  if (bound.outcome->is_new.exchange(false)) forget_code_pages();
-  imports_->recent.add(
-      {call.forms, call.tensors, outcome.contents_of(call), bound.outcome, bound.entry});
-  return bound;
+  else
+    bound.entry = outcome.session->plan_for({arguments, symbols});
 }
 
 void Segment::check_once(Outcome& outcome, const CallShapes& call) {

@@ -82,6 +82,9 @@ class Segment {
 
   /// With `to_show`, the plan is made anew and not kept. Throws Error.
   Bound bind(const std::vector<HostFeed>& feeds, bool to_show = false);
+  /// Some rows of a call of that outcome: what the model would do for a call of so few rows does
+  /// not count. Throws Error.
+  Bound bind_part(const std::vector<HostFeed>& feeds, std::shared_ptr<Outcome> outcome);
   /// An import that is not kept, for a file: its weights are on the host and not packed, its graphs
   /// stay.
   std::shared_ptr<Outcome> import_to_save(Call call);
@@ -92,6 +95,10 @@ class Segment {
  private:
   struct Imports;
 
+  /// The call, with all its feeds where it can read them.
+  Bound readable(const std::vector<HostFeed>& feeds);
+  /// Adds the plan of the outcome.
+  void plan(Bound& bound, bool to_show);
   std::shared_ptr<Outcome> outcome_for(const Call& call);
   /// `to_save`: for a file, which cannot have packed weights; the graphs are kept.
   std::shared_ptr<Outcome> import(const Call& call, bool to_save = false);

@@ -153,33 +153,5 @@ TEST(RowSplit, LooksOnlyAtWhatOutputsNeed) {
   expect_split("net (x: f32[n,4]) => (y) { s = Softmax<axis=0> (x); y = Relu (x) }", {0}, {0});
 }
 
-TEST(RowSplit, ComparesImports) {
-  const auto one =
-      parse_graph("g (x: f32[n,4]) => (y) { r = Reshape<shape=[2*n,2]> (x); y = Relu (r) }");
-  const auto two =
-      parse_graph("g (x: f32[1,4]) => (y) { r = Reshape<shape=[2,2]> (x); y = Relu (r) }");
-  const auto other =
-      parse_graph("g (x: f32[1,4]) => (y) { r = Reshape<shape=[2,2]> (x); y = Tanh (r) }");
-  SymbolValues row, none;
-  row.bind("n", 1);
-  EXPECT_TRUE(is_same_graph(*one, row, *two, none));
-  EXPECT_FALSE(is_same_graph(*one, row, *other, none));
-  SymbolValues rows;
-  rows.bind("n", 2);
-  EXPECT_FALSE(is_same_graph(*one, rows, *two, none));
-}
-
-TEST(RowSplit, ComparesTheSizesOfOutputs) {
-  const auto of = [](const std::string& rows) {
-    auto graph = parse_graph("g (x: f32[" + rows + ",4]) => (y) { y = Relu (x) }");
-    infer(*graph);
-    return graph;
-  };
-  SymbolValues rows;
-  rows.bind("n", 3);
-  EXPECT_TRUE(is_same_graph(*of("n"), rows, *of("3"), {}));
-  EXPECT_FALSE(is_same_graph(*of("n"), rows, *of("2"), {}));
-}
-
 }  // namespace
 }  // namespace ortmodule

@@ -288,6 +288,37 @@ def two_branches() -> bytes:
     )
 
 
+def test_parts_of_one_row_do_what_the_whole_call_does() -> None:
+    """A size of 1 has an import of its own, and a model may do something else for it."""
+    branches = {
+        f"{name}_branch": helper.make_graph([node(op, "m", name)], name, [],
+                                            [onnx.ValueInfoProto(name=name)])
+        for name, op in (("then", "Tanh"), ("else", "Neg"))
+    }  # fmt: skip
+    model = model_bytes(
+        [node("MatMul", "x w", "m"), node("Shape", "x", "s"), node("Gather", "s zero", "n"),
+         node("Range", "zero n one", "r"), node("Gather", "m r", "same"),
+         node("Greater", "n one", "are_many"), node("If", "are_many", "b", **branches),
+         node("Add", "b same", "a"), node("ReduceSum", "a axis", "y", keepdims=1)],
+        {"x": (TensorProto.FLOAT, ["n", 64])},
+        ["y"],
+        {"w": random(64, 4096), "zero": np.array(0), "one": np.array(1), "axis": np.array([1])},
+    )  # fmt: skip
+    feeds = {"x": random(ROWS, 64)}
+    free = InferenceSession(model)
+    whole = free.memory(feeds)
+    limit = whole.weights_bytes + whole.outputs_bytes + whole.block_bytes // 8
+    limited = InferenceSession(model, memory_limit=limit)
+    assert limited.memory(feeds).parts == ROWS
+    (expected,), (ours,) = free.run(None, feeds), limited.run(None, feeds)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+    one = {"x": feeds["x"][:1]}
+    (expected,), (ours,) = free.run(None, one), limited.run(None, one)
+    np.testing.assert_array_equal(ours, expected)
+    product = feeds["x"][:1] @ random(64, 4096)  # a call of one row takes the other branch
+    np.testing.assert_allclose(ours, (product - product).sum(1, keepdims=True), atol=1e-3)
+
+
 def test_the_content_of_a_feed_decides_whether_there_are_parts() -> None:
     model, x = two_branches(), random(2048, 8)
     free, limited = InferenceSession(model), InferenceSession(model, memory_limit=1_600_000)
