@@ -183,24 +183,32 @@ KnownNumber known_number(OnnxCall& c, std::string_view op, const KnownNumber& a,
   return rounded(arithmetic(op, fixed(c, a), fixed(c, b), integral), dtype);
 }
 
+std::optional<KnownValue> known_pairs(OnnxCall& c, std::string_view op, const KnownValue& a,
+                                      const KnownValue& b) {
+  const bool decides = is_comparison(op) || is_logic(op);
+  if (a.dtype != b.dtype) return std::nullopt;
+  if (decides && (decides_on_content(c, a) || decides_on_content(c, b))) return std::nullopt;
+  const std::optional<Sizes> sizes = broadcast_sizes(a.dims, b.dims);
+  if (!sizes || element_count(*sizes) > KnownValue::kMostElements) return std::nullopt;
+  KnownValue result{decides ? DType::Bool : a.dtype, *sizes, {}};
+  for (int64_t i = 0; i < element_count(*sizes); ++i) {
+    const KnownNumber &x = element_of(a, *sizes, i), &y = element_of(b, *sizes, i);
+    const bool zero_divisor =
+        (op == "Div" || op == "Mod") && !is_floating(a.dtype) && y.is_constant() && y.value() == 0;
+    if (zero_divisor) return std::nullopt;
+    result.elements.push_back(known_number(c, op, x, y, a.dtype));
+  }
+  return result;
+}
+
 std::optional<std::vector<KnownValue>> known_binary(OnnxCall& c) {
   const std::string& op = c.node().op;
-  const bool decides = is_comparison(op) || is_logic(op);
-  if (!decides && !is_arithmetic(op)) return std::nullopt;
+  if (!is_comparison(op) && !is_logic(op) && !is_arithmetic(op)) return std::nullopt;
   const KnownValue *a = c.known(0), *b = c.known(1);
-  if (!a || !b || a->dtype != b->dtype) return std::nullopt;
-  if (decides && (decides_on_content(c, *a) || decides_on_content(c, *b))) return std::nullopt;
-  const std::optional<Sizes> sizes = broadcast_sizes(a->dims, b->dims);
-  if (!sizes || element_count(*sizes) > KnownValue::kMostElements) return std::nullopt;
-  KnownValue result{decides ? DType::Bool : a->dtype, *sizes, {}};
-  for (int64_t i = 0; i < element_count(*sizes); ++i) {
-    const KnownNumber &x = element_of(*a, *sizes, i), &y = element_of(*b, *sizes, i);
-    const bool zero_divisor =
-        (op == "Div" || op == "Mod") && !is_floating(a->dtype) && y.is_constant() && y.value() == 0;
-    if (zero_divisor) return std::nullopt;
-    result.elements.push_back(known_number(c, op, x, y, a->dtype));
-  }
-  return std::vector{std::move(result)};
+  if (!a || !b) return std::nullopt;
+  std::optional<KnownValue> result = known_pairs(c, op, *a, *b);
+  if (!result) return std::nullopt;
+  return std::vector{std::move(*result)};
 }
 
 std::optional<std::vector<KnownValue>> known_unary(OnnxCall& c) {
@@ -226,6 +234,7 @@ std::optional<std::vector<KnownValue>> known_unary(OnnxCall& c) {
                        : op == "Ceil" ? std::ceil(value)
                        : op == "Abs"  ? std::abs(value)
                        : op == "Sqrt" ? std::sqrt(value)
+                       : op == "Sign" ? static_cast<double>((value > 0) - (value < 0))
                                       : std::nearbyint(value);  // Round
       result.elements.push_back(rounded(y, x->dtype));
     }

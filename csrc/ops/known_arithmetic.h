@@ -13,7 +13,10 @@ namespace ortmodule {
 /// `op` (an ONNX operator of two operands) on the contents of operands 0 and 1, or nullopt if one
 /// is not known or the operator is none of arithmetic, comparison and logic.
 std::optional<std::vector<KnownValue>> known_binary(OnnxCall& c);
-/// The same for operators of one operand: Neg, Abs, Floor, Ceil, Round, Sqrt, Not, Identity...
+/// The same for any two contents, `op` being one of these operators.
+std::optional<KnownValue> known_pairs(OnnxCall& c, std::string_view op, const KnownValue& a,
+                                      const KnownValue& b);
+/// The same for operators of one operand: Neg, Abs, Floor, Ceil, Round, Sqrt, Sign, Not, Identity.
 std::optional<std::vector<KnownValue>> known_unary(OnnxCall& c);
 std::optional<std::vector<KnownValue>> known_where(OnnxCall& c);
 

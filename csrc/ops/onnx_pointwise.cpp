@@ -75,9 +75,17 @@ Values import_chain(OnnxCall& c) {
   return {values.size() == 1 ? c.emit("Identity", values) : result};
 }
 
-std::optional<std::vector<KnownValue>> known_binary_of_two(OnnxCall& c) {
-  if (c.input_count() != 2) return std::nullopt;
-  return known_binary(c);
+template <OpName op>
+std::optional<std::vector<KnownValue>> known_chain(OnnxCall& c) {
+  std::optional<KnownValue> result;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    const KnownValue* x = c.known(i);
+    if (!x) return std::nullopt;
+    result = result ? known_pairs(c, op.text, *result, *x) : *x;
+    if (!result) return std::nullopt;
+  }
+  if (!result) return std::nullopt;
+  return std::vector{std::move(*result)};
 }
 
 Values import_mean(OnnxCall& c) {
@@ -115,6 +123,24 @@ Values import_clip(OnnxCall& c) {
   if (attrs.has("min") && attrs.has("max") && attrs.number("min") > attrs.number("max"))
     attrs.set("min", attrs.number("max"));  // ONNX: all elements are the maximum
   return {c.emit("Clip", {x}, attrs)};
+}
+
+// ONNX: the maximum, where the minimum is larger.
+std::optional<std::vector<KnownValue>> known_clip(OnnxCall& c) {
+  const KnownValue* x = c.known(0);
+  if (!x) return std::nullopt;
+  std::optional<KnownValue> result = *x;
+  for (const auto& [op, name, i] :
+       {std::tuple<const char*, const char*, size_t>("Max", "min", 1), {"Min", "max", 2}}) {
+    const bool by_attribute = c.opset() < 11;
+    if (by_attribute ? !c.has_attr(name) : !c.has(i)) continue;
+    const KnownValue given{x->dtype, {}, {KnownNumber::real(c.number(name, 0))}};
+    const KnownValue* bound = by_attribute ? &given : c.known(i);
+    if (!bound) return std::nullopt;
+    result = known_pairs(c, op, *result, *bound);
+    if (!result) return std::nullopt;
+  }
+  return std::vector{std::move(*result)};
 }
 
 // ---- activations -------------------------------------------------------------------------------
@@ -296,12 +322,12 @@ REGISTER_ONNX({{"Add", 1, import_binary, known_binary},
                {"BitwiseOr", 18, import_binary},
                {"BitwiseXor", 18, import_binary},
                {"BitwiseNot", 18, import_unary},
-               {"Max", 1, import_chain<"Max">, known_binary_of_two},
-               {"Min", 1, import_chain<"Min">, known_binary_of_two},
-               {"Sum", 1, import_chain<"Add">},
+               {"Max", 1, import_chain<"Max">, known_chain<"Max">},
+               {"Min", 1, import_chain<"Min">, known_chain<"Min">},
+               {"Sum", 1, import_chain<"Add">, known_chain<"Add">},
                {"Mean", 1, import_mean},
                {"Where", 9, import_standard_where, known_where, "", nullptr, moves_texts(6)},
-               {"Clip", 1, import_clip},
+               {"Clip", 1, import_clip, known_clip},
                {"Dropout", 1, import_dropout}});
 
 REGISTER_ONNX({{"Neg", 1, import_unary, known_unary},
@@ -323,7 +349,7 @@ REGISTER_ONNX({{"Neg", 1, import_unary, known_unary},
                {"Atan", 7, import_unary},
                {"Sinh", 9, import_unary},
                {"Cosh", 9, import_unary},
-               {"Sign", 9, import_unary},
+               {"Sign", 9, import_unary, known_unary},
                {"IsNaN", 9, import_unary},
                {"IsInf", 10, import_is_inf},
                {"Asinh", 9, import_asinh},

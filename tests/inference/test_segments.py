@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession
@@ -59,3 +60,47 @@ def test_the_memory_of_a_run_whose_later_segment_reads_a_feed_with_strides() -> 
     plain = session.memory({"x": x, "sizes": sizes[::2].copy()})
     assert plain.peak_bytes >= 300 * 400 * 4
     assert plain.peak_bytes <= strided.peak_bytes <= plain.peak_bytes + 1024
+
+
+def test_padding_computed_from_sizes_is_known_before_the_run() -> None:
+    """TensorFlow's padding "same" for a stride of 2, as timm's models compute it, by Clip; and by the
+    other operators that numbers made of sizes go through."""
+    nodes = [
+        node("Shape", ["x"], ["sizes"]),
+        node("Gather", ["sizes", "two"], ["n"]),
+        node("Cast", ["n"], ["real"], to=FLOAT),
+        node("Div", ["real", "real_two"], ["half"]),
+        node("Sum", ["half", "real_zero"], ["same_half"]),
+        node("Ceil", ["same_half"], ["up"]),
+        node("Cast", ["up"], ["windows"], to=INT64),
+        node("Sub", ["windows", "one"], ["steps"]),
+        node("Mul", ["steps", "two"], ["reach"]),
+        node("Add", ["reach", "three"], ["end"]),
+        node("Sub", ["end", "n"], ["missing"]),
+        node("Clip", ["missing", "zero", ""], ["total"]),
+        node("Sign", ["total"], ["some"]),
+        node("Max", ["some", "zero", "total"], ["after"]),
+        node("Unsqueeze", ["after", "axis"], ["last"]),
+        node("Concat", ["zeros", "last"], ["pads"], axis=0),
+        node("Pad", ["x", "pads"], ["y"]),
+    ]
+    numbers = {"two": 2, "one": 1, "three": 3, "zero": 0}
+    model = make_model(
+        nodes,
+        [value("x", FLOAT, ["batch", 3, "n"])],
+        [value("y", FLOAT, None)],
+        [
+            *(constant(name, np.array(number)) for name, number in numbers.items()),
+            constant("real_two", np.array(2, "float32")),
+            constant("real_zero", np.array(0, "float32")),
+            constant("axis", np.array([0])),
+            constant("zeros", np.array([0, 0, 0, 0, 0])),
+        ],
+    )
+    session = InferenceSession(model, ONE_THREAD)
+    stock = onnxruntime.InferenceSession(model)
+    for n in (7, 8, 1):
+        feeds = {"x": np.ones((2, 3, n), "float32")}
+        assert session.memory(feeds).exact
+        (ours,), (expected,) = session.run(None, feeds), stock.run(None, feeds)
+        np.testing.assert_array_equal(ours, expected)
