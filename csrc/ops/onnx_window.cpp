@@ -180,6 +180,23 @@ Values import_conv_transpose(OnnxCall& c) {
 
 // ---- pools -------------------------------------------------------------------------------------
 
+OnnxWindow read_pool_window(OnnxCall& c) {
+  OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
+  const Dims dims = c.dims(0);
+  for (size_t i = 0; i < w.kernel.size() && !w.ceil_mode; ++i) {
+    const int64_t reach = w.dilations.at(i) * (w.kernel.at(i) - 1) + 1;
+    const DimExpr padded = dims.at(i + 2) + DimExpr(w.begins.at(i) + w.ends.at(i));
+    if (c.sizes().at_most(reach, padded)) continue;
+    // onnxruntime divides (size - reach) / stride towards zero: a window that is too large by less
+    // than a stride is there once, and has what is inside.
+    const int64_t size = c.sizes().fix(padded);
+    if (size <= 0 || reach - size >= w.strides.at(i)) continue;
+    w.kernel.at(i) = (size - 1) / w.dilations.at(i) + 1;
+    w.strides.at(i) = std::max(w.strides.at(i), size);
+  }
+  return w;
+}
+
 // Sizes must be known where the last window may be partial.
 void fix_sizes(OnnxCall& c, Value*& x, const OnnxWindow& w) {
   if (!w.ceil_mode) return;
@@ -220,7 +237,7 @@ Value* column_major(OnnxCall& c, Value* index, const Value* x) {
 
 Values import_max_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
+  OnnxWindow w = read_pool_window(c);
   if (c.wants_output(1) && w.begins != w.ends)
     c.refuse("indices need equal padding at begins and ends");
   fix_sizes(c, x, w);
@@ -288,7 +305,7 @@ Values average_of_padded(OnnxCall& c, Value* x, const OnnxWindow& given, bool co
 
 Values import_average_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
+  OnnxWindow w = read_pool_window(c);
   const bool counts_padding = c.flag("count_include_pad");
   if (w.begins != w.ends) return average_of_padded(c, x, w, counts_padding);
   fix_sizes(c, x, w);
@@ -321,7 +338,7 @@ Values import_global_lp_pool(OnnxCall& c) {
 
 Values import_lp_pool(OnnxCall& c) {
   Value* x = c.in(0);
-  OnnxWindow w = read_onnx_window(c, c.integers("kernel_shape"));
+  OnnxWindow w = read_pool_window(c);
   const double p = static_cast<double>(c.integer("p", 2));
   fix_sizes(c, x, w);
   if (w.ceil_mode) pad_last_windows(c, x, w);
