@@ -12,23 +12,13 @@
 namespace ortmodule {
 namespace {
 
-/// Whether the rest of the model reads a value that is computed from weights.
-bool is_result(const WeightValues& weights, const Value& value) {
-  if (!weights.is_computed(&value)) return false;
-  if (value.is_graph_output()) return true;
-  return std::any_of(value.uses().begin(), value.uses().end(), [&](const Use& use) {
-    const std::vector<Value*>& outputs = use.node->outputs();
-    return std::any_of(outputs.begin(), outputs.end(),
-                       [&](const Value* output) { return !weights.contains(output); });
-  });
-}
-
 Values results_of(const Graph& graph) {
-  const WeightValues weights(graph);
+  // Packed tables take a little more than those that the passes saw.
+  const WeightValues weights(graph, WeightValues::kTableBytes + WeightValues::kTableBytes / 4);
   Values results;
   for (const auto& node : graph.nodes())
     for (Value* output : node->outputs())
-      if (is_result(weights, *output)) results.push_back(output);
+      if (weights.is_result(*output)) results.push_back(output);
   return results;
 }
 

@@ -18,7 +18,8 @@ struct ConstantPart {
 /// Moves these parts out of `piece`, a packed form of convolutions' weights included: their results
 /// become further constant inputs, at the end. What only they read is no input of any node any
 /// more. A value that is larger than the weights it comes from stays in the model (an expanded
-/// bias, a dequantized weight), as do views, which cost nothing. Without `packs`, weights are not
+/// bias, a dequantized weight), as do views, which cost nothing; tables computed from a few numbers
+/// (a filter) are taken if all of them have at most 2 MiB. Without `packs`, weights are not
 /// packed.
 std::vector<ConstantPart> take_constant_parts(ExportedPiece& piece, bool packs = true);
 

@@ -8,6 +8,7 @@ namespace ortmodule {
 namespace {
 
 constexpr int64_t kSmallBytes = 64 << 10;  // may grow to this size
+constexpr int64_t kTinyBytes = 8 << 10;    // may become tables
 
 bool is_constant(const Dims& dims) {
   return std::all_of(dims.begin(), dims.end(), [](const DimExpr& d) { return d.is_constant(); });
@@ -19,10 +20,41 @@ int64_t bytes_of(const Value& value) {
 
 }  // namespace
 
-WeightValues::WeightValues(const Graph& graph) {
-  for (const GraphInput& input : graph.inputs())
-    if (input.kind == InputKind::Constant) known_[input.value] = {bytes_of(*input.value), false};
+WeightValues::WeightValues(const Graph& graph, int64_t table_bytes) : table_bytes_(table_bytes) {
+  visit_all(graph);
+  if (bytes_of_tables(graph) <= table_bytes) return;
+  table_bytes_ = 0;
+  visit_all(graph);
+}
+
+void WeightValues::visit_all(const Graph& graph) {
+  known_.clear();
+  for (const GraphInput& input : graph.inputs()) {
+    if (input.kind != InputKind::Constant) continue;
+    const int64_t bytes = bytes_of(*input.value);
+    known_[input.value] = {bytes, bytes, false};
+  }
   for (const auto& node : graph.nodes()) visit(*node);
+}
+
+int64_t WeightValues::bytes_of_tables(const Graph& graph) const {
+  int64_t sum = 0;
+  for (const auto& node : graph.nodes())
+    for (const Value* output : node->outputs())
+      if (is_result(*output) && known_.at(output).largest_bytes <= kTinyBytes &&
+          bytes_of(*output) > kSmallBytes)
+        sum += bytes_of(*output);
+  return sum;
+}
+
+bool WeightValues::is_result(const Value& value) const {
+  if (!is_computed(&value)) return false;
+  if (value.is_graph_output()) return true;
+  return std::any_of(value.uses().begin(), value.uses().end(), [&](const Use& use) {
+    const std::vector<Value*>& outputs = use.node->outputs();
+    return std::any_of(outputs.begin(), outputs.end(),
+                       [&](const Value* output) { return !contains(output); });
+  });
 }
 
 bool WeightValues::is_computed(const Value* value) const {
@@ -42,6 +74,7 @@ void WeightValues::visit(const Node& node) {
     const auto known = known_.find(input);
     if (known == known_.end()) return;
     made.source_bytes += known->second.source_bytes;
+    made.largest_bytes = std::max(made.largest_bytes, known->second.largest_bytes);
     made.computed = made.computed || known->second.computed;
   }
   const OpDef& op = op_def(node.op);
@@ -53,7 +86,9 @@ void WeightValues::visit(const Node& node) {
     bytes += bytes_of(*output);
   }
   // Packed weights have whole vectors.
-  if (bytes > std::max(made.source_bytes + made.source_bytes / 20, kSmallBytes)) return;
+  const int64_t most =
+      made.largest_bytes <= kTinyBytes ? std::max(table_bytes_, kSmallBytes) : kSmallBytes;
+  if (bytes > std::max(made.source_bytes + made.source_bytes / 20, most)) return;
   for (const Value* output : node.outputs()) known_[output] = made;
 }
 

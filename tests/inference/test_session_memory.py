@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save as save_model
 from onnx.external_data_helper import convert_model_to_external_data
@@ -491,3 +492,32 @@ def test_other_threads_go_on_while_a_model_is_imported(tmp_path: Path) -> None:
     finally:
         ended.set()
         thread.join()
+
+
+def window_of_cosines(length: int) -> Any:
+    """A filter that is computed from a few numbers, as exporters of signal processing write it."""
+    nodes = [
+        helper.make_node("Mul", ["column", "row"], ["angles"]),
+        helper.make_node("Cos", ["angles"], ["cosines"]),
+        helper.make_node("Mul", ["cosines", "cosines"], ["window"]),
+        helper.make_node("MatMul", ["x", "window"], ["y"]),
+    ]
+    weights = {
+        "column": np.linspace(0, 1, 500, dtype="float32")[:, None],
+        "row": np.linspace(0, 3, length, dtype="float32")[None],
+    }
+    return model_bytes(nodes, {"x": (TensorProto.FLOAT, ["n", 500])}, ["y"], weights)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(400, True), (1400, False)])
+def test_a_table_computed_from_a_few_numbers_is_kept_up_to_2_mib(length: int, kept: bool) -> None:
+    model = window_of_cosines(length)
+    session = InferenceSession(model)
+    feeds = {"x": np.random.default_rng(0).random((2, 500), "float32")}
+    (ours,) = session.run(None, feeds)
+    (expected,) = onnxruntime.InferenceSession(model).run(None, feeds)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+    table = 500 * length * 4
+    report = session.memory(feeds)
+    assert (table <= report.weights_bytes <= 1.1 * table) if kept else report.weights_bytes < 10_000
+    assert (report.block_bytes < table) == kept
