@@ -13,11 +13,55 @@ struct FarContent {
   std::string text;
 };
 
+// The name of the only size of a list of integers, or null.
+const std::string* name_of_list(const OnnxValue& input) {
+  const bool is_list = has_known_content(input.type.dtype) && input.type.dims &&
+                       input.type.dims->size() == 1 &&
+                       std::holds_alternative<std::string>(input.type.dims->front());
+  return is_list ? &std::get<std::string>(input.type.dims->front()) : nullptr;
+}
+
+// Without the contents of lists as long as another input has rows, such as the lengths of
+// sequences; nullopt if there are none.
+std::optional<ImportRequest> with_rows_as_data(const OnnxModel& model,
+                                               const ImportRequest& request) {
+  if (request.part) return std::nullopt;
+  const std::vector<const OnnxValue*> inputs = called_inputs(model.graph);
+  std::optional<ImportRequest> changed;
+  for (size_t i = 0; i < inputs.size() && i < request.forms.size(); ++i) {
+    const std::string* name = name_of_list(*inputs[i]);
+    if (!name || name->empty() || request.forms[i].kind != ValueForm::Kind::Tensor) continue;
+    const bool shared = std::ranges::any_of(inputs, [&](const OnnxValue* other) {
+      return other != inputs[i] && other->type.dims && !other->type.dims->empty() &&
+             other->type.dims->front() == OnnxDim(*name);
+    });
+    if (!shared) continue;
+    if (!changed) changed = request;
+    changed->inputs[request.forms[i].first].data = nullptr;
+  }
+  return changed;
+}
+
+// The contents of rows are for models that would be cut without: an import for them serves no other
+// number of rows.
+std::optional<ImportedModel> import_rows_as_data(const OnnxModel& model,
+                                                 const ImportRequest& request) {
+  const std::optional<ImportRequest> changed = with_rows_as_data(model, request);
+  if (!changed) return std::nullopt;
+  try {
+    if (ImportedModel imported = Importer(model, *changed).run(); !imported.cut) return imported;
+  } catch (const Error&) {  // the contents may make the difference
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-// What is computed from a far element is then computed as data, behind which the model is cut.
+// What is computed from a far element is computed as data, too, behind which the
+// model is cut.
 ImportedModel import_model(const OnnxModel& model, const ImportRequest& request) {
   try {
+    if (auto imported = import_rows_as_data(model, request)) return std::move(*imported);
     return Importer(model, request).run();
   } catch (const FarContent& far) {
     ImportRequest without = request;

@@ -120,5 +120,37 @@ TEST(Contents, OneImportServesAllSizes) {
   }
 }
 
+// A mask of the lengths of sequences, and one whose width is the largest length.
+TEST(Contents, LengthsOfRowsAreDataWhereNoSizeDependsOnThem) {
+  const std::vector<OnnxInitializer> constants = {
+      {"zero", constant<int64_t>(DType::Int64, {}, {0})},
+      {"one", constant<int64_t>(DType::Int64, {}, {1})},
+      {"behind", constant<int64_t>(DType::Int64, {1}, {1})}};
+  const std::vector<int64_t> lengths = {2, 4, 3};
+  for (const bool by_length : {false, true}) {
+    const OnnxNode width =
+        by_length ? node("ReduceMax", {"lengths"}, {"width"}, {{"keepdims", int64_t{0}}})
+                  : node("Gather", {"sizes", "one"}, {"width"});
+    const OnnxModel model =
+        model_of({{"x", tensor_type(DType::Float32, {std::string("n"), std::string("t")})},
+                  {"lengths", tensor_type(DType::Int64, {std::string("n")})}},
+                 {"y"},
+                 {node("Shape", {"x"}, {"sizes"}), width,
+                  node("Range", {"zero", "width", "one"}, {"places"}),
+                  node("Unsqueeze", {"lengths", "behind"}, {"column"}),
+                  node("Less", {"places", "column"}, {"y"})},
+                 constants);
+    ImportRequest request;
+    request.inputs = {{DType::Float32, {3, 5}}, {DType::Int64, {3}, lengths.data()}};
+    request.forms = {{}, {ValueForm::Kind::Tensor, 1, 1}};
+    const ImportedModel imported = import_model(model, request);
+    EXPECT_FALSE(imported.cut);
+    EXPECT_EQ(imported.contents.empty(), !by_length);
+    const bool fixes = std::ranges::any_of(
+        imported.guards, [](const SizeGuard& guard) { return guard.least == guard.most; });
+    EXPECT_EQ(fixes, by_length);
+  }
+}
+
 }  // namespace
 }  // namespace ortmodule::testing
