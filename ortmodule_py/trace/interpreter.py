@@ -236,6 +236,8 @@ class _PieceInterpreter(fx.Interpreter):
         if target in gradient_effects.GRAD_MODES:
             self._detached.clear()
             return self.grad_mode.change(target, *args)
+        if target is torch._C._functorch.set_inplace_requires_grad_allowed:
+            return None
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(target, args, kwargs)
         if target is torch.arange:
@@ -255,6 +257,8 @@ class _PieceInterpreter(fx.Interpreter):
         rewritten = self._rewritten(target, args, kwargs)
         if rewritten is not target:
             return rewritten(*args, **kwargs)
+        if target == "requires_grad_":  # the value is a leaf, whose gradient nobody sees
+            return args[0]
         if target == "item":
             with record.reading_numbers(self.trace.fake_mode):
                 return super().call_method(target, args, kwargs)
