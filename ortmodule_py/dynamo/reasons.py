@@ -47,6 +47,7 @@ _KINDS = {
     "setattr() on Tensor.requires_grad": "`requires_grad` of a tensor is set",
     "Unsupported Tensor.requires_grad_() call": "`requires_grad_()` changes a tensor from outside of forward",
     "Tensor.retain_grad()": "`retain_grad()` keeps the gradient of a value",
+    "HOP: Unsafe side effect": "a hook, or another function that is captured whole, changes something outside of it",
     "Reconstruction failure": "an object that forward makes is needed on both sides of a graph break",
     "Observed exception": "an exception is raised",
     "Operator does not support running with fake tensors": _WITHOUT_VALUES,
