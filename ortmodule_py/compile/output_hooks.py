@@ -55,7 +55,9 @@ def take_output_hooks(gm: fx.GraphModule) -> OutputHooks | None:
                     index,
                     gm.get_submodule(str(hook.args[1].target)),
                     tuple(arguments.get(node) for node in read),
-                    tuple(None if node in arguments else outputs.index(node, known) for node in read),
+                    tuple(
+                        None if node in arguments else outputs.index(node, known) for node in read
+                    ),
                 )
             )
         output.args = (tuple(outputs),)

@@ -124,6 +124,11 @@ CASES["PEFT: LoRA"] = lambda: _trained(LoraLinear(), _rows_of(4))
 CASES["PEFT: DoRA"] = lambda: _trained(LoraLinear(dora=True), _rows_of(4))
 
 
+CASES["PEFT with gradient checkpointing (`enable_input_require_grads`)"] = _tested(
+    "tests/dynamo/test_required_gradients.py::test_a_hook_of_a_frozen_layer_that_turns_gradients_on"
+)
+
+
 @_case("Lightning: `training_step` that calls `self(...)`")
 def _() -> Report:
     def step(model: Any) -> Tensor:
@@ -155,6 +160,16 @@ CASES["torch_geometric: message passing"] = lambda: _trained(
     Convolution(),
     _rows_of(4),
     lambda i: torch.tensor([[0, 1, 2, 0, 1][: 4 + i], [1, 2, 0, 2, 0][: 4 + i]]),
+)
+
+CASES["torch_geometric: self-loops (GCN, GAT), global pooling"] = _tested(
+    "tests/dynamo/test_content_numbers.py::test_the_edges_of_graphs_of_other_sizes"
+)
+CASES["MoCo: a momentum encoder (`p.data = ...`) and a queue"] = _tested(
+    "tests/compile/test_assigned_data.py::test_the_piece_stays_in_the_engine"
+)
+CASES["transformers: CTC models of speech (Wav2Vec2, HuBERT)"] = _tested(
+    "tests/dynamo/test_ctc_loss.py::test_targets_in_one_row_without_cudnn"
 )
 
 # ---- distributed and mixed precision ---------------------------------------------------------------
@@ -431,6 +446,19 @@ def _() -> Report:
 @_case("shapes that depend on data (`x[x > 0]`)")
 def _() -> Report:
     return _calls(lambda self, x: self.fc(x)[x.sum(1) > 0].tanh())
+
+
+@_case(
+    "masks, sizes and conditions from an integer argument (`x[labels > 0]`, `int(index.max())`, "
+    "`if (labels == 1).any()`)"
+)
+def _() -> Report:
+    def forward(self: Any, x: Tensor, labels: Tensor) -> Tensor:
+        y = self.fc(x)[labels > 0]
+        y = y * 2 if (labels == 1).any() else y
+        return y + x.new_zeros(int(labels.max()), 4).sum(0)
+
+    return _calls(forward, _rows_of(4), lambda i: torch.arange(3 + i))
 
 
 def _layer_drop(self: Any, x: Tensor) -> Tensor:

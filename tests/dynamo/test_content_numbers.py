@@ -131,3 +131,53 @@ def test_a_mask_of_another_size_is_eagers_error() -> None:
 
 def test_a_mask_of_floats_breaks_the_graph() -> None:
     assert _report(lambda self, x, index: self.fc(x)[x.sum(1) > 0])["graph_breaks"]
+
+
+def test_elements_that_a_mask_of_two_dimensions_leaves() -> None:
+    """The labels of a masked language model."""
+
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        labels = index.view(-1, 1).expand(-1, 2) - 1
+        kept = labels != -1
+        return self.fc(x).view(-1, 2, 2)[kept] * labels.masked_select(kept)[:, None]
+
+    _whole(_report(function))
+
+
+def test_a_transposed_value_and_a_mask_of_two_dimensions_break_the_graph() -> None:
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        kept = index.view(1, -1) != -torch.arange(4).view(-1, 1)
+        return self.fc(x).t()[kept]
+
+    assert _report(function)["graph_breaks"]
+
+
+def test_conditions_on_what_is_given() -> None:
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        if index.max() >= 5:
+            raise ValueError("too many")
+        y = self.fc(x)
+        return y * 2 if (index == 0).any() else y
+
+    _whole(_report(function))
+    module = Calls(function)
+    for model in (module, ORTModule(module, QUIET)):
+        model(torch.ones(3, 4), torch.arange(3))
+        with pytest.raises(ValueError, match="too many"):
+            model(torch.ones(6, 4), torch.arange(6))
+
+
+def test_a_flag_in_a_buffer() -> None:
+    module = Calls(lambda self, x: self.fc(x) * (2 if self.on[0] == 1 else 3))
+    module.register_buffer("on", torch.ones(1, dtype=torch.uint8))
+
+    def step(model: Any) -> list[Tensor]:
+        results = []
+        for flag in (1, 0, 1, 0):
+            model.on.fill_(flag)
+            y = model(torch.ones(3, 4))
+            y.sum().backward()
+            results.append(y)
+        return results
+
+    _whole(as_in_eager(module, step), 2)

@@ -40,7 +40,9 @@ def _probe_assignment(trial: Trial) -> bool:
     probe=_probe_assignment,
     needed_by=None,
 )
-def _assign(assign: Callable[..., Any], self: Any, tx: Any, obj: Any, name_var: Any, val: Any) -> Any:
+def _assign(
+    assign: Callable[..., Any], self: Any, tx: Any, obj: Any, name_var: Any, val: Any
+) -> Any:
     constant = name_var.is_python_constant() and val.is_python_constant()
     if obj.is_tensor() and constant and name_var.as_python_constant() == "requires_grad":
         fake, wanted = obj.as_proxy().node.meta["example_value"], val.as_python_constant()
@@ -73,7 +75,9 @@ def _probe_output(trial: Trial) -> bool:
 )
 def _check(check: Callable[..., Any], self: Any, rv: Any, tx: Any) -> None:
     required = {
-        v.as_proxy().node for v in self.leaf_var_creation_order if getattr(v, "source", None) is None
+        v.as_proxy().node
+        for v in self.leaf_var_creation_order
+        if getattr(v, "source", None) is None
     }
     if required:
         reached = _reached_by_inputs(self.graph, required)
