@@ -20,11 +20,17 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ortmodule_py import ORTModule, last_run_report
 from tests.docs.library_blocks import Convolution, Lit, LoraLinear, UNetBlock, count, tripled
+from tests.docs.trained_cases import (
+    Report,
+    calls as _calls,
+    rows_of as _rows_of,
+    trained as _trained,
+    word as _word,
+)
 from tests.fresh_process import ROOT
 from tests.semantics import QUIET, Calls, as_in_eager, original
 
 PAGE = (ROOT / "docs" / "compatibility.md").read_text()
-Report = dict[str, Any]
 Case = Callable[[], Report | str]
 
 
@@ -45,40 +51,6 @@ def _case(name: str) -> Callable[[Case], Case]:
         return case
 
     return add
-
-
-def _trained(module: nn.Module, *inputs: Any, steps: int = 2) -> Report:
-    """Trains it as in eager PyTorch; `inputs` are tensors, or what makes one from the step's number."""
-
-    def step(model: Any) -> list[Any]:
-        results = []
-        for i in range(steps):
-            y = model(*(value(i) if callable(value) else value for value in inputs))
-            y.float().square().sum().backward()
-            results.append(y)
-        return results
-
-    return as_in_eager(module, step)
-
-
-def _rows_of(size: int) -> Callable[[int], Tensor]:
-    return lambda i: torch.linspace(-1, 1, (3 + i) * size).view(3 + i, size)
-
-
-def _calls(function: Callable[..., Any], *inputs: Any, **attributes: Any) -> Report:
-    return _trained(Calls(function, **attributes), *(inputs or (_rows_of(4),)))
-
-
-def _word(outcome: Report | str) -> str:
-    if isinstance(outcome, str):
-        return outcome
-    if outcome["compiled"] and not outcome["graph_breaks"] and not outcome["eager_pieces"]:
-        return "compiled"
-    return (
-        "partly"
-        if outcome["pieces_run"] and outcome["captures"] > len(outcome["eager_pieces"])
-        else "eager"
-    )
 
 
 def test_every_row_has_a_case() -> None:
